@@ -12,6 +12,7 @@
 
 #include "comm/watch.h"
 #include "core/clock.h"
+#include "core/file.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -107,12 +108,21 @@ static void write_record(FILE *out, int rank, const char *node, const weft_answe
     fprintf(out, "}\n");
 }
 
+/* A link of that name goes, and what it leads to stays as it is. */
+static void remove_link(const char *path)
+{
+    struct stat info;
+    if (lstat(path, &info) == 0 && S_ISLNK(info.st_mode))
+        unlink(path);
+}
+
 /* FOLDER/flight/NAME, made where FOLDER is there. */
 static bool make_path(const char *folder, const char *name, char path[PATH_BYTES])
 {
     int bytes = snprintf(path, PATH_BYTES, "%s/flight", folder);
     if (bytes < 0 || bytes + 64 > PATH_BYTES)
         return false;
+    remove_link(path);
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
         return false;
     snprintf(path + bytes, (size_t)(PATH_BYTES - bytes), "/%s", name);
@@ -126,7 +136,7 @@ bool weft_flight_write(const char *folder, int rank, const char *node, const wef
     if (!make_path(folder, name, path))
         return false;
     snprintf(partial, sizeof partial, "%s.partial", path);
-    FILE *out = fopen(partial, "w");
+    FILE *out = weft_file_create(partial);
     if (!out)
         return false;
     write_record(out, rank, node, own);
@@ -142,7 +152,10 @@ void weft_flight_clear(const char *folder)
 {
     char path[PATH_BYTES];
     int bytes = snprintf(path, sizeof path, "%s/flight", folder);
-    DIR *all = bytes > 0 && bytes < PATH_BYTES - 300 ? opendir(path) : NULL;
+    const bool fits = bytes > 0 && bytes < PATH_BYTES - 300;
+    if (fits)
+        remove_link(path);
+    DIR *all = fits ? opendir(path) : NULL;
     for (const struct dirent *entry; all && (entry = readdir(all));) {
         if (strncmp(entry->d_name, "rank-", 5) != 0 && strcmp(entry->d_name, "verdict.json") != 0)
             continue;
@@ -160,7 +173,7 @@ bool weft_flight_claim(const char *folder, int64_t since, int rank, const weft_v
     if (!make_path(folder, "verdict.json", path))
         return true;
     struct stat info;
-    if (stat(path, &info) == 0 && (int64_t)info.st_mtime < since)
+    if (lstat(path, &info) == 0 && (S_ISLNK(info.st_mode) || (int64_t)info.st_mtime < since))
         unlink(path); /* an earlier job's */
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)

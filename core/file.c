@@ -103,6 +103,22 @@ FILE *weft_file_create(const char *path)
     return file;
 }
 
+FILE *weft_file_append(const char *path)
+{
+    struct stat info;
+    const int flags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    int fd = open(path, flags, 0666);
+    if (fd >= 0 && (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))) {
+        close(fd);
+        errno = EINVAL;
+        return NULL;
+    }
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "a");
+    if (fd >= 0 && !file)
+        close(fd);
+    return file;
+}
+
 weft_status weft_new_file_open(const char *path, weft_new_file *out)
 {
     char *partial;

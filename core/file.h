@@ -41,6 +41,10 @@ weft_status weft_file_stream(const char *path, FILE **out) WEFT_CHECKED;
  * errno says why. */
 FILE *weft_file_create(const char *path);
 
+/* Opens a regular file, which is made where it is missing, for adding at its end; a link is not
+ * followed. NULL: errno says why. */
+FILE *weft_file_append(const char *path);
+
 /* Whether files there are in the machine's memory (tmpfs, ramfs): no disk. false: nobody knows. */
 bool weft_path_is_memory(const char *path);
 

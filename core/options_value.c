@@ -149,10 +149,12 @@ static weft_status read_string(const place *p, weft_json_span value, weft_arena 
 {
     if (weft_json_kind_of(value) != WEFT_JSON_STRING)
         return bad_value(p, value, "a string");
-    char where[WEFT_OPTION_PLACE_BYTES];
-    weft_option_place(p->source, value.start, p->section, p->row->key, where);
     weft_status status = weft_json_string(value, arena, out);
-    return status == WEFT_OK ? WEFT_OK : weft_error_context(status, "%s", where);
+    if (status == WEFT_OK)
+        return WEFT_OK;
+    char where[WEFT_OPTION_PLACE_BYTES]; /* counts lines from the text's start: for errors alone */
+    weft_option_place(p->source, value.start, p->section, p->row->key, where);
+    return weft_error_context(status, "%s", where);
 }
 
 /* Not one of the choices: lists them, and says which is nearest to `given` (NULL: not a string). */

@@ -59,5 +59,8 @@ const char *weft_trace_colour(const char *category);
 /* One of the two into a file, over what is there: as SVG where there is a title, else as JSON. */
 weft_status weft_trace_write_file(const weft_trace *trace, const char *path, const char *title,
                                   const char *subtitle) WEFT_CHECKED;
+/* The same into a new file, which replaces what has its name, a link and not its target. */
+weft_status weft_trace_replace_file(const weft_trace *trace, const char *path, const char *title,
+                                    const char *subtitle) WEFT_CHECKED;
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "core/log.h"
 #include "core/svg.h"
 #include "core/text.h"
@@ -473,12 +474,9 @@ weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, con
     return status;
 }
 
-weft_status weft_trace_write_file(const weft_trace *trace, const char *path, const char *title,
-                                  const char *subtitle)
+static weft_status write_to(const weft_trace *trace, const char *path, const char *title,
+                            const char *subtitle, FILE *out)
 {
-    FILE *out = fopen(path, "w");
-    if (!out)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     weft_status status = title ? weft_trace_write_svg(trace, title, subtitle, out)
                                : weft_trace_write_json(trace, out);
     const double size = status == WEFT_OK ? (double)ftell(out) : 0;
@@ -486,9 +484,25 @@ weft_status weft_trace_write_file(const weft_trace *trace, const char *path, con
         weft_log(WEFT_LOG_WARN,
                  "%s: a drawing of %s; --trace writes a timeline that Perfetto opens", path,
                  weft_bytes_text(size).text);
-    if (status != WEFT_OK)
-        status = weft_error_context(status, "%s", path);
+    return status == WEFT_OK ? WEFT_OK : weft_error_context(status, "%s", path);
+}
+
+weft_status weft_trace_write_file(const weft_trace *trace, const char *path, const char *title,
+                                  const char *subtitle)
+{
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    weft_status status = write_to(trace, path, title, subtitle, out);
     if (fclose(out) != 0 && status == WEFT_OK)
         status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
     return status;
+}
+
+weft_status weft_trace_replace_file(const weft_trace *trace, const char *path, const char *title,
+                                    const char *subtitle)
+{
+    weft_new_file file;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    return weft_new_file_close(&file, write_to(trace, path, title, subtitle, file.file));
 }

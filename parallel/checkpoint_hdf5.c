@@ -115,10 +115,41 @@ weft_status weft_tensor_file_create(const char *path, weft_stored_list *list)
     return weft_tensor_file_close(file);
 }
 
+/* Every part of a dataset's name is a place in this very file: HDF5 would follow links to others,
+ * out of the folder, and wait for one that is a FIFO. */
+static weft_status check_links(const weft_tensor_file *file, const char *name)
+{
+    char part[WEFT_STORED_NAME_BYTES];
+    for (const char *end = name; *end; end += *end == '/') {
+        H5L_info_t info;
+        end += strcspn(end, "/");
+        snprintf(part, sizeof part, "%.*s", (int)(end - name), name);
+        if (H5Lget_info(file->file, part, &info, H5P_DEFAULT) < 0)
+            return hdf5_error(file->path, name, "cannot open the dataset");
+        if (info.type != H5L_TYPE_HARD)
+            return WEFT_ERROR(WEFT_FILE, "%s: %s: a link, which is not followed", file->path, part);
+    }
+    return WEFT_OK;
+}
+
+/* Nor are its elements in other files. */
+static weft_status check_layout(const weft_tensor_file *file, int index)
+{
+    hid_t create = H5Dget_create_plist(file->datasets[index]);
+    const bool good = create >= 0 && H5Pget_layout(create) == H5D_CONTIGUOUS &&
+                      H5Pget_external_count(create) == 0;
+    if (create >= 0)
+        H5Pclose(create);
+    return good ? WEFT_OK
+                : WEFT_ERROR(WEFT_FILE, "%s: %s: its elements are not one piece of this file",
+                             file->path, file->list->items[index].name);
+}
+
 /* The dataset has the type and shape that the list says. */
 static weft_status check_dataset(const weft_tensor_file *file, int index)
 {
     const weft_stored *stored = &file->list->items[index];
+    WEFT_TRY(check_layout(file, index));
     hid_t type = H5Dget_type(file->datasets[index]), space = H5Dget_space(file->datasets[index]);
     hsize_t dims[WEFT_MAX_DIMS] = {0};
     weft_status status = WEFT_OK;
@@ -148,6 +179,7 @@ static weft_status open_datasets(weft_tensor_file *file)
     if (file->file < 0)
         return hdf5_error(file->path, NULL, "cannot open");
     for (int i = 0; i < file->list->count; i++) {
+        WEFT_TRY(check_links(file, file->list->items[i].name));
         file->datasets[i] = H5Dopen2(file->file, file->list->items[i].name, H5P_DEFAULT);
         if (file->datasets[i] < 0)
             return hdf5_error(file->path, file->list->items[i].name, "cannot open the dataset");

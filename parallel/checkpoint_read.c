@@ -207,6 +207,10 @@ static weft_status read_parts(const reader *r, weft_json_span root, weft_manifes
     return WEFT_OK;
 }
 
+/* No run counts so far; what is below leaves room to count on. */
+#define MOST_STEPS UINT64_C(1000000000000000)
+#define MOST_TOKENS (UINT64_C(1) << 62)
+
 /* Runs without a loss scale have none. */
 static weft_status read_loss_scale(const reader *r, weft_json_span root, weft_loss_scale *out)
 {
@@ -216,9 +220,9 @@ static weft_status read_loss_scale(const reader *r, weft_json_span root, weft_lo
     if (!find_member(root, "loss_scale", &object))
         return WEFT_OK;
     WEFT_TRY(member(r, object, "scale", WEFT_JSON_NUMBER, &scale));
-    WEFT_TRY(number_member(r, object, "good_steps", INT64_MAX, &good));
-    WEFT_TRY(number_member(r, object, "overflows_left", INT64_MAX, &left));
-    WEFT_TRY(number_member(r, object, "skipped_steps", INT64_MAX, &skipped));
+    WEFT_TRY(number_member(r, object, "good_steps", MOST_STEPS, &good));
+    WEFT_TRY(number_member(r, object, "overflows_left", MOST_STEPS, &left));
+    WEFT_TRY(number_member(r, object, "skipped_steps", MOST_STEPS, &skipped));
     double value = strtod(scale.start, NULL);
     if (!(value > 0 && value <= DBL_MAX))
         return wrong(r, scale.start, "not a loss scale");
@@ -233,10 +237,10 @@ static weft_status read_faults(const reader *r, weft_json_span root, weft_checkp
     uint64_t bad, skipped, count;
     if (!find_member(root, "faults", &object))
         return WEFT_OK;
-    WEFT_TRY(number_member(r, object, "bad_steps", INT64_MAX, &bad));
-    WEFT_TRY(number_member(r, object, "skipped_batches", INT64_MAX, &skipped));
+    WEFT_TRY(number_member(r, object, "bad_steps", MOST_STEPS, &bad));
+    WEFT_TRY(number_member(r, object, "skipped_batches", MOST_STEPS, &skipped));
     WEFT_TRY(member(r, object, "loss_mean", WEFT_JSON_NUMBER, &mean));
-    WEFT_TRY(number_member(r, object, "loss_mean_steps", INT64_MAX, &count));
+    WEFT_TRY(number_member(r, object, "loss_mean_steps", MOST_STEPS, &count));
     out->loss_mean = (weft_loss_mean){strtod(mean.start, NULL), (int64_t)count};
     if (!(out->loss_mean.mean >= -DBL_MAX && out->loss_mean.mean <= DBL_MAX))
         return wrong(r, mean.start, "not a mean");
@@ -254,14 +258,14 @@ static weft_status read_position(const reader *r, weft_json_span root, const cha
     uint64_t count, each = 1;
     WEFT_TRY(number_member(
         r, root, version == WEFT_CHECKPOINT_OF_SAMPLES ? "consumed_samples" : "consumed_tokens",
-        INT64_MAX, &count));
+        MOST_TOKENS, &count));
     if (version == WEFT_CHECKPOINT_OF_SAMPLES) {
         WEFT_TRY(weft_arena_printf(r->arena, &config.path, "%s/%s", folder,
                                    weft_part_names[WEFT_PART_CONFIG]));
         WEFT_TRY(load_text(&config, &whole));
         WEFT_TRY(member(&config, whole, "model", WEFT_JSON_OBJECT, &model));
         WEFT_TRY(number_member(&config, model, "seq_length", INT64_MAX, &each));
-        if (each == 0 || count > INT64_MAX / each)
+        if (each == 0 || count > MOST_TOKENS / each)
             return wrong(&config, model.start, "a seq_length that cannot be");
     }
     *out = (int64_t)(count * each);
@@ -286,13 +290,29 @@ static weft_status read_head(const reader *r, weft_json_span root, const char *f
                           r->path, version, WEFT_CHECKPOINT_VERSION);
     if (version < WEFT_CHECKPOINT_OF_SAMPLES)
         return WEFT_ERROR(WEFT_FILE, "%s: format version %" PRIu64 " never was", r->path, version);
-    WEFT_TRY(number_member(r, root, "step", INT64_MAX, &step));
+    WEFT_TRY(number_member(r, root, "step", MOST_STEPS, &step));
     WEFT_TRY(read_position(r, root, folder, version, &out->consumed_tokens));
     WEFT_TRY(member(r, root, "seed", WEFT_JSON_STRING, &seed));
     WEFT_TRY(whole_number(r, seed, UINT64_MAX, &out->seed));
     out->step = (int64_t)step;
     WEFT_TRY(read_faults(r, root, out));
-    return read_loss_scale(r, root, &out->loss_scale);
+    WEFT_TRY(read_loss_scale(r, root, &out->loss_scale));
+    if (out->skipped_batches + out->loss_scale.skipped_steps > out->step)
+        return wrong(r, root.start, "more steps were skipped than done");
+    return WEFT_OK;
+}
+
+/* A folder that is called step-N is of step N: a run believes the name where it chooses. */
+static weft_status check_name(const reader *r, const char *folder, int64_t step)
+{
+    const char *end = strrchr(folder, '/'), *name = end ? end + 1 : folder;
+    int64_t named;
+    int used = 0;
+    if (sscanf(name, "step-%" SCNd64 "%n", &named, &used) != 1 ||
+        (name[used] && strcmp(name + used, WEFT_ASIDE) != 0) || named == step)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_FILE, "%s: is of step %" PRId64 ", and its folder of step %" PRId64,
+                      r->path, step, named);
 }
 
 weft_status weft_part_check(const char *folder, const weft_manifest *manifest, int part,
@@ -337,6 +357,7 @@ weft_status weft_manifest_read(const char *folder, weft_arena *arena, weft_manif
     WEFT_TRY(load_text(&r, &root));
     WEFT_TRY(read_head(&r, root, folder, &out->info));
     WEFT_TRY(check_end(&r));
+    WEFT_TRY(check_name(&r, folder, out->info.step));
     WEFT_TRY(read_parts(&r, root, out));
     return read_datasets(&r, root, &out->datasets);
 }

@@ -12,10 +12,37 @@ static bool is_plain(const char *text)
     return *text != '\0';
 }
 
+static bool has_control(const char *text)
+{
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
+        if (*c < 32 || *c == 127)
+            return true;
+    return false;
+}
+
+/* On one line whatever it holds: what stands first on a line might be read as a comment's, and
+ * Slurm takes orders from comments. */
+static void print_escaped(const char *text, FILE *out)
+{
+    fputs("$'", out);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
+        if (*c == '\'' || *c == '\\')
+            fprintf(out, "\\%c", *c);
+        else if (*c < 32 || *c == 127)
+            fprintf(out, "\\%03o", *c);
+        else
+            fputc(*c, out);
+    fputc('\'', out);
+}
+
 void weft_shell_word(const char *text, FILE *out)
 {
     if (is_plain(text)) {
         fputs(text, out);
+        return;
+    }
+    if (has_control(text)) {
+        print_escaped(text, out);
         return;
     }
     fputc('\'', out);

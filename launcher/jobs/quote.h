@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* One word of a POSIX shell: as it is, or between single quotes. */
+/* One word of a bash script, on one line: as it is, between single quotes, or with control
+ * characters escaped. */
 void weft_shell_word(const char *text, FILE *out);
 /* A scalar in double quotes; `text` is UTF-8. expands: of a container's command, where Kubernetes
  * replaces $(NAME), which is written so that it stays. */

@@ -269,7 +269,7 @@ weft_status weft_ledger_open(weft_ledger *ledger, const char *run_dir)
     *ledger = (weft_ledger){0};
     snprintf(ledger->path, sizeof ledger->path, "%s/ledger.jsonl", run_dir);
     WEFT_TRY(weft_ledger_read(ledger->path, &ledger->account));
-    ledger->file = fopen(ledger->path, "a");
+    ledger->file = weft_file_append(ledger->path);
     if (ledger->file)
         end_line(ledger->file, ledger->path);
     else

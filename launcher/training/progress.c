@@ -92,7 +92,7 @@ weft_status weft_progress_open(weft_progress *p, const char *run_dir, int64_t st
     p->start_us = weft_now_us();
     snprintf(p->path, sizeof p->path, "%s/metrics.jsonl", run_dir);
     WEFT_TRY(keep_until(p->path, step, &p->ends_with_step));
-    p->metrics = fopen(p->path, "a");
+    p->metrics = weft_file_append(p->path);
     if (!p->metrics)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", p->path, strerror(errno));
     return WEFT_OK;

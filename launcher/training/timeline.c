@@ -4,8 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/text.h"
 #include "schedule/program.h"
@@ -115,7 +113,7 @@ static weft_status write_file(const weft_trace *trace, const weft_mesh *mesh,
              us < 1e6 ? us / 1e3 : us / 1e6, us < 1e6 ? "ms" : "s", 100 * bubble);
     snprintf(subtitle, sizeof subtitle, "%s%s: %s", chosen,
              weft_count_text(mesh->world, "rank").text, axes);
-    return weft_trace_write_file(trace, path, svg ? title : NULL, subtitle);
+    return weft_trace_replace_file(trace, path, svg ? title : NULL, subtitle);
 }
 
 weft_status weft_timeline_write(weft_trace *trace, const weft_mesh *mesh,
@@ -132,11 +130,8 @@ weft_status weft_timeline_write(weft_trace *trace, const weft_mesh *mesh,
     weft_trace_name_ranks(trace, names, status == WEFT_OK ? mesh->world : 0);
     for (int svg = 0; svg < 2 && status == WEFT_OK; svg++) {
         char path[4096];
-        struct stat info;
         snprintf(path, sizeof path, "%s/trace.%s", dir, svg ? "svg" : "json");
         status = write_file(trace, mesh, ranks, step, path, svg);
-        if (status == WEFT_FILE && lstat(path, &info) == 0 && S_ISREG(info.st_mode))
-            unlink(path); /* half of it */
     }
     weft_trace_name_ranks(trace, NULL, 0);
     free(texts);

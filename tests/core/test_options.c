@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "core/json.h"
 #include "tests/core/check.h"
@@ -160,6 +161,29 @@ static void an_override_in_two_sections_is_ambiguous(void **state)
     assert_int_equal(a, 1);
     assert_int_equal(b, 7);
     weft_arena_release(&arena);
+}
+
+/* One pass over a list of megabytes: where an entry stands in the text was once counted for each,
+ * in minutes; the alarm ends the test then. */
+static void a_long_list_is_read_once(void **state)
+{
+    (void)state;
+    enum { ENTRIES = 400000, EACH = 4 };
+    static const char head[] = "{\"train\": {\"tags\": [", tail[] = "\"x\"]}}";
+    char *text = malloc(sizeof head + (size_t)ENTRIES * EACH + sizeof tail);
+    assert_non_null(text);
+    char *at = stpcpy(text, head);
+    for (int i = 0; i < ENTRIES; i++)
+        at = stpcpy(at, "\"x\",");
+    strcpy(at, tail);
+    weft_arena arena = {0};
+    sample s;
+    alarm(60);
+    OK(sample_parse(&s, &arena, text, NULL));
+    alarm(0);
+    assert_int_equal(s.train.tags.count, ENTRIES + 1);
+    weft_arena_release(&arena);
+    free(text);
 }
 
 static void values_arrive(void **state)
@@ -437,6 +461,7 @@ int main(void)
         cmocka_unit_test(mistakes_give_one_clear_line),
         cmocka_unit_test(an_override_in_two_sections_is_ambiguous),
         cmocka_unit_test(values_arrive),
+        cmocka_unit_test(a_long_list_is_read_once),
         cmocka_unit_test(defaults_and_nulls),
         cmocka_unit_test(overrides_come_last),
         cmocka_unit_test(what_is_written_reads_back),

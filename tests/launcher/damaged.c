@@ -10,6 +10,7 @@
 
 #include <cjson/cJSON.h>
 #include <hdf5.h>
+#include <xxhash.h>
 
 #include "launcher/text/known.h"
 #include "tests/expect.h"
@@ -322,6 +323,73 @@ static bool comes_to_hold(const char *path, const char *wanted)
     return holds(path, wanted);
 }
 
+/* Numbers that no run counts to, in manifests whose hashes are right. */
+static void check_forged(void)
+{
+    static const struct {
+        const char *change, *said;
+    } forged[] = {
+        {"s/\"step\": 2,/\"step\": 9000000000000000000,/", "not a whole number that is possible"},
+        {"s/\"step\": 2,/\"step\": 1234567,/",
+         "manifest.json: is of step 1234567, and its folder of step 2"},
+        {"s/\"consumed_tokens\": /&9000000000000000000/", "not a whole number that is possible"},
+        {"s/\"datasets\"/\"faults\": {\"bad_steps\": 3, \"skipped_batches\": 3, \"loss_mean\": 1, "
+         "\"loss_mean_steps\": 1},\\n&/",
+         "more steps were skipped than done"}};
+    static const char manifest[] = "run/checkpoints/step-2/manifest.json";
+    bytes b = read_bytes(manifest);
+    for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) {
+        char edit[512], end[64];
+        child c;
+        snprintf(edit, sizeof edit, "sed -i '%s' %s", forged[i].change, manifest);
+        EXPECT(system(edit) == 0, "%s", edit);
+        char *text = child_read(manifest), *hash = text ? strstr(text, ",\n  \"xxh64\": \"") : NULL;
+        char *last = hash;
+        while (last && (last = strstr(last + 1, ",\n  \"xxh64\": \"")))
+            hash = last;
+        EXPECT(hash, "%s", text);
+        if (hash) {
+            snprintf(end, sizeof end, ",\n  \"xxh64\": \"%016llx\"",
+                     (unsigned long long)XXH64(text, (size_t)(hash - text), 0));
+            memcpy(hash, end, strlen(end));
+            EXPECT(child_write(manifest, text), "%s", manifest);
+        }
+        child_run(&c, resume, NULL);
+        EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, forged[i].said),
+               "%s: exit %d: %s%s", forged[i].change, c.exit_code, c.out, c.err);
+        child_release(&c);
+        free(text);
+        write_bytes(manifest, b.data, b.count);
+    }
+    free(b.data);
+}
+
+/* Links among a run's files go or are refused; what they lead to stays as it is. */
+static void check_links(void)
+{
+    static const char before[] =
+        "rm -rf linked outside; mkdir outside linked; echo mine | tee outside/json outside/svg "
+        "outside/ledger outside/rank-0.json outside/verdict.json >outside/metrics; "
+        "ln -s ../outside/json linked/trace.json; ln -s ../outside/svg linked/trace.svg; "
+        "ln -s ../outside/ledger linked/ledger.jsonl; ln -s ../outside linked/flight; "
+        "ln -s ../outside/nothing linked/metrics.jsonl";
+    static const char after[] = "test \"$(cat outside/*)\" = \"$(yes mine | head -n 6)\" && "
+                                "test -f linked/trace.svg -a ! -L linked/trace.svg && "
+                                "test -f linked/trace.json -a ! -L linked/trace.json";
+    const char *args[] = {"train", "c.json",           "--out", "linked", "--mesh", "dp=2",
+                          "--set", "log.trace_step=1", NULL};
+    child c;
+    EXPECT(system(before) == 0, "%s", before);
+    refuse(args, "linked/metrics.jsonl: cannot write: ", "a link to nothing");
+    EXPECT(unlink("linked/metrics.jsonl") == 0, "no link");
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0 && child_is_line(c.err) &&
+               strstr(c.err, "linked/ledger.jsonl: cannot write: "),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    EXPECT(system(after) == 0, "what links lead to has changed");
+}
+
 /* Others' bytes over it, in the midst of a run: they are no tokens of its vocabulary. */
 static void check_overwritten_under_run(const char *run, const char *mesh)
 {
@@ -517,10 +585,9 @@ static void check_other(void)
     /* What a run that went on from an earlier step has abandoned is not advised. */
     EXPECT(child_write("run/checkpoints/latest", "step-2\n"), "latest");
     bytes b = read_bytes("run/checkpoints/step-2/model.h5");
-    EXPECT(
-        system("cp -r run/checkpoints/step-2 run/checkpoints/step-1; cp -r run/checkpoints/step-2 "
-               "run/checkpoints/step-9") == 0,
-        "no copy");
+    accept((const char *[]){"train", "c.json", "--out", "other", "--set", "train_iters=9", "--set",
+                            "save_interval=1", NULL});
+    EXPECT(system("cp -r other/checkpoints/step-[19] run/checkpoints") == 0, "no copy");
     do_damage(FLIPPED, "run/checkpoints/step-2/model.h5", &b,
               offset_of_weight("run/checkpoints/step-2"));
     child_run(&c, resume_longer, NULL);
@@ -575,11 +642,13 @@ int main(void)
     check_dataset();
     check_checkpoint();
     check_latest();
+    check_forged();
     check_odd_name();
     check_known();
     check_cut_under_run();
     check_overwritten_under_run("over1", "dp=1");
     check_overwritten_under_run("over2", "tp=2");
+    check_links();
     check_full();
     check_failing_saves();
     /* Nothing of all that has changed the files: they are good again. */

@@ -935,6 +935,28 @@ static void check_early_and_killed(void)
     EXPECT(steps > 0 && steps == count_lines("early/metrics.jsonl"), "its ranks train on");
 }
 
+/* A path's newline begins no line of the script, where Slurm might read it as an order. */
+static void check_newline(void)
+{
+    static const char run[] = "line\n#SBATCH --evil";
+    child c;
+    char path[64];
+    child_run(&c, (const char *[]){"launch", "slurm", "tiny.json", "--out", run, NULL}, NULL);
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    snprintf(path, sizeof path, "%s/job.sbatch", run);
+    expect_no_text(path, "\n#SBATCH --evil");
+    expect_bash(path);
+    free(said());
+    const int code =
+        other(&c, "/bin/bash", (const char *[]){path, NULL}, (const char *[]){path_of_fakes, NULL});
+    char *got = said();
+    EXPECT(code == 0 && strstr(got, "line\n#SBATCH --evil\n--resume\n"), "exit %d: %s: %s", code,
+           got, c.err);
+    free(got);
+    child_release(&c);
+}
+
 int main(void)
 {
     if (!child_folder_enter(folder)) {
@@ -951,6 +973,7 @@ int main(void)
     check_slurm_restarts();
     check_times();
     check_slurm_runs();
+    check_newline();
     check_kubernetes();
     check_start();
     check_cluster();

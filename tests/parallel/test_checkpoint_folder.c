@@ -9,8 +9,11 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include <hdf5.h>
+
 #include "checkpoint_tiny.h"
 #include "core/json.h"
+#include "parallel/checkpoint_internal.h"
 
 /* --- renames ------------------------------------------------------------------------------- */
 
@@ -116,6 +119,75 @@ static void test_newer(const char *root)
         free(again);
     }
     tiny_release(&t);
+}
+
+/* --- links in model.h5 ----------------------------------------------------------------------- */
+
+typedef enum odd { HARD, EXTERNAL, EXTERNAL_GROUP, SOFT, VIRTUAL, OTHER_FILE, NUM_ODD } odd;
+
+/* A file whose dataset model/alpha is reached so, or has its elements so; `pipe` is a FIFO. */
+static uint64_t make_odd(const char *path, odd kind, const char *pipe)
+{
+    const hsize_t dims[] = {4};
+    hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t create = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(1, dims, NULL);
+    hid_t group = kind == EXTERNAL_GROUP
+                      ? H5I_INVALID_HID
+                      : H5Gcreate2(file, "model", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    const char *name = kind == SOFT ? "other" : "model/alpha";
+    H5Pset_alloc_time(create, H5D_ALLOC_TIME_EARLY);
+    if (kind == VIRTUAL)
+        H5Pset_virtual(create, space, pipe, "model/alpha", space);
+    if (kind == OTHER_FILE)
+        H5Pset_external(create, pipe, 0, 16);
+    if (kind == EXTERNAL)
+        H5Lcreate_external(pipe, "/model/alpha", file, name, H5P_DEFAULT, H5P_DEFAULT);
+    else if (kind == EXTERNAL_GROUP)
+        H5Lcreate_external(pipe, "/model", file, "model", H5P_DEFAULT, H5P_DEFAULT);
+    hid_t dataset =
+        kind == EXTERNAL || kind == EXTERNAL_GROUP
+            ? H5I_INVALID_HID
+            : H5Dcreate2(file, name, H5T_IEEE_F32LE, space, H5P_DEFAULT, create, H5P_DEFAULT);
+    if (kind == SOFT)
+        H5Lcreate_soft("/other", file, "model/alpha", H5P_DEFAULT, H5P_DEFAULT);
+    const uint64_t offset = dataset >= 0 && kind <= SOFT ? H5Dget_offset(dataset) : 4096;
+    if (dataset >= 0)
+        H5Dclose(dataset);
+    if (group >= 0)
+        H5Gclose(group);
+    H5Sclose(space);
+    H5Pclose(create);
+    H5Fclose(file);
+    return offset;
+}
+
+/* HDF5 would open the pipe and wait; the alarm ends the test then. */
+static void test_odd_hdf5(const char *root)
+{
+    static const char *const parts[NUM_ODD] = {NULL,
+                                               "model/alpha: a link, which is not followed",
+                                               "model: a link, which is not followed",
+                                               "model/alpha: a link, which is not followed",
+                                               "its elements are not one piece of this file",
+                                               "its elements are not one piece of this file"};
+    char path[200], pipe[200];
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    snprintf(path, sizeof path, "%s/odd.h5", root);
+    snprintf(pipe, sizeof pipe, "%s/pipe", root);
+    EXPECT(mkfifo(pipe, 0600) == 0, "%s", pipe);
+    alarm(60);
+    for (odd kind = HARD; kind < NUM_ODD; kind++) {
+        weft_stored stored = {.name = "model/alpha", .num_dims = 1, .dims = {4}};
+        weft_stored_list list = {&stored, 1};
+        weft_tensor_file *file = NULL;
+        stored.offset = make_odd(path, kind, pipe);
+        if (kind == HARD)
+            EXPECT_OK(weft_tensor_file_open(path, &list, &file));
+        else
+            EXPECT_ERROR(weft_tensor_file_open(path, &list, &file), WEFT_FILE, parts[kind]);
+        EXPECT_OK(weft_tensor_file_close(file));
+    }
+    alarm(0);
 }
 
 /* --- what lies in the way ------------------------------------------------------------------ */
@@ -305,6 +377,7 @@ int main(void)
     test_not_finite(dir);
     test_odd_name(root);
     test_newer(root);
+    test_odd_hdf5(root);
     remove_tree(root);
     return expect_finish();
 }
