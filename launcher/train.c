@@ -300,7 +300,7 @@ static weft_status save(job *j, const weft_step_result *result)
     const double least_us = 1000, begin_us = weft_now_us();
     WEFT_TRY(weft_saves_advance(&j->saves, result->writers));
     bool ends = step >= c->train.train_iters || result->stop;
-    bool due = !ends && c->checkpoint.save_interval > 0 && step % c->checkpoint.save_interval == 0;
+    bool due = !ends && weft_config_saves_at(c, step, false);
     if (due)
         WEFT_TRY(weft_saves_save(&j->saves));
     else if (!ends && step % c->checkpoint.peer_interval == 0)
@@ -658,6 +658,8 @@ static int run_job(arguments *args, plan *p, const weft_start *start, weft_arena
     if (start->launched && j.speaks)
         weft_alive_enter_steps(args->run.path);
     status = steps(&j);
+    if (status == WEFT_FAULTY)
+        weft_saves_forget_copies(&j.saves);
     if (status != WEFT_OK)
         take_down(world, status);
     if (j.stopped && j.speaks && !j.moved)

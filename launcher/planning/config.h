@@ -136,6 +136,8 @@ size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MA
 /* Where tokens come from: the file of data.data_path; the application's function; else mock data.
  */
 bool weft_config_reads_file(const weft_config *config);
+/* Whether a checkpoint is to be made behind a step, where the run ends as asked if `stops`. */
+bool weft_config_saves_at(const weft_config *config, int64_t step, bool stops);
 bool weft_config_has_own_data(const weft_config *config);
 /* Whether micro-batches say where documents begin, or weigh labels. */
 bool weft_config_has_documents(const weft_config *config);

@@ -206,6 +206,13 @@ size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MA
     return COUNT(sections) + 1;
 }
 
+bool weft_config_saves_at(const weft_config *config, int64_t step, bool stops)
+{
+    const weft_checkpoint_options *c = &config->checkpoint;
+    const bool ends = stops || step >= config->train.train_iters;
+    return !c->no_save && (ends || (c->save_interval > 0 && step % c->save_interval == 0));
+}
+
 bool weft_config_reads_file(const weft_config *config)
 {
     return !config->data.mock_data && config->data.data_path;

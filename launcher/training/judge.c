@@ -194,13 +194,14 @@ weft_status weft_trainer_judge(weft_trainer *t, int64_t step, weft_outcome *out)
 
 /* --- replicas --------------------------------------------------------------------------------- */
 
-weft_status weft_trainer_compare_replicas(weft_trainer *t)
+weft_status weft_trainer_compare_replicas(weft_trainer *t, bool stops)
 {
     const bool mends = t->config.reliability.on_replica_difference == WEFT_REPLICA_MAJORITY;
     char text[TEXT_BYTES + WEFT_MAX_NAME_BYTES], more[48] = "";
     weft_replica_report r;
     const int64_t interval = t->config.reliability.replica_check_interval;
-    if (interval == 0 || t->step % interval != 0)
+    if (interval == 0 ||
+        (t->step % interval != 0 && !weft_config_saves_at(&t->config, t->step, stops)))
         return WEFT_OK;
     WEFT_TRY(weft_executor_drain(&t->executor));
     WEFT_TRY(weft_model_drain_tier(t->model));

@@ -32,8 +32,9 @@ weft_status weft_trainer_judge(weft_trainer *trainer, int64_t step, weft_outcome
 /* Back to a checkpoint folder of this run, but for the place in the data, and the count of bad
  * steps. Collective. */
 weft_status weft_trainer_rewind(weft_trainer *trainer, const char *checkpoint) WEFT_CHECKED;
-/* Compares what ranks hold alike (parallel/replicas.h) behind a step where it is due. WEFT_FAULTY
- * where it differs and is not mended. Collective over the world. */
-weft_status weft_trainer_compare_replicas(weft_trainer *trainer) WEFT_CHECKED;
+/* Compares what ranks hold alike (parallel/replicas.h) behind a step where it is due, and before
+ * each save: what a run goes on from has been compared. WEFT_FAULTY where it differs and is not
+ * mended. Collective over the world. */
+weft_status weft_trainer_compare_replicas(weft_trainer *trainer, bool stops) WEFT_CHECKED;
 
 #endif

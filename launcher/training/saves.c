@@ -283,6 +283,15 @@ weft_status weft_saves_copy(weft_saves *s)
     return warn(s, not_copied, s->trainer->step, weft_trainer_begin_save(s->trainer, NULL, NULL));
 }
 
+void weft_saves_forget_copies(weft_saves *s)
+{
+    weft_error error;
+    weft_error_take(&error);
+    if (s->trainer->writer && weft_copies_clear(s->trainer->writer) != WEFT_OK)
+        weft_log(WEFT_LOG_WARN, "copies in this node's memory stay: %s", weft_error_get()->text);
+    weft_error_put(&error);
+}
+
 /* --- back to a checkpoint ------------------------------------------------------------------- */
 
 weft_status weft_saves_find_damage(weft_comm *world, const char *checkpoint, bool *out)

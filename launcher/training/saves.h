@@ -35,6 +35,9 @@ weft_status weft_saves_reserve_copies(weft_saves *saves, const weft_config_sourc
                                       bool goes_on) WEFT_CHECKED;
 /* Where they are due after a step; not while a save is under way. */
 weft_status weft_saves_copy(weft_saves *saves) WEFT_CHECKED;
+/* What this node holds, where it may be of a rank that computes wrongly: the next start goes on
+ * from a checkpoint. Rank-local; the error record stays. */
+void weft_saves_forget_copies(weft_saves *saves);
 /* Brings the run at `run` back to its newest checkpoint that is whole: `path`, on rank 0. Damaged
  * ones are passed over as at a start, with one line. The save that is under way ends before; copies
  * in other nodes' memory, which hold later steps, go. WEFT_DIVERGED: there is no checkpoint yet. */

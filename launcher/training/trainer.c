@@ -58,6 +58,6 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     WEFT_TRY(weft_trainer_result(t, (weft_now_us() - start) / 1e3, out));
     WEFT_TRY(weft_trainer_note(t, out));
     weft_moe_selection_after(&t->moe, out->step_ms);
-    WEFT_TRY(weft_trainer_compare_replicas(t));
+    WEFT_TRY(weft_trainer_compare_replicas(t, out->stop));
     return weft_peak_look(&t->peak, out->step_ms);
 }

@@ -421,6 +421,48 @@ static void check_overwritten_under_run(const char *run, const char *mesh)
     free(other.data);
 }
 
+static int count_of(const char *text, const char *wanted)
+{
+    int count = 0;
+    for (const char *at = text; at && (at = strstr(at, wanted)); at++)
+        count++;
+    return count;
+}
+
+/* A file that fails once under a run that is to start again. */
+static void check_fails_once(void)
+{
+    const struct timespec pause = {.tv_nsec = 5000000};
+    child c;
+    bytes b = read_bytes("corpus.bin");
+    EXPECT(child_start(&c,
+                       (const char *[]){"train", "c.json", "--out", "fails", "--mesh", "dp=2",
+                                        "--set", "train_iters=1000000", "--set", "max_restarts=2",
+                                        "--set", "restart_delay_s=1", NULL},
+                       NULL),
+           "no start");
+    EXPECT(comes_to_hold("fails/metrics.jsonl", "\"step\": 1,"), "no step");
+    EXPECT(truncate("corpus.bin", 101) == 0, "cannot cut");
+    EXPECT(comes_to_hold(c.err_path, "the job ended with exit code 6 after step "), "goes on");
+    write_bytes("corpus.bin", b.data, b.count);
+    int starts = 0;
+    for (int i = 0; i < 6000 && starts < 2; i++) {
+        char *said = child_read(c.out_path);
+        starts = count_of(said, "share of peak: ");
+        free(said);
+        nanosleep(&pause, NULL);
+    }
+    EXPECT(starts == 2, "%d starts", starts);
+    kill(c.pid, SIGTERM);
+    EXPECT(child_wait(&c, 60), "does not stop");
+    EXPECT(c.exit_code == 75 && count_of(c.err, "corpus.bin: cut short: ") == 1 &&
+               count_of(c.err,
+                        ": it is started again in 1 s (1 of 2, reliability.max_restarts)\n") == 1,
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    free(b.data);
+}
+
 /* A start believes what is kept beside the data and reads none of them; `weft inspect` reads them
  * all. */
 static void check_known(void)
@@ -444,14 +486,6 @@ static void check_known(void)
     EXPECT(c.exit_code == 2 && strstr(c.err, "data.data_xxh64"), "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     EXPECT(system("rm -r believes reads") == 0, "rm");
-}
-
-static int count_of(const char *text, const char *wanted)
-{
-    int count = 0;
-    for (const char *at = text; at && (at = strstr(at, wanted)); at++)
-        count++;
-    return count;
 }
 
 /* Each line is whole, their steps rise; returns how many are left out. */
@@ -648,6 +682,7 @@ int main(void)
     check_cut_under_run();
     check_overwritten_under_run("over1", "dp=1");
     check_overwritten_under_run("over2", "tp=2");
+    check_fails_once();
     check_links();
     check_full();
     check_failing_saves();
