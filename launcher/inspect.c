@@ -47,11 +47,12 @@ static weft_status check_dataset(const char *prefix, const weft_dataset *dataset
     weft_prepared prepared;
     weft_known kept;
     const char *tokenizer;
-    bool is_kept;
+    bool is_kept = false;
     WEFT_TRY(weft_prepared_find(prefix, arena, &info, &prepared));
     WEFT_TRY(weft_tokenizer_identity(&info, arena, &tokenizer));
-    const bool has_kept = weft_known_recall(dataset, tokenizer, &kept);
-    WEFT_TRY(weft_known_look(dataset, tokenizer, !has_kept, out, &is_kept));
+    const bool has_kept = weft_known_recall(dataset, NULL, tokenizer, &kept);
+    WEFT_TRY(has_kept ? weft_known_read(dataset, tokenizer, out)
+                      : weft_known_look(dataset, NULL, tokenizer, out, &is_kept));
     if (has_kept && (kept.xxh64 != out->xxh64 || kept.max_token != out->max_token))
         return WEFT_ERROR(WEFT_FILE,
                           "%s.bin: damaged: its tokens are not those that %s" WEFT_KNOWN_SUFFIX

@@ -81,6 +81,7 @@ static int parse_arguments(int argc, char **argv, arguments *args, weft_arena *a
     args->source.num_set = sets.count;
     args->source.file = given.count ? given.values[0] : NULL; /* NULL: the run's own */
     args->run.resume = args->run.resume || args->run.from;
+    args->source.run_path = args->run.path;
     return code;
 }
 

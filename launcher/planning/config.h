@@ -154,6 +154,7 @@ typedef struct weft_config_source {
     const weft_application *application; /* NULL: none */
     const weft_config *run;   /* of the run that is resumed, for weft_run_keep; NULL: none */
     const char *allow_change; /* --allow-change, or NULL */
+    const char *run_path;     /* RUN, for what cannot be kept beside its data; NULL: none */
 } weft_config_source;
 
 /* Parses, resolves defaults and checks everything that needs no data and no ranks. Strings live in

@@ -83,11 +83,10 @@ static int print_known(const weft_dataset_stamps *s, uint64_t tokenizer, const w
     return head;
 }
 
-static weft_status recall(const weft_dataset *d, const char *tokenizer, bool *out_found,
-                          weft_known *out)
+static weft_status recall(const weft_dataset *d, const char *prefix, const char *tokenizer,
+                          bool *out_found, weft_known *out)
 {
     char path[PATH_BYTES], head[TEXT_BYTES], whole[TEXT_BYTES], *text;
-    const char *prefix = weft_dataset_name(d);
     const weft_dataset_stamps *now = weft_dataset_get_stamps(d);
     weft_known known = {0};
     weft_arena arena = {0};
@@ -109,11 +108,14 @@ static weft_status recall(const weft_dataset *d, const char *tokenizer, bool *ou
     return status;
 }
 
-bool weft_known_recall(const weft_dataset *d, const char *tokenizer, weft_known *out)
+bool weft_known_recall(const weft_dataset *d, const char *spare, const char *tokenizer,
+                       weft_known *out)
 {
+    const char *prefixes[] = {weft_dataset_name(d), spare};
     bool found = false;
-    if (recall(d, tokenizer, &found, out) != WEFT_OK)
-        weft_error_clear(); /* as good as nothing kept */
+    for (int i = 0; i < 2 && prefixes[i] && !found; i++)
+        if (recall(d, prefixes[i], tokenizer, &found, out) != WEFT_OK)
+            weft_error_clear(); /* as good as nothing kept */
     return found;
 }
 
@@ -155,7 +157,7 @@ static weft_status scan(const weft_dataset *d, XXH64_state_t *state, int32_t *to
     return WEFT_OK;
 }
 
-static weft_status read_all(const weft_dataset *d, const char *tokenizer, weft_known *out)
+weft_status weft_known_read(const weft_dataset *d, const char *tokenizer, weft_known *out)
 {
     XXH64_state_t *state = XXH64_createState();
     int32_t *tokens = malloc(CHUNK_TOKENS * sizeof *tokens);
@@ -175,19 +177,18 @@ static weft_status read_all(const weft_dataset *d, const char *tokenizer, weft_k
     return status;
 }
 
-weft_status weft_known_look(const weft_dataset *d, const char *tokenizer, bool keeps,
+weft_status weft_known_look(const weft_dataset *d, const char *spare, const char *tokenizer,
                             weft_known *out, bool *out_kept)
 {
     const weft_dataset_stamps *before = weft_dataset_get_stamps(d);
     const char *prefix = weft_dataset_name(d);
     weft_dataset_stamps after;
-    if (keeps)
-        wait_until_old(before);
-    WEFT_TRY(read_all(d, tokenizer, out));
+    wait_until_old(before);
+    WEFT_TRY(weft_known_read(d, tokenizer, out));
     /* Where somebody writes meanwhile, the next start reads again. */
-    *out_kept = keeps && take_stamps(prefix, &after) == WEFT_OK && is_same(before, &after) &&
-                keep(prefix, tokenizer, before, out) == WEFT_OK;
-    if (!*out_kept)
-        weft_error_clear();
+    *out_kept = take_stamps(prefix, &after) == WEFT_OK && is_same(before, &after) &&
+                (keep(prefix, tokenizer, before, out) == WEFT_OK ||
+                 (spare && keep(spare, tokenizer, before, out) == WEFT_OK));
+    weft_error_clear();
     return WEFT_OK;
 }

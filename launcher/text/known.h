@@ -17,11 +17,16 @@ typedef struct weft_known {
 
 #define WEFT_KNOWN_SUFFIX ".xxh64.json"
 
-/* What is kept of these very files and this tokenizer; false: nothing, or nothing to trust. */
-bool weft_known_recall(const weft_dataset *dataset, const char *tokenizer, weft_known *out);
-/* Reads every token. keeps: what that tells is kept, unless the files change meanwhile or nothing
- * can be written there (*out_kept false). Errors: those of weft_dataset_read. */
-weft_status weft_known_look(const weft_dataset *dataset, const char *tokenizer, bool keeps,
+/* What is kept of these very files and this tokenizer, beside the dataset or as that of prefix
+ * `spare` (NULL: none); false: nothing, or nothing to trust. */
+bool weft_known_recall(const weft_dataset *dataset, const char *spare, const char *tokenizer,
+                       weft_known *out);
+/* Reads every token. Errors: those of weft_dataset_read. */
+weft_status weft_known_read(const weft_dataset *dataset, const char *tokenizer,
+                            weft_known *out) WEFT_CHECKED;
+/* The same, and keeps what that tells: beside the dataset; where nothing can be written there, as
+ * that of `spare`; nowhere if the files change meanwhile (*out_kept false). */
+weft_status weft_known_look(const weft_dataset *dataset, const char *spare, const char *tokenizer,
                             weft_known *out, bool *out_kept) WEFT_CHECKED;
 /* Keeps what whoever wrote the files knows. */
 weft_status weft_known_keep(const char *prefix, const char *tokenizer,

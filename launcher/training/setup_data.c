@@ -96,21 +96,25 @@ weft_status weft_setup_vocabulary(weft_config *config)
     return find_eod(config, &tokenizer, &prepared);
 }
 
-/* What every start reads anew is told from so many tokens on, which take seconds. */
+/* What the next start reads again is told from so many tokens on, which take seconds. */
 enum { MANY_TOKENS = 1000000000 };
 
-static weft_status check_tokens(weft_config *config, const weft_dataset *dataset,
-                                const weft_tokenizer_info *info, weft_arena *arena)
+static weft_status check_tokens(weft_config *config, const weft_config_source *source,
+                                const weft_dataset *dataset, const weft_tokenizer_info *info,
+                                weft_arena *arena)
 {
-    const char *tokenizer;
+    const char *tokenizer, *spare = NULL;
     weft_known known;
     bool kept = true;
     WEFT_TRY(weft_tokenizer_identity(info, arena, &tokenizer));
-    if (!weft_known_recall(dataset, tokenizer, &known))
-        WEFT_TRY(weft_known_look(dataset, tokenizer, true, &known, &kept));
+    if (source->run_path)
+        WEFT_TRY(weft_arena_printf(arena, &spare, "%s/data", source->run_path));
+    if (!weft_known_recall(dataset, spare, tokenizer, &known))
+        WEFT_TRY(weft_known_look(dataset, spare, tokenizer, &known, &kept));
     if (!kept && weft_dataset_num_tokens(dataset) >= MANY_TOKENS)
         weft_log(WEFT_LOG_WARN,
-                 "%s" WEFT_KNOWN_SUFFIX ": cannot be written: every start reads all %.3g tokens",
+                 "%s" WEFT_KNOWN_SUFFIX ": cannot be written: the next start reads all %.3g "
+                 "tokens again",
                  config->data.data_path, (double)weft_dataset_num_tokens(dataset));
     WEFT_TRY(weft_arena_printf(arena, &config->data.data_xxh64, "%016" PRIx64, known.xxh64));
     if (known.max_token >= config->model.vocab_size)
@@ -158,7 +162,7 @@ static weft_status open_checked(weft_config *config, const weft_config_source *s
     if (whole) {
         WEFT_TRY(read_tokenizer(config, arena, &tokenizer, &prepared));
         if (weft_config_reads_file(config))
-            WEFT_TRY(check_tokens(config, *out, &tokenizer, arena));
+            WEFT_TRY(check_tokens(config, source, *out, &tokenizer, arena));
         WEFT_TRY(weft_run_check_changes(config, source));
     }
     weft_dataset_set_vocabulary(*out, config->model.vocab_size);

@@ -485,7 +485,22 @@ static void check_known(void)
               NULL);
     EXPECT(c.exit_code == 2 && strstr(c.err, "data.data_xxh64"), "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    EXPECT(system("rm -r believes reads") == 0, "rm");
+    /* Where nothing can be written beside the data, the run has it. */
+    EXPECT(system("rm corpus.xxh64.json; mkdir corpus.xxh64.json") == 0, "mkdir");
+    accept((const char *[]){"train", "c.json", "--out", "reads", "--resume", "--set",
+                            "train_iters=3", NULL});
+    EXPECT(holds("reads/data.xxh64.json", "\"max_token\": "), "not kept");
+    EXPECT(system("rmdir corpus.xxh64.json") == 0 &&
+               weft_known_keep("corpus", tokenizer, &known) == WEFT_OK &&
+               system("mv corpus.xxh64.json reads/data.xxh64.json; mkdir corpus.xxh64.json") == 0,
+           "mv");
+    child_run(&c,
+              (const char *[]){"train", "c.json", "--out", "reads", "--resume", "--set",
+                               "train_iters=4", NULL},
+              NULL);
+    EXPECT(c.exit_code == 2 && strstr(c.err, "data.data_xxh64"), "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    EXPECT(system("rm -r believes reads corpus.xxh64.json") == 0, "rm");
 }
 
 /* Each line is whole, their steps rise; returns how many are left out. */
