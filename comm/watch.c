@@ -227,6 +227,14 @@ void weft_watch_look(weft_answer *a)
         a->is_in_exchange && a->phase == WEFT_WATCH_STEP && a->exchange_s > a->exchange_limit_s;
 }
 
+double weft_watch_silence_limit_s(void)
+{
+    pthread_mutex_lock(&watch.lock);
+    const double limit = limit_s(WEFT_WATCH_STEP);
+    pthread_mutex_unlock(&watch.lock);
+    return limit;
+}
+
 /* --- starting and ending --------------------------------------------------------------------- */
 
 weft_status weft_watch_start(const weft_watch_options *options, int rank, int size)

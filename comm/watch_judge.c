@@ -87,13 +87,18 @@ static void add_waiting(weft_verdict *v, const weft_answers *all, int rank)
     if (a->is_in_exchange) {
         add(v, "waits %.1f s in ", a->exchange_s);
         add_exchange(v, a);
-    } else {
+    }
+    if (a->is_in_exchange && a->phase_is_over && !a->exchange_is_over) {
+        add(v, " and is ");
+        add_place(v, a);
+        add(v, ", limit %.3g s (reliability.%s_limit_s)", a->phase_limit_s, limit_text(a->phase));
+    } else if (!a->is_in_exchange) {
         add(v, "is ");
         add_place(v, a);
     }
     if (a->exchange_is_over)
         add(v, ", limit %.3g s (reliability.exchange_limit_s)", a->exchange_limit_s);
-    else if (a->phase_is_over)
+    else if (a->phase_is_over && !a->is_in_exchange)
         add(v, ", limit %.3g s (reliability.%s_limit_s)", a->phase_limit_s, limit_text(a->phase));
 }
 
@@ -164,6 +169,17 @@ static int choose_behind(const weft_answers *all, int own)
     return first;
 }
 
+/* Whether the ranks without an answer may be there and only cut off: none of them is on a node
+ * whose ranks do answer. */
+static bool may_be_cut(const weft_answers *all)
+{
+    for (int gone = 0; gone < all->size; gone++)
+        for (int here = 0; !all->at[gone] && here < all->size; here++)
+            if (all->at[here] && strcmp(all->nodes[gone], all->nodes[here]) == 0)
+                return false;
+    return true;
+}
+
 /* --- verdicts ------------------------------------------------------------------------------ */
 
 static void judge_silent(const weft_answers *all, int alarmed, weft_verdict *v)
@@ -185,6 +201,13 @@ static void judge_silent(const weft_answers *all, int alarmed, weft_verdict *v)
     add(v, "step %" PRId64 ": ", all->at[alarmed]->step);
     add_missing(all, v);
     add(v, " missing: no answer for %.1f s", all->silent_s);
+    if (all->silence_limit_s > 0)
+        add(v, ", limit %.3g s (reliability.step_limit_s)", all->silence_limit_s);
+    const int num_here = all->size - v->num_missing;
+    v->is_minority =
+        (2 * num_here < all->size || (2 * num_here == all->size && !all->at[0])) && may_be_cut(all);
+    if (v->is_minority)
+        add(v, "; only %d of %d ranks hear each other here", num_here, all->size);
     add_waiting(v, all, waits);
     if (waits != alarmed)
         add_waiting(v, all, alarmed);
@@ -267,6 +290,32 @@ static void judge_late(const weft_answers *all, int own, weft_verdict *v)
     add_waiting(v, all, own);
 }
 
+/* Whether a step's limit has passed and no exchange has waited for as long as one may: so far all
+ * get on. */
+static bool gets_on(const weft_answers *all, int alarmed, double *out_longest_s)
+{
+    const weft_answer *own = all->at[alarmed];
+    *out_longest_s = 0;
+    for (int rank = 0; rank < all->size; rank++) {
+        const weft_answer *a = all->at[rank];
+        if (a->is_in_exchange && a->exchange_s > *out_longest_s)
+            *out_longest_s = a->exchange_s;
+    }
+    return is_steps(own) && own->phase_is_over && *out_longest_s < own->exchange_limit_s;
+}
+
+static void judge_low(const weft_answers *all, int alarmed, double longest_s, weft_verdict *v)
+{
+    const weft_answer *a = all->at[alarmed];
+    add(v, "step %" PRId64 ": no rank is missing and all get on: ", a->step);
+    if (longest_s > 0)
+        add(v, "none has waited longer than %.1f s, limit %.3g s", longest_s, a->exchange_limit_s);
+    else
+        add(v, "none waits for another");
+    add(v, "; raise reliability.%s_limit_s where a step takes so long", limit_text(a->phase));
+    add_waiting(v, all, alarmed);
+}
+
 /* Nobody waits for anybody: somebody is slow, or its limit is short. */
 static void judge_slow(const weft_answers *all, int alarmed, weft_verdict *v)
 {
@@ -286,6 +335,11 @@ double weft_watch_recovery_s(double silent_s)
 /* All have answered. */
 static void judge_answers(const weft_answers *all, int alarmed, weft_verdict *v)
 {
+    double longest_s;
+    if (gets_on(all, alarmed, &longest_s)) {
+        judge_low(all, alarmed, longest_s, v);
+        return;
+    }
     if (!all->at[alarmed]->is_in_exchange) {
         judge_slow(all, alarmed, v);
         return;

@@ -43,10 +43,13 @@ typedef struct weft_answers {
     const weft_answer *const *at; /* [size]; NULL: that rank did not answer */
     const char *const *nodes;     /* [size] */
     double silent_s;              /* how long those have been silent, at least */
+    double silence_limit_s;       /* above 0: nothing but that this has passed is the alarm */
     double recovers_s; /* so long yet TCP may be silent after ranks were; weft_watch_recovery_s */
 } weft_answers;
 
 typedef struct weft_verdict {
+    bool is_minority; /* fewer than half of the ranks, or a half without rank 0, hear each other
+                         here, and the others may be cut off */
     bool is_none; /* what the alarm waits for is in a phase that may last, or on its way: not yet */
     int num_missing;
     int missing[WEFT_VERDICT_MISSING]; /* the first of them */
@@ -57,7 +60,8 @@ typedef struct weft_verdict {
  * twice as far apart as the last two, 120 s at most (RFC 6298, 5.5), so the next one comes after as
  * long again. 2 s more for what then comes at once. */
 double weft_watch_recovery_s(double silent_s);
-/* `alarmed`: the rank whose limit has passed; it has answered. */
+/* `alarmed`: the rank whose limit has passed, or the head where only others' silence is the alarm;
+ * it has answered. */
 void weft_watch_judge(const weft_answers *answers, int alarmed, weft_verdict *out);
 
 #endif

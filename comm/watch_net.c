@@ -15,13 +15,16 @@
 #include "comm/address.h"
 
 enum { NODE_BYTES = 48, TOKEN_BYTES = 16 };
+/* A socket of each: ranks of a machine meet on its loopback, which no cut of a network takes,
+ * others on the address of the job's own network. Neither listens anywhere else. */
+enum { NEAR, FAR, NUM_WAYS };
 
 /* What a rank tells all others. */
 typedef struct place {
     char node[NODE_BYTES];
-    uint64_t network; /* its network namespace: the loopback it has */
-    uint32_t address; /* IPv4, network order; 0: none */
-    uint16_t port;    /* network order; 0: no socket */
+    uint64_t network;        /* its network namespace: the loopback it has */
+    uint32_t address;        /* IPv4, network order; 0: none */
+    uint16_t port[NUM_WAYS]; /* network order; 0: no socket */
 } place;
 
 typedef struct datagram {
@@ -31,11 +34,13 @@ typedef struct datagram {
 } datagram;
 
 struct weft_watch_net {
-    int fd, rank, size;
+    int fd[NUM_WAYS]; /* -1: none */
+    int rank, size;
     unsigned char token[TOKEN_BYTES];
     place *places;
     const char **nodes;
     struct sockaddr_in *to;
+    char *way; /* to each rank: NEAR or FAR */
 };
 
 static place find_place(void)
@@ -56,17 +61,24 @@ static bool is_near(const place *a, const place *b)
 
 /* --- opening --------------------------------------------------------------------------------- */
 
-static weft_status open_socket(weft_watch_net *net, bool only_near)
+static weft_status open_socket(weft_watch_net *net, int way, uint32_t address)
 {
-    struct sockaddr_in own = {.sin_family = AF_INET,
-                              .sin_addr.s_addr = htonl(only_near ? INADDR_LOOPBACK : INADDR_ANY)};
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = address};
     socklen_t bytes = sizeof own;
-    net->fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (net->fd < 0 || bind(net->fd, (struct sockaddr *)&own, sizeof own) != 0 ||
-        getsockname(net->fd, (struct sockaddr *)&own, &bytes) != 0)
+    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    net->fd[way] = fd;
+    if (fd < 0 || bind(fd, (struct sockaddr *)&own, sizeof own) != 0 ||
+        getsockname(fd, (struct sockaddr *)&own, &bytes) != 0)
         return WEFT_ERROR(WEFT_COMM, "the watchdog has no socket: %s", strerror(errno));
-    net->places[net->rank].port = own.sin_port;
+    net->places[net->rank].port[way] = own.sin_port;
     return WEFT_OK;
+}
+
+static weft_status open_sockets(weft_watch_net *net, bool only_near)
+{
+    const uint32_t address = net->places[net->rank].address;
+    WEFT_TRY(open_socket(net, NEAR, htonl(INADDR_LOOPBACK)));
+    return only_near || !address ? WEFT_OK : open_socket(net, FAR, address);
 }
 
 static weft_status exchange(weft_watch_net *net, weft_comm *world)
@@ -76,7 +88,7 @@ static weft_status exchange(weft_watch_net *net, weft_comm *world)
     bool only_near = true;
     for (int i = 0; i < net->size; i++)
         only_near = only_near && is_near(&own, &net->places[i]);
-    WEFT_TRY(weft_comm_agree(world, open_socket(net, only_near)));
+    WEFT_TRY(weft_comm_agree(world, open_sockets(net, only_near)));
     own = net->places[net->rank];
     WEFT_TRY(weft_comm_all_gather_host(world, &own, net->places, sizeof own));
     if (net->rank == 0 && getrandom(net->token, sizeof net->token, 0) != sizeof net->token)
@@ -84,11 +96,13 @@ static weft_status exchange(weft_watch_net *net, weft_comm *world)
     WEFT_TRY(weft_comm_broadcast_host(world, net->token, sizeof net->token, 0));
     for (int i = 0; i < net->size; i++) {
         const place *other = &net->places[i];
+        const int way = is_near(&own, other) ? NEAR : FAR;
         net->nodes[i] = other->node;
-        net->to[i] = (struct sockaddr_in){
-            .sin_family = AF_INET,
-            .sin_port = other->port,
-            .sin_addr.s_addr = is_near(&own, other) ? htonl(INADDR_LOOPBACK) : other->address};
+        net->way[i] = (char)way;
+        net->to[i] = (struct sockaddr_in){.sin_family = AF_INET,
+                                          .sin_port = other->port[way],
+                                          .sin_addr.s_addr = way == NEAR ? htonl(INADDR_LOOPBACK)
+                                                                         : other->address};
     }
     return WEFT_OK;
 }
@@ -99,14 +113,15 @@ weft_status weft_watch_net_open(weft_comm *world, weft_watch_net **out)
     size_t size = (size_t)weft_comm_size(world);
     weft_status status = WEFT_OK;
     if (net) {
-        net->fd = -1;
+        net->fd[NEAR] = net->fd[FAR] = -1;
         net->rank = weft_comm_rank(world);
         net->size = (int)size;
         net->places = calloc(size, sizeof *net->places);
         net->nodes = calloc(size, sizeof *net->nodes);
         net->to = calloc(size, sizeof *net->to);
+        net->way = calloc(size, sizeof *net->way);
     }
-    if (!net || !net->places || !net->nodes || !net->to)
+    if (!net || !net->places || !net->nodes || !net->to || !net->way)
         status = WEFT_ERROR(WEFT_MEMORY, "no memory for the watchdog of %zu ranks", size);
     status = weft_comm_agree(world, status);
     if (status == WEFT_OK)
@@ -123,8 +138,10 @@ void weft_watch_net_close(weft_watch_net *net)
 {
     if (!net)
         return;
-    if (net->fd >= 0)
-        close(net->fd);
+    for (int way = 0; way < NUM_WAYS; way++)
+        if (net->fd[way] >= 0)
+            close(net->fd[way]);
+    free(net->way);
     free(net->places);
     free(net->nodes);
     free(net->to);
@@ -147,16 +164,17 @@ void weft_watch_net_send(weft_watch_net *net, int to, weft_watch_word word,
         d.answer = *answer;
     size_t bytes = answer ? sizeof d : offsetof(datagram, answer);
     /* One that is not sent is one that is lost. */
-    ssize_t sent = sendto(net->fd, &d, bytes, MSG_DONTWAIT, (const struct sockaddr *)&net->to[to],
-                          sizeof net->to[to]);
+    ssize_t sent = sendto(net->fd[(int)net->way[to]], &d, bytes, MSG_DONTWAIT,
+                          (const struct sockaddr *)&net->to[to], sizeof net->to[to]);
     (void)sent;
 }
 
-static bool take(weft_watch_net *net, int *from, weft_watch_word *word, weft_answer *answer)
+static bool take_from(const weft_watch_net *net, int fd, int *from, weft_watch_word *word,
+                      weft_answer *answer)
 {
     datagram d;
-    for (;;) {
-        ssize_t got = recv(net->fd, &d, sizeof d, MSG_DONTWAIT);
+    while (fd >= 0) {
+        ssize_t got = recv(fd, &d, sizeof d, MSG_DONTWAIT);
         if (got < 0 && errno == ECONNREFUSED)
             continue; /* of an earlier send: that rank has gone */
         if (got < 0)
@@ -172,6 +190,13 @@ static bool take(weft_watch_net *net, int *from, weft_watch_word *word, weft_ans
             *answer = d.answer;
         return true;
     }
+    return false;
+}
+
+static bool take(const weft_watch_net *net, int *from, weft_watch_word *word, weft_answer *answer)
+{
+    return take_from(net, net->fd[NEAR], from, word, answer) ||
+           take_from(net, net->fd[FAR], from, word, answer);
 }
 
 bool weft_watch_net_receive(weft_watch_net *net, double seconds, int wake_fd, int *from,
@@ -179,8 +204,10 @@ bool weft_watch_net_receive(weft_watch_net *net, double seconds, int wake_fd, in
 {
     if (take(net, from, word, answer))
         return true;
-    struct pollfd fds[] = {{.fd = net->fd, .events = POLLIN}, {.fd = wake_fd, .events = POLLIN}};
-    if (poll(fds, 2, seconds > 0 ? (int)(1e3 * seconds) + 1 : 0) <= 0)
+    struct pollfd fds[] = {{.fd = net->fd[NEAR], .events = POLLIN},
+                           {.fd = net->fd[FAR], .events = POLLIN}, /* -1 is passed over */
+                           {.fd = wake_fd, .events = POLLIN}};
+    if (poll(fds, 3, seconds > 0 ? (int)(1e3 * seconds) + 1 : 0) <= 0)
         return false;
     return take(net, from, word, answer);
 }

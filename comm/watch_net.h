@@ -15,6 +15,7 @@ typedef enum weft_watch_word {
     WEFT_WORD_WRITTEN,
     WEFT_WORD_GO,     /* all have written */
     WEFT_WORD_RECORD, /* write your record */
+    WEFT_WORD_BYE,    /* my watchdog ends: silence is no sign from here on */
 } weft_watch_word;
 
 typedef struct weft_watch_net weft_watch_net;

@@ -11,6 +11,8 @@ double weft_watch_age_s(double since_us);
 void weft_watch_tick(void);
 /* Where this rank is, and whether a limit has passed. */
 void weft_watch_look(weft_answer *out);
+/* How long a rank's watchdog may be silent, whatever the rank is in: as long as a step may last. */
+double weft_watch_silence_limit_s(void);
 const char *weft_watch_folder(void);
 
 /* watch_thread.c */

@@ -19,6 +19,8 @@ static const double turn_s = 0.1, beat_s = 0.5, silent_s = 1.6; /* three beats w
 static const double ask_s = 1.0, ask_dead_s = 0.4, dead_s = 2, again_s = 0.15; /* for answers */
 static const double heed_s = 1.3; /* an alarm that no head heeds is this rank's own */
 static const double write_s = 0.8, deputy_s = 0.3, rest_s = 1.0;
+/* What a part of the job that hears fewer than half of the ranks lets the other part speak in. */
+static const double minority_s = 4;
 
 enum { ASKED = 1, DONE };
 
@@ -39,15 +41,38 @@ static struct {
     double whole_us;  /* what waits for a link that was cut arrives until then */
     weft_answer *answers;
     const weft_answer **at;
-    double *last_us; /* each rank's last word, or when this rank became the head */
+    double
+        *last_us; /* each rank's last word, or when this rank became the head; left_us: its BYE */
 } t = {.wake_fd = -1};
+
+static const double left_us = 1e300; /* never silent */
 
 static double later_us(double seconds)
 {
     return weft_now_us() + 1e6 * seconds;
 }
 
+static void pause_s(double seconds)
+{
+    nanosleep(&(struct timespec){.tv_sec = (time_t)seconds,
+                                 .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))},
+              NULL);
+}
+
 /* --- the end --------------------------------------------------------------------------------- */
+
+/* A file system that hangs too shall hold nobody up: each file is written by a thread of its own,
+ * which is waited for a while. False: it is not done. */
+static bool do_for_a_while(void *(*function)(void *), void *argument, const atomic_bool *done)
+{
+    pthread_t writer;
+    if (pthread_create(&writer, NULL, function, argument) != 0)
+        return false;
+    pthread_detach(writer);
+    for (double end_us = later_us(write_s); !atomic_load(done) && weft_now_us() < end_us;)
+        pause_s(0.005);
+    return atomic_load(done);
+}
 
 typedef struct writing {
     weft_answer own;
@@ -58,26 +83,22 @@ typedef struct writing {
 static void *write_record(void *argument)
 {
     writing *w = argument;
-    weft_flight_write(weft_watch_folder(), t.rank, w->node, &w->own);
+    if (access(weft_watch_folder(), F_OK) == 0)
+        weft_flight_write(weft_watch_folder(), t.rank, w->node, &w->own);
     atomic_store(&w->done, true);
     return NULL;
 }
 
-/* By a thread of its own: a file system that hangs too shall hold nobody up. */
 static void write_own_record(const char *node)
 {
     static writing w;
     static bool written;
-    pthread_t writer;
     if (written) /* once: what follows tells of the end alone */
         return;
     written = true;
     weft_watch_look(&w.own);
     w.node = node;
-    if (access(weft_watch_folder(), F_OK) != 0 || pthread_create(&writer, NULL, write_record, &w))
-        return;
-    for (double end_us = later_us(write_s); !atomic_load(&w.done) && weft_now_us() < end_us;)
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    do_for_a_while(write_record, &w, &w.done);
 }
 
 static _Noreturn void leave(void)
@@ -99,12 +120,35 @@ static _Noreturn void end_as_told(weft_watch_net *net, int by)
     leave();
 }
 
-/* Rank 0 speaks before its deputies do, who may not know that it lives. */
+typedef struct claim {
+    weft_verdict verdict;
+    const char *const *nodes;
+    bool is_ours;
+    atomic_bool done;
+} claim;
+
+static void *claim_verdict(void *argument)
+{
+    claim *c = argument;
+    c->is_ours = weft_flight_claim(weft_watch_folder(), t.since, t.rank, &c->verdict, c->nodes);
+    atomic_store(&c->done, true);
+    return NULL;
+}
+
+/* Rank 0 speaks before its deputies do, who may not know that it lives, and a majority before the
+ * rest, which may be what was cut off. Where RUN does not answer, nobody else can have spoken
+ * there. */
 static void speak(const weft_verdict *verdict, const char *const *nodes)
 {
-    if (t.rank > 0)
-        nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * deputy_s)}, NULL);
-    if (weft_flight_claim(weft_watch_folder(), t.since, t.rank, verdict, nodes))
+    static claim c;
+    pause_s(verdict->is_minority ? minority_s : t.rank > 0 ? deputy_s : 0);
+    c.verdict = *verdict;
+    c.nodes = nodes;
+    const bool answers = do_for_a_while(claim_verdict, &c, &c.done);
+    if (!answers)
+        weft_log(WEFT_LOG_ERROR, "%s; %s hangs, too; the job ends", verdict->text,
+                 weft_watch_folder());
+    else if (c.is_ours)
         weft_log(WEFT_LOG_ERROR, "%s; the job ends (weft inspect --flight %s)", verdict->text,
                  weft_watch_folder());
 }
@@ -138,8 +182,7 @@ static void end_alone(const weft_answer *own)
              "all ranks have come to the start",
              t.rank, own->phase_s, own->phase_limit_s);
     /* Whoever leaves takes the others down: where rank 0 has not come, rank 1 speaks. */
-    if (t.rank > 0)
-        nanosleep(&(struct timespec){.tv_sec = t.rank == 1 ? 1 : 2}, NULL);
+    pause_s(t.rank == 0 ? 0 : t.rank == 1 ? 1 : 2);
     if (t.rank <= 1)
         speak(&verdict, NULL);
     write_own_record("");
@@ -234,7 +277,20 @@ static bool is_over(const weft_answer *a)
     return a->phase_is_over || a->exchange_is_over;
 }
 
-static void conduct(weft_watch_net *net, int alarmed)
+/* The longest that a rank's watchdog has been silent, where this rank is the head that hears all.
+ */
+static double longest_silence_s(void)
+{
+    double most_s = 0;
+    for (int rank = 0; rank < t.size; rank++)
+        if (rank != t.rank && weft_watch_age_s(t.last_us[rank]) > most_s)
+            most_s = weft_watch_age_s(t.last_us[rank]);
+    return most_s;
+}
+
+/* Asks, and ends the job where the answers say so. `silence_limit_s` above 0: no rank's limit has
+ * passed, but one has been silent for longer than that. */
+static void conduct(weft_watch_net *net, int alarmed, double silence_limit_s)
 {
     static weft_verdict verdict;
     t.alarm_us = 0;
@@ -243,12 +299,15 @@ static void conduct(weft_watch_net *net, int alarmed)
     if (!t.at[alarmed] || !is_over(t.at[alarmed])) /* it has gone on, or fallen silent */
         alarmed = t.rank;
     t.quiet_us = later_us(rest_s);
-    if (!is_over(t.at[alarmed]))
+    if (is_over(t.at[alarmed]))
+        silence_limit_s = 0;
+    else if (silence_limit_s <= 0 || silence_s() < silence_limit_s)
         return;
     weft_watch_judge(&(weft_answers){.size = t.size,
                                      .at = t.at,
                                      .nodes = weft_watch_net_nodes(net),
                                      .silent_s = silence_s(),
+                                     .silence_limit_s = silence_limit_s,
                                      .recovers_s = (t.whole_us - weft_now_us()) / 1e6},
                      alarmed, &verdict);
     if (!verdict.is_none && !atomic_load(&t.stopping))
@@ -273,13 +332,16 @@ static void hear(weft_watch_net *net, int from, weft_watch_word word)
         break;
     case WEFT_WORD_ALARM:
         if (weft_now_us() > t.quiet_us)
-            conduct(net, from);
+            conduct(net, from, 0);
         break;
     case WEFT_WORD_END:
         end_as_told(net, from);
     case WEFT_WORD_RECORD:
         write_own_record(weft_watch_net_nodes(net)[t.rank]);
         weft_watch_net_send(net, from, WEFT_WORD_WRITTEN, NULL);
+        break;
+    case WEFT_WORD_BYE:
+        t.last_us[from] = left_us;
         break;
     default:
         break;
@@ -293,7 +355,8 @@ static void beat(weft_watch_net *net)
         t.head++;
         t.heard_us = now_us;
         for (int rank = t.head; rank < (t.head == t.rank ? t.size : t.head + 1); rank++)
-            t.last_us[rank] = now_us;
+            if (t.last_us[rank] < left_us)
+                t.last_us[rank] = now_us;
     }
     if (t.rank == 0 || now_us - t.beaten_us < 1e6 * beat_s)
         return;
@@ -308,15 +371,18 @@ static void look(weft_watch_net *net)
     weft_answer own;
     const double now_us = weft_now_us();
     weft_watch_look(&own);
+    const double limit_s = weft_watch_silence_limit_s();
     if (!is_over(&own)) {
         t.alarm_us = 0;
+        if (net && t.head == t.rank && now_us > t.quiet_us && longest_silence_s() > limit_s)
+            conduct(net, t.rank, limit_s);
     } else if (!net) {
         end_alone(&own);
     } else if (now_us > t.quiet_us) {
         if (t.alarm_us == 0)
             t.alarm_us = now_us;
         if (t.head == t.rank || weft_watch_age_s(t.alarm_us) > heed_s)
-            conduct(net, t.rank);
+            conduct(net, t.rank, 0);
         else
             weft_watch_net_send(net, t.head, WEFT_WORD_ALARM, NULL);
     }
@@ -347,7 +413,7 @@ void weft_watch_thread_record_all(void)
     (void)written;
     for (double end_us = later_us(2 * write_s);
          atomic_load(&t.records) != DONE && weft_now_us() < end_us;)
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        pause_s(0.005);
 }
 
 static void *run(void *unused)
@@ -425,6 +491,16 @@ weft_status weft_watch_thread_connect(weft_comm *world)
     return WEFT_OK;
 }
 
+/* To who may be the head, several times: a datagram may be lost. */
+static void say_bye(void)
+{
+    weft_watch_net *net = atomic_load(&t.net);
+    for (int i = 0; net && i < 3; i++) {
+        weft_watch_net_send(net, 0, WEFT_WORD_BYE, NULL);
+        weft_watch_net_send(net, t.head, WEFT_WORD_BYE, NULL);
+    }
+}
+
 void weft_watch_thread_stop(void)
 {
     if (t.started) {
@@ -433,6 +509,7 @@ void weft_watch_thread_stop(void)
         ssize_t written = write(t.wake_fd, &one, sizeof one);
         (void)written;
         pthread_join(t.thread, NULL);
+        say_bye();
     }
     t.started = false;
     if (t.wake_fd >= 0)

@@ -330,7 +330,6 @@ static void look_at_folder(job *j)
 static void tell_step(job *j, const weft_step_result *result)
 {
     char low[256];
-    weft_watch_enter(WEFT_WATCH_OUTPUT, j->trainer.step);
     if (weft_watch_find_low(low, sizeof low))
         weft_log(WEFT_LOG_WARN, "%s", low);
     weft_progress_step(&j->progress, result);
@@ -392,6 +391,8 @@ static weft_status steps(job *j)
         written.bytes += result.written_bytes;
         written.seconds += result.step_ms / 1e3;
         WEFT_TRY(weft_energy_take(&j->energy, t->world, &result.joules));
+        if (j->speaks) /* whose files may hang, while others wait */
+            weft_watch_enter(WEFT_WATCH_OUTPUT, t->step);
         WEFT_TRY(note_step(j, &result));
         if (result.rewinds) {
             WEFT_TRY(rewind_run(j));

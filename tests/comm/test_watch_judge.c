@@ -6,19 +6,20 @@
 #include "comm/watch_judge.h"
 #include "tests/expect.h"
 
-enum { SIZE = 4 };
+enum { MAX_RANKS = 6 };
 
-static weft_answer answers[SIZE];
-static bool silent[SIZE];
-static double recovers_s;
+static weft_answer answers[MAX_RANKS];
+static bool silent[MAX_RANKS];
+static int num_ranks = 4;
+static double recovers_s, silence_limit_s;
 static weft_verdict verdict;
 
 static void restart(void)
 {
     memset(answers, 0, sizeof answers);
     memset(silent, 0, sizeof silent);
-    recovers_s = 0;
-    for (int i = 0; i < SIZE; i++) {
+    recovers_s = silence_limit_s = 0;
+    for (int i = 0; i < num_ranks; i++) {
         weft_answer *a = &answers[i];
         a->phase = WEFT_WATCH_STEP;
         a->step = 17;
@@ -26,7 +27,7 @@ static void restart(void)
         a->phase_limit_s = 60;
         a->exchange_limit_s = 5;
         a->num_groups = 1;
-        a->groups[0] = (weft_answer_group){.group = "world", .size = SIZE, .num_begun = 30};
+        a->groups[0] = (weft_answer_group){.group = "world", .size = num_ranks, .num_begun = 30};
     }
 }
 
@@ -35,7 +36,7 @@ static void wait_in(int rank, const char *kind, uint64_t sequence)
     weft_answer *a = &answers[rank];
     a->is_in_exchange = a->exchange_is_over = 1;
     a->exchange_s = 6;
-    a->size = SIZE;
+    a->size = num_ranks;
     a->tag = -1;
     a->sequence = sequence;
     a->bytes = 64;
@@ -43,7 +44,7 @@ static void wait_in(int rank, const char *kind, uint64_t sequence)
     snprintf(a->group, sizeof a->group, "world");
     snprintf(a->dtype, sizeof a->dtype, "f32");
     a->groups[0].num_begun = sequence + 1;
-    for (int i = 0; i < SIZE; i++)
+    for (int i = 0; i < num_ranks; i++)
         if (i != rank)
             a->members[a->num_members++] = i;
 }
@@ -62,14 +63,17 @@ static void wait_for_message(int rank, const char *kind, int peer, int tag)
 
 static void judge(int alarmed)
 {
-    const weft_answer *at[SIZE];
-    const char *const nodes[SIZE] = {"node0", "node0", "node1", "node1"};
-    for (int i = 0; i < SIZE; i++)
+    const weft_answer *at[MAX_RANKS];
+    const char *const nodes[MAX_RANKS] = {"node0", "node0", "node1", "node1", "node2", "node2"};
+    for (int i = 0; i < num_ranks; i++)
         at[i] = silent[i] ? NULL : &answers[i];
-    weft_watch_judge(
-        &(weft_answers){
-            .size = SIZE, .at = at, .nodes = nodes, .silent_s = 1, .recovers_s = recovers_s},
-        alarmed, &verdict);
+    weft_watch_judge(&(weft_answers){.size = num_ranks,
+                                     .at = at,
+                                     .nodes = nodes,
+                                     .silent_s = 1,
+                                     .silence_limit_s = silence_limit_s,
+                                     .recovers_s = recovers_s},
+                     alarmed, &verdict);
 }
 
 static void expect_missing(const char *what, int rank, const char *text)
@@ -130,7 +134,7 @@ static void test_chain(void)
 static void test_other_kind(void)
 {
     restart();
-    for (int i = 0; i < SIZE; i++)
+    for (int i = 0; i < num_ranks; i++)
         wait_in(i, i == 2 ? "broadcast" : "all_reduce", 30);
     judge(0);
     expect_missing("kinds", 2, "broadcast of 64 bytes f32, where rank 0 has all_reduce");
@@ -139,7 +143,7 @@ static void test_other_kind(void)
 static void test_link(void)
 {
     restart();
-    for (int i = 0; i < SIZE; i++)
+    for (int i = 0; i < num_ranks; i++)
         wait_in(i, "all_reduce", 30);
     judge(1);
     EXPECT(verdict.num_missing == 0 && !verdict.is_none &&
@@ -165,7 +169,7 @@ static void test_recovery(void)
         }
     EXPECT(weft_watch_recovery_s(5) < 10, "%g s", weft_watch_recovery_s(5));
     restart();
-    for (int i = 0; i < SIZE; i++)
+    for (int i = 0; i < num_ranks; i++)
         wait_in(i, "all_reduce", 30);
     recovers_s = 0.1;
     judge(1);
@@ -196,10 +200,85 @@ static void test_circle(void)
 static void test_slow(void)
 {
     restart();
+    answers[1].phase = WEFT_WATCH_SAVE;
     answers[1].phase_is_over = 1;
     judge(1);
     expect_missing("slow", 1, "raise the limit");
-    EXPECT(strstr(verdict.text, "reliability.step_limit_s"), "%s", verdict.text);
+    EXPECT(strstr(verdict.text, "reliability.save_limit_s"), "%s", verdict.text);
+}
+
+/* A step's limit has passed, waits are as short as ever, whoever is in one: nobody is to blame. */
+static void test_low(void)
+{
+    for (int waiting = 0; waiting < 1 << num_ranks; waiting++)
+        for (int phase = WEFT_WATCH_FIRST_STEP; phase <= WEFT_WATCH_STEP; phase++) {
+            const int alarmed = waiting % num_ranks;
+            restart();
+            for (int rank = 0; rank < num_ranks; rank++) {
+                answers[rank].phase = phase;
+                if (waiting >> rank & 1)
+                    wait_in(rank, "all_reduce", 30);
+                answers[rank].exchange_is_over = 0;
+                answers[rank].exchange_s = 4.9 / (1 + rank);
+            }
+            answers[alarmed].phase_is_over = 1;
+            judge(alarmed);
+            EXPECT(verdict.num_missing == 0 && !verdict.is_none &&
+                       strstr(verdict.text, "all get on") &&
+                       strstr(verdict.text, phase == WEFT_WATCH_STEP
+                                                ? "raise reliability.step_limit_s"
+                                                : "raise reliability.first_step_limit_s"),
+                   "%x: %s", waiting, verdict.text);
+        }
+    restart(); /* a first step, whose exchanges have no limit */
+    wait_in(3, "all_reduce", 30);
+    answers[3].phase = WEFT_WATCH_FIRST_STEP;
+    answers[3].exchange_is_over = 0;
+    answers[3].phase_is_over = 1;
+    judge(3);
+    EXPECT(verdict.num_missing == 3 && strstr(verdict.text, "alive but not there"), "%s",
+           verdict.text);
+}
+
+/* Of each cut of the nodes in two, one side speaks at once; a node's ranks are not cut in two. */
+static void test_minority(void)
+{
+    num_ranks = MAX_RANKS;
+    for (int cut = 1; cut < (1 << num_ranks) - 1; cut++) {
+        bool sides[2];
+        const bool whole = ((cut >> 1 ^ cut) & 0x15) == 0; /* ranks 2i and 2i + 1 alike */
+        for (int side = 0; side < 2; side++) {
+            int here = 0;
+            restart();
+            for (int rank = num_ranks; rank-- > 0;) {
+                silent[rank] = (cut >> rank & 1) != side;
+                if (silent[rank])
+                    continue;
+                wait_in(rank, "all_reduce", 30);
+                here = rank;
+            }
+            judge(here);
+            sides[side] = verdict.is_minority;
+            EXPECT(verdict.is_minority == (strstr(verdict.text, " hear each other here") != NULL),
+                   "%s", verdict.text);
+        }
+        EXPECT(whole ? sides[0] != sides[1] : !sides[0] && !sides[1],
+               "ranks %x of %d: %d against %d", cut, num_ranks, sides[0], sides[1]);
+    }
+    num_ranks = 4;
+}
+
+/* A save that ranks wait for by right, and a rank that no longer shows that it lives. */
+static void test_dead_in_save(void)
+{
+    restart();
+    for (int i = 0; i < num_ranks; i++)
+        answers[i].phase = WEFT_WATCH_SAVE;
+    silent[3] = true;
+    silence_limit_s = 300;
+    judge(0);
+    expect_missing("dead in a save", 3,
+                   "limit 300 s (reliability.step_limit_s); rank 0 is in save");
 }
 
 int main(void)
@@ -212,5 +291,8 @@ int main(void)
     test_recovery();
     test_circle();
     test_slow();
+    test_low();
+    test_minority();
+    test_dead_in_save();
     return expect_finish();
 }

@@ -1,6 +1,7 @@
 /* The weft command with one fault: FAULT=KIND:WHAT:RANK:STEP:NUMBER. In that step, that rank's call
  * number NUMBER of WHAT (all_reduce, reduce_scatter, all_gather, send; save) is left out (KIND
- * skip), made twice (twice), of another type (type) or slow (NUMBER seconds; slow). */
+ * skip), made twice (twice), of another type (type) or slow (NUMBER seconds; slow). hang:verdict:
+ * its file system hangs when the verdict is written. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include <weft/weft.h>
 
 #include "comm/comm.h"
+#include "comm/flight.h"
 #include "parallel/checkpoint.h"
 
 static struct {
@@ -83,6 +85,15 @@ weft_status __wrap_weft_checkpoint_save(const char *dir, const weft_checkpoint_i
         atoi(rank) == fault.rank)
         sleep((unsigned)fault.number);
     return __real_weft_checkpoint_save(dir, info, parameters, optimizer, config, tokenizer);
+}
+
+__typeof__(weft_flight_claim) __real_weft_flight_claim, __wrap_weft_flight_claim;
+bool __wrap_weft_flight_claim(const char *folder, int64_t since, int rank,
+                              const weft_verdict *verdict, const char *const *nodes)
+{
+    if (strcmp(fault.kind, "hang") == 0)
+        sleep(600);
+    return __real_weft_flight_claim(folder, since, rank, verdict, nodes);
 }
 
 int main(int argc, char **argv)

@@ -58,7 +58,7 @@ add_dependencies(test_restarts weft_crashing weft_binary)
 add_executable(weft_faulty launcher/faulty.c)
 target_link_libraries(weft_faulty PRIVATE weft weft_flags)
 target_link_options(weft_faulty PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_reduce_scatter
-  -Wl,--wrap=weft_all_gather,--wrap=weft_send,--wrap=weft_checkpoint_save)
+  -Wl,--wrap=weft_all_gather,--wrap=weft_send,--wrap=weft_checkpoint_save,--wrap=weft_flight_claim)
 weft_add_test(NAME watchdog TIER slow SOURCES launcher/watchdog.c launcher/child.c TIMEOUT 300
   ARGS $<TARGET_FILE:weft_faulty> LABELS launcher)
 add_dependencies(test_watchdog weft_faulty)

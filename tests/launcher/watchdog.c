@@ -22,7 +22,7 @@ static const char config[] =
     "\"seq_length\": 12, \"vocab_size\": 53},\n"
     "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 8, \"train_iters\": 1000000},\n"
     "\"data\": {\"mock_data\": true},\n"
-    "\"reliability\": {\"exchange_limit_s\": 3, \"step_limit_s\": 20},\n"
+    "\"reliability\": {\"exchange_limit_s\": 3, \"step_limit_s\": 8},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
 
 static void pause_ms(long ms)
@@ -188,6 +188,40 @@ static void save_slowly(void)
     child_release(&c);
 }
 
+/* A rank that dies in a save is not waited for as long as a save may take. */
+static void stop_in_save(void)
+{
+    child c;
+    pid_t ranks[MAX_RANKS];
+    if (!start(&c, "dead-save", "dp=2", "slow:save:1:3:600", "train.train_iters=3"))
+        return;
+    wait_for_steps(&c, "dead-save");
+    int count = child_ranks(&c, ranks, MAX_RANKS);
+    EXPECT(count == 2, "%d ranks", count);
+    pause_ms(1000); /* three steps of milliseconds */
+    if (count == 2)
+        kill(ranks[1], SIGSTOP);
+    check_named("dead-save", &c, 8 + 2 + DOWN_S, "rank 1 (",
+                "limit 8 s (reliability.step_limit_s); rank 0 waits", 1);
+}
+
+/* The file system hangs too: said all the same. */
+static void hang_with_files(void)
+{
+    child c;
+    pid_t ranks[MAX_RANKS];
+    if (!start(&c, "hung-files", "dp=4", "hang:verdict:0:0:0", "train.seed=1"))
+        return;
+    wait_for_steps(&c, "hung-files");
+    if (child_ranks(&c, ranks, MAX_RANKS) == 4)
+        kill(ranks[2], SIGSTOP);
+    EXPECT(child_wait(&c, 30) && c.exit_code == weft_status_exit_code(WEFT_HUNG) &&
+               child_is_line(c.err) && strstr(c.err, "rank 2 (") &&
+               strstr(c.err, "hung-files hangs, too"),
+           "hung files: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+}
+
 /* Calls that ranks do not make alike. */
 static void leave_out(const char *run, const char *mesh, const char *fault, const char *who,
                       const char *what)
@@ -226,7 +260,7 @@ static void limits_too_low(void)
                                "first_step_limit_s=1", NULL},
               NULL);
     EXPECT(c.exit_code == weft_status_exit_code(WEFT_HUNG) && child_is_line(c.err) &&
-               strstr(c.err, "raise the limit") && strstr(c.err, "reliability.first_step_limit_s"),
+               strstr(c.err, "all get on") && strstr(c.err, "raise reliability.first_step_limit_s"),
            "low first step: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     child_run(&c,
@@ -252,6 +286,8 @@ int main(int argc, char **argv)
     stop_rank("stopped-first", "dp=4", 4, 0);
     stop_and_go_on();
     save_slowly();
+    stop_in_save();
+    hang_with_files();
     limits_too_low();
     leave_out("last", "dp=4", "skip:all_gather:2:5:0", "rank 2 (", "out of order");
     leave_out("message", "tp=2,pp=2", "skip:send:1:5:1", "rank 1 (", "group pp");
