@@ -169,6 +169,10 @@ static int64_t note(weft_links *l, int64_t step)
     return l->look_steps[l->num_looks % WEFT_LINK_LOOKS];
 }
 
+/* What a node is held up for by other work, whatever its link: found of healthy nodes up to 0.47
+ * ms. */
+static const double noise_ms = 1;
+
 int weft_links_judge(weft_links *l, int64_t step, char *out, size_t capacity)
 {
     const int num = l->num_nodes;
@@ -179,7 +183,7 @@ int weft_links_judge(weft_links *l, int64_t step, char *out, size_t capacity)
     for (int i = 0; i < num; i++) {
         weft_node_link *link = &l->nodes[i];
         const double least = least_of(link);
-        const bool is_slow = least > l->factor * median;
+        const bool is_slow = least > l->factor * median && least - median > noise_ms;
         link->num_well = is_slow ? 0 : link->num_well + 1;
         if (link->num_well >= WEFT_LINK_LOOKS)
             link->told = false;

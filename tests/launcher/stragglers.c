@@ -164,6 +164,11 @@ static void check_links_judge(void)
         int found = look(&l, step += 10, 1, 20, 20, 1, line);
         EXPECT(found == (i == 3 ? 2 : -1), "look %d: %d, %s", i, found, line);
     }
+    /* What other work on a healthy node makes of fast links, however many times as long. */
+    for (int i = 0; i < 16; i++) {
+        int found = look(&l, step += 10, 0.15, 0.47, 0.9, 0.15, line);
+        EXPECT(found == -1, "look %d: %d, %s", i, found, line);
+    }
 }
 
 static void run(child *c, const char *mesh, const char *set, const char *sleep_us)
