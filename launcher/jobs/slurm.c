@@ -111,6 +111,11 @@ static const char watching[] =
     "    done\n"
     "}\n";
 
+/* Slurm's other way (of 22.05) lets a node's ranks out of a fence without data before other nodes'
+ * ranks have come: out of MPI_Init, while those still wait in its first fence. What they send then
+ * meets no receiver, and Open MPI 4.1 calls NULL. */
+static const char fencing[] = "export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}\n";
+
 /* Ranks that end last may be killed by srun as soon as the first has ended with 75. */
 static const char after[] =
     "wait \"$watcher\"\n"
@@ -146,6 +151,7 @@ void weft_job_print_slurm(const weft_job *job, FILE *out)
     weft_shell_word(job->run, out);
     fprintf(out, "\n%s%s", weft_job_judging, watching);
     weft_job_print_again(job, out);
+    fputs(fencing, out);
     fprintf(out, "while :; do\nprepare\n"
                  "srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block --cpu-bind=none");
     if (job->num_threads > 0)

@@ -543,6 +543,7 @@ static void check_slurm_text(void)
         "\n#SBATCH --requeue\n",
         "\n#SBATCH --open-mode=append\n",
         "scancel --batch --signal=INT",
+        "\nexport SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}\n",
         "srun --mpi=pmix ",
         "\n#SBATCH --job-name=a-run-s-touch-oops-touch-oops-home\n"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)

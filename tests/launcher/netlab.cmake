@@ -21,3 +21,7 @@ add_test(NAME copies_netlab COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/copies_netlab
   ${CMAKE_SOURCE_DIR}/scripts/netlab ${CMAKE_BINARY_DIR}/weft WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
 set_tests_properties(copies_netlab PROPERTIES TIMEOUT 600 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
+add_test(NAME slurm COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm.sh
+  ${CMAKE_SOURCE_DIR}/scripts/slurmlab ${CMAKE_BINARY_DIR}/weft WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+set_tests_properties(slurm PROPERTIES TIMEOUT 600 COST 100 RESOURCE_LOCK netlab
+  SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
