@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <cjson/cJSON.h>
 #include <xxhash.h>
 
 #include "core/dataset.h"
@@ -18,7 +19,7 @@
 
 typedef struct prepare_options {
     const char *out, *tokenizer, *vocab_file, *merge_file;
-    bool append_eod, split_blank_lines, json;
+    bool append_eod, split_blank_lines, any_bytes, json;
     weft_string_list texts;
 } prepare_options;
 
@@ -37,6 +38,7 @@ typedef struct prepare {
     document document;
     weft_tokens tokens; /* of one document */
     weft_prepared prepared;
+    int64_t num_empty;   /* files */
     weft_known known;    /* of the tokens so far, */
     XXH64_state_t *hash; /* and their hash */
     uint64_t num_bytes;
@@ -54,6 +56,7 @@ static int parse(int argc, char **argv, prepare_options *o, weft_arena *arena)
          .flag = &o->append_eod},
         {"split-blank-lines", NULL, "a document ends at a blank line; else each file is one",
          .flag = &o->split_blank_lines},
+        {"any-bytes", NULL, "take files as text whatever they hold", .flag = &o->any_bytes},
         {"json", NULL, "one JSON object on standard output", .flag = &o->json},
     };
     const weft_arguments verb = {
@@ -120,12 +123,59 @@ static weft_status end_document(prepare *p)
     return add_document(p, p->document.text, bytes);
 }
 
+/* Compressed files, by what they begin with. */
+static const struct {
+    const char *bytes;
+    size_t count;
+    const char *name, *reader;
+} compressed[] = {{"\x1f\x8b", 2, "gzip", "zcat"},
+                  {"\x28\xb5\x2f\xfd", 4, "zstd", "zstdcat"},
+                  {"\xfd"
+                   "7zXZ",
+                   5, "xz", "xzcat"},
+                  {"BZh", 3, "bzip2", "bzcat"}};
+
+static bool is_json_object(const char *line, size_t bytes)
+{
+    cJSON *json = line[strspn(line, " \t")] == '{' ? cJSON_ParseWithLength(line, bytes) : NULL;
+    const bool found = cJSON_IsObject(json);
+    cJSON_Delete(json);
+    return found;
+}
+
+/* What is no text would train as one document of nonsense. The line ends with a zero byte. */
+static weft_status check_is_text(const char *path, const char *line, size_t bytes, int64_t number)
+{
+    for (size_t i = 0; number == 1 && i < sizeof compressed / sizeof *compressed; i++)
+        if (bytes >= compressed[i].count &&
+            memcmp(line, compressed[i].bytes, compressed[i].count) == 0)
+            return WEFT_ERROR(WEFT_FILE,
+                              "%s: is %s, not text: weft prepare <(%s %s) reads it; --any-bytes "
+                              "takes its bytes as they are",
+                              path, compressed[i].name, compressed[i].reader, path);
+    if (memchr(line, '\0', bytes))
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s: line %" PRId64 " has a zero byte: not text; --any-bytes takes it as "
+                          "it is",
+                          path, number);
+    if (number == 1 && is_json_object(line, bytes))
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s: line 1 is a JSON object, not text: jq -r .text %s would print the "
+                          "text of its documents; --any-bytes takes the file as it is",
+                          path, path);
+    return WEFT_OK;
+}
+
 /* Documents keep the newline of their last line and lose the blank lines around them. One is in
  * memory at a time. */
 static weft_status add_lines(prepare *p, const char *path, FILE *file)
 {
     ssize_t bytes;
+    int64_t number = 0;
     while ((bytes = getline(&p->line, &p->line_capacity, file)) > 0) {
+        number++;
+        if (!p->options->any_bytes)
+            WEFT_TRY(check_is_text(path, p->line, (size_t)bytes, number));
         if (p->options->split_blank_lines && is_blank(p->line, (size_t)bytes))
             WEFT_TRY(end_document(p));
         else
@@ -133,6 +183,7 @@ static weft_status add_lines(prepare *p, const char *path, FILE *file)
     }
     if (ferror(file) || !feof(file))
         return WEFT_ERROR(WEFT_FILE, "%s: cannot read: %s", path, strerror(errno));
+    p->num_empty += number == 0;
     return end_document(p);
 }
 
@@ -196,6 +247,8 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     const weft_tokenizer_info *info = weft_tokenizer_get_info(p->tokenizer);
     const char *out = p->options->out, *name = weft_tokenizer_kind_name(info->kind);
     if (!p->options->json) {
+        if (p->num_empty > 0)
+            printf("%s empty\n", weft_count_text((long long)p->num_empty, "file").text);
         printf("documents %" PRId64 ", tokens %" PRId64 " (%.2f bytes each), vocabulary %" PRId64
                " (%s)\nwrote %s.bin, %s.idx and %s.json\n",
                p->prepared.documents, p->prepared.tokens,
@@ -207,11 +260,11 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     WEFT_TRY(weft_json_quote_utf8(out, arena, &quoted));
     /* The suffix goes inside the quotes. */
     int bytes = (int)strlen(quoted) - 1;
-    printf("{\"documents\": %" PRId64 ", \"tokens\": %" PRId64 ", \"text_bytes\": %" PRIu64
-           ", \"tokenizer\": \"%s\", \"vocab_size\": %" PRId64
+    printf("{\"documents\": %" PRId64 ", \"empty_files\": %" PRId64 ", \"tokens\": %" PRId64
+           ", \"text_bytes\": %" PRIu64 ", \"tokenizer\": \"%s\", \"vocab_size\": %" PRId64
            ", \"files\": [%.*s.bin\", %.*s.idx\", %.*s.json\"]}\n",
-           p->prepared.documents, p->prepared.tokens, p->num_bytes, name, info->vocab_size, bytes,
-           quoted, bytes, quoted, bytes, quoted);
+           p->prepared.documents, p->num_empty, p->prepared.tokens, p->num_bytes, name,
+           info->vocab_size, bytes, quoted, bytes, quoted, bytes, quoted);
     return WEFT_OK;
 }
 

@@ -277,6 +277,39 @@ static void mistakes_are_one_line(void **state)
     expect_refusal(RUN(temporary_folder, "--out", out_path), 6, "Is a directory");
 }
 
+/* By content, whatever the file's name; --any-bytes insists. */
+static void what_is_no_text_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t count;
+        const char *line;
+    } cases[] = {
+        {"\x1f\x8b\x08\x00", 4, "is gzip, not text: weft prepare <(zcat "},
+        {"\x28\xb5\x2f\xfd....", 8, "is zstd, not text: weft prepare <(zstdcat "},
+        {"a line\nan\0other\n", 16, "line 2 has a zero byte: not text"},
+        {"{\"text\": \"one\"}\n{\"text\": \"two\"}\n", 34, "line 1 is a JSON object, not text"},
+        {" {}", 3, "line 1 is a JSON object, not text"},
+    };
+    const char *path = temporary_path("odd.txt");
+    char odd[256];
+    snprintf(odd, sizeof odd, "%s", path);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        temporary_write(odd, cases[i].bytes, cases[i].count);
+        expect_refusal(RUN(text_path, odd, "--out", out_path), 6, cases[i].line);
+        assert_non_null(strstr(complained, "--any-bytes"));
+        assert_int_equal(RUN(odd, "--any-bytes", "--out", out_path), 0);
+    }
+    temporary_write(odd, "{one, as prose has it}\n", 23);
+    assert_int_equal(RUN(odd, "--out", out_path), 0);
+    temporary_write(odd, "", 0);
+    assert_int_equal(RUN(odd, text_path, odd, "--out", out_path), 0);
+    assert_non_null(strstr(printed, "2 files empty\n"));
+    assert_int_equal(RUN(odd, text_path, odd, "--out", out_path, "--json"), 0);
+    assert_non_null(strstr(printed, "\"empty_files\": 2,"));
+}
+
 /* A refusal leaves the files of the time before as they are, and none of its own. */
 static void a_failure_keeps_the_old_dataset(void **state)
 {
@@ -326,6 +359,7 @@ int main(void)
         cmocka_unit_test(blank_lines_divide),
         cmocka_unit_test(the_description_leads_to_the_tokenizer),
         cmocka_unit_test(mistakes_are_one_line),
+        cmocka_unit_test(what_is_no_text_is_refused),
         cmocka_unit_test(a_failure_keeps_the_old_dataset),
         cmocka_unit_test(a_pipe_is_a_text),
         cmocka_unit_test(help_is_printed),
