@@ -89,11 +89,16 @@ static inline size_t visit_state(tiny *t, int64_t step, bool set)
     return unlike;
 }
 
+static inline weft_checkpoint_info info_of_step(int64_t step)
+{
+    return (weft_checkpoint_info){step,     4 * step, UINT64_MAX - 1, {1.0 / 3, step, 1, step / 4},
+                                  2 * step, step / 2, {2.0 / 3, 7}};
+}
+
 /* The state as it is. */
 static inline weft_status save_state(tiny *t, const char *dir, int64_t step)
 {
-    weft_checkpoint_info info = {step,     4 * step, UINT64_MAX - 1, {1.0 / 3, step, 1, step / 4},
-                                 2 * step, step / 2, {2.0 / 3, 7}};
+    const weft_checkpoint_info info = info_of_step(step);
     return weft_checkpoint_save(dir, &info, t->parameters, t->optimizer, "{\"model\": {}}",
                                 "{\"kind\": \"bytes\"}");
 }

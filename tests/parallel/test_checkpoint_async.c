@@ -84,8 +84,7 @@ int unlinkat(int folder, const char *name, int flags)
 
 static weft_status begin(weft_checkpoint_writer *w, tiny *t, const char *dir, int64_t step)
 {
-    weft_checkpoint_info info = {step,     4 * step, UINT64_MAX - 1, {1.0 / 3, step, 1, 9},
-                                 2 * step, step,     {2.0 / 3, 7}};
+    const weft_checkpoint_info info = info_of_step(step);
     weft_checkpoint_keep keep = {.latest_k = 2};
     visit_state(t, step, true);
     weft_status status = weft_checkpoint_begin(w, dir, &info, &keep, t->parameters, t->optimizer,
