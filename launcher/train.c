@@ -113,6 +113,22 @@ static weft_status find_config(arguments *args, const plan *p, weft_arena *arena
     return weft_arena_printf(arena, &args->source.file, "%s/config.json", p->start.checkpoint);
 }
 
+/* Of the learning rate alone the verb that trains asks so much: a few steps of any config can be
+ * planned and measured. */
+static weft_status check_rate(const weft_train_options *t)
+{
+    const long long iters = (long long)t->train_iters;
+    if (iters > 0 && t->lr_warmup_iters > iters)
+        return WEFT_KEY_ERROR("train.lr_warmup_iters",
+                              "a warm-up of %lld steps in a run of %lld (train.train_iters)",
+                              (long long)t->lr_warmup_iters, iters);
+    if (iters > 0 && t->lr_decay_style == (int)WEFT_LR_WSD && t->lr_wsd_decay_iters > iters)
+        return WEFT_KEY_ERROR("train.lr_wsd_decay_iters",
+                              "a decay of %lld steps in a run of %lld (train.train_iters)",
+                              (long long)t->lr_wsd_decay_iters, iters);
+    return WEFT_OK;
+}
+
 static weft_status make_plan(arguments *args, weft_arena *arena, plan *out)
 {
     weft_config_source had = {.application = args->source.application};
@@ -127,6 +143,7 @@ static weft_status make_plan(arguments *args, weft_arena *arena, plan *out)
         args->source.run = &out->run;
     }
     WEFT_TRY(weft_config_load(&args->source, arena, &out->config));
+    WEFT_TRY(weft_config_locate(&args->source, check_rate(&out->config.train)));
     return weft_run_check_fallback(&args->run, &out->start, weft_run_fallback(&out->config));
 }
 

@@ -118,6 +118,14 @@ static const mistake mistakes[] = {
      "c.json:18:23: train.fine_grained_activation_offloading: layers that "
      "train.recompute_granularity full makes "
      "again keep nothing to offload"},
+    {NULL,
+     NULL,
+     {"--set", "lr_warmup_iters=3"},
+     "--set lr_warmup_iters=3: train.lr_warmup_iters: a warm-up of 3 steps in a run of 2 "},
+    {NULL,
+     NULL,
+     {"--set", "lr_decay_style=WSD", "--set", "lr_wsd_decay_iters=3"},
+     "--set lr_wsd_decay_iters=3: train.lr_wsd_decay_iters: a decay of 3 steps in a run of 2 "},
     {NULL, NULL, {"--set", "offload.experts=disk"}, "--set offload.experts=disk: expected "},
     {NULL, NULL, {"--set", "step_limit_s=0"}, "--set step_limit_s=0: 0 is out of range: 1 to "},
     {NULL, NULL, {"--set", "save_limit_s=-5"}, "--set save_limit_s=-5: -5 is out of range: 1 to "},
