@@ -25,6 +25,7 @@ void weft_job_print_hosts(const weft_job *job, FILE *out)
  * as there are others in their place. */
 static const char choosing[] =
     "names=() left_out=() suspects=' ' nodes=\n"
+    ": >\"$run/.absent\"\n"
     "leave_out() {\n"
     "    echo \"weft: node $1 is left out: $2\" >&2\n"
     "    left_out+=(\"$1\")\n"
@@ -101,6 +102,11 @@ static const char choosing[] =
     "# others in their place.\n"
     "judge() {\n"
     "    local name bad\n"
+    "    while read -r name; do\n"
+    "        if ! is_left_out \"$name\"; then\n"
+    "            leave_out \"$name\" 'it does not answer' && num_left=$((num_left - 1))\n"
+    "        fi\n"
+    "    done <\"$run/.absent\"\n"
     "    suspects=' '\n"
     "    for bad in $(sed -n -e 's/.*process rank .* on node \\([^ ]*\\) exited on signal.*/\\1/p' "
     "\\\n"
@@ -167,6 +173,7 @@ static const char starting[] =
     "    gone=$(absent \"${names[@]}\")\n"
     "    read -r _ phase 2>/dev/null <\"$run/.alive\"\n"
     "    if [ -n \"$gone\" ] && [[ $phase != steps && $phase != end ]]; then\n"
+    "        echo \"$gone\" >\"$run/.absent\"\n"
     "        put_down \"$1\" \"${gone//$'\\n'/, }: no answer, and no step has begun\"\n"
     "    fi\n"
     "}\n"
