@@ -17,6 +17,7 @@ weft_style_test(calls_refuses COMMAND bash ${style}/calls refuses)
 weft_style_test(text COMMAND bash ${style}/text)
 weft_style_test(text_refuses COMMAND bash ${style}/text refuses)
 weft_style_test(format COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/format --check)
+weft_style_test(gpu_check COMMAND bash ${style}/gpu_check)
 find_program(WEFT_CXX NAMES $ENV{CXX} g++ c++)
 weft_style_test(headers LABELS tier_slow COMMAND bash ${style}/headers ${CMAKE_C_COMPILER} ${WEFT_CXX}
   $<TARGET_PROPERTY:weft,INTERFACE_INCLUDE_DIRECTORIES>
