@@ -36,8 +36,7 @@ static format recognize(const char *text)
             continue;
         if (strncasecmp(first, "SwitchName=", 11) == 0 || strncasecmp(first, "BlockName=", 10) == 0)
             return SLURM;
-        if (*first == '#' && weft_import_line_has(&lines, " algbw ") &&
-            weft_import_line_has(&lines, " busbw "))
+        if (weft_import_line_has(&lines, " algbw ") && weft_import_line_has(&lines, " busbw "))
             return NCCL;
         if (strcmp(first, "GPU0") == 0 && weft_import_next_word(&lines, &at, second))
             return NVIDIA;

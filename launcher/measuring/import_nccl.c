@@ -79,6 +79,7 @@ typedef struct reader {
     bool reduces, has_root, in_place_unchecked, out_of_place_unchecked;
     table_row *rows;
     int num_rows, num_tables;
+    int num_alone;                 /* tables of one rank */
     int most_hosts, most_per_host; /* of all runs */
 } reader;
 
@@ -126,7 +127,8 @@ static weft_status read_header(reader *r, const weft_import_lines *lines)
     size_t at = 0;
     int column = 0, wrongs = 0;
     r->size = r->redop = r->root = r->time = r->algbw = r->busbw = r->wrong_in_place = -1;
-    (void)weft_import_next_word(lines, &at, word); /* # */
+    if (strcmp(weft_import_next_word(lines, &at, word) ? word : "", "#") != 0)
+        at = 0; /* some logs have lost it */
     for (; weft_import_next_word(lines, &at, word); column++) {
         if (strcmp(word, "size") == 0)
             r->size = column;
@@ -161,6 +163,17 @@ static weft_status bad_cell(const reader *r, const char *name, const char *word)
                       name, word);
 }
 
+/* What a test found wrong stands behind each busbw: a count, in old tests an error up to 1e-5. Its
+ * times are of what did not do its work. */
+static weft_status check_wrong(const reader *r, const char *word)
+{
+    double wrong;
+    if (!weft_import_number(word, &wrong) || wrong <= (r->is_old ? 1e-2 : 0))
+        return WEFT_OK; /* N/A, too */
+    return WEFT_ERROR(WEFT_CONFIG, "%s:%d: #wrong is %.40s: the test calls its own results wrong",
+                      r->file, r->line, word);
+}
+
 static weft_status read_row(reader *r, const weft_import_lines *lines)
 {
     char words[MAX_COLUMNS][WEFT_IMPORT_WORD_BYTES];
@@ -189,6 +202,10 @@ static weft_status read_row(reader *r, const weft_import_lines *lines)
         return bad_cell(r, "algbw", words[r->algbw]);
     if (!weft_import_number(words[r->busbw], &row->busbw))
         return bad_cell(r, "busbw", words[r->busbw]);
+    if (r->busbw + 1 < count)
+        WEFT_TRY(check_wrong(r, words[r->busbw + 1]));
+    if (r->wrong_in_place >= 0 && r->wrong_in_place < count)
+        WEFT_TRY(check_wrong(r, words[r->wrong_in_place]));
     if (r->redop >= 0)
         r->reduces = strcmp(words[r->redop], "none") != 0;
     if (r->root >= 0)
@@ -397,6 +414,12 @@ static weft_status end_table(reader *r)
                          r->rows[0].line);
         return WEFT_OK;
     }
+    if (r->num_ranks == 1) { /* whatever it tested, no link */
+        r->num_alone++;
+        r->test = UNKNOWN;
+        weft_import_note(r->import, "%s:%d: one rank alone: left out", r->file, r->rows[0].line);
+        return WEFT_OK;
+    }
     r->most_hosts = r->num_hosts > r->most_hosts ? r->num_hosts : r->most_hosts;
     r->most_per_host = s.per_host > r->most_per_host ? s.per_host : r->most_per_host;
     WEFT_TRY(find_test(r, s.ranks, &test));
@@ -406,8 +429,30 @@ static weft_status end_table(reader *r)
 
 /* --- the file ------------------------------------------------------------------------------ */
 
-static weft_status read_line(reader *r, const weft_import_lines *lines)
+/* What launchers put before a line: "[1,0]<stdout>:" (mpirun --tag-output), "0: " (srun -l). */
+static size_t label_bytes(const weft_import_lines *lines)
 {
+    const char *at = lines->line, *end = at + lines->bytes;
+    const bool tagged = at < end && *at == '[';
+    at += tagged;
+    const char *digits = at;
+    while (at < end && (isdigit((unsigned char)*at) || (tagged && *at == ',')))
+        at++;
+    if (at == digits || at == end)
+        return 0;
+    if (!tagged)
+        return *at == ':' && at + 1 < end && at[1] == ' ' ? (size_t)(at + 2 - lines->line) : 0;
+    while (at < end && *at != ':' && !isspace((unsigned char)*at))
+        at++;
+    return at < end && *at == ':' && at[-1] == '>' ? (size_t)(at + 1 - lines->line) : 0;
+}
+
+static weft_status read_line(reader *r, const weft_import_lines *whole)
+{
+    weft_import_lines rest = *whole, *lines = &rest;
+    const size_t label = label_bytes(whole);
+    rest.line += label;
+    rest.bytes -= label;
     char first[WEFT_IMPORT_WORD_BYTES], second[WEFT_IMPORT_WORD_BYTES] = "";
     size_t at = 0;
     const test_kind named = named_in(lines);
@@ -416,9 +461,13 @@ static weft_status read_line(reader *r, const weft_import_lines *lines)
     (void)weft_import_next_word(lines, &at, second);
     if (*first != '#' && isdigit((unsigned char)*first) && r->in_table)
         return read_row(r, lines);
+    if (weft_import_line_has(lines, "Out of bounds values") &&
+        weft_import_line_has(lines, "FAILED"))
+        return WEFT_ERROR(WEFT_CONFIG, "%s:%d: the test says that it FAILED", r->file, r->line);
     const bool comment = strcmp(first, "#") == 0;
-    const bool is_rank = comment && strcmp(second, "Rank") == 0;
-    const bool is_header = comment && weft_import_line_has(lines, " algbw ");
+    const bool is_rank = strcmp(comment ? second : first, "Rank") == 0;
+    const bool is_header =
+        weft_import_line_has(lines, " algbw ") && weft_import_line_has(lines, "size ");
     if (named != UNKNOWN || is_rank || is_header)
         WEFT_TRY(end_table(r));
     if (named != UNKNOWN)
@@ -459,6 +508,10 @@ static weft_status read_all(reader *r, const char *text)
     WEFT_TRY(end_table(r));
     if (num_tables == 0)
         return WEFT_ERROR(WEFT_CONFIG, "%s:%d: no table of sizes", r->file, r->line);
+    if (num_tables > 1 && r->num_alone == num_tables)
+        return WEFT_ERROR(
+            WEFT_CONFIG, "%s:%d: %d tables, each of one rank alone: the test was built without MPI",
+            r->file, r->line, num_tables);
     tell_counts(r);
     return WEFT_OK;
 }

@@ -331,6 +331,64 @@ static void wrong_files_are_one_line(void **state)
     weft_error_clear();
 }
 
+/* `text` with `before` in front of each line, and without the first '#' of a line where asked. */
+static void label(const char *text, const char *before, bool drops_hash, char out[8192])
+{
+    size_t used = 0;
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1) {
+        const char *from = drops_hash && *line == '#' ? line + 1 : line;
+        used += (size_t)snprintf(out + used, 8192 - used, "%s%.*s\n", before,
+                                 (int)strcspn(from, "\n"), from);
+    }
+}
+
+static void labelled_output_is_read(void **state)
+{
+    (void)state;
+    static const char *const labels[] = {"", "0: ", "12: ", "[1,0]<stdout>:", "[1,0]<stdout>: "};
+    char text[8192];
+    weft_import *import = start();
+    take(import, "nccl.txt", reduce);
+    const weft_cost wanted = import->cluster.costs[WEFT_COST_ALL_REDUCE];
+    for (size_t i = 0; i < 2 * sizeof labels / sizeof *labels; i++) {
+        label(reduce, labels[i / 2], i % 2 == 1, text);
+        import = start();
+        take(import, "nccl.txt", text);
+        const weft_cost *got = &import->cluster.costs[WEFT_COST_ALL_REDUCE];
+        assert_int_equal(got->curve.num_points, wanted.curve.num_points);
+        assert_memory_equal(got->curve.time_us, wanted.curve.time_us, sizeof wanted.curve.time_us);
+    }
+}
+
+static void what_a_test_calls_wrong_is_refused(void **state)
+{
+    (void)state;
+    char text[8192], *at;
+    weft_import *import = start();
+    snprintf(text, sizeof text, "%s", reduce);
+    at = strstr(text, "0 OK");
+    memcpy(at, "12 FAILED", 9);
+    FAILS(weft_import_take(import, "f", text, &arena), WEFT_CONFIG, "the test says that it FAILED");
+    for (int column = 0; column < 2; column++) { /* out of place, in place */
+        snprintf(text, sizeof text, "%s", reduce);
+        at = strstr(text, column ? "40.33      0" : "39.32      0");
+        at[11] = '7';
+        import = start();
+        FAILS(weft_import_take(import, "f", text, &arena), WEFT_CONFIG,
+              "#wrong is 7: the test calls its own results wrong");
+    }
+    /* Each process by itself, as mpirun starts a test that knows no MPI. */
+    text[0] = '\0';
+    for (int i = 0; i < 2; i++)
+        strcat(text,
+               "#  Rank  0 Group  0 Pid   11 on      n01 device  0 [0x07] NVIDIA A100\n" HEADER
+               "     1048576        262144     float     sum      -1    40.00   26.21   26.21"
+               "      0    39.00   26.89   26.89      0\n");
+    import = start();
+    FAILS(weft_import_take(import, "f", text, &arena), WEFT_CONFIG,
+          "2 tables, each of one rank alone: the test was built without MPI");
+}
+
 static void counts_that_differ_are_told(void **state)
 {
     (void)state;
@@ -519,6 +577,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(xml_gives_a_node),
         cmocka_unit_test(tests_give_curves),
         cmocka_unit_test(wrong_files_are_one_line),
+        cmocka_unit_test(labelled_output_is_read),
+        cmocka_unit_test(what_a_test_calls_wrong_is_refused),
         cmocka_unit_test(counts_that_differ_are_told),
         cmocka_unit_test(the_verb_writes_a_cluster),
         cmocka_unit_test(damaged_xml_never_crashes),
