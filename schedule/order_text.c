@@ -8,9 +8,9 @@
 
 typedef struct reader {
     const weft_order_shape *shape;
-    bool *seen[2]; /* forwards, backwards: [virtual stage][micro-batch] */
-    int row, column;
-    int32_t *columns; /* of the row's computes */
+    bool *seen[2];         /* forwards, backwards: [virtual stage][micro-batch] */
+    int row, line, column; /* row: the rank; lines count from 1, blank ones too */
+    int32_t *columns;      /* of the row's computes */
 } reader;
 
 static bool *seen_at(const reader *r, int backward, int stage, int m)
@@ -49,7 +49,7 @@ static weft_status read_cell(reader *r, const char *text, const char *end, weft_
     const char what = text < end ? *text++ : '\0';
     const int m = read_number(&text, end, r->shape->num_micro_batches);
 #define AT "line %d, column %d, \"%s\": "
-#define PLACE r->row + 1, r->column + 1, cell
+#define PLACE r->line, r->column + 1, cell
     if (stage < 0 || m < 0 || text != end || (what != 'F' && what != 'B'))
         return WEFT_ERROR(WEFT_CONFIG,
                           AT "expected a stage below %d, F or B, and a micro-batch below %d", PLACE,
@@ -91,7 +91,7 @@ static weft_status read_row(reader *r, const char *text, const char *end, weft_o
             for (int backward = 0; backward < 2; backward++) {
                 const int stage = chunk * r->shape->num_ranks + r->row;
                 if (!*seen_at(r, backward, stage, m))
-                    return WEFT_ERROR(WEFT_CONFIG, "line %d: %d%c%d is missing", r->row + 1, stage,
+                    return WEFT_ERROR(WEFT_CONFIG, "line %d: %d%c%d is missing", r->line, stage,
                                       backward ? 'B' : 'F', m);
             }
     return WEFT_OK;
@@ -108,15 +108,21 @@ weft_status weft_order_parse(const char *text, const weft_order_shape *shape, we
         WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p * all, sizeof(bool), &memory));
         r.seen[i] = memory;
     }
-    for (; *text; r.row++) {
+    text += strncmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* a byte-order mark */
+    for (; *text;) {
         const char *newline = strchr(text, '\n'), *end = newline ? newline : text + strlen(text);
+        r.line++;
+        if (text + strspn(text, " \t\r") == end) { /* blank */
+            text = newline ? newline + 1 : end;
+            continue;
+        }
         if (r.row == p)
-            return WEFT_ERROR(WEFT_CONFIG, "line %d: more lines than the %d ranks", p + 1, p);
+            return WEFT_ERROR(WEFT_CONFIG, "line %d: more lines than the %d ranks", r.line, p);
         WEFT_TRY(weft_arena_alloc_array(arena, 2 * all, sizeof(weft_compute), &memory));
         orders[r.row] = (weft_order){.computes = memory};
         WEFT_TRY(weft_arena_alloc_array(arena, 2 * all, sizeof *r.columns, &memory));
         orders[r.row].columns = r.columns = memory;
-        WEFT_TRY(read_row(&r, text, end, &orders[r.row]));
+        WEFT_TRY(read_row(&r, text, end, &orders[r.row++]));
         text = newline ? newline + 1 : end;
     }
     if (r.row < p)

@@ -238,14 +238,21 @@ weft_model_function weft_config_build(const weft_config *config)
 weft_status weft_config_split(const weft_config *config, double out[3])
 {
     const char *text = config->data.split;
-    int used = 0;
-    bool good = text && sscanf(text, "%lf,%lf,%lf%n", &out[0], &out[1], &out[2], &used) == 3 &&
-                text[used] == '\0';
-    for (int i = 0; i < 3; i++)
-        good = good && out[i] >= 0 && out[i] < 1e15;
+    const char *at = text;
+    bool good = text != NULL;
+    out[0] = out[1] = out[2] = 0; /* what is not given has no share */
+    for (int i = 0; good && i < 3; i++) {
+        int used = 0;
+        good = sscanf(at, "%lf%n", &out[i], &used) == 1 && out[i] >= 0 && out[i] < 1e15;
+        at += used;
+        if (*at != ',')
+            break;
+        at++;
+    }
+    good = good && *at == '\0' && at[-1] != ',';
     if (!good)
         return WEFT_KEY_ERROR("data.split",
-                              "\"%s\" is not three weights of 0 and more, such as 969,30,1",
+                              "\"%s\" is not one to three weights of 0 and more, such as 969,30,1",
                               text ? text : "");
     if (out[0] < 1e-9)
         return WEFT_KEY_ERROR("data.split",

@@ -149,7 +149,7 @@ static void check_masked(void)
         "  \"seq_length\": 4, \"vocab_size\": 3},\n"
         "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 8, \"train_iters\": 30,\n"
         "  \"lr\": 3e-2, \"eval_interval\": 30, \"eval_iters\": 3},\n"
-        "\"data\": {\"mock_data\": true, \"split\": \"9,1,0\", \"eod_mask_loss\": true,\n"
+        "\"data\": {\"mock_data\": true, \"split\": \"9,1\", \"eod_mask_loss\": true,\n"
         "  \"eod_token\": 0},\n"
         "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
     static const char *const ways[][2] = {{"train.micro_batch_size=4", "dp=1"},

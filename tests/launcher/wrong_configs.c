@@ -611,7 +611,7 @@ static const mistake mistakes[] = {
     {"\"data_path\": \"corpus\"",
      "\"data_path\": \"corpus\", \"split\": \"9,a\"",
      {0},
-     "c.json:21:28: data.split: \"9,a\" is not three weights"},
+     "c.json:21:28: data.split: \"9,a\" is not one to three weights"},
     {NULL,
      NULL,
      {"--set", "split=0,0,1"},

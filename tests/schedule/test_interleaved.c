@@ -205,7 +205,7 @@ static void csv_errors(void **state)
         const char *text, *error;
     } cases[] = {
         {"0F0,,0B0\n", "1 line for 2 ranks"},
-        {"0F0,0B0\n1F0,1B0\n\n", "line 3: more lines than the 2 ranks"},
+        {"0F0,0B0\n1F0,1B0\n\n0F0\n", "line 4: more lines than the 2 ranks"},
         {"0F0\n1F0,1B0\n", "line 1: 0B0 is missing"},
         {"0F0,0B0\n,1B0,1F0\n", "line 2, column 2, \"1B0\": premature: 1F0 has not come"},
         {"0F0,0F0,0B0\n1F0,1B0\n", "line 1, column 2, \"0F0\": repeated"},
@@ -226,6 +226,7 @@ static void csv_errors(void **state)
                  "rank 0 stands at 0B1 (line 1, column 2) and waits for 1B1 of rank 1, rank 1 "
                  "stands at 1F0 (line 2, column 1) and waits for 0F0 of rank 0");
     ASSERT_OK(weft_order_parse("0F0, ,0B0,\r\n,1F0,1B0", &shape, &arena, read));
+    ASSERT_OK(weft_order_parse("\xef\xbb\xbf\n0F0,0B0\r\n \r\n1F0,1B0\n\n", &shape, &arena, read));
     weft_arena_release(&arena);
 }
 
