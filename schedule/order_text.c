@@ -122,7 +122,8 @@ weft_status weft_order_parse(const char *text, const weft_order_shape *shape, we
         orders[r.row] = (weft_order){.computes = memory};
         WEFT_TRY(weft_arena_alloc_array(arena, 2 * all, sizeof *r.columns, &memory));
         orders[r.row].columns = r.columns = memory;
-        WEFT_TRY(read_row(&r, text, end, &orders[r.row++]));
+        WEFT_TRY(read_row(&r, text, end, &orders[r.row]));
+        r.row++;
         text = newline ? newline + 1 : end;
     }
     if (r.row < p)
