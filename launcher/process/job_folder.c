@@ -9,7 +9,11 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
+
+#include "core/log.h"
+#include "core/text.h"
 
 #define UNIQUE "XXXXXX" /* mkdtemp's */
 enum { MAX_NAMES = 2, MAX_PATH = 128 };
@@ -111,11 +115,29 @@ static void close_place(place *p)
     p->lock = -1;
 }
 
-void weft_job_folder_open(void)
+/* Of 4 ranks Open MPI's segments and windows take between 32 and 64 MiB. */
+static void leave_small_memory(int num_ranks)
+{
+    const double rank_bytes = 16 << 20;
+    struct statvfs info;
+    if (getenv(places[0].names[0]) || statvfs(places[0].parent, &info) != 0)
+        return;
+    const double free_bytes = (double)info.f_bavail * (double)info.f_frsize;
+    if (free_bytes >= rank_bytes * num_ranks)
+        return;
+    weft_log(WEFT_LOG_WARN, "%s has %s free, and %s may share %s: their memory lies under %s",
+             places[0].parent, weft_bytes_text(free_bytes).text,
+             weft_count_text(num_ranks, "rank").text, weft_bytes_text(rank_bytes * num_ranks).text,
+             places[1].parent);
+    places[0].parent = places[1].parent;
+}
+
+void weft_job_folder_open(int num_ranks)
 {
     const char *temporary = getenv("TMPDIR");
     if (temporary && temporary[0] == '/')
         places[1].parent = temporary;
+    leave_small_memory(num_ranks);
     for (int i = 0; i < NUM_PLACES; i++)
         open_place(&places[i]);
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -362,6 +363,21 @@ int weft_launch_killed_rank(void)
     return latest.words.killed_by ? latest.words.killed_rank : -1;
 }
 
+/* Ranks that cannot open their sockets and segments wait for each other for ever. */
+static weft_status raise_open_files(int world)
+{
+    const rlim_t needed = 64 + 8 * (rlim_t)world;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed)
+        return WEFT_OK;
+    limit.rlim_cur = limit.rlim_max < needed ? limit.rlim_max : needed;
+    if (limit.rlim_cur >= needed && setrlimit(RLIMIT_NOFILE, &limit) == 0)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG, "%s take up to %llu open files each, and ulimit -n allows %llu",
+                      weft_count_text(world, "rank").text, (unsigned long long)needed,
+                      (unsigned long long)limit.rlim_max);
+}
+
 weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
 {
     static command c;
@@ -374,6 +390,7 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
                           "%d ranks on this machine of %s: at most %d a core are started here "
                           "(weft launch writes a job for more nodes)",
                           world, weft_count_text(cores, "core").text, MOST_A_CORE);
+    WEFT_TRY(raise_open_files(world));
     WEFT_TRY(weft_stop_share());
     WEFT_TRY(make_command(world, argc, argv, &c));
     sigaction(SIGCHLD, &action, NULL);
@@ -381,7 +398,7 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
     sigprocmask(SIG_BLOCK, &all, &mask);
     sigdelset(&mask, SIGCHLD);
     *j = (job){.words.verb = argv[1]};
-    weft_job_folder_open();
+    weft_job_folder_open(world);
     weft_status status = start(&c, j);
     if (status == WEFT_OK) {
         attend(j, &mask);

@@ -446,6 +446,38 @@ static void check_help(void)
     child_release(&c);
 }
 
+/* Of /dev/shm as containers have it, and of open files. */
+static void check_little_room(void)
+{
+    static const char *const train =
+        "\"$WEFT_BINARY_DIR\"/weft train c.json --set train_iters=1 --set "
+        "eval_interval=0 --mesh tp=2,dp=2,ep=2,binding=dp";
+    char command[600];
+    if (system("unshare -m mount -t tmpfs tmpfs /dev/shm 2>/dev/null") == 0) {
+        snprintf(
+            command, sizeof command,
+            "unshare -m sh -c 'mount -t tmpfs -o size=8m tmpfs /dev/shm && exec %s --out little' "
+            ">/dev/null 2>err",
+            train);
+        int code = system(command);
+        char *err = child_read("err");
+        EXPECT(code == 0 &&
+                   strstr(err, "/dev/shm has 8 MiB free, and 4 ranks may share 64 MiB: their "
+                               "memory lies under "),
+               "little memory: exit %d: %s", code, err);
+        free(err);
+    } else {
+        printf("little memory: skipped: no mounts of its own\n");
+    }
+    snprintf(command, sizeof command, "sh -c 'ulimit -n 24; exec %s --out few' 2>err", train);
+    int code = system(command);
+    char *err = child_read("err");
+    EXPECT(WEXITSTATUS(code) == 2 && child_is_line(err) &&
+               strstr(err, "4 ranks take up to 96 open files each, and ulimit -n allows 24"),
+           "few files: exit %d: %s", WEXITSTATUS(code), err);
+    free(err);
+}
+
 int main(void)
 {
     double losses[MAX_STEPS] = {0};
@@ -461,6 +493,7 @@ int main(void)
     check_json(losses);
     check_expert_parallel();
     check_chosen_timeline();
+    check_little_room();
     if (!expect_failures)
         child_folder_leave(folder);
     return expect_finish();
