@@ -8,6 +8,7 @@ if(WEFT_CUDA STREQUAL emulated)
   set_source_files_properties(${source} PROPERTIES LANGUAGE CXX)
   add_executable(test_cuda_attention_order ${source})
   target_link_libraries(test_cuda_attention_order PRIVATE weft weft_emulate_flags)
+  add_dependencies(checked_tests test_cuda_emulate test_cuda_attention_order)
   weft_add_test_run(NAME cuda_attention_order PROGRAM $<TARGET_FILE:test_cuda_attention_order>
     LABELS cuda)
   foreach(order forward backward)
