@@ -74,7 +74,8 @@ static void train_small(const char *bin, const char *path)
         run("%s/weft train %s --out run --mesh tp=1 --set train_iters=2 --set num_layers=2 "
             "--set hidden_size=192 --set ffn_hidden_size=96 --set seq_length=32 "
             "--set vocab_size=131 --set global_batch_size=8 --set mock_data=true "
-            "--set lr_warmup_iters=0 --set eval_interval=2 --set eval_iters=1 "
+            "--set lr_warmup_iters=0 --set lr_wsd_decay_iters=0 --set eval_interval=2 --set "
+            "eval_iters=1 "
             "--set device.num_threads=1 --set peak_flops=1e10 && %s/weft inspect run && rm -r run",
             bin, path, bin);
     EXPECT(code == 0 && strstr(run_output, "step 2/2  loss 4.") &&
