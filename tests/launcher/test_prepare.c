@@ -289,7 +289,7 @@ static void what_is_no_text_is_refused(void **state)
         {"\x1f\x8b\x08\x00", 4, "is gzip, not text: weft prepare <(zcat "},
         {"\x28\xb5\x2f\xfd....", 8, "is zstd, not text: weft prepare <(zstdcat "},
         {"a line\nan\0other\n", 16, "line 2 has a zero byte: not text"},
-        {"{\"text\": \"one\"}\n{\"text\": \"two\"}\n", 34, "line 1 is a JSON object, not text"},
+        {"{\"text\": \"one\"}\n{\"text\": \"two\"}\n", 32, "line 1 is a JSON object, not text"},
         {" {}", 3, "line 1 is a JSON object, not text"},
     };
     const char *path = temporary_path("odd.txt");
