@@ -11,7 +11,7 @@ file(CONFIGURE OUTPUT ${sample} CONTENT "${CMAKE_MATCH_1}" @ONLY)
 add_executable(readme_sample ${sample})
 target_link_libraries(readme_sample PRIVATE weft weft_flags)
 
-weft_add_test(NAME examples TIER release SOURCES examples/test_programs.c TIMEOUT 300 LABELS examples)
+weft_add_test(NAME examples TIER slow SOURCES examples/test_programs.c TIMEOUT 300 LABELS examples)
 weft_add_test(NAME own_task TIER release SOURCES examples/test_own_task.c LABELS examples)
 set_tests_properties(own_task PROPERTIES PROCESSORS 4)
 add_dependencies(test_own_task weft_binary example_own_task)

@@ -2,20 +2,20 @@ weft_add_test(NAME mesh_invariance TIER slow SOURCES launcher/mesh_invariance.c 
   launcher/planned.c RANKS 8 TIMEOUT 600 LABELS launcher mesh)
 weft_add_test(NAME mesh_draws SOURCES launcher/mesh_draws.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
-weft_add_test(NAME recompute TIER release SOURCES launcher/recompute.c launcher/same_bits.c
+weft_add_test(NAME recompute TIER slow SOURCES launcher/recompute.c launcher/same_bits.c
   launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME offload TIER slow SOURCES launcher/offload.c launcher/same_bits.c
   launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
-weft_add_test(NAME tier TIER release SOURCES launcher/tier.c launcher/meshes.c launcher/planned.c
+weft_add_test(NAME tier TIER slow SOURCES launcher/tier.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
 weft_add_test_run(NAME tier_in_file TIER nightly PROGRAM $<TARGET_FILE:test_tier> RANKS 4 ARGS file TIMEOUT 300
   LABELS launcher mesh)
-weft_add_test(NAME optimizer_state TIER release SOURCES launcher/optimizer_state.c launcher/meshes.c
+weft_add_test(NAME optimizer_state TIER slow SOURCES launcher/optimizer_state.c launcher/meshes.c
   launcher/planned.c launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
 weft_add_test(NAME optimizer_limits TIER release SOURCES launcher/optimizer_limits.c launcher/child.c
   LABELS launcher)
 add_dependencies(test_optimizer_limits weft_binary)
-weft_add_test(NAME tier_generate TIER release SOURCES launcher/tier_generate.c launcher/child.c LABELS launcher)
+weft_add_test(NAME tier_generate TIER slow SOURCES launcher/tier_generate.c launcher/child.c LABELS launcher)
 add_dependencies(test_tier_generate weft_binary)
 weft_add_test(NAME tier_placed TIER slow SOURCES launcher/tier_placed.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
@@ -88,7 +88,7 @@ add_dependencies(test_launching weft_binary weft_plan)
 weft_add_test(NAME schedule TIER release SOURCES launcher/schedule.c launcher/child.c LABELS launcher)
 add_dependencies(test_plan weft_binary weft_plan)
 add_dependencies(test_schedule weft_binary weft_plan)
-weft_add_test(NAME stacks TIER release SOURCES launcher/stacks.c launcher/child.c LABELS launcher)
+weft_add_test(NAME stacks TIER slow SOURCES launcher/stacks.c launcher/child.c LABELS launcher)
 set_tests_properties(stacks PROPERTIES PROCESSORS 2)
 weft_add_test(NAME plan_figures TIER release SOURCES launcher/plan_figures.c launcher/child.c LABELS launcher)
 set_tests_properties(plan_figures PROPERTIES PROCESSORS 2)
@@ -96,7 +96,7 @@ add_dependencies(test_plan_figures weft_binary)
 weft_add_test(NAME end_to_end SOURCES launcher/end_to_end.c launcher/child.c LABELS launcher)
 weft_add_test(NAME evaluation SOURCES launcher/evaluation.c launcher/child.c LABELS launcher)
 set_tests_properties(end_to_end evaluation PROPERTIES PROCESSORS 4)
-weft_add_test(NAME terminal TIER release SOURCES launcher/terminal.c launcher/child.c LABELS launcher)
+weft_add_test(NAME terminal TIER slow SOURCES launcher/terminal.c launcher/child.c LABELS launcher)
 weft_add_test(NAME run_folder TIER slow SOURCES launcher/run_folder.c launcher/child.c LABELS launcher)
 add_dependencies(test_run_folder weft_binary)
 weft_add_test(NAME peak TIER release SOURCES launcher/peak.c launcher/child.c LABELS launcher)
@@ -107,7 +107,7 @@ weft_add_test(NAME async_saves TIER slow SOURCES launcher/async_saves.c launcher
 weft_add_test_run(NAME async_saves_faults TIER nightly PROGRAM $<TARGET_FILE:test_async_saves> ARGS faults
   TIMEOUT 300 LABELS launcher)
 add_dependencies(test_async_saves weft_binary)
-weft_add_test(NAME fallback TIER release SOURCES launcher/fallback.c launcher/child.c TIMEOUT 300 LABELS launcher)
+weft_add_test(NAME fallback TIER slow SOURCES launcher/fallback.c launcher/child.c TIMEOUT 300 LABELS launcher)
 set_tests_properties(fallback PROPERTIES PROCESSORS 2)
 add_dependencies(test_fallback weft_binary)
 weft_add_test(NAME torture TIER slow SOURCES launcher/torture.c launcher/torture_draw.c
@@ -123,7 +123,7 @@ target_link_options(test_stragglers PRIVATE -Wl,--wrap=weft_pace_end,--wrap=geth
 weft_add_test(NAME nodes TIER nightly SOURCES launcher/nodes.c launcher/child.c TIMEOUT 300 LABELS launcher)
 target_link_options(test_nodes PRIVATE -Wl,--wrap=weft_gemm,--wrap=weft_lane_copy)
 add_library(fake_nvml MODULE launcher/fake_nvml.c)
-weft_add_test(NAME ledger TIER release SOURCES launcher/ledger.c launcher/child.c ARGS $<TARGET_FILE:fake_nvml>
+weft_add_test(NAME ledger TIER slow SOURCES launcher/ledger.c launcher/child.c ARGS $<TARGET_FILE:fake_nvml>
   LABELS launcher)
 add_dependencies(test_ledger fake_nvml)
 set_tests_properties(ledger PROPERTIES PROCESSORS 2)

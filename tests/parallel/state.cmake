@@ -18,6 +18,6 @@ weft_add_test(NAME checkpoint_folder SOURCES parallel/test_checkpoint_folder.c L
 weft_add_test(NAME checkpoint_raw SOURCES parallel/test_checkpoint_raw.c LABELS parallel)
 target_link_libraries(test_checkpoint_raw PRIVATE PkgConfig::XXHASH)
 weft_add_test(NAME checkpoint_keep SOURCES parallel/test_checkpoint_keep.c LABELS parallel)
-weft_add_test(NAME checkpoint_async TIER release SOURCES parallel/test_checkpoint_async.c LABELS parallel)
+weft_add_test(NAME checkpoint_async TIER slow SOURCES parallel/test_checkpoint_async.c LABELS parallel)
 weft_add_test(NAME checkpoint_copies SOURCES parallel/test_checkpoint_copies.c RANKS 4
   TIMEOUT 300 LABELS parallel mpi)
