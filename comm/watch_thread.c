@@ -228,11 +228,11 @@ static bool has_asked_enough(double start_us)
 
 /* Twice a second a rank hears from all ranks above it where it is the head, else from the head and
  * from rank 0. After a longer silence, what MPI sent meanwhile arrives later still. */
-static void hear_from(int from)
+static void hear_from(int from, weft_watch_word word)
 {
     const double silence = weft_watch_age_s(t.last_us[from]);
     const bool usual = from == 0 || from == t.head || (t.head == t.rank && from > t.rank);
-    t.last_us[from] = weft_now_us();
+    t.last_us[from] = word == WEFT_WORD_BYE ? left_us : weft_now_us();
     if (usual && silence > silent_s && later_us(weft_watch_recovery_s(silence)) > t.whole_us)
         t.whole_us = later_us(weft_watch_recovery_s(silence));
 }
@@ -254,7 +254,7 @@ static bool collect(weft_watch_net *net)
         }
         if (!weft_watch_net_receive(net, 0.05, t.wake_fd, &from, &word, &got))
             continue;
-        hear_from(from);
+        hear_from(from, word);
         if (word == WEFT_WORD_END)
             end_as_told(net, from);
         if (word == WEFT_WORD_QUERY && from < t.rank) {
@@ -318,7 +318,7 @@ static void conduct(weft_watch_net *net, int alarmed, double silence_limit_s)
 
 static void hear(weft_watch_net *net, int from, weft_watch_word word)
 {
-    hear_from(from);
+    hear_from(from, word);
     if (from <= t.head) {
         t.head = from;
         t.heard_us = weft_now_us();
@@ -339,9 +339,6 @@ static void hear(weft_watch_net *net, int from, weft_watch_word word)
     case WEFT_WORD_RECORD:
         write_own_record(weft_watch_net_nodes(net)[t.rank]);
         weft_watch_net_send(net, from, WEFT_WORD_WRITTEN, NULL);
-        break;
-    case WEFT_WORD_BYE:
-        t.last_us[from] = left_us;
         break;
     default:
         break;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cjson/cJSON.h>
 
@@ -151,6 +152,16 @@ static weft_status print(const evaluator *e, int64_t step, const weft_evaluation
     return WEFT_OK;
 }
 
+/* Rank 0: of the run's own data path, whose files somebody may have written anew. */
+static void tell_other_data(const evaluator *e, const weft_config *now)
+{
+    const char *of_run = e->config.data.data_xxh64;
+    if (!e->args.data && of_run && now->data.data_xxh64 &&
+        strcmp(of_run, now->data.data_xxh64) != 0)
+        weft_log(WEFT_LOG_WARN, "%s: no longer the data of the run: data_xxh64 is %s, and was %s",
+                 now->data.data_path, now->data.data_xxh64, of_run);
+}
+
 /* Set-up ends in agreement, so that rank 0 can speak for all; after it the rank that finds an error
  * may be the only one that knows. */
 static int run(evaluator *e, weft_comm *world)
@@ -165,6 +176,8 @@ static int run(evaluator *e, weft_comm *world)
     if (status == WEFT_OK)
         status = weft_trainer_start(&trainer, e->folder);
     if (status == WEFT_OK) {
+        if (speaks)
+            tell_other_data(e, &trainer.config);
         status = weft_trainer_evaluate(&trainer, part_of(e), &result);
         if (status == WEFT_OK && speaks)
             status = print(e, trainer.step, &result);

@@ -59,7 +59,7 @@ static weft_status check_dataset(const char *prefix, const weft_dataset *dataset
                           " is of, and nobody has written it since; if they are right, remove "
                           "that file",
                           prefix, prefix);
-    return WEFT_OK;
+    return weft_known_check(prefix, info.vocab_size, out);
 }
 
 static weft_status inspect_dataset(const char *prefix, bool json)

@@ -310,7 +310,7 @@ static weft_status rewind_run(job *j)
     return WEFT_OK;
 }
 
-/* After a step and its evaluation: what is due to be saved. */
+/* After a step: what is due to be saved. */
 static weft_status save(job *j, const weft_step_result *result)
 {
     const weft_config *c = &j->trainer.config;
@@ -417,10 +417,10 @@ static weft_status steps(job *j)
         }
         if (j->speaks)
             tell_step(j, &result);
+        WEFT_TRY(keep_timeline(j));
+        WEFT_TRY(save(j, &result)); /* so a fault in a long evaluation costs no steps */
         if (c->train.eval_interval > 0 && !result.stop && t->step % c->train.eval_interval == 0)
             WEFT_TRY(evaluate(j, &result.stop));
-        WEFT_TRY(keep_timeline(j));
-        WEFT_TRY(save(j, &result));
     }
     tell_wear(j, &written);
     if (j->speaks)

@@ -177,6 +177,16 @@ weft_status weft_known_read(const weft_dataset *d, const char *tokenizer, weft_k
     return status;
 }
 
+weft_status weft_known_check(const char *prefix, int64_t vocab_size, const weft_known *known)
+{
+    if (vocab_size > 0 && known->max_token >= vocab_size)
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s.bin: damaged: it holds token %" PRId32
+                          ", outside the vocabulary of %" PRId64 " that %s.json describes",
+                          prefix, known->max_token, vocab_size, prefix);
+    return WEFT_OK;
+}
+
 weft_status weft_known_look(const weft_dataset *d, const char *spare, const char *tokenizer,
                             weft_known *out, bool *out_kept)
 {

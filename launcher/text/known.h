@@ -28,6 +28,9 @@ weft_status weft_known_read(const weft_dataset *dataset, const char *tokenizer,
  * that of `spare`; nowhere if the files change meanwhile (*out_kept false). */
 weft_status weft_known_look(const weft_dataset *dataset, const char *spare, const char *tokenizer,
                             weft_known *out, bool *out_kept) WEFT_CHECKED;
+/* WEFT_FILE where a token lies outside the vocabulary that PREFIX.json describes (0: none does). */
+weft_status weft_known_check(const char *prefix, int64_t vocab_size,
+                             const weft_known *known) WEFT_CHECKED;
 /* Keeps what whoever wrote the files knows. */
 weft_status weft_known_keep(const char *prefix, const char *tokenizer,
                             const weft_known *known) WEFT_CHECKED;

@@ -117,6 +117,7 @@ static weft_status check_tokens(weft_config *config, const weft_config_source *s
                  "tokens again",
                  config->data.data_path, (double)weft_dataset_num_tokens(dataset));
     WEFT_TRY(weft_arena_printf(arena, &config->data.data_xxh64, "%016" PRIx64, known.xxh64));
+    WEFT_TRY(weft_known_check(config->data.data_path, info->vocab_size, &known));
     if (known.max_token >= config->model.vocab_size)
         return WEFT_KEY_ERROR("model.vocab_size", "%lld, but %s.bin holds token %d",
                               (long long)config->model.vocab_size, config->data.data_path,

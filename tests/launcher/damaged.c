@@ -485,6 +485,10 @@ static void check_known(void)
               NULL);
     EXPECT(c.exit_code == 2 && strstr(c.err, "data.data_xxh64"), "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
+    child_run(&c, (const char *[]){"eval", "believes", "--split", "all", NULL}, NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.err, "corpus: no longer the data of the run"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
     /* Where nothing can be written beside the data, the run has it. */
     EXPECT(system("rm corpus.xxh64.json; mkdir corpus.xxh64.json") == 0, "mkdir");
     accept((const char *[]){"train", "c.json", "--out", "reads", "--resume", "--set",
@@ -501,6 +505,20 @@ static void check_known(void)
     EXPECT(c.exit_code == 2 && strstr(c.err, "data.data_xxh64"), "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     EXPECT(system("rm -r believes reads corpus.xxh64.json") == 0, "rm");
+}
+
+/* A token that the dataset's own description does not know, in files that are whole otherwise. */
+static void check_unknown_token(void)
+{
+    EXPECT(system("cp -r corpus.bin other.bin; cp corpus.idx other.idx; cp corpus.json other.json; "
+                  "printf '\\377\\377' | dd of=other.bin bs=2 seek=7 conv=notrunc status=none") ==
+               0,
+           "other");
+    refuse((const char *[]){"inspect", "other", NULL}, "other.bin", "with token 65535");
+    refuse((const char *[]){"train", "c.json", "--out", "fresh", "--set", "data.data_path=other",
+                            NULL},
+           "other.bin", "with token 65535");
+    EXPECT(system("rm other.*") == 0, "rm");
 }
 
 /* Each line is whole, their steps rise; returns how many are left out. */
@@ -694,6 +712,7 @@ int main(void)
     check_forged();
     check_odd_name();
     check_known();
+    check_unknown_token();
     check_cut_under_run();
     check_overwritten_under_run("over1", "dp=1");
     check_overwritten_under_run("over2", "tp=2");

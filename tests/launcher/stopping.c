@@ -207,6 +207,31 @@ static void stop_evaluation(const char *run, const char *mesh)
     free(text);
 }
 
+/* Amid the evaluation of a step that is due to be saved: the step is not lost. */
+static void kill_evaluation(void)
+{
+    child c;
+    pid_t ranks[MAX_RANKS];
+    const char *args[] = {"train",  "c.json",
+                          "--out",  "long",
+                          "--mesh", "dp=2",
+                          "--set",  "train.eval_interval=1",
+                          "--set",  "data.split=9,1,0",
+                          "--set",  "train.eval_iters=100000000",
+                          "--set",  "checkpoint.save_interval=1",
+                          NULL};
+    EXPECT(child_start(&c, args, NULL), "no start");
+    for (int i = 0; i < 20000 && access("long/checkpoints/step-1/manifest.json", F_OK) != 0 &&
+                    !child_wait(&c, 0);
+         i++)
+        pause_ms(1);
+    EXPECT(c.pid && child_ranks(&c, ranks, MAX_RANKS) == 2, "exit %d: %s", c.exit_code, c.err);
+    kill(ranks[1], SIGKILL);
+    EXPECT(child_wait(&c, 30) && c.exit_code != 0, "exit %d", c.exit_code);
+    child_release(&c);
+    check_saved("long", true);
+}
+
 static void lose_mpirun(void)
 {
     child c;
@@ -442,6 +467,7 @@ int main(void)
     lose_starter();
     check_private();
     stop_under_mpirun();
+    kill_evaluation();
     check_output();
     fail_together();
     if (!expect_failures)
