@@ -156,12 +156,11 @@ static void tell_few_points(const weft_measure_rig *rig, weft_cost_kind kind, co
 
 /* All volumes in turn, again and again: what disturbs the machine for a while then meets one train
  * of many points and not all trains of one. */
-static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, weft_cluster *cluster)
+static weft_status try_curve(weft_measure_rig *rig, weft_cost_kind kind, weft_cost *out,
+                             double *out_spread)
 {
     sweeps s = {0};
-    double sweep_us = 0, mean = 0, scatter[WEFT_CURVE_MAX_POINTS] = {0};
-    char key[48];
-    weft_cost *out = &cluster->costs[kind];
+    double sweep_us = 0, scatter[WEFT_CURVE_MAX_POINTS] = {0};
     WEFT_TRY(first_sweep(rig, kind, &s, &sweep_us));
     int count = clamp(rig->options.seconds * 1e6 / fmax(sweep_us, 1), MIN_SWEEPS,
                       rig->options.quick ? MIN_SWEEPS : MAX_SWEEPS);
@@ -172,8 +171,9 @@ static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, wef
     for (int i = 0; i < s.num_volumes; i++)
         take_point(&s, i, count, &curve, &scatter[i]);
     WEFT_TRY(measure_disturbed_again(rig, kind, &s, count, &curve, scatter));
+    *out_spread = 0;
     for (int i = 0; i < s.num_volumes; i++)
-        mean += scatter[i] / s.num_volumes;
+        *out_spread += scatter[i] / s.num_volumes;
     tell_few_points(rig, kind, &s);
     weft_measure_make_rise(&curve);
     for (int i = 0; i < curve.num_points; i++)
@@ -182,9 +182,29 @@ static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, wef
     *out = (weft_cost){curve, ceil(best_rate(&curve)), is_gemm ? (int)rig->gemm_width : 0};
     if (kind == WEFT_COST_MESSAGE || kind == WEFT_COST_MESSAGE_INSIDE)
         take_answers_off(out);
-    snprintf(key, sizeof key, "costs.%s", weft_cost_text(kind));
-    weft_measure_say_source(cluster, key, mean);
     return WEFT_OK;
+}
+
+/* A rate that no hardware has is a busy machine's: measured again. */
+static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, weft_cluster *cluster)
+{
+    enum { MAX_TRIES = 3 };
+    weft_cost *cost = &cluster->costs[kind];
+    double least, most, spread = 0;
+    char key[48];
+    weft_cost_bounds(kind, &least, &most);
+    for (int i = 0; i < MAX_TRIES && cost->peak < least; i++)
+        WEFT_TRY(try_curve(rig, kind, cost, &spread));
+    snprintf(key, sizeof key, "costs.%s", weft_cost_text(kind));
+    weft_measure_say_source(cluster, key, spread);
+    return cost->peak >= least
+               ? WEFT_OK
+               : WEFT_ERROR(
+                     WEFT_CONFIG,
+                     "costs.%s: at best %.3g %s/s in %d tries, where hardware does %.0e: other "
+                     "work keeps this machine busy; measure when it rests, or leave this cost out "
+                     "by --only",
+                     weft_cost_text(kind), cost->peak, weft_cost_unit(kind), MAX_TRIES, least);
 }
 
 static void report(const weft_measure_rig *rig, weft_cost_kind kind, const weft_cost *cost)
