@@ -134,6 +134,10 @@ static weft_status make_plan(arguments *args, weft_arena *arena, plan *out)
     weft_config_source had = {.application = args->source.application};
     if (!args->source.file && !args->run.resume)
         return WEFT_ERROR(WEFT_CONFIG, "CONFIG is missing; see weft train --help");
+    if (args->source.allow_change && !args->run.resume)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--allow-change %s: changes a run that is resumed; add --resume",
+                          args->source.allow_change);
     WEFT_TRY(weft_run_check_allowed(&args->source));
     WEFT_TRY(weft_run_find_start(&args->run, arena, &out->start));
     WEFT_TRY(find_config(args, out, arena));
@@ -511,6 +515,8 @@ static weft_status open_folder(job *j, const char *from, weft_arena *arena)
     if (!j->args->json)
         print_start(&j->trainer, from);
     WEFT_TRY(weft_config_tell_no_effect(&told));
+    if (resolved->train.eval_interval > 0)
+        weft_trainer_tell_repeats(&j->trainer, WEFT_SPLIT_VALIDATION);
     WEFT_TRY(tell_changes(j, arena));
     return note(j, WEFT_DID_START);
 }
