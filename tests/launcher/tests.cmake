@@ -66,6 +66,8 @@ weft_add_test(NAME nonfinite TIER release SOURCES launcher/nonfinite.c launcher/
 weft_add_test(NAME bad_steps TIER slow SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher TIMEOUT 300)
 set_tests_properties(nonfinite PROPERTIES PROCESSORS 2)
 weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher)
+weft_add_test(NAME near_names SOURCES launcher/near_names.c launcher/child.c LABELS launcher)
+add_dependencies(test_near_names weft_binary)
 weft_add_test(NAME slips SOURCES launcher/slips.c launcher/child.c LABELS launcher)
 add_dependencies(test_slips weft_binary)
 weft_add_test(NAME plan SOURCES launcher/plan.c launcher/child.c LABELS launcher)
