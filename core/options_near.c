@@ -80,8 +80,8 @@ weft_status weft_options_near_text(const weft_string_list *near, const char *bef
     *out = "";
     for (size_t i = 0; i < near->count; i++) {
         const char *between = i == 0 ? "" : i + 1 == near->count ? " or " : ", ";
-        WEFT_TRY(weft_arena_printf(arena, out, "%s%s%s%s%s", *out, between, before,
-                                   near->values[i], after));
+        WEFT_TRY(weft_arena_printf(arena, out, "%s%s%s%s%s", *out, between, before, near->values[i],
+                                   after));
     }
     return WEFT_OK;
 }

@@ -1,5 +1,5 @@
 /* Small slips on a command line or in a config, each with the line that a user reads: refused with
- * it, or told with it beside what the command did. */
+ * it, or told with it beside what the command did; and what a start says of its mesh. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -84,6 +84,20 @@ static const slip slips[] = {
      2,
      "offload.num_threads: 4096 threads a rank, and this machine runs ",
      NULL},
+    {{"train", "c.json", "--out", "e", "--mesh", "pp=2,schedule=gpipe"},
+     0,
+     "M parameters, 2 ranks: tp 1, pp 2, dp 1; gpipe; fp32; 4 micro-batches a step and replica\n",
+     "capacity"},
+    {{"train", "c.json", "--out", "f", "--mesh", "dp=2,zero=3", "--set", "num_experts=2", "--set",
+      "moe_expert_capacity_factor=1.25"},
+     0,
+     "2 ranks: tp 1, pp 1, dp 2, zero 3; fp32; 2 micro-batches a step and replica\n"
+     "capacity factor 1.25: which choices are dropped, and so the loss, depends on the mesh\n",
+     "vp"},
+    {{"train", "c.json", "--out", "g", "--mesh", "pp=2,vp=2", "--set", "num_layers=4"},
+     0,
+     "2 ranks: tp 1, pp 2, dp 1, vp 2; 1f1b; fp32; 4 micro-batches a step and replica\n",
+     "zero"},
     {{"train", "string.json", "--out", "none"},
      2,
      "weft train: string.json:1:26: model.num_layers: expected an integer, got a string \"2\"\n",
