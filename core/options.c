@@ -6,13 +6,11 @@
 #include "core/json.h"
 #include "core/options_value.h"
 
-/* The sections being filled. `names` holds every row's key, section after section. */
+/* The sections being filled. */
 typedef struct parse {
     const weft_option_section *sections;
     size_t num_sections;
     weft_arena *arena;
-    const char **names;
-    size_t num_names;
 } parse;
 
 static const weft_option_row *find_row(const weft_option_section *section, const char *key)
@@ -42,6 +40,13 @@ static const weft_option_section *section_with_key(const parse *p, const char *k
     return NULL;
 }
 
+static weft_status near_keys(const parse *p, const char *section, const char *key, const char **out)
+{
+    weft_string_list near;
+    WEFT_TRY(weft_options_near(p->sections, p->num_sections, section, key, p->arena, &near));
+    return weft_options_near_text(&near, "", "", p->arena, out);
+}
+
 static weft_status unknown_section(const parse *p, const weft_option_source *source, const char *at,
                                    const char *name)
 {
@@ -58,6 +63,9 @@ static weft_status unknown_section(const parse *p, const weft_option_source *sou
     const char *near = weft_nearest_name(name, names, count);
     if (near)
         return WEFT_ERROR(WEFT_CONFIG, "%s: unknown section; did you mean %s?", where, near);
+    WEFT_TRY(near_keys(p, NULL, name, &near));
+    if (*near)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: unknown section; did you mean key %s?", where, near);
     char list[160] = "";
     size_t used = 0;
     for (size_t i = 0; i < count && used < sizeof(list); i++)
@@ -77,22 +85,10 @@ static weft_status unknown_key(const parse *p, const weft_option_source *source,
     const weft_option_section *owner = section_with_key(p, key);
     if (owner)
         return WEFT_ERROR(WEFT_CONFIG, "%s: %s belongs to section %s", where, key, owner->name);
-    /* The earliest of equally near names wins: this section's before any other's. */
-    const char *nearest[2] = {0};
-    size_t first = 0;
-    for (size_t i = 0; i < p->num_sections; first += p->sections[i++].num_rows) {
-        if (&p->sections[i] == section)
-            nearest[0] = weft_nearest_name(key, p->names + first, section->num_rows);
-    }
-    size_t count = nearest[0] != NULL;
-    nearest[count] = weft_nearest_name(key, p->names, p->num_names);
-    count += nearest[count] != NULL;
-    const char *near = weft_nearest_name(key, nearest, count);
-    if (near) {
-        owner = section && find_row(section, near) ? section : section_with_key(p, near);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: unknown key; did you mean %s.%s?", where, owner->name,
-                          near);
-    }
+    const char *near;
+    WEFT_TRY(near_keys(p, section ? section->name : NULL, key, &near));
+    if (*near)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: unknown key; did you mean %s?", where, near);
     return WEFT_ERROR(WEFT_CONFIG, "%s: unknown key", where);
 }
 
@@ -275,16 +271,6 @@ weft_status weft_options_parse(const weft_option_section *sections, size_t num_s
                                size_t num_overrides, weft_arena *arena)
 {
     parse p = {.sections = sections, .num_sections = num_sections, .arena = arena};
-    size_t num_names = 0;
-    for (size_t i = 0; i < num_sections; i++)
-        num_names += sections[i].num_rows;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_names, sizeof(char *), &memory));
-    p.names = memory;
-    for (size_t i = 0; i < num_sections; i++) {
-        for (size_t j = 0; j < sections[i].num_rows; j++)
-            p.names[p.num_names++] = sections[i].rows[j].key;
-    }
     WEFT_TRY(set_defaults(&p));
     if (text)
         WEFT_TRY(parse_text(&p, file, text));

@@ -49,6 +49,22 @@ void weft_options_help(const weft_option_section *sections, size_t num_sections,
                        FILE *out);
 /* The closest of `count` names to `name` by edit distance, or NULL when none is near. */
 const char *weft_nearest_name(const char *name, const char *const *names, size_t count);
+/* Names that mean what `name` says, the likeliest: other words for it ("n_embd": hidden_size), else
+ * those that have all of its words or words that these shorten ("n_head": num_attention_heads), of
+ * those the ones with the fewest words more, and those of [first, first + own) before others.
+ * Returns how many, as indices into `names`. */
+enum { WEFT_LIKELY_NAMES = 3 };
+size_t weft_likely_names(const char *name, const char *const *names, size_t count, size_t first,
+                         size_t own, size_t out[WEFT_LIKELY_NAMES]);
+/* "train.lr": the keys that one that no row has may stand for, the likeliest, in the arena; none:
+ * it is near to none. Rows of `section` (NULL: none) go before others. */
+weft_status weft_options_near(const weft_option_section *sections, size_t num_sections,
+                              const char *section, const char *key, weft_arena *arena,
+                              weft_string_list *out) WEFT_CHECKED;
+/* "a or b", each between `before` and `after`, in the arena. */
+weft_status weft_options_near_text(const weft_string_list *near, const char *before,
+                                   const char *after, weft_arena *arena,
+                                   const char **out) WEFT_CHECKED;
 /* Reads a whole file into the arena, NUL-terminated: a regular file, or what this process has open
  * as /dev/stdin or /dev/fd/N. */
 weft_status weft_read_file(const char *path, weft_arena *arena, char **out,

@@ -8,6 +8,8 @@
 
 /* Beyond this a bound is there for its other end alone. */
 #define NO_BOUND 1e15
+/* Doubles hold every integer up to it. */
+#define MOST_OF_DOUBLE 9007199254740992LL
 
 /* Everything that an error about one value needs to say where it stands. */
 typedef struct place {
@@ -106,7 +108,8 @@ static weft_status check_bounds(const place *p, weft_json_span value, double num
 }
 
 /* Digits are read as digits, so that 64-bit integers keep them all; 1e6 and 8.0 are integers
- * too. A string of digits serves writers whose own numbers are doubles. */
+ * too. A string of digits serves writers whose own numbers are doubles, which hold no larger ones.
+ */
 static weft_status read_int(const place *p, weft_json_span value, const char *expected,
                             int64_t *out)
 {
@@ -123,10 +126,13 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
         long long number = strtoll(digits.start, NULL, 10);
         if (errno == ERANGE)
             return bad_value(p, value, "an integer of 64 bits");
+        bool is_small = number >= -MOST_OF_DOUBLE && number <= MOST_OF_DOUBLE;
+        if (kind == WEFT_JSON_STRING && is_small && p->source->text) /* --set has bare words */
+            return bad_value(p, value, expected);
         *out = number;
     } else {
         double number = kind == WEFT_JSON_NUMBER ? strtod(value.start, NULL) : 0.5;
-        if (!(fabs(number) <= 9007199254740992.0) || number != floor(number))
+        if (!(fabs(number) <= (double)MOST_OF_DOUBLE) || number != floor(number))
             return bad_value(p, value, expected);
         *out = (int64_t)number;
     }

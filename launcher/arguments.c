@@ -11,6 +11,7 @@
 #include "comm/comm.h"
 #include "core/options.h"
 #include "launcher/arguments_help.h"
+#include "launcher/planning/config.h"
 #include "launcher/verbs.h"
 
 static const char *program = "weft";
@@ -168,19 +169,62 @@ static const weft_argument *find_row(const weft_arguments *a, const char *name, 
     return NULL;
 }
 
-static weft_status unknown(const weft_arguments *a, const char *text, weft_arena *arena)
+/* An option that this verb has; NULL: none is near. */
+static weft_status near_option(const weft_arguments *a, const char *word, weft_arena *arena,
+                               const char **out)
 {
     void *memory;
-    const char *name;
+    size_t likely[WEFT_LIKELY_NAMES];
     WEFT_TRY(weft_arena_alloc_array(arena, a->num_rows + 1, sizeof(char *), &memory));
-    WEFT_TRY(weft_arena_printf(arena, &name, "%.*s", (int)strcspn(text, "="), text));
     const char **names = memory;
     for (size_t i = 0; i < a->num_rows; i++)
         names[i] = a->rows[i].name;
     names[a->num_rows] = "help";
-    const char *near = weft_nearest_name(name + strspn(name, "-"), names, a->num_rows + 1);
-    if (near)
+    *out = weft_likely_names(word, names, a->num_rows + 1, 0, 0, likely) > 0
+               ? names[likely[0]]
+               : weft_nearest_name(word, names, a->num_rows + 1);
+    return WEFT_OK;
+}
+
+/* Keys of the config, where the verb has --set; *exact: it is one. */
+static weft_status near_keys(const weft_arguments *a, const char *word, weft_arena *arena,
+                             weft_string_list *out, bool *exact)
+{
+    weft_config config = {0};
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    const char *dot = strchr(word, '.'), *section = NULL, *folded;
+    WEFT_TRY(weft_arena_strdup(arena, dot ? dot + 1 : word, &folded));
+    for (char *c = (char *)folded; *c; c++)
+        *c = *c == '-' ? '_' : *c;
+    if (dot)
+        WEFT_TRY(weft_arena_printf(arena, &section, "%.*s", (int)(dot - word), word));
+    *out = (weft_string_list){0};
+    if (find_row(a, "set", strlen("set")))
+        WEFT_TRY(weft_options_near(sections, weft_config_sections(&config, sections), section,
+                                   folded, arena, out));
+    *exact = out->count > 0 && strcmp(strchr(out->values[0], '.') + 1, folded) == 0;
+    return WEFT_OK;
+}
+
+/* next: what stands behind it, or NULL. */
+static weft_status unknown(const weft_arguments *a, const char *text, const char *next,
+                           weft_arena *arena)
+{
+    const size_t bytes = strcspn(text, "=");
+    const char *name, *near = NULL, *value, *keys;
+    weft_string_list list;
+    bool exact;
+    WEFT_TRY(weft_arena_printf(arena, &name, "%.*s", (int)bytes, text));
+    const char *word = name + strspn(name, "-");
+    WEFT_TRY(near_option(a, word, arena, &near));
+    WEFT_TRY(near_keys(a, word, arena, &list, &exact));
+    if (near && !exact)
         return WEFT_ERROR(WEFT_CONFIG, "%.60s: unknown option; did you mean --%s?", name, near);
+    const char *given = text[bytes] ? text + bytes + 1 : next && *next != '-' ? next : "VALUE";
+    WEFT_TRY(weft_arena_printf(arena, &value, "=%.40s", given));
+    WEFT_TRY(weft_options_near_text(&list, "--set ", value, arena, &keys));
+    if (list.count > 0)
+        return WEFT_ERROR(WEFT_CONFIG, "%.60s: unknown option; did you mean %s?", name, keys);
     return WEFT_ERROR(WEFT_CONFIG, "%.60s: unknown option; see %s %s --help", name, program,
                       a->verb);
 }
@@ -203,7 +247,7 @@ static weft_status read_option(const weft_arguments *a, int argc, char **argv, i
     size_t length = equals ? (size_t)(equals - text) : strlen(text);
     const weft_argument *row = strncmp(argv[*at], "--", 2) == 0 ? find_row(a, text, length) : NULL;
     if (!row)
-        return unknown(a, argv[*at], arena);
+        return unknown(a, argv[*at], *at + 1 < argc ? argv[*at + 1] : NULL, arena);
     if (given[row - a->rows] && !row->texts)
         return WEFT_ERROR(WEFT_CONFIG, "--%s: given twice", row->name);
     given[row - a->rows] = true;

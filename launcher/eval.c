@@ -43,8 +43,8 @@ static int parse(int argc, char **argv, evaluator *e)
         {"data", "PREFIX", "another dataset than the run's", .text = &args->data},
         {"split", "PART", "which part of it", .choice = &args->split, .names = split_names,
          .num_names = NUM_SPLIT_NAMES},
-        {"iters", "N", "global batches; 0: the run's train.eval_iters", .whole = &args->iters,
-         .max = 1e15},
+        {"iters", "N", "global batches, not the run's train.eval_iters", .whole = &args->iters,
+         .min = 1, .max = 1e15},
         {"mesh", "AXES", "such as tp=2,pp=2: replaces the run's mesh", .text = &args->mesh},
         {"set", "KEY=VALUE", "override a key of the run's config; may be repeated",
          .texts = &args->set},
@@ -176,8 +176,10 @@ static int run(evaluator *e, weft_comm *world)
     if (status == WEFT_OK)
         status = weft_trainer_start(&trainer, e->folder);
     if (status == WEFT_OK) {
-        if (speaks)
+        if (speaks) {
             tell_other_data(e, &trainer.config);
+            weft_trainer_tell_repeats(&trainer, part_of(e));
+        }
         status = weft_trainer_evaluate(&trainer, part_of(e), &result);
         if (status == WEFT_OK && speaks)
             status = print(e, trainer.step, &result);

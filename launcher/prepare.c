@@ -39,6 +39,7 @@ typedef struct prepare {
     weft_tokens tokens; /* of one document */
     weft_prepared prepared;
     int64_t num_empty;   /* files */
+    bool replaces;       /* a dataset that is there */
     weft_known known;    /* of the tokens so far, */
     XXH64_state_t *hash; /* and their hash */
     uint64_t num_bytes;
@@ -222,13 +223,15 @@ static weft_status write_description(const prepare *p, const char *path, weft_ar
 static weft_status write_all(prepare *p, weft_arena *arena)
 {
     const prepare_options *o = p->options;
-    const char *description, *tokenizer;
+    const char *description, *index, *tokenizer;
     WEFT_TRY(weft_arena_printf(arena, &description, "%s.json", o->out));
+    WEFT_TRY(weft_arena_printf(arena, &index, "%s.idx", o->out));
     for (size_t i = 0; i < o->texts.count; i++)
         WEFT_TRY(add_file(p, o->texts.values[i]));
     if (p->prepared.tokens == 0)
         return WEFT_ERROR(WEFT_CONFIG, "%s: no text in %s given", o->texts.values[0],
                           weft_count_text((long long)o->texts.count, "file").text);
+    p->replaces = access(index, F_OK) == 0;
     /* No dataset without a description, or an older one's, is ever to be seen. */
     if (unlink(description) != 0 && errno != ENOENT)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", description, strerror(errno));
@@ -250,10 +253,10 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
         if (p->num_empty > 0)
             printf("%s empty\n", weft_count_text((long long)p->num_empty, "file").text);
         printf("documents %" PRId64 ", tokens %" PRId64 " (%.2f bytes each), vocabulary %" PRId64
-               " (%s)\nwrote %s.bin, %s.idx and %s.json\n",
+               " (%s)\n%s %s.bin, %s.idx and %s.json\n",
                p->prepared.documents, p->prepared.tokens,
-               (double)p->num_bytes / (double)p->prepared.tokens, info->vocab_size, name, out, out,
-               out);
+               (double)p->num_bytes / (double)p->prepared.tokens, info->vocab_size, name,
+               p->replaces ? "replaced" : "wrote", out, out, out);
         return WEFT_OK;
     }
     const char *quoted;
@@ -262,9 +265,10 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     int bytes = (int)strlen(quoted) - 1;
     printf("{\"documents\": %" PRId64 ", \"empty_files\": %" PRId64 ", \"tokens\": %" PRId64
            ", \"text_bytes\": %" PRIu64 ", \"tokenizer\": \"%s\", \"vocab_size\": %" PRId64
-           ", \"files\": [%.*s.bin\", %.*s.idx\", %.*s.json\"]}\n",
+           ", \"replaced\": %s, \"files\": [%.*s.bin\", %.*s.idx\", %.*s.json\"]}\n",
            p->prepared.documents, p->num_empty, p->prepared.tokens, p->num_bytes, name,
-           info->vocab_size, bytes, quoted, bytes, quoted, bytes, quoted);
+           info->vocab_size, p->replaces ? "true" : "false", bytes, quoted, bytes, quoted, bytes,
+           quoted);
     return WEFT_OK;
 }
 

@@ -134,6 +134,10 @@ static weft_status make_plan(arguments *args, weft_arena *arena, plan *out)
     weft_config_source had = {.application = args->source.application};
     if (!args->source.file && !args->run.resume)
         return WEFT_ERROR(WEFT_CONFIG, "CONFIG is missing; see weft train --help");
+    if (args->source.allow_change && !args->run.resume)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--allow-change %s: changes a run that is resumed; add --resume",
+                          args->source.allow_change);
     WEFT_TRY(weft_run_check_allowed(&args->source));
     WEFT_TRY(weft_run_find_start(&args->run, arena, &out->start));
     WEFT_TRY(find_config(args, out, arena));
@@ -196,18 +200,40 @@ static weft_status write_config(const arguments *args, const weft_config *config
     return weft_new_file_close(&file, WEFT_OK);
 }
 
+/* What lies on the mesh beside its sizes, where these let it: ", vp 2, zero 1; 1f1b". */
+static void print_on_mesh(const weft_trainer *t, char *out, size_t room)
+{
+    const weft_config *c = &t->config;
+    const weft_mesh *mesh = &t->groups.mesh;
+    const char *order = c->schedule.pipeline_schedule == WEFT_PIPELINE_GPIPE ? "gpipe" : "1f1b";
+    char chunks[24] = "", zero[24] = "";
+    if (t->shape.num_chunks > 1)
+        snprintf(chunks, sizeof chunks, ", vp %d", t->shape.num_chunks);
+    if (mesh->dp * mesh->cp > 1)
+        snprintf(zero, sizeof zero, ", zero %d", (int)weft_parallel_sharding(&c->parallel));
+    if (c->schedule.pipeline_schedule_file[0])
+        order = c->schedule.pipeline_schedule_file;
+    snprintf(out, room, "%s%s%s%s", chunks, zero, mesh->pp > 1 ? "; " : "",
+             mesh->pp > 1 ? order : "");
+}
+
 static void print_start(const weft_trainer *t, const char *from)
 {
-    char mesh[128];
+    char mesh[128], more[200];
     weft_mesh_print(&t->groups.mesh, mesh, sizeof mesh);
+    print_on_mesh(t, more, sizeof more);
     char frozen[48] = "";
     if (weft_model_num_frozen(t->model) > 0)
         snprintf(frozen, sizeof frozen, " (%.3g M of them frozen)",
                  (double)weft_model_num_frozen(t->model) / 1e6);
-    printf("%.1f M parameters%s, %s: %s; %s; %s a step and replica\n", (double)t->num_params / 1e6,
-           frozen, weft_count_text(t->groups.mesh.world, "rank").text, mesh,
-           weft_dtype_text(weft_config_dtype(&t->config)),
+    printf("%.1f M parameters%s, %s: %s%s; %s; %s a step and replica\n",
+           (double)t->num_params / 1e6, frozen, weft_count_text(t->groups.mesh.world, "rank").text,
+           mesh, more, weft_dtype_text(weft_config_dtype(&t->config)),
            weft_count_text(t->shape.num_micro_batches, "micro-batch").text);
+    if (t->config.model.num_experts > 0 && t->config.model.moe_expert_capacity_factor > 0)
+        printf(
+            "capacity factor %g: which choices are dropped, and so the loss, depends on the mesh\n",
+            t->config.model.moe_expert_capacity_factor);
     weft_peak_print(&t->peak, t->flops_per_sample / (double)t->config.model.seq_length);
     if (from)
         printf("starting from %s (step %" PRId64 ")\n", from, t->step);
@@ -511,6 +537,8 @@ static weft_status open_folder(job *j, const char *from, weft_arena *arena)
     if (!j->args->json)
         print_start(&j->trainer, from);
     WEFT_TRY(weft_config_tell_no_effect(&told));
+    if (resolved->train.eval_interval > 0)
+        weft_trainer_tell_repeats(&j->trainer, WEFT_SPLIT_VALIDATION);
     WEFT_TRY(tell_changes(j, arena));
     return note(j, WEFT_DID_START);
 }

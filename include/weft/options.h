@@ -11,7 +11,7 @@
 
 typedef enum weft_option_type {
     WEFT_OPTION_BOOL,     /* bool */
-    WEFT_OPTION_INT,      /* int64_t; accepts a string of digits beyond 2^53 */
+    WEFT_OPTION_INT,      /* int64_t; accepts a string of digits, beyond 2^53 alone */
     WEFT_OPTION_DOUBLE,   /* double */
     WEFT_OPTION_STRING,   /* const char *, for the job's lifetime */
     WEFT_OPTION_CHOICE,   /* int: index into `choices` */

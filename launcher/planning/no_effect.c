@@ -30,6 +30,11 @@ static bool has_no_pace(const weft_config *c)
     return is_cpu(c) && c->device.pace == 0;
 }
 
+static bool prices_nothing(const weft_config *c)
+{
+    return has_no_experts(c) && c->parallel.context_parallel_size <= 1 && !c->planned_on;
+}
+
 static bool recomputes_nothing(const weft_config *c)
 {
     return c->train.recompute.granularity == WEFT_RECOMPUTE_NONE;
@@ -48,6 +53,14 @@ static bool recomputes_layers(const weft_config *c)
 static bool offloads_nothing(const weft_config *c)
 {
     return !c->train.offload.on;
+}
+
+/* And what is recomputed or offloaded follows from no virtual stages. */
+static bool has_one_stage(const weft_config *c)
+{
+    return c->parallel.pipeline_model_parallel_size <= 1 &&
+           c->parallel.num_virtual_stages_per_pipeline_rank != 1 && !recomputes_layers(c) &&
+           offloads_nothing(c);
 }
 
 static bool has_no_tier(const weft_config *c)
@@ -159,6 +172,7 @@ static const struct rule {
      "offload.path offload.eviction offload.cached offload.file_limit offload.placement "
      "offload.replicas",
      has_no_experts},
+    {"model.num_experts is 0 and parallel.context_parallel_size 1", "cluster", prices_nothing},
     {"offload.experts is none",
      "offload.slots offload.kept offload.order offload.optimizer offload.placement "
      "offload.replicas",
@@ -193,6 +207,8 @@ static const struct rule {
     {"parallel.pipeline_schedule_file is given", "pipeline_schedule", has_order_file},
     {"parallel.num_virtual_stages_per_pipeline_rank is 1",
      "microbatch_group_size_per_virtual_pipeline_stage", has_no_chunks},
+    {"parallel.pipeline_model_parallel_size is 1",
+     "num_virtual_stages_per_pipeline_rank num_layers_per_virtual_pipeline_stage", has_one_stage},
     {"log.trace_step is 0", "trace_ranks", keeps_no_timeline},
     {"checkpoint.no_save is true", "keep_latest_k save_retain_interval async_save", saves_nothing},
     {"checkpoint.async_save is false", "staging_bytes async_when_busy", saves_by_itself},

@@ -1,12 +1,27 @@
+#include <inttypes.h>
 #include <math.h>
 
 #include "core/busy.h"
 #include "comm/watch.h"
+#include "core/log.h"
 #include "launcher/training/trainer.h"
+
+static const char *const names[] = {"training", "validation", "test"};
+
+void weft_trainer_tell_repeats(const weft_trainer *t, weft_split_kind split)
+{
+    const weft_train_options *o = &t->config.train;
+    const uint64_t held = t->splits[split].num_samples;
+    const double wanted = (double)o->eval_iters * (double)o->global_batch_size;
+    if (wanted > (double)held)
+        weft_log(WEFT_LOG_WARN,
+                 "train.eval_iters %" PRId64 " x global_batch_size %" PRId64
+                 ": %.0f samples, and the %s part holds %" PRIu64 ": they count several times",
+                 o->eval_iters, o->global_batch_size, wanted, names[split], held);
+}
 
 weft_status weft_trainer_evaluate(weft_trainer *t, weft_split_kind split, weft_evaluation *out)
 {
-    static const char *const names[] = {"training", "validation", "test"};
     weft_evaluation e = {0};
     weft_step_result result;
     int64_t batch = t->config.train.global_batch_size * t->config.model.seq_length;

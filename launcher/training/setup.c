@@ -56,9 +56,27 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     return weft_config_locate(source, status);
 }
 
+static weft_status check_threads(const char *key, int64_t threads)
+{
+    weft_machine machine;
+    if (threads == 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_machine_discover(NULL, &machine));
+    return threads <= machine.num_processing_units
+               ? WEFT_OK
+               : WEFT_KEY_ERROR(key,
+                                "%lld threads a rank, and this machine runs %d at once; 0 takes a "
+                                "rank's share",
+                                (long long)threads, machine.num_processing_units);
+}
+
 weft_status weft_setup_check_device(const weft_config *config, const weft_config_source *source)
 {
     weft_device *device = NULL;
+    weft_status threads = check_threads("device.num_threads", config->device.num_threads);
+    if (threads == WEFT_OK)
+        threads = check_threads("offload.num_threads", config->tier.num_threads);
+    WEFT_TRY(weft_config_locate(source, threads));
     if (config->device.kind != WEFT_DEVICE_KIND_CUDA || weft_device_num_cuda(NULL) > 0)
         return WEFT_OK;
     weft_status status = weft_device_create_cuda(0, 0, &device); /* says what is missing */

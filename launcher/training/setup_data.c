@@ -125,6 +125,24 @@ static weft_status check_tokens(weft_config *config, const weft_config_source *s
     return WEFT_OK;
 }
 
+/* A file of a dataset that is there, where the dataset's own name belongs. */
+static weft_status check_suffix(const char *path, weft_arena *arena)
+{
+    static const char *const suffixes[] = {".bin", ".idx", ".json"};
+    const size_t bytes = strlen(path);
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        const size_t own = bytes - strlen(suffixes[i]);
+        const char *index;
+        if (own > bytes || strcmp(path + own, suffixes[i]) != 0)
+            continue;
+        WEFT_TRY(weft_arena_printf(arena, &index, "%.*s.idx", (int)own, path));
+        if (access(index, F_OK) == 0)
+            return WEFT_KEY_ERROR("data.data_path", "%s: a dataset is named without %s; %.*s would",
+                                  path, suffixes[i], (int)own, path);
+    }
+    return WEFT_OK;
+}
+
 /* Before its description is asked for anything: a wrong path should be called one. */
 static weft_status find_dataset(const weft_config *c)
 {
@@ -133,7 +151,10 @@ static weft_status find_dataset(const weft_config *c)
     if (!weft_config_reads_file(c))
         return WEFT_OK;
     weft_status status = weft_arena_printf(&arena, &index, "%s.idx", c->data.data_path);
-    if (status == WEFT_OK && access(index, F_OK) != 0)
+    const bool is_there = status != WEFT_OK || access(index, F_OK) == 0;
+    if (!is_there)
+        status = check_suffix(c->data.data_path, &arena);
+    if (status == WEFT_OK && !is_there)
         status = WEFT_KEY_ERROR("data.data_path", "%s: %s; weft prepare makes datasets", index,
                                 strerror(errno));
     weft_arena_release(&arena);

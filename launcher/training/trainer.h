@@ -37,6 +37,8 @@ weft_status weft_trainer_step(weft_trainer *trainer, weft_step_result *out) WEFT
  * Collective. */
 weft_status weft_trainer_evaluate(weft_trainer *trainer, weft_split_kind split,
                                   weft_evaluation *out) WEFT_CHECKED;
+/* Warns where that wants more samples than the split holds. Not collective. */
+void weft_trainer_tell_repeats(const weft_trainer *trainer, weft_split_kind split);
 /* Saves under `dir`/step-N. Collective. */
 weft_status weft_trainer_save(weft_trainer *trainer, const char *dir) WEFT_CHECKED;
 /* Hands the state over to trainer->writer, which saves it so (weft_checkpoint_begin); dir NULL:

@@ -88,6 +88,10 @@ static const mistake mistakes_in_files[] = {
      "run.json:1:18: train.lr: expected a number, got a string \"0.1\""},
     {"{\"train\": {\"lr\": 11}}", "run.json:1:18: train.lr: 11 is out of range: 0 to 10"},
     {"{\"model\": {\"swiglu\": 1}}", "run.json:1:22: model.swiglu: expected true or false, got 1"},
+    {"{\"model\": {\"num_layers\": \"8\"}}",
+     "run.json:1:26: model.num_layers: expected an integer, got a string \"8\""},
+    {"{\"train\": {\"seed\": \"9007199254740992\"}}",
+     "run.json:1:20: train.seed: expected an integer, got a string \"9007199254740992\""},
     {"{\"train\": {\"name\": 5}}", "run.json:1:20: train.name: expected a string, got 5"},
     {"{\"model\": {\"position\": \"ropes\"}}", "run.json:1:24: model.position: expected learned, "
                                                "rope or none, got \"ropes\"; did you mean rope?"},

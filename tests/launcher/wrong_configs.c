@@ -639,7 +639,7 @@ static const mistake mistakes[] = {
     {"\"data_path\": \"corpus\"",
      "\"data_path\": \"corpus.bin\"",
      {0},
-     "c.json:21:5: data.data_path: corpus.bin.idx: No such file or directory"},
+     "c.json:21:5: data.data_path: corpus.bin: a dataset is named without .bin; corpus would\n"},
     {"\"hidden_size\": 16",
      "\"hidden_size\": 16, \"vocab_size\": 100",
      {"--mesh", "dp=2"},

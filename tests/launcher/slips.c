@@ -1,0 +1,146 @@
+/* Small slips on a command line or in a config, each with the line that a user reads: refused with
+ * it, or told with it beside what the command did; and what a start says of its mesh. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static const char config[] =
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 4,\n"
+    "  \"seq_length\": 12},\n"
+    "\"train\": {\"global_batch_size\": 4, \"train_iters\": 2}, \"data\": {\"data_path\": "
+    "\"corpus\"},\n"
+    "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
+typedef struct slip {
+    const char *args[14];
+    int exit_code;
+    const char *wanted; /* in what it says */
+    const char *unwanted;
+} slip;
+
+static const slip slips[] = {
+    {{"train", "c.json", "--out", "none", "--allow-change", "data"},
+     2,
+     "weft train: --allow-change data: changes a run that is resumed; add --resume\n",
+     NULL},
+    {{"train", "c.json", "--out", "a", "--set", "cluster=none.json"},
+     0,
+     " warn model.num_experts is 0 and parallel.context_parallel_size 1: no effect of "
+     "parallel.cluster\n",
+     NULL},
+    {{"train", "c.json", "--out", "b", "--mesh", "vp=2"},
+     0,
+     " warn parallel.pipeline_model_parallel_size is 1: no effect of "
+     "parallel.num_virtual_stages_per_pipeline_rank\n",
+     NULL},
+    {{"train", "c.json", "--out", "c", "--set", "eval_interval=2"},
+     0,
+     " warn train.eval_iters 4 x global_batch_size 4: 16 samples, and the validation part holds 1: "
+     "they count several times\n",
+     NULL},
+    {{"train", "c.json", "--out", "d", "--set", "eval_interval=2", "--set", "eval_iters=1", "--set",
+      "split=1,1"},
+     0,
+     "validation loss",
+     "several times"},
+    {{"eval", "c", "--iters", "9"}, 0, " 36 samples, and the validation part holds 1: ", NULL},
+    {{"eval", "c", "--iters", "20", "--split", "train"},
+     0,
+     "80 samples, and the training part holds ",
+     NULL},
+    {{"eval", "c", "--iters", "0"}, 2, "weft eval: --iters 0: expected a whole number of 1", NULL},
+    {{"prepare", "text.txt", "--out", "corpus"},
+     0,
+     "replaced corpus.bin, corpus.idx and corpus.json\n",
+     "wrote"},
+    {{"prepare", "text.txt", "--out", "corpus", "--json"}, 0, "\"replaced\": true", NULL},
+    {{"prepare", "text.txt", "--out", "other", "--json"}, 0, "\"replaced\": false", NULL},
+    {{"prepare", "text.txt", "--out", "third"}, 0, "wrote third.bin", "replaced"},
+    {{"train", "c.json", "--out", "none", "--set", "data_path=corpus.bin"},
+     2,
+     "data.data_path: corpus.bin: a dataset is named without .bin; corpus would\n",
+     NULL},
+    {{"train", "c.json", "--out", "none", "--set", "data_path=corpus.idx"},
+     2,
+     "data.data_path: corpus.idx: a dataset is named without .idx; corpus would\n",
+     NULL},
+    {{"eval", "c", "--data", "corpus.json"},
+     2,
+     "data.data_path: corpus.json: a dataset is named without .json; corpus would\n",
+     NULL},
+    {{"train", "c.json", "--out", "none", "--set", "device.num_threads=100000"},
+     2,
+     "weft train: --set device.num_threads=100000: device.num_threads: 100000 threads a rank, and "
+     "this machine runs ",
+     NULL},
+    {{"train", "c.json", "--out", "none", "--mesh", "dp=2", "--set", "device.num_threads=100000"},
+     2,
+     "device.num_threads: 100000 threads a rank, and this machine runs ",
+     NULL},
+    {{"train", "c.json", "--out", "none", "--set", "offload.num_threads=4096"},
+     2,
+     "offload.num_threads: 4096 threads a rank, and this machine runs ",
+     NULL},
+    {{"train", "c.json", "--out", "e", "--mesh", "pp=2,schedule=gpipe"},
+     0,
+     "M parameters, 2 ranks: tp 1, pp 2, dp 1; gpipe; fp32; 4 micro-batches a step and replica\n",
+     "capacity"},
+    {{"train", "c.json", "--out", "f", "--mesh", "dp=2,zero=3", "--set", "num_experts=2", "--set",
+      "moe_expert_capacity_factor=1.25"},
+     0,
+     "2 ranks: tp 1, pp 1, dp 2, zero 3; fp32; 2 micro-batches a step and replica\n"
+     "capacity factor 1.25: which choices are dropped, and so the loss, depends on the mesh\n",
+     "vp"},
+    {{"train", "c.json", "--out", "g", "--mesh", "pp=2,vp=2", "--set", "num_layers=4"},
+     0,
+     "2 ranks: tp 1, pp 2, dp 1, vp 2; 1f1b; fp32; 4 micro-batches a step and replica\n",
+     "zero"},
+    {{"train", "string.json", "--out", "none"},
+     2,
+     "weft train: string.json:1:26: model.num_layers: expected an integer, got a string \"2\"\n",
+     NULL},
+};
+
+static void check(const slip *s)
+{
+    child c;
+    child_run(&c, s->args, NULL);
+    EXPECT(c.exit_code == s->exit_code, "%s %s: exit %d: %s", s->args[0], s->args[1], c.exit_code,
+           c.err);
+    EXPECT(c.err && c.out && (strstr(c.err, s->wanted) || strstr(c.out, s->wanted)),
+           "for\n  %s\ngot\n  %s\n  %s", s->wanted, c.err, c.out);
+    EXPECT(!s->unwanted || (!strstr(c.err, s->unwanted) && !strstr(c.out, s->unwanted)),
+           "\"%s\" in\n  %s\n  %s", s->unwanted, c.err, c.out);
+    EXPECT(s->exit_code == 0 || child_is_line(c.err), "not one line: %s", c.err);
+    EXPECT(access("none", F_OK) != 0, "%s: made the run's folder", s->wanted);
+    child_release(&c);
+}
+
+static bool make_files(void)
+{
+    char text[881], line[] = "the quick brown fox jumps over the lazy dog\n";
+    child c;
+    for (size_t i = 0; i < sizeof text - 1; i++)
+        text[i] = line[i % (sizeof line - 1)];
+    text[sizeof text - 1] = '\0';
+    bool good = child_write("text.txt", text) && child_write("c.json", config) &&
+                child_write("string.json", "{\"model\": {\"num_layers\": \"2\"}}");
+    child_run(&c, (const char *[]){"prepare", "text.txt", "--out", "corpus", NULL}, NULL);
+    good = good && c.exit_code == 0;
+    child_release(&c);
+    return good;
+}
+
+int main(void)
+{
+    char folder[32];
+    EXPECT(child_folder_enter(folder) && make_files(), "no files");
+    for (size_t i = 0; i < sizeof slips / sizeof *slips; i++)
+        check(&slips[i]);
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
+}
