@@ -70,7 +70,7 @@ static int run_verb(int argc, char **argv, const weft_application *given)
     if (strcmp(verb, "prepare") == 0)
         return weft_verb_prepare(rest, args);
     if (strcmp(verb, "inspect") == 0)
-        return weft_verb_inspect(rest, args);
+        return weft_verb_inspect(rest, args, &application);
     if (strcmp(verb, "doctor") == 0)
         return weft_verb_doctor(rest, args);
     if (strcmp(verb, "calibrate") == 0)
