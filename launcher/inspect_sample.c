@@ -106,7 +106,8 @@ static weft_status check_config(const reader *r, const weft_config_source *sourc
 {
     const weft_config *c = &r->config;
     if (!weft_config_reads_file(c) && !weft_config_has_own_data(c))
-        return WEFT_ERROR(WEFT_CONFIG, "%s: step %" PRId64 " read mock data: random tokens, no text",
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: step %" PRId64 " read mock data: random tokens, no text",
                           r->asked->run, r->line.step);
     const double tokens = (double)c->train.global_batch_size * (double)c->model.seq_length;
     if (tokens != r->line.tokens)
@@ -124,10 +125,11 @@ static weft_status open_data(reader *r, const weft_config_source *source)
     WEFT_TRY(weft_setup_data(&r->config, source, true, &r->arena, &r->dataset, r->splits));
     const char *is = r->config.data.data_xxh64;
     if (was && is && strcmp(was, is) != 0)
-        return WEFT_ERROR(WEFT_FILE,
-                          "%s: has changed since step %" PRId64
-                          ": its data_xxh64 is %s, the run's %s (other tokens or another tokenizer)",
-                          r->config.data.data_path, r->line.step, is, was);
+        return WEFT_ERROR(
+            WEFT_FILE,
+            "%s: has changed since step %" PRId64
+            ": its data_xxh64 is %s, the run's %s (other tokens or another tokenizer)",
+            r->config.data.data_path, r->line.step, is, was);
     return WEFT_OK;
 }
 
@@ -225,7 +227,8 @@ static weft_status print_piece(reader *r, uint64_t document, uint64_t position, 
         return WEFT_OK;
     }
     if (r->documents)
-        fprintf(r->out, "    document %" PRIu64 ", tokens %" PRIu64 " to %" PRIu64 " of %" PRIu64 ": ",
+        fprintf(r->out,
+                "    document %" PRIu64 ", tokens %" PRIu64 " to %" PRIu64 " of %" PRIu64 ": ",
                 document, position, position + count - 1,
                 r->documents[document + 1] - r->documents[document]);
     else
@@ -263,8 +266,8 @@ static weft_status print_pieces(reader *r, uint64_t place, weft_arena *arena)
         count = left < seq - at ? (size_t)left : seq - at;
         if (r->asked->json && at > 0)
             fputs(", ", r->out);
-        WEFT_TRY(print_piece(r, document, token - r->documents[document], r->tokens + at, count,
-                             arena));
+        WEFT_TRY(
+            print_piece(r, document, token - r->documents[document], r->tokens + at, count, arena));
     }
     return WEFT_OK;
 }
@@ -274,9 +277,7 @@ static weft_status print_sample(reader *r, uint64_t micro_batch, uint64_t number
     const weft_split *split = &r->splits[WEFT_SPLIT_TRAIN];
     const size_t seq = (size_t)r->config.model.seq_length;
     const uint64_t place =
-        r->documents
-            ? weft_batches_find_sample(&r->config, split, WEFT_BATCHES_TRAIN, number)
-            : 0;
+        r->documents ? weft_batches_find_sample(&r->config, split, WEFT_BATCHES_TRAIN, number) : 0;
     WEFT_TRY(weft_batches_read_sample(&r->config, r->dataset, split, WEFT_BATCHES_TRAIN, number,
                                       r->tokens, r->tokens + seq));
     if (r->asked->json) {
@@ -328,8 +329,10 @@ static void print_head(const reader *r, const char *data)
 {
     const weft_config *c = &r->config;
     const step_line *line = &r->line;
-    fprintf(r->out, "step %" PRId64 ": loss %.4f%s; %" PRId64 " samples of %" PRId64 " tokens of %s%s\n",
-            line->step, line->loss, line->updated ? "" : " (updated nothing: its batch was skipped)",
+    fprintf(r->out,
+            "step %" PRId64 ": loss %.4f%s; %" PRId64 " samples of %" PRId64 " tokens of %s%s\n",
+            line->step, line->loss,
+            line->updated ? "" : " (updated nothing: its batch was skipped)",
             c->train.global_batch_size, c->model.seq_length, data,
             r->tokenizer   ? ""
             : r->documents ? ", which has no tokenizer that decodes: token ids"

@@ -13,6 +13,7 @@ int weft_verb_eval(int argc, char **argv, const weft_application *application);
 int weft_verb_generate(int argc, char **argv, const weft_application *application);
 int weft_verb_check_layer(int argc, char **argv, const weft_application *application);
 int weft_verb_inspect(int argc, char **argv, const weft_application *application);
+int weft_verb_compare(int argc, char **argv, const weft_application *application);
 int weft_verb_prepare(int argc, char **argv);
 int weft_verb_doctor(int argc, char **argv);
 int weft_verb_calibrate(int argc, char **argv, const weft_application *application);

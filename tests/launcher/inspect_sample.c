@@ -178,7 +178,8 @@ int main(void)
     EXPECT(child_folder_enter(folder), "%s", folder);
     write_text();
     EXPECT(child_write("config.json", config), "config.json");
-    run_ok((const char *[]){"prepare", "corpus.txt", "--split-blank-lines", "--out", "corpus", NULL});
+    run_ok(
+        (const char *[]){"prepare", "corpus.txt", "--split-blank-lines", "--out", "corpus", NULL});
     run_ok((const char *[]){"prepare", "corpus.txt", "--out", "one", NULL});
     read_as_trained(trained);
     run_ok((const char *[]){"train", "config.json", "--out", "run", NULL});
@@ -200,7 +201,8 @@ int main(void)
     expect_refused("mock", "1", 2, "step 1 read mock data: random tokens, no text");
     text[0] = text[0] == 'z' ? 'a' : 'z';
     EXPECT(child_write("corpus.txt", text), "corpus.txt");
-    run_ok((const char *[]){"prepare", "corpus.txt", "--split-blank-lines", "--out", "corpus", NULL});
+    run_ok(
+        (const char *[]){"prepare", "corpus.txt", "--split-blank-lines", "--out", "corpus", NULL});
     expect_refused("run", "1", 6, "corpus: has changed since step 1: its data_xxh64 is ");
     child_folder_leave(folder);
     return expect_finish();

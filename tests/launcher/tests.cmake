@@ -97,6 +97,8 @@ weft_add_test(NAME end_to_end SOURCES launcher/end_to_end.c launcher/child.c LAB
 weft_add_test(NAME evaluation SOURCES launcher/evaluation.c launcher/child.c LABELS launcher)
 weft_add_test(NAME inspect_sample TIER release SOURCES launcher/inspect_sample.c launcher/child.c LABELS launcher)
 add_dependencies(test_inspect_sample weft_binary)
+weft_add_test(NAME compare TIER release SOURCES launcher/compare.c launcher/child.c LABELS launcher)
+add_dependencies(test_compare weft_binary)
 set_tests_properties(end_to_end evaluation PROPERTIES PROCESSORS 4)
 weft_add_test(NAME terminal TIER slow SOURCES launcher/terminal.c launcher/child.c LABELS launcher)
 weft_add_test(NAME run_folder TIER slow SOURCES launcher/run_folder.c launcher/child.c LABELS launcher)
