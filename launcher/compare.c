@@ -197,7 +197,8 @@ static void print_run(const run *r, const char *letter)
     if (r->who.weft[0])
         printf("weft %s, %s; ", r->who.weft, r->who.mesh);
     if (c->count > 0)
-        printf("steps %" PRId64 " to %" PRId64 "\n", c->points[0].step, c->points[c->count - 1].step);
+        printf("steps %" PRId64 " to %" PRId64 "\n", c->points[0].step,
+               c->points[c->count - 1].step);
     else
         printf("no step\n");
 }
@@ -325,9 +326,10 @@ int weft_verb_compare(int argc, char **argv, const weft_application *application
         .verb = "compare",
         .operands = "RUN RUN",
         .given = &given,
-        .about = "What differs between two runs: settings, version and mesh of their last starts; "
-                 "the first step whose\nlosses differ, and the losses at some of the steps that both "
-                 "have; medians of tokens/s and MFU.\nRUN: a run's folder. Nothing is written.\n",
+        .about =
+            "What differs between two runs: settings, version and mesh of their last starts; "
+            "the first step whose\nlosses differ, and the losses at some of the steps that both "
+            "have; medians of tokens/s and MFU.\nRUN: a run's folder. Nothing is written.\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &c.arena);

@@ -55,8 +55,9 @@ static void check_trained(void)
            "%d rows", count);
     EXPECT(number_of(cJSON_GetObjectItem(json, "validation_loss"), "common_steps") == 3, "3, 6, 9");
     const cJSON *a = cJSON_GetObjectItem(json, "a");
-    EXPECT(strcmp(text_of(a, "run"), "a") == 0 && strcmp(text_of(a, "mesh"), "tp 1, pp 1, dp 1") == 0 &&
-               text_of(a, "weft")[0] && number_of(a, "tokens_per_s_median") > 0,
+    EXPECT(strcmp(text_of(a, "run"), "a") == 0 &&
+               strcmp(text_of(a, "mesh"), "tp 1, pp 1, dp 1") == 0 && text_of(a, "weft")[0] &&
+               number_of(a, "tokens_per_s_median") > 0,
            "a");
     cJSON_Delete(json);
     json = compare("a", "a");
@@ -96,8 +97,8 @@ static void check_text(void)
 {
     child c;
     child_run(&c, (const char *[]){"compare", "a", "b", NULL}, NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "A  a: weft ") &&
-               strstr(c.out, "; steps 1 to 9\n") && strstr(c.out, "\n  train.lr  ") &&
+    EXPECT(c.exit_code == 0 && strstr(c.out, "A  a: weft ") && strstr(c.out, "; steps 1 to 9\n") &&
+               strstr(c.out, "\n  train.lr  ") &&
                strstr(c.out, "\nloss at 9 steps that both have: first differs at step 2\n") &&
                strstr(c.out, "\nvalidation loss at 3 steps that both have: ") &&
                strstr(c.out, "\n  tokens/s  "),
