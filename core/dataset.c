@@ -215,6 +215,41 @@ static weft_status check_index(weft_dataset *d, const weft_file *idx)
     return check_documents(d, idx);
 }
 
+/* The sums of all sequences before each document's first. */
+static weft_status sum_documents(const weft_dataset *d, const weft_file *idx, uint64_t *out)
+{
+    const uint64_t boundaries_at = WEFT_INDEX_HEADER_BYTES + 12 * d->num_sequences;
+    int32_t lengths[INDEX_BLOCK];
+    uint64_t sequence = 0, token = 0;
+    WEFT_TRY(weft_file_read(idx, boundaries_at, out, 8 * (size_t)(d->num_documents + 1)));
+    for (uint64_t i = 0; i <= d->num_documents; i++) {
+        for (; sequence < out[i] && sequence < d->num_sequences; sequence++) {
+            const uint64_t in_block = sequence % INDEX_BLOCK;
+            if (in_block == 0)
+                WEFT_TRY(weft_file_read(idx, WEFT_INDEX_HEADER_BYTES + 4 * sequence, lengths,
+                                        4 * block_of(d->num_sequences - sequence)));
+            token += (uint64_t)lengths[in_block];
+        }
+        out[i] = token;
+    }
+    return token == d->num_tokens
+               ? WEFT_OK
+               : WEFT_ERROR(WEFT_FILE, "%s.idx: was overwritten while it was read", d->prefix);
+}
+
+weft_status weft_dataset_read_documents(const weft_dataset *d, weft_arena *arena, uint64_t **out)
+{
+    weft_file idx;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, d->num_documents + 1, sizeof **out, &memory));
+    WEFT_TRY(open_part(d->prefix, ".idx", &idx));
+    weft_status status = sum_documents(d, &idx, memory);
+    weft_file_close(&idx);
+    if (status == WEFT_OK)
+        *out = memory;
+    return status;
+}
+
 /* Only the extents of the index are needed after it. */
 static weft_status open_files(weft_dataset *d)
 {

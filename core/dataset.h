@@ -8,6 +8,7 @@
 #ifndef WEFT_CORE_DATASET_H
 #define WEFT_CORE_DATASET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -49,6 +50,10 @@ size_t weft_dataset_token_bytes(const weft_dataset *dataset);
  * token ids outside [0, 2^31), or a file that has become shorter or cannot be read. */
 weft_status weft_dataset_read(const weft_dataset *dataset, uint64_t first, size_t count,
                               int32_t *out) WEFT_CHECKED;
+/* The place of each document's first token, and behind the last one num_tokens: [num_documents +
+ * 1], in the arena, read from the index. Not of weft_dataset_open_own. */
+weft_status weft_dataset_read_documents(const weft_dataset *dataset, weft_arena *arena,
+                                        uint64_t **out) WEFT_CHECKED;
 /* Tokens outside [0, vocab_size) are refused from now on where they are read: WEFT_FILE naming
  * file, place and token. */
 void weft_dataset_set_vocabulary(weft_dataset *dataset, int64_t vocab_size);
@@ -67,6 +72,10 @@ typedef struct weft_split {
 weft_status weft_dataset_split(const weft_dataset *dataset, int64_t seq_length,
                                int64_t block_tokens, const double weights[3],
                                weft_split out[3]) WEFT_CHECKED;
+/* The place in the dataset of the first token of the run's sample number `number` (0-based over all
+ * epochs) of a split with samples, shuffled by (seed, epoch) when `shuffle`, else in order. Not of
+ * weft_dataset_open_own, whose samples have no place. */
+uint64_t weft_split_find(const weft_split *split, uint64_t seed, bool shuffle, uint64_t number);
 /* Reads the run's sample number `number` (0-based over all epochs) of a split, shuffled by
  * (seed, epoch) when `shuffle`, else in order: seq_length tokens and their next tokens. */
 weft_status weft_split_read(const weft_dataset *dataset, const weft_split *split, uint64_t seed,

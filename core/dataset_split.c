@@ -67,6 +67,19 @@ weft_status weft_dataset_split(const weft_dataset *dataset, int64_t seq_length,
     return WEFT_OK;
 }
 
+uint64_t weft_split_find(const weft_split *split, uint64_t seed, bool shuffle, uint64_t number)
+{
+    uint64_t epoch = number / split->num_samples, position = number % split->num_samples;
+    if (shuffle) {
+        uint64_t stream = weft_rng_stream_mix(weft_rng_stream_of("sample order"), epoch);
+        const uint64_t each = split->block_samples;
+        position =
+            weft_rng_permute(seed, stream, split->num_samples / each, position / each) * each +
+            position % each;
+    }
+    return (split->first_sample + position) * (uint64_t)split->seq_length;
+}
+
 weft_status weft_split_read(const weft_dataset *dataset, const weft_split *split, uint64_t seed,
                             bool shuffle, uint64_t number, int32_t *tokens, int32_t *labels)
 {
@@ -79,16 +92,8 @@ weft_status weft_split_read(const weft_dataset *dataset, const weft_split *split
                                                          .seq_length = (size_t)split->seq_length,
                                                          .tokens = tokens,
                                                          .labels = labels});
-    uint64_t epoch = number / split->num_samples, position = number % split->num_samples;
-    if (shuffle) {
-        uint64_t stream = weft_rng_stream_mix(weft_rng_stream_of("sample order"), epoch);
-        const uint64_t each = split->block_samples;
-        position =
-            weft_rng_permute(seed, stream, split->num_samples / each, position / each) * each +
-            position % each;
-    }
     size_t length = (size_t)split->seq_length;
-    uint64_t first = (split->first_sample + position) * (uint64_t)split->seq_length;
+    uint64_t first = weft_split_find(split, seed, shuffle, number);
     WEFT_TRY(weft_dataset_read(dataset, first, length, tokens));
     memcpy(labels, tokens + 1, (length - 1) * sizeof(*labels));
     WEFT_TRY(weft_dataset_read(dataset, first + length, 1, labels + length - 1));

@@ -27,7 +27,8 @@ static void help(FILE *out)
                  "Measures a part of Weft on the ranks at hand, under any launcher:\n");
     for (int i = 0; i < NUM_BENCHES; i++)
         fprintf(out, "  %-12s  %s\n", benches[i].name, benches[i].help);
-    fprintf(out, "Each has --help, --json and --rounds N; the first two also --svg FILE.\n");
+    fprintf(out, "Each has --help, --json and --rounds N; the first two also --svg FILE. Lines on "
+                 "standard error say\nwhat is measured, until the table comes.\n");
 }
 
 int weft_verb_bench(int argc, char **argv, const weft_application *application)

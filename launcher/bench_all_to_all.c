@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/measuring/bench_exchange.h"
 #include "launcher/measuring/measure.h"
@@ -161,9 +162,13 @@ static weft_status measure_rounds(const arguments *args, weft_exchange_rig *rig,
     }
     result->train = (int)fmin(fmax(ceil(train_us / bare_us), 1), WEFT_BENCH_MAX_TRAIN);
     for (int round = 0; round < args->common.rounds; round++)
-        for (int i = 0; i < result->num_variants; i++)
+        for (int i = 0; i < result->num_variants; i++) {
+            weft_bench_tell(weft_comm_rank(rig->world) == 0, "%s: round %d of %d, form %d of %d",
+                            weft_bytes_text(result->bytes).text, round + 1, args->common.rounds,
+                            i + 1, result->num_variants);
             WEFT_TRY(weft_exchange_rig_time(rig, &result->variants[i], result->train,
                                             &result->variants[i].us[round]));
+        }
     return WEFT_OK;
 }
 

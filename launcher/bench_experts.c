@@ -207,13 +207,29 @@ static weft_status measure(bench *b, int form)
     return status;
 }
 
+/* The table comes at the end, and a form of a large model takes minutes. */
+static void tell(const bench *b, int form, int round)
+{
+    const measured *m = &b->of[form];
+    if (weft_comm_rank(b->world) > 0)
+        return;
+    fprintf(stderr, "weft bench: round %d of %d: %s", round + 1, b->common.rounds,
+            forms[form].name);
+    if (m->fits)
+        fprintf(stderr, " %.2f ms a step\n", m->step_ms[m->num_rounds - 1]);
+    else
+        fprintf(stderr, " has no room\n");
+}
+
 static weft_status measure_all(bench *b)
 {
     for (int round = 0; round < b->common.rounds; round++)
         for (int i = 0; i < NUM_FORMS; i++) {
             const int form = round % 2 ? NUM_FORMS - 1 - i : i;
-            if (is_asked(b, form) && b->of[form].fits)
-                WEFT_TRY(measure(b, form));
+            if (!is_asked(b, form) || !b->of[form].fits)
+                continue;
+            WEFT_TRY(measure(b, form));
+            tell(b, form, round);
         }
     return WEFT_OK;
 }

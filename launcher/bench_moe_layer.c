@@ -292,7 +292,9 @@ static weft_status get_cluster(weft_comm *world, const weft_bench_moe_options *o
                      1u << WEFT_COST_GEMM_FP32 | 1u << WEFT_COST_GEMM_BF16;
     weft_status status = weft_measure_cluster(
         world, device,
-        &(weft_measure_options){.max_bytes = 16u << 20, .seconds = 1, .kinds = kinds}, cluster);
+        &(weft_measure_options){
+            .max_bytes = 16u << 20, .seconds = 1, .kinds = kinds, .report_progress = true},
+        cluster);
     weft_device_destroy(device);
     return status;
 }

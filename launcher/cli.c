@@ -13,8 +13,8 @@
 #include "launcher/verbs.h"
 
 static const char *const verb_names[] = {
-    "train",       "prepare", "eval",     "generate", "inspect", "doctor", "calibrate",
-    "check-layer", "plan",    "schedule", "expand",   "launch",  "bench"};
+    "train",     "prepare",     "eval", "generate", "inspect", "compare", "doctor",
+    "calibrate", "check-layer", "plan", "schedule", "expand",  "launch",  "bench"};
 enum { NUM_VERBS = sizeof verb_names / sizeof *verb_names };
 
 static void usage(FILE *out, const char *program)
@@ -27,6 +27,7 @@ static void usage(FILE *out, const char *program)
         "  eval     CHECKPOINT               the loss of a checkpoint on a dataset\n"
         "  generate CHECKPOINT --prompt TEXT continue a text\n"
         "  inspect  CHECKPOINT|DATASET       say what a file holds, and check it\n"
+        "  compare  RUN RUN                  say what differs between two runs\n"
         "  doctor                            say what this machine has, and whether it works\n"
         "  calibrate --out CLUSTER           measure what links, copies and GEMMs cost\n"
         "  plan     CONFIG --cluster CLUSTER what training takes, before there are ranks\n"
@@ -70,7 +71,9 @@ static int run_verb(int argc, char **argv, const weft_application *given)
     if (strcmp(verb, "prepare") == 0)
         return weft_verb_prepare(rest, args);
     if (strcmp(verb, "inspect") == 0)
-        return weft_verb_inspect(rest, args);
+        return weft_verb_inspect(rest, args, &application);
+    if (strcmp(verb, "compare") == 0)
+        return weft_verb_compare(rest, args, &application);
     if (strcmp(verb, "doctor") == 0)
         return weft_verb_doctor(rest, args);
     if (strcmp(verb, "calibrate") == 0)

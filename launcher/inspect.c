@@ -12,6 +12,7 @@
 #include "launcher/arguments.h"
 #include "launcher/training/ledger.h"
 #include "launcher/inspect_flight.h"
+#include "launcher/inspect_sample.h"
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/verbs.h"
@@ -172,15 +173,27 @@ static weft_status inspect(const char *path, bool json)
     return status;
 }
 
-int weft_verb_inspect(int argc, char **argv)
+static weft_status run(const weft_inspect_sample *asked, bool flight)
 {
-    bool json = false, flight = false;
+    if (asked->step > 0)
+        return weft_inspect_sample_print(asked, stdout);
+    return flight ? weft_inspect_flight(asked->run, asked->json, stdout)
+                  : inspect(asked->run, asked->json);
+}
+
+int weft_verb_inspect(int argc, char **argv, const weft_application *application)
+{
+    weft_inspect_sample asked = {.application = application};
+    bool flight = false;
     weft_string_list given;
     weft_arena arena = {0};
     const weft_argument rows[] = {
         {"flight", NULL, "of a run's folder: the ranks' flight records beside each other",
          .flag = &flight},
-        {"json", NULL, "one JSON object on standard output", .flag = &json},
+        {"sample", "N", "of a run's folder: the text that step N read", .whole = &asked.step,
+         .min = 1, .max = 1e15},
+        {"full", NULL, "with --sample: whole texts, which else are shortened", .flag = &asked.full},
+        {"json", NULL, "one JSON object on standard output", .flag = &asked.json},
     };
     const weft_arguments verb = {
         .verb = "inspect",
@@ -193,11 +206,10 @@ int weft_verb_inspect(int argc, char **argv)
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
-    if (code < 0)
-        code = (flight ? weft_inspect_flight(given.values[0], json, stdout)
-                       : inspect(given.values[0], json)) == WEFT_OK
-                   ? 0
-                   : weft_verb_fail("inspect");
+    if (code < 0) {
+        asked.run = given.values[0];
+        code = run(&asked, flight) == WEFT_OK ? 0 : weft_verb_fail("inspect");
+    }
     weft_arena_release(&arena);
     return code;
 }

@@ -6,13 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <cjson/cJSON.h>
 #include <xxhash.h>
 
 #include "core/dataset.h"
 #include "core/json.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
+#include "launcher/text/json_start.h"
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/verbs.h"
@@ -43,6 +43,8 @@ typedef struct prepare {
     weft_known known;    /* of the tokens so far, */
     XXH64_state_t *hash; /* and their hash */
     uint64_t num_bytes;
+    char head[WEFT_JSON_START_BYTES]; /* of the file that is read */
+    size_t head_bytes;
 } prepare;
 
 /* Returns -1 to go on, else the exit code. */
@@ -136,35 +138,93 @@ static const struct {
                    5, "xz", "xzcat"},
                   {"BZh", 3, "bzip2", "bzcat"}};
 
-static bool is_json_object(const char *line, size_t bytes)
+/* What messages call a file: a pipe's path says nothing. */
+static const char *name_of(const char *path)
 {
-    cJSON *json = line[strspn(line, " \t")] == '{' ? cJSON_ParseWithLength(line, bytes) : NULL;
-    const bool found = cJSON_IsObject(json);
-    cJSON_Delete(json);
-    return found;
+    static const char *const inputs[] = {"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        if (strcmp(path, inputs[i]) == 0)
+            return "standard input";
+    const bool is_open =
+        strncmp(path, "/dev/fd/", 8) == 0 || strncmp(path, "/proc/self/fd/", 14) == 0;
+    return is_open ? "a pipe" : path;
+}
+
+static weft_status refuse_compressed(const char *path, const char *format, const char *reader)
+{
+    const char *name = name_of(path);
+    return name == path
+               ? WEFT_ERROR(WEFT_FILE,
+                            "%s: is %s, not text: weft prepare <(%s %s) reads it; --any-bytes "
+                            "takes its bytes as they are",
+                            name, format, reader, path)
+               : WEFT_ERROR(WEFT_FILE,
+                            "%s: is %s, not text: %s makes it text; --any-bytes takes its bytes as "
+                            "they are",
+                            name, format, reader);
 }
 
 /* What is no text would train as one document of nonsense. The line ends with a zero byte. */
-static weft_status check_is_text(const char *path, const char *line, size_t bytes, int64_t number)
+static weft_status check_line(const char *path, const char *line, size_t bytes, int64_t number)
 {
     for (size_t i = 0; number == 1 && i < sizeof compressed / sizeof *compressed; i++)
         if (bytes >= compressed[i].count &&
             memcmp(line, compressed[i].bytes, compressed[i].count) == 0)
-            return WEFT_ERROR(WEFT_FILE,
-                              "%s: is %s, not text: weft prepare <(%s %s) reads it; --any-bytes "
-                              "takes its bytes as they are",
-                              path, compressed[i].name, compressed[i].reader, path);
+            return refuse_compressed(path, compressed[i].name, compressed[i].reader);
     if (memchr(line, '\0', bytes))
         return WEFT_ERROR(WEFT_FILE,
                           "%s: line %" PRId64 " has a zero byte: not text; --any-bytes takes it as "
                           "it is",
-                          path, number);
-    if (number == 1 && is_json_object(line, bytes))
-        return WEFT_ERROR(WEFT_FILE,
-                          "%s: line 1 is a JSON object, not text: jq -r .text %s would print the "
-                          "text of its documents; --any-bytes takes the file as it is",
-                          path, path);
+                          name_of(path), number);
     return WEFT_OK;
+}
+
+/* jq's filter for the texts; "": nobody knows which. */
+static void name_filter(const weft_json_start *json, char out[96])
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    const char *each = json->is_array ? ".[]" : "";
+    const bool is_plain = json->key[strspn(json->key, plain)] == '\0' && json->key[0] > '9';
+    out[0] = '\0';
+    if (!json->has_objects)
+        snprintf(out, 96, "'%s'", each);
+    else if (json->key[0] && is_plain && !json->is_array)
+        snprintf(out, 96, ".%s", json->key);
+    else if (json->key[0])
+        snprintf(out, 96, is_plain ? "'%s.%s'" : "'%s.\"%s\"'", each, json->key);
+}
+
+/* head: what the file begins with. */
+static weft_status check_is_no_json(const char *path, const char *head, size_t bytes)
+{
+    weft_json_start json;
+    char filter[96];
+    const char *name = name_of(path);
+    if (!weft_json_start_find(head, bytes, &json))
+        return WEFT_OK;
+    const char *what = json.is_array ? "a JSON array" : "JSON objects";
+    name_filter(&json, filter);
+    if (!filter[0])
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s: holds %s, not text: jq would print the text of its documents; "
+                          "--any-bytes takes the file as it is",
+                          name, what);
+    return WEFT_ERROR(WEFT_FILE,
+                      "%s: holds %s, not text: jq -r %s%s%s would print the text of its documents; "
+                      "--any-bytes takes the file as it is",
+                      name, what, filter, name == path ? " " : "", name == path ? path : "");
+}
+
+/* Collects what a file begins with, and looks at it once: when that is enough, or at its end. */
+static weft_status look_at_head(prepare *p, const char *path, const char *line, size_t bytes)
+{
+    const size_t room = sizeof p->head - p->head_bytes, part = bytes < room ? bytes : room;
+    if (p->options->any_bytes || room == 0 || (p->head_bytes == 0 && is_blank(line, bytes)))
+        return WEFT_OK;
+    if (part > 0)
+        memcpy(p->head + p->head_bytes, line, part);
+    p->head_bytes += part;
+    return part == room || bytes == 0 ? check_is_no_json(path, p->head, p->head_bytes) : WEFT_OK;
 }
 
 /* Documents keep the newline of their last line and lose the blank lines around them. One is in
@@ -173,17 +233,20 @@ static weft_status add_lines(prepare *p, const char *path, FILE *file)
 {
     ssize_t bytes;
     int64_t number = 0;
+    p->head_bytes = 0;
     while ((bytes = getline(&p->line, &p->line_capacity, file)) > 0) {
         number++;
         if (!p->options->any_bytes)
-            WEFT_TRY(check_is_text(path, p->line, (size_t)bytes, number));
+            WEFT_TRY(check_line(path, p->line, (size_t)bytes, number));
+        WEFT_TRY(look_at_head(p, path, p->line, (size_t)bytes));
         if (p->options->split_blank_lines && is_blank(p->line, (size_t)bytes))
             WEFT_TRY(end_document(p));
         else
             WEFT_TRY(add_line(&p->document, p->line, (size_t)bytes));
     }
     if (ferror(file) || !feof(file))
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot read: %s", path, strerror(errno));
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot read: %s", name_of(path), strerror(errno));
+    WEFT_TRY(look_at_head(p, path, NULL, 0));
     p->num_empty += number == 0;
     return end_document(p);
 }
@@ -274,7 +337,8 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
 
 static weft_status run(const prepare_options *o)
 {
-    prepare p = {.options = o, .prepared = {.append_eod = o->append_eod}};
+    static prepare p; /* large */
+    p = (prepare){.options = o, .prepared = {.append_eod = o->append_eod}};
     weft_arena arena = {0};
     weft_tokenizer_kind kind;
     WEFT_TRY(weft_tokenizer_kind_parse(o->tokenizer, &kind));

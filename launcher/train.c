@@ -511,7 +511,8 @@ static weft_status open_ledger(job *j)
     if (j->args->run.resume && !j->plan->start.checkpoint && ledger->account.num_starts > 0)
         weft_log(WEFT_LOG_INFO, "resume: %s has no checkpoint yet: it starts again at step 0",
                  j->args->run.path);
-    WEFT_TRY(weft_ledger_write(ledger, WEFT_DID_BEGIN, 0, weft_ledger_began(j->args->began_us)));
+    WEFT_TRY(
+        weft_ledger_begin(ledger, &j->trainer.groups.mesh, weft_ledger_began(j->args->began_us)));
     WEFT_TRY(weft_ledger_write(ledger, WEFT_DID_START, 0, j->load_us[0]));
     WEFT_TRY(weft_ledger_write(ledger, WEFT_DID_LOAD, j->trainer.step, j->load_us[1]));
     j->progress.account = &ledger->account;

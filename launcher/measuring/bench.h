@@ -2,7 +2,8 @@
  *
  * Every bench measures paired: each round runs all forms in turn, so that noise meets all alike. It
  * reports medians and quartiles of the slowest rank's times. Rank 0 prints a table, or with --json
- * one JSON object; --svg FILE draws the same numbers. */
+ * one JSON object; --svg FILE draws the same numbers. These come at the end; until then a bench
+ * says on standard error what it measures. */
 #ifndef WEFT_LAUNCHER_MEASURING_BENCH_H
 #define WEFT_LAUNCHER_MEASURING_BENCH_H
 
@@ -25,6 +26,10 @@ typedef struct weft_spread {
 } weft_spread;
 /* Sorts `values`. num >= 1. */
 weft_spread weft_spread_of(double *values, int num);
+
+/* A line on standard error, of one rank, which `speaks`: what is measured. At most one in five
+ * seconds, the first at once. */
+void weft_bench_tell(bool speaks, const char *format, ...) WEFT_PRINTF(2, 3);
 
 /* A table of texts: columns are as wide as their longest entry; numbers go right. Rows and cells
  * beyond the table's size are a bug. */

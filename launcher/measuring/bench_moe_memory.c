@@ -40,6 +40,9 @@ static weft_status measure_shape(weft_comm *world, const weft_bench_moe_options 
             double middle = (double)shape->ffn * (shape->swiglu ? 2 : 1);
             if (n < 2 || !(o->reuses & 1u << reuse))
                 continue;
+            weft_bench_tell(weft_comm_rank(world) == 0, "%lld tokens, M %lld, H %lld: n %d, %s",
+                            (long long)shape->tokens, (long long)shape->hidden,
+                            (long long)shape->ffn, n, weft_reuse_text(reuse));
             WEFT_TRY(peak_of(world, shape,
                              (weft_moe_pipeline){.num_partitions = n, .reuse = (weft_reuse)reuse},
                              &bytes));

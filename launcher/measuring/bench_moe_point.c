@@ -217,11 +217,24 @@ static weft_status run_case(layers *l, weft_bench_case *c, int round)
     return WEFT_OK;
 }
 
+static void tell_case(const layers *l, const weft_bench_point *p, int i, int round, int num_rounds)
+{
+    char text[48], of[48] = "warm-up";
+    if (round >= 0)
+        snprintf(of, sizeof of, "round %d of %d", round + 1, num_rounds);
+    weft_bench_tell(weft_comm_rank(l->main->world) == 0,
+                    "%lld tokens, M %lld, H %lld: %s, form %d of %d: %s",
+                    (long long)p->shape.tokens, (long long)p->shape.hidden, (long long)p->shape.ffn,
+                    of, i + 1, p->num_cases, weft_bench_case_text(&p->cases[i], text, sizeof text));
+}
+
 static weft_status run_rounds(layers *l, weft_bench_point *p, int first, int num_rounds)
 {
     for (int round = -WARM_UP; round < num_rounds; round++)
-        for (int i = first; i < p->num_cases; i++)
+        for (int i = first; i < p->num_cases; i++) {
+            tell_case(l, p, i, round, num_rounds);
             WEFT_TRY(run_case(l, &p->cases[i], round));
+        }
     for (int i = first; i < p->num_cases; i++)
         for (int k = 0; k < 3; k++)
             p->cases[i].us[k] = weft_spread_of(p->cases[i].rounds[k], num_rounds);

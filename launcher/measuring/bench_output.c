@@ -1,10 +1,12 @@
 #include "launcher/measuring/bench.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 
 static int compare_doubles(const void *a, const void *b)
@@ -30,6 +32,21 @@ weft_spread weft_spread_of(double *values, int num)
                          .low = quantile(values, num, 0.25),
                          .high = quantile(values, num, 0.75),
                          .count = num};
+}
+
+void weft_bench_tell(bool speaks, const char *format, ...)
+{
+    static double said_us;
+    const double now = weft_now_us(), every_us = 5e6;
+    va_list list;
+    if (!speaks || (said_us > 0 && now < said_us + every_us))
+        return;
+    said_us = now;
+    fputs("weft bench: ", stderr);
+    va_start(list, format);
+    vfprintf(stderr, format, list);
+    va_end(list);
+    fputc('\n', stderr);
 }
 
 weft_status weft_bench_print_json(const cJSON *json)

@@ -191,6 +191,7 @@ static weft_status measure_all(weft_measure_rig *rig, int times, bool *fills,
 
 weft_status weft_measure_interference(weft_measure_rig *rig, weft_interference *out)
 {
+    const bool speaks = rig->options.report_progress && weft_comm_rank(rig->world) == 0;
     int y = 0, x = 0;
     bool fills = true;
     /* All ranks have the same numbers. */
@@ -198,8 +199,10 @@ weft_status weft_measure_interference(weft_measure_rig *rig, weft_interference *
         WEFT_TRY(measure_all(rig, 1 + attempt, &fills, out));
         if (fills && !weft_interference_fault(out, &y, &x))
             return WEFT_OK;
+        if (speaks && fills && attempt + 1 < MAX_ATTEMPTS)
+            weft_log(WEFT_LOG_INFO, "attempt %d of %d was disturbed: once more, for longer",
+                     attempt + 1, MAX_ATTEMPTS);
     }
-    bool speaks = rig->options.report_progress && weft_comm_rank(rig->world) == 0;
     if (speaks && !fills)
         weft_log(WEFT_LOG_INFO, "interference is left out: operations this small are too short to "
                                 "run beside each other; a larger --max-bytes, without --quick, "

@@ -47,8 +47,8 @@ static bool is_one_of(const char *key, const char *const *keys, size_t count)
     return false;
 }
 
-static weft_status compare(const weft_config *run, const weft_config *config,
-                           weft_difference_function visit, void *context)
+weft_status weft_run_compare(const weft_config *run, const weft_config *config,
+                             weft_difference_function visit, void *context)
 {
     weft_config copies[2] = {*run, *config};
     weft_option_section sections[2][WEFT_MAX_CONFIG_SECTIONS];
@@ -110,7 +110,7 @@ static weft_status keep_choice(const weft_config *run, weft_config *config)
     const weft_schedule_options *from = &run->schedule;
     weft_schedule_options *to = &config->schedule;
     int others = 0;
-    WEFT_TRY(compare(run, config, count_other_parallel, &others));
+    WEFT_TRY(weft_run_compare(run, config, count_other_parallel, &others));
     if (others > 0 || run->train.micro_batch_size != config->train.micro_batch_size)
         return WEFT_OK;
     keep_context(run, config);
@@ -222,7 +222,7 @@ static weft_status list(const weft_config *run, const weft_config *config,
     FILE *stream = open_memstream(&text, &bytes);
     if (!stream)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for a list of changes");
-    weft_status status = compare(run, config, visit, stream);
+    weft_status status = weft_run_compare(run, config, visit, stream);
     if (tail)
         tail(stream, run, config);
     *out = NULL;
@@ -353,7 +353,7 @@ weft_status weft_run_check_changes(const weft_config *config, const weft_config_
     char names[300] = "";
     if (!source->run)
         return WEFT_OK;
-    WEFT_TRY(compare(source->run, config, refuse_change, &r));
+    WEFT_TRY(weft_run_compare(source->run, config, refuse_change, &r));
     if (!r.key[0])
         return WEFT_OK;
     if (r.is_other_model)

@@ -8,6 +8,9 @@
  * blocks in which data is shuffled; and how
  * MoE layers run, where the rest of section "parallel" and the micro-batch size are the run's. */
 weft_status weft_run_keep(const weft_config *run, weft_config *config) WEFT_CHECKED;
+/* Visits the keys that differ between two runs' configs, in their order. */
+weft_status weft_run_compare(const weft_config *run, const weft_config *config,
+                             weft_difference_function visit, void *context) WEFT_CHECKED;
 /* "train.lr 0.001 -> 0.0003, ...", in the arena; NULL: nothing differs. */
 weft_status weft_run_changes(const weft_config *run, const weft_config *config, weft_arena *arena,
                              const char **out) WEFT_CHECKED;

@@ -11,6 +11,27 @@ uint64_t weft_trainer_micro_batch(const weft_trainer *t, int m)
            (uint64_t)((t->groups.coords.at[WEFT_AXIS_DP] + t->data_shift) % dp);
 }
 
+uint64_t weft_batches_first_sample(const weft_config *config, uint64_t first_token,
+                                   uint64_t micro_batch)
+{
+    return first_token / (uint64_t)config->model.seq_length +
+           micro_batch * (uint64_t)config->train.micro_batch_size;
+}
+
+uint64_t weft_batches_find_sample(const weft_config *config, const weft_split *split,
+                                  weft_batches_use use, uint64_t number)
+{
+    return weft_split_find(split, (uint64_t)config->train.seed, use == WEFT_BATCHES_TRAIN, number);
+}
+
+weft_status weft_batches_read_sample(const weft_config *config, const weft_dataset *dataset,
+                                     const weft_split *split, weft_batches_use use, uint64_t number,
+                                     int32_t *tokens, int32_t *labels)
+{
+    return weft_split_read(dataset, split, (uint64_t)config->train.seed, use == WEFT_BATCHES_TRAIN,
+                           number, tokens, labels);
+}
+
 /* What the micro-batches bring, and where it is kept. */
 typedef struct input {
     size_t bytes; /* 0: the config asks for none */
@@ -95,7 +116,7 @@ void weft_batches_release(weft_trainer *t)
 
 /* The samples of micro-batch m into t->batches.rows; returns how many labels bear a loss in
  * `count`. */
-static weft_status read_samples(weft_trainer *t, const weft_split *split, bool shuffle,
+static weft_status read_samples(weft_trainer *t, const weft_split *split, weft_batches_use use,
                                 uint64_t first_sample, size_t *count)
 {
     const size_t seq = (size_t)t->config.model.seq_length;
@@ -104,8 +125,8 @@ static weft_status read_samples(weft_trainer *t, const weft_split *split, bool s
     *count = 0;
     for (size_t b = 0; b < batch; b++) {
         int32_t *tokens = t->batches.rows + 2 * b * seq;
-        WEFT_TRY(weft_split_read(t->dataset, split, (uint64_t)t->config.train.seed, shuffle,
-                                 first_sample + b, tokens, tokens + seq));
+        WEFT_TRY(weft_batches_read_sample(&t->config, t->dataset, split, use, first_sample + b,
+                                          tokens, tokens + seq));
         if (weft_config_has_documents(&t->config))
             weft_documents_find(tokens, seq, eod, batch, t->batches.rows + 2 * batch * seq + b);
         for (size_t s = 0; s < seq; s++)
@@ -190,9 +211,8 @@ static bool reads(const weft_trainer *t)
 weft_status weft_batches_read(weft_trainer *t, const weft_split *split, weft_batches_use use,
                               uint64_t first_token)
 {
-    const uint64_t first_sample = first_token / (uint64_t)t->config.model.seq_length;
-    const uint64_t batch = (uint64_t)t->config.train.micro_batch_size;
-    const size_t tokens = (size_t)batch * (size_t)t->config.model.seq_length;
+    const size_t tokens =
+        (size_t)t->config.train.micro_batch_size * (size_t)t->config.model.seq_length;
     const bool by_token = t->batches.label_weights && (use == WEFT_BATCHES_EVALUATE ||
                                                        t->config.train.calculate_per_token_loss);
     const int *at = t->groups.coords.at; /* of the ranks that read a sample one counts it */
@@ -201,8 +221,10 @@ weft_status weft_batches_read(weft_trainer *t, const weft_split *split, weft_bat
     t->batches.loss_tokens = 0;
     for (int m = 0; m < t->batches.num && reads(t); m++) {
         size_t count;
-        status = read_samples(t, split, use == WEFT_BATCHES_TRAIN,
-                              first_sample + weft_trainer_micro_batch(t, m) * batch, &count);
+        status = read_samples(
+            t, split, use,
+            weft_batches_first_sample(&t->config, first_token, weft_trainer_micro_batch(t, m)),
+            &count);
         if (status != WEFT_OK)
             break;
         place(t, m, by_token ? 1 : weight_of(tokens, (double)count));

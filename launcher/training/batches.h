@@ -4,6 +4,7 @@
 #define WEFT_LAUNCHER_TRAINING_BATCHES_H
 
 #include "core/dataset.h"
+#include "launcher/planning/config.h"
 #include "layers/runtime.h"
 #include "parallel/documents.h"
 
@@ -35,6 +36,18 @@ typedef struct weft_batches {
 /* What a batch is for. Training shuffles, and weighs labels by train.calculate_per_token_loss; an
  * evaluation reads in the dataset's order, and all labels that bear a loss weigh the same. */
 typedef enum weft_batches_use { WEFT_BATCHES_TRAIN, WEFT_BATCHES_EVALUATE } weft_batches_use;
+
+/* The number, in the order of its split, of the first sample of micro-batch `micro_batch` of the
+ * global batch that begins with the sample that holds token `first_token` of that order. */
+uint64_t weft_batches_first_sample(const weft_config *config, uint64_t first_token,
+                                   uint64_t micro_batch);
+/* The place in the dataset of the first token of the sample with this number (weft_split_find). */
+uint64_t weft_batches_find_sample(const weft_config *config, const weft_split *split,
+                                  weft_batches_use use, uint64_t number);
+/* Reads the sample with this number: seq_length tokens and as many labels. */
+weft_status weft_batches_read_sample(const weft_config *config, const weft_dataset *dataset,
+                                     const weft_split *split, weft_batches_use use, uint64_t number,
+                                     int32_t *tokens, int32_t *labels) WEFT_CHECKED;
 
 struct weft_trainer;
 /* Rank-local micro-batch m is this number of the global batch. */

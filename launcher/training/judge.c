@@ -80,11 +80,13 @@ static weft_verdict compare(const weft_trainer *t, int rank, const sight *elsewh
 static weft_status find_samples(const weft_trainer *t, int rank, int64_t out[2])
 {
     const int64_t each = t->config.train.micro_batch_size;
-    const int64_t first = t->consumed_tokens / t->config.model.seq_length;
+    const uint64_t first = (uint64_t)t->consumed_tokens;
     const int bad = t->looks.bad >= 0 ? t->looks.bad : t->looks.last;
     const bool known = t->shape.num_chunks <= 1;
-    out[0] = first + (int64_t)weft_trainer_micro_batch(t, known ? bad : 0) * each;
-    out[1] = first + (int64_t)weft_trainer_micro_batch(t, known ? bad : t->batches.num - 1) * each +
+    out[0] = (int64_t)weft_batches_first_sample(&t->config, first,
+                                                weft_trainer_micro_batch(t, known ? bad : 0));
+    out[1] = (int64_t)weft_batches_first_sample(
+                 &t->config, first, weft_trainer_micro_batch(t, known ? bad : t->batches.num - 1)) +
              each - 1;
     return weft_comm_broadcast_host(t->world, out, 2 * sizeof *out, rank);
 }

@@ -77,6 +77,8 @@ weft_status weft_ledger_add(weft_ledger_account *a, const weft_ledger_entry *e)
     a->last_s = e->time_s;
     a->ended = e->did == WEFT_DID_END;
     a->num_starts += begins;
+    if (begins)
+        a->who = e->who;
     if (e->did == WEFT_DID_LOAD)
         lose(a, e->step);
     if (e->did == WEFT_DID_LOAD && e->step == 0)
@@ -124,6 +126,12 @@ static double amount_of(const cJSON *json, const char *key)
     return cJSON_IsNumber(item) && item->valuedouble < 1e18 ? fmax(0, item->valuedouble) : 0;
 }
 
+static void read_text(const cJSON *json, const char *key, char *out, size_t capacity)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, key));
+    snprintf(out, capacity, "%s", text ? text : "");
+}
+
 static bool parse(const char *line, weft_ledger_entry *out)
 {
     cJSON *json = cJSON_Parse(line);
@@ -142,6 +150,8 @@ static bool parse(const char *line, weft_ledger_entry *out)
         out->joules = amount_of(json, "joules");
         out->gpu_joules = amount_of(json, "gpu_joules");
         out->tokens = amount_of(json, "tokens");
+        read_text(json, "weft", out->who.weft, sizeof out->who.weft);
+        read_text(json, "mesh", out->who.mesh, sizeof out->who.mesh);
         out->saved = (int64_t)fmin(amount_of(json, "saved"), 9e15);
     }
     cJSON_Delete(json);
@@ -290,10 +300,20 @@ static weft_status write_entry(weft_ledger *ledger, const weft_ledger_entry *e)
         fprintf(out, ", \"gpu_joules\": %.9g", e->gpu_joules);
     if (e->saved > 0)
         fprintf(out, ", \"saved\": %" PRId64, e->saved);
+    if (e->who.weft[0])
+        fprintf(out, ", \"weft\": \"%s\", \"mesh\": \"%s\"", e->who.weft, e->who.mesh);
     fputs("}\n", out);
     if (fflush(out) != 0)
         give_up(ledger, "write");
     return weft_ledger_add(&ledger->account, e);
+}
+
+weft_status weft_ledger_begin(weft_ledger *ledger, const weft_mesh *mesh, double now_us)
+{
+    weft_ledger_entry entry = {
+        .did = WEFT_DID_BEGIN, .time_s = weft_ledger_time(now_us), .who = {.weft = WEFT_VERSION}};
+    weft_mesh_print(mesh, entry.who.mesh, sizeof entry.who.mesh);
+    return write_entry(ledger, &entry);
 }
 
 weft_status weft_ledger_write(weft_ledger *ledger, weft_ledger_did did, int64_t step, double now_us)

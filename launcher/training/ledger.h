@@ -12,6 +12,7 @@
 #include <weft/status.h>
 
 #include "launcher/training/energy.h"
+#include "parallel/mesh.h"
 
 typedef enum weft_ledger_part {
     WEFT_LEDGER_PRODUCTIVE, /* steps whose update the weights still have, and evaluations */
@@ -35,6 +36,12 @@ typedef enum weft_ledger_did {
     WEFT_NUM_DID
 } weft_ledger_did;
 
+/* Who began a start: the version of Weft, and the mesh as weft_mesh_print says it. Empty: unknown.
+ */
+typedef struct weft_ledger_who {
+    char weft[24], mesh[128];
+} weft_ledger_who;
+
 /* A line. */
 typedef struct weft_ledger_entry {
     int did;       /* weft_ledger_did */
@@ -43,6 +50,7 @@ typedef struct weft_ledger_entry {
     double joules, tokens; /* of a step whose energy was read; else 0 */
     double gpu_joules;     /* in `joules` */
     int64_t saved;         /* a checkpoint that has been published since the last line; 0: none */
+    weft_ledger_who who;   /* of WEFT_DID_BEGIN */
 } weft_ledger_entry;
 
 typedef struct weft_ledger_span {
@@ -59,6 +67,7 @@ typedef struct weft_ledger_account {
     int64_t num_damaged;          /* lines passed over; their time is the next line's */
     int64_t saved;                /* the run's last checkpoint; 0: none since it began at step 0 */
     double last_s;                /* the last entry's time */
+    weft_ledger_who who;          /* of the last start */
     bool ended;
     weft_ledger_span *spans; /* what is productive so far, in order */
     size_t num_spans, capacity;
@@ -96,6 +105,9 @@ double weft_ledger_began(double own_us);
 /* Reads what earlier starts wrote to RUN/ledger.jsonl, and opens it to write on. Where that fails
  * a warning says so, and the run goes on without. */
 weft_status weft_ledger_open(weft_ledger *ledger, const char *run_dir) WEFT_CHECKED;
+/* Writes that a start begins, on this mesh. */
+weft_status weft_ledger_begin(weft_ledger *ledger, const weft_mesh *mesh,
+                              double now_us) WEFT_CHECKED;
 /* Writes a line and adds it up; nothing where the ledger is not open. */
 weft_status weft_ledger_write(weft_ledger *ledger, weft_ledger_did did, int64_t step,
                               double now_us) WEFT_CHECKED;

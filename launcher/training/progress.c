@@ -105,6 +105,7 @@ static const char *const keys[] = {"step",
                                    "grad_norm",
                                    "lr",
                                    "tokens",
+                                   "consumed_tokens",
                                    "tokens_per_s",
                                    "step_ms",
                                    "model_flops_utilization",
@@ -210,12 +211,14 @@ static void write_line(const weft_progress *p, FILE *out, const weft_step_result
     number_text(r->aux_loss, aux_loss);
     fprintf(out,
             "{\"step\": %" PRId64 ", \"loss\": %s, \"aux_loss\": %s, \"grad_norm\": %s, "
-            "\"lr\": %.17g, \"tokens\": %.17g, \"tokens_per_s\": %.17g, \"step_ms\": %.17g, "
+            "\"lr\": %.17g, \"tokens\": %.17g, \"consumed_tokens\": %" PRId64
+            ", \"tokens_per_s\": %.17g, \"step_ms\": %.17g, "
             "\"model_flops_utilization\": %.17g, \"device_bytes_peak\": %.17g, "
             "\"expert_load_max_over_mean\": %.17g, \"rank_load_max_over_mean\": %.17g, "
             "\"dropped_tokens\": %.17g",
-            r->step, loss, aux_loss, grad_norm, r->lr, r->tokens, r->tokens_per_s, r->step_ms,
-            r->mfu, r->device_bytes_peak, r->expert_load, r->rank_load, r->dropped_tokens);
+            r->step, loss, aux_loss, grad_norm, r->lr, r->tokens, r->consumed_tokens,
+            r->tokens_per_s, r->step_ms, r->mfu, r->device_bytes_peak, r->expert_load, r->rank_load,
+            r->dropped_tokens);
     if (r->peak_from)
         fprintf(out,
                 ", \"peak_flops\": %.17g, \"peak_flops_from\": \"%s\", "

@@ -9,10 +9,11 @@
 typedef struct weft_step_result {
     int64_t step;
     double loss, aux_loss, grad_norm, lr;
-    double tokens;      /* of the global batch */
-    double loss_tokens; /* whose labels bear a loss */
-    bool masks;         /* some need not */
-    double step_ms;     /* slowest rank */
+    double tokens;           /* of the global batch */
+    int64_t consumed_tokens; /* of the data's order, with this batch */
+    double loss_tokens;      /* whose labels bear a loss */
+    bool masks;              /* some need not */
+    double step_ms;          /* slowest rank */
     double tokens_per_s;
     double mfu;               /* model FLOPs / (time * peak * ranks), at most 1 */
     double peak_flops;        /* a rank */

@@ -55,6 +55,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     out->skipped = out->skipped_steps > t->running_scale.skipped_steps;
     t->step = step;
     t->consumed_tokens += tokens;
+    out->consumed_tokens = t->consumed_tokens;
     WEFT_TRY(weft_trainer_result(t, (weft_now_us() - start) / 1e3, out));
     WEFT_TRY(weft_trainer_note(t, out));
     weft_moe_selection_after(&t->moe, out->step_ms);

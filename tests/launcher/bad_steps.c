@@ -278,6 +278,17 @@ static void check_same(const char *what, const losses *a, const losses *b, int f
     EXPECT(a->lines == a->last, "%s: %d lines of %d steps", what, a->lines, a->last);
 }
 
+/* What weft inspect --sample prints of a step has all three parts. */
+static void check_read(const char *name, const char *step, const char *const parts[3])
+{
+    child c;
+    child_run(&c, (const char *[]){"inspect", name, "--sample", step, NULL}, NULL);
+    EXPECT(c.exit_code == 0, "%s step %s: %s", name, step, c.err);
+    for (int i = 0; i < 3; i++)
+        EXPECT(strstr(c.out, parts[i]), "%s step %s lacks %s: %s", name, step, parts[i], c.out);
+    child_release(&c);
+}
+
 /* Step 6 spikes, and step 4 has been damaged since: back to step 2. */
 static void check_damaged_rewind(void)
 {
@@ -547,6 +558,13 @@ int main(int argc, char **argv)
           &rewound);
     check_same("a spike that was gone back from", &rewound, &without, 1, 7, 0);
     EXPECT(rewound.bad_steps == 1, "%ld bad steps", rewound.bad_steps);
+    check_read("skips", "3",
+               (const char *[]){"(updated nothing: its batch was skipped)",
+                                "micro-batch 0\n  sample 8\n",
+                                "  sample 11\n    tokens: 25, 27, "});
+    check_read("rewinds", "5",
+               (const char *[]){"\n96 tokens of the data's order before it were passed over",
+                                "micro-batch 0\n  sample 24\n", "  sample 27\n"});
     check_damaged_rewind();
     check(&(run){"diverges",
                  "dp=4",

@@ -42,6 +42,9 @@ static cJSON *measure(const char *const more[])
     child c = bench(more);
     cJSON *json = c.out ? cJSON_Parse(c.out) : NULL;
     EXPECT(c.exit_code == 0 && json, "exit %d: %s%s", c.exit_code, c.err, c.out);
+    EXPECT(strstr(c.err, "weft bench: round 1 of 2: ") &&
+               strstr(c.err, "weft bench: round 2 of 2: ") && strstr(c.err, " ms a step\n"),
+           "no line a round: %s", c.err);
     child_release(&c);
     return json;
 }

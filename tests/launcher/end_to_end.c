@@ -72,6 +72,7 @@ static double check_metrics_line(const char *line, int step, int moe_step)
                                        "grad_norm",
                                        "lr",
                                        "tokens",
+                                       "consumed_tokens",
                                        "tokens_per_s",
                                        "step_ms",
                                        "model_flops_utilization",
@@ -103,6 +104,7 @@ static double check_metrics_line(const char *line, int step, int moe_step)
     double rate = number_of(json, "tokens") / number_of(json, "step_ms") * 1e3;
     EXPECT(number_of(json, "step") == step, "not step %d: %s", step, line);
     EXPECT(number_of(json, "tokens") == 8 * 16, "tokens: %s", line);
+    EXPECT(number_of(json, "consumed_tokens") == 8 * 16 * step, "%s", line);
     EXPECT(number_of(json, "lr") == 1e-2, "lr: %s", line);
     EXPECT(number_of(json, "aux_loss") > 0 && number_of(json, "grad_norm") > 0, "%s", line);
     EXPECT(fabs(number_of(json, "tokens_per_s") / rate - 1) < 1e-9, "tokens_per_s: %s", line);

@@ -163,6 +163,21 @@ static void wrong_words_are_answered_with_near_ones(void **state)
     expect_refusal((const char *[]){"bench", "all-to-all", NULL}, "two ranks are needed");
 }
 
+/* The table comes at the end: until then a line says what is measured. */
+static void a_bench_says_what_it_measures(void **state)
+{
+    (void)state;
+    child c;
+    child_run(&c,
+              (const char *[]){"bench", "moe-layer", "--memory", "--tokens", "64", "--hidden", "32",
+                               "--ffn", "32", "--partitions", "2", "--json", NULL},
+              NULL);
+    assert_int_equal(c.exit_code, 0);
+    assert_string_equal(c.err, "weft bench: 64 tokens, M 32, H 32: n 2, s1\n");
+    assert_int_equal(c.out[0], '{');
+    child_release(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -172,6 +187,7 @@ int main(void)
         cmocka_unit_test(bars_are_drawn_to_scale),
         cmocka_unit_test(files_are_written_whole_or_not_at_all),
         cmocka_unit_test(wrong_words_are_answered_with_near_ones),
+        cmocka_unit_test(a_bench_says_what_it_measures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

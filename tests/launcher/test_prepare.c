@@ -283,26 +283,52 @@ static void what_is_no_text_is_refused(void **state)
     (void)state;
     static const struct {
         const char *bytes;
-        size_t count;
+        size_t count; /* 0: a C string */
         const char *line;
     } cases[] = {
         {"\x1f\x8b\x08\x00", 4, "is gzip, not text: weft prepare <(zcat "},
         {"\x28\xb5\x2f\xfd....", 8, "is zstd, not text: weft prepare <(zstdcat "},
         {"a line\nan\0other\n", 16, "line 2 has a zero byte: not text"},
-        {"{\"text\": \"one\"}\n{\"text\": \"two\"}\n", 32, "line 1 is a JSON object, not text"},
-        {" {}", 3, "line 1 is a JSON object, not text"},
+        {"{\"text\": \"one\"}\n{\"text\": \"two\"}\n", 32,
+         "holds JSON objects, not text: jq -r .text "},
+        {" {}", 3, "holds JSON objects, not text: jq would print"},
+        {"\xef\xbb\xbf{\"id\": 1, \"body\": \"x\"}\n", 0, "JSON objects, not text: jq -r .body "},
+        {"\n \n\n{\"a\": {\"b\": \"c\"}, \"d e\": \"f\"}\n", 0, "jq -r '.\"d e\"' "},
+        {"{\n  \"title\":\n    \"one\",\n  \"text\": \"two\"\n}\n", 0, "jq -r .text "},
+        {"[\n  {\"n\": [1, \"}\"], \"s\": \"x\"},\n  {}\n]\n", 0,
+         "holds a JSON array, not text: jq -r '.[].s' "},
+        {"[{\"n\": 1}]", 0, "holds a JSON array, not text: jq would print"},
+        {"[\"one\", \"two\"]", 0, "holds a JSON array, not text: jq -r '.[]' "},
+        {"[[1, 2],\n [3]]\n", 0, "holds a JSON array, not text"},
+        {"{\"it's\": \"x\"}", 0, "holds JSON objects, not text: jq would print"},
     };
     const char *path = temporary_path("odd.txt");
     char odd[256];
     snprintf(odd, sizeof odd, "%s", path);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        temporary_write(odd, cases[i].bytes, cases[i].count);
+        temporary_write(odd, cases[i].bytes,
+                        cases[i].count ? cases[i].count : strlen(cases[i].bytes));
         expect_refusal(RUN(text_path, odd, "--out", out_path), 6, cases[i].line);
         assert_non_null(strstr(complained, "--any-bytes"));
         assert_int_equal(RUN(odd, "--any-bytes", "--out", out_path), 0);
     }
-    temporary_write(odd, "{one, as prose has it}\n", 23);
-    assert_int_equal(RUN(odd, "--out", out_path), 0);
+    static const char *const texts[] = {"{one, as prose has it}\n",
+                                        "[Scene 1]\nA street.\n",
+                                        "{{ template }}\n",
+                                        "{ \"quoted\" }\n",
+                                        "[1] Knuth, 1968\n",
+                                        "[1, 2] show it\n",
+                                        "[1]\n",
+                                        "[\"Hello,\" she said]\n",
+                                        "[\"Hello\"] he said\n",
+                                        "[[Category:Plays]]\n",
+                                        "[ ] to do\n",
+                                        "{} is the empty set\n",
+                                        "A line.\n{\"text\": \"an example\"}\n"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        temporary_write(odd, texts[i], strlen(texts[i]));
+        assert_int_equal(RUN(odd, "--out", out_path), 0);
+    }
     temporary_write(odd, "", 0);
     assert_int_equal(RUN(odd, text_path, odd, "--out", out_path), 0);
     assert_non_null(strstr(printed, "2 files empty\n"));
@@ -342,6 +368,46 @@ static void a_pipe_is_a_text(void **state)
     expect_tokens("piped", 1);
 }
 
+/* The path of a pipe that a shell made says nothing to its user, and jq cannot read it again. */
+static void an_open_file_is_called_a_pipe(void **state)
+{
+    (void)state;
+    static const char json[] = "{\"text\": \"one\"}\n", gzip[] = "\x1f\x8b\x08";
+    int fds[2];
+    char path[32];
+    for (int i = 0; i < 2; i++) {
+        const char *bytes = i ? gzip : json;
+        assert_int_equal(pipe(fds), 0);
+        assert_true(write(fds[1], bytes, strlen(bytes)) > 0);
+        close(fds[1]);
+        snprintf(path, sizeof path, "/dev/fd/%d", fds[0]);
+        expect_refusal(RUN(path, "--out", out_path), 6,
+                       i ? "prepare: a pipe: is gzip, not text: zcat makes it text; "
+                         : "prepare: a pipe: holds JSON objects, not text: jq -r .text would");
+        close(fds[0]);
+    }
+    temporary_write(temporary_path("in.json"), json, strlen(json));
+    assert_non_null(freopen(temporary_path("in.json"), "r", stdin));
+    expect_refusal(RUN("/dev/stdin", "--out", out_path), 6, "prepare: standard input: holds JSON");
+}
+
+/* The second half of what is looked at: a first string may be longer. */
+static void a_long_first_string_is_json(void **state)
+{
+    (void)state;
+    enum { BYTES = 200000 };
+    static char text[BYTES];
+    char path[256];
+    snprintf(path, sizeof path, "%s", temporary_path("long.json"));
+    memset(text, 'x', sizeof text);
+    memcpy(text, "[\"", 2);
+    temporary_write(path, text, sizeof text);
+    expect_refusal(RUN(path, "--out", out_path), 6, "holds a JSON array, not text: jq -r '.[]' ");
+    memcpy(text, "{\"t\":\"", 6);
+    temporary_write(path, text, sizeof text);
+    expect_refusal(RUN(path, "--out", out_path), 6, "holds JSON objects, not text: jq -r .t ");
+}
+
 static void help_is_printed(void **state)
 {
     (void)state;
@@ -362,6 +428,8 @@ int main(void)
         cmocka_unit_test(what_is_no_text_is_refused),
         cmocka_unit_test(a_failure_keeps_the_old_dataset),
         cmocka_unit_test(a_pipe_is_a_text),
+        cmocka_unit_test(an_open_file_is_called_a_pipe),
+        cmocka_unit_test(a_long_first_string_is_json),
         cmocka_unit_test(help_is_printed),
     };
     return cmocka_run_group_tests(tests, create_texts, temporary_remove);
