@@ -191,9 +191,60 @@ bool weft_flight_claim(const char *folder, int64_t since, int rank, const weft_v
         fputs(i ? ", " : "", out);
         write_text(out, nodes[verdict->missing[i]]);
     }
-    fprintf(out, "], \"text\": ");
+    fprintf(out, "], ");
+    if (verdict->place_at > 0) {
+        fprintf(out, "\"place\": ");
+        write_text(out, verdict->text + verdict->place_at);
+        fprintf(out, ", ");
+    }
+    fprintf(out, "\"text\": ");
     write_text(out, verdict->text);
     fprintf(out, "}\n");
     fclose(out);
+    return true;
+}
+
+weft_watch_mark weft_watch_mark_verdict(const char *folder)
+{
+    char path[PATH_BYTES];
+    struct stat info;
+    const int bytes = snprintf(path, sizeof path, "%s/flight/verdict.json", folder);
+    if (bytes < 0 || bytes >= PATH_BYTES || stat(path, &info) != 0)
+        return (weft_watch_mark){0};
+    return (weft_watch_mark){info.st_ino, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+}
+
+/* Whether a list of numbers, up to its bracket, has this one. */
+static bool has_number(const char *list, int wanted)
+{
+    char *end;
+    for (;; list = end + strspn(end, ", ")) {
+        const long number = strtol(list, &end, 10);
+        if (end == list)
+            return false;
+        if (number == wanted)
+            return true;
+    }
+}
+
+bool weft_watch_find_killed(const char *folder, const weft_watch_mark *old, int rank, char *out,
+                            size_t bytes)
+{
+    static const char missing_key[] = "\"missing\": [", place_key[] = "\"place\": \"";
+    char path[PATH_BYTES], text[2048];
+    const weft_watch_mark now = weft_watch_mark_verdict(folder);
+    if (now.file == 0 || (now.file == old->file && now.s == old->s && now.ns == old->ns))
+        return false;
+    snprintf(path, sizeof path, "%s/flight/verdict.json", folder);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    const char *missing = strstr(text, missing_key), *place = strstr(text, place_key);
+    if (!missing || !place || !has_number(missing + strlen(missing_key), rank))
+        return false;
+    place += strlen(place_key);
+    snprintf(out, bytes, "%.*s", (int)strcspn(place, "\"\n"), place);
     return true;
 }

@@ -40,6 +40,11 @@ const char *weft_watch_folder(void)
     return watch.folder;
 }
 
+bool weft_watch_is_ending(void)
+{
+    return watch.options.is_ending && watch.options.is_ending();
+}
+
 /* --- limits ---------------------------------------------------------------------------------- */
 
 static double longest_us(int limit)

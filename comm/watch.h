@@ -9,11 +9,18 @@
  * prints one line, every rank writes its flight record and leaves with the exit code of WEFT_HUNG.
  * Nobody waits for MPI.
  *
+ * Where whoever started the ranks takes them down, as after a rank was killed, the lowest rank that
+ * lives finds out who is dead and where others waited for it: it writes the verdict without ending
+ * anything, and every rank its flight record.
+ *
  * Silence alone is no alarm. Time in which a rank itself was stopped (a debugger) does not count
  * for it. An exchange may wait for a rank that is in another phase, such as saving, as long as that
  * phase's own limit allows. */
 #ifndef WEFT_COMM_WATCH_H
 #define WEFT_COMM_WATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "comm/comm.h"
 
@@ -32,7 +39,8 @@ typedef enum weft_watch_phase {
 typedef struct weft_watch_options {
     double limit_s[WEFT_WATCH_NUM_LIMITS]; /* the least that each limit is; above 0 */
     double factor;                         /* of the longest of the last 16 */
-    const char *folder; /* RUN: flight records go to RUN/flight, if RUN is there; copied */
+    const char *folder;      /* RUN: flight records go to RUN/flight, if RUN is there; copied */
+    bool (*is_ending)(void); /* the starter takes the ranks down; any thread; NULL: never */
 } weft_watch_options;
 
 /* "setup", "first step", ...; static. */
@@ -59,5 +67,19 @@ bool weft_watch_find_low(char *text, size_t bytes);
 void weft_watch_record_all(void);
 /* Ends the thread. */
 void weft_watch_stop(void);
+
+enum { WEFT_WATCH_PLACE_BYTES = 640 };
+
+/* What tells one verdict in FOLDER/flight from another. */
+typedef struct weft_watch_mark {
+    uint64_t file;
+    int64_t s, ns;
+} weft_watch_mark;
+
+weft_watch_mark weft_watch_mark_verdict(const char *folder);
+/* Where a killed rank was, by a verdict that is not `old`: "in step 3; rank 0 waited for it in ..."
+ * False: none tells. */
+bool weft_watch_find_killed(const char *folder, const weft_watch_mark *old, int rank, char *out,
+                            size_t bytes);
 
 #endif

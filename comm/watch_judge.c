@@ -169,6 +169,15 @@ static int choose_behind(const weft_answers *all, int own)
     return first;
 }
 
+static bool waits_for_missing(const weft_answers *all, int rank, const weft_verdict *v)
+{
+    const weft_answer *a = all->at[rank];
+    for (int i = 0; a && i < v->num_missing && i < WEFT_VERDICT_MISSING; i++)
+        if (has_member(a, v->missing[i]))
+            return true;
+    return false;
+}
+
 /* Whether the ranks without an answer may be there and only cut off: none of them is on a node
  * whose ranks do answer. */
 static bool may_be_cut(const weft_answers *all)
@@ -188,16 +197,10 @@ static void judge_silent(const weft_answers *all, int alarmed, weft_verdict *v)
     for (int rank = 0; rank < all->size; rank++)
         if (!all->at[rank])
             miss(v, rank);
-    bool good = false;
-    for (int i = 0; i < v->num_missing && i < WEFT_VERDICT_MISSING; i++)
-        good = good || has_member(all->at[alarmed], v->missing[i]);
+    bool good = waits_for_missing(all, alarmed, v);
     for (int rank = 0; !good && rank < all->size; rank++)
-        for (int i = 0; !good && i < v->num_missing && i < WEFT_VERDICT_MISSING; i++)
-            if (all->at[rank] && all->at[rank]->is_in_exchange &&
-                has_member(all->at[rank], v->missing[i])) {
-                waits = rank;
-                good = true;
-            }
+        if ((good = waits_for_missing(all, rank, v)))
+            waits = rank;
     add(v, "step %" PRId64 ": ", all->at[alarmed]->step);
     add_missing(all, v);
     add(v, " missing: no answer for %.1f s", all->silent_s);
@@ -373,4 +376,30 @@ void weft_watch_judge(const weft_answers *all, int alarmed, weft_verdict *v)
         }
     judge_answers(all, alarmed, v);
     v->is_none = v->is_none || all->recovers_s > 0;
+}
+
+void weft_watch_judge_dead(const weft_answers *all, int own, weft_verdict *v)
+{
+    int waits = -1;
+    *v = (weft_verdict){0};
+    for (int rank = 0; rank < all->size; rank++)
+        if (!all->at[rank])
+            miss(v, rank);
+    if (v->num_missing == 0)
+        return;
+    for (int rank = 0; rank < all->size && waits < 0; rank++)
+        if (waits_for_missing(all, rank, v))
+            waits = rank;
+    const weft_answer *a = all->at[waits < 0 ? own : waits];
+    add_missing(all, v);
+    add(v, " dead: ");
+    v->place_at = (int)strlen(v->text);
+    if (is_steps(a))
+        add(v, "in step %" PRId64, a->step);
+    else
+        add(v, "in %s", weft_watch_phase_text(a->phase));
+    if (waits < 0)
+        return;
+    add(v, "; rank %d waited for it in ", waits);
+    add_exchange(v, a);
 }

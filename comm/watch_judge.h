@@ -54,6 +54,8 @@ typedef struct weft_verdict {
     int num_missing;
     int missing[WEFT_VERDICT_MISSING]; /* the first of them */
     char text[WEFT_VERDICT_TEXT_BYTES];
+    int place_at; /* of the dead, where in `text` it begins where they were; 0: the watchdog's own
+                   */
 } weft_verdict;
 
 /* How long TCP may stay silent once a link that was cut for `silent_s` is whole: its tries are each
@@ -63,5 +65,8 @@ double weft_watch_recovery_s(double silent_s);
 /* `alarmed`: the rank whose limit has passed, or the head where only others' silence is the alarm;
  * it has answered. */
 void weft_watch_judge(const weft_answers *answers, int alarmed, weft_verdict *out);
+/* Who is dead, of a job that its starter takes down: ranks without an answer. `own` has answered.
+ * num_missing 0: nobody. */
+void weft_watch_judge_dead(const weft_answers *answers, int own, weft_verdict *out);
 
 #endif

@@ -14,6 +14,8 @@ void weft_watch_look(weft_answer *out);
 /* How long a rank's watchdog may be silent, whatever the rank is in: as long as a step may last. */
 double weft_watch_silence_limit_s(void);
 const char *weft_watch_folder(void);
+/* Whether the ranks' starter takes them down. */
+bool weft_watch_is_ending(void);
 
 /* watch_thread.c */
 weft_status weft_watch_thread_start(int rank, int size) WEFT_CHECKED;

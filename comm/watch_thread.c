@@ -17,7 +17,8 @@
 
 static const double turn_s = 0.1, beat_s = 0.5, silent_s = 1.6; /* three beats without a reply */
 static const double ask_s = 1.0, ask_dead_s = 0.4, dead_s = 2, again_s = 0.15; /* for answers */
-static const double heed_s = 1.3; /* an alarm that no head heeds is this rank's own */
+static const double ask_living_s = 0.6; /* of a job that ends in a second or two */
+static const double heed_s = 1.3;       /* an alarm that no head heeds is this rank's own */
 static const double write_s = 0.8, deputy_s = 0.3, rest_s = 1.0;
 /* What a part of the job that hears fewer than half of the ranks lets the other part speak in. */
 static const double minority_s = 4;
@@ -39,6 +40,7 @@ static struct {
     double alarm_us;  /* this rank's alarm that nobody has heeded yet; 0: none */
     double quiet_us;  /* no alarm until then */
     double whole_us;  /* what waits for a link that was cut arrives until then */
+    bool has_sought;  /* the dead */
     weft_answer *answers;
     const weft_answer **at;
     double
@@ -220,10 +222,10 @@ static double silence_s(void)
 }
 
 /* Enough: all have answered, or none of the others has shown that it lives, or time is over. */
-static bool has_asked_enough(double start_us)
+static bool has_asked_enough(double start_us, double most_s)
 {
     const double seconds = (weft_now_us() - start_us) / 1e6;
-    return seconds > ask_s || (seconds > ask_dead_s && silence_s() > dead_s);
+    return seconds > most_s || (seconds > ask_dead_s && silence_s() > dead_s);
 }
 
 /* Twice a second a rank hears from all ranks above it where it is the head, else from the head and
@@ -237,8 +239,9 @@ static void hear_from(int from, weft_watch_word word)
         t.whole_us = later_us(weft_watch_recovery_s(silence));
 }
 
-/* Asks all ranks where they are. False: a lower rank asks too, and goes on. */
-static bool collect(weft_watch_net *net)
+/* Asks all ranks where they are, for `most_s` at most. False: a lower rank asks too, and goes on.
+ */
+static bool collect(weft_watch_net *net, double most_s)
 {
     static weft_answer got;
     int from, num = 1;
@@ -247,7 +250,7 @@ static bool collect(weft_watch_net *net)
     memset(t.at, 0, (size_t)t.size * sizeof *t.at);
     weft_watch_look(&t.answers[t.rank]);
     t.at[t.rank] = &t.answers[t.rank];
-    while (num < t.size && !has_asked_enough(start_us)) {
+    while (num < t.size && !has_asked_enough(start_us, most_s)) {
         if (weft_now_us() - asked_us > 1e6 * again_s) {
             ask(net);
             asked_us = weft_now_us();
@@ -257,10 +260,10 @@ static bool collect(weft_watch_net *net)
         hear_from(from, word);
         if (word == WEFT_WORD_END)
             end_as_told(net, from);
-        if (word == WEFT_WORD_QUERY && from < t.rank) {
+        if (word == WEFT_WORD_QUERY)
             answer(net, from);
+        if (word == WEFT_WORD_QUERY && from < t.rank)
             return false;
-        }
         if (word == WEFT_WORD_BEAT)
             weft_watch_net_send(net, from, WEFT_WORD_REPLY, NULL);
         if (word != WEFT_WORD_ANSWER || t.at[from])
@@ -294,7 +297,7 @@ static void conduct(weft_watch_net *net, int alarmed, double silence_limit_s)
 {
     static weft_verdict verdict;
     t.alarm_us = 0;
-    if (!collect(net))
+    if (!collect(net, ask_s))
         return;
     if (!t.at[alarmed] || !is_over(t.at[alarmed])) /* it has gone on, or fallen silent */
         alarmed = t.rank;
@@ -400,6 +403,27 @@ static void record_all(weft_watch_net *net)
             num_written += word == WEFT_WORD_WRITTEN;
 }
 
+/* The starter takes the ranks down: has it lost one? Rank 0 asks, or rank 1 where rank 0 does not
+ * answer. The job has a second or two yet. */
+static void seek_dead(weft_watch_net *net)
+{
+    static claim c;
+    t.has_sought = true;
+    if (t.rank > 1 || !collect(net, ask_living_s) || (t.rank == 1 && t.at[0]))
+        return;
+    for (int rank = 0; rank < t.size; rank++)
+        if (t.last_us[rank] >= left_us)
+            return; /* it has ended by itself */
+    weft_watch_judge_dead(
+        &(weft_answers){.size = t.size, .at = t.at, .nodes = weft_watch_net_nodes(net)}, t.rank,
+        &c.verdict);
+    if (c.verdict.num_missing == 0)
+        return;
+    c.nodes = weft_watch_net_nodes(net);
+    do_for_a_while(claim_verdict, &c, &c.done);
+    record_all(net);
+}
+
 void weft_watch_thread_record_all(void)
 {
     const uint64_t one = 1;
@@ -442,6 +466,8 @@ static void *run(void *unused)
             record_all(net);
             atomic_store(&t.records, DONE);
         }
+        if (net && !t.has_sought && weft_watch_is_ending())
+            seek_dead(net);
         look(net);
     }
     return NULL;

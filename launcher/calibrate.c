@@ -353,7 +353,7 @@ int weft_verb_calibrate(int argc, char **argv, const weft_application *applicati
         if (status == WEFT_OK)
             status = check_outputs(&args);
         if (status == WEFT_OK)
-            status = weft_launch_mpirun(args.mesh.world, argc + 1, argv - 1, &code);
+            status = weft_launch_mpirun(args.mesh.world, argc + 1, argv - 1, NULL, &code);
         if (status != WEFT_OK)
             code = weft_verb_fail("calibrate");
     }

@@ -88,7 +88,7 @@ int weft_verb_check_layer(int argc, char **argv, const weft_application *applica
     }
     code = 0;
     if (status == WEFT_OK && !launched) {
-        status = weft_launch_mpirun(RANKS, argc + 1, argv - 1, &code);
+        status = weft_launch_mpirun(RANKS, argc + 1, argv - 1, NULL, &code);
     } else if (status == WEFT_OK) {
         status = size > 1 ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
         if (status == WEFT_OK)

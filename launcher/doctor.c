@@ -112,7 +112,7 @@ static void probe_mpirun(weft_probe *out)
         close(ends[0]);
         close(ends[1]);
         int code = 0;
-        _exit(weft_launch_mpirun(2, 3, arguments, &code) == WEFT_OK ? code : 127);
+        _exit(weft_launch_mpirun(2, 3, arguments, NULL, &code) == WEFT_OK ? code : 127);
     }
     close(ends[1]);
     FILE *lines = fdopen(ends[0], "r");

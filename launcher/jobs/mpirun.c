@@ -125,6 +125,40 @@ static const char choosing[] =
     "    done\n"
     "}\n";
 
+/* Open MPI's blocks about a rank that ended say less than Weft's own lines. */
+static const char saying[] =
+    "# What the script passes on of the job's words; .said: all of them.\n"
+    "relay() {\n"
+    "    sed -u '/^-\\{60,\\}$/{\n"
+    "        :more\n"
+    "        N\n"
+    "        /\\n-\\{60,\\}$/!b more\n"
+    "        /exited on signal/d\n"
+    "        /Primary job  terminated normally/d\n"
+    "        /exited with non-zero status/d\n"
+    "        /MPI_ABORT was invoked/d\n"
+    "    }' >&2\n"
+    "    : >\"$run/.said\"\n"
+    "}\n"
+    "# Sets $killed: the rank that a signal ended, and where the verdict says that it was.\n"
+    "find_killed() {\n"
+    "    local i rank node signal missing place\n"
+    "    killed=\n"
+    "    for ((i = 0; i < 40; i++)); do\n"
+    "        if [ -e \"$run/.said\" ]; then break; fi\n"
+    "        sleep 0.05\n"
+    "    done\n"
+    "    read -r rank node signal < <(sed -n 's/.*process rank \\([0-9]*\\) with PID [0-9]* on "
+    "node "
+    "\\([^ ]*\\) exited on signal \\([^.]*\\).*/\\1 \\2 \\3/p' \"$run/job.err\")\n"
+    "    if [ -z \"$rank\" ]; then return; fi\n"
+    "    killed=\"rank $rank on $node was killed by signal $signal\"\n"
+    "    if [ \"$(mark)\" = \"$marked\" ]; then return; fi\n"
+    "    IFS='|' read -r missing place < <(sed -n 's/.*\"missing\": \\[\\([^]]*\\)\\].*\"place\": "
+    "\"\\([^\"]*\\)\".*/\\1|\\2/p' \"$verdict\")\n"
+    "    if [[ \", $missing,\" == *\", $rank,\"* ]]; then killed+=\" $place\"; fi\n"
+    "} 2>/dev/null\n";
+
 /* The words of ranks and of mpirun go to a file too, whatever signals a terminal sends. Some mpirun
  * says that a rank was killed, or loses all of its ranks or a node's daemon, and never ends; none
  * ends by itself where this script was killed. mpirun's own processes say nothing about its ranks:
@@ -222,7 +256,7 @@ static const char starting[] =
     "start() {\n"
     "    local pid=$BASHPID\n"
     "    exec </dev/null 2> >(trap '' INT TERM HUP USR1; exec tee -p \"$run/job.err\" "
-    ">(watch \"$pid\") >&2)\n"
+    ">(watch \"$pid\") > >(relay))\n"
     "    trap '' USR1\n"
     "    exec mpirun \"$@\"\n"
     "}\n"
@@ -236,6 +270,7 @@ static const char starting[] =
     "    for ((i = 0; i < 20 && code == 1; i++)); do\n"
     "        if grep -q 'ORTE ' \"$run/job.err\"; then code=5; else sleep 0.05; fi\n"
     "    done\n"
+    "    find_killed\n"
     "}\n"
     "if [ ! -r \"$run/hostfile\" ]; then\n"
     "    echo \"weft: $run/hostfile is not there: weft launch writes it\" >&2\n"
@@ -292,7 +327,7 @@ void weft_job_print_mpirun(const weft_job *job, FILE *out)
     fprintf(out, "run=");
     weft_shell_word(job->run, out);
     /* In a group of its own: a terminal's signals reach the script alone. */
-    fprintf(out, "\n%s%s", weft_job_judging, starting);
+    fprintf(out, "\n%s%s%s", weft_job_judging, saying, starting);
     if (job->max_restarts > 0) {
         print_restarting(job, out);
         return;
@@ -301,7 +336,7 @@ void weft_job_print_mpirun(const weft_job *job, FILE *out)
     snprintf(ranks, sizeof ranks, "%d", job->num_nodes * job->ranks_per_node);
     print_start(job, ranks, weft_job_file_name(WEFT_JOB_MPIRUN, 0), out);
     fprintf(out, "if [ -z \"$asked\" ] && [ \"$code\" -gt 128 ]; then\n"
-                 "    echo \"weft: the job ended with exit code $code\" >&2\n"
+                 "    echo \"weft: ${killed:+$killed: }the job ended with exit code $code\" >&2\n"
                  "fi\n"
                  "exit \"$code\"\n");
 }

@@ -253,8 +253,8 @@ static int heed_time(job *j)
         end_job(j, WEFT_STOP_KILLED);
     }
     if (!j->exit_code && j->words.killed_by && (loss_ms = time_left(&j->lost_us, END_S)) == 0) {
-        fprintf(stderr, "weft %s: mpirun did not end within %d s of that: killed\n", j->words.verb,
-                END_S);
+        fprintf(stderr, "weft %s: mpirun did not end within %d s of the end of rank %d: killed\n",
+                j->words.verb, END_S, j->words.killed_rank);
         end_job(j, SIGNALLED + j->words.killed_by);
     }
     if (!j->exit_code)
@@ -378,7 +378,7 @@ static weft_status raise_open_files(int world)
                       (unsigned long long)limit.rlim_max);
 }
 
-weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
+weft_status weft_launch_mpirun(int world, int argc, char **argv, const char *run, int *exit_code)
 {
     static command c;
     job *j = &latest;
@@ -397,7 +397,9 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code)
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &mask);
     sigdelset(&mask, SIGCHLD);
-    *j = (job){.words.verb = argv[1]};
+    *j = (job){.words = {.verb = argv[1], .run = run}};
+    if (run)
+        j->words.verdict = weft_watch_mark_verdict(run);
     weft_job_folder_open(world);
     weft_status status = start(&c, j);
     if (status == WEFT_OK) {

@@ -11,9 +11,12 @@
  * terminal's signals reach this process alone, which tells the ranks (launcher/process/stop.h). It
  * kills a job that does not stop within weft_stop_set_timeout (WEFT_STOP_KILLED), or at a second
  * SIGINT (WEFT_STOP_INTERRUPTED). It makes one line of what mpirun says about a job that failed,
- * and passes on the ranks' words unchanged. Rank 0's stdout is a pipe, so WEFT_TTY names the user's
- * terminal to the ranks; empty: there is none. Errors: WEFT_COMM where mpirun cannot be started. */
-weft_status weft_launch_mpirun(int world, int argc, char **argv, int *exit_code) WEFT_CHECKED;
+ * and passes on the ranks' words unchanged. Of a rank that is killed it says where it was, as far
+ * as flight records in `run` tell (NULL: none do). Rank 0's stdout is a pipe, so WEFT_TTY names the
+ * user's terminal to the ranks; empty: there is none. Errors: WEFT_COMM where mpirun cannot be
+ * started. */
+weft_status weft_launch_mpirun(int world, int argc, char **argv, const char *run,
+                               int *exit_code) WEFT_CHECKED;
 /* The rank that mpirun said was killed by a signal, in the last of these; -1: it said so of none.
  */
 int weft_launch_killed_rank(void);

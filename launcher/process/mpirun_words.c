@@ -35,8 +35,11 @@ static void end_block(listener *l)
     } else if (noticed &&
                sscanf(noticed, "process rank %d with PID %*d on node %255s exited on signal %d",
                       &rank, node, &number) == 3) {
-        fprintf(stderr, "weft %s: rank %d on %s was killed by signal %d (%s)\n", l->verb, rank,
-                node, number, strsignal(number));
+        char place[WEFT_WATCH_PLACE_BYTES] = "";
+        const bool knows =
+            l->run && weft_watch_find_killed(l->run, &l->verdict, rank, place, sizeof place);
+        fprintf(stderr, "weft %s: rank %d on %s was killed by signal %d (%s)%s%s\n", l->verb, rank,
+                node, number, strsignal(number), knows ? " " : "", place);
         l->explained = true;
         l->killed_by = number;
         l->killed_rank = rank;

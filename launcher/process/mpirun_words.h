@@ -6,10 +6,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "comm/watch.h"
+
 enum { WEFT_MPIRUN_MAX_BLOCK_BYTES = 4096 };
 
 typedef struct weft_mpirun_words { /* zero but for the verb is the start */
     const char *verb;              /* that started mpirun, for messages */
+    const char *run;         /* whose flight records tell where a killed rank was; NULL: none */
+    weft_watch_mark verdict; /* the one that was there before */
     char line[WEFT_MPIRUN_MAX_BLOCK_BYTES];
     size_t line_bytes;
     char block[WEFT_MPIRUN_MAX_BLOCK_BYTES]; /* its words come between two lines of dashes */

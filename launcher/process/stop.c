@@ -24,7 +24,7 @@ static volatile sig_atomic_t starts_ranks;
 static char last_words[128];
 enum { SILENT, OF_USR1, OF_ALL };
 static atomic_int speaks, last_signal;
-static atomic_bool answered;
+static atomic_bool answered, is_ended;
 
 static void say(const char *words)
 {
@@ -51,10 +51,13 @@ static void time_is_over(int number)
     _exit(WEFT_STOP_KILLED);
 }
 
-static void asked_to_stop(int number)
+static void asked_to_stop(int number, siginfo_t *info, void *unused)
 {
     int error = errno;
+    (void)unused;
     atomic_store(&last_signal, number);
+    if (number == SIGTERM && info->si_pid == getppid())
+        atomic_store(&is_ended, true);
     bool again = number == SIGINT && atomic_fetch_add(&interrupts, 1) > 0;
     if (again && !starts_ranks) {
         signal(SIGINT, SIG_DFL);
@@ -69,7 +72,8 @@ static void asked_to_stop(int number)
 void weft_stop_catch_wishes(void)
 {
     static const int numbers[] = {SIGINT, SIGHUP, SIGTERM, SIGUSR1};
-    struct sigaction action = {.sa_handler = asked_to_stop, .sa_flags = SA_RESTART}, before;
+    struct sigaction action = {.sa_sigaction = asked_to_stop, .sa_flags = SA_RESTART | SA_SIGINFO},
+                     before;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i] != SIGHUP || sigaction(SIGHUP, NULL, &before) != 0 ||
             before.sa_handler != SIG_IGN)
@@ -87,6 +91,11 @@ void weft_stop_catch_signals(void)
 bool weft_stop_asked(void)
 {
     return atomic_load(asked) || (joined && atomic_load(&joined[ASKED]));
+}
+
+bool weft_stop_is_ended(void)
+{
+    return atomic_load(&is_ended);
 }
 
 void weft_stop_ask(void)

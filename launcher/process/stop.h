@@ -20,6 +20,8 @@ void weft_stop_catch_signals(void);
 /* The signals alone: of a search, which then ends with what it has and WEFT_EXIT_STOPPED. */
 void weft_stop_catch_wishes(void);
 bool weft_stop_asked(void);
+/* By a SIGTERM of this process' parent: whoever started this rank ends it. */
+bool weft_stop_is_ended(void);
 void weft_stop_ask(void);
 /* From here on this process answers the first signal with a line on stderr. A rank that a launcher
  * started answers SIGUSR1 alone: the others Open MPI sends to end ranks. Nothing in a rank of a

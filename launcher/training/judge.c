@@ -7,8 +7,9 @@
 
 #include "core/log.h"
 #include "parallel/replicas.h"
+#include "parallel/state_look.h"
 
-enum { TEXT_BYTES = 160 };
+enum { TEXT_BYTES = 160, MORE_BYTES = WEFT_STATE_LOOK_BYTES + 160 };
 
 /* Of one run: how surely each rank of the world went wrong by itself. */
 typedef struct sight {
@@ -133,17 +134,42 @@ static void verdict_text(const weft_trainer *t, weft_verdict verdict, int rank,
                  other, samples[0], samples[1]);
         break;
     case WEFT_VERDICT_CODE:
-        snprintf(out, TEXT_BYTES,
-                 "so again there, on rank %d too, and with other data: the code or the weights",
-                 other);
+        snprintf(out, TEXT_BYTES, "so again there, on rank %d too, and with other data", other);
         break;
     default:
         snprintf(out, TEXT_BYTES,
-                 "so again with samples %" PRId64 " to %" PRId64
-                 ": data, rank or code, no replica to ask",
+                 "so again with samples %" PRId64 " to %" PRId64 ", and no replica to ask",
                  samples[0], samples[1]);
         break;
     }
+}
+
+/* What is known beside a verdict that finds no samples at fault: of a step that is bad with any
+ * data the learning rate and the norms before it may be the cause; a number of the state that is
+ * none always is. */
+static weft_status know_more(weft_trainer *t, int64_t step, weft_verdict verdict,
+                             char out[MORE_BYTES])
+{
+    char bad[WEFT_STATE_LOOK_BYTES];
+    int used = 0;
+    out[0] = '\0';
+    if (verdict == WEFT_VERDICT_TRANSIENT || verdict == WEFT_VERDICT_DATA)
+        return WEFT_OK;
+    WEFT_TRY(weft_executor_drain(&t->executor));
+    WEFT_TRY(weft_model_drain_tier(t->model));
+    WEFT_TRY(weft_state_find_bad(t->optimizer, t->lanes[WEFT_LANE_COMPUTE], bad));
+    if (verdict != WEFT_VERDICT_RANK) {
+        used = snprintf(out, MORE_BYTES, "; lr %.4g",
+                        weft_lr_at(&t->lr, weft_trainer_update_number(t, step)));
+        for (int i = 0; i < t->num_norms; i++)
+            used += snprintf(out + used, MORE_BYTES - (size_t)used, "%s%.4g",
+                             i ? ", " : ", gradient norms of the steps before ", t->norms[i]);
+    }
+    if (bad[0])
+        snprintf(out + used, MORE_BYTES - (size_t)used, "; %s", bad);
+    else if (verdict != WEFT_VERDICT_RANK)
+        snprintf(out + used, MORE_BYTES - (size_t)used, "; weights and moments are finite");
+    return WEFT_OK;
 }
 
 static weft_status decide(weft_trainer *t, int64_t step, weft_verdict verdict, const char *text,
@@ -153,12 +179,11 @@ static weft_status decide(weft_trainer *t, int64_t step, weft_verdict verdict, c
                                        "back to the last checkpoint, and on behind the batch"};
     const weft_reliability_options *o = &t->config.reliability;
     const bool well = verdict == WEFT_VERDICT_TRANSIENT;
-    if (verdict == WEFT_VERDICT_RANK)
-        return WEFT_ERROR(WEFT_FAULTY, "%s", text);
+    const weft_status fails = verdict == WEFT_VERDICT_RANK ? WEFT_FAULTY : WEFT_DIVERGED;
     if (o->on_bad_step == WEFT_BAD_STEP_STOP)
-        return WEFT_ERROR(WEFT_DIVERGED, "%s", text);
+        return WEFT_ERROR(fails, "%s", text);
     if (++t->bad_steps > o->max_bad_steps)
-        return WEFT_ERROR(WEFT_DIVERGED, "%s; reliability.max_bad_steps is %" PRId64, text,
+        return WEFT_ERROR(fails, "%s; reliability.max_bad_steps is %" PRId64, text,
                           o->max_bad_steps);
     if (weft_comm_rank(t->world) == 0)
         weft_log(WEFT_LOG_WARN,
@@ -174,7 +199,8 @@ static weft_status decide(weft_trainer *t, int64_t step, weft_verdict verdict, c
 weft_status weft_trainer_judge(weft_trainer *t, int64_t step, weft_outcome *out)
 {
     const weft_fault fault = *weft_optimizer_fault(t->optimizer);
-    char text[WEFT_FAULT_TEXT_BYTES + TEXT_BYTES + 2], verdict_of[TEXT_BYTES];
+    char text[WEFT_FAULT_TEXT_BYTES + TEXT_BYTES + MORE_BYTES + 2], verdict_of[TEXT_BYTES];
+    char more[MORE_BYTES];
     weft_verdict verdict;
     int64_t samples[2] = {0, 0};
     *out = WEFT_STEP_GOOD;
@@ -187,10 +213,12 @@ weft_status weft_trainer_judge(weft_trainer *t, int64_t step, weft_outcome *out)
         status = find_verdict(t, step, &fault, &seen, &verdict);
     if (status == WEFT_OK)
         status = find_samples(t, fault.rank, samples);
+    if (status == WEFT_OK)
+        status = know_more(t, step, verdict, more);
     free(seen.own);
     WEFT_TRY(status);
     verdict_text(t, verdict, fault.rank, samples, verdict_of);
-    snprintf(text, sizeof text, "%s; %s", fault.text, verdict_of);
+    snprintf(text, sizeof text, "%s; %s%s", fault.text, verdict_of, more);
     return decide(t, step, verdict, text, out);
 }
 

@@ -190,7 +190,7 @@ weft_status weft_restarts_run(const weft_reliability_options *options,
     if (!words)
         return WEFT_ERROR(WEFT_MEMORY, "no memory for the command line");
     weft_alive_clear(folder->path);
-    weft_status status = weft_launch_mpirun(world, argc, argv, exit_code);
+    weft_status status = weft_launch_mpirun(world, argc, argv, folder->path, exit_code);
     while (status == WEFT_OK && weft_restarts_is_fault(*exit_code) && !weft_stop_asked() &&
            goes_on(options, &h, folder->path, *exit_code)) {
         if (!wait_for(h.delay_s)) {
@@ -199,7 +199,7 @@ weft_status weft_restarts_run(const weft_reliability_options *options,
         }
         const int count = make_words(folder, &first, argc, argv, words);
         weft_alive_clear(folder->path);
-        status = weft_launch_mpirun(world, count, words, exit_code);
+        status = weft_launch_mpirun(world, count, words, folder->path, exit_code);
     }
     free(words);
     return status;

@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "launcher/process/alive.h"
 #include "launcher/process/launch.h"
+#include "launcher/process/stop.h"
 #include "launcher/training/restarts.h"
 #include "launcher/training/setup.h"
 
@@ -20,7 +21,8 @@ weft_start weft_start_find(void)
 static weft_status start_watch(const weft_reliability_options *r, const weft_start *start,
                                const weft_run_folder *folder)
 {
-    weft_watch_options options = {.factor = r->limit_factor, .folder = folder->path};
+    weft_watch_options options = {
+        .factor = r->limit_factor, .folder = folder->path, .is_ending = weft_stop_is_ended};
     const int64_t limits[WEFT_WATCH_NUM_LIMITS] = {
         [WEFT_WATCH_SETUP] = r->setup_limit_s,           [WEFT_WATCH_LOAD] = r->load_limit_s,
         [WEFT_WATCH_FIRST_STEP] = r->first_step_limit_s, [WEFT_WATCH_STEP] = r->step_limit_s,
@@ -47,7 +49,8 @@ weft_status weft_start_ranks(weft_start *start, const weft_config *config,
         if (restarts)
             return weft_restarts_run(&config->reliability, folder, mesh.world, argc + 1, argv - 1,
                                      &start->exit_code);
-        return weft_launch_mpirun(mesh.world, argc + 1, argv - 1, &start->exit_code);
+        return weft_launch_mpirun(mesh.world, argc + 1, argv - 1, folder ? folder->path : NULL,
+                                  &start->exit_code);
     }
     if (folder && config->checkpoint.async_save && !config->checkpoint.no_save)
         WEFT_TRY(weft_checkpoint_writer_create(&start->writer));

@@ -24,6 +24,8 @@ typedef enum weft_split_kind {
     WEFT_NUM_SPLITS
 } weft_split_kind;
 
+enum { WEFT_TOLD_NORMS = 4 };
+
 typedef struct weft_trainer {
     weft_config config;
     weft_arena *arena; /* job lifetime; borrowed */
@@ -65,6 +67,8 @@ typedef struct weft_trainer {
     weft_tier_counts tier_told;         /* in the results so far */
     bool told_late;                     /* warned that computing falls behind device.pace */
     int64_t bad_steps, skipped_batches; /* that on_bad_step let pass, of the whole run */
+    double norms[WEFT_TOLD_NORMS]; /* of gradients, of the last good steps here, oldest first */
+    int num_norms;
     weft_batch_looks looks;
     int data_shift; /* replicas take the data of those so many behind them */
     /* of the run in progress */

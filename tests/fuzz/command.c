@@ -32,8 +32,10 @@ weft_status __wrap_weft_start_ranks(weft_start *start, const weft_config *config
     return WEFT_ERROR(WEFT_COMM, "no ranks here");
 }
 
-weft_status __wrap_weft_launch_mpirun(int world, int argc, char **argv, int *out_exit_code);
-weft_status __wrap_weft_launch_mpirun(int world, int argc, char **argv, int *out_exit_code)
+weft_status __wrap_weft_launch_mpirun(int world, int argc, char **argv, const char *run,
+                                      int *out_exit_code);
+weft_status __wrap_weft_launch_mpirun(int world, int argc, char **argv, const char *run,
+                                      int *out_exit_code)
 {
     (void)world, (void)argc, (void)argv, (void)out_exit_code;
     return WEFT_ERROR(WEFT_COMM, "no ranks here");

@@ -9,6 +9,7 @@
  *   code       gradients of every rank
  *   spike      the loss, wherever the marked sample is
  *   diverges   the loss, on every rank from its sixth run on
+ *   moment     a number of AdamW's first moment of that rank, after a step
  *   flip       a bit of a weight on that rank, once; ONCE: a file that says that it has been
  * MARKED is the index of the marked sample; WITHOUT=first,count: the data lack these samples.
  * DAMAGE: the file that is cut when the marked sample is read. */
@@ -21,6 +22,7 @@
 
 #include <weft/weft.h>
 
+#include "parallel/optimizer.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
@@ -178,6 +180,25 @@ static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const wef
     }
     return weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data,
                           weft_tensor_count(dy) * weft_dtype_bytes(dy->dtype));
+}
+
+static weft_status spoil(const void *raw)
+{
+    **(float *const *)raw = NAN;
+    return WEFT_OK;
+}
+
+/* The state of what the rank updates, before its update number BAD_RUN. */
+__typeof__(weft_optimizer_update) __real_weft_optimizer_update, __wrap_weft_optimizer_update;
+weft_status __wrap_weft_optimizer_update(weft_optimizer *optimizer, int bucket, weft_lane *lane,
+                                         int64_t step, double lr)
+{
+    if (bucket == 0 && goes_wrong_by("moment") && is_here() && step == number("BAD_RUN", 3)) {
+        float *moment = weft_optimizer_piece(optimizer, weft_optimizer_num_pieces(optimizer) - 1)
+                            .data[WEFT_STATE_EXP_AVG];
+        WEFT_TRY(weft_lane_submit(lane, "spoil", spoil, &moment, sizeof(float *)));
+    }
+    return __real_weft_optimizer_update(optimizer, bucket, lane, step, lr);
 }
 
 static void poison_destroy(weft_layer *layer)
@@ -338,13 +359,28 @@ static void check_verdicts(void)
          10,
          {"step 3: gradient norm is not finite; first in decoder.layers.1.bias on rank 2 (layer 2)",
           "so again there, and rank 1 is well with the same data: rank 2 computes wrongly"}},
-        {"skips_no_rank",
+        {"skips_a_rank",
          "dp=4",
          "BAD=rank",
          NULL,
-         {"on_bad_step=skip"},
+         {"on_bad_step=skip", "max_bad_steps=1", "log.level=error"},
          10,
-         {"rank 2 computes wrongly"}},
+         {"error step 4: ", "rank 2 computes wrongly; reliability.max_bad_steps is 1"}},
+        {"moment",
+         "dp=4",
+         "BAD=moment",
+         NULL,
+         {"data_parallel_sharding_strategy=optim"},
+         8,
+         {"error step 4: ",
+          "; exp_avg of embedding.word_embeddings.weight on rank 2 (layer 0) is nan"}},
+        {"own_moment",
+         "dp=4",
+         "BAD=moment",
+         NULL,
+         {"data_parallel_sharding_strategy=no_shard"},
+         10,
+         {"error step 4: ", "rank 2 computes wrongly; exp_avg of "}},
         {"transient",
          "dp=4",
          "BAD=transient",
@@ -358,14 +394,15 @@ static void check_verdicts(void)
          NULL,
          {NULL},
          8,
-         {"on rank 0", "on rank 1 too, and with other data: the code or the weights"}},
+         {"on rank 0", "on rank 1 too, and with other data; lr 0.01, gradient norms of the steps "
+                       "before "}},
         {"alone",
          "dp=1",
          "BAD=data",
          "MARKED=10",
          {NULL},
          8,
-         {"on rank 0", "so again with samples 10 to 10: data, rank or code, no replica to ask"}},
+         {"on rank 0", "so again with samples 10 to 10, and no replica to ask; lr 0.01, "}},
         {"micro_batches",
          "dp=2",
          "BAD=data",
@@ -572,7 +609,7 @@ int main(int argc, char **argv)
                  NULL,
                  {"on_bad_step=stop", "loss_spike_factor=3", "train_iters=7"},
                  8,
-                 {"error step 6: loss is ", "and with other data: the code or the weights"}},
+                 {"error step 6: loss is ", "; weights and moments are finite"}},
           NULL);
     check(&(run){"nowhere",
                  "dp=2",

@@ -320,7 +320,9 @@ static void check_restarts(void)
         {"spared", "a,b.x,c", "1", NULL, NULL, NULL, "0", 0, A B "\n" A C "\n",
          "weft: node b.x is left out: a rank on it failed\n"},
         {"same", "a,b.x", "0", NULL, NULL, "b.x\n", "0", 0, A B "\n" A B "\n",
-         "weft: the job ended with exit code 137 after step 3: it is started again in 0 s "
+         "weft: rank 1 on b was killed by signal 9 (Killed): the job ended with exit code 137 "
+         "after "
+         "step 3: it is started again in 0 s "
          "(1 of 6, reliability.max_restarts)\n"},
         {"fewer", "a,b.x", "0", "b.x\n", NULL, NULL, "0", 0, A B "\n" A "\n",
          "weft: goes on with 1 of 2 nodes: dp 2 -> 1, the global batch stays\n"},
@@ -375,6 +377,16 @@ typedef struct hung {
 static const hung hungs[] = {
     {"mpirun", "0", NOTICES "exec sleep 1000", 137,
      "\nmore\nweft: mpirun did not end within 20 s of that: killed\n"},
+    /* Open MPI's words about it are not passed on, and the last line says all. */
+    {"mpirun", "0",
+     "mkdir -p \"$run/flight\"\necho '{\"missing\": [2, 0], \"nodes\": [\"a\", \"a\"], "
+     "\"place\": \"in step 7; rank 1 waited\", \"text\": \"\"}' >\"$run/flight/verdict.json\"\n"
+     "ruler=$(printf %074d 0 | tr 0 -)\n"
+     "{ echo $ruler; echo \"Primary job  terminated normally, but 1\"; echo other; echo $ruler\n"
+     "echo word; echo $ruler\n" NOTICES "echo $ruler; } >&2\nexit 137",
+     137,
+     "word\nweft: rank 0 on a was killed by signal 9 (Killed) in step 7; rank 1 waited: the "
+     "job ended with exit code 137\n"},
     {"mpirun", "1", "echo '0000000001 steps' >\"$run/.alive\"\n" NOTICES "exec sleep 1000", 0,
      "the job ended with exit code 137 after step 0: it is started again"},
     {"mpirun", "0",
@@ -454,6 +466,7 @@ static void check_hung(void)
         EXPECT(c->exit_code == h->wanted &&
                    (h->says ? strstr(c->err, h->says) != NULL : !strstr(c->err, "killed")),
                "hung-%d: exit %d: %s", i, c->exit_code, c->err);
+        EXPECT(!strstr(c->err, "Primary job"), "hung-%d: %s", i, c->err);
         child_release(c);
     }
     char *text = said();

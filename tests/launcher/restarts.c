@@ -335,7 +335,7 @@ int main(int argc, char **argv)
                  "dashes=$(printf '%074d' 0 | tr 0 -)\necho \"$dashes\" >&2\n"
                  "echo 'mpirun noticed that process rank 2 with PID 7 on node vm exited on signal "
                  "9 (Killed).' >&2\necho \"$dashes\" >&2",
-                 "weft train: mpirun did not end within 20 s of that: killed", 137);
+                 "weft train: mpirun did not end within 20 s of the end of rank 2: killed", 137);
     mpirun_hangs("bare", "sleep 2",
                  "weft train: no rank is left, and mpirun did not end within 20 s: killed", 5);
     too_many();

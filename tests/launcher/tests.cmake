@@ -64,6 +64,7 @@ weft_add_test(NAME watchdog TIER slow SOURCES launcher/watchdog.c launcher/child
 add_dependencies(test_watchdog weft_faulty)
 weft_add_test(NAME nonfinite TIER release SOURCES launcher/nonfinite.c launcher/child.c LABELS launcher)
 weft_add_test(NAME bad_steps TIER slow SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher TIMEOUT 300)
+target_link_options(test_bad_steps PRIVATE -Wl,--wrap=weft_optimizer_update)
 set_tests_properties(nonfinite PROPERTIES PROCESSORS 2)
 weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher)
 weft_add_test(NAME near_names SOURCES launcher/near_names.c launcher/child.c LABELS launcher)

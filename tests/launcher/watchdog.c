@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -104,6 +105,35 @@ static void stop_rank(const char *run, const char *mesh, int num_ranks, int rank
         kill(ranks[rank], SIGSTOP);
     snprintf(who, sizeof who, "rank %d (", rank);
     check_named(run, &c, LIMIT_S + 2 + DOWN_S, who, "is missing: no answer", num_ranks - 1);
+}
+
+/* One that is killed is named in the last line, with the signal and with where others waited for
+ * it; all others write their flight records. */
+static void kill_rank(const char *run, const char *mesh, int num_ranks, int rank, int number)
+{
+    child c;
+    pid_t ranks[MAX_RANKS];
+    char who[32], how[64], name[32];
+    if (!start(&c, run, mesh, NULL, "train.seed=1"))
+        return;
+    wait_for_steps(&c, run);
+    const int count = child_ranks(&c, ranks, MAX_RANKS);
+    EXPECT(count == num_ranks, "%s: %d ranks", run, count);
+    if (count == num_ranks)
+        kill(ranks[rank], number);
+    EXPECT(child_wait(&c, 40), "%s: still there", run);
+    snprintf(who, sizeof who, "weft train: rank %d on ", rank);
+    snprintf(how, sizeof how, " was killed by signal %d (%s) in step ", number, strsignal(number));
+    const char *last = strstr(c.err, "weft train: ");
+    EXPECT(c.exit_code == 128 + number && last && strstr(last, who) == last && strstr(last, how) &&
+               strstr(last, " waited for it in ") && strstr(last, " of group ") &&
+               child_is_line(last),
+           "%s: exit %d: %s", run, c.exit_code, c.err);
+    for (int i = 0; i < num_ranks; i++) {
+        snprintf(name, sizeof name, "rank-%d.json", i);
+        EXPECT(has_record(run, name) == (i != rank), "%s: %s", run, name);
+    }
+    child_release(&c);
 }
 
 /* The records of a run whose rank `rank` was stopped. */
@@ -284,6 +314,9 @@ int main(int argc, char **argv)
     stop_rank("stopped", "tp=2,pp=2", 4, 3);
     inspect("stopped", 3);
     stop_rank("stopped-first", "dp=4", 4, 0);
+    kill_rank("killed", "tp=2,pp=2", 4, 2, SIGKILL);
+    kill_rank("killed-first", "dp=4", 4, 0, SIGKILL);
+    kill_rank("faulted", "pp=2", 2, 1, SIGSEGV);
     stop_and_go_on();
     save_slowly();
     stop_in_save();
