@@ -26,6 +26,10 @@ static const char switches[] = "# two racks and a core\n"
                                "switchname=leaf2 \\\n  nodes=n04,r[0-1]c[0-1]\n"
                                "SwitchName=core Switches=leaf[1-2]\n";
 
+static const char rails[] = "SwitchName=r0l0 Nodes=n[0-2]\nSwitchName=r1l0 Nodes=n[0-2]\n"
+                            "SwitchName=r0l1 Nodes=n[3-5]\nSwitchName=r1l1 Nodes=n[3-5]\n"
+                            "SwitchName=top Switches=r0l0,r1l0,r0l1,r1l1\n";
+
 static const char blocks[] = "BlockName=b1 Nodes=n[0-3]\nBlockName=b2 Nodes=n[4-7]\n"
                              "BlockSizes=4,8\n";
 
@@ -196,6 +200,40 @@ static void switches_are_levels(void **state)
     assert_int_equal(import->cluster.levels[1].nodes, 8);
 }
 
+/* Slurm warns of both, and goes on. */
+static void rails_and_trees_without_a_root_are_read(void **state)
+{
+    (void)state;
+    weft_import *import = start();
+    take(import, "topology.conf", rails);
+    OK(weft_import_finish(import, 0, 4, NULL));
+    const weft_cluster *c = &import->cluster;
+    assert_int_equal(c->num_nodes, 6);
+    assert_int_equal(c->num_levels, 2);
+    assert_int_equal(c->levels[0].nodes, 3);
+    assert_int_equal(c->levels[1].nodes, 6);
+    assert_note(import, "6 nodes below several switches (rails): counted once");
+    /* A root of each rail: each joins all nodes. */
+    import = start();
+    take(import, "topology.conf",
+         "SwitchName=a Nodes=n[0-1]\nSwitchName=b Nodes=n[2-3]\n"
+         "SwitchName=c Nodes=n[0-1]\nSwitchName=d Nodes=n[2-3]\n"
+         "SwitchName=s Switches=a,b\nSwitchName=t Switches=c,d\n");
+    OK(weft_import_finish(import, 0, 4, NULL));
+    assert_int_equal(import->cluster.num_nodes, 4);
+    assert_int_equal(import->cluster.num_levels, 2);
+    import = start();
+    take(import, "topology.conf",
+         "SwitchName=f Nodes=fs[1-3]\nSwitchName=a Nodes=n[0-3]\n"
+         "SwitchName=b Nodes=n[4-7]\nSwitchName=s Switches=a,b\n");
+    OK(weft_import_finish(import, 0, 4, NULL));
+    assert_int_equal(import->cluster.num_nodes, 8);
+    assert_int_equal(import->cluster.num_levels, 2);
+    assert_int_equal(import->cluster.levels[0].nodes, 4);
+    assert_note(import, "no switch joins all 11 nodes");
+    assert_note(import, "taken are the 8 below s, the most");
+}
+
 static void xml_gives_a_node(void **state)
 {
     (void)state;
@@ -296,8 +334,6 @@ static void wrong_files_are_one_line(void **state)
         {"SwitchName=a Nodes=n\nSwitchName=a Nodes=m\n", "f:2: a is there already, in line 1"},
         {"SwitchName=a Nodes=n\nSwitchName=b Switches=c\n", "f:2: b: no switch c"},
         {"SwitchName=b Switches=b\n", "f:1: b is below itself"},
-        {"SwitchName=a Nodes=n[1-4]\nSwitchName=b Nodes=n[3-6]\nSwitchName=s Switches=a,b\n",
-         "f:2: node n3 is there already, in line 1"},
         {"\nSwitchName=a Nodes=n1,n1\n", "f:2: node n1 is there already, in line 2"},
         {"SwitchName=a Node=n\n", "f:1: \"Node\" is not expected here; did you mean Nodes?"},
         {"SwitchName=a Nodes=n\nBlockSizes=x\n", "f:2: BlockSizes: \"x\""},
@@ -566,7 +602,7 @@ static void damage_one(const char *const *seeds, size_t num_seeds)
     }
 DAMAGE(xml, xml)
 DAMAGE(matrices, matrix)
-DAMAGE(switches, switches, blocks)
+DAMAGE(switches, switches, blocks, rails)
 DAMAGE(tests, reduce, exchange, split, mixed, old_gather)
 
 int main(int argc, char **argv)
@@ -574,6 +610,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matrices_give_devices_and_links),
         cmocka_unit_test(switches_are_levels),
+        cmocka_unit_test(rails_and_trees_without_a_root_are_read),
         cmocka_unit_test(xml_gives_a_node),
         cmocka_unit_test(tests_give_curves),
         cmocka_unit_test(wrong_files_are_one_line),
