@@ -1,4 +1,4 @@
-/* Slurm's topology.conf: a tree of switches, or blocks, as levels of the network.
+/* Slurm's topology.conf, or topology.yaml: a tree of switches, or blocks, as levels of the network.
  *
  * Slurm takes a node below several leaf switches (rails), and switches that no root joins; it
  * warns, and no job of its spans what no switch joins (topology.conf(5), topology/tree). */
@@ -10,6 +10,7 @@
 #include "core/options.h"
 #include "core/text.h"
 #include "launcher/measuring/import_internal.h"
+#include "launcher/measuring/import_slurm_yaml.h"
 
 enum { MAX_NAMES = 1 << 17, MAX_SWITCHES = 1 << 16, MAX_HEIGHTS = 16, MAX_NAME_BYTES = 256 };
 
@@ -47,6 +48,7 @@ typedef struct reader {
     int num_heights, num_walks;
     int sizes[MAX_HEIGHTS]; /* BlockSizes */
     int num_sizes;
+    a_switch *yaml_switch; /* whose settings topology.yaml has now */
 } reader;
 
 /* --- names and lists of them --------------------------------------------------------------- */
@@ -185,6 +187,29 @@ static weft_status start_switch(reader *r, bool is_block, const char *text, size
     return WEFT_OK;
 }
 
+/* A setting of the switch *s; its name makes a new one. False: there is no such setting here. */
+static bool is_setting(const char *key, size_t bytes, const a_switch *s)
+{
+    const bool is_name = is_key(key, bytes, "SwitchName") || is_key(key, bytes, "BlockName");
+    const bool is_list = is_key(key, bytes, "Nodes") || is_key(key, bytes, "Switches") ||
+                         is_key(key, bytes, "LinkSpeed");
+    return is_key(key, bytes, "BlockSizes") || (s ? is_list : is_name);
+}
+
+static weft_status take_setting(reader *r, const char *key, size_t key_bytes, const char *value,
+                                size_t bytes, a_switch **s)
+{
+    if (is_key(key, key_bytes, "BlockSizes"))
+        return read_sizes(r, value, bytes);
+    if (is_key(key, key_bytes, "Nodes"))
+        return expand_all(r, value, bytes, &(*s)->nodes);
+    if (is_key(key, key_bytes, "Switches"))
+        return expand_all(r, value, bytes, &(*s)->switches);
+    if (is_key(key, key_bytes, "LinkSpeed"))
+        return WEFT_OK; /* which Slurm does not use either */
+    return start_switch(r, is_key(key, key_bytes, "BlockName"), value, bytes, s);
+}
+
 /* KEY=VALUE of the switch that the line's first word began. */
 static weft_status read_pair(reader *r, const char *word, size_t bytes, a_switch **s)
 {
@@ -192,18 +217,8 @@ static weft_status read_pair(reader *r, const char *word, size_t bytes, a_switch
                                        "Switches",   "LinkSpeed", "BlockSizes"};
     const char *equals = memchr(word, '=', bytes);
     const size_t key = equals ? (size_t)(equals - word) : bytes;
-    const char *value = equals ? equals + 1 : word + bytes;
-    const size_t left = bytes - (size_t)(value - word);
-    if (equals && (is_key(word, key, "SwitchName") || is_key(word, key, "BlockName")) && !*s)
-        return start_switch(r, is_key(word, key, "BlockName"), value, left, s);
-    if (equals && is_key(word, key, "BlockSizes"))
-        return read_sizes(r, value, left);
-    if (equals && *s && is_key(word, key, "Nodes"))
-        return expand_all(r, value, left, &(*s)->nodes);
-    if (equals && *s && is_key(word, key, "Switches"))
-        return expand_all(r, value, left, &(*s)->switches);
-    if (equals && *s && is_key(word, key, "LinkSpeed"))
-        return WEFT_OK; /* which Slurm does not use either */
+    if (equals && is_setting(word, key, *s))
+        return take_setting(r, word, key, equals + 1, bytes - key - 1, s);
     char name[48];
     snprintf(name, sizeof name, "%.*s", (int)(key < 47 ? key : 47), word);
     const char *nearest = weft_nearest_name(name, keys, sizeof keys / sizeof *keys);
@@ -211,6 +226,20 @@ static weft_status read_pair(reader *r, const char *word, size_t bytes, a_switch
                       name, nearest && strcasecmp(nearest, name) != 0 ? "; did you mean " : "",
                       nearest && strcasecmp(nearest, name) != 0 ? nearest : "",
                       nearest && strcasecmp(nearest, name) != 0 ? "?" : "");
+}
+
+/* topology.yaml's switch or block begins with its name. */
+static weft_status take_yaml(void *ctx, int line, const char *key, const char *value, size_t bytes)
+{
+    reader *r = ctx;
+    r->line = line;
+    if (strcmp(key, "SwitchName") == 0 || strcmp(key, "BlockName") == 0)
+        r->yaml_switch = NULL;
+    if (!is_setting(key, strlen(key), r->yaml_switch))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s:%d: topology.yaml: a switch or block begins with its name", r->file,
+                          line);
+    return take_setting(r, key, strlen(key), value, bytes, &r->yaml_switch);
 }
 
 /* A line, or several of which all but the last end with \. */
@@ -286,7 +315,7 @@ static weft_status find_height(reader *r, a_switch *s, int depth)
         return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s is %s", r->file, s->line, s->name,
                           s->height < 0 ? "below itself" : "too far above the nodes");
     if (s->nodes.count == 0 && s->switches.count == 0)
-        return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s joins nothing: Nodes= or Switches= is missing",
+        return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s joins nothing, neither nodes nor switches",
                           r->file, s->line, s->name);
     int height = 1;
     s->height = -1;
@@ -437,7 +466,10 @@ weft_status weft_import_slurm(weft_import *import, const char *file, const char 
 {
     reader r = {.file = file, .arena = arena};
     char where[256];
-    WEFT_TRY(read_lines(&r, text));
+    if (weft_slurm_is_yaml(text))
+        WEFT_TRY(weft_slurm_yaml_read(import, file, text, take_yaml, &r));
+    else
+        WEFT_TRY(read_lines(&r, text));
     WEFT_TRY(sort_switches(&r));
     for (int i = 0; i < r.count; i++)
         WEFT_TRY(find_height(&r, &r.switches[i], 0));
