@@ -1,10 +1,16 @@
-/* Slurm's topology.conf: a tree of switches, or blocks, as levels of the network. */
+/* Slurm's topology.conf, or topology.yaml: a tree of switches, or blocks, as levels of the network.
+ *
+ * Slurm takes a node below several leaf switches (rails), and switches that no root joins; it
+ * warns, and no job of its spans what no switch joins (topology.conf(5), topology/tree). */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "core/options.h"
+#include "core/text.h"
 #include "launcher/measuring/import_internal.h"
+#include "launcher/measuring/import_slurm_yaml.h"
 
 enum { MAX_NAMES = 1 << 17, MAX_SWITCHES = 1 << 16, MAX_HEIGHTS = 16, MAX_NAME_BYTES = 256 };
 
@@ -17,9 +23,17 @@ typedef struct a_switch {
     const char *name;
     int line;
     names nodes, switches;
-    int height; /* 1: joins nodes; 0: not known yet; -1: being found out */
-    int64_t num_nodes;
+    bool is_block;
+    int height;    /* 1: joins nodes; 0: not known yet; -1: being found out */
+    int num_nodes; /* below it, each once */
+    int seen;      /* the last walk that came by */
 } a_switch;
+
+typedef struct a_node {
+    const char *name;
+    int line; /* of the switch that it is below */
+    int seen; /* the last walk that came by */
+} a_node;
 
 typedef struct reader {
     const char *file;
@@ -27,11 +41,14 @@ typedef struct reader {
     weft_arena *arena;
     a_switch *switches;
     int count, capacity;
-    a_switch **by_name; /* sorted */
-    int total;          /* names, of all lists */
-    int num_heights;
+    a_switch **by_name;        /* sorted */
+    a_node *nodes;             /* sorted, each once */
+    int num_nodes, num_shared; /* of them below several switches */
+    int total;                 /* names, of all lists */
+    int num_heights, num_walks;
     int sizes[MAX_HEIGHTS]; /* BlockSizes */
     int num_sizes;
+    a_switch *yaml_switch; /* whose settings topology.yaml has now */
 } reader;
 
 /* --- names and lists of them --------------------------------------------------------------- */
@@ -149,7 +166,8 @@ static weft_status read_sizes(reader *r, const char *text, size_t bytes)
     return WEFT_OK;
 }
 
-static weft_status start_switch(reader *r, const char *text, size_t bytes, a_switch **out)
+static weft_status start_switch(reader *r, bool is_block, const char *text, size_t bytes,
+                                a_switch **out)
 {
     char name[MAX_NAME_BYTES];
     void *array = r->switches;
@@ -162,11 +180,34 @@ static weft_status start_switch(reader *r, const char *text, size_t bytes, a_swi
     WEFT_TRY(grow(r, &array, &r->capacity, r->count, sizeof *r->switches));
     r->switches = array;
     a_switch *s = &r->switches[r->count];
-    *s = (a_switch){.line = r->line};
+    *s = (a_switch){.line = r->line, .is_block = is_block};
     WEFT_TRY(weft_arena_strdup(r->arena, name, &s->name));
     r->count++;
     *out = s;
     return WEFT_OK;
+}
+
+/* A setting of the switch *s; its name makes a new one. False: there is no such setting here. */
+static bool is_setting(const char *key, size_t bytes, const a_switch *s)
+{
+    const bool is_name = is_key(key, bytes, "SwitchName") || is_key(key, bytes, "BlockName");
+    const bool is_list = is_key(key, bytes, "Nodes") || is_key(key, bytes, "Switches") ||
+                         is_key(key, bytes, "LinkSpeed");
+    return is_key(key, bytes, "BlockSizes") || (s ? is_list : is_name);
+}
+
+static weft_status take_setting(reader *r, const char *key, size_t key_bytes, const char *value,
+                                size_t bytes, a_switch **s)
+{
+    if (is_key(key, key_bytes, "BlockSizes"))
+        return read_sizes(r, value, bytes);
+    if (is_key(key, key_bytes, "Nodes"))
+        return expand_all(r, value, bytes, &(*s)->nodes);
+    if (is_key(key, key_bytes, "Switches"))
+        return expand_all(r, value, bytes, &(*s)->switches);
+    if (is_key(key, key_bytes, "LinkSpeed"))
+        return WEFT_OK; /* which Slurm does not use either */
+    return start_switch(r, is_key(key, key_bytes, "BlockName"), value, bytes, s);
 }
 
 /* KEY=VALUE of the switch that the line's first word began. */
@@ -176,18 +217,8 @@ static weft_status read_pair(reader *r, const char *word, size_t bytes, a_switch
                                        "Switches",   "LinkSpeed", "BlockSizes"};
     const char *equals = memchr(word, '=', bytes);
     const size_t key = equals ? (size_t)(equals - word) : bytes;
-    const char *value = equals ? equals + 1 : word + bytes;
-    const size_t left = bytes - (size_t)(value - word);
-    if (equals && (is_key(word, key, "SwitchName") || is_key(word, key, "BlockName")) && !*s)
-        return start_switch(r, value, left, s);
-    if (equals && is_key(word, key, "BlockSizes"))
-        return read_sizes(r, value, left);
-    if (equals && *s && is_key(word, key, "Nodes"))
-        return expand_all(r, value, left, &(*s)->nodes);
-    if (equals && *s && is_key(word, key, "Switches"))
-        return expand_all(r, value, left, &(*s)->switches);
-    if (equals && *s && is_key(word, key, "LinkSpeed"))
-        return WEFT_OK; /* which Slurm does not use either */
+    if (equals && is_setting(word, key, *s))
+        return take_setting(r, word, key, equals + 1, bytes - key - 1, s);
     char name[48];
     snprintf(name, sizeof name, "%.*s", (int)(key < 47 ? key : 47), word);
     const char *nearest = weft_nearest_name(name, keys, sizeof keys / sizeof *keys);
@@ -195,6 +226,20 @@ static weft_status read_pair(reader *r, const char *word, size_t bytes, a_switch
                       name, nearest && strcasecmp(nearest, name) != 0 ? "; did you mean " : "",
                       nearest && strcasecmp(nearest, name) != 0 ? nearest : "",
                       nearest && strcasecmp(nearest, name) != 0 ? "?" : "");
+}
+
+/* topology.yaml's switch or block begins with its name. */
+static weft_status take_yaml(void *ctx, int line, const char *key, const char *value, size_t bytes)
+{
+    reader *r = ctx;
+    r->line = line;
+    if (strcmp(key, "SwitchName") == 0 || strcmp(key, "BlockName") == 0)
+        r->yaml_switch = NULL;
+    if (!is_setting(key, strlen(key), r->yaml_switch))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s:%d: topology.yaml: a switch or block begins with its name", r->file,
+                          line);
+    return take_setting(r, key, strlen(key), value, bytes, &r->yaml_switch);
 }
 
 /* A line, or several of which all but the last end with \. */
@@ -253,7 +298,15 @@ static weft_status sort_switches(reader *r)
     return WEFT_OK;
 }
 
-/* How far it is above the nodes, and how many are below it. */
+static a_switch *find_switch(const reader *r, const char *name)
+{
+    const a_switch wanted = {.name = name}, *key = &wanted;
+    a_switch **found =
+        bsearch(&key, r->by_name, (size_t)r->count, sizeof *r->by_name, by_switch_name);
+    return found ? *found : NULL;
+}
+
+/* How far it is above the nodes. */
 static weft_status find_height(reader *r, a_switch *s, int depth)
 {
     if (s->height > 0)
@@ -262,34 +315,22 @@ static weft_status find_height(reader *r, a_switch *s, int depth)
         return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s is %s", r->file, s->line, s->name,
                           s->height < 0 ? "below itself" : "too far above the nodes");
     if (s->nodes.count == 0 && s->switches.count == 0)
-        return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s joins nothing: Nodes= or Switches= is missing",
+        return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s joins nothing, neither nodes nor switches",
                           r->file, s->line, s->name);
     int height = 1;
     s->height = -1;
-    s->num_nodes = s->nodes.count;
     for (int i = 0; i < s->switches.count; i++) {
-        const a_switch wanted = {.name = s->switches.names[i]}, *key = &wanted;
-        a_switch **found =
-            bsearch(&key, r->by_name, (size_t)r->count, sizeof *r->by_name, by_switch_name);
-        if (!found)
+        a_switch *below = find_switch(r, s->switches.names[i]);
+        if (!below)
             return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s: no switch %.80s", r->file, s->line,
-                              s->name, wanted.name);
-        WEFT_TRY(find_height(r, *found, depth + 1));
-        height = (*found)->height >= height ? (*found)->height + 1 : height;
-        s->num_nodes += (*found)->num_nodes;
-        if (s->num_nodes > MAX_NAMES)
-            return WEFT_ERROR(WEFT_CONFIG, "%s:%d: %.80s: more than %d nodes", r->file, s->line,
-                              s->name, MAX_NAMES);
+                              s->name, s->switches.names[i]);
+        WEFT_TRY(find_height(r, below, depth + 1));
+        height = below->height >= height ? below->height + 1 : height;
     }
     s->height = height;
     r->num_heights = height > r->num_heights ? height : r->num_heights;
     return WEFT_OK;
 }
-
-typedef struct a_node {
-    const char *name;
-    int line; /* of the switch that it is below */
-} a_node;
 
 static int by_node(const void *a, const void *b)
 {
@@ -298,8 +339,13 @@ static int by_node(const void *a, const void *b)
     return order != 0 ? order : x->line - y->line;
 }
 
-/* A node is below one switch. */
-static weft_status count_nodes(reader *r, int *out)
+static int by_node_name(const void *a, const void *b)
+{
+    return strcmp(((const a_node *)a)->name, ((const a_node *)b)->name);
+}
+
+/* All nodes, each once. */
+static weft_status collect_nodes(reader *r)
 {
     void *memory;
     size_t count = 0;
@@ -308,18 +354,77 @@ static weft_status count_nodes(reader *r, int *out)
     if (count == 0)
         return WEFT_ERROR(WEFT_CONFIG, "%s:%d: no switch has nodes", r->file, r->line);
     WEFT_TRY(weft_arena_alloc_array(r->arena, count, sizeof(a_node), &memory));
-    a_node *nodes = memory;
+    r->nodes = memory;
     count = 0;
     for (int i = 0; i < r->count; i++)
         for (int n = 0; n < r->switches[i].nodes.count; n++)
-            nodes[count++] = (a_node){r->switches[i].nodes.names[n], r->switches[i].line};
-    qsort(nodes, count, sizeof *nodes, by_node);
-    for (size_t i = 1; i < count; i++)
-        if (strcmp(nodes[i].name, nodes[i - 1].name) == 0)
+            r->nodes[count++] =
+                (a_node){.name = r->switches[i].nodes.names[n], .line = r->switches[i].line};
+    qsort(r->nodes, count, sizeof *r->nodes, by_node);
+    bool is_shared = false;
+    for (size_t i = 0; i < count; i++) {
+        a_node *last = &r->nodes[r->num_nodes - (r->num_nodes > 0)];
+        const bool is_new = i == 0 || strcmp(r->nodes[i].name, last->name) != 0;
+        if (!is_new && r->nodes[i].line == last->line)
             return WEFT_ERROR(WEFT_CONFIG, "%s:%d: node %.80s is there already, in line %d",
-                              r->file, nodes[i].line, nodes[i].name, nodes[i - 1].line);
-    *out = (int)count;
+                              r->file, last->line, last->name, last->line);
+        r->num_shared += !is_new && !is_shared;
+        is_shared = !is_new;
+        if (is_new)
+            r->nodes[r->num_nodes++] = r->nodes[i];
+        else
+            last->line = r->nodes[i].line;
+    }
     return WEFT_OK;
+}
+
+/* Nodes below `s` that this walk has not counted yet. */
+static int count_below(const reader *r, a_switch *s)
+{
+    int count = 0;
+    if (s->seen == r->num_walks)
+        return 0;
+    s->seen = r->num_walks;
+    for (int i = 0; i < s->nodes.count; i++) {
+        const a_node wanted = {.name = s->nodes.names[i]};
+        a_node *node =
+            bsearch(&wanted, r->nodes, (size_t)r->num_nodes, sizeof *r->nodes, by_node_name);
+        count += node->seen != r->num_walks;
+        node->seen = r->num_walks;
+    }
+    for (int i = 0; i < s->switches.count; i++)
+        count += count_below(r, find_switch(r, s->switches.names[i]));
+    return count;
+}
+
+static int walk(reader *r, a_switch *top)
+{
+    r->num_walks++;
+    return count_below(r, top);
+}
+
+/* Leaves the switches below the largest: no job spans more. */
+static void keep_largest(weft_import *import, reader *r)
+{
+    a_switch *largest = &r->switches[0];
+    for (int i = 0; i < r->count; i++) {
+        r->switches[i].num_nodes = walk(r, &r->switches[i]);
+        if (r->switches[i].num_nodes > largest->num_nodes)
+            largest = &r->switches[i];
+    }
+    if (largest->num_nodes == r->num_nodes || largest->is_block)
+        return;
+    weft_import_note(import,
+                     "num_nodes: %s: no switch joins all %d nodes, and Slurm runs no job across: "
+                     "taken are the %d below %.40s, the most",
+                     r->file, r->num_nodes, largest->num_nodes, largest->name);
+    r->num_nodes = walk(r, largest);
+    r->num_heights = largest->height;
+    int count = 0;
+    for (int i = 0; i < r->count; i++)
+        if (r->switches[i].seen == r->num_walks)
+            r->switches[count++] = r->switches[i];
+    r->count = count;
 }
 
 static void add_level(weft_import *import, const reader *r, int nodes)
@@ -342,7 +447,7 @@ static void add_level(weft_import *import, const reader *r, int nodes)
 /* Switches of a level that differ count as the smallest. */
 static void add_height(weft_import *import, const reader *r, int height)
 {
-    int64_t least = INT64_MAX, most = 0;
+    int least = INT_MAX, most = 0;
     for (int i = 0; i < r->count; i++)
         if (r->switches[i].height == height) {
             least = r->switches[i].num_nodes < least ? r->switches[i].num_nodes : least;
@@ -352,22 +457,29 @@ static void add_height(weft_import *import, const reader *r, int height)
         weft_import_note(import,
                          "between.levels: %s: switches of %d to %d nodes in one level: "
                          "taken as %d",
-                         r->file, (int)least, (int)most, (int)least);
-    add_level(import, r, (int)least);
+                         r->file, least, most, least);
+    add_level(import, r, least);
 }
 
 weft_status weft_import_slurm(weft_import *import, const char *file, const char *text,
                               weft_arena *arena)
 {
     reader r = {.file = file, .arena = arena};
-    int num_nodes = 0;
     char where[256];
-    WEFT_TRY(read_lines(&r, text));
+    if (weft_slurm_is_yaml(text))
+        WEFT_TRY(weft_slurm_yaml_read(import, file, text, take_yaml, &r));
+    else
+        WEFT_TRY(read_lines(&r, text));
     WEFT_TRY(sort_switches(&r));
     for (int i = 0; i < r.count; i++)
         WEFT_TRY(find_height(&r, &r.switches[i], 0));
-    WEFT_TRY(count_nodes(&r, &num_nodes));
-    weft_import_nodes(import, file, num_nodes);
+    WEFT_TRY(collect_nodes(&r));
+    if (r.num_shared > 0)
+        weft_import_note(import,
+                         "between.levels: %s: %s below several switches (rails): counted once",
+                         file, weft_count_text(r.num_shared, "node").text);
+    keep_largest(import, &r);
+    weft_import_nodes(import, file, r.num_nodes);
     import->cluster.num_levels = 0;
     for (int height = 1; height <= r.num_heights; height++)
         add_height(import, &r, height);

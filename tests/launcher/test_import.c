@@ -26,6 +26,22 @@ static const char switches[] = "# two racks and a core\n"
                                "switchname=leaf2 \\\n  nodes=n04,r[0-1]c[0-1]\n"
                                "SwitchName=core Switches=leaf[1-2]\n";
 
+static const char rails[] = "SwitchName=r0l0 Nodes=n[0-2]\nSwitchName=r1l0 Nodes=n[0-2]\n"
+                            "SwitchName=r0l1 Nodes=n[3-5]\nSwitchName=r1l1 Nodes=n[3-5]\n"
+                            "SwitchName=top Switches=r0l0,r1l0,r0l1,r1l1\n";
+
+static const char yaml_tree[] = "--- # of two racks\n- topology: topo1\n  cluster_default: True\n"
+                                "  tree:\n    switches:\n      - switch: root # above all\n"
+                                "        children: s[1-2]\n\n      - switch: s1\n"
+                                "        nodes: \"n[01-03]\"\n      - switch: s2\n"
+                                "        nodes: 'n[04-05],x'\n";
+
+static const char yaml_blocks[] =
+    "- topology: topo1\n  tree:\n    switches:\n    - switch: sw_root\n      nodes: n[01-04]\n"
+    "- topology: topo2\n  cluster_default: true\n  block:\n    block_sizes:\n      - 4\n"
+    "      - 8\n    blocks:\n    - block: b1\n      nodes: n[01-04]\n    - block: b2\n"
+    "      nodes: n[05-08]\n- topology: topo3\n  flat: True\n";
+
 static const char blocks[] = "BlockName=b1 Nodes=n[0-3]\nBlockName=b2 Nodes=n[4-7]\n"
                              "BlockSizes=4,8\n";
 
@@ -196,6 +212,69 @@ static void switches_are_levels(void **state)
     assert_int_equal(import->cluster.levels[1].nodes, 8);
 }
 
+/* Slurm warns of both, and goes on. */
+static void rails_and_trees_without_a_root_are_read(void **state)
+{
+    (void)state;
+    weft_import *import = start();
+    take(import, "topology.conf", rails);
+    OK(weft_import_finish(import, 0, 4, NULL));
+    const weft_cluster *c = &import->cluster;
+    assert_int_equal(c->num_nodes, 6);
+    assert_int_equal(c->num_levels, 2);
+    assert_int_equal(c->levels[0].nodes, 3);
+    assert_int_equal(c->levels[1].nodes, 6);
+    assert_note(import, "6 nodes below several switches (rails): counted once");
+    /* A root of each rail: each joins all nodes. */
+    import = start();
+    take(import, "topology.conf",
+         "SwitchName=a Nodes=n[0-1]\nSwitchName=b Nodes=n[2-3]\n"
+         "SwitchName=c Nodes=n[0-1]\nSwitchName=d Nodes=n[2-3]\n"
+         "SwitchName=s Switches=a,b\nSwitchName=t Switches=c,d\n");
+    OK(weft_import_finish(import, 0, 4, NULL));
+    assert_int_equal(import->cluster.num_nodes, 4);
+    assert_int_equal(import->cluster.num_levels, 2);
+    import = start();
+    take(import, "topology.conf",
+         "SwitchName=f Nodes=fs[1-3]\nSwitchName=a Nodes=n[0-3]\n"
+         "SwitchName=b Nodes=n[4-7]\nSwitchName=s Switches=a,b\n");
+    OK(weft_import_finish(import, 0, 4, NULL));
+    assert_int_equal(import->cluster.num_nodes, 8);
+    assert_int_equal(import->cluster.num_levels, 2);
+    assert_int_equal(import->cluster.levels[0].nodes, 4);
+    assert_note(import, "no switch joins all 11 nodes");
+    assert_note(import, "taken are the 8 below s, the most");
+}
+
+static void slurm_yaml_is_read(void **state)
+{
+    (void)state;
+    weft_import *import = start();
+    take(import, "topology.yaml", yaml_tree);
+    OK(weft_import_finish(import, 0, 4, NULL));
+    assert_int_equal(import->cluster.num_nodes, 6);
+    assert_int_equal(import->cluster.num_levels, 2);
+    assert_int_equal(import->cluster.levels[0].nodes, 3);
+    assert_int_equal(import->cluster.levels[1].nodes, 6);
+    /* The manual's form; what is the cluster's default is taken. */
+    import = start();
+    take(import, "topology.yaml", yaml_blocks);
+    OK(weft_import_finish(import, 0, 4, NULL));
+    assert_int_equal(import->cluster.num_nodes, 8);
+    assert_int_equal(import->cluster.num_levels, 2);
+    assert_int_equal(import->cluster.levels[0].nodes, 4);
+    assert_int_equal(import->cluster.levels[1].nodes, 8);
+    assert_note(import, "of 3 topologies topo2 is taken (cluster_default)");
+    import = start();
+    take(import, "y",
+         "- topology: a\n  block:\n    block_sizes: [2,  4 ]\n    blocks:\n"
+         "    - block: b\n      nodes: n[0-1]\n    - block: c\n      nodes: n[2-3]\n"
+         "- topology: b\n  flat: true\n");
+    OK(weft_import_finish(import, 0, 4, NULL));
+    assert_int_equal(import->cluster.num_levels, 2);
+    assert_note(import, "of 2 topologies a is taken, the first");
+}
+
 static void xml_gives_a_node(void **state)
 {
     (void)state;
@@ -268,6 +347,8 @@ static void tests_give_curves(void **state)
     assert_note(import, "left out");
 }
 
+#define YAML "- topology: t\n  tree:\n    switches:\n"
+
 static void wrong_files_are_one_line(void **state)
 {
     (void)state;
@@ -296,12 +377,25 @@ static void wrong_files_are_one_line(void **state)
         {"SwitchName=a Nodes=n\nSwitchName=a Nodes=m\n", "f:2: a is there already, in line 1"},
         {"SwitchName=a Nodes=n\nSwitchName=b Switches=c\n", "f:2: b: no switch c"},
         {"SwitchName=b Switches=b\n", "f:1: b is below itself"},
-        {"SwitchName=a Nodes=n[1-4]\nSwitchName=b Nodes=n[3-6]\nSwitchName=s Switches=a,b\n",
-         "f:2: node n3 is there already, in line 1"},
         {"\nSwitchName=a Nodes=n1,n1\n", "f:2: node n1 is there already, in line 2"},
         {"SwitchName=a Node=n\n", "f:1: \"Node\" is not expected here; did you mean Nodes?"},
         {"SwitchName=a Nodes=n\nBlockSizes=x\n", "f:2: BlockSizes: \"x\""},
         {"SwitchName=a Nodes=n[0-99999],m[0-99999],o[0-99999]\n", "f:1: more than"},
+        {"- topology: t\n  flat: true\n", "f:1: topology.yaml: t has no switches and no blocks"},
+        {"- topology: t\n  trees:\n", "f:2: topology.yaml: \"trees\" is not expected here; did you "
+                                      "mean tree?"},
+        {YAML "    - switch: a\n      nods: n\n", "f:5: topology.yaml: \"nods\" is not expected"},
+        {YAML "    - nodes: n\n", "f:4: topology.yaml: a switch or block begins with its name"},
+        {YAML "    - switch: a\n      nodes: [n1, n2]\n", "f:5: topology.yaml: lists in brackets"},
+        {YAML "    - switch: a\n     nodes: n\n", "f:5: topology.yaml: this stands under no line"},
+        {YAML "    - switch: a\n\tnodes: n\n", "f:5: topology.yaml: a tab"},
+        {YAML "    - switch: a\n      nodes: \"n\n", "f:5: topology.yaml: a quote without"},
+        {YAML "    - switch: a\n      nodes:\n", "f:5: topology.yaml: nodes has no value"},
+        {YAML "    - switch: a\n      nodes\n", "f:5: topology.yaml: neither \"key: value\""},
+        {YAML "    - switch: a\n      children: b\n", "f:4: a: no switch b"},
+        {"- topology: t\n  tree:\n  - switch: a\n", "f:3: topology.yaml: this belongs to no key"},
+        {"- topology: t\n  block:\n    block_sizes: [4 8]\n",
+         "f:3: topology.yaml: block_sizes: no"},
         {HEADER " 1024 256 float sum -1 20.0 0.05 0.08 0 20.0 0.05 0.08 0\n", "f:5: no lines with"},
         {ONE_NODE HEADER, "f:9: a table without sizes"},
         {ONE_NODE HEADER " 1024 256 float sum -1 x 0.05 0.08 0 20.0 0.05 0.08 0\n",
@@ -566,7 +660,8 @@ static void damage_one(const char *const *seeds, size_t num_seeds)
     }
 DAMAGE(xml, xml)
 DAMAGE(matrices, matrix)
-DAMAGE(switches, switches, blocks)
+DAMAGE(switches, switches, blocks, rails)
+DAMAGE(yaml, yaml_tree, yaml_blocks)
 DAMAGE(tests, reduce, exchange, split, mixed, old_gather)
 
 int main(int argc, char **argv)
@@ -574,6 +669,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matrices_give_devices_and_links),
         cmocka_unit_test(switches_are_levels),
+        cmocka_unit_test(rails_and_trees_without_a_root_are_read),
+        cmocka_unit_test(slurm_yaml_is_read),
         cmocka_unit_test(xml_gives_a_node),
         cmocka_unit_test(tests_give_curves),
         cmocka_unit_test(wrong_files_are_one_line),
@@ -584,6 +681,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(damaged_xml_never_crashes),
         cmocka_unit_test(damaged_matrices_never_crashes),
         cmocka_unit_test(damaged_switches_never_crashes),
+        cmocka_unit_test(damaged_yaml_never_crashes),
         cmocka_unit_test(damaged_tests_never_crashes),
     };
     if (argc > 1)
