@@ -37,7 +37,7 @@ weft_status __wrap_weft_launch_mpirun(int world, int argc, char **argv, const ch
 weft_status __wrap_weft_launch_mpirun(int world, int argc, char **argv, const char *run,
                                       int *out_exit_code)
 {
-    (void)world, (void)argc, (void)argv, (void)out_exit_code;
+    (void)world, (void)argc, (void)argv, (void)run, (void)out_exit_code;
     return WEFT_ERROR(WEFT_COMM, "no ranks here");
 }
 
