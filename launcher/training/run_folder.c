@@ -323,6 +323,8 @@ static weft_status take(const char *path, int flags, int *fd, bool *busy)
 {
     *busy = false;
     *fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (*fd < 0 && errno == ELOOP)
+        return WEFT_ERROR(WEFT_FILE, "%s: a symbolic link, which is not followed: remove it", path);
     if (*fd < 0)
         return WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
     int failed = lock_within_a_second(*fd);
