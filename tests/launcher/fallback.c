@@ -235,6 +235,41 @@ static void check_newer(void)
     shell("diff -r newer/manifest.json run/checkpoints/step-4/manifest.json");
 }
 
+/* What only reads a checkpoint takes no other, but names the newest that is whole. */
+static void check_readers(void)
+{
+    static const char *const readers[][7] = {
+        {"eval", "run", "--iters", "1", "--split", "train"},
+        {"eval", "run/checkpoints", "--iters", "1", "--split", "train"},
+        {"eval", "run", "--mesh", "dp=2", "--split", "train"},
+        {"generate", "run", "--prompt", "a", "--num-tokens", "1"}};
+    static const int done[] = {1, 2, 3, 6}; /* of damages: to what all of them read */
+    static const char whole[] = "; run/checkpoints/step-2 is whole: give that\n";
+    for (size_t d = 0; d < sizeof done / sizeof *done; d++) {
+        shell("rm -rf run; cp -r trained run");
+        do_damage(&damages[done[d]], 6);
+        do_damage(&damages[1], 4);
+        for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
+            child c;
+            run_weft(&c, readers[i], 6);
+            EXPECT(child_is_line(c.err) && strstr(c.err, whole), "%s: %s", damages[done[d]].name,
+                   c.err);
+            child_release(&c);
+        }
+    }
+    child c;
+    shell("rm run/checkpoints/step-6/manifest.json");
+    run_weft(&c, readers[0], 6);
+    EXPECT(child_is_line(c.err) && strstr(c.err, "names step-6, which has no manifest.json") &&
+               strstr(c.err, whole),
+           "%s", c.err);
+    child_release(&c);
+    do_damage(&damages[1], 2);
+    run_weft(&c, readers[0], 6);
+    EXPECT(child_is_line(c.err) && !strstr(c.err, "is whole"), "%s", c.err);
+    child_release(&c);
+}
+
 /* A run keeps the latest checkpoints and those of multiples; none at all is refused. */
 static void check_keep(void)
 {
@@ -277,6 +312,7 @@ int main(void)
     check_count(0, 0);
     check_unwatched();
     check_newer();
+    check_readers();
     check_keep();
     if (!expect_failures)
         child_folder_leave(folder);
