@@ -12,7 +12,8 @@
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
     "\"seq_length\": 12, \"vocab_size\": 53},\n"
-    "\"train\": {\"global_batch_size\": 4, \"train_iters\": 6, \"lr\": 1e-3},\n"
+    "\"train\": {\"global_batch_size\": 4, \"train_iters\": 6, \"lr\": 1e-3, "
+    "\"lr_decay_style\": \"constant\"},\n"
     "\"checkpoint\": {\"save_interval\": 2}, \"data\": {\"mock_data\": true},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
 
@@ -80,8 +81,7 @@ static void check_falls(const damage *d, const char *mesh, const char *wanted)
     do_damage(d, 6);
     run_weft(&c,
              (const char *[]){"train", "c.json", "--out", "run", "--resume", "--mesh", mesh,
-                              "--set", "train_iters=7", "--set", "lr_decay_iters=6", "--set",
-                              "save_interval=0", NULL},
+                              "--set", "train_iters=7", "--set", "save_interval=0", NULL},
              0);
     EXPECT(c.err && strstr(c.err, taken), "%s, %s: %s", d->name, mesh, c.err);
     const char *said = c.err ? strstr(c.err, " is damaged") : NULL;
@@ -104,8 +104,7 @@ static void check_every_damage(const char *mesh)
     shell("rm -rf run; cp -r trained run");
     run_weft(&c,
              (const char *[]){"train", "c.json", "--out", "run", "--resume-from", "step-4",
-                              "--mesh", mesh, "--set", "train_iters=7", "--set", "lr_decay_iters=6",
-                              NULL},
+                              "--mesh", mesh, "--set", "train_iters=7", NULL},
              0);
     child_release(&c);
     char *wanted = losses_of("run");
