@@ -9,6 +9,7 @@
 
 #include "core/log.h"
 #include "launcher/arguments.h"
+#include "launcher/training/run_folder.h"
 #include "launcher/training/start.h"
 #include "launcher/training/trainer.h"
 #include "launcher/verbs.h"
@@ -188,6 +189,7 @@ static int run(evaluator *e, weft_comm *world)
             weft_comm_abort(world, status);
         }
     } else if (speaks) {
+        status = weft_run_name_beside(e->args.checkpoint, e->folder, status);
         weft_verb_fail("eval");
     }
     weft_trainer_release(&trainer);
@@ -204,6 +206,8 @@ int weft_verb_eval(int argc, char **argv, const weft_application *application)
     }
     weft_start start = weft_start_find();
     weft_status status = load_config(&e);
+    if (start.rank == 0)
+        status = weft_run_name_beside(e.args.checkpoint, e.folder, status);
     if (status == WEFT_OK)
         status = check_part(&e);
     if (status == WEFT_OK)

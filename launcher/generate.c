@@ -15,6 +15,7 @@
 #include "launcher/planning/config.h"
 #include "launcher/planning/tier_choice.h"
 #include "launcher/text/tokenizer.h"
+#include "launcher/training/run_folder.h"
 #include "launcher/training/setup.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint.h"
@@ -279,12 +280,10 @@ static weft_status print_text(const generator *g, const arguments *args, const c
     return WEFT_OK;
 }
 
-static weft_status generate(generator *g, const arguments *args, weft_arena *arena,
-                            const weft_application *application)
+static weft_status generate(generator *g, const arguments *args, const char *folder,
+                            weft_arena *arena, const weft_application *application)
 {
-    const char *folder;
     weft_tokens tokens = {0};
-    WEFT_TRY(weft_checkpoint_resolve(args->checkpoint, arena, &folder));
     WEFT_TRY(open_tokenizer(folder, arena, &g->tokenizer));
     WEFT_TRY(open_model(g, folder, args, arena, application));
     weft_status status =
@@ -309,7 +308,11 @@ int weft_verb_generate(int argc, char **argv, const weft_application *applicatio
         weft_arena_release(&arena);
         return code;
     }
-    weft_status status = generate(&g, &args, &arena, application);
+    const char *folder = NULL;
+    weft_status status = weft_checkpoint_resolve(args.checkpoint, &arena, &folder);
+    if (status == WEFT_OK)
+        status = generate(&g, &args, folder, &arena, application);
+    status = weft_run_name_beside(args.checkpoint, folder, status);
     code = status == WEFT_OK ? 0 : weft_verb_fail("generate");
     weft_model_destroy(g.model);
     weft_lane_destroy(g.lane);

@@ -66,7 +66,7 @@ static int parse(int argc, char **argv, launcher *l)
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &l->set},
         {"program", "PROGRAM", "what trains, on the nodes", .text = &l->program},
         {"hosts", "A,B,...", "mpirun: the nodes' names, for its hostfile", .text = &job->hosts},
-        {"spares", "N", "mpirun: so many more of --hosts, for nodes that fail (0)",
+        {"spares", "N", "mpirun: so many more of --hosts, for nodes that fail",
          .count = &job->num_spares, .min = 0, .max = 1e6},
         {"time", "HH:MM:SS", "slurm: the job's time; it stops before its end and goes on",
          .text = &job->time},

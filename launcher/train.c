@@ -148,6 +148,8 @@ static weft_status make_plan(arguments *args, weft_arena *arena, plan *out)
     }
     WEFT_TRY(weft_config_load(&args->source, arena, &out->config));
     WEFT_TRY(weft_config_locate(&args->source, check_rate(&out->config.train)));
+    WEFT_TRY(weft_config_locate(
+        &args->source, weft_run_check_decay(&out->config, &args->source, out->start.step)));
     return weft_run_check_fallback(&args->run, &out->start, weft_run_fallback(&out->config));
 }
 

@@ -27,15 +27,25 @@ static weft_time_words time_text(double us)
     return weft_time_text_of(us);
 }
 
-/* The layers of all chunks of a rank: "E tt | tt". */
+/* The decoder's layers of all chunks of a rank, from 0, beside the embedding (E) and the head (L):
+ * "E 0-1 | 4-5". */
 static void layers_text(const weft_layout *layout, int rank, char out[64])
 {
     int used = 0;
     for (int c = 0; c < layout->num_chunks && used < 60; c++) {
+        char range[32] = "";
         int first, end;
         weft_layout_range(layout, rank, c, &first, &end);
-        used += snprintf(out + used, (size_t)(64 - used), first < end ? "%s%d-%d" : "%snone",
-                         c ? " | " : "", first, end - 1);
+        const bool embeds = first == 0 && end > 0, heads = first < end && end == layout->num_layers;
+        const int from = first - !embeds, to = end - 1 - heads;
+        if (to - from > 1)
+            snprintf(range, sizeof range, "%d-%d", from, to - 1);
+        else if (to > from)
+            snprintf(range, sizeof range, "%d", from);
+        used += snprintf(out + used, (size_t)(64 - used), "%s%s%s%s%s%s%s", c ? " | " : "",
+                         embeds ? "E" : "", embeds && *range ? " " : "", range,
+                         heads && (embeds || *range) ? " " : "", heads ? "L" : "",
+                         first < end ? "" : "none");
     }
 }
 

@@ -367,6 +367,24 @@ weft_status weft_run_check_changes(const weft_config *config, const weft_config_
                           r.changes, names);
 }
 
+weft_status weft_run_check_decay(const weft_config *config, const weft_config_source *source,
+                                 int64_t step)
+{
+    const weft_train_options *t = &config->train;
+    const char *allowed = source->allow_change;
+    const bool is_zero = t->lr_decay_style != (int)WEFT_LR_CONSTANT && t->lr > 0 &&
+                         t->min_lr == 0 && step >= t->lr_decay_iters && step >= t->lr_warmup_iters;
+    if (!source->run || t->train_iters <= source->run->train.train_iters ||
+        step >= t->train_iters || !is_zero || is_in_list(allowed, "train") ||
+        is_in_list(allowed, "train.lr_decay_iters"))
+        return WEFT_OK;
+    return WEFT_KEY_ERROR("train.lr_decay_iters",
+                          "%lld, so the learning rate of steps %lld to %lld is 0: give a larger "
+                          "one, a min_lr, or --allow-change train.lr_decay_iters",
+                          (long long)t->lr_decay_iters, (long long)step + 1,
+                          (long long)t->train_iters);
+}
+
 static bool is_name(const weft_config_source *source, const char *name, weft_arena *arena,
                     weft_status *status)
 {

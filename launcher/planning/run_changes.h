@@ -24,6 +24,10 @@ weft_status weft_run_step_changes(const weft_config *run, const weft_config *con
  * losses), the seed, the dataset and its split. Checks nothing where source->run is NULL. */
 weft_status weft_run_check_changes(const weft_config *config,
                                    const weft_config_source *source) WEFT_CHECKED;
+/* WEFT_CONFIG: more steps than source->run had, from behind `step` on, and the learning rate of all
+ * of them has decayed to 0, which source->allow_change does not allow (train.lr_decay_iters). */
+weft_status weft_run_check_decay(const weft_config *config, const weft_config_source *source,
+                                 int64_t step) WEFT_CHECKED;
 /* WEFT_CONFIG names the first name in source->allow_change that is no section and no key. */
 weft_status weft_run_check_allowed(const weft_config_source *source) WEFT_CHECKED;
 

@@ -7,6 +7,8 @@
 #include "core/text.h"
 #include "launcher/planning/moe_choice.h"
 #include "layers/footprint.h"
+#include "layers/offload.h"
+#include "layers/runtime.h"
 
 bool weft_tier_is_open(const weft_config *config)
 {
@@ -110,58 +112,177 @@ bool weft_tier_pins(const weft_config *config)
     return has_tier(config) || config->tier.optimizer_state == WEFT_TIER_STATE_HOST;
 }
 
-/* Whether the config's step would fit with these options. */
-static weft_status would_fit(const weft_config *config, const weft_tier_options *with,
-                             const weft_mesh *mesh, const weft_step *as,
-                             const weft_tier_room *rooms, bool *out)
+/* --- what would fit ------------------------------------------------------------------------ */
+
+/* What takes less memory, the cheapest first; several at once. */
+typedef enum remedy {
+    SMALLER_BATCH = 1,
+    SELECTIVE = 2,
+    FULL = 4,
+    ACTIVATIONS_AWAY = 8,
+    EXPERTS_AWAY = 16,
+    STATE_AWAY = 32
+} remedy;
+
+static const unsigned remedies[] = {SMALLER_BATCH,
+                                    SELECTIVE,
+                                    FULL,
+                                    ACTIVATIONS_AWAY,
+                                    EXPERTS_AWAY,
+                                    STATE_AWAY,
+                                    EXPERTS_AWAY | STATE_AWAY,
+                                    SMALLER_BATCH | FULL,
+                                    SMALLER_BATCH | FULL | EXPERTS_AWAY,
+                                    SMALLER_BATCH | FULL | STATE_AWAY,
+                                    SMALLER_BATCH | FULL | EXPERTS_AWAY | STATE_AWAY};
+
+/* What the config does not do yet, of a step that is used so. */
+static unsigned open_to(const weft_config *config, weft_step_use use)
 {
-    weft_config copy = *config;
+    const int granularity = config->train.recompute.granularity;
+    unsigned out =
+        use != WEFT_STEP_GENERATES && config->train.micro_batch_size > 1 ? SMALLER_BATCH : 0;
+    if (config->model.num_experts > 0 && !has_tier(config))
+        out |= EXPERTS_AWAY;
+    if (use != WEFT_STEP_TRAINS)
+        return out;
+    if (granularity == WEFT_RECOMPUTE_NONE)
+        out |= SELECTIVE;
+    if (granularity != WEFT_RECOMPUTE_FULL && !config->train.offload.on)
+        out |= FULL | ACTIVATIONS_AWAY;
+    if (config->tier.optimizer_state == WEFT_TIER_STATE_DEVICE)
+        out |= STATE_AWAY;
+    return out;
+}
+
+/* The config with them, and a micro-batch of so many samples. */
+static weft_config with(const weft_config *config, unsigned set, int64_t micro)
+{
+    weft_config out = *config;
+    if (set & SMALLER_BATCH)
+        out.train.micro_batch_size = micro;
+    if (set & (SELECTIVE | FULL))
+        out.train.recompute.granularity =
+            set & FULL ? WEFT_RECOMPUTE_FULL : WEFT_RECOMPUTE_SELECTIVE;
+    if (set & ACTIVATIONS_AWAY)
+        out.train.offload.on = true;
+    if (set & EXPERTS_AWAY) {
+        out.tier.experts = WEFT_TIER_HOST;
+        out.tier.kept = 0;
+    }
+    if (set & STATE_AWAY)
+        out.tier.optimizer_state = WEFT_TIER_STATE_HOST;
+    return out;
+}
+
+static weft_status check_rules(const weft_config *c, const weft_mesh *mesh)
+{
+    unsigned modules;
+    WEFT_TRY(weft_offload_modules(&c->train.offload, &c->train.recompute, &modules));
+    WEFT_TRY(weft_tier_check(&c->tier, &c->model, &c->schedule));
+    return weft_model_check_mesh(&c->model, mesh, c->model.num_layers, c->train.micro_batch_size);
+}
+
+typedef struct trial {
+    bool runs, fits; /* runs: no rule is against it */
+    double bytes;    /* on the fullest device */
+    double lacking;  /* of them, where they are too many */
+} trial;
+
+static weft_status try_with(const weft_config *config, const weft_mesh *mesh, const weft_step *as,
+                            const weft_tier_room *rooms, trial *out)
+{
     weft_arena arena = {0};
-    weft_step step;
-    *out = false;
-    copy.tier = *with;
-    if (weft_tier_check(&copy.tier, &copy.model, &copy.schedule) != WEFT_OK) {
-        weft_error_clear();
-        return WEFT_OK;
-    }
-    weft_status status = weft_step_make_for(as->use, &copy, mesh, &as->moe, &arena, &step);
+    weft_step step = {0};
+    *out = (trial){0};
+    weft_status status = check_rules(config, mesh);
+    if (status == WEFT_OK)
+        status = weft_step_make_for(as->use, config, mesh, &as->moe, &arena, &step);
     if (status == WEFT_OK) {
-        const fullest f = find_fullest(&copy, mesh, &step, false, rooms);
-        *out = fits(&f);
-        weft_step_release(&step);
+        const fullest f = find_fullest(config, mesh, &step, false, rooms);
+        *out = (trial){.runs = true,
+                       .fits = fits(&f),
+                       .bytes = (double)f.bytes[ON_DEVICE],
+                       .lacking = lack(f.bytes[ON_DEVICE], f.limit[ON_DEVICE])};
+    } else if (status == WEFT_CONFIG) {
+        weft_error_clear();
+        status = WEFT_OK;
     }
+    weft_step_release(&step);
     weft_arena_release(&arena);
     return status;
 }
 
-/* "; offload.experts auto would ...": the first of experts, optimizer state and both in host memory
- * with which the config would fit; empty: none of what is not there yet. */
+/* With these; of smaller micro-batches the largest that fits, else 1. */
+static weft_status try_set(const weft_config *config, unsigned set, const weft_mesh *mesh,
+                           const weft_step *as, const weft_tier_room *rooms, int64_t *micro,
+                           trial *out)
+{
+    const int64_t now = config->train.micro_batch_size;
+    *micro = 1;
+    for (int64_t parts = 2; set == SMALLER_BATCH && parts <= now; parts++) {
+        if (now % parts != 0)
+            continue;
+        *micro = now / parts;
+        const weft_config less = with(config, set, *micro);
+        WEFT_TRY(try_with(&less, mesh, as, rooms, out));
+        if (out->fits)
+            return WEFT_OK;
+    }
+    const weft_config changed = with(config, set, 1);
+    return try_with(&changed, mesh, as, rooms, out);
+}
+
+/* "train.micro_batch_size 1 and offload.optimizer_state host" */
+static void name_set(unsigned set, int64_t micro, char *out, size_t capacity)
+{
+    static const char *const names[] = {"train.micro_batch_size",
+                                        "train.recompute_granularity selective",
+                                        "train.recompute_granularity full",
+                                        "train.fine_grained_activation_offloading true",
+                                        "offload.experts auto",
+                                        "offload.optimizer_state host"};
+    size_t used = 0;
+    for (int i = 0; set >> i; i++) {
+        if (!(set >> i & 1) || used >= capacity)
+            continue;
+        const char *between = used == 0 ? "" : set >> i == 1 ? " and " : ", ";
+        used += (size_t)snprintf(out + used, capacity - used, "%s", between);
+        if (used < capacity && i == 0)
+            used += (size_t)snprintf(out + used, capacity - used, "%s %lld", names[i],
+                                     (long long)micro);
+        else if (used < capacity)
+            used += (size_t)snprintf(out + used, capacity - used, "%s", names[i]);
+    }
+}
+
+/* "; offload.experts auto would fit, with 3 GB": the first of the remedies with which the config
+ * would fit, or what is lacking with the last of them; empty: there is none. */
 static weft_status advise(const weft_config *config, const weft_mesh *mesh, const weft_step *step,
                           const weft_tier_room *rooms, char *out, size_t capacity)
 {
-    static const char *const texts[] = {
-        "offload.experts auto would train experts from host memory",
-        "offload.optimizer_state host would fit",
-        "offload.experts auto and offload.optimizer_state host would fit"};
-    const bool can_move = config->model.num_experts > 0 && !has_tier(config),
-               can_step = config->tier.optimizer_state == WEFT_TIER_STATE_DEVICE;
+    const unsigned open = open_to(config, step->use);
+    char names[200];
+    uint64_t done = 0; /* a bit a set */
     out[0] = '\0';
-    for (int moved = 1; moved <= 3; moved++) {
-        weft_tier_options with = config->tier;
-        bool fit;
-        if ((moved & 1 && !can_move) || (moved & 2 && !can_step))
+    for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++) {
+        const bool is_last = i + 1 == sizeof remedies / sizeof *remedies;
+        const unsigned set = remedies[i] & open;
+        int64_t micro;
+        trial found;
+        if (set == 0 || (done >> set & 1 && !is_last))
             continue;
-        if (moved & 1) {
-            with.experts = WEFT_TIER_HOST;
-            with.kept = 0;
+        done |= (uint64_t)1 << set;
+        WEFT_TRY(try_set(config, set, mesh, step, rooms, &micro, &found));
+        name_set(set, micro, names, sizeof names);
+        if (found.fits) {
+            snprintf(out, capacity, "; %s would fit, with %s", names,
+                     weft_bytes_text(found.bytes).text);
+            break;
         }
-        if (moved & 2)
-            with.optimizer_state = WEFT_TIER_STATE_HOST;
-        WEFT_TRY(would_fit(config, &with, mesh, step, rooms, &fit));
-        if (!fit)
-            continue;
-        snprintf(out, capacity, "; %s", texts[moved - 1]);
-        break;
+        if (is_last && found.runs && found.lacking > 0)
+            snprintf(out, capacity, "; with %s it would still lack %s", names,
+                     weft_bytes_text(found.lacking).text);
     }
     return WEFT_OK;
 }
@@ -182,7 +303,7 @@ weft_status weft_tier_check_room(const weft_config *config, const weft_mesh *mes
                                  const weft_step *step, const weft_tier_room *rooms)
 {
     const fullest f = find_fullest(config, mesh, step, false, rooms);
-    char text[256], advice[128];
+    char text[256], advice[280];
     weft_status status;
     if (f.bytes[ON_DEVICE] > f.limit[ON_DEVICE]) {
         WEFT_TRY(advise(config, mesh, step, rooms, advice, sizeof advice));

@@ -31,7 +31,8 @@ bool weft_tier_pins(const weft_config *config);
 weft_tier_room weft_tier_room_of(const weft_config *config);
 
 /* Whether every stage of the step fits. Else WEFT_MEMORY with the key of the limit, which rank
- * takes what, and how much too much; where something else of section "offload" would do, that.
+ * takes what, and how much too much; the first of a smaller micro-batch, recomputation and what
+ * section "offload" moves to host memory with which it would, or what is lacking with all of them.
  * rooms: [mesh->pp]. */
 weft_status weft_tier_check_room(const weft_config *config, const weft_mesh *mesh,
                                  const weft_step *step, const weft_tier_room *rooms) WEFT_CHECKED;

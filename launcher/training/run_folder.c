@@ -256,6 +256,12 @@ static weft_status find_other(const weft_run_folder *folder, const weft_run_star
     return WEFT_OK;
 }
 
+static void append(weft_error *error, const char *text)
+{
+    const size_t room = sizeof error->text - strlen(text) - 1, kept = strlen(error->text);
+    snprintf(error->text + (kept < room ? kept : room), strlen(text) + 1, "%s", text);
+}
+
 weft_status weft_run_name_whole(const weft_run_folder *folder, const weft_run_start *start,
                                 weft_status status)
 {
@@ -271,8 +277,51 @@ weft_status weft_run_name_whole(const weft_run_folder *folder, const weft_run_st
         if (other)
             snprintf(add, sizeof add, "; %s is whole: go on from it with --resume-from %s", other,
                      other);
-        size_t room = sizeof error.text - strlen(add) - 1, kept = strlen(error.text);
-        snprintf(error.text + (kept < room ? kept : room), strlen(add) + 1, "%s", add);
+        append(&error, add);
+    }
+    weft_arena_release(&arena);
+    weft_error_put(&error);
+    return status;
+}
+
+/* The newest whole checkpoint in `folder` but `checkpoint` (NULL: any); NULL: none. */
+static weft_status find_beside(const char *folder, const char *checkpoint, weft_arena *arena,
+                               const char **out)
+{
+    found f = {.folder = folder};
+    *out = NULL;
+    WEFT_TRY(weft_checkpoint_list(folder, arena, &f.steps, &f.count));
+    for (size_t i = f.count; i-- > 0;) {
+        const char *other;
+        WEFT_TRY(find_step(&f, i, arena, &other));
+        if ((checkpoint && strcmp(other, checkpoint) == 0) ||
+            weft_checkpoint_verify(other) != WEFT_OK)
+            continue;
+        *out = other;
+        break;
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_run_name_beside(const char *given, const char *checkpoint, weft_status status)
+{
+    const char *slash = checkpoint ? strrchr(checkpoint, '/') : NULL, *folder, *other = NULL;
+    weft_arena arena = {0};
+    weft_error error;
+    char add[300];
+    if (status != WEFT_FILE)
+        return status;
+    weft_error_take(&error);
+    const bool damaged = !checkpoint || weft_checkpoint_verify(checkpoint) != WEFT_OK;
+    weft_status looked =
+        slash ? weft_arena_printf(&arena, &folder, "%.*s", (int)(slash - checkpoint), checkpoint)
+              : weft_arena_printf(&arena, &folder, "%s%s", checkpoint ? "." : given,
+                                  checkpoint ? "" : "/checkpoints");
+    if (damaged && looked == WEFT_OK)
+        looked = find_beside(folder, checkpoint, &arena, &other);
+    if (other && strlen(other) < sizeof add / 2) {
+        snprintf(add, sizeof add, "; %s is whole: give that", other);
+        append(&error, add);
     }
     weft_arena_release(&arena);
     weft_error_put(&error);
@@ -323,6 +372,8 @@ static weft_status take(const char *path, int flags, int *fd, bool *busy)
 {
     *busy = false;
     *fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (*fd < 0 && errno == ELOOP)
+        return WEFT_ERROR(WEFT_FILE, "%s: a symbolic link, which is not followed: remove it", path);
     if (*fd < 0)
         return WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
     int failed = lock_within_a_second(*fd);

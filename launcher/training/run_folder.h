@@ -49,6 +49,11 @@ void weft_run_tell_damage(const weft_run_start *start, const char *when);
 weft_status weft_run_name_whole(const weft_run_folder *folder, const weft_run_start *start,
                                 weft_status status) WEFT_CHECKED;
 
+/* The same for what only reads one: `given`, a run, came to `checkpoint` (NULL: to none). Names the
+ * newest whole one beside it, as what to give. */
+weft_status weft_run_name_beside(const char *given, const char *checkpoint,
+                                 weft_status status) WEFT_CHECKED;
+
 /* WEFT_CONFIG with pid and host where another training is at work there. */
 weft_status weft_run_check_free(const weft_run_folder *folder) WEFT_CHECKED;
 /* Locks the folder, which must exist, and looks again: WEFT_CONFIG where the run does not start at

@@ -14,7 +14,8 @@ static char bin[256]; /* the folder of the programs */
     "\"seq_length\": 16, \"vocab_size\": 16}"
 static const char own_task[] =
     "{" MODEL ",\n"
-    " \"train\": {\"train_iters\": 4, \"global_batch_size\": 8, \"lr\": 1e-2,\n"
+    " \"train\": {\"train_iters\": 4, \"global_batch_size\": 8, \"lr\": 1e-2, "
+    "\"lr_decay_style\": \"constant\",\n"
     "  \"weight_decay\": 0.3},\n"
     " \"device\": {\"peak_flops\": 1e12, \"num_threads\": 1},\n"
     " \"task\": {\"modulus\": 5}}\n";

@@ -19,7 +19,7 @@
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 4, "
     "\"seq_length\": 16},\n"
-    " \"train\": {\"global_batch_size\": 2, \"train_iters\": 2}, "
+    " \"train\": {\"global_batch_size\": 2, \"train_iters\": 2, \"lr_decay_style\": \"constant\"}, "
     "\"data\": {\"data_path\": \"corpus\"}, \"checkpoint\": {\"fallback\": 0},\n"
     " \"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
 

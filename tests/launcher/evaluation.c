@@ -12,7 +12,7 @@ static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 4,\n"
     "  \"seq_length\": 48, \"vocab_size\": 53, \"num_experts\": 16, \"hidden_dropout\": 0.1},\n"
     "\"train\": {\"micro_batch_size\": 8, \"global_batch_size\": 16, \"train_iters\": 4,\n"
-    "  \"lr\": 1e-2, \"eval_interval\": 2, \"eval_iters\": 2},\n"
+    "  \"lr\": 1e-2, \"lr_decay_style\": \"constant\", \"eval_interval\": 2, \"eval_iters\": 2},\n"
     "\"data\": {\"mock_data\": true, \"split\": \"9,1,0\"}, \"checkpoint\": {\"save_interval\": "
     "2},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";

@@ -12,7 +12,8 @@
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
     "\"seq_length\": 12, \"vocab_size\": 53},\n"
-    "\"train\": {\"global_batch_size\": 4, \"train_iters\": 6, \"lr\": 1e-3},\n"
+    "\"train\": {\"global_batch_size\": 4, \"train_iters\": 6, \"lr\": 1e-3, "
+    "\"lr_decay_style\": \"constant\"},\n"
     "\"checkpoint\": {\"save_interval\": 2}, \"data\": {\"mock_data\": true},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
 
@@ -80,8 +81,7 @@ static void check_falls(const damage *d, const char *mesh, const char *wanted)
     do_damage(d, 6);
     run_weft(&c,
              (const char *[]){"train", "c.json", "--out", "run", "--resume", "--mesh", mesh,
-                              "--set", "train_iters=7", "--set", "lr_decay_iters=6", "--set",
-                              "save_interval=0", NULL},
+                              "--set", "train_iters=7", "--set", "save_interval=0", NULL},
              0);
     EXPECT(c.err && strstr(c.err, taken), "%s, %s: %s", d->name, mesh, c.err);
     const char *said = c.err ? strstr(c.err, " is damaged") : NULL;
@@ -104,8 +104,7 @@ static void check_every_damage(const char *mesh)
     shell("rm -rf run; cp -r trained run");
     run_weft(&c,
              (const char *[]){"train", "c.json", "--out", "run", "--resume-from", "step-4",
-                              "--mesh", mesh, "--set", "train_iters=7", "--set", "lr_decay_iters=6",
-                              NULL},
+                              "--mesh", mesh, "--set", "train_iters=7", NULL},
              0);
     child_release(&c);
     char *wanted = losses_of("run");
@@ -235,6 +234,41 @@ static void check_newer(void)
     shell("diff -r newer/manifest.json run/checkpoints/step-4/manifest.json");
 }
 
+/* What only reads a checkpoint takes no other, but names the newest that is whole. */
+static void check_readers(void)
+{
+    static const char *const readers[][7] = {
+        {"eval", "run", "--iters", "1", "--split", "train"},
+        {"eval", "run/checkpoints", "--iters", "1", "--split", "train"},
+        {"eval", "run", "--mesh", "dp=2", "--split", "train"},
+        {"generate", "run", "--prompt", "a", "--num-tokens", "1"}};
+    static const int done[] = {1, 2, 3, 6}; /* of damages: to what all of them read */
+    static const char whole[] = "; run/checkpoints/step-2 is whole: give that\n";
+    for (size_t d = 0; d < sizeof done / sizeof *done; d++) {
+        shell("rm -rf run; cp -r trained run");
+        do_damage(&damages[done[d]], 6);
+        do_damage(&damages[1], 4);
+        for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
+            child c;
+            run_weft(&c, readers[i], 6);
+            EXPECT(child_is_line(c.err) && strstr(c.err, whole), "%s: %s", damages[done[d]].name,
+                   c.err);
+            child_release(&c);
+        }
+    }
+    child c;
+    shell("rm run/checkpoints/step-6/manifest.json");
+    run_weft(&c, readers[0], 6);
+    EXPECT(child_is_line(c.err) && strstr(c.err, "names step-6, which has no manifest.json") &&
+               strstr(c.err, whole),
+           "%s", c.err);
+    child_release(&c);
+    do_damage(&damages[1], 2);
+    run_weft(&c, readers[0], 6);
+    EXPECT(child_is_line(c.err) && !strstr(c.err, "is whole"), "%s", c.err);
+    child_release(&c);
+}
+
 /* A run keeps the latest checkpoints and those of multiples; none at all is refused. */
 static void check_keep(void)
 {
@@ -277,6 +311,7 @@ int main(void)
     check_count(0, 0);
     check_unwatched();
     check_newer();
+    check_readers();
     check_keep();
     if (!expect_failures)
         child_folder_leave(folder);

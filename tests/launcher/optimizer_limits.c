@@ -1,6 +1,7 @@
 /* The optimizer's state in host memory, by its limits: what it takes of device and host is what its
- * footprint told; where the state does not fit the device it is advised, and trains; the host's
- * limit binds it. Plans price it against sums by hand, and the run's timeline shows it. */
+ * footprint told; where the state does not fit the device it is advised, or what is cheaper, and
+ * trains; the host's limit binds it. Plans price it against sums by hand, and the run's timeline
+ * shows it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,12 +126,57 @@ static void check_memory(void)
     refuse(SETS(HOST, limit, host), "offload.host_memory_limit", " of host memory");
     snprintf(limit, sizeof limit, "device.memory_limit=%.0f", moved.device - 1);
     child c = run("train", SETS(limit));
-    EXPECT(c.exit_code == 3 && !strstr(c.err, "would fit"), "exit %d: %s", c.exit_code, c.err);
+    EXPECT(c.exit_code == 3 && !strstr(c.err, "; offload.optimizer_state host would fit"),
+           "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     c = run("train", SETS("offload.host_memory_limit=1"));
     EXPECT(c.exit_code == 2 || strstr(c.err, "offload.host_memory_limit"), "exit %d: %s",
            c.exit_code, c.err);
     child_release(&c);
+}
+
+/* "; train.micro_batch_size 1 and offload.optimizer_state host would fit, ..." as key=value each;
+ * how many. */
+static int read_advice(const char *err, char sets[MAX_SET][64])
+{
+    const char *end = err ? strstr(err, " would fit") : NULL, *at = end ? strrchr(err, ';') : NULL;
+    int count = 0;
+    for (at = at ? at + 2 : NULL; at && at < end && count < MAX_SET - 1; count++) {
+        const char *value = strchr(at, ' ');
+        const size_t length = strcspn(value + 1, " ,");
+        snprintf(sets[count], sizeof sets[count], "%.*s=%.*s", (int)(value - at), at, (int)length,
+                 value + 1);
+        at = value + 1 + length;
+        at += strncmp(at, ", ", 2) == 0 ? 2 : strncmp(at, " and ", 5) == 0 ? 5 : 0;
+        at = strncmp(at, " would", 6) == 0 ? NULL : at;
+    }
+    return count;
+}
+
+/* What is advised where limits get smaller trains within them; in the end nothing does. */
+static void check_advice(void)
+{
+    const double all = train(SETS("offload.optimizer_state=device")).device;
+    int last = 0, num_advised = 0;
+    char limit[64], sets[MAX_SET][64];
+    for (double share = 0.99; share > 0.1; share -= 0.09) {
+        snprintf(limit, sizeof limit, "device.memory_limit=%.0f", share * all);
+        child c = run("train", SETS(limit));
+        const char *lack = strstr(c.err, " it would still lack ");
+        const int count = read_advice(c.err, sets);
+        EXPECT(c.exit_code == 3 && child_is_line(c.err) && (count > 0) == !lack,
+               "%s: exit %d, %d advised: %s", limit, c.exit_code, count, c.err);
+        child_release(&c);
+        last = count;
+        num_advised += count > 0;
+        if (lack)
+            break;
+        const char *args[MAX_SET] = {limit};
+        for (int i = 0; i < count; i++)
+            args[1 + i] = sets[i];
+        train(args);
+    }
+    EXPECT(num_advised >= 3 && last == 0, "%d limits had advice, the last %d", num_advised, last);
 }
 
 typedef struct planned {
@@ -208,6 +254,7 @@ int main(void)
     EXPECT(child_folder_enter(folder), "no folder");
     EXPECT(child_write("c.json", config) && child_write("cluster.json", cluster), "files");
     check_memory();
+    check_advice();
     check_plan();
     check_seen();
     if (!expect_failures)

@@ -125,6 +125,18 @@ static void check_listed(void)
                lr_of("run", 8) == 1e-4,
            "the learning rate jumps: %g, %g, %g", lr_of("run", 6), lr_of("run", 7),
            lr_of("run", 8));
+    /* Where nothing would be learned any more, only by name. */
+    refuse((const char *[]){"train", "c.json", "--out", "run", "--resume", "--set",
+                            "train_iters=10", "--set", "min_lr=0", NULL},
+           no_mpirun, 2,
+           "weft train: c.json: train.lr_decay_iters: 6, so the learning rate of steps 9 to 10 is "
+           "0: give a larger one, a min_lr, or --allow-change train.lr_decay_iters\n");
+    EXPECT(system("cp -r run zero") == 0, "no copy");
+    accept((const char *[]){"train", "c.json", "--out", "zero", "--resume", "--set",
+                            "train_iters=9", "--set", "min_lr=0", "--allow-change",
+                            "train.lr_decay_iters", NULL},
+           "train.lr_decay_iters stays 6: lr is 0 from there on\n");
+    EXPECT(lr_of("zero", 9) == 0, "trained at %g", lr_of("zero", 9));
     /* By its own config, on another mesh; the decay is stretched where that is asked for. */
     accept((const char *[]){"train", "--out", "run", "--resume", "--mesh", "dp=2", "--set",
                             "train_iters=10", "--set", "lr_decay_iters=12", NULL},

@@ -2,6 +2,7 @@
  * it, or told with it beside what the command did; and what a start says of its mesh. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/expect.h"
@@ -98,6 +99,17 @@ static const slip slips[] = {
      0,
      "2 ranks: tp 1, pp 2, dp 1, vp 2; 1f1b; fp32; 4 micro-batches a step and replica\n",
      "zero"},
+    {{"plan", "c.json", "--cluster", "h100.json"}, 0, "\n      0  E 0-1 L   ", "0-3"},
+    {{"plan", "c.json", "--cluster", "h100.json", "--mesh", "pp=2,layout=E|t|t|L"},
+     0,
+     "\n      0  E | 1  ",
+     NULL},
+    {{"plan", "c.json", "--cluster", "h100.json", "--mesh", "pp=2"}, 0, "\n      1  1 L  ", NULL},
+    {{"launch", "--help"}, 0, "for nodes that fail (0)\n", NULL},
+    {{"train", "c.json", "--out", "linked", "--resume"},
+     6,
+     "weft train: linked/.lock: a symbolic link, which is not followed: remove it\n",
+     NULL},
     {{"train", "string.json", "--out", "none"},
      2,
      "weft train: string.json:1:26: model.num_layers: expected an integer, got a string \"2\"\n",
@@ -121,13 +133,17 @@ static void check(const slip *s)
 
 static bool make_files(void)
 {
-    char text[881], line[] = "the quick brown fox jumps over the lazy dog\n";
+    char text[881], path[4096], line[] = "the quick brown fox jumps over the lazy dog\n";
     child c;
     for (size_t i = 0; i < sizeof text - 1; i++)
         text[i] = line[i % (sizeof line - 1)];
     text[sizeof text - 1] = '\0';
     bool good = child_write("text.txt", text) && child_write("c.json", config) &&
                 child_write("string.json", "{\"model\": {\"num_layers\": \"2\"}}");
+    const char *source = getenv("WEFT_SOURCE_DIR");
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", source ? source : ".");
+    good = good && symlink(path, "h100.json") == 0 && mkdir("linked", 0777) == 0 &&
+           symlink("nothing", "linked/.lock") == 0;
     child_run(&c, (const char *[]){"prepare", "text.txt", "--out", "corpus", NULL}, NULL);
     good = good && c.exit_code == 0;
     child_release(&c);
