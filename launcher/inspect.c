@@ -201,8 +201,8 @@ int weft_verb_inspect(int argc, char **argv, const weft_application *application
         .given = &given,
         .about =
             "CHECKPOINT: a run's folder, its checkpoints folder, or one step-N folder: lists "
-            "its tensors\nand verifies every hash; of a run's folder also where its time went. "
-            "DATASET: a prefix of .bin and .idx:\nreads, counts and checks its tokens.\n",
+            "its tensors\nand verifies every hash; of a run's folder also where its time went.\n"
+            "DATASET: a prefix of .bin and .idx: reads, counts and checks its tokens.\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);

@@ -23,6 +23,7 @@
 #include "launcher/training/judge.h"
 #include "launcher/training/ledger.h"
 #include "launcher/training/memory.h"
+#include "launcher/training/metrics.h"
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
 #include "launcher/training/saves.h"
@@ -97,6 +98,7 @@ typedef struct plan {
     weft_run_start start;
     weft_config run; /* of start.checkpoint */
     weft_config config;
+    bool owes_evaluation; /* all steps are done, and a stop left out the evaluation behind them */
 } plan;
 
 /* The run's own config where none is given: the last that ran, else the checkpoint's. */
@@ -129,6 +131,34 @@ static weft_status check_rate(const weft_train_options *t)
     return WEFT_OK;
 }
 
+/* Behind these steps there is an evaluation. */
+static bool evaluates_at(const weft_config *c, int64_t step)
+{
+    const int64_t interval = c->train.eval_interval;
+    return interval > 0 && (step % interval == 0 || step >= c->train.train_iters);
+}
+
+static weft_status find_last_line(void *context, const struct cJSON *line)
+{
+    bool *is_step = context;
+    *is_step = !weft_metrics_is_evaluation(line);
+    return WEFT_OK;
+}
+
+/* Of a run whose steps are all done. */
+static weft_status find_owed(const arguments *args, plan *p, weft_arena *arena)
+{
+    const char *metrics;
+    p->owes_evaluation = false;
+    if (!p->start.checkpoint || p->start.step != p->config.train.train_iters ||
+        !evaluates_at(&p->config, p->start.step))
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_printf(arena, &metrics, "%s/metrics.jsonl", args->run.path));
+    return access(metrics, F_OK) == 0
+               ? weft_metrics_read(args->run.path, find_last_line, &p->owes_evaluation)
+               : WEFT_OK;
+}
+
 static weft_status make_plan(arguments *args, weft_arena *arena, plan *out)
 {
     weft_config_source had = {.application = args->source.application};
@@ -150,12 +180,14 @@ static weft_status make_plan(arguments *args, weft_arena *arena, plan *out)
     WEFT_TRY(weft_config_locate(&args->source, check_rate(&out->config.train)));
     WEFT_TRY(weft_config_locate(
         &args->source, weft_run_check_decay(&out->config, &args->source, out->start.step)));
+    WEFT_TRY(find_owed(args, out, arena));
     return weft_run_check_fallback(&args->run, &out->start, weft_run_fallback(&out->config));
 }
 
 static bool is_finished(const plan *p)
 {
-    return p->start.checkpoint && p->start.step >= p->config.train.train_iters;
+    return p->start.checkpoint && p->start.step >= p->config.train.train_iters &&
+           !p->owes_evaluation;
 }
 
 static void warn_of_latest(const arguments *args, const weft_run_start *start)
@@ -259,9 +291,10 @@ typedef struct job {
     bool damaged;            /* the checkpoint that it starts from cannot be loaded */
     timeline_state timeline; /* rank 0 */
     bool warned_of_timeline;
-    int folder;   /* the run's, open, so that no other takes its number; rank 0's; -1: none */
-    bool moved;   /* its path leads there no more */
-    bool stopped; /* as asked, before its end */
+    int folder;        /* the run's, open, so that no other takes its number; rank 0's; -1: none */
+    bool moved;        /* its path leads there no more */
+    bool stopped;      /* as asked, before its end */
+    int64_t evaluated; /* the last step behind which all of an evaluation ran */
 } job;
 
 /* What rank 0 did until now. */
@@ -282,9 +315,15 @@ static weft_status note_step(job *j, const weft_step_result *r)
 static weft_status evaluate(job *j, bool *stopped)
 {
     weft_evaluation evaluation;
+    if (j->speaks)
+        weft_stop_set_evaluating(true);
     WEFT_TRY(weft_trainer_evaluate(&j->trainer, WEFT_SPLIT_VALIDATION, &evaluation));
+    if (j->speaks)
+        weft_stop_set_evaluating(false);
     WEFT_TRY(note(j, WEFT_DID_EVALUATE));
     *stopped |= evaluation.stopped;
+    if (!evaluation.stopped)
+        j->evaluated = j->trainer.step;
     if (j->speaks && !evaluation.stopped)
         weft_progress_evaluation(&j->progress, j->trainer.step, &evaluation);
     return WEFT_OK;
@@ -294,9 +333,7 @@ static weft_status evaluate(job *j, bool *stopped)
 static weft_status evaluate_owed(job *j, bool *stopped)
 {
     const weft_trainer *t = &j->trainer;
-    const int64_t interval = t->config.train.eval_interval;
-    int64_t owed =
-        j->speaks && interval > 0 && t->step % interval == 0 && j->progress.ends_with_step;
+    int64_t owed = j->speaks && evaluates_at(&t->config, t->step) && j->progress.ends_with_step;
     WEFT_TRY(weft_comm_broadcast_host(t->world, &owed, sizeof owed, 0));
     return owed ? evaluate(j, stopped) : WEFT_OK;
 }
@@ -447,7 +484,7 @@ static weft_status steps(job *j)
             tell_step(j, &result);
         WEFT_TRY(keep_timeline(j));
         WEFT_TRY(save(j, &result)); /* so a fault in a long evaluation costs no steps */
-        if (c->train.eval_interval > 0 && !result.stop && t->step % c->train.eval_interval == 0)
+        if (evaluates_at(c, t->step) && !result.stop)
             WEFT_TRY(evaluate(j, &result.stop));
     }
     tell_wear(j, &written);
@@ -459,7 +496,8 @@ static weft_status steps(job *j)
     int64_t moved = j->moved;
     WEFT_TRY(weft_comm_broadcast_host(t->world, &moved, sizeof moved, 0));
     j->moved = moved != 0;
-    j->stopped = t->step < c->train.train_iters;
+    j->stopped = t->step < c->train.train_iters ||
+                 (result.stop && evaluates_at(c, t->step) && j->evaluated != t->step);
     if (j->stopped && j->speaks)
         weft_progress_note(&j->progress, "stopped as asked after step %" PRId64, t->step);
     return WEFT_OK;
@@ -552,6 +590,8 @@ static weft_status agree_on_start(const job *j, weft_comm *world)
     const weft_run_start *start = &j->plan->start;
     int64_t step = start->checkpoint ? start->step : -1, most[2] = {step, -step};
     WEFT_TRY(weft_comm_all_reduce_host(world, most, 2, WEFT_I64, WEFT_REDUCE_MAX));
+    WEFT_TRY(weft_comm_broadcast_host(world, &j->plan->owes_evaluation,
+                                      sizeof j->plan->owes_evaluation, 0));
     if (most[0] == -most[1])
         return WEFT_OK;
     char least[32] = "none";

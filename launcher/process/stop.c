@@ -11,15 +11,16 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-enum { ASKED, SAVED, PAGE_WORDS };
+enum { ASKED, SAVED, EVALUATES, PAGE_WORDS };
 
 static const char place_variable[] = "WEFT_STOP_PAGE";
 
 /* Handlers touch lock-free atomics alone. */
-static atomic_int own, interrupts, timeout_seconds;
+static atomic_int own, own_evaluates, interrupts, timeout_seconds;
 static atomic_int *volatile asked = &own; /* in a page that ranks map, once that is shared */
-static atomic_int *joined;                /* the starter's page, in a rank */
-static atomic_int *shared;                /* the same, in the starter */
+static atomic_int *volatile evaluates = &own_evaluates; /* likewise */
+static atomic_int *joined;                              /* the starter's page, in a rank */
+static atomic_int *shared;                              /* the same, in the starter */
 static volatile sig_atomic_t starts_ranks;
 static char last_words[128];
 enum { SILENT, OF_USR1, OF_ALL };
@@ -32,7 +33,21 @@ static void say(const char *words)
     (void)written;
 }
 
-#define ANSWER "weft train: asked to stop: a step that runs is finished and saved first"
+#define ASKED_TO_STOP "weft train: asked to stop: "
+#define AMID_STEP ASKED_TO_STOP "a step that runs is finished and saved first"
+#define AMID_EVALUATION                                                                            \
+    ASKED_TO_STOP "an evaluation runs: it is left after its batch, and the last step is saved "    \
+                  "first"
+#define AGAIN "; Ctrl-C again ends it at once\n"
+
+static void say_what_runs(void)
+{
+    const bool can_again = atomic_load(&interrupts) > 0;
+    if (atomic_load(evaluates))
+        say(can_again ? AMID_EVALUATION AGAIN : AMID_EVALUATION "\n");
+    else
+        say(can_again ? AMID_STEP AGAIN : AMID_STEP "\n");
+}
 
 /* Once, and from a signal's handler too. */
 static void say_answer(void)
@@ -40,7 +55,7 @@ static void say_answer(void)
     const int of = atomic_load(&speaks);
     if ((of == OF_ALL || (of == OF_USR1 && atomic_load(&last_signal) == SIGUSR1)) &&
         !atomic_exchange(&answered, true))
-        say(atomic_load(&interrupts) ? ANSWER "; Ctrl-C again ends it at once\n" : ANSWER "\n");
+        say_what_runs();
 }
 
 /* What the ranks of a job that is hung, or stopped by SIGSTOP, would never do by themselves. */
@@ -153,6 +168,7 @@ weft_status weft_stop_share(void)
     starts_ranks = 1;
     alarm(0);
     shared = page;
+    evaluates = &shared[EVALUATES];
     asked = &shared[ASKED]; /* a signal before this line is in `own` */
     if (atomic_load(&own))
         atomic_store(asked, 1);
@@ -175,9 +191,16 @@ weft_status weft_stop_join(void)
                             strerror(errno));
     else
         joined = page;
+    if (joined)
+        atomic_store(&joined[EVALUATES], 0); /* ranks before may have ended amid one */
     if (fd >= 0)
         close(fd);
     return status;
+}
+
+void weft_stop_set_evaluating(bool on)
+{
+    atomic_store(joined ? &joined[EVALUATES] : evaluates, on);
 }
 
 void weft_stop_tell_saved(void)

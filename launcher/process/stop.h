@@ -43,6 +43,9 @@ int weft_stop_num_interrupts(void);
 /* In a rank: maps that page, where the environment names one. WEFT_COMM: its maker is gone. */
 weft_status weft_stop_join(void) WEFT_CHECKED;
 
+/* In a rank: an evaluation runs from here on, or not: so the answer to a signal says, and so that
+ * of the job's starter. */
+void weft_stop_set_evaluating(bool evaluates);
 /* In a rank: tells the job's starter that the job has stopped as asked, and saved. */
 void weft_stop_tell_saved(void);
 bool weft_stop_is_saved(void);

@@ -16,6 +16,10 @@ enum { CHILD_MAX_ARGS = 32 };
 
 /* What `weft train` says at once to the signal that asks it to stop; to SIGINT also the second. */
 #define CHILD_ASKED "weft train: asked to stop: a step that runs is finished and saved first"
+#define CHILD_ASKED_AMID_EVALUATION                                                                \
+    "weft train: asked to stop: an evaluation runs: it is left after its batch, and the last "     \
+    "step "                                                                                        \
+    "is saved first"
 #define CHILD_AGAIN "; Ctrl-C again ends it at once"
 
 /* What child_start runs instead of WEFT_BINARY_DIR/weft; NULL: that. */

@@ -130,6 +130,31 @@ static void check_alone(void)
     free(after);
 }
 
+/* A last step that the interval does not divide is evaluated, too, and a run that goes on from it
+ * does not evaluate it again. */
+static void check_last(void)
+{
+    static const char *const iters[] = {"train_iters=3", "train_iters=5"};
+    static const char wanted[] = "2 3 4 5 ";
+    char found[16] = "";
+    for (int i = 0; i < 2; i++) {
+        child c;
+        child_run(&c,
+                  (const char *[]){"train", "c.json", "--out", "odd", "--resume", "--set", iters[i],
+                                   NULL},
+                  NULL);
+        EXPECT(c.exit_code == 0, "odd: exit %d: %s", c.exit_code, c.err);
+        child_release(&c);
+    }
+    char *text = child_read("odd/metrics.jsonl");
+    for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n"))
+        if (strstr(line, "validation_loss"))
+            snprintf(found + strlen(found), sizeof found - strlen(found), "%d ",
+                     atoi(line + strlen("{\"step\": ")));
+    EXPECT(strcmp(found, wanted) == 0, "evaluated behind steps %s", found);
+    free(text);
+}
+
 static void check_mesh(const char *run, const char *mesh, const char *precision)
 {
     static const char *const none[5] = {NULL};
@@ -248,6 +273,7 @@ int main(void)
     check_alone();
     check_wrong();
     check_resume();
+    check_last();
     check_masked();
     check_mesh("replicas", "dp=2,binding=dp,ep=2,zero=3", "precision=bf16");
     check_mesh("stages", "tp=2,pp=2,binding=tp", "precision=fp32");

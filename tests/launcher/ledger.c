@@ -286,6 +286,9 @@ static void check_killed(const char *mesh)
     const double lost_s = steps_above(10);
     EXPECT(last >= 13 && last < 15, "killed after step %d", last);
     child_release(&c);
+    EXPECT(system("grep -q '\"did\": \"begin\".*\"weft\": \"[0-9].*\"mesh\": \"tp 1, ' "
+                  "run/ledger.jsonl") == 0,
+           "no version and mesh");
     EXPECT(system("printf '{\"time\": 17' >> run/ledger.jsonl") == 0, "no line cut off");
     if (!start(&c, mesh))
         return;
@@ -320,6 +323,10 @@ static void check_killed(const char *mesh)
     child_run(&c, (const char *[]){"inspect", "run", NULL}, NULL);
     EXPECT(c.exit_code == 6 && strstr(c.out, "goodput") && child_is_line(c.err),
            "a damaged checkpoint: exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+    child_run(&c, (const char *[]){"inspect", "run", "--json", NULL}, NULL);
+    EXPECT(c.exit_code == 6 && !c.out[0] && child_is_line(c.err),
+           "a damaged checkpoint, --json: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
     EXPECT(system("rm -r run/checkpoints/*") == 0, "no rm");
     child_run(&c, (const char *[]){"inspect", "run", NULL}, NULL);

@@ -172,32 +172,55 @@ static void interrupt_twice(void)
     expect_gone("impatient");
 }
 
-/* Amid an evaluation that would take hours: the run saves and ends behind the batch. The run that
- * goes on owes that evaluation. */
-static void stop_evaluation(const char *run, const char *mesh)
+/* Amid an evaluation that would take hours, behind the first step. */
+static void stop_amid_evaluation(const char *run, const char *mesh, const char *interval,
+                                 const char *iters, int number)
 {
     child c;
+    const char *const split = "data.split=9,1,0";
+    const char *args[] = {"train", "c.json", "--out", run,   "--mesh", mesh,
+                          "--set", interval, "--set", split, "--set",  "train.eval_iters=100000000",
+                          "--set", iters,    NULL};
+    EXPECT(child_start(&c, args, NULL), "%s: no start", run);
+    for (int i = 0; i < 20000 && !has_steps(run) && !child_wait(&c, 0); i++)
+        pause_ms(1);
+    pause_ms(200);
+    kill(c.pid, number);
+    check_end(run, &c, WEFT_EXIT_STOPPED,
+              number == SIGINT ? CHILD_ASKED_AMID_EVALUATION CHILD_AGAIN "\n"
+                               : CHILD_ASKED_AMID_EVALUATION "\n");
+    check_saved(run, true);
+}
+
+static void run_well(const char *const *args, const char *out)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0 && strstr(c.out, out), "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+}
+
+/* The evaluation behind the last step, of which the interval is no part, is owed, too: the run is
+ * not finished before it. */
+static void stop_last_evaluation(const char *run, const char *mesh)
+{
+    const char *again[] = {"train", "--out", run, "--resume", "--set", "train.eval_iters=1", NULL};
+    stop_amid_evaluation(run, mesh, "train.eval_interval=7", "train.train_iters=1", SIGTERM);
+    run_well(again, "step 1  validation loss ");
+    run_well(again, ": finished: step 1 of train.train_iters 1 is done\n");
+}
+
+/* The run saves and ends behind the batch. The run that goes on owes that evaluation. */
+static void stop_evaluation(const char *run, const char *mesh)
+{
     char path[64];
-    const char *const often = "train.eval_interval=1", *split = "data.split=9,1,0";
-    const char *first[] = {"train",  "c.json", "--out", run,
-                           "--mesh", mesh,     "--set", often,
-                           "--set",  split,    "--set", "train.eval_iters=100000000",
-                           NULL};
     const char *again[] = {"train", "--out",
                            run,     "--resume",
                            "--set", "train.eval_iters=1",
                            "--set", "train.train_iters=2",
                            NULL};
-    EXPECT(child_start(&c, first, NULL), "%s: no start", run);
-    for (int i = 0; i < 20000 && !has_steps(run) && !child_wait(&c, 0); i++)
-        pause_ms(1);
-    pause_ms(200);
-    kill(c.pid, SIGTERM);
-    check_end(run, &c, WEFT_EXIT_STOPPED, CHILD_ASKED "\n");
-    check_saved(run, true);
-    child_run(&c, again, NULL);
-    EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
-    child_release(&c);
+    stop_amid_evaluation(run, mesh, "train.eval_interval=1", "train.train_iters=1000000", SIGINT);
+    run_well(again, "");
     snprintf(path, sizeof path, "%s/metrics.jsonl", run);
     char *text = child_read(path);
     const char *owed = text ? strstr(text, "{\"step\": 1, \"validation_loss\"") : NULL;
@@ -460,6 +483,8 @@ int main(void)
     stop("pair-usr1", "dp=2", SIGUSR1, 200, true);
     stop_evaluation("evaluates", "dp=1");
     stop_evaluation("evaluates-pair", "dp=2");
+    stop_last_evaluation("evaluates-last", "dp=1");
+    stop_last_evaluation("evaluates-last-pair", "dp=2");
     kill_stopped();
     interrupt_twice();
     lose_mpirun();
