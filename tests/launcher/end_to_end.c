@@ -216,7 +216,8 @@ static void check_train(double losses[MAX_STEPS])
     child c;
     run_weft(&c, (const char *[]){"train", "c.json", "--out", "run", "--mesh",
                                   "tp=2,pp=2,binding=tp", NULL});
-    expect_part(&c, " parameters, 4 ranks: tp 2, pp 2, dp 1, ep 2 (binding tp); fp32; 8 micro-");
+    expect_part(&c,
+                " parameters, 4 ranks: tp 2, pp 2, dp 1, ep 2 (binding tp); 1f1b; fp32; 8 micro-");
     expect_part(&c, "\nstep 1/12  loss 5.");
     expect_part(&c, "\nstep 10/12  loss ");
     expect_part(&c, "\nstep 12/12  loss ");
