@@ -15,6 +15,8 @@ struct weft_trace {
     double origin_us;
     const char *const *lane_names, *const *rank_names; /* borrowed */
     int num_lane_names, num_rank_names;
+    const weft_trace_letters *letters; /* borrowed */
+    int num_letters;
 };
 
 weft_status weft_trace_create(weft_trace **out)
@@ -125,6 +127,20 @@ void weft_trace_name_lanes(weft_trace *trace, const char *const *names, int coun
 {
     trace->lane_names = names;
     trace->num_lane_names = count;
+}
+
+void weft_trace_explain(weft_trace *trace, const weft_trace_letters *rows, int count)
+{
+    trace->letters = rows;
+    trace->num_letters = count;
+}
+
+const char *weft_trace_letters_text(const weft_trace *trace, const char *letters)
+{
+    for (int i = 0; i < trace->num_letters; i++)
+        if (strcmp(trace->letters[i].letters, letters) == 0)
+            return trace->letters[i].text;
+    return NULL;
 }
 
 const char *weft_trace_lane_name(const weft_trace *trace, int lane)

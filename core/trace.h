@@ -45,11 +45,22 @@ const char *weft_trace_lane_name(const weft_trace *trace, int lane);
 void weft_trace_name_ranks(weft_trace *trace, const char *const *names, int count);
 const char *weft_trace_rank_name(const weft_trace *trace, int rank);
 
+/* What letters behind the first of a slice's name mean, for the drawing's legend: "g" in "sg3",
+ * a gradient. */
+typedef struct weft_trace_letters {
+    const char *letters, *text;
+} weft_trace_letters;
+void weft_trace_explain(weft_trace *trace, const weft_trace_letters *rows,
+                        int count); /* borrowed */
+/* NULL where nobody explained them. */
+const char *weft_trace_letters_text(const weft_trace *trace, const char *letters);
+
 /* Chrome trace JSON ("traceEvents", complete events, process = rank, thread = lane). */
 weft_status weft_trace_write_json(const weft_trace *trace, FILE *out) WEFT_CHECKED;
 /* An SVG: a row for each track, a box for each slice with its name where it fits, a time axis and a
- * legend. The category chooses a slice's colour; one that ends in " back" is striped. Readable on
- * light and dark, at 390 pixels wide and for colour-blind readers. */
+ * legend of colours and of the letters in names. The category chooses a slice's colour; one that
+ * ends in " back" is striped. Readable on light and dark, at 390 pixels wide and for colour-blind
+ * readers. */
 weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, const char *subtitle,
                                  FILE *out) WEFT_CHECKED;
 

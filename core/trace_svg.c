@@ -49,9 +49,16 @@ typedef enum marks { PLAIN, FALLING, LEVEL, DOTTED, NUM_MARKS } marks;
 
 typedef struct kind {
     char name[16];
+    char letter; /* the first letter of its slices' short names, F in F3; 0: only words */
     int colour, mark;
     bool has_back;
 } kind;
+
+/* Stages that share a track (chunks of an interleaved schedule) are told apart by shade: the
+ * lowest darkest. `stages` lists those of the track so far known, rising. */
+typedef struct shades {
+    int stages[MAX_SHADES], count;
+} shades;
 
 typedef struct drawing {
     const weft_trace *trace;
@@ -59,8 +66,10 @@ typedef struct drawing {
     size_t num_slices;
     weft_track *tracks;
     size_t num_tracks;
+    shades *shades;        /* [num_tracks] */
     kind kinds[MAX_KINDS]; /* in order of their colours, then of appearance */
     int num_kinds;
+    char letters[512]; /* the legend's line of letters, number and shades */
     double first_us, last_us;
     double left, right, top, bottom; /* of the area of the rows */
     FILE *out;
@@ -128,6 +137,74 @@ static void find_kinds(drawing *d)
         }
         k->has_back = k->has_back || back;
     }
+}
+
+static void add_shade(shades *s, int stage)
+{
+    int i = 0;
+    while (i < s->count && s->stages[i] < stage)
+        i++;
+    if (i == MAX_SHADES || (i < s->count && s->stages[i] == stage))
+        return;
+    if (s->count < MAX_SHADES)
+        s->count++;
+    memmove(&s->stages[i + 1], &s->stages[i], sizeof s->stages[0] * (size_t)(s->count - 1 - i));
+    s->stages[i] = stage;
+}
+
+static weft_status find_shades(drawing *d)
+{
+    d->shades = calloc(d->num_tracks ? d->num_tracks : 1, sizeof *d->shades);
+    if (!d->shades)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: drawing of a trace");
+    for (size_t i = 0; i < d->num_slices; i++)
+        if (d->slices[i].stage >= 0)
+            add_shade(&d->shades[weft_track_find(d->tracks, d->num_tracks, &d->slices[i])],
+                      d->slices[i].stage);
+    return WEFT_OK;
+}
+
+/* Splits a short name, "sg3", at its kind's letter, other letters and number; false for words. */
+static bool split_name(const weft_slice *slice, char letters[4], bool *out_number)
+{
+    const char *name = slice->name;
+    char category[16];
+    is_back(slice->category, category);
+    const size_t rest = strspn(name + (*name != '\0'), "abcdefghijklmnopqrstuvwxyz");
+    if (*name == '\0' || rest > 3 || strcmp(name, category) == 0)
+        return false;
+    snprintf(letters, 4, "%.*s", (int)rest, name + 1);
+    *out_number = name[1 + rest] != '\0';
+    return name[1 + rest + strspn(name + 1 + rest, "0123456789")] == '\0';
+}
+
+static void find_letters(drawing *d)
+{
+    bool any_number = false, number;
+    char letters[4], row[64];
+    for (size_t i = 0; i < d->num_slices; i++) {
+        char category[16];
+        if (!split_name(&d->slices[i], letters, &number))
+            continue;
+        is_back(d->slices[i].category, category);
+        d->kinds[find_kind(d, category)].letter = d->slices[i].name[0];
+        any_number = any_number || number;
+        const char *text = weft_trace_letters_text(d->trace, letters);
+        if (!*letters || !text)
+            continue;
+        snprintf(row, sizeof row, "%s: %.50s; ", letters, text);
+        if (!strstr(d->letters, row) && strlen(d->letters) + strlen(row) < sizeof d->letters - 120)
+            strcat(d->letters, row);
+    }
+    if (any_number)
+        strcat(d->letters, "number: micro-batch, else partition, expert, bucket or layer; ");
+    for (size_t i = 0; i < d->num_tracks; i++)
+        if (d->shades[i].count > 1) {
+            strcat(d->letters, "paler: a later stage of the rank; ");
+            break;
+        }
+    if (*d->letters)
+        d->letters[strlen(d->letters) - 2] = '\0';
 }
 
 static void write_fill(const drawing *d, int index, bool back)
@@ -259,25 +336,6 @@ static void draw_rows(const drawing *d)
     fprintf(d->out, "</g>\n");
 }
 
-/* Stages that share a track (chunks of an interleaved schedule) are told apart by shade: the
- * lowest darkest. `stages` lists those of the track so far known, rising. */
-typedef struct shades {
-    int stages[MAX_SHADES], count;
-} shades;
-
-static void add_shade(shades *s, int stage)
-{
-    int i = 0;
-    while (i < s->count && s->stages[i] < stage)
-        i++;
-    if (i == MAX_SHADES || (i < s->count && s->stages[i] == stage))
-        return;
-    if (s->count < MAX_SHADES)
-        s->count++;
-    memmove(&s->stages[i + 1], &s->stages[i], sizeof s->stages[0] * (size_t)(s->count - 1 - i));
-    s->stages[i] = stage;
-}
-
 static double opacity_of(const shades *s, int stage)
 {
     int i = 0;
@@ -316,60 +374,20 @@ static void draw_slice(const drawing *d, const weft_slice *slice, double y, doub
     fprintf(d->out, "</g>\n");
 }
 
-static weft_status draw_slices(const drawing *d)
+static void draw_slices(const drawing *d)
 {
-    shades *all = calloc(d->num_tracks ? d->num_tracks : 1, sizeof *all);
-    if (!all)
-        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: drawing of a trace");
-    for (size_t i = 0; i < d->num_slices; i++)
-        if (d->slices[i].stage >= 0)
-            add_shade(&all[weft_track_find(d->tracks, d->num_tracks, &d->slices[i])],
-                      d->slices[i].stage);
     fprintf(d->out, "<g font-size=\"%d\" text-anchor=\"middle\">\n", NAME_SIZE);
     for (size_t i = 0; i < d->num_slices; i++) {
         size_t track = weft_track_find(d->tracks, d->num_tracks, &d->slices[i]);
         draw_slice(d, &d->slices[i], track_y(d, track),
-                   opacity_of(&all[track], d->slices[i].stage));
+                   opacity_of(&d->shades[track], d->slices[i].stage));
     }
     fprintf(d->out, "</g>\n");
-    free(all);
-    return WEFT_OK;
 }
 
 /* --- around them --------------------------------------------------------------------------- */
 
 /* Each draws, or with draw false only measures; returns its height. */
-
-static double legend(const drawing *d, double y, bool draw)
-{
-    double x = MARGIN, first = y;
-    bool any_back = false;
-    for (int i = 0; i < d->num_kinds; i++)
-        any_back = any_back || d->kinds[i].has_back;
-    for (int i = 0; i < d->num_kinds + any_back; i++) {
-        bool last = i == d->num_kinds;
-        const char *text = last ? "striped: backward" : d->kinds[i].name;
-        double width = 24 + text_width(text, TEXT_SIZE) + 16;
-        if (x + width > WIDTH - MARGIN && x > MARGIN) {
-            x = MARGIN;
-            y += LINE;
-        }
-        if (draw) {
-            fprintf(d->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"16\" height=\"16\" rx=\"2\" ", x,
-                    y);
-            if (last)
-                fprintf(d->out, "fill=\"url(#striped)\"");
-            else
-                write_fill(d, i, false);
-            fprintf(d->out, "/><text x=\"%.1f\" y=\"%.1f\" fill=\"#2b3445\" font-size=\"%d\">",
-                    x + 24, y + 14, TEXT_SIZE);
-            weft_svg_write_text(text, d->out);
-            fprintf(d->out, "</text>\n");
-        }
-        x += width;
-    }
-    return y - first + LINE;
-}
 
 /* In lines, cut at spaces. */
 static double headline(const drawing *d, const char *text, double y, int size, bool draw)
@@ -395,6 +413,41 @@ static double headline(const drawing *d, const char *text, double y, int size, b
         text += bytes + strspn(text + bytes, " ");
     }
     return y - first;
+}
+
+static double legend(const drawing *d, double y, bool draw)
+{
+    double x = MARGIN, first = y;
+    bool any_back = false;
+    for (int i = 0; i < d->num_kinds; i++)
+        any_back = any_back || d->kinds[i].has_back;
+    for (int i = 0; i < d->num_kinds + any_back; i++) {
+        bool last = i == d->num_kinds;
+        char text[24] = "striped: backward";
+        if (!last && d->kinds[i].letter)
+            snprintf(text, sizeof text, "%s (%c)", d->kinds[i].name, d->kinds[i].letter);
+        else if (!last)
+            snprintf(text, sizeof text, "%s", d->kinds[i].name);
+        double width = 24 + text_width(text, TEXT_SIZE) + 16;
+        if (x + width > WIDTH - MARGIN && x > MARGIN) {
+            x = MARGIN;
+            y += LINE;
+        }
+        if (draw) {
+            fprintf(d->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"16\" height=\"16\" rx=\"2\" ", x,
+                    y);
+            if (last)
+                fprintf(d->out, "fill=\"url(#striped)\"");
+            else
+                write_fill(d, i, false);
+            fprintf(d->out, "/><text x=\"%.1f\" y=\"%.1f\" fill=\"#2b3445\" font-size=\"%d\">",
+                    x + 24, y + 14, TEXT_SIZE);
+            weft_svg_write_text(text, d->out);
+            fprintf(d->out, "</text>\n");
+        }
+        x += width;
+    }
+    return y - first + LINE + headline(d, d->letters, y + LINE, NAME_SIZE, draw);
 }
 
 static double heading(const drawing *d, const char *title, const char *subtitle, bool draw)
@@ -446,7 +499,7 @@ static weft_status draw(drawing *d, const char *title, const char *subtitle)
     heading(d, title, subtitle, true);
     draw_rows(d);
     draw_axis(d);
-    WEFT_TRY(draw_slices(d));
+    draw_slices(d);
     legend(d, legend_y, true);
     fprintf(d->out, "</svg>\n");
     if (fflush(d->out) != 0 || ferror(d->out))
@@ -469,7 +522,12 @@ weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, con
         d.last_us = fmax(d.last_us, d.slices[i].end_us);
     }
     find_kinds(&d);
-    weft_status status = draw(&d, title, subtitle);
+    weft_status status = find_shades(&d);
+    if (status == WEFT_OK) {
+        find_letters(&d);
+        status = draw(&d, title, subtitle);
+    }
+    free(d.shades);
     free(d.tracks);
     return status;
 }

@@ -264,13 +264,16 @@ static weft_status write_svg(const weft_bench_moe_options *o, const weft_bench_p
             v->high /= 1e3;
         }
     }
-    weft_bars bars = {.title = "one MoE layer",
-                      .unit = "ms",
-                      .num_groups = 3,
-                      .num_bars = p->num_cases,
-                      .groups = groups,
-                      .labels = labels,
-                      .values = values};
+    weft_bars bars = {
+        .title = "one MoE layer",
+        .unit = "ms",
+        .legend = "synchronous: n 1; n: partitions by tokens, else by peers or nodes; s1 to "
+                  "s4: memory reuse; no waits: lanes run the work freely",
+        .num_groups = 3,
+        .num_bars = p->num_cases,
+        .groups = groups,
+        .labels = labels,
+        .values = values};
     return weft_bench_write_svg(&bars, o->common.svg);
 }
 

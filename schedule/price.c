@@ -16,6 +16,16 @@ const char *weft_flow_letters(int flow)
     return flow >= 0 && flow < WEFT_NUM_FLOWS ? flow_letters[flow] : "?";
 }
 
+void weft_slices_explain(weft_trace *trace)
+{
+    static const weft_trace_letters rows[] = {
+#define ROW(name, text, letters) {letters, text},
+        WEFT_FLOW_LIST(ROW)
+#undef ROW
+    };
+    weft_trace_explain(trace, rows, WEFT_NUM_FLOWS);
+}
+
 void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_slice *out)
 {
     *out = (weft_slice){.lane = task->lane,
@@ -372,8 +382,10 @@ static weft_status start(weft_simulation *sim, weft_arena *scratch, weft_arena *
         WEFT_TRY(take_array(arena, sim->programs[stage].num_tasks, sizeof **price->spans,
                             &price->spans[stage]));
     }
-    if (sim->pricing->trace)
+    if (sim->pricing->trace) {
         weft_trace_name_lanes(sim->pricing->trace, weft_lane_kind_texts(), WEFT_NUM_LANES);
+        weft_slices_explain(sim->pricing->trace);
+    }
     WEFT_TRY(weft_walk_start(&sim->walk, sim->programs, sim->num_stages, scratch));
     return WEFT_OK;
 }

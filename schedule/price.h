@@ -78,6 +78,8 @@ weft_idle weft_price_idle(const weft_program *program, const weft_price *price, 
 /* The class of work that a lane does; WEFT_NUM_WORK_CLASSES: none of the device's. */
 weft_work_class weft_lane_work_class(int lane);
 
+/* Gives the trace's legend the letters of flows. */
+void weft_slices_explain(weft_trace *trace);
 /* A flow in a slice's name. */
 const char *weft_flow_letters(int flow);
 /* Fills a slice's lane, name, category, micro_batch and stage (chunk c: c * num_stages + stage) for

@@ -47,9 +47,9 @@ void weft_table_print(const weft_table *table, FILE *out);
 void weft_table_release(weft_table *table);
 
 /* Groups of bars with their quartiles: readable in light and dark. labels: one a bar; groups: one a
- * group of num_bars bars. values[group * num_bars + bar]. */
+ * group of num_bars bars. values[group * num_bars + bar]. legend: a line that explains labels. */
 typedef struct weft_bars {
-    const char *title, *unit;
+    const char *title, *unit, *legend;
     int num_groups, num_bars;
     const char *const *groups, *const *labels;
     const weft_spread *values;

@@ -7,7 +7,7 @@
 enum {
     WIDTH = 860,
     MARGIN = 20,
-    TITLE_HEIGHT = 42,
+    TITLE_HEIGHT = 60,
     GROUP_TITLE = 24,
     GROUP_GAP = 14,
     BAR_STEP = 22,
@@ -69,9 +69,11 @@ weft_status weft_bars_write_svg(const weft_bars *bars, FILE *out)
             WIDTH, height, WIDTH, height, WIDTH - 1, height - 1, MARGIN, MARGIN + 12, ink);
     weft_svg_write_text(bars->title, out);
     fprintf(out,
-            "</text>\n<text x=\"%d\" y=\"%d\" fill=\"%s\">medians and quartiles; each group has a "
-            "scale of its own</text>\n",
-            MARGIN, MARGIN + 31, faint);
+            "</text>\n<text x=\"%d\" y=\"%d\" fill=\"%s\">bars: medians; whiskers: quartiles; each "
+            "group has a scale of its own</text>\n<text x=\"%d\" y=\"%d\" fill=\"%s\">",
+            MARGIN, MARGIN + 31, faint, MARGIN, MARGIN + 49, faint);
+    weft_svg_write_text(bars->legend, out);
+    fprintf(out, "</text>\n");
     for (int g = 0; g < bars->num_groups; g++) {
         const weft_spread *values = bars->values + (size_t)g * (size_t)bars->num_bars;
         double longest = longest_of(values, bars->num_bars);

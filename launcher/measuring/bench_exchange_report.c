@@ -215,6 +215,9 @@ weft_status weft_exchange_svg(const weft_exchange_report *report, const char *pa
              weft_comm_size(report->rig->between), weft_comm_size(report->rig->inside));
     weft_bars bars = {.title = title,
                       .unit = "ms",
+                      .legend =
+                          "groups: I, the bytes that a rank sends; t: ranks of a node; o1_paper "
+                          "to direct: MoNTA's forms, each with its best number of chunks",
                       .num_groups = report->num_results,
                       .num_bars = NUM_BARS,
                       .groups = group_texts,

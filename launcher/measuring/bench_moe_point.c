@@ -10,6 +10,7 @@
 #include "layers/describe.h"
 #include "parallel/topology.h"
 #include "schedule/build.h"
+#include "schedule/price.h"
 
 enum { WARM_UP = 2, PROBES = 3, RATIO_STEPS = 3 };
 
@@ -372,6 +373,7 @@ static weft_status write_trace(layers *l, const weft_bench_moe_options *o,
     int num_tracks;
     const char *const *tracks = weft_model_track_names(&num_tracks);
     weft_trace_name_lanes(trace, tracks, num_tracks);
+    weft_slices_explain(trace);
     weft_trace_set_origin(trace, weft_now_us());
     weft_model_set_trace(l->main->model, trace, 0);
     weft_status status = weft_bench_layer_run(l->main, us);

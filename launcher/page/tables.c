@@ -78,7 +78,9 @@ static void write_scatter(const weft_page *page, FILE *out)
         write_dot(&c, m->fits ? "dot" : "out", m->memory_bytes, m->tokens_per_s, m->mesh);
         dots++;
     }
-    fputs("</svg>\n<p class=\"soft\">A dot is a mesh; rings do not fit.</p>\n", out);
+    fputs("</svg>\n<p class=\"soft\">A dot is a mesh; rings do not fit. Dashed: the memory that a "
+          "device has.</p>\n",
+          out);
 }
 
 void weft_page_ranked(const weft_page *page, FILE *out)
@@ -151,7 +153,9 @@ static void write_curve(const weft_page *page, FILE *out)
         if (isfinite(page->scales[i].tokens_per_s))
             write_dot(&c, "dot", page->scales[i].nodes, page->scales[i].tokens_per_s,
                       page->scales[i].mesh);
-    fputs("</svg>\n<p class=\"soft\">Dashed: as many tokens a node as the first count's.</p>\n",
+    fputs("</svg>\n<p class=\"soft\">A dot is the best mesh of as many nodes. Dashed: as many "
+          "tokens a node as the first "
+          "count's.</p>\n",
           out);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/text.h"
+#include "schedule/price.h"
 #include "schedule/program.h"
 
 enum { NAME_BYTES = 64 };
@@ -128,6 +129,7 @@ weft_status weft_timeline_write(weft_trace *trace, const weft_mesh *mesh,
         names[i] = texts[i];
     }
     weft_trace_name_ranks(trace, names, status == WEFT_OK ? mesh->world : 0);
+    weft_slices_explain(trace);
     for (int svg = 0; svg < 2 && status == WEFT_OK; svg++) {
         char path[4096];
         snprintf(path, sizeof path, "%s/trace.%s", dir, svg ? "svg" : "json");

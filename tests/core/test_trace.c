@@ -177,9 +177,10 @@ static void svg_is_to_scale(void **state)
     assert_non_null(strstr(svg, ">two ranks</text>"));
     assert_non_null(strstr(svg, ">0 ms</text>"));
     assert_non_null(strstr(svg, ">100</text>"));
-    assert_non_null(strstr(svg, ">backward</text>")); /* legend */
-    assert_non_null(strstr(svg, ">F0</text>"));       /* fits its box */
-    assert_null(strstr(svg, ">&lt;s&gt;</text>"));    /* does not */
+    assert_non_null(strstr(svg, ">backward (B)</text>")); /* legend */
+    assert_non_null(strstr(svg, ">number: micro-batch, "));
+    assert_non_null(strstr(svg, ">F0</text>"));    /* fits its box */
+    assert_null(strstr(svg, ">&lt;s&gt;</text>")); /* does not */
     assert_non_null(strstr(svg, ">a &lt; b &amp; &quot;c&quot;</text>"));
     free(svg);
     weft_trace_destroy(trace);
@@ -249,6 +250,7 @@ static void kinds_are_told_apart(void **state)
         int kind = 0;
         at += strlen(swatch);
         assert_int_equal(sscanf(strstr(at, "<text "), "%*[^>]>%15[^<]", name), 1);
+        name[strcspn(name, "(") - (strchr(name, '(') != NULL)] = '\0';
         while (kind < NUM_KINDS && strncmp(kinds[kind], name, 15) != 0)
             kind++;
         assert_true(kind < NUM_KINDS && fills[kind][0] == '\0');
@@ -267,6 +269,32 @@ static void kinds_are_told_apart(void **state)
                     fail_msg("%s %s and %s %s: %.1f apart", kinds[i], fills[i], kinds[j], fills[j],
                              far);
             }
+    free(svg);
+    weft_trace_destroy(trace);
+}
+
+/* Letters, numbers and shades are explained where a name or a box has them; words are not split. */
+static void legends_explain_names(void **state)
+{
+    (void)state;
+    static const weft_trace_letters rows[] = {{"", "activation"}, {"g", "gradient"}, {"k", "keys"}};
+    weft_trace *trace;
+    OK(weft_trace_create(&trace));
+    add(trace, 0, 0, "moe", "moe", 0, 10, -1, -1);
+    add(trace, 0, 1, "own words", "own", 0, 10, -1, -1);
+    char *svg = written(trace, write_svg);
+    assert_non_null(strstr(svg, ">moe</text>"));
+    assert_non_null(strstr(svg, ">own</text>"));
+    assert_null(strstr(svg, "number: "));
+    free(svg);
+    weft_trace_explain(trace, rows, 3);
+    add(trace, 0, 2, "sg3", "send", 0, 10, 3, 0);
+    add(trace, 0, 2, "s4", "send", 20, 30, 4, 1);
+    svg = written(trace, write_svg);
+    assert_non_null(strstr(svg, ">send (s)</text>"));
+    assert_non_null(strstr(svg, ">g: gradient; number: micro-batch, "));
+    assert_non_null(strstr(svg, "paler: "));
+    assert_null(strstr(svg, "k: keys"));
     free(svg);
     weft_trace_destroy(trace);
 }
@@ -375,6 +403,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_parses_and_holds_everything),
         cmocka_unit_test(svg_is_to_scale),
+        cmocka_unit_test(legends_explain_names),
         cmocka_unit_test(kinds_are_told_apart),
         cmocka_unit_test(empty_and_instant_traces_draw),
         cmocka_unit_test(many_categories_and_stages_draw),

@@ -119,7 +119,7 @@ static void check_json(const char *path, bool uneven)
 static void check_svg(const char *path)
 {
     char *text = child_read(path);
-    EXPECT(text && svg_is_well_formed(text), "%s", path);
+    EXPECT(text && svg_is_well_formed(text) && strstr(text, ">groups: I, "), "%s", path);
     EXPECT(text && strstr(text, "o1_paper") && strstr(text, "48 KiB"), "%s", path);
     free(text);
 }

@@ -110,7 +110,7 @@ static void check_file(const weft_cluster *c)
     FILE *out = open_memstream(&text, &bytes);
     EXPECT_OK(weft_calibrate_draw(c, out));
     fclose(out);
-    EXPECT(svg_is_well_formed(text), "%s", text);
+    EXPECT(svg_is_well_formed(text) && !svg_uncoloured(text), "%s", text);
     free(text);
 }
 

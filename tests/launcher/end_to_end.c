@@ -8,6 +8,7 @@
 #include "tests/expect.h"
 #include "tests/json.h"
 #include "tests/launcher/child.h"
+#include "tests/launcher/svg.h"
 
 enum { STEPS = 12, MAX_STEPS = 16 };
 
@@ -153,6 +154,7 @@ static void check_timeline(void)
     for (int rank = 0; rank < 4; rank++)
         EXPECT(slices[rank] >= 8 * 4, "rank %d: %d slices", rank, slices[rank]);
     EXPECT(svg && strncmp(svg, "<svg", 4) == 0 && strstr(svg, "</svg>"), "trace.svg is no SVG");
+    EXPECT(svg && !svg_unexplained(svg), "no legend for %.60s", svg ? svg_unexplained(svg) : "");
     const char *title = svg ? strstr(svg, ">Step ") : NULL;
     EXPECT(title && strstr(title, "s, bubble ") && strstr(title, " %</text>"), "no title");
     EXPECT(svg && strstr(svg, ">rank 3: stage 1, tp 1"), "no place of rank 3");

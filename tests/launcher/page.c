@@ -87,6 +87,22 @@ static void check_tags(const char *html)
     EXPECT(depth == 0, "<%s> stays open", depth > 0 ? open[depth - 1] : "");
 }
 
+/* Each colour of a timeline is among its keys; each mark of a chart is named below it. */
+static void check_legends(const char *html)
+{
+    static const char *const marks[][2] = {{"class=\"dot\"", ">A dot is "},
+                                           {"class=\"out\"", "; rings do not fit."},
+                                           {"class=\"limit\"", "Dashed: the memory "},
+                                           {"class=\"ideal\"", "Dashed: as many tokens "}};
+    for (const char *at = html; (at = strstr(at, "<rect class=\"k")) != NULL; at++) {
+        char key[40];
+        snprintf(key, sizeof key, "<i class=\"k%d\"></i>", atoi(at + strlen("<rect class=\"k")));
+        EXPECT(strstr(html, key) && strstr(at, "<title>"), "no key %s", key);
+    }
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        EXPECT(!strstr(html, marks[i][0]) || strstr(html, marks[i][1]), "no \"%s\"", marks[i][1]);
+}
+
 static char *read_page(const char *path)
 {
     static const char *const outside[] = {
@@ -99,6 +115,7 @@ static char *read_page(const char *path)
     EXPECT(strlen(html) <= WEFT_PAGE_MAX_BYTES, "%zu bytes", strlen(html));
     for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
         EXPECT(!strstr(html, outside[i]), "the page has %s", outside[i]);
+    check_legends(html);
     return html;
 }
 

@@ -10,6 +10,7 @@
 #include "schedule/text.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
+#include "tests/launcher/svg.h"
 
 static const char config[] =
     "{\"model\": {\"num_layers\": 8, \"hidden_size\": 256, \"num_attention_heads\": 4, "
@@ -144,6 +145,15 @@ static void expect_file(const char *path, const char *part)
     free(text);
 }
 
+static void expect_drawing(const char *path, const char *part)
+{
+    char *text = child_read(path);
+    EXPECT(text && svg_is_well_formed(text) && strstr(text, part), "%s has no %s", path, part);
+    EXPECT(text && !svg_unexplained(text), "no legend for %.60s",
+           text ? svg_unexplained(text) : "");
+    free(text);
+}
+
 /* All levels are printed and drawn, by FLOPs and by a cluster. */
 static void check_levels(void)
 {
@@ -164,8 +174,7 @@ static void check_levels(void)
             char *text = output_of(args);
             if (text)
                 check_programs(text, rows[i].level, rows[i].num_programs);
-            expect_file("s.svg", "</svg>");
-            expect_file("s.svg", rows[i].slice);
+            expect_drawing("s.svg", rows[i].slice);
             expect_file("s.json", rows[i].slice);
             free(text);
             remove("s.svg");
@@ -213,7 +222,7 @@ static void check_attention(void)
         char *text = output_of(args);
         if (text)
             check_programs(text, rows[i / 2].set, rows[i / 2].num_programs);
-        expect_file("a.svg", "</svg>");
+        expect_drawing("a.svg", "</svg>");
         expect_file("a.json", rows[i / 2].slice);
         free(text);
         remove("a.svg");

@@ -1,4 +1,4 @@
-/* Whether a drawing is well-formed XML. */
+/* Whether a drawing is well-formed XML and explains itself. */
 #ifndef WEFT_TESTS_LAUNCHER_SVG_H
 #define WEFT_TESTS_LAUNCHER_SVG_H
 
@@ -41,6 +41,47 @@ static inline bool svg_is_well_formed(const char *text)
             depth--;
     }
     return depth == 0 && elements > 3;
+}
+
+/* The first box of a timeline whose name's letters the legend does not explain; NULL: there is
+ * none. A box is titled "sg3 send: ..."; the legend has "send (s)", "g: ..." and "number: ..." in
+ * lines. */
+static inline const char *svg_unexplained(const char *text)
+{
+    for (const char *at = text; (at = strstr(at, "<g><title>")) != NULL; at++) {
+        char name[24], category[24], letters[8] = "", wanted[64];
+        int end = 0;
+        if (sscanf(at, "<g><title>%23[^ <] %23[^ :<]%n", name, category, &end) != 2 || !end)
+            return at;
+        const size_t rest = strspn(name + 1, "abcdefghijklmnopqrstuvwxyz");
+        if (rest > 3 || strcmp(name, category) == 0)
+            continue; /* a word */
+        snprintf(wanted, sizeof wanted, ">%s (%c)</text>", category, *name);
+        snprintf(letters, sizeof letters, "%.*s:", (int)rest, name + 1);
+        if (!strstr(text, wanted) || (rest > 0 && !strstr(text, letters)) ||
+            (name[1 + rest] && !strstr(text, "number:")))
+            return at;
+    }
+    return NULL;
+}
+
+/* The first curve or dot whose colour no swatch of the legend has; NULL: there is none. */
+static inline const char *svg_uncoloured(const char *text)
+{
+    for (const char *at = text; (at = strstr(at, "<polyline fill=\"none\" stroke=\"")) != NULL;
+         at++) {
+        char colour[8], swatch[64];
+        if (sscanf(at, "<polyline fill=\"none\" stroke=\"%7[^\"]", colour) != 1)
+            return at;
+        snprintf(swatch, sizeof swatch, "width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>",
+                 colour);
+        if (!strstr(text, swatch))
+            return at;
+    }
+    for (const char *at = text; (at = strstr(at, "<circle ")) != NULL; at++)
+        if (strncmp(at + strcspn(at, ">"), "><title>", 8) != 0)
+            return at;
+    return NULL;
 }
 
 #endif

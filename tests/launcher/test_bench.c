@@ -87,7 +87,7 @@ static void bars_are_drawn_to_scale(void **state)
     (void)state;
     static const char *const groups[] = {"a < b & c", "second"}, *const labels[] = {"one", "two"};
     static const weft_spread values[] = {{10, 9, 12, 5}, {6, 6, 6, 5}, {.count = 0}, {1, 1, 1, 1}};
-    weft_bars bars = {"Title", "ms", 2, 2, groups, labels, values};
+    weft_bars bars = {"Title", "ms", "n: <partitions>", 2, 2, groups, labels, values};
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
@@ -95,6 +95,8 @@ static void bars_are_drawn_to_scale(void **state)
     fclose(out);
     assert_true(svg_is_well_formed(text));
     assert_non_null(strstr(text, "a &lt; b &amp; c"));
+    assert_non_null(strstr(text, ">n: &lt;partitions&gt;</text>"));
+    assert_non_null(strstr(text, "bars: medians; whiskers: quartiles"));
     /* The bars alone have this colour: 10, 6 and 1; the one of no value is not drawn. */
     double widths[4];
     int num = 0;
@@ -118,6 +120,7 @@ static void files_are_written_whole_or_not_at_all(void **state)
     const char *const one[] = {"one"};
     weft_bars bars = {.title = "t",
                       .unit = "ms",
+                      .legend = "",
                       .num_groups = 1,
                       .num_bars = 1,
                       .groups = one,

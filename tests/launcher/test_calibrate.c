@@ -144,7 +144,8 @@ static char *drawn(const weft_cluster *cluster)
     assert_non_null(out);
     OK(weft_calibrate_draw(cluster, out));
     fclose(out);
-    if (!svg_is_well_formed(text) || strstr(text, "nan") || strstr(text, "inf"))
+    if (!svg_is_well_formed(text) || svg_uncoloured(text) || strstr(text, "nan") ||
+        strstr(text, "inf"))
         fail_msg("not well-formed: %s", text);
     return text;
 }
@@ -231,7 +232,7 @@ static void one_rank_measures_what_it_can(void **state)
     }
     char *svg = child_read("a.svg");
     assert_non_null(svg);
-    assert_true(svg_is_well_formed(svg));
+    assert_true(svg_is_well_formed(svg) && !svg_uncoloured(svg));
     free(svg);
     /* --json is the file; --only leaves the rest out. */
     child_run(&c,

@@ -605,24 +605,38 @@ static void every_slice_has_a_name(void **state)
         }
 }
 
+/* The trace of a price explains the letters of every flow. */
+static void every_letter_is_explained(void **state)
+{
+    (void)state;
+    program_set set = make_set(0, 4, 6, false);
+    weft_trace *trace;
+    weft_price price;
+    assert_int_equal(weft_trace_create(&trace), WEFT_OK);
+    assert_int_equal(weft_program_price(set.programs, 4,
+                                        &(weft_pricing){.cost = drawn_cost, .trace = trace},
+                                        &set.arena, &price),
+                     WEFT_OK);
+    for (int flow = 0; flow < WEFT_NUM_FLOWS; flow++) {
+        const char *text = weft_trace_letters_text(trace, weft_flow_letters(flow));
+        assert_true(text && (*text || !*weft_flow_letters(flow)));
+    }
+    weft_trace_destroy(trace);
+    release_set(&set);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
         return draw(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_slice_has_a_name),
-        cmocka_unit_test(ideal_pipeline),
-        cmocka_unit_test(ideal_evaluation),
-        cmocka_unit_test(against_reference),
-        cmocka_unit_test(peak_activations),
-        cmocka_unit_test(deadlock_and_memory),
-        cmocka_unit_test(shared_links),
-        cmocka_unit_test(ways_of_links),
-        cmocka_unit_test(idle_time),
-        cmocka_unit_test(points_amid_a_task),
-        cmocka_unit_test(buffered_messages_are_no_slower),
-        cmocka_unit_test(two_messages_arrive),
-        cmocka_unit_test(buffered_messages_by_hand),
+        cmocka_unit_test(every_slice_has_a_name), cmocka_unit_test(every_letter_is_explained),
+        cmocka_unit_test(ideal_pipeline),         cmocka_unit_test(ideal_evaluation),
+        cmocka_unit_test(against_reference),      cmocka_unit_test(peak_activations),
+        cmocka_unit_test(deadlock_and_memory),    cmocka_unit_test(shared_links),
+        cmocka_unit_test(ways_of_links),          cmocka_unit_test(idle_time),
+        cmocka_unit_test(points_amid_a_task),     cmocka_unit_test(buffered_messages_are_no_slower),
+        cmocka_unit_test(two_messages_arrive),    cmocka_unit_test(buffered_messages_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
