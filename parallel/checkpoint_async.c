@@ -125,7 +125,7 @@ static void end_hung(weft_checkpoint_writer *w)
     w->pid = 0;
 }
 
-static void lose_hung(weft_checkpoint_writer *w)
+static void lose_hung(weft_checkpoint_writer *w, const char *how)
 {
     char node[256] = "";
     gethostname(node, sizeof node - 1);
@@ -133,23 +133,37 @@ static void lose_hung(weft_checkpoint_writer *w)
     if (w->pid > 0)
         end_hung(w);
     (void)WEFT_ERROR(WEFT_FILE,
-                     "the writer of rank %d (%s) has made no progress for %.3g s "
-                     "(reliability.save_limit_s); from now on training waits for its saves%s",
-                     weft_comm_rank(w->world), node, w->silent_s,
+                     "the writer of rank %d (%s) %s; from now on training waits for its saves%s",
+                     weft_comm_rank(w->world), node, how,
                      w->copies.on ? ", and no copies are made in other nodes' memory" : "");
     weft_error_take(&w->error);
 }
 
+/* By a signal; one that a debugger holds is not. */
+static bool is_stopped(pid_t pid)
+{
+    char path[32], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    const size_t bytes = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    const char *after = bytes > 0 ? strrchr(text, ')') : NULL;
+    if (file)
+        fclose(file);
+    return after && strncmp(after, ") T", 3) == 0;
+}
+
 static void expect_progress(weft_checkpoint_writer *w)
 {
-    w->silent_s = 0;
+    w->silent_s = w->stopped_s = 0;
     w->looked_us = weft_now_us();
 }
 
-/* No look counts for more than a quarter of the limit: the rank itself may have been stopped.
+/* No look counts for more than a quarter of a limit: the rank itself may have been stopped.
  * Copies may wait for another node's writer, which the one that sends finds first. */
 static void look_for_progress(weft_checkpoint_writer *w)
 {
+    enum { STOPPED_LIMIT_S = 10 };
+    char how[80];
     const double now_us = weft_now_us(), past_s = (now_us - w->looked_us) / 1e6;
     const uint64_t taken = atomic_load(&w->ring.shared->taken);
     const double least_s = w->phase == WEFT_WRITER_COPYING ? 1.1 * WEFT_COPY_TIMEOUT_S : 0;
@@ -160,8 +174,16 @@ static void look_for_progress(weft_checkpoint_writer *w)
     w->silent_s = taken != w->taken ? 0 : w->silent_s;
     w->taken = taken;
     w->silent_s += past_s < limit_s / 4 ? past_s : limit_s / 4;
-    if (w->silent_s > limit_s)
-        lose_hung(w);
+    const bool stopped = w->silent_s > 1 && w->pid > 0 && is_stopped(w->pid);
+    w->stopped_s = stopped ? w->stopped_s + fmin(past_s, STOPPED_LIMIT_S / 4.0) : 0;
+    if (w->silent_s > limit_s) {
+        snprintf(how, sizeof how, "has made no progress for %.3g s (reliability.save_limit_s)",
+                 w->silent_s);
+        lose_hung(w, how);
+    } else if (w->stopped_s > STOPPED_LIMIT_S) {
+        snprintf(how, sizeof how, "has been stopped by a signal for %.3g s", w->stopped_s);
+        lose_hung(w, how);
+    }
 }
 
 static void take_hashes(weft_checkpoint_writer *w, const weft_writer_answer *a)

@@ -38,8 +38,9 @@ typedef struct weft_writer_report {
 weft_status weft_checkpoint_writer_create(weft_checkpoint_writer **out) WEFT_CHECKED;
 /* Ends the process, amid a save too, which then never was. NULL is legal. */
 void weft_checkpoint_writer_destroy(weft_checkpoint_writer *writer);
-/* A writer that makes no progress for so long in a save is killed and lost: takes nothing from the
- * ring, or neither syncs, verifies nor publishes it all. 0, as at first: waits forever. */
+/* A writer that makes no progress for so long in a save, or is stopped by a signal for 10 s, is
+ * killed and lost: takes nothing from the ring, or neither syncs, verifies nor publishes it all. 0,
+ * as at first: waits forever. */
 void weft_checkpoint_writer_limit(weft_checkpoint_writer *writer, double seconds);
 /* Makes the ring, of `staging_bytes`, or of what a save takes where that is less or staging_bytes
  * is 0. WEFT_CONFIG: less than the largest piece that is handed over at once. WEFT_MEMORY. A writer

@@ -92,7 +92,8 @@ struct weft_checkpoint_writer {
     bool lost;
     double limit_s;   /* 0: none */
     double looked_us; /* when this rank last looked whether its writer gets on, */
-    double silent_s;  /* how long it did not by then, and */
+    double silent_s;  /* how long it did not by then, */
+    double stopped_s; /* of that how long it was stopped by a signal, and */
     uint64_t taken;   /* what of the ring it had taken */
     weft_error error; /* the writer's, of this save */
     size_t num_hashes;

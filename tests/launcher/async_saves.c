@@ -293,6 +293,26 @@ static void check_hung(const char *mesh, const char *when_busy)
     child_release(&c);
 }
 
+/* A writer that is stopped, under limits as shipped: whoever asks the run to stop waits for seconds,
+ * and loses no step. */
+static void check_stopped(const char *mesh)
+{
+    const char *set[MAX_SET] = {"train_iters=100000000", "save_interval=20",
+                                "checkpoint.async_save=true"};
+    child c;
+    shell("rm -rf async");
+    if (!start(&c, "async", mesh, set))
+        return;
+    wait_for_step(&c);
+    EXPECT(signal_writer(&c, SIGSTOP) >= 0, "%s: no writer", mesh);
+    kill(c.pid, SIGTERM);
+    EXPECT(child_wait(&c, 60) && c.exit_code == WEFT_EXIT_STOPPED, "%s: exit %d: %.2000s", mesh,
+           c.exit_code, c.err);
+    EXPECT(c.err && strstr(c.err, ") has been stopped by a signal for 1"), "%s: %.2000s", mesh,
+           c.err);
+    child_release(&c);
+}
+
 /* Killed whole at any moment, and asked to stop: what is there is whole, and the numbers are those
  * of a run that was let alone. */
 static void check_killed(const char *mesh)
@@ -364,6 +384,7 @@ int main(int argc, char **argv)
         check_equal("dp=2,ep=1,binding=dp", "offload.optimizer_state=host", NULL);
         check_refused();
         check_busy();
+        check_stopped("dp=2");
     }
     if (!expect_failures)
         child_folder_leave(folder);
