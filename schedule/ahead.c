@@ -11,7 +11,7 @@ weft_status weft_ahead_make(uint32_t max_tasks, weft_arena *arena, weft_ahead **
     return WEFT_OK;
 }
 
-/* Whether all that a later task waits for is enqueued: of the task at hand, its points. */
+/* Whether all waits of a later task are enqueued, and recorded where they are points. */
 static bool may_follow(const weft_executor *executor, const weft_task *task)
 {
     const weft_ahead *a = executor->ahead;

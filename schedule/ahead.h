@@ -1,7 +1,7 @@
-/* Tasks that are enqueued early: while a long task is enqueued, such as a backward of many layers,
- * tasks of some lanes behind it in the program, whose waits are for its points. Each lane's order
- * is the program's. What is enqueued on a lane of the long task's own making, such as reads of a
- * file, then does not all come ahead of what they enqueue there. */
+/* Enqueues tasks early. While the host enqueues a long task, such as a backward of many layers, it
+ * also enqueues later tasks of chosen lanes that wait for the long task's points. Each lane keeps
+ * the program's order. So work that the long task puts on a lane itself, such as reads of a file,
+ * does not all stand ahead of those later tasks. */
 #ifndef WEFT_SCHEDULE_AHEAD_H
 #define WEFT_SCHEDULE_AHEAD_H
 
@@ -25,8 +25,7 @@ weft_status weft_ahead_make(uint32_t max_tasks, weft_arena *arena, weft_ahead **
 /* Inside a task's function, when it has recorded points: enqueues what may follow. */
 weft_status weft_ahead_go(weft_executor *executor) WEFT_CHECKED;
 
-/* For the executor: whether the task is enqueued already, which is at hand now. ahead may be NULL.
- */
+/* For the executor, about the next task: whether it is enqueued already. ahead may be NULL. */
 static inline bool weft_ahead_has(weft_ahead *a, const weft_program *program, uint32_t index)
 {
     if (!a)
@@ -40,8 +39,8 @@ static inline bool weft_ahead_has(weft_ahead *a, const weft_program *program, ui
 /* Enqueues one task behind its waits. */
 weft_status weft_program_enqueue_task(const weft_program *program, weft_executor *executor,
                                       uint32_t index, bool is_ordered) WEFT_CHECKED;
-/* The tasks [first, end) of a program, in order. Those before have been enqueued, and no other
- * program of the executor since. */
+/* The tasks [first, end) of a program, in order. The tasks before `first` must be enqueued, and no
+ * other program of this executor after them. */
 weft_status weft_program_enqueue_some(const weft_program *program, weft_executor *executor,
                                       uint32_t first, uint32_t end) WEFT_CHECKED;
 

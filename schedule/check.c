@@ -12,8 +12,8 @@ typedef struct content {
     int value, micro_batch, stage, layer, part, expert;
 } content;
 
-/* A slot in program order, and 1 + index of who wrote it (0: it was there before the program) and
- * of the last reader on each lane since then. */
+/* A slot during the replay: 1 + the index of its last writer (0: it was filled before the program)
+ * and of the last reader since then on each lane. */
 typedef struct slot_state {
     content holds;
     uint32_t writer, readers[WEFT_NUM_LANES];
@@ -26,7 +26,7 @@ typedef struct rank_check {
     char (*wheres)[sizeof(((weft_expectation *)NULL)->where)]; /* [num_ranks] */
     int rank, num_ranks;
     uint32_t *expected_of; /* of each task: its index in expected->tasks */
-    uint32_t *seen;        /* of each expected task: 1 + its index; 0 not there */
+    uint32_t *seen;        /* by expected task: 1 + its index in the program; 0: missing */
     weft_past *pasts;
     weft_arena *scratch;
 } rank_check;
@@ -311,7 +311,7 @@ static weft_status find_pasts(rank_check *check)
     return WEFT_OK;
 }
 
-/* A bucket's own point is over for a task that waits for it, and behind the end of such a task. */
+/* A bucket's own point is over for tasks that wait for it, and for those behind their end. */
 static bool is_over(const rank_check *check, uint32_t index, weft_wait wait)
 {
     const weft_program *program = check->program;
@@ -441,7 +441,7 @@ static uint32_t next_receive(const weft_program *program, int peer, uint32_t fro
     return from;
 }
 
-/* What a rank sends meets what its peers receive from it. next: for each peer. */
+/* Proves that a rank's sends match its peers' receives. next: each peer's next RECEIVE. */
 static weft_status check_messages(const rank_check *check, const weft_program *programs,
                                   uint32_t *next)
 {

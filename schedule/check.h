@@ -3,7 +3,7 @@
  *  1. form: waits point backwards; every task has the operands it needs and no others, in slots
  *     that are memory for them;
  *  2. every expected task is there once, and nothing else; kinds that have an order keep it; lanes
- *     and waits hold a task back until what must be over before it is over;
+ *     and waits delay each task until its expected predecessors are over;
  *  3. every task reads the value that is meant for it; by lanes and waits alone, no task reads a
  *     slot before it is written or overwrites it before its last reader has run;
  *  4. sends match receives: the same values in the same order on each directed pair of ranks;
@@ -19,45 +19,45 @@
 
 typedef enum weft_held_by { WEFT_BY_PART, WEFT_BY_LAYER, WEFT_BY_EXPERT } weft_held_by;
 
-/* What the slots of a kind hold before the program starts: slot k of them holds this value of part,
- * layer or expert first + k. */
+/* What the slots of one kind hold before the program starts: slot k holds this value of part, layer
+ * or expert first + k. */
 typedef struct weft_holding {
     weft_slot_kind slots;
     weft_value value;
     weft_held_by by;
     int first;
-    int count; /* of the kind's first slots; 0: of all */
+    int count; /* only the kind's first `count` slots; 0: all of them */
 } weft_holding;
 enum { WEFT_MAX_HOLDINGS = 6 };
 
 /* What one rank's program must be. */
 typedef struct weft_expectation {
     char where[32]; /* whose program, in errors: "stage 2" */
-    /* Each is there once, with these fields. An operand is 0 where the task needs it, -1 where it
-     * must not have it. */
+    /* The program must have each task once, with these fields. An operand is 0: required; -1:
+     * forbidden. */
     const weft_task *tasks;
     uint32_t num_tasks;
-    /* What must be over before one of them starts: tasks are indices of `tasks`, which refer to it
-     * by first_wait and num_waits, without a limit. */
+    /* What must be over before a task starts. `tasks` refer to these waits by first_wait and
+     * num_waits, of any number; a wait's task is an index of `tasks`. */
     const weft_wait *waits;
-    uint32_t ordered; /* bits of kinds: tasks of one kind and flow come as they stand in `tasks` */
+    uint32_t ordered; /* kinds (bits) whose tasks, flow by flow, keep the order of `tasks` */
     /* Tasks that begin and end what max_in_flight bounds; equal kinds: nothing is bounded. */
     weft_task_kind begins, ends;
     weft_flow flow;
-    /* Where a kind has num_parts slots, part k is in slot k. 0: it may be in any */
+    /* A kind with num_parts slots has part k in slot k; 0: parts may lie in any slot. */
     int num_parts;
     weft_holding holds[WEFT_MAX_HOLDINGS];
     int num_holds;
 } weft_expectation;
 
-/* Says what a rank's program must be, when the rank's turn has come; `scratch` lasts until the next
- * rank's. */
+/* Fills in what one rank's program must be. The checker calls it for rank after rank; `scratch`
+ * lasts until the next call. */
 typedef weft_status (*weft_expect_function)(const void *context, int rank, weft_arena *scratch,
                                             weft_expectation *out);
 /* Errors: WEFT_INTERNAL with the rank's `where`, the task's index and its text. */
 weft_status weft_program_check_by(const weft_program *programs, weft_expect_function expect,
                                   const void *context, int num_ranks) WEFT_CHECKED;
-/* The same with all expectations at hand. */
+/* The same, with an array of expectations. */
 weft_status weft_program_check(const weft_program *programs, const weft_expectation *expected,
                                int num_ranks) WEFT_CHECKED;
 

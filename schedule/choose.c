@@ -16,7 +16,7 @@ static weft_status need(const weft_cluster *cluster, weft_cost_kind kind)
                    cluster->name, weft_cost_text(kind)));
 }
 
-/* Everything that any allowed strategy costs. */
+/* Fails where the cluster lacks a cost that an allowed strategy needs. */
 static weft_status need_all(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                             unsigned reuses)
 {

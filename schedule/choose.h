@@ -11,17 +11,16 @@
 
 /* MPipeMoE eq. 10 (third term q3 v_mem / (eta W_mem)): time of forward plus backward in
  * microseconds by the slowest stream, with the Q of its Table II for H of any size (there H = 4 M)
- * and gated experts. Speeds are those at the whole layer's volumes. Says nothing of n. */
+ * and gated experts. Speeds are those at the whole layer's volumes. It does not choose n. */
 double weft_moe_quick_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape,
                          weft_reuse reuse);
 
 /* MPMoE §IV-B, Fig. 8: time of one direction by paradigm and five phases P0..P4. A phase takes the
- * time of its slowest stream; P2 is all saturated phases together, n - 2 of them; with n = 1 there
- * is no P1 and P2.
+ * time of its slowest stream; P2 joins the n - 2 saturated phases; n = 1 has neither P1 nor P2.
  *
  * MPMoE divides a stream's time by its alpha for the whole phase. Here alpha holds while the other
- * streams run, and the rest of the stream runs alone: less by a third or more where streams are
- * uneven, and paradigm 1 agrees with the price of the program with interference. */
+ * streams run, and the rest of the stream runs alone. The time is a third or more shorter where
+ * streams are uneven, and paradigm 1 agrees with the program's price with interference. */
 typedef enum weft_paradigm { WEFT_PARADIGM_1 = 1, WEFT_PARADIGM_2, WEFT_PARADIGM_3 } weft_paradigm;
 weft_paradigm weft_moe_paradigm(weft_reuse reuse, bool backward);
 typedef struct weft_moe_phases {
@@ -43,8 +42,7 @@ typedef struct weft_moe_choice {
     char reason[160];
 } weft_moe_choice;
 
-/* Another price of programs than the layer's own costs: forward plus backward of a pipeline, in
- * microseconds. */
+/* Prices a pipeline, forward plus backward, in microseconds; replaces the layer's own costs. */
 typedef struct weft_moe_pricer {
     weft_status (*us)(void *context, const weft_moe_pipeline *pipeline, double *out_us);
     void *context;
@@ -61,8 +59,7 @@ typedef struct weft_moe_priced {
     weft_moe_pipeline pipeline;
     double us;
 } weft_moe_priced;
-/* The fastest; of those that are less than 1 % behind it, the one with the smallest n. NULL: there
- * are none. */
+/* The candidate with the smallest n within 1 % of the fastest. NULL: no candidates. */
 const weft_moe_priced *weft_moe_pick(const weft_moe_priced *candidates, int num_candidates);
 
 /* The fastest (n, S) among n in `partitions` and S in `allowed_reuses` (bit i: strategy i; 0: S1 to
@@ -87,8 +84,8 @@ weft_status weft_choose_moe(const weft_cluster *cluster, const weft_moe_layer_sh
  * rise with n whatever is measured. Where the best n does not rise with B (or a measurement was
  * wrong), the search settles on the best of these n. Ranges never shrink.
  *
- * One B is searched at a time. Another B that comes in between gets its range's n, or that of the
- * range below, without a trial. The search for a B that does not come back is given up. */
+ * The search serves one B at a time. A question about another B gets the n of that B's range, or of
+ * the range below, without a trial. The search for a B that is no longer asked for ends. */
 enum { WEFT_GRANULARITY_MAX_RANGES = 16, WEFT_GRANULARITY_MAX_CACHE = 256 };
 typedef struct weft_granularity_range {
     int n;
@@ -106,18 +103,18 @@ typedef struct weft_granularity {
     int num_cached, next_cached;
     /* the search in progress */
     double searching_tokens; /* 0: none */
-    int at, last;            /* candidate index tried next, and the last one allowed */
+    int at, last;            /* indices of the candidate to try next and of the last one allowed */
     int best_n, num_trials;
-    int num_elsewhere; /* questions about other B since the last one about this */
+    int num_elsewhere; /* questions about another B since the last about this one */
     double best_us;
 } weft_granularity;
 void weft_granularity_init(weft_granularity *g, const int *candidates, int num_candidates);
-/* Gives the n to use for B tokens. *out_trial: it is a trial whose time is to be reported. */
+/* Sets *out_n to the n for B tokens. *out_trial: the caller reports this run's time. */
 void weft_granularity_next(weft_granularity *g, double tokens, int *out_n, bool *out_trial);
-/* Times of anything but the trial asked for are ignored. */
+/* Ignores times of anything but the current trial. */
 void weft_granularity_report(weft_granularity *g, double tokens, int n, double us);
-/* The best n's time for B tokens: measured, or of the nearest B measured in proportion to the
- * tokens; infinity where nothing was measured yet. */
+/* The best n's time for B tokens: measured, else scaled by tokens from the nearest measured B, else
+ * infinity. */
 double weft_granularity_us(const weft_granularity *g, double tokens);
 
 /* The same over strategies (MPMoE §IV-A's last paragraph): g[S] is searched for one strategy after

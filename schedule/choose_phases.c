@@ -15,8 +15,8 @@ weft_paradigm weft_moe_paradigm(weft_reuse reuse, bool backward)
     return backward ? WEFT_PARADIGM_3 : WEFT_PARADIGM_2;
 }
 
-/* What a phase holds of each stream, in microseconds alone, and how much communication and how much
- * copying the computation in it has to wait for. */
+/* The work of each stream in a phase, in microseconds when it runs alone, and how much
+ * communication and copying the phase's computation waits for. */
 typedef struct phase {
     double comm, comp, copy;
     double comm_before, copy_before;
@@ -68,9 +68,9 @@ static double phase_us(const weft_interference *alpha, phase p)
     }
 }
 
-/* What one partition asks of each stream in one direction. */
+/* One partition's work on each stream, in one direction. */
 typedef struct stages {
-    double permute, again;            /* gathers rows; sends them a second time (backward) */
+    double permute, again; /* permute gathers rows; again sends rows a second time (backward) */
     double dispatch, expert, combine; /* S, C, R */
     double recompute, input, middle;  /* M: input, middle */
 } stages;
@@ -130,7 +130,7 @@ weft_moe_phases weft_moe_phases_of(const weft_moe_costs *costs, const weft_inter
                              .comp = s.permute + s.expert + s.recompute,
                              .copy = s.input + s.middle,
                              .copy_before = s.middle};
-    /* The other phases hold less: what there is nothing for yet, or any more, is missing. */
+    /* The other phases lack the work that has not begun yet or is already done. */
     phase p0 = {.comm = s.again + s.dispatch, .comp = s.recompute + (n > 1 ? s.permute : 0)};
     phase p1 = {.comm = p0.comm, .comp = s.expert + s.recompute, .copy = s.input};
     phase p3 = {.comp = s.expert};
@@ -139,12 +139,12 @@ weft_moe_phases weft_moe_phases_of(const weft_moe_costs *costs, const weft_inter
         p3.comm = s.combine;
     if (backward) {
         p0.copy = s.input + s.middle;
-        if (s.recompute > 0) { /* of the first rows, as soon as they are there */
+        if (s.recompute > 0) { /* recomputes from the first rows as soon as these arrive */
             p0.comm_before = s.again;
             p0.copy_before = s.input;
         }
     } else {
-        /* The last rows' copy goes on beside R where there is no room for all of it before. */
+        /* The last rows' copy runs on beside R where P3 is too short for it. */
         const double room = max(s.expert, p3.comm);
         p3.copy = s.input < room ? s.input : room;
         p4.copy = s.middle + max(s.input - room, 0);
@@ -156,8 +156,8 @@ weft_moe_phases weft_moe_phases_of(const weft_moe_costs *costs, const weft_inter
     if (n > 1) {
         out.p_us[1] = phase_us(alpha, p1);
         out.p_us[2] = (n - 2) * phase_us(alpha, saturated);
-        /* The n - 1 copies of T_M between two computations: n - 2 are in P2, and one is where it
-         * is in the way least. */
+        /* n - 1 copies of T_M lie between two computations: n - 2 in P2, one in the phase that it
+         * delays least. */
         const double late = phase_us(alpha, and_middle(p3, s.middle));
         const double early = phase_us(alpha, and_middle(p1, s.middle));
         if (out.p_us[1] + late <= early + out.p_us[3])

@@ -47,7 +47,7 @@ static weft_status check_plan(const weft_context_plan *plan)
     return WEFT_OK;
 }
 
-/* What a form does beside attending. */
+/* What a form does besides attending. */
 static bool exchanges(const weft_context_plan *plan)
 {
     return plan->inner > 1;
@@ -69,7 +69,7 @@ typedef struct writer {
     const weft_context_plan *plan;
     int first[WEFT_NUM_SLOT_KINDS], length[WEFT_NUM_SLOT_KINDS];
     bool backward;
-    weft_task *expected; /* written instead of a program, without operands' numbers; NULL: no */
+    weft_task *expected; /* the checker's list, without slot numbers; NULL: a program is written */
     uint32_t num_expected;
 } writer;
 
@@ -101,7 +101,7 @@ static weft_status add_slots(writer *w)
     return WEFT_OK;
 }
 
-/* Whether this task has the operand where its form can do without. */
+/* Whether the task has an operand that not every form needs. */
 static bool has_operand(const writer *w, const weft_task *task, const weft_operand *operand)
 {
     switch (operand->value) {
@@ -112,16 +112,16 @@ static bool has_operand(const writer *w, const weft_task *task, const weft_opera
         return exchanges(w->plan);
     case WEFT_VALUE_KEYS:
         return rings(w->plan) || gathers(w->plan);
-    case WEFT_VALUE_OWN_SHARE: /* what is attended last adds to what was first */
+    case WEFT_VALUE_OWN_SHARE: /* the late half adds to the early half's share */
         return (operand->name != WEFT_OPERAND_X || task->part > 0) && !gathers(w->plan);
-    case WEFT_VALUE_ARRIVED_GRADIENT: /* the first share is added to nothing */
+    case WEFT_VALUE_ARRIVED_GRADIENT: /* the first share has no predecessor */
         return task->kind == WEFT_TASK_SUM ? task->part > 1 : rings(w->plan) || gathers(w->plan);
     default:
         return true;
     }
 }
 
-/* Appends the task of a part: each operand in the slot of its kind that is the part's turn. */
+/* Appends the task of a part. Parts use the slots of a kind in rotation. */
 static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int part)
 {
     const weft_operands *operands = weft_operands_of((int)kind, (int)flow);
@@ -142,7 +142,8 @@ static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int pa
     return WEFT_OK;
 }
 
-/* Heads for sequence: forward the queries, keys and values, backward the result's gradient. */
+/* Exchanges heads for sequence: queries, keys and values forward, the result's gradient
+ * backward. */
 static weft_status append_heads(writer *w)
 {
     if (!exchanges(w->plan))
@@ -152,7 +153,7 @@ static weft_status append_heads(writer *w)
                   0);
 }
 
-/* All keys at once, or the first block's on their way. */
+/* Gathers all keys at once, or sends the first block's. */
 static weft_status append_keys(writer *w)
 {
     if (gathers(w->plan)) {
@@ -165,7 +166,7 @@ static weft_status append_keys(writer *w)
     return append(w, WEFT_TASK_SHIFT, WEFT_FLOW_KEYS, 0);
 }
 
-/* Queries see the blocks in turn, the next one's keys on their way. */
+/* Queries attend the blocks in order, while the next block's keys travel. */
 static weft_status append_forward(writer *w)
 {
     const int blocks = weft_context_blocks(w->plan);
@@ -179,8 +180,7 @@ static weft_status append_forward(writer *w)
     return append(w, WEFT_TASK_PLACE, WEFT_FLOW_ACTIVATION, blocks - 1);
 }
 
-/* The own block hides what nothing else can: its first queries the keys that come first, the others
- * the gradient on its last way, home. */
+/* Early queries of the own block hide the first keys' travel, late ones the gradient's last hop. */
 static weft_status append_ring_backward(writer *w)
 {
     const int blocks = weft_context_blocks(w->plan);
@@ -212,7 +212,7 @@ static weft_status append_backward(writer *w)
     return append(w, WEFT_TASK_PLACE, WEFT_FLOW_GRADIENT, 0);
 }
 
-/* The order on every lane. */
+/* Appends all tasks in an order that fits every lane. */
 static weft_status append_all(writer *w)
 {
     WEFT_TRY((w->backward ? append_backward : append_forward)(w));

@@ -56,8 +56,8 @@ static double host_adamw_us(weft_costing *p, double bytes, double ranks)
     return bytes * ranks / weft_costing_figure(p, WEFT_FIGURE_HOST_BANDWIDTH) * 1e6;
 }
 
-/* What leaves or enters a node's storage: by its own curve, past the page cache or not, or by the
- * other's. */
+/* Reads or writes of a node's storage: by the curve of this way (direct or through the page cache),
+ * else by the other's. */
 static double storage_us(weft_costing *p, weft_cost_kind kind, double bytes, double ranks)
 {
     const bool writes = kind == WEFT_COST_STORAGE_WRITE || kind == WEFT_COST_DIRECT_WRITE;
@@ -70,8 +70,7 @@ static double storage_us(weft_costing *p, weft_cost_kind kind, double bytes, dou
                        ranks);
 }
 
-/* How far a measured shape lies from one that is asked for, as a factor of at least 1; beyond
- * FARTHEST nothing follows from it. */
+/* The largest ratio between a measured shape and one that is priced by it. */
 #define FARTHEST 4.0
 
 static double distance_of(double known, double wanted)
@@ -89,7 +88,7 @@ static double use_measured(weft_costing *p, int input, double us, double ratio)
     return us * ratio;
 }
 
-/* What was measured of this operation at the nearest volume, each of its `count`; 0: nothing. */
+/* The measured time of one such operation, from the nearest volume; 0: none was measured. */
 static double timed_us(weft_costing *p, const weft_operation *o)
 {
     const double count = (double)(o->count ? o->count : 1);
@@ -138,7 +137,7 @@ static double tile_of(weft_costing *p, weft_figure figure, double size)
     return fmin(weft_costing_figure_or(p, figure, 128), ceil(size / 16) * 16);
 }
 
-/* What the tiles take by a peak of 1 FLOP/s, in seconds, beside what a wave costs anyway. */
+/* Seconds of the tiles' FLOPs at a peak of 1 FLOP/s, without the fixed cost of waves. */
 static double wave_flops(weft_costing *p, const products *x, double *out_waves)
 {
     const double tile_m = tile_of(p, WEFT_FIGURE_TILE_M, x->m);
@@ -179,7 +178,7 @@ static double waves_us(weft_costing *p, const products *x, const tiling *t, doub
     return ceil(tiles / at_once) * wave_us;
 }
 
-/* By the best of the tiles that begin with this one. */
+/* The least time among this tiling and its smaller ones. */
 static double tiled_us(weft_costing *p, const products *x, const tiling *largest, double flop_us,
                        weft_dtype dtype)
 {
@@ -219,8 +218,8 @@ static double model_us(weft_costing *p, const products *x, weft_dtype dtype)
     return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + us;
 }
 
-/* The measured product that is this one, or differs in one of its numbers (the rows that an expert
- * has), the nearest; NULL: none. */
+/* The measured product with this shape, else the nearest that differs in one of m, n, k; NULL:
+ * none. */
 static const weft_product *find_product(const weft_costing *p, const products *x,
                                         weft_cost_kind kind)
 {
@@ -246,7 +245,8 @@ static weft_cost_kind gemm_kind(weft_dtype dtype)
     return weft_dtype_bytes(dtype) < 4 ? WEFT_COST_GEMM_BF16 : WEFT_COST_GEMM_FP32;
 }
 
-/* The measured curve at another shape. On a CPU products of one launch follow each other. */
+/* Scales the measured curve to another shape. A CPU runs the products of one launch one after the
+ * other. */
 static double scaled_us(weft_costing *p, const products *x, weft_dtype dtype)
 {
     const weft_cost_kind kind = gemm_kind(dtype);
@@ -265,8 +265,8 @@ static double scaled_us(weft_costing *p, const products *x, weft_dtype dtype)
            fmax(weft_costing_curve(p, kind, flops, true) - fixed_us, 0) * ratio;
 }
 
-/* Whether a measured product's operands take longer from memory, at the best of its rate, than its
- * FLOPs do at their peak. Takes no number for the estimate. */
+/* Whether reading the product's operands at full memory bandwidth takes longer than its FLOPs at
+ * peak. Notes no input. */
 static bool is_bound_by_memory(weft_costing *p, const products *x, weft_dtype dtype)
 {
     const weft_cost *memory = &p->cluster->costs[WEFT_COST_MEMORY];
@@ -282,7 +282,7 @@ static double with_bound(weft_costing *p, const products *x, weft_dtype dtype, d
     return us;
 }
 
-/* How often one of these products takes a measured one's time: by waves of tiles, or by FLOPs. */
+/* One such product's time over a measured one's, by waves of tiles or by FLOPs. */
 static double ratio_of(weft_costing *p, const products *x, const weft_product *known)
 {
     const products one = {x->m, x->n, x->k, 1}, measured = {known->m, known->n, known->k, 1};
@@ -333,7 +333,7 @@ static double gemm_us(weft_costing *p, const weft_operation *o)
             return count * measured_us;
         const bool priced =
             weft_costing_knows(p, kind) || !weft_costing_knows(p, gemm_kind(o->dtype));
-        if (priced) /* one of two products of one launch, be they 2 of forward or 5 of backward */
+        if (priced) /* one of the two operations of a launch */
             return attention_us(p, kind, o->dtype, 2 * (double)o->flops) / 2;
         x.num = count;
         const double share = fmin((double)o->flops / flops_of(&x), 1),
@@ -365,7 +365,7 @@ typedef struct question {
 } question;
 typedef weft_status (*answer_function)(weft_costing *p, const weft_site *site, const question *q);
 
-/* What is missing, and who gives it: of a measured cluster, calibration. */
+/* Names the missing number, and the command that measures it. */
 static weft_status refuse(const weft_costing *p, const char *what)
 {
     bool is_measured = false;
@@ -386,8 +386,7 @@ static weft_status refuse(const weft_costing *p, const char *what)
         p->lacks, what, has_fp16 ? "; the GPU has no bf16: train.precision fp16 would do" : ""));
 }
 
-/* On each kind of the site's nodes; the slowest counts, and its numbers are as good as the worst.
- */
+/* Asks for each kind of the site's nodes: the slowest counts, with the worst source class. */
 static weft_status ask(const weft_site *site, answer_function answer, const question *q,
                        weft_estimate *out)
 {

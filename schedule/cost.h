@@ -1,27 +1,25 @@
-/* Cost: what operations take on a cluster. Pure; no communicator, no device.
+/* Cost: the time of operations on a cluster. Pure; needs no communicator and no device.
  *
- * Three kinds of numbers, best first: a curve that was measured, at the shape it was measured at;
- * the same curve scaled to another shape by the equations below; the equations with the figures of
- * core/hardware.h. An estimate says which it is (core/hardware.h: weft_source_class) and what
- * spread its numbers have.
+ * An estimate comes, best first, from a curve at the shape at which it was measured, from that
+ * curve scaled to another shape by the equations below, or from these equations with the figures of
+ * core/hardware.h. It carries its source class (weft_source_class) and the spread of its numbers.
  *
  * Products. [m, k] x [k, n] is cut into ceil(m / tile_m) ceil(n / tile_n) tiles, of which a GPU
  * computes device.multiprocessors at once, a wave (NVIDIA, "Matrix Multiplication Background User's
  * Guide": tile and wave quantization):
  *     launch + waves (wave_us + 2 tile_m tile_n k multiprocessors / (peak efficiency)
  *                     + what the wave's tiles take to be stored, by bytes)
- * and not less than its operands take from memory. wave_us and the stores do not depend on k: all
- * multiprocessors are in them at once. Tiles lie on their end or side or are square, the least time
- * counts; they are halved, to 64, where a product is narrower, and while there are fewer than
- * multiprocessors. Without multiprocessors (a CPU):
+ * and not less than its operands take from memory. wave_us and the stores do not depend on k. Tiles
+ * are tall, wide or square, and the fastest counts; sides are halved, down to 64, where a product
+ * is narrower and while tiles are fewer than multiprocessors. Without multiprocessors (a CPU):
  *     launch + 2mnk / (peak efficiency)
  * A measured curve replaces this at its own shape, m rows times one matrix of width x width;
  * elsewhere the ratio of waves of tile_m x tile_n scales it, on a CPU FLOPs do. A row of `products`
- * replaces both at its shape, and is scaled so where one of m, n, k differs, up to 4 times. A row
- * of `operations` replaces what follows, for the same module, phase and type; its volume scales it
- * up to 4 times.
+ * replaces both at its own shape and is scaled likewise where one of m, n, k differs, up to 4
+ * times. A row of `operations` replaces what follows, for the same module, phase and type; its
+ * volume scales it up to 4 times.
  *
- * What is bound by memory: launches + bytes / (memory_bandwidth efficiency).
+ * Kernels that memory bounds: launches + bytes / (memory_bandwidth efficiency).
  *
  * Collectives, n ranks, a buffer of V bytes, latency a, rate B:
  *     all-gather, reduce-scatter   (n - 1) a + (n - 1) / n V / B               ring
@@ -57,19 +55,19 @@
 /* Where the ranks of a group lie. A group of one rank costs nothing. */
 typedef struct weft_group {
     int size;       /* ranks */
-    int near;       /* of them on each of their nodes; 1 .. size */
-    int stride;     /* nodes from one of its nodes to the next; 1: neighbours */
-    double sharing; /* ranks that send through one card at once, its own and those of others: all
-                       ranks of a node by its cards, where all do the same; 1 or more */
+    int near;       /* ranks of the group on each of its nodes, 1 .. size */
+    int stride;     /* distance, in nodes, from one node of the group to the next */
+    double sharing; /* ranks, of this group and others, that send through one card at once: a node's
+                       ranks over its cards where all ranks do the same; at least 1 */
     bool direct;    /* every rank sends to every other one, not in rings node by node */
 } weft_group;
 /* The group of ranks[0 .. size - 1], which rise; ranks are numbered node by node, and all ranks of
- * a node do the same at once. Where nodes hold different numbers of the group's ranks, the largest
- * number counts; of cards, the smallest. */
+ * a node do the same at once. Nodes may differ: the most ranks of the group on a node count, and
+ * the fewest cards. */
 weft_group weft_group_of(const weft_cluster *cluster, const int *ranks, int size, bool direct);
 
-/* Which numbers of the file prices took: a bit each of figures, efficiencies and costs, then of the
- * rest. */
+/* The numbers of a cluster's file that a price used: a bit for each figure, efficiency and cost,
+ * then for the rest. */
 enum {
     WEFT_INPUT_EFFICIENCIES = WEFT_NUM_FIGURES,
     WEFT_INPUT_COSTS = WEFT_INPUT_EFFICIENCIES + WEFT_NUM_EFFICIENCIES,
@@ -80,28 +78,27 @@ enum {
 };
 typedef struct weft_inputs {
     uint64_t used;   /* bit 1 << input */
-    uint64_t scaled; /* of them: measured at another shape too */
+    uint64_t scaled; /* those of `used` that were also scaled from another shape */
 } weft_inputs;
-/* The path of its number, for weft_cluster_source: "device.peak.bf16", "costs.message". Static. */
+/* An input's path, for weft_cluster_source: "device.peak.bf16", "costs.message". Static. */
 const char *weft_input_path(int input);
 
-/* Where operations run, with a group an axis. On nodes of several kinds an operation takes what it
- * takes on the slowest of them, with the narrowest of their links: their ranks wait for each other.
- */
+/* Where operations run, with a group an axis. On nodes of several kinds the slowest node and the
+ * narrowest link decide: ranks wait for each other. */
 typedef struct weft_site {
     const weft_cluster *cluster; /* borrowed */
-    const weft_cluster *experts; /* where a pace is the experts' alone; NULL: as the cluster */
-    const weft_cluster *curves;  /* with curves of all its links and copies (weft_cost_complete);
-                                    NULL: made where they are needed */
-    uint32_t kinds; /* of nodes: bits 1 << weft_cluster_hardware's group; 0: nodes are alike */
+    const weft_cluster *experts; /* for experts with a pace of their own; NULL: as cluster */
+    const weft_cluster *curves;  /* `cluster` with all its curves (weft_cost_complete); NULL:
+                                    completed when needed */
+    uint32_t kinds;              /* bits 1 << weft_cluster_hardware's group; 0: nodes are alike */
     weft_group groups[WEFT_NUM_AXES]; /* by weft_axis */
-    /* Of the CP group: neighbours that deal heads among themselves by an all-to-all, and ranks that
-     * hand on keys in a ring by messages. Size 0: as the group. */
+    /* The CP group's neighbours that exchange heads by an all-to-all, and its ranks that pass keys
+     * in a ring. Size 0: the whole CP group. */
     weft_group heads, ring;
     int exchange, exchange_chunks; /* how tensor-sharded experts exchange rows, a
                                       weft_exchange_form; chunks 0: 1 */
-    weft_inputs *inputs;           /* gets what prices take; NULL: nobody asks */
-    bool unsourced; /* estimates have neither source nor spread, which take long to look up */
+    weft_inputs *inputs;           /* out: the numbers that prices used; NULL: not wanted */
+    bool unsourced;                /* estimates lack source and spread, which are slow to look up */
 } weft_site;
 
 /* Inside a node, between nodes, and between a device and its host. */
@@ -112,19 +109,19 @@ typedef enum weft_link {
     WEFT_NUM_LINKS
 } weft_link;
 
-/* What an operation puts on a link: the bytes that a rank sends, and the time that they take on the
- * rank's share of the link while nothing else is there. */
+/* An operation's load on a link: the bytes that a rank sends, and their time on the rank's share of
+ * an otherwise idle link. */
 typedef struct weft_link_load {
     double bytes, us;
 } weft_link_load;
 
 typedef struct weft_estimate {
     double us;
-    double memory_us; /* of it: the device's memory reads and writes, and that takes longest */
-    weft_source_class source; /* of the worst of its numbers */
-    double spread;            /* the largest of its numbers' */
+    double memory_us;         /* the part of it in which the device's memory is the bottleneck */
+    weft_source_class source; /* the worst class among its numbers */
+    double spread;            /* the largest spread among its numbers */
     weft_link_load links[WEFT_NUM_LINKS];
-    bool buffered; /* a message that travels before its receiver asks, on all kinds of the nodes */
+    bool buffered; /* a message that leaves before its receiver is ready, on every kind of node */
 } weft_estimate;
 
 /* Prices an operation `count` times, one after the other. WEFT_CONFIG names the module, and the key

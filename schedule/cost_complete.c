@@ -22,7 +22,7 @@ static const struct shape {
     [WEFT_COST_REDUCE_SCATTER_BETWEEN] = {true, true, WEFT_COLLECTIVE_REDUCE_SCATTER},
 };
 
-/* Among all ranks of a node, or those at one place in all nodes. */
+/* A collective among all ranks of a node, or among one rank of each node. */
 static weft_status collective_us(const weft_site *site, weft_cost_kind kind, double volume,
                                  weft_estimate *out)
 {
@@ -35,7 +35,7 @@ static weft_status collective_us(const weft_site *site, weft_cost_kind kind, dou
                               .stride = 1,
                               .sharing = between ? fmax(c->ranks_per_node / cards, 1) : 1};
     if (shapes[kind].collective == WEFT_COLLECTIVE_ALL_TO_ALL && ranks > 1)
-        volume *= ranks / (ranks - 1.0); /* with the block that stays */
+        volume *= ranks / (ranks - 1.0); /* adds the block that stays on the rank */
     return weft_collective_us(site, &group, shapes[kind].collective, volume, out);
 }
 

@@ -39,8 +39,8 @@ static int near_of(const weft_group *group)
     return group->near < 1 ? 1 : group->near < group->size ? group->near : group->size;
 }
 
-/* Over how many times the cards' bandwidth what leaves a node is spread: level l carries what
- * leaves the switch of the level below it. */
+/* The factor by which switches narrow the cards' bandwidth: level l carries what leaves a switch of
+ * level l - 1. */
 static double oversubscription_of(weft_costing *p, const weft_group *group, bool all_to_all)
 {
     const weft_cluster *c = p->cluster;
@@ -68,13 +68,13 @@ typedef struct leg {
     weft_link link;
     weft_collective collective;
     int ranks;
-    double volume;  /* of the buffer among them; 0: only `sent` is known */
+    double volume;  /* the buffer's bytes; 0: only `sent` is known */
     double sent;    /* bytes that a rank sends */
-    double sharing; /* how many times the link's bandwidth of its own a rank would need */
+    double sharing; /* a rank has 1 / sharing of the link's bandwidth */
     bool direct;
 } leg;
 
-/* Of a buffer's bytes what a rank sends in rings. */
+/* The share of a buffer that a rank sends in rings. */
 static double sent_share(weft_collective collective, int ranks)
 {
     if (collective == WEFT_COLLECTIVE_MESSAGE)
@@ -82,7 +82,7 @@ static double sent_share(weft_collective collective, int ranks)
     return (collective == WEFT_COLLECTIVE_ALL_REDUCE ? 2.0 : 1.0) * (ranks - 1) / ranks;
 }
 
-/* Latencies that follow each other; of all-reduce those of a tree. */
+/* How many latencies follow each other; an all-reduce has a tree's. */
 static double steps_of(weft_collective collective, int ranks, bool direct)
 {
     switch (collective) {
@@ -109,8 +109,7 @@ static const struct curve {
     [WEFT_COLLECTIVE_MESSAGE] = {{WEFT_COST_MESSAGE_INSIDE, WEFT_COST_MESSAGE}, true},
 };
 
-/* The collective whose curve stands for another one's, which was not measured: the nearest kin.
- * WEFT_NUM_COLLECTIVES: none was. */
+/* The measured collective that is most like this one. WEFT_NUM_COLLECTIVES: none was measured. */
 static weft_collective measured_kin(weft_costing *p, weft_collective collective, weft_link link)
 {
     static const weft_collective kin[WEFT_NUM_COLLECTIVES] = {
@@ -124,8 +123,8 @@ static weft_collective measured_kin(weft_costing *p, weft_collective collective,
     return WEFT_NUM_COLLECTIVES;
 }
 
-/* A curve was measured by all ranks of the nodes at once: what a rank's share of the link carried
- * there takes as long here, and latencies count as often as they follow each other. */
+/* The time by a measured curve. All ranks measured it at once: the same bytes on a rank's share of
+ * the link take as long here, and each latency that follows another counts. */
 static double curve_us(weft_costing *p, const leg *x, weft_collective kin)
 {
     const weft_cluster *c = p->cluster;
@@ -167,7 +166,7 @@ static double figures_us(weft_costing *p, const leg *x, double *out_wire_us)
     double us = steps_of(x->collective, x->ranks, x->direct) * latency_us + wire_us;
     *out_wire_us = wire_us;
     if (x->collective == WEFT_COLLECTIVE_ALL_REDUCE && !x->direct) {
-        const double tree_us = us + wire_us / (x->ranks - 1); /* which sends twice the buffer */
+        const double tree_us = us + wire_us / (x->ranks - 1); /* a tree sends the buffer twice */
         us = fmin(2.0 * (x->ranks - 1) * latency_us + wire_us, tree_us);
     }
     return us;
@@ -212,8 +211,8 @@ static double ring_us(weft_costing *p, const weft_group *group, weft_link link,
     return leg_us(p, &x);
 }
 
-/* Every rank sends to every other one: inside and between at once. Inside too these are messages,
- * as an all-to-all's are, and not what a node's own ranks can do together. */
+/* Every rank sends to every other one, inside and between nodes at once. Inside a node these are
+ * messages, as in an all-to-all, not the faster collectives of a node's own ranks. */
 static double direct_us(weft_costing *p, const weft_group *group, weft_collective collective,
                         double bytes)
 {

@@ -39,7 +39,7 @@ void weft_costing_note(weft_costing *p, int input)
 {
     const uint64_t bit = UINT64_C(1) << input;
     _Static_assert(WEFT_NUM_INPUTS <= 64, "an input has a bit");
-    if (p->noted & bit) /* asked for many times in an estimate */
+    if (p->noted & bit) /* already noted */
         return;
     p->noted |= bit;
     if (p->inputs)
@@ -84,12 +84,12 @@ double weft_costing_share(weft_costing *p, weft_efficiency_kind kind, double vol
     const weft_share_curve *curve = &p->hardware->efficiencies[kind];
     if (curve->num_points > 0)
         weft_costing_note(p, WEFT_INPUT_EFFICIENCIES + (int)kind);
-    else if (p->inputs) /* it counts as 1, and who lists inputs says so */
+    else if (p->inputs) /* the figure counts as 1, which the list of inputs shows */
         p->inputs->used |= UINT64_C(1) << (WEFT_INPUT_EFFICIENCIES + (int)kind);
     return weft_share_at(curve, volume);
 }
 
-/* The section of the file that says what a cost is a cost of. */
+/* The section of the file that describes the hardware of a cost. */
 static const char *section_of(weft_cost_kind kind)
 {
     switch (kind) {

@@ -12,9 +12,9 @@ typedef struct weft_costing {
     weft_estimate estimate;
     const char *lacks;         /* path of the first figure that was missing; NULL: none */
     weft_cost_kind unmeasured; /* the first curve asked for and not known; WEFT_NUM_COSTS: none */
-    weft_inputs *inputs;       /* of the site */
+    weft_inputs *inputs;       /* the site's, borrowed */
     uint64_t noted;            /* bit 1 << input: see weft_costing_note */
-    bool unsourced;            /* likewise of the site */
+    bool unsourced;            /* the site's flag */
 } weft_costing;
 
 /* On nodes of one kind: weft_cluster_hardware's group, -1 where they are alike. */

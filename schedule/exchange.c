@@ -63,7 +63,7 @@ static weft_task task_of(weft_exchange_form form, weft_task_kind kind, int part)
     return task;
 }
 
-/* The tasks of a part, which arrives in one slot and is gathered in the other. */
+/* The tasks of one part; `arrived` and `gathered` are its slots. */
 static void tasks_of(weft_exchange_form form, int part, int arrived, int gathered,
                      weft_task out[MAX_TASKS], int *out_count)
 {

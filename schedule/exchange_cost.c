@@ -8,7 +8,7 @@
 /* What a form does after its all-to-all. */
 static const struct form {
     bool sharded;     /* sends I / t and gathers the rest inside the node */
-    bool gathers_all; /* also what was there already */
+    bool gathers_all; /* also gathers the rank's own bytes */
     bool copies;      /* puts what it gathered into its final place */
     bool chunked;
     bool copy_beside_gather; /* a chunk's copy runs beside the next chunk's all-gather */
@@ -29,7 +29,7 @@ static double remote_share(const weft_exchange_shape *shape)
     return (shape->e - 1.0) / shape->e;
 }
 
-/* Bytes that a chunk's all-gather leaves with a rank, and that its copy moves. */
+/* Bytes that a rank holds after a chunk's all-gather; the copy moves as many. */
 static double gathered_bytes(const weft_exchange_shape *shape, weft_exchange_form form,
                              int num_chunks)
 {
@@ -59,9 +59,9 @@ static double max(double a, double b)
     return a > b ? a : b;
 }
 
-/* One chunk passes through all stages, and the N - 1 others follow as the slowest stage lets them:
- * lines 13-17 of Algorithm 1 (two stages) and of Algorithm 2 (three), which leaves out that the
- * copy may be the slowest. With N = 1 it is eq. 11 and the copies. */
+/* One chunk passes through all stages, and the N - 1 others follow at the pace of the slowest
+ * stage: lines 13-17 of Algorithm 1 (two stages) and Algorithm 2 (three; the paper omits that the
+ * copy may be slowest). N = 1 is eq. 11 and the copies. */
 double weft_exchange_us(const weft_cluster *cluster, const weft_exchange_shape *shape,
                         weft_exchange_form form, int num_chunks)
 {

@@ -86,7 +86,7 @@ static chunk chunk_of(const weft_cluster *cluster, const weft_exchange_shape *s,
     };
 }
 
-/* Lines 13-17 of Algorithm 1. */
+/* Lines 13-17 of Algorithm 1; below, those of Algorithm 2. */
 static double o2_us(const chunk *c, double n)
 {
     const double inside = c->all_gather_us + c->copy_us;
@@ -94,7 +94,6 @@ static double o2_us(const chunk *c, double n)
                                      : c->all_to_all_us * n + inside;
 }
 
-/* Of Algorithm 2. */
 static double o3_us(const chunk *c, double n)
 {
     return c->all_to_all_us < c->all_gather_us

@@ -8,14 +8,14 @@
  *   T_O2  = AA + (AG + D2D) N if AA < AG + D2D, else AA N + AG + D2D       (Algorithm 1)
  *   T_O3  = AA + AG N + D2D if AA < AG, else AA N + AG + D2D               (Algorithm 2)
  *
- * for N = 1, 2, ... until I / (N t) or I / N is below I_minimal. One line is not as printed: 18-19
- * of Algorithms 1 and 2, which read T = T_min, mean T_min = T and keep N. Algorithm 3 takes the
- * least of T_O1, T_O2 and T_O3. The paper has no equation for its baseline; it is taken as eq. 8
- * with t = 1 and N = 1.
+ * for N = 1, 2, ... until I / (N t) or I / N is below I_minimal. Lines 18-19 of Algorithms 1 and 2
+ * differ from the paper, which prints T = T_min and means T_min = T, keeping N. Algorithm 3 takes
+ * the least of T_O1, T_O2 and T_O3. The paper has no equation for its baseline; it is taken as eq.
+ * 8 with t = 1 and N = 1.
  *
- * B and r: of a measured cost (all_to_all, all_gather, copy) its peak and its share of it; else B1
- * is between.bandwidth, shared by the ranks of a node where the file says how many cards they have,
- * B2 inside.bandwidth, B3 device.memory_bandwidth, and r1, r2, r3 are the points of the
+ * B and r of a measured cost (all_to_all, all_gather, copy) are its peak and the share of it at
+ * this volume. Else B1 is between.bandwidth, shared by a node's ranks where the file has the number
+ * of cards, B2 is inside.bandwidth, B3 device.memory_bandwidth, and r1, r2, r3 come from the
  * efficiencies between, inside and device memory (weft_share_at: between two points the time is
  * interpolated). Latencies do not enter. Pure. */
 #ifndef WEFT_SCHEDULE_EXCHANGE_PAPER_H
@@ -35,8 +35,8 @@ typedef struct weft_exchange_paper {
     weft_exchange_form choice;    /* Algorithm 3; equal times: the form that comes first */
 } weft_exchange_paper;
 
-/* Of the shape counts bytes, t, e and minimal_bytes. WEFT_CONFIG for an impossible shape, and
- * naming the figure that the cluster lacks. */
+/* Of the shape counts bytes, t, e and minimal_bytes. WEFT_CONFIG for an impossible shape, and for a
+ * figure that the cluster lacks, with its name. */
 weft_status weft_exchange_paper_of(const weft_cluster *cluster, const weft_exchange_shape *shape,
                                    weft_exchange_paper *out) WEFT_CHECKED;
 

@@ -21,7 +21,7 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* Slots beyond the experts would lie idle. */
+/* The ring's length: no longer than it has experts. */
 static int num_ring(const weft_experts_shape *s)
 {
     return least(s->num_slots, s->num_positions - s->num_kept);
@@ -104,7 +104,7 @@ static weft_status add_slots(writer *w)
     return WEFT_OK;
 }
 
-/* The rows of a partition are the level above's. A gradient goes to staging where it is added. */
+/* Skips rows, which the layer's program owns. A gradient to be added goes to staging. */
 static bool has_operand(const writer *w, const weft_task *task, weft_value value)
 {
     switch (value) {
@@ -121,7 +121,7 @@ static bool has_operand(const writer *w, const weft_task *task, weft_value value
     }
 }
 
-/* after: an earlier task of the program that must be over, whatever slots say; UINT32_MAX: none */
+/* after: one more task that must be over; UINT32_MAX: none */
 static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int position,
                           uint32_t after, uint32_t *out_index)
 {
@@ -152,7 +152,7 @@ static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int po
     return WEFT_OK;
 }
 
-/* A place in host memory, and what the file has of it. */
+/* Frees a place in host memory and reads what the file has for it. */
 static weft_status append_read(writer *w, weft_flow flow, int position)
 {
     uint32_t index;
@@ -162,7 +162,7 @@ static weft_status append_read(writer *w, weft_flow flow, int position)
     return append(w, WEFT_TASK_READ, flow, position, UINT32_MAX, &index);
 }
 
-/* On demand it waits until the expert before is computed. */
+/* On demand an upload waits for the previous expert's computation. */
 static weft_status append_upload(writer *w, int position)
 {
     if (position < w->shape->num_kept)
@@ -220,7 +220,7 @@ void weft_experts_slice(const weft_program *program, bool backward, int first, i
     *out_first = *out_end = 0;
     for (uint32_t t = 0; t < program->num_tasks; t++) {
         const int position = program->tasks[t].expert;
-        if (program->tasks[t].flow == WEFT_FLOW_WEIGHT) /* ahead of what computes */
+        if (program->tasks[t].flow == WEFT_FLOW_WEIGHT) /* reads come ahead of the computation */
             continue;
         if (backward ? position >= end : position < first)
             *out_first = t + 1;
@@ -231,15 +231,15 @@ void weft_experts_slice(const weft_program *program, bool backward, int first, i
 
 /* --- the checker --------------------------------------------------------------------------- */
 
-/* Backward finds in a slot what forward left there, and others find gradients by position: so each
- * slot is its position's own. Proof 1 has shown that operands are slots of the right kinds. */
+/* Proves that each position uses its own slots: backward finds there what forward left, and the
+ * update finds gradients by position. Proof 1 has shown that slots are of the right kinds. */
 static weft_status check_places(const weft_experts_shape *shape, const weft_program *program,
                                 weft_arena *scratch, const char *where)
 {
     int next[WEFT_NUM_SLOT_KINDS] = {0};
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)program->num_slots, sizeof(int), &memory));
-    int *numbers = memory; /* of each slot among those of its kind */
+    int *numbers = memory; /* each slot's index within its kind */
     for (int32_t i = 0; i < program->num_slots; i++)
         numbers[i] = next[program->slots[i].holds]++;
     for (uint32_t t = 0; t < program->num_tasks; t++) {

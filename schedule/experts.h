@@ -1,13 +1,12 @@
-/* Experts beyond device memory: a layer's experts one after the other, their weights brought up
- * from the host and their gradients brought down (ES-MoE, Kim, Lim and Han 2024: experts are
- * computed one by one while the next ones travel). It is the body of an MoE layer's EXPERT task
- * (schedule/moe_layer.h).
+/* Experts beyond device memory: the device computes a layer's experts one by one, while the next
+ * weights come up from the host and gradients go down (ES-MoE, Kim, Lim and Han 2024). It is the
+ * body of an MoE layer's EXPERT task (schedule/moe_layer.h).
  *
- * A program is made over positions: which expert stands where is data, filled in when the rows are
- * counted. Positions below num_kept hold experts that stay on the device. Forward takes positions
- * rising, backward falling, so that what is still in a slot need not come again. Every position
- * keeps its tasks, also where at run time there is nothing to do: its expert has no rows, or its
- * weights lie in the slot.
+ * A program names positions, not experts: the executor decides which expert stands at which
+ * position once the rows are counted. Positions below num_kept hold experts that stay on the
+ * device. Forward runs positions in rising order, backward in falling order, so that weights still
+ * in a slot need no second upload. Every position has all its tasks, even if at run time a task has
+ * nothing to do, because the expert has no rows or its weights already lie in the slot.
  *
  *   forward    write q, read q   file        of experts in a file (q >= num_kept): the place's last
  *                                            reader is over
@@ -29,32 +28,31 @@
  *   demand     its own alone: nothing is uploaded while an expert is computed
  *   layer      all of them: the first is computed when the last is up
  *
- * Of experts in a file the host has places for some (parallel/records.h). Which place an expert
- * gets is data, as which expert stands where: at run time by farthest next use. A program proves
- * itself with num_places of them, each position in its turn. `write q` frees the place that q gets:
- * what of the expert that lay there was changed goes to the file; `read q` fills it. What is there
- * already is neither written nor read.
+ * Host memory has places for some of the experts in a file (parallel/records.h). The executor
+ * chooses an expert's place by farthest next use. The checker assumes num_places places that
+ * positions use in rotation. `write q` frees the place for q: changed parts of the expert there go
+ * to the file. `read q` fills the place. Parts that are there already are neither written nor read.
  *
- * The optimizer steps experts on the host (schedule/update.h), perhaps beside the next step's
- * forward. So in forward an upload, of experts in a file the read ahead of it, and the computation
- * of an expert that is kept, carry WEFT_TASK_AFTER_STEP: at run time they wait for their own
- * expert's update of the step before. Backward needs none: the same expert stood in forward.
+ * The host steps experts (schedule/update.h), perhaps beside the next step's forward. So forward's
+ * uploads, the reads ahead of them and the computations of kept experts carry WEFT_TASK_AFTER_STEP:
+ * at run time each waits for its expert's update of the previous step. Backward needs no such flag,
+ * because the same expert's forward has waited.
  *
  * Slots, by kind, the first two alike in both programs:
  *   expert_weights     on the device: those kept, then a ring of num_slots; position q in its own
- *                      or in q - num_kept modulo the ring. The ring outlives the program: who
- *                      runs it orders its first uses behind the last ones before it
+ *                      or in q - num_kept modulo the ring. The ring outlives the
+ *                      program: the executor orders first uses behind the last before
  *   host_weights       one a position, or a ring of num_places
  *   expert_gradients   on the device: a ring of num_gradient_slots, position q in q modulo the ring
  *   host_gradients     likewise
  *   host_staging       a ring of two, if micro-batches are added up
  *
- * Partitions of an MoE layer by experts (schedule/moe_layer.h) are runs of positions. The program
- * is the same; the EXPERT task of each is a slice of it: the tasks of its positions, with order
- * layer in the first all uploads. Slices follow each other, and what travels comes between.
+ * Partitions of an MoE layer by experts (schedule/moe_layer.h) are runs of positions. The EXPERT
+ * task of a partition runs a slice of the same program: the tasks of its positions. With order
+ * layer the first slice has all uploads. The layer's exchanges run between slices.
  *
- * The lanes host and to_device of these programs are FIFOs of their own, beside those of the
- * step's update: an accumulation does not stand behind a step. The lane file is one. Pure. */
+ * These programs have lanes host and to_device of their own, apart from those of the step's update,
+ * so that an accumulation never queues behind a step. Both share the lane file. Pure. */
 #ifndef WEFT_SCHEDULE_EXPERTS_H
 #define WEFT_SCHEDULE_EXPERTS_H
 
@@ -76,23 +74,23 @@ enum { WEFT_EXPERTS_MAX_POSITIONS = 8192, WEFT_EXPERTS_STAGING = 2 };
 typedef struct weft_experts_shape {
     int num_positions; /* a rank's experts of a layer: 1 to
                           WEFT_EXPERTS_MAX_POSITIONS */
-    int num_kept;      /* of them on the device for good: positions 0 to num_kept - 1 */
-    int num_slots;     /* of the ring of weights; order layer: room for all that are not kept */
-    int num_gradient_slots; /* of the ring of gradients */
+    int num_kept;      /* positions 0 to num_kept - 1 stay on the device */
+    int num_slots; /* the ring of weights; order layer: room for all experts that are not kept */
+    int num_gradient_slots; /* the ring of gradients */
     weft_expert_order order;
     bool accumulates; /* several micro-batches: gradients are added up on the host */
-    int num_places;   /* of experts in a file: in host memory, at a time; 0: all are there */
+    int num_places;   /* experts in a file: places in host memory; 0: no file */
 } weft_experts_shape;
 
-/* The number of the position's slot among those of its kind: one of the kinds above. */
+/* The index of the position's slot within a kind from the list above. */
 int weft_experts_place(const weft_experts_shape *shape, weft_slot_kind holds, int position);
 
 /* One direction's program. Errors: WEFT_CONFIG for a shape out of range; WEFT_MEMORY. */
 weft_status weft_program_experts(const weft_experts_shape *shape, bool backward, weft_arena *arena,
                                  weft_program *out) WEFT_CHECKED;
 
-/* The tasks [*out_first, *out_end) that are the slice of positions [first, end). Slices of runs
- * that follow each other, backward falling, do so too, and have all tasks. */
+/* The tasks [*out_first, *out_end) of positions [first, end). Slices of adjacent runs are adjacent
+ * (backward: falling), and together have all tasks. */
 void weft_experts_slice(const weft_program *program, bool backward, int first, int end,
                         uint32_t *out_first, uint32_t *out_end);
 
@@ -105,21 +103,21 @@ weft_status weft_program_experts_check(const weft_experts_shape *shape, const we
 
 /* What a position's tasks take, in microseconds. */
 typedef struct weft_expert_costs {
-    double upload_us, download_us; /* the bytes of its weights, of its gradient, over the link */
+    double upload_us, download_us; /* over the link: of the weights, of the gradient */
     double accumulate_us;
-    double read_us[2], write_us[2]; /* of the file: for weights, for a gradient */
-    double launch_us;               /* of a computation, whatever its rows */
-    double row_us[2];               /* of a row, forward and backward */
+    double read_us[2], write_us[2]; /* of the file: [weights, a gradient] */
+    double launch_us;               /* of a computation of any number of rows */
+    double row_us[2];               /* per row: [forward, backward] */
 } weft_expert_costs;
 
-/* Microseconds of a task. rows: [num_positions]. A position without rows takes none at all. */
+/* Microseconds of a task. rows: [num_positions]. A position without rows takes 0. */
 double weft_experts_task_us(const weft_expert_costs *costs, const double *rows,
                             const weft_task *task);
 
-/* A program's time, and what each of its lanes is busy. */
+/* A program's time, and how long each lane is busy. */
 typedef struct weft_experts_price {
     double us;         /* until all lanes are done */
-    double compute_us; /* until the last computation is over; what follows goes on beside others */
+    double compute_us; /* until the last computation ends; later tasks overlap other work */
     double busy_us[WEFT_NUM_LANES];
 } weft_experts_price;
 /* By simulation (schedule/price.h). trace may be NULL. */

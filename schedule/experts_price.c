@@ -23,7 +23,7 @@ double weft_experts_task_us(const weft_expert_costs *costs, const double *rows,
     case WEFT_TASK_WRITE:
         return costs->write_us[task->flow == WEFT_FLOW_GRADIENT];
     default:
-        return 0; /* no task of an expert */
+        return 0; /* the task belongs to no expert */
     }
 }
 

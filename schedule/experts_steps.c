@@ -9,14 +9,14 @@
 
 enum { NUM_STEPS = 2, NUM_RINGS = 3 };
 
-/* A pass of a layer's experts in one step. Indices of the unrolled tasks, by position. */
+/* One pass of a layer's experts in one step: indices of unrolled tasks, by position. */
 typedef struct pass {
-    uint32_t *uploads, *experts, *landings; /* UINT32_MAX: it has none; landings: of its gradient */
-    uint32_t *firsts;                       /* that wait for the step before */
-    uint32_t done;                          /* what follows its last computation */
+    uint32_t *uploads, *experts, *landings; /* UINT32_MAX: none; landings: of gradients */
+    uint32_t *firsts;                       /* the first tasks that wait for the previous step */
+    uint32_t done;                          /* the task behind the pass's last computation */
 } pass;
 
-/* A place of a ring: 1 + who wrote it, and who has read it since, by lane. */
+/* A place of a ring: 1 + its last writer, and by lane 1 + the last reader since. */
 typedef struct place {
     uint32_t writer, readers[WEFT_NUM_LANES];
 } place;
@@ -25,15 +25,15 @@ typedef struct layer_state {
     pass *passes[NUM_STEPS][2]; /* forward, backward: by micro-batch */
     int last[NUM_STEPS];        /* micro-batch of the last backward */
     int num_backwards[NUM_STEPS];
-    weft_past landed[NUM_STEPS]; /* what is over wherever an expert stands, once its own point is */
+    weft_past landed[NUM_STEPS]; /* over once the point of any expert is passed */
 } layer_state;
 
-/* Of a bucket that is offloaded. */
+/* The unrolled tasks of an offloaded bucket, by step. */
 typedef struct bucket_state {
     int layer;
-    uint32_t waiter[NUM_STEPS]; /* the first that waits for its own point; UINT32_MAX: none */
+    uint32_t waiter[NUM_STEPS]; /* the first to wait for the bucket's own point; UINT32_MAX: none */
     uint32_t last[NUM_STEPS];   /* the last task of its update */
-    uint32_t read[NUM_STEPS];   /* of the file, for what follows; UINT32_MAX: it is not read */
+    uint32_t read[NUM_STEPS];   /* the read of the file; UINT32_MAX: none */
 } bucket_state;
 
 typedef struct unrolling {
@@ -41,13 +41,13 @@ typedef struct unrolling {
     weft_arena *scratch;
     weft_task *tasks;
     weft_past *pasts;
-    uint32_t *layers_of; /* of the step's level: UINT32_MAX */
+    uint32_t *layers_of; /* each task's layer; UINT32_MAX: a task of the step's program */
     uint32_t num_tasks, max_tasks, last[WEFT_NUM_LANES];
-    int num_batches, now; /* now: which step */
+    int num_batches, now; /* now: the current step */
     layer_state *layers;
     bucket_state *buckets;
     place *rings[NUM_RINGS];
-    uint32_t *ends; /* of the step's tasks that are unrolled */
+    uint32_t *ends; /* by the step's tasks: the end of the unrolled ones */
 } unrolling;
 
 static const weft_slot_kind ring_kinds[NUM_RINGS] = {
@@ -91,7 +91,7 @@ static weft_status take(unrolling *u, size_t count, size_t size, void *out)
     return WEFT_OK;
 }
 
-/* UINT32_MAX: there is no such task, which is never over. */
+/* Whether task `other` is over when task `index` starts; UINT32_MAX never is. */
 static bool over(const unrolling *u, uint32_t index, uint32_t other)
 {
     return other != UINT32_MAX && weft_past_has(&u->pasts[index], u->tasks, (weft_wait){other, -1});
@@ -102,7 +102,7 @@ static void wait_for(unrolling *u, uint32_t index, uint32_t other)
     weft_past_add_task(&u->pasts[index], u->pasts, u->tasks, other);
 }
 
-/* Behind the last task of its lane. */
+/* Appends a task, behind the last one of its lane. */
 static uint32_t add(unrolling *u, const weft_task *task, int lane, uint32_t layer)
 {
     const uint32_t index = u->num_tasks++;
@@ -117,7 +117,7 @@ static uint32_t add(unrolling *u, const weft_task *task, int lane, uint32_t laye
 
 /* --- rings --------------------------------------------------------------------------------- */
 
-/* Where an operand lies in a ring that layers share; NULL: in no such. */
+/* The operand's place in a ring that layers share; NULL: it lies in no such ring. */
 static place *place_of(const unrolling *u, const weft_experts_layer *l, const weft_program *program,
                        const weft_task *task, int32_t slot)
 {
@@ -131,8 +131,7 @@ static place *place_of(const unrolling *u, const weft_experts_layer *l, const we
     return NULL;
 }
 
-/* before: so many tasks there were when the program began. What used the place before that is over
- * by who runs the program. */
+/* before: the number of tasks when the program began; the executor orders these before its uses. */
 static weft_status use_place(unrolling *u, uint32_t index, place *p, bool writes, uint32_t before)
 {
     for (int lane = 0; lane < WEFT_NUM_LANES && writes; lane++) {
@@ -165,7 +164,7 @@ static weft_status take_pass(unrolling *u, int num_positions, pass *out)
     return WEFT_OK;
 }
 
-/* Whether the expert that stands there, whichever it is, has been updated by the step before. */
+/* Whether the previous step has updated every expert that may stand at the position. */
 static bool knows_step(const unrolling *u, uint32_t index, int layer, int batch, int position)
 {
     const uint32_t first = u->layers[layer].passes[u->now][0][batch].firsts[position];
@@ -235,7 +234,7 @@ static weft_status unroll_experts(unrolling *u, int layer, int batch, bool backw
     return WEFT_OK;
 }
 
-/* What is over behind the landing of any position; each has what its own upload read behind it. */
+/* Finds what is over behind the landing of every position. */
 static weft_status find_landed(unrolling *u, int layer, int batch)
 {
     const pass *p = &u->layers[layer].passes[u->now][1][batch];
@@ -275,7 +274,7 @@ static weft_status unroll_pass(unrolling *u, uint32_t i)
 
 /* --- the update ------------------------------------------------------------------------------ */
 
-/* Behind a point of a backward: behind the experts of the layers above. */
+/* A backward's point stands for the experts of its layer and of the layers above. */
 static void wait_for_layers(unrolling *u, uint32_t index, const weft_task *pass_task, int point)
 {
     for (int l = 0; l < u->of->num_layers; l++)
@@ -336,8 +335,8 @@ static bool has_landed(const unrolling *u, uint32_t index, int b)
     return true;
 }
 
-/* Whether all tasks of the layer's passes, but the last backward's own, that read an expert's
- * weights on the host, or all that compute on the device, are over. */
+/* Whether all tasks of the layer's passes are over that compute with an expert's weights (computes)
+ * or upload them, the last backward's uploads aside. */
 static bool has_read(const unrolling *u, uint32_t index, int layer, bool computes)
 {
     const layer_state *l = &u->layers[layer];
@@ -409,7 +408,7 @@ static weft_status unroll_step(unrolling *u)
     return WEFT_OK;
 }
 
-/* All lanes of the second step begin behind all of the first. */
+/* Orders all lanes of the second step behind the whole first step. */
 static void drain(unrolling *u)
 {
     const weft_task nothing = weft_task_of(WEFT_TASK_LAYER, WEFT_FLOW_NONE);

@@ -2,14 +2,14 @@
 #ifndef WEFT_SCHEDULE_FLOWS_H
 #define WEFT_SCHEDULE_FLOWS_H
 
-/* Messages, layers, dispatches, experts and combines: activations (forward) or gradients
- * (backward). Offloads and prefetches: the input, T_DI, the middle, T_M, or a layer's stash.
- * Gathers and uploads: weights. Downloads and accumulations: gradients. Reads and writes of a file:
- * for an expert's weights, its update's all; for its gradient. Sums: over the
- * tensor-parallel group or between tied embeddings. Recomputations: a layer's activation, or the
- * stash that a backward takes first. Under context parallelism: a block's keys and values; a
- * backward's own block; heads for sequence, and their gradients. name, text, letters in timelines
- */
+/* Messages, layers, dispatches, experts and combines move activations (forward) or gradients
+ * (backward). Offloads and prefetches move T_DI (input), T_M (middle) or a layer's stash. Gathers
+ * and uploads move weights; downloads and accumulations move gradients. Reads and writes of a file
+ * serve an expert's weights (in the update, with its optimizer state) or its gradient. Sums go over
+ * the tensor-parallel group or between tied embeddings. Recomputations make a layer's activation,
+ * or a backward's first stash. Under context parallelism keys stand for a block's keys and values,
+ * own for a rank's own block, heads for what is exchanged for sequence. name, text, letters in
+ * timelines */
 #define WEFT_FLOW_LIST(X)                                                                          \
     X(NONE, "", "")                                                                                \
     X(ACTIVATION, "activation", "")                                                                \

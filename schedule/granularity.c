@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <math.h>
 
-enum { MAX_ELSEWHERE = 64 }; /* questions about other B before a search is given up */
+enum { MAX_ELSEWHERE = 64 }; /* questions about another B that end a search */
 
 void weft_granularity_init(weft_granularity *g, const int *candidates, int num_candidates)
 {
@@ -30,8 +30,7 @@ static int index_of(const weft_granularity *g, int n)
     return i;
 }
 
-/* The first range that does not lie wholly below B: B is in it, or in the gap below it. There is
- * always one, and the first range has no gap below. */
+/* The first range that contains B or lies above it. One always does. */
 static int range_from(const weft_granularity *g, double tokens)
 {
     int i = 0;
@@ -153,7 +152,7 @@ void weft_granularity_next_of(weft_granularity g[WEFT_NUM_REUSES], unsigned allo
         const double searching = g[reuse].searching_tokens;
         if (!*out_trial && several && g[reuse].num_cached == 0 && tokens > 0 &&
             (searching == 0 || searching == tokens)) {
-            /* n is known without a search, but not what it takes beside other strategies. */
+            /* n is known without a search, but not its time, which strategies are compared by. */
             if (searching == 0)
                 start_search(&g[reuse], tokens, pipeline.num_partitions, pipeline.num_partitions);
             *out_trial = true;

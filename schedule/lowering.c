@@ -20,7 +20,7 @@ static int64_t end_of(const weft_lowering *l, int backward, int stage, int m)
            (backward ? WEFT_BACKWARD_TIME : WEFT_FORWARD_TIME);
 }
 
-/* A forward's input, and its stash, until the backward is done. */
+/* The slot of a forward's input and stash, until the backward is done. */
 static int32_t take_activation(const weft_lowering *l, int stage, int m, int64_t now,
                                int64_t *out_free_at)
 {
@@ -53,8 +53,8 @@ static weft_lowered_message message(const weft_lowering *l, weft_task_kind kind,
     return out;
 }
 
-/* What a compute makes for the virtual stage `user`: it lies with the user if that is on this rank,
- * else it is sent from a slot of `out`. */
+/* The slot for what a compute makes for virtual stage `user`: the user's own slot if the user is on
+ * this rank, else one of pool `out`, from which a SEND is made. */
 static int32_t make_output(weft_lowering *l, weft_flow flow, int out, int stage, int user, int m,
                            int64_t now)
 {
@@ -72,7 +72,7 @@ static int32_t make_output(weft_lowering *l, weft_flow flow, int out, int stage,
     return sent->task.operands[0];
 }
 
-/* The slot in which a compute finds its input, which is received unless it lies there. */
+/* The slot of a compute's input; makes a RECEIVE unless this rank has made the input. */
 static int32_t take_input(weft_lowering *l, weft_flow flow, int stage, int maker, int m,
                           int64_t now)
 {
@@ -165,7 +165,7 @@ static weft_status append(const weft_lowering *l, weft_program_builder *builder,
     return weft_program_append(builder, &placed, NULL, 0, out_index);
 }
 
-/* What is wanted by then. */
+/* Appends the messages that are wanted by then. */
 static weft_status append_wanted(const weft_lowering *l, weft_program_builder *builder,
                                  const weft_lowered_message *messages, uint32_t count,
                                  int64_t until, uint32_t *next)
@@ -175,7 +175,7 @@ static weft_status append_wanted(const weft_lowering *l, weft_program_builder *b
     return WEFT_OK;
 }
 
-/* The messages that stand before a compute; the order's count: behind all. */
+/* Appends the messages that stand before a compute; the order's count: after all computes. */
 static weft_status append_messages(weft_lowering *l, weft_program_builder *builder,
                                    uint32_t compute)
 {

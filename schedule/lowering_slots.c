@@ -1,7 +1,7 @@
 #include "schedule/lowering.h"
 
-/* Slots of one kind, of one chunk or of all: take gives the slot that has been free longest, or a
- * new one. Entries from `head` on are in the order in which they come free. */
+/* Slots of one kind, of one chunk or shared by all. A taker gets the slot that has been free
+ * longest, or a new one. Entries from `head` on are sorted by when they become free. */
 typedef struct weft_slot_pool {
     struct weft_slot_free {
         int64_t free_at;

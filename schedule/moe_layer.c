@@ -77,7 +77,7 @@ static weft_status check_pipeline(const weft_moe_pipeline *pipeline)
     return WEFT_OK;
 }
 
-/* The partition that comes as number i. */
+/* The partition that runs as number i. */
 static int partition_at(const weft_moe_pipeline *pipeline, bool backward, int i)
 {
     return backward && pipeline->by_experts ? pipeline->num_partitions - 1 - i : i;
@@ -156,7 +156,7 @@ static weft_status add_slots(writer *w)
         bool used;
         int length;
     } rings[] = {
-        /* First what both directions have: the same numbers in both. */
+        /* Slots of both directions come first, with the same numbers in both. */
         {WEFT_SLOT_T_DI, true, two},
         {WEFT_SLOT_T_M, true, one},
         {WEFT_SLOT_HOST_T_DI, weft_reuse_offloads_input(reuse), n},
@@ -174,7 +174,7 @@ static weft_status add_slots(writer *w)
     return WEFT_OK;
 }
 
-/* How many rows go where; once, for all partitions. */
+/* Counts rows, once for all partitions. */
 static weft_task counts_task(void)
 {
     weft_task task = weft_task_of(WEFT_TASK_COUNTS, WEFT_FLOW_NONE);
@@ -182,8 +182,8 @@ static weft_task counts_task(void)
     return task;
 }
 
-/* Appends the task of the partition that comes as `number`, if the strategy and the direction have
- * it. */
+/* Appends the task of the partition that runs as `number`, if strategy and direction have the
+ * task. */
 static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int number)
 {
     if (number >= w->pipeline->num_partitions ||
@@ -194,7 +194,7 @@ static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int nu
     weft_task task = task_of(w->pipeline, kind, flow, partition);
     for (int i = 0; i < operands->count; i++) {
         const weft_slot_kind holds = weft_value_slot_kind((int)operands->rows[i].value);
-        if (w->length[holds] == 0) /* the experts' weights, which the level below knows */
+        if (w->length[holds] == 0) /* weights belong to the experts' program */
             continue;
         task.operands[i] = w->first[holds] + partition % w->length[holds];
     }
@@ -202,8 +202,8 @@ static weft_status append(writer *w, weft_task_kind kind, weft_flow flow, int nu
     return WEFT_OK;
 }
 
-/* Brings a partition's rows to the experts. The rows go before the gradient, because T_M may have
- * to be recomputed from them while the gradient travels. */
+/* Dispatches a partition's rows to the experts, ahead of the gradient: T_M may be recomputed from
+ * the rows while the gradient travels. */
 static weft_status append_arrival(writer *w, int number)
 {
     WEFT_TRY(append(w, WEFT_TASK_PREFETCH, WEFT_FLOW_INPUT, number));
@@ -213,10 +213,10 @@ static weft_status append_arrival(writer *w, int number)
     return WEFT_OK;
 }
 
-/* The order on every lane. The next partition arrives before this one is combined, so that S and R
- * alternate and the experts find rows when they are done. T_M has one slot: it is prefetched when
- * the partition before is through, ahead of the next T_DI that the same lane brings; and offloaded
- * ahead of the next T_DI, because the next partition's experts wait for its slot. */
+/* Appends all tasks. The next partition is dispatched before this one is combined, so that S and R
+ * alternate and the experts never lack rows. T_M has one slot: its prefetch follows the previous
+ * partition's experts and precedes the next prefetch of T_DI on the same lane; its offload precedes
+ * that of the next T_DI, because the next partition's experts wait for the slot. */
 static weft_status append_all(writer *w)
 {
     const weft_flow flow = w->backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
@@ -248,8 +248,8 @@ weft_status weft_program_moe(const weft_moe_pipeline *pipeline, bool backward, w
     return WEFT_OK;
 }
 
-/* What lies where when backward starts. Other layers use the rings that are reused before backward
- * comes: only what a strategy says it keeps is still there. */
+/* The slots' contents when backward starts. Other layers have used the reused rings since forward,
+ * so only tensors that the strategy keeps are still there. */
 static void expect_kept(const weft_moe_pipeline *pipeline, weft_expectation *out)
 {
     const weft_reuse reuse = pipeline->reuse;
@@ -270,7 +270,7 @@ static void expect_kept(const weft_moe_pipeline *pipeline, weft_expectation *out
             out->holds[out->num_holds++] = rows[i].held;
 }
 
-/* All but the weights and their gradients: the level below knows those. */
+/* Expects all operands but weights and their gradients, which belong to the experts' program. */
 static void expect_operands(weft_task *task)
 {
     const weft_operands *operands = weft_operands_of(task->kind, task->flow);
@@ -281,8 +281,8 @@ static void expect_operands(weft_task *task)
                                 : 0;
 }
 
-/* Each part in its own slot, wherever there is one for each: so what backward finds, and the layer
- * takes from its programs, lies where it is looked for. */
+/* Expects each part in its own slot where every part has one: there backward and the layer read
+ * it. */
 static weft_status check_direction(const weft_moe_pipeline *pipeline, bool backward,
                                    const weft_program *program, weft_arena *scratch)
 {

@@ -3,7 +3,7 @@
 #include "schedule/moe_layer.h"
 #include "schedule/price.h"
 
-/* Of what an expert computes forward, fc1's part: its `gates` matrices beside fc2's one. */
+/* The share of fc1's `gates` matrices in an expert's forward; fc2 has one. */
 static double middle_share(const weft_moe_layer_shape *shape)
 {
     return shape->gates / (shape->gates + 1.0);
@@ -29,7 +29,7 @@ weft_moe_peer_shares weft_moe_peer_shares_of(int ep, int near, int group, int ah
     weft_moe_peer_shares most = {0, 0};
     const int block = near < 1 ? 1 : near < ep ? near : ep, num_groups = ep / group;
     for (int first = 0; first < ep; first += block) {
-        int inside = 0, between = 0; /* messages, as large as each other */
+        int inside = 0, between = 0; /* numbers of equal messages */
         for (int rank = first; rank < first + block && rank < ep; rank++) {
             const int to = (rank / group + ahead) % num_groups * group;
             for (int peer = to; peer < to + group; peer++) {
@@ -43,8 +43,8 @@ weft_moe_peer_shares weft_moe_peer_shares_of(int ep, int near, int group, int ah
     return most;
 }
 
-/* A curve is by what a rank sends while all ranks of the node do: so it is asked for what they send
- * on average. */
+/* A curve's volume is what a rank sends while all ranks of the node send, so the mean over the
+ * node's ranks is looked up. */
 static double by_peer_us(const weft_cluster *cluster, const weft_moe_layer_shape *shape, int group,
                          int ahead, double bytes)
 {
@@ -106,7 +106,7 @@ weft_moe_costs weft_moe_costs_of(const weft_cluster *cluster, const weft_moe_lay
     return costs;
 }
 
-/* Of a partition of an n-th of the rows. */
+/* Microseconds of a task for a partition of an n-th of the rows. */
 static double partition_us(const weft_moe_costs *costs, const weft_task *task)
 {
     const double by_peer_us = task->peer >= 0 ? costs->by_peer_us[task->peer] : 0;
@@ -127,7 +127,7 @@ static double partition_us(const weft_moe_costs *costs, const weft_task *task)
     case WEFT_TASK_RECOMPUTE:
         return costs->recompute_us;
     default:
-        return 0; /* no task of a layer */
+        return 0; /* the task belongs to no layer */
     }
 }
 

@@ -20,7 +20,7 @@
     }
 #define KIND(kind, flow, lane) WEFT_TASK_##kind, WEFT_FLOW_##flow, WEFT_LANE_##lane
 
-/* A forward's stash is what it received and what backward needs beside it: it lies in x's slot. */
+/* A forward's stash is its input and whatever else backward needs; it lies in x's slot. */
 static const weft_operands rows[] = {
     {KIND(FORWARD, NONE, COMPUTE),
      3,
@@ -66,7 +66,7 @@ static const weft_operands rows[] = {
     {KIND(PERMUTE, NONE, COMPUTE), 1, {WRITE(TO, HOME, 0)}},
     {KIND(DISPATCH, ACTIVATION, EXPERT), 2, {READ(FROM, HOME, 0), WRITE(TO, T_DI, 0)}},
     {KIND(DISPATCH, GRADIENT, EXPERT), 2, {READ(FROM, SENT_GRADIENT, 0), WRITE(TO, DT_DO, 0)}},
-    /* Of a partition: its rows; of a position: the weights. */
+    /* A partition's task has rows, a position's task weights. */
     {KIND(EXPERT, ACTIVATION, COMPUTE),
      4,
      {READ(X, T_DI, 0), WRITE(MIDDLE, T_M, 0), WRITE(Y, T_DO, 0),
@@ -83,11 +83,11 @@ static const weft_operands rows[] = {
     {KIND(PREFETCH, INPUT, PREFETCH), 2, {READ(FROM, HOST_T_DI, 0), WRITE(TO, T_DI, 0)}},
     {KIND(PREFETCH, MIDDLE, PREFETCH), 2, {READ(FROM, HOST_T_M, 0), WRITE(TO, T_M, 0)}},
     {KIND(RECOMPUTE, NONE, COMPUTE), 2, {READ(X, T_DI, 0), WRITE(MIDDLE, T_M, 0)}},
-    /* An exchange: of its operands a form has those for which it needs a staging area. */
+    /* A form of the exchange has only those operands for which it needs a staging area. */
     {KIND(DISPATCH, NONE, EXPERT), 1, {WRITE(TO, ARRIVED, 0)}},
     {KIND(GATHER, NONE, GATHER), 2, {READ(FROM, ARRIVED, 0), WRITE(TO, GATHERED, 0)}},
     {KIND(PLACE, NONE, PLACE), 1, {READ(FROM, GATHERED, 0)}},
-    /* Attention over context-parallel ranks: of its operands a form has those that it needs. */
+    /* A form of attention over context-parallel ranks has only those operands that it needs. */
     {KIND(DISPATCH, HEADS, EXPERT), 2, {READ(FROM, HOME, 0), WRITE_WHOLE(TO, HEADS)}},
     {KIND(DISPATCH, HEADS_GRADIENT, EXPERT), 2, {READ(FROM, HOME, 0), WRITE_WHOLE(TO, HEADS_DY)}},
     {KIND(PERMUTE, KEYS, COMPUTE), 2, {READ_WHOLE(FROM, HEADS), WRITE(TO, KEYS, 0)}},
@@ -126,7 +126,7 @@ static const weft_operands rows[] = {
      2,
      {READ_WHOLE(FROM, HEADS_DX), WRITE(TO, RETURNED, 0)}},
     {KIND(PLACE, HEADS, COMPUTE), 1, {READ(FROM, RETURNED, 0)}},
-    /* Experts beyond device memory. An UPLOAD of a bucket names none: which place is data. */
+    /* Experts beyond device memory. A bucket's UPLOAD names no slot: the executor knows it. */
     {KIND(UPLOAD, WEIGHT, TO_DEVICE),
      2,
      {READ(FROM, HOST_WEIGHTS, 0), WRITE(WEIGHTS, EXPERT_WEIGHTS, 0)}},
@@ -137,8 +137,8 @@ static const weft_operands rows[] = {
     {KIND(ACCUMULATE, GRADIENT, HOST),
      2,
      {READ(FROM, STAGED_GRADIENT, 0), WRITE(TO, HOST_GRADIENT, 0)}},
-    /* Of experts in a file. What a write takes out of a place is another expert's: behind it the
-     * place is free. Those of a bucket name none. */
+    /* Experts in a file. A write saves another expert's data and frees its place. A bucket's reads
+     * and writes name no slot. */
     {KIND(WRITE, WEIGHT, FILE), 1, {WRITE(FROM, HOST_WEIGHTS, 0)}},
     {KIND(READ, WEIGHT, FILE), 1, {WRITE(TO, HOST_WEIGHTS, 0)}},
     {KIND(WRITE, GRADIENT, FILE), 1, {WRITE(FROM, HOST_GRADIENT, 0)}},

@@ -46,7 +46,7 @@ static void list_all(const weft_order_shape *shape, bool backward, weft_compute 
     }
 }
 
-/* How many forwards come before the first backward, the one that follows it among them. */
+/* The most forwards of a rank whose backwards have not run. */
 static int num_ahead(weft_pipeline_kind kind, const weft_order_shape *shape, int rank)
 {
     const int p = shape->num_ranks, v = shape->num_chunks, m = shape->num_micro_batches;

@@ -10,7 +10,7 @@ typedef struct timing {
     int64_t *ends[2]; /* of forwards and backwards, [virtual stage][micro-batch]; 0: not yet */
     uint32_t *heads;  /* of each rank: what it does next */
     int64_t *now;     /* of each rank: the end of what it did last */
-    int *ready;       /* ranks to look at, a stack */
+    int *ready;       /* a stack of ranks that may go on */
     bool *is_ready;
     int num_ready;
 } timing;
@@ -40,7 +40,7 @@ static void look_at(timing *t, int rank)
     t->is_ready[rank] = true;
 }
 
-/* Does what the rank can do. */
+/* Advances the rank as far as its inputs allow. */
 static void advance(timing *t, int rank)
 {
     const int p = t->shape->num_ranks, num_stages = p * t->shape->num_chunks;
@@ -66,7 +66,7 @@ static void put_cell(char *text, size_t bytes, int stage, int backward, int micr
     snprintf(text, bytes, "%d%c%d", stage, backward ? 'B' : 'F', micro_batch);
 }
 
-/* Following who waits for whom, after as many steps as there are ranks we stand on a circle. */
+/* Follows the chain of waits: after num_ranks steps it stands on a circle. */
 static weft_status circle(const timing *t, int rank)
 {
     const int p = t->shape->num_ranks;

@@ -9,14 +9,14 @@
 typedef struct writer {
     const weft_chunk_shape *shape;
     weft_program_builder *builder;
-    int32_t from, to;       /* of the chunk; -1: none */
-    int32_t input;          /* backward: what the chunk received */
-    int32_t stash, outputs; /* first of the layers' */
-    int32_t gradients;      /* first of the two */
-    int32_t again, between; /* first of the stashes that passes share; of the outputs beside them */
-    int32_t weights, weight_gradients; /* first of the rings */
-    int32_t offloaded, inputs, host;   /* likewise; of the stashes on the host */
-    weft_task *tasks;                  /* of layers, which `emit` appends */
+    int32_t from, to;                  /* slots of the chunk's input and output; -1: none */
+    int32_t input;                     /* backward: the slot of the chunk's received input */
+    int32_t stash, outputs;            /* first slots of the layers' stashes and outputs */
+    int32_t gradients;                 /* the first of two slots */
+    int32_t again, between;            /* first slots of recomputed stashes and outputs */
+    int32_t weights, weight_gradients; /* first slots of the rings */
+    int32_t offloaded, inputs, host;   /* first slots of the rings; of stashes on the host */
+    weft_task *tasks;                  /* the layers' tasks, which `emit` appends */
     int num_tasks;
     weft_arena *scratch;
 } writer;
@@ -40,7 +40,7 @@ bool weft_pass_reduces(const weft_chunk_shape *s, int i, weft_flow flow)
            (flow == WEFT_FLOW_ACTIVATION) == s->layers[i].is_loss;
 }
 
-/* Which of a LAYER's operands its weights' gradients are. */
+/* The index of a LAYER's operand for weight gradients. */
 static int gradients_of(weft_flow flow)
 {
     return flow == WEFT_FLOW_GRADIENT ? 4 : 5;
@@ -55,7 +55,7 @@ static bool fills_gradients(const weft_chunk_shape *s, bool backward)
     return fills;
 }
 
-/* How many layers of its group stand before the layer. */
+/* How many layers of its group precede the layer. */
 static int place_in_group(const weft_chunk_shape *s, int i)
 {
     int first = i;
@@ -76,7 +76,7 @@ static int early_group(const weft_chunk_shape *s)
     return s->recomputes_early && last >= 0 ? last - place_in_group(s, last) : s->num_layers;
 }
 
-/* The k-th of the stashes has room for those of the k-th layers of all groups. */
+/* Adds slots: the k-th fits the stash of any group's k-th layer. */
 static weft_status add_recomputed(writer *w)
 {
     const weft_chunk_shape *s = w->shape;
@@ -104,7 +104,7 @@ static bool recomputes(const weft_chunk_shape *s)
     return false;
 }
 
-/* How many layers before it offload; or do so with their inputs. */
+/* How many layers before it offload (inputs: offload their inputs). */
 static int number_in_ring(const weft_chunk_shape *s, int layer, bool inputs)
 {
     int number = 0;
@@ -118,7 +118,7 @@ static bool offloads(const weft_chunk_shape *s)
     return number_in_ring(s, s->num_layers, false) > 0;
 }
 
-/* Of its part of the stash, of its input; -1: that is not offloaded. */
+/* The slots of a layer's offloaded stash and, below, input; -1: not offloaded. */
 static int32_t offloaded_of(const writer *w, int i)
 {
     const weft_chunk_shape *s = w->shape;
@@ -216,7 +216,7 @@ static int32_t output_of(const writer *w, int i)
                                                        : w->outputs + i;
 }
 
-/* x, stash, y */
+/* Appends forwards; operands x, stash, y. */
 static void append_forwards(writer *w)
 {
     int32_t x = w->from;
@@ -229,7 +229,7 @@ static void append_forwards(writer *w)
     }
 }
 
-/* The forward of the group that layer `last` ends, once more. unused: a gradient's place. */
+/* Appends the recomputation of the group that layer `last` ends. unused: a free gradient slot. */
 static void append_group(writer *w, int last, int32_t unused)
 {
     for (int i = last - place_in_group(w->shape, last); i <= last; i++)
@@ -238,7 +238,8 @@ static void append_group(writer *w, int last, int32_t unused)
                i == last ? unused : output_of(w, i));
 }
 
-/* stash, dy, dx: of the two gradients the one that dy is not, or dy's own where the layer can. */
+/* Appends backwards; operands stash, dy, dx. dx: the other of two gradient slots, or dy's own if
+ * the layer works in place. */
 static void append_backwards(writer *w)
 {
     const weft_chunk_shape *s = w->shape;
@@ -276,15 +277,14 @@ static weft_task reduce_task(int layer)
     return task;
 }
 
-/* A gather or a prefetch, and the task of a layer behind which its slot is free; -1: it is free at
- * once. */
+/* A gather or a prefetch, and the layer's task behind which its slot is free; -1: free at once. */
 typedef struct ahead {
     weft_task task;
     int behind;
 } ahead;
 
-/* Gives the tasks of layers their slots of weights. A task whose layer's weights lie in no slot has
- * them gathered into the next one; the slot is free when those are done that use what it holds. */
+/* Sets the weight slots of layers' tasks. Weights that lie in no slot are gathered into the next
+ * one, which is free when all users of its content are done. */
 static int find_gathers(writer *w, ahead *out)
 {
     const weft_chunk_shape *s = w->shape;
@@ -333,8 +333,7 @@ static weft_task offload_task(const writer *w, const weft_task *forward)
     return task;
 }
 
-/* What each backward needs of the host comes back when the backward is over that used its slots
- * before. */
+/* Lists prefetches: each follows the backward that last used its slots. */
 static int find_prefetches(const writer *w, ahead *out)
 {
     const weft_chunk_shape *s = w->shape;
@@ -359,7 +358,7 @@ static int find_prefetches(const writer *w, ahead *out)
 
 /* --- all tasks ----------------------------------------------------------------------------- */
 
-/* What stands ahead of layers, in order. */
+/* Gathers or prefetches, in order. */
 typedef struct queue {
     ahead *items;
     int count, next;
@@ -380,8 +379,8 @@ static weft_status make_queue(const writer *w, queue *out)
     return WEFT_OK;
 }
 
-/* Appends the tasks of layers, what stands ahead of them as early as it can be, and what stands
- * behind them. */
+/* Appends the layers' tasks, with gathers and prefetches as early as possible, and reductions and
+ * offloads behind their layer. */
 static weft_status emit(writer *w)
 {
     const weft_chunk_shape *s = w->shape;
@@ -469,9 +468,9 @@ static void expect_layer(const weft_chunk_shape *s, weft_pass_kind kind, int i, 
     }
 }
 
-/* What layers share out: a reduction behind each that makes gradients, and as many gathers as the
- * program has; that each is one of a layer's, and that layers read what was gathered for them,
- * follows from values. */
+/* Lists sharded layers' tasks: a reduction behind each layer that makes gradients, and as many
+ * gathers as the program has. Values prove that each gather is a layer's, and that layers read
+ * their own weights. */
 static uint32_t list_shared(const weft_chunk_shape *s, weft_pass_kind kind,
                             const weft_program *program, weft_task *out)
 {
@@ -492,7 +491,7 @@ static uint32_t list_shared(const weft_chunk_shape *s, weft_pass_kind kind,
     return count;
 }
 
-/* What goes out in forward and comes back in backward. */
+/* Lists offloads (forward) or prefetches (backward). */
 static uint32_t list_copies(const weft_chunk_shape *s, weft_pass_kind kind, weft_task *out)
 {
     const bool backward = kind == WEFT_PASS_BACKWARD;
@@ -508,7 +507,7 @@ static uint32_t list_copies(const weft_chunk_shape *s, weft_pass_kind kind, weft
     return count;
 }
 
-/* Groups are recomputed as backward comes to them, their layers in the forward's order. */
+/* Lists recomputations: groups in backward's order, their layers in forward's. */
 static uint32_t list_recomputes(const weft_chunk_shape *s, int from, int end, weft_task *out)
 {
     uint32_t count = 0;
@@ -526,7 +525,7 @@ static uint32_t list_recomputes(const weft_chunk_shape *s, int from, int end, we
     return count;
 }
 
-/* That of a recomputed layer nothing is taken for kept but its group's first input. */
+/* Proves that backward finds nothing kept of recomputed layers but each group's first input. */
 static weft_status check_kept(const weft_chunk_shape *s, const weft_program *program,
                               const char *where)
 {
@@ -549,7 +548,7 @@ static weft_status check_kept(const weft_chunk_shape *s, const weft_program *pro
     return WEFT_OK;
 }
 
-/* The number of a slot among those of its kind; -1: it is of another. */
+/* The slot's index within kind `holds`; -1: another kind. */
 static int number_of(const weft_program *program, int32_t slot, weft_slot_kind holds)
 {
     int number = -1;
@@ -559,7 +558,7 @@ static int number_of(const weft_program *program, int32_t slot, weft_slot_kind h
     return number;
 }
 
-/* That a layer's slots are its own of the rings: forward's and backward's are the same then. */
+/* Proves that a layer uses its own slots of the rings, so forward and backward use the same. */
 static weft_status check_rings(const weft_chunk_shape *s, const weft_program *program,
                                const char *where)
 {

@@ -1,5 +1,5 @@
-/* Programs of a pass: a chunk's layers, forward or backward, on the compute lane, and what layers
- * share out (parallel/residency.h). Pure.
+/* Programs of a pass: a chunk's layers, forward or backward, on the compute lane, with the gathers
+ * and reductions of sharded layers (parallel/residency.h). Pure.
  *
  *   0 layer compute activation layer=3 x=0 stash=1 y=2
  *   0 layer compute gradient layer=4 stash=1 dy=3 dx=5
@@ -28,22 +28,22 @@
  *   1 recompute compute activation layer=4 x=10 stash=9 y=4
  *   2 layer compute gradient layer=4 stash=9 dy=0 dx=4
  *
- * The last output is not needed again; it goes where no gradient is. With recomputes_early a third
- * program has the tasks that recompute the chunk's last group, which the backward then lacks: they
- * need no gradient, and a step runs them while it travels.
+ * Nobody needs the last output again; it goes to a free gradient slot. With recomputes_early the
+ * tasks that recompute the chunk's last group are a third program, not part of the backward: they
+ * need no gradient, so a step runs them while the gradient travels.
  *
- * Sharing out: a layer's weights are gathered into the ring as early as a slot is free, its
- * gradients are reduced behind its backward, and this rank's share is kept:
+ * Sharding: gather fills a slot of the ring with a layer's weights as soon as the slot is free;
+ * reduce sums the layer's gradients behind its backward and keeps this rank's share:
  *
  *   0 gather gather weight layer=3 weights=4
  *   2 layer compute gradient layer=3 stash=1 dy=3 dx=5 weights=4 weight_gradients=6 waits=0
  *   3 reduce reduce layer=3 weight_gradients=6 waits=2
  *
- * The model's last layer has its reduction in the forward, where it makes its gradients, and
- * nothing gathered for its backward.
+ * The model's last layer makes its gradients in the forward: its reduction stands there, and its
+ * backward has no gather.
  *
- * Offloading: what a layer offloads goes out while the next one computes, and comes back as soon as
- * the ring's slot is free, layers ahead of the layer's backward:
+ * Offloading: a layer's offloaded stash goes to the host while the next layer computes, and comes
+ * back as soon as the ring's slot is free, layers ahead of the layer's backward:
  *
  *   1 layer compute activation layer=3 x=8 stash=2 y=9 offloaded=6
  *   2 offload offload stash layer=3 offloaded=6 x=8 to=11 waits=1
@@ -58,45 +58,45 @@
 
 #include "schedule/program.h"
 
-/* At most: one layer's part goes out while the next computes. */
+/* The most slots: one layer's part goes out while the next layer computes. */
 enum { WEFT_PASS_OFFLOAD_SLOTS = 2 };
 
 typedef struct weft_pass_layer {
-    uint64_t stash_bytes; /* kept on the device, with the output */
-    bool in_place;        /* its dx may be where its dy is */
-    bool host_waits;      /* its forward's program has a task inside which the host waits */
-    bool gathers;         /* its weights are gathered for it */
-    bool reduces;         /* its backward's gradients are reduced behind it */
-    bool is_loss;         /* the model's last: both are of its forward, not of its backward */
-    bool offloads;        /* a part of its stash is in host memory between forward and backward, */
-    bool offloads_input;  /* and so is its input, which a layer of the chunk gives */
-    uint64_t offloaded_bytes; /* of that part; without the input */
-    int group;                /* recomputed with its neighbours of the same number; 0: it is not */
+    uint64_t stash_bytes;     /* bytes kept on the device, the output included */
+    bool in_place;            /* its dx may be where its dy is */
+    bool host_waits;          /* the host waits inside a task of its forward */
+    bool gathers;             /* its weights are gathered */
+    bool reduces;             /* its gradients are reduced behind its backward */
+    bool is_loss;             /* the model's last: gathered and reduced in the forward alone */
+    bool offloads;            /* part of its stash is on the host between forward and backward */
+    bool offloads_input;      /* so is its input, another layer's output */
+    uint64_t offloaded_bytes; /* the part's bytes, without the input */
+    int group;                /* layers of one number are recomputed together; 0: not recomputed */
 } weft_pass_layer;
 
 typedef struct weft_chunk_shape {
-    const weft_pass_layer *layers;         /* of the chunk */
-    int first, num_layers;                 /* layers[0] is number `first` of the model's list */
-    bool receives, passes_on;              /* there is a stage before; behind */
-    uint64_t row_bytes;                    /* of hidden states */
-    int weight_slots, gradient_slots;      /* of the rings; 0: no layer gathers, or reduces */
+    const weft_pass_layer *layers;    /* of the chunk */
+    int first, num_layers;            /* layers[0] is number `first` of the model's list */
+    bool receives, passes_on;         /* a stage is before; behind */
+    uint64_t row_bytes;               /* bytes of one micro-batch's hidden states */
+    int weight_slots, gradient_slots; /* lengths of the rings; 0: no layer gathers, or reduces */
     uint64_t weight_bytes, gradient_bytes; /* of a slot */
-    /* Of the rings; 0: no layer offloads, or its input. Several inputs need two slots: a layer
-     * reads one and writes the next. */
+    /* Lengths of the rings; 0: no layer offloads, or no input is offloaded. Several inputs need two
+     * slots: a layer reads one and writes the next. */
     int offload_slots, input_slots;
     uint64_t offload_bytes[WEFT_PASS_OFFLOAD_SLOTS]; /* of each slot */
-    bool recomputes_early; /* the last group, which ends the chunk: see above */
+    bool recomputes_early;                           /* the group that ends the chunk: see above */
 } weft_chunk_shape;
 
-/* Of layers[i]: whether weights are gathered for its task of that flow; whether a reduction stands
- * behind that LAYER. */
+/* Whether weights are gathered for layers[i]'s task of that flow; below: whether a reduction
+ * follows it. */
 bool weft_pass_gathers(const weft_chunk_shape *shape, int i, weft_flow flow);
 bool weft_pass_reduces(const weft_chunk_shape *shape, int i, weft_flow flow);
 
 typedef enum weft_pass_kind {
     WEFT_PASS_FORWARD,
     WEFT_PASS_BACKWARD,
-    WEFT_PASS_RECOMPUTE, /* without recomputes_early it has no tasks */
+    WEFT_PASS_RECOMPUTE, /* no tasks without recomputes_early */
     WEFT_NUM_PASS_KINDS
 } weft_pass_kind;
 
@@ -104,9 +104,8 @@ typedef enum weft_pass_kind {
 weft_status weft_program_pass(const weft_chunk_shape *shape, weft_pass_kind kind, weft_arena *arena,
                               weft_program *out) WEFT_CHECKED;
 /* Proves that a program is a pass of that shape: every layer runs once and reads what its neighbour
- * wrote. The backward's stashes are there before it starts, but for those of recomputed layers:
- * they are made in it, from the inputs that are kept, and what is offloaded, which is
- * on the host. */
+ * wrote. The backward's stashes exist before it starts, except those of recomputed layers, which it
+ * makes from kept inputs, and offloaded parts, which are on the host. */
 weft_status weft_program_pass_check(const weft_chunk_shape *shape, weft_pass_kind kind,
                                     const weft_program *program) WEFT_CHECKED;
 

@@ -5,9 +5,9 @@
 
 #include "schedule/program.h"
 
-/* For each lane: upto, 1 + the index of its latest task that is done (0: none; lanes are FIFOs, so
- * all before it on its lane is done too); partial, likewise its latest task that has passed a
- * point, and that point. */
+/* Per lane: upto is 1 + the index of the latest task that is done (0: none); lanes are FIFOs, so
+ * all earlier tasks of the lane are done too. partial is 1 + the index of the latest task that has
+ * passed a point, and that point. */
 typedef struct weft_past {
     struct weft_lane_past {
         uint32_t upto, partial;
@@ -15,9 +15,9 @@ typedef struct weft_past {
     } lanes[WEFT_NUM_LANES];
 } weft_past;
 
-/* Add to *past that task `index` is done, or that the wait is over, with all that was done before.
- * `pasts`: of each earlier task, what was done before it started. A bucket's own point says that
- * its task has started, and is not remembered: weft_past_has denies it. */
+/* Add to *past a task that is done, or a wait that is over, and everything done before it. `pasts`
+ * has for each earlier task what was done before that task started. A bucket's own point only shows
+ * that its task has started; weft_past_has never confirms such a point. */
 void weft_past_add_task(weft_past *past, const weft_past *pasts, const weft_task *tasks,
                         uint32_t index);
 void weft_past_add_wait(weft_past *past, const weft_past *pasts, const weft_task *tasks,

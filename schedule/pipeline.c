@@ -63,10 +63,10 @@ static weft_status copy_forwards(const weft_order_shape *shape, const weft_order
     return WEFT_OK;
 }
 
-/* What all ranks' programs are made of. */
+/* The input of all ranks' programs. */
 typedef struct lowerings {
     const weft_pipeline_shape *shape;
-    timed training, forwards; /* forwards: of a forward_only program */
+    timed training, forwards; /* forwards: a forward_only program's */
     int *rows;                /* of each pool of the rank's training program */
     weft_rank_posts *posts;   /* of each rank; NULL: no host waits */
 } lowerings;

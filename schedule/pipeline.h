@@ -1,13 +1,13 @@
 /* Programs of a pipeline's step, lowered from an order of compute (schedule/order.h). Pure: the
  * same shape gives the same bytes.
  *
- * Where hosts wait inside no forward, a rank receives a forward's input right before the forward
- * and sends its output when the next stage wants it; gradients likewise. weft_order_time says when
- * that is: it times the order as if messages took no time. Every rank sends and receives in the
- * order of those times and takes only slots that are free by then, so no order that ends can
- * deadlock, whatever the transport buffers. Where hosts wait, messages stand ahead of the waits in
- * the same order (schedule/posts.h). Where a rank has the next virtual stage itself (p = 1), it
- * writes that stage's slot and sends nothing.
+ * Where no host waits inside a forward, a rank receives a forward's input right before the forward
+ * and sends its output when the next stage wants it; gradients likewise. weft_order_time gives
+ * these times as if messages took none. Every rank sends and receives in the order of these times
+ * and uses only slots that are free by then, so no order that ends can deadlock, whatever the
+ * transport buffers. Where hosts wait, messages stand ahead of the waits in the same order
+ * (schedule/posts.h). Where a rank has the next virtual stage itself (p = 1), it writes that
+ * stage's slot and sends nothing.
  *
  * A rank's step: forwards and backwards of m micro-batches in the order, RECEIVE and SEND where a
  * neighbour exists, then the update (schedule/update.h). */
@@ -22,12 +22,12 @@ typedef struct weft_pipeline_shape {
     weft_pipeline_kind kind;
     int num_stages, num_micro_batches; /* num_stages: ranks, p */
     bool forward_only;                 /* evaluation: no backward, reduce or step */
-    uint64_t boundary_bytes;           /* that a micro-batch sends between two stages */
-    const weft_buckets *buckets;       /* [num_stages] of gradients; NULL: training has none */
+    uint64_t boundary_bytes;           /* bytes of a micro-batch's message between stages */
+    const weft_buckets *buckets;       /* [num_stages]: gradients; NULL: training has none */
     int num_chunks, group_size;        /* as in weft_order_shape; num_chunks 0: 1 */
-    const weft_order *orders;          /* [num_stages] of training; NULL: the kind's */
+    const weft_order *orders;          /* [num_stages]: training's orders; NULL: the kind's */
     const bool *host_waits; /* [virtual stages]: the host waits inside its forward; NULL: in none */
-    const bool *recomputes; /* likewise: backwards have a RECOMPUTE before them (docs/memory.md) */
+    const bool *recomputes; /* [virtual stages]: a RECOMPUTE precedes each backward */
 } weft_pipeline_shape;
 
 /* The most micro-batches of a program: 2^20 computes of a rank each way, 2^22 of all ranks, which

@@ -7,25 +7,24 @@
 /* The maximum over the mean from which no swap is tried, and how many are made at most. */
 #define GOOD_ENOUGH 1.05
 enum { MAX_SWAPS = 4 };
-/* Chains of comparisons side by side: each waits for its own last result alone. Divides the ranks'
- * maximum. */
+/* Independent chains of comparisons, which run side by side. Divides the most ranks. */
 enum { CHAINS = 4 };
 
-/* Times are whole numbers of 2^-28ths of what all experts take: sums are exact, in any order. Below
- * each stands the other time, so that of ranks with equal longer times the one with the lesser
- * other is less; below both, a tag: of a rank its number + 1, of a part 0. */
+/* Times are whole multiples of 2^-28 of all experts' time, so sums are exact in any order. A word
+ * has the longer time, below it the other time, which breaks ties, and below both a tag: a rank's
+ * number + 1, a part's 0. */
 enum { TIME_BITS = 28, TAG_BITS = 7, NUM_TAGS = 1 << TAG_BITS };
 typedef struct load {
     uint64_t upload, compute;
 } load;
 
-/* What the scratch holds is by part. */
+/* Arrays in the scratch are indexed by part. */
 typedef struct placing {
     const weft_placement_shape *shape;
     weft_placement *out;
     double mean, scale;
     load *loads;
-    uint64_t *order, *spare; /* sort key, part: of those that are to be placed */
+    uint64_t *order, *spare; /* sort key and part, of the parts to be placed */
     int32_t num_placed;
     load ranks[WEFT_PLACEMENT_MAX_RANKS];
 } placing;
@@ -97,8 +96,8 @@ static int32_t rows_a_part(const placing *p, int32_t expert)
     const double compute = p->shape->compute_us[expert];
     if (!p->shape->replicas || rows == 0 || compute <= p->mean)
         return rows;
-    /* Rounded up there are at most ceil(compute / mean) parts, for which the arrays have room; the
-     * subtrahend is more than the quotient's rounding and less than a rank's share of a row. */
+    /* Rounding up makes at most ceil(compute / mean) parts, which fit the arrays; 1e-6 exceeds the
+     * quotient's rounding error and is less than a rank's share of a row. */
     const int32_t wanted = (int32_t)ceil(rows * (p->mean / compute) - 1e-6);
     const int32_t most = p->shape->max_parts;
     const int32_t least = most > 0 ? rows / most + (rows % most > 0) : 0;
@@ -149,7 +148,7 @@ static void add_part(placing *p, int32_t expert, int32_t first_row, int32_t num_
         put(p, index, p->shape->home[expert]);
         return;
     }
-    /* Rises with the longer time, and between equal ones somewhat with the shorter. */
+    /* The key rises with the longer time and, where that is equal, with the shorter one. */
     const float key =
         (float)(int64_t)((upload + compute) + 255 * (upload > compute ? upload : compute));
     uint32_t bits; /* of a float that is not negative: they rise with it */
@@ -183,8 +182,8 @@ static int digit_of(uint64_t entry, int digit)
     return (int)(entry >> (FIRST_BIT + DIGIT_BITS * digit) & (NUM_VALUES - 1));
 }
 
-/* By the upper bits of the keys, digit by digit from the last: without branches that nobody could
- * foretell, of which a sort by comparisons consists. Entries of equal keys stay as they are. */
+/* A stable radix sort by the keys' upper bits, free of the unpredictable branches of a comparison
+ * sort. */
 static void sort_coarsely(placing *p)
 {
     uint32_t counts[NUM_DIGITS][NUM_VALUES] = {{0}};
@@ -195,7 +194,7 @@ static void sort_coarsely(placing *p)
     for (int digit = 0; digit < NUM_DIGITS; digit++) {
         uint32_t *next = counts[digit], sum = 0;
         if (n == 0 || next[digit_of(p->order[0], digit)] == (uint32_t)n)
-            continue; /* the digit of all */
+            continue; /* all entries have this digit */
         for (int value = 0; value < NUM_VALUES; value++) {
             const uint32_t count = next[value];
             next[value] = sum;
@@ -219,7 +218,7 @@ static uint64_t time_at(const placing *p, int32_t place)
     return longer(p->loads[part_at(p, place)]) >> TIME_BITS;
 }
 
-/* Puts right what the keys are too short for: almost nothing. */
+/* Sorts coarsely, then corrects the few entries whose keys are too short. */
 static void sort(placing *p)
 {
     sort_coarsely(p);
@@ -232,7 +231,7 @@ static void sort(placing *p)
     }
 }
 
-/* A rank takes one part of an expert at most. */
+/* A rank has one part of an expert at most. */
 static bool may_go(const placing *p, int32_t part, int32_t rank)
 {
     const int32_t expert = p->out->parts[part].expert;
@@ -254,8 +253,8 @@ static inline uint64_t with(const placing *p, load added, int32_t rank)
         (load){p->ranks[rank].upload + added.upload, p->ranks[rank].compute + added.compute});
 }
 
-/* Where the maximum ends least: the tag says which rank that is. Home goes with tag 0 before others
- * that are as good. Without branches, but for split experts. */
+/* The rank whose maximum ends least, by its tag; home has tag 0 and so wins ties. Branch-free,
+ * except for split experts. */
 static int32_t best_rank(const placing *p, int32_t part)
 {
     const int32_t ranks = p->shape->num_ranks, expert = p->out->parts[part].expert;
@@ -308,8 +307,8 @@ static uint64_t after_swap(const placing *p, int32_t i, int32_t j, int32_t rank)
     return from > to ? from : to;
 }
 
-/* Moves a part of the heaviest rank, or swaps it with one of another rank, so that the longer of
- * the two takes least; false: that is no gain. */
+/* Moves a part of the heaviest rank, or swaps it with another rank's, to minimise the longer of the
+ * two ranks; false: no gain. */
 static bool lighten(placing *p)
 {
     const int32_t heaviest = heaviest_rank(p);

@@ -1,8 +1,8 @@
 /* Which rank of a node runs which expert of a layer, for one micro-batch. ES-MoE section 4.2
- * ("dynamic expert placement"; it numbers no equation), corrected: there each expert has one time,
- * the maximum of its upload and its processing, and these are added up; but a rank's uploads lie
- * beside its compute. Here a rank takes max(sum of uploads, sum of computes), which its lanes need
- * at least.
+ * ("dynamic expert placement"; it numbers no equation), corrected: the paper gives each expert one
+ * time, the maximum of its upload and its processing, and adds these up, although a rank uploads
+ * and computes at once. Here a rank's time is max(sum of uploads, sum of computes), the least that
+ * its lanes need.
  *
  * List scheduling (Graham 1969, LPT): experts in falling order of max(upload, compute) go where
  * that maximum ends least. If the heaviest rank then takes more than 1.05 times the mean, up to
@@ -36,16 +36,16 @@ enum { WEFT_PLACEMENT_MAX_RANKS = 64 }; /* of a node */
 typedef struct weft_placement_shape {
     int32_t num_experts, num_ranks; /* of a layer, of the node; at least 1 rank */
     const int32_t *home;            /* by expert: the rank that keeps and steps it */
-    const bool *kept;         /* by expert: is on its home rank's device, so it runs there and is
-                                 not uploaded; NULL: none. The bounds do not count these */
+    const bool *kept; /* by expert: on its home rank's device, runs there without an upload; NULL:
+                         none. The bounds exclude these */
     const int32_t *rows;      /* by expert, of all ranks of the node */
     const double *upload_us;  /* by expert */
     const double *compute_us; /* by expert, of all its rows */
     /* Splits an expert whose compute exceeds a rank's mean, max(all uploads, all computes) / ranks,
-     * into parts of that mean, up to a row, and a rest, each on a rank of its own, each uploaded; a
-     * kept one's first part stays at home. */
+     * into parts of that mean (to a row) and a rest. Each part has a rank of its own and an upload,
+     * except a kept expert's first part, which stays at home. */
     bool replicas;
-    int32_t max_parts; /* of an expert; then parts are larger than the mean. 0: any number */
+    int32_t max_parts; /* the most parts of an expert, which may exceed the mean; 0: no limit */
 } weft_placement_shape;
 
 /* Rows [first_row, first_row + num_rows) of an expert's, run by a rank. */
@@ -57,17 +57,16 @@ typedef struct weft_placement_part {
 typedef struct weft_placement {
     int32_t num_parts;
     weft_placement_part *parts; /* by expert, then by row; room for weft_placement_capacity */
-    int32_t *first_part;    /* num_experts + 1: an expert's parts are [first_part[e], first_part[e +
-                               1]);    one, where it is not split */
-    double max_us, mean_us; /* of the ranks' max(uploads, computes) */
+    int32_t
+        *first_part; /* [num_experts + 1]: expert e has parts [first_part[e], first_part[e + 1]) */
+    double max_us, mean_us; /* over the ranks, of max(uploads, computes) */
 } weft_placement;
 
 size_t weft_placement_capacity(int32_t num_experts, int32_t num_ranks); /* of parts */
 size_t weft_placement_scratch_bytes(int32_t num_experts, int32_t num_ranks);
-/* O(parts * ranks), and O(parts^2) for a swap. Of ranks that are as good, the one with the lesser
- * sum of the other kind takes the expert, then its home, then the lowest number; of experts with
- * equal times the one with the longer other time goes first where that differs much, then the
- * lowest number. `scratch`: 8-byte aligned, contents of no account. */
+/* O(parts * ranks), and O(parts^2) for a swap. Ties between ranks go to the lesser sum of the other
+ * kind, then home, then the lowest number. Experts of equal time are placed by the longer other
+ * time, if it differs much, then by the lowest number. `scratch`: 8-byte aligned, any content. */
 void weft_placement_find(const weft_placement_shape *shape, void *scratch, weft_placement *out);
 
 #endif

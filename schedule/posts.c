@@ -1,9 +1,9 @@
 #include "schedule/posts.h"
 
-/* How far a rank is. */
+/* A rank's progress. */
 typedef struct progress {
     uint32_t head;           /* the compute that comes next */
-    uint32_t sent, received; /* so many messages were handed over */
+    uint32_t sent, received; /* numbers of delivered messages */
 } progress;
 
 typedef struct sequence {
@@ -24,7 +24,7 @@ static void look_at(sequence *s, int rank)
     s->is_ready[rank] = true;
 }
 
-/* Who sends what the rank receives next. */
+/* Marks the sender of the rank's next receive as ready. */
 static void look_at_sender(sequence *s, int rank)
 {
     if (s->at[rank].received < s->ranks[rank].num_receives)
@@ -42,7 +42,7 @@ static bool is_message(const sequence *s, int from, const weft_post *send, int t
            maker->chunk * p + from + next == user->chunk * p + to;
 }
 
-/* For what the rank computes next, or for later: then one at a time. */
+/* Whether the receiver has room: for its next compute, or for one message beyond that. */
 static bool has_room(const sequence *s, int rank, const weft_post *receive)
 {
     const progress *at = &s->at[rank];
@@ -58,7 +58,7 @@ static void post(const sequence *s, int rank, uint32_t index, bool received)
     of->posted[of->num_posted++] = (weft_posted){s->at[rank].head, index, received};
 }
 
-/* Hands over the rank's next message, if it can be. */
+/* Delivers the rank's next message if its receiver has room. */
 static bool hand_over(sequence *s, int rank)
 {
     const weft_rank_posts *of = &s->ranks[rank];

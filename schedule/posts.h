@@ -1,12 +1,12 @@
 /* Where messages stand in the programs of ranks whose hosts wait. Private to schedule/. Pure.
  *
- * The host enqueues nothing behind a compute inside which it waits before that is done. So a
- * message stands ahead of such computes where it can. All ranks' computes are taken one by one in
- * the order of their times (schedule/order_time.h). Before each, messages are handed over that are
- * made and whose receivers have room: the slot is free, and a receiver takes the input of what it
- * computes next, and one more. A rank's program is its part of this one sequence of handovers and
- * computes, so programs end even if each rank does one task at a time. No message stands behind a
- * compute that starts, by those times, when it is wanted or later. */
+ * While the host waits inside a compute it enqueues nothing, so messages stand ahead of such
+ * computes where possible. The rule walks all ranks' computes in the order of their times
+ * (schedule/order_time.h). Before each compute it delivers every message that is made and whose
+ * receiver has room: a free slot, and at most the input of its next compute and one more. A rank's
+ * program is its part of this one sequence of deliveries and computes, so programs end even if each
+ * rank does one task at a time. No message stands behind a compute that starts when the message is
+ * wanted or later. */
 #ifndef WEFT_SCHEDULE_POSTS_H
 #define WEFT_SCHEDULE_POSTS_H
 
@@ -14,12 +14,12 @@
 
 /* A message at one of its ends. */
 typedef struct weft_post {
-    uint32_t compute; /* of this rank: makes it, or uses it */
+    uint32_t compute; /* this rank's compute that makes or uses it */
     int32_t peer;     /* the other end's rank */
-    int64_t free_at;  /* of what is received: when its slot is free */
+    int64_t free_at;  /* a receive: when its slot is free */
 } weft_post;
 
-/* It stands right before a compute; index: of the sends or of the receives. */
+/* A message's place, right before a compute; index: into the sends or the receives. */
 typedef struct weft_posted {
     uint32_t before, index;
     bool received;
@@ -30,7 +30,7 @@ typedef struct weft_rank_posts {
     weft_post *sends, *receives;
     uint32_t num_sends, num_receives;
     weft_posted *posted; /* out, room for all: in the program's order */
-    uint32_t num_posted; /* out; comes as 0 */
+    uint32_t num_posted; /* out; 0 at first */
 } weft_rank_posts;
 
 /* ranks [num_ranks]; starts: those of weft_order_time. Errors: WEFT_INTERNAL for messages that do

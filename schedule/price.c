@@ -54,7 +54,7 @@ static void touch(weft_simulation *sim, int stage)
     sim->is_touched[stage] = true;
 }
 
-/* Its first point, or where it would stand. */
+/* The index of the task's first point, or where it would stand. */
 static uint32_t find_points(const weft_stage_points *points, uint32_t task)
 {
     uint32_t low = 0, high = points->count;
@@ -77,7 +77,7 @@ static const weft_wait *next_point(const weft_simulation *sim, const weft_activi
     return left ? &points->points[a->next_point] : NULL;
 }
 
-/* The part of its time after which it comes to its next point, or ends. */
+/* The share of the activity's time at its next point, or at its end. */
 static double next_share(const weft_simulation *sim, const weft_activity *a)
 {
     const weft_wait *point = next_point(sim, a);
@@ -117,7 +117,7 @@ static void end_receive(weft_simulation *sim, weft_activity *a)
     weft_simulation_add(sim, (int)(a - sim->lanes));
 }
 
-/* The RECEIVE of a buffered message that has left; it ends when that is there. */
+/* Starts the RECEIVE of a buffered message that has left; it ends when the message arrives. */
 static void start_receive(weft_simulation *sim, int stage)
 {
     uint32_t index;
@@ -132,7 +132,7 @@ static void start_receive(weft_simulation *sim, int stage)
         end_receive(sim, a);
 }
 
-/* A buffered message is there; whoever waits for it has it. */
+/* A buffered message has arrived; ends the RECEIVE that waits for it. */
 static void arrive(weft_simulation *sim, int stage, const weft_task *send)
 {
     weft_activity *a = receive_of(sim, stage);
@@ -143,7 +143,7 @@ static void arrive(weft_simulation *sim, int stage, const weft_task *send)
         end_receive(sim, a);
 }
 
-/* A SEND whose message is buffered, at the head of its lane. */
+/* Finds a buffered message's SEND at the head of a lane. */
 static bool find_buffered(weft_simulation *sim, int stage, int lane, weft_walk_step *out)
 {
     const weft_pricing *pricing = sim->pricing;
@@ -201,7 +201,7 @@ static void start_lane(weft_simulation *sim, int stage, int lane)
         start_receive(sim, step.peer);
 }
 
-/* Once all have come to a meeting, those who were waiting for the last. */
+/* Starts the waiting stages of a meeting to which all have come. */
 static void start_meetings(weft_simulation *sim)
 {
     for (int meeting = 0; meeting < WEFT_NUM_MEETINGS; meeting++) {
@@ -216,8 +216,7 @@ static void start_meetings(weft_simulation *sim)
     }
 }
 
-/* What may start now that this stage has gone on: its own lanes, who met it there, and who sends
- * what it receives next. */
+/* Starts what this stage's progress allows: its lanes, stages that met it, its senders. */
 static void start_stage(weft_simulation *sim, int stage)
 {
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
@@ -245,7 +244,8 @@ static weft_status note(weft_simulation *sim, int stage, uint32_t index, const w
     return WEFT_OK;
 }
 
-/* Whoever waits for the point may go on, and so does the task, to its next one or its end. */
+/* Passes a point: tasks that wait for it may start, and the activity goes on to its next point or
+ * end. */
 static void pass_point(weft_simulation *sim, weft_activity *a, int number)
 {
     const double share = next_share(sim, a);
@@ -324,7 +324,7 @@ static int compare_points(const void *a, const void *b)
                               : (x->point < y->point) - (x->point > y->point);
 }
 
-/* Buckets' own points pass when the caller says, among the layers'. */
+/* Sorts buckets' own points among the layers', by the caller's times. */
 static void sort_own_points(const weft_simulation *sim, int stage, weft_stage_points *points)
 {
     const weft_pricing *pricing = sim->pricing;

@@ -67,9 +67,9 @@ weft_status weft_program_price(const weft_program *programs, int num_stages,
                                const weft_pricing *pricing, weft_arena *arena,
                                weft_price *out) WEFT_CHECKED;
 
-/* Where a stage's COMPUTE lane loses time: to messages under way that its next task waits for; to
- * tasks of the REDUCE and GATHER lanes, unless its next task waits for another lane; to the host,
- * where that steps experts, likewise; the rest is bubble. With busy_us they sum to the makespan. */
+/* Where a stage's COMPUTE lane loses time: to messages that its next task waits for; to tasks of
+ * the REDUCE and GATHER lanes, or to the host's steps of experts, unless the next task waits for
+ * another lane; the rest is bubble. With busy_us these sum to the makespan. */
 typedef struct weft_idle {
     double message_us, reduce_us, host_us, bubble_us;
 } weft_idle;
@@ -80,7 +80,7 @@ weft_work_class weft_lane_work_class(int lane);
 
 /* Gives the trace's legend the letters of flows. */
 void weft_slices_explain(weft_trace *trace);
-/* A flow in a slice's name. */
+/* A flow's letters in a slice's name. */
 const char *weft_flow_letters(int flow);
 /* Fills a slice's lane, name, category, micro_batch and stage (chunk c: c * num_stages + stage) for
  * a task: measured and priced timelines look alike. Where there is no micro-batch the name has the

@@ -8,7 +8,7 @@ static double overlap(double start, double end, const weft_span *span)
     return fmax(0, fmin(end, span->end_us) - fmax(start, span->start_us));
 }
 
-/* The task that ended last of those that `index` waits for; num_tasks: none. */
+/* Of the tasks that `index` waits for, the one that ended last; num_tasks: none. */
 static uint32_t last_awaited(const weft_program *program, const weft_span *spans, uint32_t index)
 {
     const weft_task *task = &program->tasks[index];
@@ -26,9 +26,9 @@ static bool is_reduction(int lane)
     return lane == WEFT_LANE_REDUCE || lane == WEFT_LANE_GATHER;
 }
 
-/* What the host works on experts in a gap whose next task waits for it, or that is the last: with
- * what it reads and writes for that. What waits for weights that come up waits for all that the
- * host's steps are: gradients that go down, steps, weights. */
+/* The host's work on experts, reads and writes of the file included, in a gap whose next task waits
+ * for it or that is the last gap. A task that waits for an upload waits for all of the host's step:
+ * gradients down, steps, weights up. */
 static double host_in_gap(const weft_program *program, const weft_span *spans, uint32_t awaited,
                           double start, double end)
 {
@@ -43,8 +43,8 @@ static double host_in_gap(const weft_program *program, const weft_span *spans, u
     return fmin(us, end - start);
 }
 
-/* A time in which no task computes, before `index` (num_tasks: after the last), by what it waited
- * for. `reduced`: the last task of the reductions' lanes that was looked at; times rise. */
+/* Adds a gap before task `index` (num_tasks: after the last) in which no task computes, by its
+ * cause. *reduced: where the search in the reductions' lanes goes on; times rise. */
 static void add_gap(const weft_program *program, const weft_span *spans, uint32_t index,
                     double start, double end, uint32_t *reduced, weft_idle *idle)
 {

@@ -5,18 +5,18 @@
 #include "schedule/price.h"
 #include "schedule/walk.h"
 
-/* What a lane is doing. A message is noted at its SEND; its RECEIVE takes no part but to occupy its
- * lane, and ends by itself where the message is buffered. */
+/* What a lane is doing. The SEND carries a message's activity; the RECEIVE only occupies its lane,
+ * and has an end of its own where the message is buffered. */
 typedef struct weft_activity {
     bool running, slowed;
     bool buffered; /* one end of a buffered message */
-    int heap_at;   /* of those that run; -1: a RECEIVE whose message is under way */
+    int heap_at;   /* index in the heap; -1: a RECEIVE whose message is under way */
     weft_walk_step step;
     double start_us, cost_us;
-    /* If it goes on at this rate, the end; where points are left, the next of them. */
+    /* The end, or the next point if points are left, at the current rate. */
     double end_us, rate;
-    uint32_t next_point;          /* of the stage's points */
-    double needs[WEFT_MAX_LINKS]; /* the part of its time that it needs a link */
+    uint32_t next_point;          /* index into the stage's points */
+    double needs[WEFT_MAX_LINKS]; /* the share of its time in which it needs each link */
 } weft_activity;
 
 /* Points that tasks of a stage wait for, by task, in the order in which they pass. */
@@ -27,8 +27,8 @@ typedef struct weft_stage_points {
 
 /* Messages of one flow to a stage; they come from one lane. */
 typedef struct weft_inbox {
-    int arriving;                  /* the lane that one comes from; -1: none */
-    uint32_t sent, arrived, taken; /* of those that are buffered: so many were begun with */
+    int arriving;                  /* the lane of the arriving message; -1: none */
+    uint32_t sent, arrived, taken; /* numbers of buffered messages */
 } weft_inbox;
 
 enum { WEFT_NUM_INBOXES = 2 }; /* activations, gradients */
@@ -41,9 +41,9 @@ typedef struct weft_simulation {
     const weft_pricing *pricing;
     weft_activity *lanes; /* [num_stages][WEFT_NUM_LANES] */
     weft_inbox *inboxes;  /* [num_stages][WEFT_NUM_INBOXES] */
-    int *heap;            /* lanes by the time they end; ties by number */
+    int *heap;            /* lanes, by end; ties by number */
     int heap_size;
-    int *touched; /* stages whose company changed; each once */
+    int *touched; /* stages whose activities changed, each once */
     bool *is_touched;
     int num_touched;
     bool has_met[WEFT_NUM_MEETINGS];
@@ -51,11 +51,11 @@ typedef struct weft_simulation {
     weft_price *price;
 } weft_simulation;
 
-/* The lanes that run, by their end. Settle: moves one to where its time belongs. */
+/* The heap of running lanes, by their end. Settle moves a lane whose end changed. */
 void weft_simulation_add(weft_simulation *sim, int lane);
 void weft_simulation_settle(weft_simulation *sim, int lane);
 int weft_simulation_take_first(weft_simulation *sim);
-/* From now on everything on touched stages runs at the speed that its company allows. */
+/* Sets the speeds of all activities on touched stages, beside each other. */
 void weft_simulation_set_speeds(weft_simulation *sim);
 
 #endif

@@ -1,4 +1,4 @@
-/* What ends next, and how fast what runs at once goes. */
+/* The activity that ends next, and the speeds of concurrent ones. */
 #include "schedule/price_simulation.h"
 
 #include <math.h>
@@ -60,13 +60,13 @@ weft_work_class weft_lane_work_class(int lane)
     return classes[lane];
 }
 
-/* What is under way on a stage, messages that arrive included. */
+/* The activities on a stage, arriving messages included. */
 typedef struct company {
     bool active[WEFT_NUM_WORK_CLASSES];
-    double needs[2][WEFT_MAX_LINKS]; /* of what leaves, of what arrives */
+    double needs[2][WEFT_MAX_LINKS]; /* by direction: leaving, arriving */
 } company;
 
-/* Whether the activity needs the way of a stage's links, being at home there or arriving. */
+/* Whether the activity uses this way of a stage's links; arrives: it comes from elsewhere. */
 static bool uses(const weft_activity *a, int way, bool arrives)
 {
     return a->step.peer < 0 || way == (int)arrives;
@@ -97,7 +97,7 @@ static company company_of(const weft_simulation *sim, int stage)
     return out;
 }
 
-/* The part of its speed that an activity has in such company. */
+/* The share of its own speed that the activity keeps beside the others. */
 static double speed_in(const weft_simulation *sim, const weft_activity *a, int lane, bool arrives,
                        const company *with)
 {

@@ -120,7 +120,7 @@ bool weft_program_host_waits(const weft_program *program)
     return false;
 }
 
-/* Makes room for `needed` elements; *array is moved, what was used is copied, the rest is zero. */
+/* Makes room for `needed` elements in a new *array: used elements are copied, others zero. */
 static weft_status reserve(weft_program_builder *builder, void **array, uint32_t needed,
                            size_t size, uint32_t *room)
 {
@@ -271,7 +271,7 @@ weft_status weft_program_add(weft_program_builder *builder, const weft_task *tas
     return WEFT_OK;
 }
 
-/* What must be over before a new task, latest first: what it is told of, the writers of what it
+/* What must be over before a new task, latest first: its explicit waits, the writers of what it
  * reads, the writers and readers of what it overwrites. */
 typedef struct predecessors {
     weft_wait waits[WEFT_TASK_MAX_WAITS + WEFT_TASK_MAX_OPERANDS * (1 + WEFT_NUM_LANES)];

@@ -12,11 +12,10 @@
  * arrays by that table; only generators compute with slot numbers.
  *
  * Points: other tasks may wait for a point inside a task. When a backward passes point l, the
- * gradients of layer l and of all layers above it hold this micro-batch's share. It passes
- * its points in falling order. Points from WEFT_POINT_OWN on are buckets' own: gradients that come
- * to the host on lanes of their own, in no order that a program knows. No other point says that one
- * of these is passed, nor does the task's end.
- */
+ * gradients of layer l and of all layers above it hold this micro-batch's share. It passes its
+ * points in falling order. A point from WEFT_POINT_OWN on belongs to one bucket, whose gradient
+ * comes to the host on a lane of its own. A program knows no order among these: neither another
+ * point nor the task's end says that one of them is passed. */
 #ifndef WEFT_SCHEDULE_PROGRAM_H
 #define WEFT_SCHEDULE_PROGRAM_H
 
@@ -38,34 +37,33 @@ enum {
     /* A task's flags. The host waits inside the task and enqueues nothing behind it until it is
      * done. */
     WEFT_TASK_HOST_WAITS = 1,
-    /* It waits, beside its waits, for its own expert's update of the step before
-       (schedule/experts.h). */
+    /* Beside its listed waits the task waits for its expert's update of the previous step. */
     WEFT_TASK_AFTER_STEP = 2,
     WEFT_TASK_ALL_FLAGS = 3,
 };
 
 /* Without padding, so that equal programs are equal bytes. */
 typedef struct weft_task {
-    uint16_t kind, lane;         /* weft_task_kind, weft_lane_kind */
-    uint16_t flow, flags;        /* weft_flow */
-    int32_t micro_batch;         /* of the step; this and the following: -1 none */
-    int32_t chunk;               /* virtual stage of this rank: of all, chunk * p + rank */
+    uint16_t kind, lane;  /* weft_task_kind, weft_lane_kind */
+    uint16_t flow, flags; /* weft_flow */
+    int32_t micro_batch;  /* within the step; -1 here and below: none */
+    int32_t chunk;        /* virtual stage of this rank; its number among all: chunk * p + rank */
     int32_t layer, part, bucket; /* part: of an MoE layer, an exchange; a layer's later GATHER */
-    int32_t expert;              /* the position in which it is computed: schedule/experts.h */
-    int32_t peer;                /* the other rank of SEND and RECEIVE; of a part by peers: how many
-                                    groups of ranks ahead it goes, 0 the rank's own */
+    int32_t expert;              /* the expert's position in the program (schedule/experts.h) */
+    int32_t peer; /* SEND, RECEIVE: the other rank. A part by peers: how many groups of ranks ahead
+                     it goes; 0: the rank's own group */
     int32_t operands[WEFT_TASK_MAX_OPERANDS]; /* slots, in the order of the table of operands */
     uint32_t first_wait, num_waits;           /* into program.waits */
 } weft_task;
 
 typedef struct weft_wait {
     uint32_t task; /* an earlier one */
-    int32_t point; /* of its body; -1: its end */
+    int32_t point; /* a point in the task; -1: the task's end */
 } weft_wait;
 
 typedef struct weft_slot {
     uint32_t holds; /* weft_slot_kind */
-    int32_t chunk;  /* that owns the slot; -1: all chunks share it, or none has it */
+    int32_t chunk;  /* the slot's owner; -1: all chunks share the slot, or none uses it */
     uint64_t bytes; /* 0: nothing, or known only when the program runs */
 } weft_slot;
 
@@ -81,7 +79,7 @@ typedef struct weft_program {
 /* A task of this kind and flow, on its lane in the table of operands; all other fields none. */
 weft_task weft_task_of(weft_task_kind kind, weft_flow flow);
 
-/* How many slots hold this; chunk -1: of any chunk. */
+/* Counts slots of a kind; chunk -1: those of all chunks. */
 int weft_program_count_slots(const weft_program *program, weft_slot_kind holds, int chunk);
 
 /* Whether the host waits inside one of the tasks. */

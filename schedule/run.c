@@ -26,7 +26,7 @@ void weft_executor_release(weft_executor *executor)
     executor->done = NULL;
 }
 
-/* Nothing is enqueued for a program that cannot be finished. */
+/* Refuses a program that cannot finish, before anything is enqueued. */
 static weft_status check_executor(const weft_program *program, const weft_executor *executor)
 {
     if (program->num_tasks > executor->num_done)
@@ -42,7 +42,7 @@ static weft_status check_executor(const weft_program *program, const weft_execut
     return WEFT_OK;
 }
 
-/* Then no task waits for another lane, so no events are recorded. */
+/* On one lane no task waits for another lane, so the executor records no events. */
 static bool is_on_one_lane(const weft_program *program, const weft_executor *executor)
 {
     for (uint32_t i = 1; i < program->num_tasks; i++)

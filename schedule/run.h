@@ -10,13 +10,13 @@
 /* Enqueues the task's work on `lane`; returns before it is done. */
 typedef weft_status (*weft_task_function)(void *context, const weft_task *task, weft_lane *lane);
 
-/* What the level above gives to the slices of a program's tasks. */
+/* Fields of the slices of a program's tasks, from the level above. */
 typedef struct weft_slice_context {
     int rank;
-    int micro_batch;       /* of tasks that name none; -1: none */
+    int micro_batch;       /* for tasks without one; -1: none */
     bool backward;         /* " back" is appended to the category */
     const int *tracks;     /* [WEFT_NUM_LANES]: the slice's lane by the task's; NULL: the same */
-    int stage, num_stages; /* chunk c is of stage c * num_stages + stage */
+    int stage, num_stages; /* chunk c has stage c * num_stages + stage */
 } weft_slice_context;
 
 /* Zero is valid; fill in lanes, run and context, then prepare. */
@@ -47,12 +47,12 @@ void weft_executor_release(weft_executor *executor);
  * error the lanes may still hold work that will never complete (a receive whose sender died): the
  * caller aborts. */
 weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor) WEFT_CHECKED;
-/* Enqueues all tasks and returns when all lanes have finished them, but for those that run on: the
- * optimizer's on the host, beside the next step's forward. What fails there later is returned by
- * the next run or by drain. */
+/* Enqueues all tasks and returns when all lanes have finished them, except lanes in runs_on, which
+ * hold the host's optimizer beside the next step's forward. The next run or drain returns their
+ * later errors. */
 weft_status weft_program_run(const weft_program *program, weft_executor *executor) WEFT_CHECKED;
-/* Returns when all lanes have finished what programs enqueued: before anything but the next program
- * reads what those that run on write, and before the end. */
+/* Returns when all lanes have finished. Call it before anything but the next program reads what
+ * lanes in runs_on write, and before the end. */
 weft_status weft_executor_drain(const weft_executor *executor) WEFT_CHECKED;
 
 #endif

@@ -1,5 +1,5 @@
-/* Running one task: its slice around it where the executor keeps a timeline, and for records of
- * what it starts, its name (core/doing.h). */
+/* Runs one task, inside its slice if the executor has a trace, under its name in flight records
+ * (core/doing.h). */
 #ifndef WEFT_SCHEDULE_RUN_TASK_H
 #define WEFT_SCHEDULE_RUN_TASK_H
 

@@ -1,5 +1,5 @@
-/* The text form. The writer defines it: the reader takes what it understands of a line, then
- * compares the line with what the writer makes of that. */
+/* The text form, which the writer defines: the reader parses a line, prints the result and compares
+ * it with the line. */
 #include "schedule/text.h"
 
 #include <errno.h>
@@ -134,7 +134,7 @@ static void read_waits(const char *text, weft_task *task, weft_wait *waits)
     }
 }
 
-/* Takes what it knows; the comparison of the whole line finds the rest. */
+/* Parses known words; the comparison of the whole line finds any others. */
 static void read_field(const char *word, weft_task *task, weft_wait *waits)
 {
     const char *equals = strchr(word, '=');

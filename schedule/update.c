@@ -62,7 +62,7 @@ static weft_task read_task(weft_flow flow, int bucket)
     return read;
 }
 
-/* What is read ahead of its norm. */
+/* The flow of the first read: what the bucket needs ahead of its norm. */
 static weft_flow first_read(const weft_bucket_shape *shape)
 {
     return shape->at_once ? WEFT_FLOW_WEIGHT : WEFT_FLOW_GRADIENT;
@@ -80,11 +80,11 @@ typedef struct appending {
     weft_program_builder *builder;
     const weft_buckets *buckets;
     const uint32_t *last_backward;
-    weft_wait end; /* of all backwards */
+    weft_wait end; /* the end of all backwards */
     weft_wait before_norm[3];
     uint32_t num_before_norm;
-    weft_wait stepped[WEFT_BUCKET_STAGING]; /* the last step from each place; none: UINT32_MAX */
-    weft_wait uploaded;                     /* the last upload to what the device has */
+    weft_wait stepped[WEFT_BUCKET_STAGING]; /* each place's last step; UINT32_MAX: none */
+    weft_wait uploaded;                     /* the last upload of staged buckets */
 } appending;
 
 static weft_wait final_at(const appending *a, const weft_bucket_shape *shape)
@@ -93,7 +93,8 @@ static weft_wait final_at(const appending *a, const weft_bucket_shape *shape)
                                : (weft_wait){a->last_backward[shape->chunk], point_of(shape)};
 }
 
-/* Of a bucket in a file. No place comes free for what cannot be read yet. */
+/* Appends the write and read of a bucket in a file, behind `after`: a place is freed only when the
+ * read can follow. */
 static weft_status append_read(appending *a, weft_flow flow, int b, weft_wait after, weft_wait *out)
 {
     const weft_task write = bucket_task(WEFT_TASK_WRITE, flow, b), read = read_task(flow, b);
@@ -102,7 +103,7 @@ static weft_status append_read(appending *a, weft_flow flow, int b, weft_wait af
     return weft_program_append(a->builder, &read, NULL, 0, &out->task);
 }
 
-/* after: the norm of all; at once: its own. */
+/* after: the norm of all gradients; at once: the bucket's own. */
 static weft_status append_host_step(appending *a, int b, weft_wait after)
 {
     const weft_bucket_shape *shape = &a->buckets->shapes[b];
@@ -121,7 +122,7 @@ static weft_status append_host_step(appending *a, int b, weft_wait after)
     return shape->refreshes ? weft_program_append(a->builder, &upload, waits, 2, NULL) : WEFT_OK;
 }
 
-/* State in host memory, weights and gradient on the device. */
+/* Only the bucket's state is in host memory. */
 static weft_status append_staged_step(appending *a, int b, weft_wait normed)
 {
     const weft_bucket_shape *shape = &a->buckets->shapes[b];
@@ -138,8 +139,8 @@ static weft_status append_staged_step(appending *a, int b, weft_wait normed)
                           : WEFT_OK;
 }
 
-/* Behind its gradient's point, read or reduction, which is `after`. At once: its step comes next,
- * while what is in a file has its place. */
+/* after: the gradient's point, read or reduction. A bucket that steps at once does so next, while
+ * its record is in its place. */
 static weft_status append_host_norm(appending *a, int b, weft_wait after, weft_wait *out)
 {
     const weft_task norm = host_task(WEFT_TASK_NORM, WEFT_FLOW_NONE, b);
@@ -148,11 +149,12 @@ static weft_status append_host_norm(appending *a, int b, weft_wait after, weft_w
     return a->buckets->shapes[b].at_once ? append_host_step(a, b, *out) : WEFT_OK;
 }
 
-/* Everything that the norm needs. */
+/* Appends everything that the norm needs. */
 static weft_status append_reductions(appending *a)
 {
     const weft_buckets *buckets = a->buckets;
-    weft_wait reduced = {UINT32_MAX, -1}, summed = {UINT32_MAX, -1}; /* the last of each lane */
+    weft_wait reduced = {UINT32_MAX, -1},
+              summed = {UINT32_MAX, -1}; /* the last task of each lane */
     bool in_passes = false;
     for (int b = 0; b < buckets->count; b++) {
         const weft_bucket_shape *shape = &buckets->shapes[b];
@@ -231,13 +233,13 @@ static void list_wait(weft_task_list *list, weft_wait wait)
     list->tasks[list->num_tasks - 1].num_waits++;
 }
 
-/* The last backward of each chunk, as weft_update_expect has them. */
+/* The last backward of each chunk: arguments of weft_update_expect. */
 typedef struct backwards {
     const uint32_t *last;
     int num_chunks;
 } backwards;
 
-/* Behind all backwards; with a bucket, behind this point of those of its chunk. */
+/* Waits for all backwards, or a bucket's point in its chunk's. */
 static void list_backwards(weft_task_list *list, const backwards *all,
                            const weft_bucket_shape *until, int point)
 {
@@ -246,13 +248,13 @@ static void list_backwards(weft_task_list *list, const backwards *all,
             list_wait(list, (weft_wait){all->last[chunk], until ? point : -1});
 }
 
-/* Behind the gradients of the bucket. */
+/* Lists waits for the bucket's final gradients. */
 static void list_final(weft_task_list *list, const backwards *all, const weft_bucket_shape *shape)
 {
     list_backwards(list, all, point_of(shape) < 0 ? NULL : shape, point_of(shape));
 }
 
-/* The index of its read, or of what else is told, behind `first`. */
+/* The index of the bucket's task of this kind and flow, from `first` on. */
 static uint32_t find_task(const weft_task_list *list, uint32_t first, weft_task_kind kind,
                           weft_flow flow, int bucket)
 {
@@ -267,7 +269,7 @@ static uint32_t find_norm(const weft_task_list *list, uint32_t first, int bucket
     return find_task(list, first, WEFT_TASK_NORM, WEFT_FLOW_NONE, bucket);
 }
 
-/* norm: its own; after: the norm of all; UINT32_MAX: at once. */
+/* norm: the bucket's own; after: the norm of all gradients, UINT32_MAX: it steps at once. */
 static void list_host_step(weft_task_list *list, const backwards *all, const weft_buckets *buckets,
                            int b, uint32_t norm, uint32_t after)
 {
@@ -313,7 +315,7 @@ static void list_host_norm(weft_task_list *list, const backwards *all, const wef
         list_host_step(list, all, buckets, b, norm, UINT32_MAX);
 }
 
-/* The step of the bucket before that takes the same place; UINT32_MAX: none. */
+/* The step of the previous bucket in the same staging place; UINT32_MAX: none. */
 static uint32_t find_stepped(const weft_task_list *list, uint32_t first,
                              const weft_buckets *buckets, int b)
 {
@@ -346,7 +348,7 @@ static void list_staged_step(weft_task_list *list, const weft_buckets *buckets, 
     list_wait(list, (weft_wait){upload, -1});
 }
 
-/* Behind the uploads of all buckets that the device has. */
+/* Lists waits for the uploads of all staged buckets. */
 static void list_uploaded(weft_task_list *list, uint32_t norm, const weft_buckets *buckets)
 {
     const uint32_t end = list->num_tasks;
@@ -433,8 +435,8 @@ uint32_t weft_update_max_tasks(const weft_buckets *buckets)
     return num;
 }
 
-/* Sums, reductions and the norm wait for chunks and what stands before them; steps and gathers for
- * one task. */
+/* Sums, reductions and the norm wait for chunks and their predecessors, steps and gathers for one
+ * task. */
 uint32_t weft_update_max_waits(const weft_buckets *buckets, int num_chunks)
 {
     return weft_update_max_tasks(buckets) * (3 + (uint32_t)num_chunks);

@@ -4,7 +4,7 @@
  *   sum tensor, sum tied   a section whose gradients are partial sums, before its buckets
  *   reduce bucket=b        bucket b over its gradient group, once its layer's gradients are final:
  *                          it waits for that point inside the last backward
- *   reduce                 without a bucket: what passes reduce, on the same lane, is over
+ *   reduce                 without a bucket: the passes' own reductions on this lane are over
  *   norm                   of all gradients; the host waits for it
  *   step bucket=b          AdamW
  *   gather bucket=b        what other ranks updated (ZeRO-1), beside the next bucket's step
@@ -12,7 +12,7 @@
  * Sums, reductions and gathers stand on the reduce lane in the order of the buckets, on all ranks
  * of a gradient group alike.
  *
- * A bucket that is offloaded has its state in host memory, and the lane host does its work:
+ * An offloaded bucket has its state in host memory, and the lane host does its work:
  *
  *   write, read bucket=b   of one in a file, behind its own point: what lies in the place that it
  *                          gets goes to the file where it was changed, and what the file has of
@@ -30,12 +30,11 @@
  *   upload bucket=b        the new weights of an expert that is kept, to the device: behind the
  *                          layer's backward, which may read what lies there
  *
- * Which of a layer's experts a step and its upload serve is data where no gather follows: all their
- * gradients are known by then, and the next forward wants some before others.
+ * Where no gather follows, the executor decides which of a layer's experts a step and its upload
+ * serve: all their gradients are final by then, and the next forward needs some first.
  *
- * A bucket whose optimizer state alone is in host memory (ZeRO-Offload, Ren et al. 2021) has
- * weights and gradient on the device, where they are reduced, summed for the norm and gathered as
- * above:
+ * A bucket with only its optimizer state in host memory (ZeRO-Offload, Ren et al. 2021) has weights
+ * and gradient on the device; reduction, norm and gather are as above:
  *
  *   download bucket=b      its gradient, behind the norm and the step that empties its place
  *   step bucket=b          on the lane host, while the next one comes down
@@ -45,12 +44,12 @@
  *
  * The lanes host, to_device and file run on beside the next step (schedule/run.h), unless the
  * optimizer is to be done when the step is (`after`): then nothing is at once and no lane runs on.
- * What the next step must wait for, it says by WEFT_TASK_AFTER_STEP: it waits for the bucket's own
- * last task here: its upload, else gather, else step.
+ * A task of the next step with WEFT_TASK_AFTER_STEP waits for its bucket's last task here: the
+ * upload, else the gather, else the step.
  *
- * Tasks of these lanes may be enqueued while a backward is, once their waits are passed
- * (schedule/ahead.h): so an expert in a file is read and steps when its gradient lands, not behind
- * all that the layers below read. */
+ * Tasks of these lanes may be enqueued amid a backward, once their waits are passed
+ * (schedule/ahead.h). So an expert in a file is read and stepped when its gradient lands, not
+ * behind all reads of the layers below. */
 #ifndef WEFT_SCHEDULE_UPDATE_H
 #define WEFT_SCHEDULE_UPDATE_H
 
@@ -58,7 +57,7 @@
 #include "schedule/build.h"
 
 /* Appends the update behind the backwards. last_backward: the index of each chunk's last backward;
- * last: of the last of all. */
+ * last: the largest of these. */
 weft_status weft_program_append_update(weft_program_builder *builder, const weft_buckets *buckets,
                                        const uint32_t *last_backward, uint32_t last) WEFT_CHECKED;
 

@@ -7,8 +7,8 @@
 
 #include "schedule/operands.h"
 
-/* The values of operands, and which slots may hold each (bits). A value has its task's micro-batch,
- * virtual stage, layer, part and expert; operands with `next` have the neighbour's. name,
+/* The values of operands, and the slots (bits) that may hold each. A value belongs to its task's
+ * micro-batch, virtual stage, layer, part and expert, or with `next` to the neighbour's. name,
  * text, slots */
 #define WEFT_SLOT_BIT(name) (1ull << WEFT_SLOT_##name)
 #define WEFT_VALUE_LIST(X)                                                                         \
@@ -70,10 +70,10 @@ typedef struct weft_operand {
     weft_operand_name name;
     weft_value value;
     bool writes;
-    int next; /* 1: the value of the next stage (of a LAYER: the next layer; of a task without a
-                 stage: the next part); -1: the previous */
+    int next; /* 1: the next stage's value (LAYER: the next layer's; a task without a stage: the
+                 next part's); -1: the previous one's */
     bool in_place; /* lies where x lies, if the task has an x */
-    bool whole;    /* of no part: all of them use it */
+    bool whole;    /* all parts share the value */
 } weft_operand;
 
 typedef struct weft_operands {
@@ -87,7 +87,7 @@ const weft_operands *weft_operands_of(int kind, int flow);
 
 const char *weft_value_text(int value);
 uint64_t weft_value_slots(int value);
-/* The slot kind that a generator takes for the value: the first that may hold it. */
+/* The slot kind that generators use for a value: the first that may hold it. */
 weft_slot_kind weft_value_slot_kind(int value);
 
 #endif

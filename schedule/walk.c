@@ -101,7 +101,7 @@ static bool has_come(const weft_walk *walk, int stage, int meeting)
            (s->head[program->tasks[index].lane] == index && ready(walk, stage, index));
 }
 
-/* Who has come does not go away. */
+/* A stage that has come stays. */
 static bool have_all_come(weft_walk *walk, int meeting)
 {
     int *come = &walk->come[meeting];
@@ -196,8 +196,8 @@ bool weft_walk_next(weft_walk *walk, weft_walk_step *out)
     return false;
 }
 
-/* Who keeps the head of a lane from running: the head of another lane, as `*stage` and the
- * returned lane, or -1 when that lane has nothing left. */
+/* Finds the lane whose head blocks this lane's head: *stage and the returned lane; -1: that lane is
+ * empty. */
 static int blocker(const weft_walk *walk, int *stage, int lane)
 {
     const weft_program *program = &walk->programs[*stage];
@@ -207,7 +207,7 @@ static int blocker(const weft_walk *walk, int *stage, int lane)
     if (earlier != index)
         return program->tasks[earlier].lane;
     const int meeting = meeting_of(task);
-    if (meeting >= 0) { /* the first who has not come, at what keeps it */
+    if (meeting >= 0) { /* the first stage that has not come, and its blocked lane */
         *stage = walk->come[meeting];
         return walk->programs[*stage].tasks[walk->stages[*stage].meets[meeting]].lane;
     }
@@ -246,8 +246,8 @@ weft_status weft_walk_finish(const weft_walk *walk)
     if (num_left == 0)
         return WEFT_OK;
 
-    /* Every blocked head is blocked by one other: following them ends in a cycle, or at a lane
-     * that has run dry. After as many steps as there are heads we stand in the cycle. */
+    /* One other head blocks each blocked head: following them ends in a cycle or at an empty lane.
+     * After as many steps as there are heads the walk stands in the cycle. */
     for (int i = 0; i < num_left; i++) {
         int next_stage = stage;
         const int next = blocker(walk, &next_stage, lane);

@@ -2,12 +2,12 @@
  * task starts when its waits are over; a wait for a point is over when the caller says that the
  * point is passed, at the latest when its task is done. Behind a task inside which the host waits
  * nothing starts before that task is done. A message happens when its SEND and its RECEIVE both
- * stand at the head of their lanes (rendezvous). All ranks meet in NORM, and those that have one in
- * the sum of tied embeddings: no rank starts it before all have come to it. Other collectives, an
- * MoE layer's counts among them, are between replicas of a rank. Replicas run the same program in
- * step, so the walk takes these collectives for tasks like others. The walk decides order alone:
- * the checker proves by it that programs end, and the price hangs times on it. Every order that
- * keeps the rules gets equally far, because finishing one task never stops another. */
+ * stand at the head of their lanes (rendezvous). All ranks meet in NORM, and those with tied
+ * embeddings in their SUM: no rank starts such a task before all have reached it. Other
+ * collectives, such as an MoE layer's counts, are between replicas of a rank, which run the same
+ * program in step; the walk treats them like any task. The walk decides order alone: the checker
+ * uses it to prove that programs end, the price adds times. Every order that keeps the rules gets
+ * equally far, because finishing one task never stops another. */
 #ifndef WEFT_SCHEDULE_WALK_H
 #define WEFT_SCHEDULE_WALK_H
 
@@ -18,8 +18,8 @@ enum { WEFT_NUM_MEETINGS = 2 }; /* NORM; SUM of tied embeddings */
 typedef struct weft_walk_stage {
     uint32_t head[WEFT_NUM_LANES]; /* next task of the lane; num_tasks: none is left */
     bool *done;                    /* [num_tasks] */
-    int32_t *passed; /* [num_tasks]: the last point that it passed; points fall. INT32_MAX: none */
-    bool *own;       /* likewise, of buckets' own points: by point - WEFT_POINT_OWN */
+    int32_t *passed; /* [num_tasks]: the last point passed; points fall. INT32_MAX: none */
+    bool *own;       /* by point - WEFT_POINT_OWN: whether a bucket's own point is passed */
     uint32_t host;   /* the next task inside which the host waits; num_tasks: none */
     uint32_t meets[WEFT_NUM_MEETINGS]; /* the task in which ranks meet; num_tasks: none */
 } weft_walk_stage;
@@ -28,8 +28,8 @@ typedef struct weft_walk {
     const weft_program *programs;
     int num_stages;
     weft_walk_stage *stages;
-    int cursor;                  /* the (stage, lane) looked at next */
-    int come[WEFT_NUM_MEETINGS]; /* the first stages, so many, that have come */
+    int cursor;                  /* the next (stage, lane) to try */
+    int come[WEFT_NUM_MEETINGS]; /* how many stages, from the first, have come */
 } weft_walk;
 
 /* A task, or a message: then `task` is its SEND and `receive` its RECEIVE on stage `peer`. */
@@ -45,13 +45,13 @@ bool weft_is_message(const weft_task *send, int sender, const weft_task *receive
 /* The programs must be well-formed (the builder's ranges; waits on earlier tasks). */
 weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int num_stages,
                             weft_arena *scratch) WEFT_CHECKED;
-/* The next step, which is done from now on; false when nothing more can run. */
+/* Finds the next step and marks it done; false when nothing more can run. */
 bool weft_walk_next(weft_walk *walk, weft_walk_step *out);
 /* The two halves of weft_walk_next. Finds the step at the head of this lane (a message's at its
  * SEND's); false when it cannot run yet or there is none. */
 bool weft_walk_head(weft_walk *walk, int stage, int lane, weft_walk_step *out);
-/* Whether the task at the head of this lane could run if it met nobody; for who prices messages
- * that are buffered. */
+/* Whether the task at the head of this lane could run without its meeting; for prices of buffered
+ * messages. */
 bool weft_walk_ready(const weft_walk *walk, int stage, int lane, uint32_t *out_task);
 /* The task has passed a point. */
 void weft_walk_pass(weft_walk *walk, int stage, uint32_t task, int point);

@@ -60,7 +60,7 @@ static void check_meshes(const char *bin, const char *program, const char *const
 /* After check_meshes: the verbs beside train and inspect. */
 static void check_verbs(const char *bin, const char *program)
 {
-    int code = run("%s/%s prepare c.json --out other", bin, program);
+    int code = run("%s/%s prepare c.json --any-bytes --out other", bin, program);
     EXPECT(code == 0, "%s prepare: exit code %d: %s", program, code, run_output);
     code = run("%s/%s inspect other", bin, program);
     EXPECT(code == 0 && strstr(run_output, "tokens"), "%s inspect: exit code %d: %s", program, code,

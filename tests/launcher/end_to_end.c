@@ -421,8 +421,8 @@ static void check_expert_parallel(void)
 
 static void check_help(void)
 {
-    static const char *const verbs[] = {"train",    "prepare", "eval",
-                                        "generate", "inspect", "doctor"};
+    static const char *const verbs[] = {"train",   "prepare", "eval",  "generate",
+                                        "inspect", "compare", "doctor"};
     char usage[64];
     child c;
     run_weft(&c, (const char *[]){"--help", NULL});
