@@ -250,3 +250,12 @@ weft_status weft_trainer_compare_replicas(weft_trainer *t, bool stops)
                  r.other);
     return WEFT_OK;
 }
+
+void weft_trainer_note_norm(weft_trainer *t, double norm)
+{
+    if (t->num_norms == WEFT_TOLD_NORMS)
+        memmove(t->norms, t->norms + 1, (WEFT_TOLD_NORMS - 1) * sizeof *t->norms);
+    else
+        t->num_norms++;
+    t->norms[t->num_norms - 1] = norm;
+}

@@ -1,7 +1,5 @@
 #include "launcher/training/trainer.h"
 
-#include <string.h>
-
 #include "comm/watch.h"
 #include "launcher/training/judge.h"
 #include "launcher/training/timeline.h"
@@ -10,15 +8,6 @@ static void set_trace(weft_trainer *t, weft_trace *trace)
 {
     t->executor.trace = trace;
     weft_model_set_trace(t->model, trace, weft_comm_rank(t->world));
-}
-
-static void note_norm(weft_trainer *t, double norm)
-{
-    if (t->num_norms == WEFT_TOLD_NORMS)
-        memmove(t->norms, t->norms + 1, (WEFT_TOLD_NORMS - 1) * sizeof *t->norms);
-    else
-        t->num_norms++;
-    t->norms[t->num_norms - 1] = norm;
 }
 
 weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
@@ -62,7 +51,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     t->skipped_batches += out->skips_batch;
     out->grad_norm = weft_optimizer_grad_norm(t->optimizer);
     if (!out->skips_batch)
-        note_norm(t, out->grad_norm);
+        weft_trainer_note_norm(t, out->grad_norm);
     out->loss_scale = t->running_scale.scale;
     out->skipped_steps = weft_optimizer_loss_scale(t->optimizer)->skipped_steps;
     out->skipped = out->skipped_steps > t->running_scale.skipped_steps;

@@ -293,8 +293,8 @@ static void check_hung(const char *mesh, const char *when_busy)
     child_release(&c);
 }
 
-/* A writer that is stopped, under limits as shipped: whoever asks the run to stop waits for seconds,
- * and loses no step. */
+/* A writer that is stopped, under limits as shipped: whoever asks the run to stop waits for
+ * seconds, and loses no step. */
 static void check_stopped(const char *mesh)
 {
     const char *set[MAX_SET] = {"train_iters=100000000", "save_interval=20",

@@ -255,7 +255,7 @@ static void kill_rank(const run *r, bool in_save)
     snprintf(wanted, sizeof wanted, "weft train: rank %d on ", rank);
     bool good = c.err && c.exit_code == 128 + SIGKILL && child_is_line(c.err) &&
                 strncmp(c.err, wanted, strlen(wanted)) == 0 &&
-                strstr(c.err, " was killed by signal 9 (Killed)\n");
+                strstr(c.err, " was killed by signal 9 (Killed) in ");
     EXPECT(good, "%s: rank %d killed: exit %d, %s", r->name, rank, c.exit_code, c.err);
     EXPECT(!in_save || has_half_checkpoint(r), "%s: the save was finished", r->name);
     child_release(&c);

@@ -880,7 +880,8 @@ static void check_training(void)
 {
     const char *const env[] = {"OMPI_MCA_btl_vader_single_copy_mechanism=none", NULL};
     child c;
-    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "real run", NULL},
+    expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "real run", "--set",
+                                      "lr_decay_style=constant", NULL},
                 0, NULL);
     EXPECT(other(&c, "/bin/bash", (const char *const[]){"real run/job.sh", NULL}, env) == 0, "%s",
            c.err);
@@ -890,7 +891,8 @@ static void check_training(void)
     EXPECT(access("real run/checkpoints/step-3", F_OK) == 0, "no checkpoint");
     /* SIGTERM leaves the ranks the time to save. */
     expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "real run",
-                                      "--force", "--set", "train.train_iters=100000", NULL},
+                                      "--force", "--set", "train.train_iters=100000", "--set",
+                                      "lr_decay_style=constant", NULL},
                 0, NULL);
     child_program = "/bin/bash";
     EXPECT(child_start(&c, (const char *const[]){"real run/job.sh", NULL}, env), "no bash");

@@ -178,9 +178,10 @@ static void stop_amid_evaluation(const char *run, const char *mesh, const char *
 {
     child c;
     const char *const split = "data.split=9,1,0";
-    const char *args[] = {"train", "c.json", "--out", run,   "--mesh", mesh,
-                          "--set", interval, "--set", split, "--set",  "train.eval_iters=100000000",
-                          "--set", iters,    NULL};
+    const char *args[] = {
+        "train", "c.json",          "--out", run,   "--mesh", mesh,
+        "--set", interval,          "--set", split, "--set",  "train.eval_iters=100000000",
+        "--set", "log.level=error", "--set", iters, NULL};
     EXPECT(child_start(&c, args, NULL), "%s: no start", run);
     for (int i = 0; i < 20000 && !has_steps(run) && !child_wait(&c, 0); i++)
         pause_ms(1);
