@@ -497,7 +497,8 @@ static void check_emitted_context(void)
 static void check_emitted_run(void)
 {
     run_weft((const char *[]){"expand", "straight", "--cluster", "small.json", "--context", "32",
-                              "--set", "train.train_iters=8", "--emit", "on", NULL});
+                              "--set", "train.train_iters=8", "--set", "train.lr_decay_iters=8",
+                              "--emit", "on", NULL});
     EXPECT(!child_read("on/step-0.json"), "a config of what has run");
     run_script("on/step-1.sh");
     char *said = child_read("out.txt");

@@ -17,7 +17,8 @@ enum { BAD_STEP = 3 };
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
     "\"seq_length\": 12, \"vocab_size\": 53},\n"
-    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 6},\n"
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 6, "
+    "\"eval_iters\": 1},\n"
     "\"checkpoint\": {\"save_interval\": 1}, \"data\": {\"mock_data\": true},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
 
@@ -259,7 +260,7 @@ int main(int argc, char **argv)
     check("weight", "dp=2", "POISON=weight", "eval_interval=0", 8,
           "step 3: model/decoder.layers.1.bias [0:16] is not finite: not saved", "step-2\n");
     check("evaluated", "dp=2", "POISON=evaluation", "eval_interval=4", 8,
-          "error step 4: validation loss is nan", "step-3\n");
+          "error step 4: validation loss is nan", "step-4\n");
     if (!expect_failures)
         child_folder_leave(folder);
     return expect_finish();

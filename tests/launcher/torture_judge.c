@@ -316,7 +316,7 @@ void torture_judge(torture_state *state, const torture_life *life, int start, in
                    bool lost_writer, const char *said, const char *warned)
 {
     static const char *const in_run[] = {
-        "config.json", "metrics.jsonl", "ledger.jsonl", "checkpoints", "memory.json",
+        "config.json", "metrics.jsonl", "ledger.jsonl", "checkpoints", "memory.json", "flight",
         ".lock",       ".alive",        "trace.json",   "trace.svg",   NULL};
     static const char *const in_checkpoints[] = {"latest", NULL};
     bool falls = is_fallback(state, start);
