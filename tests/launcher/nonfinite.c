@@ -17,7 +17,8 @@ enum { BAD_STEP = 3 };
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
     "\"seq_length\": 12, \"vocab_size\": 53},\n"
-    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 6},\n"
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 6, "
+    "\"eval_iters\": 1},\n"
     "\"checkpoint\": {\"save_interval\": 1}, \"data\": {\"mock_data\": true},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
 

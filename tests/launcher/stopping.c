@@ -179,9 +179,13 @@ static void stop_evaluation(const char *run, const char *mesh)
     child c;
     char path[64];
     const char *const often = "train.eval_interval=1", *split = "data.split=9,1,0";
-    const char *first[] = {"train",  "c.json", "--out", run,
-                           "--mesh", mesh,     "--set", often,
-                           "--set",  split,    "--set", "train.eval_iters=100000000",
+    const char *first[] = {"train",  "c.json",
+                           "--out",  run,
+                           "--mesh", mesh,
+                           "--set",  often,
+                           "--set",  split,
+                           "--set",  "train.eval_iters=100000000",
+                           "--set",  "log.level=error",
                            NULL};
     const char *again[] = {"train", "--out",
                            run,     "--resume",
