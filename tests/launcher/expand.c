@@ -29,7 +29,8 @@ static const char large[] =
 static const char tiny[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
     "\"seq_length\": 16, \"vocab_size\": 67, \"position_embedding_type\": \"rope\"}, "
-    "\"train\": {\"global_batch_size\": 4, \"train_iters\": 6, \"lr\": 1e-3, \"seed\": 5}, "
+    "\"train\": {\"global_batch_size\": 4, \"train_iters\": 6, \"lr\": 1e-3, \"seed\": 5, "
+    "\"lr_decay_style\": \"constant\"}, "
     "\"data\": {\"mock_data\": true}, "
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}";
 

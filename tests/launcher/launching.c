@@ -17,7 +17,8 @@ static const char tiny[] =
     "// blanks at the start, a tab\t, \"quotes\" and $(money) in a comment\n"
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 32, \"num_attention_heads\": 2, "
     "\"seq_length\": 16, \"vocab_size\": 64},\n \"parallel\": {\"tensor_model_parallel_size\": 2},"
-    "\n \"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 3},\n"
+    "\n \"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 3, "
+    "\"lr_decay_style\": \"constant\"},\n"
     "\n \"data\": {\"mock_data\": true}}\n";
 
 /* A run that quoting has to get right. */
