@@ -1,6 +1,7 @@
 /* Opens the trainer's dataset, checks it against the config and divides it. */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -143,6 +144,14 @@ static weft_status check_suffix(const char *path, weft_arena *arena)
     return WEFT_OK;
 }
 
+/* What a relative path is of; NULL of others. */
+static weft_status find_cwd(const char *path, weft_arena *arena, const char **out)
+{
+    char cwd[PATH_MAX];
+    *out = NULL;
+    return path[0] != '/' && getcwd(cwd, sizeof cwd) ? weft_arena_strdup(arena, cwd, out) : WEFT_OK;
+}
+
 /* Before its description is asked for anything: a wrong path should be called one. */
 static weft_status find_dataset(const weft_config *c)
 {
@@ -154,11 +163,22 @@ static weft_status find_dataset(const weft_config *c)
     const bool is_there = status != WEFT_OK || access(index, F_OK) == 0;
     if (!is_there)
         status = check_suffix(c->data.data_path, &arena);
+    const char *cwd = NULL;
     if (status == WEFT_OK && !is_there)
-        status = WEFT_KEY_ERROR("data.data_path", "%s: %s; weft prepare makes datasets", index,
-                                strerror(errno));
+        status = find_cwd(c->data.data_path, &arena, &cwd);
+    if (status == WEFT_OK && !is_there)
+        status = WEFT_KEY_ERROR("data.data_path", "%s: %s%s%s; weft prepare makes datasets", index,
+                                strerror(ENOENT), cwd ? " in " : "", cwd ? cwd : "");
     weft_arena_release(&arena);
     return status;
+}
+
+/* So that the run goes on wherever it is resumed. */
+static weft_status make_absolute(weft_config *config, weft_arena *arena)
+{
+    const char *cwd = NULL, *path = config->data.data_path;
+    WEFT_TRY(find_cwd(path, arena, &cwd));
+    return cwd ? weft_arena_printf(arena, &config->data.data_path, "%s/%s", cwd, path) : WEFT_OK;
 }
 
 static weft_status open_dataset(const weft_config *c, weft_dataset **out)
@@ -186,6 +206,8 @@ static weft_status open_checked(weft_config *config, const weft_config_source *s
         if (weft_config_reads_file(config))
             WEFT_TRY(check_tokens(config, source, *out, &tokenizer, arena));
         WEFT_TRY(weft_run_check_changes(config, source));
+        if (weft_config_reads_file(config))
+            WEFT_TRY(make_absolute(config, arena));
     }
     weft_dataset_set_vocabulary(*out, config->model.vocab_size);
     return WEFT_OK;
