@@ -18,10 +18,10 @@
 
 extern const weft_option_row weft_model_rows[];
 extern const size_t weft_num_model_rows;
-/* Fills the fields where 0 means a default and checks what the rows cannot: WEFT_CONFIG. */
+/* Fills in defaults of fields that are 0, and makes checks that rows cannot make: WEFT_CONFIG. */
 weft_status weft_model_options_resolve(weft_model_options *options) WEFT_CHECKED;
 
-/* The shape that every layer of this mesh is asked about; its MoE layers are synchronous. Pure. */
+/* The shape of layers on this mesh, with synchronous MoE layers. Pure. */
 weft_shape weft_model_shape(const weft_model_options *options, const weft_mesh *mesh,
                             int64_t micro_batch_size, weft_dtype dtype, bool training);
 /* Rows and bytes of the hidden states between layers, on one rank. Pure. */
@@ -40,7 +40,7 @@ weft_status weft_model_check_moe(const weft_model_options *options,
                                  const weft_schedule_options *schedule,
                                  const weft_mesh *mesh) WEFT_CHECKED;
 
-/* What layers declared by weft_build_metric, on all stages, in order. */
+/* The metrics that layers of all stages declared by weft_build_metric, in order. */
 enum { WEFT_MAX_METRICS = 32 };
 typedef struct weft_metric_list {
     int count;
@@ -59,25 +59,24 @@ typedef struct weft_model_setup {
     weft_dtype dtype;
     int64_t micro_batch_size;
     size_t bucket_elements;
-    bool training;  /* false: weights alone, and logits are kept */
+    bool training;  /* false: weights alone; logits are kept */
     bool evaluates; /* a trained model: weights alone; its losses have the bits of training's */
     const weft_parallel_options *parallel; /* the cut into stages; NULL: evenly; borrowed */
     int num_passes;                        /* micro-batches in flight on this rank */
-    const int *pass_chunks; /* the chunk that each pass is of; NULL: all of chunk 0; borrowed until
-                               the model is made */
+    const int *pass_chunks; /* each pass's chunk; NULL: chunk 0; borrowed until the model is made */
     const weft_recompute_options *recompute; /* NULL: nothing; borrowed */
-    const weft_offload_options *offload;     /* beside `recompute`; likewise */
+    const weft_offload_options *offload;     /* NULL: nothing; borrowed */
     const weft_tier_options *tier;           /* NULL: experts are on the device; borrowed */
-    bool split_master;                       /* of bf16 weights, in their file */
+    bool split_master;                       /* bf16 masters are split; also in the experts' file */
     bool accumulates;                        /* a step has several micro-batches on this rank */
     bool steps_at_once;                      /* the host steps experts before the norm is known */
-    int host_threads;                        /* of what the host does for them; from 1 */
+    int host_threads;                        /* threads of the host's steps, from 1 */
     uint64_t seed;
     weft_moe_options moe;
-    size_t logit_rows; /* weft_shape.logit_rows; weft_model_create sets it by its device */
-    bool graphs;       /* where device and layers can: forward and backward as CUDA graphs */
-    bool documents;    /* micro-batches say where documents begin, or weigh labels */
-    int plain_kernels; /* of an outline alone: weft_shape's */
+    size_t logit_rows; /* weft_shape.logit_rows, which weft_model_create sets */
+    bool graphs;       /* run passes as CUDA graphs where device and layers can */
+    bool documents;    /* micro-batches have documents' inputs */
+    int plain_kernels; /* outlines alone: weft_shape.plain_kernels */
 } weft_model_setup;
 
 /* Runs `build`, cuts the list into stages, initialises this stage's layers, lays out parameters and
@@ -99,12 +98,12 @@ void weft_model_totals(const weft_model *model, uint64_t *out_params, double *ou
 /* One micro-batch. */
 typedef struct weft_micro_batch {
     /* [S / cp, B], first_seen [S, B], device-readable until backward is done. positions, first_seen
-     * and label_weights: optional, where the model was set up for documents; see
-     * weft_pass_positions. The host reads first_seen, too. */
+     * and label_weights: optional, if the setup has documents; see weft_pass_positions. The host
+     * reads first_seen, too. */
     const int32_t *tokens, *labels, *positions, *first_seen;
     const float *label_weights;
-    /* cp > 1: how the sequence is cut, and the index in it of each token here, int32 [S / cp],
-     * device-readable as tokens are. NULL: all of it is here. */
+    /* cp > 1: the sequence's cut, and the index in the sequence of each token here, int32 [S / cp],
+     * device-readable. NULL: the whole sequence is here. */
     const weft_sequence_cut *cut;
     const int32_t *index;
     int64_t step;
