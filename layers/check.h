@@ -12,24 +12,24 @@
 
 #include "layers/pass.h"
 
-enum { WEFT_CHECK_VOCAB = 61 }; /* where options give none; odd, so that TP pads it */
+enum { WEFT_CHECK_VOCAB = 61 }; /* if options have none; odd, so that TP pads it */
 
 typedef struct weft_check_setup {
     const weft_model_options *options; /* resolved */
     const void *own_options;
     int64_t micro_batch_size;
     weft_expert_binding binding;
-    weft_dtype dtype;  /* other than fp32: tried beside it */
-    const char *layer; /* name or kind of those to check; NULL: all */
+    weft_dtype dtype;  /* the dtype to check besides fp32 */
+    const char *layer; /* name or kind of the layers to check; NULL: all */
     bool json;
     FILE *out; /* rank 0 writes */
 } weft_check_setup;
 
-/* Whether `build` makes a model at all: its outline on one rank. */
+/* Fails unless `build` makes a model: makes its outline on one rank. */
 weft_status weft_check_model(const weft_check_setup *setup, weft_model_function build) WEFT_CHECKED;
-/* Checks each distinct layer of the model. With two ranks tensor parallelism too. *out_wrong: how
- * many checks found something. Collective over world. Errors: WEFT_CONFIG (no such layer, no
- * model), and those of the layers' functions. */
+/* Checks each distinct layer of the model; with two ranks tensor parallelism too. *out_wrong: the
+ * number of failed checks. Collective over world. Errors: WEFT_CONFIG (no such layer, no model),
+ * and those of the layers' functions. */
 weft_status weft_check_run(weft_comm *world, const weft_check_setup *setup,
                            weft_model_function build, int *out_wrong) WEFT_CHECKED;
 
@@ -41,7 +41,7 @@ typedef struct weft_check_piece {
     size_t bytes;
 } weft_check_piece;
 
-/* Pieces of memory with bytes around them that no layer may write. */
+/* Pieces of memory between guard bytes that no layer may write. */
 typedef struct weft_check_guards {
     weft_check_piece *pieces;
     int count, capacity, fill; /* fill: the byte that new pieces hold */
@@ -52,12 +52,12 @@ weft_status weft_check_guards_take(weft_check_guards *guards, const char *what, 
 void weft_check_guards_poison(weft_check_guards *guards);
 void weft_check_guards_release(weft_check_guards *guards);
 
-/* Zeroes the states and makes the guards behind them whole. */
+/* Zeroes the states and restores the guards behind them. */
 void weft_check_clear_states(weft_pass *pass);
 
 /* --- a place ------------------------------------------------------------------------------- */
 
-/* A model on a mesh, with rows for two micro-batches. All of it is memory of the CPU. */
+/* A model on a mesh, with rows for two micro-batches, all in CPU memory. */
 typedef struct weft_check_place {
     const char *mesh; /* "tp=2,sp=1" */
     weft_dtype dtype;
@@ -66,19 +66,19 @@ typedef struct weft_check_place {
     weft_lane *lane;
     weft_model *model;
     size_t rows_full, rows, first_row, hidden;
-    int32_t *tokens; /* [2][S * B], and as many labels */
+    int32_t *tokens; /* [2][S * B], then as many labels */
     weft_tensor x[2], y[2], dy[2], dx[2];
     weft_check_guards given, stash[2], scratch; /* given: rows and gradients */
-    double beyond;        /* the last pass that wrote beyond: weft_check_beyond_text; 0: none */
+    double beyond;        /* the last write beyond (weft_check_beyond_text); 0: none */
     bool late;            /* x and dy arrive on the lane, and are NaN until then */
-    void *arriving;       /* what they will be */
-    atomic_bool returned; /* the layer's function */
+    void *arriving;       /* their later values */
+    atomic_bool returned; /* whether the layer's function has returned */
 } weft_check_place;
 
 extern const char *const weft_check_names[]; /* "x", "y", "dy", "dx", and more */
-/* Guards around gradients, states, and what passes give. */
+/* Puts guards around gradients, states, and the memory of passes. */
 weft_status weft_check_guard(weft_check_place *place) WEFT_CHECKED;
-/* Notes in place->beyond what the pass that has run in that slot wrote beyond. */
+/* Sets place->beyond to what the pass in that slot wrote beyond its memory, if anything. */
 void weft_check_find_beyond(weft_check_place *place, int slot);
 /* "forward writes beyond y". */
 void weft_check_beyond_text(double beyond, char out[96]);
@@ -95,10 +95,10 @@ enum { WEFT_CHECK_MAX_PARAMETERS = 64 };
 typedef struct weft_check_layer {
     weft_check_place *place;
     weft_layer *layer;
-    bool reads_rows, gives_rows; /* false: the first, the last of the model */
+    bool reads_rows, gives_rows; /* false: the model's first layer (reads), last layer (gives) */
     bool in_list;                /* else a child */
-    weft_parameter *parameters[WEFT_CHECK_MAX_PARAMETERS]; /* its own and its children's */
-    bool declared[WEFT_CHECK_MAX_PARAMETERS];              /* else used beside the layer that did */
+    weft_parameter *parameters[WEFT_CHECK_MAX_PARAMETERS]; /* the layer's and its children's */
+    bool declared[WEFT_CHECK_MAX_PARAMETERS];              /* false: an earlier layer declared it */
     int num_parameters;
 } weft_check_layer;
 
@@ -109,28 +109,27 @@ weft_status weft_check_layer_of(weft_check_place *place, int index,
 /* What a layer's memory holds before a pass. */
 typedef enum weft_check_memory { WEFT_CHECK_ZEROED, WEFT_CHECK_POISONED } weft_check_memory;
 
-/* Runs the forward of micro-batch `batch` in slot `slot`; poisons y before, and sets the pass's
- * memory as `memory` says. */
+/* Poisons y, sets the pass's memory as `memory` says, and runs the forward of micro-batch `batch`
+ * in slot `slot`. */
 weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, bool overwrite,
                                weft_check_memory memory) WEFT_CHECKED;
-/* Runs the backward of what ran in that slot; poisons dx before, and y and scratch, which other
- * layers may have changed since. */
+/* Runs the backward of the slot's micro-batch, after poisoning dx, y and scratch: other layers may
+ * have changed y and scratch by then. */
 weft_status weft_check_backward(const weft_check_layer *l, int slot) WEFT_CHECKED;
-/* The loss of the last forward, in that slot: dy . y plus what the layer added. */
+/* The loss of the slot's last forward: dy . y plus the layer's own loss. */
 double weft_check_loss(const weft_check_layer *l, int slot);
 /* Sets every element of the gradients of the layer's parameters to `value`. */
 void weft_check_fill_gradients(const weft_check_layer *l, float value);
 
-/* What a pass of a layer gave, in fp32: this rank's part. */
+/* The results of a layer's pass, in fp32: this rank's part. */
 typedef struct weft_check_result {
     float *y, *dx;
     float *gradients[WEFT_CHECK_MAX_PARAMETERS];
-    double loss;   /* what the layer itself added to it */
-    size_t count;  /* of y and dx */
-    bool is_whole; /* all of it was written, and x and dy are as they were: the rest can be checked
-                    */
+    double loss;   /* the layer's own loss */
+    size_t count;  /* elements of y and dx */
+    bool is_whole; /* every element was written; x and dy did not change */
 } weft_check_result;
-/* Copies the last forward's, and then its backward's. */
+/* Copies the last forward's results, then its backward's. */
 weft_status weft_check_result_forward(const weft_check_layer *l, int slot,
                                       weft_check_result *out) WEFT_CHECKED;
 weft_status weft_check_result_backward(const weft_check_layer *l, int slot,
@@ -157,7 +156,7 @@ typedef struct weft_check_report {
     int num_wrong, num_in_all;
     int wrong_before, checks_before; /* this layer */
     const char *kind;                /* of this layer */
-    char notes[4][256];              /* what was left out for every layer */
+    char notes[4][256];              /* checks that are left out for every layer */
     int num_notes;
 } weft_check_report;
 
@@ -167,16 +166,16 @@ void weft_check_report_add(weft_check_report *report, weft_check_verdict verdict
 void weft_check_report_note(weft_check_report *report, const char *format, ...) WEFT_PRINTF(2, 3);
 void weft_check_report_end(weft_check_report *report);
 
-/* Checks what the layer writes, keeps, overwrites, adds to and repeats. *out: what the first
- * micro-batch gave; the caller releases it. */
+/* Checks what the layer writes, keeps, overwrites, adds to and repeats. *out: the first
+ * micro-batch's results; the caller releases them. */
 weft_status weft_check_alone(const weft_check_layer *l, weft_check_report *report,
                              weft_check_result *out) WEFT_CHECKED;
 /* Compares the result's gradients with central differences of the layer's forward, on one rank. */
 weft_status weft_check_gradients(const weft_check_layer *l, const weft_check_result *result,
                                  weft_check_report *report) WEFT_CHECKED;
-/* Compares what describe says with what a pass uses. Collective over the place's mesh. */
+/* Compares the layer's description with what a pass uses. Collective over the place's mesh. */
 weft_status weft_check_describe(const weft_check_layer *l, weft_check_report *report) WEFT_CHECKED;
-/* Compares what the layer gives at its place with `wanted`, which it gave on one rank in fp32.
+/* Compares the layer's results at its place with `wanted`, its results on one rank in fp32.
  * Collective over the place's mesh. */
 weft_status weft_check_elsewhere(const weft_check_layer *l, const weft_check_result *wanted,
                                  weft_check_report *report) WEFT_CHECKED;

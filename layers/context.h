@@ -1,6 +1,6 @@
-/* Attention over context-parallel ranks: the programs of schedule/context.h, run. Between the
- * layer's linears it takes the place of the kernel that sees all keys. One thread drives a model.
- * Private to layers/. */
+/* Runs the programs of schedule/context.h (attention over context-parallel ranks) between the
+ * layer's linears, in place of the kernel that sees all keys. One thread drives a model. Private to
+ * layers/. */
 #ifndef WEFT_LAYERS_CONTEXT_H
 #define WEFT_LAYERS_CONTEXT_H
 
@@ -11,7 +11,7 @@
 #include "schedule/context.h"
 #include "schedule/run.h"
 
-/* What a TP rank's attention has of one micro-batch: rows [rows, ...], S / cp * B of them. Pure. */
+/* A TP rank's attention on one micro-batch: S / cp * B rows. Pure. */
 typedef struct weft_context_shape {
     weft_context_plan plan;
     size_t rows, batch;
@@ -19,10 +19,9 @@ typedef struct weft_context_shape {
     weft_dtype dtype;
 } weft_context_shape;
 
-/* Bytes of the memory that a call takes for its time: the program's slots, and delta. */
+/* Bytes of a call's scratch: the program's slots, and delta. */
 size_t weft_context_scratch_bytes(const weft_context_shape *shape, bool backward);
-/* Whether a rank has other rows of fewer heads in between: then forward also keeps qkv of these and
- * the result for them. */
+/* Whether ranks exchange heads for rows; forward then keeps qkv and the result so, too. */
 bool weft_context_exchanges(const weft_context_plan *plan);
 
 /* One layer's micro-batch. Tensors of the shape's dtype unless said otherwise; W: (heads + 2
@@ -33,10 +32,10 @@ typedef struct weft_context_call {
     const weft_sequence_cut *cut;
     const int32_t *first_seen; /* optional, [S, B]: as of weft_pass_first_seen */
     const void *qkv;           /* [rows, W] */
-    void *heads;     /* [inner * rows, W / inner]; with an exchange: written, backward reads it */
-    void *heads_out; /* [inner * rows, heads / inner * head_dim]; likewise */
-    void *out;       /* [rows, heads * head_dim]; forward writes it */
-    float *lse;      /* [heads * rows]; forward writes it */
+    void *heads;               /* [inner * rows, W / inner]; with an exchange: forward writes it */
+    void *heads_out;           /* [inner * rows, heads / inner * head_dim]; likewise */
+    void *out;                 /* [rows, heads * head_dim]; forward writes it */
+    float *lse;                /* [heads * rows]; forward writes it */
     const void *dout;
     void *dqkv; /* [rows, W]; backward writes it */
     void *scratch;
@@ -50,14 +49,14 @@ weft_status weft_context_runtime_create(weft_device *device, weft_comm *cp,
                                         const weft_context_plan *plan,
                                         weft_context_runtime **out) WEFT_CHECKED;
 void weft_context_runtime_destroy(weft_context_runtime *runtime); /* NULL is legal */
-/* weft_comm_reserve on the compute lane and on the runtime's own. */
+/* Calls weft_comm_reserve on the compute lane and on the runtime's lanes. */
 weft_status weft_context_runtime_reserve(weft_context_runtime *runtime, weft_lane *compute,
                                          const weft_context_shape *shape) WEFT_CHECKED;
 /* The executor, for timelines. */
 weft_executor *weft_context_executor(weft_context_runtime *runtime);
 
-/* Enqueue the program behind what `compute` holds, and make `compute` wait for its end. Collective
- * over cp. */
+/* Enqueue the program behind earlier work of `compute`, and make `compute` wait for its end.
+ * Collective over cp. */
 weft_status weft_context_forward(weft_context_runtime *runtime, weft_lane *compute,
                                  const weft_context_call *call) WEFT_CHECKED;
 weft_status weft_context_backward(weft_context_runtime *runtime, weft_lane *compute,

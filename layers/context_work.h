@@ -1,4 +1,4 @@
-/* What the tasks of attention over context-parallel ranks work on. Private to layers/context*.c. */
+/* The data of the tasks of attention over context-parallel ranks. Private to layers/context*.c. */
 #ifndef WEFT_LAYERS_CONTEXT_WORK_H
 #define WEFT_LAYERS_CONTEXT_WORK_H
 
@@ -14,10 +14,10 @@ struct weft_context_runtime {
     void **memory[2];         /* [num_slots], while a program is enqueued */
     weft_runner runner;
     size_t *send_bytes; /* [cp] */
-    bool *begun;        /* [cp * WEFT_DEAL_MAX_RUNS]: runs of queries that were attended */
+    bool *begun; /* [cp * WEFT_DEAL_MAX_RUNS]: whether a run of queries was attended before */
 };
 
-/* What the running program works on: the context of its tasks' functions. */
+/* The running program's data: the context of its tasks' functions. */
 typedef struct weft_context_work {
     weft_context_runtime *runtime;
     const weft_context_call *call;
@@ -31,7 +31,7 @@ typedef struct weft_context_work {
 /* The memory of an operand; NULL: the task has none. */
 void *weft_context_slot(const weft_context_work *work, const weft_task *task,
                         weft_operand_name name);
-/* So many elements behind `data`. */
+/* The address `elements` elements behind `data`. */
 void *weft_context_at(const void *data, size_t elements, weft_dtype dtype);
 
 /* --- tasks: layers/context_tasks.c, of ATTEND layers/context_attend.c ----------------------- */

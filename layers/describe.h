@@ -1,5 +1,5 @@
-/* What Weft's layers say of themselves, as pure functions of options and shape: no device, no
- * communicator. Tests compare it with what a pass really uses. */
+/* Descriptions of Weft's layers, pure functions of options and shape: no device, no communicator.
+ * Tests compare them with what a pass really uses. */
 #ifndef WEFT_LAYERS_DESCRIBE_H
 #define WEFT_LAYERS_DESCRIBE_H
 
@@ -16,7 +16,7 @@ static inline size_t weft_row_bytes(const weft_shape *shape)
 {
     return shape->hidden * weft_dtype_bytes(shape->dtype);
 }
-/* An option, or what its 0 means. */
+/* An option's value, or `otherwise` for 0. */
 static inline size_t weft_or_else(int64_t value, int64_t otherwise)
 {
     return (size_t)(value > 0 ? value : otherwise);
@@ -30,12 +30,12 @@ typedef struct weft_dims {
     size_t heads, groups; /* of this TP rank */
     size_t heads_all, groups_all;
     size_t qkv;        /* (heads + 2 groups) * head_dim, local */
-    size_t ffn, gates; /* MLP width of this TP rank; 2 for SwiGLU, else 1 */
+    size_t ffn, gates; /* MLP width of this TP rank; gates: 2 for SwiGLU, else 1 */
     size_t ffn_all;
     size_t vocab_rows; /* of this TP rank, padding included */
 } weft_dims;
-/* int(head_dim * percent), as Megatron has it, of the decimals that were written: 0.29 of 100 is
- * 29. Legal where it is even and above 0. */
+/* int(head_dim * percent), as in Megatron, but exact in decimals: 0.29 of 100 is 29. Legal where
+ * even and above 0. */
 size_t weft_rotary_channels(size_t head_dim, double percent);
 weft_dims weft_dims_of(const weft_model_options *options, const weft_shape *shape);
 
@@ -47,63 +47,63 @@ typedef struct weft_moe_dims {
                       every TP rank then has the whole result, not a partial sum */
     size_t tokens; /* routed on this rank */
     size_t experts, local_experts;
-    size_t ffn, ffn_all; /* expert width on this rank; whole */
+    size_t ffn, ffn_all; /* an expert's width on this rank; in all */
     size_t gates;
-    size_t capacity; /* 0: dropless, as where nothing is trained */
+    size_t capacity; /* 0: dropless; always 0 without training */
 } weft_moe_dims;
 weft_moe_dims weft_moe_dims_of(const weft_model_options *options, const weft_shape *shape);
 
-/* Rows that balanced routing brings to a rank's experts: an exchange brings as many as it takes
- * away; without one the rank keeps its experts' share of the choices. */
+/* Rows at a rank's experts under balanced routing: with an exchange as many as the rank sends;
+ * without one its experts' share of the choices. */
 size_t weft_moe_balanced_rows(const weft_moe_dims *dims, size_t topk, size_t ep);
-/* Rows of a partition whose order has room in host memory from the start: 8 bytes each, so that
- * there is some for an uneven load. ep: ranks that send. */
+/* Rows of a partition for whose order host memory is reserved, 8 bytes each; some are spare for an
+ * uneven load. ep: ranks that send. */
 size_t weft_moe_order_room(size_t balanced, size_t ep, size_t parts);
 
 /* A layer's list: what its `describe` says, entry by entry. */
 typedef struct weft_description {
     weft_layer_cost cost; /* the sums */
     weft_operation *operations;
-    weft_kept *kept; /* in order, as held */
+    weft_kept *kept; /* in order of declaration */
     weft_held *held;
     int num_operations, num_kept, num_held;
-    bool coarse;       /* the layer, or a child, filled sums itself: the list is not all of them */
-    bool lacks_memory; /* while it is made */
-    bool repeats;      /* likewise: recomputation is forward's, once more */
+    bool coarse;       /* the layer, or a child, filled in sums alone: the list is incomplete */
+    bool lacks_memory; /* while the list is made: memory ran out */
+    bool repeats;      /* while the list is made: forward's operations are added once more */
     weft_dtype dtype;
 } weft_description;
-/* Asks a layer, its children included. weft_description_release frees. Pure. WEFT_MEMORY. */
+/* Describes a layer, its children included. weft_description_release frees. Pure. WEFT_MEMORY. */
 weft_status weft_description_of(const weft_layer *layer, const weft_shape *shape,
                                 weft_description *out) WEFT_CHECKED;
 void weft_description_release(weft_description *description);
-/* Whether it has experts, and whether rows travel to them. */
+/* Whether the layer has experts; below: whether rows travel to them. */
 bool weft_description_has_experts(const weft_description *description);
 bool weft_description_travels(const weft_description *description);
-/* What it takes, in FLOPs: those executed, and for each byte that operations bound by memory move
- * what a device computes in that time: 200, of bf16 on GPUs (139 on a V100, 295 on an H100). Of a
- * coarse one the FLOPs of its sums. */
+/* A layer's work in FLOPs: those executed, and 200 for each byte moved by operations that memory
+ * bounds, as a GPU computes in that time in bf16 (139 on a V100, 295 on an H100). A coarse layer:
+ * the FLOPs of its sums. */
 enum { WEFT_FLOPS_A_BYTE = 200 };
 double weft_description_work(const weft_description *description);
-/* Its sums alone. */
+/* The description's sums alone. */
 void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out);
-/* A list without a layer, of all that is described into out->cost between the two calls. */
+/* Begins and, below, ends a list without a layer, of all that is described into out->cost. */
 void weft_description_begin(weft_description *out, const weft_shape *shape);
 weft_status weft_description_end(weft_description *out) WEFT_CHECKED;
 
 /* 2mnk of each product of a GEMM, as model FLOPs count them. */
 uint64_t weft_operation_model_flops(const weft_operation *operation);
 
-/* What Weft's layers say, added to *out: zeroed, or a description's. */
+/* Add a layer's description to *out, which is zeroed or a description's sums. */
 void weft_describe_embedding(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 void weft_describe_attention(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
-/* How attention sees the whole sequence; of a shape whose cp is above 1. */
+/* How attention sees the whole sequence, for a shape with cp above 1. */
 weft_context_plan weft_context_plan_of(const weft_shape *shape);
-/* What attention does and holds beside that where cp is above 1. */
+/* Adds what attention does and holds besides with cp above 1. */
 void weft_describe_context(const weft_shape *, const weft_dims *, weft_layer_cost *out);
-/* ffn: global width; modules: those that it is part of, bits of layers/recompute.h. */
+/* ffn: global width; modules: those that the MLP is part of, bits of layers/recompute.h. */
 void weft_describe_mlp(const weft_model_options *, const weft_shape *, size_t ffn, unsigned modules,
                        weft_layer_cost *out);
-/* With the shared expert. */
+/* The shared expert included. */
 void weft_describe_moe(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 /* The block's own norms, sums and output, without its children (weft_cost_child). */
 void weft_describe_block(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
@@ -112,21 +112,21 @@ size_t weft_logit_rows(bool gpu);
 /* Rows of logits that the head holds at a time. */
 size_t weft_head_chunk_rows(const weft_shape *shape);
 void weft_describe_head(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
-/* An activation function of rows of `width`: forward, once more in backward, since its output is
- * not kept, and its own backward; `kernels` each. */
+/* Adds an activation function on rows of `width`, `kernels` kernels each for forward, forward again
+ * in backward (its output is not kept), and backward. */
 void weft_cost_activation(weft_layer_cost *out, const weft_shape *shape, size_t gates, size_t rows,
                           size_t width, size_t kernels);
-/* From here on what is added is forward's operations once more; or no longer. */
+/* Begins or ends a stretch in which forward's operations are added once more. */
 void weft_cost_repeats(weft_layer_cost *out, bool repeats);
-/* A stash, which is offloaded with its modules (bits of layers/recompute.h). */
+/* Adds a stash that is offloaded with its modules (bits of layers/recompute.h). */
 void weft_cost_stash_of(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
                         const char *module, weft_dtype dtype, size_t d0, size_t d1,
                         weft_phase until);
-/* The same; or, where backward makes one of the modules again, a piece of what it makes. */
+/* Adds a stash, or where backward recomputes one of the modules, a piece of the recomputed area. */
 void weft_cost_stash_unless(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
                             const char *module, weft_dtype dtype, size_t d0, size_t d1,
                             weft_phase until);
-/* Adds all but scratch, which layers use one after the other: the larger one counts. */
+/* Adds sums; of scratch, which layers use in sequence, the larger counts. */
 void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other);
 
 #endif

@@ -1,11 +1,11 @@
-/* The plain kernels of published runs, as lists of operations that nobody runs: what weft_shape's
- * plain_kernels makes layers say of themselves. Each adds all but the parameters. Pure. */
+/* Descriptions of layers with the plain kernels of published runs, for weft_shape's plain_kernels;
+ * Weft never runs these. Each function adds everything but parameters. Pure. */
 #ifndef WEFT_LAYERS_DESCRIBE_PLAIN_H
 #define WEFT_LAYERS_DESCRIBE_PLAIN_H
 
 #include "layers/describe.h"
 
-/* Of a weight's gradient while micro-batches are added up and replicas are. */
+/* Bytes of a weight gradient's element while micro-batches and replicas are summed. */
 size_t weft_plain_gradient_bytes(weft_dtype dtype);
 void weft_describe_plain_embedding(const weft_model_options *, const weft_shape *,
                                    weft_layer_cost *out);
@@ -14,10 +14,10 @@ void weft_describe_plain_attention(const weft_model_options *, const weft_shape 
 /* ffn: global width. */
 void weft_describe_plain_mlp(const weft_model_options *, const weft_shape *, size_t ffn,
                              weft_layer_cost *out);
-/* Bias and activation in one kernel, whose output is kept; `kernels` each. */
+/* Adds bias and activation as one kernel, whose output is kept; `kernels` each. */
 void weft_describe_plain_activation(const weft_model_options *, const weft_shape *, size_t rows,
                                     size_t width, size_t kernels, weft_layer_cost *out);
-/* The block's own, without its children. */
+/* The block without its children. */
 void weft_describe_plain_block(const weft_model_options *, const weft_shape *,
                                weft_layer_cost *out);
 void weft_describe_plain_head(const weft_model_options *, const weft_shape *, weft_layer_cost *out);

@@ -6,17 +6,17 @@
 #include "comm/comm.h"
 #include "layers/moe_runtime.h"
 
-/* Where staging areas come from: each gives memory that stays until what is enqueued is done. */
+/* Where staging areas come from; their memory must last until the enqueued work is done. */
 typedef struct weft_exchange_memory {
     void *context;
     weft_status (*device)(void *context, size_t bytes, void **out);
     weft_status (*host)(void *context, size_t bytes, void **out);
 } weft_exchange_memory;
 
-/* The all-to-all over `ep`, enqueued on `lane`, in the form and chunks that the runtime was created
- * with (it has lanes: `exchange` true). Every rank of `etp` holds the same `send` and passes equal
- * sizes, which are as of weft_all_to_all. A single rank in `etp` sends by the baseline. Collective
- * over ep and etp. Errors: the memory's, WEFT_COMM, the lanes' own. */
+/* The all-to-all over `ep`, enqueued on `lane`, in the runtime's form and chunks; the runtime was
+ * created with `exchange` true. Every rank of `etp` holds the same `send` and passes equal sizes,
+ * as for weft_all_to_all. A single rank in `etp` uses the baseline. Collective over ep and etp.
+ * Errors: the memory's, WEFT_COMM, the lanes' own. */
 weft_status weft_moe_exchange_over(weft_moe_runtime *runtime, weft_comm *ep, weft_comm *etp,
                                    const weft_exchange_memory *memory, weft_lane *lane,
                                    const void *send, const size_t *send_bytes, void *recv,

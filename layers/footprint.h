@@ -10,17 +10,17 @@
 /* How a rank of the pipeline trains. */
 typedef struct weft_footprint_shape {
     int rank;
-    const weft_program *program; /* its step: its slots tell the micro-batches in flight and the
+    const weft_program *program; /* the step's program: its slots give micro-batches in flight and
                                     bytes of messages */
-    int num_micro_batches;       /* of the step, whose tokens and labels are held */
-    int num_inputs;              /* arrays of 4 bytes a token here that are held: tokens, ... */
-    size_t num_whole_inputs;     /* and a token of whole sequences: documents */
-    bool deals;                  /* each micro-batch cuts its sequences in its own way */
-    bool split_master;           /* where weights are bf16 */
-    bool evaluates;              /* weights alone */
+    int num_micro_batches;   /* micro-batches of a step, whose tokens and labels are in memory */
+    int num_inputs;          /* arrays of 4 bytes a token of this rank: tokens, ... */
+    size_t num_whole_inputs; /* arrays of 4 bytes a token of whole sequences: documents */
+    bool deals;              /* each micro-batch has its own cut of sequences */
+    bool split_master;       /* masters of bf16 weights are split */
+    bool evaluates;          /* weights alone */
 } weft_footprint_shape;
 
-/* Activations of one module, of all passes. */
+/* One module's activations in all passes. */
 enum { WEFT_MAX_MODULES = 64 };
 typedef struct weft_module_bytes {
     const char *module; /* static; "" where a layer gives sums alone */
@@ -29,33 +29,32 @@ typedef struct weft_module_bytes {
 
 typedef struct weft_footprint {
     uint64_t bytes[WEFT_NUM_MEMORY_PURPOSES];
-    uint64_t device_bytes; /* all but the host's: staging and pinned */
-    uint64_t file_bytes;   /* of the experts' file */
+    uint64_t device_bytes; /* without the host's, staging and pinned */
+    uint64_t file_bytes;   /* bytes of the experts' file */
     int num_modules;
     weft_module_bytes modules[WEFT_MAX_MODULES]; /* they sum to the activations */
     int num_offloaded;
-    weft_module_bytes offloaded[WEFT_MAX_MODULES]; /* of pinned memory what is offloaded; "input":
-                                                      what layers received */
+    weft_module_bytes offloaded[WEFT_MAX_MODULES]; /* offloaded activations, in pinned memory;
+                                                      "input": layers' inputs */
 } weft_footprint;
 
-/* Counts balanced routing, and no workspaces of lanes, which a GPU's libraries take. */
+/* Assumes balanced routing; leaves out workspaces of a GPU's libraries. */
 void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *shape,
                        weft_footprint *out);
-/* The parts that the model reserves by. Of a pass of that chunk: what is offloaded, on the host;
- * all of its host memory; its stash. */
+/* The parts that the model reserves, for one pass of the chunk: offloaded bytes on the host, all
+ * host memory, the stash. */
 uint64_t weft_footprint_offloaded(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
-/* Of that stash one layer's, of a chunk that is the layers [first, end). */
+/* One layer's part of the stash; the chunk is the layers [first, end). */
 uint64_t weft_footprint_kept(const weft_outline *outline, int layer, int first, int end);
-/* Shared by all passes of the rank: the stashes of one group of recomputed layers, or of one
- * module; */
+/* Shared by all passes of the rank: the stashes of one group of recomputed layers or one module; */
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
-/* scratch. */
+/* below: scratch. */
 uint64_t weft_footprint_scratch(const weft_outline *outline, int rank);
 /* The bytes of `offloaded`. */
 uint64_t weft_footprint_on_host(const weft_footprint *footprint);
-/* "weights 1.2 MB, gradients ...": those that are not 0. */
+/* "weights 1.2 MB, gradients ...", without purposes of 0 bytes. */
 const char *weft_footprint_text(const weft_footprint *footprint, char *out, size_t capacity);
 
 #endif

@@ -1,5 +1,5 @@
-/* A footprint by the parts of a model: what embedding, decoder and head take of a rank's weights,
- * gradients, optimizer state and activations. Pure. */
+/* A footprint by part: the shares of embedding, decoder and head in a rank's weights, gradients,
+ * optimizer state and activations. Pure. */
 #ifndef WEFT_LAYERS_FOOTPRINT_PARTS_H
 #define WEFT_LAYERS_FOOTPRINT_PARTS_H
 
@@ -19,13 +19,12 @@ typedef enum weft_model_part {
 const char *weft_model_part_text(int part); /* static */
 
 typedef struct weft_part_bytes {
-    uint64_t bytes[WEFT_NUM_MEMORY_PURPOSES]; /* of the four purposes; 0 of others */
+    uint64_t bytes[WEFT_NUM_MEMORY_PURPOSES]; /* four purposes; others are 0 */
 } weft_part_bytes;
 
-/* The parts of a pipeline rank's `footprint`, made by weft_footprint_of with the same program. Of
- * each of the four purposes they sum to it. Padding goes to the parts by their parameters; what
- * layers share (the rings of gathered layers and of offloaded ones, the stash of a recomputed
- * group) is the decoder's. */
+/* The parts of a pipeline rank's `footprint`, made by weft_footprint_of with the same program. They
+ * sum to it in each of the four purposes. Padding is split by parameters; memory that layers share
+ * (rings, the stash of a recomputed group) is the decoder's. */
 void weft_footprint_parts(const weft_outline *outline, const weft_mesh *mesh, int rank,
                           const weft_program *program, const weft_footprint *footprint,
                           weft_part_bytes out[WEFT_NUM_MODEL_PARTS]);

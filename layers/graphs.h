@@ -1,23 +1,23 @@
 /* A model's forward and backward as CUDA graphs: the host enqueues one graph instead of many
  * kernels. Private to layers/.
  *
- * The first time a pass runs kernel by kernel, so that its kernels allocate what they need; the
- * second time it is captured; then it is replayed. Replays differ in tokens and labels alone, which
- * are copied to the pass's own memory. Calls that differ in arguments (the places of boundary
- * activations, whether gradients are overwritten) have graphs of their own. A changed loss scale
- * makes a graph anew. */
+ * The first run of a pass goes kernel by kernel, so that its kernels allocate memory; the second
+ * run is captured, later ones are replayed. Replays differ in tokens and labels alone, which are
+ * copied to the pass's own memory. Calls with other arguments (addresses of boundary activations,
+ * whether gradients are overwritten) have graphs of their own. A changed loss scale replaces a
+ * graph. */
 #ifndef WEFT_LAYERS_GRAPHS_H
 #define WEFT_LAYERS_GRAPHS_H
 
 #include "layers/pass.h"
 
-/* What to enqueue on the pass's lane. */
+/* A call to enqueue on the pass's lane. */
 typedef struct weft_pass_call {
     weft_pass *pass;
     weft_pass_kind kind;
-    const weft_tensor *from;   /* x, or dy; of a recomputation this and `to` are NULL */
+    const weft_tensor *from;   /* x, or dy; recomputation: this and `to` are NULL */
     weft_tensor *to;           /* y, or dx */
-    weft_event *const *points; /* backward: by layer; a call with a graph has NULL */
+    weft_event *const *points; /* backward: events by layer; NULL with a graph */
 } weft_pass_call;
 typedef weft_status (*weft_pass_enqueue)(const weft_pass_call *call);
 

@@ -1,4 +1,4 @@
-/* The structs of Weft's own layers and what they share. Private to layers/. */
+/* What Weft's own layers share, and their structs. Private to layers/. */
 #ifndef WEFT_LAYERS_LAYERS_H
 #define WEFT_LAYERS_LAYERS_H
 
@@ -26,28 +26,28 @@ typedef struct weft_norm_stats {
 weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
                           const weft_tensor *residual, weft_tensor *sum, const weft_tensor *y,
                           weft_norm_stats *stats) WEFT_CHECKED;
-/* Where blocks keep the norms' outputs: rows [S*B, H] (its TP shard under sequence parallelism) at
- * an address that all blocks of the stage share. It holds the norm that ran last. */
+/* The output of the norm that ran last: rows [S*B, H] (under sequence parallelism the TP shard), at
+ * one address for all blocks of the stage. */
 const weft_tensor *weft_pass_normed(const weft_pass *pass);
-/* Makes weft_pass_normed what the norm's forward run with x made it, to the bit. */
+/* Recomputes weft_pass_normed from x, with the bits of the norm's forward. */
 weft_status weft_norm_rerun(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
                             const weft_norm_stats *stats) WEFT_CHECKED;
 weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const weft_tensor *dy,
                                    const weft_tensor *x, const weft_norm_stats *stats,
                                    bool accumulate, weft_tensor *dx) WEFT_CHECKED;
 
-/* Whether this is a forward that runs again, for backward. Its pieces of host memory are those of
- * the first time, with what stands in them. */
+/* Whether this forward is a recomputation. It gets the first forward's pieces of host memory, with
+ * their content. */
 bool weft_pass_repeats(const weft_pass *pass);
 
-/* Until weft_pass_keep stashes belong to `modules` (bits of layers/recompute.h). Where backward
- * makes one of them again, they are pieces of the area that all passes share, from its start; where
- * one is offloaded, they go out. send_out: they may go out alone. */
+/* Until weft_pass_keep stashes belong to `modules` (bits of layers/recompute.h). If backward
+ * recomputes one of the modules, the stashes lie in the area that all passes share; if one is
+ * offloaded, they are offloaded. send_out: they can be offloaded, not recomputed. */
 void weft_pass_leave_out(weft_pass *pass, unsigned modules);
 void weft_pass_send_out(weft_pass *pass, unsigned modules);
 void weft_pass_keep(weft_pass *pass);
-/* Where the pass's host memory ends now; and a forward from there that runs again, between the two
- * calls: see weft_pass_repeats. */
+/* The end of the pass's host memory; the next two functions begin and end a recomputation from
+ * there (weft_pass_repeats). */
 size_t weft_pass_host_mark(const weft_pass *pass);
 void weft_pass_begin_repeat(weft_pass *pass, size_t host_mark);
 void weft_pass_end_repeat(weft_pass *pass);
@@ -55,16 +55,16 @@ void weft_pass_end_repeat(weft_pass *pass);
 /* Communicators and coordinates of the mesh the model runs on. */
 const weft_groups *weft_build_groups(const weft_build *build);
 const weft_groups *weft_pass_groups(const weft_pass *pass);
-/* What attention over cp runs by; NULL where cp is 1. */
+/* The runtime of attention over cp; NULL: cp is 1. */
 struct weft_context_runtime *weft_pass_context(const weft_pass *pass);
 /* How the micro-batch's sequence is cut over cp; NULL: all of it is here. Borrowed. */
 const weft_sequence_cut *weft_pass_cut(const weft_pass *pass);
-/* Finds by global name a parameter that an earlier layer of this stage declared, to use it too: the
- * backward of this layer runs first and writes the gradient, the other then adds to it. *out NULL:
- * no layer of this stage declared it. */
+/* Finds by global name an earlier layer's parameter of this stage, to share it. This layer's
+ * backward runs first and writes the gradient, the other layer's adds to it. *out NULL: no layer of
+ * this stage declared it. */
 weft_status weft_build_share(weft_build *build, const char *name,
                              weft_parameter **out) WEFT_CHECKED;
-/* Declares under the name as it stands, without the layer's prefix. */
+/* Declares a parameter under this very name, without the layer's prefix. */
 weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_spec *spec,
                                         weft_parameter **out) WEFT_CHECKED;
 
@@ -80,13 +80,14 @@ weft_activation_kind weft_activation_of(const weft_model_options *options);
 weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,
                            const weft_model_options *options);
 void weft_layer_free(weft_layer *layer);
-/* Notes that a block or a model owns the layer now. Errors: WEFT_CONFIG: one did before. */
+/* Marks the layer as owned by a block or a model. WEFT_CONFIG: it has an owner. */
 weft_status weft_layer_take(weft_layer *layer) WEFT_CHECKED;
-/* Whether a model has initialised it. */
+/* Whether a model has initialised the layer. */
 bool weft_layer_is_placed(const weft_layer *layer);
-/* The layer's table as this library knows it, of whatever version the program is. */
+/* The layer's table in this library's version, whatever version the program has. */
 weft_layer_ops weft_layer_table(const weft_layer *layer);
-/* "of no kind" where the table says none; the name of a function that the table lacks, or NULL. */
+/* The layer's kind, or "of no kind"; below: the name of a function that the table lacks, or
+ * NULL. */
 const char *weft_layer_kind(const weft_layer *layer);
 const char *weft_layer_missing(const weft_layer *layer);
 /* ops->width of layers of ours: options.hidden_size. */
@@ -95,7 +96,7 @@ int64_t weft_layer_width(const weft_layer *layer);
 bool weft_layer_is_static(const weft_layer *layer);
 bool weft_layer_always_static(const weft_layer *layer);
 
-typedef struct weft_layer_common { /* the head of every layer of ours */
+typedef struct weft_layer_common { /* the head of each of Weft's layers */
     weft_layer base;
     weft_model_options options;
 } weft_layer_common;

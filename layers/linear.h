@@ -5,7 +5,7 @@
 #include <weft/kernels.h>
 #include <weft/model.h>
 
-/* W is [out..., in]; out is what W's other dimensions hold. */
+/* W is [out..., in]; out is the product of W's other dimensions. */
 typedef struct weft_linear {
     weft_parameter *weight, *bias; /* bias optional */
     size_t in, out;                /* local */

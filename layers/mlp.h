@@ -1,4 +1,4 @@
-/* The MLP's struct: the MoE layer's shared expert is one too. Private to layers/. */
+/* The MLP's struct, also that of an MoE layer's shared expert. Private to layers/. */
 #ifndef WEFT_LAYERS_MLP_H
 #define WEFT_LAYERS_MLP_H
 
@@ -8,7 +8,7 @@ typedef struct weft_mlp {
     weft_layer_common common;
     weft_linear fc1, fc2;
     size_t ffn_all;   /* global width */
-    unsigned modules; /* that it is part of: bits of layers/recompute.h */
+    unsigned modules; /* modules that the MLP is part of: bits of layers/recompute.h */
 } weft_mlp;
 
 /* An MLP of global width `ffn` and these modules; NULL when memory is short. */

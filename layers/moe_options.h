@@ -6,14 +6,14 @@
 #include "schedule/moe_layer.h"
 #include "schedule/pass.h"
 
-/* Rows over those that balanced routing brings: at a rank's experts, leaving it, and of the largest
- * partition over its share. 0: 1, or that of all partitions. */
+/* Rows over those under balanced routing: at a rank's experts, leaving the rank, and in the largest
+ * partition. 0 means 1, for the last the load of all partitions. */
 typedef struct weft_moe_load {
     double rows, sent, part_rows, part_sent;
 } weft_moe_load;
 
-/* Those at which a rank's memory took most: what passes keep on the device and in pinned memory,
- * what is recomputed, each slot of what is offloaded, scratch. */
+/* The loads at which a rank's memory peaked: kept on the device and in pinned memory, recomputed,
+ * each slot of offloaded stashes, scratch. */
 typedef struct weft_moe_held_loads {
     weft_moe_load passes, pinned, recomputed, offloaded[WEFT_PASS_OFFLOAD_SLOTS], scratch;
 } weft_moe_held_loads;
@@ -22,9 +22,9 @@ typedef struct weft_moe_held_loads {
  */
 typedef struct weft_moe_options {
     weft_moe_pipeline pipeline; /* num_partitions 0: 1 */
-    weft_exchange_form form;    /* where experts are tensor-sharded too */
-    int num_chunks;             /* of form; 0: 1, or of direct a default by size */
-    weft_moe_load load;         /* in plans: the fullest rank's */
+    weft_exchange_form form;    /* for tensor-sharded experts */
+    int num_chunks;             /* the form's; 0: 1, for direct a default by size */
+    weft_moe_load load;         /* plans alone: the fullest rank's load */
 } weft_moe_options;
 
 #endif

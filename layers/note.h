@@ -1,4 +1,4 @@
-/* Timelines of what layers do: their programs' tasks, and notes of what no program says. Private to
+/* Timelines of layers: their programs' tasks, and notes of work that is no task. Private to
  * layers/, but for the tracks. */
 #ifndef WEFT_LAYERS_NOTE_H
 #define WEFT_LAYERS_NOTE_H
@@ -29,18 +29,18 @@ enum {
     WEFT_TRACK_PARTS,
     WEFT_TRACK_EXCHANGE,
     WEFT_TRACK_TENSOR,
-    WEFT_TRACK_CONTEXT, /* attention over context-parallel ranks: what it computes */
+    WEFT_TRACK_CONTEXT, /* computation of attention over context-parallel ranks */
     WEFT_TRACK_KEYS,
     WEFT_TRACK_KEYS_GRADIENTS,
-    WEFT_TRACK_EXPERTS, /* beyond device memory (schedule/experts.h): what they compute */
+    WEFT_TRACK_EXPERTS, /* computation of experts beyond device memory */
     WEFT_TRACK_UPLOADS,
     WEFT_TRACK_DOWNLOADS,
     WEFT_TRACK_ACCUMULATIONS,
     WEFT_NUM_TRACKS
 };
 
-/* Adds a slice for what is enqueued on `lane` between begin and end, if the model keeps a timeline.
- */
+/* Add a slice for the work enqueued on `lane` between begin and end, if the model keeps a
+ * timeline. */
 weft_status weft_note_begin(weft_pass *pass, weft_lane *lane, weft_note_kind kind,
                             size_t *out_id) WEFT_CHECKED;
 weft_status weft_note_end(weft_pass *pass, weft_lane *lane, size_t id) WEFT_CHECKED;

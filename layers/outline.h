@@ -1,6 +1,6 @@
-/* The outline: what a model in C is before it has memory. `build` runs and every layer declares its
- * parameters, without a communicator and without the model's device. Mistakes show before ranks
- * start, and all ranks know what the stages share. */
+/* The outline: a model in C before it has memory. `build` runs and every layer declares its
+ * parameters, without communicator or device, so mistakes show before ranks start and all ranks
+ * know what the stages share. */
 #ifndef WEFT_LAYERS_OUTLINE_H
 #define WEFT_LAYERS_OUTLINE_H
 
@@ -19,10 +19,10 @@ typedef struct weft_tied {
     char names[WEFT_MAX_TIED][WEFT_MAX_NAME_BYTES];
 } weft_tied;
 
-/* What a layer shares out of a section (parallel/residency.h). */
+/* A layer's sharded parameters of one section (parallel/residency.h). */
 typedef struct weft_unit_shape {
     uint64_t elements; /* padding included */
-    int num_buckets;   /* experts' each for itself */
+    int num_buckets;   /* an expert is a bucket of its own */
 } weft_unit_shape;
 
 /* A layer of the list. */
@@ -31,14 +31,14 @@ typedef struct weft_outline_layer {
     const char *kind;    /* ops->kind; lives as long as the program */
     bool in_place;       /* ops->in_place */
     int recompute_group; /* weft_recompute_group */
-    bool offloads;       /* a part of its stash, or its input: layers/offload.h */
+    bool offloads;       /* it offloads a part of its stash, or its input (layers/offload.h) */
     bool offloads_input;
-    uint64_t offloaded_bytes;     /* of the part */
-    bool host_waits;              /* its forward runs a program inside which the host waits */
+    uint64_t offloaded_bytes;     /* the part's bytes */
+    bool host_waits;              /* the host waits inside its forward's program */
     weft_description description; /* for outline.shape, children included */
     weft_held *parameters;        /* as init declared them, in order */
-    int num_experts;              /* local ones, each in a bucket of its own; */
-    uint64_t expert_elements;     /* of one's bucket */
+    int num_experts;              /* local experts, each in a bucket of its own */
+    uint64_t expert_elements;     /* of one such bucket */
     int num_parameters;
     weft_unit_shape units[WEFT_NUM_SECTIONS];
 } weft_outline_layer;
@@ -46,9 +46,9 @@ typedef struct weft_outline_layer {
 typedef struct weft_outline {
     int num_layers;
     weft_outline_layer *layers;
-    weft_shape shape;   /* that the layers are described for: a rank's */
-    weft_layout layout; /* into p * v virtual stages */
-    weft_tied tied; /* pp > 1: what the last stage holds a copy of; follows from what it declares */
+    weft_shape shape;         /* a rank's shape, which descriptions are for */
+    weft_layout layout;       /* the cut into p * v virtual stages */
+    weft_tied tied;           /* pp > 1: parameters of which the last stage has a copy */
     weft_residency residency; /* of a rank's parameters */
     weft_tier_options tier;   /* where experts are; what of the setup */
     bool accumulates, steps_at_once;
@@ -58,23 +58,23 @@ typedef struct weft_outline {
 } weft_outline;
 
 /* Runs `build` (NULL: what the options describe) and lets each layer declare its parameters on one
- * rank of its stage. Of the setup: options and own_options, frozen, parallel, micro_batch_size,
- * dtype, training, moe, logit_rows. weft_outline_release frees what *out owns. Pure but for what
- * `build` and the layers' init do. Errors name the layer: WEFT_CONFIG for a list that is no model
- * (empty; layers at places that are not theirs; fewer layers than stages; missing ops) or whose
- * stages do not tie the same parameters, and those of `build` and of init. A pattern of
- * setup.frozen that matches no parameter, or patterns that match all: WEFT_CONFIG. */
+ * rank of its stage. Reads of the setup: options, own_options, frozen, parallel, micro_batch_size,
+ * dtype, training, moe, logit_rows. weft_outline_release frees what *out owns. Pure if `build` and
+ * the layers' init are. Errors name the layer: WEFT_CONFIG for a list that is no model (empty;
+ * layers at places that are not theirs; fewer layers than stages; missing ops) or whose stages do
+ * not tie the same parameters, and those of `build` and of init. A pattern of setup.frozen that
+ * matches no parameter, or patterns that match all: WEFT_CONFIG. */
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
                                weft_model_function build, weft_outline *out) WEFT_CHECKED;
 
-/* In how many parts a layer's parameters lie: by expert, each local expert's. */
+/* The number of buckets of a layer's parameters: one for each local expert. */
 size_t weft_outline_parts(const weft_outline_layer *layer);
-/* Whether a layer shares out anything. */
+/* Whether the layer has sharded parameters. */
 bool weft_outline_shares(const weft_outline_layer *layer);
 /* Fills outline->held and the layers' units. */
 weft_status weft_outline_hold(weft_outline *outline, const weft_mesh *mesh) WEFT_CHECKED;
-/* The buckets of a pipeline rank's gradients, from the arena: those of the rank's optimizer, each
- * with its chunk. */
+/* The buckets of a pipeline rank's gradients, as its optimizer has them, with chunks; from the
+ * arena. */
 weft_status weft_outline_buckets(const weft_outline *outline, const weft_mesh *mesh, int rank,
                                  weft_arena *arena, weft_buckets *out) WEFT_CHECKED;
 
@@ -82,9 +82,8 @@ weft_status weft_outline_buckets(const weft_outline *outline, const weft_mesh *m
 weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, weft_arena *arena,
                               weft_chunk_shape *out) WEFT_CHECKED;
 
-/* Whether the first recomputation of a backward is a task of its own, which does not wait for the
- * gradient: where that comes from another rank. Published runs, whose kernels are plain, did so
- * inside backward. */
+/* Whether a backward's first recomputation is a task of its own, which does not wait for a gradient
+ * from another rank. Published runs, with plain kernels, recompute inside backward. */
 bool weft_outline_recomputes_early(const weft_outline *outline, int rank, int chunk);
 
 /* Whether that task recomputes the layer, one of the chunk. */
@@ -93,7 +92,7 @@ bool weft_outline_recomputes_layer_early(const weft_outline *outline, int rank, 
 /* Whether some layer's forward runs again. */
 bool weft_outline_repeats(const weft_outline *outline);
 
-/* The partitions that MoE layers of this shape run in. */
+/* The partitions of MoE layers of this shape. */
 weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape);
 
 void weft_outline_release(weft_outline *outline); /* a zeroed one is legal */
@@ -104,7 +103,7 @@ bool weft_tied_has(const weft_tied *tied, const char *name);
 
 /* Runs `build`, checks the list and cuts it; NULL: what the options describe. */
 weft_status weft_model_list_layers(weft_model *model, weft_model_function build) WEFT_CHECKED;
-/* Frees what listing and initialising took: layers, their places and lists, their metrics. */
+/* Frees layers, their places, lists and metrics. */
 void weft_model_forget(weft_model *model);
 /* Initialises the layers of model->rank: they declare their parameters. */
 weft_status weft_model_init_layers(weft_model *model) WEFT_CHECKED;

@@ -15,7 +15,7 @@
 typedef struct weft_graphs weft_graphs;
 
 enum { WEFT_MODEL_MAX_LAYERS = 4096 };
-/* What a micro-batch brings, 4 bytes a token each: tokens, labels and, with documents, positions,
+/* A micro-batch's inputs, 4 bytes a token each: tokens, labels and, with documents, positions,
  * first_seen and label_weights. */
 enum { WEFT_PASS_INPUTS = 5, WEFT_PASS_PLAIN_INPUTS = 2 };
 
@@ -24,25 +24,25 @@ struct weft_pass {
     int chunk, first, end; /* its chunk, whose layers are [first, end) */
     weft_lane *lane;
     weft_micro_batch micro_batch;
-    bool backward; /* what is being enqueued */
+    bool backward; /* a backward is being enqueued */
     weft_stack stash, host;
-    /* Of this micro-batch, of those of its MoE layers that keep their stash; of the micro-batch
-     * that took most memory. */
+    /* rows: this micro-batch's; kept_rows: of MoE layers that keep their stash; fullest: the same
+     * two of the micro-batch that used most memory. */
     weft_rows rows, kept_rows, fullest, fullest_kept;
-    weft_rows layer_rows;      /* of the layer whose forward runs */
-    size_t held_bytes;         /* what that took of stash and host */
-    weft_stack host_before;    /* a repeated forward: as it was */
+    weft_rows layer_rows;      /* rows of the layer whose forward runs */
+    size_t held_bytes;         /* the stash and host bytes of `fullest` */
+    weft_stack host_before;    /* the host stack before a repeated forward */
     bool shares_stash;         /* stashes are pieces of the model's `recomputed` */
-    bool leaves_out;           /* likewise, in a module that is made again */
+    bool leaves_out;           /* likewise, within a recomputed module */
     bool repeats;              /* a forward runs again */
-    weft_stack *out;           /* what the layer offloads goes there; NULL: it offloads nothing */
-    bool goes_out;             /* stashes are such a part, if there is an `out` */
+    weft_stack *out;           /* the layer's offloaded stash; NULL: none */
+    bool goes_out;             /* stashes go to `out`, if there is one */
     weft_offloaded *offloaded; /* of the chunk's layers; NULL: nothing is offloaded */
     char *states;              /* every layer's state struct, back to back; then weft_pass_kept */
-    void *near[WEFT_PASS_INPUTS]; /* with graphs: device memory for what a micro-batch brings */
+    void *near[WEFT_PASS_INPUTS]; /* with graphs: device memory of the inputs */
 };
 
-/* A layer of this stage: of the list, or a child. */
+/* A layer of this stage, from the list or a child. */
 typedef struct weft_member {
     weft_layer *layer;
     int parent; /* -1: of the list */
@@ -68,46 +68,47 @@ struct weft_model {
     weft_shape shape;
     weft_layer **layers; /* the whole list */
     int num_layers, capacity;
-    weft_layout layout;   /* the list's cut; this rank has its layers on `rank` */
+    weft_layout layout;   /* the list's cut into stages */
     int rank;             /* along pp */
-    weft_tied tied;       /* what first and last stage both hold */
-    weft_tied embeddings; /* what this stage's layers declare as embeddings */
+    weft_tied tied;       /* parameters of both first and last stage */
+    weft_tied embeddings; /* this stage's parameters declared as embeddings */
     weft_parameters *parameters;
     weft_member *members; /* by weft_layer_place.index */
     int num_members, members_capacity;
     weft_use *uses; /* in order of declaration */
     int num_uses, uses_capacity;
-    weft_layer_place *places; /* of the members; the last first */
+    weft_layer_place *places; /* the members' places, the last first */
     size_t states_bytes;
     weft_pass *passes;
     size_t kept_offset;    /* in a pass's states */
     weft_stack recomputed; /* shared likewise: the stashes of one group of layers, or module */
-    weft_rows again, fullest_again; /* of its MoE layers; of those that took most of it */
-    size_t noted_again_bytes;       /* the most that fullest_again is of */
+    weft_rows again, fullest_again; /* rows of its MoE layers; those that used most of it */
+    size_t noted_again_bytes;       /* the bytes of fullest_again */
     weft_stack scratch;             /* shared: all passes run on one compute lane; at its bottom: */
-    weft_tensor normed;             /* what blocks' norms made last */
-    weft_tensor gradients[2];       /* training: those between layers, in turn */
+    weft_tensor normed;             /* the latest output of blocks' norms */
+    weft_tensor gradients[2];       /* training: gradients between layers, alternating */
     weft_moe_load scratch_load;     /* of the MoE layer that took most scratch */
-    weft_metrics *metrics; /* where something is recomputed: then those that recomputing adds to */
-    weft_metric_list metric_list; /* of all stages */
-    weft_metric *own_metrics;     /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
-    weft_loads loads;             /* of this step's MoE layers, in the order in which they ran */
-    bool repeats;                 /* some forward runs again */
-    weft_metric *saved_metrics;   /* pinned, likewise: as they were before a recomputation */
+    weft_metrics *metrics;          /* recomputation's metrics */
+    weft_metric_list metric_list;   /* of all stages */
+    weft_metric *own_metrics;   /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
+    weft_loads loads;           /* loads of this step's MoE layers, in the order of their runs */
+    bool repeats;               /* some forward runs again */
+    weft_metric *saved_metrics; /* pinned: own_metrics before a recomputation */
     weft_place place;
     uint64_t num_frozen;
     weft_moe_runtime *moe;                /* NULL without experts */
     struct weft_context_runtime *context; /* NULL where cp is 1 */
     weft_tier_run *tier;                  /* NULL: experts are on the device */
-    /* Told of layers whose backward is enqueued, where others wait for points; NULL: nobody is. */
+    /* Called for each layer whose backward is enqueued, for tasks that wait for points; NULL:
+     * none. */
     weft_status (*passed)(void *context, int layer);
     void *passed_context;
     weft_trace *trace; /* NULL: none is kept; borrowed */
     int trace_rank;
-    weft_graphs *graphs; /* NULL: nothing is kept as graphs */
+    weft_graphs *graphs; /* NULL: no graphs */
     weft_arena arena;
-    weft_program *programs; /* of each chunk [WEFT_NUM_PASS_KINDS]; in training all */
-    weft_tensor *slots;     /* of the running one */
+    weft_program *programs; /* by chunk [WEFT_NUM_PASS_KINDS]; training has all kinds */
+    weft_tensor *slots;     /* of the running program */
     weft_executor executor;
     weft_rings rings;
     weft_offload_rings offload;
@@ -118,9 +119,9 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
 /* Whether this rank has the layer. */
 bool weft_model_has_layer(const weft_model *model, int layer);
 
-/* What the model knows of a layer of its stage. */
+/* The model's record of a layer of its stage. */
 struct weft_layer_place {
-    weft_layer_ops ops; /* the layer's, as this library knows them */
+    weft_layer_ops ops; /* the layer's, in this library's version */
     char name[64];
     int index; /* of the member */
     weft_layer_place *next;
@@ -129,7 +130,7 @@ struct weft_layer_place {
 struct weft_build {
     weft_model *model;
     char prefix[64];
-    int layer;  /* index in the list, for parameters */
+    int layer;  /* the layer's index in the list, for names of parameters */
     int member; /* the layer whose init runs */
 };
 

@@ -6,16 +6,16 @@
 #include "layers/outline.h"
 #include "schedule/operands.h"
 
-/* What the running program works on. */
+/* The running program's data. */
 typedef struct weft_pass_work {
     const weft_pass_call *call;
     const weft_program *program;
     weft_tensor *slots; /* by slot of the program */
 } weft_pass_work;
 
-/* Of each layer of a pass's chunk, from its forward on. */
+/* A layer's data from forward to backward. */
 typedef struct weft_pass_kept {
-    weft_tensor x;    /* its input; inside a recomputed group where it was */
+    weft_tensor x;    /* its input; inside a recomputed group only the address */
     size_t host_mark; /* where its host memory begins */
 } weft_pass_kept;
 
@@ -24,8 +24,7 @@ weft_pass_kept *weft_pass_kept_of(const weft_pass *pass);
 weft_tensor weft_pass_operand(const weft_pass_work *work, const weft_task *task,
                               weft_operand_name name);
 weft_status weft_pass_run_forward(weft_pass_work *work, const weft_task *task) WEFT_CHECKED;
-/* The same once more: what it stashes, and the host memory that it takes, are as they were; no
- * metric counts it again. */
+/* Runs a forward again, with the same stash and host memory; metrics do not count it again. */
 weft_status weft_pass_run_again(void *work, const weft_task *task, weft_lane *lane) WEFT_CHECKED;
 
 #endif

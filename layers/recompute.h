@@ -1,10 +1,10 @@
-/* Recomputation: what of a forward is not kept, and made again for backward. Pure.
+/* Recomputation: parts of a forward are not kept, and made again for backward. Pure.
  *
- * full: layers between the first and the last keep only their input, or a group of neighbours the
- * first one's; the pass has tasks that run their forward again (schedule/pass.h). selective: a
- * layer leaves one module's part out of its stash, and its backward makes that part again. Either
- * way the part lies in one area, which all passes of a rank share: they run on one lane. Its bytes
- * count as activations, of module "recomputed". */
+ * full: of a group of layers (never the model's first or last) only the first one's input is kept,
+ * and tasks run their forward again (schedule/pass.h). selective: a layer leaves a module's part
+ * out of its stash, and its backward makes that part again. The part lies in an area that all
+ * passes of a rank share, since they run on one lane. Its bytes count as activations of module
+ * "recomputed". */
 #ifndef WEFT_LAYERS_RECOMPUTE_H
 #define WEFT_LAYERS_RECOMPUTE_H
 
@@ -49,11 +49,11 @@ typedef struct weft_recompute_options { /* of section "train" */
 /* The modules as bits; 0 unless selective. Errors: WEFT_CONFIG with the key, for unknown ones. */
 weft_status weft_recompute_modules(const weft_recompute_options *options,
                                    unsigned *out) WEFT_CHECKED;
-/* Whether modules that are always recomputed are asked for: for the line at start-up. */
+/* Whether the options name modules that are always recomputed, for a line at start-up. */
 bool weft_recompute_names_always(const weft_recompute_options *options);
 
-/* Full: the group of a layer among those of its virtual stage, from 1; 0: it is kept. Never of the
- * list's first and last layer. options NULL: none. */
+/* Full: a layer's group in its virtual stage, from 1; 0: kept, like the list's first and last
+ * layer. options NULL: none. */
 int weft_recompute_group(const weft_recompute_options *options, const weft_layout *layout,
                          int layer);
 

@@ -1,11 +1,10 @@
-/* How long computing waits for experts beyond device memory (layers/tier_run.h), and how long of
- * that because the host had not stepped them yet: by clocks on the lanes' own threads, so on the
- * CPU alone.
+/* How long compute waits for experts beyond device memory (layers/tier_run.h), and which part is
+ * due to the host's steps, by clocks on the lanes' threads and so on the CPU alone.
  *
- * The uploads' lane is late by as long as it has waited for steps, less what it would have waited
- * anyway for a slot. Computing that waits for an upload is late for the steps' sake as far as that
- * upload was later than computing itself is by now. Kept experts come anew because they were
- * stepped: all waiting for them is for the steps' sake. */
+ * The uploads' lane is late by its waits for steps, less what it would have waited for a slot
+ * anyway. A wait of compute for an upload is due to steps as far as the upload is later than
+ * compute already is. All waits for kept experts are due to steps, since only a step makes them
+ * come up again. */
 #ifndef WEFT_LAYERS_TIER_CLOCK_H
 #define WEFT_LAYERS_TIER_CLOCK_H
 
@@ -13,33 +12,33 @@
 
 #include <weft/device.h>
 
-/* Zero is valid, and runs not. Each field is the thread's of one lane. */
+/* Zero is valid: a stopped clock. One lane's thread uses each field. */
 typedef struct weft_tier_clock {
     bool runs;
-    double since_us, waited_us, delayed_us; /* computing's; delayed: for the sake of steps */
+    double since_us, waited_us, delayed_us; /* compute's; delayed: waits due to steps */
     double asked_us, late_us;               /* the uploads' */
 } weft_tier_clock;
 
-/* Of memory on the device for an expert's weights. Zero is valid. Goes from lane to lane with the
- * memory, by the same events. */
+/* A stamp on device memory for an expert's weights, passed between lanes with the memory, by the
+ * same events. Zero is valid. */
 typedef struct weft_tier_stamp {
-    double late_us;                  /* of what was uploaded there, until computing has it */
-    double freed_us, freed_delay_us; /* computing's clock and delay as it was free again */
+    double late_us;                  /* the upload's lateness, until compute uses the weights */
+    double freed_us, freed_delay_us; /* compute's clock and delay when the memory became free */
 } weft_tier_stamp;
 
-/* On the compute lane: a program begins; computing has the weights; it needs them no more. */
+/* On the compute lane: a program begins; compute has the weights; compute is done with them. */
 weft_status weft_tier_clock_begin(weft_tier_clock *clock, weft_lane *lane) WEFT_CHECKED;
 weft_status weft_tier_clock_has(weft_tier_clock *clock, weft_tier_stamp *stamp,
                                 weft_lane *lane) WEFT_CHECKED;
 weft_status weft_tier_clock_frees(weft_tier_clock *clock, weft_tier_stamp *stamp,
                                   weft_lane *lane) WEFT_CHECKED;
-/* On the uploads' lane: before it waits for the slot; before it waits for the step; behind that. */
+/* On the uploads' lane: before its wait for the slot; before its wait for the step; behind that. */
 weft_status weft_tier_clock_asks(weft_tier_clock *clock, weft_lane *lane) WEFT_CHECKED;
 weft_status weft_tier_clock_gets(weft_tier_clock *clock, weft_tier_stamp *stamp,
                                  weft_lane *lane) WEFT_CHECKED;
 weft_status weft_tier_clock_stepped(weft_tier_clock *clock, weft_tier_stamp *stamp,
                                     weft_lane *lane) WEFT_CHECKED;
-/* On whatever lane brings a kept expert up to date. */
+/* On the lane that updates a kept expert. */
 weft_status weft_tier_clock_refreshes(weft_tier_clock *clock, weft_tier_stamp *stamp,
                                       weft_lane *lane) WEFT_CHECKED;
 

@@ -153,8 +153,7 @@ static weft_status append_host_norm(appending *a, int b, weft_wait after, weft_w
 static weft_status append_reductions(appending *a)
 {
     const weft_buckets *buckets = a->buckets;
-    weft_wait reduced = {UINT32_MAX, -1},
-              summed = {UINT32_MAX, -1}; /* the last task of each lane */
+    weft_wait reduced = {UINT32_MAX, -1}, summed = {UINT32_MAX, -1}; /* each lane's last */
     bool in_passes = false;
     for (int b = 0; b < buckets->count; b++) {
         const weft_bucket_shape *shape = &buckets->shapes[b];
