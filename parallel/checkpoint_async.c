@@ -1,6 +1,7 @@
 /* The rank's side of an asynchronous save. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -76,13 +77,26 @@ weft_status weft_checkpoint_writer_create(weft_checkpoint_writer **out)
     return WEFT_OK;
 }
 
+/* By a signal; one that a debugger holds is not. */
+static bool is_stopped(pid_t pid)
+{
+    char path[32], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    const size_t bytes = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    const char *after = bytes > 0 ? strrchr(text, ')') : NULL;
+    if (file)
+        fclose(file);
+    return after && strncmp(after, ") T", 3) == 0;
+}
+
 void weft_checkpoint_writer_destroy(weft_checkpoint_writer *w)
 {
     if (!w)
         return;
     if (w->socket >= 0)
         close(w->socket);
-    if (w->pid > 0 && w->phase != WEFT_WRITER_IDLE)
+    if (w->pid > 0 && (w->phase != WEFT_WRITER_IDLE || is_stopped(w->pid)))
         kill(w->pid, SIGKILL);
     while (w->pid > 0 && waitpid(w->pid, NULL, 0) < 0 && errno == EINTR)
         continue;
@@ -137,19 +151,6 @@ static void lose_hung(weft_checkpoint_writer *w, const char *how)
                      weft_comm_rank(w->world), node, how,
                      w->copies.on ? ", and no copies are made in other nodes' memory" : "");
     weft_error_take(&w->error);
-}
-
-/* By a signal; one that a debugger holds is not. */
-static bool is_stopped(pid_t pid)
-{
-    char path[32], text[512] = "";
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "r");
-    const size_t bytes = file ? fread(text, 1, sizeof text - 1, file) : 0;
-    const char *after = bytes > 0 ? strrchr(text, ')') : NULL;
-    if (file)
-        fclose(file);
-    return after && strncmp(after, ") T", 3) == 0;
 }
 
 static void expect_progress(weft_checkpoint_writer *w)

@@ -2,9 +2,11 @@
 
 #include <stddef.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <weft/kernels.h>
 
@@ -233,6 +235,18 @@ static weft_status settle_sharding(weft_config *c, const weft_config_source *sou
     return WEFT_OK;
 }
 
+/* So that a run goes on wherever it is resumed, and an error says where it was looked. */
+static weft_status make_absolute(const char **path, weft_arena *arena)
+{
+    char cwd[PATH_MAX];
+    const char *rest = *path;
+    while (rest && strncmp(rest, "./", 2) == 0)
+        rest += 2;
+    if (!rest || *rest == '/' || *rest == '\0' || !getcwd(cwd, sizeof cwd))
+        return WEFT_OK;
+    return weft_arena_printf(arena, path, "%s/%s", cwd, rest);
+}
+
 static weft_status resolve(weft_config *c, const weft_config_source *source, const char *text,
                            weft_arena *arena)
 {
@@ -260,6 +274,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
         t->lr_decay_iters = t->train_iters;
     if (t->lr_wsd_decay_iters == 0)
         t->lr_wsd_decay_iters = t->lr_decay_iters / 5;
+    WEFT_TRY(make_absolute(&c->data.data_path, arena));
     WEFT_TRY(weft_model_options_resolve(&c->model));
     return check_train(c, source->no_data);
 }

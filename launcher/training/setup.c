@@ -320,11 +320,27 @@ static weft_status create_mesh(weft_trainer *t, const weft_config_source *source
     return weft_comm_agree(t->world, weft_config_locate(source, status));
 }
 
+/* Of data that --allow-change lets take the place of the run's, such as the same with more behind:
+ * parts of a dataset follow from its size. */
+static void tell_other_data(const weft_trainer *t, const weft_config_source *source)
+{
+    const char *had = source->run ? source->run->data.data_xxh64 : NULL;
+    const char *has = t->config.data.data_xxh64;
+    if (had && has && strcmp(had, has) != 0 && t->splits[WEFT_SPLIT_VALIDATION].num_samples > 0)
+        weft_log(WEFT_LOG_WARN,
+                 "%s: other data than the run had: the validation part begins elsewhere, may hold "
+                 "what the run was trained on, and its losses are not those of before",
+                 t->config.data.data_path);
+}
+
 /* One rank reads the whole file: they all agree on what it finds. */
 static weft_status create_data(weft_trainer *t, const weft_config_source *source)
 {
     bool whole = weft_comm_rank(t->world) == 0;
-    return weft_setup_data(&t->config, source, whole, t->arena, &t->dataset, t->splits);
+    WEFT_TRY(weft_setup_data(&t->config, source, whole, t->arena, &t->dataset, t->splits));
+    if (whole)
+        tell_other_data(t, source);
+    return WEFT_OK;
 }
 
 static weft_status create_local(weft_trainer *t)

@@ -54,6 +54,17 @@ bool child_folder_enter(char folder[32])
     return mkdtemp(folder) && chdir(folder) == 0;
 }
 
+void child_drop_folder(char *text)
+{
+    char folder[256];
+    if (!text || !getcwd(folder, sizeof folder - 1))
+        return;
+    strcat(folder, "/");
+    const size_t bytes = strlen(folder);
+    for (char *at = text; (at = strstr(at, folder));)
+        memmove(at, at + bytes, strlen(at + bytes) + 1);
+}
+
 void child_folder_leave(const char *folder)
 {
     char command[64];

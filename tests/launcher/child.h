@@ -49,6 +49,8 @@ bool child_is_line(const char *text);
 /* Makes a folder under /tmp and goes there; removes it. */
 bool child_folder_enter(char folder[32]);
 void child_folder_leave(const char *folder);
+/* Takes the current folder's name and its slash out of a text, wherever they are. */
+void child_drop_folder(char *text);
 /* Writes a file; false on failure. */
 bool child_write(const char *path, const char *text);
 /* The file's text, malloc'd; NULL: cannot be read. */

@@ -257,6 +257,7 @@ static void check_wrong(void)
         for (int k = 0; k < 4 && cases[i].args[k]; k++)
             args[1 + k] = cases[i].args[k];
         child_run(&c, args, NULL);
+        child_drop_folder(c.err);
         EXPECT(c.exit_code == cases[i].exit_code && child_is_line(c.err) &&
                    strncmp(c.err, "weft eval: ", 11) == 0 && strstr(c.err, cases[i].part) &&
                    c.out && !*c.out,

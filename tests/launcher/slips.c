@@ -120,6 +120,7 @@ static void check(const slip *s)
 {
     child c;
     child_run(&c, s->args, NULL);
+    child_drop_folder(c.err);
     EXPECT(c.exit_code == s->exit_code, "%s %s: exit %d: %s", s->args[0], s->args[1], c.exit_code,
            c.err);
     EXPECT(c.err && c.out && (strstr(c.err, s->wanted) || strstr(c.out, s->wanted)),

@@ -825,6 +825,7 @@ static void check(const char *const *args, const char *const *environment, const
 {
     child c;
     child_run(&c, args, environment);
+    child_drop_folder(c.err);
     const char *err = c.err ? c.err : "nothing";
     EXPECT(c.exit_code == exit_code, "%s: exit %d: %s", name, c.exit_code, err);
     EXPECT(child_is_line(c.err) && strncmp(err, wanted, strlen(wanted)) == 0,
