@@ -125,8 +125,9 @@ void weft_check_fill_gradients(const weft_check_layer *l, float value);
 typedef struct weft_check_result {
     float *y, *dx;
     float *gradients[WEFT_CHECK_MAX_PARAMETERS];
-    double loss;   /* what the layer itself added to it */
-    size_t count;  /* of y and dx */
+    const char *names[WEFT_CHECK_MAX_PARAMETERS]; /* of the parameters; borrowed of the place */
+    double loss;                                  /* what the layer itself added to it */
+    size_t count;                                 /* of y and dx */
     bool is_whole; /* all of it was written, and x and dy are as they were: the rest can be checked
                     */
 } weft_check_result;

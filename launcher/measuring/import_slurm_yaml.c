@@ -112,8 +112,8 @@ static weft_status unquote(const yaml *y, const char **value, size_t *bytes)
         return refuse(y, "lists in brackets (but for block_sizes), |, >, &, * and ! are not read");
     if (first != '"' && first != '\'')
         return WEFT_OK;
-    if (*bytes < 2 || (*value)[*bytes - 1] != first ||
-        memchr(*value + 1, first, *bytes - 2) || memchr(*value, '\\', *bytes))
+    if (*bytes < 2 || (*value)[*bytes - 1] != first || memchr(*value + 1, first, *bytes - 2) ||
+        memchr(*value, '\\', *bytes))
         return refuse(y, "a quote without its other, or more of them in it");
     ++*value;
     *bytes -= 2;

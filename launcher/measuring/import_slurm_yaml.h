@@ -1,9 +1,9 @@
 /* Slurm's topology.yaml (Slurm 25.05 and later), as the settings of a topology.conf. Private to
  * launcher/measuring/.
  *
- * Of YAML it reads the form of topology.yaml(5): lists of "- ", "key: value" below each other, names
- * with or without quotes, comments, a list of numbers also as [4, 16]. All else is refused by its
- * line: tabs before a key, other brackets, |, >, &, *, !. Pure. */
+ * Of YAML it reads the form of topology.yaml(5): lists of "- ", "key: value" below each other,
+ * names with or without quotes, comments, a list of numbers also as [4, 16]. All else is refused by
+ * its line: tabs before a key, other brackets, |, >, &, *, !. Pure. */
 #ifndef WEFT_LAUNCHER_MEASURING_IMPORT_SLURM_YAML_H
 #define WEFT_LAUNCHER_MEASURING_IMPORT_SLURM_YAML_H
 
