@@ -91,6 +91,8 @@ static const char *check_bias_gradient(const weft_bias_gradient_args *a)
         return "row_offsets is required with groups";
     if (a->cols > 0 && (!a->db || (a->rows > 0 && !a->dy)))
         return "dy and db are required";
+    if (a->stride > 0 && a->stride < a->cols)
+        return "rows of dy overlap";
     return NULL;
 }
 

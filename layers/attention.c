@@ -1,5 +1,8 @@
 /* Self-attention, tensor-parallel over heads (Shoeybi et al. 2019, §3): QKV is column-parallel and
- * packed by query group as Megatron does ([q..., k, v] a group), the projection row-parallel. Over
+ * packed by query group as Megatron does ([q..., k, v] a group), the projection row-parallel. With
+ * fewer groups than ranks, ranks that share a group deal its queries and each hold its k and v: QKV
+ * is two layers then, which write beside each other, and gradients of k and v are summed over those
+ * ranks as those of norms are over all (parallel/parameters.h, DENSE_SHARED). Over
  * context-parallel ranks layers/context.h takes the place of the kernel that sees all keys. */
 #include "layers/context_memory.h"
 #include "layers/layers.h"
@@ -8,6 +11,7 @@
 typedef struct attention {
     weft_layer_common common;
     weft_linear qkv, proj;
+    weft_linear kv; /* where ranks share a group; qkv is q alone then */
     weft_dims dims;
 } attention;
 
@@ -24,6 +28,21 @@ static void attention_describe(const weft_layer *layer, const weft_shape *shape,
     weft_describe_attention(&((const weft_layer_common *)layer)->options, shape, out);
 }
 
+/* Of a group's rows, [q..., k, v], this rank's q. */
+static weft_placed_rows rows_of_q(const weft_dims *d, size_t tp_rank)
+{
+    const size_t group = tp_rank / d->sharers * (d->heads * d->sharers + 2);
+    return (weft_placed_rows){(group + tp_rank % d->sharers * d->heads) * d->head_dim,
+                              d->heads * d->head_dim, 1};
+}
+
+/* And k and v, which those have that share the group. */
+static weft_placed_rows rows_of_kv(const weft_dims *d, size_t tp_rank)
+{
+    const size_t q = d->heads * d->sharers, group = tp_rank / d->sharers * (q + 2);
+    return (weft_placed_rows){(group + q) * d->head_dim, 2 * d->head_dim, (int)d->sharers};
+}
+
 static weft_status attention_init(weft_layer *layer, weft_build *build)
 {
     attention *a = (attention *)layer;
@@ -38,7 +57,16 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
          0},
         {&a->proj, "linear_proj", WEFT_LINEAR_ROW, proj_all, d->hidden, has_bias, 0},
     };
-    return weft_linears_declare(build, o, rows, 2);
+    if (d->sharers == 1)
+        return weft_linears_declare(build, o, rows, 2);
+    weft_linear_row kv = rows[0];
+    kv.linear = &a->kv;
+    const size_t tp_rank = (size_t)weft_build_coords(build)->tp.at;
+    const weft_placed_rows parts[] = {rows_of_q(d, tp_rank), rows_of_kv(d, tp_rank)};
+    WEFT_TRY(weft_linear_declare_rows(build, o, &rows[0], &parts[0]));
+    WEFT_TRY(weft_linear_declare_rows(build, o, &kv, &parts[1]));
+    a->qkv.stride = a->kv.stride = d->qkv;
+    return weft_linears_declare(build, o, &rows[1], 1);
 }
 
 /* Where q, k and v stand in the packed rows, and what dropout counts by. */
@@ -217,6 +245,29 @@ static weft_status core_backward(const attention *a, weft_pass *pass, const atte
     return weft_note_end(pass, weft_pass_lane(pass), note);
 }
 
+static weft_tensor columns_from(const weft_tensor *qkv, size_t first)
+{
+    weft_tensor columns = *qkv;
+    columns.data = (char *)qkv->data + first * weft_dtype_bytes(qkv->dtype);
+    return columns;
+}
+
+static weft_status qkv_forward(const attention *a, weft_pass *pass, const weft_tensor *x,
+                               weft_tensor *qkv)
+{
+    weft_tensor kv = columns_from(qkv, a->qkv.out);
+    WEFT_TRY(weft_linear_forward(pass, &a->qkv, x, true, qkv));
+    return a->kv.weight ? weft_linear_forward(pass, &a->kv, x, true, &kv) : WEFT_OK;
+}
+
+static weft_status qkv_backward(const attention *a, weft_pass *pass, const weft_tensor *x,
+                                const weft_tensor *dqkv, weft_tensor *dx)
+{
+    const weft_tensor dkv = columns_from(dqkv, a->qkv.out);
+    WEFT_TRY(weft_linear_backward(pass, &a->qkv, x, dqkv, dx));
+    return a->kv.weight ? weft_linear_backward_add(pass, &a->kv, x, &dkv, dx) : WEFT_OK;
+}
+
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                      weft_tensor *y)
 {
@@ -230,7 +281,7 @@ static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const w
     weft_pass_send_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
     WEFT_TRY(weft_pass_stash(pass, x->dtype, d->rows_full, d->qkv, &state->qkv));
     weft_pass_keep(pass);
-    WEFT_TRY(weft_linear_forward(pass, &a->qkv, &full, true, &state->qkv));
+    WEFT_TRY(qkv_forward(a, pass, &full, &state->qkv));
     WEFT_TRY(rotate(a, pass, &state->qkv, false));
     WEFT_TRY(core_forward(a, pass, state));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
@@ -262,7 +313,7 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     WEFT_TRY(rotate(a, pass, &dqkv, true));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
-    WEFT_TRY(weft_linear_backward(pass, &a->qkv, &x_full, &dqkv, &partial));
+    WEFT_TRY(qkv_backward(a, pass, &x_full, &dqkv, &partial));
     WEFT_TRY(weft_pass_exit(pass, &partial, dx));
     weft_pass_release(pass, mark);
     return WEFT_OK;

@@ -112,7 +112,7 @@ bool weft_tied_has(const weft_tied *tied, const char *name)
 
 /* An embedding is a tied one where first and last stage declare it: the outline knows. */
 static weft_status declare(weft_build *build, const char *prefix, const weft_parameter_spec *spec,
-                           weft_parameter **out)
+                           const weft_placed_rows *rows, weft_parameter **out)
 {
     weft_model *model = build->model;
     weft_parameter_spec own;
@@ -122,10 +122,17 @@ static weft_status declare(weft_build *build, const char *prefix, const weft_par
     snprintf(name, sizeof name, "%s%s", prefix, own.name);
     own.is_embedding = is_embedding && weft_tied_has(&model->tied, name);
     own.may_pad = own.may_pad || is_embedding;
-    WEFT_TRY(weft_parameters_declare(model->parameters, prefix, &own, build->layer, out));
+    WEFT_TRY(
+        weft_parameters_declare_rows(model->parameters, prefix, &own, rows, build->layer, out));
     if (is_embedding)
         WEFT_TRY(note_embedding(model, name));
     return note_use(build, *out, true);
+}
+
+weft_status weft_build_rows(weft_build *build, const weft_parameter_spec *spec,
+                            const weft_placed_rows *rows, weft_parameter **out)
+{
+    return declare(build, build->prefix, spec, rows, out);
 }
 
 weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *spec,
@@ -134,13 +141,13 @@ weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *s
     if (!out)
         return WEFT_ERROR(WEFT_INTERNAL, "parameter %s%s: no place for it was given (out is NULL)",
                           build->prefix, spec && spec->name ? spec->name : "");
-    return declare(build, build->prefix, spec, out);
+    return declare(build, build->prefix, spec, &(weft_placed_rows){0}, out);
 }
 
 weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_spec *spec,
                                         weft_parameter **out)
 {
-    return declare(build, "", spec, out);
+    return declare(build, "", spec, &(weft_placed_rows){0}, out);
 }
 
 const weft_place *weft_build_coords(const weft_build *build)

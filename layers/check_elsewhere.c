@@ -25,12 +25,9 @@ static void measure_parameters(const weft_check_layer *l, use *out)
 {
     for (int i = 0; i < l->num_parameters; i++) {
         const weft_placed *placed = (const weft_placed *)l->parameters[i]; /* its first member */
-        uint64_t global = 1;
-        for (int d = 0; d < placed->shard.num_dims; d++)
-            global *= placed->shard.global_dims[d];
         if (!l->declared[i])
             continue;
-        out->num_params += global;
+        out->num_params += weft_placed_global(placed, l->place->groups.mesh.tp);
         out->local_params += placed->count;
         out->param_bytes += weft_tensor_bytes(&placed->parameter.weight);
     }
@@ -174,11 +171,26 @@ static weft_status compare_gradient(const weft_check_layer *l, int index, float 
     if (placed->section == WEFT_SECTION_DENSE_SUM)
         WEFT_TRY(weft_comm_all_reduce_host(p->groups.by_axis[WEFT_AXIS_TP], got, placed->count,
                                            WEFT_F32, WEFT_REDUCE_SUM));
+    if (placed->section == WEFT_SECTION_DENSE_SHARED)
+        WEFT_TRY(weft_comm_all_reduce_host(weft_parameters_sharers(weft_model_parameters(p->model)),
+                                           got, placed->count, WEFT_F32, WEFT_REDUCE_SUM));
     for (size_t i = 0; i < placed->count; i++)
         if (weft_box_global_index(&placed->box, i, &at))
             add_gap(&g, (double)got[i], (double)wanted[at]);
     *out = gap_of(&g);
     return WEFT_OK;
+}
+
+/* One rank's gradient of the tensor that a parameter is, or is a part of (weft_placed_rows). */
+static weft_status find_gradient(const weft_check_result *wanted, const char *name,
+                                 const float **out)
+{
+    for (int i = 0; i < WEFT_CHECK_MAX_PARAMETERS && wanted->names[i]; i++)
+        if (strcmp(wanted->names[i], name) == 0) {
+            *out = wanted->gradients[i];
+            return WEFT_OK;
+        }
+    return WEFT_ERROR(WEFT_CONFIG, "parameter %s is declared here, but not on one rank", name);
 }
 
 typedef struct finding {
@@ -215,7 +227,9 @@ static weft_status compare(const weft_check_layer *l, const weft_check_result *w
                        "each rank's part as spec.split says, or spec.sum_over_tp where a rank's is "
                        "a partial sum",
                        0};
-        WEFT_TRY(compare_gradient(l, i, got->gradients[i], wanted->gradients[i], &f->error));
+        const float *whole = NULL;
+        WEFT_TRY(find_gradient(wanted, l->parameters[i]->name, &whole));
+        WEFT_TRY(compare_gradient(l, i, got->gradients[i], whole, &f->error));
     }
     return WEFT_OK;
 }

@@ -13,6 +13,16 @@ static weft_status check_divides(const char *key, const char *what, int64_t valu
     return WEFT_KEY_ERROR(key, "%s %lld does not divide by %d", what, (long long)value, parts);
 }
 
+/* Each rank has whole query groups, or a group is shared by whole ranks. */
+static weft_status check_query_groups(int64_t groups, int tp)
+{
+    if (groups % tp == 0 || tp % groups == 0)
+        return WEFT_OK;
+    return WEFT_KEY_ERROR("parallel.tensor_model_parallel_size",
+                          "num_query_groups %lld neither divides by %d nor divides it",
+                          (long long)groups, tp);
+}
+
 /* Context parallelism cuts runs, and sequence parallelism a rank's rows over TP. */
 static weft_status check_sequence(int64_t seq, const weft_mesh *mesh)
 {
@@ -112,8 +122,7 @@ weft_status weft_model_check_mesh(const weft_model_options *o, const weft_mesh *
     }
     WEFT_TRY(check_divides("parallel.tensor_model_parallel_size", "num_attention_heads",
                            o->num_attention_heads, mesh->tp));
-    WEFT_TRY(check_divides("parallel.tensor_model_parallel_size", "num_query_groups",
-                           o->num_query_groups, mesh->tp));
+    WEFT_TRY(check_query_groups(o->num_query_groups, mesh->tp));
     WEFT_TRY(check_sequence(o->seq_length, mesh));
     WEFT_TRY(check_heads(o, mesh, micro_batch_size));
     if (has_dense)

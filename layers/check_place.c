@@ -374,6 +374,7 @@ weft_status weft_check_result_backward(const weft_check_layer *l, int slot, weft
     bool good = out->dx != NULL;
     for (int i = 0; i < l->num_parameters; i++) {
         out->gradients[i] = copy_gradient(l->parameters[i]);
+        out->names[i] = l->parameters[i]->name;
         good = good && out->gradients[i];
     }
     return good ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory for a check");

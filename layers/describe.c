@@ -105,15 +105,28 @@ static void describe_rotary(const weft_shape *shape, weft_layer_cost *out, weft_
         weft_cost_memory(out, phase, "rotary", 2 * rotated * weft_dtype_bytes(shape->dtype), 1);
 }
 
+/* Weight, then bias, of `rows` rows of QKV that each rank holds, `sharers` of them the same. */
+static void describe_qkv_params(const weft_shape *shape, const weft_dims *d, size_t rows,
+                                size_t sharers, bool bias, weft_layer_cost *out)
+{
+    const weft_gradient_group group =
+        sharers > 1 ? WEFT_GRADIENT_DENSE_SHARED : WEFT_GRADIENT_DENSE;
+    const size_t all = rows * (size_t)shape->tp / sharers;
+    weft_cost_parameter(out, shape, group, all * d->hidden, rows * d->hidden);
+    if (bias)
+        weft_cost_parameter(out, shape, group, all, rows);
+}
+
 void weft_describe_attention(const weft_model_options *o, const weft_shape *shape,
                              weft_layer_cost *out)
 {
     weft_dims d = weft_dims_of(o, shape);
     size_t tp = (size_t)shape->tp, proj_in = d.heads * d.head_dim, seq = shape->seq;
     bool bias = !o->disable_bias_linear, qkv_bias = bias || o->add_qkv_bias;
-    weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, d.qkv * tp * d.hidden, d.qkv * d.hidden);
-    if (qkv_bias)
-        weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, d.qkv * tp, d.qkv);
+    const size_t kv = d.sharers > 1 ? 2 * d.head_dim : 0; /* of d.qkv, a product of its own */
+    describe_qkv_params(shape, &d, d.qkv - kv, 1, qkv_bias, out);
+    if (kv > 0)
+        describe_qkv_params(shape, &d, kv, d.sharers, qkv_bias, out);
     weft_cost_parameter(out, shape, WEFT_GRADIENT_DENSE, d.hidden * proj_in * tp,
                         d.hidden * proj_in);
     if (bias)
@@ -123,7 +136,9 @@ void weft_describe_attention(const weft_model_options *o, const weft_shape *shap
         weft_describe_plain_attention(o, shape, out);
         return;
     }
-    describe_linear(shape, out, "linear_qkv", d.rows_full, d.hidden, d.qkv, qkv_bias);
+    describe_linear(shape, out, "linear_qkv", d.rows_full, d.hidden, d.qkv - kv, qkv_bias);
+    if (kv > 0)
+        describe_linear(shape, out, "linear_qkv", d.rows_full, d.hidden, kv, qkv_bias);
     describe_linear(shape, out, "linear_proj", d.rows_full, proj_in, d.hidden, bias);
     weft_cost_enter(out, shape, WEFT_PHASE_FORWARD);
     describe_rotary(shape, out, WEFT_PHASE_FORWARD, &d);

@@ -28,6 +28,8 @@ typedef struct weft_dims {
     size_t hidden, head_dim;
     size_t rotary;        /* channels of a head that rotate; 0: none */
     size_t heads, groups; /* of this TP rank */
+    size_t sharers; /* TP ranks that hold this one's group: above 1 where there are fewer groups
+                       than ranks */
     size_t heads_all, groups_all;
     size_t qkv;        /* (heads + 2 groups) * head_dim, local */
     size_t ffn, gates; /* MLP width of this TP rank; gates: 2 for SwiGLU, else 1 */

@@ -19,7 +19,8 @@ weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)
     if (o->position_embedding_type == WEFT_POSITION_ROPE)
         d.rotary = weft_rotary_channels(d.head_dim, o->rotary_percent);
     d.heads = d.heads_all / tp;
-    d.groups = d.groups_all / tp;
+    d.sharers = d.groups_all < tp ? tp / d.groups_all : 1;
+    d.groups = d.groups_all * d.sharers / tp;
     d.qkv = (d.heads + 2 * d.groups) * d.head_dim;
     d.gates = o->swiglu ? 2 : 1;
     d.ffn_all = weft_or_else(o->ffn_hidden_size, 4 * o->hidden_size);

@@ -29,36 +29,40 @@ static void add_dim(weft_parameter_spec *spec, size_t size, weft_split_axis axis
     spec->split[spec->num_dims++] = axis;
 }
 
-weft_status weft_linears_declare(weft_build *build, const weft_model_options *o,
-                                 const weft_linear_row *rows, size_t num_rows)
+weft_status weft_linear_declare_rows(weft_build *build, const weft_model_options *o,
+                                     const weft_linear_row *row, const weft_placed_rows *rows)
 {
     char name[WEFT_MAX_NAME_BYTES];
     weft_parameter *weight;
-    for (const weft_linear_row *row = rows; row < rows + num_rows; row++) {
-        const bool by_inputs = row->kind == WEFT_LINEAR_ROW, gated = row->kind == WEFT_LINEAR_GATED;
-        const bool by_outputs = gated || row->kind == WEFT_LINEAR_COLUMN;
-        const weft_split_axis axis = row->num_experts ? WEFT_SPLIT_ETP : WEFT_SPLIT_TP;
-        weft_parameter_spec spec =
-            WEFT_ARGS(weft_parameter_spec, .name = name, .is_expert = row->num_experts > 0,
-                      .by_expert = row->num_experts > 0,
-                      .init_std = by_inputs ? output_init_std(o) : (float)o->init_method_std,
-                      .sum_over_tp = row->kind == WEFT_LINEAR_WHOLE_SUMMED);
-        if (row->num_experts)
-            add_dim(&spec, row->num_experts, WEFT_SPLIT_EP);
-        if (gated)
-            add_dim(&spec, 2, WEFT_SPLIT_NONE);
-        add_dim(&spec, row->out, by_outputs ? axis : WEFT_SPLIT_NONE);
-        weft_parameter_spec bias = spec;
-        bias.init = WEFT_INIT_ZERO;
-        bias.no_weight_decay = true;
-        add_dim(&spec, row->in, by_inputs ? axis : WEFT_SPLIT_NONE);
-        snprintf(name, sizeof name, "%s.weight", row->name);
-        WEFT_TRY(weft_build_parameter(build, &spec, &weight));
-        *row->linear = weft_linear_of(weight);
-        snprintf(name, sizeof name, "%s.bias", row->name);
-        if (row->has_bias)
-            WEFT_TRY(weft_build_parameter(build, &bias, &row->linear->bias));
-    }
+    const bool by_inputs = row->kind == WEFT_LINEAR_ROW, gated = row->kind == WEFT_LINEAR_GATED;
+    const bool by_outputs = gated || row->kind == WEFT_LINEAR_COLUMN;
+    const weft_split_axis axis = row->num_experts ? WEFT_SPLIT_ETP : WEFT_SPLIT_TP;
+    weft_parameter_spec spec =
+        WEFT_ARGS(weft_parameter_spec, .name = name, .is_expert = row->num_experts > 0,
+                  .by_expert = row->num_experts > 0,
+                  .init_std = by_inputs ? output_init_std(o) : (float)o->init_method_std,
+                  .sum_over_tp = row->kind == WEFT_LINEAR_WHOLE_SUMMED);
+    if (row->num_experts)
+        add_dim(&spec, row->num_experts, WEFT_SPLIT_EP);
+    if (gated)
+        add_dim(&spec, 2, WEFT_SPLIT_NONE);
+    add_dim(&spec, row->out, by_outputs ? axis : WEFT_SPLIT_NONE);
+    weft_parameter_spec bias = spec;
+    bias.init = WEFT_INIT_ZERO;
+    bias.no_weight_decay = true;
+    add_dim(&spec, row->in, by_inputs ? axis : WEFT_SPLIT_NONE);
+    snprintf(name, sizeof name, "%s.weight", row->name);
+    WEFT_TRY(weft_build_rows(build, &spec, rows, &weight));
+    *row->linear = weft_linear_of(weight);
+    snprintf(name, sizeof name, "%s.bias", row->name);
+    return row->has_bias ? weft_build_rows(build, &bias, rows, &row->linear->bias) : WEFT_OK;
+}
+
+weft_status weft_linears_declare(weft_build *build, const weft_model_options *o,
+                                 const weft_linear_row *rows, size_t num_rows)
+{
+    for (const weft_linear_row *row = rows; row < rows + num_rows; row++)
+        WEFT_TRY(weft_linear_declare_rows(build, o, row, &(weft_placed_rows){0}));
     return WEFT_OK;
 }
 
@@ -67,7 +71,8 @@ static weft_gemm_args forward_of(const weft_linear *linear, const weft_tensor *x
 {
     return WEFT_ARGS(weft_gemm_args, .m = x->dims[0], .n = linear->out, .k = linear->in,
                      .transpose_b = true, .dtype = x->dtype, .c_dtype = y->dtype, .a = x->data,
-                     .b = linear->weight->weight.data, .c = y->data, .alpha = 1,
+                     .ldc = linear->stride, .b = linear->weight->weight.data, .c = y->data,
+                     .alpha = 1,
                      .bias = with_bias && linear->bias ? linear->bias->weight.data : NULL);
 }
 
@@ -92,24 +97,24 @@ static weft_status parameters_backward(weft_pass *pass, const weft_linear *linea
 {
     weft_lane *lane = weft_pass_lane(pass);
     size_t rows = dy->dims[0];
-    WEFT_TRY(
-        weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = linear->out, .n = linear->in, .k = rows,
-                                   .transpose_a = true, .dtype = dy->dtype, .c_dtype = WEFT_F32,
-                                   .a = dy->data, .b = x->data, .c = linear->weight->grad,
-                                   .alpha = 1, .beta = overwrite ? 0.0f : 1.0f)));
+    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = linear->out, .n = linear->in,
+                                        .k = rows, .transpose_a = true, .dtype = dy->dtype,
+                                        .c_dtype = WEFT_F32, .a = dy->data, .lda = linear->stride,
+                                        .b = x->data, .c = linear->weight->grad, .alpha = 1,
+                                        .beta = overwrite ? 0.0f : 1.0f)));
     if (!linear->bias)
         return WEFT_OK;
-    return weft_bias_gradient(lane,
-                              &WEFT_ARGS(weft_bias_gradient_args, .rows = rows, .cols = linear->out,
-                                         .dtype = dy->dtype, .dy = dy->data,
-                                         .db = linear->bias->grad, .overwrite = overwrite));
+    return weft_bias_gradient(lane, &WEFT_ARGS(weft_bias_gradient_args, .rows = rows,
+                                               .cols = linear->out, .dtype = dy->dtype,
+                                               .dy = dy->data, .db = linear->bias->grad,
+                                               .overwrite = overwrite, .stride = linear->stride));
 }
 
 static weft_gemm_args input_backward_of(const weft_linear *linear, const weft_tensor *dy,
                                         const weft_tensor *dx)
 {
     return WEFT_ARGS(weft_gemm_args, .m = dy->dims[0], .n = linear->in, .k = linear->out,
-                     .dtype = dy->dtype, .c_dtype = dx->dtype, .a = dy->data,
+                     .dtype = dy->dtype, .c_dtype = dx->dtype, .a = dy->data, .lda = linear->stride,
                      .b = linear->weight->weight.data, .c = dx->data, .alpha = 1);
 }
 
@@ -127,6 +132,15 @@ weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
     if (!dx)
         return WEFT_OK;
     const weft_gemm_args args = input_backward_of(linear, dy, dx);
+    return weft_gemm(weft_pass_lane(pass), &args);
+}
+
+weft_status weft_linear_backward_add(weft_pass *pass, const weft_linear *linear,
+                                     const weft_tensor *x, const weft_tensor *dy, weft_tensor *dx)
+{
+    WEFT_TRY(parameters_backward(pass, linear, x, dy, weft_pass_overwrite(pass)));
+    weft_gemm_args args = input_backward_of(linear, dy, dx);
+    args.beta = 1;
     return weft_gemm(weft_pass_lane(pass), &args);
 }
 

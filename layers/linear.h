@@ -9,6 +9,7 @@
 typedef struct weft_linear {
     weft_parameter *weight, *bias; /* bias optional */
     size_t in, out;                /* local */
+    size_t stride;                 /* from row to row of y and dy; 0: out */
 } weft_linear;
 /* How W is split: over TP, and of experts over ETP. */
 typedef enum weft_linear_kind {
@@ -44,8 +45,12 @@ weft_status weft_linear_gelu_forward(weft_pass *pass, const weft_linear *linear,
  * in] where given: it may take x's place. */
 weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                  const weft_tensor *dy, weft_tensor *dx) WEFT_CHECKED;
-/* The same where x = gelu(pre), pre [rows, in]: dpre, pre's gradient, may take x's place, not
- * pre's. */
+/* The same, and adds to dx. */
+weft_status weft_linear_backward_add(weft_pass *pass, const weft_linear *linear,
+                                     const weft_tensor *x, const weft_tensor *dy,
+                                     weft_tensor *dx) WEFT_CHECKED;
+/* weft_linear_backward where x = gelu(pre), pre [rows, in]: dpre, pre's gradient, may take x's
+ * place, not pre's. */
 weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear,
                                       const weft_tensor *x, const weft_tensor *dy,
                                       const weft_tensor *pre, weft_tensor *dpre) WEFT_CHECKED;

@@ -139,11 +139,9 @@ static uint64_t count_frozen(const weft_parameters *parameters)
 {
     uint64_t sum = 0;
     for (int i = 0; i < weft_parameters_count(parameters); i++) {
-        const weft_parameter *p = &weft_parameters_at(parameters, i)->parameter;
-        uint64_t elements = p->frozen && !p->tied_copy;
-        for (int d = 0; d < p->spec->num_dims; d++)
-            elements *= p->spec->dims[d];
-        sum += elements;
+        const weft_placed *placed = weft_parameters_at(parameters, i);
+        if (placed->parameter.frozen && !placed->parameter.tied_copy)
+            sum += weft_placed_global(placed, weft_parameters_groups(parameters)->mesh.tp);
     }
     return sum;
 }
@@ -171,26 +169,25 @@ static weft_status freeze(const weft_string_list *frozen, weft_parameters **stag
 /* --- layers ---------------------------------------------------------------------------------- */
 
 /* What is tied was not known when the stages declared it. */
-static weft_status add_declared(weft_outline_layer *layer, const weft_placed *placed,
+static weft_status add_declared(weft_outline_layer *layer, const weft_placed *placed, int tp,
                                 const weft_tied *tied, bool is_first_stage)
 {
     _Static_assert((int)WEFT_SECTION_DENSE == (int)WEFT_GRADIENT_DENSE &&
                        (int)WEFT_SECTION_DENSE_SUM == (int)WEFT_GRADIENT_DENSE_SUM &&
+                       (int)WEFT_SECTION_DENSE_SHARED == (int)WEFT_GRADIENT_DENSE_SHARED &&
                        (int)WEFT_SECTION_EMBEDDING == (int)WEFT_GRADIENT_EMBEDDING &&
                        (int)WEFT_SECTION_EXPERT == (int)WEFT_GRADIENT_EXPERT,
                    "sections are gradient groups");
     size_t bytes = ((size_t)layer->num_parameters + 1) * sizeof *layer->parameters;
     weft_held *larger = realloc(layer->parameters, bytes);
     bool is_tied = weft_tied_has(tied, placed->parameter.name);
-    uint64_t global = !is_tied || is_first_stage;
+    const bool counts = !is_tied || is_first_stage;
     if (!larger)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the parameters of %s", layer->name);
-    for (int d = 0; d < placed->shard.num_dims; d++)
-        global *= placed->shard.global_dims[d];
     layer->parameters = larger;
     larger[layer->num_parameters++] = (weft_held){
         .group = is_tied ? WEFT_GRADIENT_EMBEDDING : (weft_gradient_group)placed->section,
-        .global = global,
+        .global = counts ? weft_placed_global(placed, tp) : 0,
         .local = placed->count,
         .shared = placed->parameter.shared,
         .used_forward = placed->spec.used_forward,
@@ -283,7 +280,8 @@ static weft_status outline_layers(const weft_model *model, weft_parameters *cons
             const weft_placed *placed = weft_parameters_at(stages[s], i);
             if (placed->experts > 0)
                 out->layers[placed->layer].num_experts = (int)placed->experts;
-            WEFT_TRY(add_declared(&out->layers[placed->layer], placed, &out->tied, s == 0));
+            WEFT_TRY(add_declared(&out->layers[placed->layer], placed, out->shape.tp, &out->tied,
+                                  s == 0));
         }
     return WEFT_OK;
 }

@@ -13,7 +13,8 @@ typedef struct list {
 
 static weft_bucket_sum sum_of(const list *l, weft_section_kind kind)
 {
-    if (kind == WEFT_SECTION_DENSE_SUM && l->mesh->tp > 1)
+    const bool by_tensor = kind == WEFT_SECTION_DENSE_SUM || kind == WEFT_SECTION_DENSE_SHARED;
+    if (by_tensor && l->mesh->tp > 1)
         return WEFT_BUCKET_SUM_TENSOR;
     return kind == WEFT_SECTION_EMBEDDING && l->mesh->pp > 1 ? WEFT_BUCKET_SUM_TIED
                                                              : WEFT_BUCKET_SUM_NONE;
@@ -62,7 +63,8 @@ static void add(list *l, weft_section_kind kind, int index)
 static void add_all(list *l)
 {
     const weft_section_kind early[2] = {WEFT_SECTION_DENSE, WEFT_SECTION_EXPERT};
-    const weft_section_kind late[2] = {WEFT_SECTION_DENSE_SUM, WEFT_SECTION_EMBEDDING};
+    const weft_section_kind late[3] = {WEFT_SECTION_DENSE_SUM, WEFT_SECTION_DENSE_SHARED,
+                                       WEFT_SECTION_EMBEDDING};
     int next[2] = {0, 0}, ends[2];
     for (int i = 0; i < 2; i++)
         ends[i] = l->sections->num_buckets[early[i]];
@@ -72,7 +74,7 @@ static void add_all(list *l)
             (next[1] < ends[1] && layer_of(l, early[0], next[0]) < layer_of(l, early[1], next[1]));
         add(l, early[is_expert], next[is_expert]++);
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         for (int b = 0; b < l->sections->num_buckets[late[i]]; b++)
             add(l, late[i], b);
 }

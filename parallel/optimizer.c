@@ -42,6 +42,8 @@ static bool stands_for_replicas(const weft_optimizer *o, const weft_placed *plac
         if (!is_split && coords->at[axes[a]] != 0)
             return false;
     }
+    if (placed->rows.count > 0 && coords->at[WEFT_AXIS_TP] % placed->rows.sharers != 0)
+        return false;
     const weft_section *section = weft_parameters_section(o->parameters, placed->section);
     return o->options.sharding != WEFT_NO_SHARD || weft_comm_rank(section->group) == 0;
 }

@@ -9,17 +9,24 @@ weft_status weft_optimizer_look_at(const weft_optimizer *o, weft_section_kind ki
                         bucket->count, lane);
 }
 
+static weft_status sum_section(weft_optimizer *o, weft_section_kind kind, weft_comm *group,
+                               weft_lane *lane)
+{
+    weft_section *section = weft_parameters_section(o->parameters, kind);
+    if (section->count == 0)
+        return WEFT_OK;
+    for (int b = 0; b < section->num_buckets; b++)
+        WEFT_TRY(weft_optimizer_look_at(o, kind, b, lane));
+    return weft_all_reduce(group, lane, section->grads, section->count, WEFT_F32, WEFT_REDUCE_SUM);
+}
+
 weft_status weft_optimizer_sum(weft_optimizer *o, weft_bucket_sum sum, weft_lane *lane)
 {
     const weft_groups *groups = weft_parameters_groups(o->parameters);
-    bool is_tied = sum == WEFT_BUCKET_SUM_TIED;
-    weft_comm *group = is_tied ? groups->embedding : groups->by_axis[WEFT_AXIS_TP];
-    const weft_section_kind section_kind =
-        is_tied ? WEFT_SECTION_EMBEDDING : WEFT_SECTION_DENSE_SUM;
-    weft_section *section = weft_parameters_section(o->parameters, section_kind);
-    for (int b = 0; b < section->num_buckets; b++)
-        WEFT_TRY(weft_optimizer_look_at(o, section_kind, b, lane));
-    return weft_all_reduce(group, lane, section->grads, section->count, WEFT_F32, WEFT_REDUCE_SUM);
+    if (sum == WEFT_BUCKET_SUM_TIED)
+        return sum_section(o, WEFT_SECTION_EMBEDDING, groups->embedding, lane);
+    WEFT_TRY(sum_section(o, WEFT_SECTION_DENSE_SUM, groups->by_axis[WEFT_AXIS_TP], lane));
+    return sum_section(o, WEFT_SECTION_DENSE_SHARED, weft_parameters_sharers(o->parameters), lane);
 }
 
 static weft_status reduce_owned(weft_optimizer *o, const weft_owned *owned, weft_lane *lane)
@@ -55,6 +62,12 @@ weft_status weft_optimizer_reserve(const weft_optimizer *o, weft_lane *reduce)
     const weft_section *shared = weft_parameters_section(o->parameters, WEFT_SECTION_EMBEDDING);
     if (groups->embedding && shared->count > 0)
         WEFT_TRY(weft_comm_reserve(groups->embedding, reduce, shared->count * sizeof(float)));
+    weft_comm *sharers = weft_parameters_sharers(o->parameters);
+    if (sharers)
+        WEFT_TRY(weft_comm_reserve(
+            sharers, reduce,
+            weft_parameters_section(o->parameters, WEFT_SECTION_DENSE_SHARED)->count *
+                sizeof(float)));
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         const weft_section *section = weft_parameters_section(o->parameters, kind);
         size_t most = 0;

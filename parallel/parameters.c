@@ -77,6 +77,7 @@ void weft_parameters_destroy(weft_parameters *p)
     if (p->share.own.memory)
         weft_parameters_free_share(p);
     weft_parameters_free_rings(p);
+    weft_comm_destroy(p->sharers);
     while (p->by_name)
         tdelete(*(const char **)p->by_name, &p->by_name, compare_names);
     weft_arena_release(&p->arena);
@@ -131,8 +132,31 @@ static weft_status check_experts(const weft_parameter_spec *spec, const char *na
     return WEFT_OK;
 }
 
+static weft_status check_rows(weft_parameters *p, const weft_parameter_spec *spec,
+                              const weft_placed_rows *rows, const char *name)
+{
+    const int tp = p->groups->coords.size[WEFT_AXIS_TP];
+    if (rows->count == 0)
+        return WEFT_OK;
+    if (spec->is_expert || spec->sum_over_tp || spec->is_embedding ||
+        spec->split[0] != WEFT_SPLIT_TP || rows->first > spec->dims[0] ||
+        rows->count > spec->dims[0] - rows->first || rows->sharers < 1 || tp % rows->sharers != 0)
+        return WEFT_ERROR(WEFT_INTERNAL, "parameter %s: rows %zu to %zu of %zu, %d sharers of %d",
+                          name, rows->first, rows->first + rows->count, spec->dims[0],
+                          rows->sharers, tp);
+    if (rows->sharers == 1)
+        return WEFT_OK;
+    if (p->num_sharers > 0 && p->num_sharers != rows->sharers)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "parameter %s: %d tensor-parallel ranks share it, and %d "
+                          "another one",
+                          name, rows->sharers, p->num_sharers);
+    p->num_sharers = rows->sharers;
+    return WEFT_OK;
+}
+
 static weft_status make_shard(const weft_parameters *p, const weft_parameter_spec *spec,
-                              const char *name, weft_shard *out)
+                              const char *name, bool has_rows, weft_shard *out)
 {
     weft_shard shard = {.num_dims = spec->num_dims};
     size_t elements = 1;
@@ -148,7 +172,7 @@ static weft_status make_shard(const weft_parameters *p, const weft_parameter_spe
         shard.global_dims[d] = dim;
         WEFT_TRY(split_axis(spec, name, d, &shard.axis[d]));
         int parts = shard.axis[d] == WEFT_AXIS_NONE ? 1 : p->groups->coords.size[shard.axis[d]];
-        bool may_pad = d == 0 && (spec->may_pad || spec->is_embedding);
+        bool may_pad = d == 0 && (spec->may_pad || spec->is_embedding || has_rows);
         if (dim % (size_t)parts != 0 && !may_pad)
             return WEFT_ERROR(WEFT_CONFIG,
                               "parameter %s: dimension %d of size %zu does not divide over %s %d",
@@ -159,7 +183,8 @@ static weft_status make_shard(const weft_parameters *p, const weft_parameter_spe
 }
 
 static weft_status choose_section(const weft_parameters *p, const weft_parameter_spec *spec,
-                                  const char *name, weft_section_kind *out)
+                                  const weft_placed_rows *rows, const char *name,
+                                  weft_section_kind *out)
 {
     bool tied = spec->is_embedding && p->groups->mesh.pp > 1;
     if (spec->sum_over_tp && (spec->is_expert || tied))
@@ -174,6 +199,7 @@ static weft_status choose_section(const weft_parameters *p, const weft_parameter
     *out = spec->is_expert     ? WEFT_SECTION_EXPERT
            : tied              ? WEFT_SECTION_EMBEDDING
            : spec->sum_over_tp ? WEFT_SECTION_DENSE_SUM
+           : rows->sharers > 1 ? WEFT_SECTION_DENSE_SHARED
                                : WEFT_SECTION_DENSE;
     return WEFT_OK;
 }
@@ -195,9 +221,35 @@ static weft_status append(weft_parameters *p, weft_placed *placed)
     return WEFT_OK;
 }
 
+/* Whether a parameter may be a part of what has that name already. */
+static bool is_next_part(const weft_parameters *p, const char *name, const weft_placed_rows *rows)
+{
+    const weft_parameter *found = weft_parameters_find(p, name);
+    return !found || (rows->count > 0 && ((const weft_placed *)found)->rows.count > 0);
+}
+
+static weft_box box_of(const weft_shard *shard, const weft_placed_rows *rows,
+                       const weft_coords *coords)
+{
+    weft_box box = weft_shard_box(shard, coords);
+    if (rows->count > 0) {
+        box.start[0] = rows->first;
+        box.local[0] = box.valid[0] = rows->count;
+    }
+    return box;
+}
+
 weft_status weft_parameters_declare(weft_parameters *p, const char *prefix,
-                                    const weft_parameter_spec *given, int layer,
+                                    const weft_parameter_spec *spec, int layer,
                                     weft_parameter **out)
+{
+    return weft_parameters_declare_rows(p, prefix, spec, &(weft_placed_rows){0}, layer, out);
+}
+
+weft_status weft_parameters_declare_rows(weft_parameters *p, const char *prefix,
+                                         const weft_parameter_spec *given,
+                                         const weft_placed_rows *rows, int layer,
+                                         weft_parameter **out)
 {
     weft_parameter_spec whole;
     const weft_parameter_spec *spec = &whole;
@@ -208,7 +260,7 @@ weft_status weft_parameters_declare(weft_parameters *p, const char *prefix,
         return WEFT_ERROR(WEFT_CONFIG,
                           "parameter name \"%s%s\": 1 to %zu letters, digits, '.', '_' and '-'",
                           prefix, spec->name, sizeof name - 1);
-    if (weft_parameters_find(p, name))
+    if (!is_next_part(p, name, rows))
         return WEFT_ERROR(WEFT_CONFIG, "parameter %s is declared twice", name);
     if (p->laid_out)
         return WEFT_ERROR(WEFT_INTERNAL, "parameter %s is declared after the layout", name);
@@ -216,15 +268,17 @@ weft_status weft_parameters_declare(weft_parameters *p, const char *prefix,
     weft_shard shard;
     weft_section_kind section = WEFT_SECTION_DENSE;
     WEFT_TRY(check_experts(spec, name));
-    WEFT_TRY(make_shard(p, spec, name, &shard));
-    WEFT_TRY(choose_section(p, spec, name, &section));
+    WEFT_TRY(make_shard(p, spec, name, rows->count > 0, &shard));
+    WEFT_TRY(check_rows(p, spec, rows, name));
+    WEFT_TRY(choose_section(p, spec, rows, name, &section));
 
     void *memory;
     WEFT_TRY(weft_arena_alloc(&p->arena, sizeof(weft_placed), &memory));
     weft_placed *placed = memory;
-    weft_box box = weft_shard_box(&shard, &p->groups->coords);
+    weft_box box = box_of(&shard, rows, &p->groups->coords);
     const weft_coords *coords = &p->groups->coords;
     *placed = (weft_placed){.shard = shard,
+                            .rows = *rows,
                             .box = box,
                             .layer = layer,
                             .section = section,
@@ -436,6 +490,16 @@ static void point(weft_parameters *p, weft_placed *placed)
             : weft_parameters_grad(p, placed->section, placed->bucket, placed->offset);
 }
 
+/* All ranks of a TP group declare the same. */
+static weft_status join_sharers(weft_parameters *p)
+{
+    const int place = p->groups->coords.at[WEFT_AXIS_TP];
+    return p->num_sharers == 0
+               ? WEFT_OK
+               : weft_comm_split(p->groups->by_axis[WEFT_AXIS_TP], place / p->num_sharers, place,
+                                 "tp sharers", WEFT_PURPOSE_DATA, &p->sharers);
+}
+
 weft_status weft_parameters_allocate(weft_parameters *p, const weft_residency *residency,
                                      bool with_grads)
 {
@@ -460,6 +524,8 @@ weft_status weft_parameters_allocate(weft_parameters *p, const weft_residency *r
         cut.group_size[kind] = s->group_size;
     }
     weft_residency_lay(&p->residency, &cut, &p->held);
+    if (with_grads)
+        WEFT_TRY(join_sharers(p));
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
         WEFT_TRY(allocate_section(p, (weft_section_kind)kind, with_grads));
     WEFT_TRY(weft_parameters_make_rings(p, with_grads));
@@ -536,6 +602,21 @@ weft_status weft_parameters_initialize(weft_parameters *p, weft_lane *lane, uint
         WEFT_TRY(weft_parameters_fill(p->placed[i], lane, seed, p->dtype,
                                       p->placed[i]->parameter.weight.data));
     return WEFT_OK;
+}
+
+uint64_t weft_placed_global(const weft_placed *placed, int tp)
+{
+    const weft_placed_rows *rows = &placed->rows;
+    uint64_t elements = rows->count > 0 ? rows->count * (uint64_t)(tp / rows->sharers)
+                                        : placed->shard.global_dims[0];
+    for (int d = 1; d < placed->shard.num_dims; d++)
+        elements *= placed->shard.global_dims[d];
+    return elements;
+}
+
+weft_comm *weft_parameters_sharers(const weft_parameters *p)
+{
+    return p->sharers;
 }
 
 int weft_parameters_count(const weft_parameters *p)

@@ -5,8 +5,10 @@
  *
  *   DENSE      gradient group dp x cp
  *   DENSE_SUM  as DENSE, and the local gradient is a partial sum over TP (spec.sum_over_tp)
- *   EMBEDDING  the word embedding when it is tied and pp > 1: summed over the embedding group too
- *   EXPERT     gradient group edp
+ *   DENSE_SHARED  as DENSE, and a few neighbours of the TP group hold the same and make partial
+ * sums of its gradient (weft_placed_rows.sharers): key/value heads of fewer groups than ranks
+ * EMBEDDING the word embedding when it is tied and pp > 1: summed over the embedding group too
+ * EXPERT gradient group edp
  *
  * A section is cut into *buckets* of about ddp_bucket_size elements, whole parameters each, in the
  * reverse order of declaration (backward makes the last layer's gradients first). A bucket's
@@ -33,11 +35,20 @@
 #include "parallel/residency.h"
 #include "parallel/shard.h"
 
+/* The rows (of dimension 0) that this TP rank holds, where they are no even part: several
+ * parameters of one name are parts of one tensor then, each with rows of its own. */
+typedef struct weft_placed_rows {
+    size_t first, count; /* count 0: what spec.split says */
+    int sharers; /* neighbours in the TP group, beginning at a multiple of their number, that
+                    hold the same rows and make partial sums of their gradients; 1: none */
+} weft_placed_rows;
+
 /* One parameter's place. */
 typedef struct weft_placed {
     weft_parameter parameter;
     weft_parameter_spec spec;
     weft_shard shard;
+    weft_placed_rows rows;
     weft_box box;
     int layer; /* index of the declaring layer */
     weft_section_kind section;
@@ -91,7 +102,13 @@ void weft_parameters_destroy(weft_parameters *parameters);
 weft_status weft_parameters_declare(weft_parameters *parameters, const char *prefix,
                                     const weft_parameter_spec *spec, int layer,
                                     weft_parameter **out) WEFT_CHECKED;
-/* The parameter of that global name on this rank, or NULL. */
+/* The same of a part of a tensor, split over TP: all that are declared under its name give rows.
+ * The number of sharers is one, if not 1, in the whole set. */
+weft_status weft_parameters_declare_rows(weft_parameters *parameters, const char *prefix,
+                                         const weft_parameter_spec *spec,
+                                         const weft_placed_rows *rows, int layer,
+                                         weft_parameter **out) WEFT_CHECKED;
+/* The parameter of that global name on this rank (of parts the first), or NULL. */
 weft_parameter *weft_parameters_find(const weft_parameters *parameters, const char *name);
 
 /* Freezes parameters whose name one of the patterns matches (fnmatch): the optimizer leaves them as
@@ -118,7 +135,8 @@ weft_records_sizes weft_experts_file_sizes(const weft_experts_file *file, weft_d
 void weft_parameters_use_file(weft_parameters *parameters, const weft_experts_file *file);
 
 /* Lays out, allocates device memory and clears it once (padding has to be zero). with_grads false:
- * weights alone (generate). What units share out has no address but in a pass. */
+ * weights alone (generate). What units share out has no address but in a pass. Collective over the
+ * TP group where rows are shared. */
 weft_status weft_parameters_allocate(weft_parameters *parameters, const weft_residency *residency,
                                      bool with_grads) WEFT_CHECKED;
 /* Initial values by spec.init from Philox over global indices: every mesh starts bit-identical. */
@@ -195,6 +213,10 @@ size_t weft_parameters_in_expert(const weft_parameters *parameters,
 const weft_residency *weft_parameters_residency(const weft_parameters *parameters);
 /* Whether a section lies in pinned host memory. */
 bool weft_parameters_on_host(const weft_parameters *parameters, weft_section_kind kind);
+/* Elements of the global tensor that a parameter's parts on all TP ranks are. Pure. */
+uint64_t weft_placed_global(const weft_placed *placed, int tp);
+/* The ranks that share rows with this one; NULL: none do. Borrowed. */
+weft_comm *weft_parameters_sharers(const weft_parameters *parameters);
 int weft_parameters_count(const weft_parameters *parameters);
 weft_placed *weft_parameters_at(const weft_parameters *parameters, int index);
 weft_section *weft_parameters_section(const weft_parameters *parameters, weft_section_kind kind);

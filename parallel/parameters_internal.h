@@ -32,6 +32,8 @@ struct weft_parameters {
     const weft_look *look;   /* at gradients of units before they are summed; NULL: none */
     weft_experts_file file;
     weft_experts_share share;
+    int num_sharers; /* of rows; 0: none are shared */
+    weft_comm *sharers;
     weft_records *records; /* of the experts; NULL: they are in memory */
 };
 

@@ -167,7 +167,7 @@ static bool is_split_over_tp(const weft_placed *placed)
     return false;
 }
 
-typedef enum replica_set { BY_GRADIENTS, BY_TENSOR, BY_STAGES } replica_set;
+typedef enum replica_set { BY_GRADIENTS, BY_TENSOR, BY_SHARERS, BY_STAGES } replica_set;
 
 /* Parameters of a section whose replicas are such a set. */
 static int list_units(comparison *c, int section, replica_set set)
@@ -196,6 +196,9 @@ static weft_status compare_all(comparison *c)
         if (kind != WEFT_SECTION_EXPERT)
             WEFT_TRY(
                 compare(c, list_units(c, kind, BY_TENSOR), groups->by_axis[WEFT_AXIS_TP], false));
+        if (kind == WEFT_SECTION_DENSE_SHARED && weft_parameters_sharers(c->o->parameters))
+            WEFT_TRY(compare(c, list_units(c, kind, BY_SHARERS),
+                             weft_parameters_sharers(c->o->parameters), false));
         if (kind == WEFT_SECTION_EMBEDDING && groups->embedding)
             WEFT_TRY(compare(c, list_units(c, kind, BY_STAGES), groups->embedding, false));
     }

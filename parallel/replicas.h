@@ -3,8 +3,9 @@
  * unseen for ever, since gradients are summed and weights are not.
  *
  * Replicas are the ranks of a gradient group (with ZeRO of weights that are not shared out; without
- * it of state, too), those of a tensor-parallel group of what it does not split, and the two stages
- * of a tied embedding. What lies in a file has hashes of its own (parallel/spill.h). */
+ * it of state, too), those of a tensor-parallel group of what it does not split, those of it that
+ * share key/value heads, and the two stages of a tied embedding. What lies in a file has hashes of
+ * its own (parallel/spill.h). */
 #ifndef WEFT_PARALLEL_REPLICAS_H
 #define WEFT_PARALLEL_REPLICAS_H
 

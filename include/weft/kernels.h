@@ -134,8 +134,8 @@ typedef struct weft_grouped_gemm_args {
     float *const *wgrad_of;  /* the same instead of wgrad */
 } weft_grouped_gemm_args;
 
-/* db[cols] (+)= sum over rows of dy[rows, cols]. With num_groups > 0: db[g][cols] over each
- * group's rows. */
+/* db[cols] (+)= sum over rows of dy[rows, cols], whose rows lie `stride` elements apart (0: cols).
+ * With num_groups > 0: db[g][cols] over each group's rows. */
 typedef struct weft_bias_gradient_args {
     size_t struct_bytes;
     size_t rows, cols;
@@ -145,6 +145,7 @@ typedef struct weft_bias_gradient_args {
     bool overwrite;
     size_t num_groups;          /* 0: one group of all rows */
     const int64_t *row_offsets; /* host */
+    size_t stride;
 } weft_bias_gradient_args;
 
 typedef enum weft_norm_kind { WEFT_NORM_LAYER, WEFT_NORM_RMS } weft_norm_kind;

@@ -74,10 +74,11 @@ typedef struct weft_kept {
 
 /* Over which ranks a parameter's gradient is summed. */
 typedef enum weft_gradient_group {
-    WEFT_GRADIENT_DENSE,     /* dp x cp */
-    WEFT_GRADIENT_DENSE_SUM, /* and over tp first: spec.sum_over_tp */
-    WEFT_GRADIENT_EMBEDDING, /* and over the stages that hold a copy: a tied embedding, pp > 1 */
-    WEFT_GRADIENT_EXPERT,    /* edp */
+    WEFT_GRADIENT_DENSE,        /* dp x cp */
+    WEFT_GRADIENT_DENSE_SUM,    /* and over tp first: spec.sum_over_tp */
+    WEFT_GRADIENT_DENSE_SHARED, /* and over the tp ranks that share key/value heads first */
+    WEFT_GRADIENT_EMBEDDING,    /* and over the stages that hold a copy: a tied embedding, pp > 1 */
+    WEFT_GRADIENT_EXPERT,       /* edp */
     WEFT_NUM_GRADIENT_GROUPS
 } weft_gradient_group;
 

@@ -196,11 +196,12 @@ WEFT_INLINE void sum_rows(const weft_bias_gradient_args *a, size_t row, size_t e
                           size_t num, float *restrict total, const weft_dtype dtype)
 {
     float sum[1024];
+    const size_t stride = a->stride ? a->stride : a->cols;
     while (row < end) {
         const size_t stop = weft_vector_min(end, row + BLOCK_ROWS);
         memset(sum, 0, num * sizeof(float));
         for (; row < stop; row++) {
-            const void *dy = weft_vector_from(a->dy, row * a->cols + first, dtype);
+            const void *dy = weft_vector_from(a->dy, row * stride + first, dtype);
 #pragma omp simd
             for (size_t c = 0; c < num; c++)
                 sum[c] += weft_vector_load(dy, c, dtype);

@@ -21,7 +21,7 @@ struct groups {
 
 template <typename T, int n>
 __global__ void __launch_bounds__(WARP *ROWS_AT_ONCE)
-    sum_chunks(const T *dy, size_t cols, groups all, float *partials)
+    sum_chunks(const T *dy, size_t stride, size_t cols, groups all, float *partials)
 {
     __shared__ float shared[ROWS_AT_ONCE][WARP * n];
     const unsigned chunk = blockIdx.y;
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(WARP *ROWS_AT_ONCE)
             pack<T, n> values[UNROLL];
 #pragma unroll
             for (unsigned u = 0; u < UNROLL; u++)
-                values[u] = load_pack<n>(dy + size_t(row + u * ROWS_AT_ONCE) * cols + col);
+                values[u] = load_pack<n>(dy + size_t(row + u * ROWS_AT_ONCE) * stride + col);
 #pragma unroll
             for (unsigned u = 0; u < UNROLL; u++)
 #pragma unroll
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(WARP *ROWS_AT_ONCE)
                     sum[k] += to_float(values[u].at[k]);
         }
         for (; row < end; row += ROWS_AT_ONCE) {
-            const pack<T, n> values = load_pack<n>(dy + size_t(row) * cols + col);
+            const pack<T, n> values = load_pack<n>(dy + size_t(row) * stride + col);
 #pragma unroll
             for (int k = 0; k < n; k++)
                 sum[k] += to_float(values.at[k]);
@@ -85,10 +85,10 @@ template <typename T>
 weft_status add_groups(weft_lane *lane, const weft_bias_gradient_args *args, groups *all, float *db)
 {
     constexpr int n = WIDTH<T>;
-    const size_t cols = args->cols;
+    const size_t cols = args->cols, stride = args->stride ? args->stride : cols;
     const T *dy = static_cast<const T *>(args->dy);
     cudaStream_t stream = weft_cuda_stream(lane);
-    const bool aligned = cols % n == 0 && is_aligned(16, dy);
+    const bool aligned = cols % n == 0 && stride % n == 0 && is_aligned(16, dy);
     const unsigned tiles = num_blocks(cols, aligned ? WARP * n : WARP);
     const size_t wanted = (ENOUGH_BLOCKS + tiles - 1) / tiles;
     const size_t rows = static_cast<size_t>(all->first_row[all->num] - all->first_row[0]);
@@ -106,11 +106,11 @@ weft_status add_groups(weft_lane *lane, const weft_bias_gradient_args *args, gro
     float *partials = static_cast<float *>(workspace);
     const dim3 blocks(tiles, chunks), threads(WARP, ROWS_AT_ONCE);
     if (chunks > 0 && aligned)
-        WEFT_TRY(
-            WEFT_LAUNCH((sum_chunks<T, n>), blocks, threads, 0, stream, dy, cols, *all, partials));
+        WEFT_TRY(WEFT_LAUNCH((sum_chunks<T, n>), blocks, threads, 0, stream, dy, stride, cols, *all,
+                             partials));
     else if (chunks > 0)
-        WEFT_TRY(
-            WEFT_LAUNCH((sum_chunks<T, 1>), blocks, threads, 0, stream, dy, cols, *all, partials));
+        WEFT_TRY(WEFT_LAUNCH((sum_chunks<T, 1>), blocks, threads, 0, stream, dy, stride, cols, *all,
+                             partials));
     return WEFT_LAUNCH(join_chunks, dim3(num_blocks(cols, WARP), all->num), SUM_COLUMNS_BLOCK, 0,
                        stream, partials, cols, *all, db, args->overwrite);
 }

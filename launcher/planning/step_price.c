@@ -196,6 +196,19 @@ static weft_status price_staged(pricing *p, const weft_site *site, const weft_bu
     return work_us(p, site, WEFT_COST_ADAMW_HOST, bytes, &out->step_us);
 }
 
+/* What sums a bucket before its gradient group does. */
+static weft_group summing_group(const pricing *p, const weft_site *site, const weft_bucket_shape *b)
+{
+    weft_group group = site->groups[WEFT_AXIS_TP];
+    if (b->sum == WEFT_BUCKET_SUM_TIED)
+        return tied_group(p, site->groups[group_axis(b->section)].direct);
+    if (b->section == WEFT_SECTION_DENSE_SHARED) {
+        group.size /= (int)p->config->model.num_query_groups;
+        group.near = group.near < group.size ? group.near : group.size;
+    }
+    return group;
+}
+
 static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bucket_shape *b,
                                 size_t element_bytes, bucket_time *out)
 {
@@ -207,8 +220,7 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
         elements * (double)(plain ? weft_plain_gradient_bytes(dtype) : sizeof(float));
     const double share = elements / b->owners, times = b->num_experts > 0 ? b->num_experts : 1;
     const bool split = p->config->train.split_master && dtype == WEFT_BF16;
-    const weft_group summed =
-        b->sum == WEFT_BUCKET_SUM_TIED ? tied_group(p, group->direct) : site->groups[WEFT_AXIS_TP];
+    const weft_group summed = summing_group(p, site, b);
     if (b->sum != WEFT_BUCKET_SUM_NONE)
         WEFT_TRY(collective_us(p, site, &summed, WEFT_COLLECTIVE_ALL_REDUCE, bytes, &out->sum_us,
                                out->link_us[0]));

@@ -177,28 +177,35 @@ static void backward_without_rows_clears(void **state)
         assert_true(dweight[c] == 0.0f && dbias[c] == 0.0f);
 }
 
-static void check_bias(size_t rows, size_t cols, weft_dtype dtype, bool overwrite,
-                       size_t num_groups, const int64_t *offsets)
+static void check_strided_bias(size_t rows, size_t cols, size_t stride, weft_dtype dtype,
+                               bool overwrite, size_t num_groups, const int64_t *offsets)
 {
     probe_start(NULL);
     const size_t groups = num_groups ? num_groups : 1;
-    void *dy = probe_random(rows * cols, dtype, 1.0, 1);
+    void *dy = probe_random(rows * stride, dtype, 1.0, 1);
     float *db = overwrite ? probe_alloc(groups * cols * sizeof *db)
                           : probe_random(groups * cols, WEFT_F32, 1.0, 2);
     double *expected =
         overwrite ? probe_doubles(groups * cols) : probe_read(db, groups * cols, WEFT_F32);
-    double *d = probe_read(dy, rows * cols, dtype);
+    double *d = probe_read(dy, rows * stride, dtype);
     for (size_t row = 0; row < rows; row++) {
         size_t g = 0;
         while (num_groups && (int64_t)row >= offsets[g + 1])
             g++;
         for (size_t c = 0; c < cols; c++)
-            expected[g * cols + c] += d[row * cols + c];
+            expected[g * cols + c] += d[row * stride + c];
     }
     PROBE_RUN(bias_gradient, .rows = rows, .cols = cols, .dtype = dtype, .dy = dy, .db = db,
-              .overwrite = overwrite, .num_groups = num_groups, .row_offsets = offsets);
+              .overwrite = overwrite, .num_groups = num_groups, .row_offsets = offsets,
+              .stride = stride == cols ? 0 : stride);
     probe_close(probe_read(db, groups * cols, WEFT_F32), expected, groups * cols,
                 probe_tolerance(WEFT_F32, 1e-6), "bias gradient");
+}
+
+static void check_bias(size_t rows, size_t cols, weft_dtype dtype, bool overwrite,
+                       size_t num_groups, const int64_t *offsets)
+{
+    check_strided_bias(rows, cols, cols, dtype, overwrite, num_groups, offsets);
 }
 
 static void bias_gradient_equals_fp64(void **state)
@@ -213,6 +220,8 @@ static void bias_gradient_equals_fp64(void **state)
         check_bias(101, 3001, dtype, form & 1, 0, NULL);
         check_bias(101, 531, dtype, form & 1, 6, offsets);
         check_bias(101, 264, dtype, form & 1, 6, offsets);
+        check_strided_bias(101, 264, 272, dtype, form & 1, 0, NULL);
+        check_strided_bias(33, 37, 53, dtype, form & 1, 0, NULL);
     }
 }
 

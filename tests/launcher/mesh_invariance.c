@@ -60,6 +60,16 @@ static const model_case models[] = {
      "{\"num_layers\": 4, \"hidden_size\": 24, \"hidden_dropout\": 0.1, "
      "\"attention_dropout\": 0.1, " COMMON "}",
      ", \"precision\": \"bf16\"", 1e-3, 0.25, false},
+    {"two-groups",
+     "{\"num_layers\": 4, \"hidden_size\": 24, \"num_query_groups\": 2, \"normalization\": "
+     "\"RMSNorm\", \"swiglu\": true, \"position_embedding_type\": \"rope\", \"add_qkv_bias\": "
+     "true, "
+     "\"ffn_hidden_size\": 48, \"attention_dropout\": 0.1, " COMMON "}",
+     FP32},
+    {"one-group-bf16",
+     "{\"num_layers\": 4, \"hidden_size\": 24, \"num_query_groups\": 1, "
+     "\"disable_bias_linear\": true, " COMMON "}",
+     ", \"precision\": \"bf16\"", 1e-3, 0.1, false},
     {"documents",
      "{\"num_layers\": 3, \"hidden_size\": 24, \"ffn_hidden_size\": 32, \"num_experts\": 4, "
      "\"moe_layer_freq\": [0, 1, 0], \"moe_router_topk\": 2, \"num_query_groups\": 4, "
@@ -165,11 +175,21 @@ static const mesh_case meshes[] = {
     {3, 8, "tp=2,cp=2,pp=2,binding=tp,sp=1,zero=1", NULL},
     {1, 4, "cp=2,dp=2,zero=3", NULL},
     {3, 4, "cp=4,binding=dp,ep=2,zero=2", CONTEXT("a2a")},
-    {5, 4, "cp=4,binding=dp,ep=4,zero=3", NULL},
-    {5, 4, "cp=4,binding=dp,ep=2,zero=2", DEALT ", " CONTEXT("all_gather")},
-    {5, 4, "cp=2,dp=2,binding=dp,ep=2,order=tp-ep-dp-cp-pp", DEALT},
-    {5, 4, "tp=2,cp=2,binding=tp,sp=1", DEALT ", " CONTEXT("p2p")},
-    {5, 4, "pp=2,dp=2,binding=dp,ep=2,zero=3", NULL},
+    {7, 4, "cp=4,binding=dp,ep=4,zero=3", NULL},
+    {7, 4, "cp=4,binding=dp,ep=2,zero=2", DEALT ", " CONTEXT("all_gather")},
+    {7, 4, "cp=2,dp=2,binding=dp,ep=2,order=tp-ep-dp-cp-pp", DEALT},
+    {7, 4, "tp=2,cp=2,binding=tp,sp=1", DEALT ", " CONTEXT("p2p")},
+    {7, 4, "pp=2,dp=2,binding=dp,ep=2,zero=3", NULL},
+    /* key/value heads of fewer groups than ranks */
+    {5, 4, "tp=4", NULL},
+    {5, 8, "tp=4,dp=2,sp=1,zero=1", NULL},
+    {5, 8, "tp=4,dp=2,sp=1,zero=2", NULL},
+    {5, 8, "tp=4,dp=2,zero=3", NULL},
+    {5, 8, "tp=4,pp=2,sp=1,vp=2", "\"overlap_grad_reduce\": false"},
+    {5, 8, "tp=4,cp=2,sp=1", CONTEXT("p2p")},
+    {5, 8, "tp=4,cp=2", CONTEXT("all_gather")},
+    {6, 2, "tp=2,sp=1", NULL},
+    {6, 4, "tp=4", NULL},
     {4, 4, "cp=4", NULL},
     {4, 4, "tp=2,cp=2,sp=1", NULL},
 };

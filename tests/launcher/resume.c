@@ -38,6 +38,7 @@ static void train(weft_comm *world, const run_case *c, const char *start, int fi
     char text[1024], from[128], to[128];
     snprintf(text, sizeof text,
              "{\"model\": {\"num_layers\": 4, \"hidden_size\": 16, \"num_attention_heads\": 4, "
+             "\"num_query_groups\": 2, "
              "\"ffn_hidden_size\": 24, \"seq_length\": 12, \"vocab_size\": 53, \"num_experts\": 4, "
              "\"moe_layer_freq\": 2, \"moe_aux_loss_coeff\": 0.02, \"moe_z_loss_coeff\": 0.001, "
              "\"init_method_std\": 0.1, \"hidden_dropout\": 0.1, \"attention_dropout\": 0.1}, "
@@ -98,22 +99,27 @@ static void check_same_mesh(weft_comm *world, const run_case *c, int number)
         compare_states(name[2], name[0], true, 0);
 }
 
-/* Half number 0 goes on where `c` says. */
-static void check_other_mesh(weft_comm *world, const run_case *c, const weft_step_result *straight)
+/* Half number `half` goes on where `c` says. */
+static void check_other_mesh(weft_comm *world, const run_case *c, int half,
+                             const weft_step_result *straight)
 {
     weft_comm *part;
     weft_step_result result[STEPS];
+    char name[3][48];
+    snprintf(name[0], sizeof name[0], "half-%d", half);
+    snprintf(name[1], sizeof name[1], "%s-%d", c->mesh, half);
+    snprintf(name[2], sizeof name[2], "straight-%d", half);
     int rank = weft_comm_rank(world);
     EXPECT_OK(weft_comm_split(world, rank < c->world ? 0 : -1, rank, "part", WEFT_PURPOSE_CONTROL,
                               &part));
     if (part) {
-        train(part, c, "half-0", HALF, STEPS, c->mesh, result);
+        train(part, c, name[0], HALF, STEPS, name[1], result);
         for (int i = HALF; i < STEPS; i++)
             EXPECT(fabs(result[i].loss / straight[i].loss - 1) <= 1e-5,
                    "on %s: step %d: loss %.9g against %.9g", c->mesh, i + 1, result[i].loss,
                    straight[i].loss);
         if (rank == 0)
-            compare_states(c->mesh, "straight-0", false, 1e-5);
+            compare_states(name[1], name[2], false, 1e-5);
     }
     weft_comm_destroy(part);
 }
@@ -127,7 +133,9 @@ int main(void)
         {"dp=4,binding=dp,ep=2,zero=1", 4, "bf16", false},
         {"tp=2,dp=2,sp=1,binding=dp,ep=2,etp=2,zero=0", 4, "fp32", false},
         {"dp=4,binding=dp,ep=2,zero=3", 4, "bf16", true},
+        {"tp=4,sp=1,binding=tp", 4, "fp32", false}, /* which share key/value heads */
     };
+    enum { NUM_SAME = sizeof same / sizeof *same };
     static const run_case other[] = {
         {"dp=1", 1, "fp32", false},
         {"dp=2,binding=dp,ep=2,zero=1", 2, "fp32", false},
@@ -145,12 +153,14 @@ int main(void)
         EXPECT(mkdtemp(folder) != NULL, "%s", folder);
     }
     EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
-    for (int i = 0; i < (int)(sizeof same / sizeof *same); i++)
+    for (int i = 0; i < NUM_SAME; i++)
         check_same_mesh(world, &same[i], i);
     weft_step_result straight[STEPS];
     train(world, &same[0], NULL, 0, STEPS, "straight-0", straight);
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
-        check_other_mesh(world, &other[i], straight);
+        check_other_mesh(world, &other[i], 0, straight);
+    for (size_t i = 0; i < 2; i++)
+        check_other_mesh(world, &other[i], NUM_SAME - 1, straight);
     EXPECT_OK(weft_comm_barrier(world));
     if (rank == 0) {
         char command[128];

@@ -278,12 +278,12 @@ static const mistake mistakes[] = {
      "\"tensor_model_parallel_size\": 3",
      {0},
      "c.json:13:5: parallel.tensor_model_parallel_size: num_attention_heads 4 does not divide by "
-     "3; tp 1 or 2 would\n"},
+     "3; tp 1, 2 or 4 would\n"},
     {"\"tensor_model_parallel_size\": 1",
      "\"tensor_model_parallel_size\": 4",
-     {0},
-     "c.json:13:5: parallel.tensor_model_parallel_size: num_query_groups 2 does not divide by 4; "
-     "tp 1 or 2 would\n"},
+     {"--set", "num_attention_heads=12", "--set", "num_query_groups=6", "--set", "hidden_size=12"},
+     "c.json:13:5: parallel.tensor_model_parallel_size: num_query_groups 6 neither divides by 4 "
+     "nor divides it; tp 1, 2, 3, 6 or 12 would\n"},
     {"\"tensor_model_parallel_size\": 1",
      "\"pipeline_model_parallel_size\": 3",
      {0},
@@ -430,8 +430,7 @@ static const mistake mistakes[] = {
      NULL,
      {"--mesh", "tp=3,pp=3"},
      "--mesh tp=3,pp=3: parallel.pipeline_model_parallel_size: 3 stages for 2 layers; with pp 2, "
-     "tp "
-     "1 or 2 would\n"},
+     "tp 1, 2 or 4 would\n"},
     {NULL,
      NULL,
      {"--mesh", "dp=2,ep=3"},

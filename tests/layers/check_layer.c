@@ -336,6 +336,7 @@ int main(void)
                "\"position_embedding_type\": \"rope\", "
                "\"untie_embeddings_and_output_weights\": true",
                WEFT_BINDING_TP, WEFT_F32, "(head)");
+    check_good(world, ", \"num_query_groups\": 1", WEFT_BINDING_TP, WEFT_F32, "(attention)");
     for (int b = 0; b < 2; b++)
         check_good(world,
                    ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, \"moe_z_loss_coeff\": 0.1, "

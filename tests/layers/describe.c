@@ -48,6 +48,8 @@ static const cost_case dense_cases[] = {
     {"attention", GPT2, weft_attention_create, NULL, 1, false},
     {"attention, grouped", LLAMA ", \"num_query_groups\": 2, \"add_qkv_bias\": true",
      weft_attention_create, NULL, 1, false},
+    {"attention, few groups", GPT2 ", \"num_query_groups\": 1", weft_attention_create, NULL, 1,
+     false},
     {"mlp", GPT2, weft_mlp_create, NULL, 0, false},
     {"mlp, swiglu", LLAMA, weft_mlp_create, NULL, 0, false},
     {"block", GPT2, block_of_mlp, NULL, 1, true},
@@ -96,8 +98,10 @@ static void measure_parameters(weft_model *model, costs *out)
     weft_parameters *parameters = weft_model_parameters(model);
     for (int i = 0; i < weft_parameters_count(parameters); i++) {
         const weft_placed *p = weft_parameters_at(parameters, i);
-        uint64_t global = 1;
-        for (int d = 0; d < p->shard.num_dims; d++)
+        const uint64_t ranks = (uint64_t)weft_parameters_groups(parameters)->mesh.tp;
+        const bool is_part = p->rows.count > 0;
+        uint64_t global = is_part ? p->rows.count * ranks / (uint64_t)p->rows.sharers : 1;
+        for (int d = is_part; d < p->shard.num_dims; d++)
             global *= p->shard.global_dims[d];
         out->num_params += p->parameter.tied_copy ? 0 : global;
         out->local_params += p->count;

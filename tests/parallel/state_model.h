@@ -1,5 +1,6 @@
 /* A small model of every kind of parameter, for the tests of the optimizer and of checkpoints:
- * a tied vocabulary that nothing divides, sums over TP, replicated and split weights, experts
+ * a tied vocabulary that nothing divides, sums over TP and over a part of it, replicated and split
+ * weights, experts
  * split over EP and ETP. Its values and gradients are pure functions of global indices. */
 #ifndef WEFT_TESTS_STATE_MODEL_H
 #define WEFT_TESTS_STATE_MODEL_H
@@ -39,6 +40,31 @@ static inline void state_declare(state_model *m, const char *prefix, int layer,
     EXPECT_OK(weft_parameters_declare(m->parameters, prefix, &spec, layer, &parameter));
 }
 
+/* Two groups of four rows that TP ranks deal and two that they share, where there are more ranks
+ * than groups. */
+static inline void state_declare_groups(state_model *m, const char *prefix, int layer)
+{
+    const weft_parameter_spec spec = {.struct_bytes = sizeof spec,
+                                      .name = "groups.weight",
+                                      .num_dims = 2,
+                                      .dims = {2 * 6, STATE_HIDDEN},
+                                      .split = {WEFT_SPLIT_TP},
+                                      .init_std = 0.5f};
+    const int tp = m->groups.mesh.tp, rank = m->groups.coords.at[WEFT_AXIS_TP];
+    const int sharers = tp > 2 ? tp / 2 : 1;
+    const size_t group = (size_t)(rank / sharers) * 6, dealt = 4 / (size_t)sharers;
+    const weft_placed_rows rows[] = {{group + (size_t)(rank % sharers) * dealt, dealt, 1},
+                                     {group + 4, 2, sharers}};
+    weft_parameter *parameter = NULL;
+    if (sharers == 1) {
+        state_declare(m, prefix, layer, spec);
+        return;
+    }
+    for (int i = 0; i < 2; i++)
+        EXPECT_OK(weft_parameters_declare_rows(m->parameters, prefix, &spec, &rows[i], layer,
+                                               &parameter));
+}
+
 static inline void state_declare_block(state_model *m, int block, int layer)
 {
     enum { H = STATE_HIDDEN, E = STATE_EXPERTS };
@@ -54,6 +80,7 @@ static inline void state_declare_block(state_model *m, int block, int layer)
                   WEFT_ARGS(weft_parameter_spec, .name = "proj.weight", .num_dims = 2,
                             .dims = {H, 8}, .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
                             .init_std = 0.5f));
+    state_declare_groups(m, prefix, layer);
     state_declare(m, prefix, layer,
                   WEFT_ARGS(weft_parameter_spec, .name = "proj.bias", .num_dims = 1, .dims = {H},
                             .init = WEFT_INIT_ZERO, .no_weight_decay = true));

@@ -3,6 +3,7 @@
  * clipping in fp64. */
 #include <weft/kernels.h>
 
+#include "parallel/replicas.h"
 #include "state_model.h"
 
 enum { STEPS = 5 };
@@ -128,6 +129,8 @@ static float local_part(const state_model *m, const weft_placed *p)
     float part = part_of(c->at[axis], c->size[axis]);
     if (p->parameter.spec->sum_over_tp)
         part *= part_of(c->at[WEFT_AXIS_TP], c->size[WEFT_AXIS_TP]);
+    if (p->rows.sharers > 1)
+        part *= part_of(c->at[WEFT_AXIS_TP] % p->rows.sharers, p->rows.sharers);
     if (p->section == WEFT_SECTION_EMBEDDING)
         part *= p->parameter.tied_copy ? 0.75f : 0.25f;
     return part;
@@ -488,6 +491,31 @@ static const char *const meshes_of_4[] = {
 static const char *const meshes_of_8[] = {"tp=2,pp=2,dp=2,binding=tp", "tp=2,pp=2,dp=2,ep=4",
                                           "tp=4,dp=2,ep=2", NULL};
 
+/* A bit that flips in rows that two of four TP ranks share is found by these. */
+static void check_sharers(weft_comm *world)
+{
+    state_model m;
+    weft_replica_report report = {0};
+    if (state_model_create(&m, world, "tp=4", WEFT_F32, &base_options)) {
+        EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
+        EXPECT_OK(weft_lane_sync(m.compute));
+        EXPECT_OK(weft_replicas_compare(m.optimizer, false, m.compute, &report));
+        EXPECT(report.num_differ == 0, "%s differs over %s", report.name, report.group);
+        int i = 0;
+        while (weft_parameters_at(m.parameters, i)->rows.sharers <= 1)
+            i++;
+        if (weft_comm_rank(world) == 3)
+            *(float *)weft_parameters_at(m.parameters, i)->parameter.weight.data += 1;
+        EXPECT_OK(weft_replicas_compare(m.optimizer, false, m.compute, &report));
+        EXPECT(report.num_differ == 1 && !strcmp(report.group, "tp sharers") &&
+                   report.num_replicas == 2 && report.rank + report.other == 5 &&
+                   !strcmp(report.name, "decoder.layers.0.groups.weight"),
+               "%d differ: %s over %s: %d and %d", report.num_differ, report.name, report.group,
+               report.rank, report.other);
+    }
+    state_model_release(&m);
+}
+
 int main(void)
 {
     weft_comm *world;
@@ -518,6 +546,8 @@ int main(void)
         check_not_finite(world, meshes[0], false, false);
     for (int i = 0; meshes[i] && i < 3; i++)
         check_scaled(world, &r, meshes[i], i % 2 == 0);
+    if (size == 4)
+        check_sharers(world);
     for (int i = 0; i < r.count; i++)
         free(r.tensors[i].weight);
     weft_comm_destroy(world);

@@ -131,7 +131,9 @@ static void cut_two(size_t bucket_elements, weft_sharding sharding, weft_bucket 
                                     layers[l], NUM_IN_LAYER, i, &start);
             assert_int_equal(added, i != 0); /* it went with the last of its kind */
         }
-    *out = (weft_cut_sections){.group_size = {DP, DP, DP, DP}};
+    *out = (weft_cut_sections){0};
+    for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
+        out->group_size[kind] = DP;
     out->buckets[WEFT_SECTION_DENSE] = buckets[0];
     out->num_buckets[WEFT_SECTION_DENSE] = cuts[0].num_buckets;
     out->buckets[WEFT_SECTION_EXPERT] = buckets[1];
