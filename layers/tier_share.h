@@ -65,9 +65,9 @@ void weft_tier_number(weft_tier_run *tier, const weft_tier_layer *layer,
                       const weft_tier_call *call);
 weft_status weft_tier_expect_landings(weft_tier_run *tier, const weft_tier_layer *layer,
                                       const weft_tier_call *call) WEFT_CHECKED;
-/* Makes the lane wait for the earlier gradients of the bucket; */
+/* Makes the lane wait for the bucket's earlier gradients. */
 weft_status weft_tier_wait_landing(weft_tier_run *tier, int bucket, weft_lane *lane) WEFT_CHECKED;
-/* below: signals that this one has landed. */
+/* Signals that the bucket's gradient has landed. */
 weft_status weft_tier_land(weft_tier_run *tier, int bucket, weft_lane *lane) WEFT_CHECKED;
 
 void weft_tier_share_begin(weft_tier_run *tier);
