@@ -18,7 +18,7 @@ typedef struct attention {
 typedef struct attention_state {
     weft_tensor x;                /* borrowed: the normalised input */
     weft_tensor qkv, out;         /* [S*B, qkv], [S*B, heads * head_dim] */
-    weft_tensor heads, heads_out; /* qkv and out by heads, where context-parallel ranks deal them */
+    weft_tensor heads, heads_out; /* qkv and out by heads, if ranks exchange heads */
     float *lse;
 } attention_state;
 
@@ -69,7 +69,7 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
     return weft_linears_declare(build, o, &rows[1], 1);
 }
 
-/* Where q, k and v stand in the packed rows, and what dropout counts by. */
+/* The layout of q, k and v in packed rows, and dropout's counters. */
 static weft_attention_shape shape_of(const attention *a, weft_pass *pass)
 {
     const weft_dims *d = &a->dims;
@@ -151,7 +151,7 @@ static weft_status take_scratch(weft_pass *pass, weft_context_call *call, bool b
     return WEFT_OK;
 }
 
-/* Exchanges stand on the compute lane, too. */
+/* Exchanges run on the compute lane, too. */
 static struct weft_context_runtime *runtime_of(const weft_pass *pass)
 {
     static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_CONTEXT,
@@ -213,7 +213,7 @@ static weft_status whole_backward(const attention *a, weft_pass *pass, const att
 
 /* --- both ----------------------------------------------------------------------------------- */
 
-/* out and lse of q, k and v; where the core is recomputed they are not kept. */
+/* Computes out and lse from q, k and v; a recomputed core does not keep them. */
 static weft_status core_forward(const attention *a, weft_pass *pass, attention_state *state)
 {
     const weft_dims *d = &a->dims;
@@ -234,7 +234,7 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
     return weft_note_end(pass, weft_pass_lane(pass), note);
 }
 
-/* dqkv of dout. */
+/* Computes dqkv from dout. */
 static weft_status core_backward(const attention *a, weft_pass *pass, const attention_state *state,
                                  const weft_tensor *dout, const weft_tensor *dqkv)
 {

@@ -1,6 +1,6 @@
 /* The pre-norm transformer block: x + attention(norm(x)), then + mlp(norm(.)). Dropout stands on
  * both branches before the residual is added. No block keeps its norms' outputs: all blocks of a
- * stage write theirs to one place, and backward makes them there again. */
+ * stage write them to one place, and backward recomputes them there. */
 #include <stdlib.h>
 
 #include "layers/layers.h"
@@ -105,8 +105,7 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft
     }
     WEFT_TRY(weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2));
     WEFT_TRY(b->mlp->ops->backward(b->mlp, pass, &dropped, &branch));
-    /* dx collects dy (the residual) and both norms' gradients; the model may give one place for
-     * both. */
+    /* dx collects dy (the residual) and both norms' gradients; dx and dy may be one place. */
     if (dx->data != dy->data)
         WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data, weft_tensor_bytes(dy)));
     WEFT_TRY(
@@ -148,7 +147,7 @@ weft_layer *weft_block_create(const weft_model_options *options, weft_layer *att
                               weft_layer *mlp)
 {
     block *b = NULL;
-    /* what has an owner is not freed here */
+    /* a layer with an owner is not freed here */
     bool takes_attention = attention && weft_layer_take(attention) == WEFT_OK;
     bool takes_mlp = mlp && weft_layer_take(mlp) == WEFT_OK;
     if (takes_attention && takes_mlp)

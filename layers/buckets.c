@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* The chunk whose layer a bucket waits for. */
+/* The chunk of the layer that a bucket waits for. */
 static int chunk_of(const weft_layout *layout, int rank, int layer)
 {
     int first, end;
@@ -45,7 +45,7 @@ static weft_residency_parameter as_counted(const weft_held *held, const int *gro
                                       .experts = held->experts};
 }
 
-/* A stage's parameters as they are counted, in order. */
+/* A stage's parameters while they are counted, in order. */
 typedef struct counted {
     weft_residency residency;
     weft_residency_parameter *parameters;

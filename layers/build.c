@@ -18,7 +18,7 @@ static void *grown(void *array, int count, int *capacity, size_t each)
     return larger;
 }
 
-/* Layers are made from options, which a program may have changed. */
+/* A program may have changed the options since the model was made. */
 static weft_status check_width(const weft_model *model, const weft_layer *layer)
 {
     const weft_layer_ops *ops = &layer->place->ops;
@@ -110,7 +110,7 @@ bool weft_tied_has(const weft_tied *tied, const char *name)
     return false;
 }
 
-/* An embedding is a tied one where first and last stage declare it: the outline knows. */
+/* The outline knows whether both first and last stage declare an embedding. */
 static weft_status declare(weft_build *build, const char *prefix, const weft_parameter_spec *spec,
                            const weft_placed_rows *rows, weft_parameter **out)
 {

@@ -125,17 +125,10 @@ void weft_check_fill_gradients(const weft_check_layer *l, float value);
 typedef struct weft_check_result {
     float *y, *dx;
     float *gradients[WEFT_CHECK_MAX_PARAMETERS];
-<<<<<<< HEAD
-    double loss;   /* the layer's own loss */
-    size_t count;  /* elements of y and dx */
-    bool is_whole; /* every element was written; x and dy did not change */
-=======
     const char *names[WEFT_CHECK_MAX_PARAMETERS]; /* of the parameters; borrowed of the place */
-    double loss;                                  /* what the layer itself added to it */
-    size_t count;                                 /* of y and dx */
-    bool is_whole; /* all of it was written, and x and dy are as they were: the rest can be checked
-                    */
->>>>>>> f
+    double loss;                                  /* the layer's own loss */
+    size_t count;                                 /* elements of y and dx */
+    bool is_whole; /* every element was written; x and dy did not change */
 } weft_check_result;
 /* Copies the last forward's results, then its backward's. */
 weft_status weft_check_result_forward(const weft_check_layer *l, int slot,

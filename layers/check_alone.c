@@ -107,7 +107,7 @@ static weft_status check_written(const weft_check_layer *l, weft_check_report *r
 
 /* --- the same bits ------------------------------------------------------------------------- */
 
-/* Names in `text` what differs; false: nothing. */
+/* Writes the difference into `text`; false: none. */
 static bool differs(const weft_check_layer *l, const weft_check_result *a,
                     const weft_check_result *b, bool with_gradients, char text[128])
 {
@@ -124,7 +124,7 @@ static bool differs(const weft_check_layer *l, const weft_check_result *a,
     return text[0] != '\0';
 }
 
-/* Again in another slot, with memory that nothing has cleared. */
+/* Repeats the pass in another slot, with poisoned memory. */
 static weft_status check_again(const weft_check_layer *l, const weft_check_result *first,
                                weft_check_report *report, bool *out_same)
 {
@@ -145,8 +145,8 @@ static weft_status check_again(const weft_check_layer *l, const weft_check_resul
     return status;
 }
 
-/* With x and dy on the lane, as they are in a step, and not yet there when the function is called.
- */
+/* Runs the pass with x and dy that arrive on the lane after the function is called, as in a
+ * step. */
 static weft_status check_lane(const weft_check_layer *l, const weft_check_result *first,
                               weft_check_report *report)
 {
@@ -211,7 +211,7 @@ static weft_status check_in_flight(const weft_check_layer *l, const weft_check_r
 
 /* --- overwrite and add --------------------------------------------------------------------- */
 
-/* How far the gradient is from `wanted`, in parts of its largest element. */
+/* The largest error of the gradient, over its largest element. */
 static double distance(const float *got, const float *wanted, size_t count, double above)
 {
     double most = 0, size = 1e-30;

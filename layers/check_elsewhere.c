@@ -1,4 +1,4 @@
-/* describe against use, and a layer on two ranks against the same on one. */
+/* Compares descriptions with use, and a layer on two ranks with itself on one. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -81,7 +81,7 @@ weft_status weft_check_describe(const weft_check_layer *l, weft_check_report *re
 {
     weft_description listed;
     use used;
-    uint64_t redone = 0; /* FLOPs that backward does again: the model's do not count them */
+    uint64_t redone = 0; /* recomputed FLOPs, which model FLOPs exclude */
     const weft_shape *shape = weft_model_get_shape(l->place->model);
     WEFT_TRY(weft_description_of(l->layer, shape, &listed));
     const weft_layer_cost cost = listed.cost;
@@ -99,7 +99,7 @@ weft_status weft_check_describe(const weft_check_layer *l, weft_check_report *re
     const struct {
         const char *field;
         uint64_t said, used;
-        bool at_least; /* more than the GEMMs count may be said */
+        bool at_least; /* the description may exceed the GEMMs' count */
     } rows[] = {
         {"num_params", cost.num_params, used.num_params, false},
         {"local_params", cost.local_params, used.local_params, false},
@@ -113,7 +113,7 @@ weft_status weft_check_describe(const weft_check_layer *l, weft_check_report *re
     };
     char check[64];
     int wrong = 0;
-    /* Described are the rows of balanced routing; others come. */
+    /* The description assumes balanced routing, which the pass did not have. */
     bool uneven = shape->ep > 1 && weft_check_has_experts(l);
     name_check("describe at ", l->place, check);
     if (shape->tp == 1 && shape->dtype == WEFT_F32)

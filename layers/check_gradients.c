@@ -13,15 +13,15 @@ enum { NUM_RANDOM = 2, NUM_STEPS = 3, STREAM_DIRECTION = 211, MANY_ROWS = 64 };
 static const double steps[NUM_STEPS] = {2e-3, 5e-4, 1.25e-4};
 static const double tolerance = 1e-2;
 
-/* Values of fp32 whose gradient is in question. */
+/* The fp32 values whose gradient is checked. */
 typedef struct variable {
     const char *name;
     float *values;
-    const weft_parameter *parameter; /* whose values they are, as they lie; NULL: dense */
+    const weft_parameter *parameter; /* the values' parameter, with its layout; NULL: dense */
     const float *gradient;
     size_t count;
     float *kept, *direction; /* [count] */
-    double rms;              /* of the values; 1 where they are zero */
+    double rms;              /* root mean square of the values; 1 if these are zero */
 } variable;
 
 static double rms_of(const float *values, size_t count)
@@ -52,7 +52,7 @@ static weft_status loss_at(const weft_check_layer *l, const variable *v, double 
     return status;
 }
 
-/* The steps as they are in fp32, along the direction. */
+/* The steps along the direction after rounding to fp32. */
 static double slope_of_gradient(const variable *v, double step)
 {
     double sum = 0;
@@ -64,7 +64,7 @@ static double slope_of_gradient(const variable *v, double step)
     return sum;
 }
 
-/* What rounding of the outputs alone may do to a loss. */
+/* The error of a loss from rounding of the outputs alone. */
 static double loss_noise(const weft_check_layer *l)
 {
     const weft_check_place *p = l->place;
@@ -77,7 +77,7 @@ static double loss_noise(const weft_check_layer *l)
     return 4e-7 * (sqrt(sum) + fabs(weft_check_loss(l, 0)));
 }
 
-/* The error along the direction, in parts of the gradient's size there. */
+/* The error along the direction, over the gradient's size there. */
 static weft_status try_direction(const weft_check_layer *l, const variable *v, double *out)
 {
     double best = INFINITY;

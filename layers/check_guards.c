@@ -35,7 +35,7 @@ static bool is_whole(const char *guard, size_t bytes)
     return true;
 }
 
-/* What was written beyond, and mends the guards; NULL: nothing. */
+/* The name of an overwritten guard, after all guards are restored; NULL: none. */
 static const char *check_guards_broken(const weft_check_guards *g)
 {
     const char *what = NULL;

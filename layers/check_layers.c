@@ -40,7 +40,7 @@ static bool alike_children(const weft_model *m, int a, int b)
     }
 }
 
-/* Of one kind, costing the same, with children alike, and both in the model's middle. */
+/* Whether layers are alike: kind, costs, children, and both in the model's middle. */
 static bool alike(const weft_model *m, int a, int b)
 {
     const weft_layer *first = m->members[a].layer, *second = m->members[b].layer;
@@ -58,7 +58,7 @@ static bool alike(const weft_model *m, int a, int b)
     return memcmp(&costs[0], &costs[1], sizeof costs[0]) == 0 && alike_children(m, a, b);
 }
 
-/* Whether it is asked for and no earlier one is alike; *out_alike: how many are, itself too. */
+/* Whether to check the layer: no earlier one is alike. *out_alike: how many are, itself too. */
 static bool is_chosen(const check_job *j, int index, int *out_alike)
 {
     const weft_model *m = j->places[0].model;
@@ -116,7 +116,7 @@ static weft_status find_other_places(check_job *j)
     return try_place(j, j->world, WEFT_F32, mesh);
 }
 
-/* Why what a layer gives there cannot be compared; NULL: it can. */
+/* Why a layer's results at this place cannot be compared; NULL: they can. */
 static const char *not_comparable(const weft_check_place *p, const weft_check_layer *l)
 {
     const weft_model_options *o = &p->model->options;
@@ -155,8 +155,8 @@ static weft_status check_places(check_job *j, int index, const weft_check_result
     return WEFT_OK;
 }
 
-/* Where ranks work on a layer together: one that fails takes the job down, since others may wait
- * for it in a collective of the layer's. Where all fail, one of them says it. */
+/* For ranks that work on a layer together: a failing rank ends the job, since others may wait for
+ * it in a collective. If all fail, one of them prints the error. */
 static weft_status take_down(const check_job *j, weft_status status)
 {
     const weft_error *error = weft_error_get();
@@ -165,7 +165,7 @@ static weft_status take_down(const check_job *j, weft_status status)
     if (status == WEFT_OK || weft_comm_size(j->world) == 1)
         return status;
     if (speaker != weft_comm_rank(j->world) && nanosleep(&grace, NULL) != 0)
-        _exit(weft_status_exit_code(status)); /* a signal: it has spoken */
+        _exit(weft_status_exit_code(status)); /* ended by a signal, whose line is printed already */
     weft_log_error_record();
     weft_comm_abort(j->world, status);
     return status;

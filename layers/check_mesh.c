@@ -42,7 +42,7 @@ static weft_status check_sequence(int64_t seq, const weft_mesh *mesh)
                           (long long)seq, parts, what, weft_fits_text(&fits, text));
 }
 
-/* Heads for sequence: whole query groups go to each of `inner` ranks. */
+/* Exchanging heads for sequence sends whole query groups to each of `inner` ranks. */
 static weft_status check_heads(const weft_model_options *o, const weft_mesh *mesh,
                                int64_t micro_batch_size)
 {
@@ -61,8 +61,8 @@ static weft_status check_heads(const weft_model_options *o, const weft_mesh *mes
                           plan.inner, mesh->tp);
 }
 
-/* Byte counts of the whole model have to stay below 2^63, with room for what goes with an element:
- * gradients, moments, both directions of a pass. */
+/* Byte counts of the whole model have to stay below 2^63, with room for gradients, moments and both
+ * directions of a pass. */
 static weft_status check_countable(const weft_model_options *o, int64_t num_layers,
                                    int64_t micro_batch_size)
 {
@@ -86,7 +86,7 @@ static weft_status check_countable(const weft_model_options *o, int64_t num_laye
                           elements);
 }
 
-/* The layers that are MoE, on their grid. */
+/* Checks MoE layers on the experts' mesh. */
 static weft_status check_moe_mesh(const weft_model_options *o, const weft_mesh *mesh,
                                   int64_t micro_batch_size)
 {
@@ -131,7 +131,7 @@ weft_status weft_model_check_mesh(const weft_model_options *o, const weft_mesh *
     return has_moe ? check_moe_mesh(o, mesh, micro_batch_size) : WEFT_OK;
 }
 
-/* Partitions cut by peers have their number from the group's size, and keep everything. */
+/* With partitions by peers the group's size gives their number, and memory reuse is none. */
 static weft_status check_peers(const weft_schedule_options *p, int ep)
 {
     weft_fits fits = weft_fits_divisors(ep);
@@ -186,7 +186,7 @@ weft_status weft_model_check_moe(const weft_model_options *o, const weft_schedul
                               p->moe_partition_by == WEFT_MOE_PARTITION_BY_EXPERTS ? "experts"
                                                                                    : "tokens");
     if (p->moe_all_to_all == WEFT_NUM_EXCHANGES)
-        return WEFT_OK; /* what is chosen can be cut */
+        return WEFT_OK; /* the chosen number will fit */
     weft_exchange_form form = (weft_exchange_form)p->moe_all_to_all;
     if (p->moe_all_to_all_chunks > weft_exchange_max_chunks(form))
         return WEFT_KEY_ERROR("parallel.moe_all_to_all_chunks",

@@ -10,7 +10,7 @@
 
 enum { SEED = 7, STREAM_X = 101, STREAM_DY = 103, STREAM_TOKENS = 105 };
 
-/* What makes a layer's part of the loss differ from the micro-batch's mean. */
+/* The factor between a layer's part of the loss and the micro-batch's mean. */
 static const float loss_scale = 0.5f;
 
 static weft_status make_mesh(const char *text, weft_expert_binding binding, int world,
@@ -30,8 +30,8 @@ static weft_status make_mesh(const char *text, weft_expert_binding binding, int 
     return status;
 }
 
-/* Weights of about the size that keeps values of size 1, so that every gradient can be seen: those
- * of training's start are too small. A pure function of names and global indices. */
+/* Weights that keep values near size 1, so that every gradient is visible; training's initial
+ * weights are too small. A pure function of names and global indices. */
 static weft_status set_weights(weft_check_place *p)
 {
     const weft_parameters *parameters = weft_model_parameters(p->model);
@@ -61,7 +61,7 @@ static weft_status take_rows(weft_check_place *p, const char *what, weft_tensor 
     return WEFT_OK;
 }
 
-/* This rank's rows of a whole [S * B, H] of normal numbers. */
+/* Fills this rank's rows of a whole [S * B, H] of normal numbers. */
 static weft_status fill_rows(weft_check_place *p, uint64_t stream, const weft_tensor *to)
 {
     return weft_random_normal(
@@ -138,7 +138,7 @@ weft_status weft_check_place_create(weft_check_place *p, weft_comm *comm,
     WEFT_TRY(make_mesh(mesh_text, setup->binding, weft_comm_size(comm), setup->options, &mesh));
     weft_model_setup model = model_setup(setup, dtype);
     model.groups = &p->groups;
-    weft_outline outline; /* before anything collective */
+    weft_outline outline; /* made before any collective call */
     WEFT_TRY(weft_model_outline(&model, &mesh, build, &outline));
     weft_outline_release(&outline);
     WEFT_TRY(weft_groups_create(comm, &mesh, NULL, &p->groups));
@@ -224,8 +224,8 @@ static weft_status begin_pass(weft_check_place *p, const weft_tensor *from)
     return weft_lane_submit(p->lane, "arrive", arrive, &(arrival){p, from}, sizeof(arrival));
 }
 
-/* The pass's end on this rank. The ranks of a TP group meet there, so that with the check of
- * collectives on one that calls more of them than others is named. */
+/* The end of the pass on this rank. The TP group meets here, so that the check of collectives names
+ * a rank that calls more of them than others. */
 static weft_status end_pass(weft_check_place *p, int slot, weft_status status)
 {
     atomic_store(&p->returned, true);
@@ -306,7 +306,7 @@ float weft_check_number(const weft_tensor *t, size_t i)
     return one.number;
 }
 
-/* This rank's part of what the layer adds to the mean loss, as far as it goes by metrics. */
+/* This rank's part of the loss that the layer adds through metrics. */
 static double own_loss(const weft_check_layer *l)
 {
     const weft_metrics *m = weft_model_metrics(l->place->model);

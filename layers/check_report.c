@@ -46,7 +46,7 @@ void weft_check_report_layer(weft_check_report *r, const weft_check_layer *l, in
         if (num_alike > 1)
             fprintf(r->out, ", and %d more like it", num_alike - 1);
         fputc('\n', r->out);
-        fflush(r->out); /* where it crashes, this is what is known */
+        fflush(r->out); /* if a layer crashes, these lines are out */
     }
 }
 

@@ -7,7 +7,7 @@
 #include "layers/context_work.h"
 #include "parallel/documents.h"
 
-/* Slots that are tensors of the call, and pieces of the scratch for the others. */
+/* Sets the slots' memory: tensors of the call, or pieces of the scratch. */
 static void bind_slots(weft_context_work *w)
 {
     const weft_context_call *c = w->call;

@@ -1,9 +1,9 @@
-/* A rank's rows stand in the cut's order: `inner` neighbours' blocks back to back, each of its own
- * runs. A pair of runs is one call of the kernel, because positions inside a run follow each other;
- * pairs of which causal attention sees nothing are left out. */
+/* A rank's rows are in the cut's order: blocks of `inner` neighbours back to back, each in runs of
+ * consecutive positions. The kernel is called for each pair of runs, except pairs that the causal
+ * mask hides. */
 #include "layers/context_work.h"
 
-/* Runs that stand back to back: [first, first + count) of the cut's. */
+/* The cut's runs [first, first + count), back to back. */
 typedef struct stretch {
     int first, count;
 } stretch;
@@ -15,12 +15,12 @@ static stretch runs_of(const weft_context_work *w, int block)
     return (stretch){block * each, each};
 }
 
-/* What a task attends. */
+/* One task's queries and keys. */
 typedef struct pair {
     weft_attention_shape shape;
     size_t first_key;
-    size_t query_rows, key_rows; /* before them, of their stretches */
-    const int32_t *first_seen;   /* of its queries; NULL: they see all */
+    size_t query_rows, key_rows; /* rows ahead of them in their stretches */
+    const int32_t *first_seen;   /* its queries'; NULL: queries see all keys */
     weft_attention_piece piece;
 } pair;
 
@@ -77,7 +77,7 @@ static weft_status attend_backward(const weft_context_work *w, const weft_task *
                          .dk_group_stride = 2 * z->head_dim, .piece = p->piece));
 }
 
-/* The shape of a pair's call, but for its queries' position. */
+/* The shape of a pair's call, without the queries' position. */
 static weft_attention_shape shape_of(const weft_context_work *w, const weft_task *task)
 {
     const weft_context_sizes *z = &w->sizes;
@@ -112,8 +112,7 @@ static weft_status zero_gradients(const weft_context_work *w, const weft_task *t
                           w->sizes.all_keys * sizeof(float));
 }
 
-/* Of a ring's own block the backward attends the early half of each rank's queries first, and the
- * late half at the end. */
+/* Backward attends a ring's own block in two halves: early queries first, late ones at the end. */
 static bool is_attended(const weft_context_work *w, const weft_task *task, int query)
 {
     const int each = w->call->cut->num_runs;

@@ -64,7 +64,7 @@ size_t weft_context_slot_bytes(const weft_context_shape *s, weft_slot_kind holds
             s->dtype, weft_context_exchanges(&s->plan) ? s->rows * z.width_qkv : z.block_keys, 1);
     case WEFT_SLOT_KEYS:
         return weft_piece_bytes(s->dtype, z.all_keys, 1);
-    case WEFT_SLOT_PARTIAL: /* forward's is the result itself where that is fp32 */
+    case WEFT_SLOT_PARTIAL: /* in forward the result itself, if that is fp32 */
         return backward || s->dtype != WEFT_F32 ? weft_piece_bytes(WEFT_F32, z.rows, z.result) : 0;
     case WEFT_SLOT_HEADS_GRADIENT:
         return weft_piece_bytes(s->dtype, s->rows, z.width_qkv);
@@ -78,7 +78,7 @@ size_t weft_context_slot_bytes(const weft_context_shape *s, weft_slot_kind holds
     }
 }
 
-/* Slots of each kind, as the programs have them. */
+/* The number of slots of each kind in the programs. */
 size_t weft_context_scratch_bytes(const weft_context_shape *s, bool backward)
 {
     const bool exchanges = weft_context_exchanges(&s->plan);

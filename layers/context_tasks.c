@@ -1,4 +1,4 @@
-/* The tasks beside attending: rows are packed, travel, and are rounded. */
+/* The other tasks: packing, sending and rounding rows. */
 #include "layers/context_work.h"
 
 void *weft_context_slot(const weft_context_work *w, const weft_task *task, weft_operand_name name)
@@ -14,7 +14,7 @@ void *weft_context_at(const void *data, size_t elements, weft_dtype dtype)
 
 /* --- packing ------------------------------------------------------------------------------- */
 
-/* Rows of `count` elements that lie apart. */
+/* Copies strided rows of `count` elements. */
 static weft_status move_rows(weft_lane *lane, size_t rows, size_t count, weft_dtype from_dtype,
                              const void *from, size_t from_stride, weft_dtype to_dtype, void *to,
                              size_t to_stride)
@@ -28,8 +28,7 @@ static weft_status move_rows(weft_lane *lane, size_t rows, size_t count, weft_dt
                                       .from_stride = from_stride, .to_stride = to_stride));
 }
 
-/* The keys and values of packed rows, next to each other, or the other way round: a group's stand
- * behind its queries. */
+/* Copies keys and values out of packed rows, where they follow a group's queries, or back. */
 static weft_status move_keys(const weft_context_work *w, weft_lane *lane, size_t rows,
                              weft_dtype from_dtype, const void *from, bool from_packed,
                              weft_dtype to_dtype, void *to)
@@ -44,7 +43,7 @@ static weft_status move_keys(const weft_context_work *w, weft_lane *lane, size_t
                      from_packed ? apart : pair);
 }
 
-/* Rows [rows, width] as `inner` blocks of rows [rows, width / inner], or back. */
+/* Turns rows [rows, width] into `inner` blocks of rows [rows, width / inner], or back. */
 static weft_status deal_heads(const weft_context_work *w, weft_lane *lane, size_t width,
                               const void *from, void *to, bool back)
 {
@@ -60,7 +59,7 @@ static weft_status deal_heads(const weft_context_work *w, weft_lane *lane, size_
     return WEFT_OK;
 }
 
-/* What a rank sends to its neighbours, or of all_gather to all. */
+/* The buffer that a rank sends to its neighbours, with all_gather to all ranks. */
 static weft_status run_permute(void *context, const weft_task *task, weft_lane *lane)
 {
     const weft_context_work *w = context;
@@ -79,7 +78,7 @@ static weft_status run_permute(void *context, const weft_task *task, weft_lane *
 
 /* --- travel -------------------------------------------------------------------------------- */
 
-/* An all-to-all among the `inner` neighbours; the others of the group get nothing. */
+/* An all-to-all among the `inner` neighbours; other ranks of the group get 0 bytes. */
 static weft_status exchange(const weft_context_work *w, weft_lane *lane, size_t width,
                             const void *from, void *to)
 {
@@ -124,7 +123,7 @@ static weft_status run_reduce(void *context, const weft_task *task, weft_lane *l
                                WEFT_F32, WEFT_REDUCE_SUM);
 }
 
-/* To the next group of neighbours, and from the previous one. */
+/* Sends to the next group of neighbours, receives from the previous one. */
 static weft_status run_shift(void *context, const weft_task *task, weft_lane *lane)
 {
     const weft_context_work *w = context;
@@ -157,7 +156,7 @@ static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane
     return arrived ? add_arrived(w, lane, arrived, share) : WEFT_OK;
 }
 
-/* The keys' gradient is what came home and the share of this rank, or one of them. */
+/* Makes the keys' gradient from the one that came home and this rank's share, or one of these. */
 static weft_status place_gradients(const weft_context_work *w, const weft_task *task,
                                    weft_lane *lane)
 {

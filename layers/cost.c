@@ -1,4 +1,4 @@
-/* What a layer says of itself, entry by entry, and the sums that follow. */
+/* A layer's description, entry by entry, and its sums. */
 #include <weft/describe.h>
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ size_t weft_piece_bytes(weft_dtype dtype, size_t d0, size_t d1)
     return (bytes + WEFT_PIECE_BYTES - 1) / WEFT_PIECE_BYTES * WEFT_PIECE_BYTES;
 }
 
-/* The array with room for one more; NULL: nothing collects, or memory is short. */
+/* The array, with room for one more entry; NULL: no list is made, or memory is short. */
 static void *roomier(weft_description *list, void *array, int count, size_t each)
 {
     bool full = count == 0 || (count >= 16 && (count & (count - 1)) == 0);
@@ -145,7 +145,7 @@ void weft_cost_collective(weft_layer_cost *out, weft_phase phase, const char *mo
                                                .count = count});
 }
 
-/* Under sequence parallelism the region's whole rows are scratch. */
+/* Under sequence parallelism a region's gathered rows are scratch. */
 static void take_region(weft_layer_cost *out, const weft_shape *shape, weft_phase phase)
 {
     if (shape->sequence_parallel)
@@ -249,7 +249,7 @@ void weft_cost_parameter(weft_layer_cost *out, const weft_shape *shape, weft_gra
     }
 }
 
-/* A layer that cannot say, which its registration refuses, says nothing. */
+/* A layer without describe, which registration refuses, has an empty description. */
 static void ask(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
     if (layer && layer->ops && layer->ops->describe)

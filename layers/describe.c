@@ -79,8 +79,8 @@ void weft_describe_embedding(const weft_model_options *o, const weft_shape *shap
 
 /* --- attention ------------------------------------------------------------------------------- */
 
-/* A product of all heads, one side of which is S x S, or this rank's rows of it: of scores causal
- * attention makes half. */
+/* Adds a product of all heads with an S x S side (or this rank's rows), of which causal attention
+ * computes half. */
 static void describe_scores(const weft_shape *shape, weft_layer_cost *out, weft_phase phase,
                             const weft_dims *d, size_t n, size_t k, size_t count)
 {
@@ -166,7 +166,7 @@ void weft_describe_attention(const weft_model_options *o, const weft_shape *shap
         describe_scores(shape, out, WEFT_PHASE_RECOMPUTE, &d, d.head_dim, seq, 1);
         weft_cost_repeats(out, false);
     }
-    /* their gradients; the last one's place is delta's */
+    /* their gradients; the last shares its place with delta */
     weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, d.rows_full, d.qkv);
     weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, d.rows_full, proj_in);
     if (shape->cp > 1)
@@ -248,9 +248,9 @@ void weft_describe_block(const weft_model_options *o, const weft_shape *shape, w
 
 /* --- head ------------------------------------------------------------------------------------ */
 
-/* Each chunk of rows reads the whole output matrix twice and adds to its whole fp32 gradient. A GPU
- * multiplies so much faster than it moves bytes that the adding hides behind the products of
- * thousands of rows only. A CPU's GEMMs run at their full rate with fewer. */
+/* Each chunk of rows reads the whole output matrix twice and adds to its fp32 gradient. On a GPU
+ * only products of thousands of rows hide this addition; a CPU's GEMMs run at full rate with
+ * fewer. */
 size_t weft_logit_rows(bool gpu)
 {
     enum { CPU_ROWS = 256, GPU_ROWS = 8192 };
@@ -264,14 +264,14 @@ size_t weft_head_chunk_rows(const weft_shape *shape)
     return shape->training && rows > most ? most : rows;
 }
 
-/* A chunk's logits and loss, `count` times; in training their gradients, too. */
+/* Adds logits and loss of a chunk, in training their gradients too, `count` times. */
 static void describe_chunks(const weft_shape *shape, weft_layer_cost *out, size_t vocab,
                             size_t rows, size_t count)
 {
     const weft_phase phase = WEFT_PHASE_FORWARD;
     const char *name = "output_layer";
     size_t hidden = shape->hidden, bytes = count * rows * vocab * weft_dtype_bytes(shape->dtype);
-    size_t reads = shape->tp > 1 ? 2 : 1; /* the largest logit, then the sum; or both at once */
+    size_t reads = shape->tp > 1 ? 2 : 1; /* the largest logit, then the sum; tp 1: both at once */
     weft_cost_gemm(out, phase, name, shape->dtype, rows, vocab, hidden, count);
     weft_cost_memory(out, phase, "loss", reads * bytes, (reads + 1) * count);
     if (shape->tp > 1) { /* the largest; the sum and the label's */
@@ -309,7 +309,7 @@ void weft_describe_head(const weft_model_options *o, const weft_shape *shape, we
         describe_chunks(shape, out, d.vocab_rows, d.rows_full % chunk, 1);
     weft_cost_scratch(out, shape, WEFT_PHASE_FORWARD, WEFT_F32, chunk, 1);
     weft_cost_scratch(out, shape, WEFT_PHASE_FORWARD, WEFT_F32, 2, chunk);
-    if (!shape->training) { /* who asks for logits gets them whole */
+    if (!shape->training) { /* logits are kept whole */
         weft_cost_stash(out, "output_layer", shape->dtype, chunk, d.vocab_rows,
                         WEFT_PHASE_WEIGHT_GRADIENT);
         return;

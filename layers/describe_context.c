@@ -1,5 +1,5 @@
-/* What attention over context-parallel ranks does beside attending, of one direction at a time: the
- * tasks of its program, which the operations' modules name (launcher/planning/context_price.c). */
+/* Describes attention over context-parallel ranks but for attending, one direction at a time: its
+ * program's tasks, the operations' modules (launcher/planning/context_price.c). */
 #include "layers/context_memory.h"
 #include "layers/recompute.h"
 
@@ -11,7 +11,7 @@ typedef struct description {
     weft_phase phase;
 } description;
 
-/* `kernels` that read and write so many numbers of these types. */
+/* Adds `kernels` that read and write these numbers of elements. */
 static void move(const description *d, const char *module, size_t numbers, weft_dtype from,
                  weft_dtype to, size_t kernels)
 {
@@ -26,7 +26,7 @@ static void travel(const description *d, const char *module, weft_collective col
                          numbers * weft_dtype_bytes(dtype) * count, count);
 }
 
-/* Rows of this width to the ranks that attend their heads, or back. */
+/* Adds an exchange of rows of this width with the ranks that attend their heads. */
 static void describe_deal(const description *d, size_t width, bool back)
 {
     const size_t numbers = d->context.rows * width;

@@ -1,4 +1,4 @@
-/* What an MoE layer says of itself. */
+/* An MoE layer's description. */
 #include "layers/describe_plain.h"
 #include "layers/moe.h"
 #include "layers/placing.h"
@@ -42,27 +42,27 @@ size_t weft_moe_order_room(size_t balanced, size_t ep, size_t parts)
     return (ep < 4 ? ep : 4) * ((balanced + parts - 1) / parts);
 }
 
-/* How the rows of one rank lie in the rings of an MoE layer's program (schedule/moe_layer.h). */
+/* One rank's rows in the rings of an MoE layer's program (schedule/moe_layer.h). */
 typedef struct moe_rings {
     size_t parts;
-    size_t sent;                /* rows that leave home: without an exchange those at the experts */
-    size_t all, most;           /* rows at the experts of all partitions, of the largest */
-    size_t input, middle, home; /* rows of T_DI's ring, which dT_DO's and dT_DI's equal, of T_M's,
-                                   of the rows being sent */
-    size_t kept;                /* rows of T_DI and T_M that stay from forward to backward */
-    bool resent;                /* backward sends the rows again */
-    bool redone;                /* backward does the first linear layer again */
-    bool reorder;               /* rows come by sender and are put in the experts' order */
-    bool by_experts;            /* a partition has some experts' rows, and those whole */
+    size_t sent;      /* rows that leave home; without an exchange, rows at the experts */
+    size_t all, most; /* rows at the experts, of all partitions and of the largest */
+    size_t input, middle,
+        home;        /* rows of the rings of T_DI (also dT_DO, dT_DI), T_M, and sent rows */
+    size_t kept;     /* rows of T_DI and T_M kept from forward to backward */
+    bool resent;     /* backward sends the rows again */
+    bool redone;     /* backward recomputes the first linear layer */
+    bool reorder;    /* rows arrive by sender and are reordered by expert */
+    bool by_experts; /* a partition has all rows of some experts */
 } moe_rings;
 
-/* Of an n-th of the balanced rows; `otherwise` where the load is not known. */
+/* A load as a factor of an n-th of the balanced rows; `otherwise` for an unknown one. */
 static size_t at_load(double load, size_t balanced, size_t n, size_t otherwise)
 {
     return load > 0 ? (size_t)(load * (double)balanced / (double)n + 0.5) : otherwise;
 }
 
-/* Of balanced rows, those of the largest partition: by experts of as many as it has. */
+/* The largest partition's share of balanced rows, by its experts if cut by experts. */
 static size_t share_of(const moe_rings *r, const weft_moe_dims *d, size_t rows)
 {
     const size_t experts = (d->local_experts + r->parts - 1) / r->parts;
@@ -93,7 +93,7 @@ static moe_rings moe_rings_of(const weft_moe_dims *d, const weft_shape *shape, s
     return r;
 }
 
-/* What forward or backward (`phase`) takes. */
+/* Adds the memory of forward or backward (`phase`). */
 static void describe_moe_scratch(const weft_model_options *o, const weft_shape *shape,
                                  weft_layer_cost *out, const weft_moe_dims *d, const moe_rings *r,
                                  weft_phase phase)
@@ -150,9 +150,9 @@ static void describe_router(const weft_model_options *o, const weft_shape *shape
                                d->tokens, topk, WEFT_PHASE_INPUT_GRADIENT);
 }
 
-/* How many partitions there are of how many rows, and of which experts, by turns the smaller and
- * the larger ones: by tokens all have all experts and up to one row more; by experts all rows of
- * some, and up to one expert more. */
+/* Partitions of two sizes: their numbers, rows and experts. By tokens each has all experts, and
+ * sizes differ by one row; by experts each has all rows of some experts, and sizes differ by one
+ * expert. */
 typedef struct part_kind {
     size_t count, rows, experts;
 } part_kind;
@@ -215,7 +215,7 @@ static void describe_experts(const weft_shape *shape, weft_layer_cost *out, cons
     }
 }
 
-/* Rows on their way: to the experts and home again, in one half of the pass. */
+/* Adds the exchanges to the experts and back, in one direction. */
 static void describe_travel(const weft_shape *shape, weft_layer_cost *out, const weft_moe_dims *d,
                             const moe_rings *r, weft_phase phase)
 {
@@ -231,7 +231,7 @@ static void describe_travel(const weft_shape *shape, weft_layer_cost *out, const
                          r->parts);
 }
 
-/* What stands between the rows here and those that are routed. */
+/* Adds the collectives between the layer's rows and the routed ones. */
 static void describe_moe_region(const weft_shape *shape, weft_layer_cost *out,
                                 const weft_moe_dims *d, weft_phase phase)
 {
@@ -249,7 +249,7 @@ static void describe_moe_region(const weft_shape *shape, weft_layer_cost *out,
                              weft_shape_local_tokens(shape) * weft_row_bytes(shape), 1);
 }
 
-/* What partitions by experts share. */
+/* Memory that partitions by experts share. */
 static void describe_runs(const weft_model_options *o, const weft_shape *shape,
                           weft_layer_cost *out, const weft_moe_dims *d)
 {
@@ -263,8 +263,8 @@ static void describe_runs(const weft_model_options *o, const weft_shape *shape,
     weft_cost_host(out, 2 * d->local_experts * sizeof(int64_t));
 }
 
-/* Counts, where each partition's rows lie, and what reuse offloads: as layers/dispatch.c and
- * layers/moe_tasks.c take them. */
+/* Adds host memory for counts, partitions' rows and offloads, as layers/dispatch.c and
+ * layers/moe_tasks.c allocate it. */
 static void describe_moe_host(const weft_model_options *o, const weft_shape *shape,
                               weft_layer_cost *out, const weft_moe_dims *d, const moe_rings *r)
 {
@@ -309,8 +309,8 @@ static void describe_moe_host(const weft_model_options *o, const weft_shape *sha
         weft_cost_host(out, r->all * d->gates * d->ffn * bytes);
 }
 
-/* Routing, experts and what travels once more, but for the counts: what answer() in layers/moe.c
- * does. Its scratch is there where backward's is, before it. */
+/* Adds a recomputation of routing, experts and exchanges, without the counts: answer() in
+ * layers/moe.c. Its scratch is free before backward's. */
 static void describe_again(const weft_model_options *o, const weft_shape *shape,
                            weft_layer_cost *out, const weft_moe_dims *d, const moe_rings *r)
 {

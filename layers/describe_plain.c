@@ -1,11 +1,11 @@
-/* What the layers of published runs say of themselves: Megatron-LM of 2021 and 2022, on GPUs. These
- * kernels are described and never run.
+/* Descriptions of the layers of published runs: Megatron-LM of 2021 and 2022, on GPUs. Weft never
+ * runs these kernels.
  *
- * What is kept follows Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
- * Models" (2022), section 4: a layer keeps s b h (34 + 5 a s / h) bytes at two bytes an element,
- * over t tensor-parallel ranks s b h (10 + 24 / t + 5 a s / (h t)), and under sequence parallelism
- * all of it over t. Masks of dropout have one byte an element; sums of rows, which norms keep, are
- * left out, as they are there. Dropout is always there, as in those runs.
+ * Kept activations follow Korthikanti et al., "Reducing Activation Recomputation in Large
+ * Transformer Models" (2022), section 4: a layer keeps s b h (34 + 5 a s / h) bytes at two bytes an
+ * element, over t tensor-parallel ranks s b h (10 + 24 / t + 5 a s / (h t)), and under sequence
+ * parallelism all of it over t. Masks of dropout have one byte an element. The norms' sums of rows
+ * are left out, as in the paper. Dropout is always on, as in those runs.
  *
  * Kernels follow Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
  * Using Megatron-LM" (2021), section 4.2: scores are stored, in [batch, heads, s, s]; scale, causal
@@ -119,8 +119,8 @@ static void forward_product(weft_layer_cost *out, const weft_shape *shape, const
 /* --- what branches have ---------------------------------------------------------------------- */
 
 /* Apex's first norms read a row once for its sums and once to normalise it; backward reads gradient
- * and input for the weights, for the row's sums and for the result, the last of which caches half
- * give: 1.4 and 2.0 times what kernels take that read once (NVIDIA/apex pull request 1037). */
+ * and input for the weights, the row's sums and the result, half of the last from caches: 1.4 and
+ * 2.0 times the traffic of kernels that read once (NVIDIA/apex pull request 1037). */
 static void norm(weft_layer_cost *out, const weft_shape *shape, const char *module, size_t rows)
 {
     const bool twice = is_of_2021(shape);
@@ -129,8 +129,8 @@ static void norm(weft_layer_cost *out, const weft_shape *shape, const char *modu
     move(out, shape, WEFT_PHASE_INPUT_GRADIENT, module, (twice ? 6 : 3) * elements, 0);
 }
 
-/* A branch's end: bias, dropout and residual in one kernel; backward drops the gradient, sums it
- * for the bias and adds the branch's to the residual's. */
+/* The end of a branch: bias, dropout and residual in one kernel. Backward drops the gradient, sums
+ * it for the bias, and adds the branch's gradient to the residual's. */
 static void end_branch(weft_layer_cost *out, const weft_shape *shape, const char *module,
                        size_t rows, bool bias)
 {
@@ -153,7 +153,7 @@ void weft_describe_plain_block(const weft_model_options *o, const weft_shape *sh
     norm(out, shape, "pre_mlp_layernorm", rows);
     end_branch(out, shape, "mlp_dropout_add", rows, bias);
     weft_cost_scratch(out, shape, WEFT_PHASE_INPUT_GRADIENT, shape->dtype, 2 * rows, shape->hidden);
-    /* what both norms receive and give */
+    /* inputs and outputs of both norms */
     stash(out, shape, "input_layernorm", rows, shape->hidden, WEFT_PHASE_WEIGHT_GRADIENT);
     stash(out, shape, "pre_mlp_layernorm", rows, shape->hidden, WEFT_PHASE_WEIGHT_GRADIENT);
     stash(out, shape, "input", rows, shape->hidden, WEFT_PHASE_WEIGHT_GRADIENT);

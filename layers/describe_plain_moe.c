@@ -1,4 +1,4 @@
-/* What MoE layers of published runs say of themselves.
+/* Descriptions of the MoE layers of published runs.
  *
  * Over data-parallel ranks: DeepSpeed-MoE (Rajbhandari et al. 2022) after GShard (Lepikhin et al.
  * 2021). With S tokens here, E experts and C places an expert, one-hot masks [S, E, C] say which
@@ -35,7 +35,7 @@ static size_t up(double value)
 static moe moe_of(const weft_model_options *o, const weft_shape *shape, const weft_moe_dims *d,
                   weft_layer_cost *out)
 {
-    /* a rank's load, or its hottest expert's where that is known */
+    /* a rank's load, or its hottest expert's if known */
     const double most = (double)o->num_experts / (double)o->moe_router_topk;
     const double load = larger(shape->moe_load > 0 ? shape->moe_load : 1,
                                o->moe_router_forced_load < most ? o->moe_router_forced_load : most);

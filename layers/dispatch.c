@@ -6,20 +6,20 @@
 #include "layers/pass.h"
 #include "layers/note.h"
 
-/* What the plan is made of, while it is made. */
+/* The plan while it is made. */
 typedef struct planning {
     weft_moe *m;
     weft_pass *pass;
     weft_moe_state *state;
     size_t ep;           /* ranks that tokens travel between; 1: none */
-    size_t rank;         /* this one's number among those that */
-    size_t ranks;        /* share the experts, whether tokens travel or not */
+    size_t rank;         /* this rank's number among the `ranks` */
+    size_t ranks;        /* ranks that share the experts, with or without an exchange */
     size_t local;        /* experts here */
-    size_t kernel_parts; /* partitions that the sort knows: those by tokens */
+    size_t kernel_parts; /* partitions of the sort: by tokens alone */
     bool by_peers, by_experts;
     size_t group; /* ranks that are one partition when cut by peers */
-    bool placed;  /* experts may run on other ranks than their home */
-    size_t seats; /* experts that may run here */
+    bool placed;  /* experts may compute away from home */
+    size_t seats; /* experts that may compute here */
 } planning;
 
 static planning planning_of(weft_moe *m, weft_pass *pass, weft_moe_state *state)
@@ -63,7 +63,7 @@ static weft_status take_placed(const planning *p, weft_moe_part *part)
                 &part->to);
 }
 
-/* What partitions by experts share. */
+/* Arrays that partitions by experts share. */
 static weft_status take_runs(const planning *p)
 {
     const weft_moe_dims *d = &p->m->dims;
@@ -149,8 +149,7 @@ static weft_status enqueue_sort(const planning *p)
     WEFT_TRY(weft_pass_scratch(p->pass, WEFT_I32, d->tokens, topk, &scratch));
     s->row_of = row_of.data;
     s->token_of = token_of.data;
-    /* Where tokens travel, or experts, all choices are sorted, else those of this rank's experts.
-     */
+    /* All choices are sorted if tokens or experts travel, else those of this rank's experts. */
     const bool all = d->exchange || p->placed;
     s->sort = WEFT_ARGS(
         weft_dispatch_plan_args, .num_tokens = d->tokens, .num_experts = d->experts, .topk = topk,
@@ -165,7 +164,7 @@ static weft_status enqueue_sort(const planning *p)
     return WEFT_OK;
 }
 
-/* On the lane: [parts][ep][local] -> [ep][parts][local], what each peer is sent. */
+/* On the lane: [parts][ep][local] -> [ep][parts][local], counts by receiver. */
 static weft_status arrange_counts(const void *raw)
 {
     const planning *p = raw;
@@ -177,8 +176,8 @@ static weft_status arrange_counts(const void *raw)
     return WEFT_OK;
 }
 
-/* Which partition an expert is in follows, where they stand at positions, from the rows that all
- * ranks send it, and whether its rank keeps it. */
+/* Partitions by experts at positions: an expert's partition follows from its rows of all ranks and
+ * from whether its rank keeps it. */
 static weft_status sum_counts(const planning *p, weft_lane *lane)
 {
     const size_t experts = p->m->dims.experts;
@@ -198,7 +197,7 @@ static weft_status exchange_counts(const planning *p)
     WEFT_TRY(host(p->pass, p->ep, sizeof *bytes, &bytes));
     for (size_t peer = 0; peer < p->ep; peer++)
         bytes[peer] = p->kernel_parts * p->local * sizeof(int64_t);
-    if (weft_pass_repeats(p->pass)) /* they are known */
+    if (weft_pass_repeats(p->pass)) /* the counts are known already */
         return WEFT_OK;
     if (p->kernel_parts > 1)
         WEFT_TRY(weft_lane_submit(lane, "dispatch counts", arrange_counts, p, sizeof *p));
@@ -213,7 +212,7 @@ static weft_status exchange_counts(const planning *p)
     /* From here on sizes depend on the data: the host waits for them. */
     WEFT_TRY(weft_lane_sync(lane));
     WEFT_TRY(weft_dispatch_plan_check(&s->sort));
-    if (p->placed && !p->m->dims.exchange) { /* all rows are as if the first rank sent them */
+    if (p->placed && !p->m->dims.exchange) { /* as if the first rank sent all rows */
         memset(s->received, 0, p->ranks * p->seats * sizeof *s->received);
         memcpy(s->received, s->counts, p->seats * sizeof *s->received);
     } else if (!p->m->dims.exchange) {
@@ -272,7 +271,7 @@ static weft_status take_order(const planning *p, weft_moe_part *part)
     return WEFT_OK;
 }
 
-/* Rows come sorted by sender, then expert; experts want theirs together. */
+/* Rows arrive sorted by sender, then expert; each expert needs its own together. */
 static weft_status order_rows(planning *p, size_t index, weft_moe_part *part)
 {
     if (p->local > 1 && p->ep > 1 && (!p->by_peers || p->group > 1))
@@ -304,7 +303,7 @@ static void count_part(weft_moe_state *s, const weft_moe_part *part)
     s->max_rows = part->num_rows > s->max_rows ? part->num_rows : s->max_rows;
 }
 
-/* The plan stands in the pass's host memory: nobody needs to wait for it again. */
+/* The plan stays in the pass's host memory; backward need not wait for it. */
 static weft_status repeat_parts(const planning *p)
 {
     weft_moe_state *s = p->state;
@@ -318,7 +317,7 @@ static weft_status repeat_parts(const planning *p)
     return WEFT_OK;
 }
 
-/* Which expert stands where in the program that brings them up, and each one's rows. */
+/* The experts' positions in the uploading program, and their rows. */
 static void place_experts(const planning *p, weft_moe_part *part)
 {
     if (!p->by_experts)
@@ -329,8 +328,8 @@ static void place_experts(const planning *p, weft_moe_part *part)
     }
 }
 
-/* Partitions by experts: a run of every rank's positions is one of them; experts on the device
- * stand as they are numbered. */
+/* Partitions by experts are runs of positions on every rank; without offloading positions are
+ * numbers. */
 static void cut_by_experts(const planning *p)
 {
     weft_moe_state *s = p->state;
@@ -338,7 +337,7 @@ static void cut_by_experts(const planning *p)
     int32_t *positions = s->parts[0].positions;
     int64_t *offsets = s->parts[0].all_offsets;
     for (size_t k = 0; k < p->ep; k++) {
-        const size_t rank = (p->rank + 1 + k) % p->ep; /* this one last: its positions stay */
+        const size_t rank = (p->rank + 1 + k) % p->ep; /* this rank last: its positions remain */
         const size_t first = rank * p->local;
         if (listed)
             weft_tier_stand((int)p->local, s->totals + p->m->dims.experts + first,
@@ -355,7 +354,7 @@ static void cut_by_experts(const planning *p)
     }
 }
 
-/* Rows sorted by expert leave by partition, then expert, which is by receiver. */
+/* Orders the leaving rows by partition, then expert and so receiver. */
 static void send_by_partition(const planning *p)
 {
     const weft_moe_state *s = p->state;
@@ -368,7 +367,7 @@ static void send_by_partition(const planning *p)
             *to++ = (int32_t)next[s->part_of[e]]++;
 }
 
-/* Each rank has all tokens, and takes its parts' rows. */
+/* Each rank has all tokens and selects its parts' rows. */
 static void take_rows(const planning *p, weft_placing *placing)
 {
     weft_moe_state *s = p->state;
@@ -381,7 +380,7 @@ static void take_rows(const planning *p, weft_placing *placing)
     place_experts(p, part);
 }
 
-/* Experts may run on other ranks; there is one partition. */
+/* With placement there is one partition. */
 static weft_status place_rows(const planning *p)
 {
     weft_moe_state *s = p->state;
@@ -413,14 +412,14 @@ static weft_status place_rows(const planning *p)
     return WEFT_OK;
 }
 
-/* Rows sorted by expert leave in another order. */
+/* With placement rows leave in another order than they were sorted. */
 static weft_status reorder(const planning *p)
 {
     weft_moe_state *s = p->state;
     const size_t topk = (size_t)p->m->common.options.moe_router_topk;
     const size_t mark = weft_pass_mark(p->pass);
     weft_tensor scratch;
-    size_t num_rows = 0; /* sorted ones, also those that are not sent */
+    size_t num_rows = 0; /* sorted rows, sent or not */
     for (size_t e = 0; e < p->m->dims.experts; e++)
         num_rows += (size_t)s->counts[e];
     WEFT_TRY(weft_pass_scratch(p->pass, WEFT_I32, p->m->dims.tokens, topk, &scratch));
@@ -463,7 +462,7 @@ static weft_status size_parts(planning *p)
     }
     if (p->by_experts)
         send_by_partition(p);
-    /* The sort puts peers' rows one after the other, whatever partition they are. */
+    /* The sort orders rows by peer, whatever their partition. */
     for (size_t i = 0; p->by_peers && i < (size_t)s->num_parts; i++) {
         size_t to = group_of_part(p, p->rank, i) * p->group, before = 0;
         for (size_t e = 0; e < to * p->local; e++)

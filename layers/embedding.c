@@ -62,7 +62,7 @@ static bool drops(const embedding *e, const weft_pass *pass)
     return e->common.options.hidden_dropout > 0 && weft_pass_training(pass);
 }
 
-/* Which position each token here has; NULL: they are all here, in order. */
+/* The position of each token here; NULL: the whole sequence, in order. */
 static const int32_t *index_of(const weft_pass *pass)
 {
     const int32_t *positions = weft_pass_positions(pass);

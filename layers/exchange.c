@@ -22,11 +22,11 @@ typedef struct movement {
     const size_t *send_bytes, *recv_bytes;
     size_t num_chunks;
     bool all; /* o1_paper: the rank's own block travels too */
-    /* By slot. arrived: this rank's slices of a chunk, by peer; gathered: every ETP rank's,
+    /* By slot. arrived: this rank's slices of a chunk, by peer; gathered: all ETP ranks' slices,
      * [t][share]. */
     char *staging[MAX_STAGING];
-    char *packed[MAX_STAGING]; /* beside what arrives: this rank's slices of what is sent */
-    size_t *sent, *came;       /* host: [ep], of the chunk at hand */
+    char *packed[MAX_STAGING]; /* this rank's slices to send */
+    size_t *sent, *came;       /* host: [ep], bytes of the current chunk */
 } movement;
 
 static size_t round_up(size_t bytes)
@@ -71,7 +71,7 @@ static bool travels(const movement *m, int peer)
     return m->all || peer != weft_comm_rank(m->ep);
 }
 
-/* What an ETP rank gives to the gather of a chunk: the largest share. */
+/* An ETP rank's bytes in a chunk's all-gather: the largest share. */
 static size_t share_bytes(const movement *m, const size_t *block_bytes, size_t chunk)
 {
     size_t sum = 0;
@@ -104,7 +104,7 @@ static weft_status take_staging(movement *m, const weft_program *program)
     return WEFT_OK;
 }
 
-/* Drop, and the all-to-all of what is left. */
+/* Drops all but this rank's slice, and exchanges it. */
 static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)
 {
     movement *m = context;

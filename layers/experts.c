@@ -1,10 +1,10 @@
-/* The experts: grouped GEMMs over the rows of one partition, of all experts at once, or where they
- * are beyond device memory (layers/tier_run.h), of one after the other. They do not keep the
- * activation's output: backward makes it again. */
+/* The experts: grouped GEMMs over the rows of one partition, for all experts at once, or one by one
+ * if they are beyond device memory (layers/tier_run.h). Backward recomputes the activation's
+ * output. */
 #include "layers/moe.h"
 #include "layers/pass.h"
 
-/* Rows of some experts that follow each other, and these experts' matrices. */
+/* Consecutive experts: their rows and matrices. */
 typedef struct span {
     size_t num_experts;
     const int64_t *offsets; /* [num_experts + 1], from 0 */
@@ -12,7 +12,7 @@ typedef struct span {
     struct {
         void *weight;
         float *grad;
-    } fc1, fc2; /* of the first expert; */
+    } fc1, fc2; /* the first expert's; */
     size_t stride;
     bool overwrite;
 } span;
@@ -61,7 +61,7 @@ static weft_status span_backward(const weft_moe *m, weft_pass *pass, const span 
     return grouped(pass, s, WEFT_GROUPED_DGRAD, true, &s->dx, &s->middle);
 }
 
-/* A parameter's matrix, and gradient, of an expert on the device. */
+/* The matrix and gradient of one expert on the device. */
 static void *weight_of(const weft_parameter *p, size_t expert)
 {
     const size_t bytes = p->expert_stride * weft_dtype_bytes(p->weight.dtype);
@@ -73,7 +73,7 @@ static float *gradient_of(const weft_parameter *p, size_t expert)
     return expert > 0 && p->grad ? p->grad + expert * p->expert_stride : p->grad;
 }
 
-/* The partition's experts. Those that run one after the other have their matrices elsewhere. */
+/* All experts of the partition, without matrices if they run one by one. */
 static span all_of(const weft_moe *m, const weft_pass *pass, const weft_moe_expert_rows *r)
 {
     const weft_parameter *fc1 = m->fc1.weight, *fc2 = m->fc2.weight;
@@ -110,7 +110,7 @@ static weft_tensor rows_of(const weft_tensor *t, size_t first, size_t count)
     return rows;
 }
 
-/* A parameter lies in a bucket's memory on the device as it lies in the bucket. */
+/* A parameter has one offset in the bucket and in the bucket's device memory. */
 static char *weight_at(const weft_pass *pass, const weft_parameter *p,
                        const weft_tier_memory *memory)
 {
@@ -172,7 +172,7 @@ static weft_status run(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows 
 
 /* --- a partition ---------------------------------------------------------------------------- */
 
-/* The rows in expert order: where they are, or copied to `to`. */
+/* The rows in expert order: in place, or copied to `to`. */
 static weft_status in_order(weft_pass *pass, const weft_moe_part *part, const weft_tensor *rows,
                             const weft_tensor *to, weft_tensor *out)
 {
@@ -203,7 +203,7 @@ weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, const weft_moe_expert
 {
     span all = all_of(m, pass, r);
     WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
-    /* Where there is a copy of the input it is used up: the answers take its place. */
+    /* A copy of the input is no longer needed: the answers overwrite it. */
     all.y = r->part->order ? r->ordered : *out;
     WEFT_TRY(run(m, pass, r, &all, false));
     return r->part->order ? weft_moe_select(pass, &r->ordered, r->part->inverse, out) : WEFT_OK;

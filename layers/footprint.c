@@ -11,8 +11,8 @@ static uint64_t row_piece(const weft_outline *outline)
     return weft_piece_bytes(WEFT_U8, weft_shape_boundary_bytes(&outline->shape), 1);
 }
 
-/* The rows that a chunk's last layer gives lie in a slot of messages, not where it counts them.
- * Layers of plain kernels count what they receive. */
+/* The last layer of a chunk writes its output to a message slot, though it counts the rows as
+ * stash. Layers of plain kernels count their input. */
 static uint64_t given_away(const weft_outline *outline, int layer, int end)
 {
     uint64_t rows = row_piece(outline), counted;
@@ -28,8 +28,8 @@ static bool begins_group(const weft_outline *outline, int layer, int first)
            outline->layers[layer - 1].recompute_group != outline->layers[layer].recompute_group;
 }
 
-/* Of a recomputed group the last layer's output is kept, or given away; of plain kernels the first
- * one's input is. */
+/* A recomputed group keeps or sends its last layer's output; with plain kernels it keeps its first
+ * layer's input. */
 static uint64_t kept_rows(const weft_outline *outline, int layer, int first, int end)
 {
     const bool ends_chunk = layer == end - 1;
@@ -40,7 +40,7 @@ static uint64_t kept_rows(const weft_outline *outline, int layer, int first, int
     return ends_group && !ends_chunk ? row_piece(outline) : 0;
 }
 
-/* The output where the next layer offloads it: it lies in a ring. */
+/* An output that the next layer offloads lies in a ring. */
 static uint64_t sent_out(const weft_outline *outline, int layer, int end)
 {
     const uint64_t rows = row_piece(outline);
@@ -67,7 +67,7 @@ static uint64_t ring_bytes(const weft_outline *outline, int rank)
     return bytes;
 }
 
-/* What a group leaves out: all but the last output, which a list counts. */
+/* A group's recomputed bytes: all but the last output. */
 static uint64_t group_bytes(const weft_outline *outline, int first, int end)
 {
     uint64_t bytes = 0;
@@ -130,8 +130,7 @@ uint64_t weft_footprint_offloaded(const weft_outline *outline, int rank, int chu
     return bytes;
 }
 
-/* The layers' own, one after the other, and below it the norms' outputs and backward's gradients
- * between layers. */
+/* The layers' scratch in sequence, and below it norms' outputs and gradients between layers. */
 uint64_t weft_footprint_scratch(const weft_outline *outline, int rank)
 {
     uint64_t most = 0;
@@ -159,7 +158,7 @@ static int count_parts(const weft_outline *outline, int rank)
 
 static void add_offloaded(weft_footprint *out, const char *module, uint64_t bytes);
 
-/* Of experts in a file: the places for some of them. */
+/* The places in host memory for experts in a file. */
 static uint64_t places_bytes(const weft_outline *outline, const weft_footprint_shape *s,
                              uint64_t largest, int num_experts, uint64_t state,
                              uint64_t *out_file_bytes)
@@ -217,7 +216,7 @@ static void add_tier(const weft_outline *outline, const weft_footprint_shape *s,
     add_offloaded(out, "experts' optimizer", states);
 }
 
-/* What the host steps of the buckets that the device has, and gradients on their way. */
+/* State that the host steps for buckets on the device, and gradients in staging. */
 static void add_stepped(const weft_outline *outline, int rank, uint64_t state, weft_footprint *out)
 {
     const weft_held_elements *held = &outline->held[rank];
@@ -263,7 +262,7 @@ static void add_bytes(weft_module_bytes list[WEFT_MAX_MODULES], int *count, cons
     int i = 0;
     while (i < *count && strcmp(list[i].module, module) != 0)
         i++;
-    if (i == WEFT_MAX_MODULES) /* the last one has the rest */
+    if (i == WEFT_MAX_MODULES) /* the last entry has the rest */
         i--;
     else if (i == *count)
         list[(*count)++].module = module;
@@ -319,7 +318,7 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
     }
 }
 
-/* What the rank's layers pin as long as they live. */
+/* Memory that the rank's layers pin for good. */
 static uint64_t table_bytes(const weft_outline *outline, int rank)
 {
     uint64_t bytes = 0;
@@ -341,7 +340,7 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
     for (int i = 0; i < s->program->num_slots; i++) {
         const weft_slot *slot = &s->program->slots[i];
         if (!shape->plain_kernels || slot->holds != WEFT_SLOT_ACTIVATION)
-            out->bytes[WEFT_MEMORY_MESSAGES] += slot->bytes; /* else layers count their input */
+            out->bytes[WEFT_MEMORY_MESSAGES] += slot->bytes; /* else layers count it as input */
         int chunk = slot->chunk > 0 ? slot->chunk : 0;
         if (slot->holds != WEFT_SLOT_ACTIVATION)
             continue;
@@ -352,12 +351,12 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
         add_module(out, "offloaded", ring_bytes(outline, s->rank));
     const uint64_t recomputed = weft_footprint_recomputed(outline, s->rank);
     out->bytes[WEFT_MEMORY_SCRATCH] = weft_footprint_scratch(outline, s->rank);
-    if (shape->plain_kernels) /* what no pass keeps counts as no activation there */
+    if (shape->plain_kernels) /* plain kernels count only kept activations */
         out->bytes[WEFT_MEMORY_SCRATCH] += recomputed;
     else if (recomputed > 0)
         add_module(out, "recomputed", recomputed);
     out->bytes[WEFT_MEMORY_PINNED] += table_bytes(outline, s->rank);
-    /* what micro-batches bring, and which tokens of a sequence are here */
+    /* inputs of micro-batches, and the rank's tokens of a sequence */
     const size_t num_batches = (size_t)s->num_micro_batches;
     out->bytes[WEFT_MEMORY_PINNED] += sizeof(int32_t) * num_batches *
                                       ((size_t)s->num_inputs * weft_shape_local_tokens(shape) +

@@ -28,7 +28,7 @@ static uint64_t local_elements(const weft_outline_layer *layer, int group)
     return elements;
 }
 
-/* Elements of a gradient group that a layer has here; shares: of its unit this rank's share. */
+/* A layer's elements in a gradient group on this rank; shares: this rank's share of its unit. */
 static double held_elements(const weft_outline_layer *layer, const weft_mesh *mesh, int group,
                             bool shares)
 {
@@ -38,7 +38,7 @@ static double held_elements(const weft_outline_layer *layer, const weft_mesh *me
     return fmax(local - unit, 0) + unit / ranks;
 }
 
-/* What a rank has, in the proportion of what its layers have. */
+/* Splits a rank's bytes in proportion to its layers'. */
 typedef struct sharing {
     const weft_outline *outline;
     const weft_mesh *mesh;
@@ -118,7 +118,7 @@ void weft_footprint_parts(const weft_outline *outline, const weft_mesh *mesh, in
     add_parameters(outline, mesh, rank, footprint, out);
     add_activations(outline, rank, program, out);
     for (size_t i = 0; i < sizeof purposes / sizeof *purposes; i++) {
-        uint64_t listed = 0; /* what is left the layers share */
+        uint64_t listed = 0; /* the rest is shared by layers */
         for (int part = 0; part < WEFT_NUM_MODEL_PARTS; part++)
             listed += out[part].bytes[purposes[i]];
         out[WEFT_MODEL_PART_DECODER].bytes[purposes[i]] += footprint->bytes[purposes[i]] - listed;

@@ -5,7 +5,7 @@
 
 #include "core/graph.h"
 
-/* Those of a pipeline's boundary slots times passes in flight; more would run without. */
+/* The most graphs: boundary slots times passes in flight; further calls run without. */
 enum { MAX_GRAPHS = 256 };
 
 typedef struct graph_key {
@@ -16,7 +16,7 @@ typedef struct graph_key {
     bool training, overwrite;
 } graph_key;
 
-/* What the host remembers of a pass, as it was when the pass had been enqueued. */
+/* The host's state of a pass after its enqueueing. */
 typedef struct host_state {
     char *states;
     weft_stack stash, host;
@@ -25,7 +25,7 @@ typedef struct host_state {
 typedef struct kept_pass {
     graph_key key;
     float loss_scale;
-    weft_graph *graph; /* NULL: asked for once so far */
+    weft_graph *graph; /* NULL: the call has run once so far */
     host_state after;
 } kept_pass;
 
@@ -140,7 +140,7 @@ static weft_status capture(kept_pass *kept, const weft_pass_call *call, weft_pas
     if (status != WEFT_OK) {
         weft_error first;
         weft_error_take(&first);
-        status = weft_graph_end(pass->lane, NULL); /* whose error would be of less use */
+        status = weft_graph_end(pass->lane, NULL); /* the first error is of more use */
         return weft_error_put(&first);
     }
     WEFT_TRY(weft_graph_end(pass->lane, &kept->graph));
@@ -183,7 +183,7 @@ weft_status weft_graphs_run(const weft_pass_call *call, weft_pass_enqueue enqueu
             return enqueue(call);
         if (!kept)
             kept = &graphs->kept[graphs->num_kept++];
-        weft_graph_destroy(kept->graph); /* of a step that is over */
+        weft_graph_destroy(kept->graph); /* from a finished step */
         kept->graph = NULL;
         kept->key = key;
         kept->loss_scale = loss_scale;

@@ -1,11 +1,11 @@
 /* The end of the model: final norm, output projection (tied to the word embedding or its own) and
  * vocabulary-parallel cross-entropy. The reductions over TP stand between the loss kernels, so that
- * no rank ever holds more than its share of the logits.
+ * no rank ever has more than its share of the logits.
  *
- * Logits are the largest activation by far, so training never has them whole. Forward takes the
- * rows in chunks, turns a chunk's logits into their gradient in place, computes from that the
- * gradients of the weight and of the norm's output, and keeps only these. Backward is the norm's
- * alone. */
+ * Logits are the largest activation by far, so training never has them whole. Forward goes through
+ * the rows in chunks: it turns a chunk's logits into their gradient in place, computes the
+ * gradients of the weight and of the norm's output, and keeps only these. Backward has only the
+ * norm left. */
 #include "layers/layers.h"
 
 #include "layers/note.h"
@@ -20,7 +20,7 @@ typedef struct head_state {
     weft_tensor x; /* borrowed */
     weft_norm_stats stats;
     weft_tensor dnormed; /* training: the gradient of the norm's output */
-    weft_tensor logits;  /* else: [S*B, V local] */
+    weft_tensor logits;  /* without training: [S*B, V local] */
 } head_state;
 
 static void head_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
@@ -111,7 +111,7 @@ static weft_status add_loss(head *h, weft_pass *pass, const chunk *c)
                    .mask = weights_of(pass, c), .loss_sum = &weft_pass_metrics(pass)->loss_sum));
 }
 
-/* The chunk's logits become their gradient, which gives the weight's and dx. */
+/* Turns the chunk's logits into their gradient, and computes the weight's gradient and dx. */
 static weft_status differentiate(head *h, weft_pass *pass, const chunk *c, const weft_tensor *x,
                                  weft_tensor *dx)
 {
@@ -138,7 +138,7 @@ static weft_tensor rows_of(const weft_tensor *x, const chunk *c)
     return rows;
 }
 
-/* Memory for chunks of `rows` rows. Logits that are asked for later are stashed. */
+/* Allocates for chunks of `rows` rows. Without training logits are stashed. */
 static weft_status allocate(head *h, weft_pass *pass, size_t rows, weft_dtype dtype, chunk *c)
 {
     head_state *state = weft_pass_state(pass, &h->common.base);

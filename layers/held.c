@@ -1,7 +1,7 @@
-/* What the passes held at most, and the loads at which they did. */
+/* The passes' peaks of memory, and the loads at these peaks. */
 #include "layers/pass.h"
 
-/* The bytes that were reserved for balanced routing, or as many more as an uneven load took. */
+/* The bytes reserved for balanced routing, or the peak of an uneven load if that is more. */
 static void add_stack(const weft_stack *stack, weft_memory_purpose purpose, weft_stack_use *out)
 {
     if (stack->holds != purpose)
@@ -41,7 +41,7 @@ void weft_model_settle(weft_model *model)
     }
 }
 
-/* Adds what a pass took most of; one within what was reserved counts as if its load had come. */
+/* Adds a pass's peak; a peak within the reservation counts at the reserved load. */
 static void add_rows(const weft_model *model, const weft_pass *pass, const weft_rows *most,
                      weft_rows *sum)
 {

@@ -59,11 +59,6 @@ const weft_groups *weft_pass_groups(const weft_pass *pass);
 struct weft_context_runtime *weft_pass_context(const weft_pass *pass);
 /* How the micro-batch's sequence is cut over cp; NULL: all of it is here. Borrowed. */
 const weft_sequence_cut *weft_pass_cut(const weft_pass *pass);
-<<<<<<< HEAD
-/* Finds by global name an earlier layer's parameter of this stage, to share it. This layer's
- * backward runs first and writes the gradient, the other layer's adds to it. *out NULL: no layer of
- * this stage declared it. */
-=======
 /* weft_build_parameter of the rows that this TP rank holds (parallel/parameters.h). */
 weft_status weft_build_rows(weft_build *build, const weft_parameter_spec *spec,
                             const weft_placed_rows *rows, weft_parameter **out) WEFT_CHECKED;
@@ -71,10 +66,9 @@ weft_status weft_build_rows(weft_build *build, const weft_parameter_spec *spec,
 weft_status weft_linear_declare_rows(weft_build *build, const weft_model_options *options,
                                      const weft_linear_row *row,
                                      const weft_placed_rows *rows) WEFT_CHECKED;
-/* Finds by global name a parameter that an earlier layer of this stage declared, to use it too: the
- * backward of this layer runs first and writes the gradient, the other then adds to it. *out NULL:
- * no layer of this stage declared it. */
->>>>>>> f
+/* Finds by global name an earlier layer's parameter of this stage, to share it. This layer's
+ * backward runs first and writes the gradient, the other layer's adds to it. *out NULL: no layer of
+ * this stage declared it. */
 weft_status weft_build_share(weft_build *build, const char *name,
                              weft_parameter **out) WEFT_CHECKED;
 /* Declares a parameter under this very name, without the layer's prefix. */

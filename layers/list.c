@@ -8,7 +8,7 @@
 
 weft_status weft_model_add(weft_model *model, weft_layer *layer)
 {
-    if (!layer && weft_error_get()->status != WEFT_OK) /* what its create function found */
+    if (!layer && weft_error_get()->status != WEFT_OK) /* its create function has set an error */
         return weft_error_context(weft_error_get()->status, "layer %d", model->num_layers);
     if (!layer)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
@@ -77,7 +77,7 @@ bool weft_model_has_layer(const weft_model *model, int layer)
     return false;
 }
 
-/* By what the layers say of themselves. */
+/* Cuts by the layers' descriptions. */
 static weft_status cut(weft_model *model)
 {
     static const weft_parallel_options evenly;
@@ -125,7 +125,7 @@ weft_status weft_model_init_layers(weft_model *model)
     return WEFT_OK;
 }
 
-/* What the table says of where a layer may stand. One of an older program does not. */
+/* Where the layer's table allows it to stand; an older program's table does not say. */
 static const char *misplaced(const weft_layer *layer, bool is_first, bool is_last)
 {
     const weft_layer_ops *ops = layer->ops;

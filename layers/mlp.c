@@ -1,7 +1,7 @@
 /* The MLP: column-parallel, activation, row-parallel (Shoeybi et al. 2019, §3). GELU, or SwiGLU
  * with fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a
- * hyperslab. The activation's output is not kept: backward makes it again. GELU and its backward
- * are epilogues of the GEMMs beside them. */
+ * hyperslab. Backward recomputes the activation's output. GELU and its backward are epilogues of
+ * the GEMMs beside them. */
 #include "layers/mlp.h"
 
 #include "kernels/kernels.h"
@@ -36,7 +36,7 @@ static bool has_gelu(const weft_mlp *mlp)
     return weft_activation_of(&mlp->common.options) == WEFT_ACTIVATION_GELU;
 }
 
-/* In scratch; activations or their gradients. */
+/* Activations or their gradients, in scratch. */
 static weft_status take_act(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *hidden,
                             weft_tensor *act)
 {
@@ -67,8 +67,8 @@ static weft_status fc1_forward(const weft_mlp *mlp, weft_pass *pass, const weft_
     return activate(mlp, pass, hidden, act);
 }
 
-/* The same in backward, where act is the activation of hidden as it is kept: an epilogue may have
- * applied it to sums that were not rounded yet. */
+/* Recomputes act in backward from the kept hidden; forward's epilogue may have used sums before
+ * rounding. */
 static weft_status fc1_again(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *x,
                              weft_tensor *hidden, weft_tensor *act)
 {
@@ -78,7 +78,7 @@ static weft_status fc1_again(const weft_mlp *mlp, weft_pass *pass, const weft_te
                : activate(mlp, pass, hidden, act);
 }
 
-/* dhidden takes the place of act, or of hidden: nothing needs them any more. */
+/* dhidden overwrites act or hidden, which nobody needs any more. */
 static weft_status fc2_backward(const weft_mlp *mlp, weft_pass *pass, weft_tensor *act,
                                 const weft_tensor *dy, weft_tensor *hidden, weft_tensor *dhidden)
 {

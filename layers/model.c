@@ -90,7 +90,7 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
     return create_metrics(model, weft_outline_repeats(outline));
 }
 
-/* What forwards use from now on, and what layers are asked about. */
+/* Sets the pipeline of later forwards, and of the shape for descriptions. */
 static weft_status use_pipeline(weft_model *model, const weft_moe_pipeline *pipeline)
 {
     weft_shape *shape = &model->shape;
@@ -112,8 +112,8 @@ static weft_status use_pipeline(weft_model *model, const weft_moe_pipeline *pipe
     return WEFT_OK;
 }
 
-/* What all MoE layers share. A model in C may hold them whatever the options say of their number of
- * layers, but not without experts. */
+/* Creates what MoE layers share. A model in C may have MoE layers that the options do not list, but
+ * none without experts. */
 static weft_status create_moe(weft_model *model)
 {
     weft_moe_options *o = &model->setup.moe;
@@ -129,7 +129,7 @@ static weft_status create_moe(weft_model *model)
     return use_pipeline(model, &model->moe->current->pipeline);
 }
 
-/* What attention layers share where the sequence lies on several ranks. */
+/* Creates what attention layers share with cp above 1. */
 static weft_status create_context(weft_model *model)
 {
     if (model->shape.cp == 1)
@@ -308,7 +308,7 @@ weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeli
                                            : WEFT_OK;
 }
 
-/* Of TP: full rows gathered from shares. Of EP: what balanced routing sends and receives. */
+/* TP: full rows gathered from shares. EP: what balanced routing sends and receives. */
 weft_status weft_model_reserve(weft_model *model, weft_lane *compute)
 {
     const weft_shape *shape = &model->shape;

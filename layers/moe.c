@@ -2,19 +2,18 @@
  *
  * The mesh decides how a token reaches its experts (weft_moe_dims):
  *   binding tp (PPMoE §3.3): every TP rank routes all S * B rows alike and selects by index those
- *     of its own experts; the region's exit sums the ranks' results.
- *   binding dp, etp = tp (DPMoE, tensor-sharded experts): every TP rank routes all rows, an
- *     all-to-all over EP carries them (MoNTA's forms: all TP ranks send the same), and each rank
- *     makes its shard's partial sum. Where tokens travel, ranks sum these over ETP before they go
- *     home, so all TP ranks have the whole result; with ep = 1 the region's exit sums.
- *   binding dp, etp = 1: every rank routes its own 1 / tp of the rows (its sequence shard, or its
- *     slice), and an all-to-all over EP carries them; without sequence parallelism an all-gather
- *     over TP joins the slices.
- * Where the exit sums, the router's gradients are partial sums over TP, so the auxiliary losses'
- * gradients, which every TP rank has whole, enter as 1 / tp. Experts have no biases.
+ * of its own experts; the region's exit sums the ranks' results. binding dp, etp = tp (DPMoE,
+ * tensor-sharded experts): every TP rank routes all rows, an all-to-all over EP carries them
+ * (MoNTA's forms: all TP ranks send the same), and each rank makes its shard's partial sum. Where
+ * tokens travel, ranks sum these over ETP before they go home, so all TP ranks have the whole
+ * result; with ep = 1 the region's exit sums. binding dp, etp = 1: every rank routes its own 1 / tp
+ * of the rows (its sequence shard, or its slice), and an all-to-all over EP carries them; without
+ * sequence parallelism an all-gather over TP joins the slices. Where the exit sums, the router's
+ * gradients are partial sums over TP, so the auxiliary losses' gradients, which every TP rank has
+ * whole, enter as 1 / tp. Experts have no biases.
  *
- * A program runs from routing to the answers at home (moe_tasks.c); the host's wait for the counts
- * is its first task. */
+ * A program leads from routing to the answers at home (moe_tasks.c); its first task is the host's
+ * wait for the counts. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +59,7 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
     return m->shared ? weft_build_child(build, "shared_experts.", m->shared) : WEFT_OK;
 }
 
-/* The rows this rank routes, from the layer's input: all of them, or this rank's slice. */
+/* The rows that this rank routes: the layer's whole input, or this rank's slice. */
 static weft_status routed_rows(const weft_moe *m, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *out)
 {
@@ -75,7 +74,7 @@ static weft_status routed_rows(const weft_moe *m, weft_pass *pass, const weft_te
     return WEFT_OK;
 }
 
-/* Where this rank's part of the result goes, and how it becomes y. */
+/* Makes y from this rank's part of the result. */
 static weft_status result_rows(const weft_moe *m, weft_pass *pass, const weft_tensor *y,
                                weft_tensor *part)
 {
@@ -89,7 +88,7 @@ static weft_status finish_rows(const weft_moe *m, weft_pass *pass, const weft_te
 {
     const weft_shape *shape = weft_pass_shape(pass);
     if (m->dims
-            .summed) { /* whole on every TP rank: under sequence parallelism each keeps its rows */
+            .summed) { /* every TP rank has all rows: under sequence parallelism it keeps its own */
         if (!shape->sequence_parallel)
             return WEFT_OK;
         size_t bytes = weft_tensor_bytes(y);
@@ -108,8 +107,8 @@ static weft_status finish_rows(const weft_moe *m, weft_pass *pass, const weft_te
     return weft_note_end(pass, weft_pass_lane(pass), note);
 }
 
-/* From the layer's input to the experts' answers at home. Where the layer is recomputed what it
- * stashes is not kept. */
+/* From the layer's input to the experts' answers at home. A recomputed layer does not keep its
+ * stash. */
 static weft_status answer(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
     weft_tensor rows;
@@ -125,7 +124,7 @@ static weft_status answer(weft_moe *m, weft_pass *pass, weft_moe_state *state)
     return WEFT_OK;
 }
 
-/* The same again, without waiting for the counts. */
+/* Recomputes this, without a wait for the counts. */
 static weft_status answer_again(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
     const size_t mark = weft_pass_mark(pass);

@@ -1,10 +1,10 @@
-/* How many rows came to the experts: what a step waits for. */
+/* Rows at the experts: the fullest rank decides a step's time. */
 #include <stdlib.h>
 
 #include "layers/moe.h"
 #include "layers/pass.h"
 
-/* Of experts that run wherever it is best. */
+/* Rows by rank with placement. */
 static size_t fullest_placed(const weft_moe_state *state, size_t experts, size_t ranks)
 {
     const weft_moe_part *part = &state->parts[0];
@@ -18,7 +18,7 @@ static size_t fullest_placed(const weft_moe_state *state, size_t experts, size_t
     return most;
 }
 
-/* Where no tokens travel, every rank of the group knows what all have. */
+/* Without an exchange every rank knows the rows of all. */
 static size_t fullest_rows(const weft_moe *m, const weft_moe_state *state)
 {
     const weft_moe_dims *d = &m->dims;

@@ -7,7 +7,7 @@
 
 static weft_status create_lanes(weft_moe_runtime *r)
 {
-    /* Communication's threads run before those that copy. */
+    /* Threads of communication have priority over those that copy. */
     static const weft_runner_lane rows[] = {
         {WEFT_LANE_EXPERT, 0, "expert"},     {WEFT_LANE_GATHER, 0, "gather"},
         {WEFT_LANE_PLACE, 1, "place"},       {WEFT_LANE_OFFLOAD, 1, "offload"},
@@ -18,7 +18,7 @@ static weft_status create_lanes(weft_moe_runtime *r)
     return weft_runner_create_lanes(&r->runner, rows, sizeof rows / sizeof *rows);
 }
 
-/* Forms of one step have nothing to cut. */
+/* Forms without chunks have nothing to cut. */
 static weft_status create_exchange(weft_moe_runtime *r)
 {
     weft_exchange_form form = r->options.form;
@@ -89,7 +89,7 @@ weft_status weft_moe_runtime_reserve(const weft_moe_runtime *r, const weft_comm 
     return weft_runner_reserve(&r->runner, ep, compute, bytes);
 }
 
-/* Programs are proved before they run. */
+/* Makes programs and checks them before they run. */
 static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipeline,
                              weft_moe_plan *plan)
 {

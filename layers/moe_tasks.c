@@ -1,8 +1,8 @@
 /* The tasks of an MoE layer's program on one micro-batch.
  *
- * Where a kind has as many slots as there are partitions, they lie back to back; else each slot has
- * room for the largest partition. Without an exchange the rows at home are the rows at the experts:
- * the program is synchronous, and dispatch and combine move nothing. */
+ * A kind with a slot for each partition has them back to back; any other slot fits the largest
+ * partition. Without an exchange rows at home and at the experts are the same: the program is
+ * synchronous, and dispatch and combine move nothing. */
 #include "layers/moe_tasks.h"
 
 #include <string.h>
@@ -13,15 +13,15 @@
 #include "layers/note.h"
 #include "schedule/operands.h"
 
-/* What the running program works on. */
+/* The running program's data. */
 typedef struct work {
     weft_moe *m;
     weft_pass *pass;
     weft_moe_state *state;
     const weft_program *program;
-    void **memory;                      /* of each slot */
-    weft_tensor rows;                   /* what is routed */
-    weft_tensor act, ordered, dordered; /* of one partition at a time */
+    void **memory;                      /* by slot */
+    weft_tensor rows;                   /* the routed rows */
+    weft_tensor act, ordered, dordered; /* for one partition at a time */
 } work;
 
 static bool is_at_home(int holds)
@@ -36,8 +36,8 @@ static size_t width_of(const work *w, int holds)
     return middle ? w->m->dims.gates * w->m->dims.ffn : w->rows.dims[1];
 }
 
-/* Rows that the slots of a kind need: all where there is one a partition, else the largest
- * partition's for each. */
+/* Rows for the slots of a kind: all rows with a slot for each partition, else the largest
+ * partition's per slot. */
 static size_t rows_of(const work *w, weft_slot_kind holds)
 {
     const weft_moe_state *s = w->state;
@@ -47,7 +47,7 @@ static size_t rows_of(const work *w, weft_slot_kind holds)
     return (size_t)length * (is_at_home((int)holds) ? s->max_sent : s->max_rows);
 }
 
-/* Gives the slots of a kind their places in the memory. */
+/* Sets the memory of the slots of a kind. */
 static void place(const work *w, weft_slot_kind holds, void *memory)
 {
     const weft_moe_state *s = w->state;
@@ -65,7 +65,7 @@ static void place(const work *w, weft_slot_kind holds, void *memory)
     }
 }
 
-/* An operand of the task: its partition's rows in its slot. */
+/* An operand of the task: the partition's rows in the slot. */
 static weft_tensor operand(const work *w, const weft_task *task, weft_operand_name name)
 {
     int slot = weft_task_slot(task, name), holds = (int)w->program->slots[slot].holds;
@@ -105,8 +105,8 @@ static size_t sum_of(const size_t *bytes, int first, int end)
     return sum;
 }
 
-/* Partition p with the p-th group of ranks ahead, what comes being from as many behind; a message
- * to each. */
+/* Exchanges partition p by messages: to the p-th group of ranks ahead, from the p-th group
+ * behind. */
 static weft_status move_by_peers(const work *w, weft_lane *lane, int p, const char *from,
                                  const size_t *out_bytes, char *to, const size_t *in_bytes,
                                  bool to_experts)
@@ -127,7 +127,7 @@ static weft_status move_by_peers(const work *w, weft_lane *lane, int p, const ch
     return WEFT_OK;
 }
 
-/* Between home and the experts, either way. */
+/* Exchanges rows between home and the experts, either way. */
 static weft_status move(const work *w, weft_lane *lane, const weft_task *task,
                         const weft_tensor *from, const weft_tensor *to, bool to_experts)
 {
@@ -191,7 +191,7 @@ static weft_status run_expert(void *context, const weft_task *task, weft_lane *l
     return status;
 }
 
-/* To the host or from it. */
+/* Copies to the host or from it. */
 static weft_status run_copy(void *context, const weft_task *task, weft_lane *lane)
 {
     const work *w = context;
@@ -202,7 +202,7 @@ static weft_status run_copy(void *context, const weft_task *task, weft_lane *lan
 
 /* --- memory -------------------------------------------------------------------------------- */
 
-/* Memory of the pass for the slots of a kind: kept for backward, or scratch. */
+/* Allocates for the slots of a kind, in the stash or in scratch. */
 static weft_status take(const work *w, weft_slot_kind holds, weft_tensor *kept)
 {
     weft_tensor scratch;
@@ -225,7 +225,7 @@ static weft_status take_host(const work *w, weft_slot_kind holds, char **out)
     return WEFT_OK;
 }
 
-/* T_DI and T_M: kept from forward to backward, or rings that both halves take anew. */
+/* Allocates T_DI and T_M: kept from forward to backward, or rings that each direction allocates. */
 static weft_status take_inputs(const work *w, bool backward)
 {
     weft_moe_state *s = w->state;
@@ -250,7 +250,7 @@ static weft_status take_inputs(const work *w, bool backward)
     return WEFT_OK;
 }
 
-/* Rows being sent, where the program sends any: at the experts already without an exchange. */
+/* Allocates for sent rows; without an exchange they are at the experts already. */
 static weft_status take_home(const work *w)
 {
     if (w->m->dims.exchange)
@@ -274,7 +274,7 @@ static weft_status take_expert_rows(work *w, bool backward)
                     : WEFT_OK;
 }
 
-/* Memory for what the experts answer: without an exchange it is at home already. */
+/* Allocates for the experts' answers; without an exchange they are at home already. */
 static weft_status take_answer(const work *w, weft_slot_kind holds)
 {
     if (w->m->dims.exchange)
@@ -283,7 +283,7 @@ static weft_status take_answer(const work *w, weft_slot_kind holds)
     return WEFT_OK;
 }
 
-/* The slots get their memory when the sizes are known. */
+/* Sets the slots' memory once sizes are known. */
 static weft_status run_counts(void *context, const weft_task *task, weft_lane *lane)
 {
     (void)task;
@@ -322,7 +322,7 @@ static work start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const wef
                   .rows = *rows};
 }
 
-/* What runs on the compute lane are the layer's parts; the expert lane's is an exchange. */
+/* Tasks of the compute lane are parts of the layer; the expert lane's are exchanges. */
 static const int tracks[WEFT_NUM_LANES] = {
     [WEFT_LANE_COMPUTE] = WEFT_TRACK_PARTS,
     [WEFT_LANE_EXPERT] = WEFT_TRACK_EXCHANGE,
@@ -357,7 +357,8 @@ weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *
     place(&w, WEFT_SLOT_RESULT_GRADIENT, state->returned.data);
     WEFT_TRY(take_home(&w));
     WEFT_TRY(take_answer(&w, WEFT_SLOT_DT_DO));
-    WEFT_TRY(take_answer(&w, WEFT_SLOT_DT_DI)); /* in place: dT_DO is used up before dT_DI */
+    WEFT_TRY(
+        take_answer(&w, WEFT_SLOT_DT_DI)); /* in place: nobody needs dT_DO when dT_DI is written */
     WEFT_TRY(take_expert_rows(&w, true));
     return run(&w);
 }

@@ -97,7 +97,7 @@ weft_offload_sizes weft_outline_offload_sizes(const weft_outline *outline, int r
         rings.num_slots = num > rings.num_slots ? num : rings.num_slots;
         rings.num_inputs = num_inputs > rings.num_inputs ? num_inputs : rings.num_inputs;
     }
-    /* a chunk's layers take the slots in turn */
+    /* a chunk's layers use the slots in rotation */
     for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
         int number = 0;
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);

@@ -22,7 +22,7 @@ weft_status weft_offload_create(weft_device *device, const weft_offload_sizes *s
     }
     if (ring->num_slots == 0)
         return WEFT_OK;
-    /* as in device.h: threads of communication run before those that copy */
+    /* priorities of device.h: communication before copies */
     WEFT_TRY(weft_lane_create(device, 1, "offload", &ring->out));
     return weft_lane_create(device, 1, "prefetch", &ring->back);
 }
@@ -48,7 +48,7 @@ const weft_tensor *weft_offload_input(const weft_offload_rings *ring, int k)
     return &ring->inputs[k].rows;
 }
 
-/* The number of an operand's slot in its ring; -1: it lies in none. */
+/* The index of an operand's slot in its ring; -1: no ring has it. */
 static int number_of(const weft_program *program, const weft_task *task, weft_operand_name name,
                      weft_slot_kind holds)
 {
@@ -90,7 +90,7 @@ weft_status weft_offload_begin(weft_offload_rings *ring, const weft_program *pro
     return WEFT_OK;
 }
 
-/* The slots of the task's part and input have been used on the lane. */
+/* Records that the lane has used the slots of the task's part and input. */
 static weft_status note_use(weft_offload_rings *ring, const weft_program *program,
                             const weft_task *task, weft_lane *lane)
 {
@@ -112,7 +112,7 @@ static weft_status copy(weft_lane *lane, bool out, char *device, char *host, siz
                       : weft_lane_copy(lane, out ? host : device, out ? device : host, bytes);
 }
 
-/* Between a layer's slots and its copy. */
+/* Copies between a layer's slots and its host copy. */
 static weft_status copy_part(const weft_offload_rings *ring, int part, const weft_offloaded *c,
                              bool out, weft_lane *lane, char *host)
 {

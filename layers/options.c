@@ -94,7 +94,7 @@ static weft_status check_moe(const weft_model_options *o)
     return WEFT_OK;
 }
 
-/* The least share that rotates so many channels: six digits are enough to be read back as that. */
+/* The least rotary_percent for so many channels; six digits read back as the same number. */
 static double share_of(int64_t channels, int64_t all)
 {
     return ceil((double)channels / (double)all * 1e6 - 1e-6) / 1e6;

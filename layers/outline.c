@@ -6,14 +6,13 @@
 
 #include "layers/pass.h"
 
-/* The coordinates of a rank of that stage. */
+/* The mesh seen from a rank of that stage. */
 static weft_coords coords_of_stage(const weft_mesh *mesh, int stage)
 {
     return weft_mesh_coords(mesh, weft_mesh_rank(mesh, 0, 0, 0, stage));
 }
 
-/* The stage's parameters, without memory. What they call an embedding stands in model->embeddings.
- */
+/* Declares the stage's parameters, without memory; embeddings are listed in model->embeddings. */
 static weft_status declare_stage(weft_model *model, weft_groups *groups, int stage,
                                  weft_parameters **out)
 {
@@ -32,7 +31,7 @@ static bool same_shape(const weft_parameter_spec *a, const weft_parameter_spec *
            memcmp(a->split, b->split, sizeof a->split) == 0;
 }
 
-/* The last stage's embeddings are copies of the first's: in one order, since the stages sum their
+/* The last stage's embeddings copy the first stage's, in one order, since the stages sum their
  * gradients as one range. */
 static weft_status tie(const weft_model *model, const weft_tied *first_stage,
                        const weft_parameters *first, const weft_parameters *last, weft_tied *out)
@@ -64,8 +63,7 @@ static weft_status tie(const weft_model *model, const weft_tied *first_stage,
     return WEFT_OK;
 }
 
-/* The nearest beginning of a parameter's name, as many words long as the pattern's own beginning.
- */
+/* Among beginnings of parameters' names, with as many words as the pattern's, the nearest. */
 static bool nearest_beginning(const char *pattern, weft_parameters *const *stages, int num_stages,
                               char out[WEFT_MAX_NAME_BYTES])
 {
@@ -88,7 +86,7 @@ static bool nearest_beginning(const char *pattern, weft_parameters *const *stage
     return false;
 }
 
-/* The beginning of a parameter's name whose last words are the pattern's: it lacks those before. */
+/* Finds a parameter's name in which other words precede the pattern's; out ends with those. */
 static bool same_ending(const char *pattern, weft_parameters *const *stages, int num_stages,
                         char out[WEFT_MAX_NAME_BYTES])
 {
@@ -168,7 +166,7 @@ static weft_status freeze(const weft_string_list *frozen, weft_parameters **stag
 
 /* --- layers ---------------------------------------------------------------------------------- */
 
-/* What is tied was not known when the stages declared it. */
+/* Marks tied parameters, which were not known when stages declared them. */
 static weft_status add_declared(weft_outline_layer *layer, const weft_placed *placed, int tp,
                                 const weft_tied *tied, bool is_first_stage)
 {
@@ -195,7 +193,7 @@ static weft_status add_declared(weft_outline_layer *layer, const weft_placed *pl
     return WEFT_OK;
 }
 
-/* For the MoE layers as they are going to run. */
+/* The shape for descriptions, with MoE layers as these will run. */
 static weft_status described_shape(const weft_model_setup *setup, const weft_mesh *mesh,
                                    weft_shape *out)
 {
@@ -225,8 +223,7 @@ static weft_status described_shape(const weft_model_setup *setup, const weft_mes
     return WEFT_OK;
 }
 
-/* Experts compute elsewhere where they lie on several ranks. Then several ranks may bring an
- * expert's gradient. */
+/* Places experts if they lie on several ranks. Several ranks may then send an expert's gradient. */
 static void place_experts(weft_outline *out)
 {
     out->shape.experts_placed =
@@ -244,8 +241,8 @@ weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
                                shape->moe_by_experts};
 }
 
-/* Whether the host waits inside the program that MoE layers' forward is. Published runs hand a
- * message over when its pass is over, whatever their hosts wait for inside passes. */
+/* Whether the host waits inside MoE layers' forward. Published runs send a message when its pass is
+ * over, whatever their hosts wait for inside. */
 static weft_status find_host_waits(const weft_shape *shape, bool *out)
 {
     const weft_moe_pipeline pipeline = weft_shape_pipeline(shape);
@@ -325,7 +322,8 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
         free(stages);
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model's outline");
     }
-    weft_status status = weft_device_create_cpu(1, 0, &device); /* for layers whose init asks */
+    weft_status status =
+        weft_device_create_cpu(1, 0, &device); /* for layers whose init uses the device */
     model->options = *setup->options;
     model->setup = (weft_model_setup){.options = &model->options,
                                       .own_options = setup->own_options,

@@ -36,7 +36,7 @@ weft_pass_kept *weft_pass_kept_of(const weft_pass *pass)
     return (weft_pass_kept *)(void *)(pass->states + pass->model->kept_offset);
 }
 
-/* Of what grew, the rows that were there. */
+/* Notes the rows at which a stack grew. */
 static void note_recomputed(weft_model *model)
 {
     if (model->recomputed.peak_bytes > model->noted_again_bytes)
@@ -76,7 +76,7 @@ size_t weft_pass_host_mark(const weft_pass *pass)
     return weft_stack_mark(&pass->host);
 }
 
-/* Others may still use what lies above. */
+/* Other passes may still use the memory above. */
 void weft_pass_begin_repeat(weft_pass *pass, size_t host_mark)
 {
     pass->host_before = pass->host;
@@ -102,7 +102,7 @@ weft_tensor weft_pass_operand(const weft_pass_work *w, const weft_task *task,
     return slot < 0 ? (weft_tensor){0} : w->slots[slot];
 }
 
-/* Says where its stash goes, and notes what is kept. */
+/* Sets where the layer's stash goes, and notes its kept data. */
 static weft_status begin_layer(weft_pass_work *w, const weft_task *task)
 {
     weft_pass *pass = w->call->pass;
@@ -118,7 +118,7 @@ static weft_status begin_layer(weft_pass_work *w, const weft_task *task)
     return WEFT_OK;
 }
 
-/* The memory of a task's output, where the model or the stage behind does not give it. */
+/* Allocates a task's output, unless the model or a message slot has its memory. */
 static weft_status take_output(weft_pass_work *w, int slot)
 {
     weft_pass *pass = w->call->pass;
@@ -175,7 +175,7 @@ static void clear_states(weft_pass *pass, const weft_layer *layer)
     memset(pass->states + first, 0, after - first);
 }
 
-/* A layer's own metrics are added to on the lane: there they are put back. */
+/* Layers add to their own metrics on the lane, so these are restored on the lane. */
 static weft_status copy_metrics(const weft_pass *pass, weft_metric *to, const weft_metric *from)
 {
     return pass->model->own_metrics

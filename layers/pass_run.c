@@ -76,7 +76,7 @@ static weft_status run_prefetch(void *context, const weft_task *task, weft_lane 
                              &pass->offloaded[task->layer - pass->first], lane);
 }
 
-/* The memory that is there before the program runs. */
+/* Sets slots whose memory exists before the program runs. */
 static void fill_slots(const weft_pass_call *call, const weft_program *program, weft_tensor *slots)
 {
     const weft_model *model = call->pass->model;
@@ -170,8 +170,8 @@ static bool is_on_one_lane(const weft_program *program)
     return true;
 }
 
-/* Timelines take functions on the lane, points events that others wait for, and rings turn: none of
- * them is kept as a graph. */
+/* A graph can hold neither a timeline's functions on the lane, nor events for points, nor rotating
+ * rings. */
 static weft_status run(const weft_pass_call *call)
 {
     const weft_model *model = call->pass->model;

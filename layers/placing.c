@@ -12,7 +12,7 @@ static bool together(const weft_placing *p, int a, int b)
     return !p->setup.nodes || p->setup.nodes[a] == p->setup.nodes[b];
 }
 
-/* The node's ranks, rising, if this one is its first; else none. */
+/* Lists the node's ranks, rising, if `rank` is the node's first; else none. */
 static int find_members(const weft_placing *p, int rank)
 {
     int count = 0;
@@ -73,7 +73,7 @@ static void sum_senders(weft_placing *p, const int64_t *sent)
         p->before[i + experts] = p->before[i] + sent[i];
 }
 
-/* Places the experts at home on the `count` members of a node. */
+/* Places the experts whose home is among the `count` members of a node. */
 static void place_node(weft_placing *p, int count, const bool *kept)
 {
     int num = 0;
@@ -100,7 +100,7 @@ static void place_node(weft_placing *p, int count, const bool *kept)
                         &(weft_placement){.parts = p->found, .first_part = p->first_found});
 }
 
-/* Nodes' ranks need not follow each other: experts come node by node, and go by number. */
+/* Ranks of a node may be apart: experts are placed node by node, and listed by number. */
 void weft_placing_find(weft_placing *p, int local_experts, const int64_t *sent, const bool *kept,
                        weft_placement_part *parts, int32_t *first_part)
 {
@@ -108,7 +108,7 @@ void weft_placing_find(weft_placing *p, int local_experts, const int64_t *sent, 
     p->num_experts = local_experts * p->setup.num_ranks;
     sum_senders(p, sent);
     int32_t *const counts = first_part + 1;
-    for (int pass = 0; pass < 2; pass++) { /* how many parts each has, then they themselves */
+    for (int pass = 0; pass < 2; pass++) { /* first counts parts, then writes them */
         for (int rank = 0; rank < p->setup.num_ranks; rank++) {
             const int count = find_members(p, rank);
             if (count == 0)
@@ -161,7 +161,7 @@ weft_status weft_placing_check(const weft_placing *p, const bool *kept,
 
 /* --- rows ----------------------------------------------------------------------------------- */
 
-/* How many of a part's rows are a sender's. */
+/* The number of a sender's rows in a part. */
 static int64_t overlap(const weft_placing *p, const weft_placement_part *part, int sender)
 {
     const int64_t *at = p->before + (size_t)sender * (size_t)p->num_experts + (size_t)part->expert;

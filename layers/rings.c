@@ -18,7 +18,7 @@ void weft_rings_release(weft_rings *rings)
         weft_event_destroy(rings->used[i / WEFT_RING_SLOTS][i % WEFT_RING_SLOTS]);
 }
 
-/* Of the ring; -1: the task has no such operand. */
+/* The operand's slot of the ring; -1: the task has no such operand. */
 static int slot_of(const weft_rings *rings, const weft_program *program, const weft_task *task,
                    bool weights)
 {

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Far above what logits differ by, so that it alone chooses; all chosen get it alike, so that
+/* Far above differences of logits, so that it decides the choice; equal for all chosen, so that
  * their probabilities are the logits' own. */
 static const float forced_logit = 1000;
 
@@ -44,7 +44,7 @@ void weft_moe_release_forced(weft_moe *m)
         weft_device_free(m->device, WEFT_SPACE_PINNED, m->forced, forced_bytes(m));
 }
 
-/* Router GEMM in fp32, selection, sums for the auxiliary losses. */
+/* Runs the router's GEMM in fp32, the choice, and sums for the auxiliary losses. */
 weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                            const weft_tensor *rows)
 {
@@ -75,7 +75,7 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                    .top_index = state->index.data, .top_prob = state->prob.data,
                                    .counts = state->sums, .score_sums = state->sums + d->experts,
                                    .z_sum = state->sums + 2 * d->experts)));
-    /* The losses are of the whole micro-batch, whoever routed its rows. */
+    /* The losses cover the whole micro-batch, whichever ranks routed its rows. */
     if (!d->full && shape->tp > 1)
         WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, sums,
                                  2 * d->experts + 1, WEFT_F32, WEFT_REDUCE_SUM));
@@ -92,7 +92,7 @@ void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *st
     weft_metrics *metrics = weft_pass_metrics(pass);
     const float *counts = state->sums, *score_sums = counts + m->dims.experts;
     const double experts = (double)m->dims.experts, tokens = (double)(shape->seq * shape->batch);
-    /* Every TP and CP rank knows the losses: one counts them. Drops are of the rows routed here. */
+    /* Every TP and CP rank knows the losses, and one counts them. Drops count rows routed here. */
     const int *at = weft_pass_groups(pass)->coords.at;
     bool counts_losses = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0;
     if (at[WEFT_AXIS_TP] == 0 || !m->dims.full)
@@ -131,7 +131,7 @@ weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state
                          .pre_softmax = o->moe_router_pre_softmax, .logits = state->logits.data,
                          .scores = state->scores.data, .top_index = state->index.data,
                          .top_prob = state->prob.data, .dtop_prob = dprob->data,
-                         .fraction = state->sums, /* counts: the scale makes fractions of them */
+                         .fraction = state->sums, /* counts, which the scale turns into fractions */
                          .aux_scale = (float)(o->moe_aux_loss_coeff * (double)d->experts / total /
                                               (total * topk) * scale),
                          .z_scale = (float)(o->moe_z_loss_coeff / total * scale),

@@ -6,8 +6,9 @@
 
 enum {
     STACK_MIN_BLOCK_BYTES = 1 << 20,
-    /* Of what a limit leaves, a block takes such a part beyond its need: other stacks grow, too.
-     * The last blocks take more, the very last all, so that memory ends before blocks do. */
+    /* A block exceeds its need by this part of the memory that a limit leaves, since other stacks
+     * grow, too. The last blocks take more, the very last all, so that memory ends before blocks
+     * do. */
     STACK_SPARE_PART = 8,
     STACK_LAST_SPARE_PART = 2,
     STACK_NUM_LAST_BLOCKS = 8,
@@ -31,7 +32,7 @@ weft_status weft_stack_reserve(weft_stack *stack, size_t bytes)
     return WEFT_OK;
 }
 
-/* What a block for so much may take beyond that. */
+/* The bytes by which a block may exceed its need. */
 static size_t spare_bytes(const weft_stack *stack, size_t bytes)
 {
     const int blocks_left = WEFT_STACK_MAX_BLOCKS - stack->num_blocks,
@@ -47,8 +48,7 @@ static size_t spare_bytes(const weft_stack *stack, size_t bytes)
     return (stats.budget_bytes - stats.bytes_now - bytes) / (size_t)part;
 }
 
-/* A block for a piece and some that will follow, or where there is no room for that, for it alone.
- */
+/* Allocates a block for a piece and later ones, or without room for those, for this piece alone. */
 static weft_status grow(weft_stack *stack, size_t bytes)
 {
     size_t held = 0;
@@ -143,7 +143,7 @@ void weft_stack_settle(weft_stack *stack)
     }
     stack->current = 0;
     if (weft_stack_reserve(stack, bytes) != WEFT_OK)
-        weft_error_clear(); /* it grows again as it is asked */
+        weft_error_clear(); /* the stack will grow again on demand */
 }
 
 void weft_stack_release(weft_stack *stack)

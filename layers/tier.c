@@ -143,7 +143,7 @@ int weft_tier_num_slots(const weft_tier_options *o, int num_experts, int num_ran
     return wanted < others ? wanted : others;
 }
 
-/* A layer's share of those that host memory has; all layers' are one cache. */
+/* A layer's share of the places in host memory, which all layers share. */
 static int num_places(const weft_tier_options *o, int num_experts)
 {
     weft_records_sizes sizes = {.num_records = num_experts};
@@ -165,7 +165,7 @@ weft_experts_shape weft_tier_shape(const weft_tier_options *o, int num_experts, 
                                 .num_places = num_places(o, num_experts)};
 }
 
-/* An expert goes up once for all its rows. */
+/* One upload of an expert serves all its rows. */
 static weft_status check_partitions(const weft_tier_options *o,
                                     const weft_schedule_options *schedule)
 {

@@ -97,7 +97,7 @@ weft_tier_options weft_tier_with_choice(const weft_tier_options *options,
                                         const weft_tier_options *ran);
 /* With none for auto and 0 for -1, for outlines. */
 weft_tier_options weft_tier_closed(const weft_tier_options *options);
-/* The file of the experts. state_bytes: of the optimizer's state of an element. */
+/* The file of the experts. state_bytes: of an element's optimizer state. */
 weft_experts_file weft_tier_file(const weft_tier_options *options, size_t state_bytes);
 /* Bytes of one element's optimizer state. */
 size_t weft_tier_state_bytes(weft_dtype dtype, bool split_master);

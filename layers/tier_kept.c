@@ -1,5 +1,4 @@
-/* Which experts of a layer the device keeps, at which positions experts stand, and in which order
- * they are updated. */
+/* Chooses the kept experts of a layer, the positions of experts, and the order of updates. */
 #include "layers/tier_share.h"
 
 #include <string.h>
@@ -45,8 +44,8 @@ void weft_tier_kept_places(const weft_tier_run *t, int layer, int64_t *out)
         out[l->kept[i].bucket - l->first_bucket] = i + 1;
 }
 
-/* Updates come as the next forward's positions do, if it counts rows as this step did; or as
- * gradients landed, those of experts that the last backward left out first. */
+/* Orders updates like the next forward's positions, if its rows are like this step's; or by landing
+ * of gradients, after experts without rows in the last backward. */
 static void order_updates(const weft_tier_run *t, weft_tier_layer *l)
 {
     int32_t *wanted = l->turns[WEFT_TIER_TURN_WANTED].order;
@@ -64,8 +63,8 @@ static void order_updates(const weft_tier_run *t, weft_tier_layer *l)
     weft_tier_sort_by_rows(landed, l->num_experts, l->now);
 }
 
-/* The experts with most rows of the last step stay on the device from now on: those that no longer
- * are of them give their places to new ones. */
+/* Keeps the experts with most rows in the last step on the device; those that drop out free their
+ * places for new ones. */
 static void choose_kept(weft_tier_layer *l)
 {
     for (int e = 0; e < l->num_experts; e++)
@@ -76,7 +75,7 @@ static void choose_kept(weft_tier_layer *l)
     for (int i = 0; i < l->num_kept; i++) {
         const int bucket = l->kept[i].bucket;
         if (bucket >= 0 && l->keeps[bucket - l->first_bucket])
-            l->keeps[bucket - l->first_bucket] = false; /* it has its place */
+            l->keeps[bucket - l->first_bucket] = false; /* it has a place already */
         else
             l->kept[i].bucket = -1;
     }
@@ -86,7 +85,7 @@ static void choose_kept(weft_tier_layer *l)
         while (!l->keeps[e])
             e++;
         l->kept[i].bucket = l->first_bucket + e++;
-        l->kept[i].version = 0; /* not there yet */
+        l->kept[i].version = 0; /* its weights are not there yet */
     }
 }
 
@@ -109,7 +108,7 @@ void weft_tier_choose_experts(weft_tier_run *t, weft_tier_layer *l)
 int weft_tier_turn(weft_tier_run *t, int bucket, weft_tier_turn_kind kind)
 {
     weft_tier_layer *l = weft_tier_layer_with(t, bucket);
-    if (t->options.experts == WEFT_TIER_FILE) /* whose records leave by the order of the list */
+    if (t->options.experts == WEFT_TIER_FILE) /* records leave host memory in the list's order */
         return bucket;
     weft_tier_choose_experts(t, l);
     weft_tier_turns *turns = &l->turns[kind];

@@ -1,4 +1,4 @@
-/* Making what experts beyond device memory need, and giving it back. */
+/* Allocates and frees what experts beyond device memory need. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +21,8 @@ static weft_status take(const weft_tier_run *t, weft_space space, weft_memory_pu
     return WEFT_OK;
 }
 
-/* Layers with experts, in order. Every bucket of the section is one of theirs, and has the two
- * matrices of an MoE layer's expert. */
+/* Lists layers with experts, in order. Every bucket of the section must have the two matrices of
+ * one expert. */
 static weft_status find_layers(weft_tier_run *t)
 {
     const weft_parameters *p = t->setup.parameters;
@@ -119,7 +119,7 @@ static weft_status make_experts(weft_tier_run *t)
     return WEFT_OK;
 }
 
-/* The most that a layer's experts take of a slot. */
+/* The largest slot that a layer's experts need. */
 static void size_slots(weft_tier_run *t)
 {
     for (int i = 0; i < t->num_layers; i++) {
@@ -134,7 +134,7 @@ static void size_slots(weft_tier_run *t)
     }
 }
 
-/* The programs of layers with that many experts, proved before they run. */
+/* Makes and checks the programs of layers with this number of experts. */
 static weft_status make_plan(weft_tier_run *t, int num_experts, int num_ranks)
 {
     for (int i = 0; i < t->num_plans; i++)

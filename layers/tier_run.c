@@ -9,14 +9,14 @@
 
 enum { NUM_GRADIENTS = WEFT_TIER_GRADIENTS, NUM_STAGING = WEFT_EXPERTS_STAGING };
 
-/* What the running program works on. */
+/* The running program's data. */
 typedef struct work {
     weft_tier_run *tier;
     const weft_tier_layer *layer;
     const weft_tier_call *call;
 } work;
 
-/* Work on an expert's record begins, where it is in a file, and is enqueued. */
+/* Begin and end the work on an expert's record in a file; end: the work is enqueued. */
 static weft_status take_record(const weft_tier_run *t, int bucket, unsigned reads, unsigned changes,
                                weft_lane *lane)
 {
@@ -66,7 +66,7 @@ static bool is_up(const weft_tier_run *t, const weft_tier_place *at, int bucket)
 
 weft_status weft_tier_upload(weft_tier_run *t, weft_tier_place *to, int bucket, weft_lane *lane)
 {
-    const int own = weft_tier_home(t, bucket).bucket; /* as large as */
+    const int own = weft_tier_home(t, bucket).bucket; /* equally large */
     weft_tier_expert *e = &t->experts[bucket];
     if (is_up(t, to, bucket)) {
         t->counts.num_held++;
@@ -91,8 +91,8 @@ weft_status weft_tier_upload(weft_tier_run *t, weft_tier_place *to, int bucket, 
     return weft_lane_record(lane, to->filled);
 }
 
-/* When an expert's record is used again behind this task. Positions that are kept have no uploads,
- * and what has no rows, no use. */
+/* Notes the record's next use behind this task. Kept positions have no uploads, and positions
+ * without rows no uses. */
 static void expect(const work *w, const weft_task *task)
 {
     weft_tier_uses *uses = &w->tier->uses;
@@ -105,7 +105,7 @@ static void expect(const work *w, const weft_task *task)
         weft_tier_uses_later(uses, bucket, 2 * order, 2 * (last - order));
 }
 
-/* The visit's uses, before its first. */
+/* Notes the uses of a visit, before it starts. */
 static void expect_all(const work *w)
 {
     weft_tier_uses *uses = &w->tier->uses;
@@ -124,8 +124,8 @@ static void expect_all(const work *w)
     }
 }
 
-/* What the position's expert needs of the file, if it needs it: weights that are not up; a place
- * for a gradient. */
+/* Gets the position's record, if needed: weights that are not on the device, or a place for a
+ * gradient. */
 static bool is_in_file(const work *w, const weft_task *task)
 {
     return has_rows(w, task) && !(task->flow == WEFT_FLOW_WEIGHT &&
@@ -135,7 +135,7 @@ static bool is_in_file(const work *w, const weft_task *task)
 static weft_status run_write(void *context, const weft_task *task, weft_lane *lane)
 {
     const work *w = context;
-    (void)lane; /* the records' own */
+    (void)lane; /* records have a lane of their own */
     if (!is_in_file(w, task))
         return WEFT_OK;
     expect(w, task);
@@ -198,9 +198,9 @@ static weft_status put_gradient(weft_tier_run *t, int bucket, const weft_tier_ri
     return give_record(t, bucket, lane);
 }
 
-/* A step's first gradient goes where it stays; the next ones beside it, to be added. The step
- * before has read what was there: this expert's weights came up behind it, so the wait says what
- * holds. */
+/* A step's first gradient goes to its final place, later ones to staging. The previous step has
+ * read the old gradient: this expert's weights came up behind that step, so this wait is already
+ * satisfied. */
 static weft_status run_download(void *context, const weft_task *task, weft_lane *lane)
 {
     const work *w = context;
@@ -279,7 +279,7 @@ static const weft_tier_plan *plan_of(const weft_tier_run *t, const weft_tier_lay
     return &t->plans[i];
 }
 
-/* What stands ahead of a layer's first run of positions. */
+/* Prepares a layer's call ahead of its first run of positions. */
 static void begin_visit(const work *w)
 {
     if (w->call->backward)

@@ -1,5 +1,5 @@
-/* What layers/tier_run.c, tier_kept.c, tier_step.c and tier_make.c share of experts beyond device
- * memory. Private to them. */
+/* Structs of experts beyond device memory, private to layers/tier_run.c, tier_kept.c, tier_step.c
+ * and tier_make.c. */
 #ifndef WEFT_LAYERS_TIER_RUN_INTERNAL_H
 #define WEFT_LAYERS_TIER_RUN_INTERNAL_H
 
@@ -9,54 +9,54 @@
 
 enum { WEFT_TIER_MAX_PLANS = 8 };
 
-/* Memory on the device for an expert's weights, and whose they are. */
+/* Device memory for one expert's weights. */
 typedef struct weft_tier_place {
     char *memory;
-    weft_event *filled, *used; /* behind the copy that made it; the last kernel that reads it */
-    int bucket;                /* -1: nothing */
-    bool is_kept;              /* else a slot, which the experts' programs fill */
+    weft_event *filled,
+        *used;    /* events behind the copy into it; behind the last kernel that reads it */
+    int bucket;   /* whose weights; -1: none */
+    bool is_kept; /* false: a slot, which the experts' programs fill */
     uint64_t version;
     weft_tier_stamp stamp;
 } weft_tier_place;
 
-/* A gradient on its way down, or a copy of one in host memory. */
+/* A gradient on its way down, on the device or in host memory. */
 typedef struct weft_tier_ring_slot {
     float *memory;
-    weft_event *free; /* behind the copy, or the addition, that reads it */
+    weft_event *free; /* event behind the copy or addition that reads it */
 } weft_tier_ring_slot;
 
 typedef struct weft_tier_share weft_tier_share;
 
 typedef struct weft_tier_expert {
     weft_event *landed, *stepped; /* NULL of guests: layers/tier_share.h */
-    uint64_t version;             /* of its weights: how often they changed */
-    uint64_t landing;   /* guests or not, where experts are shared: the number of the gradient
-                           that comes down here */
-    uint64_t landed_at; /* the number of its last landing, of all here */
-    bool has_gradient, stages; /* in this step; what is under way is added to what landed before */
+    uint64_t version;             /* how often its weights changed */
+    uint64_t landing;             /* with placement: the number of the gradient that comes down */
+    uint64_t landed_at;           /* the number of its last landing among all of this rank */
+    bool has_gradient,
+        stages; /* in this step; stages: a gradient under way is added to earlier ones */
 } weft_tier_expert;
 
-/* Turns of a layer's experts, in a step. */
+/* The order of updates of a layer's experts in a step. */
 typedef struct weft_tier_turns {
-    int count;           /* were given */
-    int32_t *order, *of; /* [num_experts]: whose turn comes when; by which task, -1: none */
+    int count;           /* how many are decided */
+    int32_t *order, *of; /* [num_experts]: experts in order; of: by task the expert, -1: none */
 } weft_tier_turns;
 
 typedef struct weft_tier_layer {
     int layer, num_parameters, num_experts, first_bucket; /* of section EXPERT */
-    int num_seats; /* experts that may compute here: its own come first */
+    int num_seats; /* experts that may compute here, own ones first */
     weft_tier_place *kept;
     int num_kept;
-    bool chosen; /* in this step: who is kept from now on, */
-    weft_tier_turns
-        turns[WEFT_NUM_TIER_TURNS]; /* and the turns of updates, by weft_tier_turn_kind */
-    int64_t *rows;                  /* [num_experts]: of this step, by which experts are kept */
-    int64_t *now;                   /* [num_experts], of the micro-batch at hand, and */
-    int32_t *order;                 /* while they are chosen: */
+    bool chosen;                                /* in this step: kept experts are chosen, */
+    weft_tier_turns turns[WEFT_NUM_TIER_TURNS]; /* and orders of updates, by weft_tier_turn_kind */
+    int64_t *rows;  /* [num_experts]: this step's rows, which decide the kept experts */
+    int64_t *now;   /* [num_experts]: the micro-batch's rows */
+    int32_t *order; /* used while experts are chosen: */
     bool *keeps;
 } weft_tier_layer;
 
-/* The programs of layers with so many experts. */
+/* The programs of layers with a number of experts. */
 typedef struct weft_tier_plan {
     int num_experts;
     weft_program programs[2];
@@ -68,12 +68,12 @@ struct weft_tier_run {
     weft_arena arena;
     weft_tier_layer *layers;
     int num_layers;
-    weft_tier_expert *experts; /* by bucket, then guests */
+    weft_tier_expert *experts; /* by bucket; guests last */
     int num_experts;
     weft_tier_place *slots;
     int num_slots;
     weft_tier_ring_slot gradients[WEFT_TIER_GRADIENTS], staging[WEFT_EXPERTS_STAGING];
-    size_t weight_bytes, gradient_bytes; /* of a slot */
+    size_t weight_bytes, gradient_bytes; /* bytes of a slot */
     weft_tier_plan plans[WEFT_TIER_MAX_PLANS];
     int num_plans;
     weft_executor executor;
@@ -82,7 +82,7 @@ struct weft_tier_run {
     uint64_t num_landings;
     weft_tier_uses uses;
     weft_tier_clock clock;
-    weft_tier_share *share; /* NULL: all compute at home */
+    weft_tier_share *share; /* NULL: all experts compute at home */
 };
 
 static inline const weft_section *weft_tier_section(const weft_tier_run *t)
@@ -117,14 +117,14 @@ static inline weft_tier_layer *weft_tier_layer_with(const weft_tier_run *t, int 
     return l;
 }
 
-/* Brings a bucket's weights to a place, unless they are there, behind its step. */
+/* Uploads a bucket's weights to a place, behind the bucket's step, unless they are there. */
 weft_status weft_tier_upload(weft_tier_run *tier, weft_tier_place *to, int bucket,
                              weft_lane *lane) WEFT_CHECKED;
 /* The functions of an experts program's tasks. */
 void weft_tier_bind_tasks(weft_executor *executor);
-/* Who is kept from now on, and in which order experts are updated; once a step. */
+/* Chooses, once a step, the kept experts and the order of updates. */
 void weft_tier_choose_experts(weft_tier_run *tier, weft_tier_layer *layer);
-/* The most rows first; insertion keeps equal ones in order. */
+/* Sorts by falling rows; insertion keeps equal ones in order. */
 static inline void weft_tier_sort_by_rows(int32_t *experts, int count, const int64_t *rows)
 {
     for (int i = 1; i < count; i++) {

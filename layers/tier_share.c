@@ -37,7 +37,7 @@ static weft_status wait_for(const void *raw)
     return WEFT_OK;
 }
 
-/* Only the lane whose turn it is sets a mark. */
+/* Only the lane whose gradient is next sets a mark. */
 static weft_status set(const void *raw)
 {
     const mark *m = raw;
@@ -247,7 +247,7 @@ void weft_tier_share_begin(weft_tier_run *t)
                (size_t)t->layers[i].num_seats * sizeof(uint64_t));
 }
 
-/* As weft_tier_choose_experts does of a rank's own. */
+/* Chooses kept experts like weft_tier_choose_experts, for all ranks. */
 void weft_tier_share_choose(weft_tier_run *t, const weft_tier_layer *l)
 {
     if (!t->share)
@@ -322,10 +322,10 @@ weft_status weft_tier_share_create(weft_tier_run *t)
     return weft_lane_create(t->setup.device, 1, "landings", &share->landing);
 }
 
-/* What a rank does in a second, where nothing says it: rough, and the same on every rank. */
+/* A rank's rates where no pace is set: rough, and equal on every rank. */
 static const double cpu_flops = 5e10, cpu_link = 8e9, gpu_flops = 3e14, gpu_link = 2.5e10;
 
-/* A micro-batch brings an expert up for forward and for backward, and multiplies each of its
+/* A micro-batch uploads an expert twice, for forward and backward, and multiplies each of its
  * weights with a row thrice. */
 static void set_times(const weft_tier_run *t, weft_placing_setup *out)
 {

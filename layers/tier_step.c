@@ -1,4 +1,4 @@
-/* What steps do to experts beyond device memory, and a model's own entry points. */
+/* Steps of experts beyond device memory, and a model's entry points to them. */
 #include "layers/pass.h"
 #include "layers/tier_share.h"
 

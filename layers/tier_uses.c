@@ -42,8 +42,8 @@ void weft_tier_uses_visit(weft_tier_uses *u, int layer, bool backward)
         u->now.layers[u->now.count++] = 2 * layer + backward;
 }
 
-/* The visit of the layer behind number `from` of a step as the one before was: its number, -1 where
- * there is none; and whether it goes backward. */
+/* Finds the layer's next visit behind number `from`, in the previous step: its number, or -1; and
+ * whether it is a backward. */
 static int find(const weft_tier_uses *u, int layer, int from, bool *backward)
 {
     for (int i = from; i < u->before.count; i++)

@@ -8,33 +8,33 @@
 #include "layers/runtime.h"
 #include "parallel/documents.h"
 
-/* Looks at gradients behind each micro-batch, in a step that is run again (judge.h). */
+/* In a step that is run again (judge.h): checks gradients behind each micro-batch. */
 typedef struct weft_batch_looks {
     bool on;
-    int bad, last, count; /* the first bad one, or -1; the last that ran; how many did */
+    int bad, last, count; /* the first bad micro-batch, or -1; the last that ran; how many ran */
 } weft_batch_looks;
 
 typedef struct weft_batches {
-    int num, cp; /* this rank's; ranks that share a sequence */
+    int num, cp; /* this rank's micro-batches; ranks that share a sequence */
     size_t tokens_each, local_seq;
-    /* Pinned: what weft_micro_batch has, [num] times. The last three are NULL where the config does
-     * not ask for them. */
+    /* Pinned: the arrays of weft_micro_batch, [num] times. The last three are NULL if the config
+     * does not use them. */
     int32_t *tokens, *labels, *positions, *first_seen;
     float *label_weights;
-    /* With cp > 1: of each micro-batch where they are dealt by documents, else one for all. index,
-     * pinned: [S / cp], the tokens of a sequence that are here. */
+    /* cp > 1: one cut for each micro-batch if cut by documents, else one for all. index, pinned: [S
+     * / cp], this rank's tokens of a sequence. */
     weft_sequence_cut *cuts;
     int32_t *index;
     bool deals;
     weft_dealer dealer;
-    int32_t *cut_runs; /* [num][cp * WEFT_DEAL_MAX_RUNS]: what dealt cuts point at */
-    int32_t *rows;     /* a micro-batch as it is read: [S] tokens and [S] labels of each sample, and
-                          their documents' first tokens, [S, B] */
-    double loss_tokens; /* labels of the batch that bear a loss; 0 where another rank counts them */
+    int32_t *cut_runs; /* [num][cp * WEFT_DEAL_MAX_RUNS]: the memory of cuts by documents */
+    int32_t *rows;     /* a micro-batch's input: [S] tokens and [S] labels of each sample, and their
+                          documents' first tokens, [S, B] */
+    double loss_tokens; /* the batch's labels that bear a loss; 0: another rank counts them */
 } weft_batches;
 
-/* What a batch is for. Training shuffles, and weighs labels by train.calculate_per_token_loss; an
- * evaluation reads in the dataset's order, and all labels that bear a loss weigh the same. */
+/* A batch's purpose. Training shuffles, and weighs labels by train.calculate_per_token_loss; an
+ * evaluation reads in the dataset's order, with equal weights for all labels that bear a loss. */
 typedef enum weft_batches_use { WEFT_BATCHES_TRAIN, WEFT_BATCHES_EVALUATE } weft_batches_use;
 
 /* The number, in the order of its split, of the first sample of micro-batch `micro_batch` of the
@@ -50,17 +50,17 @@ weft_status weft_batches_read_sample(const weft_config *config, const weft_datas
                                      int32_t *tokens, int32_t *labels) WEFT_CHECKED;
 
 struct weft_trainer;
-/* Rank-local micro-batch m is this number of the global batch. */
+/* The number of rank-local micro-batch m in the global batch. */
 uint64_t weft_trainer_micro_batch(const struct weft_trainer *trainer, int m);
-/* Memory for the micro-batches, and its end. */
+/* Allocates and frees the micro-batches. */
 weft_status weft_batches_create(struct weft_trainer *trainer) WEFT_CHECKED;
 void weft_batches_release(struct weft_trainer *trainer);
 /* Reads the micro-batches of the global batch that begins with the sample that holds token
  * `first_token` of the split's order; every rank finds its samples by that number. Token t = s * B
- * + b. Collective over the world where the whole batch weighs masked labels. */
+ * + b. Collective over the world if masked labels are weighed over the whole batch. */
 weft_status weft_batches_read(struct weft_trainer *trainer, const weft_split *split,
                               weft_batches_use use, uint64_t first_token) WEFT_CHECKED;
-/* Fills in what was read for micro-batch m. */
+/* Fills in the arrays of micro-batch m. */
 void weft_batches_take(const weft_batches *batches, int m, weft_micro_batch *out);
 
 #endif

@@ -1,7 +1,7 @@
-/* The energy that a job takes. Its processors': RAPL's counters of packages (/sys/class/powercap,
- * or the folder that WEFT_POWERCAP names), read by one rank of each node; only root may read them
- * on most systems. Its GPUs': NVML's counters, each read by one of the ranks that use the GPU.
- * Where one of a kind cannot be read, nothing is said of that kind. */
+/* The energy that a job takes. Processors: one rank of each node reads RAPL's counters of packages
+ * (/sys/class/powercap, or the folder WEFT_POWERCAP); most systems allow that to root alone. GPUs:
+ * one of the ranks that use a GPU reads NVML's counter. If a counter of one kind cannot be read,
+ * that kind is not reported. */
 #ifndef WEFT_LAUNCHER_TRAINING_ENERGY_H
 #define WEFT_LAUNCHER_TRAINING_ENERGY_H
 
@@ -10,22 +10,22 @@
 
 enum { WEFT_ENERGY_MAX_PACKAGES = 16 };
 
-/* One counter, in joules; it starts again from 0 behind `range`. */
+/* One counter, in joules, which wraps to 0 at `range`. */
 typedef struct weft_energy_package {
     char folder[256];
     double last, range;
 } weft_energy_package;
 
 typedef struct weft_energy {
-    bool is_read;     /* on every node */
+    bool is_read;     /* all nodes' counters are read */
     int num_packages; /* that this rank reads */
     weft_energy_package packages[WEFT_ENERGY_MAX_PACKAGES];
-    bool gpus_are_read; /* each of them */
-    weft_nvml nvml;     /* of the GPU that this rank reads */
+    bool gpus_are_read; /* all GPUs' counters are read */
+    weft_nvml nvml;     /* the counter of the GPU that this rank reads */
     double gpu_last;    /* joules */
 } weft_energy;
 
-/* Joules of all nodes since the last call; -1 where they are not read. */
+/* Joules of all nodes since the last call; -1: not read. */
 typedef struct weft_joules {
     double processors, gpus;
 } weft_joules;

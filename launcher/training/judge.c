@@ -11,13 +11,13 @@
 
 enum { TEXT_BYTES = 160, MORE_BYTES = WEFT_STATE_LOOK_BYTES + 160 };
 
-/* Of one run: how surely each rank of the world went wrong by itself. */
+/* By rank, for one run: how certain it is that the rank itself went wrong. */
 typedef struct sight {
     weft_fault_kind kind;
-    unsigned char *own; /* [world]; those that know best */
+    unsigned char *own; /* [world]; the most certain ranks */
 } sight;
 
-/* Of what ranks know the best alone counts: the rest follows from it. */
+/* Only the most certain ranks count: the others' faults follow from theirs. */
 static weft_status look_around(const weft_trainer *t, sight *out)
 {
     const weft_fault *fault = weft_optimizer_fault(t->optimizer);
@@ -33,8 +33,8 @@ static weft_status look_around(const weft_trainer *t, sight *out)
     return WEFT_OK;
 }
 
-/* The rank of the replica whose data a rank takes when data are shifted by one is the one before
- * it; so a rank's data go to the one behind. */
+/* The rank that has this rank's data while data_shift is 1: its counterpart in the previous
+ * replica. */
 static int neighbour(const weft_trainer *t, int rank)
 {
     const weft_mesh *mesh = &t->groups.mesh;
@@ -53,7 +53,7 @@ static weft_status run_again(weft_trainer *t, int64_t step, bool holds, sight *o
     return look_around(t, out);
 }
 
-/* With each replica's data on the one before it. */
+/* Runs the step with each replica's data on the previous one. */
 static weft_status run_elsewhere(weft_trainer *t, int64_t step, sight *out)
 {
     const uint64_t first = (uint64_t)t->consumed_tokens;
@@ -65,7 +65,7 @@ static weft_status run_elsewhere(weft_trainer *t, int64_t step, sight *out)
     return status;
 }
 
-/* A neighbour that is well with the same data clears the data, whatever this rank does with
+/* A neighbour that is well with the same data clears the data, whatever this rank computes with
  * others. */
 static weft_verdict compare(const weft_trainer *t, int rank, const sight *elsewhere)
 {
@@ -76,8 +76,8 @@ static weft_verdict compare(const weft_trainer *t, int rank, const sight *elsewh
 
 /* --- the verdict ------------------------------------------------------------------------------ */
 
-/* The samples of the bad micro-batch, of the run's order; where that is not known, of all that this
- * rank had. The rank that went wrong tells the others. */
+/* The samples of the bad micro-batch, by the run's order; if unknown, all of the rank's samples.
+ * The rank that went wrong sends them to the others. */
 static weft_status find_samples(const weft_trainer *t, int rank, int64_t out[2])
 {
     const int64_t each = t->config.train.micro_batch_size;
@@ -92,8 +92,8 @@ static weft_status find_samples(const weft_trainer *t, int rank, int64_t out[2])
     return weft_comm_broadcast_host(t->world, out, 2 * sizeof *out, rank);
 }
 
-/* Runs the step again, and elsewhere. A second run that is well steps, where bad steps do not end
- * the run. */
+/* Runs the step again, also on other ranks. A good second run updates, if bad steps do not end the
+ * run. */
 static weft_status find_verdict(weft_trainer *t, int64_t step, const weft_fault *fault, sight *seen,
                                 weft_verdict *out)
 {

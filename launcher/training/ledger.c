@@ -53,10 +53,10 @@ static weft_status push(weft_ledger_account *a, const weft_ledger_entry *e, doub
     return WEFT_OK;
 }
 
-/* The run is back at `step`. */
+/* Marks the steps after `step` as lost: the run is back there. */
 static void lose(weft_ledger_account *a, int64_t step)
 {
-    int64_t last = INT64_MAX; /* an evaluation has the step before it */
+    int64_t last = INT64_MAX; /* an evaluation's line has its step's number */
     while (a->num_spans > 0 && a->spans[a->num_spans - 1].step > step) {
         const weft_ledger_span *span = &a->spans[--a->num_spans];
         a->seconds[WEFT_LEDGER_PRODUCTIVE] =
@@ -117,9 +117,9 @@ void weft_ledger_account_release(weft_ledger_account *a)
 
 /* --- reading ------------------------------------------------------------------------------- */
 
-enum { LINE_BYTES = 256 }; /* none that was written here is longer */
+enum { LINE_BYTES = 256 }; /* no written line is longer */
 
-/* 0 where there is none, or none that can be. */
+/* A number of the line; 0: missing, or out of range. */
 static double amount_of(const cJSON *json, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
@@ -161,7 +161,7 @@ static bool parse(const char *line, weft_ledger_entry *out)
 static weft_status read_lines(const char *path, FILE *in, weft_ledger_account *account)
 {
     char line[LINE_BYTES];
-    bool whole = true; /* what stands before `line` was one */
+    bool whole = true; /* the text before `line` was a whole line */
     while (fgets(line, sizeof line, in)) {
         weft_ledger_entry entry;
         bool starts = whole;
@@ -239,7 +239,7 @@ void weft_ledger_print(const weft_ledger_account *a, bool json, FILE *out)
 
 double weft_ledger_time(double now_us)
 {
-    static double at_0; /* one reading, so that times of a start do not jump with the clock */
+    static double at_0; /* one reading, so that a start's times do not jump with the clock */
     if (at_0 == 0) {
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
@@ -255,7 +255,7 @@ double weft_ledger_began(double own_us)
     return before > 0 && before < 86400 ? own_us - before * 1e6 : own_us;
 }
 
-/* A line that a crash cut off ends there. */
+/* Ends a line that a crash cut off. */
 static void end_line(FILE *file, const char *path)
 {
     FILE *in = fopen(path, "r");

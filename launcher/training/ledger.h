@@ -1,7 +1,7 @@
 /* Where a run's time went, over all starts of its folder: RUN/ledger.jsonl, a line for each thing
  * done, with the time of its end. Every moment between a start's begin and its last line belongs to
- * the line that follows it; from there to the next start the run waited, unless it ended as asked.
- * Rank 0 alone writes it. */
+ * the line that follows it; the time from that line to the next start is waiting, unless the start
+ * ended as asked. Rank 0 alone writes it. */
 #ifndef WEFT_LAUNCHER_TRAINING_LEDGER_H
 #define WEFT_LAUNCHER_TRAINING_LEDGER_H
 
@@ -20,19 +20,19 @@ typedef enum weft_ledger_part {
     WEFT_LEDGER_SAVING,
     WEFT_LEDGER_LOADING,
     WEFT_LEDGER_STARTING,
-    WEFT_LEDGER_WAITING, /* for the next start, a step that was cut off included */
+    WEFT_LEDGER_WAITING, /* for the next start; includes a step that was cut off */
     WEFT_NUM_LEDGER_PARTS
 } weft_ledger_part;
 
 typedef enum weft_ledger_did {
-    WEFT_DID_BEGIN, /* a start begins at this time: no time of its own */
+    WEFT_DID_BEGIN, /* a start begins; the line has no time of its own */
     WEFT_DID_START,
     WEFT_DID_LOAD, /* the weights are now those after `step`; later steps are lost */
     WEFT_DID_STEP,
     WEFT_DID_SKIP, /* a step that updated nothing */
     WEFT_DID_EVALUATE,
     WEFT_DID_SAVE,
-    WEFT_DID_END, /* of a start, as asked or with the last step */
+    WEFT_DID_END, /* a start ends as asked or with the last step */
     WEFT_NUM_DID
 } weft_ledger_did;
 
@@ -47,9 +47,9 @@ typedef struct weft_ledger_entry {
     int did;       /* weft_ledger_did */
     double time_s; /* since 1970 */
     int64_t step;
-    double joules, tokens; /* of a step whose energy was read; else 0 */
-    double gpu_joules;     /* in `joules` */
-    int64_t saved;         /* a checkpoint that has been published since the last line; 0: none */
+    double joules, tokens; /* of a step; 0: energy was not read */
+    double gpu_joules;     /* the GPUs' part of `joules` */
+    int64_t saved;         /* a checkpoint published since the last line; 0: none */
     weft_ledger_who who;   /* of WEFT_DID_BEGIN */
 } weft_ledger_entry;
 
@@ -58,18 +58,18 @@ typedef struct weft_ledger_span {
     double seconds, tokens;
 } weft_ledger_span;
 
-/* What entries add up to. Zero is valid: no entries. */
+/* Sums over entries. Zero is valid: no entries. */
 typedef struct weft_ledger_account {
     double seconds[WEFT_NUM_LEDGER_PARTS];
     int64_t num_starts, num_lost; /* steps */
-    double joules, gpu_joules;    /* of processors and GPUs, as far as read; of GPUs */
+    double joules, gpu_joules;    /* of processors and GPUs, if read; of GPUs alone */
     double tokens;                /* of steps that are not lost */
-    int64_t num_damaged;          /* lines passed over; their time is the next line's */
+    int64_t num_damaged;          /* damaged lines; their time counts to the next line */
     int64_t saved;                /* the run's last checkpoint; 0: none since it began at step 0 */
     double last_s;                /* the last entry's time */
     weft_ledger_who who;          /* of the last start */
     bool ended;
-    weft_ledger_span *spans; /* what is productive so far, in order */
+    weft_ledger_span *spans; /* productive times so far, in order */
     size_t num_spans, capacity;
 } weft_ledger_account;
 
@@ -77,41 +77,40 @@ typedef struct weft_ledger {
     FILE *file; /* NULL: not written */
     char path[4096];
     int64_t saved;               /* the newest checkpoint that this start has published; 0: none */
-    weft_ledger_account account; /* with the starts before this one */
+    weft_ledger_account account; /* earlier starts included */
 } weft_ledger;
 
 /* "productive_s", ... */
 const char *weft_ledger_part_text(weft_ledger_part part);
 
-/* WEFT_MEMORY; else always well. */
+/* Errors: WEFT_MEMORY. */
 weft_status weft_ledger_add(weft_ledger_account *account,
                             const weft_ledger_entry *entry) WEFT_CHECKED;
 double weft_ledger_sum(const weft_ledger_account *account); /* seconds */
-/* The productive share; 0 where nothing was done. */
+/* The productive share; 0: no entries. */
 double weft_ledger_goodput(const weft_ledger_account *account);
-/* Adds up a file's lines. Damaged ones are counted and passed over. A file that is not there has
- * none. */
+/* Adds up a file's lines. Damaged lines are counted and skipped. A missing file has no lines. */
 weft_status weft_ledger_read(const char *path, weft_ledger_account *account) WEFT_CHECKED;
 /* As text of several lines, or a JSON object without a newline. */
 void weft_ledger_print(const weft_ledger_account *account, bool json, FILE *out);
 void weft_ledger_account_release(weft_ledger_account *account);
 
-/* Seconds since 1970 of a time of weft_now_us. */
+/* Converts a time of weft_now_us to seconds since 1970. */
 double weft_ledger_time(double now_us);
-/* When the command began (weft_now_us): of what WEFT_STARTED names where weft train started the
- * ranks, else `own_us`. */
+/* When the command began (weft_now_us): the time in WEFT_STARTED if weft train started the ranks,
+ * else `own_us`. */
 double weft_ledger_began(double own_us);
 
-/* Reads what earlier starts wrote to RUN/ledger.jsonl, and opens it to write on. Where that fails
- * a warning says so, and the run goes on without. */
+/* Reads earlier starts' lines of RUN/ledger.jsonl, and opens it for appending. After a failure a
+ * warning says so, and the run has no ledger. */
 weft_status weft_ledger_open(weft_ledger *ledger, const char *run_dir) WEFT_CHECKED;
 /* Writes that a start begins, on this mesh. */
 weft_status weft_ledger_begin(weft_ledger *ledger, const weft_mesh *mesh,
                               double now_us) WEFT_CHECKED;
-/* Writes a line and adds it up; nothing where the ledger is not open. */
+/* Writes a line and adds it to the account; without an open ledger does nothing. */
 weft_status weft_ledger_write(weft_ledger *ledger, weft_ledger_did did, int64_t step,
                               double now_us) WEFT_CHECKED;
-/* The same of a step. */
+/* The same for a step. */
 weft_status weft_ledger_write_step(weft_ledger *ledger, weft_ledger_did did, int64_t step,
                                    double now_us, const weft_joules *joules,
                                    double tokens) WEFT_CHECKED;

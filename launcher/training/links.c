@@ -11,7 +11,7 @@
 
 enum { TAG = 0, MESSAGE_BYTES = 128 << 10, NUM_TRIES = 2, MIN_NODES = 3 };
 
-static const double most_share = 1. / 300; /* of the time that runs take */
+static const double most_share = 1. / 300; /* of a run's time */
 
 static weft_status make_room(weft_links *l, bool judges)
 {
@@ -92,7 +92,7 @@ static weft_status follow(weft_links *l, int peer)
     return WEFT_OK;
 }
 
-/* The edge from a node to the next is in a round in which neither has another. */
+/* The round of the edge from a node to the next; a node has one edge in a round. */
 static int round_of(const weft_links *l, int node)
 {
     return l->num_nodes % 2 && node == l->num_nodes - 1 ? 2 : node % 2;
@@ -112,7 +112,7 @@ static weft_status go_round(weft_links *l)
     return weft_comm_all_gather_host(l->ring, &own_ms, l->ring_ms, sizeof own_ms);
 }
 
-/* As the fastest link takes: a slow one shall be looked at as often. */
+/* Budgets by the fastest link, so that a slow link is measured as often. */
 static int64_t pause_steps(const weft_links *l, double step_ms)
 {
     double ms = INFINITY;
@@ -150,7 +150,7 @@ static double least_of(const weft_node_link *link)
     return least;
 }
 
-/* Of the others, as of slow ranks: the upper median of those of a node that stands above it. */
+/* The upper median of the other nodes, for a node above it (stragglers.c). */
 static double median_of(weft_links *l)
 {
     for (int i = 0; i < l->num_nodes; i++)
@@ -159,7 +159,7 @@ static double median_of(weft_links *l)
     return l->sorted[(l->num_nodes - 1) / 2];
 }
 
-/* The step of the oldest look that is kept. */
+/* The step of the oldest kept measurement. */
 static int64_t note(weft_links *l, int64_t step)
 {
     const int num = l->num_nodes, at = l->num_looks++ % WEFT_LINK_LOOKS;
@@ -169,8 +169,7 @@ static int64_t note(weft_links *l, int64_t step)
     return l->look_steps[l->num_looks % WEFT_LINK_LOOKS];
 }
 
-/* What a node is held up for by other work, whatever its link: found of healthy nodes up to 0.47
- * ms. */
+/* Delays by other work, which healthy nodes show up to 0.47 ms. */
 static const double noise_ms = 1;
 
 int weft_links_judge(weft_links *l, int64_t step, char *out, size_t capacity)
@@ -188,7 +187,7 @@ int weft_links_judge(weft_links *l, int64_t step, char *out, size_t capacity)
         if (link->num_well >= WEFT_LINK_LOOKS)
             link->told = false;
         if (!is_slow || !long_enough || link->told || found >= 0)
-            continue; /* one of several is told of at the next look */
+            continue; /* of several nodes one is reported per measurement */
         link->told = true;
         found = i;
         snprintf(out, capacity,

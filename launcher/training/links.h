@@ -1,9 +1,8 @@
-/* Links between nodes that are slower than the others, found by short exchanges of the nodes' first
- * ranks in a ring, each with the one behind it. A slow link makes both exchanges of its node slow,
- * so a node's time is the shorter of its two: a ring needs three nodes. What counts is the shortest
- * of the last looks, since a busy core makes some of them long. All first ranks know all times, and
- * so, without a word, when the next look is: they take at most 1/300 of the time where no link is
- * slow. Rank 0 judges. */
+/* Finds slow links between nodes: the nodes' first ranks form a ring and measure short exchanges
+ * with their neighbours. A slow link slows both exchanges of its node, so the shorter of the two is
+ * the node's time; hence a ring has at least three nodes. The shortest of the last measurements
+ * counts, since a busy core makes some long. All first ranks know all times, and so when to measure
+ * next: measurements take at most 1/300 of the time while no link is slow. Rank 0 judges. */
 #ifndef WEFT_LAUNCHER_TRAINING_LINKS_H
 #define WEFT_LAUNCHER_TRAINING_LINKS_H
 
@@ -15,38 +14,38 @@
 
 enum { WEFT_LINK_NODE_BYTES = 64, WEFT_LINK_LOOKS = 5 };
 
-/* What is known of a node. */
+/* The record of a node. */
 typedef struct weft_node_link {
     char node[WEFT_LINK_NODE_BYTES];
-    double ms[WEFT_LINK_LOOKS]; /* at look i, if it is the last: i % WEFT_LINK_LOOKS */
-    int num_well;               /* looks without a break */
+    double ms[WEFT_LINK_LOOKS]; /* a ring buffer: measurement i at i % WEFT_LINK_LOOKS */
+    int num_well;               /* consecutive measurements in which it was well */
     bool told;
 } weft_node_link;
 
 typedef struct weft_links {
     double factor;
-    int64_t steps;     /* a slow link is one for so many */
-    weft_comm *ring;   /* of the nodes' first ranks; NULL: this is none, or nobody looks */
-    int64_t next_step; /* in which links are looked at again */
+    int64_t steps;     /* a link must be slow for so many steps */
+    weft_comm *ring;   /* the nodes' first ranks; NULL: not measured, or not here */
+    int64_t next_step; /* of the next measurement */
     int num_nodes;
-    double *ring_ms; /* of the last look, one way, from a node to the next; the first ranks' */
+    double *ring_ms; /* the last measurement, one way, from a node to the next; on first ranks */
     void *message;
     /* Rank 0's: */
     weft_node_link *nodes;
     int64_t look_steps[WEFT_LINK_LOOKS];
     int num_looks;
-    double *ms, *sorted; /* of the last look, by node; the same, rising */
+    double *ms, *sorted; /* the last measurement, by node; the same, rising */
 } weft_links;
 
-/* Collective. Fewer than three nodes, or a factor of 0: nobody looks. */
+/* Collective. With fewer than three nodes, or a factor of 0, links are not measured. */
 weft_status weft_links_create(weft_links *links, double factor, int64_t steps, int num_nodes,
                               weft_comm *world) WEFT_CHECKED;
-/* Behind a step that took `step_ms`, the same on all ranks: exchanges where it is time.
- * *out_looked: did. Collective over the first ranks, nothing elsewhere. */
+/* After a step of `step_ms`, equal on all ranks: measures if due. *out_looked: whether it did.
+ * Collective over the first ranks, nothing elsewhere. */
 weft_status weft_links_look(weft_links *links, int64_t step, double step_ms,
                             bool *out_looked) WEFT_CHECKED;
-/* Judges what ring_ms says. Returns a node whose link has just become a slow one, and writes a line
- * about it of at most `capacity` bytes; -1: there is none. Rank 0. */
+/* Judges ring_ms. Returns a node whose link has just become slow, and writes a line about it of at
+ * most `capacity` bytes; -1: none. Rank 0. */
 int weft_links_judge(weft_links *links, int64_t step, char *out, size_t capacity);
 void weft_links_release(weft_links *links);
 

@@ -7,18 +7,17 @@
 #include "core/file.h"
 #include "parallel/checkpoint_copies.h"
 
-/* As it travels to rank 0. */
+/* The message to rank 0. */
 typedef struct marks {
     uint64_t planned[WEFT_NUM_MEMORY_PURPOSES], used[WEFT_NUM_MEMORY_PURPOSES];
     uint64_t at_load[WEFT_NUM_MEMORY_PURPOSES];
     uint64_t planned_device, at_load_device, used_device, used_pinned;
     uint64_t staging, copies; /* host memory of saves */
-    uint64_t spare;           /* of grown blocks on the device, what was never taken */
+    uint64_t spare;           /* unused bytes of grown blocks on the device */
     weft_moe_held_loads loads;
 } marks;
 
-/* Where an uneven load made the passes' memory grow, its blocks have room to spare: what was taken
- * of them counts. */
+/* Blocks that grew by an uneven load have spare room; only their used bytes count. */
 uint64_t weft_trainer_memory_use(const weft_trainer *t, weft_memory_purpose purpose)
 {
     const weft_memory_use use = weft_device_memory_use(t->device, purpose);

@@ -17,11 +17,11 @@ enum {
     CPU_SIZE = 1024,
     CUDA_FIRST_SIZE = 128,
     CUDA_LAST_SIZE = 8192,
-    LONG_US = 1000,        /* a GEMM that takes longer is measured alone, and is large enough */
-    PART_OF_THE_RUN = 200, /* that looking for a quieter moment may take */
+    LONG_US = 1000,        /* a GEMM of this time is large enough, and is measured alone */
+    PART_OF_THE_RUN = 200, /* the part of the run's time for measuring again */
 };
 
-static const double TRUSTED = 0.5, NEAR = 0.8; /* of the processor's figure */
+static const double TRUSTED = 0.5, NEAR = 0.8; /* shares of the processor's figure */
 
 /* C = A B^T, all n x n. */
 typedef struct gemm {
@@ -93,7 +93,7 @@ static double rate(size_t n, double us)
 
 /* --- a GPU --------------------------------------------------------------------------------- */
 
-/* The best of some runs. Short GEMMs run several in a row, as in training. */
+/* The best of several runs. Short GEMMs run several in a row, as in training. */
 static weft_status measure_size(weft_lane *lane, weft_dtype dtype, size_t n, double *out_us)
 {
     gemm g = {.lane = lane, .space = WEFT_SPACE_DEVICE, .dtype = dtype, .n = n};
@@ -109,8 +109,8 @@ static weft_status measure_size(weft_lane *lane, weft_dtype dtype, size_t n, dou
     return status;
 }
 
-/* It shows what it can do on large matrices only, and in its own memory: they grow as long as they
- * take little time, and fit. Ranks that share it multiply at once. */
+/* A GPU reaches its peak only on large matrices in its own memory: these grow while they are fast
+ * and fit. Ranks that share a GPU multiply at once. */
 static weft_status measure_gpu(weft_peak *p)
 {
     double us = 0, best = 0;
@@ -131,7 +131,7 @@ static weft_status measure_gpu(weft_peak *p)
 
 /* --- cores --------------------------------------------------------------------------------- */
 
-/* In pinned memory, which no budget limits. */
+/* Allocates in pinned memory, which no budget limits. */
 static gemm gemm_of(const weft_peak *p)
 {
     size_t bytes = (size_t)CPU_SIZE * CPU_SIZE * weft_dtype_bytes(p->dtype);
@@ -158,8 +158,8 @@ static weft_status measure_together(weft_peak *p)
     return WEFT_OK;
 }
 
-/* Cores that a rank has for its threads: where all are bound alike, which not bound means too, they
- * share them with the node's other ranks; else each has its own. */
+/* A rank's cores for its threads: ranks that are bound alike, or unbound, share cores with the
+ * node's other ranks; else each has its own. */
 static weft_status count_cores(weft_peak *p)
 {
     int rank, size, local_rank, local_size, allowed = weft_machine_allowed_cores();
@@ -198,7 +198,7 @@ static weft_status prepare_cores(weft_peak *p)
     p->a = g.a;
     p->b = g.b;
     p->c = g.c;
-    return status == WEFT_OK ? time_runs(&g, 1, &us) : status; /* makes what the kernel needs */
+    return status == WEFT_OK ? time_runs(&g, 1, &us) : status; /* lets the kernel allocate */
 }
 
 static weft_status measure_cores(weft_peak *p)
@@ -244,7 +244,7 @@ void weft_peak_release(weft_peak *p)
     p->looks = false;
 }
 
-/* Gives up where the processor's figure is near, or after some goes. */
+/* Stops near the processor's figure, or after several tries. */
 static void settle_for_now(weft_peak *p)
 {
     bool near = p->processor > 0 && p->measured >= NEAR * p->processor;

@@ -31,7 +31,7 @@ static weft_status send_program(weft_comm *world, int rank, const weft_program *
     return WEFT_OK;
 }
 
-/* Another process's pointers are replaced by memory of the arena. */
+/* Replaces another process's pointers by memory of the arena. */
 static weft_status receive_program(weft_comm *world, int rank, weft_arena *arena, weft_program *out)
 {
     array arrays[NUM_ARRAYS];

@@ -19,16 +19,16 @@
 #include "core/text.h"
 #include "launcher/process/output.h"
 
-enum { LINE_BYTES = 1 << 20 }; /* none that was written here is longer */
+enum { LINE_BYTES = 1 << 20 }; /* no written line is longer */
 
-/* *out_ends: whether the lines so far end with that of `step` itself. */
+/* *out_ends: whether the last line is that of `step` itself. */
 static void keep_line(const char *line, int64_t step, FILE *out, bool *out_ends)
 {
     cJSON *json = cJSON_Parse(line);
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, "step");
     if (cJSON_IsNumber(value) && value->valuedouble <= (double)step) {
         fputs(line, out);
-        if (line[strlen(line) - 1] != '\n') /* the last one, cut off behind its object */
+        if (line[strlen(line) - 1] != '\n') /* the last line lacks only its newline */
             fputc('\n', out);
         *out_ends =
             value->valuedouble == (double)step && !cJSON_HasObjectItem(json, "validation_loss");
@@ -36,11 +36,11 @@ static void keep_line(const char *line, int64_t step, FILE *out, bool *out_ends)
     cJSON_Delete(json);
 }
 
-/* Keeps the lines of steps up to `step`; a line that does not parse (cut off by a crash) goes. */
+/* Keeps the lines of steps up to `step`; drops a line that does not parse (cut off by a crash). */
 static weft_status keep_lines(const char *path, FILE *in, int64_t step, char *line, bool *out_ends)
 {
     weft_new_file out;
-    bool whole = true; /* what stands before `line` was one */
+    bool whole = true; /* the text before `line` was a whole line */
     WEFT_TRY(weft_new_file_open(path, &out));
     while (fgets(line, LINE_BYTES, in)) {
         bool starts = whole;
@@ -49,7 +49,7 @@ static weft_status keep_lines(const char *path, FILE *in, int64_t step, char *li
             keep_line(line, step, out.file, out_ends);
     }
     weft_status status = WEFT_OK;
-    if (ferror(in)) /* else what was not read would be lost */
+    if (ferror(in)) /* after a read error the rest would be lost */
         status = WEFT_ERROR(WEFT_FILE, "%s: cannot read: %s", path, strerror(errno));
     return weft_new_file_close(&out, status);
 }
@@ -98,7 +98,7 @@ weft_status weft_progress_open(weft_progress *p, const char *run_dir, int64_t st
     return WEFT_OK;
 }
 
-/* What lines of metrics.jsonl may hold. */
+/* The keys of lines of metrics.jsonl. */
 static const char *const keys[] = {"step",
                                    "loss",
                                    "aux_loss",
@@ -172,7 +172,7 @@ static void number_text(double x, char out[32])
         strcpy(out, "null");
 }
 
-enum { MOST_TIMES = 64 }; /* each, where they are few */
+enum { MOST_TIMES = 64 }; /* times of each rank or node are listed up to this number */
 
 static void write_times(const weft_stragglers *s, FILE *out)
 {
@@ -195,7 +195,7 @@ static void write_links(const weft_links *l, FILE *out)
                 i + 1 < l->num_nodes ? "" : "]");
 }
 
-/* Of the run so far, this step included. */
+/* Writes the account of the run, this step included. */
 static void write_account(const weft_ledger_account *a, FILE *out)
 {
     for (weft_ledger_part i = 0; i < WEFT_NUM_LEDGER_PARTS; i++)
@@ -205,7 +205,7 @@ static void write_account(const weft_ledger_account *a, FILE *out)
 
 static void write_line(const weft_progress *p, FILE *out, const weft_step_result *r)
 {
-    char grad_norm[32], loss[32], aux_loss[32]; /* of a skipped step they need not be finite */
+    char grad_norm[32], loss[32], aux_loss[32]; /* a skipped step's may not be finite */
     number_text(r->skipped || r->skips_batch ? INFINITY : r->grad_norm, grad_norm);
     number_text(r->loss, loss);
     number_text(r->aux_loss, aux_loss);
@@ -282,9 +282,9 @@ static void time_text(double seconds, char *out, size_t capacity)
         snprintf(out, capacity, "%" PRId64 " h %02" PRId64 " min", s / 3600, s / 60 % 60);
 }
 
-#define REWRITE "\r\033[K" /* the line that the terminal's cursor is in */
+#define REWRITE "\r\033[K" /* rewrites the cursor's line */
 
-/* A line of at most this many characters does not wrap. Asked each time: terminals change. */
+/* The most characters that do not wrap, read each time since terminals change. */
 static size_t room(const weft_progress *p)
 {
     struct winsize size = {0};
@@ -296,7 +296,7 @@ static size_t room(const weft_progress *p)
 
 enum { NUM_PARTS = 7 };
 
-/* The parts that there is room for; of the first as much as there is. */
+/* Joins the parts that fit; the first is cut if it does not. */
 static void progress_line(const weft_progress *p, const weft_step_result *r, char line[256])
 {
     char parts[NUM_PARTS][40] = {"", "", "", "", "", "", ""}, left[32];
@@ -331,7 +331,7 @@ static off_t size_of(FILE *file)
     return fstat(fileno(file), &info) == 0 ? info.st_size : -1;
 }
 
-/* Takes back what was written of a line that could not be written whole, behind `size` bytes. */
+/* Truncates the file to `size` bytes after a line could not be written whole. */
 static void end_line(weft_progress *p, int64_t step, off_t size)
 {
     if (fflush(p->metrics) == 0 && !ferror(p->metrics))

@@ -9,7 +9,7 @@
 
 enum { MATCH = 15, NUM_SUMS, NUM_MOST = 6 };
 
-/* Each layer waits for its fullest rank: sums the maxima over EP, and counts them. */
+/* Sums and counts each layer's maximum over EP: a layer waits for its fullest rank. */
 static weft_status sum_loads(weft_trainer *t, double out[2])
 {
     size_t count;
@@ -23,7 +23,7 @@ static weft_status sum_loads(weft_trainer *t, double out[2])
     return WEFT_OK;
 }
 
-/* What was counted since the last step, in which the host stepped for so long. */
+/* The counts since the last step. host_us: the host's time for this step. */
 static weft_tier_counts take_counts(weft_trainer *t, double host_us)
 {
     const weft_tier_counts *now = weft_model_tier_counts(t->model), told = t->tier_told;
@@ -131,7 +131,7 @@ static void note_peak(weft_trainer *t, weft_step_result *out)
     t->told_peak = t->peak.flops;
 }
 
-/* An emulated accelerator that is slower than its pace is none. Said once. */
+/* Warns once of an emulated accelerator that is slower than its pace. */
 static void note_late(weft_trainer *t, double step_ms)
 {
     const double told_share = 0.02;

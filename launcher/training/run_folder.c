@@ -20,10 +20,10 @@
 /* The checkpoints of a run. */
 typedef struct found {
     const char *folder; /* RUN/checkpoints */
-    int64_t *steps;     /* of the whole ones, rising */
+    int64_t *steps;     /* steps of whole checkpoints, rising */
     size_t count;
     bool has_latest;
-    int64_t last; /* what `latest` says: later ones are left over from what was abandoned */
+    int64_t last; /* the step in `latest`; later checkpoints are of abandoned steps */
 } found;
 
 static weft_status read_last(const char *latest, weft_arena *arena, int64_t *out)
@@ -43,7 +43,7 @@ static weft_status find(const char *run, weft_arena *arena, found *out)
     out->has_latest = access(latest, F_OK) == 0;
     out->last = INT64_MAX;
     if (out->has_latest && read_last(latest, arena, &out->last) != WEFT_OK)
-        weft_error_clear(); /* as good as lost */
+        weft_error_clear(); /* an unreadable `latest` counts as missing */
     return weft_checkpoint_list(out->folder, arena, &out->steps, &out->count);
 }
 
@@ -109,8 +109,8 @@ static int64_t older(const found *f, int64_t below)
     return -1;
 }
 
-/* What `latest` names; where that leads nowhere, the newest that is not beyond it. A single one
- * without `latest` is of a first save that was killed behind its last but one rename. */
+/* The checkpoint in `latest`; if that is missing, the newest one not beyond it. A single checkpoint
+ * without `latest` comes from a first save that was killed before its last rename. */
 static weft_status find_newest(const found *f, weft_arena *arena, weft_run_start *out,
                                int64_t *out_step)
 {
@@ -128,7 +128,7 @@ static weft_status find_newest(const found *f, weft_arena *arena, weft_run_start
     return find_step(f, (size_t)i, arena, &out->checkpoint);
 }
 
-/* Its step, unless it is damaged. */
+/* The checkpoint's step, unless it is damaged. */
 static weft_status look_at(weft_run_start *start)
 {
     weft_checkpoint_info info;
@@ -137,7 +137,7 @@ static weft_status look_at(weft_run_start *start)
     return WEFT_OK;
 }
 
-/* The newest whose texts are whole, below folder->below. Where none is, the first error. */
+/* The newest checkpoint below folder->below with undamaged texts; without one, the first error. */
 static weft_status find_whole(const weft_run_folder *folder, const found *f, weft_arena *arena,
                               weft_run_start *out)
 {
@@ -173,7 +173,7 @@ weft_status weft_run_pass_over(weft_run_start *start)
     return WEFT_OK;
 }
 
-/* What a newer Weft has saved of steps that are to come would be in the way of this run's saves. */
+/* Refuses checkpoints of later steps by a newer Weft, which would block this run's saves. */
 static weft_status check_later(const found *f, const weft_run_start *start, weft_arena *arena)
 {
     for (size_t i = 0; i < f->count; i++) {
@@ -338,7 +338,7 @@ static weft_status lock_path(const weft_run_folder *folder, char out[4096])
     return WEFT_OK;
 }
 
-/* Who holds the lock has written its name. */
+/* The holder of the lock has written its name into the file. */
 static weft_status refuse_second(const weft_run_folder *folder, int fd)
 {
     char who[300] = "";
@@ -351,8 +351,8 @@ static weft_status refuse_second(const weft_run_folder *folder, int fd)
                       folder->path, who[0] ? ": " : "", who);
 }
 
-/* Whoever is just ending has a second for that: a process that was killed lets go of its lock a
- * little after its parent has heard of it. */
+/* Waits up to a second for a training that is ending: a killed process releases its lock shortly
+ * after its parent has noticed. */
 static int lock_within_a_second(int fd)
 {
     struct timespec pause = {.tv_nsec = 20000000};
@@ -367,7 +367,7 @@ static int lock_within_a_second(int fd)
     return failed;
 }
 
-/* Takes the lock; `busy`: another has it. Where the file system has no locks, *fd is -1. */
+/* Locks the file; *busy: another process has the lock. *fd -1: the file system has no locks. */
 static weft_status take(const char *path, int flags, int *fd, bool *busy)
 {
     *busy = false;
@@ -400,7 +400,7 @@ weft_status weft_run_check_free(const weft_run_folder *folder)
     return status;
 }
 
-/* Under the lock: another training may have come and gone since the start was found. */
+/* Finds the start again under the lock: another training may have run in between. */
 static weft_status look_again(const weft_run_folder *folder, const weft_run_start *start)
 {
     weft_arena arena = {0};

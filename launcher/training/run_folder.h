@@ -1,4 +1,4 @@
-/* The folder of a run: who works in it, and where a training starts.
+/* The folder of a run: its lock, and where a training starts.
  *
  * Rank 0 locks RUN/.lock (flock) for as long as it lives and writes its process and host there. The
  * system unlocks it when the process ends, and not before: a rank that outlives its launcher still
@@ -8,44 +8,44 @@
 
 #include "launcher/planning/config.h"
 
-/* What the command line says about the folder. */
+/* The command line's options for the folder. */
 typedef struct weft_run_folder {
     const char *path;
     bool resume;
     const char *from; /* "step-4": the checkpoint to go on from; NULL: the newest */
-    int64_t below;    /* else only those of earlier steps than this; 0: any */
+    int64_t below;    /* without `from`: only checkpoints of earlier steps; 0: any */
 } weft_run_folder;
 
 /* Where a training starts. */
 typedef struct weft_run_start {
-    const char *checkpoint; /* the run's own, from the arena; NULL: it has none to go on from */
-    int64_t step;           /* of that */
-    bool latest_is_lost;    /* it is the newest, but `latest` does not lead to it */
-    int num_damaged;        /* newer ones that were passed over */
-    const char *damaged;    /* the newest of those, */
-    weft_error damage;      /* and what is wrong with it */
+    const char *checkpoint; /* the run's own, from the arena; NULL: none to resume */
+    int64_t step;           /* the checkpoint's step */
+    bool latest_is_lost;    /* the checkpoint is the newest, but `latest` is missing or broken */
+    int num_damaged;        /* newer, damaged ones that were skipped */
+    const char *damaged;    /* the newest of these */
+    weft_error damage;      /* its damage */
 } weft_run_start;
 
 /* A run that has checkpoints, with or without `latest`, is never started over: WEFT_CONFIG unless
  * resume. A run that has none starts afresh, also with resume; WEFT_FILE where its ledger says that
- * it has saved. Where the newest is damaged in
- * what can be checked without reading all elements, it is the newest that is not; a checkpoint that
- * is named is taken or refused. WEFT_FILE: it is damaged, or all are, and which other one is whole.
- * WEFT_CONFIG: a newer Weft has saved it, or one of a later step. Rank-local. */
+ * it has saved. The start is the newest checkpoint without damage, as far as that shows without
+ * reading all elements; or the named one, or an error. WEFT_FILE: the named one or all are damaged;
+ * the text names a whole one. WEFT_CONFIG: a newer Weft has saved it, or one of a later step.
+ * Rank-local. */
 weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena,
                                 weft_run_start *out) WEFT_CHECKED;
-/* Counts the start's checkpoint as damaged, by the current error record, which it takes; another
- * error than WEFT_FILE stays. */
+/* Counts the start's checkpoint as damaged and moves the current error record into the start;
+ * leaves errors other than WEFT_FILE. */
 weft_status weft_run_pass_over(weft_run_start *start) WEFT_CHECKED;
-/* So many damaged checkpoints may a run pass over: checkpoint.fallback; any number where a run that
- * nobody watches is to go on (reliability.max_restarts), unless fallback is 0. */
+/* The most damaged checkpoints that a run may skip: checkpoint.fallback; any number with
+ * reliability.max_restarts, unless fallback is 0. */
 int64_t weft_run_fallback(const weft_config *config);
-/* What is wrong with the newest, where more than `most` were passed over. Rank-local. */
+/* Returns the newest one's damage if more than `most` were skipped. Rank-local. */
 weft_status weft_run_check_fallback(const weft_run_folder *folder, const weft_run_start *start,
                                     int64_t most) WEFT_CHECKED;
-/* One line, where some were passed over. */
+/* Prints one line if any were skipped. */
 void weft_run_tell_damage(const weft_run_start *start, const char *when);
-/* Adds to a WEFT_FILE record which other checkpoint is whole, if the start's own is not. */
+/* Adds the name of a whole checkpoint to a WEFT_FILE record, if the start's own is damaged. */
 weft_status weft_run_name_whole(const weft_run_folder *folder, const weft_run_start *start,
                                 weft_status status) WEFT_CHECKED;
 
@@ -54,11 +54,11 @@ weft_status weft_run_name_whole(const weft_run_folder *folder, const weft_run_st
 weft_status weft_run_name_beside(const char *given, const char *checkpoint,
                                  weft_status status) WEFT_CHECKED;
 
-/* WEFT_CONFIG with pid and host where another training is at work there. */
+/* WEFT_CONFIG with pid and host: another training runs in the folder. */
 weft_status weft_run_check_free(const weft_run_folder *folder) WEFT_CHECKED;
-/* Locks the folder, which must exist, and looks again: WEFT_CONFIG where the run does not start at
- * `start` any more. *out_lock: the caller closes it at the end; -1, with a warning: the file system
- * has no locks. */
+/* Locks the folder, which must exist, and finds the start again: WEFT_CONFIG if that is no longer
+ * `start`. *out_lock: the caller closes it at the end; -1, with a warning: the file system has no
+ * locks. */
 weft_status weft_run_lock(const weft_run_folder *folder, const weft_run_start *start,
                           int *out_lock) WEFT_CHECKED;
 

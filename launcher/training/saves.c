@@ -22,7 +22,7 @@ static weft_checkpoint_keep keep_of(const weft_saves *s)
                                   .retain_interval = c->save_retain_interval};
 }
 
-/* Rank 0, behind a save. What cannot be removed costs room and no more. */
+/* Rank 0 removes old checkpoints after a save; a failure only costs room. */
 static void remove_old(const weft_saves *s)
 {
     const weft_checkpoint_keep keep = keep_of(s);
@@ -36,13 +36,13 @@ static void remove_old(const weft_saves *s)
 static const char not_saved[] = "not saved, the next save tries again: ",
                   not_copied[] = "not copied to other nodes' memory, the next copy tries again: ";
 
-/* Not so a state that is not finite, or ranks and devices that are lost. */
+/* False for a state that is not finite, or lost ranks and devices. */
 static weft_status warn(const weft_saves *s, const char *what, int64_t step, weft_status status)
 {
     const weft_error *error = weft_error_get();
     if (status != WEFT_FILE && status != WEFT_MEMORY)
         return status;
-    if (leads(s)) /* a line of rank 0, which need not be named again */
+    if (leads(s)) /* rank 0's own line need not name rank 0 */
         weft_log(WEFT_LOG_WARN, "step %" PRId64 ": %s%s", step, what,
                  error->text + (error->found_by == 0 ? error->own_at : 0));
     weft_error_clear();
@@ -67,7 +67,7 @@ static bool has_writer(const weft_saves *s)
     return s->trainer->writer && !weft_checkpoint_writer_is_off(s->trainer->writer);
 }
 
-/* All ranks know. */
+/* Known on all ranks. */
 static weft_status check_nodes(const weft_trainer *t)
 {
     const int64_t copies = t->config.checkpoint.peer_copies;
@@ -120,7 +120,7 @@ static void tell_copies(const weft_saves *s)
                  r.step, r.stalled_us / 1e3, r.bytes, r.written_us / 1e3);
 }
 
-/* How an attempt to go on has ended; of a writer that had nothing to do, how it is. */
+/* The outcome of advancing a writer; its state if it had nothing to do. */
 static weft_status take(weft_saves *s, bool was_busy, weft_status status, bool published)
 {
     const weft_writer_report report = weft_checkpoint_writer_report(s->trainer->writer);
@@ -146,7 +146,7 @@ weft_status weft_saves_advance(weft_saves *s, weft_writer_word word)
     return take(s, was_busy, status, published);
 }
 
-/* One that fails is given up, for which its writers are waited for, too. */
+/* Ends a save; waits for the writers of a failed one, too. */
 weft_status weft_saves_finish(weft_saves *s)
 {
     while (has_writer(s) && weft_checkpoint_writer_is_busy(s->trainer->writer)) {
@@ -321,8 +321,8 @@ static weft_status check_any_before(const weft_saves *s, int64_t below)
     return status;
 }
 
-/* Rank 0: the newest checkpoint before step `below` whose texts are whole. *start has what was
- * passed over before. */
+/* Rank 0: the newest checkpoint before step `below` with undamaged texts. *start has those skipped
+ * before. */
 static weft_status find_before(const weft_saves *s, const weft_run_folder *folder,
                                weft_arena *arena, weft_run_start *start,
                                char path[WEFT_SAVES_PATH_BYTES])
@@ -331,7 +331,7 @@ static weft_status find_before(const weft_saves *s, const weft_run_folder *folde
     if (start->num_damaged == 0)
         WEFT_TRY(check_any_before(s, folder->below));
     weft_status status = weft_run_find_start(folder, arena, &found);
-    if (status == WEFT_FILE && start->num_damaged > 0) /* of them the newest is named */
+    if (status == WEFT_FILE && start->num_damaged > 0) /* names the newest skipped one */
         return weft_run_check_fallback(folder, start, 0);
     WEFT_TRY(status);
     if (start->num_damaged > 0) {

@@ -53,8 +53,8 @@ weft_status weft_trainer_rewind(weft_trainer *t, const char *checkpoint)
     return WEFT_OK;
 }
 
-/* keep NULL: saves; else begins an asynchronous save; dir NULL: into nodes' memory, where rank 0's
- * texts do. */
+/* keep NULL: saves; else begins an asynchronous save. dir NULL: into nodes' memory, the texts into
+ * rank 0's. */
 static weft_status save(weft_trainer *t, const char *dir, const weft_checkpoint_keep *keep)
 {
     const char *config = NULL, *tokenizer = NULL;
@@ -69,7 +69,7 @@ static weft_status save(weft_trainer *t, const char *dir, const weft_checkpoint_
                                        .loss_mean = *weft_optimizer_loss_mean(t->optimizer),
                                        .loss_scale = *weft_optimizer_loss_scale(t->optimizer)};
     WEFT_TRY(weft_executor_drain(&t->executor));
-    WEFT_TRY(weft_model_drain_tier(t->model)); /* its lanes are idle by now; not so a file */
+    WEFT_TRY(weft_model_drain_tier(t->model)); /* lanes are idle by now; a file may not be */
     weft_moe_selection_keep(&t->moe, &chosen.schedule);
     weft_context_keep(&t->context, &t->groups.mesh, &chosen.parallel);
     const bool has_texts = dir || weft_comm_rank(t->world) == 0;

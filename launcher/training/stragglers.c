@@ -68,7 +68,7 @@ static size_t sort_stage(weft_stragglers *s, int stage)
     return count;
 }
 
-/* Counts; true: this step makes it a straggler. */
+/* Counts a step of a rank; true: the rank is now a straggler. */
 static bool count(weft_stragglers *s, weft_straggler *r, bool is_slow)
 {
     r->num_slow = is_slow ? r->num_slow + 1 : 0;
@@ -78,8 +78,8 @@ static bool count(weft_stragglers *s, weft_straggler *r, bool is_slow)
     return r->num_slow >= s->steps && !r->told;
 }
 
-/* The upper median of a rank's others is sorted[(count - 1) / 2] wherever the rank stands above it;
- * a rank that does not is never slow. */
+/* For a rank above the upper median of its others, that median is sorted[(count - 1) / 2]; ranks
+ * below it are never slow. */
 static int judge_stage(weft_stragglers *s, int stage, int64_t step, char *out, size_t capacity)
 {
     const size_t num = sort_stage(s, stage);
@@ -89,7 +89,7 @@ static int judge_stage(weft_stragglers *s, int stage, int64_t step, char *out, s
         weft_straggler *r = &s->ranks[i];
         if (r->stage != stage ||
             !count(s, r, num > 1 && median > 0 && s->ms[i] > s->factor * median) || found >= 0)
-            continue; /* one of several in a step is told of in the next */
+            continue; /* of several in a step, one is reported per step */
         r->told = true;
         found = i;
         snprintf(out, capacity,
@@ -115,7 +115,7 @@ int weft_stragglers_judge(weft_stragglers *s, int64_t step, char *out, size_t ca
         if (rank < 0)
             continue;
         if (found >= 0) {
-            s->ranks[rank].told = false; /* in the next step */
+            s->ranks[rank].told = false; /* reported in the next step */
             continue;
         }
         found = rank;

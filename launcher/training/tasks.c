@@ -3,7 +3,7 @@
 #include "launcher/training/batch_looks.h"
 #include "schedule/operands.h"
 
-/* What an operand travels in between stages; NULL: the task has no such operand. */
+/* The boundary tensor of an operand; NULL: the task has no such operand. */
 static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_operand_name name,
                              weft_tensor *out)
 {
@@ -16,7 +16,7 @@ static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_
     return out;
 }
 
-/* The model's pass whose stash a slot is. */
+/* The pass of the model whose stash is in a slot. */
 static int pass_of(const weft_trainer *t, const weft_task *task)
 {
     return t->slot_pass[weft_task_slot(task, WEFT_OPERAND_STASH)];
@@ -45,7 +45,7 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
                               boundary(t, task, WEFT_OPERAND_Y, &y));
 }
 
-/* A bucket's own point; where norms take turns, of the one whose turn it is. */
+/* The event of a bucket's own point; where updates are reordered, of the bucket that is next. */
 static weft_event *point_of(void *context, const weft_task *task, int point)
 {
     (void)task;

@@ -55,7 +55,7 @@ bool weft_timeline_has(const weft_int_list *ranks, int rank)
 
 enum { SLICES_A_MESSAGE = 128, TRACE_TAG = 0 };
 
-/* A message that is not full ends a rank's slices. */
+/* Sends slices in messages; one that is not full is the last. */
 static weft_status send_slices(const weft_trace *trace, weft_comm *world)
 {
     const weft_slice *slices = weft_trace_slices(trace);
@@ -71,7 +71,7 @@ static weft_status send_slices(const weft_trace *trace, weft_comm *world)
     return WEFT_OK;
 }
 
-/* Goes on where memory ran out, and drops what comes: the other rank has to get rid of it. */
+/* After memory runs out, still receives, and drops, what the other rank sends. */
 static weft_status receive_slices(weft_trace *trace, weft_comm *world, int rank, weft_status status)
 {
     weft_slice slices[SLICES_A_MESSAGE];
