@@ -63,8 +63,7 @@ static weft_status look(search *s, bad_kind kind, const weft_placed *placed, con
     const size_t each = weft_dtype_bytes(dtype), most = STAGING_BYTES / each;
     for (size_t at = 0; data && at < count && s->found > (int64_t)kind; at += most) {
         const size_t piece = count - at < most ? count - at : most;
-        WEFT_TRY(
-            weft_lane_copy(s->lane, s->staging, (const char *)data + at * each, piece * each));
+        WEFT_TRY(weft_lane_copy(s->lane, s->staging, (const char *)data + at * each, piece * each));
         WEFT_TRY(weft_lane_sync(s->lane));
         look_at(s, kind, placed, s->staging, dtype, piece);
     }
