@@ -242,6 +242,7 @@ static weft_status issue(weft_lane *lane, weft_comm_op *op)
     op->sequence =
         atomic_fetch_add(message ? &op->comm->num_messages : &op->comm->num_collectives, 1);
     op->doing = *weft_doing_now();
+    op->place = weft_doing_place_now();
     weft_comm_match_add(op);
     return lane ? op->comm->ops->enqueue(lane, op) : weft_comm_run_here(op);
 }

@@ -211,12 +211,20 @@ typedef struct weft_comm_record {
     bool failed;
     int64_t step; /* weft_comm_set_step */
     weft_doing doing;
+    weft_doing_place place; /* when it was issued */
 } weft_comm_record;
 enum { WEFT_COMM_MAX_RECORDS = 1024 };
 /* Copies the latest records, newest last; returns their number. */
 int weft_comm_records(weft_comm_record *out, int capacity);
 /* Copies operations in flight, oldest first; returns their number. However many began since. */
 int weft_comm_records_in_flight(weft_comm_record *out, int capacity);
+/* The first operation that failed; false: none has. */
+bool weft_comm_record_failed(weft_comm_record *out);
+/* The latest collective of that number in the group that `like` is of; false: it is not there. */
+bool weft_comm_record_find(const weft_comm_record *like, weft_comm_record *out);
+/* How many messages fewer this rank has sent in a step, up to that place, than up to there in the
+ * step before; 0 also where the records do not reach so far back. */
+int weft_comm_records_unsent(const weft_doing_place *place);
 /* The longest that an operation of a step took, us, since the last call of this. */
 double weft_comm_take_longest(void);
 /* Records and flights show the step. */

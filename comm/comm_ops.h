@@ -66,6 +66,7 @@ typedef struct weft_comm_op {
     uint64_t inside_sequence;
     size_t chunk_bytes;
     weft_doing doing; /* when it was issued */
+    weft_doing_place place;
 } weft_comm_op;
 
 struct weft_comm_ops {

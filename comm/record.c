@@ -21,6 +21,8 @@ static struct {
     held_record held[MAX_HELD];
     double longest_us;
     int64_t step;
+    bool has_failed;
+    weft_comm_record first_failed;
     uint64_t bytes[WEFT_NUM_PURPOSES], counts[WEFT_NUM_PURPOSES];
 } records = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -72,6 +74,7 @@ uint64_t weft_comm_record_begin(const weft_comm_op *op)
         .start_us = now_us,
         .step = records.step,
         .doing = op->doing,
+        .place = op->place,
     };
     memcpy(record->group, op->comm->name, sizeof record->group);
     if (!message && op->sequence >= atomic_load(&op->comm->num_begun))
@@ -107,6 +110,8 @@ static void end(uint64_t ticket, bool failed)
     weft_comm_record *record = find(ticket, &held);
     if (record && failed) {
         record->failed = true;
+        records.first_failed = records.has_failed ? records.first_failed : *record;
+        records.has_failed = true;
     } else if (record) {
         record->end_us = now_us;
         double took_us = now_us - record->start_us;
@@ -149,6 +154,52 @@ int weft_comm_records_in_flight(weft_comm_record *out, int capacity)
     return count;
 }
 
+bool weft_comm_record_failed(weft_comm_record *out)
+{
+    pthread_mutex_lock(&records.lock);
+    const bool failed = records.has_failed;
+    if (failed)
+        *out = records.first_failed;
+    pthread_mutex_unlock(&records.lock);
+    return failed;
+}
+
+bool weft_comm_record_find(const weft_comm_record *like, weft_comm_record *out)
+{
+    bool found = false;
+    pthread_mutex_lock(&records.lock);
+    const uint64_t least =
+        records.num_begun < WEFT_COMM_MAX_RECORDS ? 0 : records.num_begun - WEFT_COMM_MAX_RECORDS;
+    for (uint64_t i = records.num_begun; i > least && !found; i--) {
+        const weft_comm_record *r = &records.ring[(i - 1) % WEFT_COMM_MAX_RECORDS];
+        found = r->tag < 0 && r->sequence == like->sequence && r->first_rank == like->first_rank &&
+                r->size == like->size && strcmp(r->group, like->group) == 0;
+        if (found)
+            *out = *r;
+    }
+    pthread_mutex_unlock(&records.lock);
+    return found;
+}
+
+int weft_comm_records_unsent(const weft_doing_place *place)
+{
+    int count[2] = {0, 0}; /* in the step before, in this */
+    bool reaches = false;
+    pthread_mutex_lock(&records.lock);
+    const uint64_t least =
+        records.num_begun < WEFT_COMM_MAX_RECORDS ? 0 : records.num_begun - WEFT_COMM_MAX_RECORDS;
+    for (uint64_t i = least; i < records.num_begun; i++) {
+        const weft_comm_record *r = &records.ring[i % WEFT_COMM_MAX_RECORDS];
+        const int64_t back = place->step - r->place.step;
+        reaches = reaches || back > 1;
+        if (r->kind == weft_comm_kind_text(WEFT_COMM_SEND) && (back == 0 || back == 1) &&
+            r->place.number <= place->number)
+            count[1 - back]++;
+    }
+    pthread_mutex_unlock(&records.lock);
+    return reaches && count[0] > count[1] ? count[0] - count[1] : 0;
+}
+
 double weft_comm_take_longest(void)
 {
     pthread_mutex_lock(&records.lock);
@@ -160,6 +211,7 @@ double weft_comm_take_longest(void)
 
 void weft_comm_set_step(int64_t step)
 {
+    weft_doing_enter_step(step);
     pthread_mutex_lock(&records.lock);
     records.step = step;
     pthread_mutex_unlock(&records.lock);

@@ -170,8 +170,10 @@ static void visit_place(void *context, const weft_comm_place *p)
     const weft_comm_record *x = s->exchange;
     if (a->num_groups < WEFT_ANSWER_GROUPS && p->num_begun > 0) {
         weft_answer_group *g = &a->groups[a->num_groups++];
-        *g = (weft_answer_group){
-            .first_rank = p->first_rank, .size = p->size, .num_begun = p->num_begun};
+        *g = (weft_answer_group){.first_rank = p->first_rank,
+                                 .size = p->size,
+                                 .num_begun = p->num_begun,
+                                 .num_issued = p->num_collectives};
         memcpy(g->group, p->group, sizeof g->group);
     }
     if (!x || a->num_members > 0 || x->first_rank != p->first_rank || x->size != p->size ||
@@ -189,12 +191,48 @@ static void visit_place(void *context, const weft_comm_place *p)
         add_member(a, world_rank(p, x->from));
 }
 
-static void look_at_exchange(weft_answer *a)
+/* What this rank has issued under the number of the collective that `like` is in. */
+static bool find_alike(const weft_answer *like, weft_comm_record *out)
+{
+    weft_comm_record wanted = {
+        .first_rank = like->first_rank, .size = like->size, .sequence = like->sequence};
+    memcpy(wanted.group, like->group, sizeof wanted.group);
+    return like->is_in_exchange && !like->is_message && weft_comm_record_find(&wanted, out);
+}
+
+static bool is_call(const weft_comm_record *r, const char *kind, uint64_t bytes)
+{
+    return strcmp(r->kind, kind) == 0 && r->bytes == bytes;
+}
+
+/* Which of two calls in one task comes first, by an earlier pass through the same task. */
+static int find_follows(const weft_answer *like, const weft_comm_record *own)
+{
+    weft_comm_record at = *own, next = *own;
+    for (int i = 0; i < WEFT_COMM_MAX_RECORDS && at.sequence > 0; i++, next = at) {
+        at.sequence--;
+        if (!weft_comm_record_find(&at, &at))
+            return 0;
+        const bool is_like = is_call(&at, like->kind, like->bytes);
+        const bool is_own = is_call(&at, own->kind, own->bytes);
+        if (i > 0 && is_like && is_call(&next, own->kind, own->bytes))
+            return 1;
+        if (i > 0 && is_own && is_call(&next, like->kind, like->bytes))
+            return -1;
+    }
+    return 0;
+}
+
+static void look_at_exchange(weft_answer *a, const weft_answer *like)
 {
     weft_comm_record x;
     search s = {.answer = a};
     char doing[WEFT_DOING_TEXT_BYTES] = "";
-    const bool flies = weft_comm_records_in_flight(&x, 1) == 1;
+    const bool is_alike = like && find_alike(like, &x);
+    const bool failed = is_alike || weft_comm_record_failed(&x);
+    if (is_alike && !is_call(&x, like->kind, like->bytes))
+        a->follows = (int8_t)find_follows(like, &x);
+    const bool flies = failed || weft_comm_records_in_flight(&x, 1) == 1;
     if (flies) {
         s.exchange = &x;
         a->is_in_exchange = 1;
@@ -208,17 +246,26 @@ static void look_at_exchange(weft_answer *a)
         a->tag = x.tag;
         a->sequence = x.sequence;
         a->bytes = x.bytes;
+        a->place = x.place;
+        a->num_unsent = weft_comm_records_unsent(&x.place);
+        a->failed = failed;
     }
     if (flies || weft_comm_records(&x, 1) == 1)
         weft_doing_text(&x.doing, doing);
     snprintf(a->doing, sizeof a->doing, "%.63s", doing);
+    a->now = weft_doing_place_now();
     weft_comm_each_place(visit_place, &s);
 }
 
 void weft_watch_look(weft_answer *a)
 {
+    weft_watch_look_for(NULL, a);
+}
+
+void weft_watch_look_for(const weft_answer *like, weft_answer *a)
+{
     *a = (weft_answer){0};
-    look_at_exchange(a);
+    look_at_exchange(a, like);
     pthread_mutex_lock(&watch.lock);
     const double since_us = watch.since_us;
     a->phase = watch.phase;
@@ -228,8 +275,8 @@ void weft_watch_look(weft_answer *a)
     pthread_mutex_unlock(&watch.lock);
     a->phase_s = weft_watch_age_s(since_us);
     a->phase_is_over = a->phase_s > a->phase_limit_s;
-    a->exchange_is_over =
-        a->is_in_exchange && a->phase == WEFT_WATCH_STEP && a->exchange_s > a->exchange_limit_s;
+    a->exchange_is_over = a->is_in_exchange && !a->failed && a->phase == WEFT_WATCH_STEP &&
+                          a->exchange_s > a->exchange_limit_s;
 }
 
 double weft_watch_silence_limit_s(void)
@@ -273,10 +320,11 @@ void weft_watch_clear(const char *folder)
     weft_flight_clear(folder);
 }
 
-void weft_watch_record_all(void)
+void weft_watch_record_all(char *out, size_t bytes)
 {
+    out[0] = '\0';
     if (watch.running)
-        weft_watch_thread_record_all();
+        weft_watch_thread_record_all(out, bytes);
 }
 
 void weft_watch_stop(void)

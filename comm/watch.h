@@ -62,9 +62,10 @@ void weft_watch_enter(weft_watch_phase phase, int64_t step);
 void weft_watch_go_on(void);
 /* Where a limit's least is below what the same took lately: says so in `text`, once a limit. */
 bool weft_watch_find_low(char *text, size_t bytes);
-/* Before this rank takes the job down: has all ranks write their flight records. Any thread; takes
- * at most 2 s. Does nothing without a connection. */
-void weft_watch_record_all(void);
+/* Before this rank takes the job down: finds out whether some rank's calls differ from others', ""
+ * where nothing says so, and has all ranks write their flight records. Any thread; takes at most
+ * 2.5 s. Does nothing without a connection. */
+void weft_watch_record_all(char *out, size_t bytes);
 /* Ends the thread. */
 void weft_watch_stop(void);
 

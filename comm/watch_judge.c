@@ -113,17 +113,16 @@ static bool has_member(const weft_answer *a, int rank)
     return false;
 }
 
-/* How many collectives `other` has begun in the group of a's exchange; false: it is not in it. */
-static bool find_begun(const weft_answer *a, const weft_answer *other, uint64_t *out)
+/* Where `other` is in the group of a's exchange, the furthest of that name; NULL: it is not in it.
+ */
+static const weft_answer_group *find_group(const weft_answer *a, const weft_answer *other)
 {
-    bool found = false;
-    *out = 0;
+    const weft_answer_group *found = NULL;
     for (int i = 0; i < other->num_groups && i < WEFT_ANSWER_GROUPS; i++) {
         const weft_answer_group *g = &other->groups[i];
         if (strcmp(g->group, a->group) != 0 || g->first_rank != a->first_rank || g->size != a->size)
             continue;
-        found = true;
-        *out = g->num_begun > *out ? g->num_begun : *out;
+        found = !found || g->num_begun > found->num_begun ? g : found;
     }
     return found;
 }
@@ -144,12 +143,12 @@ static bool meets(const weft_answer *a, int own, const weft_answer *b)
 static bool is_behind(const weft_answers *all, int own, int rank)
 {
     const weft_answer *a = all->at[own], *other = all->at[rank];
-    uint64_t begun;
     if (!other || rank == own)
         return false;
     if (a->is_message)
         return has_member(a, rank) && !meets(a, own, other);
-    return find_begun(a, other, &begun) && begun <= a->sequence;
+    const weft_answer_group *g = find_group(a, other);
+    return g && g->num_begun <= a->sequence;
 }
 
 static int next_behind(const weft_answers *all, int own, int from)
@@ -216,36 +215,116 @@ static void judge_silent(const weft_answers *all, int alarmed, weft_verdict *v)
         add_waiting(v, all, alarmed);
 }
 
-static const weft_answer *find_other_kind(const weft_answers *all, int own, int *out_rank)
+static bool is_alike(const weft_answer *a, const weft_answer *b)
+{
+    const bool knows = a->place.program == b->place.program && a->place.step == b->place.step;
+    return strcmp(a->kind, b->kind) == 0 && strcmp(a->dtype, b->dtype) == 0 &&
+           (!knows || a->place.number == b->place.number) &&
+           (a->bytes == b->bytes || strncmp(a->kind, "all_to_all", 10) == 0);
+}
+
+/* How many ranks are in the same exchange with the same kind, type, size and task. */
+static int count_alike(const weft_answers *all, int own)
+{
+    int count = 0;
+    for (int rank = 0; rank < all->size; rank++)
+        count += all->at[rank] && is_same_exchange(all->at[own], all->at[rank]) &&
+                 is_alike(all->at[own], all->at[rank]);
+    return count;
+}
+
+/* Two ranks that differ in one exchange, the odd one first: of the lesser number, or else the one
+ * that is further, having left out a call. False: none differ. */
+static bool find_odd(const weft_answers *all, int own, int *out_odd, int *out_other)
 {
     const weft_answer *a = all->at[own];
     for (int rank = 0; rank < all->size; rank++) {
         const weft_answer *b = all->at[rank];
-        bool differs = is_same_exchange(a, b) &&
-                       (strcmp(a->kind, b->kind) != 0 || strcmp(a->dtype, b->dtype) != 0 ||
-                        (a->bytes != b->bytes && strncmp(a->kind, "all_to_all", 10) != 0));
-        if (rank == own || !differs)
+        if (rank == own || !b || !is_same_exchange(a, b) || is_alike(a, b))
             continue;
-        *out_rank = rank;
-        return b;
+        int more = count_alike(all, rank) - count_alike(all, own);
+        if (more == 0)
+            more = weft_doing_compare(&a->place, &b->place);
+        if (more == 0)
+            more = a->follows - b->follows;
+        *out_odd = more > 0 ? own : rank;
+        *out_other = more > 0 ? rank : own;
+        return true;
     }
-    return NULL;
+    return false;
+}
+
+static void add_call(weft_verdict *v, const weft_answer *a)
+{
+    add(v, "%s of %" PRIu64 " bytes %s", a->kind, a->bytes, a->dtype);
+    if (a->doing[0])
+        add(v, " (%s)", a->doing);
+}
+
+static void say_odd(const weft_answers *all, int odd, int other, weft_verdict *v)
+{
+    const weft_answer *a = all->at[other], *b = all->at[odd];
+    miss(v, odd);
+    add_missing(all, v);
+    add(v, " in another exchange: ");
+    add_call(v, b);
+    add(v, ", where rank %d has ", other);
+    add_call(v, a);
+}
+
+/* A rank that has not issued a collective in which another is, and is further than where that one
+ * issued it; -1: none. */
+static int find_left_out(const weft_answers *all, int *out_waits)
+{
+    for (int waits = 0; waits < all->size; waits++) {
+        const weft_answer *x = all->at[waits];
+        for (int rank = 0; x && x->is_in_exchange && !x->is_message && rank < all->size; rank++) {
+            const weft_answer *other = all->at[rank];
+            const weft_answer_group *g = other && rank != waits ? find_group(x, other) : NULL;
+            if (!g || g->num_issued > x->sequence ||
+                weft_doing_compare(&other->now, &x->place) <= 0)
+                continue;
+            *out_waits = waits;
+            return rank;
+        }
+    }
+    return -1;
+}
+
+static void say_left_out(const weft_answers *all, int odd, int waits, weft_verdict *v)
+{
+    const weft_answer *a = all->at[odd];
+    miss(v, odd);
+    add(v, "rank %d (%s) has left out ", odd, all->nodes[odd]);
+    add_exchange(v, all->at[waits]);
+    if (a->is_in_exchange) {
+        add(v, ": it is further, in ");
+        add_exchange(v, a);
+    }
+}
+
+void weft_watch_judge_difference(const weft_answers *all, int own, weft_verdict *v)
+{
+    int other;
+    *v = (weft_verdict){.in_other = -1};
+    int odd = find_left_out(all, &other);
+    if (odd >= 0)
+        say_left_out(all, odd, other, v);
+    else if (all->at[own]->is_in_exchange && !all->at[own]->is_message &&
+             find_odd(all, own, &odd, &other))
+        say_odd(all, odd, other, v);
 }
 
 /* All have come to it. */
 static void judge_stuck(const weft_answers *all, int own, weft_verdict *v)
 {
     const weft_answer *a = all->at[own];
-    int rank = 0;
-    const weft_answer *b = a->is_message ? NULL : find_other_kind(all, own, &rank);
+    int odd, other;
+    v->in_other = a->is_message ? -1 : own;
     add(v, "step %" PRId64 ": ", a->step);
-    if (b) {
-        miss(v, rank);
-        add_missing(all, v);
-        add(v,
-            " in another exchange: %s of %" PRIu64 " bytes %s, where rank %d has %s of %" PRIu64
-            " bytes %s",
-            b->kind, b->bytes, b->dtype, own, a->kind, a->bytes, a->dtype);
+    if (!a->is_message && find_odd(all, own, &odd, &other)) {
+        say_odd(all, odd, other, v);
+        own = other;
     } else {
         add(v, "no rank is missing, but what they send does not arrive, between");
         int known = a->num_members < WEFT_ANSWER_MEMBERS ? a->num_members : WEFT_ANSWER_MEMBERS;
@@ -256,12 +335,15 @@ static void judge_stuck(const weft_answers *all, int own, weft_verdict *v)
     add_waiting(v, all, own);
 }
 
-/* Ranks that wait for each other: their calls differ. Of the two, the one that has left the tasks
- * of its step has left something out. */
+/* Ranks that wait for each other: their calls differ. Of the two, the one that is further has left
+ * something out. */
 static void judge_circle(const weft_answers *all, int own, int behind, weft_verdict *v)
 {
-    bool swaps =
-        !all->at[own]->doing[0] && all->at[behind]->doing[0] && is_behind(all, behind, own);
+    const weft_answer *a = all->at[own], *b = all->at[behind];
+    int further = weft_doing_compare(&a->place, &b->place);
+    if (a->is_message && b->is_message)
+        further = (a->num_unsent > 0) - (b->num_unsent > 0);
+    const bool swaps = further > 0 && is_behind(all, behind, own);
     int odd = swaps ? own : behind, other = swaps ? behind : own;
     miss(v, odd);
     add(v, "step %" PRId64 ": ", all->at[own]->step);
@@ -347,7 +429,14 @@ static void judge_answers(const weft_answers *all, int alarmed, weft_verdict *v)
         judge_slow(all, alarmed, v);
         return;
     }
-    int own = alarmed;
+    int own = alarmed, waits;
+    const int odd = find_left_out(all, &waits);
+    if (odd >= 0) {
+        add(v, "step %" PRId64 ": ", all->at[waits]->step);
+        say_left_out(all, odd, waits, v);
+        add_waiting(v, all, waits);
+        return;
+    }
     for (int turn = 0; turn < all->size; turn++) {
         int behind = choose_behind(all, own);
         if (behind < 0) {
@@ -368,7 +457,7 @@ static void judge_answers(const weft_answers *all, int alarmed, weft_verdict *v)
 
 void weft_watch_judge(const weft_answers *all, int alarmed, weft_verdict *v)
 {
-    *v = (weft_verdict){0};
+    *v = (weft_verdict){.in_other = -1};
     for (int rank = 0; rank < all->size; rank++)
         if (!all->at[rank]) {
             judge_silent(all, alarmed, v);
@@ -378,10 +467,23 @@ void weft_watch_judge(const weft_answers *all, int alarmed, weft_verdict *v)
     v->is_none = v->is_none || all->recovers_s > 0;
 }
 
+void weft_watch_judge_again(const weft_verdict *difference, weft_verdict *v)
+{
+    char rest[WEFT_VERDICT_TEXT_BYTES];
+    const char *waiting = strrchr(v->text, ';');
+    if (!difference->text[0] || v->in_other < 0)
+        return;
+    snprintf(rest, sizeof rest, "%s", waiting ? waiting : "");
+    v->text[strcspn(v->text, ":")] = '\0';
+    add(v, ": %s%s", difference->text, rest);
+    v->num_missing = difference->num_missing;
+    memcpy(v->missing, difference->missing, sizeof v->missing);
+}
+
 void weft_watch_judge_dead(const weft_answers *all, int own, weft_verdict *v)
 {
     int waits = -1;
-    *v = (weft_verdict){0};
+    *v = (weft_verdict){.in_other = -1};
     for (int rank = 0; rank < all->size; rank++)
         if (!all->at[rank])
             miss(v, rank);

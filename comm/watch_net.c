@@ -30,7 +30,7 @@ typedef struct place {
 typedef struct datagram {
     unsigned char token[TOKEN_BYTES]; /* of this job */
     int32_t from, word;
-    weft_answer answer; /* of an ANSWER alone */
+    weft_answer answer; /* of an ANSWER or a COMPARE alone */
 } datagram;
 
 struct weft_watch_net {
@@ -182,7 +182,7 @@ static bool take_from(const weft_watch_net *net, int fd, int *from, weft_watch_w
         bool whole = (size_t)got == sizeof d;
         if (((size_t)got != offsetof(datagram, answer) && !whole) ||
             memcmp(d.token, net->token, sizeof d.token) != 0 || d.from < 0 || d.from >= net->size ||
-            (d.word == WEFT_WORD_ANSWER && !whole))
+            ((d.word == WEFT_WORD_ANSWER || d.word == WEFT_WORD_COMPARE) && !whole))
             continue;
         *from = d.from;
         *word = (weft_watch_word)d.word;

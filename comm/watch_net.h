@@ -8,8 +8,9 @@
 typedef enum weft_watch_word {
     WEFT_WORD_BEAT, /* I live; the receiver replies */
     WEFT_WORD_REPLY,
-    WEFT_WORD_ALARM, /* a limit of mine has passed */
-    WEFT_WORD_QUERY, /* where are you? */
+    WEFT_WORD_ALARM,   /* a limit of mine has passed */
+    WEFT_WORD_QUERY,   /* where are you? */
+    WEFT_WORD_COMPARE, /* where are you, and what have you issued under the number of mine? */
     WEFT_WORD_ANSWER,
     WEFT_WORD_END, /* write your record and leave */
     WEFT_WORD_WRITTEN,
@@ -30,7 +31,7 @@ const char *const *weft_watch_net_nodes(const weft_watch_net *net);
 void weft_watch_net_send(weft_watch_net *net, int to, weft_watch_word word,
                          const weft_answer *answer);
 /* Takes the next datagram of this job, where one is there within the time or `wake_fd` is not
- * readable by then. *answer is filled by an ANSWER. False: there is none. */
+ * readable by then. *answer is filled by an ANSWER and a COMPARE. False: there is none. */
 bool weft_watch_net_receive(weft_watch_net *net, double seconds, int wake_fd, int *from,
                             weft_watch_word *word, weft_answer *answer);
 

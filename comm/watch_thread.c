@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "comm/flight.h"
+#include "comm/siblings.h"
 #include "comm/watch_net.h"
 #include "comm/watch_state.h"
 #include "core/clock.h"
@@ -29,7 +30,8 @@ static struct {
     pthread_t thread;
     bool started;
     atomic_bool stopping;
-    atomic_int records; /* 0, ASKED, DONE */
+    atomic_int records;       /* 0, ASKED, DONE */
+    weft_verdict explanation; /* once that is done */
     int wake_fd, rank, size;
     int64_t since;                 /* when it started, seconds of the epoch */
     _Atomic(weft_watch_net *) net; /* NULL: not connected */
@@ -175,38 +177,62 @@ static _Noreturn void end_all(weft_watch_net *net, const weft_verdict *verdict)
     leave();
 }
 
-/* Before the ranks know of each other. */
+/* The ranks on this machine that are stopped. */
+static void name_stopped(const weft_siblings *s, const char *node, weft_verdict *v)
+{
+    for (int i = 0; i < s->num_stopped && i < WEFT_VERDICT_MISSING; i++)
+        v->missing[v->num_missing++] = s->stopped[i];
+    int used = snprintf(v->text, sizeof v->text, "%s", s->num_stopped == 1 ? "rank" : "ranks");
+    for (int i = 0; i < v->num_missing && used < (int)sizeof v->text / 2; i++)
+        used += snprintf(v->text + used, sizeof v->text - (size_t)used, "%s %d (%.64s)",
+                         i ? "," : "", v->missing[i], node);
+    snprintf(v->text + used, sizeof v->text - (size_t)used, " %s missing: stopped (SIGSTOP); ",
+             s->num_stopped == 1 ? "is" : "are");
+}
+
+/* Before the ranks know of each other. Whoever leaves takes the others down: who sees that a rank
+ * is stopped speaks first, then rank 0, and where that has not come rank 1. */
 static void end_alone(const weft_answer *own)
 {
     static weft_verdict verdict;
-    snprintf(verdict.text, sizeof verdict.text,
+    char node[65] = "";
+    weft_siblings s;
+    weft_siblings_look(&s);
+    const bool sees = s.num_stopped > 0;
+    const char **nodes = calloc((size_t)t.size, sizeof *nodes);
+    gethostname(node, sizeof node - 1);
+    for (int i = 0; nodes && i < t.size; i++)
+        nodes[i] = node;
+    if (sees)
+        name_stopped(&s, node, &verdict);
+    const size_t used = strlen(verdict.text);
+    snprintf(verdict.text + used, sizeof verdict.text - used,
              "rank %d has been in setup for %.1f s, limit %.3g s (reliability.setup_limit_s): not "
              "all ranks have come to the start",
              t.rank, own->phase_s, own->phase_limit_s);
-    /* Whoever leaves takes the others down: where rank 0 has not come, rank 1 speaks. */
-    pause_s(t.rank == 0 ? 0 : t.rank == 1 ? 1 : 2);
-    if (t.rank <= 1)
-        speak(&verdict, NULL);
+    pause_s(sees && t.rank == s.first ? 0 : t.rank == 0 ? 0.5 : t.rank == 1 ? 1 : 2);
+    if (sees ? t.rank == s.first : t.rank <= 1)
+        speak(&verdict, nodes);
     write_own_record("");
     leave();
 }
 
 /* --- asking ---------------------------------------------------------------------------------- */
 
-static void answer(weft_watch_net *net, int to)
+static void answer(weft_watch_net *net, int to, const weft_answer *like)
 {
     weft_answer own;
-    weft_watch_look(&own);
+    weft_watch_look_for(like, &own);
     weft_watch_net_send(net, to, WEFT_WORD_ANSWER, &own);
     t.alarm_us = 0;
     t.quiet_us = later_us(rest_s + ask_s);
 }
 
-static void ask(weft_watch_net *net)
+static void ask(weft_watch_net *net, const weft_answer *like)
 {
     for (int rank = 0; rank < t.size; rank++)
         if (!t.at[rank])
-            weft_watch_net_send(net, rank, WEFT_WORD_QUERY, NULL);
+            weft_watch_net_send(net, rank, like ? WEFT_WORD_COMPARE : WEFT_WORD_QUERY, like);
 }
 
 /* The shortest time that a rank without an answer has been silent. */
@@ -239,20 +265,20 @@ static void hear_from(int from, weft_watch_word word)
         t.whole_us = later_us(weft_watch_recovery_s(silence));
 }
 
-/* Asks all ranks where they are, for `most_s` at most. False: a lower rank asks too, and goes on.
- */
-static bool collect(weft_watch_net *net, double most_s)
+/* Asks all ranks where they are, for `most_s` at most; like: and what they have issued under the
+ * number of that exchange (NULL: not that). False: a lower rank asks too, and goes on. */
+static bool collect(weft_watch_net *net, double most_s, const weft_answer *like)
 {
     static weft_answer got;
     int from, num = 1;
     weft_watch_word word;
     double start_us = weft_now_us(), asked_us = 0;
     memset(t.at, 0, (size_t)t.size * sizeof *t.at);
-    weft_watch_look(&t.answers[t.rank]);
+    weft_watch_look_for(like, &t.answers[t.rank]);
     t.at[t.rank] = &t.answers[t.rank];
     while (num < t.size && !has_asked_enough(start_us, most_s)) {
         if (weft_now_us() - asked_us > 1e6 * again_s) {
-            ask(net);
+            ask(net, like);
             asked_us = weft_now_us();
         }
         if (!weft_watch_net_receive(net, 0.05, t.wake_fd, &from, &word, &got))
@@ -260,10 +286,10 @@ static bool collect(weft_watch_net *net, double most_s)
         hear_from(from, word);
         if (word == WEFT_WORD_END)
             end_as_told(net, from);
-        if (word == WEFT_WORD_QUERY)
-            answer(net, from);
+        if (word == WEFT_WORD_QUERY || word == WEFT_WORD_COMPARE)
+            answer(net, from, word == WEFT_WORD_COMPARE ? &got : NULL);
         if (word == WEFT_WORD_QUERY && from < t.rank)
-            return false;
+            return false; /* not where ranks compare: each says what it has met */
         if (word == WEFT_WORD_BEAT)
             weft_watch_net_send(net, from, WEFT_WORD_REPLY, NULL);
         if (word != WEFT_WORD_ANSWER || t.at[from])
@@ -291,13 +317,24 @@ static double longest_silence_s(void)
     return most_s;
 }
 
+/* Which rank's calls differ, as far as answers about the exchange that `rank` is in tell. */
+static void explain(weft_watch_net *net, int rank, const weft_answer *exchange, weft_verdict *out)
+{
+    static weft_answer like;
+    like = *exchange;
+    if (collect(net, ask_living_s, &like) && t.at[rank])
+        weft_watch_judge_difference(
+            &(weft_answers){.size = t.size, .at = t.at, .nodes = weft_watch_net_nodes(net)}, rank,
+            out);
+}
+
 /* Asks, and ends the job where the answers say so. `silence_limit_s` above 0: no rank's limit has
  * passed, but one has been silent for longer than that. */
 static void conduct(weft_watch_net *net, int alarmed, double silence_limit_s)
 {
-    static weft_verdict verdict;
+    static weft_verdict verdict, difference;
     t.alarm_us = 0;
-    if (!collect(net, ask_s))
+    if (!collect(net, ask_s, NULL))
         return;
     if (!t.at[alarmed] || !is_over(t.at[alarmed])) /* it has gone on, or fallen silent */
         alarmed = t.rank;
@@ -313,13 +350,17 @@ static void conduct(weft_watch_net *net, int alarmed, double silence_limit_s)
                                      .silence_limit_s = silence_limit_s,
                                      .recovers_s = (t.whole_us - weft_now_us()) / 1e6},
                      alarmed, &verdict);
-    if (!verdict.is_none && !atomic_load(&t.stopping))
-        end_all(net, &verdict);
+    if (verdict.is_none || atomic_load(&t.stopping))
+        return;
+    if (verdict.in_other >= 0)
+        explain(net, verdict.in_other, t.at[verdict.in_other], &difference);
+    weft_watch_judge_again(&difference, &verdict);
+    end_all(net, &verdict);
 }
 
 /* --- a turn ---------------------------------------------------------------------------------- */
 
-static void hear(weft_watch_net *net, int from, weft_watch_word word)
+static void hear(weft_watch_net *net, int from, weft_watch_word word, const weft_answer *got)
 {
     hear_from(from, word);
     if (from <= t.head) {
@@ -331,7 +372,8 @@ static void hear(weft_watch_net *net, int from, weft_watch_word word)
         weft_watch_net_send(net, from, WEFT_WORD_REPLY, NULL);
         break;
     case WEFT_WORD_QUERY:
-        answer(net, from);
+    case WEFT_WORD_COMPARE:
+        answer(net, from, word == WEFT_WORD_COMPARE ? got : NULL);
         break;
     case WEFT_WORD_ALARM:
         if (weft_now_us() > t.quiet_us)
@@ -398,9 +440,13 @@ static void record_all(weft_watch_net *net)
         if (rank != t.rank)
             weft_watch_net_send(net, rank, WEFT_WORD_RECORD, NULL);
     write_own_record(weft_watch_net_nodes(net)[t.rank]);
-    for (double end_us = later_us(write_s); num_written < t.size - 1 && weft_now_us() < end_us;)
-        if (weft_watch_net_receive(net, 0.02, -1, &from, &word, &got))
-            num_written += word == WEFT_WORD_WRITTEN;
+    for (double end_us = later_us(write_s); num_written < t.size - 1 && weft_now_us() < end_us;) {
+        if (!weft_watch_net_receive(net, 0.02, -1, &from, &word, &got))
+            continue;
+        num_written += word == WEFT_WORD_WRITTEN;
+        if (word == WEFT_WORD_COMPARE)
+            answer(net, from, &got);
+    }
 }
 
 /* The starter takes the ranks down: has it lost one? Rank 0 asks, or rank 1 where rank 0 does not
@@ -409,7 +455,7 @@ static void seek_dead(weft_watch_net *net)
 {
     static claim c;
     t.has_sought = true;
-    if (t.rank > 1 || !collect(net, ask_living_s) || (t.rank == 1 && t.at[0]))
+    if (t.rank > 1 || !collect(net, ask_living_s, NULL) || (t.rank == 1 && t.at[0]))
         return;
     for (int rank = 0; rank < t.size; rank++)
         if (t.last_us[rank] >= left_us)
@@ -424,7 +470,7 @@ static void seek_dead(weft_watch_net *net)
     record_all(net);
 }
 
-void weft_watch_thread_record_all(void)
+void weft_watch_thread_record_all(char *out, size_t bytes)
 {
     const uint64_t one = 1;
     if (!t.started || !atomic_load(&t.net))
@@ -432,9 +478,11 @@ void weft_watch_thread_record_all(void)
     atomic_store(&t.records, ASKED);
     ssize_t written = write(t.wake_fd, &one, sizeof one);
     (void)written;
-    for (double end_us = later_us(2 * write_s);
+    for (double end_us = later_us(ask_living_s + 2 * write_s);
          atomic_load(&t.records) != DONE && weft_now_us() < end_us;)
         pause_s(0.005);
+    if (atomic_load(&t.records) == DONE)
+        snprintf(out, bytes, "%s", t.explanation.text);
 }
 
 static void *run(void *unused)
@@ -452,7 +500,7 @@ static void *run(void *unused)
                    weft_watch_net_receive(net, left_s, t.wake_fd, &from, &word, &got) &&
                    !atomic_load(&t.stopping)) {
                 weft_watch_tick();
-                hear(net, from, word);
+                hear(net, from, word, &got);
                 left_s = (end_us - weft_now_us()) / 1e6;
             }
         } else {
@@ -463,6 +511,9 @@ static void *run(void *unused)
         if (net)
             beat(net);
         if (net && atomic_load(&t.records) == ASKED) {
+            weft_answer own;
+            weft_watch_look(&own);
+            explain(net, t.rank, &own, &t.explanation);
             record_all(net);
             atomic_store(&t.records, DONE);
         }

@@ -1,6 +1,55 @@
 #include "core/doing.h"
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
+
+static _Thread_local bool leads;
+static struct {
+    atomic_int_least64_t step;
+    atomic_int program, stretch, number;
+} place;
+
+void weft_doing_lead(int32_t program)
+{
+    leads = true;
+    atomic_store(&place.program, program);
+}
+
+void weft_doing_enter_step(int64_t step)
+{
+    if (atomic_exchange(&place.step, step) == step)
+        return;
+    atomic_store(&place.stretch, WEFT_DOING_PASSES);
+    atomic_store(&place.number, 0);
+}
+
+void weft_doing_pass(weft_doing_stretch stretch)
+{
+    if (!leads)
+        return;
+    const int before = atomic_load(&place.stretch);
+    const bool goes_on = stretch == WEFT_DOING_BEHIND && before >= (int)WEFT_DOING_BEHIND;
+    atomic_store(&place.stretch, goes_on ? before + 1 : (int)stretch);
+    atomic_fetch_add(&place.number, 1);
+}
+
+weft_doing_place weft_doing_place_now(void)
+{
+    return (weft_doing_place){.step = atomic_load(&place.step),
+                              .program = atomic_load(&place.program),
+                              .stretch = atomic_load(&place.stretch),
+                              .number = atomic_load(&place.number)};
+}
+
+int weft_doing_compare(const weft_doing_place *a, const weft_doing_place *b)
+{
+    if (a->step != b->step)
+        return a->step > b->step ? 1 : -1;
+    if (a->program == b->program)
+        return (a->number > b->number) - (a->number < b->number);
+    return (a->stretch > b->stretch) - (a->stretch < b->stretch);
+}
 
 weft_doing *weft_doing_now(void)
 {

@@ -696,6 +696,22 @@ static weft_status set_up_from_whole(job *j, weft_comm *world, weft_arena *arena
     return status;
 }
 
+/* Has all ranks write their flight records. What a call that a rank has left out leaves behind may
+ * look like a bug, or as if another were to blame. */
+static weft_status add_difference(weft_status status)
+{
+    char difference[WEFT_WATCH_PLACE_BYTES];
+    weft_error error;
+    weft_watch_record_all(difference, sizeof difference);
+    if (!difference[0] || (status != WEFT_COMM && status != WEFT_INTERNAL))
+        return status;
+    weft_error_take(&error);
+    const size_t used = strlen(error.text);
+    snprintf(error.text + used, sizeof error.text - used, "; %s", difference);
+    error.status = WEFT_COMM;
+    return weft_error_put(&error);
+}
+
 /* Takes the job down: others may wait for this rank. Where all ranks have the error, or a group,
  * one of them says it; the others speak where that one does not come to it. */
 static void take_down(weft_comm *world, weft_status status)
@@ -706,12 +722,12 @@ static void take_down(weft_comm *world, weft_status status)
     struct timespec grace = {.tv_sec = 5};
     if (known && speaker != weft_comm_rank(world) && nanosleep(&grace, NULL) != 0)
         _exit(weft_status_exit_code(status)); /* a signal: it has spoken */
+    status = add_difference(status);
     bool all_have = error->is_shared || weft_comm_size(world) == 1;
     if (all_have && status != WEFT_DIVERGED && status != WEFT_FAULTY)
         weft_verb_fail("train"); /* names the rank that it came from */
     else
         weft_log_error_record();
-    weft_watch_record_all();
     weft_comm_abort(world, status);
 }
 

@@ -139,7 +139,9 @@ static const char again[] =
     "    sleep \"$delay\" &\n"
     "    wait $!\n"
     "    if [ -n \"$asked\" ]; then\n"
+    "        kill $!\n"
     "        echo 'weft: asked to stop: it is not started again' >&2\n"
+    "        if [ -e \"$run/checkpoints/latest\" ]; then code=75; fi\n"
     "        return 1\n"
     "    fi\n"
     "}\n";

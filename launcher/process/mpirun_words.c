@@ -30,7 +30,7 @@ static void end_block(listener *l)
     int rank, number;
     char node[256];
     const char *noticed = strstr(l->block, "process rank ");
-    if (l->muted) {
+    if (l->muted || l->judged) {
         /* whoever ended the job has said so */
     } else if (noticed &&
                sscanf(noticed, "process rank %d with PID %*d on node %255s exited on signal %d",
@@ -80,6 +80,7 @@ static void take_line(listener *l, const char *line)
     } else if (!is_chatter(line)) {
         fputs(line, stderr);
         l->explained = true;
+        l->judged = l->judged || strstr(line, "; the job ends (weft inspect --flight ");
     }
 }
 

@@ -19,6 +19,7 @@ typedef struct weft_mpirun_words { /* zero but for the verb is the start */
     char block[WEFT_MPIRUN_MAX_BLOCK_BYTES]; /* its words come between two lines of dashes */
     bool in_block;
     bool explained; /* a line says why the job ended */
+    bool judged;    /* by the ranks' watchdog: what follows is their end */
     int killed_by;  /* the signal that mpirun says killed a rank; 0: none */
     int killed_rank;
     bool muted; /* why is known: leaves out mpirun's words */

@@ -194,7 +194,10 @@ weft_status weft_restarts_run(const weft_reliability_options *options,
     while (status == WEFT_OK && weft_restarts_is_fault(*exit_code) && !weft_stop_asked() &&
            goes_on(options, &h, folder->path, *exit_code)) {
         if (!wait_for(h.delay_s)) {
+            const mark latest = mark_latest(folder->path);
             fprintf(stderr, "weft train: asked to stop: it is not started again\n");
+            if (latest.file != 0)
+                *exit_code = WEFT_EXIT_STOPPED;
             break;
         }
         const int count = make_words(folder, &first, argc, argv, words);

@@ -16,7 +16,8 @@ bool weft_restarts_is_fault(int exit_code);
  * options->max_restarts times, unless the job was asked to stop: one line on standard error each
  * time. It waits restart_delay_s before, twice as long after each start that came no further than
  * the starts before it, 10 minutes at most. Four starts in a row that end alike end it: in the
- * same step, with the same exit code, and without the same ranks. *exit_code: the last start's. */
+ * same step, with the same exit code, and without the same ranks. *exit_code: the last start's;
+ * of a stop while it waits WEFT_EXIT_STOPPED where there is a checkpoint. */
 weft_status weft_restarts_run(const weft_reliability_options *options,
                               const weft_run_folder *folder, int world, int argc, char **argv,
                               int *exit_code) WEFT_CHECKED;

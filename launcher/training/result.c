@@ -55,6 +55,7 @@ weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_resul
     double sums[NUM_SUMS + 2 * WEFT_MAX_METRICS] = {m->loss_sum, m->aux_loss, m->load_sum,
                                                     m->load_count, m->dropped};
     double *own_sums = &sums[NUM_SUMS];
+    weft_doing_pass(WEFT_DOING_BEHIND);
     WEFT_TRY(sum_loads(t, &sums[5]));
     sums[7] = t->batches.loss_tokens;
     const double host_us = weft_optimizer_take_host_us(t->optimizer);
@@ -76,8 +77,10 @@ weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_resul
     double most[NUM_MOST] = {
         step_ms,      (double)stats.bytes_peak, weft_stop_asked(), tier.waited_us / 1e3, word,
         host_us / 1e3};
+    weft_doing_pass(WEFT_DOING_BEHIND);
     WEFT_TRY(weft_comm_all_reduce_host(t->world, sums, NUM_SUMS + 2 * (size_t)list->count, WEFT_F64,
                                        WEFT_REDUCE_SUM));
+    weft_doing_pass(WEFT_DOING_BEHIND);
     WEFT_TRY(weft_comm_all_reduce_host(t->world, most, NUM_MOST, WEFT_F64, WEFT_REDUCE_MAX));
     if (!weft_comm_matches(sums[MATCH]))
         return weft_error_context(weft_comm_mismatch(t->world), "step %lld",
@@ -188,7 +191,9 @@ weft_status weft_trainer_note(weft_trainer *t, weft_step_result *out)
 {
     note_peak(t, out);
     note_late(t, out->step_ms);
+    weft_doing_pass(WEFT_DOING_BEHIND);
     WEFT_TRY(compare_ranks(t, out));
+    weft_doing_pass(WEFT_DOING_BEHIND);
     return compare_links(t, out);
 }
 

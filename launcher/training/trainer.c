@@ -61,6 +61,8 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     WEFT_TRY(weft_trainer_result(t, (weft_now_us() - start) / 1e3, out));
     WEFT_TRY(weft_trainer_note(t, out));
     weft_moe_selection_after(&t->moe, out->step_ms);
+    weft_doing_pass(WEFT_DOING_BEHIND);
     WEFT_TRY(weft_trainer_compare_replicas(t, out->stop));
+    weft_doing_pass(WEFT_DOING_BEHIND);
     return weft_peak_look(&t->peak, out->step_ms);
 }

@@ -197,6 +197,53 @@ static void test_circle(void)
     expect_missing("circle", 2, "out of order");
 }
 
+/* Rank 2 is further than where others issued a collective that it has not; and of two that differ
+ * in one exchange the further has left a call out. */
+static void test_left_out(void)
+{
+    restart();
+    for (int i = 0; i < num_ranks; i++)
+        if (i != 2)
+            wait_in(i, "all_reduce", 30);
+    wait_for_message(2, "recv", 1, 4);
+    answers[2].groups[0].num_issued = 30;
+    answers[2].now.number = 9;
+    judge(0);
+    expect_missing("left out", 2, "rank 2 (node1) has left out all_reduce 30 of group world");
+    answers[2].groups[0].num_issued = 31; /* it stands on a lane behind others */
+    judge(0);
+    EXPECT(!strstr(verdict.text, "left out"), "%s", verdict.text);
+    num_ranks = 2;
+    restart();
+    wait_in(0, "all_reduce", 30);
+    wait_in(1, "all_reduce", 30);
+    answers[0].place.number = 7;
+    answers[1].place.number = 6;
+    judge(0);
+    expect_missing("further", 0, "rank 0 (node0) is in another exchange");
+    judge(1);
+    expect_missing("further", 0, "rank 0 (node0) is in another exchange");
+    num_ranks = 4;
+}
+
+/* A job that its starter takes down. */
+static void test_dead(void)
+{
+    const weft_answer *at[MAX_RANKS] = {&answers[0], &answers[1], NULL, &answers[3]};
+    const char *const nodes[MAX_RANKS] = {"node0", "node0", "node1", "node1"};
+    restart();
+    wait_for_message(1, "recv", 2, 3);
+    weft_watch_judge_dead(&(weft_answers){.size = num_ranks, .at = at, .nodes = nodes}, 0,
+                          &verdict);
+    EXPECT(verdict.num_missing == 1 && verdict.missing[0] == 2 &&
+               strstr(verdict.text, "rank 2 (node1) is dead: ") == verdict.text,
+           "%s", verdict.text);
+    EXPECT(strcmp(verdict.text + verdict.place_at,
+                  "in step 17; rank 1 waited for it in recv 0 of "
+                  "group pp with rank 2 (recv micro-batch 1)") == 0,
+           "%s", verdict.text);
+}
+
 static void test_slow(void)
 {
     restart();
@@ -290,6 +337,8 @@ int main(void)
     test_link();
     test_recovery();
     test_circle();
+    test_left_out();
+    test_dead();
     test_slow();
     test_low();
     test_minority();

@@ -1,7 +1,8 @@
 /* The weft command with one fault: FAULT=KIND:WHAT:RANK:STEP:NUMBER. In that step, that rank's call
- * number NUMBER of WHAT (all_reduce, reduce_scatter, all_gather, send; save) is left out (KIND
- * skip), made twice (twice), of another type (type) or slow (NUMBER seconds; slow). hang:verdict:
- * its file system hangs when the verdict is written. */
+ * number NUMBER of WHAT (all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv,
+ * host for those on the host, any; save) is left out (KIND skip), made twice (twice), of another
+ * type (type) or slow (NUMBER seconds; slow). The file named by SKIPPED then says which.
+ * hang:verdict: its file system hangs when the verdict is written. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +25,22 @@ static int num_calls;
 /* True: this call is the one. */
 static bool strikes(const char *kind, const char *what, const weft_comm *comm)
 {
-    if (strcmp(fault.kind, kind) != 0 || strcmp(fault.what, what) != 0 ||
+    const bool is_any = strcmp(fault.what, "any") == 0;
+    if (strcmp(fault.kind, kind) != 0 || (!is_any && strcmp(fault.what, what) != 0) ||
         weft_comm_step() != fault.step || weft_comm_size(comm) == 1 ||
         weft_comm_world_rank(comm, weft_comm_rank(comm)) != fault.rank)
         return false;
-    return num_calls++ == fault.number;
+    if (num_calls++ != fault.number)
+        return false;
+    const char *path = getenv("SKIPPED");
+    FILE *file = path ? fopen(path, "w") : NULL;
+    if (file) {
+        char doing[WEFT_DOING_TEXT_BYTES];
+        fprintf(file, "%s of group %s: %s\n", what, weft_comm_name(comm),
+                weft_doing_text(weft_doing_now(), doing));
+        fclose(file);
+    }
+    return true;
 }
 
 __typeof__(weft_all_reduce) __real_weft_all_reduce, __wrap_weft_all_reduce;
@@ -72,6 +84,71 @@ weft_status __wrap_weft_send(weft_comm *comm, weft_lane *lane, int peer, int tag
     if (strikes("twice", "send", comm))
         WEFT_TRY(__real_weft_send(comm, lane, peer, tag, buffer, bytes));
     return __real_weft_send(comm, lane, peer, tag, buffer, bytes);
+}
+
+__typeof__(weft_all_to_all) __real_weft_all_to_all, __wrap_weft_all_to_all;
+weft_status __wrap_weft_all_to_all(weft_comm *comm, weft_lane *lane, const void *send,
+                                   const size_t *send_bytes, void *recv, const size_t *recv_bytes)
+{
+    if (strikes("skip", "all_to_all", comm))
+        return WEFT_OK;
+    return __real_weft_all_to_all(comm, lane, send, send_bytes, recv, recv_bytes);
+}
+
+__typeof__(weft_broadcast) __real_weft_broadcast, __wrap_weft_broadcast;
+weft_status __wrap_weft_broadcast(weft_comm *comm, weft_lane *lane, void *buffer, size_t bytes,
+                                  int root)
+{
+    if (strikes("skip", "broadcast", comm))
+        return WEFT_OK;
+    return __real_weft_broadcast(comm, lane, buffer, bytes, root);
+}
+
+__typeof__(weft_recv) __real_weft_recv, __wrap_weft_recv;
+weft_status __wrap_weft_recv(weft_comm *comm, weft_lane *lane, int peer, int tag, void *buffer,
+                             size_t bytes)
+{
+    if (strikes("skip", "recv", comm))
+        return WEFT_OK;
+    return __real_weft_recv(comm, lane, peer, tag, buffer, bytes);
+}
+
+__typeof__(weft_comm_all_reduce_host) __real_weft_comm_all_reduce_host,
+    __wrap_weft_comm_all_reduce_host;
+weft_status __wrap_weft_comm_all_reduce_host(weft_comm *comm, void *buffer, size_t count,
+                                             weft_dtype dtype, weft_reduce reduce)
+{
+    if (strikes("skip", "host", comm))
+        return WEFT_OK;
+    return __real_weft_comm_all_reduce_host(comm, buffer, count, dtype, reduce);
+}
+
+__typeof__(weft_comm_all_gather_host) __real_weft_comm_all_gather_host,
+    __wrap_weft_comm_all_gather_host;
+weft_status __wrap_weft_comm_all_gather_host(weft_comm *comm, const void *send, void *recv,
+                                             size_t bytes)
+{
+    if (strikes("skip", "host", comm))
+        return WEFT_OK;
+    return __real_weft_comm_all_gather_host(comm, send, recv, bytes);
+}
+
+__typeof__(weft_comm_gather_host) __real_weft_comm_gather_host, __wrap_weft_comm_gather_host;
+weft_status __wrap_weft_comm_gather_host(weft_comm *comm, const void *send, void *recv,
+                                         size_t bytes)
+{
+    if (strikes("skip", "host", comm))
+        return WEFT_OK;
+    return __real_weft_comm_gather_host(comm, send, recv, bytes);
+}
+
+__typeof__(weft_comm_broadcast_host) __real_weft_comm_broadcast_host,
+    __wrap_weft_comm_broadcast_host;
+weft_status __wrap_weft_comm_broadcast_host(weft_comm *comm, void *buffer, size_t bytes, int root)
+{
+    if (strikes("skip", "host", comm))
+        return WEFT_OK;
+    return __real_weft_comm_broadcast_host(comm, buffer, bytes, root);
 }
 
 __typeof__(weft_checkpoint_save) __real_weft_checkpoint_save, __wrap_weft_checkpoint_save;

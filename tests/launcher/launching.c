@@ -378,15 +378,17 @@ typedef struct hung {
 static const hung hungs[] = {
     {"mpirun", "0", NOTICES "exec sleep 1000", 137,
      "\nmore\nweft: mpirun did not end within 20 s of that: killed\n"},
-    /* Open MPI's words about it are not passed on, and the last line says all. */
     {"mpirun", "0",
      "mkdir -p \"$run/flight\"\necho '{\"missing\": [2, 0], \"nodes\": [\"a\", \"a\"], "
      "\"place\": \"in step 7; rank 1 waited\", \"text\": \"\"}' >\"$run/flight/verdict.json\"\n"
      "ruler=$(printf %074d 0 | tr 0 -)\n"
      "{ echo $ruler; echo \"Primary job  terminated normally, but 1\"; echo other; echo $ruler\n"
-     "echo word; echo $ruler\n" NOTICES "echo $ruler; } >&2\nexit 137",
+     "echo word; echo $ruler\n" NOTICES
+     "{ echo $ruler; echo '; the job ends (weft inspect --flight '\n"
+     "echo $ruler; echo c; echo $ruler; } >&2; } >&2\nexit 137",
      137,
-     "word\nweft: rank 0 on a was killed by signal 9 (Killed) in step 7; rank 1 waited: the "
+     "word\n; the job ends (weft inspect --flight \nweft: rank 0 on a was killed by signal 9 "
+     "(Killed) in step 7; rank 1 waited: the "
      "job ended with exit code 137\n"},
     {"mpirun", "1", "echo '0000000001 steps' >\"$run/.alive\"\n" NOTICES "exec sleep 1000", 0,
      "the job ended with exit code 137 after step 0: it is started again"},

@@ -204,7 +204,8 @@ static void stopped(void)
         nanosleep(&(struct timespec){.tv_sec = 3}, NULL);
         kill(c.pid, SIGTERM);
         EXPECT(child_wait(&c, LIMIT_S), "wait: goes on");
-        EXPECT(c.exit_code != 0 && c.err && strstr(c.err, "asked to stop: it is not started again"),
+        EXPECT(c.exit_code == WEFT_EXIT_STOPPED && c.err &&
+                   strstr(c.err, "asked to stop: it is not started again"),
                "wait: exit %d: %s", c.exit_code, c.err);
         child_release(&c);
     }
@@ -271,6 +272,40 @@ static void is_quick(void)
     child_release(&c);
 }
 
+/* While a job's script waits to start it again. */
+static void job_stopped(const char *weft)
+{
+    char folder[4096], path[8192];
+    child c;
+    EXPECT((mkdir("fakes", 0755) == 0 || errno == EEXIST) &&
+               child_write("fakes/mpirun", "#!/bin/bash\nmkdir -p job/checkpoints\n"
+                                           "echo '0000000001 steps' >job/.alive\n"
+                                           "echo step-2 >job/checkpoints/latest\nexit 5\n") &&
+               chmod("fakes/mpirun", 0755) == 0 && getcwd(folder, sizeof folder),
+           "fakes/mpirun");
+    snprintf(path, sizeof path, "PATH=%s/fakes:%s", folder, getenv("PATH"));
+    child_run(&c,
+              (const char *[]){"launch", "mpirun", "c.json", "--out", "job", "--nodes", "1",
+                               "--mesh", "tp=2", "--set", "reliability.restart_delay_s=60", "--set",
+                               "reliability.max_restarts=1", NULL},
+              NULL);
+    EXPECT(c.exit_code == 0, "launch: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    child_program = "/bin/bash";
+    EXPECT(child_start(&c, (const char *[]){"job/job.sh", NULL}, (const char *[]){path, NULL}),
+           "no bash");
+    child_program = weft;
+    for (int i = 0; i < 6000 && access("job/checkpoints/latest", F_OK) != 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    nanosleep(&(struct timespec){.tv_sec = 3}, NULL);
+    kill(c.pid, SIGTERM);
+    EXPECT(child_wait(&c, 10) && c.exit_code == WEFT_EXIT_STOPPED &&
+               strstr(c.err, "weft: asked to stop: it is not started again\n"),
+           "job: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    unlink("fakes/mpirun");
+}
+
 /* mpirun says that it lost a rank, or has none left, and never ends: it is killed, and the ranks
  * start again. */
 static void mpirun_hangs(const char *run, const char *does, const char *said, int code)
@@ -329,6 +364,7 @@ int main(int argc, char **argv)
     codes();
     bad_config();
     stopped();
+    job_stopped(argv[1]);
     from_older();
     is_quick();
     mpirun_hangs("lost",

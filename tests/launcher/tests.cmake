@@ -58,10 +58,18 @@ add_dependencies(test_restarts weft_crashing weft_binary)
 add_executable(weft_faulty launcher/faulty.c)
 target_link_libraries(weft_faulty PRIVATE weft weft_flags)
 target_link_options(weft_faulty PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_reduce_scatter
-  -Wl,--wrap=weft_all_gather,--wrap=weft_send,--wrap=weft_checkpoint_save,--wrap=weft_flight_claim)
+  -Wl,--wrap=weft_all_gather,--wrap=weft_all_to_all,--wrap=weft_broadcast,--wrap=weft_send
+  -Wl,--wrap=weft_recv,--wrap=weft_comm_all_reduce_host,--wrap=weft_comm_all_gather_host
+  -Wl,--wrap=weft_comm_gather_host,--wrap=weft_comm_broadcast_host
+  -Wl,--wrap=weft_checkpoint_save,--wrap=weft_flight_claim)
 weft_add_test(NAME watchdog TIER slow SOURCES launcher/watchdog.c launcher/child.c TIMEOUT 300
   ARGS $<TARGET_FILE:weft_faulty> LABELS launcher)
 add_dependencies(test_watchdog weft_faulty)
+weft_add_test(NAME skipped TIER slow SOURCES launcher/skipped.c launcher/child.c TIMEOUT 300
+  ARGS $<TARGET_FILE:weft_faulty> LABELS launcher)
+weft_add_test_run(NAME skipped_all PROGRAM $<TARGET_FILE:test_skipped> TIER nightly TIMEOUT 1800
+  ARGS $<TARGET_FILE:weft_faulty> all LABELS launcher)
+add_dependencies(test_skipped weft_faulty)
 weft_add_test(NAME nonfinite TIER release SOURCES launcher/nonfinite.c launcher/child.c LABELS launcher)
 weft_add_test(NAME bad_steps TIER slow SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher TIMEOUT 300)
 target_link_options(test_bad_steps PRIVATE -Wl,--wrap=weft_optimizer_update)
@@ -166,6 +174,6 @@ weft_add_test(NAME application CMOCKA SOURCES launcher/test_application.c LABELS
 # computes; netlab's are a third.
 set_tests_properties(killed async_saves_faults torture_finds launching stopping bad_steps terminal
   PROPERTIES COST 100 RESOURCE_LOCK waits)
-set_tests_properties(restarts watchdog tier_limits nodes torture stragglers async_saves run_folder
+set_tests_properties(restarts watchdog skipped skipped_all tier_limits nodes torture stragglers async_saves run_folder
   PROPERTIES COST 100 RESOURCE_LOCK waits_too)
 set_tests_properties(search what_if PROPERTIES COST 50)
