@@ -53,11 +53,11 @@ static bool skip(const mesh *m, bool windows, int rank, int number)
     snprintf(fault, sizeof fault, "FAULT=skip:any:%d:3:%d", rank, number);
     snprintf(run, sizeof run, "%s-%d-%d-%d", m->axes, windows, rank, number);
     unlink("skipped");
-    child_run(&c,
-              (const char *[]){"train", "c.json", "--out", run, "--mesh", m->axes, "--set", m->set,
-                               NULL},
-              (const char *[]){fault, "SKIPPED=skipped",
-                               windows ? "WEFT_SHARED_WINDOWS=1" : "WEFT_SHARED_WINDOWS=0", NULL});
+    child_run(
+        &c,
+        (const char *[]){"train", "c.json", "--out", run, "--mesh", m->axes, "--set", m->set, NULL},
+        (const char *[]){fault, "SKIPPED=skipped",
+                         windows ? "WEFT_SHARED_WINDOWS=1" : "WEFT_SHARED_WINDOWS=0", NULL});
     char *call = child_read("skipped");
     if (!call) {
         EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);

@@ -315,13 +315,12 @@ static double memory_rate(void)
     return 2 * (double)piece / best_us * 1e6;
 }
 
-/* A step never meets an expert of the step before in a cache: what one takes cannot beat the
- * memory's rate. */
-static void hosts_step_what_no_cache_holds(void **state)
+/* The best rate of the host's step over that of the memory, in the same seconds. */
+static double step_beats_memory(void)
 {
-    (void)state;
     child c;
     weft_cluster cluster;
+    double best = 0;
     child_run(&c,
               (const char *[]){"calibrate", "--out", "h.json", "--only", "adamw_host",
                                "--no-interference", "--seconds", "1", "--threads", "2", NULL},
@@ -331,11 +330,23 @@ static void hosts_step_what_no_cache_holds(void **state)
     child_release(&c);
     OK(weft_cluster_read("h.json", &cluster));
     const weft_curve *step = &cluster.costs[WEFT_COST_ADAMW_HOST].curve;
-    const double most = 1.5 * 2 * memory_rate(); /* of two threads, with room for a faster kernel */
-    for (int i = 0; i < step->num_points && most > 0; i++)
-        if (step->volume[i] / step->time_us[i] * 1e6 > most)
-            fail_msg("a step of %g bytes at %.3g GB/s, and memory gives at most %.3g",
-                     step->volume[i], step->volume[i] / step->time_us[i] * 1e-3, most * 1e-9);
+    const double memory = 2 * memory_rate(); /* of two threads */
+    for (int i = 0; i < step->num_points && memory > 0; i++)
+        best = fmax(best, step->volume[i] / step->time_us[i] * 1e6 / memory);
+    return best;
+}
+
+/* A step never meets an expert of the step before in a cache: what one takes cannot beat the
+ * memory's rate, with room for a faster kernel. Other work slows one of the two now and then; a
+ * cache would be faster each time. */
+static void hosts_step_what_no_cache_holds(void **state)
+{
+    (void)state;
+    double least = step_beats_memory();
+    for (int i = 0; i < 5 && least > 1.5; i++)
+        least = fmin(least, step_beats_memory());
+    if (least > 1.5)
+        fail_msg("steps at %.3g times what memory gives", least);
 }
 
 static const char model_text[] =
