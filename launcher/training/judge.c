@@ -161,9 +161,13 @@ static weft_status know_more(weft_trainer *t, int64_t step, weft_verdict verdict
     if (verdict != WEFT_VERDICT_RANK) {
         used = snprintf(out, MORE_BYTES, "; lr %.4g",
                         weft_lr_at(&t->lr, weft_trainer_update_number(t, step)));
-        for (int i = 0; i < t->num_norms; i++)
-            used += snprintf(out + used, MORE_BYTES - (size_t)used, "%s%.4g",
-                             i ? ", " : ", gradient norms of the steps before ", t->norms[i]);
+        const char *before = ", gradient norms of the steps before ";
+        for (size_t i = 0; i < sizeof t->norms / sizeof *t->norms; i++)
+            if (t->norms[i] > 0) {
+                used +=
+                    snprintf(out + used, MORE_BYTES - (size_t)used, "%s%.4g", before, t->norms[i]);
+                before = ", ";
+            }
     }
     if (bad[0])
         snprintf(out + used, MORE_BYTES - (size_t)used, "; %s", bad);
@@ -251,11 +255,11 @@ weft_status weft_trainer_compare_replicas(weft_trainer *t, bool stops)
     return WEFT_OK;
 }
 
-void weft_trainer_note_norm(weft_trainer *t, double norm)
+void weft_trainer_note_norm(weft_trainer *t, const weft_step_result *result)
 {
-    if (t->num_norms == WEFT_TOLD_NORMS)
-        memmove(t->norms, t->norms + 1, (WEFT_TOLD_NORMS - 1) * sizeof *t->norms);
-    else
-        t->num_norms++;
-    t->norms[t->num_norms - 1] = norm;
+    enum { LAST = sizeof t->norms / sizeof *t->norms - 1 };
+    if (result->skips_batch)
+        return;
+    memmove(t->norms, t->norms + 1, LAST * sizeof *t->norms);
+    t->norms[LAST] = result->grad_norm;
 }

@@ -36,6 +36,6 @@ weft_status weft_trainer_rewind(weft_trainer *trainer, const char *checkpoint) W
 weft_status weft_trainer_compare_replicas(weft_trainer *trainer, bool stops) WEFT_CHECKED;
 
 /* Keeps the norm of a good step's gradients, which the verdict on a bad one tells. */
-void weft_trainer_note_norm(weft_trainer *trainer, double norm);
+void weft_trainer_note_norm(weft_trainer *trainer, const weft_step_result *result);
 
 #endif

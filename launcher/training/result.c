@@ -86,6 +86,7 @@ weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_resul
         return weft_error_context(weft_comm_mismatch(t->world), "step %lld",
                                   (long long)t->running_step);
     const weft_train_options *train = &t->config.train;
+    out->consumed_tokens = t->consumed_tokens;
     out->tokens = (double)(train->global_batch_size * t->config.model.seq_length);
     out->loss = sums[0] / out->tokens;
     out->aux_loss = sums[1] / weft_trainer_num_batches(t);

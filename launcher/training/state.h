@@ -24,8 +24,6 @@ typedef enum weft_split_kind {
     WEFT_NUM_SPLITS
 } weft_split_kind;
 
-enum { WEFT_TOLD_NORMS = 4 };
-
 typedef struct weft_trainer {
     weft_config config;
     weft_arena *arena; /* job lifetime; borrowed */
@@ -67,8 +65,7 @@ typedef struct weft_trainer {
     weft_tier_counts tier_told;         /* in the results so far */
     bool told_late;                     /* warned that computing falls behind device.pace */
     int64_t bad_steps, skipped_batches; /* passed by on_bad_step, in the whole run */
-    double norms[WEFT_TOLD_NORMS]; /* of gradients, of the last good steps here, oldest first */
-    int num_norms;
+    double norms[4]; /* of gradients, in the last good steps here, oldest first; 0: none */
     weft_batch_looks looks;
     int data_shift; /* replica r has the data of replica r + data_shift */
     /* the running program's */

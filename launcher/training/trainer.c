@@ -50,14 +50,12 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     out->skips_batch = outcome == WEFT_STEP_SKIPPED;
     t->skipped_batches += out->skips_batch;
     out->grad_norm = weft_optimizer_grad_norm(t->optimizer);
-    if (!out->skips_batch)
-        weft_trainer_note_norm(t, out->grad_norm);
+    weft_trainer_note_norm(t, out);
     out->loss_scale = t->running_scale.scale;
     out->skipped_steps = weft_optimizer_loss_scale(t->optimizer)->skipped_steps;
     out->skipped = out->skipped_steps > t->running_scale.skipped_steps;
     t->step = step;
     t->consumed_tokens += tokens;
-    out->consumed_tokens = t->consumed_tokens;
     WEFT_TRY(weft_trainer_result(t, (weft_now_us() - start) / 1e3, out));
     WEFT_TRY(weft_trainer_note(t, out));
     weft_moe_selection_after(&t->moe, out->step_ms);

@@ -247,6 +247,17 @@ static int latest_step(void)
     return step;
 }
 
+/* Lines of metrics.jsonl. */
+static int num_steps(void)
+{
+    int count = 0;
+    char *text = child_read("async/metrics.jsonl");
+    for (const char *at = text; at && (at = strchr(at, '\n')); at++)
+        count++;
+    free(text);
+    return count;
+}
+
 /* Waits until two more saves are published: of one, all writers may have done their part before. */
 static bool wait_for_saves(child *c)
 {
@@ -298,14 +309,16 @@ static void check_hung(const char *mesh, const char *when_busy)
 static void check_stopped(const char *mesh, bool in_save)
 {
     const char *set[MAX_SET] = {"train_iters=100000000", "save_interval=20",
-                                "checkpoint.async_save=true"};
+                                "checkpoint.async_save=true", "async_when_busy=skip"};
     child c;
     shell("rm -rf async");
     if (!start(&c, "async", mesh, set))
         return;
     wait_for_step(&c);
     EXPECT(signal_writer(&c, SIGSTOP) >= 0, "%s: no writer", mesh);
-    pause_for(in_save ? 1 : 0);
+    const int begins = latest_step() + 50; /* by then a further save has begun, or two */
+    for (int i = 0; in_save && i < 60000 && num_steps() < begins && !child_wait(&c, 0); i++)
+        pause_for(0.001);
     kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, 60) && c.exit_code == WEFT_EXIT_STOPPED, "%s: exit %d: %.2000s", mesh,
            c.exit_code, c.err);
