@@ -1,7 +1,8 @@
 /* The weft command with one fault: FAULT=KIND:WHAT:RANK:STEP:NUMBER. In that step, that rank's call
  * number NUMBER of WHAT (all_reduce, reduce_scatter, all_gather, send; save) is left out (KIND
- * skip), made twice (twice), of another type (type) or slow (NUMBER seconds; slow). hang:verdict:
- * its file system hangs when the verdict is written. */
+ * skip), made twice (twice), of another type (type) or slow (NUMBER seconds; slow), as
+ * the file FAULT_MARK says from then on. hang:verdict: its file system hangs when the verdict is
+ * written. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,14 @@ weft_status __wrap_weft_send(weft_comm *comm, weft_lane *lane, int peer, int tag
     return __real_weft_send(comm, lane, peer, tag, buffer, bytes);
 }
 
+static void leave_mark(void)
+{
+    const char *path = getenv("FAULT_MARK");
+    FILE *file = path ? fopen(path, "w") : NULL;
+    if (file)
+        fclose(file);
+}
+
 __typeof__(weft_checkpoint_save) __real_weft_checkpoint_save, __wrap_weft_checkpoint_save;
 weft_status __wrap_weft_checkpoint_save(const char *dir, const weft_checkpoint_info *info,
                                         const weft_parameters *parameters,
@@ -82,8 +91,10 @@ weft_status __wrap_weft_checkpoint_save(const char *dir, const weft_checkpoint_i
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     if (strcmp(fault.kind, "slow") == 0 && fault.step == info->step && rank &&
-        atoi(rank) == fault.rank)
+        atoi(rank) == fault.rank) {
+        leave_mark();
         sleep((unsigned)fault.number);
+    }
     return __real_weft_checkpoint_save(dir, info, parameters, optimizer, config, tokenizer);
 }
 
