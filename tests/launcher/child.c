@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/expect.h"
+
 enum { MAX_DESCENDANTS = 64 };
 
 const char *child_program;
@@ -73,6 +75,27 @@ void child_folder_leave(const char *folder)
         perror(folder);
 }
 
+void child_pause(double seconds)
+{
+    nanosleep(&(struct timespec){.tv_sec = (time_t)seconds,
+                                 .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)},
+              NULL);
+}
+
+bool child_wait_for_text(child *c, const char *path, const char *text)
+{
+    for (int i = 0; i < 6000; i++) {
+        const bool is_last = c && child_wait(c, 0);
+        char *got = child_read(path);
+        const bool found = got && strstr(got, text);
+        free(got);
+        if (found || is_last)
+            return found;
+        child_pause(0.01);
+    }
+    return false;
+}
+
 /* In the child. */
 static void redirect(const char *path, int to)
 {
@@ -124,7 +147,6 @@ static void ended(child *c, int status)
 
 bool child_wait(child *c, double seconds)
 {
-    struct timespec pause = {.tv_nsec = 2000000};
     struct timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (;;) {
@@ -139,7 +161,7 @@ bool child_wait(child *c, double seconds)
         if ((double)(now.tv_sec - start.tv_sec) + 1e-9 * (double)(now.tv_nsec - start.tv_nsec) >
             seconds)
             return false;
-        nanosleep(&pause, NULL);
+        child_pause(0.002);
     }
 }
 
@@ -225,10 +247,9 @@ void child_kill(child *c)
         kill(all[i], SIGKILL);
     kill(c->pid, SIGKILL);
     child_wait(c, 30);
-    struct timespec pause = {.tv_nsec = 2000000};
     for (int i = 0; i < count; i++)
         for (int tries = 0; tries < 5000 && !is_gone(all[i]); tries++)
-            nanosleep(&pause, NULL);
+            child_pause(0.002);
 }
 
 void child_release(child *c)
@@ -270,4 +291,29 @@ void child_run(child *c, const char *const *args, const char *const *environment
     if (!child_wait(c, RUN_S))
         child_kill(c);
     leave_out_progress(c->err);
+}
+
+void child_side_by_side(void (*part)(int i), int num_parts, int at_once)
+{
+    static char buffer[1 << 16];
+    fflush(NULL);
+    for (int started = 0, ended = 0, status; ended < num_parts;) {
+        if (started < num_parts && started - ended < at_once) {
+            const pid_t pid = fork();
+            if (pid == 0) {
+                setvbuf(stderr, buffer, _IOFBF, sizeof buffer);
+                expect_failures = 0;
+                part(started);
+                fflush(NULL);
+                _exit(expect_failures > 0);
+            }
+            EXPECT(pid > 0, "part %d: no process", started);
+            started++;
+            ended += pid < 0;
+        } else {
+            EXPECT(wait(&status) > 0 && WIFEXITED(status), "a part died of a signal");
+            expect_failures += WIFEXITED(status) && WEXITSTATUS(status) != 0;
+            ended++;
+        }
+    }
 }

@@ -46,6 +46,16 @@ void child_run(child *c, const char *const *args, const char *const *environment
 /* The text is one line, newline at its end. */
 bool child_is_line(const char *text);
 
+/* Runs part(0) to part(num_parts - 1) of a test, none of which needs another, each in a process of
+ * its own in the same folder, `at_once` at a time, started in this order. What fails in them counts
+ * here; what one writes comes out in one piece when it ends. */
+void child_side_by_side(void (*part)(int i), int num_parts, int at_once);
+/* Sleeps. */
+void child_pause(double seconds);
+/* Waits for up to 60 s until the file has this text; "": until it is there; false: it has not, or
+ * `c`, unless NULL, has ended. */
+bool child_wait_for_text(child *c, const char *path, const char *text);
+
 /* Makes a folder under /tmp and goes there; removes it. */
 bool child_folder_enter(char folder[32]);
 void child_folder_leave(const char *folder);

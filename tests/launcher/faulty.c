@@ -1,7 +1,7 @@
 /* The weft command with one fault: FAULT=KIND:WHAT:RANK:STEP:NUMBER. In that step, that rank's call
  * number NUMBER of WHAT (all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, recv,
  * host for those on the host, any; save) is left out (KIND skip), made twice (twice), of another
- * type (type) or slow (NUMBER seconds; slow). The file named by SKIPPED then says which.
+ * type (type) or slow (NUMBER seconds; slow). The file FAULT_MARK then says which.
  * hang:verdict: its file system hangs when the verdict is written. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +22,17 @@ static struct {
 
 static int num_calls;
 
+static void leave_mark(const char *what, const char *group)
+{
+    char doing[WEFT_DOING_TEXT_BYTES];
+    const char *path = getenv("FAULT_MARK");
+    FILE *file = path ? fopen(path, "w") : NULL;
+    if (!file)
+        return;
+    fprintf(file, "%s of group %s: %s\n", what, group, weft_doing_text(weft_doing_now(), doing));
+    fclose(file);
+}
+
 /* True: this call is the one. */
 static bool strikes(const char *kind, const char *what, const weft_comm *comm)
 {
@@ -32,14 +43,7 @@ static bool strikes(const char *kind, const char *what, const weft_comm *comm)
         return false;
     if (num_calls++ != fault.number)
         return false;
-    const char *path = getenv("SKIPPED");
-    FILE *file = path ? fopen(path, "w") : NULL;
-    if (file) {
-        char doing[WEFT_DOING_TEXT_BYTES];
-        fprintf(file, "%s of group %s: %s\n", what, weft_comm_name(comm),
-                weft_doing_text(weft_doing_now(), doing));
-        fclose(file);
-    }
+    leave_mark(what, weft_comm_name(comm));
     return true;
 }
 
@@ -159,8 +163,10 @@ weft_status __wrap_weft_checkpoint_save(const char *dir, const weft_checkpoint_i
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     if (strcmp(fault.kind, "slow") == 0 && fault.step == info->step && rank &&
-        atoi(rank) == fault.rank)
+        atoi(rank) == fault.rank) {
+        leave_mark("save", "world");
         sleep((unsigned)fault.number);
+    }
     return __real_weft_checkpoint_save(dir, info, parameters, optimizer, config, tokenizer);
 }
 

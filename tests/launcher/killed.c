@@ -15,7 +15,7 @@
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
-enum { STEPS = 100, MAX_SET = 4 };
+enum { STEPS = 100, MAX_SET = 4, LIMIT_S = 60 };
 
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
@@ -42,13 +42,6 @@ static double uniform(void)
     random_state ^= random_state << 25;
     random_state ^= random_state >> 27;
     return (double)(random_state * 2685821657736338717u >> 11) / 9007199254740992.0;
-}
-
-static void pause_for(double seconds)
-{
-    struct timespec time = {.tv_sec = (time_t)seconds,
-                            .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    nanosleep(&time, NULL);
 }
 
 static char *read_in(const run *r, const char *name)
@@ -131,7 +124,7 @@ static bool wait_for_steps(child *c, const run *r, size_t before)
     for (int i = 0; i < 60000 && !child_wait(c, 0); i++) {
         if (metrics_length(r) > before)
             return true;
-        pause_for(0.0005);
+        child_pause(0.0005);
     }
     return false;
 }
@@ -191,7 +184,7 @@ static void check_job_folders(const run *r)
         }
         if (i == 1) {
             kill(c.pid, SIGTERM);
-            EXPECT(child_wait(&c, 20), "%s: goes on after a signal", r->name);
+            EXPECT(child_wait(&c, LIMIT_S), "%s: goes on after a signal", r->name);
             for (int k = 0; k < 2; k++)
                 EXPECT(access(folders[1][k], F_OK) != 0, "%s is still there", folders[1][k]);
         }
@@ -207,9 +200,9 @@ static void kill_whole(const run *r, bool in_steps)
     if (!start(r, &c))
         return;
     if (in_steps && wait_for_steps(&c, r, before))
-        pause_for(0.06 * uniform());
+        child_pause(0.06 * uniform());
     else if (!in_steps)
-        pause_for(0.5 * uniform());
+        child_pause(0.5 * uniform());
     if (child_wait(&c, 0))
         EXPECT(c.exit_code == 0, "%s: exit %d: %s", r->name, c.exit_code, c.err);
     child_release(&c);
@@ -221,13 +214,13 @@ static void kill_whole(const run *r, bool in_steps)
 static void stop_in_save(const run *r, pid_t rank)
 {
     for (int i = 0; i < 2000 && has_half_checkpoint(r); i++)
-        pause_for(0.0005);
+        child_pause(0.0005);
     for (int i = 0; i < 2000; i++) {
         kill(rank, SIGSTOP);
         if (has_half_checkpoint(r))
             return;
         kill(rank, SIGCONT);
-        pause_for(0.003 * uniform());
+        child_pause(0.003 * uniform());
     }
     EXPECT(false, "%s: no save found", r->name);
 }
@@ -251,7 +244,7 @@ static void kill_rank(const run *r, bool in_save)
         stop_in_save(r, ranks[0]);
     if (running)
         kill(ranks[rank], SIGKILL);
-    EXPECT(child_wait(&c, 20), "%s: still there 20 s after rank %d was killed", r->name, rank);
+    EXPECT(child_wait(&c, LIMIT_S), "%s: still there, and rank %d was killed", r->name, rank);
     snprintf(wanted, sizeof wanted, "weft train: rank %d on ", rank);
     bool good = c.err && c.exit_code == 128 + SIGKILL && child_is_line(c.err) &&
                 strncmp(c.err, wanted, strlen(wanted)) == 0 &&
@@ -272,7 +265,7 @@ static void stop(const run *r, int number)
         return;
     if (wait_for_steps(&c, r, before))
         kill(c.pid, number);
-    EXPECT(child_wait(&c, 20), "%s: goes on after signal %d", r->name, number);
+    EXPECT(child_wait(&c, LIMIT_S), "%s: goes on after signal %d", r->name, number);
     int last = read_metrics(r, lines);
     char *latest = read_in(r, "checkpoints/latest");
     snprintf(wanted, sizeof wanted, "step-%d\n", last);
@@ -310,7 +303,7 @@ static void run_to_end(const run *r)
     child c;
     if (!start(r, &c))
         return;
-    EXPECT(child_wait(&c, 60), "%s: does not end", r->name);
+    EXPECT(child_wait(&c, LIMIT_S), "%s: does not end", r->name);
     EXPECT(c.exit_code == 0, "%s: exit %d: %s", r->name, c.exit_code, c.err);
     child_release(&c);
 }
@@ -320,24 +313,6 @@ static void run_to_end(const run *r)
 
 /* Experts, or all else, that the host steps, replicas of them or dealt out, killed while steps are
  * under way. */
-static void check_hosted(const char *mesh, const char *degree, const char *set, const char *more,
-                         const char *name)
-{
-    char names[2][32];
-    run runs[2];
-    for (int i = 0; i < 2; i++) {
-        snprintf(names[i], sizeof names[i], "%s, %s", i ? "disturbed" : "straight", name);
-        runs[i] = (run){names[i], mesh, 2, {degree, set, "log.level=warn", more}};
-    }
-    run_to_end(&runs[0]);
-    for (int i = 0; i < 3; i++)
-        kill_whole(&runs[1], i != 1);
-    kill_rank(&runs[1], false);
-    stop(&runs[1], SIGTERM);
-    run_to_end(&runs[1]);
-    compare(&runs[0], &runs[1]);
-}
-
 static const struct {
     const char *mesh, *degree, *set, *more, *name;
 } hosted[] = {
@@ -352,45 +327,81 @@ static const struct {
 };
 enum { NUM_HOSTED = sizeof hosted / sizeof *hosted };
 
+static void check_hosted(int at)
+{
+    char names[2][32];
+    run runs[2];
+    for (int i = 0; i < 2; i++) {
+        snprintf(names[i], sizeof names[i], "%s, %s", i ? "disturbed" : "straight",
+                 hosted[at].name);
+        runs[i] = (run){names[i],
+                        hosted[at].mesh,
+                        2,
+                        {hosted[at].degree, hosted[at].set, "log.level=warn", hosted[at].more}};
+    }
+    run_to_end(&runs[0]);
+    for (int i = 0; i < 3; i++)
+        kill_whole(&runs[1], i != 1);
+    kill_rank(&runs[1], false);
+    stop(&runs[1], SIGTERM);
+    run_to_end(&runs[1]);
+    compare(&runs[0], &runs[1]);
+}
+
+/* One rank. */
+static void check_alone(void)
+{
+    static const run runs[] = {{"straight-1", "dp=1", 1, {NULL}},
+                               {"disturbed-1", "dp=1", 1, {NULL}}};
+    run_to_end(&runs[0]);
+    for (int i = 0; i < 4; i++)
+        kill_whole(&runs[1], i % 3 != 1);
+    stop(&runs[1], SIGTERM);
+    run_to_end(&runs[1]);
+    compare(&runs[0], &runs[1]);
+}
+
+static void check_pair(void)
+{
+    static const run runs[] = {{"straight-2", "tp=2,binding=tp", 2, {NULL}},
+                               {"disturbed-2", "tp=2,binding=tp", 2, {NULL}}};
+    run_to_end(&runs[0]);
+    kill_whole(&runs[1], false);
+    check_job_folders(&runs[1]);
+    kill_rank(&runs[1], false);
+    kill_rank(&runs[1], true);
+    stop(&runs[1], SIGUSR1);
+    run_to_end(&runs[1]);
+    compare(&runs[0], &runs[1]);
+}
+
+static uint64_t seed;
+static bool all;
+
+/* The longest first; each draws its own moments. */
+static void part(int i)
+{
+    const int first = (int)(seed % NUM_HOSTED), at = i - 2;
+    random_state = (seed + (uint64_t)i) * 0x9e3779b97f4a7c15u | 1;
+    if (i == 0)
+        check_pair();
+    else if (i == 1)
+        check_alone();
+    else
+        check_hosted((first + at * (all ? 1 : NUM_HOSTED / 2)) % NUM_HOSTED);
+}
+
 int main(int argc, char **argv)
 {
-    const bool all = argc > 1 && strcmp(argv[1], "all") == 0;
-    static const run alone[] = {{"straight-1", "dp=1", 1, {NULL}},
-                                {"disturbed-1", "dp=1", 1, {NULL}}};
-    static const run pair[] = {{"straight-2", "tp=2,binding=tp", 2, {NULL}},
-                               {"disturbed-2", "tp=2,binding=tp", 2, {NULL}}};
     char folder[32];
-    random_state = (uint64_t)time(NULL) * 0x9e3779b97f4a7c15u | 1;
+    all = argc > 1 && strcmp(argv[1], "all") == 0;
+    seed = (uint64_t)time(NULL);
     EXPECT(child_folder_enter(folder), "no folder");
     EXPECT(child_write("c.json", config), "c.json");
-
-    run_to_end(&alone[0]);
-    for (int i = 0; i < 4; i++)
-        kill_whole(&alone[1], i % 3 != 1);
-    stop(&alone[1], SIGTERM);
-    run_to_end(&alone[1]);
-    compare(&alone[0], &alone[1]);
-
-    run_to_end(&pair[0]);
-    for (int i = 0; i < 2; i++)
-        kill_whole(&pair[1], i % 2 == 1);
-    check_job_folders(&pair[1]);
-    kill_rank(&pair[1], false);
-    kill_rank(&pair[1], true);
-    stop(&pair[1], SIGTERM);
-    stop(&pair[1], SIGUSR1);
-    run_to_end(&pair[1]);
-    compare(&pair[0], &pair[1]);
-
-    const int first = (int)(NUM_HOSTED * uniform());
-    for (int i = 0; i < (all ? NUM_HOSTED : 2); i++) {
-        const int at = (first + i * (all ? 1 : NUM_HOSTED / 2)) % NUM_HOSTED;
-        check_hosted(hosted[at].mesh, hosted[at].degree, hosted[at].set, hosted[at].more,
-                     hosted[at].name);
-    }
+    child_side_by_side(part, 2 + (all ? NUM_HOSTED : 2), 4);
     if (!expect_failures)
         child_folder_leave(folder);
     else
-        fprintf(stderr, "left: %s, random state %llx\n", folder, (unsigned long long)random_state);
+        fprintf(stderr, "left: %s, seed %llu\n", folder, (unsigned long long)seed);
     return expect_finish();
 }

@@ -1,21 +1,20 @@
 /* Ranks that `weft train` starts again after a fault: the run ends with the bits of one that
  * nothing disturbed, also where faults follow each other; a crash in one step each time, too many,
  * a bad config or a stop end it. test_restarts WEFT-THAT-CRASHES */
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <weft/status.h>
 
 #include "core/clock.h"
+#include "launcher/training/restarts.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
-enum { STEPS = 8, MAX_SET = 4, LIMIT_S = 60 };
+enum { STEPS = 8, LIMIT_S = 60 };
 
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
@@ -117,142 +116,142 @@ static void goes_on(const char *whole, const char *mesh, int rank, const char *c
     check_same(whole, run);
 }
 
-/* The next fault comes before the first new step, in a step or amid the start, again and again. */
-static void goes_on_again(const char *run, const char *crash, int times)
+/* The next fault comes amid the start, more often than a step may fail alike. */
+static void start_fails(void)
 {
-    static const char *const more[] = {"--set", "checkpoint.save_interval=1", "--set",
-                                       "reliability.max_restarts=5", NULL};
     child c;
-    run_until_end(&c, run, "tp=2", crash, more);
-    EXPECT(c.exit_code == 0 && count(c.err, "started again in ") == times, "%s: exit %d: %s", run,
+    run_until_end(&c, "starts", "tp=2", "0:0:4:0:count-starts",
+                  (const char *[]){"--set", "reliability.max_restarts=4", "--set",
+                                   "reliability.restart_delay_s=0", NULL});
+    EXPECT(c.exit_code == 0 && count(c.err, "started again in ") == 4, "starts: exit %d: %s",
            c.exit_code, c.err);
     child_release(&c);
 }
 
-/* In the same step, four times alike, then no more; and never where nobody asked for it. */
-static void ends(void)
+/* The next fault comes before the first new step, four times alike, then no more. */
+static void step_fails(void)
 {
     child c;
     run_until_end(&c, "loop", "tp=2", "1:4:9:0:count-loop",
-                  (const char *[]){"--set", "reliability.max_restarts=8", NULL});
+                  (const char *[]){"--set", "checkpoint.save_interval=1", "--set",
+                                   "reliability.max_restarts=8", NULL});
     EXPECT(c.exit_code == 137 && count(c.err, "started again in ") == 3 &&
                strstr(c.err, "after step 3, 4 times in a row and alike: it is not started again\n"),
            "loop: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    run_until_end(&c, "once", "tp=2", "1:4:9:0:count-once",
-                  (const char *[]){"--set", "reliability.max_restarts=0", NULL});
-    EXPECT(c.exit_code == 137 && child_is_line(c.err), "once: exit %d: %s", c.exit_code, c.err);
+}
+
+/* By the code that a rank ends with. */
+static void ends_with(int code, bool restarts)
+{
+    child c;
+    char run[16], crash[64];
+    snprintf(run, sizeof run, "code%d", code);
+    snprintf(crash, sizeof crash, "1:4:1:%d:count-%s", code, run);
+    run_until_end(&c, run, "tp=2", crash, NULL);
+    EXPECT(c.exit_code == (restarts ? 0 : code) && count(c.err, "started again in ") == restarts,
+           "%s: exit %d: %s", run, c.exit_code, c.err);
     child_release(&c);
 }
 
-/* By the code that a rank ends with, such as that of ranks that no longer get on (9). */
 static void codes(void)
 {
-    static const struct {
-        int code;
-        bool restarts;
-    } rows[] = {{4, true}, {5, true}, {9, true}, {6, true}, {10, true}, {3, false}, {8, false}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        child c;
-        char run[16], crash[64];
-        snprintf(run, sizeof run, "code%d", rows[i].code);
-        snprintf(crash, sizeof crash, "1:4:1:%d:count-%s", rows[i].code, run);
-        run_until_end(&c, run, "tp=2", crash, NULL);
-        EXPECT(c.exit_code == (rows[i].restarts ? 0 : rows[i].code) &&
-                   count(c.err, "started again in ") == rows[i].restarts,
-               "%s: exit %d: %s", run, c.exit_code, c.err);
-        child_release(&c);
-    }
+    static const int faults[] = {4, 5, 6, 9, 10, 128 + SIGSEGV, 128 + SIGKILL},
+                     ends[] = {0, 1, 2, 3, 7, 8, 75, 128 + SIGHUP, 128 + SIGINT, 128 + SIGTERM};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        EXPECT(weft_restarts_is_fault(faults[i]), "code %d", faults[i]);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        EXPECT(!weft_restarts_is_fault(ends[i]), "code %d", ends[i]);
+    ends_with(9, true); /* ranks that no longer get on */
+    ends_with(3, false);
+}
+
+/* Starts one that would train for long, and waits until it has saved; its ranks' pids. */
+static bool start_long(child *c, const char *config_name, const char *run, const char *mesh,
+                       int num_ranks, pid_t *ranks)
+{
+    char latest[64];
+    snprintf(latest, sizeof latest, "%s/checkpoints/latest", run);
+    const bool good =
+        child_start(c,
+                    (const char *[]){"train", config_name, "--out", run, "--mesh", mesh, "--set",
+                                     "train.train_iters=1000000", NULL},
+                    (const char *[]){"CRASH=0:0:0:0:none", NULL}) &&
+        child_wait_for_text(c, latest, "") && child_ranks(c, ranks, num_ranks) == num_ranks;
+    EXPECT(good, "%s: exit %d: %s", run, c->exit_code, c->err);
+    return good;
 }
 
 /* What the next start would meet again. */
 static void bad_config(void)
 {
     child c;
-    if (!start(&c, "bad", "tp=2", "1:4:1:0:count-bad",
-               (const char *[]){"--set", "reliability.restart_delay_s=3", NULL}))
-        return;
-    for (int i = 0; i < 6000 && access("count-bad", F_OK) != 0; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    EXPECT(child_write("c.json", "{\"model\": {\"num_layer\": 2}}\n"), "no config");
-    EXPECT(child_wait(&c, LIMIT_S), "bad: still there");
-    EXPECT(c.exit_code == 2 && count(c.err, "started again in ") == 1 &&
-               count(c.err, "did you mean model.num_layers?") == 1,
-           "bad: exit %d: %s", c.exit_code, c.err);
+    pid_t ranks[2];
+    EXPECT(child_write("bad.json", config), "no config");
+    if (start_long(&c, "bad.json", "bad", "tp=2", 2, ranks)) {
+        EXPECT(child_write("bad.json", "{\"model\": {\"num_layer\": 2}}\n"), "no config");
+        kill(ranks[1], SIGKILL);
+        EXPECT(child_wait(&c, LIMIT_S), "bad: still there");
+        EXPECT(c.exit_code == 2 && count(c.err, "started again in ") == 1 &&
+                   count(c.err, "did you mean model.num_layers?") == 1,
+               "bad: exit %d: %s", c.exit_code, c.err);
+    }
     child_release(&c);
-    EXPECT(child_write("c.json", config), "no config");
 }
 
-/* While it runs, and while it waits to start again. */
+/* While it waits to start again. */
 static void stopped(void)
 {
     child c;
-    if (start(&c, "stop", "tp=2", NULL,
-              (const char *[]){"--set", "train.train_iters=1000000", NULL})) {
-        for (int i = 0; i < 6000 && access("stop/checkpoints/latest", F_OK) != 0; i++)
-            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-        kill(c.pid, SIGTERM);
-        EXPECT(child_wait(&c, LIMIT_S), "stop: goes on");
-        EXPECT(c.exit_code == WEFT_EXIT_STOPPED && c.err && strcmp(c.err, CHILD_ASKED "\n") == 0,
-               "stop: exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
-    }
-    if (start(&c, "wait", "tp=2", "1:4:1:0:count-wait",
-              (const char *[]){"--set", "reliability.restart_delay_s=500", NULL})) {
-        for (int i = 0; i < 6000 && access("count-wait", F_OK) != 0; i++)
-            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-        nanosleep(&(struct timespec){.tv_sec = 3}, NULL);
-        kill(c.pid, SIGTERM);
-        EXPECT(child_wait(&c, LIMIT_S), "wait: goes on");
-        EXPECT(c.exit_code == WEFT_EXIT_STOPPED && c.err &&
-                   strstr(c.err, "asked to stop: it is not started again"),
-               "wait: exit %d: %s", c.exit_code, c.err);
-        child_release(&c);
-    }
+    if (!start(&c, "wait", "tp=2", "1:4:1:0:count-wait",
+               (const char *[]){"--set", "reliability.restart_delay_s=500", NULL}))
+        return;
+    EXPECT(child_wait_for_text(&c, c.err_path, "it is started again in 500 s"), "wait: goes on");
+    kill(c.pid, SIGTERM);
+    EXPECT(child_wait(&c, LIMIT_S), "wait: goes on");
+    EXPECT(c.exit_code == WEFT_EXIT_STOPPED && c.err &&
+               strstr(c.err, "asked to stop: it is not started again"),
+           "wait: exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* One that began at an older checkpoint goes on from that, until it has saved. */
 static void from_older(void)
 {
-    static const char *const from[][3] = {{"--resume-from", "step-2", NULL},
-                                          {"--resume-from=step-2", NULL}};
-    child c;
+    child c[2];
+    run_until_end(&c[0], "older", "tp=2", NULL, NULL);
+    EXPECT(c[0].exit_code == 0, "older: exit %d: %s", c[0].exit_code, c[0].err);
+    child_release(&c[0]);
+    EXPECT(system("cp -r older older-saves") == 0, "no copy");
+    start(&c[0], "older", "tp=2", "1:4:1:0:count-older",
+          (const char *[]){"--resume-from", "step-2", NULL});
+    start(&c[1], "older-saves", "tp=2", "1:6:1:0:count-older-saves",
+          (const char *[]){"--resume-from=step-2", NULL});
     for (int i = 0; i < 2; i++) {
-        char run[32], crash[64];
-        snprintf(run, sizeof run, "older%d", i);
-        run_until_end(&c, run, "tp=2", NULL, NULL);
-        EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
-        child_release(&c);
-        snprintf(crash, sizeof crash, "1:%d:1:0:count-%s", i == 0 ? 4 : 6, run);
-        run_until_end(&c, run, "tp=2", crash, from[i]);
+        EXPECT(child_wait(&c[i], LIMIT_S), "older %d: still there", i);
         const char *wanted = i == 0 ? "step-2 (step 2)" : "step-4 (step 4)";
-        EXPECT(c.exit_code == 0 && c.out && count(c.out, wanted) == (i == 0 ? 2 : 1) &&
-                   count(c.out, "starting from ") == 2,
-               "%s: exit %d: %s%s", run, c.exit_code, c.out, c.err);
-        child_release(&c);
+        EXPECT(c[i].exit_code == 0 && c[i].out && count(c[i].out, wanted) == (i == 0 ? 2 : 1) &&
+                   count(c[i].out, "starting from ") == 2,
+               "older %d: exit %d: %s%s", i, c[i].exit_code, c[i].out, c[i].err);
+        child_release(&c[i]);
     }
 }
 
 /* From the kill to the next step: 10 s are promised beside loading; here are 30 for slow machines.
- */
+ * Then it is asked to stop, while it runs. */
 static void is_quick(void)
 {
     child c;
-    pid_t ranks[4];
+    pid_t ranks[4], now[4];
     char path[] = "quick/metrics.jsonl";
-    if (!start(&c, "quick", "tp=2,dp=2", NULL,
-               (const char *[]){"--set", "train.train_iters=1000000", NULL}))
+    if (!start_long(&c, "c.json", "quick", "tp=2,dp=2", 4, ranks)) {
+        child_release(&c);
         return;
-    for (int i = 0; i < 6000 && access("quick/checkpoints/latest", F_OK) != 0; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    int found = child_ranks(&c, ranks, 4);
-    EXPECT(found == 4, "quick: %d ranks", found);
+    }
     double begin_us = weft_now_us();
-    if (found == 4)
-        kill(ranks[2], SIGKILL);
-    pid_t now[4];
+    kill(ranks[2], SIGKILL);
     while (weft_now_us() - begin_us < 30e6 && (child_ranks(&c, now, 4) != 4 || now[0] == ranks[0]))
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        child_pause(0.01);
     /* The new ranks cut the file to their checkpoint, and then add lines. */
     char *before = child_read(path), *text = NULL;
     bool again = false;
@@ -261,56 +260,54 @@ static void is_quick(void)
         again = text && strlen(text) > least;
         least = text && strlen(text) < least ? strlen(text) : least;
         free(text);
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        child_pause(0.005);
     }
     printf("from kill to the next step: %.2f s\n", (weft_now_us() - begin_us) / 1e6);
     EXPECT(again, "quick: no step within 30 s");
     free(before);
     kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, LIMIT_S), "quick: goes on");
-    EXPECT(c.exit_code == WEFT_EXIT_STOPPED, "quick: exit %d: %s", c.exit_code, c.err);
+    EXPECT(c.exit_code == WEFT_EXIT_STOPPED && count(c.err, "started again in ") == 1 &&
+               strstr(c.err, CHILD_ASKED "\n"),
+           "quick: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
 }
 
 /* While a job's script waits to start it again. */
-static void job_stopped(const char *weft)
+static void job_stopped(void)
 {
     char folder[4096], path[8192];
     child c;
-    EXPECT((mkdir("fakes", 0755) == 0 || errno == EEXIST) &&
-               child_write("fakes/mpirun", "#!/bin/bash\nmkdir -p job/checkpoints\n"
-                                           "echo '0000000001 steps' >job/.alive\n"
-                                           "echo step-2 >job/checkpoints/latest\nexit 5\n") &&
-               chmod("fakes/mpirun", 0755) == 0 && getcwd(folder, sizeof folder),
-           "fakes/mpirun");
-    snprintf(path, sizeof path, "PATH=%s/fakes:%s", folder, getenv("PATH"));
+    EXPECT(mkdir("job-fakes", 0755) == 0 &&
+               child_write("job-fakes/mpirun", "#!/bin/bash\nmkdir -p job/checkpoints\n"
+                                               "echo '0000000001 steps' >job/.alive\n"
+                                               "echo step-2 >job/checkpoints/latest\nexit 5\n") &&
+               chmod("job-fakes/mpirun", 0755) == 0 && getcwd(folder, sizeof folder),
+           "job-fakes/mpirun");
+    snprintf(path, sizeof path, "PATH=%s/job-fakes:%s", folder, getenv("PATH"));
     child_run(&c,
               (const char *[]){"launch", "mpirun", "c.json", "--out", "job", "--nodes", "1",
-                               "--mesh", "tp=2", "--set", "reliability.restart_delay_s=60", "--set",
-                               "reliability.max_restarts=1", NULL},
+                               "--mesh", "tp=2", "--set", "reliability.restart_delay_s=500",
+                               "--set", "reliability.max_restarts=1", NULL},
               NULL);
     EXPECT(c.exit_code == 0, "launch: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     child_program = "/bin/bash";
     EXPECT(child_start(&c, (const char *[]){"job/job.sh", NULL}, (const char *[]){path, NULL}),
            "no bash");
-    child_program = weft;
-    for (int i = 0; i < 6000 && access("job/checkpoints/latest", F_OK) != 0; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    nanosleep(&(struct timespec){.tv_sec = 3}, NULL);
+    EXPECT(child_wait_for_text(&c, c.err_path, "started again in 500 s"), "job: goes on");
     kill(c.pid, SIGTERM);
-    EXPECT(child_wait(&c, 10) && c.exit_code == WEFT_EXIT_STOPPED &&
+    EXPECT(child_wait(&c, LIMIT_S) && c.exit_code == WEFT_EXIT_STOPPED &&
                strstr(c.err, "weft: asked to stop: it is not started again\n"),
            "job: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    unlink("fakes/mpirun");
 }
 
 /* mpirun says that it lost a rank, or has none left, and never ends: it is killed, and the ranks
  * start again. */
 static void mpirun_hangs(const char *run, const char *does, const char *said, int code)
 {
-    char folder[4096], path[8192], script[1024], again[128];
+    char folder[4096], path[8192], fakes[32], fake[64], script[1024], again[128];
     child c;
     snprintf(script, sizeof script,
              "#!/bin/bash\nPATH=${PATH#*:}\n[ -e %s.hung ] && exec mpirun \"$@\"\ntouch %s.hung\n"
@@ -318,10 +315,12 @@ static void mpirun_hangs(const char *run, const char *does, const char *said, in
              run, run, does);
     snprintf(again, sizeof again,
              "the job ended with exit code %d after step 0: it is started again", code);
-    EXPECT((mkdir("fakes", 0755) == 0 || errno == EEXIST) && child_write("fakes/mpirun", script) &&
-               chmod("fakes/mpirun", 0755) == 0 && getcwd(folder, sizeof folder),
-           "fakes/mpirun");
-    snprintf(path, sizeof path, "PATH=%s/fakes:%s", folder, getenv("PATH"));
+    snprintf(fakes, sizeof fakes, "%s-fakes", run);
+    snprintf(fake, sizeof fake, "%s/mpirun", fakes);
+    EXPECT(mkdir(fakes, 0755) == 0 && child_write(fake, script) && chmod(fake, 0755) == 0 &&
+               getcwd(folder, sizeof folder),
+           "%s", fake);
+    snprintf(path, sizeof path, "PATH=%s/%s:%s", folder, fakes, getenv("PATH"));
     const double begin_us = weft_now_us();
     EXPECT(child_start(&c,
                        (const char *[]){"train", "c.json", "--out", run, "--mesh", "tp=2", NULL},
@@ -349,32 +348,54 @@ static void too_many(void)
     child_release(&c);
 }
 
+static void goes_on_four(void)
+{
+    goes_on("four", "tp=2,dp=2", 2, NULL);
+}
+
+static void goes_on_alone(void)
+{
+    goes_on("alone", "tp=1", 0, NULL);
+}
+
+static void goes_on_zero(void)
+{
+    goes_on("zero", "pp=2", 0, (const char *[]){"--set", "checkpoint.async_save=true", NULL});
+}
+
+static void mpirun_hangs_lost(void)
+{
+    mpirun_hangs("lost",
+                 "dashes=$(printf '%074d' 0 | tr 0 -)\necho \"$dashes\" >&2\n"
+                 "echo 'mpirun noticed that process rank 2 with PID 7 on node vm exited on signal "
+                 "9 (Killed).' >&2\necho \"$dashes\" >&2",
+                 "weft train: mpirun did not end within 20 s of the end of rank 2: killed", 137);
+}
+
+static void mpirun_hangs_bare(void)
+{
+    mpirun_hangs("bare", "sleep 2",
+                 "weft train: no rank is left, and mpirun did not end within 20 s: killed", 5);
+}
+
+/* The longest first. */
+static void (*const parts[])(void) = {
+    mpirun_hangs_lost, mpirun_hangs_bare, goes_on_four, goes_on_alone, goes_on_zero,
+    step_fails,        start_fails,       codes,        from_older,    is_quick,
+    bad_config,        stopped,           job_stopped,  too_many};
+
+static void part(int i)
+{
+    parts[i]();
+}
+
 int main(int argc, char **argv)
 {
     char folder[32];
     if (argc < 2 || !child_folder_enter(folder) || !child_write("c.json", config))
         return 1;
     child_program = argv[1];
-    goes_on("four", "tp=2,dp=2", 2, NULL);
-    goes_on("alone", "tp=1", 0, NULL);
-    goes_on("zero", "pp=2", 0, (const char *[]){"--set", "checkpoint.async_save=true", NULL});
-    goes_on_again("steps", "1:4:3:0:count-steps", 3);
-    goes_on_again("starts", "0:0:5:0:count-starts", 5);
-    ends();
-    codes();
-    bad_config();
-    stopped();
-    job_stopped(argv[1]);
-    from_older();
-    is_quick();
-    mpirun_hangs("lost",
-                 "dashes=$(printf '%074d' 0 | tr 0 -)\necho \"$dashes\" >&2\n"
-                 "echo 'mpirun noticed that process rank 2 with PID 7 on node vm exited on signal "
-                 "9 (Killed).' >&2\necho \"$dashes\" >&2",
-                 "weft train: mpirun did not end within 20 s of the end of rank 2: killed", 137);
-    mpirun_hangs("bare", "sleep 2",
-                 "weft train: no rank is left, and mpirun did not end within 20 s: killed", 5);
-    too_many();
+    child_side_by_side(part, sizeof parts / sizeof *parts, 4);
     child_folder_leave(folder);
     return expect_finish();
 }

@@ -56,7 +56,7 @@ static bool skip(const mesh *m, bool windows, int rank, int number)
     child_run(
         &c,
         (const char *[]){"train", "c.json", "--out", run, "--mesh", m->axes, "--set", m->set, NULL},
-        (const char *[]){fault, "SKIPPED=skipped",
+        (const char *[]){fault, "FAULT_MARK=skipped",
                          windows ? "WEFT_SHARED_WINDOWS=1" : "WEFT_SHARED_WINDOWS=0", NULL});
     char *call = child_read("skipped");
     if (!call) {
