@@ -3,7 +3,7 @@
 #ifndef WEFT_LAUNCHER_TRAINING_JUDGE_H
 #define WEFT_LAUNCHER_TRAINING_JUDGE_H
 
-#include "launcher/training/state.h"
+#include "launcher/training/result.h"
 
 /* The verdict of the runs, like that of Megatron-LM's rerun state machine. */
 typedef enum weft_verdict {
