@@ -126,6 +126,7 @@ bool child_start(child *c, const char *const *args, const char *const *environme
     c->pid = fork();
     if (c->pid != 0)
         return c->pid > 0;
+    signal(SIGINT, SIG_DFL); /* which a shell's job in the background ignores */
     redirect("/dev/null", STDIN_FILENO);
     redirect(c->out_path, STDOUT_FILENO);
     redirect(c->err_path, STDERR_FILENO);
