@@ -126,6 +126,7 @@ bool child_start(child *c, const char *const *args, const char *const *environme
     c->pid = fork();
     if (c->pid != 0)
         return c->pid > 0;
+    signal(SIGINT, SIG_DFL); /* which a shell's job in the background ignores */
     redirect("/dev/null", STDIN_FILENO);
     redirect(c->out_path, STDOUT_FILENO);
     redirect(c->err_path, STDERR_FILENO);
@@ -219,8 +220,7 @@ bool child_is_line(const char *text)
     return end && end != text && end[1] == '\0';
 }
 
-/* Gone, or a zombie that its new parent has yet to reap. */
-static bool is_gone(pid_t pid)
+bool child_is_gone(pid_t pid)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
@@ -248,7 +248,7 @@ void child_kill(child *c)
     kill(c->pid, SIGKILL);
     child_wait(c, 30);
     for (int i = 0; i < count; i++)
-        for (int tries = 0; tries < 5000 && !is_gone(all[i]); tries++)
+        for (int tries = 0; tries < 5000 && !child_is_gone(all[i]); tries++)
             child_pause(0.002);
 }
 

@@ -37,6 +37,8 @@ void child_kill(child *c);
 int child_ranks(const child *c, pid_t *out, int capacity);
 /* All of its descendants, parents first; their number. */
 int child_descendants(const child *c, pid_t *out, int capacity);
+/* Gone, or a zombie that its new parent has yet to reap. */
+bool child_is_gone(pid_t pid);
 void child_release(child *c);
 
 /* start, wait (killed after 60 s, four times that under AddressSanitizer) in one; without the lines

@@ -96,8 +96,15 @@ weft_add_test(NAME against TIER slow SOURCES launcher/against.c launcher/child.c
 weft_add_test(NAME expand TIER release SOURCES launcher/expand.c launcher/child.c LABELS launcher)
 set_tests_properties(expand PROPERTIES PROCESSORS 2)
 add_dependencies(test_expand weft_binary weft_plan)
-weft_add_test(NAME launching TIER slow SOURCES launcher/launching.c launcher/child.c LABELS launcher)
+weft_add_test(NAME launching TIER release SOURCES launcher/launching.c launcher/jobs.c launcher/child.c
+  LABELS launcher)
 add_dependencies(test_launching weft_binary weft_plan)
+weft_add_test(NAME launching_faults TIER slow SOURCES launcher/launching_faults.c launcher/jobs.c
+  launcher/child.c LABELS launcher)
+weft_add_test(NAME launching_ends TIER slow SOURCES launcher/launching_ends.c launcher/jobs.c
+  launcher/child.c LABELS launcher)
+add_dependencies(test_launching_faults weft_binary)
+add_dependencies(test_launching_ends weft_binary)
 weft_add_test(NAME schedule TIER release SOURCES launcher/schedule.c launcher/child.c LABELS launcher)
 add_dependencies(test_plan weft_binary weft_plan)
 add_dependencies(test_schedule weft_binary weft_plan)
@@ -172,8 +179,8 @@ weft_add_test(NAME step_clock CMOCKA SOURCES launcher/test_step_clock.c LABELS l
 weft_add_test(NAME application CMOCKA SOURCES launcher/test_application.c LABELS launcher)
 # Tests that mostly wait, for limits and for ranks that start: two at a time, first and beside what
 # computes; netlab's are a third.
-set_tests_properties(killed async_saves_faults torture_finds launching stopping bad_steps terminal
+set_tests_properties(killed async_saves_faults torture_finds launching_ends stopping bad_steps terminal
   PROPERTIES COST 100 RESOURCE_LOCK waits)
-set_tests_properties(restarts watchdog skipped skipped_all tier_limits nodes torture stragglers async_saves run_folder
+set_tests_properties(restarts watchdog skipped skipped_all launching_faults tier_limits nodes torture stragglers async_saves run_folder
   PROPERTIES COST 100 RESOURCE_LOCK waits_too)
 set_tests_properties(search what_if PROPERTIES COST 50)
