@@ -69,6 +69,7 @@ typedef struct weft_trainer {
     int64_t bad_steps, skipped_batches; /* passed by on_bad_step, in the whole run */
     double norms[WEFT_TOLD_NORMS]; /* of gradients, of the last good steps here, oldest first */
     int num_norms;
+    int64_t hashed_step; /* the last step that updated, if it left hashes of its state; 0: not */
     weft_batch_looks looks;
     int data_shift; /* replica r has the data of replica r + data_shift */
     /* the running program's */
