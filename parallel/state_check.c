@@ -62,11 +62,11 @@ static weft_status hash_range(const weft_optimizer *o, int range, int set, weft_
     for (int array = 0; array < NUM_ARRAYS; array++) {
         const state_array a = array_of(o, owned, array);
         if (a.data)
-            WEFT_TRY(weft_hash(lane, &WEFT_ARGS(weft_hash_args, .count = owned->count, .x = a.data,
-                                                .element_bytes = a.element_bytes,
-                                                .num_parts = num_parts,
-                                                .ends = c->device + c->first_part[range],
-                                                .hashes = hashes + (size_t)array * num_parts)));
+            WEFT_TRY(
+                weft_hash(lane, &WEFT_ARGS(weft_hash_args, .count = owned->count, .x = a.data,
+                                           .element_bytes = a.element_bytes, .num_parts = num_parts,
+                                           .ends = c->device + c->first_part[range],
+                                           .hashes = hashes + (size_t)array * num_parts)));
     }
     return WEFT_OK;
 }
