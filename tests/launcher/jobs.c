@@ -37,7 +37,7 @@ void job_expect_code(const char *const *args, int code, const char *part)
 }
 
 int job_run_other(child *c, const char *program, const char *const *args,
-                 const char *const *environment)
+                  const char *const *environment)
 {
     child_program = program;
     child_run(c, args, environment);
@@ -111,7 +111,8 @@ void job_expect_words(const char *text, const char *name)
     const char *words[] = {binary,   "train",    config,  "--out",
                            run_path, "--resume", "--set", "train.lr=1e-3"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        EXPECT(job_has_word(text, words[i]), "%s did not get \"%s\" but:\n%s", name, words[i], text);
+        EXPECT(job_has_word(text, words[i]), "%s did not get \"%s\" but:\n%s", name, words[i],
+               text);
     EXPECT(access("oops", F_OK) != 0, "%s: a path was run as a command", name);
 }
 

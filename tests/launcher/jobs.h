@@ -17,8 +17,8 @@ extern char job_folder[32], job_path[128];
     "while [ $# -gt 0 ]; do\n"                                                                     \
     "  if [ \"$1\" = --out ]; then run=$2; break; fi\n  shift\ndone\nset -- \"${args[@]}\"\n"
 
-/* Goes to a new folder with tiny.json and the fakes: mpirun, sbatch, kubectl, scontrol and srun, which
- * end well, srun with FAKE_CODE. */
+/* Goes to a new folder with tiny.json and the fakes: mpirun, sbatch, kubectl, scontrol and srun,
+ * which end well, srun with FAKE_CODE. */
 void job_enter(void);
 void job_leave(void);
 

@@ -74,14 +74,14 @@ static void start_hung(int i, child *c)
     const hung *h = &hungs[i];
     const bool by_slurm = strcmp(h->kind, "slurm") == 0;
     char setting[64], out[16], script[32];
-    const char *const env[] = {job_path, "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=list",
-                               "TMPDIR=/tmp", NULL};
+    const char *const env[] = {job_path, "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=list", "TMPDIR=/tmp",
+                               NULL};
     snprintf(setting, sizeof setting, "reliability.max_restarts=%s", h->restarts);
     snprintf(out, sizeof out, "hung-%d", i);
     snprintf(script, sizeof script, "%s/job.%s", out, by_slurm ? "sbatch" : "sh");
     job_expect_code((const char *const[]){"launch", h->kind, "tiny.json", "--out", out, "--set",
-                                      setting, "--set", "reliability.restart_delay_s=0", NULL},
-                0, NULL);
+                                          setting, "--set", "reliability.restart_delay_s=0", NULL},
+                    0, NULL);
     job_expect_bash(script);
     job_start(c, script, env);
 }
@@ -91,7 +91,7 @@ static void make_hanging(void)
     char text[4000];
     size_t used = (size_t)snprintf(text, sizeof text,
                                    JOB_FIND_RUN "if [ -e \"$run/hung\" ]; then exit 0; fi\n"
-                                            "touch \"$run/hung\"\ncase $run in\n");
+                                                "touch \"$run/hung\"\ncase $run in\n");
     for (int i = 0; i < NUM_HUNGS; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "*/hung-%d)\n%s\n;;\n", i,
                                  hungs[i].does);
@@ -168,8 +168,7 @@ static void check_step(const step *s)
     job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", job_odd, "--set",
                                           "train.lr=1e-3", NULL},
                     0, NULL);
-    job_start(&c, script,
-              (const char *const[]){job_path, fake_code, "SLURM_JOB_ID=123", NULL});
+    job_start(&c, script, (const char *const[]){job_path, fake_code, "SLURM_JOB_ID=123", NULL});
     if (s->signal) {
         EXPECT(child_wait_for_text(&c, "ready", ""), "the step did not start");
         kill(c.pid, s->signal);

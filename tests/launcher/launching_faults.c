@@ -1,5 +1,5 @@
-/* Jobs of weft launch whose ranks fail: the scripts start them again, on the nodes that are left or to
- * spare, as often as they may. */
+/* Jobs of weft launch whose ranks fail: the scripts start them again, on the nodes that are left or
+ * to spare, as often as they may. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +127,8 @@ static const ending endings[] = {
     /* Before the first step, whatever max_restarts says. */
     {"0", "exit 139", 139, 6, "(5 of 5)\n"},
     {"0", "[ $ends -lt 3 ] && exit 139; exit 0", 0, 3,
-     "weft: the start ended with exit code 139 before its first step: it is tried again in 0 s (2 of "
+     "weft: the start ended with exit code 139 before its first step: it is tried again in 0 s (2 "
+     "of "
      "5)\n"},
     {"8", "echo '0000000001 steps' >\"$run/.alive\"; exit 137", 137, 4,
      "after step 0, 4 times in a row and alike"},
