@@ -268,8 +268,7 @@ weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, b
                                         l->gives_rows ? &p->y[slot] : NULL);
     status = end_pass(p, slot, status);
     weft_pass_release(pass, mark);
-    return status == WEFT_OK ? status
-                             : weft_error_context(status, "%s forward", weft_layer_name(l->layer));
+    return weft_layer_failed(l->layer, "forward", status);
 }
 
 weft_status weft_check_backward(const weft_check_layer *l, int slot)
@@ -290,8 +289,7 @@ weft_status weft_check_backward(const weft_check_layer *l, int slot)
                                          &p->dx[slot]);
     status = end_pass(p, slot, status);
     weft_pass_release(pass, mark);
-    return status == WEFT_OK ? status
-                             : weft_error_context(status, "%s backward", weft_layer_name(l->layer));
+    return weft_layer_failed(l->layer, "backward", status);
 }
 
 float weft_check_number(const weft_tensor *t, size_t i)
