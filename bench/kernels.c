@@ -474,6 +474,9 @@ static void bench_parameters(size_t count, weft_dtype dtype)
     check(weft_lane_copy(lane, ends, &end, sizeof end));
     BYTES("find what is not finite", find_not_finite, WEFT_F32, 4 * count, .count = count,
           .x = grad, .num_parts = 1, .ends = ends, .found = found);
+    uint64_t *hash = on_device(sizeof *hash);
+    BYTES("hash", hash, WEFT_F32, 4 * count, .count = count, .x = grad, .element_bytes = 4,
+          .num_parts = 1, .ends = ends, .hashes = hash);
     BYTES("cast from fp32", cast, dtype, (4 + e) * count, .count = count, .from_dtype = WEFT_F32,
           .to_dtype = dtype, .from = master, .to = weight);
     BYTES("cast to fp32", cast, dtype, (4 + e) * count, .count = count, .from_dtype = dtype,

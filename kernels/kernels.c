@@ -419,6 +419,17 @@ static const char *check_find_not_finite(const weft_find_not_finite_args *a)
                : NULL;
 }
 
+static const char *check_hash(const weft_hash_args *a)
+{
+    if (a->count == 0)
+        return NULL;
+    if (a->element_bytes != 2 && a->element_bytes != 4)
+        return "elements must have 2 or 4 bytes";
+    return !a->x || !a->ends || !a->hashes || a->num_parts == 0
+               ? "x, parts, ends and hashes are required"
+               : NULL;
+}
+
 static const char *check_scale(const weft_scale_args *a)
 {
     return a->count > 0 && !a->x ? "x is required" : NULL;

@@ -75,12 +75,12 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_
     WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->middle));
 
     WEFT_TRY(weft_norm_run(pass, &b->norm1, x, NULL, NULL, normed, &state->stats1));
-    WEFT_TRY(b->attention->ops->forward(b->attention, pass, normed, &state->middle));
+    WEFT_TRY(weft_layer_forward(b->attention, pass, normed, &state->middle));
     if (drops(b, pass))
         WEFT_TRY(drop(b, pass, 0, &state->middle, NULL, &state->middle));
     WEFT_TRY(
         weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, normed, &state->stats2));
-    WEFT_TRY(b->mlp->ops->forward(b->mlp, pass, normed, y));
+    WEFT_TRY(weft_layer_forward(b->mlp, pass, normed, y));
     if (drops(b, pass))
         return drop(b, pass, 1, y, &state->middle, y);
     return weft_add(weft_pass_lane(pass),
@@ -104,7 +104,7 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft
         WEFT_TRY(drop(b, pass, 1, dy, NULL, &dropped));
     }
     WEFT_TRY(weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2));
-    WEFT_TRY(b->mlp->ops->backward(b->mlp, pass, &dropped, &branch));
+    WEFT_TRY(weft_layer_backward(b->mlp, pass, &dropped, &branch));
     /* dx collects dy (the residual) and both norms' gradients; dx and dy may be one place. */
     if (dx->data != dy->data)
         WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data, weft_tensor_bytes(dy)));
@@ -115,7 +115,7 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft
     else
         dropped = *dx;
     WEFT_TRY(weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
-    WEFT_TRY(b->attention->ops->backward(b->attention, pass, &dropped, &branch));
+    WEFT_TRY(weft_layer_backward(b->attention, pass, &dropped, &branch));
     WEFT_TRY(weft_norm_run_backward(pass, &b->norm1, &branch, &state->x, &state->stats1, true, dx));
     weft_pass_release(pass, mark);
     return WEFT_OK;

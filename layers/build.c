@@ -56,13 +56,14 @@ weft_status weft_model_register(weft_model *model, weft_layer *layer, const char
     snprintf(place->name, sizeof place->name, "%.*s", name_bytes, prefix);
     members[place->index] =
         (weft_member){.layer = layer, .parent = parent, .state_offset = model->states_bytes};
-    WEFT_TRY(weft_sized_copy("weft_layer_ops", layer->ops, &place->ops, sizeof place->ops));
+    WEFT_TRY(weft_layer_blame(
+        layer, weft_sized_copy("weft_layer_ops", layer->ops, &place->ops, sizeof place->ops)));
     model->states_bytes += weft_piece_bytes(WEFT_U8, place->ops.state_bytes, 1);
     layer->place = place;
     WEFT_TRY(check_width(model, layer));
     weft_build build = {.model = model, .layer = list_index, .member = place->index};
     snprintf(build.prefix, sizeof build.prefix, "%s", prefix);
-    return layer->ops->init(layer, &build);
+    return weft_layer_blame(layer, layer->ops->init(layer, &build));
 }
 
 const weft_shape *weft_build_shape(const weft_build *build)

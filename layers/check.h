@@ -127,14 +127,19 @@ typedef struct weft_check_result {
     float *gradients[WEFT_CHECK_MAX_PARAMETERS];
     const char *names[WEFT_CHECK_MAX_PARAMETERS]; /* of the parameters; borrowed of the place */
     double loss;                                  /* the layer's own loss */
+    weft_metric metrics[WEFT_MAX_METRICS];        /* what the pass added to them */
+    int num_metrics;                              /* 0: another pass was in flight */
     size_t count;                                 /* elements of y and dx */
     bool is_whole; /* every element was written; x and dy did not change */
 } weft_check_result;
-/* Copies the last forward's results, then its backward's. */
+/* Copies the last forward's results, then its backward's, then what both added to metrics. */
 weft_status weft_check_result_forward(const weft_check_layer *l, int slot,
                                       weft_check_result *out) WEFT_CHECKED;
 weft_status weft_check_result_backward(const weft_check_layer *l, int slot,
                                        weft_check_result *out) WEFT_CHECKED;
+void weft_check_result_metrics(const weft_check_layer *l, weft_check_result *out);
+/* What a step's line would have of a metric: NaN for a mean of nothing. */
+double weft_check_metric(const weft_check_layer *l, const weft_check_result *result, int metric);
 void weft_check_result_release(weft_check_result *result);
 /* An element of an fp32 or bf16 tensor. */
 float weft_check_number(const weft_tensor *t, size_t i);

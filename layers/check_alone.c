@@ -29,6 +29,15 @@ static int other_gradient(const weft_check_layer *l, const weft_check_result *a,
     return -1;
 }
 
+/* The metric to which the passes added other numbers; -1: none. */
+static int other_metric(const weft_check_result *a, const weft_check_result *b)
+{
+    for (int i = 0; i < a->num_metrics && i < b->num_metrics; i++)
+        if (memcmp(&a->metrics[i], &b->metrics[i], sizeof a->metrics[i]) != 0)
+            return i;
+    return -1;
+}
+
 static const char *short_name(const weft_check_layer *l, int parameter)
 {
     return weft_check_parameter_name(l, l->parameters[parameter]);
@@ -46,6 +55,7 @@ static weft_status pass(const weft_check_layer *l, int slot, int batch, bool ove
     WEFT_TRY(weft_check_forward(l, slot, batch, overwrite, memory));
     WEFT_TRY(weft_check_result_forward(l, slot, out));
     WEFT_TRY(weft_check_backward(l, slot));
+    weft_check_result_metrics(l, out);
     return weft_check_result_backward(l, slot, out);
 }
 
@@ -111,7 +121,7 @@ static weft_status check_written(const weft_check_layer *l, weft_check_report *r
 static bool differs(const weft_check_layer *l, const weft_check_result *a,
                     const weft_check_result *b, bool with_gradients, char text[128])
 {
-    int gradient = with_gradients ? other_gradient(l, a, b) : -1;
+    int gradient = with_gradients ? other_gradient(l, a, b) : -1, metric = other_metric(a, b);
     text[0] = '\0';
     if (l->gives_rows && !same_bits(a->y, b->y, a->count))
         snprintf(text, 128, "y");
@@ -121,6 +131,8 @@ static bool differs(const weft_check_layer *l, const weft_check_result *a,
         snprintf(text, 128, "dx");
     else if (gradient >= 0)
         snprintf(text, 128, "gradient of %s", short_name(l, gradient));
+    else if (metric >= 0)
+        snprintf(text, 128, "metric %s", l->place->model->metric_list.rows[metric].name);
     return text[0] != '\0';
 }
 

@@ -194,9 +194,29 @@ static weft_status find_gradient(const weft_check_result *wanted, const char *na
 }
 
 typedef struct finding {
-    const char *what, *hint;
+    const char *of, *what, *hint;
     double error;
 } finding;
+
+enum { MAX_FINDINGS = 3 + WEFT_CHECK_MAX_PARAMETERS + WEFT_MAX_METRICS };
+
+/* The first TP rank's metrics, which a step's line has, against one rank's. */
+static void compare_metrics(const weft_check_layer *l, const weft_check_result *wanted,
+                            const weft_check_result *got, finding *findings, int *count)
+{
+    const weft_check_place *p = l->place;
+    if (p->dtype != WEFT_F32) /* rounding may change a count */
+        return;
+    for (int i = 0; i < got->num_metrics; i++) {
+        double is = weft_check_metric(l, got, i), one = weft_check_metric(l, wanted, i);
+        bool same = p->model->place.tp.at > 0 || (isnan(is) && isnan(one));
+        findings[(*count)++] =
+            (finding){"metric ", p->model->metric_list.rows[i].name,
+                      "the first TP rank's counts alone: with sequence parallelism it has its own "
+                      "rows, and sums over TP by weft_pass_all_reduce",
+                      same ? 0 : fabs(is - one) / fmax(fabs(one), 1e-6)};
+    }
+}
 
 static weft_status compare(const weft_check_layer *l, const weft_check_result *wanted,
                            weft_check_result *got, finding *findings, int *out_count)
@@ -214,16 +234,16 @@ static weft_status compare(const weft_check_layer *l, const weft_check_result *w
     }
     WEFT_TRY(weft_comm_all_reduce_host(p->groups.world, losses, 1, WEFT_F64, WEFT_REDUCE_SUM));
     findings[(*out_count)++] =
-        (finding){"y", "each rank's part, or weft_pass_partial and weft_pass_exit", gap_of(&y)};
+        (finding){"", "y", "each rank's part, or weft_pass_partial and weft_pass_exit", gap_of(&y)};
     findings[(*out_count)++] =
-        (finding){"the loss", "metrics are summed over ranks: one rank of a TP group counts",
+        (finding){"", "the loss", "metrics are summed over ranks: one rank of a TP group counts",
                   fabs(losses[0] - wanted->loss) / fmax(fabs(wanted->loss), 1e-6)};
-    findings[(*out_count)++] =
-        (finding){"dx", "the backward of weft_pass_enter is weft_pass_partial and weft_pass_exit",
-                  gap_of(&dx)};
+    findings[(*out_count)++] = (finding){
+        "", "dx", "the backward of weft_pass_enter is weft_pass_partial and weft_pass_exit",
+        gap_of(&dx)};
     for (int i = 0; i < l->num_parameters; i++) {
         finding *f = &findings[(*out_count)++];
-        *f = (finding){weft_check_parameter_name(l, l->parameters[i]),
+        *f = (finding){"gradient of ", weft_check_parameter_name(l, l->parameters[i]),
                        "each rank's part as spec.split says, or spec.sum_over_tp where a rank's is "
                        "a partial sum",
                        0};
@@ -231,6 +251,7 @@ static weft_status compare(const weft_check_layer *l, const weft_check_result *w
         WEFT_TRY(find_gradient(wanted, l->parameters[i]->name, &whole));
         WEFT_TRY(compare_gradient(l, i, got->gradients[i], whole, &f->error));
     }
+    compare_metrics(l, wanted, got, findings, out_count);
     return WEFT_OK;
 }
 
@@ -245,8 +266,7 @@ static void report_findings(const finding *findings, const double *errors, int c
             continue;
         wrong++;
         weft_check_report_add(report, WEFT_CHECK_WRONG, check, "%s%s: %.1e from one rank's: %s",
-                              i > 2 ? "gradient of " : "", findings[i].what, errors[i],
-                              findings[i].hint);
+                              findings[i].of, findings[i].what, errors[i], findings[i].hint);
     }
     if (!wrong)
         weft_check_report_add(report, WEFT_CHECK_OK, check,
@@ -259,8 +279,8 @@ weft_status weft_check_elsewhere(const weft_check_layer *l, const weft_check_res
     const weft_check_place *p = l->place;
     const double tolerance = p->dtype == WEFT_F32 ? 1e-4 : 4e-2;
     weft_check_result got = {0};
-    finding findings[WEFT_CHECK_MAX_PARAMETERS + 3];
-    double errors[WEFT_CHECK_MAX_PARAMETERS + 3];
+    finding findings[MAX_FINDINGS];
+    double errors[MAX_FINDINGS];
     int count = 0;
     char check[64];
     name_check("", p, check);
@@ -270,6 +290,7 @@ weft_status weft_check_elsewhere(const weft_check_layer *l, const weft_check_res
     weft_status status = weft_check_result_forward(l, 0, &got);
     if (status == WEFT_OK)
         status = weft_check_backward(l, 0);
+    weft_check_result_metrics(l, &got);
     if (status == WEFT_OK)
         status = weft_check_result_backward(l, 0, &got);
     if (status == WEFT_OK)

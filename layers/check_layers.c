@@ -58,19 +58,28 @@ static bool alike(const weft_model *m, int a, int b)
     return memcmp(&costs[0], &costs[1], sizeof costs[0]) == 0 && alike_children(m, a, b);
 }
 
+/* Whether the layer, or one that it is inside, is what setup->layer names. */
+static bool is_wanted(const check_job *j, int index)
+{
+    const weft_model *m = j->places[0].model;
+    const char *wanted = j->setup->layer;
+    for (; wanted && index >= 0; index = m->members[index].parent) {
+        const weft_layer *layer = m->members[index].layer;
+        if (strcmp(wanted, weft_layer_name(layer)) == 0 || strcmp(wanted, layer->ops->kind) == 0)
+            return true;
+    }
+    return !wanted;
+}
+
 /* Whether to check the layer: no earlier one is alike. *out_alike: how many are, itself too. */
 static bool is_chosen(const check_job *j, int index, int *out_alike)
 {
     const weft_model *m = j->places[0].model;
-    const weft_layer *layer = m->members[index].layer;
-    const char *wanted = j->setup->layer;
     *out_alike = 0;
-    if (wanted && strcmp(wanted, weft_layer_name(layer)) == 0)
-        return (*out_alike = 1) != 0;
-    if (wanted && strcmp(wanted, layer->ops->kind) != 0)
+    if (!is_wanted(j, index))
         return false;
     for (int i = 0; i < m->num_members; i++)
-        if (alike(m, i, index)) {
+        if (is_wanted(j, i) && alike(m, i, index)) {
             if (i < index)
                 return false;
             ++*out_alike;
@@ -184,6 +193,17 @@ static weft_status check_member(check_job *j, int index, int num_alike)
     return status;
 }
 
+/* Checks the layer's children, then the layer: a fault of a child shows under the child's name. */
+static weft_status check_family(check_job *j, int index)
+{
+    const weft_model *m = j->places[0].model;
+    int num_alike;
+    for (int i = index + 1; i < m->num_members; i++)
+        if (m->members[i].parent == index)
+            WEFT_TRY(check_family(j, i));
+    return is_chosen(j, index, &num_alike) ? check_member(j, index, num_alike) : WEFT_OK;
+}
+
 static void say_if_large(const check_job *j)
 {
     uint64_t num_params;
@@ -215,10 +235,9 @@ static weft_status check_all(check_job *j)
     say_if_large(j);
     WEFT_TRY(find_other_places(j));
     const weft_model *m = j->places[0].model;
-    int num_alike;
     for (int i = 0; i < m->num_members; i++)
-        if (is_chosen(j, i, &num_alike))
-            WEFT_TRY(check_member(j, i, num_alike));
+        if (m->members[i].parent < 0)
+            WEFT_TRY(check_family(j, i));
     if (j->report.num_layers == 0)
         return no_such_layer(m, j->setup->layer);
     weft_check_report_end(&j->report);

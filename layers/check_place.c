@@ -256,7 +256,7 @@ weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, b
     weft_stack_rewind(&pass->stash, 0);
     weft_stack_rewind(&pass->host, 0);
     weft_check_clear_states(pass);
-    memset(weft_model_metrics(p->model), 0, sizeof(weft_metrics));
+    weft_model_clear_metrics(p->model);
     weft_check_guards_release(&p->stash[slot]);
     weft_check_guards_release(&p->scratch);
     p->stash[slot].fill = p->scratch.fill = memory == WEFT_CHECK_POISONED ? 0xff : 0;
@@ -268,8 +268,7 @@ weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, b
                                         l->gives_rows ? &p->y[slot] : NULL);
     status = end_pass(p, slot, status);
     weft_pass_release(pass, mark);
-    return status == WEFT_OK ? status
-                             : weft_error_context(status, "%s forward", weft_layer_name(l->layer));
+    return weft_layer_failed(l->layer, "forward", status);
 }
 
 weft_status weft_check_backward(const weft_check_layer *l, int slot)
@@ -290,8 +289,7 @@ weft_status weft_check_backward(const weft_check_layer *l, int slot)
                                          &p->dx[slot]);
     status = end_pass(p, slot, status);
     weft_pass_release(pass, mark);
-    return status == WEFT_OK ? status
-                             : weft_error_context(status, "%s backward", weft_layer_name(l->layer));
+    return weft_layer_failed(l->layer, "backward", status);
 }
 
 float weft_check_number(const weft_tensor *t, size_t i)
@@ -378,6 +376,21 @@ weft_status weft_check_result_backward(const weft_check_layer *l, int slot, weft
         good = good && out->gradients[i];
     }
     return good ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory for a check");
+}
+
+void weft_check_result_metrics(const weft_check_layer *l, weft_check_result *out)
+{
+    const weft_model *model = l->place->model;
+    out->num_metrics = model->own_metrics ? model->metric_list.count : 0;
+    for (int i = 0; i < out->num_metrics; i++)
+        out->metrics[i] = model->own_metrics[i];
+}
+
+double weft_check_metric(const weft_check_layer *l, const weft_check_result *result, int metric)
+{
+    const weft_metric *m = &result->metrics[metric];
+    bool is_mean = l->place->model->metric_list.rows[metric].kind == WEFT_METRIC_MEAN;
+    return is_mean ? m->sum / m->count : m->sum;
 }
 
 void weft_check_result_release(weft_check_result *result)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/text.h"
-#include "parallel/optimizer.h"
+#include "parallel/state_check.h"
 
 static uint64_t row_piece(const weft_outline *outline)
 {
@@ -251,9 +251,11 @@ static void add_parameters(const weft_outline *outline, const weft_footprint_sha
     if (s->evaluates)
         return;
     add_stepped(outline, s->rank, state, out);
-    size_t norm = weft_optimizer_norm_bytes(count_parts(outline, s->rank));
-    out->bytes[WEFT_MEMORY_OTHER] += norm;
-    out->bytes[WEFT_MEMORY_PINNED] += norm;
+    const int num_parts = count_parts(outline, s->rank);
+    const size_t small = weft_optimizer_norm_bytes(num_parts) +
+                         (s->checks_state ? weft_state_check_bytes(num_parts) : 0);
+    out->bytes[WEFT_MEMORY_OTHER] += small;
+    out->bytes[WEFT_MEMORY_PINNED] += small;
 }
 
 static void add_bytes(weft_module_bytes list[WEFT_MAX_MODULES], int *count, const char *module,

@@ -1,4 +1,5 @@
 /* One layer: its memory, its owner, its name and its table. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,6 +82,50 @@ const char *weft_layer_missing(const weft_layer *layer)
            : !ops->backward ? "ops->backward"
            : !ops->destroy  ? "ops->destroy"
                             : NULL;
+}
+
+weft_status weft_program_failed(weft_status status, const char *whose)
+{
+    if (status != WEFT_INTERNAL)
+        return status;
+    weft_error error;
+    weft_error_take(&error);
+    if (error.status != WEFT_INTERNAL)
+        return WEFT_ERROR(WEFT_CONFIG, "%s returned WEFT_INTERNAL and no error's text", whose);
+    error.status = WEFT_CONFIG;
+    return weft_error_context(weft_error_put(&error), "a wrong call in %s", whose);
+}
+
+weft_status weft_layer_blame(const weft_layer *layer, weft_status status)
+{
+    char whose[96];
+    if (weft_layer_table(layer).width == weft_layer_width) /* the library's own have it */
+        return status;
+    snprintf(whose, sizeof whose, "this program's layer (%s)", weft_layer_kind(layer));
+    return weft_program_failed(status, whose);
+}
+
+weft_status weft_layer_failed(const weft_layer *layer, const char *doing, weft_status status)
+{
+    const char *name = weft_layer_name(layer), *text = weft_error_get()->text;
+    size_t bytes = strlen(name);
+    if (status == WEFT_OK)
+        return status;
+    status = weft_layer_blame(layer, status);
+    bool names_child = strncmp(text, name, bytes) == 0 && text[bytes] == '.';
+    return names_child ? status : weft_error_context(status, "%s %s", name, doing);
+}
+
+weft_status weft_layer_forward(weft_layer *child, weft_pass *pass, const weft_tensor *x,
+                               weft_tensor *y)
+{
+    return weft_layer_failed(child, "forward", child->ops->forward(child, pass, x, y));
+}
+
+weft_status weft_layer_backward(weft_layer *child, weft_pass *pass, const weft_tensor *dy,
+                                weft_tensor *dx)
+{
+    return weft_layer_failed(child, "backward", child->ops->backward(child, pass, dy, dx));
 }
 
 weft_layer_ops weft_layer_table(const weft_layer *layer)

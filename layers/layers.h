@@ -96,6 +96,14 @@ weft_layer_ops weft_layer_table(const weft_layer *layer);
 /* The layer's kind, or "of no kind"; below: the name of a function that the table lacks, or
  * NULL. */
 const char *weft_layer_kind(const weft_layer *layer);
+/* Of a failure with WEFT_INTERNAL in a function that a program wrote: says that the program made a
+ * wrong call, and returns WEFT_CONFIG. Other failures return `status`. */
+weft_status weft_program_failed(weft_status status, const char *whose);
+/* The same of a layer's function; a layer of the library's returns `status`. */
+weft_status weft_layer_blame(const weft_layer *layer, weft_status status);
+/* The same of `doing` ("forward"), and puts the layer's name before the text, unless that begins
+ * with a layer inside it. */
+weft_status weft_layer_failed(const weft_layer *layer, const char *doing, weft_status status);
 const char *weft_layer_missing(const weft_layer *layer);
 /* ops->width of layers of ours: options.hidden_size. */
 int64_t weft_layer_width(const weft_layer *layer);

@@ -170,7 +170,9 @@ static weft_status check_list(const weft_model *model)
 
 weft_status weft_model_list_layers(weft_model *model, weft_model_function build)
 {
-    WEFT_TRY((build ? build : weft_model_build_gpt)(model, &model->options));
+    WEFT_TRY(
+        build ? weft_program_failed(build(model, &model->options), "this program's build function")
+              : weft_model_build_gpt(model, &model->options));
     WEFT_TRY(check_list(model));
     return cut(model);
 }

@@ -165,7 +165,7 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     if (m->shared) {
         weft_tensor shared;
         WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0], hidden, &shared));
-        WEFT_TRY(m->shared->ops->forward(m->shared, pass, x, &shared));
+        WEFT_TRY(weft_layer_forward(m->shared, pass, x, &shared));
         WEFT_TRY(
             weft_add(weft_pass_lane(pass),
                      &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
@@ -213,7 +213,7 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
     if (m->shared) {
         weft_tensor shared;
         WEFT_TRY(weft_pass_scratch(pass, dx->dtype, dx->dims[0], hidden, &shared));
-        WEFT_TRY(m->shared->ops->backward(m->shared, pass, dy, &shared));
+        WEFT_TRY(weft_layer_backward(m->shared, pass, dy, &shared));
         WEFT_TRY(weft_add(lane, &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(dx),
                                            .dtype = dx->dtype, .a = dx->data, .b = shared.data,
                                            .y = dx->data)));

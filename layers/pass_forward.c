@@ -151,15 +151,14 @@ weft_status weft_pass_run_forward(weft_pass_work *w, const weft_task *task)
     WEFT_TRY(
         weft_offload_begin(&pass->model->offload, w->program, task, pass, pass->lane, &pass->out));
     weft_pass_keep(pass);
-    weft_status status = layer->ops->forward(layer, pass, &x, slot < 0 ? NULL : &y);
+    weft_status status = weft_layer_forward(layer, pass, &x, slot < 0 ? NULL : &y);
     pass->shares_stash = false;
     pass->out = NULL;
     note_recomputed(pass->model);
     for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
         if (pass->model->offload.slots[i].stack.peak_bytes > most_out[i])
             pass->model->offload.slots[i].fullest = pass->layer_rows;
-    return status == WEFT_OK ? status
-                             : weft_error_context(status, "%s forward", weft_layer_name(layer));
+    return status;
 }
 
 /* The state structs of a layer and its children. */

@@ -16,9 +16,7 @@ static weft_status backward(weft_pass_work *w, const weft_task *task)
     weft_layer *layer = pass->model->layers[task->layer];
     weft_tensor dy = weft_pass_operand(w, task, WEFT_OPERAND_DY),
                 dx = weft_pass_operand(w, task, WEFT_OPERAND_DX);
-    weft_status status = layer->ops->backward(layer, pass, &dy, &dx);
-    if (status != WEFT_OK)
-        return weft_error_context(status, "%s backward", weft_layer_name(layer));
+    WEFT_TRY(weft_layer_backward(layer, pass, &dy, &dx));
     WEFT_TRY(weft_offload_end(&pass->model->offload, w->program, task, pass->lane));
     if (points && points[task->layer])
         WEFT_TRY(weft_lane_record(pass->lane, points[task->layer]));

@@ -326,6 +326,8 @@ static weft_status init(weft_optimizer *o)
     if (status == WEFT_OK)
         status = weft_look_start(&o->look, lane);
     if (status == WEFT_OK)
+        status = weft_state_check_make(o, count_parts(o), lane);
+    if (status == WEFT_OK)
         status = weft_lane_sync(lane);
     weft_lane_destroy(lane);
     return status;
@@ -369,6 +371,7 @@ void weft_optimizer_destroy(weft_optimizer *o)
         weft_device_free(device, m->space, m->low, m->count * sizeof *m->low);
     }
     weft_optimizer_free_staged(o);
+    weft_state_check_free(o);
     if (o->device_norm.ends)
         weft_device_free(device, WEFT_SPACE_DEVICE, o->device_norm.ends, o->device_norm.bytes);
     if (o->host_norm.ends)
@@ -379,6 +382,7 @@ void weft_optimizer_destroy(weft_optimizer *o)
 
 weft_status weft_optimizer_initialize(weft_optimizer *o, weft_lane *lane, uint64_t seed)
 {
+    weft_state_check_forget(o);
     WEFT_TRY(clear_state(o, lane, WEFT_STATE_EXP_AVG));
     WEFT_TRY(weft_parameters_dtype(o->parameters) == WEFT_F32
                  ? weft_optimizer_initialize_weights(o, lane, seed)

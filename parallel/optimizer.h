@@ -32,6 +32,7 @@ typedef struct weft_optimizer_options {
     bool
         skips_faults; /* a fault skips the step, and the caller judges it; not with steps_at_once */
     double loss_spike_factor; /* of weft_loss_mean, from which on a loss is a fault; 0: none is */
+    bool checks_state;        /* room for hashes: parallel/state_check.h */
 } weft_optimizer_options;
 
 /* What is wrong with a step, found before anything of it is updated. A loss or a gradient is not

@@ -149,7 +149,20 @@ struct weft_optimizer {
     bool held;
     weft_fault fault;
     weft_loss_mean loss_mean;
+    struct weft_state_check *state_check; /* NULL: none */
 };
+
+/* parallel/state_check.h. num_parts: parameters, or by expert local experts of them. */
+weft_status weft_state_check_make(weft_optimizer *optimizer, int num_parts,
+                                  weft_lane *lane) WEFT_CHECKED;
+void weft_state_check_free(weft_optimizer *optimizer);
+/* Right before and behind a bucket's AdamW calls. */
+weft_status weft_state_check_before(weft_optimizer *optimizer, int bucket,
+                                    weft_lane *lane) WEFT_CHECKED;
+weft_status weft_state_check_behind(weft_optimizer *optimizer, int bucket,
+                                    weft_lane *lane) WEFT_CHECKED;
+/* State is written that no update writes. */
+void weft_state_check_forget(weft_optimizer *optimizer);
 
 /* Whether this step changes nothing. Without a scale, and where faults end the run, no step is
  * skipped, and the lane may still be at the norm. */

@@ -192,6 +192,7 @@ static weft_status take_masters(const weft_optimizer *o, weft_lane *lane, const 
 weft_status weft_optimizer_reload(weft_optimizer *o, weft_lane *lane)
 {
     bool has_masters = weft_parameters_dtype(o->parameters) != WEFT_F32;
+    weft_state_check_forget(o);
     o->overflowed = false; /* no step is under way that could be skipped */
     o->fault = (weft_fault){0};
     for (int i = 0; has_masters && i < o->num_owned; i++)

@@ -210,7 +210,9 @@ weft_status weft_optimizer_update(weft_optimizer *o, int bucket, weft_lane *lane
     const struct weft_owed_step now = {step, lr};
     if (!weft_optimizer_skips(o)) {
         WEFT_TRY(weft_optimizer_take(o, bucket, changes | WEFT_RECORD_G, changes, lane));
+        WEFT_TRY(weft_state_check_before(o, bucket, lane));
         WEFT_TRY(weft_optimizer_step_bucket(o, bucket, lane, &now, false));
+        WEFT_TRY(weft_state_check_behind(o, bucket, lane));
     }
     return weft_optimizer_end_update(o, bucket, lane, !weft_optimizer_skips(o));
 }

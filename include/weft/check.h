@@ -30,12 +30,13 @@ extern "C" {
 #endif
 
 typedef struct weft_check {
-    size_t struct_bytes;      /* sizeof(weft_check) */
-    const char *model;        /* section "model" of a config, as JSON; small sizes suffice. Keys
-                                 left out have a config's defaults: "{}", and NULL too, is a
-                                 model of GPT-2's size. vocab_size 0 is 61 here */
-    const void *own_options;  /* what weft_model_own_options returns; NULL: nothing */
-    const char *layer;        /* name ("decoder.layers.0.mlp") or kind ("mlp"); NULL: all */
+    size_t struct_bytes;     /* sizeof(weft_check) */
+    const char *model;       /* section "model" of a config, as JSON; small sizes suffice. Keys
+                                left out have a config's defaults: "{}", and NULL too, is a
+                                model of GPT-2's size. vocab_size 0 is 61 here */
+    const void *own_options; /* what weft_model_own_options returns; NULL: nothing */
+    const char *layer; /* name ("decoder.layers.0.mlp") or kind ("mlp"), with the layers inside;
+                          NULL: all */
     int64_t micro_batch_size; /* 0: 2 */
     FILE *out;                /* where rank 0 writes; NULL: stdout */
     bool json;

@@ -71,6 +71,7 @@ extern "C" {
     X(join_master)                                                                                 \
     X(sum_squares)                                                                                 \
     X(find_not_finite)                                                                             \
+    X(hash)                                                                                        \
     X(random_normal)
 #define WEFT_KERNEL_LIST(X) WEFT_ACTIVATION_KERNEL_LIST(X) WEFT_OTHER_KERNEL_LIST(X)
 
@@ -603,6 +604,20 @@ typedef struct weft_find_not_finite_args {
     const uint64_t *ends;
     int32_t *found;
 } weft_find_not_finite_args;
+
+/* hashes[p] += the hash of part p of x, whose elements have 2 or 4 bytes. The hash is the sum mod
+ * 2^64 of each element's bits times (2 i + 1) 0x9e3779b1 mod 2^32, where element i is counted from
+ * x: a change of one element always changes it, and its bits do not depend on the device or the
+ * order of additions. Parts as in weft_find_not_finite_args; all memory is on the device. */
+typedef struct weft_hash_args {
+    size_t struct_bytes;
+    size_t count;
+    const void *x;
+    size_t element_bytes;
+    size_t num_parts;
+    const uint64_t *ends;
+    uint64_t *hashes; /* [num_parts] */
+} weft_hash_args;
 
 /* x *= factor. */
 typedef struct weft_scale_args {

@@ -93,6 +93,11 @@ const weft_place *weft_build_coords(const weft_build *build);
 /* Registers a layer inside this one: names its parameters under `prefix` ("self_attention."),
  * gives it its own per-pass state and calls its init. The parent owns the child. */
 weft_status weft_build_child(weft_build *build, const char *prefix, weft_layer *child) WEFT_CHECKED;
+/* How a layer runs one inside it: the child's own functions, and an error names the child. */
+weft_status weft_layer_forward(weft_layer *child, weft_pass *pass, const weft_tensor *x,
+                               weft_tensor *y) WEFT_CHECKED;
+weft_status weft_layer_backward(weft_layer *child, weft_pass *pass, const weft_tensor *dy,
+                                weft_tensor *dx) WEFT_CHECKED;
 
 /* --- the pass: one micro-batch ------------------------------------------------------------- */
 

@@ -52,6 +52,7 @@
     X(join_master)                                                                                 \
     X(sum_squares)                                                                                 \
     X(find_not_finite)                                                                             \
+    X(hash)                                                                                        \
     X(scale)                                                                                       \
     X(matrix_widen)                                                                                \
     X(matrix_finish)                                                                               \

@@ -160,18 +160,25 @@ WEFT_INLINE int is_not_finite(float x)
     return (weft_vector_bits(x) & 0x7f800000u) == 0x7f800000u;
 }
 
-static void mark_part(const weft_find_not_finite_args *args, size_t at)
+/* The first part that ends behind an element, else the last. */
+static size_t part_of(const uint64_t *ends, size_t num_parts, size_t at)
 {
-    size_t low = 0, high = args->num_parts - 1;
-    while (low < high) { /* the first part that ends behind it */
+    size_t low = 0, high = num_parts - 1;
+    while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        if (args->ends[middle] <= at)
+        if (ends[middle] <= at)
             low = middle + 1;
         else
             high = middle;
     }
+    return low;
+}
+
+static void mark_part(const weft_find_not_finite_args *args, size_t at)
+{
+    const size_t part = part_of(args->ends, args->num_parts, at);
 #pragma omp atomic write
-    args->found[low] = 1;
+    args->found[part] = 1;
 }
 
 weft_status WEFT_VECTOR(find_not_finite)(const weft_find_not_finite_args *args)
@@ -187,6 +194,46 @@ weft_status WEFT_VECTOR(find_not_finite)(const weft_find_not_finite_args *args)
         for (size_t i = first; bad && i < end; i++)
             if (is_not_finite(x[i]))
                 mark_part(args, i);
+    }
+    return WEFT_OK;
+}
+
+WEFT_INLINE uint64_t hash_weight(size_t i)
+{
+    return (2 * (uint32_t)i + 1) * 0x9e3779b1u;
+}
+
+static uint64_t hash_of(const weft_hash_args *args, size_t first, size_t end)
+{
+    uint64_t sum = 0;
+    if (args->element_bytes == 2) {
+        const uint16_t *x = args->x;
+#pragma omp simd reduction(+ : sum)
+        for (size_t i = first; i < end; i++)
+            sum += x[i] * hash_weight(i);
+    } else {
+        const float *x = args->x;
+#pragma omp simd reduction(+ : sum)
+        for (size_t i = first; i < end; i++)
+            sum += weft_vector_bits(x[i]) * hash_weight(i);
+    }
+    return sum;
+}
+
+weft_status WEFT_VECTOR(hash)(const weft_hash_args *args)
+{
+#pragma omp parallel for schedule(static) if (args->count > WEFT_VECTOR_SERIAL)
+    for (size_t first = 0; first < args->count; first += WEFT_VECTOR_CHUNK) {
+        const size_t end = first + weft_vector_min(WEFT_VECTOR_CHUNK, args->count - first);
+        size_t part = part_of(args->ends, args->num_parts, first);
+        for (size_t at = first; at < end; part++) {
+            const bool is_last = part + 1 == args->num_parts;
+            const size_t stop = is_last ? end : weft_vector_min(args->ends[part], end);
+            const uint64_t sum = hash_of(args, at, stop);
+#pragma omp atomic
+            args->hashes[part] += sum;
+            at = stop;
+        }
     }
     return WEFT_OK;
 }

@@ -1,4 +1,4 @@
-/* AdamW, the sum of squares, and what is not finite. */
+/* AdamW, the sum of squares, what is not finite, and hashes. */
 #include <math.h>
 
 #include "kernels/cuda/each.cuh"
@@ -163,6 +163,20 @@ template <int n> struct join_op {
     }
 };
 
+/* The first part that ends behind an element, else the last. */
+__device__ inline size_t part_of(const uint64_t *ends, size_t num_parts, size_t at)
+{
+    size_t low = 0, high = num_parts - 1;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (ends[middle] <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* Marks the part of an element that is not finite: few are, or the time matters no more. */
 template <int n> struct find_op {
     static constexpr int width = n;
@@ -187,15 +201,7 @@ template <int n> struct find_op {
     }
     __device__ void mark(size_t at) const
     {
-        size_t low = 0, high = num_parts - 1;
-        while (low < high) { /* the first part that ends behind it */
-            const size_t middle = low + (high - low) / 2;
-            if (ends[middle] <= at)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        found[low] = 1;
+        found[part_of(ends, num_parts, at)] = 1;
     }
 };
 
@@ -275,6 +281,37 @@ template <int n> weft_status launch_sum(weft_lane *lane, const weft_sum_squares_
     return WEFT_LAUNCH(add_sums, 1, SUM_THREADS, 0, stream, sums, blocks, args->sum);
 }
 
+constexpr unsigned HASH_THREADS = 256;
+constexpr unsigned HASH_ELEMENTS = 32 * HASH_THREADS; /* of a block */
+
+/* A warp's sum, added to what is there: sums of integers are the same in any order. */
+__device__ inline void add_hash(unsigned long long sum, uint64_t *to)
+{
+    for (int offset = 16; offset > 0; offset /= 2)
+        sum += __shfl_down_sync(WHOLE_WARP, sum, offset);
+    if (threadIdx.x % WARP == 0)
+        atomicAdd(reinterpret_cast<unsigned long long *>(to), sum);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(HASH_THREADS)
+    hash(const T *x, size_t count, size_t num_parts, const uint64_t *ends, uint64_t *hashes)
+{
+    const size_t first = size_t(blockIdx.x) * HASH_ELEMENTS;
+    const size_t end = first + HASH_ELEMENTS < count ? first + HASH_ELEMENTS : count;
+    size_t part = part_of(ends, num_parts, first);
+    for (size_t at = first; at < end; part++) {
+        const size_t stop = part + 1 < num_parts && ends[part] < end ? ends[part] : end;
+        unsigned long long sum = 0;
+#pragma unroll 8
+        for (size_t i = at + threadIdx.x; i < stop; i += HASH_THREADS)
+            sum += static_cast<unsigned long long>(x[i]) *
+                   ((2 * static_cast<uint32_t>(i) + 1) * 0x9e3779b1u);
+        add_hash(sum, hashes + part);
+        at = stop;
+    }
+}
+
 } // namespace
 
 weft_status weft_cuda_adamw(weft_lane *lane, const weft_adamw_args *args)
@@ -314,4 +351,19 @@ weft_status weft_cuda_find_not_finite(weft_lane *lane, const weft_find_not_finit
     return launch_each(lane, args->count, is_aligned(16, args->x),
                        find_op<4>{args->x, args->num_parts, args->ends, args->found},
                        find_op<1>{args->x, args->num_parts, args->ends, args->found});
+}
+
+weft_status weft_cuda_hash(weft_lane *lane, const weft_hash_args *args)
+{
+    cudaStream_t stream = weft_cuda_stream(lane);
+    const unsigned blocks = num_blocks(args->count, HASH_ELEMENTS);
+    if (blocks == 0)
+        return WEFT_OK;
+    if (args->element_bytes == 2)
+        return WEFT_LAUNCH(hash<uint16_t>, blocks, HASH_THREADS, 0, stream,
+                           static_cast<const uint16_t *>(args->x), args->count, args->num_parts,
+                           args->ends, args->hashes);
+    return WEFT_LAUNCH(hash<uint32_t>, blocks, HASH_THREADS, 0, stream,
+                       static_cast<const uint32_t *>(args->x), args->count, args->num_parts,
+                       args->ends, args->hashes);
 }

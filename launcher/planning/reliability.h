@@ -33,6 +33,7 @@ typedef struct weft_reliability_options { /* section "reliability" */
     int64_t straggler_steps;        /* in a row */
     int64_t replica_check_interval; /* steps; 0: never */
     int on_replica_difference;      /* weft_replica_difference */
+    int64_t state_check_interval;   /* steps; 0: never */
 } weft_reliability_options;
 
 extern const weft_option_row weft_reliability_rows[];

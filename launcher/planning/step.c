@@ -222,6 +222,7 @@ void weft_step_footprint(const weft_config *config, const weft_step *step, int r
             .num_whole_inputs = config->data.reset_attention_mask,
             .deals = config->parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS,
             .split_master = config->train.split_master,
+            .checks_state = config->reliability.state_check_interval > 0,
             .evaluates = step->use != WEFT_STEP_TRAINS},
         out);
 }

@@ -7,6 +7,7 @@
 
 #include "core/log.h"
 #include "parallel/replicas.h"
+#include "parallel/state_check.h"
 #include "parallel/state_look.h"
 
 enum { TEXT_BYTES = 160, MORE_BYTES = WEFT_STATE_LOOK_BYTES + 160 };
@@ -253,6 +254,51 @@ weft_status weft_trainer_compare_replicas(weft_trainer *t, bool stops)
         weft_log(WEFT_LOG_WARN, "step %" PRId64 ": %s; it takes the bits of rank %d", t->step, text,
                  r.other);
     return WEFT_OK;
+}
+
+/* --- what each rank updates ---------------------------------------------------------------------
+ */
+
+static bool leaves_hashes(const weft_config *config, int64_t step)
+{
+    const weft_checkpoint_options *c = &config->checkpoint;
+    const int64_t interval = config->reliability.state_check_interval;
+    return interval > 0 && (step % interval == 0 || weft_config_saves_at(config, step, false) ||
+                            (c->peer_copies > 0 && step % c->peer_interval == 0));
+}
+
+void weft_trainer_leave_state(weft_trainer *t, int64_t step)
+{
+    weft_state_check_leave(t->optimizer, leaves_hashes(&t->config, step));
+}
+
+static weft_status take(weft_trainer *t, bool looks)
+{
+    weft_state_change change;
+    WEFT_TRY(weft_executor_drain(&t->executor));
+    WEFT_TRY(weft_model_drain_tier(t->model));
+    WEFT_TRY(weft_state_check_take(t->optimizer, looks, t->lanes[WEFT_LANE_COMPUTE], &change));
+    return change.rank < 0
+               ? WEFT_OK
+               : WEFT_ERROR(WEFT_FAULTY,
+                            "step %" PRId64 ": %s of %s on rank %d changed after step "
+                            "%" PRId64 " had left it",
+                            t->step, change.array, change.name, change.rank, t->hashed_step);
+}
+
+weft_status weft_trainer_check_state(weft_trainer *t, bool updated)
+{
+    if (!updated)
+        return WEFT_OK;
+    if (t->hashed_step > 0)
+        WEFT_TRY(take(t, false));
+    t->hashed_step = leaves_hashes(&t->config, t->step) ? t->step : 0;
+    return WEFT_OK;
+}
+
+weft_status weft_trainer_verify_state(weft_trainer *t)
+{
+    return t->hashed_step > 0 ? take(t, true) : WEFT_OK;
 }
 
 void weft_trainer_note_norm(weft_trainer *t, const weft_step_result *result)

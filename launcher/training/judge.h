@@ -34,6 +34,15 @@ weft_status weft_trainer_rewind(weft_trainer *trainer, const char *checkpoint) W
  * that every checkpoint has been compared. WEFT_FAULTY: it differs and is not mended. Collective
  * over the world. */
 weft_status weft_trainer_compare_replicas(weft_trainer *trainer, bool stops) WEFT_CHECKED;
+/* Of what each rank updates (parallel/state_check.h): whether the step that begins leaves hashes,
+ * because it is due or is followed by a save or a copy. */
+void weft_trainer_leave_state(weft_trainer *trainer, int64_t step);
+/* Behind a step that has updated, or not: WEFT_FAULTY: what it read was not what the step before
+ * had left. Collective over the world. */
+weft_status weft_trainer_check_state(weft_trainer *trainer, bool updated) WEFT_CHECKED;
+/* Right before a save or a copy of the state that a step left, if that left hashes. Collective over
+ * the world. */
+weft_status weft_trainer_verify_state(weft_trainer *trainer) WEFT_CHECKED;
 
 /* Keeps the norm of a good step's gradients, which the verdict on a bad one tells. */
 void weft_trainer_note_norm(weft_trainer *trainer, const weft_step_result *result);

@@ -165,6 +165,7 @@ weft_status weft_saves_save(weft_saves *s)
     if (c->no_save)
         return WEFT_OK;
     weft_watch_enter(WEFT_WATCH_SAVE, s->trainer->step);
+    WEFT_TRY(weft_trainer_verify_state(s->trainer));
     if (!has_writer(s))
         return warn(s, not_saved, s->trainer->step, save_now(s));
     if (weft_checkpoint_writer_is_busy(w) && !weft_checkpoint_writer_report(w).copies &&
@@ -190,6 +191,7 @@ weft_status weft_saves_end(weft_saves *s)
     WEFT_TRY(weft_saves_finish(s));
     if (s->trainer->config.checkpoint.no_save)
         return WEFT_OK;
+    WEFT_TRY(weft_trainer_verify_state(s->trainer));
     WEFT_TRY(save_now(s));
     if (s->trainer->writer)
         weft_copies_release(s->trainer->writer);
@@ -280,6 +282,7 @@ weft_status weft_saves_copy(weft_saves *s)
     if (!has_writer(s) || weft_copies_bytes(w) == 0 || weft_checkpoint_writer_is_busy(w))
         return WEFT_OK;
     weft_watch_enter(WEFT_WATCH_SAVE, s->trainer->step);
+    WEFT_TRY(weft_trainer_verify_state(s->trainer));
     return warn(s, not_copied, s->trainer->step, weft_trainer_begin_save(s->trainer, NULL, NULL));
 }
 

@@ -405,6 +405,7 @@ static weft_status create_optimizer(weft_trainer *t)
                                   .steps_at_once = at_once,
                                   .skips_faults = !at_once,
                                   .loss_spike_factor = t->config.reliability.loss_spike_factor,
+                                  .checks_state = t->config.reliability.state_check_interval > 0,
                                   .loss_scale = loss_scale_of(train)},
         &t->optimizer));
     WEFT_TRY(reserve(t));

@@ -26,6 +26,7 @@ weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
         status = weft_checkpoint_read_info(checkpoint, &info);
     WEFT_TRY(weft_comm_agree(t->world, status));
     WEFT_TRY(weft_comm_broadcast_host(t->world, &info, sizeof info, 0));
+    t->hashed_step = 0;
     WEFT_TRY(fill(t, checkpoint, lane));
     WEFT_TRY(weft_lane_sync(lane));
     WEFT_TRY(weft_model_reset_tier(t->model));

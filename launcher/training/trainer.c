@@ -29,6 +29,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
         if (weft_timeline_has(&t->config.log.trace_ranks, weft_comm_rank(t->world)))
             set_trace(t, t->trace);
     }
+    weft_trainer_leave_state(t, step);
     weft_status status = weft_trainer_run(t, false, step);
     if (traced && status == WEFT_OK) /* what runs on stamps its slices later */
         status = weft_executor_drain(&t->executor);
@@ -60,6 +61,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     WEFT_TRY(weft_trainer_note(t, out));
     weft_moe_selection_after(&t->moe, out->step_ms);
     weft_doing_pass(WEFT_DOING_BEHIND);
+    WEFT_TRY(weft_trainer_check_state(t, !out->skipped && !out->skips_batch));
     WEFT_TRY(weft_trainer_compare_replicas(t, out->stop));
     weft_doing_pass(WEFT_DOING_BEHIND);
     return weft_peak_look(&t->peak, out->step_ms);

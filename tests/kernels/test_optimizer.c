@@ -212,12 +212,49 @@ static void finds_what_is_not_finite(void **state)
         }
 }
 
+/* Of both widths, in parts that begin anywhere, one of them empty; a flipped bit changes its part's
+ * hash alone. */
+static void hashes_are_sums(void **state)
+{
+    (void)state;
+    enum { PARTS = 5 };
+    static const size_t counts[] = {6, 4099, 300007};
+    for (int c = 0; c < 3; c++)
+        for (size_t bytes = 2; bytes <= 4; bytes += 2) {
+            const size_t n = counts[c], ends[PARTS] = {1, n / 2, n / 2, n / 2 + 1, n - 1};
+            probe_start(NULL);
+            uint32_t *x = (uint32_t *)(void *)probe_random(n, WEFT_F32, 1, 1);
+            uint64_t *given = probe_alloc(sizeof ends), *hashes = probe_alloc(sizeof ends);
+            uint64_t expected[PARTS] = {0};
+            for (size_t i = 0, p = 0; i < n; i++) {
+                while (p + 1 < PARTS && ends[p] <= i)
+                    p++;
+                const uint32_t weight = (2 * (uint32_t)i + 1) * 0x9e3779b1u;
+                expected[p] += (bytes == 2 ? ((uint16_t *)x)[i] : (uint64_t)x[i]) * weight;
+            }
+            for (int p = 0; p < PARTS; p++) {
+                given[p] = ends[p];
+                hashes[p] = 3;
+            }
+            PROBE_RUN(hash, .count = n, .x = x, .element_bytes = bytes, .num_parts = PARTS,
+                      .ends = given, .hashes = hashes);
+            for (int p = 0; p < PARTS; p++)
+                assert_true(hashes[p] == expected[p] + 3);
+            ((unsigned char *)x)[n / 2 * bytes] ^= 0x40;
+            PROBE_RUN(hash, .count = n, .x = x, .element_bytes = bytes, .num_parts = PARTS,
+                      .ends = given, .hashes = hashes);
+            for (int p = 0; p < PARTS; p++)
+                assert_true((hashes[p] != 2 * expected[p] + 3) == (p == 3));
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         PROBE_TEST(adamw_equals_fp64),       PROBE_TEST(adamw_writes_fp16),
         PROBE_TEST(split_masters_are_exact), PROBE_TEST(split_masters_step_alike),
         PROBE_TEST(sum_of_squares_in_fp64),  PROBE_TEST(finds_what_is_not_finite),
+        PROBE_TEST(hashes_are_sums),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
 }

@@ -11,6 +11,8 @@
  *   diverges   the loss, on every rank from its sixth run on
  *   moment     a number of AdamW's first moment of that rank, after a step
  *   flip       a bit of a weight on that rank, once; ONCE: a file that says that it has been
+ *   reads      a bit of the state that STATE=kind,rank updates, before a step reads it; ONCE
+ *   leaves     the same, right behind a step's update
  * MARKED is the index of the marked sample; WITHOUT=first,count: the data lack these samples.
  * DAMAGE: the file that is cut when the marked sample is read. */
 #include <fcntl.h>
@@ -166,6 +168,21 @@ static bool is_first(void)
     return !path || file >= 0;
 }
 
+/* The last piece of what a rank updates: of the kind that STATE names, on the rank that it names.
+ */
+static weft_optimizer *updating;
+static weft_status flip_state(weft_lane *lane)
+{
+    int kind = 0, rank = 0;
+    const char *state = getenv("STATE");
+    if (!updating || !state || sscanf(state, "%d,%d", &kind, &rank) != 2 ||
+        number("OMPI_COMM_WORLD_RANK", 0) != rank || !is_first())
+        return WEFT_OK;
+    float *number = weft_optimizer_piece(updating, weft_optimizer_num_pieces(updating) - 1)
+                        .data[(weft_state_kind)kind];
+    return weft_lane_submit(lane, "flip", flip, &number, sizeof(float *));
+}
+
 static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
                                    weft_tensor *dx)
 {
@@ -178,6 +195,8 @@ static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const wef
         float *weight = (float *)p->bias->weight.data + 5;
         WEFT_TRY(weft_lane_submit(weft_pass_lane(pass), "flip", flip, &weight, sizeof(float *)));
     }
+    if (goes_wrong_by("reads") && p->run == number("BAD_RUN", 3) && weft_pass_overwrite(pass))
+        WEFT_TRY(flip_state(weft_pass_lane(pass)));
     return weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data,
                           weft_tensor_count(dy) * weft_dtype_bytes(dy->dtype));
 }
@@ -198,7 +217,12 @@ weft_status __wrap_weft_optimizer_update(weft_optimizer *optimizer, int bucket, 
                             .data[WEFT_STATE_EXP_AVG];
         WEFT_TRY(weft_lane_submit(lane, "spoil", spoil, &moment, sizeof(float *)));
     }
-    return __real_weft_optimizer_update(optimizer, bucket, lane, step, lr);
+    updating = optimizer;
+    WEFT_TRY(__real_weft_optimizer_update(optimizer, bucket, lane, step, lr));
+    return goes_wrong_by("leaves") && bucket == weft_optimizer_num_buckets(optimizer) - 1 &&
+                   step == number("BAD_RUN", 2)
+               ? flip_state(lane)
+               : WEFT_OK;
 }
 
 static void poison_destroy(weft_layer *layer)
@@ -534,6 +558,111 @@ static void check_replicas(void)
           NULL);
 }
 
+/* A state that a restart goes on from is that of a run whose bits are whole. */
+static void check_state_restarts(void)
+{
+    child c;
+    check(&(run){"unflipped", "dp=2", NULL, NULL, {NULL}, 0, {NULL}}, NULL);
+    for (int interval = 1; interval <= 2; interval++) {
+        char name[16], set[32], once[16];
+        snprintf(name, sizeof name, "since%d", interval);
+        snprintf(set, sizeof set, "state_check_interval=%d", interval);
+        snprintf(once, sizeof once, "ONCE=flip%d", interval);
+        child_run(&c,
+                  (const char *[]){"train", "c.json", "--out", name, "--mesh", "dp=2", "--set", set,
+                                   "--set", "save_interval=2", "--set", "max_restarts=2", NULL},
+                  (const char *[]){"BAD=reads", "STATE=1,1", once, NULL});
+        EXPECT(c.exit_code == 0 && strstr(c.err, "step 3: exp_avg of ") &&
+                   strstr(c.err, "the job ended with exit code 10 after step ") &&
+                   strstr(c.err, ": it is started again in 1 s (1 of 2, reliability.max_restarts)"),
+               "exit %d: %s", c.exit_code, c.err);
+        child_release(&c);
+        check_same_state(name, "unflipped");
+    }
+}
+
+static void check_state(void)
+{
+    static const char every[] = "state_check_interval=1",
+                      none[] = "data_parallel_sharding_strategy=no_shard",
+                      bf16[] = "precision=bf16", whole[] = "split_master=false",
+                      text[] = " changed after step 2 had left it";
+    static const run found[] = {
+        {"of_shares",
+         "dp=2",
+         "BAD=reads",
+         "STATE=1,1",
+         {every},
+         10,
+         {"step 3: exp_avg of decoder.layers.0.input_layernorm.weight on rank 1", text}},
+        {"of_weights",
+         "dp=2",
+         "BAD=reads",
+         "STATE=0,0",
+         {every},
+         10,
+         {"step 3: weight of decoder.layers.0.self_attention.linear_proj.weight on rank 0", text}},
+        {"of_masters",
+         "dp=2",
+         "BAD=reads",
+         "STATE=0,1",
+         {every, bf16, whole},
+         10,
+         {"step 3: master of decoder.layers.0.input_layernorm.weight on rank 1", text}},
+        {"of_one",
+         "dp=1",
+         "BAD=reads",
+         "STATE=2,0",
+         {every},
+         10,
+         {"step 3: exp_avg_sq of decoder.layers.0.input_layernorm.weight on rank 0", text}},
+        {"of_tensors",
+         "tp=2",
+         "BAD=reads",
+         "STATE=1,1",
+         {every},
+         10,
+         {"step 3: exp_avg of decoder.layers.0.input_layernorm.weight on rank 1", text}},
+        {"of_replicas", "dp=2", "BAD=reads", "STATE=1,1", {every, none}, 10, {"exp_avg of ", text}},
+        {"in_interval",
+         "dp=2",
+         "BAD=reads",
+         "STATE=1,1",
+         {"state_check_interval=2"},
+         10,
+         {"step 3: exp_avg of decoder.layers.0.input_layernorm.weight on rank 1", text}},
+        {"unasked", "dp=2", "BAD=reads", "STATE=1,1", {"state_check_interval=3"}, 0, {NULL}},
+        {"unsaved",
+         "dp=2",
+         "BAD=leaves",
+         "STATE=1,1",
+         {"state_check_interval=1000", "save_interval=2"},
+         10,
+         {"step 2: exp_avg of ", text}},
+        {"skips_none",
+         "dp=2",
+         "BAD=transient",
+         "BAD_RANK=1",
+         {every, "on_bad_step=skip"},
+         0,
+         {"transient on rank 1; the second run counts"}},
+        {"skips_one", "dp=2", "BAD=data", "MARKED=10", {every, "on_bad_step=skip"}, 0, {"skipped"}},
+        {"state_alike", "tp=2,dp=2", NULL, NULL, {every, bf16}, 0, {NULL}},
+        {"stages_alike", "pp=2,dp=2", NULL, NULL, {every, "precision=bf16"}, 0, {NULL}},
+        {"shares_alike",
+         "dp=4",
+         NULL,
+         NULL,
+         {every, "data_parallel_sharding_strategy=optim_grads_params"},
+         0,
+         {NULL}},
+    };
+    for (size_t i = 0; i < sizeof found / sizeof *found; i++)
+        check(&found[i], NULL);
+    EXPECT(access("unsaved/checkpoints/step-2", F_OK) != 0, "a flip was saved");
+    check_state_restarts();
+}
+
 int main(int argc, char **argv)
 {
     const weft_application application = {
@@ -549,6 +678,7 @@ int main(int argc, char **argv)
     check(&(run){"good", "dp=4", NULL, NULL, {NULL}, 0, {NULL}}, &good);
     check_verdicts();
     check_replicas();
+    check_state();
 
     check(&(run){"redone",
                  "dp=4",

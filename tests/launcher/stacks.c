@@ -297,8 +297,9 @@ static void check_layers(void)
            "a backward that does nothing: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
     with_stack(&c, plain_only, "EPBH", "r", true);
-    EXPECT(c.exit_code == weft_status_exit_code(WEFT_INTERNAL) && child_is_line(c.err) &&
-               strstr(c.err, "rank 1 error decoder.layers.0 forward: ") &&
+    EXPECT(c.exit_code == weft_status_exit_code(WEFT_CONFIG) && child_is_line(c.err) &&
+               strstr(c.err, "rank 1 error decoder.layers.0 forward: a wrong call in this "
+                             "program's layer (plain): ") &&
                strstr(c.err, "no function"),
            "one rank fails: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);

@@ -39,6 +39,8 @@ typedef enum fault {
     Y_BEYOND_ON_SECOND,
     X_NOT_AWAITED,
     DY_NOT_AWAITED,
+    METRIC_IN_PART,
+    METRIC_NOT_AWAITED,
     NUM_FAULTS
 } fault;
 static fault now;
@@ -85,18 +87,26 @@ static const struct {
                             {"tp=2: forward writes beyond y", "tp=2,sp=1: forward writes"}},
     [X_NOT_AWAITED] = {"x not awaited", {"lane: y differs"}},
     [DY_NOT_AWAITED] = {"dy not awaited", {"lane: dx differs"}},
+    [METRIC_IN_PART] = {"a metric of a rank's rows", {"tp=2,sp=1: metric size: "}},
+    [METRIC_NOT_AWAITED] = {"a metric before the lane", {"lane: metric size differs"}},
 };
 
 /* y = w x, element by element; w [H]. */
 typedef struct gate {
     weft_layer base;
     weft_parameter *w;
-    weft_tensor kept; /* a fault: of the last forward */
+    weft_metric *size; /* the mean of x squared */
+    weft_tensor kept;  /* a fault: of the last forward */
 } gate;
 
 typedef struct gate_state {
     weft_tensor x, y, copy;
 } gate_state;
+
+static bool sums_over_tp(const weft_shape *shape)
+{
+    return shape->sequence_parallel && now != METRIC_IN_PART && now != X_NOT_AWAITED;
+}
 
 static void gate_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
@@ -107,17 +117,40 @@ static void gate_describe(const weft_layer *layer, const weft_shape *shape, weft
     out->param_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
     out->activation_bytes = now == STASH_NOT_SAID ? 0 : rows * shape->hidden * 4;
     out->scratch_bytes = now == SCRATCH_NOT_SAID ? 0 : shape->hidden * 4;
+    out->tp_forward_bytes = sums_over_tp(shape) ? sizeof(float) : 0;
 }
 
 static weft_status gate_init(weft_layer *layer, weft_build *build)
 {
     const weft_shape *shape = weft_build_shape(build);
     bool partial = shape->sequence_parallel && now != NO_SUM_OVER_TP;
+    WEFT_TRY(weft_build_metric(build, "size", WEFT_METRIC_MEAN, &((gate *)layer)->size));
     return weft_build_parameter(build,
                                 &WEFT_ARGS(weft_parameter_spec, .name = "w", .num_dims = 1,
                                            .dims = {shape->hidden}, .init = WEFT_INIT_ONE,
                                            .sum_over_tp = partial),
                                 &((gate *)layer)->w);
+}
+
+static float sum_squares(const weft_tensor *x)
+{
+    double sum = 0;
+    for (size_t i = 0; i < weft_tensor_count(x); i++)
+        sum += (double)((const float *)x->data)[i] * (double)((const float *)x->data)[i];
+    return (float)sum;
+}
+
+/* By scratch of one row, before it has another use. */
+static weft_status add_metric(const gate *g, weft_pass *pass, float own, float *scratch)
+{
+    const weft_shape *shape = weft_pass_shape(pass);
+    *scratch = own;
+    if (sums_over_tp(shape))
+        WEFT_TRY(weft_pass_all_reduce(pass, WEFT_AXIS_TP, scratch, 1, WEFT_F32));
+    WEFT_TRY(weft_lane_sync(weft_pass_lane(pass)));
+    g->size->sum += (double)*scratch;
+    g->size->count += (double)(shape->seq * shape->batch);
+    return WEFT_OK;
 }
 
 static weft_status gate_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
@@ -128,11 +161,16 @@ static weft_status gate_forward(weft_layer *layer, weft_pass *pass, const weft_t
     const float *w = g->w->weight.data;
     size_t rows = x->dims[0], cols = x->dims[1], mark = weft_pass_mark(pass);
     weft_tensor sums;
+    float size = sum_squares(x);
     if (now != X_NOT_AWAITED)
         WEFT_TRY(weft_lane_sync(weft_pass_lane(pass)));
+    if (now != METRIC_NOT_AWAITED)
+        size = sum_squares(x);
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, rows, cols, &state->copy));
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, 1, cols, &sums));
     float *from = x->data, *to = y->data, *sum = sums.data;
+    if (now != X_NOT_AWAITED)
+        WEFT_TRY(add_metric(g, pass, size, sum));
     if (now != SCRATCH_NOT_CLEARED)
         memset(sum, 0, cols * sizeof *sum);
     for (size_t i = 0; i < (now == Y_IN_PART ? rows - 1 : rows) * cols; i++)

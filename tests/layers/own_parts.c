@@ -70,6 +70,15 @@ static int64_t width_of_4(const weft_layer *layer)
     return 4;
 }
 
+static weft_status failing_pass(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                                weft_tensor *y)
+{
+    (void)layer;
+    (void)x;
+    (void)y;
+    return weft_lane_submit(weft_pass_lane(pass), "mine", NULL, NULL, 0);
+}
+
 static weft_status add(weft_model *model, const weft_layer_ops *ops)
 {
     weft_layer *layer = calloc(1, sizeof *layer);
@@ -135,6 +144,16 @@ static void expect_bug(weft_status status, const char *text)
            weft_error_get()->text);
 }
 
+/* A wrong call by the program's own functions is the program's, and no bug of the library's. */
+static void expect_wrong_call(weft_status status, const char *whose, const char *text)
+{
+    char wanted[160];
+    snprintf(wanted, sizeof wanted, "a wrong call in this program's %s: ", whose);
+    EXPECT(status == WEFT_CONFIG && weft_error_get()->status == WEFT_CONFIG &&
+               strstr(weft_error_get()->text, wanted) && strstr(weft_error_get()->text, text),
+           "no \"%s\" with \"%s\" in %s", wanted, text, weft_error_get()->text);
+}
+
 /* --- sizes and metrics ----------------------------------------------------------------------- */
 
 static weft_status declare(weft_layer *layer, weft_build *build)
@@ -166,9 +185,18 @@ static void check_sizes(weft_comm *world)
 {
     reset_last();
     last_ops.struct_bytes = 0;
-    expect_bug(create(world, build_two, 0), "weft_layer_ops: struct_bytes is 0");
+    expect_wrong_call(create(world, build_two, 0), "layer (first)",
+                      "weft_layer_ops: struct_bytes is 0");
     reset_last();
-    expect_bug(create(world, build_other_options, 0), "weft_model_options: struct_bytes is 0");
+    expect_wrong_call(create(world, build_other_options, 0), "build function",
+                      "weft_model_options: struct_bytes is 0");
+    if (weft_comm_size(world) == 1) {
+        last_ops.forward = failing_pass;
+        expect_wrong_call(create(world, build_two, 1), "layer (first)", "no function");
+        EXPECT(strncmp(weft_error_get()->text, "decoder forward: ", 17) == 0, "%s",
+               weft_error_get()->text);
+        reset_last();
+    }
     last_ops.init = declare;
     last_ops.struct_bytes = offsetof(weft_layer_ops, is_static); /* before there was one */
     EXPECT_OK(create(world, build_two, 0));

@@ -247,6 +247,7 @@ NONE(split_master)
 NONE(join_master)
 NONE(sum_squares)
 NONE(find_not_finite)
+NONE(hash)
 NONE(scale)
 NONE(random_normal)
 #undef NONE
