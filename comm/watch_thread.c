@@ -105,6 +105,12 @@ static void write_own_record(const char *node)
     do_for_a_while(write_record, &w, &w.done);
 }
 
+static void record_as_told(weft_watch_net *net, int by)
+{
+    write_own_record(weft_watch_net_nodes(net)[t.rank]);
+    weft_watch_net_send(net, by, WEFT_WORD_WRITTEN, NULL);
+}
+
 static _Noreturn void leave(void)
 {
     _exit(weft_status_exit_code(WEFT_HUNG));
@@ -116,8 +122,7 @@ static _Noreturn void end_as_told(weft_watch_net *net, int by)
     int from;
     weft_watch_word word;
     static weft_answer unused;
-    write_own_record(weft_watch_net_nodes(net)[t.rank]);
-    weft_watch_net_send(net, by, WEFT_WORD_WRITTEN, NULL);
+    record_as_told(net, by);
     for (double end_us = later_us(write_s); weft_now_us() < end_us;)
         if (weft_watch_net_receive(net, turn_s, -1, &from, &word, &unused) && word == WEFT_WORD_GO)
             break;
@@ -286,6 +291,8 @@ static bool collect(weft_watch_net *net, double most_s, const weft_answer *like)
         hear_from(from, word);
         if (word == WEFT_WORD_END)
             end_as_told(net, from);
+        if (word == WEFT_WORD_RECORD) /* rank 0 has asked before this rank did */
+            record_as_told(net, from);
         if (word == WEFT_WORD_QUERY || word == WEFT_WORD_COMPARE)
             answer(net, from, word == WEFT_WORD_COMPARE ? &got : NULL);
         if (word == WEFT_WORD_QUERY && from < t.rank)
@@ -382,8 +389,7 @@ static void hear(weft_watch_net *net, int from, weft_watch_word word, const weft
     case WEFT_WORD_END:
         end_as_told(net, from);
     case WEFT_WORD_RECORD:
-        write_own_record(weft_watch_net_nodes(net)[t.rank]);
-        weft_watch_net_send(net, from, WEFT_WORD_WRITTEN, NULL);
+        record_as_told(net, from);
         break;
     default:
         break;
