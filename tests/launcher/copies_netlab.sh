@@ -4,34 +4,13 @@
 # on a spare, on the node that is left, and where the same nodes start anew. A state of which no copy is
 # left, or none whose hash is right, is said in one line, and the run goes on from its checkpoint.
 #   copies_netlab.sh NETLAB WEFT
-set -uo pipefail
-export LC_ALL=C
-netlab=$(realpath "${1:?usage: copies_netlab.sh NETLAB WEFT}") weft=${2:?}
+netlab=${1:?usage: copies_netlab.sh NETLAB WEFT} weft=${2:?}
+# shellcheck source=scripts/lab.sh
+. "$(dirname "$netlab")/lab.sh"
 export NETLAB_NAME=copies$$ NETLAB_TIMEOUT=90
-folder=$(mktemp -d)
-failed=0
-cleanup() {
-    bash "$netlab" down
-    rm -rf "$folder"
-}
-complain() {
-    echo "copies_netlab.sh: $1" >&2
-    failed=1
-}
-
-bash "$netlab" up 3 none
-code=$?
-if [ $code -ne 0 ]; then
-    rm -rf "$folder"
-    exit $code
-fi
-trap cleanup EXIT
-cd "$folder" || exit 1
+lab_up "$netlab" 3 none
+mkdir memory
 # Steps take 30 ms and more, so that whoever looks at them is in time.
-# What the job's script finds in place of mpirun.
-mkdir bin memory
-printf '#!/bin/bash\nPATH=%q exec bash %q run "$@"\n' "$PATH" "$netlab" >bin/mpirun
-chmod +x bin/mpirun
 # The lab's /dev/shm goes with a node's last process; a machine's does not.
 cat >c.json <<END
 {"model": {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 12, "vocab_size": 53},
@@ -49,11 +28,6 @@ prepare() {
     "$weft" launch mpirun c.json --out "$run" --mesh tp=2,dp=2 --nodes 2 --hosts "$hosts" --spares \
         "$spares" "${@/#/--set=}" >/dev/null || complain "$run: no job"
 }
-# start RUN: in the background, its pid in $job.
-start() {
-    PATH=$folder/bin:$PATH bash "$1/job.sh" >"$1.out" 2>"$1.err" &
-    job=$!
-}
 last_step() { tail -n 2 "$1/metrics.jsonl" 2>/dev/null | sed -n 's/^{"step": \([0-9]*\),.*}$/\1/p' | tail -n 1; }
 # await RUN STEP: until it has gone so far.
 await() {
@@ -66,26 +40,14 @@ await() {
     done
     complain "$1: not at step $2: $(tail -n 5 "$1.err")"
 }
-# kill_nodes NODE...: all that runs there.
-kill_nodes() {
-    local node pid
-    for node in "$@"; do
-        for pid in $(ip netns pids "$NETLAB_NAME-$node"); do kill -9 "$pid" 2>/dev/null; done
-    done
-}
-# lose NODE: as a machine that loses its power, and with it its memory.
+# lose NODE: with its memory.
 lose() {
-    local device
-    for device in mgmt data; do ip -n "$NETLAB_NAME-$1" link set $device down; done
-    kill_nodes "$1"
+    lose_node "$1"
     rm -rf memory/weft-*/"$1"
 }
-# finish RUN TEXT: done, and said so.
+# finish RUN [PATTERN]: done, and said so.
 finish() {
-    wait $job
-    code=$?
-    [ $code -eq 0 ] || complain "$1: exit code $code: $(tail -n 20 "$1.err")"
-    [ -z "$2" ] || grep -q "$2" "$1.err" || complain "$1: no '$2' in: $(cat "$1.err")"
+    finish_job "$@"
     [ -z "$(ls memory)" ] || complain "$1: left in memory: $(find memory)"
     [ ! -e "$1/checkpoints/copies" ] || complain "$1: a name is left"
 }
@@ -95,13 +57,13 @@ same() {
 }
 
 prepare whole node0,node1 0
-start whole
-finish whole ''
+start_job whole
+finish whole
 ! grep -q resume whole.err || complain "whole: $(cat whole.err)"
 
 # A lost node, before any save.
 prepare spared node0,node1,node2 1
-start spared
+start_job spared
 await spared 40
 lose node1
 finish spared "resume: step [0-9]*0 is taken from the nodes' memory: .* of 4 ranks, now .*/spared/checkpoints/step-"
@@ -112,7 +74,7 @@ same spared
 # The same nodes start again.
 for case in alone both flipped other; do
     prepare $case node0,node2 0 reliability.max_restarts=0
-    start $case
+    start_job $case
     await $case 175
     kill_nodes node0 node2
     wait $job
@@ -131,7 +93,7 @@ for case in alone both flipped other; do
     both) text="resume: step [0-9]*0 is not whole in the nodes' memory, which lacks the state of rank 3: goes on from the checkpoint of step 150" ;;
     flipped) text="resume: step [0-9]*0 is not whole in the nodes' memory, which lacks the state of rank 2: goes on from the checkpoint of step 150" ;;
     esac
-    start $case
+    start_job $case
     finish $case "$text"
     case $case in
     flipped | other)
@@ -144,7 +106,7 @@ done
 
 # A first start on one node is refused.
 prepare single node0,node2 0 checkpoint.peer_copies=2
-start single
+start_job single
 wait $job
 code=$?
 [ $code -eq 2 ] && grep -q 'checkpoint.peer_copies: 2: the ranks are on 2 nodes' single.err ||
@@ -154,7 +116,7 @@ code=$?
 mkdir small
 if mount -t tmpfs -o size=64k tmpfs small; then
     prepare full node0,node2 0 "checkpoint.peer_path=$folder/small"
-    start full
+    start_job full
     wait $job
     code=$?
     [ $code -eq 3 ] && grep -q 'no room for [0-9]* bytes (checkpoint.peer_path): No space left' full.err ||
@@ -165,7 +127,7 @@ fi
 
 # One node is left: it has both states, and goes on without copies.
 prepare fewer node0,node2 0
-start fewer
+start_job fewer
 await fewer 40
 lose node2
 finish fewer "resume: step [0-9]*0 is taken from the nodes' memory"

@@ -2,32 +2,11 @@
 # weft doctor --nodes over emulated nodes: even ones, one whose link is slow, one that is
 # too slow to be measured in time.
 #   nodes_netlab.sh NETLAB WEFT
-set -uo pipefail
-export LC_ALL=C
 netlab=${1:?usage: nodes_netlab.sh NETLAB WEFT} weft=${2:?}
+# shellcheck source=scripts/lab.sh
+. "$(dirname "$netlab")/lab.sh"
 export NETLAB_NAME=nodes$$ NETLAB_TIMEOUT=90
-folder=$(mktemp -d)
-failed=0
-cleanup() {
-    bash "$netlab" down
-    rm -rf "$folder"
-}
-complain() {
-    echo "nodes_netlab.sh: $1" >&2
-    failed=1
-}
-lab() {
-    bash "$netlab" "$@"
-}
-
-lab up 3 80mbit
-code=$?
-if [ $code -ne 0 ]; then
-    rm -rf "$folder"
-    exit $code
-fi
-trap cleanup EXIT
-cd "$folder" || exit 1
+lab_up "$netlab" 3 80mbit
 
 # doctor SECONDS: over the nodes, a rank each. A factor that busy cores do not reach.
 doctor() {

@@ -3,34 +3,12 @@
 # minutes: with a spare the run goes on there with the bits of one that nothing disturbed; without, on the
 # nodes that are left, with its losses.
 #   restarts_netlab.sh NETLAB WEFT
-set -uo pipefail
-export LC_ALL=C
 netlab=${1:?usage: restarts_netlab.sh NETLAB WEFT} weft=${2:?}
+# shellcheck source=scripts/lab.sh
+. "$(dirname "$netlab")/lab.sh"
 export NETLAB_NAME=restarts$$ NETLAB_TIMEOUT=90
 export OMPI_MCA_oob_tcp_keepalive_time=300 OMPI_MCA_oob_tcp_keepalive_intvl=20 # Open MPI's own
-folder=$(mktemp -d)
-failed=0
-cleanup() {
-    bash "$netlab" down
-    rm -rf "$folder"
-}
-complain() {
-    echo "restarts_netlab.sh: $1" >&2
-    failed=1
-}
-
-bash "$netlab" up 3 none
-code=$?
-if [ $code -ne 0 ]; then
-    rm -rf "$folder"
-    exit $code
-fi
-trap cleanup EXIT
-cd "$folder" || exit 1
-# What the job's script finds in place of mpirun.
-mkdir bin
-printf '#!/bin/bash\nPATH=%q exec bash %q run "$@"\n' "$PATH" "$(realpath "$netlab")" >bin/mpirun
-chmod +x bin/mpirun
+lab_up "$netlab" 3 none
 cat >c.json <<'END'
 {"model": {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 12, "vocab_size": 53},
  "train": {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 1500, "lr": 1e-3},
@@ -43,25 +21,16 @@ END
 start() {
     "$weft" launch mpirun c.json --out "$1" --mesh tp=2,dp=2 --nodes 2 --hosts "$2" --spares "$3" \
         >/dev/null || complain "$1: no job"
-    PATH=$folder/bin:$PATH bash "$1/job.sh" >"$1.out" 2>"$1.err" &
-    job=$!
+    start_job "$1"
 }
-# kill_node NODE RUN: once that has saved, as a machine that loses its power.
-kill_node() {
-    local i pid device
+# lose NODE RUN: once that has saved.
+lose() {
+    local i
     for ((i = 0; i < 600; i++)); do
         [ -e "$2/checkpoints/latest" ] && break
         sleep 0.05
     done
-    for device in mgmt data; do ip -n "$NETLAB_NAME-$1" link set $device down; done
-    for pid in $(ip netns pids "$NETLAB_NAME-$1"); do kill -9 "$pid" 2>/dev/null; done
-}
-# finish RUN TEXT: done, and said so.
-finish() {
-    wait $job
-    code=$?
-    [ $code -eq 0 ] || complain "$1: exit code $code: $(tail -n 20 "$1.err")"
-    [ -z "$2" ] || grep -qF "$2" "$1.err" || complain "$1: no '$2' in: $(cat "$1.err")"
+    lose_node "$1"
 }
 # losses RUN: of its last steps, to rounding or to the bit.
 losses() {
@@ -69,10 +38,10 @@ losses() {
 }
 
 start whole node0,node1 0
-finish whole ''
+finish_job whole
 start spared node0,node1,node2 1
-kill_node node1 spared
-finish spared 'weft: node node1 is left out: a rank on it failed'
+lose node1 spared
+finish_job spared 'weft: node node1 is left out: a rank on it failed'
 grep -q 'mpirun did not end within 10 s of the verdict: killed' spared.err || complain 'spared: no verdict'
 [ "$(cat spared/hostfile.now)" = $'node0 slots=2\nnode2 slots=2' ] || complain 'spared: other nodes'
 cmp -s <(losses whole) <(losses spared) || complain 'spared: other losses'
@@ -80,8 +49,8 @@ for file in whole/checkpoints/step-1500/*.h5; do
     cmp "$file" "spared/checkpoints/step-1500/${file##*/}" || complain 'spared: another checkpoint'
 done
 start fewer node0,node2 0
-kill_node node2 fewer
-finish fewer 'weft: goes on with 1 of 2 nodes: dp 2 -> 1, the global batch stays'
+lose node2 fewer
+finish_job fewer 'weft: goes on with 1 of 2 nodes: dp 2 -> 1, the global batch stays'
 paste <(losses whole) <(losses fewer) | awk '
     $1 != $3 || ($2 - $4) ^ 2 > ($2 * 1e-4) ^ 2 { bad++ }
     END { exit NR < 300 || bad > 0 }' || complain 'fewer: other losses'

@@ -3,30 +3,12 @@
 # dies, and the job goes on without it, with the bits of one that nothing disturbed; tasks without PMIx end with a
 # line.
 #   slurm.sh SLURMLAB WEFT
-set -uo pipefail
-export LC_ALL=C
-slurmlab=$(realpath "${1:?usage: slurm.sh SLURMLAB WEFT}") weft=$(realpath "${2:?}")
+slurmlab=${1:?usage: slurm.sh SLURMLAB WEFT} weft=$(realpath "${2:?}")
+# shellcheck source=scripts/lab.sh
+. "$(dirname "$slurmlab")/lab.sh"
 export SLURMLAB_NAME=slurm$$ SLURMLAB_TIMEOUT=300
-folder=$(mktemp -d)
-failed=0
-cleanup() {
-    bash "$slurmlab" down
-    rm -rf "$folder"
-}
-complain() {
-    echo "slurm.sh: $1" >&2
-    failed=1
-}
-lab() { timeout 60 bash "$slurmlab" "$@"; }
-
-bash "$slurmlab" up 3
-code=$?
-if [ $code -ne 0 ]; then
-    rm -rf "$folder"
-    exit $code
-fi
-trap cleanup EXIT
-cd "$folder" || exit 1
+lab_up "$slurmlab" 3
+ask() { timeout 60 bash "$lab_script" "$@"; }
 cat >c.json <<'END'
 {"model": {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 12, "vocab_size": 53},
  "train": {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 1500, "lr": 1e-3},
@@ -46,7 +28,7 @@ wait_until() {
 # submit RUN: the job's number in $job.
 submit() {
     "$weft" launch slurm c.json --out "$1" --mesh tp=2,dp=2 --nodes 2 >/dev/null || complain "$1: no job"
-    job=$(lab run sbatch --parsable "$1/job.sbatch")
+    job=$(ask run sbatch --parsable "$1/job.sbatch")
 }
 # finish RUN: done, and ended.
 finish() {
@@ -54,7 +36,7 @@ finish() {
     wait_until 60 ended || complain "$1: the job goes on"
 }
 # shellcheck disable=SC2317
-ended() { [ -z "$(lab run squeue --noheader --jobs="$job")" ]; }
+ended() { [ -z "$(ask run squeue --noheader --jobs="$job")" ]; }
 says() { grep -qF -- "$2" "$1"/slurm-*.out || complain "$1: no '$2' in: $(cat "$1"/slurm-*.out)"; }
 # same RUN: as the one that nothing disturbed.
 same() {
@@ -63,7 +45,7 @@ same() {
         cmp "$file" "$1/checkpoints/step-1500/${file##*/}" || complain "$1: another checkpoint"
     done
 }
-timeout 60 bash "$slurmlab" run srun -N2 -n2 --mpi=none "$weft" train c.json --out none --mesh dp=2 >none.out 2>&1
+ask run srun -N2 -n2 --mpi=none "$weft" train c.json --out none --mesh dp=2 >none.out 2>&1
 grep -v '^srun:' none.out >lines
 if [ "$(wc -l <lines)" -ne 1 ] || ! grep -q 'without PMIx' lines || ! grep -q 'exit code 2' none.out; then
     complain "without PMIx: $(cat none.out)"
@@ -74,7 +56,7 @@ finish whole
 
 submit power
 wait_until 60 test -e power/checkpoints/latest || complain 'power: no checkpoint'
-lab kill node1
+ask kill node1
 finish power
 says power 'weft: no end of the step on node1: the job is queued again without'
 same power

@@ -183,4 +183,6 @@ set_tests_properties(killed async_saves_faults torture_finds launching_ends stop
   PROPERTIES COST 100 RESOURCE_LOCK waits)
 set_tests_properties(restarts watchdog skipped skipped_all launching_faults tier_limits nodes torture stragglers async_saves run_folder
   PROPERTIES COST 100 RESOURCE_LOCK waits_too)
+# Three or four jobs of ranks at once, side by side.
+set_tests_properties(killed restarts watchdog PROPERTIES PROCESSORS 2)
 set_tests_properties(search what_if PROPERTIES COST 50)
