@@ -8,7 +8,7 @@ netlab=${1:?usage: restarts_netlab.sh NETLAB WEFT} weft=${2:?}
 . "$(dirname "$netlab")/lab.sh"
 export NETLAB_NAME=restarts$$ NETLAB_TIMEOUT=90
 export OMPI_MCA_oob_tcp_keepalive_time=300 OMPI_MCA_oob_tcp_keepalive_intvl=20 # Open MPI's own
-lab_up "$netlab" 3 none
+lab_up "$netlab" 7 none # three jobs side by side
 cat >c.json <<'END'
 {"model": {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 12, "vocab_size": 53},
  "train": {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 1500, "lr": 1e-3},
@@ -38,19 +38,22 @@ losses() {
 }
 
 start whole node0,node1 0
-finish_job whole
-start spared node0,node1,node2 1
-lose node1 spared
-finish_job spared 'weft: node node1 is left out: a rank on it failed'
+whole=$job
+start spared node2,node3,node4 1
+spared=$job
+start fewer node5,node6 0
+fewer=$job
+lose node3 spared
+lose node6 fewer
+job=$whole finish_job whole
+job=$spared finish_job spared 'weft: node node3 is left out: a rank on it failed'
 grep -q 'mpirun did not end within 10 s of the verdict: killed' spared.err || complain 'spared: no verdict'
-[ "$(cat spared/hostfile.now)" = $'node0 slots=2\nnode2 slots=2' ] || complain 'spared: other nodes'
+[ "$(cat spared/hostfile.now)" = $'node2 slots=2\nnode4 slots=2' ] || complain 'spared: other nodes'
 cmp -s <(losses whole) <(losses spared) || complain 'spared: other losses'
 for file in whole/checkpoints/step-1500/*.h5; do
     cmp "$file" "spared/checkpoints/step-1500/${file##*/}" || complain 'spared: another checkpoint'
 done
-start fewer node0,node2 0
-lose node2 fewer
-finish_job fewer 'weft: goes on with 1 of 2 nodes: dp 2 -> 1, the global batch stays'
+job=$fewer finish_job fewer 'weft: goes on with 1 of 2 nodes: dp 2 -> 1, the global batch stays'
 paste <(losses whole) <(losses fewer) | awk '
     $1 != $3 || ($2 - $4) ^ 2 > ($2 * 1e-4) ^ 2 { bad++ }
     END { exit NR < 300 || bad > 0 }' || complain 'fewer: other losses'
