@@ -139,6 +139,11 @@ static bool compares_no_replicas(const weft_config *c)
     return c->reliability.replica_check_interval == 0;
 }
 
+static bool steps_on_host(const weft_config *c)
+{
+    return c->tier.optimizer_state == WEFT_TIER_STATE_HOST;
+}
+
 static bool saves_nothing(const weft_config *c)
 {
     return c->checkpoint.no_save;
@@ -213,6 +218,7 @@ static const struct rule {
     {"checkpoint.no_save is true", "keep_latest_k save_retain_interval async_save", saves_nothing},
     {"checkpoint.async_save is false", "staging_bytes async_when_busy", saves_by_itself},
     {"reliability.replica_check_interval is 0", "on_replica_difference", compares_no_replicas},
+    {"offload.optimizer_state is host", "state_check_interval", steps_on_host},
     {"checkpoint.peer_copies is 0", "peer_interval peer_path", copies_nothing},
     {"checkpoint.keep_latest_k is -1", "save_retain_interval", keeps_all_checkpoints},
 };

@@ -65,7 +65,7 @@ typedef struct weft_trainer {
     weft_tier_counts tier_told;         /* in the results so far */
     bool told_late;                     /* warned that computing falls behind device.pace */
     int64_t bad_steps, skipped_batches; /* passed by on_bad_step, in the whole run */
-    double norms[4]; /* of gradients, in the last good steps here, oldest first; 0: none */
+    double norms[4];     /* of gradients, in the last good steps here, oldest first; 0: none */
     int64_t hashed_step; /* the last step that updated, if it left hashes of its state; 0: not */
     weft_batch_looks looks;
     int data_shift; /* replica r has the data of replica r + data_shift */
