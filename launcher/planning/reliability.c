@@ -44,9 +44,7 @@ const weft_option_row weft_reliability_rows[] = {
     {"on_replica_difference", WEFT_OPTION_CHOICE, offsetof(T, on_replica_difference), "\"stop\"", 0,
      0, "stop|majority", NULL, "stop, or take the bits of more than half of the replicas"},
     {"state_check_interval", WEFT_OPTION_INT, offsetof(T, state_check_interval), "0", 0, 1e15, NULL,
-     "steps",
-     "hash what each rank updates behind a step, so often and before saves, and again when it is "
-     "read next; 0: never; not what is in host memory or files"},
+     "steps", "compare hashes of a rank's weights and moments between steps so often; 0: never"},
 };
 const size_t weft_num_reliability_rows =
     sizeof weft_reliability_rows / sizeof *weft_reliability_rows;
