@@ -21,9 +21,9 @@ static const char *wrong_dtype(const weft_lane *lane, weft_dtype dtype)
         return NULL;
     if (dtype != WEFT_F16)
         return "dtype must be fp32, bf16 or fp16";
-    return strcmp(weft_device_name(weft_lane_device(lane)), "cuda")
-               ? "dtype must be fp32 or bf16: only CUDA devices compute in fp16"
-               : NULL;
+    return strcmp(weft_device_name(weft_lane_device(lane)), "cpu")
+               ? NULL
+               : "dtype must be fp32 or bf16: only CUDA devices compute in fp16";
 }
 
 static const char *wrong_epilogue(const weft_gemm_args *a)
@@ -450,6 +450,7 @@ static const char *check_random_normal(const weft_random_normal_args *a)
 /* Backends by the name of their devices. */
 static const weft_kernel_ops *const backends[] = {
     &weft_kernel_ops_cpu,
+    &weft_kernel_ops_note,
 #ifdef WEFT_HAS_CUDA
     &weft_kernel_ops_cuda,
 #endif

@@ -16,6 +16,7 @@ typedef struct weft_kernel_ops {
 
 extern const weft_kernel_ops weft_kernel_ops_cpu;
 extern const weft_kernel_ops weft_kernel_ops_cuda; /* where CUDA is built in */
+extern const weft_kernel_ops weft_kernel_ops_note;
 
 /* For kernels/host.h: the whole of a kernel's arguments as the host may run them, or WEFT_INTERNAL
  * with what is wrong with them. */

@@ -13,6 +13,7 @@
 #include "launcher/planning/plan_print.h"
 #include "launcher/verbs.h"
 #include "layers/describe.h"
+#include "layers/rehearse.h"
 #include "schedule/choose.h"
 
 static const char verb_name[] = "plan moe-layer";
@@ -182,14 +183,12 @@ static weft_status find_memory(planner *p, candidate *c)
     weft_description d = {.coarse = false};
     shape.moe_partitions = c->pipeline.num_partitions;
     shape.moe_reuse = (int)c->pipeline.reuse;
-    weft_description_begin(&d, &shape);
-    weft_describe_moe(&p->config.model, &shape, &d.cost);
-    const weft_status status = weft_description_end(&d);
+    WEFT_TRY(weft_rehearse_alone(&p->config.model, &shape, weft_moe_create, &d));
     p->parameter_bytes = parameter_bytes(p, d.cost.local_params);
     c->device_bytes = p->parameter_bytes + d.cost.activation_bytes + d.cost.scratch_bytes;
     c->host_bytes = d.cost.host_bytes;
     weft_description_release(&d);
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status find_time(planner *p, candidate *c)

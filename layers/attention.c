@@ -4,7 +4,9 @@
  * is two layers then, which write beside each other, and gradients of k and v are summed over those
  * ranks as those of norms are over all (parallel/parameters.h, DENSE_SHARED). Over
  * context-parallel ranks layers/context.h takes the place of the kernel that sees all keys. */
+#include "core/device_note.h"
 #include "layers/context_memory.h"
+#include "layers/describe_plain.h"
 #include "layers/layers.h"
 #include "layers/note.h"
 
@@ -25,7 +27,7 @@ typedef struct attention_state {
 static void attention_describe(const weft_layer *layer, const weft_shape *shape,
                                weft_layer_cost *out)
 {
-    weft_describe_attention(&((const weft_layer_common *)layer)->options, shape, out);
+    weft_describe_plain_attention(&((const weft_layer_common *)layer)->options, shape, out);
 }
 
 /* Of a group's rows, [q..., k, v], this rank's q. */
@@ -218,8 +220,10 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
 {
     const weft_dims *d = &a->dims;
     const weft_dtype dtype = state->qkv.dtype;
+    weft_lane *lane = weft_pass_lane(pass);
     weft_tensor lse;
     size_t note;
+    const char *outer = weft_note_module(lane, WEFT_MODULE_ATTENTION);
     weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
     WEFT_TRY(weft_pass_stash(pass, dtype, d->rows_full, a->proj.in, &state->out));
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, d->heads, d->rows_full, &lse));
@@ -228,10 +232,11 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
         WEFT_TRY(weft_pass_stash(pass, dtype, d->rows_full, a->proj.in, &state->heads_out));
     }
     weft_pass_keep(pass);
+    weft_note_module(lane, outer);
     state->lse = lse.data;
-    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_ATTENTION, &note));
+    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_ATTENTION, &note));
     WEFT_TRY((weft_pass_context(pass) ? context_forward : whole_forward)(a, pass, state));
-    return weft_note_end(pass, weft_pass_lane(pass), note);
+    return weft_note_end(pass, lane, note);
 }
 
 /* Computes dqkv from dout. */
@@ -279,7 +284,8 @@ static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const w
     state->x = *x;
     WEFT_TRY(weft_pass_enter(pass, x, &full));
     weft_pass_send_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
-    WEFT_TRY(weft_pass_stash(pass, x->dtype, d->rows_full, d->qkv, &state->qkv));
+    WEFT_TRY_AS(weft_pass_lane(pass), a->qkv.name,
+                weft_pass_stash(pass, x->dtype, d->rows_full, d->qkv, &state->qkv));
     weft_pass_keep(pass);
     WEFT_TRY(qkv_forward(a, pass, &full, &state->qkv));
     WEFT_TRY(rotate(a, pass, &state->qkv, false));
@@ -302,7 +308,9 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     size_t mark = weft_pass_mark(pass);
     weft_tensor dy_full, dout, dqkv, x_full, partial;
     if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN)) {
+        weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
         WEFT_TRY(core_forward(a, pass, state));
+        weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
         weft_pass_release(pass, mark);
     }
     WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));

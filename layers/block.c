@@ -3,6 +3,8 @@
  * stage write them to one place, and backward recomputes them there. */
 #include <stdlib.h>
 
+#include "core/device_note.h"
+#include "layers/describe_plain.h"
 #include "layers/layers.h"
 
 typedef struct block {
@@ -20,7 +22,7 @@ typedef struct block_state {
 static void block_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
     const block *b = (const block *)layer;
-    weft_describe_block(&b->common.options, shape, out);
+    weft_describe_plain_block(&b->common.options, shape, out);
     weft_cost_child(out, shape, b->attention);
     weft_cost_child(out, shape, b->mlp);
 }
@@ -72,7 +74,8 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_
     block_state *state = weft_pass_state(pass, layer);
     state->x = *x;
     const weft_tensor *normed = weft_pass_normed(pass);
-    WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->middle));
+    WEFT_TRY_AS(weft_pass_lane(pass), "middle",
+                weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->middle));
 
     WEFT_TRY(weft_norm_run(pass, &b->norm1, x, NULL, NULL, normed, &state->stats1));
     WEFT_TRY(weft_layer_forward(b->attention, pass, normed, &state->middle));
@@ -83,9 +86,12 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_
     WEFT_TRY(weft_layer_forward(b->mlp, pass, normed, y));
     if (drops(b, pass))
         return drop(b, pass, 1, y, &state->middle, y);
-    return weft_add(weft_pass_lane(pass),
-                    &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
-                               .a = y->data, .b = state->middle.data, .y = y->data));
+    weft_lane *lane = weft_pass_lane(pass);
+    WEFT_TRY_AS(
+        lane, "residual",
+        weft_add(lane, &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
+                                  .a = y->data, .b = state->middle.data, .y = y->data)));
+    return WEFT_OK;
 }
 
 static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,

@@ -40,12 +40,30 @@ static bool alike_children(const weft_model *m, int a, int b)
     }
 }
 
-/* Whether layers are alike: kind, costs, children, and both in the model's middle. */
+/* Whether the members use parameters of equal shapes, in order. */
+static bool alike_parameters(const weft_model *m, int a, int b)
+{
+    int i = 0, k = 0;
+    for (;; i++, k++) {
+        while (i < m->num_uses && m->uses[i].member != a)
+            i++;
+        while (k < m->num_uses && m->uses[k].member != b)
+            k++;
+        if (i == m->num_uses || k == m->num_uses)
+            return i == m->num_uses && k == m->num_uses;
+        const weft_tensor *first = &m->uses[i].parameter->weight,
+                          *second = &m->uses[k].parameter->weight;
+        if (first->num_dims != second->num_dims ||
+            memcmp(first->dims, second->dims, (size_t)first->num_dims * sizeof *first->dims) != 0)
+            return false;
+    }
+}
+
+/* Whether layers are alike: kind, parameters, children, and both in the model's middle. */
 static bool alike(const weft_model *m, int a, int b)
 {
     const weft_layer *first = m->members[a].layer, *second = m->members[b].layer;
     const weft_layer *ends[] = {m->layers[0], m->layers[m->num_layers - 1]};
-    weft_layer_cost costs[2];
     if (a == b)
         return true;
     for (int i = 0; i < 2; i++)
@@ -53,9 +71,7 @@ static bool alike(const weft_model *m, int a, int b)
             return false;
     if (first->ops != second->ops || (m->members[a].parent < 0) != (m->members[b].parent < 0))
         return false;
-    weft_layer_describe(first, &m->shape, &costs[0]);
-    weft_layer_describe(second, &m->shape, &costs[1]);
-    return memcmp(&costs[0], &costs[1], sizeof costs[0]) == 0 && alike_children(m, a, b);
+    return alike_parameters(m, a, b) && alike_children(m, a, b);
 }
 
 /* Whether the layer, or one that it is inside, is what setup->layer names. */
@@ -206,9 +222,10 @@ static weft_status check_family(check_job *j, int index)
 
 static void say_if_large(const check_job *j)
 {
-    uint64_t num_params;
-    double flops;
-    weft_model_totals(j->places[0].model, &num_params, &flops);
+    const weft_parameters *parameters = weft_model_parameters(j->places[0].model);
+    uint64_t num_params = 0;
+    for (int i = 0; i < weft_parameters_count(parameters); i++)
+        num_params += weft_parameters_at(parameters, i)->count;
     if (num_params < MANY_PARAMETERS || !j->report.out || j->report.json)
         return;
     fprintf(j->report.out, "%.0f M parameters take long; sizes of a few dozen check the same\n",

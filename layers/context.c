@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/device_note.h"
 #include "layers/context_work.h"
 #include "parallel/documents.h"
 
@@ -60,7 +61,8 @@ static weft_status make_programs(weft_context_runtime *r)
 {
     for (int backward = 0; backward < 2; backward++)
         WEFT_TRY(weft_program_context(&r->plan, backward, &r->arena, &r->programs[backward]));
-    WEFT_TRY(weft_program_context_check(&r->plan, &r->programs[0], &r->programs[1]));
+    if (!weft_device_is_note(r->runner.device))
+        WEFT_TRY(weft_program_context_check(&r->plan, &r->programs[0], &r->programs[1]));
     WEFT_TRY(weft_runner_memory(&r->arena, r->programs, r->memory));
     weft_context_bind_tasks(&r->runner.executor);
     r->runner.executor.run[WEFT_TASK_ATTEND] = weft_context_attend;

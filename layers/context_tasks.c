@@ -1,4 +1,5 @@
 /* The other tasks: packing, sending and rounding rows. */
+#include "core/device_note.h"
 #include "layers/context_work.h"
 
 void *weft_context_slot(const weft_context_work *w, const weft_task *task, weft_operand_name name)
@@ -190,14 +191,48 @@ static weft_status run_place(void *context, const weft_task *task, weft_lane *la
                                   c->shape.dtype, to, 0);
 }
 
+/* --- all ------------------------------------------------------------------------------------- */
+
+typedef weft_status (*run_function)(void *context, const weft_task *task, weft_lane *lane);
+static const run_function runs[WEFT_NUM_TASK_KINDS] = {
+    [WEFT_TASK_PERMUTE] = run_permute, [WEFT_TASK_DISPATCH] = run_dispatch,
+    [WEFT_TASK_COMBINE] = run_combine, [WEFT_TASK_GATHER] = run_gather,
+    [WEFT_TASK_REDUCE] = run_reduce,   [WEFT_TASK_SHIFT] = run_shift,
+    [WEFT_TASK_SUM] = run_sum,         [WEFT_TASK_PLACE] = run_place,
+};
+
+/* The module of a task's operations (launcher/planning/context_price.c). */
+static const char *module_of(const weft_task *task)
+{
+    switch (task->kind) {
+    case WEFT_TASK_PERMUTE:
+        return task->flow == WEFT_FLOW_KEYS ? "context.keys" : "context.permute";
+    case WEFT_TASK_DISPATCH:
+        return "context.dispatch";
+    case WEFT_TASK_COMBINE:
+        return "context.combine";
+    case WEFT_TASK_GATHER:
+        return "context.gather";
+    case WEFT_TASK_REDUCE:
+        return "context.reduce";
+    case WEFT_TASK_SHIFT:
+        return task->flow == WEFT_FLOW_GRADIENT ? "context.hand_on" : "context.shift";
+    case WEFT_TASK_SUM:
+        return "context.sum";
+    default:
+        return task->flow == WEFT_FLOW_HEADS ? "context.home" : "context.place";
+    }
+}
+
+static weft_status run_named(void *context, const weft_task *task, weft_lane *lane)
+{
+    WEFT_TRY_AS(lane, module_of(task), runs[task->kind](context, task, lane));
+    return WEFT_OK;
+}
+
 void weft_context_bind_tasks(weft_executor *executor)
 {
-    executor->run[WEFT_TASK_PERMUTE] = run_permute;
-    executor->run[WEFT_TASK_DISPATCH] = run_dispatch;
-    executor->run[WEFT_TASK_COMBINE] = run_combine;
-    executor->run[WEFT_TASK_GATHER] = run_gather;
-    executor->run[WEFT_TASK_REDUCE] = run_reduce;
-    executor->run[WEFT_TASK_SHIFT] = run_shift;
-    executor->run[WEFT_TASK_SUM] = run_sum;
-    executor->run[WEFT_TASK_PLACE] = run_place;
+    for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
+        if (runs[kind])
+            executor->run[kind] = run_named;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/describe.h"
+#include "layers/layers.h"
 
 size_t weft_piece_bytes(weft_dtype dtype, size_t d0, size_t d1)
 {
@@ -95,8 +95,47 @@ void weft_cost_operation(weft_layer_cost *out, const weft_operation *operation)
     if (operations) {
         list->operations = operations;
         operations[list->num_operations] = *operation;
-        operations[list->num_operations++].repeated = list->repeats;
+        operations[list->num_operations++].repeated = operation->repeated || list->repeats;
     }
+}
+
+static bool is_alike(const weft_operation *a, const weft_operation *b)
+{
+    return a->kind == b->kind && a->phase == b->phase && a->repeated == b->repeated &&
+           a->dtype == b->dtype && a->axis == b->axis && a->collective == b->collective &&
+           a->m == b->m && a->n == b->n && a->k == b->k && a->groups == b->groups &&
+           a->bytes * b->count == b->bytes * a->count &&
+           (a->module == b->module || strcmp(a->module, b->module) == 0);
+}
+
+static weft_operation *find_alike(const weft_description *list, const weft_operation *operation)
+{
+    for (int i = 0; i < list->num_operations; i++)
+        if (is_alike(&list->operations[i], operation))
+            return &list->operations[i];
+    return NULL;
+}
+
+void weft_cost_alike(weft_layer_cost *out, const weft_operation *operation)
+{
+    weft_operation *o = find_alike(out->list, operation);
+    if (!o) {
+        weft_cost_operation(out, operation);
+        return;
+    }
+    sum_operation(out, operation);
+    o->count += operation->count;
+    o->flops += operation->flops;
+    o->bytes += operation->bytes;
+}
+
+void weft_cost_part(weft_layer_cost *out, const weft_operation *operation)
+{
+    weft_operation *o = find_alike(out->list, operation);
+    if (o)
+        o->flops += operation->flops;
+    else
+        weft_cost_operation(out, operation);
 }
 
 void weft_cost_gemm(weft_layer_cost *out, weft_phase phase, const char *module, weft_dtype dtype,
@@ -176,7 +215,7 @@ void weft_cost_exit(weft_layer_cost *out, const weft_shape *shape, weft_phase ph
                              region_bytes(shape), 1);
 }
 
-static void add_kept(weft_layer_cost *out, const weft_kept *kept)
+void weft_cost_kept(weft_layer_cost *out, const weft_kept *kept)
 {
     weft_description *list = out->list;
     sum_kept(out, kept);
@@ -191,18 +230,9 @@ static void add_kept(weft_layer_cost *out, const weft_kept *kept)
 void weft_cost_stash(weft_layer_cost *out, const char *module, weft_dtype dtype, size_t d0,
                      size_t d1, weft_phase until)
 {
-    add_kept(out, &(weft_kept){
-                      .module = module, .bytes = weft_piece_bytes(dtype, d0, d1), .until = until});
-}
-
-void weft_cost_stash_of(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
-                        const char *module, weft_dtype dtype, size_t d0, size_t d1,
-                        weft_phase until)
-{
-    add_kept(out, &(weft_kept){.module = module,
-                               .bytes = weft_piece_bytes(dtype, d0, d1),
-                               .until = until,
-                               .offloaded = shape->offload & modules});
+    weft_cost_kept(
+        out,
+        &(weft_kept){.module = module, .bytes = weft_piece_bytes(dtype, d0, d1), .until = until});
 }
 
 void weft_cost_repeats(weft_layer_cost *out, bool repeats)
@@ -218,7 +248,10 @@ void weft_cost_stash_unless(weft_layer_cost *out, const weft_shape *shape, unsig
     if (shape->recompute & modules)
         out->recomputed_bytes += weft_piece_bytes(dtype, d0, d1);
     else
-        weft_cost_stash_of(out, shape, modules, module, dtype, d0, d1, until);
+        weft_cost_kept(out, &(weft_kept){.module = module,
+                                         .bytes = weft_piece_bytes(dtype, d0, d1),
+                                         .until = until,
+                                         .offloaded = shape->offload & modules});
 }
 
 void weft_cost_host(weft_layer_cost *out, size_t bytes)
@@ -238,28 +271,51 @@ void weft_cost_scratch(weft_layer_cost *out, const weft_shape *shape, weft_phase
 void weft_cost_parameter(weft_layer_cost *out, const weft_shape *shape, weft_gradient_group group,
                          size_t global, size_t local)
 {
+    const weft_held held = {.group = group, .global = global, .local = local};
+    weft_cost_held(out, shape, &held);
+}
+
+void weft_cost_held(weft_layer_cost *out, const weft_shape *shape, const weft_held *held)
+{
     weft_description *list = out->list;
-    weft_held held = {.group = group, .global = global, .local = local};
-    sum_held(out, &held, shape->dtype);
+    sum_held(out, held, shape->dtype);
     weft_held *all =
         roomier(list, list ? list->held : NULL, list ? list->num_held : 0, sizeof *all);
     if (all) {
         list->held = all;
-        all[list->num_held++] = held;
+        all[list->num_held++] = *held;
     }
 }
 
-/* A layer without describe, which registration refuses, has an empty description. */
-static void ask(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+weft_held weft_held_of(const weft_placed *placed, int tp)
 {
-    if (layer && layer->ops && layer->ops->describe)
-        layer->ops->describe(layer, shape, out);
+    _Static_assert((int)WEFT_SECTION_DENSE == (int)WEFT_GRADIENT_DENSE &&
+                       (int)WEFT_SECTION_DENSE_SUM == (int)WEFT_GRADIENT_DENSE_SUM &&
+                       (int)WEFT_SECTION_DENSE_SHARED == (int)WEFT_GRADIENT_DENSE_SHARED &&
+                       (int)WEFT_SECTION_EMBEDDING == (int)WEFT_GRADIENT_EMBEDDING &&
+                       (int)WEFT_SECTION_EXPERT == (int)WEFT_GRADIENT_EXPERT,
+                   "sections are gradient groups");
+    return (weft_held){.group = (weft_gradient_group)placed->section,
+                       .global = weft_placed_global(placed, tp),
+                       .local = placed->count,
+                       .shared = placed->parameter.shared,
+                       .used_forward = placed->spec.used_forward,
+                       .experts = placed->experts};
+}
+
+void weft_cost_own(weft_layer_cost *out, const weft_shape *shape, const weft_layer *layer)
+{
+    const weft_layer_ops ops = weft_layer_table(layer);
+    if (weft_layer_describes_itself(layer) || (ops.describe && shape->plain_kernels))
+        ops.describe(layer, shape, out);
+    else if (out->list)
+        out->list->lacks = weft_layer_kind(layer);
 }
 
 void weft_cost_child(weft_layer_cost *out, const weft_shape *shape, const weft_layer *child)
 {
     weft_layer_cost cost = {.list = out->list};
-    ask(child, shape, &cost);
+    weft_cost_own(&cost, shape, child);
     struct weft_layer_scratch *s = &cost.scratch, none = {0};
     if (memcmp(s, &none, sizeof none) == 0) /* a layer of sums */
         s->own[0] = s->own[1] = cost.scratch_bytes;
@@ -275,13 +331,24 @@ void weft_cost_child(weft_layer_cost *out, const weft_shape *shape, const weft_l
 
 void weft_description_begin(weft_description *d, const weft_shape *shape)
 {
-    *d = (weft_description){.dtype = shape->dtype};
+    *d = (weft_description){.dtype = shape->dtype, .users = malloc(sizeof *d->users)};
     d->cost.list = d;
+    d->lacks_memory = !d->users;
+    if (d->users)
+        *d->users = 1;
 }
 
 weft_status weft_description_end(weft_description *d)
 {
     weft_layer_cost sums = {0};
+    if (d->lacks) {
+        const char *kind = d->lacks;
+        weft_description_release(d);
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "layer (%s) does not describe itself, and is described: inside a layer "
+                          "that does, or with plain kernels",
+                          kind);
+    }
     if (d->lacks_memory) {
         weft_description_release(d);
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for a layer's description");
@@ -302,12 +369,10 @@ weft_status weft_description_end(weft_description *d)
     return WEFT_OK;
 }
 
-weft_status weft_description_of(const weft_layer *layer, const weft_shape *shape,
-                                weft_description *out)
+void weft_description_share(const weft_description *d, weft_description *out)
 {
-    weft_description_begin(out, shape);
-    ask(layer, shape, &out->cost);
-    return weft_description_end(out);
+    *out = *d;
+    ++*d->users;
 }
 
 bool weft_description_has_experts(const weft_description *d)
@@ -342,14 +407,11 @@ bool weft_description_travels(const weft_description *d)
 
 void weft_description_release(weft_description *d)
 {
-    free(d->operations);
-    free(d->kept);
-    free(d->held);
+    if (d->users && --*d->users == 0) {
+        free(d->operations);
+        free(d->kept);
+        free(d->held);
+        free(d->users);
+    }
     *d = (weft_description){0};
-}
-
-void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    *out = (weft_layer_cost){0};
-    ask(layer, shape, out);
 }

@@ -1,11 +1,13 @@
-/* Descriptions of Weft's layers, pure functions of options and shape: no device, no communicator.
- * Tests compare them with what a pass really uses. */
+/* Descriptions of layers: what one rank does and holds for one micro-batch. They are made by
+ * rehearsal (layers/rehearse.h), by layers that describe themselves, and of published runs' kernels
+ * (layers/describe_plain.h). Pure. */
 #ifndef WEFT_LAYERS_DESCRIBE_H
 #define WEFT_LAYERS_DESCRIBE_H
 
 #include <weft/describe.h>
 #include <weft/model.h>
 
+#include "parallel/parameters.h"
 #include "schedule/context.h"
 
 /* Every stash and scratch piece is rounded up to this. */
@@ -71,13 +73,14 @@ typedef struct weft_description {
     int num_operations, num_kept, num_held;
     bool coarse;       /* the layer, or a child, filled in sums alone: the list is incomplete */
     bool lacks_memory; /* while the list is made: memory ran out */
+    const char *lacks; /* likewise: the kind of a child that does not describe itself */
     bool repeats;      /* while the list is made: forward's operations are added once more */
     weft_dtype dtype;
+    int *users; /* of the arrays */
 } weft_description;
-/* Describes a layer, its children included. weft_description_release frees. Pure. WEFT_MEMORY. */
-weft_status weft_description_of(const weft_layer *layer, const weft_shape *shape,
-                                weft_description *out) WEFT_CHECKED;
-void weft_description_release(weft_description *description);
+/* Another description of the same list, to be released too: by the same thread. */
+void weft_description_share(const weft_description *description, weft_description *out);
+void weft_description_release(weft_description *description); /* a zeroed one is legal */
 /* Whether the layer has experts; below: whether rows travel to them. */
 bool weft_description_has_experts(const weft_description *description);
 bool weft_description_travels(const weft_description *description);
@@ -86,45 +89,36 @@ bool weft_description_travels(const weft_description *description);
  * the FLOPs of its sums. */
 enum { WEFT_FLOPS_A_BYTE = 200 };
 double weft_description_work(const weft_description *description);
-/* The description's sums alone. */
-void weft_layer_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out);
-/* Begins and, below, ends a list without a layer, of all that is described into out->cost. */
+/* Begins and, below, ends a list of all that is described into out->cost. WEFT_MEMORY; WEFT_CONFIG:
+ * a child does not describe itself. */
 void weft_description_begin(weft_description *out, const weft_shape *shape);
 weft_status weft_description_end(weft_description *out) WEFT_CHECKED;
 
 /* 2mnk of each product of a GEMM, as model FLOPs count them. */
 uint64_t weft_operation_model_flops(const weft_operation *operation);
 
-/* Add a layer's description to *out, which is zeroed or a description's sums. */
-void weft_describe_embedding(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
-void weft_describe_attention(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 /* How attention sees the whole sequence, for a shape with cp above 1. */
 weft_context_plan weft_context_plan_of(const weft_shape *shape);
-/* Adds what attention does and holds besides with cp above 1. */
-void weft_describe_context(const weft_shape *, const weft_dims *, weft_layer_cost *out);
-/* ffn: global width; modules: those that the MLP is part of, bits of layers/recompute.h. */
-void weft_describe_mlp(const weft_model_options *, const weft_shape *, size_t ffn, unsigned modules,
-                       weft_layer_cost *out);
-/* The shared expert included. */
-void weft_describe_moe(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
-/* The block's own norms, sums and output, without its children (weft_cost_child). */
-void weft_describe_block(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 /* weft_shape.logit_rows for a CPU, or a GPU. */
 size_t weft_logit_rows(bool gpu);
 /* Rows of logits that the head holds at a time. */
 size_t weft_head_chunk_rows(const weft_shape *shape);
-void weft_describe_head(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
-/* Adds an activation function on rows of `width`, `kernels` kernels each for forward, forward again
- * in backward (its output is not kept), and backward. */
-void weft_cost_activation(weft_layer_cost *out, const weft_shape *shape, size_t gates, size_t rows,
-                          size_t width, size_t kernels);
+/* Adds an operation to an alike one of the list, if there is one. */
+void weft_cost_alike(weft_layer_cost *out, const weft_operation *operation);
+/* Adds a part of an operation, which the list has once: its FLOPs are the parts'. */
+void weft_cost_part(weft_layer_cost *out, const weft_operation *operation);
+/* Add a stashed tensor, and a parameter. */
+void weft_cost_kept(weft_layer_cost *out, const weft_kept *kept);
+void weft_cost_held(weft_layer_cost *out, const weft_shape *shape, const weft_held *held);
+/* Adds what a layer says of itself, or with plain kernels of those. One that says nothing makes
+ * weft_description_end fail: WEFT_CONFIG. */
+void weft_cost_own(weft_layer_cost *out, const weft_shape *shape, const weft_layer *layer);
+/* A declared parameter's entry. */
+weft_held weft_held_of(const weft_placed *placed, int tp);
 /* Begins or ends a stretch in which forward's operations are added once more. */
 void weft_cost_repeats(weft_layer_cost *out, bool repeats);
-/* Adds a stash that is offloaded with its modules (bits of layers/recompute.h). */
-void weft_cost_stash_of(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
-                        const char *module, weft_dtype dtype, size_t d0, size_t d1,
-                        weft_phase until);
-/* Adds a stash, or where backward recomputes one of the modules, a piece of the recomputed area. */
+/* Adds a stash, or where backward recomputes one of the modules (bits of layers/recompute.h), a
+ * piece of the recomputed area. */
 void weft_cost_stash_unless(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
                             const char *module, weft_dtype dtype, size_t d0, size_t d1,
                             weft_phase until);

@@ -21,8 +21,7 @@ void weft_describe_plain_activation(const weft_model_options *, const weft_shape
 void weft_describe_plain_block(const weft_model_options *, const weft_shape *,
                                weft_layer_cost *out);
 void weft_describe_plain_head(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
-/* Without the shared expert. */
-void weft_describe_plain_moe(const weft_model_options *, const weft_shape *, const weft_moe_dims *,
-                             weft_layer_cost *out);
+/* The shared expert included. */
+void weft_describe_plain_moe(const weft_model_options *, const weft_shape *, weft_layer_cost *out);
 
 #endif

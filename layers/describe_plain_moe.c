@@ -163,10 +163,26 @@ static void keep(const moe *m, const char *module, size_t rows, size_t width)
     weft_cost_stash(m->out, module, m->shape->dtype, rows, width, WEFT_PHASE_WEIGHT_GRADIENT);
 }
 
-void weft_describe_plain_moe(const weft_model_options *o, const weft_shape *shape,
-                             const weft_moe_dims *dims, weft_layer_cost *out)
+static void describe_shared(const weft_model_options *o, const weft_shape *shape,
+                            weft_layer_cost *out)
 {
-    const moe m = moe_of(o, shape, dims, out);
+    const size_t width = (size_t)o->moe_shared_expert_intermediate_size;
+    const size_t rows = weft_dims_of(o, shape).rows;
+    if (width == 0)
+        return;
+    weft_describe_plain_mlp(o, shape, width, out);
+    for (int half = 0; half < 2; half++) {
+        const weft_phase phase = half ? WEFT_PHASE_INPUT_GRADIENT : WEFT_PHASE_FORWARD;
+        weft_cost_scratch(out, shape, phase, shape->dtype, rows, shape->hidden);
+        weft_cost_memory(out, phase, "shared_experts", 3 * rows * weft_row_bytes(shape), 1);
+    }
+}
+
+void weft_describe_plain_moe(const weft_model_options *o, const weft_shape *shape,
+                             weft_layer_cost *out)
+{
+    const weft_moe_dims dims = weft_moe_dims_of(o, shape);
+    const moe m = moe_of(o, shape, &dims, out);
     const size_t rows = m.local * m.expert_rows;
     weft_cost_enter(out, shape, WEFT_PHASE_FORWARD);
     weft_cost_enter(out, shape, WEFT_PHASE_INPUT_GRADIENT);
@@ -191,4 +207,5 @@ void weft_describe_plain_moe(const weft_model_options *o, const weft_shape *shap
     keep(&m, "experts", rows, m.gates * m.ffn);
     keep(&m, "experts", rows, m.ffn);
     keep(&m, "combine", m.exchange ? m.experts * m.places : rows, m.hidden);
+    describe_shared(o, shape, out);
 }

@@ -1,6 +1,7 @@
 /* The dispatch plan: where each token goes, partition by partition. */
 #include <string.h>
 
+#include "core/device_note.h"
 #include "kernels/reorder.h"
 #include "layers/moe.h"
 #include "layers/pass.h"
@@ -28,8 +29,7 @@ static planning planning_of(weft_moe *m, weft_pass *pass, weft_moe_state *state)
     const int group = state->plan->pipeline.peer_group;
     const bool by_peers = m->dims.exchange && group > 0;
     const bool by_experts = m->dims.exchange && state->plan->pipeline.by_experts;
-    const weft_tier_run *tier = pass->model->tier;
-    const bool placed = tier && weft_tier_places(tier);
+    const bool placed = weft_pass_shape(pass)->experts_placed;
     return (planning){.m = m,
                       .pass = pass,
                       .state = state,
@@ -73,7 +73,7 @@ static weft_status take_runs(const planning *p)
     WEFT_TRY(host(p->pass, p->local + 1, sizeof *first->all_offsets, &first->all_offsets));
     WEFT_TRY(host(p->pass, d->tokens * (size_t)p->m->common.options.moe_router_topk,
                   sizeof *first->to, &first->to));
-    if (!p->pass->model->tier)
+    if (!weft_pass_shape(p->pass)->experts_on_host)
         return WEFT_OK;
     WEFT_TRY(host(p->pass, 2 * d->experts, sizeof *s->totals, &s->totals));
     WEFT_TRY(host(p->pass, p->local, sizeof *first->positions, &first->positions));
@@ -126,7 +126,7 @@ static weft_status take_memory(planning *p)
         part->all_offsets = part->offsets;
         part->first_position = 0;
         part->end_position = (int)p->seats;
-        if (p->pass->model->tier) {
+        if (weft_pass_shape(p->pass)->experts_on_host) {
             WEFT_TRY(host(p->pass, p->seats, sizeof *part->positions, &part->positions));
             WEFT_TRY(host(p->pass, 2 * p->seats, sizeof *part->own_rows, &part->own_rows));
         }
@@ -183,7 +183,8 @@ static weft_status sum_counts(const planning *p, weft_lane *lane)
     const size_t experts = p->m->dims.experts;
     int64_t *totals = p->state->totals, *kept = totals + experts;
     memset(kept, 0, experts * sizeof *kept);
-    weft_tier_kept_places(p->pass->model->tier, p->m->layer, kept + p->rank * p->local);
+    if (p->pass->model->tier)
+        weft_tier_kept_places(p->pass->model->tier, p->m->layer, kept + p->rank * p->local);
     WEFT_TRY(weft_lane_copy(lane, totals, p->state->counts, experts * sizeof *totals));
     return weft_all_reduce(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane, totals,
                            2 * experts, WEFT_I64, WEFT_REDUCE_SUM);
@@ -207,8 +208,10 @@ static weft_status exchange_counts(const planning *p)
     else if (p->m->dims.exchange)
         WEFT_TRY(weft_all_to_all(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane,
                                  s->sent_counts, bytes, s->received, bytes));
-    if (p->by_experts && p->pass->model->tier)
+    if (p->by_experts && weft_pass_shape(p->pass)->experts_on_host)
         WEFT_TRY(sum_counts(p, lane));
+    if (weft_device_is_note(p->pass->model->setup.device))
+        return WEFT_OK;
     /* From here on sizes depend on the data: the host waits for them. */
     WEFT_TRY(weft_lane_sync(lane));
     WEFT_TRY(weft_dispatch_plan_check(&s->sort));
@@ -472,6 +475,98 @@ static weft_status size_parts(planning *p)
     return WEFT_OK;
 }
 
+/* --- a load in place of counts ---------------------------------------------------------------- */
+
+/* A load as a factor of an n-th of the balanced rows; `otherwise` for an unknown one. */
+static size_t at_load(double load, size_t balanced, size_t n, size_t otherwise)
+{
+    return load > 0 ? (size_t)(load * (double)balanced / (double)n + 0.5) : otherwise;
+}
+
+/* Of `rows` the i-th partition's, larger ones last; by experts in proportion to its run's. */
+static size_t rows_of_part(const planning *p, size_t rows, size_t i)
+{
+    const size_t n = (size_t)p->state->num_parts;
+    const weft_moe_part *part = &p->state->parts[i];
+    if (p->by_experts)
+        return rows * (size_t)part->end_position / p->local -
+               rows * (size_t)part->first_position / p->local;
+    return rows / n + (i >= n - rows % n);
+}
+
+/* The largest partition's share, by its experts where these are cut. */
+static size_t largest_part(const planning *p, size_t rows)
+{
+    const size_t n = (size_t)p->state->num_parts, experts = (p->local + n - 1) / n;
+    return p->by_experts ? (rows * experts + p->local - 1) / p->local : (rows + n - 1) / n;
+}
+
+/* Deals a partition's rows out to the peers that it goes to; `own` stay here. */
+static void deal_out(const planning *p, size_t i, size_t rows, size_t own, size_t *bytes)
+{
+    const weft_shape *shape = weft_pass_shape(p->pass);
+    const size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
+    const size_t first = p->by_peers ? group_of_part(p, p->rank, i) * p->group : 0;
+    const size_t end = p->by_peers ? first + p->group : p->ep;
+    const bool is_here = p->rank >= first && p->rank < end;
+    size_t others = end - first - is_here, left = is_here ? rows - own : rows;
+    memset(bytes, 0, p->ep * sizeof *bytes);
+    for (size_t peer = first; peer < end; peer++) {
+        const size_t share = peer == p->rank ? own : left / others;
+        bytes[peer] = share * row_bytes;
+        left -= peer == p->rank ? 0 : share;
+        others -= peer != p->rank;
+    }
+}
+
+/* The shape's load: rows that arrive and leave in all, and in the largest partition. */
+static weft_status plan_parts(const planning *p)
+{
+    const weft_shape *shape = weft_pass_shape(p->pass);
+    const size_t n = (size_t)p->state->num_parts;
+    const size_t balanced =
+        weft_moe_balanced_rows(&p->m->dims, (size_t)p->m->common.options.moe_router_topk, p->ranks);
+    const size_t rows = at_load(shape->moe_load, balanced, 1, balanced);
+    const size_t sent =
+        p->m->dims.exchange ? at_load(shape->moe_sent, balanced, 1, balanced) : rows;
+    const bool orders = p->ep > 1 && (p->local > 1 || p->placed) && (!p->by_peers || p->group > 1);
+    weft_moe_state *s = p->state;
+    s->num_sent = s->num_rows = s->max_sent = s->max_rows = 0;
+    for (size_t i = 0; i < n; i++) {
+        weft_moe_part *part = &s->parts[i];
+        part->num_sent = rows_of_part(p, sent, i);
+        part->num_rows = rows_of_part(p, rows, i);
+        part->first_sent = s->num_sent;
+        part->first_row = s->num_rows;
+        part->end_position = p->by_experts ? part->end_position : (int)p->local;
+        const int first = part->first_position, end = part->end_position;
+        for (int e = 0; e <= (int)p->local; e++)
+            part->offsets[e] = e <= first ? 0
+                               : e >= end ? (int64_t)part->num_rows
+                                          : (int64_t)part->num_rows * (e - first) / (end - first);
+        const size_t less = part->num_sent < part->num_rows ? part->num_sent : part->num_rows;
+        const size_t own = less / (p->by_peers ? p->group : p->ep);
+        deal_out(p, i, part->num_sent, own, part->send_bytes);
+        deal_out(p, i, part->num_rows, own, part->recv_bytes);
+        if (orders)
+            WEFT_TRY(take_order(p, part));
+        count_part(s, part);
+    }
+    s->max_rows = at_load(shape->moe_part_load, balanced, n, largest_part(p, rows));
+    s->max_sent = at_load(shape->moe_part_sent, balanced, n, largest_part(p, sent));
+    return WEFT_OK;
+}
+
+static weft_status repeat_planned(const planning *p)
+{
+    weft_moe_state *s = p->state;
+    const size_t max_rows = s->max_rows, max_sent = s->max_sent;
+    WEFT_TRY(repeat_parts(p));
+    s->max_rows = max_rows;
+    s->max_sent = max_sent;
+    return WEFT_OK;
+}
+
 weft_status weft_moe_sort_choices(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
     state->plan = pass->model->moe->current;
@@ -485,6 +580,8 @@ weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass, weft_moe_stat
 {
     planning p = planning_of(m, pass, state);
     WEFT_TRY(exchange_counts(&p));
+    if (weft_device_is_note(pass->model->setup.device))
+        return weft_pass_repeats(pass) ? repeat_planned(&p) : plan_parts(&p);
     WEFT_TRY(weft_pass_repeats(pass) ? repeat_parts(&p)
              : p.placed              ? place_rows(&p)
                                      : size_parts(&p));

@@ -1,5 +1,6 @@
 /* Token and learned position embedding, vocabulary-parallel (Shoeybi et al. 2019, §3): every TP
  * rank looks up the rows it holds and the region's exit sums them. */
+#include "layers/describe_plain.h"
 #include "layers/layers.h"
 
 #include <string.h>
@@ -12,7 +13,7 @@ typedef struct embedding {
 static void embedding_describe(const weft_layer *layer, const weft_shape *shape,
                                weft_layer_cost *out)
 {
-    weft_describe_embedding(&((const weft_layer_common *)layer)->options, shape, out);
+    weft_describe_plain_embedding(&((const weft_layer_common *)layer)->options, shape, out);
 }
 
 weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options *options,

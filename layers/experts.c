@@ -1,6 +1,7 @@
 /* The experts: grouped GEMMs over the rows of one partition, for all experts at once, or one by one
  * if they are beyond device memory (layers/tier_run.h). Backward recomputes the activation's
  * output. */
+#include "core/device_note.h"
 #include "layers/moe.h"
 #include "layers/pass.h"
 
@@ -20,13 +21,16 @@ typedef struct span {
 static weft_status grouped(weft_pass *pass, const span *s, weft_grouped_kind kind, bool is_first,
                            const weft_tensor *x, const weft_tensor *y)
 {
-    return weft_grouped_gemm(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_grouped_gemm_args, .kind = kind, .num_groups = s->num_experts,
-                   .in = x->dims[1], .out = y->dims[1], .row_offsets = s->offsets,
-                   .dtype = x->dtype, .x = x->data, .w = is_first ? s->fc1.weight : s->fc2.weight,
-                   .y = y->data, .wgrad = is_first ? s->fc1.grad : s->fc2.grad,
-                   .overwrite = s->overwrite, .stride = s->stride));
+    WEFT_TRY_AS(weft_pass_lane(pass), is_first ? "experts.linear_fc1" : "experts.linear_fc2",
+                weft_grouped_gemm(
+                    weft_pass_lane(pass),
+                    &WEFT_ARGS(weft_grouped_gemm_args, .kind = kind, .num_groups = s->num_experts,
+                               .in = x->dims[1], .out = y->dims[1], .row_offsets = s->offsets,
+                               .dtype = x->dtype, .x = x->data,
+                               .w = is_first ? s->fc1.weight : s->fc2.weight, .y = y->data,
+                               .wgrad = is_first ? s->fc1.grad : s->fc2.grad,
+                               .overwrite = s->overwrite, .stride = s->stride)));
+    return WEFT_OK;
 }
 
 /* act = activation(middle) */
@@ -194,7 +198,9 @@ weft_status weft_moe_select(weft_pass *pass, const weft_tensor *from, const int3
 weft_status weft_moe_experts_first(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r)
 {
     span all = all_of(m, pass, r);
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_AGAIN);
     WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
     return grouped(pass, &all, WEFT_GROUPED_FORWARD, true, &all.x, &all.middle);
 }
 
@@ -215,7 +221,9 @@ weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass, const weft_m
 {
     span all = all_of(m, pass, r);
     all.overwrite = overwrite;
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_AGAIN);
     WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
     WEFT_TRY(in_order(pass, r->part, dout, &r->dordered, &all.dy));
     all.dx = r->part->order ? all.x : *din;
     WEFT_TRY(run(m, pass, r, &all, true));

@@ -6,6 +6,8 @@
  * the rows in chunks: it turns a chunk's logits into their gradient in place, computes the
  * gradients of the weight and of the norm's output, and keeps only these. Backward has only the
  * norm left. */
+#include "core/device_note.h"
+#include "layers/describe_plain.h"
 #include "layers/layers.h"
 
 #include "layers/note.h"
@@ -25,7 +27,7 @@ typedef struct head_state {
 
 static void head_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
-    weft_describe_head(&((const weft_layer_common *)layer)->options, shape, out);
+    weft_describe_plain_head(&((const weft_layer_common *)layer)->options, shape, out);
 }
 
 static weft_status head_init(weft_layer *layer, weft_build *build)
@@ -43,7 +45,7 @@ static weft_status head_init(weft_layer *layer, weft_build *build)
     if (!words)
         return WEFT_ERROR(WEFT_CONFIG, "ties parameter %s, which no layer before it declares",
                           WEFT_WORD_EMBEDDINGS);
-    h->output = weft_linear_of(words);
+    h->output = weft_linear_of(words, "output_layer");
     return WEFT_OK;
 }
 
@@ -58,8 +60,9 @@ static weft_status reduce_over_tp(weft_pass *pass, void *data, size_t count, wef
     weft_lane *lane = weft_pass_lane(pass);
     size_t note;
     WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_TENSOR, &note));
-    WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, data, count,
-                             WEFT_F32, reduce));
+    WEFT_TRY_AS(lane, "loss",
+                weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, data, count,
+                                WEFT_F32, reduce));
     return weft_note_end(pass, lane, note);
 }
 
@@ -146,7 +149,8 @@ static weft_status allocate(head *h, weft_pass *pass, size_t rows, weft_dtype dt
     if (weft_pass_shape(pass)->training) {
         WEFT_TRY(weft_pass_scratch(pass, dtype, rows, cols, &c->logits));
     } else {
-        WEFT_TRY(weft_pass_stash(pass, dtype, rows, cols, &c->logits));
+        WEFT_TRY_AS(weft_pass_lane(pass), h->output.name,
+                    weft_pass_stash(pass, dtype, rows, cols, &c->logits));
         state->logits = c->logits;
     }
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows, 1, &c->max));
@@ -167,7 +171,8 @@ static weft_status head_forward(weft_layer *layer, weft_pass *pass, const weft_t
     WEFT_TRY(weft_norm_run(pass, &h->norm, x, NULL, NULL, weft_pass_normed(pass), &state->stats));
     WEFT_TRY(weft_pass_enter(pass, weft_pass_normed(pass), &full));
     if (training) {
-        WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->dnormed));
+        WEFT_TRY_AS(weft_pass_lane(pass), h->output.name,
+                    weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->dnormed));
         WEFT_TRY(weft_pass_partial(pass, &state->dnormed, &partial));
     }
     size_t rows = full.dims[0], most = weft_head_chunk_rows(weft_pass_shape(pass));

@@ -76,7 +76,6 @@ const char *weft_layer_missing(const weft_layer *layer)
     const weft_layer_ops *ops = layer->ops;
     return !ops             ? "ops"
            : !ops->kind     ? "ops->kind"
-           : !ops->describe ? "ops->describe"
            : !ops->init     ? "ops->init"
            : !ops->forward  ? "ops->forward"
            : !ops->backward ? "ops->backward"
@@ -134,6 +133,12 @@ weft_layer_ops weft_layer_table(const weft_layer *layer)
     size_t bytes = layer->ops->struct_bytes;
     memcpy(&known, layer->ops, bytes < sizeof known ? bytes : sizeof known);
     return known;
+}
+
+bool weft_layer_describes_itself(const weft_layer *layer)
+{
+    const weft_layer_ops ops = weft_layer_table(layer);
+    return ops.describe && ops.width != weft_layer_width;
 }
 
 int64_t weft_layer_width(const weft_layer *layer)

@@ -15,6 +15,7 @@ typedef struct weft_norm {
     weft_norm_kind kind;
     float epsilon;
     weft_parameter *weight, *bias; /* bias: LayerNorm */
+    const char *name;              /* static: "input_layernorm" */
 } weft_norm;
 weft_status weft_norm_init(weft_build *build, const weft_model_options *options, const char *name,
                            weft_norm *out) WEFT_CHECKED;
@@ -91,6 +92,9 @@ void weft_layer_free(weft_layer *layer);
 weft_status weft_layer_take(weft_layer *layer) WEFT_CHECKED;
 /* Whether a model has initialised the layer. */
 bool weft_layer_is_placed(const weft_layer *layer);
+/* Whether the layer has a description of its own, of all that it does; the library's layers have
+ * one of plain kernels alone. */
+bool weft_layer_describes_itself(const weft_layer *layer);
 /* The layer's table in this library's version, whatever version the program has. */
 weft_layer_ops weft_layer_table(const weft_layer *layer);
 /* The layer's kind, or "of no kind"; below: the name of a function that the table lacks, or

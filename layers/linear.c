@@ -1,4 +1,5 @@
 /* Linear layers and norms, which several layers share. */
+#include "core/device_note.h"
 #include "layers/pass.h"
 
 #include <math.h>
@@ -16,11 +17,12 @@ weft_activation_kind weft_activation_of(const weft_model_options *options)
     return options->swiglu ? WEFT_ACTIVATION_SWIGLU : WEFT_ACTIVATION_GELU;
 }
 
-weft_linear weft_linear_of(weft_parameter *weight)
+weft_linear weft_linear_of(weft_parameter *weight, const char *name)
 {
     const weft_tensor *w = &weight->weight;
     const size_t in = w->dims[w->num_dims - 1];
-    return (weft_linear){.weight = weight, .in = in, .out = weft_tensor_count(w) / in};
+    return (weft_linear){
+        .weight = weight, .in = in, .out = weft_tensor_count(w) / in, .name = name};
 }
 
 static void add_dim(weft_parameter_spec *spec, size_t size, weft_split_axis axis)
@@ -53,7 +55,7 @@ weft_status weft_linear_declare_rows(weft_build *build, const weft_model_options
     add_dim(&spec, row->in, by_inputs ? axis : WEFT_SPLIT_NONE);
     snprintf(name, sizeof name, "%s.weight", row->name);
     WEFT_TRY(weft_build_rows(build, &spec, rows, &weight));
-    *row->linear = weft_linear_of(weight);
+    *row->linear = weft_linear_of(weight, row->name);
     snprintf(name, sizeof name, "%s.bias", row->name);
     return row->has_bias ? weft_build_rows(build, &bias, rows, &row->linear->bias) : WEFT_OK;
 }
@@ -63,6 +65,14 @@ weft_status weft_linears_declare(weft_build *build, const weft_model_options *o,
 {
     for (const weft_linear_row *row = rows; row < rows + num_rows; row++)
         WEFT_TRY(weft_linear_declare_rows(build, o, row, &(weft_placed_rows){0}));
+    return WEFT_OK;
+}
+
+/* A linear layer's product. */
+static weft_status multiply(weft_pass *pass, const weft_linear *linear, const weft_gemm_args *args)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    WEFT_TRY_AS(lane, linear->name, weft_gemm(lane, args));
     return WEFT_OK;
 }
 
@@ -80,7 +90,7 @@ weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, cons
                                 bool with_bias, weft_tensor *y)
 {
     const weft_gemm_args args = forward_of(linear, x, with_bias, y);
-    return weft_gemm(weft_pass_lane(pass), &args);
+    return multiply(pass, linear, &args);
 }
 
 weft_status weft_linear_gelu_forward(weft_pass *pass, const weft_linear *linear,
@@ -89,7 +99,7 @@ weft_status weft_linear_gelu_forward(weft_pass *pass, const weft_linear *linear,
     weft_gemm_args args = forward_of(linear, x, true, y);
     args.epilogue = WEFT_GEMM_GELU;
     args.pre = pre->data;
-    return weft_gemm(weft_pass_lane(pass), &args);
+    return multiply(pass, linear, &args);
 }
 
 static weft_status parameters_backward(weft_pass *pass, const weft_linear *linear,
@@ -97,17 +107,20 @@ static weft_status parameters_backward(weft_pass *pass, const weft_linear *linea
 {
     weft_lane *lane = weft_pass_lane(pass);
     size_t rows = dy->dims[0];
-    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = linear->out, .n = linear->in,
-                                        .k = rows, .transpose_a = true, .dtype = dy->dtype,
-                                        .c_dtype = WEFT_F32, .a = dy->data, .lda = linear->stride,
-                                        .b = x->data, .c = linear->weight->grad, .alpha = 1,
-                                        .beta = overwrite ? 0.0f : 1.0f)));
+    WEFT_TRY(multiply(pass, linear,
+                      &WEFT_ARGS(weft_gemm_args, .m = linear->out, .n = linear->in, .k = rows,
+                                 .transpose_a = true, .dtype = dy->dtype, .c_dtype = WEFT_F32,
+                                 .a = dy->data, .lda = linear->stride, .b = x->data,
+                                 .c = linear->weight->grad, .alpha = 1,
+                                 .beta = overwrite ? 0.0f : 1.0f)));
     if (!linear->bias)
         return WEFT_OK;
-    return weft_bias_gradient(lane, &WEFT_ARGS(weft_bias_gradient_args, .rows = rows,
-                                               .cols = linear->out, .dtype = dy->dtype,
-                                               .dy = dy->data, .db = linear->bias->grad,
-                                               .overwrite = overwrite, .stride = linear->stride));
+    WEFT_TRY_AS(lane, linear->name,
+                weft_bias_gradient(
+                    lane, &WEFT_ARGS(weft_bias_gradient_args, .rows = rows, .cols = linear->out,
+                                     .dtype = dy->dtype, .dy = dy->data, .db = linear->bias->grad,
+                                     .overwrite = overwrite, .stride = linear->stride)));
+    return WEFT_OK;
 }
 
 static weft_gemm_args input_backward_of(const weft_linear *linear, const weft_tensor *dy,
@@ -132,7 +145,7 @@ weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
     if (!dx)
         return WEFT_OK;
     const weft_gemm_args args = input_backward_of(linear, dy, dx);
-    return weft_gemm(weft_pass_lane(pass), &args);
+    return multiply(pass, linear, &args);
 }
 
 weft_status weft_linear_backward_add(weft_pass *pass, const weft_linear *linear,
@@ -141,7 +154,7 @@ weft_status weft_linear_backward_add(weft_pass *pass, const weft_linear *linear,
     WEFT_TRY(parameters_backward(pass, linear, x, dy, weft_pass_overwrite(pass)));
     weft_gemm_args args = input_backward_of(linear, dy, dx);
     args.beta = 1;
-    return weft_gemm(weft_pass_lane(pass), &args);
+    return multiply(pass, linear, &args);
 }
 
 weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear,
@@ -152,7 +165,7 @@ weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear
     weft_gemm_args args = input_backward_of(linear, dy, dpre);
     args.epilogue = WEFT_GEMM_GELU_BACKWARD;
     args.pre = pre->data;
-    return weft_gemm(weft_pass_lane(pass), &args);
+    return multiply(pass, linear, &args);
 }
 
 weft_status weft_norm_init(weft_build *build, const weft_model_options *options, const char *name,
@@ -160,6 +173,7 @@ weft_status weft_norm_init(weft_build *build, const weft_model_options *options,
 {
     out->kind = options->normalization == WEFT_RMSNORM ? WEFT_NORM_RMS : WEFT_NORM_LAYER;
     out->epsilon = (float)options->norm_epsilon;
+    out->name = name;
     /* Under sequence parallelism every TP rank sees its own rows only. */
     bool sum = weft_build_shape(build)->sequence_parallel;
     char text[WEFT_MAX_NAME_BYTES];
@@ -185,14 +199,18 @@ static weft_status run(weft_pass *pass, const weft_norm *norm, const weft_tensor
                        const weft_tensor *residual, weft_tensor *sum, const weft_tensor *y,
                        const weft_norm_stats *stats)
 {
-    return weft_norm_forward(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_norm_forward_args, .kind = norm->kind, .rows = x->dims[0],
-                   .cols = x->dims[1], .dtype = x->dtype, .x = x->data,
-                   .residual = residual ? residual->data : NULL, .sum = residual ? sum->data : NULL,
-                   .weight = norm->weight->weight.data,
-                   .bias = norm->bias ? norm->bias->weight.data : NULL, .y = y->data,
-                   .mean = stats->mean, .rstd = stats->rstd, .epsilon = norm->epsilon));
+    weft_lane *lane = weft_pass_lane(pass);
+    WEFT_TRY_AS(
+        lane, norm->name,
+        weft_norm_forward(
+            lane,
+            &WEFT_ARGS(weft_norm_forward_args, .kind = norm->kind, .rows = x->dims[0],
+                       .cols = x->dims[1], .dtype = x->dtype, .x = x->data,
+                       .residual = residual ? residual->data : NULL,
+                       .sum = residual ? sum->data : NULL, .weight = norm->weight->weight.data,
+                       .bias = norm->bias ? norm->bias->weight.data : NULL, .y = y->data,
+                       .mean = stats->mean, .rstd = stats->rstd, .epsilon = norm->epsilon)));
+    return WEFT_OK;
 }
 
 weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
@@ -200,9 +218,10 @@ weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_ten
                           weft_norm_stats *stats)
 {
     weft_tensor mean = {0}, rstd;
+    weft_lane *lane = weft_pass_lane(pass);
     if (norm->kind == WEFT_NORM_LAYER)
-        WEFT_TRY(weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &mean));
-    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &rstd));
+        WEFT_TRY_AS(lane, norm->name, weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &mean));
+    WEFT_TRY_AS(lane, norm->name, weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &rstd));
     stats->mean = mean.data;
     stats->rstd = rstd.data;
     return run(pass, norm, x, residual, sum, y, stats);
@@ -218,12 +237,16 @@ weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const
                                    const weft_tensor *x, const weft_norm_stats *stats,
                                    bool accumulate, weft_tensor *dx)
 {
-    return weft_norm_backward(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_norm_backward_args, .kind = norm->kind, .rows = x->dims[0],
-                   .cols = x->dims[1], .dtype = x->dtype, .dy = dy->data, .x = x->data,
-                   .weight = norm->weight->weight.data, .mean = stats->mean, .rstd = stats->rstd,
-                   .dx = dx->data, .accumulate = accumulate, .dweight = norm->weight->grad,
-                   .dbias = norm->bias ? norm->bias->grad : NULL,
-                   .overwrite = weft_pass_overwrite(pass)));
+    weft_lane *lane = weft_pass_lane(pass);
+    WEFT_TRY_AS(lane, norm->name,
+                weft_norm_backward(lane, &WEFT_ARGS(weft_norm_backward_args, .kind = norm->kind,
+                                                    .rows = x->dims[0], .cols = x->dims[1],
+                                                    .dtype = x->dtype, .dy = dy->data, .x = x->data,
+                                                    .weight = norm->weight->weight.data,
+                                                    .mean = stats->mean, .rstd = stats->rstd,
+                                                    .dx = dx->data, .accumulate = accumulate,
+                                                    .dweight = norm->weight->grad,
+                                                    .dbias = norm->bias ? norm->bias->grad : NULL,
+                                                    .overwrite = weft_pass_overwrite(pass))));
+    return WEFT_OK;
 }

@@ -10,6 +10,7 @@ typedef struct weft_linear {
     weft_parameter *weight, *bias; /* bias optional */
     size_t in, out;                /* local */
     size_t stride;                 /* from row to row of y and dy; 0: out */
+    const char *name;              /* static: "linear_fc1" */
 } weft_linear;
 /* How W is split: over TP, and of experts over ETP. */
 typedef enum weft_linear_kind {
@@ -28,8 +29,7 @@ typedef struct weft_linear_row {
     bool has_bias;
     size_t num_experts; /* W is [num_experts, ...], cut over EP; 0: no experts */
 } weft_linear_row;
-/* The layer of a weight that is declared already. */
-weft_linear weft_linear_of(weft_parameter *weight);
+weft_linear weft_linear_of(weft_parameter *declared, const char *name);
 /* Weights begin with standard deviation init_method_std, those split by inputs, which end a
  * residual branch, with init_method_std / sqrt(2 num_layers); biases with 0. Errors:
  * weft_build_parameter's. */

@@ -77,30 +77,8 @@ bool weft_model_has_layer(const weft_model *model, int layer)
     return false;
 }
 
-/* Cuts by the layers' descriptions. */
-static weft_status cut(weft_model *model)
-{
-    static const weft_parallel_options evenly;
-    const weft_parallel_options *options = model->setup.parallel;
-    double *work = calloc((size_t)model->num_layers, sizeof *work);
-    if (!work)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the stage layout");
-    weft_status status = WEFT_OK;
-    for (int i = 0; i < model->num_layers && status == WEFT_OK; i++) {
-        weft_description description;
-        status = weft_description_of(model->layers[i], &model->shape, &description);
-        work[i] = status == WEFT_OK ? weft_description_work(&description) : 0;
-        weft_description_release(&description);
-    }
-    if (status == WEFT_OK)
-        status = weft_layout_build(options ? options : &evenly, model->setup.groups->mesh.pp,
-                                   model->num_layers, work, &model->layout);
-    free(work);
-    return status;
-}
-
 /* Megatron's names: the layers between embedding and head are decoder.layers.0, 1, ... */
-static void layer_prefix(const weft_model *model, int index, char *out, size_t capacity)
+void weft_model_layer_prefix(const weft_model *model, int index, char *out, size_t capacity)
 {
     if (index == 0)
         snprintf(out, capacity, "embedding.");
@@ -116,7 +94,7 @@ weft_status weft_model_init_layers(weft_model *model)
         if (!weft_model_has_layer(model, i))
             continue;
         char prefix[64];
-        layer_prefix(model, i, prefix, sizeof prefix);
+        weft_model_layer_prefix(model, i, prefix, sizeof prefix);
         weft_status status = weft_model_register(model, model->layers[i], prefix, i, -1);
         if (status != WEFT_OK)
             return weft_error_context(status, "layer %d (%s)", i,
@@ -168,13 +146,12 @@ static weft_status check_list(const weft_model *model)
                                  model->setup.micro_batch_size);
 }
 
-weft_status weft_model_list_layers(weft_model *model, weft_model_function build)
+weft_status weft_model_build(weft_model *model, weft_model_function build)
 {
     WEFT_TRY(
         build ? weft_program_failed(build(model, &model->options), "this program's build function")
               : weft_model_build_gpt(model, &model->options));
-    WEFT_TRY(check_list(model));
-    return cut(model);
+    return check_list(model);
 }
 
 void weft_model_forget(weft_model *model)

@@ -2,8 +2,10 @@
  * with fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a
  * hyperslab. Backward recomputes the activation's output. GELU and its backward are epilogues of
  * the GEMMs beside them. */
+#include "layers/describe_plain.h"
 #include "layers/mlp.h"
 
+#include "core/device_note.h"
 #include "kernels/kernels.h"
 
 typedef struct mlp_state {
@@ -14,7 +16,7 @@ typedef struct mlp_state {
 static void mlp_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
     const weft_mlp *mlp = (const weft_mlp *)layer;
-    weft_describe_mlp(&mlp->common.options, shape, mlp->ffn_all, mlp->modules, out);
+    weft_describe_plain_mlp(&mlp->common.options, shape, mlp->ffn_all, out);
 }
 
 static weft_status mlp_init(weft_layer *layer, weft_build *build)
@@ -58,7 +60,8 @@ static weft_status fc1_forward(const weft_mlp *mlp, weft_pass *pass, const weft_
                                weft_tensor *hidden, weft_tensor *act)
 {
     weft_pass_leave_out(pass, mlp->modules);
-    WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], mlp->fc1.out, hidden));
+    WEFT_TRY_AS(weft_pass_lane(pass), mlp->fc1.name,
+                weft_pass_stash(pass, x->dtype, x->dims[0], mlp->fc1.out, hidden));
     weft_pass_keep(pass);
     WEFT_TRY(take_act(mlp, pass, hidden, act));
     if (has_gelu(mlp))
@@ -72,7 +75,9 @@ static weft_status fc1_forward(const weft_mlp *mlp, weft_pass *pass, const weft_
 static weft_status fc1_again(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *x,
                              weft_tensor *hidden, weft_tensor *act)
 {
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
     WEFT_TRY(fc1_forward(mlp, pass, x, hidden, act));
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
     return !has_gelu(mlp) || weft_gemm_gelu_is_exact(weft_pass_lane(pass), hidden->dtype)
                ? WEFT_OK
                : activate(mlp, pass, hidden, act);

@@ -11,6 +11,7 @@
 #include "layers/pass.h"
 #include "parallel/experts_share.h"
 #include "layers/pass_forward.h"
+#include "layers/rehearse.h"
 
 static size_t metrics_bytes(const weft_model *model)
 {
@@ -90,55 +91,6 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
     return create_metrics(model, weft_outline_repeats(outline));
 }
 
-/* Sets the pipeline of later forwards, and of the shape for descriptions. */
-static weft_status use_pipeline(weft_model *model, const weft_moe_pipeline *pipeline)
-{
-    weft_shape *shape = &model->shape;
-    const int n = pipeline->num_partitions, group = pipeline->peer_group;
-    if (group > 0 && n * group != shape->ep)
-        return WEFT_KEY_ERROR("parallel.moe_peer_group_size",
-                              "%d groups of %d are not the %d ranks of expert parallelism", n,
-                              group, shape->ep);
-    const weft_moe_dims dims = weft_moe_dims_of(&model->options, shape);
-    if (pipeline->by_experts && n > (int)dims.local_experts)
-        return WEFT_KEY_ERROR("parallel.moe_num_partitions",
-                              "%d runs of a rank's %zu experts: one would be empty", n,
-                              dims.local_experts);
-    WEFT_TRY(weft_moe_runtime_use(model->moe, pipeline));
-    shape->moe_partitions = n;
-    shape->moe_reuse = (int)pipeline->reuse;
-    shape->moe_peer_group = group;
-    shape->moe_by_experts = pipeline->by_experts;
-    return WEFT_OK;
-}
-
-/* Creates what MoE layers share. A model in C may have MoE layers that the options do not list, but
- * none without experts. */
-static weft_status create_moe(weft_model *model)
-{
-    weft_moe_options *o = &model->setup.moe;
-    if (model->options.num_experts == 0)
-        return WEFT_OK;
-    weft_shape *shape = &model->shape;
-    weft_moe_dims d = weft_moe_dims_of(&model->options, shape);
-    size_t bytes = d.tokens * (size_t)model->options.moe_router_topk * shape->hidden *
-                   weft_dtype_bytes(shape->dtype) / (size_t)shape->ep;
-    if (o->pipeline.num_partitions > 1)
-        bytes /= (size_t)o->pipeline.num_partitions;
-    WEFT_TRY(weft_moe_runtime_create(model->setup.device, o, d.exchange, bytes, &model->moe));
-    return use_pipeline(model, &model->moe->current->pipeline);
-}
-
-/* Creates what attention layers share with cp above 1. */
-static weft_status create_context(weft_model *model)
-{
-    if (model->shape.cp == 1)
-        return WEFT_OK;
-    const weft_context_plan plan = weft_context_plan_of(&model->shape);
-    return weft_context_runtime_create(
-        model->setup.device, model->setup.groups->by_axis[WEFT_AXIS_CP], &plan, &model->context);
-}
-
 static weft_status init(weft_model *model, const weft_outline *outline, weft_model_function build)
 {
     const weft_model_setup *s = &model->setup;
@@ -151,9 +103,10 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
     model->num_frozen = outline->num_frozen;
     model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);
     model->rank = s->groups->coords.at[WEFT_AXIS_PP];
-    WEFT_TRY(create_moe(model));
-    WEFT_TRY(create_context(model));
-    WEFT_TRY(weft_model_list_layers(model, build));
+    WEFT_TRY(weft_model_create_moe(model));
+    WEFT_TRY(weft_model_create_context(model));
+    WEFT_TRY(weft_model_build(model, build));
+    model->layout = outline->layout;
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
     WEFT_TRY(weft_model_init_layers(model));
     weft_parameters_freeze(model->parameters, &s->frozen, NULL);
@@ -189,6 +142,7 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model");
     model->setup = *setup;
     model->options = *setup->options;
+    model->build = build;
     model->shape = weft_model_shape(&model->options, &setup->groups->mesh, setup->micro_batch_size,
                                     setup->dtype, setup->training);
     model->setup.logit_rows = weft_logit_rows(strcmp(weft_device_name(setup->device), "cuda") == 0);
@@ -265,47 +219,26 @@ const weft_layer *weft_model_layer(const weft_model *model, int index)
     return model->layers[index];
 }
 
-void weft_model_totals(const weft_model *model, uint64_t *out_params, double *out_flops)
+weft_status weft_model_totals(const weft_model *model, uint64_t *out_params, double *out_flops)
 {
     weft_shape whole = model->shape;
+    weft_description *layers;
+    int count;
     whole.tp = whole.cp = whole.ep = whole.etp = whole.pp = 1;
     whole.sequence_parallel = false;
-    uint64_t params = 0;
-    double flops = 0;
-    for (int i = 0; i < model->num_layers; i++) {
-        weft_layer_cost cost;
-        weft_layer_describe(model->layers[i], &whole, &cost);
-        params += cost.num_params;
-        flops += (double)cost.forward_flops + (double)cost.backward_flops;
+    whole.recompute = whole.offload = 0;
+    whole.moe_partitions = whole.moe_reuse = whole.moe_peer_group = whole.moe_by_experts = 0;
+    WEFT_TRY(weft_rehearse_model(&model->options, model->setup.own_options, &whole, model->build,
+                                 &layers, &count));
+    *out_params = 0;
+    *out_flops = 0;
+    for (int i = 0; i < count; i++) {
+        const weft_layer_cost *cost = &layers[i].cost;
+        *out_params += cost->num_params;
+        *out_flops += (double)cost->forward_flops + (double)cost->backward_flops;
     }
-    *out_params = params;
-    *out_flops = flops;
-}
-
-bool weft_model_moe_exchanges(const weft_model *model)
-{
-    return model->moe && model->moe->exchange;
-}
-
-weft_moe_pipeline weft_model_moe_pipeline(const weft_model *model)
-{
-    return weft_model_moe_exchanges(model) ? model->moe->current->pipeline
-                                           : (weft_moe_pipeline){.num_partitions = 1};
-}
-
-weft_status weft_model_set_moe_pipeline(weft_model *model, const weft_moe_pipeline *pipeline)
-{
-    if (!weft_model_moe_exchanges(model))
-        return WEFT_OK;
-    return use_pipeline(model, pipeline);
-}
-
-weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeline *pipeline,
-                                        const weft_program programs[2])
-{
-    WEFT_TRY(weft_model_set_moe_pipeline(model, pipeline));
-    return weft_model_moe_exchanges(model) ? weft_moe_runtime_replace(model->moe, programs)
-                                           : WEFT_OK;
+    weft_descriptions_release(layers, count);
+    return WEFT_OK;
 }
 
 /* TP: full rows gathered from shares. EP: what balanced routing sends and receives. */

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/device_note.h"
+#include "layers/describe_plain.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "layers/note.h"
@@ -25,7 +27,7 @@
 static void moe_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
     const weft_moe *m = (const weft_moe *)layer;
-    weft_describe_moe(&m->common.options, shape, out);
+    weft_describe_plain_moe(&m->common.options, shape, out);
 }
 
 static weft_status moe_init(weft_layer *layer, weft_build *build)
@@ -102,8 +104,9 @@ static weft_status finish_rows(const weft_moe *m, weft_pass *pass, const weft_te
         return WEFT_OK;
     size_t note;
     WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_TENSOR, &note));
-    WEFT_TRY(weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], weft_pass_lane(pass),
-                             part->data, y->data, weft_tensor_count(part), y->dtype));
+    WEFT_TRY_AS(weft_pass_lane(pass), "exit",
+                weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], weft_pass_lane(pass),
+                                part->data, y->data, weft_tensor_count(part), y->dtype));
     return weft_note_end(pass, weft_pass_lane(pass), note);
 }
 
@@ -116,8 +119,8 @@ static weft_status answer(weft_moe *m, weft_pass *pass, weft_moe_state *state)
     WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
     weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(MOE));
     WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_GATING, &gating));
-    WEFT_TRY(weft_moe_route(m, pass, state, &rows));
-    WEFT_TRY(weft_moe_sort_choices(m, pass, state));
+    WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_route(m, pass, state, &rows));
+    WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_sort_choices(m, pass, state));
     WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
     WEFT_TRY(weft_moe_run_forward(m, pass, state, &rows));
     weft_pass_keep(pass);
@@ -129,9 +132,21 @@ static weft_status answer_again(weft_moe *m, weft_pass *pass, weft_moe_state *st
 {
     const size_t mark = weft_pass_mark(pass);
     weft_pass_begin_repeat(pass, state->host_mark);
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
     WEFT_TRY(answer(m, pass, state));
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
     weft_pass_end_repeat(pass);
     weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+static weft_status add_shared(weft_pass *pass, const weft_tensor *shared, const weft_tensor *to)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    WEFT_TRY_AS(
+        lane, "shared_experts",
+        weft_add(lane, &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(to), .dtype = to->dtype,
+                                  .a = to->data, .b = shared->data, .y = to->data)));
     return WEFT_OK;
 }
 
@@ -149,27 +164,24 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     state->host_mark = weft_pass_host_mark(pass);
     WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_MOE, &whole));
     WEFT_TRY(answer(m, pass, state));
-    if (!weft_pass_repeats(pass)) {
+    if (!weft_pass_repeats(pass) && !weft_device_is_note(pass->model->setup.device)) {
         weft_moe_count(m, pass, state);
         WEFT_TRY(weft_moe_count_rows(m, pass, state));
     }
 
     WEFT_TRY(result_rows(m, pass, y, &part));
-    WEFT_TRY(weft_combine(weft_pass_lane(pass),
-                          &WEFT_ARGS(weft_combine_args, .num_tokens = d->tokens,
-                                     .topk = (size_t)m->common.options.moe_router_topk,
-                                     .cols = hidden, .dtype = x->dtype,
-                                     .rows = state->returned.data, .row_of = state->row_of,
-                                     .top_prob = state->prob.data, .y = part.data)));
+    WEFT_TRY(weft_combine(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_combine_args, .num_tokens = d->tokens,
+                   .topk = (size_t)m->common.options.moe_router_topk, .cols = hidden,
+                   .dtype = x->dtype, .rows = state->returned.data, .row_of = state->row_of,
+                   .num_rows = state->num_sent, .top_prob = state->prob.data, .y = part.data)));
     WEFT_TRY(finish_rows(m, pass, &part, y));
     if (m->shared) {
         weft_tensor shared;
         WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0], hidden, &shared));
         WEFT_TRY(weft_layer_forward(m->shared, pass, x, &shared));
-        WEFT_TRY(
-            weft_add(weft_pass_lane(pass),
-                     &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
-                                .a = y->data, .b = shared.data, .y = y->data)));
+        WEFT_TRY(add_shared(pass, &shared, y));
     }
     weft_moe_note_scratch(m, pass, state, scratch);
     weft_pass_release(pass, mark);
@@ -197,26 +209,24 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
         lane, &WEFT_ARGS(weft_combine_backward_args, .num_tokens = d->tokens, .topk = topk,
                          .cols = hidden, .dtype = dy->dtype, .dy = dy_rows.data,
                          .rows = state->returned.data, .row_of = state->row_of,
-                         .top_prob = state->prob.data, .drows = state->returned.data,
-                         .dtop_prob = dprob.data)));
+                         .num_rows = state->num_sent, .top_prob = state->prob.data,
+                         .drows = state->returned.data, .dtop_prob = dprob.data)));
     WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
     WEFT_TRY(weft_moe_run_backward(m, pass, state, &rows));
     WEFT_TRY(result_rows(m, pass, dx, &part));
     WEFT_TRY(weft_permute_backward(
         lane, &WEFT_ARGS(weft_permute_backward_args, .num_tokens = d->tokens, .topk = topk,
                          .cols = hidden, .dtype = dy->dtype, .drows = state->returned.data,
-                         .row_of = state->row_of, .dx = part.data)));
+                         .row_of = state->row_of, .num_rows = state->num_sent, .dx = part.data)));
     WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_GATING, &gating));
-    WEFT_TRY(weft_moe_route_backward(m, pass, state, &rows, &dprob, &part));
+    WEFT_TRY_AS(lane, "router", weft_moe_route_backward(m, pass, state, &rows, &dprob, &part));
     WEFT_TRY(weft_note_end(pass, lane, gating));
     WEFT_TRY(finish_rows(m, pass, &part, dx));
     if (m->shared) {
         weft_tensor shared;
         WEFT_TRY(weft_pass_scratch(pass, dx->dtype, dx->dims[0], hidden, &shared));
         WEFT_TRY(weft_layer_backward(m->shared, pass, dy, &shared));
-        WEFT_TRY(weft_add(lane, &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(dx),
-                                           .dtype = dx->dtype, .a = dx->data, .b = shared.data,
-                                           .y = dx->data)));
+        WEFT_TRY(add_shared(pass, &shared, dx));
     }
     weft_moe_note_scratch(m, pass, state, scratch);
     weft_pass_release(pass, mark);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/device_note.h"
 #include "layers/moe_tasks.h"
 
 static weft_status create_lanes(weft_moe_runtime *r)
@@ -96,7 +97,8 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
     plan->pipeline = *pipeline;
     for (int backward = 0; backward < 2; backward++)
         WEFT_TRY(weft_program_moe(pipeline, backward, &r->arena, &plan->programs[backward]));
-    WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
+    if (!weft_device_is_note(r->runner.device))
+        WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
     WEFT_TRY(weft_runner_memory(&r->arena, plan->programs, plan->memory));
     return weft_runner_prepare(&r->runner, plan->programs);
 }

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "core/device_note.h"
 #include "core/pace.h"
 #include "layers/moe.h"
 #include "layers/pass.h"
@@ -88,13 +89,25 @@ static weft_moe_expert_rows expert_rows(const work *w, const weft_task *task)
 
 /* --- tasks --------------------------------------------------------------------------------- */
 
+/* Rows that a backward sends are forward's, but for gradients. */
+static weft_note_again again(const weft_lane *lane, const weft_task *task)
+{
+    const weft_note_again outer = weft_note_redoes(lane, WEFT_NOTE_AGAIN);
+    if (outer != WEFT_NOTE_NEW || task->flow == WEFT_FLOW_GRADIENT)
+        weft_note_redoes(lane, outer);
+    return outer;
+}
+
 static weft_status run_permute(void *context, const weft_task *task, weft_lane *lane)
 {
-    (void)lane;
     const work *w = context;
     weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
-    return weft_moe_select(w->pass, &w->rows,
-                           w->state->token_of + w->state->parts[task->part].first_sent, &to);
+    const weft_note_again outer = again(lane, task);
+    WEFT_TRY_AS(lane, "dispatch",
+                weft_moe_select(w->pass, &w->rows,
+                                w->state->token_of + w->state->parts[task->part].first_sent, &to));
+    weft_note_redoes(lane, outer);
+    return WEFT_OK;
 }
 
 static size_t sum_of(const size_t *bytes, int first, int end)
@@ -147,7 +160,10 @@ static weft_status run_dispatch(void *context, const weft_task *task, weft_lane 
     const work *w = context;
     weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
     weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
-    return move(w, lane, task, &from, &to, true);
+    const weft_note_again outer = again(lane, task);
+    WEFT_TRY_AS(lane, "dispatch", move(w, lane, task, &from, &to, true));
+    weft_note_redoes(lane, outer);
+    return WEFT_OK;
 }
 
 static weft_status run_combine(void *context, const weft_task *task, weft_lane *lane)
@@ -158,11 +174,14 @@ static weft_status run_combine(void *context, const weft_task *task, weft_lane *
     if (w->m->dims.summed) {
         size_t note;
         WEFT_TRY(weft_note_begin(w->pass, lane, WEFT_NOTE_TENSOR, &note));
-        WEFT_TRY(weft_all_reduce(weft_pass_groups(w->pass)->by_axis[WEFT_AXIS_ETP], lane, from.data,
-                                 weft_tensor_count(&from), from.dtype, WEFT_REDUCE_SUM));
+        WEFT_TRY_AS(lane, "experts",
+                    weft_all_reduce(weft_pass_groups(w->pass)->by_axis[WEFT_AXIS_ETP], lane,
+                                    from.data, weft_tensor_count(&from), from.dtype,
+                                    WEFT_REDUCE_SUM));
         WEFT_TRY(weft_note_end(w->pass, lane, note));
     }
-    return move(w, lane, task, &from, &to, false);
+    WEFT_TRY_AS(lane, "combine", move(w, lane, task, &from, &to, false));
+    return WEFT_OK;
 }
 
 static weft_status work_of_experts(const work *w, const weft_task *task)
@@ -186,9 +205,9 @@ static weft_status work_of_experts(const work *w, const weft_task *task)
 static weft_status run_expert(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_lane_mark_experts(lane, true);
-    weft_status status = work_of_experts(context, task);
+    WEFT_TRY_AS(lane, "experts", work_of_experts(context, task));
     weft_lane_mark_experts(lane, false);
-    return status;
+    return WEFT_OK;
 }
 
 /* Copies to the host or from it. */
@@ -207,8 +226,12 @@ static weft_status take(const work *w, weft_slot_kind holds, weft_tensor *kept)
 {
     weft_tensor scratch;
     size_t rows = rows_of(w, holds), width = width_of(w, (int)holds);
+    const char *module = holds == WEFT_SLOT_T_DI  ? "dispatch"
+                         : holds == WEFT_SLOT_T_M ? "experts"
+                                                  : "combine";
     if (kept)
-        WEFT_TRY(weft_pass_stash(w->pass, w->rows.dtype, rows, width, kept));
+        WEFT_TRY_AS(weft_pass_lane(w->pass), module,
+                    weft_pass_stash(w->pass, w->rows.dtype, rows, width, kept));
     else
         WEFT_TRY(weft_pass_scratch(w->pass, w->rows.dtype, rows, width, &scratch));
     place(w, holds, kept ? kept->data : scratch.data);
@@ -289,7 +312,8 @@ static weft_status run_counts(void *context, const weft_task *task, weft_lane *l
     (void)task;
     (void)lane;
     work *w = context;
-    WEFT_TRY(weft_moe_exchange_counts(w->m, w->pass, w->state));
+    WEFT_TRY_AS(weft_pass_lane(w->pass), "counts",
+                weft_moe_exchange_counts(w->m, w->pass, w->state));
     WEFT_TRY(take_inputs(w, false));
     WEFT_TRY(take(w, WEFT_SLOT_RESULT, &w->state->returned));
     WEFT_TRY(take_home(w));

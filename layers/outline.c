@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/device_note.h"
 #include "layers/pass.h"
+#include "layers/rehearse.h"
 
 /* The mesh seen from a rank of that stage. */
 static weft_coords coords_of_stage(const weft_mesh *mesh, int stage)
@@ -170,12 +172,6 @@ static weft_status freeze(const weft_string_list *frozen, weft_parameters **stag
 static weft_status add_declared(weft_outline_layer *layer, const weft_placed *placed, int tp,
                                 const weft_tied *tied, bool is_first_stage)
 {
-    _Static_assert((int)WEFT_SECTION_DENSE == (int)WEFT_GRADIENT_DENSE &&
-                       (int)WEFT_SECTION_DENSE_SUM == (int)WEFT_GRADIENT_DENSE_SUM &&
-                       (int)WEFT_SECTION_DENSE_SHARED == (int)WEFT_GRADIENT_DENSE_SHARED &&
-                       (int)WEFT_SECTION_EMBEDDING == (int)WEFT_GRADIENT_EMBEDDING &&
-                       (int)WEFT_SECTION_EXPERT == (int)WEFT_GRADIENT_EXPERT,
-                   "sections are gradient groups");
     size_t bytes = ((size_t)layer->num_parameters + 1) * sizeof *layer->parameters;
     weft_held *larger = realloc(layer->parameters, bytes);
     bool is_tied = weft_tied_has(tied, placed->parameter.name);
@@ -183,13 +179,12 @@ static weft_status add_declared(weft_outline_layer *layer, const weft_placed *pl
     if (!larger)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the parameters of %s", layer->name);
     layer->parameters = larger;
-    larger[layer->num_parameters++] = (weft_held){
-        .group = is_tied ? WEFT_GRADIENT_EMBEDDING : (weft_gradient_group)placed->section,
-        .global = counts ? weft_placed_global(placed, tp) : 0,
-        .local = placed->count,
-        .shared = placed->parameter.shared,
-        .used_forward = placed->spec.used_forward,
-        .experts = placed->experts};
+    weft_held *held = &larger[layer->num_parameters++];
+    *held = weft_held_of(placed, tp);
+    if (is_tied)
+        held->group = WEFT_GRADIENT_EMBEDDING;
+    if (!counts)
+        held->global = 0;
     return WEFT_OK;
 }
 
@@ -234,13 +229,6 @@ static void place_experts(weft_outline *out)
         out->accumulates = true;
 }
 
-weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
-{
-    return (weft_moe_pipeline){shape->moe_partitions > 0 ? shape->moe_partitions : 1,
-                               (weft_reuse)shape->moe_reuse, shape->moe_peer_group,
-                               shape->moe_by_experts};
-}
-
 /* Whether the host waits inside MoE layers' forward. Published runs send a message when its pass is
  * over, whatever their hosts wait for inside. */
 static weft_status find_host_waits(const weft_shape *shape, bool *out)
@@ -255,7 +243,7 @@ static weft_status find_host_waits(const weft_shape *shape, bool *out)
 }
 
 static weft_status outline_layers(const weft_model *model, weft_parameters *const *stages,
-                                  weft_outline *out)
+                                  weft_description *descriptions, weft_outline *out)
 {
     bool moe_waits;
     WEFT_TRY(find_host_waits(&out->shape, &moe_waits));
@@ -268,7 +256,8 @@ static weft_status outline_layers(const weft_model *model, weft_parameters *cons
         layer->kind = model->layers[l]->ops->kind;
         layer->in_place = model->layers[l]->place->ops.in_place;
         layer->recompute_group = weft_recompute_group(model->setup.recompute, &out->layout, l);
-        WEFT_TRY(weft_description_of(model->layers[l], &out->shape, &layer->description));
+        layer->description = descriptions[l];
+        descriptions[l] = (weft_description){.coarse = false}; /* the outline's now */
         layer->host_waits = moe_waits && weft_description_has_experts(&layer->description);
     }
     weft_outline_offload(out);
@@ -309,11 +298,82 @@ static weft_status outline_stages(weft_model *model, weft_groups *groups, weft_p
     return freeze(&model->setup.frozen, stages, last + 1, &out->num_frozen);
 }
 
+/* The layers' work, by which they are cut into stages: that of a shape which recomputes nothing and
+ * has an even load. */
+static weft_status cut(weft_model *model, weft_model_function build, const weft_outline *outline,
+                       const weft_description *descriptions, weft_layout *out)
+{
+    static const weft_parallel_options evenly;
+    const weft_parallel_options *options = model->setup.parallel;
+    const bool is_same = memcmp(&model->shape, &outline->shape, sizeof model->shape) == 0;
+    weft_description *plain = NULL;
+    int count = 0;
+    double *work = calloc((size_t)model->num_layers, sizeof *work);
+    if (!work)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the stage layout");
+    weft_status status = is_same || model->setup.groups->mesh.pp == 1
+                             ? WEFT_OK
+                             : weft_rehearse_model(&model->options, model->setup.own_options,
+                                                   &model->shape, build, &plain, &count);
+    for (int i = 0; i < model->num_layers; i++)
+        work[i] = weft_description_work(count > 0 ? &plain[i] : &descriptions[i]);
+    if (status == WEFT_OK)
+        status = weft_layout_build(options ? options : &evenly, model->setup.groups->mesh.pp,
+                                   model->num_layers, work, out);
+    weft_descriptions_release(plain, count);
+    free(work);
+    return status;
+}
+
+/* Everything but the descriptions that it does not take over. */
+static weft_status outline_model(weft_model *model, weft_groups *groups, weft_model_function build,
+                                 weft_parameters **stages, weft_description *descriptions,
+                                 weft_outline *out)
+{
+    WEFT_TRY(weft_model_build(model, build));
+    WEFT_TRY(cut(model, build, out, descriptions, &model->layout));
+    out->layout = model->layout;
+    WEFT_TRY(outline_stages(model, groups, stages, out));
+    WEFT_TRY(outline_layers(model, stages, descriptions, out));
+    return weft_outline_hold(out, &groups->mesh);
+}
+
+/* The fields that need no layers. */
+static weft_status begin_outline(const weft_model_setup *setup, const weft_mesh *mesh,
+                                 weft_outline *out)
+{
+    WEFT_TRY(described_shape(setup, mesh, &out->shape));
+    if (setup->tier)
+        out->tier = weft_tier_closed(setup->tier);
+    out->accumulates = setup->accumulates; /* and see place_experts */
+    out->steps_at_once = setup->steps_at_once;
+    place_experts(out);
+    return WEFT_OK;
+}
+
+static weft_status outline(const weft_model_setup *setup, weft_model *model, weft_groups *groups,
+                           weft_model_function build, weft_parameters **stages, weft_outline *out)
+{
+    weft_description *descriptions = NULL;
+    int count;
+    WEFT_TRY(begin_outline(setup, &groups->mesh, out));
+    WEFT_TRY(weft_device_create_note(&model->setup.device)); /* for layers whose init uses it */
+    WEFT_TRY(weft_rehearse_model(&model->options, setup->own_options, &out->shape, build,
+                                 &descriptions, &count));
+    out->num_layers = count;
+    out->residency = setup->parallel ? weft_residency_of(setup->parallel, count)
+                                     : (weft_residency){.num_layers = count};
+    out->residency.experts_on_host = out->shape.experts_on_host;
+    out->residency.state_on_host = out->tier.optimizer_state == WEFT_TIER_STATE_HOST;
+    const weft_status status = outline_model(model, groups, build, stages, descriptions, out);
+    weft_descriptions_release(descriptions, count);
+    return status;
+}
+
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
                                weft_model_function build, weft_outline *out)
 {
     weft_groups groups = {.mesh = *mesh};
-    weft_device *device = NULL;
     memset(out, 0, sizeof *out);
     weft_model *model = calloc(1, sizeof *model);
     weft_parameters **stages = calloc((size_t)mesh->pp, sizeof *stages);
@@ -322,8 +382,6 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
         free(stages);
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model's outline");
     }
-    weft_status status =
-        weft_device_create_cpu(1, 0, &device); /* for layers whose init uses the device */
     model->options = *setup->options;
     model->setup = (weft_model_setup){.options = &model->options,
                                       .own_options = setup->own_options,
@@ -331,42 +389,20 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
                                       .parallel = setup->parallel,
                                       .recompute = setup->training ? setup->recompute : NULL,
                                       .groups = &groups,
-                                      .device = device,
                                       .dtype = setup->dtype,
                                       .micro_batch_size = setup->micro_batch_size,
                                       .training = true};
     model->shape =
         weft_model_shape(&model->options, mesh, setup->micro_batch_size, setup->dtype, true);
-    if (status == WEFT_OK)
-        status = weft_model_list_layers(model, build);
-    out->num_layers = model->num_layers;
-    out->layout = model->layout;
-    out->residency = setup->parallel ? weft_residency_of(setup->parallel, model->num_layers)
-                                     : (weft_residency){.num_layers = model->num_layers};
-    if (setup->tier)
-        out->tier = weft_tier_closed(setup->tier);
-    out->accumulates = setup->accumulates; /* and see place_experts */
-    out->steps_at_once = setup->steps_at_once;
-    if (status == WEFT_OK)
-        status = described_shape(setup, mesh, &out->shape);
-    out->residency.experts_on_host = out->shape.experts_on_host;
-    out->residency.state_on_host = out->tier.optimizer_state == WEFT_TIER_STATE_HOST;
-    if (status == WEFT_OK)
-        place_experts(out);
-    if (status == WEFT_OK)
-        status = outline_stages(model, &groups, stages, out);
-    if (status == WEFT_OK)
-        status = outline_layers(model, stages, out);
-    if (status == WEFT_OK)
-        status = weft_outline_hold(out, mesh);
+    const weft_status status = outline(setup, model, &groups, build, stages, out);
     if (status != WEFT_OK)
         weft_outline_release(out);
     model->parameters = NULL;
     weft_model_forget(model);
-    free(model);
     for (int s = 0; s < mesh->pp; s++)
         weft_parameters_destroy(stages[s]);
     free(stages);
-    weft_device_destroy(device);
+    weft_device_destroy(model->setup.device);
+    free(model);
     return status;
 }

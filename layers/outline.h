@@ -101,8 +101,10 @@ bool weft_tied_has(const weft_tied *tied, const char *name);
 
 /* --- what the outline and the model share (layers/list.c) --------------------------------- */
 
-/* Runs `build`, checks the list and cuts it; NULL: what the options describe. */
-weft_status weft_model_list_layers(weft_model *model, weft_model_function build) WEFT_CHECKED;
+/* Runs `build` and checks the list; NULL: what the options describe. */
+weft_status weft_model_build(weft_model *model, weft_model_function build) WEFT_CHECKED;
+/* Megatron's names of layers of the list: "embedding.", "decoder.layers.0.", ..., "decoder.". */
+void weft_model_layer_prefix(const weft_model *model, int index, char *out, size_t capacity);
 /* Frees layers, their places, lists and metrics. */
 void weft_model_forget(weft_model *model);
 /* Initialises the layers of model->rank: they declare their parameters. */

@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core/device_note.h"
 #include "core/rng.h"
 #include "layers/note.h"
 
@@ -197,8 +198,9 @@ weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *
         weft_pass_scratch(pass, x->dtype, x->dims[0] * (size_t)shape->tp, x->dims[1], &gathered));
     size_t note;
     WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
-    WEFT_TRY(weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], pass->lane, x->data,
-                             gathered.data, weft_tensor_count(x), x->dtype));
+    WEFT_TRY_AS(pass->lane, "enter",
+                weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], pass->lane, x->data,
+                                gathered.data, weft_tensor_count(x), x->dtype));
     WEFT_TRY(weft_note_end(pass, pass->lane, note));
     *full = gathered;
     return WEFT_OK;
@@ -222,10 +224,12 @@ weft_status weft_pass_exit(weft_pass *pass, const weft_tensor *partial, weft_ten
         return WEFT_OK;
     WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
     if (pass->model->shape.sequence_parallel)
-        WEFT_TRY(weft_reduce_scatter(tp, pass->lane, partial->data, y->data, weft_tensor_count(y),
-                                     y->dtype, WEFT_REDUCE_SUM));
+        WEFT_TRY_AS(pass->lane, "exit",
+                    weft_reduce_scatter(tp, pass->lane, partial->data, y->data,
+                                        weft_tensor_count(y), y->dtype, WEFT_REDUCE_SUM));
     else
-        WEFT_TRY(weft_all_reduce(tp, pass->lane, y->data, weft_tensor_count(y), y->dtype,
-                                 WEFT_REDUCE_SUM));
+        WEFT_TRY_AS(pass->lane, "exit",
+                    weft_all_reduce(tp, pass->lane, y->data, weft_tensor_count(y), y->dtype,
+                                    WEFT_REDUCE_SUM));
     return weft_note_end(pass, pass->lane, note);
 }

@@ -68,10 +68,11 @@ struct weft_model {
     weft_shape shape;
     weft_layer **layers; /* the whole list */
     int num_layers, capacity;
-    weft_layout layout;   /* the list's cut into stages */
-    int rank;             /* along pp */
-    weft_tied tied;       /* parameters of both first and last stage */
-    weft_tied embeddings; /* this stage's parameters declared as embeddings */
+    weft_model_function build; /* that made it; NULL: what the options describe */
+    weft_layout layout;        /* the list's cut into stages */
+    int rank;                  /* along pp */
+    weft_tied tied;            /* parameters of both first and last stage */
+    weft_tied embeddings;      /* this stage's parameters declared as embeddings */
     weft_parameters *parameters;
     weft_member *members; /* by weft_layer_place.index */
     int num_members, members_capacity;
@@ -116,6 +117,10 @@ struct weft_model {
 
 /* Makes and checks the programs of this rank's passes (layers/pass_run.c). */
 weft_status weft_model_make_programs(weft_model *model, const weft_outline *outline) WEFT_CHECKED;
+/* layers/runtimes.c: create what MoE layers share, and what attention layers share with cp above 1.
+ * A model in C may have MoE layers that the options do not list, but none without experts. */
+weft_status weft_model_create_moe(weft_model *model) WEFT_CHECKED;
+weft_status weft_model_create_context(weft_model *model) WEFT_CHECKED;
 /* Whether this rank has the layer. */
 bool weft_model_has_layer(const weft_model *model, int layer);
 

@@ -93,7 +93,8 @@ const weft_layer *weft_model_layer(const weft_model *model, int index);
 const weft_layout *weft_model_layout(const weft_model *model);
 /* Sum over all layers: FLOPs of forward and backward of one micro-batch on the whole model (not
  * divided by tp), and global parameters. */
-void weft_model_totals(const weft_model *model, uint64_t *out_params, double *out_flops);
+weft_status weft_model_totals(const weft_model *model, uint64_t *out_params,
+                              double *out_flops) WEFT_CHECKED;
 
 /* One micro-batch. */
 typedef struct weft_micro_batch {

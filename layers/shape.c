@@ -1,4 +1,5 @@
 #include "layers/describe.h"
+#include "layers/outline.h"
 #include "layers/runtime.h"
 
 size_t weft_shape_local_seq(const weft_shape *shape)
@@ -39,4 +40,11 @@ weft_shape weft_model_shape(const weft_model_options *o, const weft_mesh *mesh,
                         .binding = mesh->binding == WEFT_BINDING_TP ? 0 : 1,
                         .dtype = dtype,
                         .training = training};
+}
+
+weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
+{
+    return (weft_moe_pipeline){shape->moe_partitions > 0 ? shape->moe_partitions : 1,
+                               (weft_reuse)shape->moe_reuse, shape->moe_peer_group,
+                               shape->moe_by_experts};
 }

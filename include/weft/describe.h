@@ -1,4 +1,5 @@
-/* How a layer describes itself: a call for each operation, stashed tensor and parameter.
+/* How a layer describes itself that is not rehearsed: a call for each operation, stashed tensor and
+ * parameter.
  *
  *     static void mine_describe(const weft_layer *layer, const weft_shape *shape,
  *                               weft_layer_cost *out)
@@ -54,8 +55,8 @@ void weft_cost_scratch(weft_layer_cost *out, const weft_shape *shape, weft_phase
 /* A parameter's elements: all of them, and those held here. global 0: a copy of another stage's. */
 void weft_cost_parameter(weft_layer_cost *out, const weft_shape *shape, weft_gradient_group group,
                          size_t global, size_t local);
-/* A child's own description. Children run one after the other, so the largest child's scratch
- * counts beside the layer's own. */
+/* The description of a child that describes itself, too. Children run one after the other, so the
+ * largest child's scratch counts beside the layer's own. */
 void weft_cost_child(weft_layer_cost *out, const weft_shape *shape, const weft_layer *child);
 
 #ifdef __cplusplus

@@ -518,6 +518,7 @@ typedef struct weft_permute_backward_args {
     const int32_t *row_of;
     void *dx;
     bool accumulate;
+    size_t num_rows; /* optional: that row_of names, for the device that runs nothing */
 } weft_permute_backward_args;
 
 /* y[t] = sum over k of top_prob[t,k] * rows[row_of[t,k]]; -1 adds nothing. */
@@ -529,6 +530,7 @@ typedef struct weft_combine_args {
     const int32_t *row_of;
     const float *top_prob;
     void *y;
+    size_t num_rows; /* optional: that row_of names, for the device that runs nothing */
 } weft_combine_args;
 
 /* drows[row_of[t,k]] = top_prob[t,k] * dy[t]; dtop_prob[t,k] = <rows[row_of[t,k]], dy[t]>, 0 for
@@ -542,6 +544,7 @@ typedef struct weft_combine_backward_args {
     const float *top_prob;
     void *drows; /* may be rows itself */
     float *dtop_prob;
+    size_t num_rows; /* optional: that row_of names, for the device that runs nothing */
 } weft_combine_backward_args;
 
 /* AdamW (Loshchilov and Hutter) on fp32 master weights: g = grad * *grad_scale;

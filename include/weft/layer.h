@@ -1,9 +1,11 @@
 /* Layers: a struct and an ops table. No autograd; backward stands beside forward.
  *
- * A layer maps hidden states x [S_local * B, H] to y of the same shape (the head maps to the
- * loss). It enqueues all its work on the pass's lane. Weft calls `describe` (pure) for costs, and
- * `init` once, where the layer declares parameters. Then it calls forward and backward once for
- * each micro-batch; the pass keeps what backward needs from forward.
+ * A layer maps hidden states x [S_local * B, H] to y of the same shape (the head maps to the loss).
+ * It enqueues all its work on the pass's lane. Weft calls `init` once, where the layer declares
+ * parameters. Then it calls forward and backward once for each micro-batch; the pass keeps what
+ * backward needs from forward. To know what a layer costs Weft rehearses another on a device that
+ * keeps what is enqueued and runs nothing: its memory has addresses alone, and nobody calls
+ * functions on its lanes.
  *
  * Invariants: forward writes y; backward writes dx and adds parameter gradients (in the first
  * micro-batch of a step it overwrites them: weft_pass_overwrite). x is at the same place, with the
@@ -32,15 +34,17 @@ typedef struct weft_layer weft_layer;
 typedef struct weft_pass weft_pass;
 typedef struct weft_build weft_build;
 
-/* What a layer can do. Functions up to destroy are required; so is reads_tokens of a model's first
- * layer and makes_loss of its last. May grow at its end. x, y, dy, dx: [S_local * B, H] of the
- * activation dtype, borrowed; a layer leaves y->data and dx->data as given. A model's first layer
- * gets an empty x and its dx is not used; its last gets y NULL and an empty dy. Errors of forward
- * and backward end the job. */
+/* What a layer can do. Functions up to destroy are required, but for describe; so is reads_tokens
+ * of a model's first layer and makes_loss of its last. May grow at its end. x, y, dy, dx: [S_local
+ * * B, H] of the activation dtype, borrowed; a layer leaves y->data and dx->data as given. A
+ * model's first layer gets an empty x and its dx is not used; its last gets y NULL and an empty dy.
+ * Errors of forward and backward end the job. */
 typedef struct weft_layer_ops {
     size_t struct_bytes;
     const char *kind;   /* "attention", "moe", ... */
     size_t state_bytes; /* of the per-pass struct that weft_pass_state gives, zeroed at forward */
+    /* What it costs (<weft/describe.h>, pure), in place of a rehearsal: for a layer that branches
+     * on data, or does its work in functions on the lane. NULL: it is rehearsed. */
     void (*describe)(const weft_layer *, const weft_shape *, weft_layer_cost *out);
     weft_status (*init)(weft_layer *, weft_build *);
     weft_status (*forward)(weft_layer *, weft_pass *, const weft_tensor *x, weft_tensor *y);
@@ -136,7 +140,7 @@ const weft_place *weft_pass_coords(const weft_pass *pass);
 /* The layer's struct of ops->state_bytes in this pass, for what backward needs. Borrowed. */
 void *weft_pass_state(weft_pass *pass, const weft_layer *layer);
 /* A tensor [d0, d1] that lives from forward to the end of this micro-batch's backward: not cleared,
- * 64-byte aligned. The pass has reserved what `describe` said; more than that it allocates now and
+ * 64-byte aligned. The pass has reserved what the layer costs; more than that it allocates now and
  * keeps (WEFT_MEMORY). */
 weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
                             weft_tensor *out) WEFT_CHECKED;
@@ -152,9 +156,9 @@ weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out) WEFT_CHECK
 
 /* Sums `count` values over the ranks of an axis, in place on the pass's lane; every rank gets the
  * same bits. The values are memory of the pass or of the model. Collective over the axis: all its
- * ranks make the same calls in the same order, whatever the data. A layer that calls it adds the
- * bytes over tp and ep in describe, and has no is_static. Errors: WEFT_INTERNAL for pp, whose
- * stages do not run the same layers; WEFT_COMM. */
+ * ranks make the same calls in the same order, whatever the data. A layer that calls it has no
+ * is_static, and adds the bytes over tp and ep in a describe of its own. Errors: WEFT_INTERNAL for
+ * pp, whose stages do not run the same layers; WEFT_COMM. */
 weft_status weft_pass_all_reduce(weft_pass *pass, weft_axis axis, void *values, size_t count,
                                  weft_dtype dtype) WEFT_CHECKED;
 

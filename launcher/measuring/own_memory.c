@@ -144,42 +144,39 @@ static weft_status activation(rig *r, const weft_operation *o)
 
 static weft_status loss_of(rig *r, size_t rows, bool backward)
 {
-    const size_t cols = r->dims.vocab_rows, valid = (size_t)r->options->vocab_size;
+    const size_t cols = r->dims.vocab_rows, all = (size_t)r->options->vocab_size;
+    const size_t valid = cols < all ? cols : all;
     float *max = r->fp32[0], *sum = r->fp32[1];
-    weft_cross_entropy_stats_args stats = WEFT_ARGS(
-        weft_cross_entropy_stats_args, .pass = WEFT_CROSS_ENTROPY_FUSED, .rows = rows, .cols = cols,
-        .valid_cols = cols < valid ? cols : valid, .dtype = r->shape->dtype, .logits = r->fresh[0],
-        .labels = r->tokens, .row_max = max, .row_sum = sum, .target = sum + rows);
     if (backward)
         return weft_cross_entropy_backward(
             r->lane,
             &WEFT_ARGS(weft_cross_entropy_backward_args, .rows = rows, .cols = cols,
-                       .valid_cols = stats.valid_cols, .dtype = r->shape->dtype, .logits = r->out,
+                       .valid_cols = valid, .dtype = r->shape->dtype, .logits = r->out,
                        .labels = r->tokens, .row_max = max, .row_sum = sum, .scale = 1e-3f));
-    if (r->shape->tp > 1) {
-        stats.pass = WEFT_CROSS_ENTROPY_MAX;
-        WEFT_TRY(weft_cross_entropy_stats(r->lane, &stats));
-        stats.pass = WEFT_CROSS_ENTROPY_SUM;
-    }
-    WEFT_TRY(weft_cross_entropy_stats(r->lane, &stats));
-    return weft_cross_entropy_loss(
-        r->lane, &WEFT_ARGS(weft_cross_entropy_loss_args, .rows = rows, .row_max = max,
-                            .row_sum = sum, .target = sum + rows, .loss_sum = (double *)r->counts));
+    return weft_cross_entropy_stats(
+        r->lane,
+        &WEFT_ARGS(weft_cross_entropy_stats_args,
+                   .pass = r->shape->tp > 1 ? WEFT_CROSS_ENTROPY_SUM : WEFT_CROSS_ENTROPY_FUSED,
+                   .rows = rows, .cols = cols, .valid_cols = valid, .dtype = r->shape->dtype,
+                   .logits = r->fresh[0], .labels = r->tokens, .row_max = max, .row_sum = sum,
+                   .target = sum + rows));
 }
 
-/* The statistics with the loss itself, or their gradient, of the rows of a chunk or of those that
- * are left for the last one. */
+/* The statistics, the loss itself, or their gradient, of the rows of a chunk or of those that are
+ * left for the last one. */
 static weft_status loss(rig *r, const weft_operation *o, double *out_each)
 {
     const size_t chunk = weft_head_chunk_rows(r->shape), left = r->dims.rows_full % chunk;
-    const size_t reads = r->shape->tp > 1 ? 2 : 1, sizes[] = {chunk, left};
+    const size_t sizes[] = {chunk, left};
     for (int i = 0; i < 2; i++) {
-        const size_t bytes = sizes[i] * r->dims.vocab_rows * weft_own_act_bytes(r);
-        const bool backward = o->bytes == 2 * bytes;
-        if (bytes == 0 || (!backward && o->bytes != reads * bytes / (reads + 1)))
-            continue;
-        *out_each = backward ? 1 : (double)reads + 1;
-        return loss_of(r, sizes[i], backward);
+        const size_t rows = sizes[i], bytes = rows * r->dims.vocab_rows * weft_own_act_bytes(r);
+        if (bytes > 0 && (o->bytes == bytes || o->bytes == 2 * bytes))
+            return loss_of(r, rows, o->bytes == 2 * bytes);
+        if (o->bytes == 3 * rows * sizeof(float))
+            return weft_cross_entropy_loss(
+                r->lane, &WEFT_ARGS(weft_cross_entropy_loss_args, .rows = rows,
+                                    .row_max = r->fp32[0], .row_sum = r->fp32[1],
+                                    .target = r->fp32[1] + rows, .loss_sum = (double *)r->counts));
     }
     *out_each = 0;
     return WEFT_OK;
@@ -215,7 +212,8 @@ static weft_status router(rig *r, const weft_operation *o, double *out_each)
     const size_t topk = (size_t)r->options->moe_router_topk, scores = d->tokens * d->experts;
     const bool pre_softmax = r->options->moe_router_pre_softmax;
     float *gradient = (float *)r->out;
-    if (o->phase == WEFT_PHASE_WEIGHT_GRADIENT)
+    if (o->bytes == d->tokens * r->shape->hidden * (weft_own_act_bytes(r) + sizeof(float)) &&
+        r->shape->dtype != WEFT_F32)
         return cast(r, d->tokens * r->shape->hidden, true);
     if (o->phase == WEFT_PHASE_FORWARD && o->bytes == 3 * d->tokens * topk * sizeof(int32_t))
         return sort(r);

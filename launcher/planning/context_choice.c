@@ -7,6 +7,7 @@
 #include "core/lack.h"
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/places.h"
+#include "layers/rehearse.h"
 #include "layers/runtime.h"
 
 enum { AUTO = WEFT_NUM_CONTEXT_FORMS };
@@ -75,9 +76,11 @@ static weft_status attention_us(const choosing *c, const weft_mesh *mesh, double
                         .kinds = weft_places_kinds(&c->placed, mesh->world)};
     WEFT_TRY(
         weft_places_pass_groups(mesh, &c->placed, 0, weft_config_sends_directly(config), site));
-    weft_description_begin(&layer.description, &outline.shape);
-    weft_describe_attention(&config->model, &outline.shape, &layer.description.cost);
-    WEFT_TRY(weft_description_end(&layer.description));
+    weft_shape shape = outline.shape; /* of attention: experts make no other */
+    shape.ep = shape.etp = shape.pp = 1;
+    shape.binding = 0;
+    WEFT_TRY(
+        weft_rehearse_alone(&config->model, &shape, weft_attention_create, &layer.description));
     const weft_status status = weft_pass_price_add(site, &outline, 0, 1, &price);
     weft_description_release(&layer.description);
     *out = weft_pass_us(&price.forward) + weft_pass_us(&price.backward) +

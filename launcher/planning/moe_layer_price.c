@@ -5,6 +5,7 @@
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_price.h"
 #include "layers/describe.h"
+#include "layers/rehearse.h"
 #include "layers/runtime.h"
 
 weft_status weft_moe_layer_price_begin(const weft_config *config, const weft_mesh *mesh,
@@ -63,9 +64,8 @@ weft_status weft_moe_layer_price_us(void *context, const weft_moe_pipeline *pipe
     outline.shape.moe_by_experts = pipeline->by_experts;
     if (p->config->tier.experts != WEFT_TIER_NONE)
         add_tier(p, &outline);
-    weft_description_begin(&layer.description, &outline.shape);
-    weft_describe_moe(&p->config->model, &outline.shape, &layer.description.cost);
-    WEFT_TRY(weft_description_end(&layer.description));
+    WEFT_TRY(weft_rehearse_alone(&p->config->model, &outline.shape, weft_moe_create,
+                                 &layer.description));
     weft_status status = weft_pass_price_add(&p->site, &outline, 0, 1, &price);
     *out_us = weft_pass_us(&price.forward) + weft_pass_us(&price.backward);
     if (status == WEFT_OK && outline.shape.experts_on_host)

@@ -69,7 +69,7 @@ static double *place_in_program(moe_parts *parts, const weft_operation *op)
     if (strcmp(op->module, "counts") == 0)
         return &parts->counts_us;
     if (strcmp(op->module, "dispatch") == 0) {
-        parts->num_dispatches += travels;
+        parts->num_dispatches += travels ? (int)op->count : 0;
         return travels                                  ? &parts->dispatch_us
                : op->phase == WEFT_PHASE_INPUT_GRADIENT ? NULL
                                                         : &parts->permute_us;
@@ -288,15 +288,18 @@ static weft_status host_copy_us(const pricing *p, weft_cost_kind kind, double by
     return WEFT_OK;
 }
 
-/* Bytes of a stashed or, with reuse, of an offloaded tensor: the rows that travel, as dispatch
- * moves them. */
+/* Bytes of a stashed or, with reuse, of an offloaded tensor: the rows that travel. */
 static double travelling_bytes(const pricing *p)
 {
     const weft_description *d = &p->layer->description;
-    for (int i = 0; i < d->num_operations; i++)
-        if (strcmp(d->operations[i].module, "dispatch") == 0)
-            return (double)d->operations[i].bytes;
-    return 0;
+    uint64_t bytes = 0;
+    for (int i = 0; i < d->num_operations; i++) {
+        const weft_operation *o = &d->operations[i];
+        if (o->kind == WEFT_OPERATION_COLLECTIVE && o->phase == WEFT_PHASE_FORWARD &&
+            strcmp(o->module, "dispatch") == 0)
+            bytes += o->bytes;
+    }
+    return (double)bytes;
 }
 
 /* The width of T_M over that of T_DI: the first linear layer's output over its input. */
@@ -346,7 +349,8 @@ static weft_status partition_costs(const pricing *p, int half, weft_moe_costs *o
     const moe_parts *m = &p->moe[half];
     const bool backward = half == WEFT_HALF_BACKWARD;
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
-    const int n = pipeline.num_partitions, times = m->num_dispatches > 0 ? m->num_dispatches : 1;
+    const int n = pipeline.num_partitions,
+              times = m->num_dispatches > n ? m->num_dispatches / n : 1;
     const double bytes = travelling_bytes(p) / n, middle = bytes * middle_share(p);
     const bool by_peers = pipeline.peer_group > 0;
     *out = (weft_moe_costs){.permute_us = m->permute_us / n,

@@ -220,7 +220,7 @@ static weft_status create_model(weft_trainer *t)
     WEFT_TRY(weft_progress_check_metrics(weft_model_metric_list(t->model)));
     weft_dataset_set_labels(t->dataset, weft_model_labels_are_tokens(t->model));
     double flops;
-    weft_model_totals(t->model, &t->num_params, &flops);
+    WEFT_TRY(weft_model_totals(t->model, &t->num_params, &flops));
     t->flops_per_sample = flops / (double)t->config.train.micro_batch_size;
     return WEFT_OK;
 }

@@ -3,6 +3,7 @@
 #include <dirent.h>
 
 #include "launcher/planning/config.h"
+#include "layers/rehearse.h"
 #include "layers/describe.h"
 #include "layers/runtime.h"
 #include "tests/examples/run.h"
@@ -28,21 +29,17 @@ static const struct {
 };
 enum { NUM_WANTED = sizeof wanted / sizeof *wanted };
 
-/* The stack that the options describe, counted by what its layers say of themselves. */
+/* The stack that the options describe, counted by what its layers declare. */
 static uint64_t count_params(const weft_model_options *options, const weft_shape *shape)
 {
-    weft_layer_cost cost = {0};
-    weft_describe_embedding(options, shape, &cost);
-    for (int64_t i = 0; i < options->num_layers; i++) {
-        weft_describe_block(options, shape, &cost);
-        weft_describe_attention(options, shape, &cost);
-        if (weft_model_is_moe_layer(options, i))
-            weft_describe_moe(options, shape, &cost);
-        else
-            weft_describe_mlp(options, shape, (size_t)options->ffn_hidden_size, 0, &cost);
-    }
-    weft_describe_head(options, shape, &cost);
-    return cost.num_params;
+    weft_description *layers;
+    int count;
+    uint64_t sum = 0;
+    EXPECT_OK(weft_rehearse_model(options, NULL, shape, NULL, &layers, &count));
+    for (int i = 0; i < count; i++)
+        sum += layers[i].cost.num_params;
+    weft_descriptions_release(layers, count);
+    return sum;
 }
 
 static void check_file(const char *path, int w)

@@ -8,6 +8,7 @@
 #include "launcher/planning/places.h"
 #include "schedule/operands.h"
 #include "schedule/price.h"
+#include "layers/rehearse.h"
 #include "tests/expect.h"
 
 /* FLOPs, and bytes in memory, inside and between nodes, a microsecond; all else takes no time. */
@@ -53,7 +54,8 @@ static void make(attention *a, const weft_cluster *cluster, int cp, weft_context
     const weft_parallel_options options = {.context_parallel_size = cp,
                                            .tensor_model_parallel_size = 1,
                                            .pipeline_model_parallel_size = 1};
-    const weft_model_options model = {.num_attention_heads = HEADS,
+    const weft_model_options model = {.struct_bytes = sizeof model,
+                                      .num_attention_heads = HEADS,
                                       .num_query_groups = HEADS,
                                       .kv_channels = HEAD_DIM,
                                       .hidden_size = HEADS * HEAD_DIM,
@@ -69,9 +71,8 @@ static void make(attention *a, const weft_cluster *cluster, int cp, weft_context
     a->outline.shape = weft_model_shape(&model, &a->mesh, 1, WEFT_F32, true);
     EXPECT_OK(weft_recompute_modules(&recompute, &a->outline.shape.recompute));
     a->layer.recompute_group = recompute.granularity == WEFT_RECOMPUTE_FULL;
-    weft_description_begin(&a->layer.description, &a->outline.shape);
-    weft_describe_attention(&model, &a->outline.shape, &a->layer.description.cost);
-    EXPECT_OK(weft_description_end(&a->layer.description));
+    EXPECT_OK(weft_rehearse_alone(&model, &a->outline.shape, weft_attention_create,
+                                  &a->layer.description));
     EXPECT_OK(weft_pass_price_add(&a->site, &a->outline, 0, 1, &a->price));
 }
 

@@ -20,6 +20,7 @@ static const char model[] =
     "  \"num_attention_heads\": 4, \"seq_length\": 16, \"vocab_size\": 300, \"num_experts\": %d,\n"
     "  \"moe_router_topk\": 2},\n"
     "\"train\": {\"micro_batch_size\": 2, \"global_batch_size\": %d, \"train_iters\": 2,\n"
+    "\"lr_decay_style\": \"constant\",\n"
     "  \"eval_iters\": 2},\n"
     "\"data\": {\"data_path\": \"corpus\", \"split\": \"8,2,0\"},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}%s}\n";

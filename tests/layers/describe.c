@@ -1,10 +1,10 @@
-/* What `describe` says is what a pass does: parameters declared, bytes stashed, the scratch's high
+/* What a rehearsal says is what a pass does: parameters declared, bytes stashed, the scratch's high
  * water, FLOPs of the GEMMs and bytes handed to TP's and EP's collectives, for every layer alone
  * and for whole stacks, in fp32 and bf16. Runs with 4 ranks. */
 #include <stdlib.h>
 
 #include "kernels/kernels.h"
-#include "layers/describe.h"
+#include "layers/rehearse.h"
 #include "tests/expect.h"
 #include "tests/layers/rig.h"
 #include "tests/layers/used.h"
@@ -14,7 +14,6 @@ typedef struct cost_case {
     rig_create_function layer; /* NULL: a stack */
     weft_model_function build; /* of the stack */
     int attentions;            /* how many: their scores are no GEMM of the kernels' */
-    bool has_output;           /* describe counts the layer's output as its own */
 } cost_case;
 
 static weft_layer *block_of_mlp(const weft_model_options *o)
@@ -45,27 +44,26 @@ static weft_status build_ends(weft_model *model, const weft_model_options *optio
 #define DROPOUT ", \"hidden_dropout\": 0.1"
 
 static const cost_case dense_cases[] = {
-    {"attention", GPT2, weft_attention_create, NULL, 1, false},
+    {"attention", GPT2, weft_attention_create, NULL, 1},
     {"attention, grouped", LLAMA ", \"num_query_groups\": 2, \"add_qkv_bias\": true",
-     weft_attention_create, NULL, 1, false},
-    {"attention, few groups", GPT2 ", \"num_query_groups\": 1", weft_attention_create, NULL, 1,
-     false},
-    {"mlp", GPT2, weft_mlp_create, NULL, 0, false},
-    {"mlp, swiglu", LLAMA, weft_mlp_create, NULL, 0, false},
-    {"block", GPT2, block_of_mlp, NULL, 1, true},
-    {"block, dropout", LLAMA DROPOUT, block_of_mlp, NULL, 1, true},
-    {"embedding and head, tied", GPT2, NULL, build_ends, 0, false},
-    {"embedding and head, untied", LLAMA DROPOUT, NULL, build_ends, 0, false},
-    {"a GPT-2", GPT2, NULL, weft_model_build_gpt, 2, false},
-    {"a Llama", LLAMA, NULL, weft_model_build_gpt, 2, false},
+     weft_attention_create, NULL, 1},
+    {"attention, few groups", GPT2 ", \"num_query_groups\": 1", weft_attention_create, NULL, 1},
+    {"mlp", GPT2, weft_mlp_create, NULL, 0},
+    {"mlp, swiglu", LLAMA, weft_mlp_create, NULL, 0},
+    {"block", GPT2, block_of_mlp, NULL, 1},
+    {"block, dropout", LLAMA DROPOUT, block_of_mlp, NULL, 1},
+    {"embedding and head, tied", GPT2, NULL, build_ends, 0},
+    {"embedding and head, untied", LLAMA DROPOUT, NULL, build_ends, 0},
+    {"a GPT-2", GPT2, NULL, weft_model_build_gpt, 2},
+    {"a Llama", LLAMA, NULL, weft_model_build_gpt, 2},
 };
 static const cost_case moe_cases[] = {
-    {"moe", GPT2 MOE, weft_moe_create, NULL, 0, false},
+    {"moe", GPT2 MOE, weft_moe_create, NULL, 0},
     {"moe, swiglu, shared expert", LLAMA MOE ", \"moe_shared_expert_intermediate_size\": 24",
-     weft_moe_create, NULL, 0, false},
+     weft_moe_create, NULL, 0},
     {"moe, half the room", GPT2 MOE ", \"moe_expert_capacity_factor\": 0.5", weft_moe_create, NULL,
-     0, false},
-    {"block of moe", LLAMA MOE DROPOUT, block_of_moe, NULL, 1, true},
+     0},
+    {"block of moe", LLAMA MOE DROPOUT, block_of_moe, NULL, 1},
 };
 
 typedef struct costs {
@@ -164,10 +162,18 @@ static void expected(const cost_case *c, const harness *h, int first, int end, c
     weft_layer_cost sum = {0};
     uint64_t redone = 0; /* GEMMs of kernels, not attention's own */
     const weft_shape *shape = weft_model_get_shape(h->model);
+    weft_description *all, d;
+    int count;
     memset(out, 0, sizeof *out);
+    if (c->layer) {
+        first = 0, end = 1;
+        EXPECT_OK(weft_rehearse_alone(&h->options, shape, c->layer, &d));
+    } else {
+        EXPECT_OK(weft_rehearse_model(&h->options, NULL, shape, c->build, &all, &count));
+    }
     for (int i = first; i < end; i++) {
-        weft_description d;
-        EXPECT_OK(weft_description_of(weft_model_layer(h->model, i), shape, &d));
+        if (!c->layer)
+            d = all[i];
         EXPECT(!d.coarse, "layer %d of %s is coarse", i, c->name);
         weft_cost_add(&sum, &d.cost);
         for (int half = 0; half < 2; half++)
@@ -176,8 +182,11 @@ static void expected(const cost_case *c, const harness *h, int first, int end, c
             if (d.operations[o].phase == WEFT_PHASE_RECOMPUTE &&
                 strcmp(d.operations[o].module, "core_attention") != 0)
                 redone += d.operations[o].flops;
-        weft_description_release(&d);
     }
+    if (c->layer)
+        weft_description_release(&d);
+    else
+        weft_descriptions_release(all, count);
     const weft_mesh *mesh = &h->groups.mesh;
     size_t rows = weft_shape_local_tokens(shape) / (size_t)(mesh->sequence_parallel ? mesh->tp : 1);
     size_t piece = weft_piece_bytes(shape->dtype, rows, shape->hidden);
@@ -187,7 +196,7 @@ static void expected(const cost_case *c, const harness *h, int first, int end, c
     out->num_params = sum.num_params;
     out->local_params = sum.local_params;
     out->param_bytes = sum.param_bytes;
-    out->activation_bytes = sum.activation_bytes + (c->layer ? (c->has_output ? 1 : 2) * piece : 0);
+    out->activation_bytes = sum.activation_bytes + (c->layer ? 2 * piece : 0);
     out->recomputed_bytes = sum.recomputed_bytes;
     out->scratch_bytes = sum.scratch_bytes + 3 * piece;
     out->flops[0] = sum.forward_flops - scores;
@@ -263,16 +272,15 @@ static void check_named(const cost_case *c, weft_comm *part, const char *mesh, c
         used_ignore(r.dx, r.rows * r.hidden * sizeof *r.dx);
         used_ignore(NULL, 0);
     }
+    used_know_rows(!(of->model->shape.recompute & WEFT_RECOMPUTE_MODULE(MOE)));
     measure(of, tokens, tokens, &got);
     const weft_model *model = of->model;
     EXPECT(model->scratch.num_blocks == 1 && (c->layer || model->passes[0].stash.num_blocks == 1),
            "%s on %s: what was reserved did not do", c->name, mesh);
     expected(c, of, 0, weft_model_num_layers(of->model), &wanted);
     compare(c, name, dtype, &got, &wanted, sizeof fields / sizeof *fields);
-    /* This one alone counts the loss, and positions. Where experts answer again, what of their rows
-     * tells which are dropped is not there when kernels are enqueued. */
-    bool all = of->groups.coords.at[WEFT_AXIS_TP] == 0 &&
-               !(model->shape.recompute & WEFT_RECOMPUTE_MODULE(MOE));
+    /* this one alone counts the loss, and positions */
+    const bool all = of->groups.coords.at[WEFT_AXIS_TP] == 0;
     /* attention over cp attends in pieces; its list sums them */
     const bool in_pieces = of->groups.mesh.cp > 1 && c->attentions > 0;
     for (int half = 0; half < 2; half++) {
@@ -309,12 +317,20 @@ static void check_stage(const cost_case *c, weft_comm *part, const char *mesh)
     snprintf(text, sizeof text, "{\"model\": {%s}}", c->json);
     EXPECT_OK(harness_options(text, &arena, &options));
     EXPECT_OK(harness_create(&h, part, &options, mesh, 1, WEFT_F32, c->build));
-    costs got = {0}, wanted;
+    costs got = {0}, wanted = {0};
+    weft_outline outline;
     measure_parameters(h.model, &got);
-    weft_layout_range(weft_model_layout(h.model), h.groups.coords.at[WEFT_AXIS_PP], 0, &first,
-                      &end);
-    expected(c, &h, first, end, &wanted);
+    EXPECT_OK(weft_model_outline(&h.model->setup, &h.groups.mesh, c->build, &outline));
+    weft_layout_range(&outline.layout, h.groups.coords.at[WEFT_AXIS_PP], 0, &first, &end);
+    for (int l = first; l < end; l++)
+        for (int i = 0; i < outline.layers[l].num_parameters; i++) {
+            const weft_held *held = &outline.layers[l].parameters[i];
+            wanted.num_params += held->global;
+            wanted.local_params += held->local;
+            wanted.param_bytes += held->local * sizeof(float);
+        }
     compare(c, mesh, WEFT_F32, &got, &wanted, 3);
+    weft_outline_release(&outline);
     harness_release(&h);
     weft_arena_release(&arena);
 }
@@ -322,7 +338,7 @@ static void check_stage(const cost_case *c, weft_comm *part, const char *mesh)
 /* Partitions of whole numbers of tokens, and of balanced runs of them. */
 static void check_pipelines(weft_comm *part, const char *mesh)
 {
-    static const cost_case c = {"moe in partitions", LLAMA MOE, weft_moe_create, NULL, 0, false};
+    static const cost_case c = {"moe in partitions", LLAMA MOE, weft_moe_create, NULL, 0};
     const bool has_six = strstr(mesh, "tp=2,cp=2"); /* tokens a rank: halves are not balanced */
     for (int n = 1; n <= 3; n++)
         for (int reuse = 0; reuse < WEFT_NUM_REUSES && (n != 2 || !has_six); reuse++)
@@ -383,67 +399,6 @@ static void check_on(const cost_case *cases, size_t num, weft_comm *world, int r
     weft_comm_destroy(part);
 }
 
-/* As many rows of logits as the shape says, or as there are; their bytes are the head's scratch. */
-static void check_logit_rows(void)
-{
-    const weft_model_options o = {.hidden_size = 16, .num_attention_heads = 4, .num_layers = 1};
-    const size_t limits[] = {0, 8192, 100000}, rows[] = {256, 8192, 16384};
-    weft_shape shape = {.seq = 1024,
-                        .batch = 16,
-                        .hidden = 16,
-                        .vocab = 64,
-                        .tp = 1,
-                        .cp = 1,
-                        .ep = 1,
-                        .etp = 1,
-                        .pp = 1,
-                        .dtype = WEFT_BF16,
-                        .training = true};
-    for (int i = 0; i < 3; i++) {
-        weft_layer_cost cost = {0};
-        shape.logit_rows = limits[i];
-        weft_describe_head(&o, &shape, &cost);
-        EXPECT(weft_head_chunk_rows(&shape) == rows[i], "%zu rows", weft_head_chunk_rows(&shape));
-        EXPECT(cost.scratch_bytes == rows[i] * (64 * 2 + 3 * 4), "%zu rows: %zu bytes", rows[i],
-               (size_t)cost.scratch_bytes);
-    }
-}
-
-static void sums_alone(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    (void)layer;
-    *out = (weft_layer_cost){.num_params = 3, .scratch_bytes = 640, .forward_flops = shape->hidden};
-}
-
-/* A layer that fills sums is described by them, alone and as a child. */
-static void check_coarse(void)
-{
-    static const weft_layer_ops ops = {.struct_bytes = sizeof ops, .describe = sums_alone};
-    const weft_model_options o = {
-        .struct_bytes = sizeof o, .hidden_size = 16, .num_attention_heads = 4, .num_layers = 1};
-    const weft_shape shape = {
-        .seq = 8, .batch = 2, .hidden = 16, .tp = 1, .ep = 1, .etp = 1, .pp = 1, .training = true};
-    weft_layer plain = {.ops = &ops};
-    weft_description alone, parent, listed;
-    EXPECT_OK(weft_description_of(&plain, &shape, &alone));
-    EXPECT(alone.coarse && alone.cost.num_params == 3 && alone.num_operations == 0,
-           "a layer of sums is not coarse");
-    weft_description_begin(&listed, &shape);
-    weft_describe_block(&o, &shape, &listed.cost);
-    EXPECT_OK(weft_description_end(&listed));
-    weft_description_begin(&parent, &shape);
-    weft_describe_block(&o, &shape, &parent.cost);
-    weft_cost_child(&parent.cost, &shape, &plain);
-    EXPECT_OK(weft_description_end(&parent));
-    EXPECT(!listed.coarse && parent.coarse, "a child of sums does not make its parent coarse");
-    EXPECT(parent.cost.forward_flops == 16 && parent.num_operations == listed.num_operations &&
-               parent.cost.scratch_bytes == listed.cost.scratch_bytes + 640,
-           "a child's sums are not the parent's");
-    weft_description_release(&alone);
-    weft_description_release(&parent);
-    weft_description_release(&listed);
-}
-
 int main(void)
 {
     enum {
@@ -453,8 +408,6 @@ int main(void)
     weft_comm *world;
     EXPECT_OK(weft_comm_create_world(&world));
     EXPECT(weft_comm_size(world) == 4, "run with 4 ranks");
-    check_logit_rows();
-    check_coarse();
     static const struct {
         int ranks;
         const char *mesh;

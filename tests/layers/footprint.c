@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "launcher/training/memory.h"
+#include "layers/rehearse.h"
 #include "layers/footprint.h"
 #include "layers/moe.h"
 #include "layers/pass.h"
@@ -172,6 +173,25 @@ static void check_rank_load(const training *t, double rank_load, const char *mes
            rank_load, sum / num);
 }
 
+/* Sets the load of the MoE layer inside a layer of the list, if there is one; returns whether it is
+ * uneven. */
+static int load_of(const weft_model *model, weft_pass *pass, int listed, double *out)
+{
+    for (int m = 0; m < model->num_members; m++) {
+        const weft_layer *layer = model->members[m].layer;
+        const int parent = model->members[m].parent;
+        if (strcmp(layer->ops->kind, "moe") != 0 ||
+            model->members[parent].layer != model->layers[listed])
+            continue;
+        const weft_moe_state *state = weft_pass_state(pass, layer);
+        const weft_moe_dims d = weft_moe_dims_of(&model->options, &model->shape);
+        const size_t balanced = d.tokens * 2 / (d.exchange ? 1 : (size_t)model->shape.ep);
+        *out = (double)state->num_rows / (double)balanced;
+        return state->num_rows != balanced;
+    }
+    return 0;
+}
+
 /* What the passes stashed last is what their layers say at the load that came. */
 static void check_routed(const char *mesh, int global_batch, weft_comm *world)
 {
@@ -191,24 +211,14 @@ static void check_routed(const char *mesh, int global_batch, weft_comm *world)
     for (int i = 0; i < model->setup.num_passes; i++) {
         weft_pass *pass = &model->passes[i];
         size_t listed = 0;
-        for (int m = 0; m < model->num_members; m++) {
-            const weft_layer *layer = model->members[m].layer;
+        for (int l = pass->first; l < pass->end; l++) {
             weft_shape shape = model->shape;
-            if (strcmp(layer->ops->kind, "moe") == 0) {
-                const weft_moe_state *state = weft_pass_state(pass, layer);
-                weft_moe_dims d = weft_moe_dims_of(&model->options, &shape);
-                size_t balanced = d.tokens * 2 / (d.exchange ? 1 : (size_t)shape.ep);
-                shape.moe_load = (double)state->num_rows / (double)balanced;
-                uneven += state->num_rows != balanced;
-            }
-            weft_layer_cost own = {0}, children = {0};
-            weft_layer_describe(layer, &shape, &own);
-            for (int c = 0; c < model->num_members; c++)
-                if (model->members[c].parent == m) {
-                    weft_layer_describe(model->members[c].layer, &shape, &children);
-                    own.activation_bytes -= children.activation_bytes;
-                }
-            listed += own.activation_bytes;
+            weft_description *layers;
+            int count;
+            uneven += load_of(model, pass, l, &shape.moe_load);
+            EXPECT_OK(weft_rehearse_model(&model->options, NULL, &shape, NULL, &layers, &count));
+            listed += layers[l].cost.activation_bytes;
+            weft_descriptions_release(layers, count);
         }
         EXPECT(listed == pass->stash.used_bytes, "%s: %zu bytes listed, %zu stashed", mesh, listed,
                pass->stash.used_bytes);

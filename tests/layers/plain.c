@@ -2,6 +2,7 @@
  * table 2; and what experts of published runs send, multiply and pad. */
 #include <string.h>
 
+#include "layers/describe_plain.h"
 #include "layers/describe.h"
 #include "layers/recompute.h"
 #include "tests/expect.h"
@@ -50,9 +51,9 @@ static void check_layer(int tp, bool sequence_parallel, bool recomputes)
     weft_shape shape = shape_of(tp, sequence_parallel);
     weft_layer_cost cost = {0};
     shape.recompute = recomputes ? WEFT_RECOMPUTE_MODULE(CORE_ATTN) : 0;
-    weft_describe_block(&gpt, &shape, &cost);
-    weft_describe_attention(&gpt, &shape, &cost);
-    weft_describe_mlp(&gpt, &shape, 4096, WEFT_RECOMPUTE_MODULE(MLP), &cost);
+    weft_describe_plain_block(&gpt, &shape, &cost);
+    weft_describe_plain_attention(&gpt, &shape, &cost);
+    weft_describe_plain_mlp(&gpt, &shape, 4096, &cost);
     EXPECT((double)cost.activation_bytes == paper_bytes(&shape, recomputes),
            "tp %d, sp %d, selective %d: %g bytes instead of %g", tp, sequence_parallel, recomputes,
            (double)cost.activation_bytes, paper_bytes(&shape, recomputes));
@@ -67,8 +68,8 @@ static void check_ends(int tp)
     const weft_shape shape = shape_of(tp, true);
     const double rows = 512.0 * 4 / tp;
     weft_layer_cost first = {0}, last = {0};
-    weft_describe_embedding(&gpt, &shape, &first);
-    weft_describe_head(&gpt, &shape, &last);
+    weft_describe_plain_embedding(&gpt, &shape, &first);
+    weft_describe_plain_head(&gpt, &shape, &last);
     EXPECT((double)first.activation_bytes == rows * 1024, "embedding: %g",
            (double)first.activation_bytes);
     EXPECT((double)last.activation_bytes == rows * 1024 * 4 + 4 * 512.0 * 4 * 32000 / tp,
@@ -90,9 +91,9 @@ static year_sums sums_of_year(weft_plain_year year, int tp)
     year_sums sums = {0};
     shape.plain_kernels = year;
     weft_description_begin(&d, &shape);
-    weft_describe_block(&gpt, &shape, &d.cost);
-    weft_describe_attention(&gpt, &shape, &d.cost);
-    weft_describe_mlp(&gpt, &shape, 4096, 0, &d.cost);
+    weft_describe_plain_block(&gpt, &shape, &d.cost);
+    weft_describe_plain_attention(&gpt, &shape, &d.cost);
+    weft_describe_plain_mlp(&gpt, &shape, 4096, &d.cost);
     EXPECT_OK(weft_description_end(&d));
     for (int i = 0; i < d.num_operations; i++) {
         const weft_operation *op = &d.operations[i];
@@ -135,7 +136,7 @@ static moe_sums sums_of(const weft_model_options *o, const weft_shape *shape)
     weft_description d;
     moe_sums sums = {0};
     weft_description_begin(&d, shape);
-    weft_describe_moe(o, shape, &d.cost);
+    weft_describe_plain_moe(o, shape, &d.cost);
     EXPECT_OK(weft_description_end(&d));
     for (int i = 0; i < d.num_operations; i++) {
         const weft_operation *op = &d.operations[i];

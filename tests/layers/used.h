@@ -20,6 +20,10 @@ void used_end(used_half *out);
 /* Casts from or to this memory are the test's own; up to four ranges. */
 void used_ignore(const void *start, size_t bytes);
 
+/* False: choices are sorted again in backward, so that their rows are not known when kernels are
+ * enqueued. */
+void used_know_rows(bool known);
+
 /* The listed operations of a half, in the same form. */
 void used_add_listed(used_half *out, const weft_description *listed, bool forward);
 /* Leaves out matrix products, attention's among them. */

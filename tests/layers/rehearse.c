@@ -1,0 +1,165 @@
+/* A program's own layer without describe is rehearsed: its operations, stash and scratch are those
+ * of its functions. One that touches device memory on the host ends with a line that names it. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "layers/rehearse.h"
+#include "tests/expect.h"
+#include "tests/layers/harness.h"
+
+typedef struct square { /* y = x W^T, with W [H, H], whole on each rank */
+    weft_layer base;
+    weft_parameter *weight;
+} square;
+
+static bool touches; /* the host reads x */
+
+static weft_status square_init(weft_layer *layer, weft_build *build)
+{
+    const size_t hidden = weft_build_shape(build)->hidden;
+    return weft_build_parameter(build,
+                                &WEFT_ARGS(weft_parameter_spec, .name = "weight", .num_dims = 2,
+                                           .dims = {hidden, hidden}, .init_std = 0.02f),
+                                &((square *)layer)->weight);
+}
+
+static weft_status square_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                                  weft_tensor *y)
+{
+    const square *s = (square *)layer;
+    weft_tensor kept, scratch;
+    const size_t mark = weft_pass_mark(pass);
+    if (touches)
+        return ((const volatile float *)x->data)[0] > 0 ? WEFT_OK : WEFT_CONFIG;
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, 3, 5, &kept));
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, 100, 1, &scratch));
+    WEFT_TRY(weft_gemm(weft_pass_lane(pass),
+                       &WEFT_ARGS(weft_gemm_args, .m = x->dims[0], .n = x->dims[1], .k = x->dims[1],
+                                  .transpose_b = true, .dtype = x->dtype, .c_dtype = x->dtype,
+                                  .a = x->data, .b = s->weight->weight.data, .c = y->data)));
+    weft_pass_release(pass, mark);
+    return weft_pass_all_reduce(pass, WEFT_AXIS_TP, y->data, weft_tensor_count(y), y->dtype);
+}
+
+static weft_status square_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                   weft_tensor *dx)
+{
+    const square *s = (square *)layer;
+    return weft_gemm(weft_pass_lane(pass),
+                     &WEFT_ARGS(weft_gemm_args, .m = dy->dims[0], .n = dy->dims[1],
+                                .k = dy->dims[1], .dtype = dy->dtype, .c_dtype = dy->dtype,
+                                .a = dy->data, .b = s->weight->weight.data, .c = dx->data));
+}
+
+static void square_destroy(weft_layer *layer)
+{
+    free(layer);
+}
+
+static const weft_layer_ops square_ops = {.struct_bytes = sizeof square_ops,
+                                          .kind = "square",
+                                          .init = square_init,
+                                          .forward = square_forward,
+                                          .backward = square_backward,
+                                          .destroy = square_destroy};
+
+static weft_status build(weft_model *model, const weft_model_options *options)
+{
+    square *s = calloc(1, sizeof *s);
+    if (s)
+        s->base.ops = &square_ops;
+    WEFT_TRY(weft_model_add_embedding(model, options));
+    WEFT_TRY(weft_model_add(model, &s->base));
+    return weft_model_add_head(model, options);
+}
+
+static const weft_model_options options = {.struct_bytes = sizeof options,
+                                           .num_layers = 1,
+                                           .hidden_size = 16,
+                                           .ffn_hidden_size = 64,
+                                           .num_attention_heads = 4,
+                                           .num_query_groups = 4,
+                                           .kv_channels = 4,
+                                           .seq_length = 8,
+                                           .max_position_embeddings = 8,
+                                           .vocab_size = 32,
+                                           .norm_epsilon = 1e-5,
+                                           .init_method_std = 0.02};
+static const weft_shape shape = {.seq = 8,
+                                 .batch = 3,
+                                 .hidden = 16,
+                                 .vocab = 32,
+                                 .tp = 2,
+                                 .cp = 1,
+                                 .ep = 1,
+                                 .etp = 1,
+                                 .pp = 1,
+                                 .dtype = WEFT_F32,
+                                 .training = true};
+
+static const weft_operation *find(const weft_description *d, weft_operation_kind kind,
+                                  weft_phase phase)
+{
+    for (int i = 0; i < d->num_operations; i++)
+        if (d->operations[i].kind == kind && d->operations[i].phase == phase)
+            return &d->operations[i];
+    return NULL;
+}
+
+static void check_own(void)
+{
+    enum { ROWS = 24 };
+    weft_description *all;
+    int count;
+    EXPECT_OK(weft_rehearse_model(&options, NULL, &shape, build, &all, &count));
+    EXPECT(count == 3, "%d layers", count);
+    const weft_description *d = &all[1];
+    const weft_operation *forward = find(d, WEFT_OPERATION_GEMM, WEFT_PHASE_FORWARD),
+                         *backward = find(d, WEFT_OPERATION_GEMM, WEFT_PHASE_INPUT_GRADIENT),
+                         *sum = find(d, WEFT_OPERATION_COLLECTIVE, WEFT_PHASE_FORWARD);
+    EXPECT(!d->coarse && d->num_operations == 3 && forward && backward && sum, "%d operations",
+           d->num_operations);
+    EXPECT(forward->m == ROWS && forward->n == 16 && forward->flops == 2 * ROWS * 16 * 16 &&
+               strcmp(forward->module, "own") == 0,
+           "another product");
+    EXPECT(sum->axis == WEFT_AXIS_TP && sum->bytes == ROWS * 16 * sizeof(float), "%d bytes summed",
+           (int)sum->bytes);
+    EXPECT(d->cost.activation_bytes == 64 + ROWS * 16 * sizeof(float) &&
+               d->cost.scratch_bytes == 448 && d->cost.num_params == 256,
+           "%d bytes kept, %d of scratch, %d parameters", (int)d->cost.activation_bytes,
+           (int)d->cost.scratch_bytes, (int)d->cost.num_params);
+    weft_descriptions_release(all, count);
+}
+
+/* In a child of this process, which ends. */
+static void check_touching(void)
+{
+    int ends[2], state;
+    char text[512] = "";
+    EXPECT(pipe(ends) == 0, "no pipe");
+    const pid_t child = fork();
+    if (child == 0) {
+        weft_description *all;
+        int count;
+        dup2(ends[1], STDERR_FILENO);
+        touches = true;
+        (void)!weft_rehearse_model(&options, NULL, &shape, build, &all, &count);
+        _exit(0);
+    }
+    close(ends[1]);
+    EXPECT(read(ends[0], text, sizeof text - 1) >= 0, "nothing is said");
+    close(ends[0]);
+    EXPECT(waitpid(child, &state, 0) == child && WIFEXITED(state) && WEXITSTATUS(state) == 2,
+           "state %d", state);
+    EXPECT(strncmp(text, "weft: decoder.layers.0 forward reads or writes device memory", 60) == 0,
+           "%s", text);
+}
+
+int main(void)
+{
+    check_own();
+    check_touching();
+    return expect_finish();
+}
