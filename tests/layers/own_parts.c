@@ -94,6 +94,18 @@ static weft_status build_two(weft_model *model, const weft_model_options *option
     return add(model, &last_ops);
 }
 
+static weft_layer_ops inner_ops; /* of a layer inside a block */
+
+static weft_status build_block(weft_model *model, const weft_model_options *options)
+{
+    weft_layer *inner = calloc(1, sizeof *inner);
+    if (inner)
+        inner->ops = &inner_ops;
+    WEFT_TRY(add(model, &first_ops));
+    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), inner));
+    return add(model, &last_ops);
+}
+
 static weft_status build_other_options(weft_model *model, const weft_model_options *options)
 {
     weft_model_options copy = *options;
@@ -196,6 +208,13 @@ static void check_sizes(weft_comm *world)
         EXPECT(strncmp(weft_error_get()->text, "decoder forward: ", 17) == 0, "%s",
                weft_error_get()->text);
         reset_last();
+        inner_ops = first_ops;
+        inner_ops.reads_tokens = false;
+        inner_ops.kind = "inner";
+        inner_ops.forward = failing_pass;
+        expect_wrong_call(create(world, build_block, 1), "layer (inner)", "no function");
+        EXPECT(strncmp(weft_error_get()->text, "decoder.layers.0.mlp forward: ", 30) == 0, "%s",
+               weft_error_get()->text);
     }
     last_ops.init = declare;
     last_ops.struct_bytes = offsetof(weft_layer_ops, is_static); /* before there was one */
