@@ -51,9 +51,8 @@ weft_status weft_check_alarm_start(weft_comm *world, weft_check_report *report,
     WEFT_TRY(weft_comm_split(world, 0, rank, "alarm", WEFT_PURPOSE_CONTROL, &out->comm));
     bool hears = rank + 1 < size;
     out->listens = hears && pthread_create(&out->thread, NULL, listen_to_next, out) == 0;
-    return hears && !out->listens
-               ? WEFT_ERROR(WEFT_MEMORY, "no thread to hear rank %d", rank + 1)
-               : WEFT_OK;
+    return hears && !out->listens ? WEFT_ERROR(WEFT_MEMORY, "no thread to hear rank %d", rank + 1)
+                                  : WEFT_OK;
 }
 
 void weft_check_alarm_stop(weft_check_alarm *alarm)
