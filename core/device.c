@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "core/sized.h"
 #include "core/device_ops.h"
 
 static pthread_mutex_t lanes_lock = PTHREAD_MUTEX_INITIALIZER; /* of every device's lanes */
@@ -28,6 +29,8 @@ int weft_device_num_threads(const weft_device *device)
 
 weft_status weft_lane_create(weft_device *device, int priority, const char *name, weft_lane **out)
 {
+    WEFT_TRY(WEFT_GIVEN(device));
+    WEFT_TRY(WEFT_GIVEN(out));
     if (priority < 0)
         return WEFT_ERROR(WEFT_INTERNAL, "lane %s: priority %d is below 0", name, priority);
     WEFT_TRY(device->ops->lane_create(device, priority, name, out));
@@ -76,6 +79,8 @@ const char *weft_lane_name(const weft_lane *lane)
 
 weft_status weft_event_create(weft_device *device, weft_event **out)
 {
+    WEFT_TRY(WEFT_GIVEN(device));
+    WEFT_TRY(WEFT_GIVEN(out));
     WEFT_TRY(device->ops->event_create(device, out));
     return WEFT_OK;
 }
@@ -88,6 +93,8 @@ void weft_event_destroy(weft_event *event)
 
 weft_status weft_lane_record(weft_lane *lane, weft_event *event)
 {
+    WEFT_TRY(WEFT_GIVEN(lane));
+    WEFT_TRY(WEFT_GIVEN(event));
     assert(lane->device == event->device);
     WEFT_TRY(lane->device->ops->record(lane, event));
     return WEFT_OK;
@@ -95,6 +102,8 @@ weft_status weft_lane_record(weft_lane *lane, weft_event *event)
 
 weft_status weft_lane_wait(weft_lane *lane, const weft_event *event)
 {
+    WEFT_TRY(WEFT_GIVEN(lane));
+    WEFT_TRY(WEFT_GIVEN(event));
     assert(lane->device == event->device);
     WEFT_TRY(lane->device->ops->wait(lane, event));
     return WEFT_OK;
@@ -102,12 +111,14 @@ weft_status weft_lane_wait(weft_lane *lane, const weft_event *event)
 
 weft_status weft_event_wait_host(const weft_event *event)
 {
+    WEFT_TRY(WEFT_GIVEN(event));
     WEFT_TRY(event->device->ops->wait_host(event));
     return WEFT_OK;
 }
 
 weft_status weft_lane_sync(weft_lane *lane)
 {
+    WEFT_TRY(WEFT_GIVEN(lane));
     WEFT_TRY(lane->device->ops->sync(lane));
     return WEFT_OK;
 }
@@ -147,6 +158,7 @@ void weft_graph_destroy(weft_graph *graph)
 
 weft_status weft_lane_copy(weft_lane *lane, void *to, const void *from, size_t bytes)
 {
+    WEFT_TRY(WEFT_GIVEN(lane));
     if (bytes == 0)
         return WEFT_OK;
     uintptr_t a = (uintptr_t)to, b = (uintptr_t)from;
@@ -159,6 +171,7 @@ weft_status weft_lane_copy(weft_lane *lane, void *to, const void *from, size_t b
 
 weft_status weft_lane_zero(weft_lane *lane, void *to, size_t bytes)
 {
+    WEFT_TRY(WEFT_GIVEN(lane));
     if (bytes == 0)
         return WEFT_OK;
     if (!to)
@@ -171,9 +184,15 @@ weft_status weft_lane_zero(weft_lane *lane, void *to, size_t bytes)
 weft_status weft_lane_submit(weft_lane *lane, const char *label, weft_lane_function function,
                              const void *args, size_t num_bytes)
 {
-    if (!function || num_bytes > WEFT_LANE_MAX_ARGS_BYTES)
+    WEFT_TRY(WEFT_GIVEN(lane));
+    WEFT_TRY(WEFT_GIVEN(label));
+    const char *wrong = !function                              ? "no function"
+                        : num_bytes > WEFT_LANE_MAX_ARGS_BYTES ? "at most 320 fit"
+                        : num_bytes > 0 && !args               ? "args is NULL"
+                                                               : NULL;
+    if (wrong)
         return WEFT_ERROR(WEFT_INTERNAL, "lane %s: %s with %zu bytes of arguments: %s", lane->name,
-                          label, num_bytes, function ? "at most 320 fit" : "no function");
+                          label, num_bytes, wrong);
     WEFT_TRY(lane->device->ops->submit(lane, label, function, args, num_bytes));
     return WEFT_OK;
 }

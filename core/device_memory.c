@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/sized.h"
 #include "core/adopt.h"
 #include "core/arena.h"
 #include "core/device_ops.h"
@@ -145,6 +146,9 @@ weft_status weft_device_alloc_for(weft_device *device, weft_space space,
                                   weft_memory_purpose purpose, size_t bytes, const char *name,
                                   void **out)
 {
+    WEFT_TRY(WEFT_GIVEN(device));
+    WEFT_TRY(WEFT_GIVEN(name));
+    WEFT_TRY(WEFT_GIVEN(out));
     weft_device_usage *usage = &device->usage[space];
     size_t limit = SIZE_MAX;
     if (space == WEFT_SPACE_DEVICE && device->budget_bytes > 0)

@@ -1,4 +1,4 @@
-/* Reads structs that a program fills, as <weft/sized.h> promises. */
+/* Reads what a program hands in: structs as <weft/sized.h> promises, and pointers. */
 #ifndef WEFT_CORE_SIZED_H
 #define WEFT_CORE_SIZED_H
 
@@ -11,5 +11,10 @@
  * Errors: WEFT_INTERNAL (NULL, or a size that <weft/sized.h> refuses). */
 weft_status weft_sized_copy(const char *name, const void *given, void *out,
                             size_t known_bytes) WEFT_CHECKED;
+
+/* Of a pointer that a public function needs: WEFT_TRY(WEFT_GIVEN(lane)). Where it is NULL the error
+ * (WEFT_INTERNAL) names the function and the argument. */
+#define WEFT_GIVEN(argument)                                                                       \
+    ((argument) ? WEFT_OK : WEFT_ERROR(WEFT_INTERNAL, "%s: %s is NULL", __func__, #argument))
 
 #endif

@@ -470,6 +470,7 @@ static const weft_kernel_ops *backend_of(const weft_lane *lane)
     weft_status weft_##kernel(weft_lane *lane, const weft_##kernel##_args *args)                   \
     {                                                                                              \
         weft_##kernel##_args whole;                                                                \
+        WEFT_TRY(WEFT_GIVEN(lane));                                                                \
         if (!args || args->struct_bytes != sizeof whole) {                                         \
             WEFT_TRY(weft_sized_copy("weft_" #kernel "_args", args, &whole, sizeof whole));        \
             args = &whole;                                                                         \

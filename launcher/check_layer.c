@@ -70,7 +70,7 @@ int weft_verb_check_layer(int argc, char **argv, const weft_application *applica
         weft_arena_release(&arena);
         return code;
     }
-    bool launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
+    bool began = false, launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
     weft_log_set_rank(rank);
     weft_status status = weft_config_load(&args.source, &arena, &config);
     weft_check_setup setup = {.layer = args.layer, .json = args.json, .out = stdout};
@@ -91,9 +91,12 @@ int weft_verb_check_layer(int argc, char **argv, const weft_application *applica
         status = weft_launch_mpirun(RANKS, argc + 1, argv - 1, NULL, &code);
     } else if (status == WEFT_OK) {
         status = size > 1 ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
-        if (status == WEFT_OK)
+        began = status == WEFT_OK;
+        if (began)
             status = run(&setup, &config, world);
     }
+    if (status != WEFT_OK && args.json && !began && rank == 0)
+        weft_check_could_not_begin(stdout);
     if (status != WEFT_OK)
         code = rank == 0 ? weft_verb_fail("check-layer") : weft_status_exit_code(status);
     weft_comm_destroy(world);

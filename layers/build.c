@@ -139,6 +139,7 @@ weft_status weft_build_rows(weft_build *build, const weft_parameter_spec *spec,
 weft_status weft_build_parameter(weft_build *build, const weft_parameter_spec *spec,
                                  weft_parameter **out)
 {
+    WEFT_TRY(WEFT_GIVEN(build));
     if (!out)
         return WEFT_ERROR(WEFT_INTERNAL, "parameter %s%s: no place for it was given (out is NULL)",
                           build->prefix, spec && spec->name ? spec->name : "");
@@ -165,6 +166,9 @@ static bool is_metric_name(const char *name)
 weft_status weft_build_metric(weft_build *build, const char *name, weft_metric_kind kind,
                               weft_metric **out)
 {
+    WEFT_TRY(WEFT_GIVEN(build));
+    WEFT_TRY(WEFT_GIVEN(name));
+    WEFT_TRY(WEFT_GIVEN(out));
     weft_model *model = build->model;
     weft_metric_list *list = &model->metric_list;
     int i = 0;
@@ -174,6 +178,9 @@ weft_status weft_build_metric(weft_build *build, const char *name, weft_metric_k
                           name, sizeof list->rows[0].name - 1);
     while (i < list->count && strcmp(list->rows[i].name, name) != 0)
         i++;
+    if (kind != WEFT_METRIC_SUM && kind != WEFT_METRIC_MEAN)
+        return WEFT_ERROR(WEFT_CONFIG, "metric %s: kind %d is neither a sum nor a mean", name,
+                          (int)kind);
     if (i < list->count && list->rows[i].kind != kind)
         return WEFT_ERROR(WEFT_CONFIG, "metric %s: a sum to one layer, a mean to another", name);
     if (i == WEFT_MAX_METRICS)
@@ -206,8 +213,13 @@ weft_status weft_build_share(weft_build *build, const char *name, weft_parameter
 
 weft_status weft_build_child(weft_build *build, const char *prefix, weft_layer *child)
 {
+    WEFT_TRY(WEFT_GIVEN(build));
+    WEFT_TRY(WEFT_GIVEN(prefix));
     char name[64];
     if (snprintf(name, sizeof name, "%s%s", build->prefix, prefix) >= (int)sizeof name)
         return WEFT_ERROR(WEFT_CONFIG, "layer name %s%s is too long", build->prefix, prefix);
+    if (!child && weft_error_get()->status != WEFT_OK) /* its create function has set an error */
+        return weft_error_context(weft_error_get()->status, "%s%s", build->prefix, prefix);
+    WEFT_TRY(WEFT_GIVEN(child));
     return weft_model_register(build->model, child, name, build->layer, build->member);
 }

@@ -7,6 +7,7 @@
 #ifndef WEFT_LAYERS_CHECK_H
 #define WEFT_LAYERS_CHECK_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -156,6 +157,7 @@ typedef enum weft_check_verdict {
 } weft_check_verdict;
 
 typedef struct weft_check_report {
+    pthread_mutex_t lock;
     FILE *out; /* NULL: this rank says nothing */
     bool json;
     int num_layers, num_checks; /* of this layer */
@@ -171,6 +173,27 @@ void weft_check_report_add(weft_check_report *report, weft_check_verdict verdict
                            const char *format, ...) WEFT_PRINTF(4, 5);
 void weft_check_report_note(weft_check_report *report, const char *format, ...) WEFT_PRINTF(2, 3);
 void weft_check_report_end(weft_check_report *report);
+/* Ends a report that an error cuts short: its JSON is one whole object, with the error. Later calls
+ * write nothing. Any thread. */
+void weft_check_report_fail(weft_check_report *report, const char *error);
+/* The JSON of a check that this thread's error kept from beginning. */
+void weft_check_could_not_begin(FILE *out);
+
+/* An error of one rank, told to rank 0 while rank 0 itself may wait in a collective. A thread of
+ * each rank hears the next rank and tells the one before. */
+typedef struct weft_check_alarm {
+    weft_comm *comm; /* NULL: of one rank, or not started */
+    weft_check_report *report;
+    pthread_t thread;
+    bool listens;
+} weft_check_alarm;
+
+/* Collective over world, as stop is, before which no rank has raised it. */
+weft_status weft_check_alarm_start(weft_comm *world, weft_check_report *report,
+                                   weft_check_alarm *out) WEFT_CHECKED;
+void weft_check_alarm_stop(weft_check_alarm *alarm);
+/* Returns when rank 0's report has this thread's error, which stays. */
+void weft_check_alarm_raise(weft_check_alarm *alarm);
 
 /* Checks what the layer writes, keeps, overwrites, adds to and repeats. *out: the first
  * micro-batch's results; the caller releases them. */

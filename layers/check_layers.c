@@ -18,6 +18,7 @@ typedef struct check_job {
     char meshes[MAX_PLACES][32];
     int num_places;
     weft_check_report report;
+    weft_check_alarm alarm;
 } check_job;
 
 /* --- which layers -------------------------------------------------------------------------- */
@@ -182,7 +183,7 @@ static weft_status check_places(check_job *j, int index, const weft_check_result
 
 /* For ranks that work on a layer together: a failing rank ends the job, since others may wait for
  * it in a collective. If all fail, one of them prints the error. */
-static weft_status take_down(const check_job *j, weft_status status)
+static weft_status take_down(check_job *j, weft_status status)
 {
     const weft_error *error = weft_error_get();
     int speaker = error->is_shared ? error->speaker : 0;
@@ -191,6 +192,7 @@ static weft_status take_down(const check_job *j, weft_status status)
         return status;
     if (speaker != weft_comm_rank(j->world) && nanosleep(&grace, NULL) != 0)
         _exit(weft_status_exit_code(status)); /* ended by a signal, whose line is printed already */
+    weft_check_alarm_raise(&j->alarm);
     weft_log_error_record();
     weft_comm_abort(j->world, status);
     return status;
@@ -264,14 +266,22 @@ static weft_status check_all(check_job *j)
 weft_status weft_check_run(weft_comm *world, const weft_check_setup *setup,
                            weft_model_function build, int *out_wrong)
 {
-    check_job j = {.setup = setup, .build = build, .world = world};
+    check_job j = {.setup = setup,
+                   .build = build,
+                   .world = world,
+                   .report = {.lock = PTHREAD_MUTEX_INITIALIZER}};
     j.report.out = weft_comm_rank(world) == 0 ? setup->out : NULL;
     j.report.json = setup->json;
     bool checking = weft_comm_checking();
     weft_comm_set_check(true);
     weft_status status = weft_comm_create_self(&j.self);
     if (status == WEFT_OK)
+        status = weft_comm_agree(world, weft_check_alarm_start(world, &j.report, &j.alarm));
+    if (status == WEFT_OK)
         status = check_all(&j);
+    if (status != WEFT_OK)
+        weft_check_report_fail(&j.report, weft_error_get()->text);
+    weft_check_alarm_stop(&j.alarm);
     for (int p = 0; p < j.num_places; p++)
         weft_check_place_release(&j.places[p]);
     weft_comm_destroy(j.self);
@@ -298,7 +308,10 @@ static weft_status run(const weft_check *check, weft_comm *world, weft_arena *ar
 {
     weft_model_options options = {0};
     int wrong;
-    WEFT_TRY(read_options(check->model, arena, &options));
+    weft_status status = read_options(check->model, arena, &options);
+    if (status != WEFT_OK && check->json && weft_comm_rank(world) == 0)
+        weft_check_could_not_begin(check->out ? check->out : stdout);
+    WEFT_TRY(status);
     weft_check_setup setup = {.options = &options,
                               .own_options = check->own_options,
                               .micro_batch_size =

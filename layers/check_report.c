@@ -29,6 +29,7 @@ static void end_layer(const weft_check_report *r)
 
 void weft_check_report_layer(weft_check_report *r, const weft_check_layer *l, int num_alike)
 {
+    pthread_mutex_lock(&r->lock);
     end_layer(r);
     r->num_layers++;
     r->num_checks = 0;
@@ -48,6 +49,7 @@ void weft_check_report_layer(weft_check_report *r, const weft_check_layer *l, in
         fputc('\n', r->out);
         fflush(r->out); /* if a layer crashes, these lines are out */
     }
+    pthread_mutex_unlock(&r->lock);
 }
 
 void weft_check_report_add(weft_check_report *r, weft_check_verdict verdict, const char *check,
@@ -59,6 +61,7 @@ void weft_check_report_add(weft_check_report *r, weft_check_verdict verdict, con
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    pthread_mutex_lock(&r->lock);
     r->num_in_all += verdict != WEFT_CHECK_LEFT_OUT;
     r->num_wrong += verdict == WEFT_CHECK_WRONG;
     if (r->out && r->json) {
@@ -72,6 +75,7 @@ void weft_check_report_add(weft_check_report *r, weft_check_verdict verdict, con
         fprintf(r->out, "  %-5s  %s: %s\n", names[verdict], check, text);
         fflush(r->out);
     }
+    pthread_mutex_unlock(&r->lock);
 }
 
 void weft_check_report_note(weft_check_report *r, const char *format, ...)
@@ -84,14 +88,20 @@ void weft_check_report_note(weft_check_report *r, const char *format, ...)
     va_end(args);
 }
 
-static void end_json(const weft_check_report *r)
+/* `error`: what cut the report short; NULL: nothing. */
+static void end_json(const weft_check_report *r, const char *error)
 {
     fputs(r->num_layers ? "\n], \"left_out\": [" : "{\"layers\": [], \"left_out\": [", r->out);
     for (int i = 0; i < r->num_notes; i++) {
         fputs(i ? ", " : "", r->out);
         print_json_text(r->out, r->notes[i]);
     }
-    fprintf(r->out, "], \"checks\": %d, \"wrong\": %d}\n", r->num_in_all, r->num_wrong);
+    fprintf(r->out, "], \"checks\": %d, \"wrong\": %d", r->num_in_all, r->num_wrong);
+    if (error) {
+        fputs(", \"error\": ", r->out);
+        print_json_text(r->out, error);
+    }
+    fputs("}\n", r->out);
 }
 
 void weft_check_report_end(weft_check_report *r)
@@ -100,11 +110,29 @@ void weft_check_report_end(weft_check_report *r)
         return;
     end_layer(r);
     if (r->json) {
-        end_json(r);
+        end_json(r, NULL);
     } else {
         for (int i = 0; i < r->num_notes; i++)
             fprintf(r->out, "left out: %s\n", r->notes[i]);
         fprintf(r->out, "%d checks, %d wrong\n", r->num_in_all, r->num_wrong);
     }
     fflush(r->out);
+}
+
+void weft_check_report_fail(weft_check_report *r, const char *error)
+{
+    pthread_mutex_lock(&r->lock);
+    if (r->out && r->json) {
+        end_layer(r);
+        end_json(r, error);
+        fflush(r->out);
+    }
+    r->out = NULL;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void weft_check_could_not_begin(FILE *out)
+{
+    weft_check_report report = {.lock = PTHREAD_MUTEX_INITIALIZER, .out = out, .json = true};
+    weft_check_report_fail(&report, weft_error_get()->text);
 }

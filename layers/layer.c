@@ -9,8 +9,13 @@
 weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,
                            const weft_model_options *options)
 {
-    weft_layer_common *layer = calloc(1, bytes);
-    if (!layer)
+    weft_layer_common *layer = options ? calloc(1, bytes) : NULL;
+    weft_status status = WEFT_OK;
+    if (!options)
+        status = WEFT_ERROR(WEFT_INTERNAL, "weft_%s_create: options is NULL", ops->kind);
+    else if (!layer)
+        status = WEFT_ERROR(WEFT_MEMORY, "out of memory for a layer (%s)", ops->kind);
+    if (status != WEFT_OK)
         return NULL;
     layer->base.ops = ops;
     if (weft_sized_copy("weft_model_options", options, &layer->options, sizeof layer->options) !=

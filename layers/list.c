@@ -3,16 +3,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/sized.h"
 #include "layers/outline.h"
 #include "layers/pass.h"
 
 weft_status weft_model_add(weft_model *model, weft_layer *layer)
 {
+    WEFT_TRY(WEFT_GIVEN(model));
     if (!layer && weft_error_get()->status != WEFT_OK) /* its create function has set an error */
         return weft_error_context(weft_error_get()->status, "layer %d", model->num_layers);
-    if (!layer)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
-    weft_status status = weft_layer_take(layer);
+    weft_status status = WEFT_GIVEN(layer);
+    if (status == WEFT_OK)
+        status = weft_layer_take(layer);
     if (status != WEFT_OK)
         return weft_error_context(status, "layer %d", model->num_layers);
     if (model->num_layers == model->capacity) {
@@ -31,22 +33,36 @@ weft_status weft_model_add(weft_model *model, weft_layer *layer)
 
 weft_status weft_model_add_embedding(weft_model *model, const weft_model_options *options)
 {
+    WEFT_TRY(WEFT_GIVEN(model));
+    WEFT_TRY(WEFT_GIVEN(options));
     return weft_model_add(model, weft_embedding_create(options));
 }
 
 weft_status weft_model_add_block(weft_model *model, const weft_model_options *options,
                                  weft_layer *attention, weft_layer *mlp)
 {
-    return weft_model_add(model, weft_block_create(options, attention, mlp));
+    WEFT_TRY(WEFT_GIVEN(model));
+    bool failed = weft_error_get()->status != WEFT_OK; /* a create function, which says more */
+    weft_layer *block = weft_block_create(options, attention, mlp); /* frees both on failure */
+    if (!block && !failed) {
+        WEFT_TRY(WEFT_GIVEN(options));
+        WEFT_TRY(WEFT_GIVEN(attention));
+        WEFT_TRY(WEFT_GIVEN(mlp));
+    }
+    return weft_model_add(model, block);
 }
 
 weft_status weft_model_add_head(weft_model *model, const weft_model_options *options)
 {
+    WEFT_TRY(WEFT_GIVEN(model));
+    WEFT_TRY(WEFT_GIVEN(options));
     return weft_model_add(model, weft_head_create(options));
 }
 
 weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options)
 {
+    WEFT_TRY(WEFT_GIVEN(model));
+    WEFT_TRY(WEFT_GIVEN(options));
     WEFT_TRY(weft_model_add_embedding(model, options));
     for (int64_t i = 0; i < options->num_layers; i++) {
         weft_layer *mlp = weft_model_is_moe_layer(options, i) ? weft_moe_create(options)

@@ -161,6 +161,6 @@ weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn, 
 
 weft_layer *weft_mlp_create(const weft_model_options *options)
 {
-    return weft_mlp_create_wide(options, (size_t)options->ffn_hidden_size,
+    return weft_mlp_create_wide(options, options ? (size_t)options->ffn_hidden_size : 0,
                                 WEFT_RECOMPUTE_MODULE(MLP));
 }

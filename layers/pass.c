@@ -1,3 +1,4 @@
+#include "core/sized.h"
 #include "layers/pass.h"
 
 #include <stdint.h>
@@ -114,11 +115,14 @@ static bool is_dtype(weft_dtype dtype)
 weft_status weft_pass_all_reduce(weft_pass *pass, weft_axis axis, void *values, size_t count,
                                  weft_dtype dtype)
 {
+    WEFT_TRY(WEFT_GIVEN(pass));
     if (axis <= WEFT_AXIS_NONE || axis >= WEFT_NUM_AXES || axis == WEFT_AXIS_PP)
         return WEFT_ERROR(WEFT_INTERNAL, "a layer cannot sum over %s",
                           axis == WEFT_AXIS_PP ? "pp: the stages run other layers" : "no axis");
     if (!is_dtype(dtype))
         return WEFT_ERROR(WEFT_INTERNAL, "a layer cannot sum values of dtype %d", (int)dtype);
+    if (count > 0)
+        WEFT_TRY(WEFT_GIVEN(values));
     weft_comm *group = weft_pass_groups(pass)->by_axis[axis];
     size_t note;
     if (weft_comm_size(group) == 1 || count == 0)
@@ -152,6 +156,8 @@ static weft_status take(weft_stack *stack, weft_dtype dtype, size_t d0, size_t d
 weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
                             weft_tensor *out)
 {
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(out));
     weft_stack *stack = &pass->stash;
     if (pass->out && pass->goes_out)
         stack = pass->out;
@@ -163,6 +169,8 @@ weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t
 weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
                               weft_tensor *out)
 {
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(out));
     return take(&pass->model->scratch, dtype, d0, d1, out);
 }
 
@@ -173,6 +181,8 @@ const weft_tensor *weft_pass_normed(const weft_pass *pass)
 
 weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out)
 {
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(out));
     return weft_stack_alloc(&pass->host, bytes, out);
 }
 
@@ -188,6 +198,9 @@ void weft_pass_release(weft_pass *pass, size_t mark)
 
 weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *full)
 {
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(x));
+    WEFT_TRY(WEFT_GIVEN(full));
     const weft_shape *shape = &pass->model->shape;
     if (!shape->sequence_parallel) {
         *full = *x;
@@ -208,6 +221,9 @@ weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *
 
 weft_status weft_pass_partial(weft_pass *pass, const weft_tensor *y, weft_tensor *partial)
 {
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(y));
+    WEFT_TRY(WEFT_GIVEN(partial));
     const weft_shape *shape = &pass->model->shape;
     if (!shape->sequence_parallel) {
         *partial = *y;
@@ -218,6 +234,9 @@ weft_status weft_pass_partial(weft_pass *pass, const weft_tensor *y, weft_tensor
 
 weft_status weft_pass_exit(weft_pass *pass, const weft_tensor *partial, weft_tensor *y)
 {
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(partial));
+    WEFT_TRY(WEFT_GIVEN(y));
     weft_comm *tp = weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP];
     size_t note;
     if (pass->model->shape.tp == 1)

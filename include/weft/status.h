@@ -4,6 +4,9 @@
  * wrong writes the text with WEFT_ERROR; callers pass it on with WEFT_TRY, which adds a frame
  * and never replaces the text. Nobody logs on the way up: the top of the program prints once.
  *
+ * A function that gets NULL where its comment does not allow it returns WEFT_INTERNAL and names
+ * itself and the argument.
+ *
  * The record is thread-local. A lane's thread moves its record out with weft_error_take; the thread
  * that waits for the lane puts it in with weft_error_put. */
 #ifndef WEFT_STATUS_H

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cjson/cJSON.h>
 #include <weft/weft.h>
 
 #include "tests/expect.h"
@@ -301,6 +302,19 @@ static void check_layers(void)
                strstr(c.err, "no function"),
            "one rank fails: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
+    /* The report is one whole object also where rank 1 fails and rank 0 waits for it, and where
+     * nothing was checked. */
+    for (int i = 0; i < 2; i++) {
+        with_stack(&c, json, "EPBH", i ? "k" : "r", true);
+        cJSON *report = cJSON_ParseWithOpts(c.out, NULL, true);
+        const char *error = cJSON_GetStringValue(cJSON_GetObjectItem(report, "error"));
+        EXPECT(c.exit_code == 2 && child_is_line(c.err) && error &&
+                   strstr(error, i ? "layer 1 (of no kind): ops->kind is NULL"
+                                   : "rank 1: decoder.layers.0 forward: a wrong call"),
+               "JSON of a failure: exit %d: %s%s", c.exit_code, c.out, c.err);
+        cJSON_Delete(report);
+        child_release(&c);
+    }
     with_stack(&c, plain_only, "EPBH", "s", true);
     EXPECT(c.exit_code == weft_status_exit_code(WEFT_COMM) && child_is_line(c.err) &&
                strstr(c.err, "rank 1 differs: all_reduce"),

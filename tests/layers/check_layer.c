@@ -307,10 +307,19 @@ static weft_status build_own(weft_model *model, const weft_model_options *option
     return weft_model_add(model, own(&loss_ops, sizeof(weft_layer)));
 }
 
+/* The gate inside a block. */
+static weft_status build_inside(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(weft_model_add_embedding(model, options));
+    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options),
+                                  own(&gate_ops, sizeof(gate))));
+    return weft_model_add_head(model, options);
+}
+
 /* --- the test ------------------------------------------------------------------------------ */
 
 static int check(weft_comm *world, const char *model, weft_expert_binding binding, weft_dtype dtype,
-                 weft_model_function build, char **out_text)
+                 const char *layer, weft_model_function build, char **out_text)
 {
     weft_arena arena = {0};
     weft_model_options options = {0};
@@ -323,8 +332,12 @@ static int check(weft_comm *world, const char *model, weft_expert_binding bindin
              model);
     EXPECT_OK(harness_options(json, &arena, &options));
     FILE *out = open_memstream(out_text, &bytes);
-    weft_check_setup setup = {
-        .options = &options, .micro_batch_size = 2, .binding = binding, .dtype = dtype, .out = out};
+    weft_check_setup setup = {.options = &options,
+                              .micro_batch_size = 2,
+                              .binding = binding,
+                              .dtype = dtype,
+                              .layer = layer,
+                              .out = out};
     EXPECT_OK(weft_check_run(world, &setup, build, &wrong));
     fclose(out);
     weft_arena_release(&arena);
@@ -337,7 +350,7 @@ static void check_fault(weft_comm *world, fault f)
     char *text;
     now = f;
     gate_ops.state_bytes = f == STATE_NOT_SAID ? 0 : sizeof(gate_state);
-    int wrong = check(world, "", WEFT_BINDING_TP, WEFT_F32, build_own, &text), count = 0;
+    int wrong = check(world, "", WEFT_BINDING_TP, WEFT_F32, NULL, build_own, &text), count = 0;
     now = NONE;
     while (count < 4 && expected[f].wrong[count]) {
         char line[128];
@@ -353,10 +366,28 @@ static void check_good(weft_comm *world, const char *model, weft_expert_binding 
                        weft_dtype dtype, const char *kind)
 {
     char *text;
-    int wrong = check(world, model, binding, dtype, NULL, &text);
+    int wrong = check(world, model, binding, dtype, NULL, NULL, &text);
     EXPECT(wrong == 0, "%s: %d are wrong:\n%s", model, wrong, text);
     EXPECT(weft_comm_rank(world) > 0 || (strstr(text, kind) && strstr(text, "ok     tp=2,sp=1: ")),
            "%s: no %s on two ranks in\n%s", model, kind, text);
+    free(text);
+}
+
+/* A block is checked with the layers inside it, which come first: a fault shows under the name of
+ * the one that has it. */
+static void check_inside(weft_comm *world)
+{
+    char *text;
+    now = PARAMETERS_NOT_SAID;
+    int wrong = check(world, "", WEFT_BINDING_TP, WEFT_F32, "block", build_inside, &text);
+    now = NONE;
+    const char *inner = strstr(text, "decoder.layers.0.mlp (gate)\n");
+    const char *wrongs = strstr(text, "WRONG"), *block = strstr(text, "decoder.layers.0 (block)\n");
+    EXPECT(wrong == 6, "%d are wrong, not three of the gate and three of the block", wrong);
+    EXPECT(weft_comm_rank(world) > 0 ||
+               (inner && wrongs && block && inner < wrongs && wrongs < block &&
+                strstr(text, "decoder.layers.0.self_attention (")),
+           "a block with a gate:\n%s", text);
     free(text);
 }
 
@@ -367,6 +398,7 @@ int main(void)
     EXPECT(weft_comm_size(world) == 2, "run with 2 ranks");
     for (int f = NONE; f < NUM_FAULTS; f++)
         check_fault(world, (fault)f);
+    check_inside(world);
     check_good(world, ", \"hidden_dropout\": 0.1, \"attention_dropout\": 0.1", WEFT_BINDING_TP,
                WEFT_BF16, "(mlp)");
     check_good(world,

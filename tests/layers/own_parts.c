@@ -94,6 +94,61 @@ static weft_status build_two(weft_model *model, const weft_model_options *option
     return add(model, &last_ops);
 }
 
+static weft_layer_ops inner_ops; /* of a layer inside a block */
+
+static weft_status build_block(weft_model *model, const weft_model_options *options)
+{
+    weft_layer *inner = calloc(1, sizeof *inner);
+    if (inner)
+        inner->ops = &inner_ops;
+    WEFT_TRY(add(model, &first_ops));
+    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), inner));
+    return add(model, &last_ops);
+}
+
+/* What a build function gives NULL for. */
+static enum {
+    TO_MODEL,
+    TO_ADD,
+    TO_BLOCK,
+    TO_ATTENTION,
+    TO_MLP,
+    TO_CREATE,
+    TO_HEAD,
+    NUM_NULLS
+} null;
+static const char *const null_texts[NUM_NULLS] = {
+    [TO_MODEL] = "weft_model_add: model is NULL",
+    [TO_ADD] = "layer 1: weft_model_add: layer is NULL",
+    [TO_BLOCK] = "weft_model_add_block: options is NULL",
+    [TO_ATTENTION] = "weft_model_add_block: attention is NULL",
+    [TO_MLP] = "weft_model_add_block: mlp is NULL",
+    [TO_CREATE] = "layer 1: weft_mlp_create: options is NULL",
+    [TO_HEAD] = "weft_model_add_head: options is NULL",
+};
+
+static weft_status build_with_null(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(add(model, &first_ops));
+    switch (null) {
+    case TO_MODEL:
+        return weft_model_add(NULL, NULL);
+    case TO_ADD:
+        return weft_model_add(model, NULL);
+    case TO_BLOCK:
+        return weft_model_add_block(model, NULL, weft_attention_create(options),
+                                    weft_mlp_create(options));
+    case TO_ATTENTION:
+        return weft_model_add_block(model, options, NULL, weft_mlp_create(options));
+    case TO_MLP:
+        return weft_model_add_block(model, options, weft_attention_create(options), NULL);
+    case TO_CREATE:
+        return weft_model_add(model, weft_mlp_create(NULL));
+    default:
+        return weft_model_add_head(model, NULL);
+    }
+}
+
 static weft_status build_other_options(weft_model *model, const weft_model_options *options)
 {
     weft_model_options copy = *options;
@@ -178,6 +233,13 @@ static weft_status declare(weft_layer *layer, weft_build *build)
            "a sum that is a mean");
     EXPECT(weft_build_metric(build, "the \"hits\"", WEFT_METRIC_SUM, &metrics[1]) == WEFT_CONFIG,
            "a name that is no key");
+    expect_bug(weft_build_metric(build, NULL, WEFT_METRIC_SUM, &metrics[1]), "name is NULL");
+    expect_bug(weft_build_metric(build, "a", WEFT_METRIC_SUM, NULL), "out is NULL");
+    EXPECT(weft_build_metric(build, "a", (weft_metric_kind)7, &metrics[1]) == WEFT_CONFIG,
+           "a kind that is none");
+    expect_bug(weft_build_child(build, NULL, layer), "weft_build_child: prefix is NULL");
+    weft_error_clear();
+    expect_bug(weft_build_child(build, "c.", NULL), "weft_build_child: child is NULL");
     return WEFT_OK;
 }
 
@@ -196,7 +258,17 @@ static void check_sizes(weft_comm *world)
         EXPECT(strncmp(weft_error_get()->text, "decoder forward: ", 17) == 0, "%s",
                weft_error_get()->text);
         reset_last();
+        inner_ops = first_ops;
+        inner_ops.reads_tokens = false;
+        inner_ops.kind = "inner";
+        inner_ops.forward = failing_pass;
+        expect_wrong_call(create(world, build_block, 1), "layer (inner)", "no function");
+        EXPECT(strncmp(weft_error_get()->text, "decoder.layers.0.mlp forward: ", 30) == 0, "%s",
+               weft_error_get()->text);
     }
+    for (null = 0; null < NUM_NULLS; null++)
+        expect_wrong_call(create(world, build_with_null, 0), "build function", null_texts[null]);
+    reset_last();
     last_ops.init = declare;
     last_ops.struct_bytes = offsetof(weft_layer_ops, is_static); /* before there was one */
     EXPECT_OK(create(world, build_two, 0));
@@ -211,6 +283,12 @@ static void check_sizes(weft_comm *world)
 }
 
 /* --- sums ------------------------------------------------------------------------------------ */
+
+static weft_status nothing(const void *args)
+{
+    (void)args;
+    return WEFT_OK;
+}
 
 static weft_status sum(weft_layer *layer, weft_pass *pass, const weft_tensor *x, weft_tensor *y)
 {
@@ -232,6 +310,17 @@ static weft_status sum(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
     expect_bug(weft_pass_all_reduce(pass, WEFT_AXIS_PP, value, 1, WEFT_F32), "cannot sum over pp");
     expect_bug(weft_pass_all_reduce(pass, WEFT_NUM_AXES, value, 1, WEFT_F32), "no axis");
     expect_bug(weft_pass_all_reduce(pass, WEFT_AXIS_TP, value, 1, (weft_dtype)99), "dtype 99");
+    weft_lane *lane = weft_pass_lane(pass);
+    expect_bug(weft_pass_all_reduce(pass, WEFT_AXIS_TP, NULL, 1, WEFT_F32), "values is NULL");
+    expect_bug(weft_pass_stash(pass, WEFT_F32, 1, 1, NULL), "weft_pass_stash: out is NULL");
+    expect_bug(weft_pass_scratch(NULL, WEFT_F32, 1, 1, &one), "weft_pass_scratch: pass is NULL");
+    expect_bug(weft_pass_enter(pass, NULL, &one), "weft_pass_enter: x is NULL");
+    expect_bug(weft_pass_exit(pass, &one, NULL), "weft_pass_exit: y is NULL");
+    expect_bug(weft_gemm(NULL, NULL), "weft_gemm: lane is NULL");
+    expect_bug(weft_lane_record(lane, NULL), "weft_lane_record: event is NULL");
+    expect_bug(weft_lane_copy(NULL, value, value, 1), "weft_lane_copy: lane is NULL");
+    expect_bug(weft_lane_submit(lane, "mine", nothing, NULL, 8), "args is NULL");
+    expect_bug(weft_lane_submit(lane, NULL, nothing, NULL, 0), "label is NULL");
     expect_bug(weft_pass_scratch(pass, (weft_dtype)99, 1, 1, &one), "99 is no dtype");
     EXPECT(weft_pass_scratch(pass, WEFT_F32, (size_t)1 << 62, 8, &one) == WEFT_MEMORY &&
                weft_pass_stash(pass, WEFT_F32, (size_t)1 << 62, 1, &one) == WEFT_MEMORY,
