@@ -13,7 +13,7 @@ typedef struct parse {
     weft_arena *arena;
 } parse;
 
-static const weft_option_row *find_row(const weft_option_section *section, const char *key)
+static const weft_key *find_row(const weft_option_section *section, const char *key)
 {
     for (size_t i = 0; i < section->num_rows; i++) {
         if (strcmp(section->rows[i].key, key) == 0)
@@ -123,7 +123,7 @@ static weft_status parse_section(const parse *p, const weft_option_source *sourc
     while (weft_json_next(object, &cursor, &key_span, &value)) {
         const char *key;
         WEFT_TRY(key_text(p, source, key_span, section->name, &key));
-        const weft_option_row *row = find_row(section, key);
+        const weft_key *row = find_row(section, key);
         if (!row)
             return unknown_key(p, source, key_span.start, section, key);
         size_t index = (size_t)(row - section->rows);
@@ -181,7 +181,7 @@ static weft_status parse_text(const parse *p, const char *file, const char *text
 /* Finds what "section.key" or "key" names. */
 static weft_status resolve_override(const parse *p, const weft_option_source *source,
                                     const char *path, const weft_option_section **section,
-                                    const weft_option_row **row)
+                                    const weft_key **row)
 {
     const char *dot = strchr(path, '.');
     const char *key = path;
@@ -209,7 +209,7 @@ static weft_status resolve_override(const parse *p, const weft_option_source *so
 }
 
 /* The value's text is JSON where the row can take it as such, else a bare string. */
-static weft_status override_value(const parse *p, const weft_option_row *row, const char *text,
+static weft_status override_value(const parse *p, const weft_key *row, const char *text,
                                   weft_json_span *out)
 {
     weft_json_fault fault;
@@ -239,7 +239,7 @@ static weft_status parse_override(const parse *p, const char *override)
     const char *path;
     WEFT_TRY(weft_arena_printf(p->arena, &path, "%.*s", (int)(equals - override), override));
     const weft_option_section *section;
-    const weft_option_row *row;
+    const weft_key *row;
     WEFT_TRY(resolve_override(p, &source, path, &section, &row));
     weft_json_span value;
     WEFT_TRY(override_value(p, row, equals + 1, &value));
@@ -251,7 +251,7 @@ static weft_status set_defaults(const parse *p)
     for (size_t i = 0; i < p->num_sections; i++) {
         const weft_option_section *section = &p->sections[i];
         for (size_t j = 0; j < section->num_rows; j++) {
-            const weft_option_row *row = &section->rows[j];
+            const weft_key *row = &section->rows[j];
             const char *text = row->initial ? row->initial : "null";
             weft_option_source source = {.file = "default", .text = text};
             weft_json_span value;

@@ -10,14 +10,14 @@
 #include <stdio.h>
 
 #include <weft/list.h>
-#include <weft/options.h>
+#include "core/key.h"
 #include <weft/status.h>
 
 #include "core/arena.h"
 
 typedef struct weft_option_section {
     const char *name; /* "model" */
-    const weft_option_row *rows;
+    const weft_key *rows;
     size_t num_rows;
     void *target; /* the struct to fill */
     const char *help;
@@ -38,7 +38,7 @@ weft_status weft_options_write(const weft_option_section *sections, size_t num_s
                                FILE *out) WEFT_CHECKED;
 /* Called for a row whose two values differ, with both as JSON text. */
 typedef weft_status (*weft_difference_function)(void *context, const char *section,
-                                                const weft_option_row *row, const char *before,
+                                                const weft_key *row, const char *before,
                                                 const char *after);
 /* Visits the rows that differ between two fillings of the same sections, in their order. */
 weft_status weft_options_compare(const weft_option_section *before,

@@ -15,7 +15,7 @@
 typedef struct place {
     const weft_option_source *source;
     const char *section;
-    const weft_option_row *row;
+    const weft_key *row;
 } place;
 
 /* Copies user text for one line of an error: cut to fit, control characters as '?'. */
@@ -48,12 +48,12 @@ void weft_option_place(const weft_option_source *source, const char *at, const c
     copy_printable(text, strlen(text), out, WEFT_OPTION_PLACE_BYTES);
 }
 
-bool weft_option_has_bounds(const weft_option_row *row)
+bool weft_option_has_bounds(const weft_key *row)
 {
     return row->min != 0 || row->max != 0;
 }
 
-void weft_option_bounds_text(const weft_option_row *row, char out[64])
+void weft_option_bounds_text(const weft_key *row, char out[64])
 {
     char low[28], high[28];
     snprintf(low, sizeof(low), "%.10g", row->min);
@@ -66,7 +66,7 @@ void weft_option_bounds_text(const weft_option_row *row, char out[64])
         snprintf(out, 64, "%s to %s", low, high);
 }
 
-weft_json_span weft_option_choice(const weft_option_row *row, int index)
+weft_json_span weft_option_choice(const weft_key *row, int index)
 {
     const char *at = row->choices;
     for (; index > 0 && *at; index--) {
@@ -299,7 +299,7 @@ static weft_status store_null(const place *p, weft_json_span value, void *field)
 }
 
 weft_status weft_option_store(const weft_option_source *source, const char *section,
-                              const weft_option_row *row, weft_json_span value, void *target,
+                              const weft_key *row, weft_json_span value, void *target,
                               weft_arena *arena)
 {
     place p = {source, section, row};

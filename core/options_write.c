@@ -29,7 +29,7 @@ static void write_double(double value, FILE *out)
     fputs(text, out);
 }
 
-static weft_status write_value(const weft_option_row *row, const void *field, FILE *out)
+static weft_status write_value(const weft_key *row, const void *field, FILE *out)
 {
     bool nullable = row->initial == NULL;
     switch (row->type) {
@@ -107,7 +107,7 @@ weft_status weft_options_write(const weft_option_section *sections, size_t num_s
         const weft_option_section *section = &sections[i];
         fprintf(out, "  \"%s\": {", section->name);
         for (size_t j = 0; j < section->num_rows; j++) {
-            const weft_option_row *row = &section->rows[j];
+            const weft_key *row = &section->rows[j];
             fprintf(out, "%s\n    \"%s\": ", j ? "," : "", row->key);
             WEFT_TRY(write_value(row, (const char *)section->target + row->offset, out));
         }
@@ -120,8 +120,7 @@ weft_status weft_options_write(const weft_option_section *sections, size_t num_s
 }
 
 /* *out is malloc'ed, and may be NULL after an error. */
-static weft_status value_text(const weft_option_section *section, const weft_option_row *row,
-                              char **out)
+static weft_status value_text(const weft_option_section *section, const weft_key *row, char **out)
 {
     size_t bytes;
     FILE *stream = open_memstream(out, &bytes);
@@ -134,8 +133,7 @@ static weft_status value_text(const weft_option_section *section, const weft_opt
 }
 
 static weft_status compare_row(const weft_option_section *before, const weft_option_section *after,
-                               const weft_option_row *row, weft_difference_function visit,
-                               void *context)
+                               const weft_key *row, weft_difference_function visit, void *context)
 {
     char *texts[2] = {NULL, NULL};
     weft_status status = value_text(before, row, &texts[0]);
@@ -159,7 +157,7 @@ weft_status weft_options_compare(const weft_option_section *before,
 }
 
 /* What a row accepts: choices, bounds or just its type. */
-static void domain_text(const weft_option_row *row, const char *between, char out[256])
+static void domain_text(const weft_key *row, const char *between, char out[256])
 {
     static const char *const types[] = {
         [WEFT_OPTION_BOOL] = "true or false",
@@ -201,7 +199,7 @@ void weft_options_help(const weft_option_section *sections, size_t num_sections,
         else
             fprintf(out, "%s%s: %s\n", i ? "\n" : "", section->name, about);
         for (size_t j = 0; j < section->num_rows; j++) {
-            const weft_option_row *row = &section->rows[j];
+            const weft_key *row = &section->rows[j];
             const char *initial = row->initial ? row->initial : "null";
             domain_text(row, markdown ? ", " : "|", domain);
             if (markdown)

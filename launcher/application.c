@@ -61,6 +61,9 @@ static weft_status check_section(const weft_application *app)
         return WEFT_ERROR(WEFT_CONFIG, "application: \"%s\" names no section", app->section);
     if (app->num_rows > 0 && !app->rows)
         return WEFT_ERROR(WEFT_CONFIG, "application: section %s has no rows", app->section);
+    if (app->num_rows > WEFT_MAX_OWN_ROWS)
+        return WEFT_ERROR(WEFT_CONFIG, "application: section %s has %zu rows; at most %d",
+                          app->section, app->num_rows, WEFT_MAX_OWN_ROWS);
     for (size_t i = 0; i < app->num_rows; i++)
         WEFT_TRY(check_row(app, &app->rows[i]));
     return WEFT_OK;

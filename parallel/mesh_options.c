@@ -3,75 +3,58 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/key_rows.h"
+
 enum { MAX_SIZE = 1 << 20 };
 
-#define ROW(field, kind, value, lowest, highest, text_unit, text)                                  \
-    {                                                                                              \
-        .key = #field, .type = WEFT_OPTION_##kind,                                                 \
-        .offset = offsetof(weft_parallel_options, field), .initial = (value), .min = (lowest),     \
-        .max = (highest), .unit = (text_unit), .help = (text)                                      \
-    }
-#define CHOICE(field, value, names, text)                                                          \
-    {                                                                                              \
-        .key = #field, .type = WEFT_OPTION_CHOICE,                                                 \
-        .offset = offsetof(weft_parallel_options, field), .initial = (value), .choices = (names),  \
-        .help = (text)                                                                             \
-    }
-
-const weft_option_row weft_parallel_rows[] = {
-    ROW(tensor_model_parallel_size, INT, "1", 1, MAX_SIZE, "ranks",
-        "tp: each layer's matrices split over this many ranks of one node"),
-    ROW(pipeline_model_parallel_size, INT, "1", 1, MAX_SIZE, "ranks",
-        "pp: layers split into this many stages"),
-    ROW(context_parallel_size, INT, "1", 1, MAX_SIZE, "ranks",
-        "cp: each sequence split over this many ranks"),
-    CHOICE(context_parallel_load_balancer, "\"head_tail\"", "head_tail|documents",
+#define T weft_parallel_options
+const weft_key weft_parallel_rows[] = {
+    RANGE(SIZE, tensor_model_parallel_size, "1", 1, MAX_SIZE, "ranks",
+          "tp: each layer's matrices split over this many ranks of one node"),
+    RANGE(SIZE, pipeline_model_parallel_size, "1", 1, MAX_SIZE, "ranks",
+          "pp: layers split into this many stages"),
+    RANGE(SIZE, context_parallel_size, "1", 1, MAX_SIZE, "ranks",
+          "cp: each sequence split over this many ranks"),
+    CHOICE(STEP, context_parallel_load_balancer, "\"head_tail\"", "head_tail|documents",
            "how cp cuts: the sequence's head and tail together; by the work of packed documents"),
-    ROW(expert_model_parallel_size, INT, "0", 0, MAX_SIZE, "ranks",
-        "ep: experts split over this many ranks; 0: tp with expert_binding tp, else 1"),
-    ROW(expert_tensor_parallel_size, INT, "0", 0, MAX_SIZE, "ranks",
-        "etp: each expert split over this many ranks: 1, or tp with expert_binding dp; 0: 1"),
-    ROW(data_parallel_size, INT, "0", 0, MAX_SIZE, "ranks",
-        "dp: replicas of the model; 0: what tp, cp and pp leave of the ranks"),
-    CHOICE(expert_binding, "\"dp\"", "tp|dp",
+    RANGE(SIZE, expert_model_parallel_size, "0", 0, MAX_SIZE, "ranks",
+          "ep: experts split over this many ranks; 0: tp with expert_binding tp, else 1"),
+    RANGE(SIZE, expert_tensor_parallel_size, "0", 0, MAX_SIZE, "ranks",
+          "etp: each expert split over this many ranks: 1, or tp with expert_binding dp; 0: 1"),
+    RANGE(SIZE, data_parallel_size, "0", 0, MAX_SIZE, "ranks",
+          "dp: replicas of the model; 0: what tp, cp and pp leave of the ranks"),
+    CHOICE(STEP, expert_binding, "\"dp\"", "tp|dp",
            "where ep lies: in the tensor-parallel group (PPMoE) or over the data-parallel ranks"),
-    ROW(sequence_parallel, BOOL, "false", 0, 0, NULL,
-        "split activations between the tensor-parallel regions along the sequence"),
-    ROW(use_distributed_optimizer, BOOL, "true", 0, 0, NULL,
-        "shard optimizer state over the data-parallel ranks (ZeRO-1)"),
-    CHOICE(data_parallel_sharding_strategy, "\"auto\"",
+    FLAG(STEP, sequence_parallel, "false",
+         "split activations between the tensor-parallel regions along the sequence"),
+    FLAG(STEP, use_distributed_optimizer, "true",
+         "shard optimizer state over the data-parallel ranks (ZeRO-1)"),
+    CHOICE(STEP, data_parallel_sharding_strategy, "\"auto\"",
            "auto|no_shard|optim|optim_grads|optim_grads_params",
            "ZeRO-0 to ZeRO-3; auto: optim with use_distributed_optimizer, else no_shard"),
-    ROW(overlap_grad_reduce, BOOL, "true", 0, 0, NULL,
-        "reduce gradients bucket by bucket while backward runs"),
-    ROW(ddp_bucket_size, INT, "8388608", 1, 1e12, "elements", "gradients reduced at a time"),
-    ROW(pipeline_model_parallel_layout, STRING, "\"\"", 0, 0, NULL,
-        "each stage's layers: \"E|(tt|)*6tL\" (E first, t between, L last); auto: by work; empty: "
-        "evenly"),
-    ROW(num_virtual_stages_per_pipeline_rank, INT, "0", 0, 4096, "stages",
-        "v: virtual stages a rank has; 0: as the layout says, else 1"),
-    ROW(num_layers_per_virtual_pipeline_stage, INT, "0", 0, MAX_SIZE, "layers",
-        "the same by the layers of one virtual stage; 0: not given"),
-    ROW(decoder_first_pipeline_num_layers, INT, "0", 0, MAX_SIZE, "layers",
-        "layers on the first rank; the others share the rest evenly; 0: not given"),
-    ROW(decoder_last_pipeline_num_layers, INT, "0", 0, MAX_SIZE, "layers",
-        "layers on the last rank; 0: not given"),
-    ROW(order, STRING, "\"tp-cp-ep-dp-pp\"", 0, 0, NULL,
-        "how ranks count through the axes, the fastest first"),
+    FLAG(STEP, overlap_grad_reduce, "true",
+         "reduce gradients bucket by bucket while backward runs"),
+    RANGE(STEP, ddp_bucket_size, "8388608", 1, 1e12, "elements", "gradients reduced at a time"),
+    TEXT(STEP, pipeline_model_parallel_layout, "\"\"",
+         "each stage's layers: \"E|(tt|)*6tL\" (E first, t between, L last); auto: by work; empty: "
+         "evenly"),
+    RANGE(STEP, num_virtual_stages_per_pipeline_rank, "0", 0, 4096, "stages",
+          "v: virtual stages a rank has; 0: as the layout says, else 1"),
+    RANGE(STEP, num_layers_per_virtual_pipeline_stage, "0", 0, MAX_SIZE, "layers",
+          "the same by the layers of one virtual stage; 0: not given"),
+    RANGE(STEP, decoder_first_pipeline_num_layers, "0", 0, MAX_SIZE, "layers",
+          "layers on the first rank; the others share the rest evenly; 0: not given"),
+    RANGE(STEP, decoder_last_pipeline_num_layers, "0", 0, MAX_SIZE, "layers",
+          "layers on the last rank; 0: not given"),
+    TEXT(STEP, order, "\"tp-cp-ep-dp-pp\"", "how ranks count through the axes, the fastest first"),
     CHOICE(
-        cp_comm_type, "\"p2p\"", "p2p|all_gather|a2a|a2a+p2p|auto",
+        CHOICE, cp_comm_type, "\"p2p\"", "p2p|all_gather|a2a|a2a+p2p|auto",
         "attention under cp: keys in a ring or at once, heads for sequence, both; auto: by price"),
-    {.key = "hierarchical_context_parallel_sizes",
-     .type = WEFT_OPTION_INT_LIST,
-     .offset = offsetof(weft_parallel_options, hierarchical_context_parallel_sizes),
-     .initial = "0",
-     .min = 0,
-     .max = MAX_SIZE,
-     .unit = "ranks",
-     .help = "of cp_comm_type a2a+p2p: [ranks that deal heads, groups of them in the ring]; 0: not "
-             "given"},
-    ROW(allow_tp_across_nodes, BOOL, "false", 0, 0, NULL,
-        "let tensor-parallel groups span nodes (slow)"),
+    ROW(CHOICE, "hierarchical_context_parallel_sizes", hierarchical_context_parallel_sizes,
+        INT_LIST, "0", 0, MAX_SIZE, "ranks",
+        "of cp_comm_type a2a+p2p: [ranks that deal heads, groups of them in the ring]; 0: not "
+        "given"),
+    FLAG(STEP, allow_tp_across_nodes, "false", "let tensor-parallel groups span nodes (slow)"),
 };
 const size_t weft_num_parallel_rows = sizeof(weft_parallel_rows) / sizeof(weft_parallel_rows[0]);
 
@@ -102,7 +85,7 @@ weft_sharding weft_parallel_sharding(const weft_parallel_options *options)
                         : (weft_sharding)options->use_distributed_optimizer;
 }
 
-static const weft_option_row *find_row(const weft_option_section *section, const char *key)
+static const weft_key *find_row(const weft_option_section *section, const char *key)
 {
     for (size_t i = 0; section && i < section->num_rows; i++)
         if (!strcmp(section->rows[i].key, key))
@@ -110,7 +93,7 @@ static const weft_option_row *find_row(const weft_option_section *section, const
     return NULL;
 }
 
-static weft_status parse_size(const weft_option_row *row, const char *name, const char *value,
+static weft_status parse_size(const weft_key *row, const char *name, const char *value,
                               int64_t *out)
 {
     char *end = NULL;
@@ -122,8 +105,7 @@ static weft_status parse_size(const weft_option_row *row, const char *name, cons
     return WEFT_OK;
 }
 
-static weft_status parse_choice(const weft_option_row *row, const char *name, const char *value,
-                                int *out)
+static weft_status parse_choice(const weft_key *row, const char *name, const char *value, int *out)
 {
     const char *choice = row->choices;
     for (int index = 0;; index++) {
@@ -153,8 +135,7 @@ static weft_status apply_zero(const char *value, weft_parallel_options *options)
     return WEFT_OK;
 }
 
-static weft_status apply(const weft_option_row *row, const char *name, const char *value,
-                         void *target)
+static weft_status apply(const weft_key *row, const char *name, const char *value, void *target)
 {
     void *field = (char *)target + row->offset;
     switch (row->type) {
@@ -208,7 +189,7 @@ static weft_status apply_item(char *item, bool *given, const weft_option_section
     if (given[i])
         return WEFT_ERROR(WEFT_CONFIG, "--mesh %s: given twice", item);
     given[i] = true;
-    const weft_option_row *row = find_row(own, aliases[i].key);
+    const weft_key *row = find_row(own, aliases[i].key);
     if (!row && !(row = find_row(more, aliases[i].key)))
         return WEFT_ERROR(WEFT_CONFIG, "--mesh %s: not asked for here", item);
     if (!strcmp(item, "zero"))

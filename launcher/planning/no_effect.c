@@ -244,7 +244,7 @@ static bool names(const char *list, const char *section, const char *key)
     return false;
 }
 
-static weft_status add_key(void *context, const char *section, const weft_option_row *row,
+static weft_status add_key(void *context, const char *section, const weft_key *row,
                            const char *before, const char *after)
 {
     keys *k = context;

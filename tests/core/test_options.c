@@ -155,7 +155,7 @@ static void an_override_in_two_sections_is_ambiguous(void **state)
 {
     (void)state;
     int64_t a, b;
-    weft_option_row row = {"seed", WEFT_OPTION_INT, 0, "1", 0, 0, NULL, NULL, "seed"};
+    weft_key row = {.key = "seed", .type = WEFT_OPTION_INT, .initial = "1", .help = "seed"};
     weft_option_section sections[2] = {{"train", &row, 1, &a, NULL}, {"data", &row, 1, &b, NULL}};
     const char *bare = "seed=7", *full = "data.seed=7";
     weft_arena arena = {0};
@@ -336,7 +336,7 @@ static void places_are_found(void **state)
     assert_false(weft_options_locate("{\"model\"", "model", &line, &column));
 }
 
-static weft_status note_difference(void *context, const char *section, const weft_option_row *row,
+static weft_status note_difference(void *context, const char *section, const weft_key *row,
                                    const char *before, const char *after)
 {
     char *list = context;
