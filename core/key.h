@@ -27,6 +27,8 @@ typedef struct weft_key {
     double min, max;
     const char *choices, *unit, *help;
     weft_resume resume;
+    const char
+        *idle; /* when it has no effect: weft_options_reason's reasons; NULL: it always has */
 } weft_key;
 
 #endif

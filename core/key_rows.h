@@ -27,4 +27,9 @@
 #define CHOICE(on_resume, field, value, names, ...)                                                \
     ROW(on_resume, #field, field, CHOICE, value, 0, 0, NULL, __VA_ARGS__, .choices = names)
 
+/* Why keys of several tables have no effect. */
+#define NO_EXPERTS "model.num_experts is 0"
+#define NO_FILE                                                                                    \
+    "offload.experts is not file (offload.experts is not file and offload.experts is not auto)"
+
 #endif

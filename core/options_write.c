@@ -119,30 +119,33 @@ weft_status weft_options_write(const weft_option_section *sections, size_t num_s
     return WEFT_OK;
 }
 
-/* *out is malloc'ed, and may be NULL after an error. */
-static weft_status value_text(const weft_option_section *section, const weft_key *row, char **out)
+weft_status weft_option_text(const weft_option_section *section, const weft_key *row,
+                             weft_arena *arena, const char **out)
 {
+    char *text = NULL;
     size_t bytes;
-    FILE *stream = open_memstream(out, &bytes);
-    if (!stream)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the text of %s", row->key);
-    weft_status status = write_value(row, (const char *)section->target + row->offset, stream);
-    if (fclose(stream) != 0 && status == WEFT_OK)
+    FILE *stream = open_memstream(&text, &bytes);
+    weft_status status =
+        stream ? write_value(row, (const char *)section->target + row->offset, stream) : WEFT_OK;
+    if (!stream || (fclose(stream) != 0 && status == WEFT_OK))
         status = WEFT_ERROR(WEFT_MEMORY, "out of memory for the text of %s", row->key);
+    if (status == WEFT_OK)
+        status = weft_arena_strdup(arena, text, out);
+    free(text);
     return status;
 }
 
 static weft_status compare_row(const weft_option_section *before, const weft_option_section *after,
                                const weft_key *row, weft_difference_function visit, void *context)
 {
-    char *texts[2] = {NULL, NULL};
-    weft_status status = value_text(before, row, &texts[0]);
+    weft_arena arena = {0};
+    const char *texts[2];
+    weft_status status = weft_option_text(before, row, &arena, &texts[0]);
     if (status == WEFT_OK)
-        status = value_text(after, row, &texts[1]);
+        status = weft_option_text(after, row, &arena, &texts[1]);
     if (status == WEFT_OK && strcmp(texts[0], texts[1]) != 0)
         status = visit(context, before->name, row, texts[0], texts[1]);
-    free(texts[0]);
-    free(texts[1]);
+    weft_arena_release(&arena);
     return status;
 }
 

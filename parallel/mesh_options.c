@@ -7,6 +7,12 @@
 
 enum { MAX_SIZE = 1 << 20 };
 
+#define NO_CONTEXT "parallel.context_parallel_size is 1"
+/* And what is recomputed or offloaded follows from no virtual stages. */
+#define ONE_STAGE                                                                                  \
+    "parallel.pipeline_model_parallel_size is 1 (parallel.pipeline_model_parallel_size is 1 and "  \
+    "parallel.num_virtual_stages_per_pipeline_rank is not 1 and train.recompute_granularity is "   \
+    "not full and train.fine_grained_activation_offloading is false)"
 #define T weft_parallel_options
 const weft_key weft_parallel_rows[] = {
     RANGE(SIZE, tensor_model_parallel_size, "1", 1, MAX_SIZE, "ranks",
@@ -16,7 +22,8 @@ const weft_key weft_parallel_rows[] = {
     RANGE(SIZE, context_parallel_size, "1", 1, MAX_SIZE, "ranks",
           "cp: each sequence split over this many ranks"),
     CHOICE(STEP, context_parallel_load_balancer, "\"head_tail\"", "head_tail|documents",
-           "how cp cuts: the sequence's head and tail together; by the work of packed documents"),
+           "how cp cuts: the sequence's head and tail together; by the work of packed documents",
+           .idle = NO_CONTEXT),
     RANGE(SIZE, expert_model_parallel_size, "0", 0, MAX_SIZE, "ranks",
           "ep: experts split over this many ranks; 0: tp with expert_binding tp, else 1"),
     RANGE(SIZE, expert_tensor_parallel_size, "0", 0, MAX_SIZE, "ranks",
@@ -24,7 +31,8 @@ const weft_key weft_parallel_rows[] = {
     RANGE(SIZE, data_parallel_size, "0", 0, MAX_SIZE, "ranks",
           "dp: replicas of the model; 0: what tp, cp and pp leave of the ranks"),
     CHOICE(STEP, expert_binding, "\"dp\"", "tp|dp",
-           "where ep lies: in the tensor-parallel group (PPMoE) or over the data-parallel ranks"),
+           "where ep lies: in the tensor-parallel group (PPMoE) or over the data-parallel ranks",
+           .idle = NO_EXPERTS),
     FLAG(STEP, sequence_parallel, "false",
          "split activations between the tensor-parallel regions along the sequence"),
     FLAG(STEP, use_distributed_optimizer, "true",
@@ -39,9 +47,9 @@ const weft_key weft_parallel_rows[] = {
          "each stage's layers: \"E|(tt|)*6tL\" (E first, t between, L last); auto: by work; empty: "
          "evenly"),
     RANGE(STEP, num_virtual_stages_per_pipeline_rank, "0", 0, 4096, "stages",
-          "v: virtual stages a rank has; 0: as the layout says, else 1"),
+          "v: virtual stages a rank has; 0: as the layout says, else 1", .idle = ONE_STAGE),
     RANGE(STEP, num_layers_per_virtual_pipeline_stage, "0", 0, MAX_SIZE, "layers",
-          "the same by the layers of one virtual stage; 0: not given"),
+          "the same by the layers of one virtual stage; 0: not given", .idle = ONE_STAGE),
     RANGE(STEP, decoder_first_pipeline_num_layers, "0", 0, MAX_SIZE, "layers",
           "layers on the first rank; the others share the rest evenly; 0: not given"),
     RANGE(STEP, decoder_last_pipeline_num_layers, "0", 0, MAX_SIZE, "layers",
@@ -49,11 +57,13 @@ const weft_key weft_parallel_rows[] = {
     TEXT(STEP, order, "\"tp-cp-ep-dp-pp\"", "how ranks count through the axes, the fastest first"),
     CHOICE(
         CHOICE, cp_comm_type, "\"p2p\"", "p2p|all_gather|a2a|a2a+p2p|auto",
-        "attention under cp: keys in a ring or at once, heads for sequence, both; auto: by price"),
+        "attention under cp: keys in a ring or at once, heads for sequence, both; auto: by price",
+        .idle = NO_CONTEXT),
     ROW(CHOICE, "hierarchical_context_parallel_sizes", hierarchical_context_parallel_sizes,
         INT_LIST, "0", 0, MAX_SIZE, "ranks",
         "of cp_comm_type a2a+p2p: [ranks that deal heads, groups of them in the ring]; 0: not "
-        "given"),
+        "given",
+        .idle = NO_CONTEXT "; parallel.cp_comm_type is not a2a+p2p"),
     FLAG(STEP, allow_tp_across_nodes, "false", "let tensor-parallel groups span nodes (slow)"),
 };
 const size_t weft_num_parallel_rows = sizeof(weft_parallel_rows) / sizeof(weft_parallel_rows[0]);

@@ -5,29 +5,38 @@
 #define T weft_schedule_options
 const weft_key weft_schedule_rows[] = {
     CHOICE(STEP, pipeline_schedule, "\"1f1b\"", "1f1b|gpipe",
-           "order of the micro-batches in a stage"),
+           "order of the micro-batches in a stage",
+           .idle = "parallel.pipeline_schedule_file is given"),
     TEXT(STEP, pipeline_schedule_file, "\"\"",
          "order of compute as CSV, a row a rank, cells such as 0F0 and 2B3; empty: by "
          "pipeline_schedule"),
     RANGE(STEP, microbatch_group_size_per_virtual_pipeline_stage, "0", 0, 1 << 20, "micro-batches",
-          "that go through a virtual stage before the next one; at least pp; 0: pp"),
+          "that go through a virtual stage before the next one; at least pp; 0: pp",
+          .idle = "parallel.num_virtual_stages_per_pipeline_rank is 1 "
+                  "(parallel.num_virtual_stages_per_pipeline_rank is below 2)"),
     RANGE(CHOICE, moe_num_partitions, "1", 0, 64, NULL,
-          "n: partitions in which MoE layers pipeline dispatch, experts and combine; 0: chosen"),
+          "n: partitions in which MoE layers pipeline dispatch, experts and combine; 0: chosen",
+          .idle = NO_EXPERTS),
     CHOICE(
         CHOICE, moe_memory_reuse, "\"none\"", "none|s1|s2|s3|s4|auto",
         "how MoE layers share partitions' buffers and restore them (MPMoE); auto: the fastest of "
-        "s1 to s4"),
+        "s1 to s4",
+        .idle = NO_EXPERTS),
     CHOICE(CHOICE, moe_partition_by, "\"auto\"", "tokens|peers|experts|auto",
            "what cuts partitions; peers: a group of ranks; experts: a run of a rank's; auto: the "
-           "faster"),
+           "faster",
+           .idle = NO_EXPERTS),
     RANGE(CHOICE, moe_peer_group_size, "1", 1, 1 << 20, "ranks",
-          "ranks that are one partition when cut by peers"),
+          "ranks that are one partition when cut by peers", .idle = NO_EXPERTS),
     CHOICE(CHOICE, moe_all_to_all, "\"auto\"", "baseline|o1_paper|o1|o2|o3|direct|auto",
-           "form of the all-to-all of tensor-sharded experts (MoNTA)"),
-    RANGE(CHOICE, moe_all_to_all_chunks, "0", 0, 256, "chunks", "pieces it is cut in; 0: chosen"),
+           "form of the all-to-all of tensor-sharded experts (MoNTA)", .idle = NO_EXPERTS),
+    RANGE(CHOICE, moe_all_to_all_chunks, "0", 0, 256, "chunks", "pieces it is cut in; 0: chosen",
+          .idle = NO_EXPERTS),
     CHOICE(
         STEP, moe_choice, "\"price\"", "profile|quick|phases|price",
-        "how n and the reuse are chosen: measured in the first steps, or from the cluster's costs"),
-    TEXT(FREE, cluster, "\"\"", "file of the cluster's costs, as weft calibrate writes it"),
+        "how n and the reuse are chosen: measured in the first steps, or from the cluster's costs",
+        .idle = NO_EXPERTS),
+    TEXT(FREE, cluster, "\"\"", "file of the cluster's costs, as weft calibrate writes it",
+         .idle = NO_EXPERTS " and parallel.context_parallel_size 1"),
 };
 const size_t weft_num_schedule_rows = sizeof weft_schedule_rows / sizeof *weft_schedule_rows;

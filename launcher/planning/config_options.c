@@ -9,12 +9,18 @@
 #include "launcher/planning/config.h"
 #include "layers/runtime.h"
 
+#define RECOMPUTE(granularity) "train.recompute_granularity is " granularity
+#define NOT_FP16 "train.precision is not fp16"
+#define NO_SAVE "checkpoint.no_save is true"
+#define GPU "device.kind is cuda"
+
 #define T weft_train_options
 static const weft_key train_rows[] = {
     RANGE(STEP, micro_batch_size, "1", 1, 1e5, "samples", "samples a rank takes at once"),
     RANGE(STEP, global_batch_size, "8", 1, 1e7, "samples", "samples a step, over all ranks"),
     FLAG(STEP, calculate_per_token_loss, "false",
-         "with masked labels: the mean over a global batch's others, not over each micro-batch's"),
+         "with masked labels: the mean over a global batch's others, not over each micro-batch's",
+         .idle = "data.eod_mask_loss is false"),
     INT(FREE, train_iters, "100", 0, "steps", "optimizer steps"),
     REAL(FREE, lr, "3e-4", 0, 1e3, "peak learning rate"),
     REAL(FREE, min_lr, "0", 0, 1e3, "learning rate at the end of the decay"),
@@ -34,14 +40,15 @@ static const weft_key train_rows[] = {
     CHOICE(STEP, precision, "\"fp32\"", "fp32|bf16|fp16",
            "activations and weights; fp32 master weights beside those of 16 bits"),
     FLAG(STEP, split_master, "true",
-         "bf16: a master is its weight and 16 low bits, the same bits in 2 bytes less"),
+         "bf16: a master is its weight and 16 low bits, the same bits in 2 bytes less",
+         .idle = "train.precision is not bf16"),
     REAL(FREE, initial_loss_scale, "4294967296", 1e-9, 1e30,
-         "fp16: what the loss is multiplied by at first"),
-    REAL(FREE, min_loss_scale, "1", 1e-9, 1e30, "fp16: the lowest loss scale"),
+         "fp16: what the loss is multiplied by at first", .idle = NOT_FP16),
+    REAL(FREE, min_loss_scale, "1", 1e-9, 1e30, "fp16: the lowest loss scale", .idle = NOT_FP16),
     INT(FREE, loss_scale_window, "1000", 1, "steps",
-        "fp16: good steps in a row until the loss scale is doubled"),
+        "fp16: good steps in a row until the loss scale is doubled", .idle = NOT_FP16),
     INT(FREE, hysteresis, "2", 1, "steps",
-        "fp16: steps whose gradients overflow until the loss scale is halved"),
+        "fp16: steps whose gradients overflow until the loss scale is halved", .idle = NOT_FP16),
     INT(FREE, eval_interval, "0", 0, "steps",
         "steps between evaluations, the last behind the last step; 0: none"),
     INT(FREE, eval_iters, "4", 1, "batches", "global batches an evaluation"),
@@ -54,15 +61,18 @@ static const weft_key train_rows[] = {
         .choices = "none|full|selective"),
     ROW(STEP, "recompute_method", recompute.method, CHOICE, "\"uniform\"", 0, 0, NULL,
         "full: all layers in groups, or the first ones of each virtual stage one by one",
-        .choices = "uniform|block"),
+        .choices = "uniform|block", .idle = RECOMPUTE("none") "; " RECOMPUTE("selective")),
     ROW(STEP, "recompute_num_layers", recompute.num_layers, INT, "1", 1, 65533, "layers",
-        "full: in a group, or how many of a virtual stage"),
+        "full: in a group, or how many of a virtual stage",
+        .idle = RECOMPUTE("none") "; " RECOMPUTE("selective")),
     ROW(STEP, "recompute_modules", recompute.modules, STRINGS, "[\"core_attn\"]", 0, 0, NULL,
-        "selective: core_attn, mlp, moe, shared_experts; layernorm and moe_act always are"),
+        "selective: core_attn, mlp, moe, shared_experts; layernorm and moe_act always are",
+        .idle = RECOMPUTE("none") "; " RECOMPUTE("full")),
     ROW(STEP, "fine_grained_activation_offloading", offload.on, BOOL, "false", 0, 0, NULL,
         "keep activations in pinned host memory between forward and backward"),
     ROW(STEP, "offload_modules", offload.modules, STRINGS, "[\"core_attn\"]", 0, 0, NULL,
-        "what is in host memory: core_attn, mlp, moe; block: all that its layers keep"),
+        "what is in host memory: core_attn, mlp, moe; block: all that its layers keep",
+        .idle = "train.fine_grained_activation_offloading is false"),
 };
 #undef T
 #define T weft_data_options
@@ -75,7 +85,8 @@ static const weft_key data_rows[] = {
     FLAG(TASK, reset_position_ids, "false", "positions start anew in each document"),
     FLAG(TASK, reset_attention_mask, "false", "attention stays inside a document"),
     FLAG(TASK, eod_mask_loss, "false", "the token that ends a document bears no loss"),
-    INT(RUN, eod_token, "-1", -1, NULL, "that ends a document; -1: as the dataset's .json says"),
+    INT(RUN, eod_token, "-1", -1, NULL, "that ends a document; -1: as the dataset's .json says",
+        .idle = "data.reset_position_ids, reset_attention_mask, eod_mask_loss are false"),
     TEXT(RUN, data_xxh64, NULL,
          "hash of tokens and tokenizer: filled at the start, compared by --resume"),
 };
@@ -85,19 +96,25 @@ static const weft_key checkpoint_rows[] = {
     TEXT(FREE, load, NULL, "checkpoint to start from, of any mesh"),
     INT(FREE, save_interval, "0", 0, "steps", "steps between checkpoints; 0: only at the end"),
     FLAG(FREE, no_save, "false", "write no checkpoint at all"),
-    FLAG(FREE, async_save, "false", "training goes on while a process of its own writes a save"),
+    FLAG(FREE, async_save, "false", "training goes on while a process of its own writes a save",
+         .idle = NO_SAVE),
     INT(FREE, staging_bytes, "0", 0, "bytes",
-        "host memory a rank for an asynchronous save, at most; 0: what it takes"),
+        "host memory a rank for an asynchronous save, at most; 0: what it takes",
+        .idle = "checkpoint.async_save is false"),
     CHOICE(FREE, async_when_busy, "\"wait\"", "wait|skip",
-           "what an asynchronous save does while the one before is still under way"),
+           "what an asynchronous save does while the one before is still under way",
+           .idle = "checkpoint.async_save is false"),
     INT(FREE, peer_copies, "0", 0, "copies",
         "of each rank's state in other nodes' memory, so that a lost node resumes from it"),
-    INT(FREE, peer_interval, "10", 1, "steps", "steps between such copies"),
-    TEXT(FREE, peer_path, "\"/dev/shm\"", "folder in each node's own memory, for such copies"),
+    INT(FREE, peer_interval, "10", 1, "steps", "steps between such copies",
+        .idle = "checkpoint.peer_copies is 0"),
+    TEXT(FREE, peer_path, "\"/dev/shm\"", "folder in each node's own memory, for such copies",
+         .idle = "checkpoint.peer_copies is 0"),
     INT(FREE, keep_latest_k, "-1", -1, "checkpoints",
-        "that stay when a new one stands, that one among them; -1: all"),
+        "that stay when a new one stands, that one among them; -1: all", .idle = NO_SAVE),
     INT(FREE, save_retain_interval, "0", 0, "steps",
-        "checkpoints of its multiples stay beside the latest ones; 0: none"),
+        "checkpoints of its multiples stay beside the latest ones; 0: none",
+        .idle = NO_SAVE "; checkpoint.keep_latest_k is -1"),
     INT(FREE, fallback, "1", 0, "checkpoints",
         "damaged ones that --resume passes over at most, to go on from the one before"),
 };
@@ -109,20 +126,26 @@ static const weft_key device_rows[] = {
     CHOICE(STEP, comm, "\"auto\"", "auto|mpi|nccl",
            "what moves data between GPUs; auto: NCCL where every rank has its own, else MPI"),
     FLAG(STEP, cuda_graphs, "true",
-         "forward and backward as CUDA graphs: dense layers without dropout, tp and cp 1"),
+         "forward and backward as CUDA graphs: dense layers without dropout, tp and cp 1",
+         .idle = "device.kind is cpu"),
     INT(FREE, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
     INT(FREE, num_threads, "0", 0, "threads",
         "threads a rank computes with on the cpu; 0: its share of the cores"),
     REAL(FREE, peak_flops, "0", 0, 1e18, "peak FLOP/s a rank, 1e6 or more, for MFU; 0: measured"),
-    REAL(STEP, pace, "0", 0, 1e18, "cpu: FLOP/s of an emulated accelerator, 1e6 or more; 0: none"),
+    REAL(STEP, pace, "0", 0, 1e18, "cpu: FLOP/s of an emulated accelerator, 1e6 or more; 0: none",
+         .idle = GPU
+         "; model.num_experts is 0 (model.num_experts is 0 and device.pace_work is experts)"),
     CHOICE(STEP, pace_work, "\"experts\"", "experts|all",
-           "what has it; experts: those of MoE layers, computing nothing; all: kernels with FLOPs"),
+           "what has it; experts: those of MoE layers, computing nothing; all: kernels with FLOPs",
+           .idle = GPU "; device.pace is 0"),
     REAL(STEP, pace_link, "0", 0, 1e14,
          "cpu: bytes/s, each way, between an emulated accelerator and host memory, 1e6 or more; 0: "
-         "no pace"),
+         "no pace",
+         .idle = GPU),
     REAL(STEP, pace_file, "0", 0, 1e14,
          "cpu: bytes/s of a rank's experts' file, reads and writes in turn, 1e6 or more; 0: no "
-         "pace"),
+         "pace",
+         .idle = NO_FILE "; " GPU),
 };
 #undef T
 #define T weft_log_options
@@ -131,7 +154,7 @@ static const weft_key log_rows[] = {
     INT(FREE, log_interval, "10", 1, "steps", "steps between plain progress lines"),
     INT(FREE, trace_step, "3", 0, NULL, "step whose timeline is kept in trace.json; 0: none"),
     ROW(FREE, "trace_ranks", trace_ranks, INT_LIST, "[]", 0, 1e9, NULL,
-        "ranks whose timeline is kept; []: all"),
+        "ranks whose timeline is kept; []: all", .idle = "log.trace_step is 0"),
     FLAG(FREE, check_collectives, "false", "compare all ranks' calls before each collective"),
 };
 #undef T

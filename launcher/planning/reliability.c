@@ -37,9 +37,11 @@ const weft_key weft_reliability_rows[] = {
     INT(FREE, replica_check_interval, "0", 0, "steps",
         "compare hashes of what ranks hold alike so often; 0: never"),
     CHOICE(FREE, on_replica_difference, "\"stop\"", "stop|majority",
-           "stop, or take the bits of more than half of the replicas"),
+           "stop, or take the bits of more than half of the replicas",
+           .idle = "reliability.replica_check_interval is 0"),
     INT(FREE, state_check_interval, "0", 0, "steps",
-        "compare hashes of a rank's weights and moments between steps so often; 0: never"),
+        "compare hashes of a rank's weights and moments between steps so often; 0: never",
+        .idle = "offload.optimizer_state is host"),
 };
 const size_t weft_num_reliability_rows =
     sizeof weft_reliability_rows / sizeof *weft_reliability_rows;
