@@ -19,6 +19,32 @@ typedef enum weft_resume {
     WEFT_RESUME_SHAPES,  /* as TASK; another model where parameters have other shapes by it */
 } weft_resume;
 
+/* What the search for the best plan varies (launcher/searching); what of it the command's line
+ * gives, the search leaves as it is. */
+typedef enum weft_searched {
+    WEFT_SEARCHED_NOT,
+    WEFT_SEARCHED_TP,
+    WEFT_SEARCHED_CP,
+    WEFT_SEARCHED_PP,
+    WEFT_SEARCHED_DP,
+    WEFT_SEARCHED_EP,
+    WEFT_SEARCHED_ETP,
+    WEFT_SEARCHED_BINDING,
+    WEFT_SEARCHED_ORDER,
+    WEFT_SEARCHED_SEQUENCE,
+    WEFT_SEARCHED_ZERO,
+    WEFT_SEARCHED_SCHEDULE,
+    WEFT_SEARCHED_CHUNKS,
+    WEFT_SEARCHED_LAYOUT,
+    WEFT_SEARCHED_MICRO_BATCH,
+    WEFT_SEARCHED_RECOMPUTE,
+    WEFT_SEARCHED_OFFLOAD,
+    WEFT_SEARCHED_CONTEXT,
+    WEFT_SEARCHED_PARTITIONS,
+    WEFT_SEARCHED_REUSE,
+    WEFT_SEARCHED_EXCHANGE,
+} weft_searched;
+
 typedef struct weft_key {
     const char *key; /* up to help: as in weft_option_row */
     weft_option_type type;
@@ -29,6 +55,8 @@ typedef struct weft_key {
     weft_resume resume;
     const char
         *idle; /* when it has no effect: weft_options_reason's reasons; NULL: it always has */
+    weft_searched searched;
+    const char *alias; /* its short name in --mesh; NULL: none */
 } weft_key;
 
 #endif

@@ -27,6 +27,7 @@
 #define CHOICE(on_resume, field, value, names, ...)                                                \
     ROW(on_resume, #field, field, CHOICE, value, 0, 0, NULL, __VA_ARGS__, .choices = names)
 
+#define SEARCHED(what) .searched = WEFT_SEARCHED_##what
 /* Why keys of several tables have no effect. */
 #define NO_EXPERTS "model.num_experts is 0"
 #define NO_FILE                                                                                    \

@@ -16,7 +16,8 @@
 
 #define T weft_train_options
 static const weft_key train_rows[] = {
-    RANGE(STEP, micro_batch_size, "1", 1, 1e5, "samples", "samples a rank takes at once"),
+    RANGE(STEP, micro_batch_size, "1", 1, 1e5, "samples", "samples a rank takes at once",
+          SEARCHED(MICRO_BATCH)),
     RANGE(STEP, global_batch_size, "8", 1, 1e7, "samples", "samples a step, over all ranks"),
     FLAG(STEP, calculate_per_token_loss, "false",
          "with masked labels: the mean over a global batch's others, not over each micro-batch's",
@@ -58,21 +59,22 @@ static const weft_key train_rows[] = {
         "names, with *, ? and [...], of parameters that training leaves as they are"),
     ROW(STEP, "recompute_granularity", recompute.granularity, CHOICE, "\"none\"", 0, 0, NULL,
         "what backward makes again instead of keeping it: whole layers, or modules of layers",
-        .choices = "none|full|selective"),
+        .choices = "none|full|selective", SEARCHED(RECOMPUTE)),
     ROW(STEP, "recompute_method", recompute.method, CHOICE, "\"uniform\"", 0, 0, NULL,
         "full: all layers in groups, or the first ones of each virtual stage one by one",
-        .choices = "uniform|block", .idle = RECOMPUTE("none") "; " RECOMPUTE("selective")),
+        .choices = "uniform|block", .idle = RECOMPUTE("none") "; " RECOMPUTE("selective"),
+        SEARCHED(RECOMPUTE)),
     ROW(STEP, "recompute_num_layers", recompute.num_layers, INT, "1", 1, 65533, "layers",
         "full: in a group, or how many of a virtual stage",
-        .idle = RECOMPUTE("none") "; " RECOMPUTE("selective")),
+        .idle = RECOMPUTE("none") "; " RECOMPUTE("selective"), SEARCHED(RECOMPUTE)),
     ROW(STEP, "recompute_modules", recompute.modules, STRINGS, "[\"core_attn\"]", 0, 0, NULL,
         "selective: core_attn, mlp, moe, shared_experts; layernorm and moe_act always are",
-        .idle = RECOMPUTE("none") "; " RECOMPUTE("full")),
+        .idle = RECOMPUTE("none") "; " RECOMPUTE("full"), SEARCHED(RECOMPUTE)),
     ROW(STEP, "fine_grained_activation_offloading", offload.on, BOOL, "false", 0, 0, NULL,
-        "keep activations in pinned host memory between forward and backward"),
+        "keep activations in pinned host memory between forward and backward", SEARCHED(OFFLOAD)),
     ROW(STEP, "offload_modules", offload.modules, STRINGS, "[\"core_attn\"]", 0, 0, NULL,
         "what is in host memory: core_attn, mlp, moe; block: all that its layers keep",
-        .idle = "train.fine_grained_activation_offloading is false"),
+        .idle = "train.fine_grained_activation_offloading is false", SEARCHED(OFFLOAD)),
 };
 #undef T
 #define T weft_data_options
