@@ -27,33 +27,11 @@ const char *weft_better_help(int better)
     return helps[better];
 }
 
-enum { INSIDE = 1, BETWEEN = 2, PRODUCTS = 4 };
-
-/* What a cost is of. */
-static unsigned part_of(int kind)
-{
-    switch (kind) {
-    case WEFT_COST_ALL_TO_ALL_INSIDE:
-    case WEFT_COST_ALL_GATHER:
-    case WEFT_COST_ALL_REDUCE:
-    case WEFT_COST_MESSAGE_INSIDE:
-    case WEFT_COST_REDUCE_SCATTER:
-        return INSIDE;
-    case WEFT_COST_ALL_TO_ALL:
-    case WEFT_COST_ALL_REDUCE_BETWEEN:
-    case WEFT_COST_MESSAGE:
-    case WEFT_COST_ALL_GATHER_BETWEEN:
-    case WEFT_COST_REDUCE_SCATTER_BETWEEN:
-        return BETWEEN;
-    case WEFT_COST_GEMM_FP32:
-    case WEFT_COST_GEMM_BF16:
-    case WEFT_COST_ATTENTION_FP32:
-    case WEFT_COST_ATTENTION_BF16:
-        return PRODUCTS;
-    default:
-        return 0;
-    }
-}
+enum {
+    INSIDE = 1 << WEFT_PART_INSIDE,
+    BETWEEN = 1 << WEFT_PART_BETWEEN,
+    PRODUCTS = 1 << WEFT_PART_PRODUCTS
+};
 
 static unsigned parts_of(weft_better better)
 {
@@ -128,7 +106,7 @@ void weft_cluster_better(const weft_cluster *cluster, weft_better better, weft_c
     for (int g = 0; g < cluster->num_groups; g++)
         better_hardware(better, &out->groups[g].hardware);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
-        if (part_of(i) & parts_of(better))
+        if (parts_of(better) >> weft_cost_part_of((weft_cost_kind)i) & 1)
             better_cost(better, &out->costs[i]);
     if (better != WEFT_BETTER_RATE)
         return;

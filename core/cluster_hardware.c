@@ -142,11 +142,9 @@ static weft_status read_shares(const reader *r, weft_json_span array, const char
         curve.share[n] = point[1];
         curve.num_points = n + 1;
     }
-    if (curve.num_points == 0) {
-        PLACE(r, array.start, path, key);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: an efficiency needs a point; leave it out instead",
-                          where);
-    }
+    if (curve.num_points == 0)
+        return FAULT(r, array.start, path, key,
+                     "an efficiency needs a point; leave it out instead");
     *out = curve;
     return WEFT_OK;
 }
@@ -164,45 +162,24 @@ static weft_status read_level(const reader *r, weft_json_span object, int index,
     WEFT_TRY(weft_cluster_members_read(r, object, &m));
     weft_network_level level = {0};
     for (int i = 0; i < COUNT; i++)
-        if (!values[i].bytes) {
-            PLACE(r, object.start, path, names[i]);
-            return WEFT_ERROR(WEFT_CONFIG, "%s: missing", where);
-        }
+        if (!values[i].bytes)
+            return FAULT(r, object.start, path, names[i], "missing");
     int before = index > 0 ? cluster->levels[index - 1].nodes : 1;
     WEFT_TRY(weft_cluster_count_read(r, values[NODES], path, names[NODES], &level.nodes));
-    if (level.nodes <= before) {
-        PLACE(r, values[NODES].start, path, names[NODES]);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: %d nodes, where the level below joins %d", where,
-                          level.nodes, before);
-    }
+    if (level.nodes <= before)
+        return FAULT(r, values[NODES].start, path, names[NODES],
+                     "%d nodes, where the level below joins %d", level.nodes, before);
     WEFT_TRY(weft_cluster_number_read(r, values[OVERSUBSCRIPTION], path, names[OVERSUBSCRIPTION],
                                       &level.oversubscription));
-    if (!(level.oversubscription >= 1 && level.oversubscription <= 1000)) {
-        PLACE(r, values[OVERSUBSCRIPTION].start, path, names[OVERSUBSCRIPTION]);
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "%s: %g, where 1 (all of the bandwidth) to 1000 are possible", where,
-                          level.oversubscription);
-    }
+    if (!(level.oversubscription >= 1 && level.oversubscription <= 1000))
+        return FAULT(r, values[OVERSUBSCRIPTION].start, path, names[OVERSUBSCRIPTION],
+                     "%g, where 1 (all of the bandwidth) to 1000 are possible",
+                     level.oversubscription);
     cluster->levels[index] = level;
-    cluster->num_levels = index + 1;
     return WEFT_OK;
 }
 
-static weft_status read_levels(const reader *r, weft_json_span array, weft_cluster *cluster)
-{
-    const char *cursor = NULL;
-    weft_json_span object;
-    WEFT_TRY(
-        weft_cluster_want(r, array, WEFT_JSON_ARRAY, "an array of levels", "between", "levels"));
-    for (int n = 0; weft_json_next(array, &cursor, NULL, &object); n++) {
-        if (n == WEFT_MAX_LEVELS) {
-            PLACE(r, object.start, "between", "levels");
-            return WEFT_ERROR(WEFT_CONFIG, "%s: at most %d levels", where, WEFT_MAX_LEVELS);
-        }
-        WEFT_TRY(read_level(r, object, n, cluster));
-    }
-    return WEFT_OK;
-}
+static const weft_cluster_array levels = {"between", "levels", WEFT_MAX_LEVELS, read_level};
 
 static weft_status read_leaf(const reader *r, weft_json_span value, const char *path,
                              const char *key, int leaf, target *to)
@@ -210,7 +187,8 @@ static weft_status read_leaf(const reader *r, weft_json_span value, const char *
     if (leaf < WEFT_NUM_FIGURES)
         return read_figure(r, value, path, key, (weft_figure)leaf, to);
     if (leaf == LEVELS_LEAF)
-        return read_levels(r, value, to->cluster);
+        return weft_cluster_array_read(r, value, &levels, "an array of levels", to->cluster,
+                                       &to->cluster->num_levels);
     if (leaf == CURRENCY_LEAF)
         return weft_cluster_string_read(r, value, path, key, to->cluster->currency,
                                         sizeof to->cluster->currency);
@@ -243,11 +221,10 @@ static weft_status read_section(const reader *r, weft_json_span object, const ch
             continue;
         snprintf(below, sizeof below, "%s.%s", path, names.names[i]);
         int leaf = find_leaf(below);
-        if ((leaf == LEVELS_LEAF || leaf == CURRENCY_LEAF) && to->group) {
-            PLACE(r, keys[i].start, shown, names.names[i]);
-            return WEFT_ERROR(WEFT_CONFIG, "%s: the %s is one for all nodes: give it there", where,
-                              leaf == LEVELS_LEAF ? "network" : "currency");
-        }
+        if ((leaf == LEVELS_LEAF || leaf == CURRENCY_LEAF) && to->group)
+            return FAULT(r, keys[i].start, shown, names.names[i],
+                         "the %s is one for all nodes: give it there",
+                         leaf == LEVELS_LEAF ? "network" : "currency");
         WEFT_TRY(leaf == NUM_LEAVES ? read_section(r, values[i], below, to)
                                     : read_leaf(r, values[i], shown, names.names[i], leaf, to));
     }
@@ -263,9 +240,8 @@ static weft_status check_hardware(const reader *r, const char *at, const target 
     if (!weft_hardware_knows(to->hardware, WEFT_FIGURE_MEMORY) ||
         f[WEFT_FIGURE_RESERVED] < f[WEFT_FIGURE_MEMORY])
         return WEFT_OK;
-    PLACE(r, at, NULL, path);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: %g bytes of a device's %g", where, f[WEFT_FIGURE_RESERVED],
-                      f[WEFT_FIGURE_MEMORY]);
+    return FAULT(r, at, NULL, path, "%g bytes of a device's %g", f[WEFT_FIGURE_RESERVED],
+                 f[WEFT_FIGURE_MEMORY]);
 }
 
 weft_status weft_cluster_section_read(const weft_cluster_reader *r, weft_json_span object,
@@ -294,10 +270,8 @@ static weft_status read_group(const reader *r, weft_json_span object, int index,
     WEFT_TRY(weft_cluster_members_read(r, object, &m));
     weft_node_group *group = &cluster->groups[index];
     *group = (weft_node_group){.hardware = cluster->hardware};
-    if (!values[0].bytes) {
-        PLACE(r, object.start, path, names[0]);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: missing", where);
-    }
+    if (!values[0].bytes)
+        return FAULT(r, object.start, path, names[0], "missing");
     WEFT_TRY(weft_cluster_count_read(r, values[0], path, names[0], &group->num_nodes));
     target to = {prefix, cluster, &group->hardware, group};
     for (int i = 1; i < COUNT; i++)
@@ -309,25 +283,16 @@ static weft_status read_group(const reader *r, weft_json_span object, int index,
 weft_status weft_cluster_groups_read(const weft_cluster_reader *r, weft_json_span array,
                                      weft_cluster *cluster)
 {
-    const char *cursor = NULL;
-    weft_json_span object;
+    static const weft_cluster_array groups = {NULL, "groups", WEFT_MAX_NODE_GROUPS, read_group};
     long long num_nodes = 0;
-    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, "an array of groups of nodes", NULL,
-                               "groups"));
-    for (int n = 0; weft_json_next(array, &cursor, NULL, &object); n++) {
-        if (n == WEFT_MAX_NODE_GROUPS) {
-            PLACE(r, object.start, NULL, "groups");
-            return WEFT_ERROR(WEFT_CONFIG, "%s: at most %d groups", where, WEFT_MAX_NODE_GROUPS);
-        }
-        WEFT_TRY(read_group(r, object, n, cluster));
+    WEFT_TRY(weft_cluster_array_read(r, array, &groups, "an array of groups of nodes", cluster,
+                                     &cluster->num_groups));
+    for (int n = 0; n < cluster->num_groups; n++)
         num_nodes += cluster->groups[n].num_nodes;
-        cluster->num_groups = n + 1;
-    }
     if (cluster->num_groups == 0 || num_nodes == cluster->num_nodes)
         return WEFT_OK;
-    PLACE(r, array.start, NULL, "groups");
-    return WEFT_ERROR(WEFT_CONFIG, "%s: they have %lld nodes, num_nodes says %d", where, num_nodes,
-                      cluster->num_nodes);
+    return FAULT(r, array.start, NULL, "groups", "they have %lld nodes, num_nodes says %d",
+                 num_nodes, cluster->num_nodes);
 }
 
 /* --- sources ------------------------------------------------------------------------------- */
@@ -410,8 +375,7 @@ static weft_status read_source(const reader *r, weft_json_span array, weft_sourc
     }
     if (n == 2 || n == 3)
         return WEFT_OK;
-    PLACE(r, array.start, path, source->key);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s", where, what);
+    return FAULT(r, array.start, path, source->key, "expected %s", what);
 }
 
 weft_status weft_cluster_sources_read(const weft_cluster_reader *r, weft_json_span object,

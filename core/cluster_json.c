@@ -9,14 +9,20 @@
 typedef weft_cluster_reader reader;
 typedef weft_cluster_members members;
 
+weft_status weft_cluster_fault(const reader *r, const char *at, const char *path, const char *key,
+                               weft_status status)
+{
+    PLACE(r, at, path, key);
+    return weft_error_context(status, "%s", where);
+}
+
 weft_status weft_cluster_want(const reader *r, weft_json_span value, weft_json_kind kind,
                               const char *what, const char *path, const char *key)
 {
     if (weft_json_kind_of(value) == kind)
         return WEFT_OK;
-    PLACE(r, value.start, path, key);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got %s", where, what,
-                      weft_json_kind_text(value));
+    return FAULT(r, value.start, path, key, "expected %s, got %s", what,
+                 weft_json_kind_text(value));
 }
 
 static weft_status unknown_key(const reader *r, const members *m, weft_json_span span,
@@ -72,9 +78,8 @@ weft_status weft_cluster_number_read(const reader *r, weft_json_span value, cons
     *out = strtod(value.start, NULL); /* what follows a number in JSON is no part of one */
     if (isfinite(*out))
         return WEFT_OK;
-    PLACE(r, value.start, path, key);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: %.*s is too large", where,
-                      (int)(value.bytes < 40 ? value.bytes : 40), value.start);
+    return FAULT(r, value.start, path, key, "%.*s is too large",
+                 (int)(value.bytes < 40 ? value.bytes : 40), value.start);
 }
 
 weft_status weft_cluster_count_read(const reader *r, weft_json_span value, const char *path,
@@ -82,11 +87,8 @@ weft_status weft_cluster_count_read(const reader *r, weft_json_span value, const
 {
     double number;
     WEFT_TRY(weft_cluster_number_read(r, value, path, key, &number));
-    if (number < 1 || number > 1e6 || number != floor(number)) {
-        PLACE(r, value.start, path, key);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: %g is not a whole number of 1 to 1000000", where,
-                          number);
-    }
+    if (number < 1 || number > 1e6 || number != floor(number))
+        return FAULT(r, value.start, path, key, "%g is not a whole number of 1 to 1000000", number);
     *out = (int)number;
     return WEFT_OK;
 }
@@ -114,6 +116,22 @@ weft_cluster_element weft_cluster_element_of(const char *array, int index)
     return e;
 }
 
+weft_status weft_cluster_array_read(const reader *r, weft_json_span array,
+                                    const weft_cluster_array *of, const char *what,
+                                    weft_cluster *cluster, int *count)
+{
+    const char *cursor = NULL;
+    weft_json_span element;
+    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, of->path, of->key));
+    while (weft_json_next(array, &cursor, NULL, &element)) {
+        if (*count == of->most)
+            return FAULT(r, element.start, of->path, of->key, "at most %d %s", of->most, of->key);
+        WEFT_TRY(of->read(r, element, *count, cluster));
+        ++*count;
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_cluster_numbers_read(const reader *r, weft_json_span array, const char *path,
                                       const char *key, int num, const char *what, double *out)
 {
@@ -126,6 +144,5 @@ weft_status weft_cluster_numbers_read(const reader *r, weft_json_span array, con
             WEFT_TRY(weft_cluster_number_read(r, value, path, key, &out[count]));
     if (count == num)
         return WEFT_OK;
-    PLACE(r, array.start, path, key);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got %d numbers", where, what, count);
+    return FAULT(r, array.start, path, key, "expected %s, got %d numbers", what, count);
 }
