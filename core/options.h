@@ -36,6 +36,8 @@ bool weft_options_locate(const char *text, const char *path, int *line, int *col
 /* Writes the resolved values as JSON that parses back to the same values. */
 weft_status weft_options_write(const weft_option_section *sections, size_t num_sections,
                                FILE *out) WEFT_CHECKED;
+/* Of a row's field; SIZE_MAX: of no type. */
+size_t weft_option_bytes(weft_option_type type);
 /* A value as JSON text, in the arena. */
 weft_status weft_option_text(const weft_option_section *section, const weft_key *row,
                              weft_arena *arena, const char **out) WEFT_CHECKED;

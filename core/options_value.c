@@ -268,33 +268,25 @@ static weft_status read_strings(const place *p, weft_json_span value, weft_arena
     return WEFT_OK;
 }
 
+size_t weft_option_bytes(weft_option_type type)
+{
+    static const size_t bytes[] = {
+        [WEFT_OPTION_BOOL] = sizeof(bool),
+        [WEFT_OPTION_INT] = sizeof(int64_t),
+        [WEFT_OPTION_DOUBLE] = sizeof(double),
+        [WEFT_OPTION_STRING] = sizeof(const char *),
+        [WEFT_OPTION_CHOICE] = sizeof(int),
+        [WEFT_OPTION_INT_LIST] = sizeof(weft_int_list),
+        [WEFT_OPTION_STRINGS] = sizeof(weft_string_list),
+    };
+    return (size_t)type < sizeof bytes / sizeof *bytes ? bytes[type] : SIZE_MAX;
+}
+
 static weft_status store_null(const place *p, weft_json_span value, void *field)
 {
     if (p->row->initial)
         return bad_value(p, value, "a value (its default is not null)");
-    switch (p->row->type) {
-    case WEFT_OPTION_BOOL:
-        *(bool *)field = false;
-        break;
-    case WEFT_OPTION_INT:
-        *(int64_t *)field = 0;
-        break;
-    case WEFT_OPTION_DOUBLE:
-        *(double *)field = 0;
-        break;
-    case WEFT_OPTION_STRING:
-        *(const char **)field = NULL;
-        break;
-    case WEFT_OPTION_CHOICE:
-        *(int *)field = -1;
-        break;
-    case WEFT_OPTION_INT_LIST:
-        *(weft_int_list *)field = (weft_int_list){0};
-        break;
-    case WEFT_OPTION_STRINGS:
-        *(weft_string_list *)field = (weft_string_list){0};
-        break;
-    }
+    memset(field, p->row->type == WEFT_OPTION_CHOICE ? 0xff : 0, weft_option_bytes(p->row->type));
     return WEFT_OK;
 }
 
