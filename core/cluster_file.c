@@ -47,18 +47,17 @@ static weft_status read_points(const reader *r, weft_json_span array, const char
     for (; weft_json_next(array, &cursor, NULL, &pair); n++) {
         weft_cluster_element key = weft_cluster_element_of("points", n);
         double point[2];
-        PLACE(r, pair.start, path, key.text);
         if (n == WEFT_CURVE_MAX_POINTS)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: a curve has at most %d points", where,
-                              WEFT_CURVE_MAX_POINTS);
+            return FAULT(r, pair.start, path, key.text, "a curve has at most %d points",
+                         WEFT_CURVE_MAX_POINTS);
         WEFT_TRY(
             weft_cluster_numbers_read(r, pair, path, key.text, 2, "[volume, microseconds]", point));
         if (point[0] < 0 || (n > 0 && point[0] <= curve->volume[n - 1]))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: the volume %g does not rise above %g", where,
-                              point[0], n > 0 ? curve->volume[n - 1] : 0.0);
+            return FAULT(r, pair.start, path, key.text, "the volume %g does not rise above %g",
+                         point[0], n > 0 ? curve->volume[n - 1] : 0.0);
         /* Something may begin at once; nothing that moves or computes takes no time. */
         if (point[1] < 0 || (point[1] == 0 && point[0] > 0))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: %g µs is not a time", where, point[1]);
+            return FAULT(r, pair.start, path, key.text, "%g µs is not a time", point[1]);
         double rate = point[1] > 0 ? point[0] / point[1] * 1e6 : 0, least, most;
         weft_cost_bounds(kind, &least, &most);
         if (rate > most) /* a slow one may be a long latency */
@@ -153,23 +152,22 @@ static weft_status read_interference(const reader *r, weft_json_span array, weft
                                            "four numbers", out->alpha[y]));
         for (int x = 0; x <= WEFT_WORK_ALL; x++) {
             double alpha = out->alpha[y][x];
-            PLACE(r, row.start, NULL, name.text);
             if (!(alpha > 0 && alpha <= 2))
-                return WEFT_ERROR(WEFT_CONFIG,
-                                  "%s: %g is no share of speed: of %s beside %s, above 0, at most "
-                                  "2",
-                                  where, alpha, weft_work_class_text(y), weft_work_class_text(x));
+                return FAULT(r, row.start, NULL, name.text,
+                             "%g is no share of speed: of %s beside %s, above 0, at most "
+                             "2",
+                             alpha, weft_work_class_text(y), weft_work_class_text(x));
             if (alpha < weft_interference_least(x))
-                return WEFT_ERROR(
-                    WEFT_CONFIG,
-                    "%s: %g of its speed is left to %s beside %s, where sharing leaves "
-                    "%.2g or more: measure again with weft calibrate on idle cores, or "
-                    "leave interference out",
-                    where, alpha, weft_work_class_text(y), weft_work_class_text(x),
-                    weft_interference_least(x));
+                return FAULT(r, row.start, NULL, name.text,
+                             "%g of its speed is left to %s beside %s, where sharing leaves "
+                             "%.2g or more: measure again with weft calibrate on idle cores, or "
+                             "leave interference out",
+                             alpha, weft_work_class_text(y), weft_work_class_text(x),
+                             weft_interference_least(x));
             if (x == y && alpha != 1)
-                return WEFT_ERROR(WEFT_CONFIG, "%s: %g where %s is beside itself; that is 1", where,
-                                  alpha, weft_work_class_text(y));
+                return FAULT(r, row.start, NULL, name.text,
+                             "%g where %s is beside itself; that is 1", alpha,
+                             weft_work_class_text(y));
         }
     }
     if (y == WEFT_NUM_WORK_CLASSES)
@@ -191,18 +189,17 @@ static weft_status read_product(const reader *r, weft_json_span array, int index
     WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, NULL, key.text));
     for (; weft_json_next(array, &cursor, NULL, &value); n++) {
         char type[8];
-        PLACE(r, value.start, NULL, key.text);
         if (n == TYPE) {
             WEFT_TRY(weft_cluster_string_read(r, value, NULL, key.text, type, sizeof type));
             if (strcmp(type, "bf16") == 0)
                 product.kind = WEFT_COST_GEMM_BF16;
             else if (strcmp(type, "fp32") != 0)
-                return WEFT_ERROR(WEFT_CONFIG, "%s: expected fp32 or bf16", where);
+                return FAULT(r, value.start, NULL, key.text, "expected fp32 or bf16");
         } else if (n < COUNT) {
             WEFT_TRY(read_positive(r, value, NULL, key.text, numbers[n]));
             if (n < US && (*numbers[n] > 1e9 || *numbers[n] != floor(*numbers[n])))
-                return WEFT_ERROR(WEFT_CONFIG, "%s: %g is no number of rows or columns", where,
-                                  *numbers[n]);
+                return FAULT(r, value.start, NULL, key.text, "%g is no number of rows or columns",
+                             *numbers[n]);
         }
     }
     if (n != COUNT)
@@ -229,7 +226,6 @@ static weft_status read_operation(const reader *r, weft_json_span array, int ind
     WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, NULL, key.text));
     for (; weft_json_next(array, &cursor, NULL, &value); n++) {
         char text[24];
-        PLACE(r, value.start, NULL, key.text);
         if (n == MODULE)
             WEFT_TRY(weft_cluster_string_read(r, value, NULL, key.text, o.module, sizeof o.module));
         else if (n == VOLUME || n == US)
@@ -240,12 +236,12 @@ static weft_status read_operation(const reader *r, weft_json_span array, int ind
             while (phase < WEFT_NUM_PHASES && strcmp(text, weft_phase_text(phase)) != 0)
                 phase++;
             if (phase == WEFT_NUM_PHASES)
-                return WEFT_ERROR(WEFT_CONFIG, "%s: \"%s\" is no phase", where, text);
+                return FAULT(r, value.start, NULL, key.text, "\"%s\" is no phase", text);
             o.phase = (weft_phase)phase;
         } else if (n == TYPE) {
             o.dtype = strcmp(text, "bf16") == 0 ? WEFT_BF16 : WEFT_F32;
             if (o.dtype == WEFT_F32 && strcmp(text, "fp32") != 0)
-                return WEFT_ERROR(WEFT_CONFIG, "%s: expected fp32 or bf16", where);
+                return FAULT(r, value.start, NULL, key.text, "expected fp32 or bf16");
         }
     }
     if (n != COUNT)
@@ -286,9 +282,8 @@ static weft_status read_root(const reader *r, weft_json_span root, weft_cluster 
         WEFT_TRY(weft_cluster_string_read(r, values[NAME], NULL, names[NAME], out->name,
                                           sizeof out->name));
     for (int i = NODES; i <= RANKS; i++) {
-        PLACE(r, root.start, NULL, names[i]);
         if (!values[i].bytes)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: missing", where);
+            return FAULT(r, root.start, NULL, names[i], "missing");
         WEFT_TRY(weft_cluster_count_read(r, values[i], NULL, names[i],
                                          i == NODES ? &out->num_nodes : &out->ranks_per_node));
     }

@@ -90,17 +90,16 @@ static weft_status read_figure(const reader *r, weft_json_span value, const char
     WEFT_TRY(weft_cluster_number_read(r, value, path, key, &number));
     const char *unit = weft_figure_unit(figure), *space = *unit ? " " : "";
     if (!weft_figure_is_plausible(figure, number, &meant)) {
-        PLACE(r, value.start, path, key);
         char text[32];
         snprintf(text, sizeof text, "%g", number);
         if (meant > 0 && meant > number && !strchr(text, 'e'))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: %g%s%s: meant %ge%.0f?", where, number, space, unit,
-                              number, log10(meant / number));
+            return FAULT(r, value.start, path, key, "%g%s%s: meant %ge%.0f?", number, space, unit,
+                         number, log10(meant / number));
         if (meant > 0)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: %g%s%s: meant %g?", where, number, space, unit,
-                              meant);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: %g%s%s is not possible: %s", where, number, space, unit,
-                          weft_figure_help(figure));
+            return FAULT(r, value.start, path, key, "%g%s%s: meant %g?", number, space, unit,
+                         meant);
+        return FAULT(r, value.start, path, key, "%g%s%s is not possible: %s", number, space, unit,
+                     weft_figure_help(figure));
     }
     to->hardware->figures[figure] = number;
     to->hardware->given |= 1u << figure;
@@ -121,23 +120,22 @@ static weft_status read_shares(const reader *r, weft_json_span array, const char
         int n = curve.num_points;
         weft_cluster_element element = weft_cluster_element_of(key, n);
         double point[2];
-        PLACE(r, pair.start, path, element.text);
         if (n == WEFT_SHARE_CURVE_MAX_POINTS)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: an efficiency has at most %d points", where,
-                              WEFT_SHARE_CURVE_MAX_POINTS);
+            return FAULT(r, pair.start, path, element.text, "an efficiency has at most %d points",
+                         WEFT_SHARE_CURVE_MAX_POINTS);
         WEFT_TRY(
             weft_cluster_numbers_read(r, pair, path, element.text, 2, "[volume, share]", point));
         double before = n > 0 ? curve.volume[n - 1] : 0;
         if (!(point[0] > before))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: the volume %g does not rise above %g", where,
-                              point[0], before);
+            return FAULT(r, pair.start, path, element.text, "the volume %g does not rise above %g",
+                         point[0], before);
         if (!(point[1] >= 1e-6 && point[1] <= 1))
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "%s: an efficiency of %g, where 1e-6 to 1 are possible%s", where,
-                              point[1], point[1] > 1 && point[1] <= 100 ? ": per cent?" : "");
+            return FAULT(r, pair.start, path, element.text,
+                         "an efficiency of %g, where 1e-6 to 1 are possible%s", point[1],
+                         point[1] > 1 && point[1] <= 100 ? ": per cent?" : "");
         if (n > 0 && point[0] / point[1] < before / curve.share[n - 1])
-            return WEFT_ERROR(WEFT_CONFIG, "%s: a volume of %g would take less time than one of %g",
-                              where, point[0], before);
+            return FAULT(r, pair.start, path, element.text,
+                         "a volume of %g would take less time than one of %g", point[0], before);
         curve.volume[n] = point[0];
         curve.share[n] = point[1];
         curve.num_points = n + 1;
@@ -351,7 +349,6 @@ static weft_status read_source(const reader *r, weft_json_span array, weft_sourc
     WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, path, source->key));
     for (; weft_json_next(array, &cursor, NULL, &value); n++) {
         char class_[16];
-        PLACE(r, value.start, path, source->key);
         if (n == 0) {
             WEFT_TRY(weft_cluster_string_read(r, value, path, source->key, class_, sizeof class_));
             int c = 0;
@@ -360,8 +357,8 @@ static weft_status read_source(const reader *r, weft_json_span array, weft_sourc
                     strcmp(class_, weft_source_class_text((weft_source_class)c)) != 0))
                 c++;
             if (c == WEFT_NUM_SOURCE_CLASSES)
-                return WEFT_ERROR(WEFT_CONFIG, "%s: expected measured, datasheet or assumed",
-                                  where);
+                return FAULT(r, value.start, path, source->key,
+                             "expected measured, datasheet or assumed");
             source->class_ = (weft_source_class)c;
         } else if (n == 1) {
             WEFT_TRY(weft_cluster_string_read(r, value, path, source->key, source->where,
@@ -369,8 +366,8 @@ static weft_status read_source(const reader *r, weft_json_span array, weft_sourc
         } else if (n == 2) {
             WEFT_TRY(weft_cluster_number_read(r, value, path, source->key, &source->spread));
             if (!(source->spread >= 0 && source->spread <= 10))
-                return WEFT_ERROR(WEFT_CONFIG, "%s: a spread of %g, where 0.05 is five per cent",
-                                  where, source->spread);
+                return FAULT(r, value.start, path, source->key,
+                             "a spread of %g, where 0.05 is five per cent", source->spread);
         }
     }
     if (n == 2 || n == 3)
@@ -388,17 +385,17 @@ weft_status weft_cluster_sources_read(const weft_cluster_reader *r, weft_json_sp
     while (weft_json_next(object, &cursor, &key, &value)) {
         weft_source source = {.spread = 0};
         WEFT_TRY(weft_cluster_string_read(r, key, "sources", NULL, source.key, sizeof source.key));
-        PLACE(r, key.start, "sources", source.key);
         if (find_leaf(source.key) < NUM_LEAVES && !gives(cluster, source.key))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: %s is missing; give it, or take its source away",
-                              where, source.key);
+            return FAULT(r, key.start, "sources", source.key,
+                         "%s is missing; give it, or take its source away", source.key);
         if (!gives(cluster, source.key))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: the file has no such key", where);
+            return FAULT(r, key.start, "sources", source.key, "the file has no such key");
         for (int i = 0; i < cluster->num_sources; i++)
             if (strcmp(cluster->sources[i].key, source.key) == 0)
-                return WEFT_ERROR(WEFT_CONFIG, "%s: given twice", where);
+                return FAULT(r, key.start, "sources", source.key, "given twice");
         if (cluster->num_sources == WEFT_MAX_SOURCES)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: at most %d sources", where, WEFT_MAX_SOURCES);
+            return FAULT(r, key.start, "sources", source.key, "at most %d sources",
+                         WEFT_MAX_SOURCES);
         WEFT_TRY(read_source(r, value, &source));
         cluster->sources[cluster->num_sources++] = source;
     }

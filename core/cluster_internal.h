@@ -19,16 +19,9 @@ typedef struct weft_cluster_members {
     weft_json_span *keys;
 } weft_cluster_members;
 
-/* Declares `where`: FILE:line:column of `at` and the path of a key, for an error. */
-#define PLACE(r, at, path, key)                                                                    \
-    char where[WEFT_OPTION_PLACE_BYTES];                                                           \
-    weft_option_place(&(r)->source, (at), (path), (key), where)
-
-/* An error there: FAULT(r, at, path, key, "%g is odd", x). */
-#define FAULT(r, at, path, key, ...)                                                               \
-    weft_cluster_fault((r), (at), (path), (key), WEFT_ERROR(WEFT_CONFIG, __VA_ARGS__))
-weft_status weft_cluster_fault(const weft_cluster_reader *r, const char *at, const char *path,
-                               const char *key, weft_status status) WEFT_CHECKED;
+/* FAULT(r, at, path, key, "%g is odd", x): the error with FILE:line:column of `at` and the path of
+ * a key. */
+#define FAULT(r, ...) WEFT_OPTION_FAULT(&(r)->source, __VA_ARGS__)
 
 /* Errors of all: WEFT_CONFIG, one line with the place. */
 weft_status weft_cluster_want(const weft_cluster_reader *r, weft_json_span value,

@@ -9,13 +9,6 @@
 typedef weft_cluster_reader reader;
 typedef weft_cluster_members members;
 
-weft_status weft_cluster_fault(const reader *r, const char *at, const char *path, const char *key,
-                               weft_status status)
-{
-    PLACE(r, at, path, key);
-    return weft_error_context(status, "%s", where);
-}
-
 weft_status weft_cluster_want(const reader *r, weft_json_span value, weft_json_kind kind,
                               const char *what, const char *path, const char *key)
 {
@@ -28,17 +21,16 @@ weft_status weft_cluster_want(const reader *r, weft_json_span value, weft_json_k
 static weft_status unknown_key(const reader *r, const members *m, weft_json_span span,
                                const char *key)
 {
-    PLACE(r, span.start, m->path, key);
     const char *near = weft_nearest_name(key, m->names, m->count);
     if (near)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: unknown key; did you mean %s%s%s?", where,
-                          m->path ? m->path : "", m->path ? "." : "", near);
+        return FAULT(r, span.start, m->path, key, "unknown key; did you mean %s%s%s?",
+                     m->path ? m->path : "", m->path ? "." : "", near);
     char list[256] = "";
     size_t used = 0;
     for (size_t i = 0; i < m->count && used < sizeof list; i++)
         used +=
             (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", m->names[i]);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: unknown key; the keys are %s", where, list);
+    return FAULT(r, span.start, m->path, key, "unknown key; the keys are %s", list);
 }
 
 weft_status weft_cluster_members_read(const reader *r, weft_json_span object, members *m)
@@ -49,8 +41,7 @@ weft_status weft_cluster_members_read(const reader *r, weft_json_span object, me
         const char *key;
         weft_status status = weft_json_string(key_span, r->arena, &key);
         if (status == WEFT_CONFIG) {
-            PLACE(r, key_span.start, m->path, NULL);
-            return weft_error_context(status, "%s", where);
+            return weft_option_fault(&r->source, key_span.start, m->path, NULL, status);
         }
         WEFT_TRY(status);
         size_t i = 0;
@@ -59,11 +50,10 @@ weft_status weft_cluster_members_read(const reader *r, weft_json_span object, me
         if (i == m->count)
             return unknown_key(r, m, key_span, key);
         if (m->values[i].bytes) {
-            PLACE(r, key_span.start, m->path, key);
             int line, column;
             weft_json_position(r->source.text, m->keys[i].start, &line, &column);
-            return WEFT_ERROR(WEFT_CONFIG, "%s: given twice; first at line %d, column %d", where,
-                              line, column);
+            return FAULT(r, key_span.start, m->path, key,
+                         "given twice; first at line %d, column %d", line, column);
         }
         m->keys[i] = key_span;
         m->values[i] = value;
@@ -99,12 +89,11 @@ weft_status weft_cluster_string_read(const reader *r, weft_json_span value, cons
     const char *string;
     WEFT_TRY(weft_cluster_want(r, value, WEFT_JSON_STRING, "a string", path, key));
     weft_status status = weft_json_string(value, r->arena, &string);
-    PLACE(r, value.start, path, key);
     if (status == WEFT_CONFIG)
-        return weft_error_context(status, "%s", where);
+        return weft_option_fault(&r->source, value.start, path, key, status);
     WEFT_TRY(status);
     if (strlen(string) >= bytes)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: longer than %zu bytes", where, bytes - 1);
+        return FAULT(r, value.start, path, key, "longer than %zu bytes", bytes - 1);
     snprintf(text, bytes, "%s", string);
     return WEFT_OK;
 }
