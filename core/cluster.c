@@ -132,15 +132,17 @@ static void forget_source(weft_cluster *cluster, weft_cost_kind kind)
             cluster->sources[i--] = cluster->sources[--cluster->num_sources];
 }
 
+static void set_rate(weft_cluster *cluster, weft_cost_kind kind, double rate)
+{
+    cluster->costs[kind] = (weft_cost){.curve = weft_curve_linear(0, rate * 1e-6), .peak = rate};
+    forget_source(cluster, kind);
+}
+
 void weft_cluster_set_pace(weft_cluster *cluster, double flops)
 {
-    static const weft_cost_kind kinds[] = {WEFT_COST_GEMM_FP32, WEFT_COST_GEMM_BF16,
-                                           WEFT_COST_ATTENTION_FP32, WEFT_COST_ATTENTION_BF16};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        cluster->costs[kinds[i]] =
-            (weft_cost){.curve = weft_curve_linear(0, flops * 1e-6), .peak = flops};
-        forget_source(cluster, kinds[i]);
-    }
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        if (weft_cost_part_of((weft_cost_kind)i) == WEFT_PART_PRODUCTS)
+            set_rate(cluster, (weft_cost_kind)i, flops);
     cluster->num_products = 0;
     for (int i = 0; i < cluster->num_operations; i++) /* attention's products */
         if (strcmp(cluster->operations[i].module, WEFT_MODULE_ATTENTION) == 0)
@@ -159,12 +161,8 @@ static void set_link(weft_hardware *hardware, double bytes)
 
 void weft_cluster_set_link_pace(weft_cluster *cluster, double bytes)
 {
-    static const weft_cost_kind kinds[] = {WEFT_COST_TO_HOST, WEFT_COST_TO_DEVICE};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        cluster->costs[kinds[i]] =
-            (weft_cost){.curve = weft_curve_linear(0, bytes * 1e-6), .peak = bytes};
-        forget_source(cluster, kinds[i]);
-    }
+    set_rate(cluster, WEFT_COST_TO_HOST, bytes);
+    set_rate(cluster, WEFT_COST_TO_DEVICE, bytes);
     cluster->interference = weft_interference_paced(&cluster->interference, WEFT_WORK_MEM);
     set_link(&cluster->hardware, bytes);
     for (int i = 0; i < cluster->num_groups; i++)
