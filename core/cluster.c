@@ -15,13 +15,19 @@ const char *weft_phase_text(int phase)
     return phase_texts[phase];
 }
 
-static const struct cost_texts {
-    const char *text, *unit, *help;
+static const struct cost_row {
+    const char *text, *help;
+    weft_cost_part part;
 } costs[WEFT_NUM_COSTS] = {
-#define COST_TEXTS(name, text, unit, help) [WEFT_COST_##name] = {text, unit, help},
-    WEFT_COST_LIST(COST_TEXTS)
-#undef COST_TEXTS
+#define COST_ROW(name, part, text, help) [WEFT_COST_##name] = {text, help, WEFT_PART_##part},
+    WEFT_COST_LIST(COST_ROW)
+#undef COST_ROW
 };
+
+weft_cost_part weft_cost_part_of(weft_cost_kind kind)
+{
+    return costs[kind].part;
+}
 
 const char *weft_cost_text(weft_cost_kind kind)
 {
@@ -30,7 +36,7 @@ const char *weft_cost_text(weft_cost_kind kind)
 
 const char *weft_cost_unit(weft_cost_kind kind)
 {
-    return costs[kind].unit;
+    return costs[kind].part == WEFT_PART_PRODUCTS ? "FLOPs" : "bytes";
 }
 
 const char *weft_cost_help(weft_cost_kind kind)
@@ -77,10 +83,9 @@ bool weft_interference_fault(const weft_interference *interference, int *out_y, 
 
 void weft_cost_bounds(weft_cost_kind kind, double *out_least, double *out_most)
 {
-    bool is_memory = kind == WEFT_COST_COPY || kind == WEFT_COST_TO_HOST ||
-                     kind == WEFT_COST_TO_DEVICE || kind == WEFT_COST_MEMORY ||
-                     kind == WEFT_COST_ADAMW || kind == WEFT_COST_ADAMW_HOST;
-    bool computes = *weft_cost_unit(kind) == 'F';
+    const weft_cost_part part = weft_cost_part_of(kind);
+    const bool computes = part == WEFT_PART_PRODUCTS,
+               is_memory = part == WEFT_PART_MEMORY || part == WEFT_PART_HOST;
     *out_least = computes || is_memory ? 1e6 : 1e5;
     *out_most = computes ? 1e17 : is_memory ? 1e14 : 1e13;
 }
@@ -127,15 +132,17 @@ static void forget_source(weft_cluster *cluster, weft_cost_kind kind)
             cluster->sources[i--] = cluster->sources[--cluster->num_sources];
 }
 
+static void set_rate(weft_cluster *cluster, weft_cost_kind kind, double rate)
+{
+    cluster->costs[kind] = (weft_cost){.curve = weft_curve_linear(0, rate * 1e-6), .peak = rate};
+    forget_source(cluster, kind);
+}
+
 void weft_cluster_set_pace(weft_cluster *cluster, double flops)
 {
-    static const weft_cost_kind kinds[] = {WEFT_COST_GEMM_FP32, WEFT_COST_GEMM_BF16,
-                                           WEFT_COST_ATTENTION_FP32, WEFT_COST_ATTENTION_BF16};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        cluster->costs[kinds[i]] =
-            (weft_cost){.curve = weft_curve_linear(0, flops * 1e-6), .peak = flops};
-        forget_source(cluster, kinds[i]);
-    }
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        if (weft_cost_part_of((weft_cost_kind)i) == WEFT_PART_PRODUCTS)
+            set_rate(cluster, (weft_cost_kind)i, flops);
     cluster->num_products = 0;
     for (int i = 0; i < cluster->num_operations; i++) /* attention's products */
         if (strcmp(cluster->operations[i].module, WEFT_MODULE_ATTENTION) == 0)
@@ -154,12 +161,8 @@ static void set_link(weft_hardware *hardware, double bytes)
 
 void weft_cluster_set_link_pace(weft_cluster *cluster, double bytes)
 {
-    static const weft_cost_kind kinds[] = {WEFT_COST_TO_HOST, WEFT_COST_TO_DEVICE};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        cluster->costs[kinds[i]] =
-            (weft_cost){.curve = weft_curve_linear(0, bytes * 1e-6), .peak = bytes};
-        forget_source(cluster, kinds[i]);
-    }
+    set_rate(cluster, WEFT_COST_TO_HOST, bytes);
+    set_rate(cluster, WEFT_COST_TO_DEVICE, bytes);
     cluster->interference = weft_interference_paced(&cluster->interference, WEFT_WORK_MEM);
     set_link(&cluster->hardware, bytes);
     for (int i = 0; i < cluster->num_groups; i++)

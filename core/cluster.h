@@ -26,41 +26,53 @@
 
 #include "core/hardware.h"
 
-/* name, text, unit of volume, help */
+/* What of a cluster an operation keeps busy. */
+typedef enum weft_cost_part {
+    WEFT_PART_BETWEEN,  /* links between nodes */
+    WEFT_PART_INSIDE,   /* and inside them */
+    WEFT_PART_PRODUCTS, /* the device's arithmetic; volumes are FLOPs */
+    WEFT_PART_MEMORY,   /* its memory */
+    WEFT_PART_HOST,     /* the host's memory, and the link to it */
+    WEFT_PART_STORAGE,
+    WEFT_PART_DIRECT, /* storage past the page cache */
+} weft_cost_part;
+
+/* name, part, text, help */
 #define WEFT_COST_LIST(X)                                                                          \
-    X(ALL_TO_ALL, "all_to_all", "bytes", "all-to-all between nodes")                               \
-    X(ALL_TO_ALL_INSIDE, "all_to_all_inside", "bytes", "all-to-all inside a node")                 \
-    X(ALL_GATHER, "all_gather", "bytes", "all-gather inside a node")                               \
-    X(ALL_REDUCE, "all_reduce", "bytes", "all-reduce inside a node")                               \
-    X(ALL_REDUCE_BETWEEN, "all_reduce_between", "bytes", "all-reduce between nodes")               \
-    X(MESSAGE, "message", "bytes", "point-to-point between nodes")                                 \
-    X(MESSAGE_INSIDE, "message_inside", "bytes", "point-to-point inside a node")                   \
-    X(COPY, "copy", "bytes", "copy on the device")                                                 \
-    X(TO_HOST, "to_host", "bytes", "copy from the device to the host")                             \
-    X(TO_DEVICE, "to_device", "bytes", "copy from the host to the device")                         \
-    X(GEMM_FP32, "gemm_fp32", "FLOPs", "GEMM in fp32")                                             \
-    X(GEMM_BF16, "gemm_bf16", "FLOPs", "GEMM in bf16")                                             \
-    X(ALL_GATHER_BETWEEN, "all_gather_between", "bytes", "all-gather between nodes")               \
-    X(REDUCE_SCATTER, "reduce_scatter", "bytes", "reduce-scatter inside a node")                   \
-    X(REDUCE_SCATTER_BETWEEN, "reduce_scatter_between", "bytes", "reduce-scatter between nodes")   \
-    X(ATTENTION_FP32, "attention_fp32", "FLOPs", "attention in fp32")                              \
-    X(ATTENTION_BF16, "attention_bf16", "FLOPs", "attention in bf16")                              \
-    X(MEMORY, "memory", "bytes", "norms and whatever else is bound by memory")                     \
-    X(ADAMW, "adamw", "bytes", "AdamW")                                                            \
-    X(STORAGE_WRITE, "storage_write", "bytes", "writing to storage")                               \
-    X(STORAGE_READ, "storage_read", "bytes", "reading from storage")                               \
-    X(ADAMW_HOST, "adamw_host", "bytes", "AdamW on host memory")                                   \
-    X(DIRECT_WRITE, "direct_write", "bytes", "writing to storage past the page cache")             \
-    X(DIRECT_READ, "direct_read", "bytes", "reading from storage past the page cache")
+    X(ALL_TO_ALL, BETWEEN, "all_to_all", "all-to-all between nodes")                               \
+    X(ALL_TO_ALL_INSIDE, INSIDE, "all_to_all_inside", "all-to-all inside a node")                  \
+    X(ALL_GATHER, INSIDE, "all_gather", "all-gather inside a node")                                \
+    X(ALL_REDUCE, INSIDE, "all_reduce", "all-reduce inside a node")                                \
+    X(ALL_REDUCE_BETWEEN, BETWEEN, "all_reduce_between", "all-reduce between nodes")               \
+    X(MESSAGE, BETWEEN, "message", "point-to-point between nodes")                                 \
+    X(MESSAGE_INSIDE, INSIDE, "message_inside", "point-to-point inside a node")                    \
+    X(COPY, MEMORY, "copy", "copy on the device")                                                  \
+    X(TO_HOST, HOST, "to_host", "copy from the device to the host")                                \
+    X(TO_DEVICE, HOST, "to_device", "copy from the host to the device")                            \
+    X(GEMM_FP32, PRODUCTS, "gemm_fp32", "GEMM in fp32")                                            \
+    X(GEMM_BF16, PRODUCTS, "gemm_bf16", "GEMM in bf16")                                            \
+    X(ALL_GATHER_BETWEEN, BETWEEN, "all_gather_between", "all-gather between nodes")               \
+    X(REDUCE_SCATTER, INSIDE, "reduce_scatter", "reduce-scatter inside a node")                    \
+    X(REDUCE_SCATTER_BETWEEN, BETWEEN, "reduce_scatter_between", "reduce-scatter between nodes")   \
+    X(ATTENTION_FP32, PRODUCTS, "attention_fp32", "attention in fp32")                             \
+    X(ATTENTION_BF16, PRODUCTS, "attention_bf16", "attention in bf16")                             \
+    X(MEMORY, MEMORY, "memory", "norms and whatever else is bound by memory")                      \
+    X(ADAMW, MEMORY, "adamw", "AdamW")                                                             \
+    X(STORAGE_WRITE, STORAGE, "storage_write", "writing to storage")                               \
+    X(STORAGE_READ, STORAGE, "storage_read", "reading from storage")                               \
+    X(ADAMW_HOST, HOST, "adamw_host", "AdamW on host memory")                                      \
+    X(DIRECT_WRITE, DIRECT, "direct_write", "writing to storage past the page cache")              \
+    X(DIRECT_READ, DIRECT, "direct_read", "reading from storage past the page cache")
 
 typedef enum weft_cost_kind {
-#define WEFT_COST_ENUM(name, text, unit, help) WEFT_COST_##name,
+#define WEFT_COST_ENUM(name, part, text, help) WEFT_COST_##name,
     WEFT_COST_LIST(WEFT_COST_ENUM)
 #undef WEFT_COST_ENUM
         WEFT_NUM_COSTS
 } weft_cost_kind;
+weft_cost_part weft_cost_part_of(weft_cost_kind kind);
 const char *weft_cost_text(weft_cost_kind kind);
-const char *weft_cost_unit(weft_cost_kind kind);
+const char *weft_cost_unit(weft_cost_kind kind); /* of volumes: "bytes", "FLOPs" */
 const char *weft_cost_help(weft_cost_kind kind);
 
 typedef struct weft_cost {

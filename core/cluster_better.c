@@ -5,64 +5,45 @@
 /* Of its time, that a free network takes: a time of 0 would count as unknown. */
 #define FREE 1e-12
 
-static const char *const texts[WEFT_NUM_BETTERS] = {
-#define ROW(name, text, help) text,
+static const struct better {
+    unsigned parts;
+    const char *text, *help;
+} betters[WEFT_NUM_BETTERS] = {
+#define ROW(name, parts, text, help) {parts, text, help},
     WEFT_BETTER_LIST(ROW)
 #undef ROW
 };
 
 const char *weft_better_text(int better)
 {
-    return texts[better];
+    return betters[better].text;
 }
-
-static const char *const helps[WEFT_NUM_BETTERS] = {
-#define ROW(name, text, help) help,
-    WEFT_BETTER_LIST(ROW)
-#undef ROW
-};
 
 const char *weft_better_help(int better)
 {
-    return helps[better];
+    return betters[better].help;
 }
 
-enum { INSIDE = 1, BETWEEN = 2, PRODUCTS = 4 };
-
-/* What a cost is of. */
-static unsigned part_of(int kind)
-{
-    switch (kind) {
-    case WEFT_COST_ALL_TO_ALL_INSIDE:
-    case WEFT_COST_ALL_GATHER:
-    case WEFT_COST_ALL_REDUCE:
-    case WEFT_COST_MESSAGE_INSIDE:
-    case WEFT_COST_REDUCE_SCATTER:
-        return INSIDE;
-    case WEFT_COST_ALL_TO_ALL:
-    case WEFT_COST_ALL_REDUCE_BETWEEN:
-    case WEFT_COST_MESSAGE:
-    case WEFT_COST_ALL_GATHER_BETWEEN:
-    case WEFT_COST_REDUCE_SCATTER_BETWEEN:
-        return BETWEEN;
-    case WEFT_COST_GEMM_FP32:
-    case WEFT_COST_GEMM_BF16:
-    case WEFT_COST_ATTENTION_FP32:
-    case WEFT_COST_ATTENTION_BF16:
-        return PRODUCTS;
-    default:
-        return 0;
-    }
-}
-
-static unsigned parts_of(weft_better better)
-{
-    return better == WEFT_BETTER_BETWEEN  ? BETWEEN
-           : better == WEFT_BETTER_INSIDE ? INSIDE
-           : better == WEFT_BETTER_RATE   ? PRODUCTS
-           : better == WEFT_BETTER_MEMORY ? 0
-                                          : INSIDE | BETWEEN;
-}
+/* What a figure is multiplied by. */
+static const struct {
+    weft_better better;
+    weft_figure figure;
+    double by;
+} figures[] = {
+    {WEFT_BETTER_MEMORY, WEFT_FIGURE_MEMORY, 2},
+    {WEFT_BETTER_MEMORY, WEFT_FIGURE_HOST_MEMORY, 2},
+    {WEFT_BETTER_RATE, WEFT_FIGURE_PEAK_FP32, 2},
+    {WEFT_BETTER_RATE, WEFT_FIGURE_PEAK_BF16, 2},
+    {WEFT_BETTER_RATE, WEFT_FIGURE_PEAK_FP16, 2},
+    {WEFT_BETTER_INSIDE, WEFT_FIGURE_INSIDE_BANDWIDTH, 2},
+    {WEFT_BETTER_BETWEEN, WEFT_FIGURE_BETWEEN_BANDWIDTH, 2},
+    {WEFT_BETTER_LATENCY, WEFT_FIGURE_INSIDE_LATENCY, 0.5},
+    {WEFT_BETTER_LATENCY, WEFT_FIGURE_BETWEEN_LATENCY, 0.5},
+    {WEFT_BETTER_NETWORK, WEFT_FIGURE_INSIDE_BANDWIDTH, 1 / FREE},
+    {WEFT_BETTER_NETWORK, WEFT_FIGURE_BETWEEN_BANDWIDTH, 1 / FREE},
+    {WEFT_BETTER_NETWORK, WEFT_FIGURE_INSIDE_LATENCY, FREE},
+    {WEFT_BETTER_NETWORK, WEFT_FIGURE_BETWEEN_LATENCY, FREE},
+};
 
 static void better_cost(weft_better better, weft_cost *cost)
 {
@@ -83,42 +64,11 @@ static void better_cost(weft_better better, weft_cost *cost)
         cost->peak *= 2;
 }
 
-static void multiply(weft_hardware *h, weft_figure figure, double by)
-{
-    if (weft_hardware_knows(h, figure))
-        h->figures[figure] *= by;
-}
-
 static void better_hardware(weft_better better, weft_hardware *h)
 {
-    const double rate = better == WEFT_BETTER_NETWORK ? 1 / FREE : 2,
-                 latency = better == WEFT_BETTER_NETWORK ? FREE : 0.5;
-    const unsigned parts = parts_of(better);
-    switch (better) {
-    case WEFT_BETTER_MEMORY:
-        multiply(h, WEFT_FIGURE_MEMORY, 2);
-        multiply(h, WEFT_FIGURE_HOST_MEMORY, 2);
-        return;
-    case WEFT_BETTER_RATE:
-        multiply(h, WEFT_FIGURE_PEAK_FP32, 2);
-        multiply(h, WEFT_FIGURE_PEAK_BF16, 2);
-        multiply(h, WEFT_FIGURE_PEAK_FP16, 2);
-        return;
-    case WEFT_BETTER_BETWEEN:
-    case WEFT_BETTER_INSIDE:
-    case WEFT_BETTER_NETWORK:
-        if (parts & INSIDE)
-            multiply(h, WEFT_FIGURE_INSIDE_BANDWIDTH, rate);
-        if (parts & BETWEEN)
-            multiply(h, WEFT_FIGURE_BETWEEN_BANDWIDTH, rate);
-        break;
-    default:
-        break;
-    }
-    if (better == WEFT_BETTER_LATENCY || better == WEFT_BETTER_NETWORK) {
-        multiply(h, WEFT_FIGURE_INSIDE_LATENCY, latency);
-        multiply(h, WEFT_FIGURE_BETWEEN_LATENCY, latency);
-    }
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        if (figures[i].better == better && weft_hardware_knows(h, figures[i].figure))
+            h->figures[figures[i].figure] *= figures[i].by;
 }
 
 void weft_cluster_better(const weft_cluster *cluster, weft_better better, weft_cluster *out)
@@ -128,7 +78,7 @@ void weft_cluster_better(const weft_cluster *cluster, weft_better better, weft_c
     for (int g = 0; g < cluster->num_groups; g++)
         better_hardware(better, &out->groups[g].hardware);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
-        if (part_of(i) & parts_of(better))
+        if (betters[better].parts >> weft_cost_part_of((weft_cost_kind)i) & 1)
             better_cost(better, &out->costs[i]);
     if (better != WEFT_BETTER_RATE)
         return;

@@ -4,16 +4,17 @@
 
 #include "core/cluster.h"
 
-/* name, text, what it is */
+#define WEFT_PART_BIT(part) (1u << WEFT_PART_##part)
+/* name, whose measured costs are better (bits 1 << weft_cost_part), text, what it is */
 #define WEFT_BETTER_LIST(X)                                                                        \
-    X(BETWEEN, "between_x2", "links between nodes x2")                                             \
-    X(INSIDE, "inside_x2", "links inside nodes x2")                                                \
-    X(MEMORY, "memory_x2", "memory x2")                                                            \
-    X(RATE, "rate_x2", "products and attention x2")                                                \
-    X(LATENCY, "latency_half", "half the latency")                                                 \
-    X(NETWORK, "free_network", "a free network")
+    X(BETWEEN, WEFT_PART_BIT(BETWEEN), "between_x2", "links between nodes x2")                     \
+    X(INSIDE, WEFT_PART_BIT(INSIDE), "inside_x2", "links inside nodes x2")                         \
+    X(MEMORY, 0, "memory_x2", "memory x2")                                                         \
+    X(RATE, WEFT_PART_BIT(PRODUCTS), "rate_x2", "products and attention x2")                       \
+    X(LATENCY, WEFT_PART_BIT(INSIDE) | WEFT_PART_BIT(BETWEEN), "latency_half", "half the latency") \
+    X(NETWORK, WEFT_PART_BIT(INSIDE) | WEFT_PART_BIT(BETWEEN), "free_network", "a free network")
 typedef enum weft_better {
-#define WEFT_BETTER_ENUM(name, text, help) WEFT_BETTER_##name,
+#define WEFT_BETTER_ENUM(name, parts, text, help) WEFT_BETTER_##name,
     WEFT_BETTER_LIST(WEFT_BETTER_ENUM)
 #undef WEFT_BETTER_ENUM
         WEFT_NUM_BETTERS

@@ -90,17 +90,16 @@ static weft_status read_figure(const reader *r, weft_json_span value, const char
     WEFT_TRY(weft_cluster_number_read(r, value, path, key, &number));
     const char *unit = weft_figure_unit(figure), *space = *unit ? " " : "";
     if (!weft_figure_is_plausible(figure, number, &meant)) {
-        PLACE(r, value.start, path, key);
         char text[32];
         snprintf(text, sizeof text, "%g", number);
         if (meant > 0 && meant > number && !strchr(text, 'e'))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: %g%s%s: meant %ge%.0f?", where, number, space, unit,
-                              number, log10(meant / number));
+            return FAULT(r, value.start, path, key, "%g%s%s: meant %ge%.0f?", number, space, unit,
+                         number, log10(meant / number));
         if (meant > 0)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: %g%s%s: meant %g?", where, number, space, unit,
-                              meant);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: %g%s%s is not possible: %s", where, number, space, unit,
-                          weft_figure_help(figure));
+            return FAULT(r, value.start, path, key, "%g%s%s: meant %g?", number, space, unit,
+                         meant);
+        return FAULT(r, value.start, path, key, "%g%s%s is not possible: %s", number, space, unit,
+                     weft_figure_help(figure));
     }
     to->hardware->figures[figure] = number;
     to->hardware->given |= 1u << figure;
@@ -121,32 +120,29 @@ static weft_status read_shares(const reader *r, weft_json_span array, const char
         int n = curve.num_points;
         weft_cluster_element element = weft_cluster_element_of(key, n);
         double point[2];
-        PLACE(r, pair.start, path, element.text);
         if (n == WEFT_SHARE_CURVE_MAX_POINTS)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: an efficiency has at most %d points", where,
-                              WEFT_SHARE_CURVE_MAX_POINTS);
+            return FAULT(r, pair.start, path, element.text, "an efficiency has at most %d points",
+                         WEFT_SHARE_CURVE_MAX_POINTS);
         WEFT_TRY(
             weft_cluster_numbers_read(r, pair, path, element.text, 2, "[volume, share]", point));
         double before = n > 0 ? curve.volume[n - 1] : 0;
         if (!(point[0] > before))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: the volume %g does not rise above %g", where,
-                              point[0], before);
+            return FAULT(r, pair.start, path, element.text, "the volume %g does not rise above %g",
+                         point[0], before);
         if (!(point[1] >= 1e-6 && point[1] <= 1))
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "%s: an efficiency of %g, where 1e-6 to 1 are possible%s", where,
-                              point[1], point[1] > 1 && point[1] <= 100 ? ": per cent?" : "");
+            return FAULT(r, pair.start, path, element.text,
+                         "an efficiency of %g, where 1e-6 to 1 are possible%s", point[1],
+                         point[1] > 1 && point[1] <= 100 ? ": per cent?" : "");
         if (n > 0 && point[0] / point[1] < before / curve.share[n - 1])
-            return WEFT_ERROR(WEFT_CONFIG, "%s: a volume of %g would take less time than one of %g",
-                              where, point[0], before);
+            return FAULT(r, pair.start, path, element.text,
+                         "a volume of %g would take less time than one of %g", point[0], before);
         curve.volume[n] = point[0];
         curve.share[n] = point[1];
         curve.num_points = n + 1;
     }
-    if (curve.num_points == 0) {
-        PLACE(r, array.start, path, key);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: an efficiency needs a point; leave it out instead",
-                          where);
-    }
+    if (curve.num_points == 0)
+        return FAULT(r, array.start, path, key,
+                     "an efficiency needs a point; leave it out instead");
     *out = curve;
     return WEFT_OK;
 }
@@ -164,45 +160,24 @@ static weft_status read_level(const reader *r, weft_json_span object, int index,
     WEFT_TRY(weft_cluster_members_read(r, object, &m));
     weft_network_level level = {0};
     for (int i = 0; i < COUNT; i++)
-        if (!values[i].bytes) {
-            PLACE(r, object.start, path, names[i]);
-            return WEFT_ERROR(WEFT_CONFIG, "%s: missing", where);
-        }
+        if (!values[i].bytes)
+            return FAULT(r, object.start, path, names[i], "missing");
     int before = index > 0 ? cluster->levels[index - 1].nodes : 1;
     WEFT_TRY(weft_cluster_count_read(r, values[NODES], path, names[NODES], &level.nodes));
-    if (level.nodes <= before) {
-        PLACE(r, values[NODES].start, path, names[NODES]);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: %d nodes, where the level below joins %d", where,
-                          level.nodes, before);
-    }
+    if (level.nodes <= before)
+        return FAULT(r, values[NODES].start, path, names[NODES],
+                     "%d nodes, where the level below joins %d", level.nodes, before);
     WEFT_TRY(weft_cluster_number_read(r, values[OVERSUBSCRIPTION], path, names[OVERSUBSCRIPTION],
                                       &level.oversubscription));
-    if (!(level.oversubscription >= 1 && level.oversubscription <= 1000)) {
-        PLACE(r, values[OVERSUBSCRIPTION].start, path, names[OVERSUBSCRIPTION]);
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "%s: %g, where 1 (all of the bandwidth) to 1000 are possible", where,
-                          level.oversubscription);
-    }
+    if (!(level.oversubscription >= 1 && level.oversubscription <= 1000))
+        return FAULT(r, values[OVERSUBSCRIPTION].start, path, names[OVERSUBSCRIPTION],
+                     "%g, where 1 (all of the bandwidth) to 1000 are possible",
+                     level.oversubscription);
     cluster->levels[index] = level;
-    cluster->num_levels = index + 1;
     return WEFT_OK;
 }
 
-static weft_status read_levels(const reader *r, weft_json_span array, weft_cluster *cluster)
-{
-    const char *cursor = NULL;
-    weft_json_span object;
-    WEFT_TRY(
-        weft_cluster_want(r, array, WEFT_JSON_ARRAY, "an array of levels", "between", "levels"));
-    for (int n = 0; weft_json_next(array, &cursor, NULL, &object); n++) {
-        if (n == WEFT_MAX_LEVELS) {
-            PLACE(r, object.start, "between", "levels");
-            return WEFT_ERROR(WEFT_CONFIG, "%s: at most %d levels", where, WEFT_MAX_LEVELS);
-        }
-        WEFT_TRY(read_level(r, object, n, cluster));
-    }
-    return WEFT_OK;
-}
+static const weft_cluster_array levels = {"between", "levels", WEFT_MAX_LEVELS, read_level};
 
 static weft_status read_leaf(const reader *r, weft_json_span value, const char *path,
                              const char *key, int leaf, target *to)
@@ -210,7 +185,8 @@ static weft_status read_leaf(const reader *r, weft_json_span value, const char *
     if (leaf < WEFT_NUM_FIGURES)
         return read_figure(r, value, path, key, (weft_figure)leaf, to);
     if (leaf == LEVELS_LEAF)
-        return read_levels(r, value, to->cluster);
+        return weft_cluster_array_read(r, value, &levels, "an array of levels", to->cluster,
+                                       &to->cluster->num_levels);
     if (leaf == CURRENCY_LEAF)
         return weft_cluster_string_read(r, value, path, key, to->cluster->currency,
                                         sizeof to->cluster->currency);
@@ -243,11 +219,10 @@ static weft_status read_section(const reader *r, weft_json_span object, const ch
             continue;
         snprintf(below, sizeof below, "%s.%s", path, names.names[i]);
         int leaf = find_leaf(below);
-        if ((leaf == LEVELS_LEAF || leaf == CURRENCY_LEAF) && to->group) {
-            PLACE(r, keys[i].start, shown, names.names[i]);
-            return WEFT_ERROR(WEFT_CONFIG, "%s: the %s is one for all nodes: give it there", where,
-                              leaf == LEVELS_LEAF ? "network" : "currency");
-        }
+        if ((leaf == LEVELS_LEAF || leaf == CURRENCY_LEAF) && to->group)
+            return FAULT(r, keys[i].start, shown, names.names[i],
+                         "the %s is one for all nodes: give it there",
+                         leaf == LEVELS_LEAF ? "network" : "currency");
         WEFT_TRY(leaf == NUM_LEAVES ? read_section(r, values[i], below, to)
                                     : read_leaf(r, values[i], shown, names.names[i], leaf, to));
     }
@@ -263,9 +238,8 @@ static weft_status check_hardware(const reader *r, const char *at, const target 
     if (!weft_hardware_knows(to->hardware, WEFT_FIGURE_MEMORY) ||
         f[WEFT_FIGURE_RESERVED] < f[WEFT_FIGURE_MEMORY])
         return WEFT_OK;
-    PLACE(r, at, NULL, path);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: %g bytes of a device's %g", where, f[WEFT_FIGURE_RESERVED],
-                      f[WEFT_FIGURE_MEMORY]);
+    return FAULT(r, at, NULL, path, "%g bytes of a device's %g", f[WEFT_FIGURE_RESERVED],
+                 f[WEFT_FIGURE_MEMORY]);
 }
 
 weft_status weft_cluster_section_read(const weft_cluster_reader *r, weft_json_span object,
@@ -294,10 +268,8 @@ static weft_status read_group(const reader *r, weft_json_span object, int index,
     WEFT_TRY(weft_cluster_members_read(r, object, &m));
     weft_node_group *group = &cluster->groups[index];
     *group = (weft_node_group){.hardware = cluster->hardware};
-    if (!values[0].bytes) {
-        PLACE(r, object.start, path, names[0]);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: missing", where);
-    }
+    if (!values[0].bytes)
+        return FAULT(r, object.start, path, names[0], "missing");
     WEFT_TRY(weft_cluster_count_read(r, values[0], path, names[0], &group->num_nodes));
     target to = {prefix, cluster, &group->hardware, group};
     for (int i = 1; i < COUNT; i++)
@@ -309,25 +281,16 @@ static weft_status read_group(const reader *r, weft_json_span object, int index,
 weft_status weft_cluster_groups_read(const weft_cluster_reader *r, weft_json_span array,
                                      weft_cluster *cluster)
 {
-    const char *cursor = NULL;
-    weft_json_span object;
+    static const weft_cluster_array groups = {NULL, "groups", WEFT_MAX_NODE_GROUPS, read_group};
     long long num_nodes = 0;
-    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, "an array of groups of nodes", NULL,
-                               "groups"));
-    for (int n = 0; weft_json_next(array, &cursor, NULL, &object); n++) {
-        if (n == WEFT_MAX_NODE_GROUPS) {
-            PLACE(r, object.start, NULL, "groups");
-            return WEFT_ERROR(WEFT_CONFIG, "%s: at most %d groups", where, WEFT_MAX_NODE_GROUPS);
-        }
-        WEFT_TRY(read_group(r, object, n, cluster));
+    WEFT_TRY(weft_cluster_array_read(r, array, &groups, "an array of groups of nodes", cluster,
+                                     &cluster->num_groups));
+    for (int n = 0; n < cluster->num_groups; n++)
         num_nodes += cluster->groups[n].num_nodes;
-        cluster->num_groups = n + 1;
-    }
     if (cluster->num_groups == 0 || num_nodes == cluster->num_nodes)
         return WEFT_OK;
-    PLACE(r, array.start, NULL, "groups");
-    return WEFT_ERROR(WEFT_CONFIG, "%s: they have %lld nodes, num_nodes says %d", where, num_nodes,
-                      cluster->num_nodes);
+    return FAULT(r, array.start, NULL, "groups", "they have %lld nodes, num_nodes says %d",
+                 num_nodes, cluster->num_nodes);
 }
 
 /* --- sources ------------------------------------------------------------------------------- */
@@ -386,7 +349,6 @@ static weft_status read_source(const reader *r, weft_json_span array, weft_sourc
     WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, path, source->key));
     for (; weft_json_next(array, &cursor, NULL, &value); n++) {
         char class_[16];
-        PLACE(r, value.start, path, source->key);
         if (n == 0) {
             WEFT_TRY(weft_cluster_string_read(r, value, path, source->key, class_, sizeof class_));
             int c = 0;
@@ -395,8 +357,8 @@ static weft_status read_source(const reader *r, weft_json_span array, weft_sourc
                     strcmp(class_, weft_source_class_text((weft_source_class)c)) != 0))
                 c++;
             if (c == WEFT_NUM_SOURCE_CLASSES)
-                return WEFT_ERROR(WEFT_CONFIG, "%s: expected measured, datasheet or assumed",
-                                  where);
+                return FAULT(r, value.start, path, source->key,
+                             "expected measured, datasheet or assumed");
             source->class_ = (weft_source_class)c;
         } else if (n == 1) {
             WEFT_TRY(weft_cluster_string_read(r, value, path, source->key, source->where,
@@ -404,14 +366,13 @@ static weft_status read_source(const reader *r, weft_json_span array, weft_sourc
         } else if (n == 2) {
             WEFT_TRY(weft_cluster_number_read(r, value, path, source->key, &source->spread));
             if (!(source->spread >= 0 && source->spread <= 10))
-                return WEFT_ERROR(WEFT_CONFIG, "%s: a spread of %g, where 0.05 is five per cent",
-                                  where, source->spread);
+                return FAULT(r, value.start, path, source->key,
+                             "a spread of %g, where 0.05 is five per cent", source->spread);
         }
     }
     if (n == 2 || n == 3)
         return WEFT_OK;
-    PLACE(r, array.start, path, source->key);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s", where, what);
+    return FAULT(r, array.start, path, source->key, "expected %s", what);
 }
 
 weft_status weft_cluster_sources_read(const weft_cluster_reader *r, weft_json_span object,
@@ -424,17 +385,17 @@ weft_status weft_cluster_sources_read(const weft_cluster_reader *r, weft_json_sp
     while (weft_json_next(object, &cursor, &key, &value)) {
         weft_source source = {.spread = 0};
         WEFT_TRY(weft_cluster_string_read(r, key, "sources", NULL, source.key, sizeof source.key));
-        PLACE(r, key.start, "sources", source.key);
         if (find_leaf(source.key) < NUM_LEAVES && !gives(cluster, source.key))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: %s is missing; give it, or take its source away",
-                              where, source.key);
+            return FAULT(r, key.start, "sources", source.key,
+                         "%s is missing; give it, or take its source away", source.key);
         if (!gives(cluster, source.key))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: the file has no such key", where);
+            return FAULT(r, key.start, "sources", source.key, "the file has no such key");
         for (int i = 0; i < cluster->num_sources; i++)
             if (strcmp(cluster->sources[i].key, source.key) == 0)
-                return WEFT_ERROR(WEFT_CONFIG, "%s: given twice", where);
+                return FAULT(r, key.start, "sources", source.key, "given twice");
         if (cluster->num_sources == WEFT_MAX_SOURCES)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: at most %d sources", where, WEFT_MAX_SOURCES);
+            return FAULT(r, key.start, "sources", source.key, "at most %d sources",
+                         WEFT_MAX_SOURCES);
         WEFT_TRY(read_source(r, value, &source));
         cluster->sources[cluster->num_sources++] = source;
     }

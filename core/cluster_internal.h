@@ -19,10 +19,9 @@ typedef struct weft_cluster_members {
     weft_json_span *keys;
 } weft_cluster_members;
 
-/* Declares `where`: FILE:line:column of `at` and the path of a key, for an error. */
-#define PLACE(r, at, path, key)                                                                    \
-    char where[WEFT_OPTION_PLACE_BYTES];                                                           \
-    weft_option_place(&(r)->source, (at), (path), (key), where)
+/* FAULT(r, at, path, key, "%g is odd", x): the error with FILE:line:column of `at` and the path of
+ * a key. */
+#define FAULT(r, ...) WEFT_OPTION_FAULT(&(r)->source, __VA_ARGS__)
 
 /* Errors of all: WEFT_CONFIG, one line with the place. */
 weft_status weft_cluster_want(const weft_cluster_reader *r, weft_json_span value,
@@ -45,6 +44,17 @@ typedef struct weft_cluster_element {
     char text[48];
 } weft_cluster_element;
 weft_cluster_element weft_cluster_element_of(const char *array, int index);
+
+/* Reads an array of at most `most` elements into the cluster; *count: of those that are read. */
+typedef struct weft_cluster_array {
+    const char *path, *key;
+    int most;
+    weft_status (*read)(const weft_cluster_reader *r, weft_json_span element, int index,
+                        weft_cluster *cluster);
+} weft_cluster_array;
+weft_status weft_cluster_array_read(const weft_cluster_reader *r, weft_json_span array,
+                                    const weft_cluster_array *of, const char *what,
+                                    weft_cluster *cluster, int *count) WEFT_CHECKED;
 
 /* Reads a whole number from 1 to 1000000. */
 weft_status weft_cluster_count_read(const weft_cluster_reader *r, weft_json_span value,

@@ -14,25 +14,23 @@ weft_status weft_cluster_want(const reader *r, weft_json_span value, weft_json_k
 {
     if (weft_json_kind_of(value) == kind)
         return WEFT_OK;
-    PLACE(r, value.start, path, key);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got %s", where, what,
-                      weft_json_kind_text(value));
+    return FAULT(r, value.start, path, key, "expected %s, got %s", what,
+                 weft_json_kind_text(value));
 }
 
 static weft_status unknown_key(const reader *r, const members *m, weft_json_span span,
                                const char *key)
 {
-    PLACE(r, span.start, m->path, key);
     const char *near = weft_nearest_name(key, m->names, m->count);
     if (near)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: unknown key; did you mean %s%s%s?", where,
-                          m->path ? m->path : "", m->path ? "." : "", near);
+        return FAULT(r, span.start, m->path, key, "unknown key; did you mean %s%s%s?",
+                     m->path ? m->path : "", m->path ? "." : "", near);
     char list[256] = "";
     size_t used = 0;
     for (size_t i = 0; i < m->count && used < sizeof list; i++)
         used +=
             (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", m->names[i]);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: unknown key; the keys are %s", where, list);
+    return FAULT(r, span.start, m->path, key, "unknown key; the keys are %s", list);
 }
 
 weft_status weft_cluster_members_read(const reader *r, weft_json_span object, members *m)
@@ -43,8 +41,7 @@ weft_status weft_cluster_members_read(const reader *r, weft_json_span object, me
         const char *key;
         weft_status status = weft_json_string(key_span, r->arena, &key);
         if (status == WEFT_CONFIG) {
-            PLACE(r, key_span.start, m->path, NULL);
-            return weft_error_context(status, "%s", where);
+            return weft_option_fault(&r->source, key_span.start, m->path, NULL, status);
         }
         WEFT_TRY(status);
         size_t i = 0;
@@ -53,11 +50,10 @@ weft_status weft_cluster_members_read(const reader *r, weft_json_span object, me
         if (i == m->count)
             return unknown_key(r, m, key_span, key);
         if (m->values[i].bytes) {
-            PLACE(r, key_span.start, m->path, key);
             int line, column;
             weft_json_position(r->source.text, m->keys[i].start, &line, &column);
-            return WEFT_ERROR(WEFT_CONFIG, "%s: given twice; first at line %d, column %d", where,
-                              line, column);
+            return FAULT(r, key_span.start, m->path, key,
+                         "given twice; first at line %d, column %d", line, column);
         }
         m->keys[i] = key_span;
         m->values[i] = value;
@@ -72,9 +68,8 @@ weft_status weft_cluster_number_read(const reader *r, weft_json_span value, cons
     *out = strtod(value.start, NULL); /* what follows a number in JSON is no part of one */
     if (isfinite(*out))
         return WEFT_OK;
-    PLACE(r, value.start, path, key);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: %.*s is too large", where,
-                      (int)(value.bytes < 40 ? value.bytes : 40), value.start);
+    return FAULT(r, value.start, path, key, "%.*s is too large",
+                 (int)(value.bytes < 40 ? value.bytes : 40), value.start);
 }
 
 weft_status weft_cluster_count_read(const reader *r, weft_json_span value, const char *path,
@@ -82,11 +77,8 @@ weft_status weft_cluster_count_read(const reader *r, weft_json_span value, const
 {
     double number;
     WEFT_TRY(weft_cluster_number_read(r, value, path, key, &number));
-    if (number < 1 || number > 1e6 || number != floor(number)) {
-        PLACE(r, value.start, path, key);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: %g is not a whole number of 1 to 1000000", where,
-                          number);
-    }
+    if (number < 1 || number > 1e6 || number != floor(number))
+        return FAULT(r, value.start, path, key, "%g is not a whole number of 1 to 1000000", number);
     *out = (int)number;
     return WEFT_OK;
 }
@@ -97,12 +89,11 @@ weft_status weft_cluster_string_read(const reader *r, weft_json_span value, cons
     const char *string;
     WEFT_TRY(weft_cluster_want(r, value, WEFT_JSON_STRING, "a string", path, key));
     weft_status status = weft_json_string(value, r->arena, &string);
-    PLACE(r, value.start, path, key);
     if (status == WEFT_CONFIG)
-        return weft_error_context(status, "%s", where);
+        return weft_option_fault(&r->source, value.start, path, key, status);
     WEFT_TRY(status);
     if (strlen(string) >= bytes)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: longer than %zu bytes", where, bytes - 1);
+        return FAULT(r, value.start, path, key, "longer than %zu bytes", bytes - 1);
     snprintf(text, bytes, "%s", string);
     return WEFT_OK;
 }
@@ -112,6 +103,22 @@ weft_cluster_element weft_cluster_element_of(const char *array, int index)
     weft_cluster_element e;
     snprintf(e.text, sizeof e.text, "%s[%d]", array, index);
     return e;
+}
+
+weft_status weft_cluster_array_read(const reader *r, weft_json_span array,
+                                    const weft_cluster_array *of, const char *what,
+                                    weft_cluster *cluster, int *count)
+{
+    const char *cursor = NULL;
+    weft_json_span element;
+    WEFT_TRY(weft_cluster_want(r, array, WEFT_JSON_ARRAY, what, of->path, of->key));
+    while (weft_json_next(array, &cursor, NULL, &element)) {
+        if (*count == of->most)
+            return FAULT(r, element.start, of->path, of->key, "at most %d %s", of->most, of->key);
+        WEFT_TRY(of->read(r, element, *count, cluster));
+        ++*count;
+    }
+    return WEFT_OK;
 }
 
 weft_status weft_cluster_numbers_read(const reader *r, weft_json_span array, const char *path,
@@ -126,6 +133,5 @@ weft_status weft_cluster_numbers_read(const reader *r, weft_json_span array, con
             WEFT_TRY(weft_cluster_number_read(r, value, path, key, &out[count]));
     if (count == num)
         return WEFT_OK;
-    PLACE(r, array.start, path, key);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got %d numbers", where, what, count);
+    return FAULT(r, array.start, path, key, "expected %s, got %d numbers", what, count);
 }

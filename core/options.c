@@ -13,7 +13,7 @@ typedef struct parse {
     weft_arena *arena;
 } parse;
 
-static const weft_option_row *find_row(const weft_option_section *section, const char *key)
+static const weft_key *find_row(const weft_option_section *section, const char *key)
 {
     for (size_t i = 0; i < section->num_rows; i++) {
         if (strcmp(section->rows[i].key, key) == 0)
@@ -50,66 +50,61 @@ static weft_status near_keys(const parse *p, const char *section, const char *ke
 static weft_status unknown_section(const parse *p, const weft_option_source *source, const char *at,
                                    const char *name)
 {
-    char where[WEFT_OPTION_PLACE_BYTES];
-    weft_option_place(source, at, name, NULL, where);
     const weft_option_section *owner = section_with_key(p, name);
     if (owner)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: unknown section; %s belongs to section %s", where, name,
-                          owner->name);
+        return WEFT_OPTION_FAULT(source, at, name, NULL,
+                                 "unknown section; %s belongs to section %s", name, owner->name);
     const char *names[32];
     size_t count = p->num_sections < 32 ? p->num_sections : 32;
     for (size_t i = 0; i < count; i++)
         names[i] = p->sections[i].name;
     const char *near = weft_nearest_name(name, names, count);
     if (near)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: unknown section; did you mean %s?", where, near);
+        return WEFT_OPTION_FAULT(source, at, name, NULL, "unknown section; did you mean %s?", near);
     WEFT_TRY(near_keys(p, NULL, name, &near));
     if (*near)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: unknown section; did you mean key %s?", where, near);
+        return WEFT_OPTION_FAULT(source, at, name, NULL, "unknown section; did you mean key %s?",
+                                 near);
     char list[160] = "";
     size_t used = 0;
     for (size_t i = 0; i < count && used < sizeof(list); i++)
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", names[i]);
-    return WEFT_ERROR(
-        WEFT_CONFIG,
-        "%s: unknown section; the sections are %s; for one of a program's own use that program",
-        where, list);
+    return WEFT_OPTION_FAULT(
+        source, at, name, NULL,
+        "unknown section; the sections are %s; for one of a program's own use that program", list);
 }
 
 /* `section` NULL: the key was given without one. */
 static weft_status unknown_key(const parse *p, const weft_option_source *source, const char *at,
                                const weft_option_section *section, const char *key)
 {
-    char where[WEFT_OPTION_PLACE_BYTES];
-    weft_option_place(source, at, section ? section->name : NULL, key, where);
+    const char *name = section ? section->name : NULL;
     const weft_option_section *owner = section_with_key(p, key);
     if (owner)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: %s belongs to section %s", where, key, owner->name);
+        return WEFT_OPTION_FAULT(source, at, name, key, "%s belongs to section %s", key,
+                                 owner->name);
     const char *near;
-    WEFT_TRY(near_keys(p, section ? section->name : NULL, key, &near));
+    WEFT_TRY(near_keys(p, name, key, &near));
     if (*near)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: unknown key; did you mean %s?", where, near);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: unknown key", where);
+        return WEFT_OPTION_FAULT(source, at, name, key, "unknown key; did you mean %s?", near);
+    return WEFT_OPTION_FAULT(source, at, name, key, "unknown key");
 }
 
 static weft_status duplicate(const weft_option_source *source, const char *at, const char *first_at,
                              const char *section, const char *key)
 {
-    char where[WEFT_OPTION_PLACE_BYTES];
     int line, column;
-    weft_option_place(source, at, section, key, where);
     weft_json_position(source->text, first_at, &line, &column);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: given twice; first at line %d, column %d", where, line,
-                      column);
+    return WEFT_OPTION_FAULT(source, at, section, key, "given twice; first at line %d, column %d",
+                             line, column);
 }
 
 static weft_status key_text(const parse *p, const weft_option_source *source, weft_json_span key,
                             const char *section, const char **out)
 {
-    char where[WEFT_OPTION_PLACE_BYTES];
-    weft_option_place(source, key.start, section, NULL, where);
     weft_status status = weft_json_string(key, p->arena, out);
-    return status == WEFT_OK ? WEFT_OK : weft_error_context(status, "%s", where);
+    return status == WEFT_OK ? WEFT_OK
+                             : weft_option_fault(source, key.start, section, NULL, status);
 }
 
 static weft_status parse_section(const parse *p, const weft_option_source *source,
@@ -123,7 +118,7 @@ static weft_status parse_section(const parse *p, const weft_option_source *sourc
     while (weft_json_next(object, &cursor, &key_span, &value)) {
         const char *key;
         WEFT_TRY(key_text(p, source, key_span, section->name, &key));
-        const weft_option_row *row = find_row(section, key);
+        const weft_key *row = find_row(section, key);
         if (!row)
             return unknown_key(p, source, key_span.start, section, key);
         size_t index = (size_t)(row - section->rows);
@@ -141,18 +136,14 @@ static weft_status parse_text(const parse *p, const char *file, const char *text
     if (strncmp(text, "\xef\xbb\xbf", 3) == 0)
         text += 3;
     weft_option_source source = {.file = file, .text = text};
-    char where[WEFT_OPTION_PLACE_BYTES];
     weft_json_span root;
     weft_json_fault fault;
-    if (!weft_json_check(text, &root, &fault)) {
-        weft_option_place(&source, fault.at, NULL, NULL, where);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: not valid JSON: %s", where, fault.reason);
-    }
-    if (weft_json_kind_of(root) != WEFT_JSON_OBJECT) {
-        weft_option_place(&source, root.start, NULL, NULL, where);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: expected an object of sections, got %s", where,
-                          weft_json_kind_text(root));
-    }
+    if (!weft_json_check(text, &root, &fault))
+        return WEFT_OPTION_FAULT(&source, fault.at, NULL, NULL, "not valid JSON: %s", fault.reason);
+    if (weft_json_kind_of(root) != WEFT_JSON_OBJECT)
+        return WEFT_OPTION_FAULT(&source, root.start, NULL, NULL,
+                                 "expected an object of sections, got %s",
+                                 weft_json_kind_text(root));
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(p->arena, p->num_sections, sizeof(char *), &memory));
     const char **seen = memory;
@@ -168,11 +159,9 @@ static weft_status parse_text(const parse *p, const char *file, const char *text
         if (seen[index])
             return duplicate(&source, key_span.start, seen[index], name, NULL);
         seen[index] = key_span.start;
-        if (weft_json_kind_of(value) != WEFT_JSON_OBJECT) {
-            weft_option_place(&source, value.start, name, NULL, where);
-            return WEFT_ERROR(WEFT_CONFIG, "%s: expected an object, got %s", where,
-                              weft_json_kind_text(value));
-        }
+        if (weft_json_kind_of(value) != WEFT_JSON_OBJECT)
+            return WEFT_OPTION_FAULT(&source, value.start, name, NULL, "expected an object, got %s",
+                                     weft_json_kind_text(value));
         WEFT_TRY(parse_section(p, &source, section, value));
     }
     return WEFT_OK;
@@ -181,7 +170,7 @@ static weft_status parse_text(const parse *p, const char *file, const char *text
 /* Finds what "section.key" or "key" names. */
 static weft_status resolve_override(const parse *p, const weft_option_source *source,
                                     const char *path, const weft_option_section **section,
-                                    const weft_option_row **row)
+                                    const weft_key **row)
 {
     const char *dot = strchr(path, '.');
     const char *key = path;
@@ -209,7 +198,7 @@ static weft_status resolve_override(const parse *p, const weft_option_source *so
 }
 
 /* The value's text is JSON where the row can take it as such, else a bare string. */
-static weft_status override_value(const parse *p, const weft_option_row *row, const char *text,
+static weft_status override_value(const parse *p, const weft_key *row, const char *text,
                                   weft_json_span *out)
 {
     weft_json_fault fault;
@@ -232,14 +221,12 @@ static weft_status parse_override(const parse *p, const char *override)
 {
     weft_option_source source = {.override = override};
     const char *equals = strchr(override, '=');
-    char where[WEFT_OPTION_PLACE_BYTES];
-    weft_option_place(&source, NULL, NULL, NULL, where);
     if (!equals || equals == override)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: expected key=value", where);
+        return WEFT_OPTION_FAULT(&source, NULL, NULL, NULL, "expected key=value");
     const char *path;
     WEFT_TRY(weft_arena_printf(p->arena, &path, "%.*s", (int)(equals - override), override));
     const weft_option_section *section;
-    const weft_option_row *row;
+    const weft_key *row;
     WEFT_TRY(resolve_override(p, &source, path, &section, &row));
     weft_json_span value;
     WEFT_TRY(override_value(p, row, equals + 1, &value));
@@ -251,7 +238,7 @@ static weft_status set_defaults(const parse *p)
     for (size_t i = 0; i < p->num_sections; i++) {
         const weft_option_section *section = &p->sections[i];
         for (size_t j = 0; j < section->num_rows; j++) {
-            const weft_option_row *row = &section->rows[j];
+            const weft_key *row = &section->rows[j];
             const char *text = row->initial ? row->initial : "null";
             weft_option_source source = {.file = "default", .text = text};
             weft_json_span value;

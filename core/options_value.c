@@ -15,7 +15,7 @@
 typedef struct place {
     const weft_option_source *source;
     const char *section;
-    const weft_option_row *row;
+    const weft_key *row;
 } place;
 
 /* Copies user text for one line of an error: cut to fit, control characters as '?'. */
@@ -29,10 +29,12 @@ static void copy_printable(const char *text, size_t bytes, char *out, size_t cap
         memcpy(out + n - 3, "...", 3);
 }
 
-void weft_option_place(const weft_option_source *source, const char *at, const char *section,
-                       const char *key, char out[WEFT_OPTION_PLACE_BYTES])
+enum { PLACE_BYTES = 200 };
+
+weft_status weft_option_fault(const weft_option_source *source, const char *at, const char *section,
+                              const char *key, weft_status status)
 {
-    char text[WEFT_OPTION_PLACE_BYTES];
+    char text[PLACE_BYTES], where[PLACE_BYTES];
     if (!source->text) {
         snprintf(text, sizeof(text), "--set %s", source->override);
     } else {
@@ -45,15 +47,16 @@ void weft_option_place(const weft_option_source *source, const char *at, const c
                  section || key ? ": " : "", section ? section : "", section && key ? "." : "",
                  key ? key : "");
     }
-    copy_printable(text, strlen(text), out, WEFT_OPTION_PLACE_BYTES);
+    copy_printable(text, strlen(text), where, PLACE_BYTES);
+    return weft_error_context(status, "%s", where);
 }
 
-bool weft_option_has_bounds(const weft_option_row *row)
+bool weft_option_has_bounds(const weft_key *row)
 {
     return row->min != 0 || row->max != 0;
 }
 
-void weft_option_bounds_text(const weft_option_row *row, char out[64])
+void weft_option_bounds_text(const weft_key *row, char out[64])
 {
     char low[28], high[28];
     snprintf(low, sizeof(low), "%.10g", row->min);
@@ -66,7 +69,7 @@ void weft_option_bounds_text(const weft_option_row *row, char out[64])
         snprintf(out, 64, "%s to %s", low, high);
 }
 
-weft_json_span weft_option_choice(const weft_option_row *row, int index)
+weft_json_span weft_option_choice(const weft_key *row, int index)
 {
     const char *at = row->choices;
     for (; index > 0 && *at; index--) {
@@ -78,14 +81,14 @@ weft_json_span weft_option_choice(const weft_option_row *row, int index)
 
 static weft_status bad_value(const place *p, weft_json_span value, const char *expected)
 {
-    char where[WEFT_OPTION_PLACE_BYTES], shown[48];
-    weft_option_place(p->source, value.start, p->section, p->row->key, where);
+    char shown[48];
     weft_json_kind kind = weft_json_kind_of(value);
     bool show = kind == WEFT_JSON_STRING || kind == WEFT_JSON_NUMBER;
     copy_printable(value.start, value.bytes, shown, sizeof(shown));
-    return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got %s%s%s", where, expected,
-                      kind == WEFT_JSON_NUMBER ? "" : weft_json_kind_text(value),
-                      kind == WEFT_JSON_STRING ? " " : "", show ? shown : "");
+    return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
+                             "expected %s, got %s%s%s", expected,
+                             kind == WEFT_JSON_NUMBER ? "" : weft_json_kind_text(value),
+                             kind == WEFT_JSON_STRING ? " " : "", show ? shown : "");
 }
 
 static weft_status check_bounds(const place *p, weft_json_span value, double number)
@@ -94,17 +97,18 @@ static weft_status check_bounds(const place *p, weft_json_span value, double num
     bool lost = number != 0 && (float)number == 0; /* kernels compute in single precision */
     if (!weft_option_has_bounds(p->row) || (inside && !lost))
         return WEFT_OK;
-    char where[WEFT_OPTION_PLACE_BYTES], shown[48], bounds[64];
-    weft_option_place(p->source, value.start, p->section, p->row->key, where);
+    char shown[48], bounds[64];
     copy_printable(value.start, value.bytes, shown, sizeof(shown));
     if (inside)
-        return WEFT_ERROR(WEFT_CONFIG, "%s: %s is too small: 0 in single precision", where, shown);
+        return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
+                                 "%s is too small: 0 in single precision", shown);
     if (number > p->row->max && p->row->max >= NO_BOUND)
         snprintf(bounds, sizeof bounds, "at most %.3g", p->row->max);
     else
         weft_option_bounds_text(p->row, bounds);
-    return WEFT_ERROR(WEFT_CONFIG, "%s: %s is out of range: %s%s%s", where, shown, bounds,
-                      p->row->unit ? " " : "", p->row->unit ? p->row->unit : "");
+    return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
+                             "%s is out of range: %s%s%s", shown, bounds, p->row->unit ? " " : "",
+                             p->row->unit ? p->row->unit : "");
 }
 
 /* Digits are read as digits, so that 64-bit integers keep them all; 1e6 and 8.0 are integers
@@ -158,16 +162,14 @@ static weft_status read_string(const place *p, weft_json_span value, weft_arena 
     weft_status status = weft_json_string(value, arena, out);
     if (status == WEFT_OK)
         return WEFT_OK;
-    char where[WEFT_OPTION_PLACE_BYTES]; /* counts lines from the text's start: for errors alone */
-    weft_option_place(p->source, value.start, p->section, p->row->key, where);
-    return weft_error_context(status, "%s", where);
+    return weft_option_fault(p->source, value.start, p->section, p->row->key, status);
 }
 
 /* Not one of the choices: lists them, and says which is nearest to `given` (NULL: not a string). */
 static weft_status bad_choice(const place *p, weft_json_span value, const char *given)
 {
     enum { MAX_CHOICES = 16 };
-    char where[WEFT_OPTION_PLACE_BYTES], shown[48], list[160] = "", names[MAX_CHOICES][32];
+    char shown[48], list[160] = "", names[MAX_CHOICES][32];
     const char *pointers[MAX_CHOICES];
     size_t count = 0, used = 0;
     for (; count < MAX_CHOICES; count++) {
@@ -184,10 +186,9 @@ static weft_status bad_choice(const place *p, weft_json_span value, const char *
     const char *near = given ? weft_nearest_name(given, pointers, count) : NULL;
     if (!near)
         return bad_value(p, value, list);
-    weft_option_place(p->source, value.start, p->section, p->row->key, where);
     copy_printable(given, strlen(given), shown, sizeof(shown));
-    return WEFT_ERROR(WEFT_CONFIG, "%s: expected %s, got \"%s\"; did you mean %s?", where, list,
-                      shown, near);
+    return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
+                             "expected %s, got \"%s\"; did you mean %s?", list, shown, near);
 }
 
 static weft_status read_choice(const place *p, weft_json_span value, weft_arena *arena, int *out)
@@ -268,38 +269,30 @@ static weft_status read_strings(const place *p, weft_json_span value, weft_arena
     return WEFT_OK;
 }
 
+size_t weft_option_bytes(weft_option_type type)
+{
+    static const size_t bytes[] = {
+        [WEFT_OPTION_BOOL] = sizeof(bool),
+        [WEFT_OPTION_INT] = sizeof(int64_t),
+        [WEFT_OPTION_DOUBLE] = sizeof(double),
+        [WEFT_OPTION_STRING] = sizeof(const char *),
+        [WEFT_OPTION_CHOICE] = sizeof(int),
+        [WEFT_OPTION_INT_LIST] = sizeof(weft_int_list),
+        [WEFT_OPTION_STRINGS] = sizeof(weft_string_list),
+    };
+    return (size_t)type < sizeof bytes / sizeof *bytes ? bytes[type] : SIZE_MAX;
+}
+
 static weft_status store_null(const place *p, weft_json_span value, void *field)
 {
     if (p->row->initial)
         return bad_value(p, value, "a value (its default is not null)");
-    switch (p->row->type) {
-    case WEFT_OPTION_BOOL:
-        *(bool *)field = false;
-        break;
-    case WEFT_OPTION_INT:
-        *(int64_t *)field = 0;
-        break;
-    case WEFT_OPTION_DOUBLE:
-        *(double *)field = 0;
-        break;
-    case WEFT_OPTION_STRING:
-        *(const char **)field = NULL;
-        break;
-    case WEFT_OPTION_CHOICE:
-        *(int *)field = -1;
-        break;
-    case WEFT_OPTION_INT_LIST:
-        *(weft_int_list *)field = (weft_int_list){0};
-        break;
-    case WEFT_OPTION_STRINGS:
-        *(weft_string_list *)field = (weft_string_list){0};
-        break;
-    }
+    memset(field, p->row->type == WEFT_OPTION_CHOICE ? 0xff : 0, weft_option_bytes(p->row->type));
     return WEFT_OK;
 }
 
 weft_status weft_option_store(const weft_option_source *source, const char *section,
-                              const weft_option_row *row, weft_json_span value, void *target,
+                              const weft_key *row, weft_json_span value, void *target,
                               weft_arena *arena)
 {
     place p = {source, section, row};

@@ -29,7 +29,7 @@ static void write_double(double value, FILE *out)
     fputs(text, out);
 }
 
-static weft_status write_value(const weft_option_row *row, const void *field, FILE *out)
+static weft_status write_value(const weft_key *row, const void *field, FILE *out)
 {
     bool nullable = row->initial == NULL;
     switch (row->type) {
@@ -107,7 +107,7 @@ weft_status weft_options_write(const weft_option_section *sections, size_t num_s
         const weft_option_section *section = &sections[i];
         fprintf(out, "  \"%s\": {", section->name);
         for (size_t j = 0; j < section->num_rows; j++) {
-            const weft_option_row *row = &section->rows[j];
+            const weft_key *row = &section->rows[j];
             fprintf(out, "%s\n    \"%s\": ", j ? "," : "", row->key);
             WEFT_TRY(write_value(row, (const char *)section->target + row->offset, out));
         }
@@ -119,32 +119,33 @@ weft_status weft_options_write(const weft_option_section *sections, size_t num_s
     return WEFT_OK;
 }
 
-/* *out is malloc'ed, and may be NULL after an error. */
-static weft_status value_text(const weft_option_section *section, const weft_option_row *row,
-                              char **out)
+weft_status weft_option_text(const weft_option_section *section, const weft_key *row,
+                             weft_arena *arena, const char **out)
 {
+    char *text = NULL;
     size_t bytes;
-    FILE *stream = open_memstream(out, &bytes);
-    if (!stream)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the text of %s", row->key);
-    weft_status status = write_value(row, (const char *)section->target + row->offset, stream);
-    if (fclose(stream) != 0 && status == WEFT_OK)
+    FILE *stream = open_memstream(&text, &bytes);
+    weft_status status =
+        stream ? write_value(row, (const char *)section->target + row->offset, stream) : WEFT_OK;
+    if (!stream || (fclose(stream) != 0 && status == WEFT_OK))
         status = WEFT_ERROR(WEFT_MEMORY, "out of memory for the text of %s", row->key);
+    if (status == WEFT_OK)
+        status = weft_arena_strdup(arena, text, out);
+    free(text);
     return status;
 }
 
 static weft_status compare_row(const weft_option_section *before, const weft_option_section *after,
-                               const weft_option_row *row, weft_difference_function visit,
-                               void *context)
+                               const weft_key *row, weft_difference_function visit, void *context)
 {
-    char *texts[2] = {NULL, NULL};
-    weft_status status = value_text(before, row, &texts[0]);
+    weft_arena arena = {0};
+    const char *texts[2];
+    weft_status status = weft_option_text(before, row, &arena, &texts[0]);
     if (status == WEFT_OK)
-        status = value_text(after, row, &texts[1]);
+        status = weft_option_text(after, row, &arena, &texts[1]);
     if (status == WEFT_OK && strcmp(texts[0], texts[1]) != 0)
         status = visit(context, before->name, row, texts[0], texts[1]);
-    free(texts[0]);
-    free(texts[1]);
+    weft_arena_release(&arena);
     return status;
 }
 
@@ -159,7 +160,7 @@ weft_status weft_options_compare(const weft_option_section *before,
 }
 
 /* What a row accepts: choices, bounds or just its type. */
-static void domain_text(const weft_option_row *row, const char *between, char out[256])
+static void domain_text(const weft_key *row, const char *between, char out[256])
 {
     static const char *const types[] = {
         [WEFT_OPTION_BOOL] = "true or false",
@@ -201,7 +202,7 @@ void weft_options_help(const weft_option_section *sections, size_t num_sections,
         else
             fprintf(out, "%s%s: %s\n", i ? "\n" : "", section->name, about);
         for (size_t j = 0; j < section->num_rows; j++) {
-            const weft_option_row *row = &section->rows[j];
+            const weft_key *row = &section->rows[j];
             const char *initial = row->initial ? row->initial : "null";
             domain_text(row, markdown ? ", " : "|", domain);
             if (markdown)

@@ -1,40 +1,16 @@
 #include "launcher/application.h"
 
-#include <stdbool.h>
 #include <string.h>
-
-#include <weft/list.h>
 
 #include "core/sized.h"
 #include "launcher/planning/config.h"
-
-static size_t field_bytes(weft_option_type type)
-{
-    switch (type) {
-    case WEFT_OPTION_BOOL:
-        return sizeof(bool);
-    case WEFT_OPTION_INT:
-        return sizeof(int64_t);
-    case WEFT_OPTION_DOUBLE:
-        return sizeof(double);
-    case WEFT_OPTION_STRING:
-        return sizeof(const char *);
-    case WEFT_OPTION_CHOICE:
-        return sizeof(int);
-    case WEFT_OPTION_INT_LIST:
-        return sizeof(weft_int_list);
-    case WEFT_OPTION_STRINGS:
-        return sizeof(weft_string_list);
-    }
-    return SIZE_MAX;
-}
 
 static weft_status check_row(const weft_application *app, const weft_option_row *row)
 {
     if (!row->key || !row->key[0] || strpbrk(row->key, ".= \""))
         return WEFT_ERROR(WEFT_CONFIG, "application: a row of section %s has no plain key",
                           app->section);
-    size_t bytes = field_bytes(row->type);
+    size_t bytes = weft_option_bytes(row->type);
     if (bytes > app->options_bytes || row->offset > app->options_bytes - bytes)
         return WEFT_ERROR(WEFT_CONFIG,
                           "application: %s.%s lies outside the %zu bytes of its options",
@@ -61,6 +37,9 @@ static weft_status check_section(const weft_application *app)
         return WEFT_ERROR(WEFT_CONFIG, "application: \"%s\" names no section", app->section);
     if (app->num_rows > 0 && !app->rows)
         return WEFT_ERROR(WEFT_CONFIG, "application: section %s has no rows", app->section);
+    if (app->num_rows > WEFT_MAX_OWN_ROWS)
+        return WEFT_ERROR(WEFT_CONFIG, "application: section %s has %zu rows; at most %d",
+                          app->section, app->num_rows, WEFT_MAX_OWN_ROWS);
     for (size_t i = 0; i < app->num_rows; i++)
         WEFT_TRY(check_row(app, &app->rows[i]));
     return WEFT_OK;

@@ -175,7 +175,7 @@ static bool is_shown(const pairs *p, size_t i)
 
 /* --- text ---------------------------------------------------------------------------------- */
 
-static weft_status print_setting(void *context, const char *section, const weft_option_row *row,
+static weft_status print_setting(void *context, const char *section, const weft_key *row,
                                  const char *a, const char *b)
 {
     comparison *c = context;

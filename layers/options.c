@@ -1,63 +1,62 @@
 /* The rows of section "model" and the checks that a row cannot make. */
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 
 #include "core/fits.h"
+#include "core/key_rows.h"
 #include "layers/describe.h"
 #include "layers/runtime.h"
 
-#define ROW(key, type, initial, min, max, choices, unit, help)                                     \
-    {                                                                                              \
-#key, type, offsetof(weft_model_options, key), initial, min, max, choices, unit, help      \
-    }
-#define SIZE(key, initial, min, unit, help)                                                        \
-    ROW(key, WEFT_OPTION_INT, initial, min, 1e12, NULL, unit, help)
-#define FLAG(key, help) ROW(key, WEFT_OPTION_BOOL, "false", 0, 0, NULL, NULL, help)
-#define REAL(key, initial, min, max, help)                                                         \
-    ROW(key, WEFT_OPTION_DOUBLE, initial, min, max, NULL, NULL, help)
-#define CHOICE(key, initial, choices, help)                                                        \
-    ROW(key, WEFT_OPTION_CHOICE, initial, 0, 0, choices, NULL, help)
+#define T weft_model_options
+#define SIZE(on_resume, field, value, low, of, ...)                                                \
+    RANGE(on_resume, field, value, low, 1e12, of, __VA_ARGS__)
 
-const weft_option_row weft_model_rows[] = {
-    ROW(num_layers, WEFT_OPTION_INT, "12", 1, 65533, NULL, NULL, "decoder layers"),
-    SIZE(hidden_size, "768", 1, NULL, "width of the residual stream"),
-    SIZE(ffn_hidden_size, "0", 0, NULL, "MLP width; 0: 4 * hidden_size"),
-    SIZE(num_attention_heads, "12", 1, NULL, "query heads"),
-    SIZE(num_query_groups, "0", 0, NULL, "key/value heads (GQA); 0: num_attention_heads"),
-    SIZE(kv_channels, "0", 0, NULL, "head dimension; 0: hidden_size / num_attention_heads"),
-    SIZE(seq_length, "1024", 1, "tokens", "sequence length"),
-    SIZE(max_position_embeddings, "0", 0, "tokens", "learned positions; 0: seq_length"),
-    ROW(vocab_size, WEFT_OPTION_INT, "0", 0, 1e9, NULL, "tokens", "vocabulary; 0: the tokenizer's"),
-    CHOICE(normalization, "\"LayerNorm\"", "LayerNorm|RMSNorm", "kind of norm"),
-    REAL(norm_epsilon, "1e-5", 1e-12, 1, "added to the variance"),
-    FLAG(swiglu, "gated MLP: silu(gate) * up instead of GELU"),
-    FLAG(disable_bias_linear, "no biases in linear layers"),
-    FLAG(add_qkv_bias, "a bias on QKV even without the others"),
-    CHOICE(position_embedding_type, "\"learned_absolute\"", "learned_absolute|rope|none",
+const weft_key weft_model_rows[] = {
+    RANGE(SHAPES, num_layers, "12", 1, 65533, NULL, "decoder layers"),
+    SIZE(SHAPES, hidden_size, "768", 1, NULL, "width of the residual stream"),
+    SIZE(SHAPES, ffn_hidden_size, "0", 0, NULL, "MLP width; 0: 4 * hidden_size"),
+    SIZE(SHAPES, num_attention_heads, "12", 1, NULL, "query heads"),
+    SIZE(SHAPES, num_query_groups, "0", 0, NULL, "key/value heads (GQA); 0: num_attention_heads"),
+    SIZE(SHAPES, kv_channels, "0", 0, NULL, "head dimension; 0: hidden_size / num_attention_heads"),
+    SIZE(TASK, seq_length, "1024", 1, "tokens", "sequence length"),
+    SIZE(SHAPES, max_position_embeddings, "0", 0, "tokens", "learned positions; 0: seq_length"),
+    RANGE(SHAPES, vocab_size, "0", 0, 1e9, "tokens", "vocabulary; 0: the tokenizer's"),
+    CHOICE(SHAPES, normalization, "\"LayerNorm\"", "LayerNorm|RMSNorm", "kind of norm"),
+    REAL(TASK, norm_epsilon, "1e-5", 1e-12, 1, "added to the variance"),
+    FLAG(SHAPES, swiglu, "false", "gated MLP: silu(gate) * up instead of GELU"),
+    FLAG(SHAPES, disable_bias_linear, "false", "no biases in linear layers"),
+    FLAG(SHAPES, add_qkv_bias, "false", "a bias on QKV even without the others"),
+    CHOICE(SHAPES, position_embedding_type, "\"learned_absolute\"", "learned_absolute|rope|none",
            "how positions enter"),
-    REAL(rotary_base, "10000", 1, 1e12, "base of the rotary frequencies"),
-    REAL(rotary_percent, "1.0", 0.01, 1,
+    REAL(TASK, rotary_base, "10000", 1, 1e12, "base of the rotary frequencies"),
+    REAL(TASK, rotary_percent, "1.0", 0.01, 1,
          "share of the head dimension that rotates: an even number of channels"),
-    FLAG(untie_embeddings_and_output_weights, "give the output layer weights of its own"),
-    REAL(hidden_dropout, "0", 0, 0.999999, "dropout on residual branches and the embedding"),
-    REAL(attention_dropout, "0", 0, 0.999999, "dropout of attention probabilities"),
-    REAL(init_method_std, "0.02", 0, 10, "standard deviation of initial weights"),
-    SIZE(num_experts, "0", 0, NULL, "experts an MoE layer; 0: a dense model"),
-    SIZE(moe_router_topk, "2", 1, NULL, "experts a token goes to"),
-    {"moe_layer_freq", WEFT_OPTION_INT_LIST, offsetof(weft_model_options, moe_layer_freq), "1", 0,
-     1e6, NULL, NULL, "every N-th layer is MoE, from the first; or a list of 0 and 1, one a layer"},
-    SIZE(moe_ffn_hidden_size, "0", 0, NULL, "an expert's width; 0: ffn_hidden_size"),
-    FLAG(moe_router_pre_softmax, "softmax over all experts before the choice, not over the chosen"),
-    REAL(moe_aux_loss_coeff, "0", 0, 1e6, "weight of the load-balancing loss"),
-    REAL(moe_z_loss_coeff, "0", 0, 1e6, "weight of the router's z-loss"),
-    REAL(moe_expert_capacity_factor, "0", 0, 1e6,
-         "rows an expert keeps over the mean; 0: dropless"),
-    CHOICE(moe_token_drop_policy, "\"probs\"", "probs|position",
-           "which choices beyond the capacity go: the least likely, or the last"),
-    SIZE(moe_shared_expert_intermediate_size, "0", 0, NULL, "width of the shared expert; 0: none"),
-    REAL(moe_router_forced_load, "0", 0, 1024,
-         "to measure: the first expert's load over the mean; 0: as routed"),
+    FLAG(SHAPES, untie_embeddings_and_output_weights, "false",
+         "give the output layer weights of its own"),
+    REAL(STEP, hidden_dropout, "0", 0, 0.999999, "dropout on residual branches and the embedding"),
+    REAL(STEP, attention_dropout, "0", 0, 0.999999, "dropout of attention probabilities"),
+    REAL(FREE, init_method_std, "0.02", 0, 10, "standard deviation of initial weights"),
+    SIZE(SHAPES, num_experts, "0", 0, NULL, "experts an MoE layer; 0: a dense model"),
+    SIZE(TASK, moe_router_topk, "2", 1, NULL, "experts a token goes to", .idle = NO_EXPERTS),
+    ROW(SHAPES, "moe_layer_freq", moe_layer_freq, INT_LIST, "1", 0, 1e6, NULL,
+        "every N-th layer is MoE, from the first; or a list of 0 and 1, one a layer",
+        .idle = NO_EXPERTS),
+    SIZE(SHAPES, moe_ffn_hidden_size, "0", 0, NULL, "an expert's width; 0: ffn_hidden_size",
+         .idle = NO_EXPERTS),
+    FLAG(TASK, moe_router_pre_softmax, "false",
+         "softmax over all experts before the choice, not over the chosen", .idle = NO_EXPERTS),
+    REAL(STEP, moe_aux_loss_coeff, "0", 0, 1e6, "weight of the load-balancing loss",
+         .idle = NO_EXPERTS),
+    REAL(STEP, moe_z_loss_coeff, "0", 0, 1e6, "weight of the router's z-loss", .idle = NO_EXPERTS),
+    REAL(TASK, moe_expert_capacity_factor, "0", 0, 1e6,
+         "rows an expert keeps over the mean; 0: dropless", .idle = NO_EXPERTS),
+    CHOICE(TASK, moe_token_drop_policy, "\"probs\"", "probs|position",
+           "which choices beyond the capacity go: the least likely, or the last",
+           .idle = NO_EXPERTS),
+    SIZE(SHAPES, moe_shared_expert_intermediate_size, "0", 0, NULL,
+         "width of the shared expert; 0: none", .idle = NO_EXPERTS),
+    REAL(TASK, moe_router_forced_load, "0", 0, 1024,
+         "to measure: the first expert's load over the mean; 0: as routed", .idle = NO_EXPERTS),
 };
 const size_t weft_num_model_rows = sizeof weft_model_rows / sizeof *weft_model_rows;
 

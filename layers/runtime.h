@@ -16,7 +16,7 @@
 #include "parallel/sequence.h"
 #include "schedule/options.h"
 
-extern const weft_option_row weft_model_rows[];
+extern const weft_key weft_model_rows[];
 extern const size_t weft_num_model_rows;
 /* Fills in defaults of fields that are 0, and makes checks that rows cannot make: WEFT_CONFIG. */
 weft_status weft_model_options_resolve(weft_model_options *options) WEFT_CHECKED;

@@ -1,55 +1,62 @@
 #include "layers/tier.h"
 
 #include <math.h>
-#include <stddef.h>
 
+#include "core/key_rows.h"
 #include "schedule/moe_layer.h"
 
-#define ROW(key, type, initial, min, max, unit, help)                                              \
-    {                                                                                              \
-#key, type, offsetof(weft_tier_options, key), initial, min, max, NULL, unit, help          \
-    }
-#define CHOICE(key, initial, choices, help)                                                        \
-    {                                                                                              \
-#key, WEFT_OPTION_CHOICE, offsetof(weft_tier_options, key), initial, 0, 0, choices, NULL,  \
-            help                                                                                   \
-    }
-
-const weft_option_row weft_tier_rows[] = {
-    CHOICE(experts, "\"none\"", "none|host|file|auto",
-           "where experts and their state are: device, host memory, a file; the first that fits"),
-    ROW(slots, WEFT_OPTION_INT, "2", 2, 1024, "experts",
-        "whose weights are on the device at a time"),
-    ROW(kept, WEFT_OPTION_DOUBLE, "0", -1, 1, NULL,
-        "share of a rank's experts that stay on the device: the most loaded; -1: as many as fit"),
-    CHOICE(order, "\"expert\"", "expert|demand|layer",
-           "when experts go up: slots ahead; each when it is due; all of a layer first"),
-    CHOICE(optimizer, "\"auto\"", "auto|after",
-           "the host steps experts beside backward, if clipped beside the next forward; or after"),
-    CHOICE(optimizer_state, "\"device\"", "device|host",
+#define NO_TIER "offload.experts is none"
+#define DEVICE_STEPS                                                                               \
+    NO_TIER " and offload.optimizer_state device; " NO_TIER " and offload.optimizer_state device " \
+            "(" NO_EXPERTS " and offload.optimizer_state is device)"
+#define T weft_tier_options
+const weft_key weft_tier_rows[] = {
+    CHOICE(STEP, experts, "\"none\"", "none|host|file|auto",
+           "where experts and their state are: device, host memory, a file; the first that fits",
+           .idle = NO_EXPERTS),
+    RANGE(STEP, slots, "2", 2, 1024, "experts", "whose weights are on the device at a time",
+          .idle = NO_EXPERTS "; " NO_TIER "; offload.order is layer"),
+    REAL(STEP, kept, "0", -1, 1,
+         "share of a rank's experts that stay on the device: the most loaded; -1: as many as fit",
+         .idle = NO_EXPERTS "; " NO_TIER),
+    CHOICE(STEP, order, "\"expert\"", "expert|demand|layer",
+           "when experts go up: slots ahead; each when it is due; all of a layer first",
+           .idle = NO_EXPERTS "; " NO_TIER),
+    CHOICE(STEP, optimizer, "\"auto\"", "auto|after",
+           "the host steps experts beside backward, if clipped beside the next forward; or after",
+           .idle = NO_EXPERTS "; " NO_TIER),
+    CHOICE(STEP, optimizer_state, "\"device\"", "device|host",
            "where masters and moments are of all that is not an expert elsewhere; host: it steps"),
-    ROW(num_threads, WEFT_OPTION_INT, "0", 0, 4096, "threads",
-        "that step on the host; 0: as many as device.num_threads"),
-    ROW(host_memory_limit, WEFT_OPTION_INT, "0", 0, 1e18, "bytes",
-        "pinned host memory a rank may take; 0: its share of what machine and control group leave"),
-    CHOICE(io, "\"auto\"", "auto|uring|threads",
-           "what reads and writes the experts' file; auto: io_uring where it works"),
-    ROW(path, WEFT_OPTION_STRING, "\"/tmp\"", 0, 0, NULL,
-        "folder of the experts' file, which has no name and is gone with the process"),
-    CHOICE(eviction, "\"program\"", "program|lru",
-           "which expert leaves host memory: the one used again last, or used least recently"),
-    ROW(cached, WEFT_OPTION_DOUBLE, "0.25", 0, 1, NULL,
-        "share of a rank's experts in a file that host memory has places for; at least two"),
-    ROW(file_limit, WEFT_OPTION_INT, "0", 0, 9e15, "bytes",
-        "that a rank's file of experts may take; 0: no limit"),
-    CHOICE(placement, "\"home\"", "home|balanced",
-           "where experts compute: on their rank, or each micro-batch dealt out inside the node"),
-    ROW(replicas, WEFT_OPTION_INT, "1", 1, 64, "ranks",
-        "balanced: over which a hotter expert than a rank's mean is split, at most"),
-    CHOICE(chosen_experts, "\"auto\"", "none|host|file|auto",
+    RANGE(STEP, num_threads, "0", 0, 4096, "threads",
+          "that step on the host; 0: as many as device.num_threads", .idle = DEVICE_STEPS),
+    RANGE(
+        FREE, host_memory_limit, "0", 0, 1e18, "bytes",
+        "pinned host memory a rank may take; 0: its share of what machine and control group leave",
+        .idle = DEVICE_STEPS),
+    CHOICE(FREE, io, "\"auto\"", "auto|uring|threads",
+           "what reads and writes the experts' file; auto: io_uring where it works",
+           .idle = NO_EXPERTS "; " NO_FILE),
+    TEXT(FREE, path, "\"/tmp\"",
+         "folder of the experts' file, which has no name and is gone with the process",
+         .idle = NO_EXPERTS "; " NO_FILE),
+    CHOICE(FREE, eviction, "\"program\"", "program|lru",
+           "which expert leaves host memory: the one used again last, or used least recently",
+           .idle = NO_EXPERTS "; " NO_FILE),
+    REAL(STEP, cached, "0.25", 0, 1,
+         "share of a rank's experts in a file that host memory has places for; at least two",
+         .idle = NO_EXPERTS "; " NO_FILE),
+    RANGE(FREE, file_limit, "0", 0, 9e15, "bytes",
+          "that a rank's file of experts may take; 0: no limit", .idle = NO_EXPERTS "; " NO_FILE),
+    CHOICE(STEP, placement, "\"home\"", "home|balanced",
+           "where experts compute: on their rank, or each micro-batch dealt out inside the node",
+           .idle = NO_EXPERTS "; " NO_TIER),
+    RANGE(STEP, replicas, "1", 1, 64, "ranks",
+          "balanced: over which a hotter expert than a rank's mean is split, at most",
+          .idle = NO_EXPERTS "; " NO_TIER "; offload.placement is home"),
+    CHOICE(STEP, chosen_experts, "\"auto\"", "none|host|file|auto",
            "written into a run's config where experts or kept are left open: what it took"),
-    ROW(chosen_kept, WEFT_OPTION_DOUBLE, "-1", -1, 1, NULL, "likewise, of kept"),
-    ROW(chosen_cached, WEFT_OPTION_DOUBLE, "-1", -1, 1, NULL, "likewise, of cached"),
+    REAL(STEP, chosen_kept, "-1", -1, 1, "likewise, of kept"),
+    REAL(STEP, chosen_cached, "-1", -1, 1, "likewise, of cached"),
 };
 const size_t weft_num_tier_rows = sizeof weft_tier_rows / sizeof *weft_tier_rows;
 

@@ -73,7 +73,7 @@ typedef struct weft_tier_counts {
     uint64_t num_guests; /* other ranks' experts whose gradients came down here */
 } weft_tier_counts;
 
-extern const weft_option_row weft_tier_rows[];
+extern const weft_key weft_tier_rows[];
 extern const size_t weft_num_tier_rows;
 
 /* Whether experts can lie where the options say, if layers run as `schedule` says. Pure.

@@ -57,7 +57,7 @@ typedef struct weft_parallel_options { /* of section "parallel" */
     weft_int_list hierarchical_context_parallel_sizes; /* of a2a+p2p: inside a node, between */
     bool allow_tp_across_nodes;
 } weft_parallel_options;
-extern const weft_option_row weft_parallel_rows[];
+extern const weft_key weft_parallel_rows[];
 extern const size_t weft_num_parallel_rows;
 
 const char *weft_axis_text(weft_axis axis);

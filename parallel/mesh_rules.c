@@ -11,27 +11,22 @@ static const char *const default_order = "tp-cp-ep-dp-pp";
 
 static weft_status check_bounds(const weft_parallel_options *o, int world)
 {
-    const struct {
-        const char *key;
-        int64_t value, min;
-    } sizes[] = {
-        {"parallel.tensor_model_parallel_size", o->tensor_model_parallel_size, 1},
-        {"parallel.pipeline_model_parallel_size", o->pipeline_model_parallel_size, 1},
-        {"parallel.context_parallel_size", o->context_parallel_size, 1},
-        {"parallel.expert_model_parallel_size", o->expert_model_parallel_size, 0},
-        {"parallel.expert_tensor_parallel_size", o->expert_tensor_parallel_size, 0},
-        {"parallel.data_parallel_size", o->data_parallel_size, 0},
-    };
     if (world < 1 || world > MAX_WORLD)
         return WEFT_ERROR(WEFT_CONFIG, "a mesh of %d ranks: 1 to %d are possible", world,
                           MAX_WORLD);
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        if (sizes[i].value < sizes[i].min)
-            return WEFT_KEY_ERROR(sizes[i].key, " %lld: at least %lld", (long long)sizes[i].value,
-                                  (long long)sizes[i].min);
-        if (sizes[i].value > MAX_WORLD)
-            return WEFT_KEY_ERROR(sizes[i].key, " %lld is more than the %s",
-                                  (long long)sizes[i].value, weft_count_text(world, "rank").text);
+    for (size_t i = 0; i < weft_num_parallel_rows; i++) {
+        const weft_key *row = &weft_parallel_rows[i];
+        if (row->resume != WEFT_RESUME_SIZE)
+            continue;
+        const int64_t value = *(const int64_t *)((const char *)o + row->offset);
+        char key[64];
+        snprintf(key, sizeof key, "parallel.%s", row->key);
+        if (value < (int64_t)row->min)
+            return WEFT_KEY_ERROR(key, " %lld: at least %lld", (long long)value,
+                                  (long long)row->min);
+        if (value > MAX_WORLD)
+            return WEFT_KEY_ERROR(key, " %lld is more than the %s", (long long)value,
+                                  weft_count_text(world, "rank").text);
     }
     return WEFT_OK;
 }

@@ -3,7 +3,7 @@
 #include <string.h>
 
 static const char *const cost_paths[WEFT_NUM_COSTS] = {
-#define COST_PATH(name, text, unit, help) [WEFT_COST_##name] = "costs." text,
+#define COST_PATH(name, part, text, help) [WEFT_COST_##name] = "costs." text,
     WEFT_COST_LIST(COST_PATH)
 #undef COST_PATH
 };
@@ -92,31 +92,12 @@ double weft_costing_share(weft_costing *p, weft_efficiency_kind kind, double vol
 /* The section of the file that describes the hardware of a cost. */
 static const char *section_of(weft_cost_kind kind)
 {
-    switch (kind) {
-    case WEFT_COST_ALL_TO_ALL:
-    case WEFT_COST_ALL_REDUCE_BETWEEN:
-    case WEFT_COST_ALL_GATHER_BETWEEN:
-    case WEFT_COST_REDUCE_SCATTER_BETWEEN:
-    case WEFT_COST_MESSAGE:
-        return "between";
-    case WEFT_COST_ALL_TO_ALL_INSIDE:
-    case WEFT_COST_ALL_GATHER:
-    case WEFT_COST_ALL_REDUCE:
-    case WEFT_COST_REDUCE_SCATTER:
-    case WEFT_COST_MESSAGE_INSIDE:
-        return "inside";
-    case WEFT_COST_TO_HOST:
-    case WEFT_COST_TO_DEVICE:
-    case WEFT_COST_ADAMW_HOST:
-        return "host";
-    case WEFT_COST_STORAGE_WRITE:
-    case WEFT_COST_STORAGE_READ:
-    case WEFT_COST_DIRECT_WRITE:
-    case WEFT_COST_DIRECT_READ:
-        return "storage";
-    default:
-        return "device";
-    }
+    static const char *const sections[] = {
+        [WEFT_PART_BETWEEN] = "between", [WEFT_PART_INSIDE] = "inside",
+        [WEFT_PART_PRODUCTS] = "device", [WEFT_PART_MEMORY] = "device",
+        [WEFT_PART_HOST] = "host",       [WEFT_PART_STORAGE] = "storage",
+        [WEFT_PART_DIRECT] = "storage"};
+    return sections[weft_cost_part_of(kind)];
 }
 
 /* Nodes that have a section's numbers of their own are not those that were measured. */

@@ -1,45 +1,46 @@
 #include "schedule/options.h"
 
-#include <stddef.h>
+#include "core/key_rows.h"
 
-#define ROW(field, kind, value, lowest, highest, text_unit, text)                                  \
-    {                                                                                              \
-        .key = #field, .type = WEFT_OPTION_##kind,                                                 \
-        .offset = offsetof(weft_schedule_options, field), .initial = (value), .min = (lowest),     \
-        .max = (highest), .unit = (text_unit), .help = (text)                                      \
-    }
-#define CHOICE(field, value, names, text)                                                          \
-    {                                                                                              \
-        .key = #field, .type = WEFT_OPTION_CHOICE,                                                 \
-        .offset = offsetof(weft_schedule_options, field), .initial = (value), .choices = (names),  \
-        .help = (text)                                                                             \
-    }
-
-const weft_option_row weft_schedule_rows[] = {
-    CHOICE(pipeline_schedule, "\"1f1b\"", "1f1b|gpipe", "order of the micro-batches in a stage"),
-    ROW(pipeline_schedule_file, STRING, "\"\"", 0, 0, NULL,
-        "order of compute as CSV, a row a rank, cells such as 0F0 and 2B3; empty: by "
-        "pipeline_schedule"),
-    ROW(microbatch_group_size_per_virtual_pipeline_stage, INT, "0", 0, 1 << 20, "micro-batches",
-        "that go through a virtual stage before the next one; at least pp; 0: pp"),
-    ROW(moe_num_partitions, INT, "1", 0, 64, NULL,
-        "n: partitions in which MoE layers pipeline dispatch, experts and combine; 0: chosen"),
+#define T weft_schedule_options
+const weft_key weft_schedule_rows[] = {
+    CHOICE(STEP, pipeline_schedule, "\"1f1b\"", "1f1b|gpipe",
+           "order of the micro-batches in a stage",
+           .idle = "parallel.pipeline_schedule_file is given", .alias = "schedule",
+           SEARCHED(SCHEDULE)),
+    TEXT(STEP, pipeline_schedule_file, "\"\"",
+         "order of compute as CSV, a row a rank, cells such as 0F0 and 2B3; empty: by "
+         "pipeline_schedule",
+         SEARCHED(SCHEDULE)),
+    RANGE(STEP, microbatch_group_size_per_virtual_pipeline_stage, "0", 0, 1 << 20, "micro-batches",
+          "that go through a virtual stage before the next one; at least pp; 0: pp",
+          .idle = "parallel.num_virtual_stages_per_pipeline_rank is 1 "
+                  "(parallel.num_virtual_stages_per_pipeline_rank is below 2)"),
+    RANGE(CHOICE, moe_num_partitions, "1", 0, 64, NULL,
+          "n: partitions in which MoE layers pipeline dispatch, experts and combine; 0: chosen",
+          .idle = NO_EXPERTS, SEARCHED(PARTITIONS)),
     CHOICE(
-        moe_memory_reuse, "\"none\"", "none|s1|s2|s3|s4|auto",
+        CHOICE, moe_memory_reuse, "\"none\"", "none|s1|s2|s3|s4|auto",
         "how MoE layers share partitions' buffers and restore them (MPMoE); auto: the fastest of "
-        "s1 to s4"),
-    CHOICE(moe_partition_by, "\"auto\"", "tokens|peers|experts|auto",
+        "s1 to s4",
+        .idle = NO_EXPERTS, SEARCHED(REUSE)),
+    CHOICE(CHOICE, moe_partition_by, "\"auto\"", "tokens|peers|experts|auto",
            "what cuts partitions; peers: a group of ranks; experts: a run of a rank's; auto: the "
-           "faster"),
-    ROW(moe_peer_group_size, INT, "1", 1, 1 << 20, "ranks",
-        "ranks that are one partition when cut by peers"),
-    CHOICE(moe_all_to_all, "\"auto\"", "baseline|o1_paper|o1|o2|o3|direct|auto",
-           "form of the all-to-all of tensor-sharded experts (MoNTA)"),
-    ROW(moe_all_to_all_chunks, INT, "0", 0, 256, "chunks", "pieces it is cut in; 0: chosen"),
+           "faster",
+           .idle = NO_EXPERTS, SEARCHED(PARTITIONS)),
+    RANGE(CHOICE, moe_peer_group_size, "1", 1, 1 << 20, "ranks",
+          "ranks that are one partition when cut by peers", .idle = NO_EXPERTS,
+          SEARCHED(PARTITIONS)),
+    CHOICE(CHOICE, moe_all_to_all, "\"auto\"", "baseline|o1_paper|o1|o2|o3|direct|auto",
+           "form of the all-to-all of tensor-sharded experts (MoNTA)", .idle = NO_EXPERTS,
+           SEARCHED(EXCHANGE)),
+    RANGE(CHOICE, moe_all_to_all_chunks, "0", 0, 256, "chunks", "pieces it is cut in; 0: chosen",
+          .idle = NO_EXPERTS, SEARCHED(EXCHANGE)),
     CHOICE(
-        moe_choice, "\"price\"", "profile|quick|phases|price",
-        "how n and the reuse are chosen: measured in the first steps, or from the cluster's costs"),
-    ROW(cluster, STRING, "\"\"", 0, 0, NULL,
-        "file of the cluster's costs, as weft calibrate writes it"),
+        STEP, moe_choice, "\"price\"", "profile|quick|phases|price",
+        "how n and the reuse are chosen: measured in the first steps, or from the cluster's costs",
+        .idle = NO_EXPERTS, SEARCHED(PARTITIONS)),
+    TEXT(FREE, cluster, "\"\"", "file of the cluster's costs, as weft calibrate writes it",
+         .idle = NO_EXPERTS " and parallel.context_parallel_size 1"),
 };
 const size_t weft_num_schedule_rows = sizeof weft_schedule_rows / sizeof *weft_schedule_rows;

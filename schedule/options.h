@@ -32,7 +32,7 @@ typedef struct weft_schedule_options {  /* of section "parallel", as a user writ
     int moe_choice;                /* weft_moe_choice_by */
     const char *cluster;           /* path of what `weft calibrate` wrote; "" none */
 } weft_schedule_options;
-extern const weft_option_row weft_schedule_rows[];
+extern const weft_key weft_schedule_rows[];
 extern const size_t weft_num_schedule_rows;
 
 #endif

@@ -23,7 +23,7 @@ typedef struct weft_application {
     const char *section; /* NULL: none */
     const char *section_help;
     const weft_option_row *rows;
-    size_t num_rows;
+    size_t num_rows; /* at most 256 */
     size_t options_bytes;
     /* The dataset where the config sets neither data.data_path nor data.mock_data; the config then
      * sets model.vocab_size. NULL: none. */

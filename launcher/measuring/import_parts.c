@@ -149,24 +149,25 @@ weft_status weft_import_figure(weft_import *import, weft_figure figure, double v
     return weft_import_source(import, weft_figure_path(figure), class_, where);
 }
 
+/* A count that several files may tell: the first holds. */
+static void take_count(weft_import *import, const char *file, const char *key, int count,
+                       bool *is_known, int *out)
+{
+    if (*is_known && *out != count)
+        weft_import_note(import, "%s: %s says %d, an earlier file %d: %d it is", key, file, count,
+                         *out, *out);
+    *out = *is_known ? *out : count;
+    *is_known = true;
+}
+
 void weft_import_ranks(weft_import *import, const char *file, int ranks_per_node)
 {
-    weft_cluster *cluster = &import->cluster;
-    if (import->has_ranks && cluster->ranks_per_node != ranks_per_node)
-        weft_import_note(import, "ranks_per_node: %s says %d, an earlier file %d: %d it is", file,
-                         ranks_per_node, cluster->ranks_per_node, cluster->ranks_per_node);
-    if (!import->has_ranks)
-        cluster->ranks_per_node = ranks_per_node;
-    import->has_ranks = true;
+    take_count(import, file, "ranks_per_node", ranks_per_node, &import->has_ranks,
+               &import->cluster.ranks_per_node);
 }
 
 void weft_import_nodes(weft_import *import, const char *file, int num_nodes)
 {
-    weft_cluster *cluster = &import->cluster;
-    if (import->has_nodes && cluster->num_nodes != num_nodes)
-        weft_import_note(import, "num_nodes: %s says %d, an earlier file %d: %d it is", file,
-                         num_nodes, cluster->num_nodes, cluster->num_nodes);
-    if (!import->has_nodes)
-        cluster->num_nodes = num_nodes;
-    import->has_nodes = true;
+    take_count(import, file, "num_nodes", num_nodes, &import->has_nodes,
+               &import->cluster.num_nodes);
 }

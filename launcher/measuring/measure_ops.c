@@ -19,7 +19,7 @@ static bool is_storage(weft_cost_kind kind)
 
 static bool is_direct(weft_cost_kind kind)
 {
-    return kind == WEFT_COST_DIRECT_WRITE || kind == WEFT_COST_DIRECT_READ;
+    return weft_cost_part_of(kind) == WEFT_PART_DIRECT;
 }
 
 static bool is_attention(weft_cost_kind kind)
@@ -53,28 +53,11 @@ static size_t norm_cols(const weft_measure_rig *rig)
 
 bool weft_measure_can(const weft_measure_rig *rig, weft_cost_kind kind)
 {
-    switch (kind) {
-    case WEFT_COST_ALL_TO_ALL:
-    case WEFT_COST_ALL_REDUCE_BETWEEN:
-    case WEFT_COST_ALL_GATHER_BETWEEN:
-    case WEFT_COST_REDUCE_SCATTER_BETWEEN:
-    case WEFT_COST_MESSAGE:
-        return rig->num_nodes > 1;
-    case WEFT_COST_ALL_TO_ALL_INSIDE:
-    case WEFT_COST_ALL_GATHER:
-    case WEFT_COST_ALL_REDUCE:
-    case WEFT_COST_REDUCE_SCATTER:
-    case WEFT_COST_MESSAGE_INSIDE:
-        return rig->ranks_per_node > 1;
-    case WEFT_COST_STORAGE_WRITE:
-    case WEFT_COST_STORAGE_READ:
-        return rig->options.storage;
-    case WEFT_COST_DIRECT_WRITE:
-    case WEFT_COST_DIRECT_READ:
-        return rig->takes_direct;
-    default:
-        return true;
-    }
+    const weft_cost_part part = weft_cost_part_of(kind);
+    return !((part == WEFT_PART_BETWEEN && rig->num_nodes <= 1) ||
+             (part == WEFT_PART_INSIDE && rig->ranks_per_node <= 1) ||
+             (part == WEFT_PART_STORAGE && !rig->options.storage) ||
+             (part == WEFT_PART_DIRECT && !rig->takes_direct));
 }
 
 int weft_measure_volumes(const weft_measure_rig *rig, weft_cost_kind kind,
@@ -275,30 +258,25 @@ static weft_status adamw_host(weft_measure_rig *rig, weft_lane *lane, size_t byt
 weft_status weft_measure_submit(weft_measure_rig *rig, weft_cost_kind kind, weft_lane *lane,
                                 double volume)
 {
-    size_t bytes = *weft_cost_unit(kind) == 'F' ? 0 : (size_t)volume;
+    const weft_cost_part part = weft_cost_part_of(kind);
+    weft_comm *comm = part == WEFT_PART_BETWEEN ? rig->between : rig->inside;
+    size_t bytes = part == WEFT_PART_PRODUCTS ? 0 : (size_t)volume;
     switch (kind) {
     case WEFT_COST_ALL_TO_ALL:
-        return all_to_all(rig, rig->between, lane, bytes);
     case WEFT_COST_ALL_TO_ALL_INSIDE:
-        return all_to_all(rig, rig->inside, lane, bytes);
+        return all_to_all(rig, comm, lane, bytes);
     case WEFT_COST_ALL_GATHER:
-        return all_gather(rig, rig->inside, lane, bytes);
-    case WEFT_COST_ALL_REDUCE:
-        return weft_all_reduce(rig->inside, lane, rig->receive, bytes / 4, WEFT_F32,
-                               WEFT_REDUCE_SUM);
-    case WEFT_COST_ALL_REDUCE_BETWEEN:
-        return weft_all_reduce(rig->between, lane, rig->receive, bytes / 4, WEFT_F32,
-                               WEFT_REDUCE_SUM);
     case WEFT_COST_ALL_GATHER_BETWEEN:
-        return all_gather(rig, rig->between, lane, bytes);
+        return all_gather(rig, comm, lane, bytes);
+    case WEFT_COST_ALL_REDUCE:
+    case WEFT_COST_ALL_REDUCE_BETWEEN:
+        return weft_all_reduce(comm, lane, rig->receive, bytes / 4, WEFT_F32, WEFT_REDUCE_SUM);
     case WEFT_COST_REDUCE_SCATTER:
-        return reduce_scatter(rig, rig->inside, lane, bytes);
     case WEFT_COST_REDUCE_SCATTER_BETWEEN:
-        return reduce_scatter(rig, rig->between, lane, bytes);
+        return reduce_scatter(rig, comm, lane, bytes);
     case WEFT_COST_MESSAGE:
-        return message(rig, rig->between, lane, bytes);
     case WEFT_COST_MESSAGE_INSIDE:
-        return message(rig, rig->inside, lane, bytes);
+        return message(rig, comm, lane, bytes);
     case WEFT_COST_COPY:
         return copy(rig, lane, rig->receive, rig->send, bytes);
     case WEFT_COST_TO_HOST:

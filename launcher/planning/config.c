@@ -150,14 +150,7 @@ static weft_status check_train(const weft_config *c, bool no_data)
 
 bool weft_config_is_set(const weft_config_source *source, const char *key)
 {
-    const char *const names[] = {key, strchr(key, '.') + 1};
-    for (size_t i = 0; i < 2 * source->num_set; i++) {
-        const size_t bytes = strlen(names[i % 2]);
-        const char *set = source->set[i / 2];
-        if (strncmp(set, names[i % 2], bytes) == 0 && set[bytes] == '=')
-            return true;
-    }
-    return false;
+    return find_override(source, key) != NULL;
 }
 
 /* A file's layout is of the file's stages: a mesh of others that replaces it takes it away, unless

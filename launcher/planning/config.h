@@ -130,7 +130,7 @@ typedef struct weft_config {
                                                   (weft_cost_complete); NULL: nobody made them */
 } weft_config;
 
-enum { WEFT_MAX_CONFIG_SECTIONS = 10 };
+enum { WEFT_MAX_CONFIG_SECTIONS = 10, WEFT_MAX_OWN_ROWS = 256 };
 /* The sections with their rows, targets inside `config`, whose application is set; how many. */
 size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MAX_CONFIG_SECTIONS]);
 /* Where tokens come from: the file of data.data_path; the application's function; else mock data.

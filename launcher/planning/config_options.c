@@ -5,158 +5,159 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/key_rows.h"
 #include "launcher/planning/config.h"
 #include "layers/runtime.h"
 
-#define INT(owner, key, initial, min, unit, help)                                                  \
-    {                                                                                              \
-#key, WEFT_OPTION_INT, offsetof(owner, key), initial, min, 1e15, NULL, unit, help          \
-    }
-#define BATCH(owner, key, initial, max, help)                                                      \
-    {                                                                                              \
-#key, WEFT_OPTION_INT, offsetof(owner, key), initial, 1, max, NULL, "samples", help        \
-    }
-#define REAL(owner, key, initial, min, max, help)                                                  \
-    {                                                                                              \
-#key, WEFT_OPTION_DOUBLE, offsetof(owner, key), initial, min, max, NULL, NULL, help        \
-    }
-#define FLAG(owner, key, initial, help)                                                            \
-    {                                                                                              \
-#key, WEFT_OPTION_BOOL, offsetof(owner, key), initial, 0, 0, NULL, NULL, help              \
-    }
-#define TEXT(owner, key, initial, help)                                                            \
-    {                                                                                              \
-#key, WEFT_OPTION_STRING, offsetof(owner, key), initial, 0, 0, NULL, NULL, help            \
-    }
-#define CHOICE(owner, key, initial, choices, help)                                                 \
-    {                                                                                              \
-#key, WEFT_OPTION_CHOICE, offsetof(owner, key), initial, 0, 0, choices, NULL, help         \
-    }
+#define RECOMPUTE(granularity) "train.recompute_granularity is " granularity
+#define NOT_FP16 "train.precision is not fp16"
+#define NO_SAVE "checkpoint.no_save is true"
+#define GPU "device.kind is cuda"
 
 #define T weft_train_options
-static const weft_option_row train_rows[] = {
-    BATCH(T, micro_batch_size, "1", 1e5, "samples a rank takes at once"),
-    BATCH(T, global_batch_size, "8", 1e7, "samples a step, over all ranks"),
-    FLAG(T, calculate_per_token_loss, "false",
-         "with masked labels: the mean over a global batch's others, not over each micro-batch's"),
-    INT(T, train_iters, "100", 0, "steps", "optimizer steps"),
-    REAL(T, lr, "3e-4", 0, 1e3, "peak learning rate"),
-    REAL(T, min_lr, "0", 0, 1e3, "learning rate at the end of the decay"),
-    CHOICE(T, lr_decay_style, "\"cosine\"", "constant|linear|cosine|WSD", "learning-rate schedule"),
-    INT(T, lr_warmup_iters, "0", 0, "steps", "linear warm-up"),
-    INT(T, lr_decay_iters, "0", 0, "steps",
+static const weft_key train_rows[] = {
+    RANGE(STEP, micro_batch_size, "1", 1, 1e5, "samples", "samples a rank takes at once",
+          SEARCHED(MICRO_BATCH)),
+    RANGE(STEP, global_batch_size, "8", 1, 1e7, "samples", "samples a step, over all ranks"),
+    FLAG(STEP, calculate_per_token_loss, "false",
+         "with masked labels: the mean over a global batch's others, not over each micro-batch's",
+         .idle = "data.eod_mask_loss is false"),
+    INT(FREE, train_iters, "100", 0, "steps", "optimizer steps"),
+    REAL(FREE, lr, "3e-4", 0, 1e3, "peak learning rate"),
+    REAL(FREE, min_lr, "0", 0, 1e3, "learning rate at the end of the decay"),
+    CHOICE(FREE, lr_decay_style, "\"cosine\"", "constant|linear|cosine|WSD",
+           "learning-rate schedule"),
+    INT(FREE, lr_warmup_iters, "0", 0, "steps", "linear warm-up"),
+    INT(FREE, lr_decay_iters, "0", 0, "steps",
         "steps until min_lr; 0: train_iters of the run's start"),
-    INT(T, lr_wsd_decay_iters, "0", 0, "steps",
+    INT(FREE, lr_wsd_decay_iters, "0", 0, "steps",
         "length of WSD's decay; 0: a fifth of lr_decay_iters"),
-    REAL(T, weight_decay, "0.1", 0, 10, "AdamW's weight decay (matrices only)"),
-    REAL(T, adam_beta1, "0.9", 0, 0.99999994, "AdamW's first moment"),
-    REAL(T, adam_beta2, "0.95", 0, 0.99999994, "AdamW's second moment"),
-    REAL(T, adam_eps, "1e-8", 1e-30, 1, "AdamW's epsilon"),
-    REAL(T, clip_grad, "1.0", 0, 1e9, "limit of the global gradient norm; 0: none"),
-    INT(T, seed, "1234", 0, NULL, "seed of weights, sample order and dropout"),
-    CHOICE(T, precision, "\"fp32\"", "fp32|bf16|fp16",
+    REAL(FREE, weight_decay, "0.1", 0, 10, "AdamW's weight decay (matrices only)"),
+    REAL(FREE, adam_beta1, "0.9", 0, 0.99999994, "AdamW's first moment"),
+    REAL(FREE, adam_beta2, "0.95", 0, 0.99999994, "AdamW's second moment"),
+    REAL(FREE, adam_eps, "1e-8", 1e-30, 1, "AdamW's epsilon"),
+    REAL(ABOVE_0, clip_grad, "1.0", 0, 1e9, "limit of the global gradient norm; 0: none"),
+    INT(RUN, seed, "1234", 0, NULL, "seed of weights, sample order and dropout"),
+    CHOICE(STEP, precision, "\"fp32\"", "fp32|bf16|fp16",
            "activations and weights; fp32 master weights beside those of 16 bits"),
-    FLAG(T, split_master, "true",
-         "bf16: a master is its weight and 16 low bits, the same bits in 2 bytes less"),
-    REAL(T, initial_loss_scale, "4294967296", 1e-9, 1e30,
-         "fp16: what the loss is multiplied by at first"),
-    REAL(T, min_loss_scale, "1", 1e-9, 1e30, "fp16: the lowest loss scale"),
-    INT(T, loss_scale_window, "1000", 1, "steps",
-        "fp16: good steps in a row until the loss scale is doubled"),
-    INT(T, hysteresis, "2", 1, "steps",
-        "fp16: steps whose gradients overflow until the loss scale is halved"),
-    INT(T, eval_interval, "0", 0, "steps",
+    FLAG(STEP, split_master, "true",
+         "bf16: a master is its weight and 16 low bits, the same bits in 2 bytes less",
+         .idle = "train.precision is not bf16"),
+    REAL(FREE, initial_loss_scale, "4294967296", 1e-9, 1e30,
+         "fp16: what the loss is multiplied by at first", .idle = NOT_FP16),
+    REAL(FREE, min_loss_scale, "1", 1e-9, 1e30, "fp16: the lowest loss scale", .idle = NOT_FP16),
+    INT(FREE, loss_scale_window, "1000", 1, "steps",
+        "fp16: good steps in a row until the loss scale is doubled", .idle = NOT_FP16),
+    INT(FREE, hysteresis, "2", 1, "steps",
+        "fp16: steps whose gradients overflow until the loss scale is halved", .idle = NOT_FP16),
+    INT(FREE, eval_interval, "0", 0, "steps",
         "steps between evaluations, the last behind the last step; 0: none"),
-    INT(T, eval_iters, "4", 1, "batches", "global batches an evaluation"),
-    {"stop_timeout_s", WEFT_OPTION_INT, offsetof(T, stop_timeout_s), "300", 0, 1e6, NULL, "s",
-     "a run that was asked to stop and has not ended by then is killed; 0: it is waited for"},
-    {"frozen_parameters", WEFT_OPTION_STRINGS, offsetof(T, frozen_parameters), "[]", 0, 0, NULL,
-     NULL, "names, with *, ? and [...], of parameters that training leaves as they are"},
-    {"recompute_granularity", WEFT_OPTION_CHOICE, offsetof(T, recompute.granularity), "\"none\"", 0,
-     0, "none|full|selective", NULL,
-     "what backward makes again instead of keeping it: whole layers, or modules of layers"},
-    {"recompute_method", WEFT_OPTION_CHOICE, offsetof(T, recompute.method), "\"uniform\"", 0, 0,
-     "uniform|block", NULL,
-     "full: all layers in groups, or the first ones of each virtual stage one by one"},
-    {"recompute_num_layers", WEFT_OPTION_INT, offsetof(T, recompute.num_layers), "1", 1, 65533,
-     NULL, "layers", "full: in a group, or how many of a virtual stage"},
-    {"recompute_modules", WEFT_OPTION_STRINGS, offsetof(T, recompute.modules), "[\"core_attn\"]", 0,
-     0, NULL, NULL,
-     "selective: core_attn, mlp, moe, shared_experts; layernorm and moe_act always are"},
-    {"fine_grained_activation_offloading", WEFT_OPTION_BOOL, offsetof(T, offload.on), "false", 0, 0,
-     NULL, NULL, "keep activations in pinned host memory between forward and backward"},
-    {"offload_modules", WEFT_OPTION_STRINGS, offsetof(T, offload.modules), "[\"core_attn\"]", 0, 0,
-     NULL, NULL, "what is in host memory: core_attn, mlp, moe; block: all that its layers keep"},
+    INT(FREE, eval_iters, "4", 1, "batches", "global batches an evaluation"),
+    RANGE(FREE, stop_timeout_s, "300", 0, 1e6, "s",
+          "a run that was asked to stop and has not ended by then is killed; 0: it is waited for"),
+    ROW(STEP, "frozen_parameters", frozen_parameters, STRINGS, "[]", 0, 0, NULL,
+        "names, with *, ? and [...], of parameters that training leaves as they are"),
+    ROW(STEP, "recompute_granularity", recompute.granularity, CHOICE, "\"none\"", 0, 0, NULL,
+        "what backward makes again instead of keeping it: whole layers, or modules of layers",
+        .choices = "none|full|selective", SEARCHED(RECOMPUTE)),
+    ROW(STEP, "recompute_method", recompute.method, CHOICE, "\"uniform\"", 0, 0, NULL,
+        "full: all layers in groups, or the first ones of each virtual stage one by one",
+        .choices = "uniform|block", .idle = RECOMPUTE("none") "; " RECOMPUTE("selective"),
+        SEARCHED(RECOMPUTE)),
+    ROW(STEP, "recompute_num_layers", recompute.num_layers, INT, "1", 1, 65533, "layers",
+        "full: in a group, or how many of a virtual stage",
+        .idle = RECOMPUTE("none") "; " RECOMPUTE("selective"), SEARCHED(RECOMPUTE)),
+    ROW(STEP, "recompute_modules", recompute.modules, STRINGS, "[\"core_attn\"]", 0, 0, NULL,
+        "selective: core_attn, mlp, moe, shared_experts; layernorm and moe_act always are",
+        .idle = RECOMPUTE("none") "; " RECOMPUTE("full"), SEARCHED(RECOMPUTE)),
+    ROW(STEP, "fine_grained_activation_offloading", offload.on, BOOL, "false", 0, 0, NULL,
+        "keep activations in pinned host memory between forward and backward", SEARCHED(OFFLOAD)),
+    ROW(STEP, "offload_modules", offload.modules, STRINGS, "[\"core_attn\"]", 0, 0, NULL,
+        "what is in host memory: core_attn, mlp, moe; block: all that its layers keep",
+        .idle = "train.fine_grained_activation_offloading is false", SEARCHED(OFFLOAD)),
 };
 #undef T
 #define T weft_data_options
-static const weft_option_row data_rows[] = {
-    TEXT(T, data_path, NULL, "prefix of the dataset's .bin and .idx"),
-    TEXT(T, split, "\"969,30,1\"", "weights of train, valid and test"),
-    FLAG(T, mock_data, "false", "random tokens, for speed runs (needs model.vocab_size)"),
-    INT(T, shuffle_block_tokens, "0", 0, "tokens",
+static const weft_key data_rows[] = {
+    TEXT(FREE, data_path, NULL, "prefix of the dataset's .bin and .idx"),
+    TEXT(RUN, split, "\"969,30,1\"", "weights of train, valid and test"),
+    FLAG(RUN, mock_data, "false", "random tokens, for speed runs (needs model.vocab_size)"),
+    INT(RUN, shuffle_block_tokens, "0", 0, "tokens",
         "stay together in the order of samples, a multiple of seq_length; 0: seq_length"),
-    FLAG(T, reset_position_ids, "false", "positions start anew in each document"),
-    FLAG(T, reset_attention_mask, "false", "attention stays inside a document"),
-    FLAG(T, eod_mask_loss, "false", "the token that ends a document bears no loss"),
-    INT(T, eod_token, "-1", -1, NULL, "that ends a document; -1: as the dataset's .json says"),
-    TEXT(T, data_xxh64, NULL,
+    FLAG(TASK, reset_position_ids, "false", "positions start anew in each document"),
+    FLAG(TASK, reset_attention_mask, "false", "attention stays inside a document"),
+    FLAG(TASK, eod_mask_loss, "false", "the token that ends a document bears no loss"),
+    INT(RUN, eod_token, "-1", -1, NULL, "that ends a document; -1: as the dataset's .json says",
+        .idle = "data.reset_position_ids, reset_attention_mask, eod_mask_loss are false"),
+    TEXT(RUN, data_xxh64, NULL,
          "hash of tokens and tokenizer: filled at the start, compared by --resume"),
 };
 #undef T
 #define T weft_checkpoint_options
-static const weft_option_row checkpoint_rows[] = {
-    TEXT(T, load, NULL, "checkpoint to start from, of any mesh"),
-    INT(T, save_interval, "0", 0, "steps", "steps between checkpoints; 0: only at the end"),
-    FLAG(T, no_save, "false", "write no checkpoint at all"),
-    FLAG(T, async_save, "false", "training goes on while a process of its own writes a save"),
-    INT(T, staging_bytes, "0", 0, "bytes",
-        "host memory a rank for an asynchronous save, at most; 0: what it takes"),
-    CHOICE(T, async_when_busy, "\"wait\"", "wait|skip",
-           "what an asynchronous save does while the one before is still under way"),
-    INT(T, peer_copies, "0", 0, "copies",
+static const weft_key checkpoint_rows[] = {
+    TEXT(FREE, load, NULL, "checkpoint to start from, of any mesh"),
+    INT(FREE, save_interval, "0", 0, "steps", "steps between checkpoints; 0: only at the end"),
+    FLAG(FREE, no_save, "false", "write no checkpoint at all"),
+    FLAG(FREE, async_save, "false", "training goes on while a process of its own writes a save",
+         .idle = NO_SAVE),
+    INT(FREE, staging_bytes, "0", 0, "bytes",
+        "host memory a rank for an asynchronous save, at most; 0: what it takes",
+        .idle = "checkpoint.async_save is false"),
+    CHOICE(FREE, async_when_busy, "\"wait\"", "wait|skip",
+           "what an asynchronous save does while the one before is still under way",
+           .idle = "checkpoint.async_save is false"),
+    INT(FREE, peer_copies, "0", 0, "copies",
         "of each rank's state in other nodes' memory, so that a lost node resumes from it"),
-    INT(T, peer_interval, "10", 1, "steps", "steps between such copies"),
-    TEXT(T, peer_path, "\"/dev/shm\"", "folder in each node's own memory, for such copies"),
-    INT(T, keep_latest_k, "-1", -1, "checkpoints",
-        "that stay when a new one stands, that one among them; -1: all"),
-    INT(T, save_retain_interval, "0", 0, "steps",
-        "checkpoints of its multiples stay beside the latest ones; 0: none"),
-    INT(T, fallback, "1", 0, "checkpoints",
+    INT(FREE, peer_interval, "10", 1, "steps", "steps between such copies",
+        .idle = "checkpoint.peer_copies is 0"),
+    TEXT(FREE, peer_path, "\"/dev/shm\"", "folder in each node's own memory, for such copies",
+         .idle = "checkpoint.peer_copies is 0"),
+    INT(FREE, keep_latest_k, "-1", -1, "checkpoints",
+        "that stay when a new one stands, that one among them; -1: all", .idle = NO_SAVE),
+    INT(FREE, save_retain_interval, "0", 0, "steps",
+        "checkpoints of its multiples stay beside the latest ones; 0: none",
+        .idle = NO_SAVE "; checkpoint.keep_latest_k is -1"),
+    INT(FREE, fallback, "1", 0, "checkpoints",
         "damaged ones that --resume passes over at most, to go on from the one before"),
 };
 #undef T
 #define T weft_device_options
-static const weft_option_row device_rows[] = {
-    CHOICE(T, kind, "\"cpu\"", "cpu|cuda",
+static const weft_key device_rows[] = {
+    CHOICE(STEP, kind, "\"cpu\"", "cpu|cuda",
            "what computes: the cores of this machine, or its NVIDIA GPUs, one a rank in turn"),
-    CHOICE(T, comm, "\"auto\"", "auto|mpi|nccl",
+    CHOICE(STEP, comm, "\"auto\"", "auto|mpi|nccl",
            "what moves data between GPUs; auto: NCCL where every rank has its own, else MPI"),
-    FLAG(T, cuda_graphs, "true",
-         "forward and backward as CUDA graphs: dense layers without dropout, tp and cp 1"),
-    INT(T, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
-    INT(T, num_threads, "0", 0, "threads",
+    FLAG(STEP, cuda_graphs, "true",
+         "forward and backward as CUDA graphs: dense layers without dropout, tp and cp 1",
+         .idle = "device.kind is cpu"),
+    INT(FREE, memory_limit, "0", 0, "bytes", "device memory a rank may use; 0: no limit"),
+    INT(FREE, num_threads, "0", 0, "threads",
         "threads a rank computes with on the cpu; 0: its share of the cores"),
-    REAL(T, peak_flops, "0", 0, 1e18, "peak FLOP/s a rank, 1e6 or more, for MFU; 0: measured"),
-    REAL(T, pace, "0", 0, 1e18, "cpu: FLOP/s of an emulated accelerator, 1e6 or more; 0: none"),
-    CHOICE(T, pace_work, "\"experts\"", "experts|all",
-           "what has it; experts: those of MoE layers, computing nothing; all: kernels with FLOPs"),
-    REAL(T, pace_link, "0", 0, 1e14,
+    REAL(FREE, peak_flops, "0", 0, 1e18, "peak FLOP/s a rank, 1e6 or more, for MFU; 0: measured"),
+    REAL(STEP, pace, "0", 0, 1e18, "cpu: FLOP/s of an emulated accelerator, 1e6 or more; 0: none",
+         .idle = GPU
+         "; model.num_experts is 0 (model.num_experts is 0 and device.pace_work is experts)"),
+    CHOICE(STEP, pace_work, "\"experts\"", "experts|all",
+           "what has it; experts: those of MoE layers, computing nothing; all: kernels with FLOPs",
+           .idle = GPU "; device.pace is 0"),
+    REAL(STEP, pace_link, "0", 0, 1e14,
          "cpu: bytes/s, each way, between an emulated accelerator and host memory, 1e6 or more; 0: "
-         "no pace"),
-    REAL(T, pace_file, "0", 0, 1e14,
+         "no pace",
+         .idle = GPU),
+    REAL(STEP, pace_file, "0", 0, 1e14,
          "cpu: bytes/s of a rank's experts' file, reads and writes in turn, 1e6 or more; 0: no "
-         "pace"),
+         "pace",
+         .idle = NO_FILE "; " GPU),
 };
 #undef T
 #define T weft_log_options
-static const weft_option_row log_rows[] = {
-    CHOICE(T, level, "\"info\"", "error|warn|info|debug|trace", "what is logged"),
-    INT(T, log_interval, "10", 1, "steps", "steps between plain progress lines"),
-    INT(T, trace_step, "3", 0, NULL, "step whose timeline is kept in trace.json; 0: none"),
-    {"trace_ranks", WEFT_OPTION_INT_LIST, offsetof(T, trace_ranks), "[]", 0, 1e9, NULL, NULL,
-     "ranks whose timeline is kept; []: all"},
-    FLAG(T, check_collectives, "false", "compare all ranks' calls before each collective"),
+static const weft_key log_rows[] = {
+    CHOICE(FREE, level, "\"info\"", "error|warn|info|debug|trace", "what is logged"),
+    INT(FREE, log_interval, "10", 1, "steps", "steps between plain progress lines"),
+    INT(FREE, trace_step, "3", 0, NULL, "step whose timeline is kept in trace.json; 0: none"),
+    ROW(FREE, "trace_ranks", trace_ranks, INT_LIST, "[]", 0, 1e9, NULL,
+        "ranks whose timeline is kept; []: all", .idle = "log.trace_step is 0"),
+    FLAG(FREE, check_collectives, "false", "compare all ranks' calls before each collective"),
 };
 #undef T
 
@@ -164,7 +165,7 @@ static const weft_option_row log_rows[] = {
 enum { MAX_PARALLEL_ROWS = 64 };
 
 /* One section of two owners' tables, with offsets into the config. */
-static size_t join(weft_option_row out[MAX_PARALLEL_ROWS])
+static size_t join(weft_key out[MAX_PARALLEL_ROWS])
 {
     size_t count = 0;
     assert(weft_num_parallel_rows + weft_num_schedule_rows <= MAX_PARALLEL_ROWS);
@@ -179,10 +180,28 @@ static size_t join(weft_option_row out[MAX_PARALLEL_ROWS])
     return count;
 }
 
+/* What an application's rows say; other columns are not theirs. */
+static size_t adopt(const weft_application *own, weft_key out[WEFT_MAX_OWN_ROWS])
+{
+    for (size_t i = 0; i < own->num_rows; i++) {
+        const weft_option_row *row = &own->rows[i];
+        out[i] = (weft_key){.key = row->key,
+                            .type = row->type,
+                            .offset = row->offset,
+                            .initial = row->initial,
+                            .min = row->min,
+                            .max = row->max,
+                            .choices = row->choices,
+                            .unit = row->unit,
+                            .help = row->help};
+    }
+    return own->num_rows;
+}
+
 size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MAX_CONFIG_SECTIONS])
 {
     const weft_application *own = config->application;
-    static weft_option_row parallel_rows[MAX_PARALLEL_ROWS];
+    static weft_key parallel_rows[MAX_PARALLEL_ROWS], own_rows[WEFT_MAX_OWN_ROWS];
     const weft_option_section sections[9] = {
         {"model", weft_model_rows, weft_num_model_rows, &config->model, "the network"},
         {"parallel", parallel_rows, join(parallel_rows), config,
@@ -202,7 +221,7 @@ size_t weft_config_sections(weft_config *config, weft_option_section out[WEFT_MA
     memcpy(out, sections, sizeof sections);
     if (!own || !own->section)
         return COUNT(sections);
-    out[COUNT(sections)] = (weft_option_section){own->section, own->rows, own->num_rows,
+    out[COUNT(sections)] = (weft_option_section){own->section, own_rows, adopt(own, own_rows),
                                                  config->own, own->section_help};
     return COUNT(sections) + 1;
 }

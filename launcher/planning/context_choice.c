@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/lack.h"
+#include "launcher/planning/moe_choice.h"
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/places.h"
 #include "layers/rehearse.h"
@@ -34,17 +35,9 @@ static weft_status read_cluster(choosing *c)
         return WEFT_KEY_ERROR("parallel.cp_comm_type",
                               "auto is chosen by price, which takes parallel.cluster (a file that "
                               "weft calibrate writes)");
-    if (c->config->planned_on)
-        c->cluster = *c->config->planned_on;
-    const weft_status status =
-        c->config->planned_on ? WEFT_OK : weft_cluster_read(path, &c->cluster);
-    if (status == WEFT_CONFIG || status == WEFT_FILE)
-        return weft_error_key(WEFT_CONFIG, "parallel.cluster");
-    WEFT_TRY(status);
+    WEFT_TRY(weft_choice_cluster(c->config, &c->cluster));
     if (pace.flops > 0 && pace.work == WEFT_PACE_ALL)
         weft_cluster_set_pace(&c->cluster, pace.flops);
-    if (pace.link > 0)
-        weft_cluster_set_link_pace(&c->cluster, pace.link);
     return WEFT_OK;
 }
 

@@ -232,9 +232,8 @@ weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
     };
 }
 
-/* A file that cannot be used is a mistake of the key that names it. The pace of products is told to
- * what prices them (weft_moe_layer_shape). */
-static weft_status read_cluster(const weft_config *config, weft_cluster *out)
+/* A file that cannot be used is a mistake of the key that names it. */
+weft_status weft_choice_cluster(const weft_config *config, weft_cluster *out)
 {
     const weft_pace pace = weft_config_pace(config);
     weft_status status = WEFT_OK;
@@ -266,7 +265,7 @@ weft_status weft_moe_find_nodes(const weft_config *config, const weft_mesh *mesh
     if (config->model.num_experts == 0 || !dims_of(config, mesh, &shape).exchange)
         return WEFT_OK;
     if (path && path[0])
-        WEFT_TRY(read_cluster(config, &cluster));
+        WEFT_TRY(weft_choice_cluster(config, &cluster));
     out->by_file = cluster.num_nodes > 0 &&
                    cluster.num_nodes * cluster.ranks_per_node == mesh->world &&
                    !(topology && topology->num_nodes == cluster.num_nodes);
@@ -345,7 +344,7 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
                                 : config->planned_curves ? config->planned_curves
                                                          : &cluster;
     if (has_cluster)
-        WEFT_TRY(read_cluster(config, &read));
+        WEFT_TRY(weft_choice_cluster(config, &read));
     if (has_cluster && nodes->ep_inside == 0) {
         *out = s;
         return WEFT_OK;

@@ -37,6 +37,10 @@ typedef struct weft_moe_selection {
 weft_moe_layer_shape weft_moe_layer_shape_of(const weft_model_options *options,
                                              const weft_shape *shape, int ep_inside,
                                              double pace_flops);
+/* The cluster that choices are made by: planned_on, or parallel.cluster's file, with the link to
+ * host memory at its pace. Products keep their time: their pace is told to what prices them. Errors
+ * carry the key. */
+weft_status weft_choice_cluster(const weft_config *config, weft_cluster *out) WEFT_CHECKED;
 /* Where the mesh's groups lie: a choice takes its curves by it. */
 typedef struct weft_moe_nodes {
     int ep_inside;      /* the fewest ranks of an EP group on one of its nodes; 0: not known */

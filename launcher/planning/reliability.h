@@ -36,7 +36,7 @@ typedef struct weft_reliability_options { /* section "reliability" */
     int64_t state_check_interval;   /* steps; 0: never */
 } weft_reliability_options;
 
-extern const weft_option_row weft_reliability_rows[];
+extern const weft_key weft_reliability_rows[];
 extern const size_t weft_num_reliability_rows;
 
 /* Of straggler_factor. */

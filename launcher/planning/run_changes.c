@@ -7,45 +7,7 @@
 #include "parallel/lr_schedule.h"
 #include "schedule/context.h"
 
-/* How a model is trained, not what it is. */
-static const char *const training_keys[] = {"hidden_dropout", "attention_dropout",
-                                            "init_method_std", "moe_aux_loss_coeff",
-                                            "moe_z_loss_coeff"};
-/* What says which parameters a model has, and of which shapes. */
-static const char *const shape_keys[] = {"num_layers",
-                                         "hidden_size",
-                                         "ffn_hidden_size",
-                                         "num_attention_heads",
-                                         "num_query_groups",
-                                         "kv_channels",
-                                         "max_position_embeddings",
-                                         "vocab_size",
-                                         "normalization",
-                                         "swiglu",
-                                         "disable_bias_linear",
-                                         "add_qkv_bias",
-                                         "position_embedding_type",
-                                         "untie_embeddings_and_output_weights",
-                                         "num_experts",
-                                         "moe_layer_freq",
-                                         "moe_ffn_hidden_size",
-                                         "moe_shared_expert_intermediate_size"};
-/* What is chosen for MoE layers and for attention where the config leaves it open. */
-static const char *const choice_keys[] = {
-    "moe_num_partitions", "moe_memory_reuse",
-    "moe_partition_by",   "moe_peer_group_size",
-    "moe_all_to_all",     "moe_all_to_all_chunks",
-    "cp_comm_type",       "hierarchical_context_parallel_sizes"};
-
 #define COUNT(array) (sizeof(array) / sizeof *(array))
-
-static bool is_one_of(const char *key, const char *const *keys, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(key, keys[i]) == 0)
-            return true;
-    return false;
-}
 
 weft_status weft_run_compare(const weft_config *run, const weft_config *config,
                              weft_difference_function visit, void *context)
@@ -64,15 +26,13 @@ weft_status weft_run_compare(const weft_config *run, const weft_config *config,
 
 /* --- what stays ---------------------------------------------------------------------------- */
 
-static weft_status count_other_parallel(void *context, const char *section,
-                                        const weft_option_row *row, const char *before,
-                                        const char *after)
+static weft_status count_other_parallel(void *context, const char *section, const weft_key *row,
+                                        const char *before, const char *after)
 {
     (void)before;
     (void)after;
     int *count = context;
-    *count +=
-        strcmp(section, "parallel") == 0 && !is_one_of(row->key, choice_keys, COUNT(choice_keys));
+    *count += strcmp(section, "parallel") == 0 && row->resume != WEFT_RESUME_CHOICE;
     return WEFT_OK;
 }
 
@@ -149,7 +109,7 @@ weft_status weft_run_keep(const weft_config *run, weft_config *config)
 
 /* --- what is listed ------------------------------------------------------------------------ */
 
-static weft_status list_change(void *context, const char *section, const weft_option_row *row,
+static weft_status list_change(void *context, const char *section, const weft_key *row,
                                const char *before, const char *after)
 {
     FILE *out = context;
@@ -157,58 +117,19 @@ static weft_status list_change(void *context, const char *section, const weft_op
     return WEFT_OK;
 }
 
-/* Keys that no program and no footprint of a step follows from; a section's: all of it. Every other
- * key counts. */
-static bool leaves_step(const char *section, const char *key)
+static bool changes_step(const weft_key *row, const char *before, const char *after)
 {
-    static const struct {
-        const char *section, *keys[20]; /* with *: what begins so; none: all */
-    } rows[] = {
-        {"model", {"init_method_std"}},
-        {"parallel", {"cluster"}},
-        {"train",
-         {"train_iters", "lr*", "min_lr", "weight_decay", "adam_*", "seed", "initial_loss_scale",
-          "min_loss_scale", "loss_scale_window", "hysteresis", "eval_*", "stop_timeout_s"}},
-        {"data", {"data_*", "split", "mock_data", "shuffle_block_tokens", "eod_token"}},
-        {"device", {"memory_limit", "num_threads", "peak_flops"}},
-        {"offload", {"host_memory_limit", "io", "path", "eviction", "file_limit"}},
-        {"checkpoint", {NULL}},
-        {"reliability", {NULL}},
-        {"log", {NULL}},
-    };
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        bool is_here = strcmp(section, rows[i].section) == 0;
-        if (is_here && !rows[i].keys[0])
-            return true;
-        for (const char *const *name = rows[i].keys; is_here && *name; name++) {
-            const size_t bytes = strcspn(*name, "*");
-            if (strncmp(key, *name, bytes) == 0 && ((*name)[bytes] || !key[bytes]))
-                return true;
-        }
-    }
-    return false;
+    return row->resume == WEFT_RESUME_ABOVE_0
+               ? (strtod(before, NULL) > 0) != (strtod(after, NULL) > 0)
+               : row->resume != WEFT_RESUME_FREE && row->resume != WEFT_RESUME_SIZE &&
+                     row->resume != WEFT_RESUME_RUN;
 }
 
-static bool changes_step(const char *section, const char *key, const char *before,
-                         const char *after)
-{
-    /* Sizes may be left open: meshes are compared, not their keys. */
-    static const char size[] = "_parallel_size";
-    const size_t bytes = strlen(key);
-    if (strcmp(section, "parallel") == 0 && bytes >= sizeof size &&
-        strcmp(key + bytes - (sizeof size - 1), size) == 0)
-        return false;
-    if (strcmp(key, "clip_grad") == 0) /* how much is clipped is no matter */
-        return (strtod(before, NULL) > 0) != (strtod(after, NULL) > 0);
-    return !leaves_step(section, key);
-}
-
-static weft_status list_step_change(void *context, const char *section, const weft_option_row *row,
+static weft_status list_step_change(void *context, const char *section, const weft_key *row,
                                     const char *before, const char *after)
 {
-    return changes_step(section, row->key, before, after)
-               ? list_change(context, section, row, before, after)
-               : WEFT_OK;
+    return changes_step(row, before, after) ? list_change(context, section, row, before, after)
+                                            : WEFT_OK;
 }
 
 /* tail: what else there is to say; NULL: nothing. */
@@ -290,25 +211,16 @@ static bool is_in_list(const char *list, const char *name)
     return false;
 }
 
-static bool makes_another_run(const char *section, const char *key)
+static bool changes_shapes(const weft_model_options *model, const weft_key *row, const char *before,
+                           const char *after)
 {
-    if (strcmp(section, "model") == 0)
-        return !is_one_of(key, training_keys, COUNT(training_keys));
-    if (strcmp(section, "data") == 0)
-        return strcmp(key, "data_path") != 0; /* a dataset may be moved */
-    return strcmp(section, "train") == 0 && strcmp(key, "seed") == 0;
-}
-
-static bool changes_shapes(const weft_model_options *model, const char *section, const char *key,
-                           const char *before, const char *after)
-{
-    if (strcmp(section, "model") != 0 || !is_one_of(key, shape_keys, COUNT(shape_keys)))
+    if (row->resume != WEFT_RESUME_SHAPES)
         return false;
-    if (strcmp(key, "max_position_embeddings") == 0)
+    if (strcmp(row->key, "max_position_embeddings") == 0)
         return model->position_embedding_type == WEFT_POSITION_LEARNED;
-    if (strcmp(key, "vocab_size") == 0) /* 0: the tokenizer's, maybe the same */
+    if (strcmp(row->key, "vocab_size") == 0) /* 0: the tokenizer's, maybe the same */
         return strcmp(before, "0") != 0 && strcmp(after, "0") != 0;
-    return strncmp(key, "moe_", 4) != 0 || model->num_experts > 0;
+    return strncmp(row->key, "moe_", 4) != 0 || model->num_experts > 0;
 }
 
 static void add_text(refusal *r, const char *text)
@@ -327,15 +239,15 @@ static void add_change(refusal *r, const char *name, const char *before, const c
         snprintf(r->key, sizeof r->key, "%s", name);
 }
 
-static weft_status refuse_change(void *context, const char *section, const weft_option_row *row,
+static weft_status refuse_change(void *context, const char *section, const weft_key *row,
                                  const char *before, const char *after)
 {
     refusal *r = context;
     char name[96];
     snprintf(name, sizeof name, "%s.%s", section, row->key);
-    bool other_model = changes_shapes(r->model, section, row->key, before, after);
+    const bool other_model = changes_shapes(r->model, row, before, after);
     r->is_other_model = r->is_other_model || other_model;
-    if (!makes_another_run(section, row->key) ||
+    if (row->resume < WEFT_RESUME_RUN ||
         (!other_model && (is_in_list(r->allowed, section) || is_in_list(r->allowed, name))))
         return WEFT_OK;
     add_change(r, name, before, after);

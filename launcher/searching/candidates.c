@@ -12,19 +12,6 @@
 #include "schedule/moe_layer.h"
 #include "schedule/order.h"
 
-static const struct searched_key {
-    const char *alias, *keys;
-} searched[WEFT_NUM_SEARCHED] = {
-#define ROW(name, alias_text, keys_text) {alias_text, keys_text},
-    WEFT_SEARCHED_LIST(ROW)
-#undef ROW
-};
-
-const char *weft_searched_keys(weft_searched what)
-{
-    return searched[what].keys;
-}
-
 /* What of a micro-batch's activations is made again. */
 enum { RECOMPUTE_NOTHING, RECOMPUTE_ATTENTION, RECOMPUTE_MODULES, RECOMPUTE_HALF, RECOMPUTE_ALL };
 enum { OFFLOAD_NOTHING, OFFLOAD_ATTENTION, OFFLOAD_BLOCK };
@@ -49,7 +36,7 @@ _Static_assert(NUM_FORMS <= (int)WEFT_MAX_FORMS, "of a space");
 static bool names_alias(const char *mesh, const char *alias)
 {
     const size_t bytes = strlen(alias);
-    for (const char *at = mesh; at && bytes > 0;) {
+    for (const char *at = mesh; at;) {
         if (strncmp(at, alias, bytes) == 0 && at[bytes] == '=')
             return true;
         at = strchr(at, ',');
@@ -58,25 +45,20 @@ static bool names_alias(const char *mesh, const char *alias)
     return false;
 }
 
-static bool sets_any(const weft_config_source *source, const char *keys)
-{
-    char key[96];
-    for (const char *at = keys; *at;) {
-        const size_t bytes = strcspn(at, " ");
-        snprintf(key, sizeof key, "%.*s", (int)bytes, at);
-        if (weft_config_is_set(source, key))
-            return true;
-        at += bytes + (at[bytes] == ' ');
-    }
-    return false;
-}
-
-static unsigned find_held(const weft_config_source *source)
+static unsigned find_held(const weft_config_source *source, weft_config *config)
 {
     unsigned held = 0;
-    for (int i = 0; i < WEFT_NUM_SEARCHED; i++)
-        if (names_alias(source->mesh, searched[i].alias) || sets_any(source, searched[i].keys))
-            held |= 1u << i;
+    char key[96];
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    const size_t num_sections = weft_config_sections(config, sections);
+    for (size_t s = 0; s < num_sections; s++)
+        for (size_t i = 0; i < sections[s].num_rows; i++) {
+            const weft_key *row = &sections[s].rows[i];
+            snprintf(key, sizeof key, "%s.%s", sections[s].name, row->key);
+            if (row->searched && ((row->alias && names_alias(source->mesh, row->alias)) ||
+                                  weft_config_is_set(source, key)))
+                held |= 1u << row->searched;
+        }
     return held;
 }
 
@@ -118,8 +100,8 @@ weft_search_space weft_space_of(const weft_config *config, const weft_config_sou
                            .source = source,
                            .cluster = cluster,
                            .world = nodes * cluster->ranks_per_node,
-                           .least_tokens = least_tokens > 0 ? least_tokens : WEFT_LEAST_TOKENS,
-                           .held = find_held(source)};
+                           .least_tokens = least_tokens > 0 ? least_tokens : WEFT_LEAST_TOKENS};
+    s.held = find_held(source, &s.config);
     if (weft_plan_is_of_gpus(config, cluster))
         s.config.device.kind = WEFT_DEVICE_KIND_CUDA;
     s.config.planned_on = cluster;

@@ -13,45 +13,6 @@
 #include "core/cluster.h"
 #include "launcher/planning/config.h"
 
-/* What is searched. name, alias of --mesh ("": none), keys separated by spaces; any holds it */
-#define WEFT_SEARCHED_LIST(X)                                                                      \
-    X(TP, "tp", "parallel.tensor_model_parallel_size")                                             \
-    X(CP, "cp", "parallel.context_parallel_size")                                                  \
-    X(PP, "pp", "parallel.pipeline_model_parallel_size")                                           \
-    X(DP, "dp", "parallel.data_parallel_size")                                                     \
-    X(EP, "ep", "parallel.expert_model_parallel_size")                                             \
-    X(ETP, "etp", "parallel.expert_tensor_parallel_size")                                          \
-    X(BINDING, "binding", "parallel.expert_binding")                                               \
-    X(ORDER, "order", "parallel.order")                                                            \
-    X(SEQUENCE, "sp", "parallel.sequence_parallel")                                                \
-    X(ZERO, "zero", "parallel.data_parallel_sharding_strategy parallel.use_distributed_optimizer") \
-    X(SCHEDULE, "schedule", "parallel.pipeline_schedule parallel.pipeline_schedule_file")          \
-    X(CHUNKS, "vp",                                                                                \
-      "parallel.num_virtual_stages_per_pipeline_rank "                                             \
-      "parallel.num_layers_per_virtual_pipeline_stage")                                            \
-    X(LAYOUT, "layout",                                                                            \
-      "parallel.pipeline_model_parallel_layout parallel.decoder_first_pipeline_num_layers "        \
-      "parallel.decoder_last_pipeline_num_layers")                                                 \
-    X(MICRO_BATCH, "", "train.micro_batch_size")                                                   \
-    X(RECOMPUTE, "",                                                                               \
-      "train.recompute_granularity train.recompute_method train.recompute_num_layers "             \
-      "train.recompute_modules")                                                                   \
-    X(OFFLOAD, "", "train.fine_grained_activation_offloading train.offload_modules")               \
-    X(CONTEXT, "", "parallel.cp_comm_type parallel.hierarchical_context_parallel_sizes")           \
-    X(PARTITIONS, "",                                                                              \
-      "parallel.moe_num_partitions parallel.moe_partition_by "                                     \
-      "parallel.moe_peer_group_size parallel.moe_choice")                                          \
-    X(REUSE, "", "parallel.moe_memory_reuse")                                                      \
-    X(EXCHANGE, "", "parallel.moe_all_to_all parallel.moe_all_to_all_chunks")
-typedef enum weft_searched {
-#define WEFT_SEARCHED_ENUM(name, alias, keys) WEFT_SEARCHED_##name,
-    WEFT_SEARCHED_LIST(WEFT_SEARCHED_ENUM)
-#undef WEFT_SEARCHED_ENUM
-        WEFT_NUM_SEARCHED
-} weft_searched;
-
-const char *weft_searched_keys(weft_searched what); /* static */
-
 enum { WEFT_MAX_FORMS = 16, WEFT_LEAST_TOKENS = 1024 };
 /* Up to the first all divisors; up to the second powers of two among them, and the largest. */
 enum { WEFT_ALL_MICRO_BATCHES = 16, WEFT_MOST_MICRO_BATCH = 64 };

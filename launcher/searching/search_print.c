@@ -217,17 +217,17 @@ static weft_status add_overrides(cJSON *json, const weft_config *config, const c
 {
     cJSON *now, *overrides = cJSON_AddObjectToObject(json, "overrides");
     WEFT_TRY(parse_config(config, arena, &now));
-    for (int i = 0; i < WEFT_NUM_SEARCHED; i++) {
-        const char *keys = weft_searched_keys((weft_searched)i);
-        for (size_t bytes; *keys; keys += bytes + (keys[bytes] == ' ')) {
+    weft_config copy = *config;
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    const size_t num_sections = weft_config_sections(&copy, sections);
+    for (size_t s = 0; s < num_sections; s++)
+        for (size_t i = 0; i < sections[s].num_rows; i++) {
             char key[96];
-            bytes = strcspn(keys, " ");
-            snprintf(key, sizeof key, "%.*s", (int)bytes, keys);
-            const cJSON *value = value_of(now, key);
+            snprintf(key, sizeof key, "%s.%s", sections[s].name, sections[s].rows[i].key);
+            const cJSON *value = sections[s].rows[i].searched ? value_of(now, key) : NULL;
             if (value && !cJSON_Compare(value, value_of(from, key), true))
                 cJSON_AddItemToObject(overrides, key, cJSON_Duplicate(value, true));
         }
-    }
     cJSON_Delete(now);
     return WEFT_OK;
 }

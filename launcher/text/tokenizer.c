@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "core/file.h"
+#include "core/key_rows.h"
 #include "launcher/text/bpe.h"
 
 struct weft_tokenizer {
@@ -22,31 +23,26 @@ struct weft_tokenizer {
 static const char *const kind_names[] = {"bytes", "gpt2"};
 enum { NUM_KINDS = sizeof kind_names / sizeof *kind_names, BYTES_EOD = 256 };
 
-static const weft_option_row tokenizer_rows[] = {
-    {"name", WEFT_OPTION_CHOICE, offsetof(weft_tokenizer_info, kind), "\"bytes\"", 0, 0,
-     "bytes|gpt2", NULL, "the tokenizer"},
-    {"vocab_size", WEFT_OPTION_INT, offsetof(weft_tokenizer_info, vocab_size), "257", 1, INT32_MAX,
-     NULL, "tokens", "the number of tokens, unpadded"},
-    {"eod", WEFT_OPTION_INT, offsetof(weft_tokenizer_info, eod), "256", 0, INT32_MAX, NULL, NULL,
-     "the end-of-document token"},
-    {"vocab_file", WEFT_OPTION_STRING, offsetof(weft_tokenizer_info, vocab_file), NULL, 0, 0, NULL,
-     NULL, "path of encoder.json"},
-    {"merge_file", WEFT_OPTION_STRING, offsetof(weft_tokenizer_info, merge_file), NULL, 0, 0, NULL,
-     NULL, "path of vocab.bpe"},
-    {"vocab_file_xxh64", WEFT_OPTION_STRING, offsetof(weft_tokenizer_info, vocab_file_xxh64), NULL,
-     0, 0, NULL, NULL, "its XXH64 checksum"},
-    {"merge_file_xxh64", WEFT_OPTION_STRING, offsetof(weft_tokenizer_info, merge_file_xxh64), NULL,
-     0, 0, NULL, NULL, "its XXH64 checksum"},
+#define T weft_tokenizer_info
+static const weft_key tokenizer_rows[] = {
+    ROW(FREE, "name", kind, CHOICE, "\"bytes\"", 0, 0, NULL, "the tokenizer",
+        .choices = "bytes|gpt2"),
+    RANGE(FREE, vocab_size, "257", 1, INT32_MAX, "tokens", "the number of tokens, unpadded"),
+    RANGE(FREE, eod, "256", 0, INT32_MAX, NULL, "the end-of-document token"),
+    TEXT(FREE, vocab_file, NULL, "path of encoder.json"),
+    TEXT(FREE, merge_file, NULL, "path of vocab.bpe"),
+    TEXT(FREE, vocab_file_xxh64, NULL, "its XXH64 checksum"),
+    TEXT(FREE, merge_file_xxh64, NULL, "its XXH64 checksum"),
 };
+#undef T
 
-static const weft_option_row prepared_rows[] = {
-    {"documents", WEFT_OPTION_INT, offsetof(weft_prepared, documents), "0", 0, 9.3e18, NULL, NULL,
-     "documents written"},
-    {"tokens", WEFT_OPTION_INT, offsetof(weft_prepared, tokens), "0", 0, 9.3e18, NULL, NULL,
-     "tokens written"},
-    {"append_eod", WEFT_OPTION_BOOL, offsetof(weft_prepared, append_eod), "false", 0, 0, NULL, NULL,
-     "each document ends with the eod token"},
+#define T weft_prepared
+static const weft_key prepared_rows[] = {
+    RANGE(FREE, documents, "0", 0, 9.3e18, NULL, "documents written"),
+    RANGE(FREE, tokens, "0", 0, 9.3e18, NULL, "tokens written"),
+    FLAG(FREE, append_eod, "false", "each document ends with the eod token"),
 };
+#undef T
 
 void weft_prepared_sections(weft_tokenizer_info *info, weft_prepared *prepared,
                             weft_option_section out[2])

@@ -2,6 +2,7 @@
 #ifndef WEFT_TESTS_CORE_OPTIONS_SAMPLE_H
 #define WEFT_TESTS_CORE_OPTIONS_SAMPLE_H
 
+#include "core/key_rows.h"
 #include "core/options.h"
 
 typedef struct sample_model {
@@ -25,36 +26,29 @@ typedef struct sample {
     sample_train train;
 } sample;
 
-static const weft_option_row sample_model_rows[] = {
-    {"num_layers", WEFT_OPTION_INT, offsetof(sample_model, num_layers), "8", 1, 1000, NULL,
-     "layers", "how many layers"},
-    {"num_query_groups", WEFT_OPTION_INT, offsetof(sample_model, num_query_groups), NULL, 1, 1e18,
-     NULL, NULL, "groups; null: one a head"},
-    {"swiglu", WEFT_OPTION_BOOL, offsetof(sample_model, swiglu), "false", 0, 0, NULL, NULL,
-     "gated MLP"},
-    {"position", WEFT_OPTION_CHOICE, offsetof(sample_model, position), "\"rope\"", 0, 0,
-     "learned|rope|none", NULL, "position embedding"},
-    {"layer_freq", WEFT_OPTION_INT_LIST, offsetof(sample_model, layer_freq), "1", 0, 64, NULL, NULL,
-     "which layers"},
-    {"kind", WEFT_OPTION_CHOICE, offsetof(sample_model, kind), NULL, 0, 0, "dense|sparse", NULL,
-     "null: from the rest"},
+#define T sample_model
+static const weft_key sample_model_rows[] = {
+    RANGE(FREE, num_layers, "8", 1, 1000, "layers", "how many layers"),
+    RANGE(FREE, num_query_groups, NULL, 1, 1e18, NULL, "groups; null: one a head"),
+    FLAG(FREE, swiglu, "false", "gated MLP"),
+    CHOICE(FREE, position, "\"rope\"", "learned|rope|none", "position embedding"),
+    ROW(FREE, "layer_freq", layer_freq, INT_LIST, "1", 0, 64, NULL, "which layers"),
+    CHOICE(FREE, kind, NULL, "dense|sparse", "null: from the rest"),
 };
+#undef T
 
-static const weft_option_row sample_train_rows[] = {
-    {"lr", WEFT_OPTION_DOUBLE, offsetof(sample_train, lr), "1e-3", 0, 10, NULL, NULL,
-     "learning rate"},
-    {"weight_decay", WEFT_OPTION_DOUBLE, offsetof(sample_train, weight_decay), "0.01", 0, 0, NULL,
-     NULL, "decay"},
-    {"seed", WEFT_OPTION_INT, offsetof(sample_train, seed), "1234", 0, 0, NULL, NULL, "seed"},
-    {"data_path", WEFT_OPTION_STRING, offsetof(sample_train, data_path), NULL, 0, 0, NULL, NULL,
-     "prefix"},
-    {"name", WEFT_OPTION_STRING, offsetof(sample_train, name), "\"run\"", 0, 0, NULL, NULL, "name"},
-    {"blend", WEFT_OPTION_STRINGS, offsetof(sample_train, blend), NULL, 0, 0, NULL, NULL,
-     "weights and prefixes"},
-    {"tags", WEFT_OPTION_STRINGS, offsetof(sample_train, tags), "[]", 0, 0, NULL, NULL, "labels"},
-    {"num_steps", WEFT_OPTION_INT, offsetof(sample_train, num_steps), "10", 0, 1e18, NULL, "steps",
-     "length of the run"},
+#define T sample_train
+static const weft_key sample_train_rows[] = {
+    REAL(FREE, lr, "1e-3", 0, 10, "learning rate"),
+    REAL(FREE, weight_decay, "0.01", 0, 0, "decay"),
+    RANGE(FREE, seed, "1234", 0, 0, NULL, "seed"),
+    TEXT(FREE, data_path, NULL, "prefix"),
+    TEXT(FREE, name, "\"run\"", "name"),
+    ROW(FREE, "blend", blend, STRINGS, NULL, 0, 0, NULL, "weights and prefixes"),
+    ROW(FREE, "tags", tags, STRINGS, "[]", 0, 0, NULL, "labels"),
+    RANGE(FREE, num_steps, "10", 0, 1e18, "steps", "length of the run"),
 };
+#undef T
 
 static inline void sample_sections(sample *target, weft_option_section out[2])
 {

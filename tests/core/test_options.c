@@ -155,7 +155,7 @@ static void an_override_in_two_sections_is_ambiguous(void **state)
 {
     (void)state;
     int64_t a, b;
-    weft_option_row row = {"seed", WEFT_OPTION_INT, 0, "1", 0, 0, NULL, NULL, "seed"};
+    weft_key row = {.key = "seed", .type = WEFT_OPTION_INT, .initial = "1", .help = "seed"};
     weft_option_section sections[2] = {{"train", &row, 1, &a, NULL}, {"data", &row, 1, &b, NULL}};
     const char *bare = "seed=7", *full = "data.seed=7";
     weft_arena arena = {0};
@@ -336,7 +336,7 @@ static void places_are_found(void **state)
     assert_false(weft_options_locate("{\"model\"", "model", &line, &column));
 }
 
-static weft_status note_difference(void *context, const char *section, const weft_option_row *row,
+static weft_status note_difference(void *context, const char *section, const weft_key *row,
                                    const char *before, const char *after)
 {
     char *list = context;
@@ -458,6 +458,40 @@ static void any_bytes_are_quoted_as_utf8(void **state)
     weft_arena_release(&arena);
 }
 
+static void test_reason(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *reasons, *holds;
+    } rows[] = {
+        {NULL, NULL},
+        {"model.num_layers is 8", "model.num_layers is 8"},
+        {"model.num_layers is 9; model.position is not none", "model.position is not none"},
+        {"model.num_layers is 8 and train.seed 1", NULL},
+        {"model.num_layers is 8 and train.seed 1234", "model.num_layers is 8 and train.seed 1234"},
+        {"train.num_steps, seed are 10", NULL},
+        {"train.name is given and train.tags is []", "train.name is given and train.tags is []"},
+        {"train.name is not given", NULL},
+        {"train.lr is below 0.1", "train.lr is below 0.1"},
+        {"train.lr is low (train.lr is below 1e-4); train.lr is odd (train.lr is not 0)",
+         "train.lr is odd"},
+    };
+    sample s;
+    weft_option_section sections[2];
+    weft_arena arena = {0};
+    const char *why;
+    sample_sections(&s, sections);
+    assert_int_equal(weft_options_parse(sections, 2, "f", NULL, NULL, 0, &arena), WEFT_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(weft_options_reason(sections, 2, rows[i].reasons, &arena, &why), WEFT_OK);
+        if (!why != !rows[i].holds || (why && strcmp(why, rows[i].holds) != 0))
+            fail_msg("%s: %s", rows[i].reasons, why ? why : "none holds");
+    }
+    assert_int_equal(weft_options_reason(sections, 2, "model.layers is 1", &arena, &why),
+                     WEFT_INTERNAL);
+    weft_arena_release(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -474,6 +508,7 @@ int main(void)
         cmocka_unit_test(help_names_every_option),
         cmocka_unit_test(nearest_names),
         cmocka_unit_test(running_out_of_memory_is_reported),
+        cmocka_unit_test(test_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,7 +74,7 @@ static void test_bounds(void **state)
     size_t num_sections = weft_config_sections(&config, sections);
     for (size_t s = 0; s < num_sections; s++) {
         for (size_t i = 0; i < sections[s].num_rows; i++) {
-            const weft_option_row *row = &sections[s].rows[i];
+            const weft_key *row = &sections[s].rows[i];
             float min = (float)row->min, max = (float)row->max;
             if (row->type == WEFT_OPTION_DOUBLE &&
                 (!isfinite(max) || (row->min > 0 && min == 0) || (row->max < 1 && max >= 1)))
@@ -82,6 +82,28 @@ static void test_bounds(void **state)
                          row->key);
         }
     }
+}
+
+/* What rows say besides: on resume, which one that core/key_rows.h does not write may leave out,
+ * and of other keys. */
+static void test_columns(void **state)
+{
+    (void)state;
+    static weft_config config;
+    weft_arena arena = {0};
+    const char *why;
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    size_t num_sections = weft_config_sections(&config, sections);
+    for (size_t s = 0; s < num_sections; s++)
+        for (size_t i = 0; i < sections[s].num_rows; i++) {
+            const weft_key *row = &sections[s].rows[i];
+            if (row->resume == WEFT_RESUME_UNSAID)
+                fail_msg("%s.%s: no one says what it means on --resume", sections[s].name,
+                         row->key);
+            if (weft_options_reason(sections, num_sections, row->idle, &arena, &why) != WEFT_OK)
+                fail_msg("%s.%s: %s", sections[s].name, row->key, weft_error_get()->text);
+        }
+    weft_arena_release(&arena);
 }
 
 static int write_page(void)
@@ -100,7 +122,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--write") == 0)
         return write_page();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tables),
-                                       cmocka_unit_test(test_bounds)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tables), cmocka_unit_test(test_bounds),
+                                       cmocka_unit_test(test_columns)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,6 +154,8 @@ static void test_sections(void **state)
     app.rows = twice;
     app.num_rows = 2;
     expect_refused(app, "two rows are named task.weight");
+    app.num_rows = WEFT_MAX_OWN_ROWS + 1;
+    expect_refused(app, "section task has 257 rows; at most 256");
 }
 
 static weft_status load(const char *text, const char *set, weft_arena *arena, weft_config *out)
