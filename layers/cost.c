@@ -129,7 +129,7 @@ void weft_cost_alike(weft_layer_cost *out, const weft_operation *operation)
     o->bytes += operation->bytes;
 }
 
-void weft_cost_part(weft_layer_cost *out, const weft_operation *operation)
+void weft_cost_piece(weft_layer_cost *out, const weft_operation *operation)
 {
     weft_operation *o = find_alike(out->list, operation);
     if (o)

@@ -120,18 +120,6 @@ weft_status weft_layer_failed(const weft_layer *layer, const char *doing, weft_s
     return names_child ? status : weft_error_context(status, "%s %s", name, doing);
 }
 
-weft_status weft_layer_forward(weft_layer *child, weft_pass *pass, const weft_tensor *x,
-                               weft_tensor *y)
-{
-    return weft_layer_failed(child, "forward", child->ops->forward(child, pass, x, y));
-}
-
-weft_status weft_layer_backward(weft_layer *child, weft_pass *pass, const weft_tensor *dy,
-                                weft_tensor *dx)
-{
-    return weft_layer_failed(child, "backward", child->ops->backward(child, pass, dy, dx));
-}
-
 weft_layer_ops weft_layer_table(const weft_layer *layer)
 {
     weft_layer_ops known = {0};

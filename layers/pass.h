@@ -104,7 +104,8 @@ struct weft_model {
      * none. */
     weft_status (*passed)(void *context, int layer);
     void *passed_context;
-    weft_trace *trace; /* NULL: none is kept; borrowed */
+    weft_layer_cost coarse; /* while one is rehearsed: sums of layers inside that list nothing */
+    weft_trace *trace;      /* NULL: none is kept; borrowed */
     int trace_rank;
     weft_graphs *graphs; /* NULL: no graphs */
     weft_arena arena;

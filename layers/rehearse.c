@@ -296,7 +296,7 @@ static void list(const weft_rehearsal *r, weft_description *out)
             o.dtype = r->model.shape.dtype;
         if (r->model.shape.cp > 1 && is_attention(&o)) {
             o = whole_of(r, &p, &o);
-            weft_cost_part(&out->cost, &o);
+            weft_cost_piece(&out->cost, &o);
         } else {
             weft_cost_alike(&out->cost, &o);
         }
@@ -364,6 +364,7 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
     weft_layer_cost *cost = &out->cost;
     const weft_stack *scratch = &r->model.scratch;
     empty(r);
+    r->model.coarse = (weft_layer_cost){0};
     r->keeps = out;
     weft_status status = guarded(r, layer, at, false);
     r->keeps = NULL;
@@ -379,6 +380,7 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
     cost->host_bytes = r->pass.host.peak_bytes;
     cost->recomputed_bytes = r->model.recomputed.peak_bytes;
     list(r, out);
+    weft_cost_add(cost, &r->model.coarse); /* more than the list: coarse */
     return WEFT_OK;
 }
 
