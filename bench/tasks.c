@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "schedule/operands.h"
 #include "schedule/pass.h"
 #include "schedule/pipeline.h"

@@ -7,7 +7,7 @@
 
 #include "comm/fold.h"
 #include "comm/staging.h"
-#include "core/busy.h"
+#include "core/device/busy.h"
 #include "core/clock.h"
 
 enum { NUM_TAGS = 1024 };

@@ -1,5 +1,6 @@
-/* Buckets of gradients, and runs of experts' buckets, as a step sees them. parallel/buckets.h makes
- * them and schedules are built from them. Plain data, the same on all ranks of a pipeline stage. */
+/* Buckets of gradients, and runs of experts' buckets, as a step sees them.
+ * parallel/residency/buckets.h makes them and schedules are built from them. Plain data, the same
+ * on all ranks of a pipeline stage. */
 #ifndef WEFT_CORE_BUCKET_H
 #define WEFT_CORE_BUCKET_H
 
@@ -19,7 +20,7 @@ typedef enum weft_bucket_sum {
 } weft_bucket_sum;
 
 typedef struct weft_bucket_shape {
-    int32_t section, index; /* where its elements lie: parallel/parameters.h */
+    int32_t section, index; /* where its elements lie: parallel/parameters/parameters.h */
     /* Backward reaches this layer last of those with a part in the bucket: the lowest in the
      * model's list. The gradients are final after it; -1: only after all layers. */
     int32_t layer;
@@ -39,9 +40,10 @@ typedef struct weft_bucket_shape {
      * device. The gradient goes down into one of WEFT_BUCKET_STAGING places there, the host steps,
      * the weights go up. */
     bool state_on_host;
-    int32_t staging;     /* which place; neighbours in the list of such have different ones */
-    bool in_passes;      /* backwards sum it, micro-batch by micro-batch (parallel/residency.h) */
-    int32_t owners;      /* ranks that each update a share */
+    int32_t staging; /* which place; neighbours in the list of such have different ones */
+    bool in_passes; /* backwards sum it, micro-batch by micro-batch (parallel/residency/residency.h)
+                     */
+    int32_t owners; /* ranks that each update a share */
     int32_t num_experts; /* of a run: as many buckets, each with collectives of its own; 0: one. Of
                             one that is offloaded: at most 1 */
     uint64_t elements;   /* padding included */

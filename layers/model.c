@@ -9,7 +9,7 @@
 #include "layers/graphs.h"
 #include "layers/outline.h"
 #include "layers/pass.h"
-#include "parallel/experts_share.h"
+#include "parallel/parameters/experts_share.h"
 #include "layers/pass_forward.h"
 
 static size_t metrics_bytes(const weft_model *model)

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "core/pace.h"
+#include "core/device/pace.h"
 #include "layers/moe.h"
 #include "layers/pass.h"
 #include "layers/note.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/device_ops.h"
+#include "core/device/ops.h"
 #include "core/log.h"
 
 /* --- marks ---------------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 
 enum { MIN_DRIVER = 12030, CHANNEL_CTAS = 4, POLL_NS = 200000 };
 

@@ -25,7 +25,7 @@
 
 #include "comm/comm_ops.h"
 #include "comm/nccl/nccl_api.h"
-#include "core/device_cuda.h"
+#include "core/device/cuda/cuda.h"
 
 enum {
     WEFT_NCCL_NUM_TAG_CLASSES = 2, /* tag modulo this: activations and gradients apart */

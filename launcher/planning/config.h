@@ -12,13 +12,13 @@
 
 #include <weft/application.h>
 
-#include "core/options.h"
-#include "core/pace.h"
+#include "core/options/options.h"
+#include "core/device/pace.h"
 #include "launcher/planning/reliability.h"
 #include "layers/offload.h"
 #include "layers/tier.h"
-#include "parallel/mesh.h"
-#include "parallel/topology.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/topology/topology.h"
 #include "schedule/options.h"
 
 typedef enum weft_precision {

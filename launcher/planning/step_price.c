@@ -7,7 +7,7 @@
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/tier_price.h"
 #include "layers/describe_plain.h"
-#include "parallel/parameters.h"
+#include "parallel/parameters/parameters.h"
 #include "schedule/price.h"
 
 /* One bucket of a stage, microseconds. */

@@ -3,7 +3,7 @@
 #ifndef WEFT_LAUNCHER_TRAINING_BATCHES_H
 #define WEFT_LAUNCHER_TRAINING_BATCHES_H
 
-#include "core/dataset.h"
+#include "core/dataset/dataset.h"
 #include "launcher/planning/config.h"
 #include "layers/runtime.h"
 #include "parallel/documents.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "core/file.h"
-#include "parallel/checkpoint_copies.h"
+#include "parallel/checkpoint/copies.h"
 
 /* The message to rank 0. */
 typedef struct marks {

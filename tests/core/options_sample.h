@@ -2,7 +2,7 @@
 #ifndef WEFT_TESTS_CORE_OPTIONS_SAMPLE_H
 #define WEFT_TESTS_CORE_OPTIONS_SAMPLE_H
 
-#include "core/options.h"
+#include "core/options/options.h"
 
 typedef struct sample_model {
     int64_t num_layers, num_query_groups;

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "kernels/kernels.h"
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "tests/expect.h"
 
 static used_half *current, own;

@@ -3,8 +3,8 @@
 
 #include "tests/expect.h"
 #include "comm/mpi/mpi_comm.h"
-#include "parallel/groups.h"
-#include "parallel/topology.h"
+#include "parallel/mesh/groups.h"
+#include "parallel/topology/topology.h"
 
 enum { WORLD = 8 };
 

@@ -15,7 +15,7 @@ BEGIN {
 
     # A library's headers, and the paths that may include them.
     home["^mpi\\.h$"] = "^comm/mpi/|^bench/(in_node|priority)"
-    home["^emmintrin\\.h$"] = "^comm/copy\\."
+    home["^emmintrin\\.h$"] = "^comm/mpi/copy\\."
     home["^nccl\\.h$"] = "^comm/nccl/"
     home["^hdf5\\.h$"] = "^parallel/checkpoint"
     home["^linux/(capability|filter|seccomp)\\.h$"] = "^tests/"
@@ -23,7 +23,7 @@ BEGIN {
     home["^hwloc\\.h$"] = "^parallel/topology"
     home["^(oneapi/|omp\\.h$|immintrin\\.h$)"] = "^kernels/"
     home["^cu(blas|blasLt|dnn)[A-Za-z_0-9]*\\.h$"] = "^kernels/cuda/"
-    home["^cuda[A-Za-z_0-9]*\\.h$"] = "^core/[a-z_]*_cuda[a-z_]*\\.|^kernels/cuda/|^comm/nccl/"
+    home["^cuda[A-Za-z_0-9]*\\.h$"] = "^core/device/cuda/|^kernels/cuda/|^comm/nccl/"
     home["^Random123/"] = "^core/"
     home["^cjson/"] = "^core/|^launcher/"
     home["^xxhash\\.h$"] = "^parallel/|^launcher/|^kernels/cuda/"

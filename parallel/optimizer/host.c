@@ -1,0 +1,127 @@
+/* What the host does to buckets whose state is in its memory: CPU kernels on a lane's own thread.
+ */
+#include <math.h>
+
+#include "core/clock.h"
+#include "kernels/host.h"
+#include "parallel/optimizer/internal.h"
+
+bool weft_optimizer_on_host(const weft_optimizer *o, int bucket)
+{
+    return weft_parameters_on_host(o->parameters,
+                                   (weft_section_kind)o->buckets.shapes[bucket].section);
+}
+
+double weft_optimizer_take_host_us(weft_optimizer *o)
+{
+    return o ? (double)atomic_exchange(&o->host_ns, 0) * 1e-3 : 0;
+}
+
+static void count_time(atomic_uint_least64_t *ns, double since_us)
+{
+    atomic_fetch_add(ns, (uint_least64_t)((weft_now_us() - since_us) * 1e3));
+}
+
+/* Where a kernel reads and writes, is known when it is enqueued. */
+typedef struct squares {
+    weft_optimizer *optimizer;
+    const weft_owned *owned;
+    const float *grad; /* of its first element */
+} squares;
+
+static weft_status sum_squares(const void *raw)
+{
+    const squares *s = raw;
+    weft_optimizer *o = s->optimizer;
+    const double start = weft_now_us();
+    for (int i = s->owned->first_norm; i < s->owned->end_norm; i++) {
+        const weft_norm_run *run = &o->norm_runs[i];
+        const float *grad = s->grad + (o->pieces[run->first_piece].at - s->owned->first);
+        o->host_sums[i] = 0;
+        WEFT_TRY(weft_host_sum_squares(&WEFT_ARGS(weft_sum_squares_args, .count = run->count,
+                                                  .x = grad, .sum = &o->host_sums[i]),
+                                       o->options.host_threads));
+    }
+    count_time(&o->host_ns, start);
+    return WEFT_OK;
+}
+
+typedef struct clearing {
+    void *memory;
+    size_t bytes;
+    int num_threads;
+} clearing;
+
+static weft_status zero(const void *raw)
+{
+    const clearing *c = raw;
+    return weft_host_zero(c->memory, c->bytes, c->num_threads);
+}
+
+weft_status weft_optimizer_clear(weft_optimizer *o, int bucket, weft_lane *lane)
+{
+    int num_owned;
+    const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned);
+    const weft_bucket *b =
+        &weft_parameters_section(o->parameters, owned->section)->buckets[owned->bucket];
+    WEFT_TRY(weft_optimizer_take(o, bucket, 0, WEFT_RECORD_G, lane));
+    const clearing c = {
+        weft_parameters_grad(o->parameters, owned->section, owned->bucket, b->offset),
+        b->count * sizeof(float), o->options.host_threads};
+    WEFT_TRY(weft_lane_submit(lane, "an expert's gradient", zero, &c, sizeof c));
+    return weft_optimizer_give(o, bucket, lane);
+}
+
+weft_status weft_optimizer_square(weft_optimizer *o, int bucket, weft_lane *lane)
+{
+    int num_owned;
+    const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned);
+    WEFT_TRY(weft_optimizer_take(o, bucket, WEFT_RECORD_G, 0, lane));
+    for (int i = 0; i < num_owned; i++) {
+        const float *grad =
+            weft_parameters_grad(o->parameters, owned[i].section, owned[i].bucket, owned[i].first);
+        WEFT_TRY(weft_lane_submit(lane, "squares of an expert's gradient", sum_squares,
+                                  &(squares){o, &owned[i], grad}, sizeof(squares)));
+    }
+    return weft_optimizer_give(o, bucket, lane);
+}
+
+/* Of one AdamW call; it must fit what a lane copies. */
+typedef struct step {
+    weft_adamw_args args;
+    int num_threads, num_sums;
+    const double *sums; /* of the gradient: without a norm before, the only look at it */
+    atomic_uint_least64_t *ns;
+} step;
+_Static_assert(sizeof(step) <= WEFT_LANE_MAX_ARGS_BYTES, "a lane copies it");
+
+/* A gradient that is not finite steps nothing: the norm that follows ends the run. */
+static weft_status adamw(const void *raw)
+{
+    const step *s = raw;
+    for (int i = 0; i < s->num_sums; i++)
+        if (!isfinite(s->sums[i]))
+            return WEFT_OK;
+    const double start = weft_now_us();
+    WEFT_TRY(weft_host_adamw(&s->args, s->num_threads));
+    count_time(s->ns, start);
+    return WEFT_OK;
+}
+
+weft_status weft_optimizer_host_adamw(weft_optimizer *o, const weft_owned *owned,
+                                      const weft_adamw_args *args, weft_lane *lane)
+{
+    const bool at_once =
+        o->options.steps_at_once && weft_parameters_on_host(o->parameters, owned->section);
+    step s = {.args = *args,
+              .num_threads = o->options.host_threads,
+              .num_sums = at_once ? owned->end_norm - owned->first_norm : 0,
+              .sums = o->host_sums + owned->first_norm,
+              .ns = &o->host_ns};
+    const bool owed = args->grad_scale == &o->debts.scale;
+    if (owed)
+        s.num_sums = 0;
+    if (!owed || at_once)
+        s.args.grad_scale = at_once ? NULL : o->host_norm.grad_scale;
+    return weft_lane_submit(lane, "AdamW on the host", adamw, &s, sizeof s);
+}

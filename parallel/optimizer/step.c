@@ -1,0 +1,251 @@
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <weft/kernels.h>
+
+#include "parallel/optimizer/internal.h"
+
+static weft_status sum_squares(weft_lane *lane, const float *x, size_t count, double *sum)
+{
+    return weft_sum_squares(lane,
+                            &WEFT_ARGS(weft_sum_squares_args, .count = count, .x = x, .sum = sum));
+}
+
+/* The host has summed those in its memory. */
+static bool is_on_host(const weft_optimizer *o, const weft_norm_run *run)
+{
+    return weft_parameters_on_host(o->parameters, o->pieces[run->first_piece].placed->section);
+}
+
+/* The first piece of a run whose sum is not finite. */
+static weft_status name_not_finite(weft_optimizer *o, const weft_norm_run *run, weft_lane *lane,
+                                   int *out_layer, char out[WEFT_MAX_NAME_BYTES])
+{
+    double *device = o->device_norm.sums, *host = o->host_norm.sums;
+    for (int i = run->first_piece; i < run->end_piece; i++) {
+        const weft_owned_piece *piece = &o->pieces[i];
+        const weft_parameter *parameter = &piece->placed->parameter;
+        const weft_section_kind section = piece->placed->section;
+        WEFT_TRY(weft_lane_zero(lane, device, sizeof *device));
+        WEFT_TRY(
+            weft_parameters_take(o->parameters, section, piece->bucket, WEFT_RECORD_G, 0, lane));
+        WEFT_TRY(sum_squares(lane,
+                             weft_parameters_grad(o->parameters, section, piece->bucket, piece->at),
+                             piece->count, device));
+        WEFT_TRY(weft_parameters_give(o->parameters, section, piece->bucket, lane));
+        WEFT_TRY(weft_lane_copy(lane, host, device, sizeof *host));
+        WEFT_TRY(weft_lane_sync(lane));
+        memcpy(out, parameter->name, WEFT_MAX_NAME_BYTES);
+        *out_layer = piece->placed->layer;
+        if (!isfinite(*host))
+            break;
+    }
+    return WEFT_OK;
+}
+
+/* What was not finite before ranks summed it, where that is known: by its name one finds who made
+ * it. */
+static void name_origin(weft_optimizer *o)
+{
+    weft_norm_record *record = &o->own_record;
+    weft_look_result look;
+    weft_look_take(&o->look, o->parameters, o->host_norm.found, &look);
+    record->num_before = look.count;
+    if (look.count == 0)
+        return;
+    const weft_placed *first = weft_parameters_at(o->parameters, look.first);
+    const weft_placed *last = weft_parameters_at(o->parameters, look.last);
+    record->knows = look.is_beside_experts ? WEFT_KNOWS_ORIGIN : WEFT_KNOWS_EXPERT;
+    memcpy(record->name, first->parameter.name, WEFT_MAX_NAME_BYTES);
+    memcpy(record->last, last->parameter.name, WEFT_MAX_NAME_BYTES);
+    record->layer = first->layer;
+    record->expert = look.first_expert;
+    o->totals[WEFT_NORM_BAD_GRADIENTS] = 1;
+}
+
+/* Fills what this rank brings to the totals and its record, the runs' sums added in their order.
+ * Waits for them: what is told of a gradient that is not finite takes a second look; and the loss
+ * is there by then. */
+static weft_status sum_own(weft_optimizer *o, weft_lane *lane, const double *loss)
+{
+    weft_norm_record *record = &o->own_record;
+    const weft_norm_run *bad = NULL;
+    size_t bytes = (size_t)o->num_norm_runs * sizeof(double);
+
+    if (bytes > 0)
+        WEFT_TRY(weft_lane_zero(lane, o->device_norm.sums, bytes));
+    for (int i = 0; i < o->num_norm_runs; i++)
+        if (!is_on_host(o, &o->norm_runs[i]))
+            WEFT_TRY(sum_squares(lane, weft_optimizer_run_grad(o, &o->norm_runs[i]),
+                                 o->norm_runs[i].count, o->device_norm.sums + i));
+    const size_t found = (size_t)o->look.num_parts * sizeof(int32_t); /* behind the sums */
+    if (bytes + found > 0)
+        WEFT_TRY(weft_lane_copy(lane, o->host_norm.sums, o->device_norm.sums, bytes + found));
+    if (found > 0)
+        WEFT_TRY(weft_lane_zero(lane, o->look.found, found));
+    WEFT_TRY(weft_lane_sync(lane));
+    memset(record, 0, sizeof *record);
+    memset(o->totals, 0, sizeof o->totals);
+    record->loss = loss ? *loss : 0;
+    for (int i = 0; i < o->num_norm_runs; i++) {
+        double sum = (is_on_host(o, &o->norm_runs[i]) ? o->host_sums : o->host_norm.sums)[i];
+        if (!isfinite(sum) && !bad)
+            bad = &o->norm_runs[i];
+        o->totals[WEFT_NORM_SQUARES] += sum;
+    }
+    o->totals[WEFT_NORM_BAD_LOSSES] = !isfinite(record->loss);
+    o->totals[WEFT_NORM_LOSS] = isfinite(record->loss) ? record->loss : 0;
+    o->totals[WEFT_NORM_BAD_GRADIENTS] = bad != NULL;
+    record->expert = -1;
+    record->knows = bad ? WEFT_KNOWS_SUM : WEFT_KNOWS_NOTHING;
+    if (bad)
+        WEFT_TRY(name_not_finite(o, bad, lane, &record->layer, record->name));
+    name_origin(o);
+    return WEFT_OK;
+}
+
+/* From the totals, which every rank has with the same bits. A loss that is not finite goes first:
+ * gradients follow from it. */
+static weft_status finish_norm(const void *args)
+{
+    weft_optimizer *o = *(weft_optimizer *const *)args;
+    double scale = weft_loss_scale_factor(&o->loss_scale);
+
+    o->overflowed = false;
+    o->fault = (weft_fault){0};
+    if (o->totals[WEFT_NORM_BAD_LOSSES] > 0)
+        return weft_optimizer_note_fault(o, WEFT_FAULT_LOSS);
+    if (o->totals[WEFT_NORM_BAD_GRADIENTS] > 0) {
+        if (!weft_loss_scale_is_on(&o->loss_scale))
+            return weft_optimizer_note_fault(o, WEFT_FAULT_GRADIENT);
+        o->overflowed = true;
+        o->grad_norm = INFINITY;
+        return WEFT_OK;
+    }
+    o->grad_norm = sqrt(o->totals[WEFT_NORM_SQUARES]) / scale;
+    if (weft_loss_mean_spikes(&o->loss_mean, o->totals[WEFT_NORM_LOSS],
+                              o->options.loss_spike_factor))
+        return weft_optimizer_note_fault(o, WEFT_FAULT_SPIKE);
+    double clip = o->options.clip_grad > 0.0 ? o->options.clip_grad / (o->grad_norm + 1e-6) : 1.0;
+    *o->host_norm.grad_scale = (float)((clip < 1.0 ? clip : 1.0) / scale);
+    return WEFT_OK;
+}
+
+/* Each element of each global parameter is counted once over the world: see
+ * weft_owned_piece.counted. */
+static weft_status enqueue_norm(weft_optimizer *o, weft_lane *lane, const double *loss)
+{
+    weft_comm *world = weft_parameters_groups(o->parameters)->world;
+    WEFT_TRY(sum_own(o, lane, loss));
+    WEFT_TRY(
+        weft_all_reduce(world, lane, o->totals, WEFT_NUM_NORM_TOTALS, WEFT_F64, WEFT_REDUCE_SUM));
+    WEFT_TRY(weft_lane_submit(lane, "gradient norm", finish_norm, &o, sizeof(weft_optimizer *)));
+    return weft_lane_copy(lane, o->device_norm.grad_scale, o->host_norm.grad_scale, sizeof(float));
+}
+
+/* Sets the next step's scale. Every rank has the same norm, so all step or none does. */
+static weft_status adjust_scale(weft_optimizer *o)
+{
+    if (weft_loss_scale_update(&o->loss_scale, &o->options.loss_scale, o->overflowed))
+        return WEFT_OK;
+    return weft_optimizer_refuse_scale(o);
+}
+
+weft_status weft_optimizer_norm(weft_optimizer *o, weft_lane *lane, const double *loss)
+{
+    const bool scales = weft_loss_scale_is_on(&o->loss_scale);
+    WEFT_TRY(enqueue_norm(o, lane, loss));
+    if (!scales && !o->options.skips_faults)
+        return WEFT_OK;
+    WEFT_TRY(weft_lane_sync(lane));
+    if (o->held || o->fault.kind != WEFT_FAULT_NONE)
+        return WEFT_OK;
+    if (!o->overflowed && o->options.loss_spike_factor > 0)
+        weft_loss_mean_add(&o->loss_mean, o->totals[WEFT_NORM_LOSS]);
+    return scales ? adjust_scale(o) : WEFT_OK;
+}
+
+weft_status weft_optimizer_step_bucket(weft_optimizer *o, int bucket, weft_lane *lane,
+                                       const struct weft_owed_step *step, bool owed)
+{
+    const weft_dtype dtype = weft_parameters_dtype(o->parameters);
+    int num_owned;
+    const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned);
+    const int end = owned[num_owned - 1].end_update;
+    const bool on_host =
+        weft_optimizer_on_host(o, bucket) || o->buckets.shapes[bucket].state_on_host;
+    for (int i = owned->first_update; i < end; i++) {
+        const weft_update *update = &o->updates[i];
+        const weft_update_place place = weft_optimizer_update_place(o, bucket, owned, update);
+        bool is_weight = dtype == WEFT_F32;
+        weft_adamw_args args = {
+            .struct_bytes = sizeof args,
+            .count = update->count,
+            .master = is_weight ? place.weight
+                                : weft_optimizer_state(o, owned, WEFT_STATE_MASTER, update->state),
+            .low = weft_optimizer_low(o, owned, update->state),
+            .m = weft_optimizer_state(o, owned, WEFT_STATE_EXP_AVG, update->state),
+            .v = weft_optimizer_state(o, owned, WEFT_STATE_EXP_AVG_SQ, update->state),
+            .grad = place.grad,
+            .grad_scale = owed ? &o->debts.scale : o->device_norm.grad_scale,
+            .weight = is_weight ? NULL : place.weight,
+            .dtype = dtype,
+            .lr = (float)step->lr,
+            .beta1 = (float)o->options.adam_beta1,
+            .beta2 = (float)o->options.adam_beta2,
+            .epsilon = (float)o->options.adam_eps,
+            .weight_decay = update->weight_decay,
+            .step = step->step};
+        WEFT_TRY(on_host ? weft_optimizer_host_adamw(o, owned, &args, lane)
+                         : weft_adamw(lane, &args));
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_optimizer_update(weft_optimizer *o, int bucket, weft_lane *lane, int64_t step,
+                                  double lr)
+{
+    const unsigned changes = WEFT_RECORD_W | WEFT_RECORD_S;
+    const struct weft_owed_step now = {step, lr};
+    if (!weft_optimizer_skips(o)) {
+        WEFT_TRY(weft_optimizer_take(o, bucket, changes | WEFT_RECORD_G, changes, lane));
+        WEFT_TRY(weft_state_check_before(o, bucket, lane));
+        WEFT_TRY(weft_optimizer_step_bucket(o, bucket, lane, &now, false));
+        WEFT_TRY(weft_state_check_behind(o, bucket, lane));
+    }
+    return weft_optimizer_end_update(o, bucket, lane, !weft_optimizer_skips(o));
+}
+
+weft_status weft_optimizer_gather(weft_optimizer *o, int bucket, weft_lane *lane)
+{
+    const weft_dtype dtype = weft_parameters_dtype(o->parameters);
+    int num_owned;
+    const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned), *end = owned + num_owned;
+    const weft_section *section = weft_parameters_section(o->parameters, owned->section);
+
+    weft_comm *group = o->buckets.shapes[bucket].offloaded
+                           ? weft_parameters_groups(o->parameters)->gather_experts
+                           : section->group;
+
+    if (!o->buckets.shapes[bucket].gathers || weft_optimizer_skips(o))
+        return WEFT_OK;
+    WEFT_TRY(weft_optimizer_take(o, bucket, WEFT_RECORD_W, WEFT_RECORD_W, lane));
+    for (; owned < end; owned++)
+        WEFT_TRY(weft_all_gather(
+            group, lane,
+            weft_parameters_weight(o->parameters, owned->section, owned->bucket, owned->first),
+            weft_parameters_weight(o->parameters, owned->section, owned->bucket, owned->start),
+            owned->count, dtype));
+    return weft_optimizer_give(o, bucket, lane);
+}
+
+double weft_optimizer_grad_norm(const weft_optimizer *o)
+{
+    return o->grad_norm;
+}
+
+weft_loss_scale *weft_optimizer_loss_scale(weft_optimizer *o)
+{
+    return &o->loss_scale;
+}
