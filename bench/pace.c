@@ -15,7 +15,7 @@
 #include <weft/kernels.h>
 
 #include "comm/comm.h"
-#include "core/device/pace.h"
+#include "core/device/device.h"
 #include "core/trace/trace.h"
 
 enum { MAX_LENGTHS = 8 };

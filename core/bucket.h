@@ -1,5 +1,5 @@
 /* Buckets of gradients, and runs of experts' buckets, as a step sees them.
- * parallel/residency/buckets.h makes them and schedules are built from them. Plain data, the same
+ * parallel/residency/residency.h makes them and schedules are built from them. Plain data, the same
  * on all ranks of a pipeline stage. */
 #ifndef WEFT_CORE_BUCKET_H
 #define WEFT_CORE_BUCKET_H

@@ -30,7 +30,7 @@
 #include "launcher/training/start.h"
 #include "launcher/training/trainer.h"
 #include "launcher/verbs.h"
-#include "parallel/checkpoint/copies.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 typedef struct arguments {
     weft_config_source source;

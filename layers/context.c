@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "layers/context_work.h"
-#include "parallel/documents.h"
+#include "parallel/sequence.h"
 
 /* Sets the slots' memory: tensors of the call, or pieces of the scratch. */
 static void bind_slots(weft_context_work *w)

@@ -9,8 +9,8 @@
 #include "layers/graphs.h"
 #include "layers/outline.h"
 #include "layers/pass.h"
-#include "parallel/parameters/experts_share.h"
 #include "layers/pass_forward.h"
+#include "parallel/parameters/parameters.h"
 
 static size_t metrics_bytes(const weft_model *model)
 {

@@ -7,10 +7,10 @@
 
 #include <string.h>
 
-#include "core/device/pace.h"
+#include "core/device/device.h"
 #include "layers/moe.h"
-#include "layers/pass.h"
 #include "layers/note.h"
+#include "layers/pass.h"
 #include "schedule/operands.h"
 
 /* The running program's data. */

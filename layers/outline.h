@@ -6,8 +6,8 @@
 
 #include "layers/runtime.h"
 #include "layers/tier.h"
-#include "parallel/residency/buckets.h"
-#include "parallel/mesh/layout.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/residency/residency.h"
 #include "schedule/moe_layer.h"
 #include "schedule/pass.h"
 

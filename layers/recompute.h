@@ -9,7 +9,7 @@
 #define WEFT_LAYERS_RECOMPUTE_H
 
 #include "core/options/options.h"
-#include "parallel/mesh/layout.h"
+#include "parallel/mesh/mesh.h"
 
 typedef enum weft_recompute_granularity {
     WEFT_RECOMPUTE_NONE,

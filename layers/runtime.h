@@ -11,7 +11,7 @@
 #include "layers/offload.h"
 #include "layers/recompute.h"
 #include "layers/tier.h"
-#include "parallel/mesh/layout.h"
+#include "parallel/mesh/mesh.h"
 #include "parallel/parameters/parameters.h"
 #include "parallel/sequence.h"
 #include "schedule/options.h"

@@ -2,7 +2,7 @@
  *
  * An estimate comes, best first, from a curve at the shape at which it was measured, from that
  * curve scaled to another shape by the equations below, or from these equations with the figures of
- * core/cluster/hardware.h. It carries its source class (weft_source_class) and the spread of its
+ * core/cluster/cluster.h. It carries its source class (weft_source_class) and the spread of its
  * numbers.
  *
  * Products. [m, k] x [k, n] is cut into ceil(m / tile_m) ceil(n / tile_n) tiles, of which a GPU

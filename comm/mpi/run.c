@@ -1,7 +1,5 @@
-/* Runs one operation: the engine's driver advances its rounds. */
+/* Runs an operation's rounds: the engine's driver advances them. */
 #include "comm/mpi/mpi_comm.h"
-#include "comm/mpi/shared.h"
-#include "comm/mpi/tree.h"
 
 int weft_mpi_first_tag(uint64_t sequence)
 {
@@ -89,37 +87,5 @@ weft_status weft_mpi_run_init(weft_mpi_run *run, const weft_comm_op *op)
     WEFT_TRY(weft_mpi_work_take(run->comm, &run->work));
     for (int i = 0; i < WEFT_MPI_NUM_SLOTS; i++)
         run->work->slots[i].batch.pass = &run->pass;
-    return WEFT_OK;
-}
-
-weft_status weft_mpi_run_op(const weft_comm_op *op)
-{
-    if (!weft_comm_is_message(op->kind) && weft_comm_checking() && op->comm->size > 1)
-        WEFT_TRY(weft_mpi_check(op));
-    if (op->kind == WEFT_COMM_ALL_TO_ALL_SHARDED) {
-        WEFT_TRY(weft_mpi_run_sharded(op));
-        return WEFT_OK;
-    }
-    if (weft_mpi_shared_serves(op)) {
-        bool served;
-        WEFT_TRY(weft_mpi_shared_run(op, &served));
-        if (served)
-            return WEFT_OK;
-    }
-    weft_mpi_run run;
-    WEFT_TRY(weft_mpi_run_init(&run, op));
-    bool by_tree = weft_mpi_tree_serves(op);
-    if (!by_tree || op->comm->rank == 0) {
-        weft_status status = weft_mpi_work_reserve(run.work, op->comm->size);
-        if (status != WEFT_OK) {
-            weft_mpi_work_give_back(run.comm, run.work);
-            return status;
-        }
-    }
-    if (by_tree)
-        weft_mpi_tree_prepare(&run);
-    else
-        weft_mpi_prepare(&run);
-    WEFT_TRY(weft_mpi_run_rounds(&run));
     return WEFT_OK;
 }

@@ -1,4 +1,4 @@
-/* What the watchdog knows of its own rank. Private to comm/. */
+/* What the watchdog knows of its own rank, and of those beside it. */
 #ifndef WEFT_COMM_WATCH_STATE_H
 #define WEFT_COMM_WATCH_STATE_H
 
@@ -19,11 +19,20 @@ double weft_watch_silence_limit_s(void);
 const char *weft_watch_folder(void);
 /* Whether the ranks' starter takes them down. */
 bool weft_watch_is_ending(void);
+/* Before the thread starts, in phase SETUP; after it has ended. WEFT_MEMORY. */
+weft_status weft_watch_begin(const weft_watch_options *options) WEFT_CHECKED;
+void weft_watch_end(void);
+bool weft_watch_is_running(void);
 
-/* thread.c */
-weft_status weft_watch_thread_start(int rank, int size) WEFT_CHECKED;
-weft_status weft_watch_thread_connect(weft_comm *world) WEFT_CHECKED;
-void weft_watch_thread_record_all(char *out, size_t bytes);
-void weft_watch_thread_stop(void);
+enum { WEFT_MAX_STOPPED = 16 };
+
+/* The ranks that this one's own parent has started on this machine, before they know of each other.
+ */
+typedef struct weft_siblings {
+    int first; /* the lowest rank that is not stopped; -1: none is known */
+    int num_stopped;
+    int stopped[WEFT_MAX_STOPPED]; /* by SIGSTOP, the first of them that were found */
+} weft_siblings;
+void weft_siblings_look(weft_siblings *out);
 
 #endif

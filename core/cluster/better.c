@@ -1,4 +1,4 @@
-#include "core/cluster/better.h"
+#include "core/cluster/cluster.h"
 
 #include <string.h>
 

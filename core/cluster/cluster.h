@@ -162,8 +162,8 @@ weft_cost_kind weft_cluster_lacks_exchange(const weft_cluster *cluster, int rank
  * 1 where cost or peak is unknown. */
 double weft_cluster_efficiency(const weft_cluster *cluster, weft_cost_kind kind, double volume);
 
-/* Replaces the devices by emulated accelerators (core/device/pace.h): products and attention run at
- * `flops` FLOP/s, whatever their shape and type, and computation and other work do not slow each
+/* Replaces the devices by emulated accelerators (core/device/device.h): products and attention run
+ * at `flops` FLOP/s, whatever their shape and type, and computation and other work do not slow each
  * other down. All else keeps its time. */
 void weft_cluster_set_pace(weft_cluster *cluster, double flops);
 /* The same of their links to host memory: copies run at `bytes` a second each way, and copies and
@@ -190,5 +190,52 @@ weft_status weft_cluster_read(const char *path, weft_cluster *out) WEFT_CHECKED;
 weft_status weft_cluster_write(const weft_cluster *cluster, const char *path) WEFT_CHECKED;
 /* The same text to a stream. */
 weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out) WEFT_CHECKED;
+
+/* A cluster at either end of its numbers: what each is at best and at worst, by its spread. Pure.
+ *
+ * A number of the file lies within its spread s: between value / (1 + s) and value (1 + s). The
+ * spread is the source's; where that is silent, the class': of what was measured 5 %, of a data
+ * sheet's 5 %, of what was assumed 20 %. What was measured has 5 % at the least, whatever one
+ * calibration saw: steps of one config on one machine differ by as much from hour to hour
+ * (bench/results/2026-11-22-plans.md). Sizes and counts (memory, cards, tiles, eager bytes) and
+ * interference have no spread. */
+
+typedef enum weft_cluster_end {
+    WEFT_CLUSTER_SLOW, /* rates at their least, times at their longest */
+    WEFT_CLUSTER_FAST,
+    WEFT_NUM_CLUSTER_ENDS
+} weft_cluster_end;
+
+/* The class of the number at a path, as weft_cluster_source has paths and groups: where no source
+ * covers it, measured for costs, products and operations, else assumed. */
+weft_source_class weft_cluster_class(const weft_cluster *cluster, int group, const char *path);
+/* Its spread, as above; 0 of sizes, counts and what no time follows from. */
+double weft_cluster_spread(const weft_cluster *cluster, int group, const char *path);
+/* The cluster with all numbers at one end. Efficiencies end at 1, oversubscription at 1. */
+void weft_cluster_at_end(const weft_cluster *cluster, weft_cluster_end end, weft_cluster *out);
+
+/* A cluster of which one part is better: what a plan would gain by it. Pure. */
+
+/* name, text, what it is */
+#define WEFT_BETTER_LIST(X)                                                                        \
+    X(BETWEEN, "between_x2", "links between nodes x2")                                             \
+    X(INSIDE, "inside_x2", "links inside nodes x2")                                                \
+    X(MEMORY, "memory_x2", "memory x2")                                                            \
+    X(RATE, "rate_x2", "products and attention x2")                                                \
+    X(LATENCY, "latency_half", "half the latency")                                                 \
+    X(NETWORK, "free_network", "a free network")
+typedef enum weft_better {
+#define WEFT_BETTER_ENUM(name, text, help) WEFT_BETTER_##name,
+    WEFT_BETTER_LIST(WEFT_BETTER_ENUM)
+#undef WEFT_BETTER_ENUM
+        WEFT_NUM_BETTERS
+} weft_better;
+const char *weft_better_text(int better);
+const char *weft_better_help(int better);
+
+/* Changes figures and measured curves alike. A curve's first time is its start-up: a
+ * faster rate halves the rest of each time, a lower latency the start-up. A network that
+ * takes no time takes 10^-12 of it, and leaves copies to and from the host as they are. */
+void weft_cluster_better(const weft_cluster *cluster, weft_better better, weft_cluster *out);
 
 #endif

@@ -3,7 +3,8 @@
 #define WEFT_CORE_CLUSTER_INTERNAL_H
 
 #include "core/cluster/cluster.h"
-#include "core/options/value.h"
+#include "core/json.h"
+#include "core/options/options.h"
 
 typedef struct weft_cluster_reader {
     weft_option_source source;

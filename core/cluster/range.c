@@ -1,4 +1,4 @@
-#include "core/cluster/range.h"
+#include "core/cluster/cluster.h"
 
 #include <math.h>
 #include <stdio.h>

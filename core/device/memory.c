@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/device/adopt.h"
+#include <weft/device.h>
+
 #include "core/arena.h"
+#include "core/device/device.h"
 #include "core/device/ops.h"
 #include "core/text.h"
 
@@ -213,4 +215,14 @@ void weft_device_disown(weft_device *device, void *memory, size_t bytes)
     if (forget_block(device, WEFT_SPACE_PINNED, bytes, memory))
         atomic_fetch_sub(&device->usage[WEFT_SPACE_PINNED].now, bytes);
     device->ops->unpin(device, memory);
+}
+
+const char *weft_memory_text(weft_memory_purpose purpose)
+{
+    static const char *const texts[] = {
+#define WEFT_MEMORY_TEXT(name, text) [WEFT_MEMORY_##name] = text,
+        WEFT_MEMORY_LIST(WEFT_MEMORY_TEXT)
+#undef WEFT_MEMORY_TEXT
+    };
+    return texts[purpose];
 }

@@ -10,8 +10,7 @@
 
 #include <weft/device.h>
 
-#include "core/device/graph.h"
-#include "core/device/pace.h"
+#include "core/device/device.h"
 
 typedef struct weft_device_ops {
     const char *name;

@@ -1,11 +1,10 @@
-#include "core/device/pace.h"
+#include "core/device/device.h"
 
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <time.h>
 
-#include "core/device/busy.h"
 #include "core/device/ops.h"
 #include "core/device/worker.h"
 
@@ -23,6 +22,11 @@ void weft_device_set_pace(weft_device *device, weft_pace pace)
     for (int i = 0; i < 2; i++)
         device->link[i] = (weft_paced_way){0};
     device->file = (weft_paced_way){0};
+}
+
+weft_pace weft_device_pace(const weft_device *device)
+{
+    return device->pace;
 }
 
 double weft_device_take_late(weft_device *device)

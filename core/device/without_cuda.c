@@ -1,5 +1,5 @@
 /* What a build without CUDA answers a caller that asks for a CUDA device. */
-#include "core/device/gpu.h"
+#include "core/device/device.h"
 
 weft_status weft_device_create_cuda(int index, size_t budget_bytes, weft_device **out)
 {

@@ -1,7 +1,9 @@
 #include "core/device/worker.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +12,118 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/device/busy.h"
 #include "core/clock.h"
+#include "core/device/device.h"
 #include "core/device/ops.h"
+
+enum { MAX_SPIN_US = 50, MIN_SPIN_US = 2 };
+
+static void counter_init(weft_counter *counter)
+{
+    atomic_init(&counter->value, 0);
+    atomic_init(&counter->wake_at, UINT64_MAX);
+    pthread_mutex_init(&counter->mutex, NULL);
+    pthread_cond_init(&counter->reached, NULL);
+}
+
+static void counter_release(weft_counter *counter)
+{
+    pthread_mutex_destroy(&counter->mutex);
+    pthread_cond_destroy(&counter->reached);
+}
+
+static uint64_t counter_value(const weft_counter *counter)
+{
+    return atomic_load(&counter->value);
+}
+
+/* The store and the load of wake_at here, and a sleeper's store of wake_at and load of value, are
+ * sequentially consistent: one of the two sees the other. */
+static void counter_raise(weft_counter *counter, uint64_t value)
+{
+    atomic_store(&counter->value, value);
+    if (value < atomic_load(&counter->wake_at))
+        return;
+    pthread_mutex_lock(&counter->mutex);
+    atomic_store(&counter->wake_at, UINT64_MAX);
+    pthread_cond_broadcast(&counter->reached);
+    pthread_mutex_unlock(&counter->mutex);
+}
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    for (int i = 0; i < 16; i++)
+        __builtin_ia32_pause();
+#else
+    sched_yield();
+#endif
+}
+
+/* A hand-off through a sleeping thread costs tens of microseconds, so a waiter first looks for a
+ * while. How long is learnt, a thread for itself: looking that paid off makes it look longer, and
+ * looking in vain (idle lanes, more ranks than cores) soon makes it hardly look at all. */
+static bool spin(weft_counter *counter, uint64_t target)
+{
+    static _Thread_local int spin_us = MAX_SPIN_US;
+    double start = weft_now_us(), spent = 0;
+    while (spent < spin_us) {
+        if (spent < MIN_SPIN_US)
+            pause_briefly();
+        else
+            sched_yield();
+        if (atomic_load(&counter->value) >= target) {
+            spin_us = spin_us * 2 < MAX_SPIN_US ? spin_us * 2 : MAX_SPIN_US;
+            return true;
+        }
+        spent = weft_now_us() - start;
+    }
+    spin_us = spin_us / 2 > MIN_SPIN_US ? spin_us / 2 : MIN_SPIN_US;
+    return false;
+}
+
+void weft_counter_wait(weft_counter *counter, uint64_t target)
+{
+    if (atomic_load(&counter->value) >= target || spin(counter, target))
+        return;
+    pthread_mutex_lock(&counter->mutex);
+    for (;;) {
+        if (target < atomic_load(&counter->wake_at))
+            atomic_store(&counter->wake_at, target);
+        if (atomic_load(&counter->value) >= target)
+            break;
+        pthread_cond_wait(&counter->reached, &counter->mutex);
+    }
+    pthread_mutex_unlock(&counter->mutex);
+}
+
+static _Thread_local int64_t waited_ns; /* by the function that runs */
+
+void weft_busy_note_waited(int64_t ns)
+{
+    waited_ns += ns;
+}
+
+/* On a lane's thread, after a function that ran from start_us to end_us (core/clock.h): adds what
+ * of it was computing. */
+static void busy_add(weft_lane *lane, double start_us, double end_us)
+{
+    const int64_t busy_ns = (int64_t)(1e3 * (end_us - start_us)) - waited_ns;
+    lane->ended_us = end_us;
+    if (busy_ns > 0)
+        atomic_fetch_add(&lane->busy_ns, busy_ns);
+    waited_ns = 0;
+}
+
+double weft_lane_ended_us(const weft_lane *lane)
+{
+    return lane->ended_us;
+}
+
+double weft_lane_take_busy(weft_lane *lane)
+{
+    return (double)atomic_exchange(&lane->busy_ns, 0) * 1e-9;
+}
 
 typedef struct slot {
     weft_lane_function function; /* NULL ends the thread */
@@ -45,7 +156,7 @@ weft_timeline *weft_timeline_create(void)
     if (!line)
         return NULL;
     memset(line, 0, sizeof *line);
-    weft_counter_init(&line->done);
+    counter_init(&line->done);
     atomic_init(&line->num_owners, 1);
     atomic_init(&line->failed_at, UINT64_MAX);
     return line;
@@ -61,7 +172,7 @@ void weft_timeline_release(weft_timeline *line)
 {
     if (!line || atomic_fetch_sub(&line->num_owners, 1) > 1)
         return;
-    weft_counter_release(&line->done);
+    counter_release(&line->done);
     free(line);
 }
 
@@ -77,7 +188,7 @@ weft_status weft_timeline_status(const weft_timeline *line)
 
 bool weft_timeline_passed(const weft_timeline *line, uint64_t point)
 {
-    return weft_counter_value(&line->done) >= point && !failed(line);
+    return counter_value(&line->done) >= point && !failed(line);
 }
 
 void weft_mark_record(weft_mark *mark, weft_timeline *line, const weft_worker *worker)
@@ -127,7 +238,7 @@ static weft_status run_and_count(const weft_worker *worker, const slot *s, uint6
     const double start_us = weft_now_us();
     weft_status status = run_slot(worker, s, n);
     if (s->function != run_wait)
-        weft_busy_add(worker->lane, start_us, weft_now_us());
+        busy_add(worker->lane, start_us, weft_now_us());
     return status;
 }
 
@@ -163,7 +274,7 @@ static void *worker_main(void *arg)
         }
         if (worker->hooks.after)
             worker->hooks.after(worker->lane, n);
-        weft_counter_raise(&line->done, n + 1);
+        counter_raise(&line->done, n + 1);
     }
 }
 
@@ -191,10 +302,10 @@ weft_status weft_worker_create(weft_lane *lane, weft_timeline *line, int nice,
     worker->line = line;
     worker->nice = nice;
     worker->hooks = hooks;
-    weft_counter_init(&worker->pushed);
+    counter_init(&worker->pushed);
     int error = start_thread(worker);
     if (error) {
-        weft_counter_release(&worker->pushed);
+        counter_release(&worker->pushed);
         free(worker);
         return WEFT_ERROR(WEFT_DEVICE, "lane %s: no thread: %s", lane->name, strerror(error));
     }
@@ -208,7 +319,7 @@ void weft_worker_destroy(weft_worker *worker)
         return;
     weft_worker_push(worker, "end", NULL, NULL, 0);
     pthread_join(worker->thread, NULL);
-    weft_counter_release(&worker->pushed);
+    counter_release(&worker->pushed);
     free(worker);
 }
 
@@ -216,19 +327,19 @@ void weft_worker_destroy(weft_worker *worker)
 
 uint64_t weft_worker_pushed(const weft_worker *worker)
 {
-    return worker ? weft_counter_value(&worker->pushed) : 0;
+    return worker ? counter_value(&worker->pushed) : 0;
 }
 
 bool weft_worker_is_full(const weft_worker *worker)
 {
-    const uint64_t pushed = weft_counter_value(&worker->pushed);
-    return pushed - weft_counter_value(&worker->line->done) >= WEFT_WORKER_SLOTS;
+    const uint64_t pushed = counter_value(&worker->pushed);
+    return pushed - counter_value(&worker->line->done) >= WEFT_WORKER_SLOTS;
 }
 
 void weft_worker_push(weft_worker *worker, const char *label, weft_lane_function function,
                       const void *args, size_t num_bytes)
 {
-    uint64_t n = weft_counter_value(&worker->pushed);
+    uint64_t n = counter_value(&worker->pushed);
     if (n >= WEFT_WORKER_SLOTS)
         weft_counter_wait(&worker->line->done, n - WEFT_WORKER_SLOTS + 1);
     slot *s = &worker->slots[n % WEFT_WORKER_SLOTS];
@@ -236,7 +347,7 @@ void weft_worker_push(weft_worker *worker, const char *label, weft_lane_function
     s->label = label;
     if (num_bytes > 0)
         memcpy(s->args, args, num_bytes);
-    weft_counter_raise(&worker->pushed, n + 1);
+    counter_raise(&worker->pushed, n + 1);
 }
 
 void weft_worker_push_wait(weft_worker *worker, weft_timeline *line, uint64_t point)

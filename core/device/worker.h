@@ -8,9 +8,26 @@
 #ifndef WEFT_CORE_DEVICE_WORKER_H
 #define WEFT_CORE_DEVICE_WORKER_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
 #include <weft/device.h>
 
-#include "core/device/counter.h"
+enum { WEFT_CACHE_LINE = 64 };
+
+/* A number that rises, and threads that wait until it reaches their target. One thread at a time
+ * raises it; any number wait. Where nobody sleeps, a raise is one store and one load. */
+typedef struct weft_counter {
+    _Alignas(WEFT_CACHE_LINE) atomic_uint_least64_t value;
+    atomic_uint_least64_t wake_at; /* the lowest target of a sleeper; UINT64_MAX: nobody sleeps */
+    pthread_mutex_t mutex;
+    pthread_cond_t reached;
+} weft_counter;
+
+/* Returns once the value is at least `target`. Polls for up to some 50 microseconds, then sleeps.
+ */
+void weft_counter_wait(weft_counter *counter, uint64_t target);
 
 /* Its owners are counted: an event or another lane's wait may outlive the lane. */
 typedef struct weft_timeline {

@@ -47,6 +47,19 @@ weft_status weft_options_compare(const weft_option_section *before,
 /* `--help`: for each option a line of key, default, bounds, unit and help. markdown: tables. */
 void weft_options_help(const weft_option_section *sections, size_t num_sections, bool markdown,
                        FILE *out);
+/* Where a value came from: a file's text, or an override as the user gave it. */
+typedef struct weft_option_source {
+    const char *file, *text; /* text NULL: an override */
+    const char *override;
+} weft_option_source;
+
+/* Room for a place in an error. */
+enum { WEFT_OPTION_PLACE_BYTES = 200 };
+
+/* "FILE:3:20: " and the option's path, or "--set num_layer=8", cut to fit. */
+void weft_option_place(const weft_option_source *source, const char *at, const char *section,
+                       const char *key, char out[WEFT_OPTION_PLACE_BYTES]);
+
 /* The closest of `count` names to `name` by edit distance, or NULL when none is near. */
 const char *weft_nearest_name(const char *name, const char *const *names, size_t count);
 /* Names that mean what `name` says, the likeliest: other words for it ("n_embd": hidden_size), else

@@ -1,22 +1,10 @@
-/* One value into one field. Private to core/, for options and cluster files. */
+/* One value into one field. */
 #ifndef WEFT_CORE_OPTIONS_VALUE_H
 #define WEFT_CORE_OPTIONS_VALUE_H
 
 #include "core/json.h"
 #include "core/options/options.h"
 
-/* Where a value came from: a file's text, or an override as the user gave it. */
-typedef struct weft_option_source {
-    const char *file, *text; /* text NULL: an override */
-    const char *override;
-} weft_option_source;
-
-/* Room for a place in an error. */
-enum { WEFT_OPTION_PLACE_BYTES = 200 };
-
-/* "FILE:3:20: " and the option's path, or "--set num_layer=8", cut to fit. */
-void weft_option_place(const weft_option_source *source, const char *at, const char *section,
-                       const char *key, char out[WEFT_OPTION_PLACE_BYTES]);
 /* Checks `value` against the row and stores it in target. */
 weft_status weft_option_store(const weft_option_source *source, const char *section,
                               const weft_option_row *row, weft_json_span value, void *target,

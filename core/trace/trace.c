@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/trace/tracks.h"
-
 struct weft_trace {
     pthread_mutex_t mutex; /* over slices, count and capacity */
     weft_slice *slices;

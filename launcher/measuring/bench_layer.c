@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/device/pace.h"
+#include "core/device/device.h"
 #include "core/trace/trace.h"
 
 /* --- the ends ------------------------------------------------------------------------------ */

@@ -6,7 +6,7 @@
 
 #include "core/svg.h"
 #include "core/text.h"
-#include "core/trace/tracks.h"
+#include "core/trace/trace.h"
 #include "launcher/page/parts.h"
 
 /* A box takes at most 110 bytes. */

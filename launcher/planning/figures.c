@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/cluster/range.h"
+#include "core/cluster/cluster.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/step_price.h"
 #include "parallel/optimizer/optimizer.h"

@@ -1,6 +1,6 @@
 /* What a step reads of the experts' file and writes to it. The records that a rank's step works on
  * are listed once, in order; from then on a cache of as many places as host memory has for them
- * (parallel/records/cache.h) takes every step's uses after the other, and what a use has to write
+ * (parallel/records/records.h) takes every step's uses after the other, and what a use has to write
  * back and to read is what it takes then. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_FILE_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_FILE_PRICE_H

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "launcher/planning/moe_choice.h"
-#include "parallel/optimizer/lr_schedule.h"
+#include "parallel/optimizer/optimizer.h"
 #include "schedule/context.h"
 
 /* How a model is trained, not what it is. */

@@ -6,7 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/clock.h"
-#include "core/cluster/better.h"
+#include "core/cluster/cluster.h"
 #include "core/lack.h"
 #include "core/text.h"
 #include "launcher/planning/figures.h"

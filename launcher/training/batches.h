@@ -6,7 +6,7 @@
 #include "core/dataset/dataset.h"
 #include "launcher/planning/config.h"
 #include "layers/runtime.h"
-#include "parallel/documents.h"
+#include "parallel/sequence.h"
 
 /* In a step that is run again (judge.h): checks gradients behind each micro-batch. */
 typedef struct weft_batch_looks {

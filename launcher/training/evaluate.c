@@ -1,8 +1,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "core/device/busy.h"
 #include "comm/watch/watch.h"
+#include "core/device/device.h"
 #include "core/log.h"
 #include "launcher/training/trainer.h"
 

@@ -4,7 +4,7 @@
 #include "launcher/training/judge.h"
 #include "launcher/training/setup.h"
 #include "launcher/training/timeline.h"
-#include "parallel/checkpoint/copies.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 static weft_status fill(weft_trainer *t, const char *checkpoint, weft_lane *lane)
 {

@@ -1,4 +1,4 @@
-#include "parallel/checkpoint/copies.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 #include <errno.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef WEFT_PARALLEL_CHECKPOINT_COPIES_INTERNAL_H
 #define WEFT_PARALLEL_CHECKPOINT_COPIES_INTERNAL_H
 
-#include "parallel/checkpoint/copies.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/keeper.h"
 
 #define WEFT_COPIES_NAME "copies"

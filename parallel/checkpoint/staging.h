@@ -1,6 +1,6 @@
 /* What a rank hands to its writer's process: entries in memory that both map, one behind the other,
  * in a ring of fixed size. One process puts, the other takes. Whoever has to wait says so, and the
- * other wakes it, through the socket between them (parallel/checkpoint/writer.h). */
+ * other wakes it, through the socket between them (parallel/checkpoint/checkpoint.h). */
 #ifndef WEFT_PARALLEL_CHECKPOINT_STAGING_H
 #define WEFT_PARALLEL_CHECKPOINT_STAGING_H
 

@@ -4,9 +4,9 @@
 
 #include <sys/types.h>
 
+#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/internal.h"
 #include "parallel/checkpoint/staging.h"
-#include "parallel/checkpoint/writer.h"
 
 /* Entries of the ring, in this order. An error makes the writer pass over all up to DROP. */
 typedef enum weft_writer_entry {

@@ -1,6 +1,8 @@
-#include "parallel/mesh/groups.h"
+#include "parallel/mesh/mesh.h"
 
 #include <string.h>
+
+#include "comm/comm.h"
 
 /* Purposes decide who goes first on a shared link. Both expert axes serve the dispatch. */
 static const weft_comm_purpose purposes[WEFT_NUM_AXES] = {

@@ -1,4 +1,4 @@
-#include "parallel/mesh/layout.h"
+#include "parallel/mesh/mesh.h"
 
 #include <ctype.h>
 #include <limits.h>

@@ -18,7 +18,7 @@
 #include "core/arena.h"
 #include "core/options/options.h"
 
-/* How context parallelism cuts the sequence: parallel/sequence.h, parallel/documents.h. */
+/* How context parallelism cuts the sequence: parallel/sequence.h. */
 typedef enum weft_load_balancer {
     WEFT_BALANCE_HEAD_TAIL,
     WEFT_BALANCE_DOCUMENTS
@@ -48,7 +48,7 @@ typedef struct weft_parallel_options { /* of section "parallel" */
                                             1 + weft_sharding */
     bool overlap_grad_reduce;
     int64_t ddp_bucket_size; /* elements */
-    /* The stage layout, parallel/mesh/layout.h; 0 and "": not given. */
+    /* weft_layout; 0 and "": not given. */
     const char *pipeline_model_parallel_layout;
     int64_t num_virtual_stages_per_pipeline_rank, num_layers_per_virtual_pipeline_stage;
     int64_t decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers;
@@ -126,5 +126,75 @@ weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
 bool weft_mesh_is_vertical(const weft_mesh *mesh);
 /* One line: "tp 2, pp 2, dp 1, ep 2 (binding tp)". */
 void weft_mesh_print(const weft_mesh *mesh, char *out, size_t capacity);
+
+/* The stage layout: how a model's list of layers is cut into p * v virtual stages, stage s on
+ * pipeline rank s mod p as its chunk s / p (Narayanan et al. 2021, §2.2). Pure.
+ *
+ * The first layer of the list is on virtual stage 0 and the last layer on the last stage. A stage
+ * between may be empty, and then passes on what comes. From section "parallel":
+ *
+ *   pipeline_model_parallel_layout "E|(tt|)*6tL"  as written: E the first layer, t one between, L
+ *                                                 the last, | the next stage, * repeats
+ *   pipeline_model_parallel_layout "auto"         by the layers' work
+ *   decoder_first_, decoder_last_pipeline_num_layers  so many layers between on the first and the
+ *                                                 last rank, the rest evenly on the others
+ *   else                                          evenly, stages in front take one more
+ *
+ * v is num_virtual_stages_per_pipeline_rank, follows from num_layers_per_virtual_pipeline_stage, or
+ * is what the layout's text has; else 1. */
+
+enum { WEFT_MAX_STAGES = 8192 };
+
+typedef struct weft_layout {
+    int num_ranks, num_chunks;           /* p, v */
+    int num_layers;                      /* of the whole list */
+    uint16_t first[WEFT_MAX_STAGES + 1]; /* virtual stage s has [first[s], first[s + 1]) */
+} weft_layout;
+
+/* num_layers: of the list, the first and the last among them. work: the work of each layer,
+ * [num_layers], for "auto", which makes the largest work of a stage as small as it can be; NULL: 1
+ * a layer, 0 for the first and the last. Errors: WEFT_CONFIG with the key. */
+weft_status weft_layout_build(const weft_parallel_options *options, int pp, int num_layers,
+                              const double *work, weft_layout *out) WEFT_CHECKED;
+/* p stages of one chunk, evenly: p <= num_layers - 2, or 1. */
+weft_layout weft_layout_even(int pp, int num_layers);
+
+int weft_layout_num_stages(const weft_layout *layout);
+/* The layers [first, end) of a chunk. */
+void weft_layout_range(const weft_layout *layout, int rank, int chunk, int *first, int *end);
+/* As pipeline_model_parallel_layout has it: "E|tt|t|tL". Ends in "..." where it does not fit. */
+const char *weft_layout_text(const weft_layout *layout, char *out, size_t capacity);
+
+typedef struct weft_comm weft_comm;
+
+/* The mesh's communicators: one a group that this rank is in and that the run uses. */
+typedef struct weft_groups {
+    weft_mesh mesh;
+    weft_coords coords;
+    weft_comm *world;                  /* borrowed */
+    weft_comm *by_axis[WEFT_NUM_AXES]; /* NULL for WEFT_AXIS_NONE, and where nothing uses it; self
+                                          for size 1 */
+    weft_comm *embedding;              /* first and last stage, for tied embeddings; else NULL */
+    /* The ranks of dp x cp and of edp once more, for gathers beside reductions; NULL: not used. */
+    weft_comm *gather_dense, *gather_experts;
+} weft_groups;
+
+/* Which groups a run uses, besides tp, cp and pp, which every run uses: checkpoints talk over pp.
+ */
+typedef struct weft_groups_use {
+    bool reduces;         /* sums gradients over dp x cp */
+    bool experts;         /* has experts: sums their gradients over edp */
+    bool travels;         /* sends tokens of MoE layers over ep and etp */
+    bool ties;            /* holds the same embeddings on first and last stage */
+    bool sums;            /* has layers that may sum over any axis (weft_pass_all_reduce) */
+    bool gathers;         /* gathers weights that the ranks of a gradient group share out */
+    bool gathers_on_host; /* experts', in host memory, beside reductions */
+} weft_groups_use;
+
+/* use: the same on every rank; NULL: everything. Groups of one rank cost the others nothing.
+ * Collective over world. */
+weft_status weft_groups_create(weft_comm *world, const weft_mesh *mesh, const weft_groups_use *use,
+                               weft_groups *out) WEFT_CHECKED;
+void weft_groups_release(weft_groups *groups);
 
 #endif

@@ -7,8 +7,8 @@
 #include <weft/kernels.h>
 
 #include "core/arena.h"
-#include "parallel/parameters/look.h"
 #include "parallel/optimizer/optimizer.h"
+#include "parallel/parameters/parameters.h"
 
 /* The part of one bucket, each one of a run, that this rank updates: its share with ZeRO-1, else
  * the whole. */
@@ -152,7 +152,7 @@ struct weft_optimizer {
     struct weft_state_check *state_check; /* NULL: none */
 };
 
-/* parallel/optimizer/state_check.h. num_parts: parameters, or by expert local experts of them. */
+/* parallel/optimizer/optimizer.h. num_parts: parameters, or by expert local experts of them. */
 weft_status weft_state_check_make(weft_optimizer *optimizer, int num_parts,
                                   weft_lane *lane) WEFT_CHECKED;
 void weft_state_check_free(weft_optimizer *optimizer);
@@ -173,7 +173,7 @@ static inline bool weft_optimizer_skips(const weft_optimizer *optimizer)
     return waited &&
            (optimizer->overflowed || optimizer->held || optimizer->fault.kind != WEFT_FAULT_NONE);
 }
-/* A look at a bucket's gradient as it is (parallel/parameters/look.h). */
+/* A look at a bucket's gradient as it is (parallel/parameters/parameters.h). */
 weft_status weft_optimizer_look_at(const weft_optimizer *optimizer, weft_section_kind kind,
                                    int bucket, weft_lane *lane) WEFT_CHECKED;
 /* Fills in the fault, or returns it as WEFT_DIVERGED where faults are not skipped. World. */

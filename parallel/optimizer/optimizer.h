@@ -16,9 +16,9 @@
 #ifndef WEFT_PARALLEL_OPTIMIZER_OPTIMIZER_H
 #define WEFT_PARALLEL_OPTIMIZER_OPTIMIZER_H
 
-#include "parallel/residency/buckets.h"
-#include "parallel/optimizer/loss_scale.h"
+#include "parallel/optimizer/rates.h"
 #include "parallel/parameters/parameters.h"
+#include "parallel/residency/residency.h"
 
 typedef struct weft_optimizer_options {
     double adam_beta1, adam_beta2, adam_eps, weight_decay;
@@ -32,7 +32,7 @@ typedef struct weft_optimizer_options {
     bool
         skips_faults; /* a fault skips the step, and the caller judges it; not with steps_at_once */
     double loss_spike_factor; /* of weft_loss_mean, from which on a loss is a fault; 0: none is */
-    bool checks_state;        /* room for hashes: parallel/optimizer/state_check.h */
+    bool checks_state;        /* room for hashes: weft_state_check_leave */
 } weft_optimizer_options;
 
 /* What is wrong with a step, found before anything of it is updated. A loss or a gradient is not
@@ -75,7 +75,7 @@ weft_status weft_optimizer_initialize(weft_optimizer *optimizer, weft_lane *lane
 /* Pins what the largest reduction and gather of a bucket need on `reduce` (weft_comm_reserve). */
 weft_status weft_optimizer_reserve(const weft_optimizer *optimizer, weft_lane *reduce) WEFT_CHECKED;
 
-/* The stage's buckets: parallel/residency/buckets.h. */
+/* The stage's buckets: parallel/residency/residency.h. */
 int weft_optimizer_num_buckets(const weft_optimizer *optimizer);
 weft_bucket_shape weft_optimizer_bucket(const weft_optimizer *optimizer, int bucket);
 
@@ -153,7 +153,8 @@ double weft_optimizer_grad_norm(const weft_optimizer *optimizer);
 weft_loss_scale *weft_optimizer_loss_scale(weft_optimizer *optimizer);
 
 /* Bytes of the norm's buffers on the device, and again in pinned host memory: at most one sum, one
- * end and one mark (parallel/parameters/look.h) a parameter, or by expert one a local expert of it.
+ * end and one mark (parallel/parameters/parameters.h) a parameter, or by expert one a local expert
+ * of it.
  */
 static inline size_t weft_optimizer_norm_bytes(int num_parts)
 {
@@ -199,5 +200,78 @@ weft_status weft_optimizer_leave(const weft_optimizer *optimizer, weft_lane *lan
 /* After a load has filled the pieces: weights follow from the masters (round, all-gather).
  * Collective over the gradient groups; enqueues on `lane`. */
 weft_status weft_optimizer_reload(weft_optimizer *optimizer, weft_lane *lane) WEFT_CHECKED;
+
+/* Ranks that hold the same compare it: the XXH64 of every parameter's weights, and of its masters
+ * and moments where these are replicated too. A bit that flipped in one rank's memory would stay
+ * unseen for ever, since gradients are summed and weights are not.
+ *
+ * Replicas are the ranks of a gradient group (with ZeRO of weights that are not shared out; without
+ * it of state, too), those of a tensor-parallel group of what it does not split, those of it that
+ * share key/value heads, and the two stages of a tied embedding. What lies in a file has hashes of
+ * its own (parallel/spill/spill.h). */
+
+/* What was found, the same on every rank. Where several groups differ, of the lowest rank's. */
+typedef struct weft_replica_report {
+    int num_differ; /* parameters that differ among some replicas, summed over groups; 0: none */
+    char name[WEFT_MAX_NAME_BYTES]; /* the first of them */
+    char group[16];
+    int rank, other;   /* of the world: one that stands apart, and the lowest of the others */
+    int num_replicas;  /* in that group */
+    bool has_majority; /* more than half agree, in every group */
+    bool is_mended;    /* all differences are gone */
+} weft_replica_report;
+
+/* The caller has drained the lanes that write weights and state. mends: where there is a majority
+ * the others take its bits, of what is in device memory. Enqueues on `lane` and waits for it.
+ * Collective over the world. */
+weft_status weft_replicas_compare(weft_optimizer *optimizer, bool mends, weft_lane *lane,
+                                  weft_replica_report *out) WEFT_CHECKED;
+
+/* Hashes of what this rank updates, from one step to the next. With ZeRO no other rank has its
+ * shares of masters and moments, so weft_replicas_compare does not tell of a bit that flips
+ * there.
+ *
+ * weft_optimizer_update hashes a bucket's weights, masters and moments (weft_hash, on the bucket's
+ * own lane) behind AdamW, where it is asked to leave hashes, and the next one hashes them again
+ * before AdamW reads them. Each array of each parameter, or local expert of it, has a hash of its
+ * own. Buckets whose weights or state are in host memory or in files are left out: the host steps
+ * these. Nothing is done on an optimizer without checks_state. */
+
+/* What has changed where nothing writes it, the same on every rank: of the lowest rank that has
+ * such, its first. */
+typedef struct weft_state_change {
+    int rank;                       /* of the world; -1: nothing has changed */
+    char name[WEFT_MAX_NAME_BYTES]; /* the parameter */
+    char array[16];                 /* "weight", "master", "exp_avg", "exp_avg_sq" */
+} weft_state_change;
+
+/* Whether updates leave hashes from here on. A step that is skipped leaves those of the step
+ * before. */
+void weft_state_check_leave(weft_optimizer *optimizer, bool leaves);
+/* What updates have found since the last call; looks: hashes all again that has hashes, which stay.
+ * The caller has drained the lanes that write state. Enqueues on `lane` and waits for it.
+ * Collective over the world. */
+weft_status weft_state_check_take(weft_optimizer *optimizer, bool looks, weft_lane *lane,
+                                  weft_state_change *out) WEFT_CHECKED;
+
+/* Bytes of the hashes on the device, and again in pinned host memory: of num_parts parameters, or
+ * by expert local experts of them. */
+static inline size_t weft_state_check_bytes(int num_parts)
+{
+    enum { ENDS = 1, ARRAYS = 4, SETS = 2 }; /* left behind the update, seen before the next */
+    return (size_t)num_parts * (ENDS + ARRAYS * SETS) * sizeof(uint64_t);
+}
+
+/* Which number of a rank's own state is none: a moment, a master or a weight that is not finite
+ * makes every later step bad, whatever its data. */
+
+enum { WEFT_STATE_LOOK_BYTES = WEFT_MAX_NAME_BYTES + 96 };
+
+/* Fills in "exp_avg of NAME on rank 2 (layer 3) is nan", of moments before masters before weights,
+ * of the lowest rank that has one; "": all are finite (files of experts are not read). An
+ * exp_avg_sq below 0 is as bad. The caller has drained the lanes that write them. Enqueues on
+ * `lane` and waits for it. Collective over the world. */
+weft_status weft_state_find_bad(weft_optimizer *optimizer, weft_lane *lane,
+                                char out[WEFT_STATE_LOOK_BYTES]) WEFT_CHECKED;
 
 #endif

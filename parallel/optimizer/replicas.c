@@ -1,4 +1,4 @@
-#include "parallel/optimizer/replicas.h"
+#include "parallel/optimizer/optimizer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "parallel/optimizer/state_check.h"
+#include "parallel/optimizer/optimizer.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "parallel/optimizer/state_look.h"
+#include "parallel/optimizer/optimizer.h"
 
 #include <math.h>
 #include <stdlib.h>

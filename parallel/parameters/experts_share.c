@@ -1,9 +1,9 @@
-#include "parallel/parameters/experts_share.h"
+#include "parallel/parameters/parameters.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/device/adopt.h"
+#include "core/device/device.h"
 #include "parallel/parameters/internal.h"
 
 enum { PAGE_BYTES = 4096 };

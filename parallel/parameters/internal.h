@@ -6,7 +6,7 @@
 #include "parallel/parameters/parameters.h"
 #include "parallel/parameters/shared_memory.h"
 
-/* Of experts that ranks of a node share (parallel/parameters/experts_share.h). */
+/* Of experts that ranks of a node share (parallel/parameters/parameters.h). */
 typedef struct weft_experts_share {
     bool wanted, with_grads;
     weft_shared_memory own;

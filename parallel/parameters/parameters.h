@@ -24,16 +24,19 @@
 #ifndef WEFT_PARALLEL_PARAMETERS_PARAMETERS_H
 #define WEFT_PARALLEL_PARAMETERS_PARAMETERS_H
 
+#include <stdatomic.h>
+
 #include <weft/device.h>
 #include <weft/kernels.h>
 #include <weft/list.h>
 #include <weft/parameter.h>
 
-#include "parallel/mesh/groups.h"
+#include "comm/comm.h"
+#include "parallel/mesh/mesh.h"
 #include "parallel/parameters/look.h"
+#include "parallel/parameters/shard.h"
 #include "parallel/records/records.h"
 #include "parallel/residency/residency.h"
-#include "parallel/parameters/shard.h"
 
 /* The rows (of dimension 0) that this TP rank holds, where they are no even part: several
  * parameters of one name are parts of one tensor then, each with rows of its own. */
@@ -175,7 +178,7 @@ bool weft_parameters_shares(const weft_parameters *parameters, const weft_bucket
 const weft_ring *weft_parameters_ring(const weft_parameters *parameters, bool weights);
 
 /* Gathers a unit's weights into a slot of their ring and points its parameters there. Collective
- * over the gradient groups, on communicators of their own (parallel/mesh/groups.h). */
+ * over the gradient groups, on communicators of their own (parallel/mesh/mesh.h). */
 weft_status weft_parameters_gather(weft_parameters *parameters, int unit, int slot,
                                    weft_lane *lane) WEFT_CHECKED;
 /* Pins what the largest gather of a unit needs on the lane (weft_comm_reserve). */
@@ -226,5 +229,34 @@ weft_section *weft_parameters_section(const weft_parameters *parameters, weft_se
 const weft_groups *weft_parameters_groups(const weft_parameters *parameters);
 weft_device *weft_parameters_device(const weft_parameters *parameters);
 weft_dtype weft_parameters_dtype(const weft_parameters *parameters);
+
+/* Experts in host memory that the ranks of a node share: any rank of an expert parallel group reads
+ * the weights, and writes the gradients, of the experts at home on other ranks of its node
+ * (offload.placement, ES-MoE section 4.2). Each rank's section EXPERT lies in memory that the
+ * others map; all have the same layout.
+ *
+ * Who works on whose experts keeps order by *marks* in that memory, which only grow: an expert's
+ * `stepped` is how many changes of its weights are over, set by its home; `landed` how many
+ * gradients have been added up, each set by the rank that brought it. */
+
+typedef struct weft_expert_marks {
+    atomic_uint_least64_t landed, stepped;
+} weft_expert_marks;
+
+/* Before weft_parameters_allocate: it makes the memory. */
+void weft_parameters_share_experts(weft_parameters *parameters);
+/* Maps the memory of the group's ranks that are on this node. Collective over `group`, the ranks
+ * between which experts are dealt out, in their order. Errors: WEFT_MEMORY. */
+weft_status weft_parameters_join_experts(weft_parameters *parameters,
+                                         weft_comm *group) WEFT_CHECKED;
+
+/* What follows is of ranks in the group, after they joined. The lowest of its node: equal ones
+ * share. */
+int weft_parameters_expert_node(const weft_parameters *parameters, int rank);
+/* Of a bucket of section EXPERT that is at home on a rank of this node. */
+void *weft_parameters_weight_of(const weft_parameters *parameters, int rank, int bucket);
+float *weft_parameters_grad_of(const weft_parameters *parameters, int rank, int bucket);
+weft_expert_marks *weft_parameters_marks_of(const weft_parameters *parameters, int rank,
+                                            int bucket);
 
 #endif

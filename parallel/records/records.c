@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/arena.h"
-#include "core/device/pace.h"
+#include "core/device/device.h"
 
 typedef struct place {
     int32_t record;        /* -1: none */

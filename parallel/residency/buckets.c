@@ -1,4 +1,4 @@
-#include "parallel/residency/buckets.h"
+#include "parallel/residency/residency.h"
 
 /* The stage's buckets while they are listed. */
 typedef struct list {

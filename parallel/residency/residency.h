@@ -13,6 +13,8 @@
 #ifndef WEFT_PARALLEL_RESIDENCY_RESIDENCY_H
 #define WEFT_PARALLEL_RESIDENCY_RESIDENCY_H
 
+#include "core/arena.h"
+#include "core/bucket.h"
 #include "parallel/mesh/mesh.h"
 
 typedef enum weft_section_kind {
@@ -129,5 +131,17 @@ bool weft_residency_together(const weft_residency *residency, const weft_residen
 size_t weft_bucket_cut_end(const weft_bucket_cut *cut);
 /* Offsets and shares are multiples of this many elements: 64 bytes of bf16, 128 of fp32. */
 enum { WEFT_ALIGN_ELEMENTS = 32 };
+
+/* The shapes of a stage's buckets. Pure. */
+
+/* Lists a stage's buckets in the order in which all its ranks start their reductions. First come
+ * those that overlap with the last backward, from the last layer down, dense before expert where
+ * one layer completes both. Then come those of sections that are summed before they are reduced:
+ * they wait for the end of the backward, since a sum between the first and the last stage would
+ * hold up the buckets behind it. Every shape's chunk is 0; those offloaded have no point yet, and
+ * say not when they step. */
+weft_status weft_buckets_order(const weft_cut_sections *sections, const weft_mesh *mesh,
+                               const weft_residency *residency, weft_arena *arena,
+                               weft_buckets *out) WEFT_CHECKED;
 
 #endif

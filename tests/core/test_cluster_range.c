@@ -1,5 +1,5 @@
 /* A cluster at the ends of its numbers, by hand. */
-#include "core/cluster/range.h"
+#include "core/cluster/cluster.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 #include <weft/kernels.h>
 
-#include "core/device/graph.h"
+#include "core/device/device.h"
 #include "tests/core/lanes.h"
 
 static size_t bytes_in_use(const weft_device *device)

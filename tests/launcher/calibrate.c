@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/device/device.h"
 #include "core/log.h"
-#include "core/device/pace.h"
 #include "launcher/measuring/calibrate.h"
 #include "launcher/measuring/measure.h"
 #include "launcher/planning/moe_choice.h"

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 
 #include "checkpoint_tiny.h"
-#include "parallel/checkpoint/writer.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 /* --- faults in the writer ------------------------------------------------------------------ */
 

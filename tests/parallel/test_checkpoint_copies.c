@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "parallel/checkpoint/checkpoint.h"
-#include "parallel/checkpoint/copies.h"
 #include "parallel/checkpoint/writer_internal.h"
 #include "state_model.h"
 

@@ -3,7 +3,7 @@
  * clipping in fp64. */
 #include <weft/kernels.h>
 
-#include "parallel/optimizer/replicas.h"
+#include "parallel/optimizer/optimizer.h"
 #include "state_model.h"
 
 enum { STEPS = 5 };

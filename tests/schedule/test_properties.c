@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "parallel/mesh/layout.h"
+#include "parallel/mesh/mesh.h"
 #include "schedule/price.h"
 
 enum { NUM_DRAWS = 600, MAX_RANKS = 8, MAX_CHUNKS = 4, MAX_LAYERS = 48, MAX_BUCKETS = 64 };

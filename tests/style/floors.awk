@@ -72,6 +72,21 @@ function check_project(path,    other) {
         refuse("a backend's own header; comm/comm.h is the door")
     else if (floor != other && floor != "tests" && path ~ /^kernels\/(cpu|cuda)\//)
         refuse("a backend's own header; kernels/kernels.h is the door")
+    else if (floor != "tests" && is_inside(path) && index(file, folder_of(path)) != 1)
+        refuse("a room's own header; its door is " door_of(path))
+    edge[file, path] = 1
+    left[file] = left[path] = 1
+}
+
+function folder_of(path) {
+    sub(/[^\/]*$/, "", path)
+    return path
+}
+
+function door_of(path,    folder) {
+    folder = folder_of(path)
+    match(folder, /[^\/]*\/$/)
+    return folder substr(folder, RSTART, RLENGTH - 1) ".h"
 }
 
 function check_library(path,    pattern) {
@@ -123,6 +138,7 @@ FNR == 1 {
 }
 
 END {
+    num_refused += find_circle(edge, left, "a header names what it needs of the other itself")
     printf "%d files, %d includes, %d refused\n", num_files, num_includes, num_refused
     exit num_refused > 0
 }

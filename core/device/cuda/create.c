@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/device/cuda/internal.h"
-#include "core/device/gpu.h"
+#include "core/device/device.h"
 
 /* For streams in which a function stands, and which must not hold up what has nothing to do with
  * it. Read by the driver when it starts, hence before anything else asks CUDA. */

@@ -1,11 +1,13 @@
-/* Dynamic loss scaling for fp16 (Micikevicius et al. 2018, §3.2), with Megatron-LM's rules.
+/* What a step is scaled by: fp16's loss scale, and the learning rate. Pure.
+ *
+ * Dynamic loss scaling for fp16 (Micikevicius et al. 2018, §3.2), with Megatron-LM's rules.
  *
  * The loss's gradient is multiplied by the scale, so that small gradients survive fp16; the
  * optimizer divides the gradients by it. A step whose gradients overflow is skipped. From
  * the `hysteresis`-th of these on each halves the scale, until `window` good steps in a row double
- * it again. Pure: the same on every rank whose steps overflow alike. */
-#ifndef WEFT_PARALLEL_OPTIMIZER_LOSS_SCALE_H
-#define WEFT_PARALLEL_OPTIMIZER_LOSS_SCALE_H
+ * it again: the same on every rank whose steps overflow alike. */
+#ifndef WEFT_PARALLEL_OPTIMIZER_RATES_H
+#define WEFT_PARALLEL_OPTIMIZER_RATES_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,5 +39,25 @@ static inline double weft_loss_scale_factor(const weft_loss_scale *s)
 /* Counts a step. False if it overflowed and the scale cannot be lowered any more. */
 bool weft_loss_scale_update(weft_loss_scale *s, const weft_loss_scale_options *options,
                             bool overflowed);
+
+/* Learning-rate schedules: pure functions of the step. Names as Megatron's. */
+
+typedef enum weft_lr_decay_style {
+    WEFT_LR_CONSTANT,
+    WEFT_LR_LINEAR,
+    WEFT_LR_COSINE,
+    WEFT_LR_WSD, /* warm-up, stable, decay: linear over the last lr_wsd_decay_iters */
+} weft_lr_decay_style;
+
+typedef struct weft_lr_schedule {
+    weft_lr_decay_style style;
+    double lr, min_lr;
+    int64_t warmup_iters; /* linear from 0: step s (from 1) has lr * s / warmup_iters */
+    int64_t decay_iters;  /* steps, warm-up too, after which it is min_lr */
+    int64_t wsd_decay_iters;
+} weft_lr_schedule;
+
+/* The rate of step `step`, counted from 1. */
+double weft_lr_at(const weft_lr_schedule *schedule, int64_t step);
 
 #endif

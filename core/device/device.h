@@ -1,3 +1,13 @@
+/* What a device offers beyond <weft/device.h>: its pace, how long its lanes compute, graphs, memory
+ * of others, and its GPU's name. The door of this room. */
+#ifndef WEFT_CORE_DEVICE_DEVICE_H
+#define WEFT_CORE_DEVICE_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <weft/device.h>
+
 /* The CPU device as an emulated accelerator: FLOPs, and bytes between device and host memory, take
  * the time that they would take at a pace.
  *
@@ -19,10 +29,6 @@
  *
  * The file of experts has a pace, too. Reads and writes take turns: one of them goes to the disk,
  * and then waits until its bytes would have gone. */
-#ifndef WEFT_CORE_DEVICE_PACE_H
-#define WEFT_CORE_DEVICE_PACE_H
-
-#include <weft/device.h>
 
 typedef enum weft_pace_work {
     WEFT_PACE_EXPERTS, /* work marked as the experts' is not computed and writes nothing: its FLOPs
@@ -39,6 +45,7 @@ typedef struct weft_pace {
 
 /* Call it while the device's lanes are idle. Only the CPU device heeds it. */
 void weft_device_set_pace(weft_device *device, weft_pace pace);
+weft_pace weft_device_pace(const weft_device *device);
 /* Seconds that the device's lanes lost behind the pace since the last call. */
 double weft_device_take_late(weft_device *device);
 /* The same of the link's two directions together. */
@@ -67,5 +74,58 @@ void weft_pace_file_end(weft_device *device, int64_t end_ns);
 /* For the CPU device: a copy in host memory as a lane's function, at the link's pace where it
  * crosses the link. `args`: a weft_copy_args (core/device/worker.h). */
 weft_status weft_pace_run_copy(const void *args) WEFT_CHECKED;
+
+/* How long lanes compute: what their threads spend in functions submitted to them, without waits
+ * for other lanes and for other ranks. Of the CPU device; elsewhere 0. */
+
+/* On any thread: so much of the time of the function that runs there is not computing; below 0: it
+ * counts as more than it took. */
+void weft_busy_note_waited(int64_t ns);
+/* Seconds since the last call. */
+double weft_lane_take_busy(weft_lane *lane);
+/* When the last function ended that was submitted to an idle lane (core/clock.h); 0: none did. */
+double weft_lane_ended_us(const weft_lane *lane);
+
+/* Graphs: a stretch of a lane's work, kept to be enqueued again by one call (CUDA graphs).
+ *
+ * Between begin and end the lane does not run what is enqueued but keeps it: kernels, products,
+ * copies between device and pinned memory, zeroing, with their arguments of that moment. Meanwhile
+ * the lane refuses functions, events, waits and syncs from any thread, since a graph could not
+ * repeat them. A replay's kernels read what memory holds at the replay. The CPU device has no
+ * graphs. */
+
+typedef struct weft_graph weft_graph;
+
+/* Whether the device has graphs. */
+bool weft_device_has_graphs(const weft_device *device);
+
+/* A thread captures one lane at a time and ends it itself. The work must have run once before: what
+ * kernels allocate at first use they must not allocate now. Errors: WEFT_DEVICE, WEFT_INTERNAL. */
+weft_status weft_graph_begin(weft_lane *lane) WEFT_CHECKED;
+/* Gives the work since begin, which has not run; `out` NULL drops it. The lane runs work again
+ * afterwards, also on errors. Errors: WEFT_DEVICE (CUDA met something that it cannot keep). */
+weft_status weft_graph_end(weft_lane *lane, weft_graph **out) WEFT_CHECKED;
+/* Enqueues the work once, on any lane of the same device. */
+weft_status weft_graph_replay(weft_graph *graph, weft_lane *lane) WEFT_CHECKED;
+/* No replay may be under way. NULL is legal. */
+void weft_graph_destroy(weft_graph *graph);
+
+/* Host memory that no device allocated: what processes of a node share. */
+
+/* From here on the memory is as of WEFT_SPACE_PINNED: copies run beside other work, links are
+ * paced. counts: as this process' own; what another process has counted is not counted again.
+ * `memory` begins at a page, stays the caller's, and outlives what the device does with it. Errors:
+ * WEFT_MEMORY. */
+weft_status weft_device_adopt(weft_device *device, weft_memory_purpose purpose, void *memory,
+                              size_t bytes, bool counts, const char *name) WEFT_CHECKED;
+/* Waits first for the device's lanes. NULL is legal. */
+void weft_device_disown(weft_device *device, void *memory, size_t bytes);
+
+/* What names a GPU to other libraries. */
+
+enum { WEFT_GPU_BUS_BYTES = 32 };
+/* "0000:41:00.0": the place on the PCI bus of a CUDA device's GPU. False: the CPU, or CUDA does not
+ * tell. */
+bool weft_device_gpu_bus(const weft_device *device, char out[WEFT_GPU_BUS_BYTES]);
 
 #endif
