@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "core/fits.h"
+#include "core/text.h"
 #include "layers/describe.h"
 #include "layers/runtime.h"
 

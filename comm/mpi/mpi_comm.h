@@ -94,7 +94,7 @@ typedef struct weft_mpi_comm {
     weft_mpi_work *free_work, *owned_work; /* guarded by base.lock */
 } weft_mpi_comm;
 
-/* batch.c. Errors name the peer; the test also finds sizes that differ. Receives are posted at
+/* run.c. Errors name the peer; the test also finds sizes that differ. Receives are posted at
  * once, sends when the gate lets them pass: at once or in a later test. */
 weft_status weft_mpi_post_send(const weft_mpi_comm *comm, weft_mpi_batch *batch, int peer, int tag,
                                const void *buffer, size_t bytes) WEFT_CHECKED;
@@ -103,7 +103,6 @@ weft_status weft_mpi_post_recv(const weft_mpi_comm *comm, weft_mpi_batch *batch,
 weft_status weft_mpi_batch_test(weft_mpi_batch *batch, bool *out_moved,
                                 bool *out_done) WEFT_CHECKED;
 
-/* work.c */
 weft_status weft_mpi_work_take(weft_mpi_comm *comm, weft_mpi_work **out) WEFT_CHECKED;
 void weft_mpi_work_give_back(weft_mpi_comm *comm, weft_mpi_work *work);
 /* For work with messages in flight, to which MPI may still write: never frees or reuses it. */

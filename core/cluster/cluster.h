@@ -238,4 +238,14 @@ const char *weft_better_help(int better);
  * takes no time takes 10^-12 of it, and leaves copies to and from the host as they are. */
 void weft_cluster_better(const weft_cluster *cluster, weft_better better, weft_cluster *out);
 
+/* Errors about a figure that a cluster's file does not give and a plan takes. No other config would
+ * do without it for certain, so who looks at many passes such an error on where another refusal is
+ * one candidate less. The mark is the record's key: "cluster", which is no key of a config. */
+
+/* Marks this thread's record; returns `status`. */
+weft_status weft_lack_mark(weft_status status);
+bool weft_lack_is(const weft_error *error);
+/* Puts the file's path before the text of a marked record, once. Returns `status`. */
+weft_status weft_lack_name_file(weft_status status, const char *path);
+
 #endif

@@ -7,7 +7,6 @@
 
 #include "core/file.h"
 #include "core/log.h"
-#include "core/svg.h"
 #include "core/text.h"
 
 /* In a drawing 720 wide text of 17 is read on a telephone, where all of it is 390 wide. */

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/svg.h"
 #include "core/text.h"
 #include "core/trace/trace.h"
 #include "launcher/page/parts.h"

@@ -7,7 +7,6 @@
 
 #include "core/clock.h"
 #include "core/cluster/cluster.h"
-#include "core/lack.h"
 #include "core/text.h"
 #include "launcher/planning/figures.h"
 #include "launcher/planning/plan_print.h"

@@ -29,8 +29,6 @@ typedef struct weft_staging {
 
 /* What an entry takes of the capacity. */
 size_t weft_staging_entry_bytes(size_t bytes);
-/* Maps a ring in a file that has no bytes yet. Its memory is there when it returns. WEFT_MEMORY. */
-weft_status weft_staging_create(int file, size_t capacity, weft_staging *out) WEFT_CHECKED;
 /* Maps the same in the taker. */
 weft_status weft_staging_join(int file, size_t capacity, weft_staging *out) WEFT_CHECKED;
 void weft_staging_release(weft_staging *ring);

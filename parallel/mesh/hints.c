@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/fits.h"
+#include "core/text.h"
 #include "parallel/mesh/internal.h"
 
 enum { MAX_TRIED = 256 }; /* of a size, where it says itself how many ranks there are */

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fits.h"
 #include "core/text.h"
 
 #define KEY "parallel.pipeline_model_parallel_layout"

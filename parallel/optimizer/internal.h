@@ -227,9 +227,6 @@ static inline bool weft_optimizer_splits(const weft_optimizer *optimizer)
            weft_parameters_dtype(optimizer->parameters) == WEFT_BF16;
 }
 
-/* Enqueues a bucket's AdamW calls; owed: on a record that is read, with a gradient of zero. */
-weft_status weft_optimizer_step_bucket(weft_optimizer *optimizer, int bucket, weft_lane *lane,
-                                       const struct weft_owed_step *step, bool owed) WEFT_CHECKED;
 /* Room for what records owe; nothing where there are none. */
 weft_status weft_optimizer_make_debts(weft_optimizer *optimizer) WEFT_CHECKED;
 /* Behind a bucket's AdamW calls, or where none were enqueued: its gradient is of no more use. */
@@ -262,11 +259,6 @@ weft_status weft_optimizer_initialize_weights(weft_optimizer *optimizer, weft_la
 /* The range that a piece lies in. */
 const weft_owned *weft_optimizer_owner(const weft_optimizer *optimizer,
                                        const weft_owned_piece *piece);
-/* A piece's masters, in a record, from its values, which stand where its gradient is; split: and
- * its weights. */
-weft_status weft_optimizer_take_masters(const weft_optimizer *optimizer,
-                                        const weft_owned_piece *piece,
-                                        weft_lane *lane) WEFT_CHECKED;
 /* What this rank owns of a bucket, or of those of a run, *out_count; buckets and runs are numbered
  * in the order in which they start. */
 static inline const weft_owned *weft_optimizer_owned(const weft_optimizer *optimizer, int bucket,

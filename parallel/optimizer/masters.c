@@ -69,6 +69,31 @@ static weft_status keep_weights(const weft_optimizer *o, const weft_placed *plac
 
 enum { ALL = WEFT_RECORD_W | WEFT_RECORD_G | WEFT_RECORD_S };
 
+static void *piece_weights(const weft_optimizer *o, const weft_owned_piece *piece)
+{
+    return weft_parameters_weight(o->parameters, piece->placed->section, piece->bucket, piece->at);
+}
+
+static float *piece_values(const weft_optimizer *o, const weft_owned_piece *piece)
+{
+    return weft_parameters_grad(o->parameters, piece->placed->section, piece->bucket, piece->at);
+}
+
+/* A piece's masters, in a record, from its values, which stand where its gradient is; split: and
+ * its weights. */
+static weft_status take_piece_masters(const weft_optimizer *o, const weft_owned_piece *piece,
+                                      weft_lane *lane)
+{
+    const weft_owned *owned = weft_optimizer_owner(o, piece);
+    if (weft_optimizer_splits(o))
+        return weft_split_master(
+            lane, &WEFT_ARGS(weft_split_master_args, .count = piece->count,
+                             .master = piece_values(o, piece), .weight = piece_weights(o, piece),
+                             .low = weft_optimizer_low(o, owned, piece->state)));
+    return weft_lane_copy(lane, weft_optimizer_state(o, owned, WEFT_STATE_MASTER, piece->state),
+                          piece_values(o, piece), piece->count * sizeof(float));
+}
+
 /* A local expert's: all of its weights, and the masters that this rank updates. */
 static weft_status initialize_expert(weft_optimizer *o, int index, size_t expert, weft_lane *lane,
                                      uint64_t seed)
@@ -85,7 +110,7 @@ static weft_status initialize_expert(weft_optimizer *o, int index, size_t expert
     WEFT_TRY(weft_optimizer_round(lane, weft_placed_part(placed), values, dtype, weights));
     for (int k = o->piece_of[index]; k >= 0; k = o->pieces[k].next)
         if (o->pieces[k].bucket == bucket)
-            WEFT_TRY(weft_optimizer_take_masters(o, &o->pieces[k], lane));
+            WEFT_TRY(take_piece_masters(o, &o->pieces[k], lane));
     return WEFT_OK;
 }
 
@@ -202,4 +227,73 @@ weft_status weft_optimizer_reload(weft_optimizer *o, weft_lane *lane)
     for (int b = 0; b < o->buckets.count; b++)
         WEFT_TRY(weft_optimizer_gather(o, b, lane));
     return weft_optimizer_stage_weights(o, lane);
+}
+
+/* The optimizer's state, parameter by parameter, as checkpoints see it; of experts in a file, one
+ * record after the other. */
+
+int weft_optimizer_num_pieces(const weft_optimizer *o)
+{
+    return o->num_pieces;
+}
+
+weft_state_piece weft_optimizer_piece(const weft_optimizer *o, int index)
+{
+    const weft_owned_piece *piece = &o->pieces[index];
+    const weft_owned *owned = weft_optimizer_owner(o, piece);
+    weft_state_piece out = {.placed = piece->placed,
+                            .first = piece->first,
+                            .count = piece->count,
+                            .writer = piece->counted};
+    for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
+        out.data[kind] = weft_optimizer_state(o, owned, kind, piece->state);
+        if (!out.data[kind] && weft_optimizer_splits(o))
+            out.data[kind] = weft_parameters_grad(o->parameters, piece->placed->section,
+                                                  piece->bucket, piece->at);
+        else if (!out.data[kind])
+            out.data[kind] = weft_parameters_weight(o->parameters, piece->placed->section,
+                                                    piece->bucket, piece->at);
+    }
+    return out;
+}
+
+/* --- pieces in a file ------------------------------------------------------------------------- */
+
+weft_status weft_optimizer_open(const weft_optimizer *o, int index, bool fills, weft_lane *lane,
+                                weft_state_piece *out)
+{
+    const weft_owned_piece *piece = &o->pieces[index];
+    weft_records *records = weft_parameters_records(o->parameters, piece->placed->section);
+    if (records) {
+        const weft_owned *owned = weft_optimizer_owner(o, piece);
+        WEFT_TRY(weft_records_take(records, piece->bucket, ALL,
+                                   fills ? ALL : (unsigned)WEFT_RECORD_G, lane));
+        if (!fills && weft_optimizer_splits(o))
+            WEFT_TRY(
+                weft_join_master(lane, &WEFT_ARGS(weft_join_master_args, .count = piece->count,
+                                                  .weight = piece_weights(o, piece),
+                                                  .low = weft_optimizer_low(o, owned, piece->state),
+                                                  .master = piece_values(o, piece))));
+    }
+    *out = weft_optimizer_piece(o, index);
+    return WEFT_OK;
+}
+
+weft_status weft_optimizer_close(const weft_optimizer *o, int index, bool fills, weft_lane *lane)
+{
+    const weft_owned_piece *piece = &o->pieces[index];
+    const weft_owned *owned = weft_optimizer_owner(o, piece);
+    const weft_dtype dtype = weft_parameters_dtype(o->parameters);
+    weft_records *records = weft_parameters_records(o->parameters, piece->placed->section);
+    if (!records)
+        return WEFT_OK;
+    if (fills && weft_optimizer_splits(o))
+        WEFT_TRY(take_piece_masters(o, piece, lane));
+    else if (fills && dtype != WEFT_F32)
+        WEFT_TRY(weft_optimizer_round(
+            lane, piece->count, weft_optimizer_state(o, owned, WEFT_STATE_MASTER, piece->state),
+            dtype, piece_weights(o, piece)));
+    WEFT_TRY(weft_records_give(records, piece->bucket, lane));
+    weft_records_drop(records, piece->bucket, WEFT_RECORD_G);
+    return WEFT_OK;
 }

@@ -1,10 +1,109 @@
-#include "parallel/parameters/parameters.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "core/device/device.h"
 #include "parallel/parameters/internal.h"
+#include "parallel/parameters/parameters.h"
+
+/* A page of its own at the beginning tells the memory from what another process has open. */
+enum { HEADER_BYTES = 4096 };
+
+static uint64_t new_mark(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)getpid() << 40 ^ (uint64_t)now.tv_sec << 30 ^ (uint64_t)now.tv_nsec;
+}
+
+static weft_status map(int fd, size_t bytes, weft_shared_memory *out)
+{
+    void *mapping = mmap(NULL, bytes + HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapping == MAP_FAILED)
+        return WEFT_ERROR(WEFT_MEMORY, "%zu bytes of shared memory cannot be mapped: %s", bytes,
+                          strerror(errno));
+    *out = (weft_shared_memory){
+        .memory = (char *)mapping + HEADER_BYTES, .bytes = bytes, .mapping = mapping, .fd = fd + 1};
+    return WEFT_OK;
+}
+
+/* Errors: WEFT_MEMORY, with the system's words. */
+static weft_status shared_memory_create(size_t bytes, weft_shared_memory *out,
+                                        weft_shared_key *out_key)
+{
+    const int fd = memfd_create("weft experts", MFD_CLOEXEC);
+    if (fd < 0)
+        return WEFT_ERROR(WEFT_MEMORY, "no shared memory: memfd_create: %s", strerror(errno));
+    if (ftruncate(fd, (off_t)(bytes + HEADER_BYTES)) != 0) {
+        const int error = errno;
+        close(fd);
+        return WEFT_ERROR(WEFT_MEMORY, "%zu bytes of shared memory: %s", bytes, strerror(error));
+    }
+    const weft_status status = map(fd, bytes, out);
+    if (status != WEFT_OK) {
+        close(fd);
+        return status;
+    }
+    *out_key = (weft_shared_key){
+        .bytes = bytes, .mark = new_mark(), .pid = (int64_t)getpid(), .fd = (int32_t)fd};
+    memcpy(out->mapping, &out_key->mark, sizeof out_key->mark);
+    return WEFT_OK;
+}
+
+static bool is_wanted(const weft_shared_key *key, int fd)
+{
+    struct stat info;
+    return fstat(fd, &info) == 0 && (uint64_t)info.st_size == key->bytes + HEADER_BYTES;
+}
+
+/* Nobody maps it from here on. */
+static void shared_memory_close(weft_shared_memory *m)
+{
+    if (m->fd > 0)
+        close(m->fd - 1);
+    m->fd = 0;
+}
+
+/* Others keep it. */
+static void shared_memory_release(weft_shared_memory *m)
+{
+    shared_memory_close(m);
+    if (m->mapping)
+        munmap(m->mapping, m->bytes + HEADER_BYTES);
+    *m = (weft_shared_memory){0};
+}
+
+/* While its maker has it open. Errors: WEFT_MEMORY (processes that do not see each other: other
+ * users', or containers'). */
+static weft_status shared_memory_map(const weft_shared_key *key, weft_shared_memory *out)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)key->pid, (int)key->fd);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return WEFT_ERROR(WEFT_MEMORY, "shared memory of another process, %s: %s", path,
+                          strerror(errno));
+    const weft_status status =
+        is_wanted(key, fd) ? map(fd, (size_t)key->bytes, out)
+                           : WEFT_ERROR(WEFT_MEMORY, "%s is not the other process' memory", path);
+    if (status == WEFT_OK && memcmp(out->mapping, &key->mark, sizeof key->mark) == 0) {
+        shared_memory_close(out);
+        return WEFT_OK;
+    }
+    if (status == WEFT_OK)
+        shared_memory_release(out);
+    else
+        close(fd);
+    return status != WEFT_OK ? status
+                             : WEFT_ERROR(WEFT_MEMORY, "%s is not the other process' memory", path);
+}
 
 enum { PAGE_BYTES = 4096 };
 
@@ -60,7 +159,7 @@ static void release(const weft_parameters *p, weft_shared_memory *m)
         if (at.grad_bytes > 0)
             weft_device_disown(p->device, (char *)m->memory + at.grads, at.grad_bytes);
     }
-    weft_shared_memory_release(m);
+    shared_memory_release(m);
 }
 
 weft_status weft_parameters_make_share(weft_parameters *p, bool with_grads)
@@ -69,10 +168,10 @@ weft_status weft_parameters_make_share(weft_parameters *p, bool with_grads)
     weft_experts_share *share = &p->share;
     share->with_grads = with_grads;
     const parts at = parts_of(p);
-    WEFT_TRY(weft_shared_memory_create(at.all, &share->own, &share->key));
+    WEFT_TRY(shared_memory_create(at.all, &share->own, &share->key));
     const weft_status status = adopt(p, &share->own, true);
     if (status != WEFT_OK) {
-        weft_shared_memory_release(&share->own);
+        shared_memory_release(&share->own);
         return status;
     }
     void *grads = (char *)share->own.memory + at.grads;
@@ -116,7 +215,7 @@ static weft_status map_others(weft_parameters *p, const card *cards)
             !share->own.memory) /* a stage without experts */
             continue;
         weft_shared_memory mapped;
-        WEFT_TRY(weft_shared_memory_map(&cards[r].key, &mapped));
+        WEFT_TRY(shared_memory_map(&cards[r].key, &mapped));
         const weft_status status = mapped.bytes == share->own.bytes
                                        ? adopt(p, &mapped, false)
                                        : WEFT_ERROR(WEFT_INTERNAL,
@@ -124,7 +223,7 @@ static weft_status map_others(weft_parameters *p, const card *cards)
                                                     "%zu",
                                                     mapped.bytes, share->own.bytes);
         if (status != WEFT_OK) {
-            weft_shared_memory_release(&mapped);
+            shared_memory_release(&mapped);
             return status;
         }
         share->members[r] = mapped;
@@ -163,7 +262,7 @@ weft_status weft_parameters_join_experts(weft_parameters *p, weft_comm *group)
     }
     share->members[share->rank] = share->own;
     const weft_status status = weft_comm_agree(group, map_others(p, cards));
-    weft_shared_memory_close(&share->own);
+    shared_memory_close(&share->own);
     share->members[share->rank].fd = 0;
     return status;
 }

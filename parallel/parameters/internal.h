@@ -4,7 +4,22 @@
 
 #include "core/arena.h"
 #include "parallel/parameters/parameters.h"
-#include "parallel/parameters/shared_memory.h"
+
+/* Memory of a process that other processes of its machine map too. It has no name and is gone with
+ * the last of them: memfd_create, which the others open through /proc. Zero is released. */
+typedef struct weft_shared_memory {
+    void *memory; /* begins at a page; cleared when it was made */
+    size_t bytes;
+    void *mapping;
+    int fd; /* + 1; 0: closed */
+} weft_shared_memory;
+
+/* With which others find it. */
+typedef struct weft_shared_key {
+    uint64_t bytes, mark;
+    int64_t pid;
+    int32_t fd;
+} weft_shared_key;
 
 /* Of experts that ranks of a node share (parallel/parameters/parameters.h). */
 typedef struct weft_experts_share {

@@ -1,13 +1,117 @@
-/* The CUDA device: memory, lanes and events. */
+/* The CUDA device's slots: lanes, events, copies, graphs, and CUDA's errors as statuses. */
 #include "core/device/cuda/cuda.h"
 
 #include <sched.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "core/device/cuda/internal.h"
 #include "core/trace/trace.h"
+
+weft_status weft_cuda_status(const char *file, int line, const char *function, const char *call,
+                             cudaError_t error)
+{
+    if (error == cudaSuccess)
+        return WEFT_OK;
+    (void)cudaGetLastError();             /* reported here, so it is not the next call's */
+    int length = (int)strcspn(call, "("); /* without the arguments, unless it begins with one */
+    return weft_error_set(file, line, function, WEFT_DEVICE, "%.*s: %s (%s)",
+                          length ? length : (int)strlen(call), call, cudaGetErrorString(error),
+                          cudaGetErrorName(error));
+}
+
+void weft_cuda_enter(const cuda_device *device)
+{
+    static _Thread_local int current = -1;
+    if (current == device->index)
+        return;
+    if (cudaSetDevice(device->index) == cudaSuccess) /* else the next call says what is wrong */
+        current = device->index;
+}
+
+/* Graphs of a CUDA lane's work. */
+
+typedef struct cuda_graph {
+    weft_graph base;
+    cudaGraphExec_t exec;
+} cuda_graph;
+
+/* WEFT_INTERNAL while a graph keeps the lane's work, since a graph cannot repeat `what`. */
+static weft_status cuda_graph_refuses(const cuda_lane *lane, const char *what)
+{
+    if (!lane->capturing)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_INTERNAL, "lane %s: %s while a graph takes its work", lane->base.name,
+                      what);
+}
+
+/* Other threads go on as they do: a lane's worker may allocate pinned memory meanwhile. */
+static weft_status cuda_graph_begin(weft_lane *base)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    WEFT_TRY(weft_timeline_status(lane->line));
+    WEFT_TRY(cuda_graph_refuses(lane, "another graph"));
+    weft_cuda_enter((cuda_device *)base->device);
+    WEFT_TRY(WEFT_CUDA(cudaStreamBeginCapture(lane->stream, cudaStreamCaptureModeThreadLocal)));
+    lane->capturing = true;
+    return WEFT_OK;
+}
+
+static void cuda_graph_destroy(weft_graph *base)
+{
+    cuda_graph *graph = (cuda_graph *)base;
+    weft_cuda_enter((cuda_device *)base->device);
+    if (graph->exec)
+        (void)cudaGraphExecDestroy(graph->exec);
+    free(graph);
+}
+
+/* Brought to the device now, so that the first replay is as quick as others. */
+static weft_status instantiate(cuda_lane *lane, cudaGraph_t graph, weft_graph **out)
+{
+    cuda_graph *made = calloc(1, sizeof *made);
+    if (!made)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: graph");
+    made->base.device = lane->base.device;
+    weft_status status = WEFT_CUDA(cudaGraphInstantiate(&made->exec, graph, 0));
+    if (status == WEFT_OK)
+        status = WEFT_CUDA(cudaGraphUpload(made->exec, lane->stream));
+    if (status != WEFT_OK) {
+        cuda_graph_destroy(&made->base);
+        return status;
+    }
+    *out = &made->base;
+    return WEFT_OK;
+}
+
+static weft_status cuda_graph_end(weft_lane *base, weft_graph **out)
+{
+    cuda_lane *lane = (cuda_lane *)base;
+    cudaGraph_t graph = NULL;
+    weft_cuda_enter((cuda_device *)base->device);
+    weft_status status = WEFT_CUDA(cudaStreamEndCapture(lane->stream, &graph));
+    lane->capturing = false;
+    if (status == WEFT_OK && out)
+        status = instantiate(lane, graph, out);
+    if (graph)
+        (void)cudaGraphDestroy(graph);
+    return status == WEFT_OK ? WEFT_OK : weft_error_context(status, "lane %s: graph", base->name);
+}
+
+static weft_status cuda_graph_replay(weft_graph *base, weft_lane *base_lane)
+{
+    cuda_lane *lane = (cuda_lane *)base_lane;
+    WEFT_TRY(weft_timeline_status(lane->line));
+    WEFT_TRY(cuda_graph_refuses(lane, "another graph"));
+    weft_cuda_enter((cuda_device *)base->device);
+    weft_status status = WEFT_CUDA(cudaGraphLaunch(((cuda_graph *)base)->exec, lane->stream));
+    return status == WEFT_OK ? WEFT_OK
+                             : weft_error_context(status, "lane %s: graph", base_lane->name);
+}
+
+/* The CUDA device: memory, lanes and events. */
 
 enum { SPIN_US = 20, POLL_NS = 20000 };
 
@@ -301,7 +405,7 @@ static weft_status cuda_submit(weft_lane *base, const char *label, weft_lane_fun
 {
     cuda_lane *lane = (cuda_lane *)base;
     WEFT_TRY(weft_timeline_status(lane->line));
-    WEFT_TRY(weft_cuda_graph_refuses(lane, label));
+    WEFT_TRY(cuda_graph_refuses(lane, label));
     weft_cuda_enter((cuda_device *)base->device);
     return enqueued(lane, enqueue(lane, label, function, args, num_bytes));
 }
@@ -338,7 +442,7 @@ static weft_status cuda_record(weft_lane *base, weft_event *base_event)
 {
     cuda_lane *lane = (cuda_lane *)base;
     cuda_event *event = (cuda_event *)base_event;
-    WEFT_TRY(weft_cuda_graph_refuses(lane, "an event"));
+    WEFT_TRY(cuda_graph_refuses(lane, "an event"));
     weft_mark_record(&event->mark, lane->line, lane->worker);
     weft_cuda_enter((cuda_device *)base->device);
     return lane_status(lane, WEFT_CUDA(cudaEventRecord(event->event, lane->stream)));
@@ -351,7 +455,7 @@ static weft_status cuda_wait(weft_lane *base, const weft_event *base_event)
     cuda_lane *lane = (cuda_lane *)base;
     const cuda_event *event = (const cuda_event *)base_event;
     WEFT_TRY(weft_timeline_status(lane->line));
-    WEFT_TRY(weft_cuda_graph_refuses(lane, "a wait"));
+    WEFT_TRY(cuda_graph_refuses(lane, "a wait"));
     if (!event->mark.line || event->mark.line == lane->line)
         return WEFT_OK;
     weft_cuda_enter((cuda_device *)base->device);
@@ -383,7 +487,7 @@ static weft_status cuda_wait_host(const weft_event *base)
 static weft_status cuda_sync(weft_lane *base)
 {
     cuda_lane *lane = (cuda_lane *)base;
-    WEFT_TRY(weft_cuda_graph_refuses(lane, "a sync"));
+    WEFT_TRY(cuda_graph_refuses(lane, "a sync"));
     weft_cuda_enter((cuda_device *)base->device);
     weft_status status = WEFT_CUDA(noticed(base->device, cudaStreamSynchronize(lane->stream)));
     weft_counter_wait(&lane->line->done, weft_worker_pushed(lane->worker));
@@ -445,8 +549,8 @@ const weft_device_ops weft_cuda_device_ops = {
     .zero = cuda_zero,
     .submit = cuda_submit,
     .destroy = weft_cuda_device_destroy,
-    .graph_begin = weft_cuda_graph_begin,
-    .graph_end = weft_cuda_graph_end,
-    .graph_replay = weft_cuda_graph_replay,
-    .graph_destroy = weft_cuda_graph_destroy,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
+    .graph_replay = cuda_graph_replay,
+    .graph_destroy = cuda_graph_destroy,
 };

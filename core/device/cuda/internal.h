@@ -50,14 +50,6 @@ typedef struct cuda_event {
 
 extern const weft_device_ops weft_cuda_device_ops;
 
-/* The slots of graphs. */
-weft_status weft_cuda_graph_begin(weft_lane *lane) WEFT_CHECKED;
-weft_status weft_cuda_graph_end(weft_lane *lane, weft_graph **out) WEFT_CHECKED;
-weft_status weft_cuda_graph_replay(weft_graph *graph, weft_lane *lane) WEFT_CHECKED;
-void weft_cuda_graph_destroy(weft_graph *graph);
-/* WEFT_INTERNAL while a graph keeps the lane's work, since a graph cannot repeat `what`. */
-weft_status weft_cuda_graph_refuses(const cuda_lane *lane, const char *what) WEFT_CHECKED;
-
 /* Makes the device current on the calling thread. */
 void weft_cuda_enter(const cuda_device *device);
 void weft_cuda_device_destroy(weft_device *device);
