@@ -46,7 +46,7 @@ weft_status weft_optimizer_reduce(weft_optimizer *o, int bucket, weft_lane *lane
         return WEFT_OK;
     int num_owned;
     const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned);
-    if (!o->buckets.shapes[bucket].reduces)
+    if (!weft_bucket_reduces(&o->buckets.shapes[bucket]))
         return WEFT_OK;
     WEFT_TRY(weft_optimizer_take(o, bucket, WEFT_RECORD_G, WEFT_RECORD_G, lane));
     if (o->buckets.shapes[bucket].sum == WEFT_BUCKET_SUM_NONE) /* else it was looked at by then */

@@ -4,7 +4,7 @@
 
 static bool is_staged(const weft_optimizer *o, int bucket)
 {
-    return o->buckets.shapes[bucket].state_on_host;
+    return weft_bucket_is_staged(&o->buckets.shapes[bucket]);
 }
 
 static size_t weight_bytes(const weft_optimizer *o)

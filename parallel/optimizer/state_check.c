@@ -86,7 +86,7 @@ static weft_status look(const weft_optimizer *o, int range, weft_lane *lane)
 static bool is_checked(const weft_optimizer *o, int bucket)
 {
     const weft_bucket_shape *shape = &o->buckets.shapes[bucket];
-    return o->state_check && !shape->offloaded && !shape->state_on_host &&
+    return o->state_check && !weft_bucket_is_offloaded(shape) && !weft_bucket_is_staged(shape) &&
            !weft_optimizer_on_host(o, bucket);
 }
 

@@ -175,7 +175,7 @@ static weft_status step_bucket(weft_optimizer *o, int bucket, weft_lane *lane,
     const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned);
     const int end = owned[num_owned - 1].end_update;
     const bool on_host =
-        weft_optimizer_on_host(o, bucket) || o->buckets.shapes[bucket].state_on_host;
+        weft_optimizer_on_host(o, bucket) || weft_bucket_is_staged(&o->buckets.shapes[bucket]);
     for (int i = owned->first_update; i < end; i++) {
         const weft_update *update = &o->updates[i];
         const weft_update_place place = weft_optimizer_update_place(o, bucket, owned, update);
@@ -225,11 +225,11 @@ weft_status weft_optimizer_gather(weft_optimizer *o, int bucket, weft_lane *lane
     const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned), *end = owned + num_owned;
     const weft_section *section = weft_parameters_section(o->parameters, owned->section);
 
-    weft_comm *group = o->buckets.shapes[bucket].offloaded
+    weft_comm *group = weft_bucket_is_offloaded(&o->buckets.shapes[bucket])
                            ? weft_parameters_groups(o->parameters)->gather_experts
                            : section->group;
 
-    if (!o->buckets.shapes[bucket].gathers || weft_optimizer_skips(o))
+    if (!weft_bucket_gathers(&o->buckets.shapes[bucket]) || weft_optimizer_skips(o))
         return WEFT_OK;
     WEFT_TRY(weft_optimizer_take(o, bucket, WEFT_RECORD_W, WEFT_RECORD_W, lane));
     for (; owned < end; owned++)
@@ -290,7 +290,7 @@ weft_status weft_optimizer_make_debts(weft_optimizer *o)
 bool weft_optimizer_may_owe(const weft_optimizer *o, int bucket, int64_t running_step)
 {
     const weft_bucket_shape *shape = shape_of(o, bucket);
-    return o->debts.records && shape->offloaded && !shape->reduces &&
+    return o->debts.records && weft_bucket_is_offloaded(shape) && !weft_bucket_reduces(shape) &&
            (running_step + bucket) % WEFT_MAX_OWED != 0;
 }
 

@@ -37,27 +37,40 @@ static int32_t layer_of(const list *l, weft_section_kind kind, int index)
     return layer;
 }
 
+static weft_bucket_residency residency_of(const list *l, bool offloaded, bool is_of_unit,
+                                          int owners)
+{
+    if (offloaded)
+        return (weft_bucket_residency){WEFT_LIES_ON_HOST, WEFT_LIES_ON_HOST, WEFT_LIES_ON_HOST};
+    weft_bucket_residency out = {0};
+    if (is_of_unit)
+        out.gradient = WEFT_LIES_SHARED_OUT;
+    if (is_of_unit && l->sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS)
+        out.weights = WEFT_LIES_SHARED_OUT;
+    out.state = l->state_on_host ? WEFT_LIES_ON_HOST
+                : owners > 1     ? WEFT_LIES_SHARED_OUT
+                                 : WEFT_LIES_ON_DEVICE;
+    return out;
+}
+
 static void add(list *l, weft_section_kind kind, int index)
 {
-    const int group_size = l->sections->group_size[kind];
-    const bool in_passes = l->sections->buckets[kind][index].unit >= 0, sums = group_size > 1;
-    const bool shares = sums && l->sharding != WEFT_NO_SHARD;
+    const weft_bucket *bucket = &l->sections->buckets[kind][index];
     const bool offloaded = l->experts_on_host && kind == WEFT_SECTION_EXPERT,
                staged = l->state_on_host && !offloaded;
-    l->shapes[l->count++] = (weft_bucket_shape){
-        .section = (int32_t)kind,
-        .index = index,
-        .layer = layer_of(l, kind, index),
-        .sum = sum_of(l, kind),
-        .reduces = sums && !in_passes,
-        .gathers = shares && !(in_passes && l->sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS),
-        .offloaded = offloaded,
-        .state_on_host = staged,
-        .staging = staged ? l->num_staged++ % WEFT_BUCKET_STAGING : 0,
-        .in_passes = in_passes,
-        .owners = shares ? group_size : 1,
-        .num_experts = l->sections->buckets[kind][index].num_experts,
-        .elements = l->sections->buckets[kind][index].count};
+    const int ranks = l->sections->group_size[kind];
+    const int owners = l->sharding != WEFT_NO_SHARD ? ranks : 1;
+    l->shapes[l->count++] =
+        (weft_bucket_shape){.section = (int32_t)kind,
+                            .index = index,
+                            .layer = layer_of(l, kind, index),
+                            .sum = sum_of(l, kind),
+                            .residency = residency_of(l, offloaded, bucket->unit >= 0, owners),
+                            .ranks = ranks,
+                            .owners = owners,
+                            .staging = staged ? l->num_staged++ % WEFT_BUCKET_STAGING : 0,
+                            .num_experts = bucket->num_experts,
+                            .elements = bucket->count};
 }
 
 static void add_all(list *l)
