@@ -13,7 +13,7 @@ static weft_status find_record(const weft_optimizer *o, weft_norm_knowledge know
     weft_comm *world = weft_parameters_groups(o->parameters)->world;
     int64_t rank = (int64_t)knows * weft_comm_size(world) + weft_comm_rank(world);
     WEFT_TRY(weft_comm_all_reduce_host(world, &rank, 1, WEFT_I64, WEFT_REDUCE_MIN));
-    *out = o->own_record;
+    *out = o->norm.own_record;
     *out_rank = (int)(rank % weft_comm_size(world));
     return weft_comm_broadcast_host(world, out, sizeof *out, *out_rank);
 }
@@ -23,9 +23,9 @@ static weft_status find_largest(const weft_optimizer *o, int *out_rank)
 {
     weft_comm *world = weft_parameters_groups(o->parameters)->world;
     weft_norm_record record;
-    double most = o->own_record.loss;
+    double most = o->norm.own_record.loss;
     WEFT_TRY(weft_comm_all_reduce_host(world, &most, 1, WEFT_F64, WEFT_REDUCE_MAX));
-    return find_record(o, o->own_record.loss == most ? WEFT_KNOWS_ORIGIN : WEFT_KNOWS_NOTHING,
+    return find_record(o, o->norm.own_record.loss == most ? WEFT_KNOWS_ORIGIN : WEFT_KNOWS_NOTHING,
                        &record, out_rank);
 }
 
@@ -33,10 +33,11 @@ static weft_status find_largest(const weft_optimizer *o, int *out_rank)
 static weft_status spikes_itself(const weft_optimizer *o, bool *out)
 {
     weft_comm *world = weft_parameters_groups(o->parameters)->world;
-    const double own = o->own_record.loss, limit = o->options.loss_spike_factor * o->loss_mean.mean;
+    const double own = o->norm.own_record.loss,
+                 limit = o->options.loss_spike_factor * o->judged.loss_mean.mean;
     double sums[] = {own, own > 0}; /* and how many ranks have a part */
     WEFT_TRY(weft_comm_all_reduce_host(world, sums, 2, WEFT_F64, WEFT_REDUCE_SUM));
-    *out = own * sums[1] * o->totals[WEFT_NORM_LOSS] > limit * sums[0];
+    *out = own * sums[1] * o->norm.totals[WEFT_NORM_LOSS] > limit * sums[0];
     return WEFT_OK;
 }
 
@@ -58,8 +59,8 @@ static const char *where_text(const weft_norm_record *r, int rank, char out[WHER
 /* Fills in the fault, which is the same on every rank but for `own`. */
 static weft_status describe(weft_optimizer *o, weft_fault_kind kind)
 {
-    weft_fault *f = &o->fault;
-    weft_norm_record *own = &o->own_record, record;
+    weft_fault *f = &o->judged.fault;
+    weft_norm_record *own = &o->norm.own_record, record;
     char where[WHERE_BYTES];
     f->kind = kind;
     if (kind == WEFT_FAULT_SPIKE) {
@@ -68,7 +69,7 @@ static weft_status describe(weft_optimizer *o, weft_fault_kind kind)
         WEFT_TRY(spikes_itself(o, &is_own));
         f->own = is_own;
         snprintf(f->text, sizeof f->text, "loss is %.5g times its running mean, most on rank %d",
-                 o->totals[WEFT_NORM_LOSS] / o->loss_mean.mean, f->rank);
+                 o->norm.totals[WEFT_NORM_LOSS] / o->judged.loss_mean.mean, f->rank);
         return WEFT_OK;
     }
     if (kind == WEFT_FAULT_LOSS)
@@ -86,7 +87,8 @@ static weft_status describe(weft_optimizer *o, weft_fault_kind kind)
 weft_status weft_optimizer_note_fault(weft_optimizer *o, weft_fault_kind kind)
 {
     WEFT_TRY(describe(o, kind));
-    return o->options.skips_faults ? WEFT_OK : WEFT_ERROR(WEFT_DIVERGED, "%s", o->fault.text);
+    return o->options.skips_faults ? WEFT_OK
+                                   : WEFT_ERROR(WEFT_DIVERGED, "%s", o->judged.fault.text);
 }
 
 weft_status weft_optimizer_refuse_scale(weft_optimizer *o)
@@ -94,19 +96,19 @@ weft_status weft_optimizer_refuse_scale(weft_optimizer *o)
     weft_norm_record record;
     char where[WHERE_BYTES];
     int rank;
-    WEFT_TRY(find_record(o, o->own_record.knows, &record, &rank));
+    WEFT_TRY(find_record(o, o->norm.own_record.knows, &record, &rank));
     return WEFT_ERROR(WEFT_DIVERGED, "gradients overflow at the lowest loss scale, %g; first in %s",
-                      o->loss_scale.scale, where_text(&record, rank, where));
+                      o->judged.loss_scale.scale, where_text(&record, rank, where));
 }
 
 const weft_fault *weft_optimizer_fault(const weft_optimizer *o)
 {
-    return &o->fault;
+    return &o->judged.fault;
 }
 
 void weft_optimizer_hold(weft_optimizer *o, bool holds)
 {
-    o->held = holds;
+    o->judged.held = holds;
 }
 
 /* Shares alone are kept of units, whose whole gradients were looked at before; and records of a
@@ -120,7 +122,7 @@ static bool is_whole(const weft_optimizer *o, weft_section_kind kind, int index)
 
 weft_status weft_optimizer_look(weft_optimizer *o, weft_lane *lane, bool *out_bad)
 {
-    const size_t bytes = (size_t)o->look.num_parts * sizeof(int32_t);
+    const size_t bytes = (size_t)o->norm.look.num_parts * sizeof(int32_t);
     *out_bad = false;
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
         for (int b = 0;
@@ -128,18 +130,19 @@ weft_status weft_optimizer_look(weft_optimizer *o, weft_lane *lane, bool *out_ba
             if (is_whole(o, (weft_section_kind)kind, b))
                 WEFT_TRY(weft_optimizer_look_at(o, (weft_section_kind)kind, b, lane));
     if (bytes > 0)
-        WEFT_TRY(weft_lane_copy(lane, o->host_norm.found, o->look.found, bytes));
+        WEFT_TRY(weft_lane_copy(lane, o->norm.host.found, o->norm.look.found, bytes));
     WEFT_TRY(weft_lane_sync(lane));
-    for (int i = 0; i < o->look.num_parts; i++) {
-        const weft_placed *placed = weft_parameters_at(o->parameters, o->look.parts[i].parameter);
-        *out_bad = *out_bad || (o->host_norm.found[i] && !placed->parameter.frozen);
+    for (int i = 0; i < o->norm.look.num_parts; i++) {
+        const weft_placed *placed =
+            weft_parameters_at(o->parameters, o->norm.look.parts[i].parameter);
+        *out_bad = *out_bad || (o->norm.host.found[i] && !placed->parameter.frozen);
     }
     return WEFT_OK;
 }
 
 weft_loss_mean *weft_optimizer_loss_mean(weft_optimizer *o)
 {
-    return &o->loss_mean;
+    return &o->judged.loss_mean;
 }
 
 /* --- the running mean of the loss ------------------------------------------------------------- */

@@ -62,7 +62,8 @@ weft_status weft_optimizer_end_update(const weft_optimizer *o, int bucket, weft_
 
 const weft_owned *weft_optimizer_owner(const weft_optimizer *o, const weft_owned_piece *piece)
 {
-    const weft_owned *owned = &o->owned[o->first_owned[piece->placed->section][piece->bucket]];
+    const weft_owned *owned =
+        &o->part.owned[o->part.first_owned[piece->placed->section][piece->bucket]];
     while (piece->state >= owned->state + owned->count)
         owned++;
     return owned;
@@ -99,11 +100,11 @@ static weft_status sum_squares(const void *raw)
     weft_optimizer *o = s->optimizer;
     const double start = weft_now_us();
     for (int i = s->owned->first_norm; i < s->owned->end_norm; i++) {
-        const weft_norm_run *run = &o->norm_runs[i];
-        const float *grad = s->grad + (o->pieces[run->first_piece].at - s->owned->first);
-        o->host_sums[i] = 0;
+        const weft_norm_run *run = &o->part.norm_runs[i];
+        const float *grad = s->grad + (o->part.pieces[run->first_piece].at - s->owned->first);
+        o->norm.host_sums[i] = 0;
         WEFT_TRY(weft_host_sum_squares(&WEFT_ARGS(weft_sum_squares_args, .count = run->count,
-                                                  .x = grad, .sum = &o->host_sums[i]),
+                                                  .x = grad, .sum = &o->norm.host_sums[i]),
                                        o->options.host_threads));
     }
     count_time(&o->host_ns, start);
@@ -180,12 +181,12 @@ weft_status weft_optimizer_host_adamw(weft_optimizer *o, const weft_owned *owned
     step s = {.args = *args,
               .num_threads = o->options.host_threads,
               .num_sums = at_once ? owned->end_norm - owned->first_norm : 0,
-              .sums = o->host_sums + owned->first_norm,
+              .sums = o->norm.host_sums + owned->first_norm,
               .ns = &o->host_ns};
     const bool owed = args->grad_scale == &o->debts.scale;
     if (owed)
         s.num_sums = 0;
     if (!owed || at_once)
-        s.args.grad_scale = at_once ? NULL : o->host_norm.grad_scale;
+        s.args.grad_scale = at_once ? NULL : o->norm.host.grad_scale;
     return weft_lane_submit(lane, "AdamW on the host", adamw, &s, sizeof s);
 }

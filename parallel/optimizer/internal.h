@@ -116,15 +116,11 @@ typedef struct weft_debts {
     float scale; /* of no gradient: 1 */
 } weft_debts;
 
-struct weft_optimizer {
-    weft_parameters *parameters;
-    weft_optimizer_options options;
-    weft_arena arena;
-
+/* What this rank updates, of all buckets. */
+typedef struct weft_own_part {
     weft_owned *owned;
     int num_owned;
     int *first_owned[WEFT_NUM_SECTIONS]; /* by bucket; those of a run follow each other */
-    weft_buckets buckets;
     weft_owned_piece *pieces;
     int num_pieces;
     int *piece_of; /* by parameter: one of its pieces; -1: this rank owns none of it */
@@ -132,23 +128,40 @@ struct weft_optimizer {
     int num_updates;
     weft_norm_run *norm_runs;
     int num_norm_runs;
+} weft_own_part;
 
-    size_t state_count;
-    weft_state_memory memory[2]; /* on the device; behind it, of sections on the host, pinned */
-    weft_staged staged;
-    weft_norm_buffers device_norm, host_norm;
+/* From gradients to the norm. */
+typedef struct weft_norm {
+    weft_norm_buffers device, host;
     weft_look look;
-    double *host_sums;             /* [num_norm_runs]: those that the host makes */
-    atomic_uint_least64_t host_ns; /* weft_optimizer_take_host_us */
-    weft_debts debts;
+    double *host_sums; /* [num_norm_runs]: those that the host makes */
     double totals[WEFT_NUM_NORM_TOTALS];
     weft_norm_record own_record;
     double grad_norm;
+} weft_norm;
+
+/* Whether a step counts. */
+typedef struct weft_judged_step {
     weft_loss_scale loss_scale;
+    weft_loss_mean loss_mean;
     bool overflowed; /* in the last step */
     bool held;
     weft_fault fault;
-    weft_loss_mean loss_mean;
+} weft_judged_step;
+
+struct weft_optimizer {
+    weft_parameters *parameters;
+    weft_optimizer_options options;
+    weft_arena arena;
+    weft_buckets buckets;
+    weft_own_part part;
+    size_t state_count;
+    weft_state_memory memory[2]; /* on the device; behind it, of sections on the host, pinned */
+    weft_staged staged;
+    weft_debts debts;
+    weft_norm norm;
+    weft_judged_step judged;
+    atomic_uint_least64_t host_ns;        /* weft_optimizer_take_host_us */
     struct weft_state_check *state_check; /* NULL: none */
 };
 
@@ -169,9 +182,9 @@ void weft_state_check_forget(weft_optimizer *optimizer);
 static inline bool weft_optimizer_skips(const weft_optimizer *optimizer)
 {
     const bool waited =
-        weft_loss_scale_is_on(&optimizer->loss_scale) || optimizer->options.skips_faults;
-    return waited &&
-           (optimizer->overflowed || optimizer->held || optimizer->fault.kind != WEFT_FAULT_NONE);
+        weft_loss_scale_is_on(&optimizer->judged.loss_scale) || optimizer->options.skips_faults;
+    return waited && (optimizer->judged.overflowed || optimizer->judged.held ||
+                      optimizer->judged.fault.kind != WEFT_FAULT_NONE);
 }
 /* A look at a bucket's gradient as it is (parallel/parameters/parameters.h). */
 weft_status weft_optimizer_look_at(const weft_optimizer *optimizer, weft_section_kind kind,
@@ -187,7 +200,7 @@ void weft_loss_mean_add(weft_loss_mean *mean, double loss);
 static inline const float *weft_optimizer_run_grad(const weft_optimizer *optimizer,
                                                    const weft_norm_run *run)
 {
-    const weft_owned_piece *piece = &optimizer->pieces[run->first_piece];
+    const weft_owned_piece *piece = &optimizer->part.pieces[run->first_piece];
     return weft_parameters_grad(optimizer->parameters, piece->placed->section, piece->bucket,
                                 piece->at);
 }
@@ -266,7 +279,7 @@ static inline const weft_owned *weft_optimizer_owned(const weft_optimizer *optim
 {
     const weft_bucket_shape *shape = &optimizer->buckets.shapes[bucket];
     *out_count = shape->num_experts > 0 ? shape->num_experts : 1;
-    return &optimizer->owned[optimizer->first_owned[shape->section][shape->index]];
+    return &optimizer->part.owned[optimizer->part.first_owned[shape->section][shape->index]];
 }
 
 #endif

@@ -36,8 +36,9 @@ static weft_status keep_values(const weft_optimizer *o, int index, const float *
                                weft_lane *lane)
 {
     const weft_placed *placed = weft_parameters_at(o->parameters, index);
-    for (int at = o->piece_of[index]; at >= 0 && !placed->parameter.grad; at = o->pieces[at].next) {
-        const weft_owned_piece *piece = &o->pieces[at];
+    for (int at = o->part.piece_of[index]; at >= 0 && !placed->parameter.grad;
+         at = o->part.pieces[at].next) {
+        const weft_owned_piece *piece = &o->part.pieces[at];
         WEFT_TRY(weft_lane_copy(
             lane, weft_parameters_grad(o->parameters, placed->section, piece->bucket, piece->at),
             values + weft_parameter_place(&placed->parameter, piece->first),
@@ -108,9 +109,9 @@ static weft_status initialize_expert(weft_optimizer *o, int index, size_t expert
         return weft_parameters_fill_part(placed, expert, lane, seed, dtype, weights);
     WEFT_TRY(weft_parameters_fill_part(placed, expert, lane, seed, WEFT_F32, values));
     WEFT_TRY(weft_optimizer_round(lane, weft_placed_part(placed), values, dtype, weights));
-    for (int k = o->piece_of[index]; k >= 0; k = o->pieces[k].next)
-        if (o->pieces[k].bucket == bucket)
-            WEFT_TRY(take_piece_masters(o, &o->pieces[k], lane));
+    for (int k = o->part.piece_of[index]; k >= 0; k = o->part.pieces[k].next)
+        if (o->part.pieces[k].bucket == bucket)
+            WEFT_TRY(take_piece_masters(o, &o->part.pieces[k], lane));
     return WEFT_OK;
 }
 
@@ -147,8 +148,8 @@ weft_status weft_optimizer_initialize_masters(weft_optimizer *o, weft_lane *lane
         WEFT_TRY(keep_weights(o, placed, values, lane));
         WEFT_TRY(keep_values(o, i, values, lane));
     }
-    for (int i = 0; i < o->num_owned; i++) {
-        const weft_owned *owned = &o->owned[i];
+    for (int i = 0; i < o->part.num_owned; i++) {
+        const weft_owned *owned = &o->part.owned[i];
         if (in_file(o, owned->section))
             continue;
         if (weft_optimizer_splits(o))
@@ -184,8 +185,8 @@ weft_status weft_optimizer_initialize_weights(weft_optimizer *o, weft_lane *lane
 
 weft_status weft_optimizer_join(const weft_optimizer *o, weft_lane *lane)
 {
-    for (int i = 0; weft_optimizer_splits(o) && i < o->num_owned; i++) {
-        const weft_owned *owned = &o->owned[i];
+    for (int i = 0; weft_optimizer_splits(o) && i < o->part.num_owned; i++) {
+        const weft_owned *owned = &o->part.owned[i];
         if (!in_file(o, owned->section))
             WEFT_TRY(
                 weft_join_master(lane, &WEFT_ARGS(weft_join_master_args, .count = owned->count,
@@ -218,11 +219,11 @@ weft_status weft_optimizer_reload(weft_optimizer *o, weft_lane *lane)
 {
     bool has_masters = weft_parameters_dtype(o->parameters) != WEFT_F32;
     weft_state_check_forget(o);
-    o->overflowed = false; /* no step is under way that could be skipped */
-    o->fault = (weft_fault){0};
-    for (int i = 0; has_masters && i < o->num_owned; i++)
-        if (!in_file(o, o->owned[i].section))
-            WEFT_TRY(take_masters(o, lane, &o->owned[i]));
+    o->judged.overflowed = false; /* no step is under way that could be skipped */
+    o->judged.fault = (weft_fault){0};
+    for (int i = 0; has_masters && i < o->part.num_owned; i++)
+        if (!in_file(o, o->part.owned[i].section))
+            WEFT_TRY(take_masters(o, lane, &o->part.owned[i]));
     WEFT_TRY(weft_optimizer_leave(o, lane));
     for (int b = 0; b < o->buckets.count; b++)
         WEFT_TRY(weft_optimizer_gather(o, b, lane));
@@ -234,12 +235,12 @@ weft_status weft_optimizer_reload(weft_optimizer *o, weft_lane *lane)
 
 int weft_optimizer_num_pieces(const weft_optimizer *o)
 {
-    return o->num_pieces;
+    return o->part.num_pieces;
 }
 
 weft_state_piece weft_optimizer_piece(const weft_optimizer *o, int index)
 {
-    const weft_owned_piece *piece = &o->pieces[index];
+    const weft_owned_piece *piece = &o->part.pieces[index];
     const weft_owned *owned = weft_optimizer_owner(o, piece);
     weft_state_piece out = {.placed = piece->placed,
                             .first = piece->first,
@@ -262,7 +263,7 @@ weft_state_piece weft_optimizer_piece(const weft_optimizer *o, int index)
 weft_status weft_optimizer_open(const weft_optimizer *o, int index, bool fills, weft_lane *lane,
                                 weft_state_piece *out)
 {
-    const weft_owned_piece *piece = &o->pieces[index];
+    const weft_owned_piece *piece = &o->part.pieces[index];
     weft_records *records = weft_parameters_records(o->parameters, piece->placed->section);
     if (records) {
         const weft_owned *owned = weft_optimizer_owner(o, piece);
@@ -281,7 +282,7 @@ weft_status weft_optimizer_open(const weft_optimizer *o, int index, bool fills, 
 
 weft_status weft_optimizer_close(const weft_optimizer *o, int index, bool fills, weft_lane *lane)
 {
-    const weft_owned_piece *piece = &o->pieces[index];
+    const weft_owned_piece *piece = &o->part.pieces[index];
     const weft_owned *owned = weft_optimizer_owner(o, piece);
     const weft_dtype dtype = weft_parameters_dtype(o->parameters);
     weft_records *records = weft_parameters_records(o->parameters, piece->placed->section);

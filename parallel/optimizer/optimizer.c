@@ -68,15 +68,16 @@ static void add_piece(weft_optimizer *o, const weft_owned *owned, int index)
 
     if (part >= weft_placed_parts(placed) || first >= end)
         return;
-    o->pieces[o->num_pieces] = (weft_owned_piece){.placed = placed,
-                                                  .bucket = owned->bucket,
-                                                  .next = o->piece_of[index],
-                                                  .first = part * elements + first - begin,
-                                                  .count = end - first,
-                                                  .at = first,
-                                                  .state = owned->state + first - owned->first,
-                                                  .counted = stands_for_replicas(o, placed)};
-    o->piece_of[index] = o->num_pieces++;
+    o->part.pieces[o->part.num_pieces] =
+        (weft_owned_piece){.placed = placed,
+                           .bucket = owned->bucket,
+                           .next = o->part.piece_of[index],
+                           .first = part * elements + first - begin,
+                           .count = end - first,
+                           .at = first,
+                           .state = owned->state + first - owned->first,
+                           .counted = stands_for_replicas(o, placed)};
+    o->part.piece_of[index] = o->part.num_pieces++;
 }
 
 static bool is_frozen(const weft_owned_piece *piece)
@@ -90,14 +91,14 @@ static bool is_frozen(const weft_owned_piece *piece)
 static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_piece,
                         int first_update)
 {
-    for (int i = first_piece; i < o->num_pieces; i++) {
-        const weft_owned_piece *piece = &o->pieces[i];
-        bool last = i + 1 == o->num_pieces;
-        size_t end = last ? owned->first + owned->count : o->pieces[i + 1].at;
+    for (int i = first_piece; i < o->part.num_pieces; i++) {
+        const weft_owned_piece *piece = &o->part.pieces[i];
+        bool last = i + 1 == o->part.num_pieces;
+        size_t end = last ? owned->first + owned->count : o->part.pieces[i + 1].at;
         float decay =
             piece->placed->parameter.spec->no_weight_decay ? 0.0f : (float)o->options.weight_decay;
         weft_update *previous =
-            o->num_updates > first_update ? &o->updates[o->num_updates - 1] : NULL;
+            o->part.num_updates > first_update ? &o->part.updates[o->part.num_updates - 1] : NULL;
         if (is_frozen(piece))
             continue;
         if (previous && previous->weight_decay == decay &&
@@ -105,10 +106,10 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
             previous->state + previous->count == piece->state)
             previous->count = end - previous->first;
         else
-            o->updates[o->num_updates++] = (weft_update){.first = piece->at,
-                                                         .count = end - piece->at,
-                                                         .state = piece->state,
-                                                         .weight_decay = decay};
+            o->part.updates[o->part.num_updates++] = (weft_update){.first = piece->at,
+                                                                   .count = end - piece->at,
+                                                                   .state = piece->state,
+                                                                   .weight_decay = decay};
     }
 }
 
@@ -116,14 +117,14 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
  */
 static void add_norm_runs(weft_optimizer *o, int first_piece)
 {
-    for (int i = first_piece; i < o->num_pieces; i++) {
-        const weft_owned_piece *piece = &o->pieces[i];
+    for (int i = first_piece; i < o->part.num_pieces; i++) {
+        const weft_owned_piece *piece = &o->part.pieces[i];
         if (!piece->counted || is_frozen(piece))
             continue;
         if (i == first_piece || !piece[-1].counted || is_frozen(&piece[-1]))
-            o->norm_runs[o->num_norm_runs++] = (weft_norm_run){.first_piece = i};
-        weft_norm_run *run = &o->norm_runs[o->num_norm_runs - 1];
-        run->count = piece->at - o->pieces[run->first_piece].at + piece->count;
+            o->part.norm_runs[o->part.num_norm_runs++] = (weft_norm_run){.first_piece = i};
+        weft_norm_run *run = &o->part.norm_runs[o->part.num_norm_runs - 1];
+        run->count = piece->at - o->part.pieces[run->first_piece].at + piece->count;
         run->end_piece = i + 1;
     }
 }
@@ -149,20 +150,20 @@ static void add_pieces(weft_optimizer *o, const weft_owned *range, bool of_exper
 static void lay_out_bucket(weft_optimizer *o, weft_section_kind kind, int bucket)
 {
     const weft_bucket *b = &weft_parameters_section(o->parameters, kind)->buckets[bucket];
-    const int first_update = o->num_updates;
-    o->first_owned[kind][bucket] = o->num_owned;
+    const int first_update = o->part.num_updates;
+    o->part.first_owned[kind][bucket] = o->part.num_owned;
     for (int part = 0; part < weft_bucket_parts(b); part++) {
-        weft_owned *range = &o->owned[o->num_owned++];
-        const int first_piece = o->num_pieces;
+        weft_owned *range = &o->part.owned[o->part.num_owned++];
+        const int first_piece = o->part.num_pieces;
         *range = owned_of(o, kind, bucket, part);
         o->state_count += range->count;
         add_pieces(o, range, b->num_experts > 0);
-        range->first_update = o->num_updates;
+        range->first_update = o->part.num_updates;
         add_updates(o, range, first_piece, first_update);
-        range->end_update = o->num_updates;
-        range->first_norm = o->num_norm_runs;
+        range->end_update = o->part.num_updates;
+        range->first_norm = o->part.num_norm_runs;
         add_norm_runs(o, first_piece);
-        range->end_norm = o->num_norm_runs;
+        range->end_norm = o->part.num_norm_runs;
     }
 }
 
@@ -179,26 +180,26 @@ static weft_status lay_out(weft_optimizer *o)
     const int num_parameters = weft_parameters_count(o->parameters);
     void *owned, *pieces, *updates, *norm_runs, *piece_of;
     size_t capacity = (size_t)count_parts(o) + 1; /* of buckets, too: none is empty */
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->owned, &owned));
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->pieces, &pieces));
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->updates, &updates));
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->norm_runs, &norm_runs));
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->piece_of, &piece_of));
-    o->piece_of = piece_of;
-    o->norm_runs = norm_runs;
-    o->owned = owned;
-    o->pieces = pieces;
-    o->updates = updates;
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->part.owned, &owned));
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->part.pieces, &pieces));
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->part.updates, &updates));
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->part.norm_runs, &norm_runs));
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->part.piece_of, &piece_of));
+    o->part.piece_of = piece_of;
+    o->part.norm_runs = norm_runs;
+    o->part.owned = owned;
+    o->part.pieces = pieces;
+    o->part.updates = updates;
     for (int i = 0; i < num_parameters; i++)
-        o->piece_of[i] = -1;
+        o->part.piece_of[i] = -1;
 
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         const int num_buckets =
             weft_parameters_section(o->parameters, (weft_section_kind)kind)->num_buckets;
         void *first;
         WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)num_buckets + 1,
-                                        sizeof *o->first_owned[kind], &first));
-        o->first_owned[kind] = first;
+                                        sizeof *o->part.first_owned[kind], &first));
+        o->part.first_owned[kind] = first;
         for (int b = 0; b < num_buckets; b++)
             lay_out_bucket(o, (weft_section_kind)kind, b);
     }
@@ -244,7 +245,7 @@ static weft_status allocate_norm(weft_optimizer *o, weft_space space, weft_norm_
     const int parts = count_parts(o);
     out->ends = memory;
     out->sums = (double *)(void *)(out->ends + parts + 1);
-    out->found = (int32_t *)(void *)(out->sums + o->num_norm_runs);
+    out->found = (int32_t *)(void *)(out->sums + o->part.num_norm_runs);
     out->grad_scale = (float *)(void *)(out->found + parts);
     return WEFT_OK;
 }
@@ -277,9 +278,9 @@ static weft_status allocate(weft_optimizer *o)
     size_t first = o->state_count;
     void *sums;
     const bool in_file = weft_parameters_records(o->parameters, WEFT_SECTION_EXPERT);
-    for (int i = o->num_owned; i-- > 0;)
-        if (weft_parameters_on_host(o->parameters, o->owned[i].section))
-            first = o->owned[i].state;
+    for (int i = o->part.num_owned; i-- > 0;)
+        if (weft_parameters_on_host(o->parameters, o->part.owned[i].section))
+            first = o->part.owned[i].state;
     const size_t end = in_file ? first : o->state_count;
     if (weft_parameters_residency(o->parameters)->state_on_host)
         first = 0;
@@ -289,16 +290,16 @@ static weft_status allocate(weft_optimizer *o)
     WEFT_TRY(weft_optimizer_allocate_staged(o));
     for (int i = 0; i < 2; i++)
         WEFT_TRY(allocate_state(o, &o->memory[i]));
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)o->num_norm_runs + 1, sizeof *o->host_sums,
-                                    &sums));
-    o->host_sums = sums;
+    WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)o->part.num_norm_runs + 1,
+                                    sizeof *o->norm.host_sums, &sums));
+    o->norm.host_sums = sums;
     WEFT_TRY(weft_optimizer_make_debts(o));
-    WEFT_TRY(allocate_norm(o, WEFT_SPACE_DEVICE, &o->device_norm));
-    WEFT_TRY(allocate_norm(o, WEFT_SPACE_PINNED, &o->host_norm));
-    WEFT_TRY(weft_look_make(o->parameters, o->options.host_threads, &o->arena, &o->look));
-    o->look.device_ends = o->device_norm.ends;
-    o->look.found = o->device_norm.found;
-    weft_parameters_use_look(o->parameters, &o->look);
+    WEFT_TRY(allocate_norm(o, WEFT_SPACE_DEVICE, &o->norm.device));
+    WEFT_TRY(allocate_norm(o, WEFT_SPACE_PINNED, &o->norm.host));
+    WEFT_TRY(weft_look_make(o->parameters, o->options.host_threads, &o->arena, &o->norm.look));
+    o->norm.look.device_ends = o->norm.device.ends;
+    o->norm.look.found = o->norm.device.found;
+    weft_parameters_use_look(o->parameters, &o->norm.look);
     return WEFT_OK;
 }
 
@@ -324,7 +325,7 @@ static weft_status init(weft_optimizer *o)
     WEFT_TRY(weft_lane_create(weft_parameters_device(o->parameters), 0, "optimizer", &lane));
     weft_status status = clear_state(o, lane, WEFT_STATE_MASTER);
     if (status == WEFT_OK)
-        status = weft_look_start(&o->look, lane);
+        status = weft_look_start(&o->norm.look, lane);
     if (status == WEFT_OK)
         status = weft_state_check_make(o, count_parts(o), lane);
     if (status == WEFT_OK)
@@ -344,7 +345,7 @@ weft_status weft_optimizer_create(weft_parameters *parameters,
         o->parameters = parameters;
         o->options = *options;
         if (options->loss_scale.initial > 0)
-            o->loss_scale = weft_loss_scale_start(&options->loss_scale);
+            o->judged.loss_scale = weft_loss_scale_start(&options->loss_scale);
         status = init(o);
     } else {
         status = WEFT_ERROR(WEFT_MEMORY, "no memory for an optimizer");
@@ -372,10 +373,10 @@ void weft_optimizer_destroy(weft_optimizer *o)
     }
     weft_optimizer_free_staged(o);
     weft_state_check_free(o);
-    if (o->device_norm.ends)
-        weft_device_free(device, WEFT_SPACE_DEVICE, o->device_norm.ends, o->device_norm.bytes);
-    if (o->host_norm.ends)
-        weft_device_free(device, WEFT_SPACE_PINNED, o->host_norm.ends, o->host_norm.bytes);
+    if (o->norm.device.ends)
+        weft_device_free(device, WEFT_SPACE_DEVICE, o->norm.device.ends, o->norm.device.bytes);
+    if (o->norm.host.ends)
+        weft_device_free(device, WEFT_SPACE_PINNED, o->norm.host.ends, o->norm.host.bytes);
     weft_arena_release(&o->arena);
     free(o);
 }

@@ -4,7 +4,7 @@ weft_status weft_optimizer_look_at(const weft_optimizer *o, weft_section_kind ki
                                    weft_lane *lane)
 {
     const weft_bucket *bucket = &weft_parameters_section(o->parameters, kind)->buckets[index];
-    return weft_look_at(&o->look, kind, index,
+    return weft_look_at(&o->norm.look, kind, index,
                         weft_parameters_grad(o->parameters, kind, index, bucket->offset),
                         bucket->count, lane);
 }

@@ -63,8 +63,8 @@ static weft_status each_state(comparison *c, int parameter, weft_comm *group, in
                               array_function function)
 {
     weft_optimizer *o = c->o;
-    for (int i = o->piece_of[parameter]; i >= 0; i = o->pieces[i].next) {
-        const weft_owned_piece *piece = &o->pieces[i];
+    for (int i = o->part.piece_of[parameter]; i >= 0; i = o->part.pieces[i].next) {
+        const weft_owned_piece *piece = &o->part.pieces[i];
         const weft_owned *owned = weft_optimizer_owner(o, piece);
         for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
             float *state = weft_optimizer_state(o, owned, kind, piece->state);

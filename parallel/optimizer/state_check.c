@@ -48,14 +48,14 @@ static int num_parts_of(const struct weft_state_check *c, int range)
 static size_t hashes_at(const weft_optimizer *o, int range, int set)
 {
     const struct weft_state_check *c = o->state_check;
-    return (size_t)o->num_pieces + (size_t)c->first_part[range] * NUM_SETS * NUM_ARRAYS +
+    return (size_t)o->part.num_pieces + (size_t)c->first_part[range] * NUM_SETS * NUM_ARRAYS +
            (size_t)(set * NUM_ARRAYS * num_parts_of(c, range));
 }
 
 static weft_status hash_range(const weft_optimizer *o, int range, int set, weft_lane *lane)
 {
     const struct weft_state_check *c = o->state_check;
-    const weft_owned *owned = &o->owned[range];
+    const weft_owned *owned = &o->part.owned[range];
     const size_t num_parts = (size_t)num_parts_of(c, range);
     uint64_t *hashes = c->device + hashes_at(o, range, set);
     WEFT_TRY(weft_lane_zero(lane, hashes, NUM_ARRAYS * num_parts * sizeof *hashes));
@@ -96,7 +96,7 @@ weft_status weft_state_check_before(weft_optimizer *o, int bucket, weft_lane *la
     const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned);
     if (!is_checked(o, bucket))
         return WEFT_OK;
-    for (int i = (int)(owned - o->owned), end = i + num_owned; i < end; i++)
+    for (int i = (int)(owned - o->part.owned), end = i + num_owned; i < end; i++)
         if (o->state_check->has[i])
             WEFT_TRY(look(o, i, lane));
     return WEFT_OK;
@@ -109,7 +109,7 @@ weft_status weft_state_check_behind(weft_optimizer *o, int bucket, weft_lane *la
     struct weft_state_check *c = o->state_check;
     if (!is_checked(o, bucket))
         return WEFT_OK;
-    for (int i = (int)(owned - o->owned), end = i + num_owned; i < end; i++) {
+    for (int i = (int)(owned - o->part.owned), end = i + num_owned; i < end; i++) {
         c->has[i] = c->leaves && num_parts_of(c, i) > 0;
         if (c->has[i])
             WEFT_TRY(hash_range(o, i, LEFT, lane));
@@ -125,7 +125,7 @@ void weft_state_check_leave(weft_optimizer *o, bool leaves)
 
 void weft_state_check_forget(weft_optimizer *o)
 {
-    for (int i = 0; o->state_check && i < o->num_owned; i++)
+    for (int i = 0; o->state_check && i < o->part.num_owned; i++)
         o->state_check->has[i] = o->state_check->looks[i] = false;
 }
 
@@ -138,14 +138,14 @@ static void note(const weft_optimizer *o, int range, int hash, weft_state_change
     if (change->rank >= 0)
         return;
     change->rank = weft_comm_rank(weft_parameters_groups(o->parameters)->world);
-    memcpy(change->name, o->pieces[part].placed->parameter.name, sizeof change->name);
+    memcpy(change->name, o->part.pieces[part].placed->parameter.name, sizeof change->name);
     strncpy(change->array, names[hash / num_parts], sizeof change->array - 1);
 }
 
 static void compare(const weft_optimizer *o, weft_state_change *change)
 {
     const struct weft_state_check *c = o->state_check;
-    for (int i = 0; i < o->num_owned; i++) {
+    for (int i = 0; i < o->part.num_owned; i++) {
         const uint64_t *left = c->host + hashes_at(o, i, LEFT);
         const uint64_t *seen = c->host + hashes_at(o, i, SEEN);
         for (int k = 0; c->looks[i] && k < NUM_ARRAYS * num_parts_of(c, i); k++)
@@ -157,7 +157,7 @@ static void compare(const weft_optimizer *o, weft_state_change *change)
 
 static weft_status look_again(const weft_optimizer *o, weft_lane *lane, weft_state_change *change)
 {
-    for (int i = 0; i < o->num_owned; i++)
+    for (int i = 0; i < o->part.num_owned; i++)
         if (o->state_check->has[i])
             WEFT_TRY(look(o, i, lane));
     WEFT_TRY(weft_lane_sync(lane));
@@ -187,7 +187,7 @@ weft_status weft_state_check_take(weft_optimizer *o, bool looks, weft_lane *lane
 
 static weft_status list_parts(weft_optimizer *o, struct weft_state_check *c)
 {
-    const size_t num = (size_t)o->num_owned + 1;
+    const size_t num = (size_t)o->part.num_owned + 1;
     int part = 0;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(&o->arena, num, sizeof *c->first_part, &memory));
@@ -196,13 +196,15 @@ static weft_status list_parts(weft_optimizer *o, struct weft_state_check *c)
     memset(memory, 0, num * 2 * sizeof *c->has);
     c->has = memory;
     c->looks = c->has + num;
-    for (int i = 0; i < o->num_owned; i++) {
-        const weft_owned *owned = &o->owned[i];
+    for (int i = 0; i < o->part.num_owned; i++) {
+        const weft_owned *owned = &o->part.owned[i];
         c->first_part[i] = part;
-        for (; part < o->num_pieces && o->pieces[part].state < owned->state + owned->count; part++)
-            c->host[part] = o->pieces[part].at + o->pieces[part].count - owned->first;
+        for (;
+             part < o->part.num_pieces && o->part.pieces[part].state < owned->state + owned->count;
+             part++)
+            c->host[part] = o->part.pieces[part].at + o->part.pieces[part].count - owned->first;
     }
-    c->first_part[o->num_owned] = part;
+    c->first_part[o->part.num_owned] = part;
     return WEFT_OK;
 }
 
@@ -223,9 +225,9 @@ weft_status weft_state_check_make(weft_optimizer *o, int num_parts, weft_lane *l
                                    "hashes of state", &memory));
     c->host = memory;
     WEFT_TRY(list_parts(o, c));
-    return o->num_pieces > 0
-               ? weft_lane_copy(lane, c->device, c->host, (size_t)o->num_pieces * sizeof *c->host)
-               : WEFT_OK;
+    return o->part.num_pieces > 0 ? weft_lane_copy(lane, c->device, c->host,
+                                                   (size_t)o->part.num_pieces * sizeof *c->host)
+                                  : WEFT_OK;
 }
 
 void weft_state_check_free(weft_optimizer *o)

@@ -77,8 +77,8 @@ static weft_status look_at_states(weft_optimizer *o, search *s)
         weft_state_kind state;
     } rows[] = {
         {MOMENT, WEFT_STATE_EXP_AVG}, {SQUARE, WEFT_STATE_EXP_AVG_SQ}, {MASTER, WEFT_STATE_MASTER}};
-    for (int i = 0; i < o->num_pieces; i++) {
-        const weft_owned_piece *piece = &o->pieces[i];
+    for (int i = 0; i < o->part.num_pieces; i++) {
+        const weft_owned_piece *piece = &o->part.pieces[i];
         const weft_owned *owned = weft_optimizer_owner(o, piece);
         if (weft_parameters_records(o->parameters, owned->section))
             continue;

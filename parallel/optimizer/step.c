@@ -15,16 +15,16 @@ static weft_status sum_squares(weft_lane *lane, const float *x, size_t count, do
 /* The host has summed those in its memory. */
 static bool is_on_host(const weft_optimizer *o, const weft_norm_run *run)
 {
-    return weft_parameters_on_host(o->parameters, o->pieces[run->first_piece].placed->section);
+    return weft_parameters_on_host(o->parameters, o->part.pieces[run->first_piece].placed->section);
 }
 
 /* The first piece of a run whose sum is not finite. */
 static weft_status name_not_finite(weft_optimizer *o, const weft_norm_run *run, weft_lane *lane,
                                    int *out_layer, char out[WEFT_MAX_NAME_BYTES])
 {
-    double *device = o->device_norm.sums, *host = o->host_norm.sums;
+    double *device = o->norm.device.sums, *host = o->norm.host.sums;
     for (int i = run->first_piece; i < run->end_piece; i++) {
-        const weft_owned_piece *piece = &o->pieces[i];
+        const weft_owned_piece *piece = &o->part.pieces[i];
         const weft_parameter *parameter = &piece->placed->parameter;
         const weft_section_kind section = piece->placed->section;
         WEFT_TRY(weft_lane_zero(lane, device, sizeof *device));
@@ -48,9 +48,9 @@ static weft_status name_not_finite(weft_optimizer *o, const weft_norm_run *run, 
  * it. */
 static void name_origin(weft_optimizer *o)
 {
-    weft_norm_record *record = &o->own_record;
+    weft_norm_record *record = &o->norm.own_record;
     weft_look_result look;
-    weft_look_take(&o->look, o->parameters, o->host_norm.found, &look);
+    weft_look_take(&o->norm.look, o->parameters, o->norm.host.found, &look);
     record->num_before = look.count;
     if (look.count == 0)
         return;
@@ -61,7 +61,7 @@ static void name_origin(weft_optimizer *o)
     memcpy(record->last, last->parameter.name, WEFT_MAX_NAME_BYTES);
     record->layer = first->layer;
     record->expert = look.first_expert;
-    o->totals[WEFT_NORM_BAD_GRADIENTS] = 1;
+    o->norm.totals[WEFT_NORM_BAD_GRADIENTS] = 1;
 }
 
 /* Fills what this rank brings to the totals and its record, the runs' sums added in their order.
@@ -69,34 +69,35 @@ static void name_origin(weft_optimizer *o)
  * is there by then. */
 static weft_status sum_own(weft_optimizer *o, weft_lane *lane, const double *loss)
 {
-    weft_norm_record *record = &o->own_record;
+    weft_norm_record *record = &o->norm.own_record;
     const weft_norm_run *bad = NULL;
-    size_t bytes = (size_t)o->num_norm_runs * sizeof(double);
+    size_t bytes = (size_t)o->part.num_norm_runs * sizeof(double);
 
     if (bytes > 0)
-        WEFT_TRY(weft_lane_zero(lane, o->device_norm.sums, bytes));
-    for (int i = 0; i < o->num_norm_runs; i++)
-        if (!is_on_host(o, &o->norm_runs[i]))
-            WEFT_TRY(sum_squares(lane, weft_optimizer_run_grad(o, &o->norm_runs[i]),
-                                 o->norm_runs[i].count, o->device_norm.sums + i));
-    const size_t found = (size_t)o->look.num_parts * sizeof(int32_t); /* behind the sums */
+        WEFT_TRY(weft_lane_zero(lane, o->norm.device.sums, bytes));
+    for (int i = 0; i < o->part.num_norm_runs; i++)
+        if (!is_on_host(o, &o->part.norm_runs[i]))
+            WEFT_TRY(sum_squares(lane, weft_optimizer_run_grad(o, &o->part.norm_runs[i]),
+                                 o->part.norm_runs[i].count, o->norm.device.sums + i));
+    const size_t found = (size_t)o->norm.look.num_parts * sizeof(int32_t); /* behind the sums */
     if (bytes + found > 0)
-        WEFT_TRY(weft_lane_copy(lane, o->host_norm.sums, o->device_norm.sums, bytes + found));
+        WEFT_TRY(weft_lane_copy(lane, o->norm.host.sums, o->norm.device.sums, bytes + found));
     if (found > 0)
-        WEFT_TRY(weft_lane_zero(lane, o->look.found, found));
+        WEFT_TRY(weft_lane_zero(lane, o->norm.look.found, found));
     WEFT_TRY(weft_lane_sync(lane));
     memset(record, 0, sizeof *record);
-    memset(o->totals, 0, sizeof o->totals);
+    memset(o->norm.totals, 0, sizeof o->norm.totals);
     record->loss = loss ? *loss : 0;
-    for (int i = 0; i < o->num_norm_runs; i++) {
-        double sum = (is_on_host(o, &o->norm_runs[i]) ? o->host_sums : o->host_norm.sums)[i];
+    for (int i = 0; i < o->part.num_norm_runs; i++) {
+        double sum =
+            (is_on_host(o, &o->part.norm_runs[i]) ? o->norm.host_sums : o->norm.host.sums)[i];
         if (!isfinite(sum) && !bad)
-            bad = &o->norm_runs[i];
-        o->totals[WEFT_NORM_SQUARES] += sum;
+            bad = &o->part.norm_runs[i];
+        o->norm.totals[WEFT_NORM_SQUARES] += sum;
     }
-    o->totals[WEFT_NORM_BAD_LOSSES] = !isfinite(record->loss);
-    o->totals[WEFT_NORM_LOSS] = isfinite(record->loss) ? record->loss : 0;
-    o->totals[WEFT_NORM_BAD_GRADIENTS] = bad != NULL;
+    o->norm.totals[WEFT_NORM_BAD_LOSSES] = !isfinite(record->loss);
+    o->norm.totals[WEFT_NORM_LOSS] = isfinite(record->loss) ? record->loss : 0;
+    o->norm.totals[WEFT_NORM_BAD_GRADIENTS] = bad != NULL;
     record->expert = -1;
     record->knows = bad ? WEFT_KNOWS_SUM : WEFT_KNOWS_NOTHING;
     if (bad)
@@ -110,25 +111,26 @@ static weft_status sum_own(weft_optimizer *o, weft_lane *lane, const double *los
 static weft_status finish_norm(const void *args)
 {
     weft_optimizer *o = *(weft_optimizer *const *)args;
-    double scale = weft_loss_scale_factor(&o->loss_scale);
+    double scale = weft_loss_scale_factor(&o->judged.loss_scale);
 
-    o->overflowed = false;
-    o->fault = (weft_fault){0};
-    if (o->totals[WEFT_NORM_BAD_LOSSES] > 0)
+    o->judged.overflowed = false;
+    o->judged.fault = (weft_fault){0};
+    if (o->norm.totals[WEFT_NORM_BAD_LOSSES] > 0)
         return weft_optimizer_note_fault(o, WEFT_FAULT_LOSS);
-    if (o->totals[WEFT_NORM_BAD_GRADIENTS] > 0) {
-        if (!weft_loss_scale_is_on(&o->loss_scale))
+    if (o->norm.totals[WEFT_NORM_BAD_GRADIENTS] > 0) {
+        if (!weft_loss_scale_is_on(&o->judged.loss_scale))
             return weft_optimizer_note_fault(o, WEFT_FAULT_GRADIENT);
-        o->overflowed = true;
-        o->grad_norm = INFINITY;
+        o->judged.overflowed = true;
+        o->norm.grad_norm = INFINITY;
         return WEFT_OK;
     }
-    o->grad_norm = sqrt(o->totals[WEFT_NORM_SQUARES]) / scale;
-    if (weft_loss_mean_spikes(&o->loss_mean, o->totals[WEFT_NORM_LOSS],
+    o->norm.grad_norm = sqrt(o->norm.totals[WEFT_NORM_SQUARES]) / scale;
+    if (weft_loss_mean_spikes(&o->judged.loss_mean, o->norm.totals[WEFT_NORM_LOSS],
                               o->options.loss_spike_factor))
         return weft_optimizer_note_fault(o, WEFT_FAULT_SPIKE);
-    double clip = o->options.clip_grad > 0.0 ? o->options.clip_grad / (o->grad_norm + 1e-6) : 1.0;
-    *o->host_norm.grad_scale = (float)((clip < 1.0 ? clip : 1.0) / scale);
+    double clip =
+        o->options.clip_grad > 0.0 ? o->options.clip_grad / (o->norm.grad_norm + 1e-6) : 1.0;
+    *o->norm.host.grad_scale = (float)((clip < 1.0 ? clip : 1.0) / scale);
     return WEFT_OK;
 }
 
@@ -138,31 +140,31 @@ static weft_status enqueue_norm(weft_optimizer *o, weft_lane *lane, const double
 {
     weft_comm *world = weft_parameters_groups(o->parameters)->world;
     WEFT_TRY(sum_own(o, lane, loss));
-    WEFT_TRY(
-        weft_all_reduce(world, lane, o->totals, WEFT_NUM_NORM_TOTALS, WEFT_F64, WEFT_REDUCE_SUM));
+    WEFT_TRY(weft_all_reduce(world, lane, o->norm.totals, WEFT_NUM_NORM_TOTALS, WEFT_F64,
+                             WEFT_REDUCE_SUM));
     WEFT_TRY(weft_lane_submit(lane, "gradient norm", finish_norm, &o, sizeof(weft_optimizer *)));
-    return weft_lane_copy(lane, o->device_norm.grad_scale, o->host_norm.grad_scale, sizeof(float));
+    return weft_lane_copy(lane, o->norm.device.grad_scale, o->norm.host.grad_scale, sizeof(float));
 }
 
 /* Sets the next step's scale. Every rank has the same norm, so all step or none does. */
 static weft_status adjust_scale(weft_optimizer *o)
 {
-    if (weft_loss_scale_update(&o->loss_scale, &o->options.loss_scale, o->overflowed))
+    if (weft_loss_scale_update(&o->judged.loss_scale, &o->options.loss_scale, o->judged.overflowed))
         return WEFT_OK;
     return weft_optimizer_refuse_scale(o);
 }
 
 weft_status weft_optimizer_norm(weft_optimizer *o, weft_lane *lane, const double *loss)
 {
-    const bool scales = weft_loss_scale_is_on(&o->loss_scale);
+    const bool scales = weft_loss_scale_is_on(&o->judged.loss_scale);
     WEFT_TRY(enqueue_norm(o, lane, loss));
     if (!scales && !o->options.skips_faults)
         return WEFT_OK;
     WEFT_TRY(weft_lane_sync(lane));
-    if (o->held || o->fault.kind != WEFT_FAULT_NONE)
+    if (o->judged.held || o->judged.fault.kind != WEFT_FAULT_NONE)
         return WEFT_OK;
-    if (!o->overflowed && o->options.loss_spike_factor > 0)
-        weft_loss_mean_add(&o->loss_mean, o->totals[WEFT_NORM_LOSS]);
+    if (!o->judged.overflowed && o->options.loss_spike_factor > 0)
+        weft_loss_mean_add(&o->judged.loss_mean, o->norm.totals[WEFT_NORM_LOSS]);
     return scales ? adjust_scale(o) : WEFT_OK;
 }
 
@@ -177,7 +179,7 @@ static weft_status step_bucket(weft_optimizer *o, int bucket, weft_lane *lane,
     const bool on_host =
         weft_optimizer_on_host(o, bucket) || weft_bucket_is_staged(&o->buckets.shapes[bucket]);
     for (int i = owned->first_update; i < end; i++) {
-        const weft_update *update = &o->updates[i];
+        const weft_update *update = &o->part.updates[i];
         const weft_update_place place = weft_optimizer_update_place(o, bucket, owned, update);
         bool is_weight = dtype == WEFT_F32;
         weft_adamw_args args = {
@@ -189,7 +191,7 @@ static weft_status step_bucket(weft_optimizer *o, int bucket, weft_lane *lane,
             .m = weft_optimizer_state(o, owned, WEFT_STATE_EXP_AVG, update->state),
             .v = weft_optimizer_state(o, owned, WEFT_STATE_EXP_AVG_SQ, update->state),
             .grad = place.grad,
-            .grad_scale = owed ? &o->debts.scale : o->device_norm.grad_scale,
+            .grad_scale = owed ? &o->debts.scale : o->norm.device.grad_scale,
             .weight = is_weight ? NULL : place.weight,
             .dtype = dtype,
             .lr = (float)step->lr,
@@ -243,12 +245,12 @@ weft_status weft_optimizer_gather(weft_optimizer *o, int bucket, weft_lane *lane
 
 double weft_optimizer_grad_norm(const weft_optimizer *o)
 {
-    return o->grad_norm;
+    return o->norm.grad_norm;
 }
 
 weft_loss_scale *weft_optimizer_loss_scale(weft_optimizer *o)
 {
-    return &o->loss_scale;
+    return &o->judged.loss_scale;
 }
 
 /* Steps that experts in a file owe. An expert that no token chose has a gradient of zero: it
@@ -313,9 +315,9 @@ weft_status weft_optimizer_square_zero(weft_optimizer *o, int bucket, weft_lane 
     int num_owned;
     const weft_owned *owned = weft_optimizer_owned(o, bucket, &num_owned);
     const int end = owned[num_owned - 1].end_norm;
-    return weft_lane_submit(lane, "squares of no gradient", clear_sums,
-                            &(zeros){o->host_sums + owned->first_norm, end - owned->first_norm},
-                            sizeof(zeros));
+    return weft_lane_submit(
+        lane, "squares of no gradient", clear_sums,
+        &(zeros){o->norm.host_sums + owned->first_norm, end - owned->first_norm}, sizeof(zeros));
 }
 
 void weft_optimizer_owe(weft_optimizer *o, int bucket, int64_t step, double lr)
