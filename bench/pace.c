@@ -15,8 +15,8 @@
 #include <weft/kernels.h>
 
 #include "comm/comm.h"
-#include "core/pace.h"
-#include "core/trace.h"
+#include "core/device/device.h"
+#include "core/trace/trace.h"
 
 enum { MAX_LENGTHS = 8 };
 

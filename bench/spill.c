@@ -20,7 +20,7 @@
 
 #include "core/clock.h"
 #include "core/rng.h"
-#include "parallel/spill.h"
+#include "parallel/spill/spill.h"
 
 enum { MAX_ROUNDS = 1000, MAX_RECORDS = 4096 };
 typedef enum kind { READ, WRITE, BOTH, NUM_KINDS } kind;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "schedule/operands.h"
 #include "schedule/pass.h"
 #include "schedule/pipeline.h"
@@ -72,7 +72,7 @@ static void make(bench *b, weft_device *device, int num_micro_batches, int num_l
     b->points = memory;
     for (int i = 0; i < BUCKETS; i++) {
         const int layer = (BUCKETS - 1 - i) * num_layers / BUCKETS;
-        shapes[i] = (weft_bucket_shape){.layer = layer, .reduces = true, .gathers = true};
+        shapes[i] = (weft_bucket_shape){.layer = layer, .ranks = 2, .owners = 2};
         if (!b->points[layer])
             check(weft_event_create(device, &b->points[layer]));
     }

@@ -1,4 +1,4 @@
-/* Chooses the backend of a group. */
+/* Makes groups, and chooses their backend. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "core/log.h"
 
 #ifdef WEFT_HAS_NCCL
-#include "comm/nccl/nccl_comm.h"
+#include "comm/nccl/nccl.h"
 
 static weft_status use_nccl(weft_comm *world, weft_device *device, char *why, size_t why_bytes,
                             bool *out_used)
@@ -19,7 +19,7 @@ static void use_no_nccl(void)
     weft_nccl_use_none();
 }
 
-weft_status weft_comm_adopt(weft_comm **group)
+static weft_status adopt(weft_comm **group)
 {
     return weft_nccl_adopt(group);
 }
@@ -45,7 +45,7 @@ static void use_no_nccl(void)
 {
 }
 
-weft_status weft_comm_adopt(weft_comm **group)
+static weft_status adopt(weft_comm **group)
 {
     (void)group;
     return WEFT_OK;
@@ -56,6 +56,29 @@ void weft_comm_stop_backends(void)
 }
 
 #endif
+
+weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *name,
+                            weft_comm_purpose purpose, weft_comm **out)
+{
+    weft_comm *group = NULL;
+    WEFT_TRY(parent->ops->split(parent, color, key, name, purpose, &group));
+    weft_status status = group ? adopt(&group) : WEFT_OK;
+    if (status != WEFT_OK) {
+        weft_comm_destroy(group);
+        return status;
+    }
+    if (group)
+        weft_comm_match_within(group, parent);
+    *out = group;
+    return WEFT_OK;
+}
+
+weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out)
+{
+    WEFT_TRY(parent->ops->split_node(parent, out));
+    weft_comm_match_within(*out, parent);
+    return WEFT_OK;
+}
 
 weft_status weft_comm_use_nccl(weft_comm *world, weft_device *device, weft_comm_choice wanted,
                                const char **out_why)

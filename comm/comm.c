@@ -7,189 +7,16 @@
 
 #include "comm/fold.h"
 #include "comm/staging.h"
-#include "core/busy.h"
 #include "core/clock.h"
+#include "core/device/device.h"
 
 enum { NUM_TAGS = 1024 };
 
-static atomic_bool checking;
-
-void weft_comm_set_check(bool on)
-{
-    atomic_store(&checking, on);
-}
-
-bool weft_comm_checking(void)
-{
-    return atomic_load(&checking);
-}
-
-/* The base object. */
-
-weft_status weft_comm_base_init(weft_comm *comm, const weft_comm_ops *ops, const char *name,
-                                weft_comm_purpose purpose, int rank, int size, int *world_ranks,
-                                void (*abort)(int))
-{
-    int error = pthread_mutex_init(&comm->lock, NULL);
-    if (error)
-        return WEFT_ERROR(WEFT_MEMORY, "no mutex (error %d)", error);
-    comm->ops = ops;
-    snprintf(comm->name, sizeof comm->name, "%s", name);
-    comm->purpose = purpose;
-    comm->rank = rank;
-    comm->size = size;
-    comm->world_ranks = world_ranks;
-    comm->abort = abort;
-    atomic_init(&comm->num_collectives, 0);
-    atomic_init(&comm->num_messages, 0);
-    atomic_init(&comm->num_begun, 0);
-    atomic_init(&comm->broken, false);
-    atomic_init(&comm->trail, 0);
-    comm->sum = NULL;
-    weft_status status = size > 1 ? weft_comm_place_add(comm) : WEFT_OK;
-    if (status != WEFT_OK)
-        pthread_mutex_destroy(&comm->lock);
-    return status;
-}
-
-void weft_comm_base_release(weft_comm *comm)
-{
-    if (comm->size > 1)
-        weft_comm_place_remove(comm);
-    while (comm->owned_rows) {
-        weft_comm_rows *rows = comm->owned_rows;
-        comm->owned_rows = rows->next_owned;
-        free(rows);
-    }
-    free(comm->world_ranks);
-    pthread_mutex_destroy(&comm->lock);
-}
-
-void weft_comm_destroy(weft_comm *comm)
-{
-    if (comm)
-        comm->ops->destroy(comm);
-}
-
-int weft_comm_rank(const weft_comm *comm)
-{
-    return comm->rank;
-}
-
-int weft_comm_size(const weft_comm *comm)
-{
-    return comm->size;
-}
-
-const char *weft_comm_name(const weft_comm *comm)
-{
-    return comm->name;
-}
-
-int weft_comm_world_rank(const weft_comm *comm, int rank)
-{
-    if (rank < 0 || rank >= comm->size)
-        return -1;
-    return comm->world_ranks ? comm->world_ranks[rank] : rank;
-}
-
-weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *name,
-                            weft_comm_purpose purpose, weft_comm **out)
-{
-    weft_comm *group = NULL;
-    WEFT_TRY(parent->ops->split(parent, color, key, name, purpose, &group));
-    weft_status status = group ? weft_comm_adopt(&group) : WEFT_OK;
-    if (status != WEFT_OK) {
-        weft_comm_destroy(group);
-        return status;
-    }
-    if (group)
-        weft_comm_match_within(group, parent);
-    *out = group;
-    return WEFT_OK;
-}
-
-weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out)
-{
-    WEFT_TRY(parent->ops->split_node(parent, out));
-    weft_comm_match_within(*out, parent);
-    return WEFT_OK;
-}
-
-void weft_comm_abort(weft_comm *comm, weft_status status)
-{
-    comm->abort(weft_status_exit_code(status));
-}
-
-/* Rows of sizes are lent from the communicator, so that a steady state allocates nothing and what
- * a poisoned lane skipped is freed with the communicator. */
-
-static weft_comm_rows *rows_take(weft_comm *comm)
-{
-    pthread_mutex_lock(&comm->lock);
-    weft_comm_rows *rows = comm->free_rows;
-    if (rows) {
-        comm->free_rows = rows->next_free;
-    } else {
-        rows = malloc(sizeof *rows + 2 * (size_t)comm->size * sizeof rows->bytes[0]);
-        if (rows) {
-            rows->next_owned = comm->owned_rows;
-            comm->owned_rows = rows;
-        }
-    }
-    pthread_mutex_unlock(&comm->lock);
-    return rows;
-}
-
-void weft_comm_rows_give_back(const weft_comm_op *op)
-{
-    weft_comm *comm = op->comm;
-    if (!op->rows)
-        return;
-    pthread_mutex_lock(&comm->lock);
-    op->rows->next_free = comm->free_rows;
-    comm->free_rows = op->rows;
-    pthread_mutex_unlock(&comm->lock);
-}
-
-/* Issuing and running. */
-
-static weft_status check_broken(weft_comm *comm)
-{
-    if (!atomic_load(&comm->broken))
-        return WEFT_OK;
-    char by[sizeof comm->broken_by];
-    pthread_mutex_lock(&comm->lock);
-    memcpy(by, comm->broken_by, sizeof by);
-    pthread_mutex_unlock(&comm->lock);
-    return WEFT_ERROR(WEFT_COMM, "group %s is broken since its %s failed", comm->name, by);
-}
-
-static void set_broken(weft_comm *comm, weft_comm_kind kind, uint64_t sequence)
-{
-    pthread_mutex_lock(&comm->lock);
-    if (!atomic_load(&comm->broken))
-        snprintf(comm->broken_by, sizeof comm->broken_by, "%s %" PRIu64, weft_comm_kind_text(kind),
-                 sequence);
-    atomic_store(&comm->broken, true);
-    pthread_mutex_unlock(&comm->lock);
-}
-
-weft_status weft_comm_fail(const weft_comm_op *op, weft_status status)
-{
-    set_broken(op->comm, op->kind, op->sequence);
-    if (op->inside)
-        set_broken(op->inside, op->kind, op->inside_sequence);
-    return weft_error_context(status, "group %s, rank %d of %d, %s %" PRIu64, op->comm->name,
-                              op->comm->rank, op->comm->size, weft_comm_kind_text(op->kind),
-                              op->sequence);
-}
-
 weft_status weft_comm_run_here(const weft_comm_op *op)
 {
-    WEFT_TRY(check_broken(op->comm));
+    WEFT_TRY(weft_comm_check_broken(op->comm));
     if (op->inside)
-        WEFT_TRY(check_broken(op->inside));
+        WEFT_TRY(weft_comm_check_broken(op->inside));
     uint64_t ticket = weft_comm_record_begin(op);
     weft_status status = op->comm->ops->run(op);
     if (status != WEFT_OK) {
@@ -230,10 +57,10 @@ weft_status weft_comm_reserve(const weft_comm *comm, weft_lane *lane, size_t byt
 /* Numbers the operation, then queues it, or runs it here when `lane` is NULL. */
 static weft_status issue(weft_lane *lane, weft_comm_op *op)
 {
-    WEFT_TRY(check_broken(op->comm));
+    WEFT_TRY(weft_comm_check_broken(op->comm));
     bool message = weft_comm_is_message(op->kind);
     if (op->inside) {
-        WEFT_TRY(check_broken(op->inside));
+        WEFT_TRY(weft_comm_check_broken(op->inside));
         uint64_t num_blocks = (uint64_t)op->comm->size;
         op->inside_sequence = atomic_fetch_add(&op->inside->num_collectives,
                                                (num_blocks + WEFT_COMM_BLOCKS_PER_SEQUENCE - 1) /
@@ -359,7 +186,7 @@ static weft_status issue_all_to_all(weft_lane *lane, weft_comm_op *op, const siz
                           "group %s: %s sends %zu bytes to this rank itself and receives %zu",
                           comm->name, weft_comm_kind_text(op->kind), send_bytes[comm->rank],
                           recv_bytes[comm->rank]);
-    op->rows = rows_take(comm);
+    op->rows = weft_comm_rows_take(comm);
     if (!op->rows)
         return WEFT_ERROR(WEFT_MEMORY, "no memory for the rows of an all_to_all");
     memcpy(op->rows->bytes, send_bytes, size * sizeof *send_bytes);

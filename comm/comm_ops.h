@@ -83,6 +83,22 @@ struct weft_comm_ops {
     weft_status (*check)(const weft_comm_op *op);
 };
 
+/* This process' part of the sum over a group, of what it issues there and in groups made of it. */
+typedef struct weft_comm_sum {
+    atomic_uint_least32_t part;
+    atomic_int num_users; /* its group, and the sums of groups made of that */
+    struct weft_comm_sum *outer;
+} weft_comm_sum;
+
+enum { WEFT_COMM_MAX_PEERS = 32 };
+
+/* Messages between this process and another, to name what does not match. */
+typedef struct weft_comm_peer {
+    int32_t rank;                                    /* of the world */
+    uint32_t num_sent, num_received, sent, received; /* sums of hashes */
+    char group[16];                                  /* of the last one */
+} weft_comm_peer;
+
 struct weft_comm {
     const weft_comm_ops *ops;
     char name[16];
@@ -94,7 +110,7 @@ struct weft_comm {
     atomic_uint_least64_t num_collectives, num_messages;
     atomic_uint_least64_t num_begun;      /* collectives, by the highest number */
     atomic_uint_least32_t trail;          /* of its collectives (match.c) */
-    struct weft_comm_sum *sum;            /* match.c; NULL: a group of one */
+    weft_comm_sum *sum;                   /* match.c; NULL: a group of one */
     weft_comm *older_place, *newer_place; /* the list of groups of more than one */
     atomic_bool broken;
     pthread_mutex_t lock;
@@ -107,19 +123,20 @@ weft_status weft_comm_base_init(weft_comm *comm, const weft_comm_ops *ops, const
                                 weft_comm_purpose purpose, int rank, int size, int *world_ranks,
                                 void (*abort)(int)) WEFT_CHECKED;
 void weft_comm_base_release(weft_comm *comm);
+/* WEFT_COMM, where it is. */
+weft_status weft_comm_check_broken(weft_comm *comm) WEFT_CHECKED;
 /* After an operation failed: breaks its groups and puts the operation into the error. Returns
  * `status`. */
 weft_status weft_comm_fail(const weft_comm_op *op, weft_status status);
+/* NULL: out of memory. */
+weft_comm_rows *weft_comm_rows_take(weft_comm *comm);
 /* After an operation that needs its rows no longer. Without rows it does nothing. */
 void weft_comm_rows_give_back(const weft_comm_op *op);
 /* Run an operation with its record and the broken flag: on this thread, or as work of a lane. */
 weft_status weft_comm_run_here(const weft_comm_op *op) WEFT_CHECKED;
 weft_status weft_comm_run_on_lane(weft_lane *lane, const weft_comm_op *op) WEFT_CHECKED;
 
-/* backend.c. Replaces a new group by one of the chosen backend, or wraps it in one, where
- * weft_comm_use_nccl chose one for such groups. Collective over the group. */
-weft_status weft_comm_adopt(weft_comm **group) WEFT_CHECKED;
-/* Before the world ends MPI. Collective. */
+/* backend.c. Before the world ends MPI. Collective. */
 void weft_comm_stop_backends(void);
 
 /* A self communicator for a group of one rank. */
@@ -134,9 +151,8 @@ void weft_comm_record_fail(uint64_t ticket);
 
 /* match.c. When an operation gets its number. */
 void weft_comm_match_add(const weft_comm_op *op);
-/* When a group of more than one is made and destroyed. */
-weft_status weft_comm_place_add(weft_comm *comm) WEFT_CHECKED;
-void weft_comm_place_remove(weft_comm *comm);
+/* What was sent to and received from others, up to so many of them; returns how many. */
+int weft_comm_match_peers(weft_comm_peer out[WEFT_COMM_MAX_PEERS]);
 /* What `comm` issues counts for `parent` too. */
 void weft_comm_match_within(weft_comm *comm, weft_comm *parent);
 

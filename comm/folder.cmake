@@ -5,7 +5,7 @@ set(fold_level -O3)
 if(WEFT_SANITIZE) # whose checks keep loops from becoming vectors
   set(fold_level -O1)
 endif()
-set_source_files_properties(comm/copy.c PROPERTIES COMPILE_OPTIONS ${fold_level})
+set_source_files_properties(comm/mpi/copy.c PROPERTIES COMPILE_OPTIONS ${fold_level})
 set(fold_isas baseline)
 set(fold_flags_baseline "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -26,16 +26,6 @@ static struct {
     uint64_t bytes[WEFT_NUM_PURPOSES], counts[WEFT_NUM_PURPOSES];
 } records = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-const char *weft_comm_kind_text(weft_comm_kind kind)
-{
-    static const char *const texts[] = {
-#define KIND_TEXT(name, text) text,
-        WEFT_COMM_KIND_LIST(KIND_TEXT)
-#undef KIND_TEXT
-    };
-    return texts[kind];
-}
-
 static bool in_flight(const weft_comm_record *record)
 {
     return record->kind && record->end_us == 0 && !record->failed;

@@ -2,7 +2,7 @@
 
 #ifdef WEFT_HAS_CUDA
 
-#include "core/device_cuda.h"
+#include "core/device/cuda/cuda.h"
 
 enum {
     ALIGNMENT = 64,

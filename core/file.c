@@ -11,7 +11,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "core/options.h"
+#include "core/options/options.h"
 
 /* Kinds of file systems, as statfs tells them (linux/magic.h). */
 enum { TMPFS = 0x01021994 };

@@ -66,7 +66,7 @@ weft_status weft_new_file_close(weft_new_file *file, weft_status status) WEFT_CH
 /* The largest text that Weft reads whole. */
 #define WEFT_TEXT_MAX_BYTES (UINT64_C(256) << 20)
 /* Reads a whole regular file into the arena, NUL-terminated. For a path that a user names, which
- * may be a pipe, there is weft_read_file (core/options.h). */
+ * may be a pipe, there is weft_read_file (core/options/options.h). */
 weft_status weft_file_read_text(const char *path, weft_arena *arena, char **out,
                                 size_t *out_bytes) WEFT_CHECKED;
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/options.h"
+#include "core/options/options.h"
 
 typedef struct keys {
     const weft_option_section *sections;

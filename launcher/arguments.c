@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "core/options.h"
+#include "core/options/options.h"
 #include "launcher/arguments_help.h"
 #include "launcher/planning/config.h"
 #include "launcher/verbs.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "core/options.h"
+#include "core/options/options.h"
 #include "launcher/verbs.h"
 
 static const struct {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/arguments.h"

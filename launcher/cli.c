@@ -5,7 +5,7 @@
 #include <weft/weft.h>
 
 #include "comm/comm.h"
-#include "core/options.h"
+#include "core/options/options.h"
 #include "launcher/application.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"

@@ -15,7 +15,7 @@
 
 #include "comm/comm.h"
 #include "comm/probe.h"
-#include "core/options.h"
+#include "core/options/options.h"
 #include "core/probe.h"
 #include "kernels/kernels.h"
 #include "kernels/probe.h"
@@ -25,7 +25,7 @@
 #include "launcher/process/launch.h"
 #include "launcher/verbs.h"
 #include "parallel/probe.h"
-#include "parallel/topology.h"
+#include "parallel/topology/topology.h"
 
 enum { SECONDS_A_PROBE = 30 };
 

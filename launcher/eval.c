@@ -13,7 +13,7 @@
 #include "launcher/training/start.h"
 #include "launcher/training/trainer.h"
 #include "launcher/verbs.h"
-#include "parallel/checkpoint.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 /* What --split says: the dataset's parts, and the whole of it. */
 static const char *const split_names[] = {"train", "validation", "test", "all"};

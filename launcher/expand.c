@@ -2,7 +2,7 @@
  * data, no device. */
 #include <sys/stat.h>
 
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 #include "launcher/arguments.h"
 #include "launcher/page/page.h"
 #include "launcher/process/output_files.h"

@@ -18,7 +18,7 @@
 #include "launcher/training/run_folder.h"
 #include "launcher/training/setup.h"
 #include "launcher/verbs.h"
-#include "parallel/checkpoint.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 typedef struct arguments {
     const char *checkpoint, *prompt;

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/dataset.h"
+#include "core/dataset/dataset.h"
 #include "core/json.h"
 #include "launcher/arguments.h"
 #include "launcher/training/ledger.h"
@@ -16,7 +16,7 @@
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/verbs.h"
-#include "parallel/checkpoint.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 static weft_status print_dataset(const char *prefix, const weft_dataset *dataset,
                                  const weft_known *known, bool json, weft_arena *arena)

@@ -12,7 +12,7 @@
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/metrics.h"
 #include "launcher/training/setup.h"
-#include "parallel/checkpoint.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 /* What metrics.jsonl has of the step and of the one before it. */
 typedef struct step_line {

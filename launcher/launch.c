@@ -9,7 +9,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/log.h"
-#include "core/options.h"
+#include "core/options/options.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/jobs/job.h"

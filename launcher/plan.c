@@ -1,7 +1,7 @@
 /* weft plan: what a config's mesh takes on a cluster. No ranks, no data, no device. */
 #include <string.h>
 
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 #include "core/log.h"
 #include "launcher/arguments.h"
 #include "launcher/plan_page.h"

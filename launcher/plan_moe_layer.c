@@ -5,7 +5,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/moe_choice.h"

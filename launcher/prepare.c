@@ -8,7 +8,7 @@
 
 #include <xxhash.h>
 
-#include "core/dataset.h"
+#include "core/dataset/dataset.h"
 #include "core/json.h"
 #include "core/text.h"
 #include "launcher/arguments.h"

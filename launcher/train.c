@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/watch.h"
+#include "comm/watch/watch.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -30,7 +30,7 @@
 #include "launcher/training/start.h"
 #include "launcher/training/trainer.h"
 #include "launcher/verbs.h"
-#include "parallel/checkpoint_copies.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 typedef struct arguments {
     weft_config_source source;

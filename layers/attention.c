@@ -2,9 +2,9 @@
  * packed by query group as Megatron does ([q..., k, v] a group), the projection row-parallel. With
  * fewer groups than ranks, ranks that share a group deal its queries and each hold its k and v: QKV
  * is two layers then, which write beside each other, and gradients of k and v are summed over those
- * ranks as those of norms are over all (parallel/parameters.h, DENSE_SHARED). Over
+ * ranks as those of norms are over all (parallel/parameters/parameters.h, DENSE_SHARED). Over
  * context-parallel ranks layers/context.h takes the place of the kernel that sees all keys. */
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "layers/context_memory.h"
 #include "layers/describe_plain.h"
 #include "layers/layers.h"

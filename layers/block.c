@@ -3,7 +3,7 @@
  * stage write them to one place, and backward recomputes them there. */
 #include <stdlib.h>
 
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "layers/describe_plain.h"
 #include "layers/layers.h"
 

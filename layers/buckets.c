@@ -168,11 +168,13 @@ weft_status weft_outline_buckets(const weft_outline *outline, const weft_mesh *m
     for (int b = 0; b < out->count; b++) {
         weft_bucket_shape *shape = (weft_bucket_shape *)&out->shapes[b];
         shape->chunk = chunk_of(&outline->layout, rank, shape->layer);
-        if (!shape->offloaded)
+        if (!weft_bucket_is_offloaded(shape))
             continue;
         shape->point = WEFT_POINT_OWN + shape->index;
         shape->at_once = outline->steps_at_once;
-        shape->in_file = outline->tier.experts == WEFT_TIER_FILE;
+        if (outline->tier.experts == WEFT_TIER_FILE)
+            shape->residency =
+                (weft_bucket_residency){WEFT_LIES_IN_FILE, WEFT_LIES_IN_FILE, WEFT_LIES_IN_FILE};
         shape->refreshes =
             weft_tier_num_kept(&outline->tier, (int)outline->layers[shape->layer].num_experts) > 0;
     }

@@ -1,7 +1,7 @@
 /* Whether a model fits its mesh. Pure. */
 #include <stdio.h>
 
-#include "core/fits.h"
+#include "core/text.h"
 #include "layers/context_memory.h"
 #include "layers/describe.h"
 #include "layers/runtime.h"

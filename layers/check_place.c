@@ -6,7 +6,7 @@
 
 #include "core/rng.h"
 #include "layers/check.h"
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 
 enum { SEED = 7, STREAM_X = 101, STREAM_DY = 103, STREAM_TOKENS = 105 };
 

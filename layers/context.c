@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "layers/context_work.h"
-#include "parallel/documents.h"
+#include "parallel/sequence.h"
 
 /* Sets the slots' memory: tensors of the call, or pieces of the scratch. */
 static void bind_slots(weft_context_work *w)

@@ -1,5 +1,5 @@
 /* The other tasks: packing, sending and rounding rows. */
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "layers/context_work.h"
 
 void *weft_context_slot(const weft_context_work *w, const weft_task *task, weft_operand_name name)

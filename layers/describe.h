@@ -7,7 +7,7 @@
 #include <weft/describe.h>
 #include <weft/model.h>
 
-#include "parallel/parameters.h"
+#include "parallel/parameters/parameters.h"
 #include "schedule/context.h"
 
 /* Every stash and scratch piece is rounded up to this. */

@@ -1,11 +1,11 @@
 /* The dispatch plan: where each token goes, partition by partition. */
 #include <string.h>
 
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "kernels/reorder.h"
 #include "layers/moe.h"
-#include "layers/pass.h"
 #include "layers/note.h"
+#include "layers/pass.h"
 
 /* The plan while it is made. */
 typedef struct planning {

@@ -1,7 +1,7 @@
 /* The experts: grouped GEMMs over the rows of one partition, for all experts at once, or one by one
  * if they are beyond device memory (layers/tier_run.h). Backward recomputes the activation's
  * output. */
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "layers/moe.h"
 #include "layers/pass.h"
 

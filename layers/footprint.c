@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/text.h"
-#include "parallel/state_check.h"
+#include "parallel/optimizer/optimizer.h"
 
 static uint64_t row_piece(const weft_outline *outline)
 {

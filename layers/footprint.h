@@ -17,7 +17,7 @@ typedef struct weft_footprint_shape {
     size_t num_whole_inputs; /* arrays of 4 bytes a token of whole sequences: documents */
     bool deals;              /* each micro-batch has its own cut of sequences */
     bool split_master;       /* masters of bf16 weights are split */
-    bool checks_state;       /* parallel/state_check.h */
+    bool checks_state;       /* parallel/optimizer/optimizer.h */
     bool evaluates;          /* weights alone */
 } weft_footprint_shape;
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/graph.h"
+#include "core/device/device.h"
 
 /* The most graphs: boundary slots times passes in flight; further calls run without. */
 enum { MAX_GRAPHS = 256 };

@@ -6,7 +6,7 @@
  * the rows in chunks: it turns a chunk's logits into their gradient in place, computes the
  * gradients of the weight and of the norm's output, and keeps only these. Backward has only the
  * norm left. */
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "layers/describe_plain.h"
 #include "layers/layers.h"
 

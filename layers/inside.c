@@ -1,5 +1,5 @@
 /* A layer runs one inside it; in a rehearsal that one may describe itself instead. */
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "core/sized.h"
 #include "layers/pass.h"
 
@@ -11,16 +11,13 @@ static bool is_described(const weft_layer *child, const weft_pass *pass)
 /* Sums without a list, but for memory, which the pass gives. */
 static void add_sums(weft_model *model, const weft_layer_cost *cost, bool backward)
 {
-    const weft_layer_cost half = backward ? (weft_layer_cost){.backward_flops = cost->backward_flops,
-                                                              .tp_backward_bytes =
-                                                                  cost->tp_backward_bytes,
-                                                              .ep_backward_bytes =
-                                                                  cost->ep_backward_bytes}
-                                          : (weft_layer_cost){.forward_flops = cost->forward_flops,
-                                                              .tp_forward_bytes =
-                                                                  cost->tp_forward_bytes,
-                                                              .ep_forward_bytes =
-                                                                  cost->ep_forward_bytes};
+    const weft_layer_cost half =
+        backward ? (weft_layer_cost){.backward_flops = cost->backward_flops,
+                                     .tp_backward_bytes = cost->tp_backward_bytes,
+                                     .ep_backward_bytes = cost->ep_backward_bytes}
+                 : (weft_layer_cost){.forward_flops = cost->forward_flops,
+                                     .tp_forward_bytes = cost->tp_forward_bytes,
+                                     .ep_forward_bytes = cost->ep_forward_bytes};
     weft_cost_add(&model->coarse, &half);
 }
 
@@ -47,8 +44,8 @@ static weft_status note(weft_pass *pass, const weft_description *d, bool backwar
     weft_tensor scratch;
     if (!backward)
         WEFT_TRY(keep(pass, d));
-    WEFT_TRY(weft_pass_scratch(pass, WEFT_U8, listed > 0 ? listed : d->cost.scratch_bytes, 1,
-                               &scratch));
+    WEFT_TRY(
+        weft_pass_scratch(pass, WEFT_U8, listed > 0 ? listed : d->cost.scratch_bytes, 1, &scratch));
     for (int i = 0; i < d->num_operations; i++)
         if ((d->operations[i].phase != WEFT_PHASE_FORWARD) == backward)
             WEFT_TRY(weft_note_operation(pass->lane, &d->operations[i]));

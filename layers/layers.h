@@ -8,7 +8,7 @@
 #include "layers/describe.h"
 #include "layers/linear.h"
 #include "layers/recompute.h"
-#include "parallel/parameters.h"
+#include "parallel/parameters/parameters.h"
 #include "parallel/sequence.h"
 
 typedef struct weft_norm {
@@ -60,7 +60,7 @@ const weft_groups *weft_pass_groups(const weft_pass *pass);
 struct weft_context_runtime *weft_pass_context(const weft_pass *pass);
 /* How the micro-batch's sequence is cut over cp; NULL: all of it is here. Borrowed. */
 const weft_sequence_cut *weft_pass_cut(const weft_pass *pass);
-/* weft_build_parameter of the rows that this TP rank holds (parallel/parameters.h). */
+/* weft_build_parameter of the rows that this TP rank holds (parallel/parameters/parameters.h). */
 weft_status weft_build_rows(weft_build *build, const weft_parameter_spec *spec,
                             const weft_placed_rows *rows, weft_parameter **out) WEFT_CHECKED;
 /* A linear layer by outputs, of which this TP rank has these; count 0: its even part. */

@@ -1,5 +1,5 @@
 /* Linear layers and norms, which several layers share. */
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "layers/pass.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
 #include "layers/describe_plain.h"
 #include "layers/mlp.h"
 
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "kernels/kernels.h"
 
 typedef struct mlp_state {

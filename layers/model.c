@@ -9,9 +9,9 @@
 #include "layers/graphs.h"
 #include "layers/outline.h"
 #include "layers/pass.h"
-#include "parallel/experts_share.h"
 #include "layers/pass_forward.h"
 #include "layers/rehearse.h"
+#include "parallel/parameters/parameters.h"
 
 static size_t metrics_bytes(const weft_model *model)
 {

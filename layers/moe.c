@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "layers/describe_plain.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"

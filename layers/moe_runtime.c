@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "layers/moe_tasks.h"
 
 static weft_status create_lanes(weft_moe_runtime *r)

@@ -7,11 +7,10 @@
 
 #include <string.h>
 
-#include "core/device_note.h"
-#include "core/pace.h"
+#include "core/device/device.h"
 #include "layers/moe.h"
-#include "layers/pass.h"
 #include "layers/note.h"
+#include "layers/pass.h"
 #include "schedule/operands.h"
 
 /* The running program's data. */

@@ -5,7 +5,7 @@
 
 #include <weft/layer.h>
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "schedule/run.h"
 
 /* name, text, track */

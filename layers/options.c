@@ -2,8 +2,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "core/fits.h"
 #include "core/key_rows.h"
+#include "core/text.h"
 #include "layers/describe.h"
 #include "layers/runtime.h"
 

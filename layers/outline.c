@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "layers/pass.h"
 #include "layers/rehearse.h"
 

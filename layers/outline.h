@@ -6,8 +6,8 @@
 
 #include "layers/runtime.h"
 #include "layers/tier.h"
-#include "parallel/buckets.h"
-#include "parallel/layout.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/residency/residency.h"
 #include "schedule/moe_layer.h"
 #include "schedule/pass.h"
 
@@ -19,7 +19,7 @@ typedef struct weft_tied {
     char names[WEFT_MAX_TIED][WEFT_MAX_NAME_BYTES];
 } weft_tied;
 
-/* A layer's sharded parameters of one section (parallel/residency.h). */
+/* A layer's sharded parameters of one section (parallel/residency/residency.h). */
 typedef struct weft_unit_shape {
     uint64_t elements; /* padding included */
     int num_buckets;   /* an expert is a bucket of its own */

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "core/rng.h"
 #include "layers/note.h"
 

@@ -10,7 +10,7 @@
 #include "layers/runtime.h"
 #include "layers/stack.h"
 #include "layers/tier_run.h"
-#include "parallel/layout.h"
+#include "parallel/mesh/mesh.h"
 
 typedef struct weft_graphs weft_graphs;
 

@@ -8,8 +8,8 @@
 #ifndef WEFT_LAYERS_RECOMPUTE_H
 #define WEFT_LAYERS_RECOMPUTE_H
 
-#include "core/options.h"
-#include "parallel/layout.h"
+#include "core/options/options.h"
+#include "parallel/mesh/mesh.h"
 
 typedef enum weft_recompute_granularity {
     WEFT_RECOMPUTE_NONE,

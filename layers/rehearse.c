@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "comm/note/note.h"
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "layers/context.h"
 #include "layers/outline.h"
 #include "layers/pass.h"

@@ -1,12 +1,12 @@
-/* The rings of sharded layers (parallel/residency.h): a pass's tasks use the slots in rotation,
- * from where the previous pass stopped. Each slot has an event at its last use; the task that fills
- * the slot next, in whatever program, waits for it. Private to layers/. */
+/* The rings of sharded layers (parallel/residency/residency.h): a pass's tasks use the slots in
+ * rotation, from where the previous pass stopped. Each slot has an event at its last use; the task
+ * that fills the slot next, in whatever program, waits for it. Private to layers/. */
 #ifndef WEFT_LAYERS_RINGS_H
 #define WEFT_LAYERS_RINGS_H
 
 #include <weft/device.h>
 
-#include "parallel/parameters.h"
+#include "parallel/parameters/parameters.h"
 #include "schedule/operands.h"
 
 typedef struct weft_rings {

@@ -4,15 +4,15 @@
 
 #include <weft/model.h>
 
-#include "core/options.h"
-#include "core/trace.h"
+#include "core/options/options.h"
+#include "core/trace/trace.h"
 #include "layers/describe.h"
 #include "layers/moe_options.h"
 #include "layers/offload.h"
 #include "layers/recompute.h"
 #include "layers/tier.h"
-#include "parallel/layout.h"
-#include "parallel/parameters.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/parameters/parameters.h"
 #include "parallel/sequence.h"
 #include "schedule/options.h"
 
@@ -153,7 +153,8 @@ void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_
 /* The loads at which a footprint equals the memory in use. */
 void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out);
 /* Experts beyond device memory. Without any the next functions do nothing, and events are NULL.
- * `bucket`: of section EXPERT (parallel/parameters.h). Begins a step or an evaluation. */
+ * `bucket`: of section EXPERT (parallel/parameters/parameters.h). Begins a step or an evaluation.
+ */
 void weft_model_begin_tier(weft_model *model, bool training);
 /* The update uses the bucket, for the norm or to step it. */
 void weft_model_update_expert(weft_model *model, int bucket, bool is_step);

@@ -13,7 +13,7 @@
 #include "layers/note.h"
 #include "layers/placing.h"
 #include "layers/tier.h"
-#include "parallel/parameters.h"
+#include "parallel/parameters/parameters.h"
 #include "schedule/run.h"
 
 typedef struct weft_tier_run weft_tier_run;

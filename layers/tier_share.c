@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/device_ops.h"
+#include "core/device/device.h"
 #include "core/log.h"
 
 /* --- marks ---------------------------------------------------------------------------------- */
@@ -331,10 +331,9 @@ static void set_times(const weft_tier_run *t, weft_placing_setup *out)
 {
     const weft_device *device = t->setup.device;
     const bool is_cpu = strcmp(weft_device_name(device), "cpu") == 0;
-    const double flops = device->pace.flops > 0 ? device->pace.flops
-                         : is_cpu               ? cpu_flops
-                                                : gpu_flops;
-    const double link = device->pace.link > 0 ? device->pace.link : is_cpu ? cpu_link : gpu_link;
+    const weft_pace pace = weft_device_pace(device);
+    const double flops = pace.flops > 0 ? pace.flops : is_cpu ? cpu_flops : gpu_flops;
+    const double link = pace.link > 0 ? pace.link : is_cpu ? cpu_link : gpu_link;
     const double elements = (double)weft_tier_section(t)->buckets[0].count;
     out->upload_us = 2e6 * (double)weft_tier_weight_bytes(t, 0) / link;
     out->row_us = 6e6 * elements / flops;

@@ -1,5 +1,5 @@
-/* The waits between ranks of a node that compute each other's experts (parallel/experts_share.h).
- * Private to layers/tier_*.
+/* The waits between ranks of a node that compute each other's experts
+ * (parallel/parameters/parameters.h). Private to layers/tier_*.
  *
  * A rank's own experts have the section's buckets; guests, other ranks' experts, have the numbers
  * behind. All ranks of the group see the same rows and find the same placements, in the same order.
@@ -17,7 +17,7 @@
 #define WEFT_LAYERS_TIER_SHARE_H
 
 #include "layers/tier_run_internal.h"
-#include "parallel/experts_share.h"
+#include "parallel/parameters/parameters.h"
 
 /* A guest's home. */
 typedef struct weft_tier_guest {

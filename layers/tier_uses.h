@@ -1,8 +1,8 @@
 /* Predicts the next use of experts in a file; the record used last leaves host memory
- * (parallel/records.h). Every step runs the same program, so a layer's next visit is where it was
- * in the previous step. A visit's order of experts is known once its rows are counted; the visit
- * behind it is assumed to have the same order, or the reverse where the direction turns. After a
- * step's visits its update uses all experts, for the norm and to step them.
+ * (parallel/records/records.h). Every step runs the same program, so a layer's next visit is where
+ * it was in the previous step. A visit's order of experts is known once its rows are counted; the
+ * visit behind it is assumed to have the same order, or the reverse where the direction turns.
+ * After a step's visits its update uses all experts, for the norm and to step them.
  *
  * Times are visit << 24 | order within the visit. In a first step and in evaluations a layer is
  * assumed to come again after all others. Private to layers/. */
@@ -10,7 +10,7 @@
 #define WEFT_LAYERS_TIER_USES_H
 
 #include "core/arena.h"
-#include "parallel/records.h"
+#include "parallel/records/records.h"
 
 typedef struct weft_tier_visits {
     int32_t *layers; /* 2 * index, + 1 for a backward */

@@ -10,8 +10,8 @@ void weft_probe_hwloc(weft_probe *out);
 void weft_probe_hdf5(weft_probe *out);
 /* Hashes by a published test value. */
 void weft_probe_xxhash(weft_probe *out);
-/* Writes and reads a small spill file (parallel/spill.h) under a folder. The version says by what
- * offloaded experts' files would be read there ("io_uring", "threads"), the note why not by
+/* Writes and reads a small spill file (parallel/spill/spill.h) under a folder. The version says by
+ * what offloaded experts' files would be read there ("io_uring", "threads"), the note why not by
  * io_uring, and whether past the page cache. */
 void weft_probe_file_io(const char *folder, weft_probe *out);
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 
 static weft_status need(const weft_cluster *cluster, weft_cost_kind kind)
 {

@@ -37,8 +37,8 @@
 #ifndef WEFT_SCHEDULE_CONTEXT_H
 #define WEFT_SCHEDULE_CONTEXT_H
 
-#include "core/cluster.h"
-#include "core/trace.h"
+#include "core/cluster/cluster.h"
+#include "core/trace/trace.h"
 #include "schedule/program.h"
 
 #define WEFT_CONTEXT_FORM_LIST(X)                                                                  \

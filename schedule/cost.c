@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 #include "schedule/cost_link.h"
 
 /* --- bound by memory ----------------------------------------------------------------------- */

@@ -2,7 +2,8 @@
  *
  * An estimate comes, best first, from a curve at the shape at which it was measured, from that
  * curve scaled to another shape by the equations below, or from these equations with the figures of
- * core/hardware.h. It carries its source class (weft_source_class) and the spread of its numbers.
+ * core/cluster/cluster.h. It carries its source class (weft_source_class) and the spread of its
+ * numbers.
  *
  * Products. [m, k] x [k, n] is cut into ceil(m / tile_m) ceil(n / tile_n) tiles, of which a GPU
  * computes device.multiprocessors at once, a wave (NVIDIA, "Matrix Multiplication Background User's
@@ -50,7 +51,7 @@
 
 #include <weft/operation.h>
 
-#include "core/cluster.h"
+#include "core/cluster/cluster.h"
 
 /* Where the ranks of a group lie. A group of one rank costs nothing. */
 typedef struct weft_group {

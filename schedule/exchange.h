@@ -20,8 +20,8 @@
 #ifndef WEFT_SCHEDULE_EXCHANGE_H
 #define WEFT_SCHEDULE_EXCHANGE_H
 
-#include "core/cluster.h"
-#include "core/trace.h"
+#include "core/cluster/cluster.h"
+#include "core/trace/trace.h"
 #include "schedule/program.h"
 
 #define WEFT_EXCHANGE_LIST(X)                                                                      \

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 
 /* What a form does after its all-to-all. */
 static const struct form {

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 
 static const struct rate_row {
     weft_cost_kind measured;

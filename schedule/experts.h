@@ -28,10 +28,11 @@
  *   demand     its own alone: nothing is uploaded while an expert is computed
  *   layer      all of them: the first is computed when the last is up
  *
- * Host memory has places for some of the experts in a file (parallel/records.h). The executor
- * chooses an expert's place by farthest next use. The checker assumes num_places places that
- * positions use in rotation. `write q` frees the place for q: changed parts of the expert there go
- * to the file. `read q` fills the place. Parts that are there already are neither written nor read.
+ * Host memory has places for some of the experts in a file (parallel/records/records.h). The
+ * executor chooses an expert's place by farthest next use. The checker assumes num_places places
+ * that positions use in rotation. `write q` frees the place for q: changed parts of the expert
+ * there go to the file. `read q` fills the place. Parts that are there already are neither written
+ * nor read.
  *
  * The host steps experts (schedule/update.h), perhaps beside the next step's forward. So forward's
  * uploads, the reads ahead of them and the computations of kept experts carry WEFT_TASK_AFTER_STEP:
@@ -56,8 +57,8 @@
 #ifndef WEFT_SCHEDULE_EXPERTS_H
 #define WEFT_SCHEDULE_EXPERTS_H
 
-#include "core/cluster.h"
-#include "core/trace.h"
+#include "core/cluster/cluster.h"
+#include "core/trace/trace.h"
 #include "schedule/program.h"
 
 #define WEFT_EXPERT_ORDER_LIST(X) X(EXPERT, "expert") X(DEMAND, "demand") X(LAYER, "layer")

@@ -171,7 +171,7 @@ static bool knows_step(const unrolling *u, uint32_t index, int layer, int batch,
     if (first == index || (first != UINT32_MAX && over(u, index, first)))
         return true;
     for (int b = 0; b < u->of->buckets->count; b++)
-        if (u->of->buckets->shapes[b].offloaded && u->buckets[b].layer == layer &&
+        if (weft_bucket_is_offloaded(&u->of->buckets->shapes[b]) && u->buckets[b].layer == layer &&
             !over(u, index, u->buckets[b].last[u->now - 1]))
             return false;
     return true;
@@ -287,7 +287,7 @@ static weft_status wait_for_own(unrolling *u, uint32_t index, int chunk, int poi
     const weft_buckets *buckets = u->of->buckets;
     int b = 0;
     while (b < buckets->count &&
-           !(buckets->shapes[b].offloaded && buckets->shapes[b].point == point &&
+           !(weft_bucket_is_offloaded(&buckets->shapes[b]) && buckets->shapes[b].point == point &&
              buckets->shapes[b].chunk == chunk))
         b++;
     if (b == buckets->count)
@@ -358,7 +358,7 @@ static weft_status check_update_task(unrolling *u, uint32_t index, const weft_ta
     bucket_state *bucket = &u->buckets[b];
     const bool after_step = task->flags & WEFT_TASK_AFTER_STEP;
     const bool writes_gradient = task->kind == WEFT_TASK_REDUCE;
-    const bool in_file = u->of->buckets->shapes[b].in_file;
+    const bool in_file = weft_bucket_is_in_file(&u->of->buckets->shapes[b]);
     if (writes_gradient || task->kind == WEFT_TASK_STEP || task->kind == WEFT_TASK_READ) {
         if (u->now > 0 && !after_step && !over(u, index, bucket->last[u->now - 1]))
             return fail(u, index, "may start before the update of the step before is over");
@@ -402,7 +402,7 @@ static weft_status unroll_step(unrolling *u)
         }
         u->ends[i] = index;
         if (task->bucket >= 0 && task->bucket < u->of->buckets->count &&
-            u->of->buckets->shapes[task->bucket].offloaded)
+            weft_bucket_is_offloaded(&u->of->buckets->shapes[task->bucket]))
             WEFT_TRY(check_update_task(u, index, task));
     }
     return WEFT_OK;
@@ -437,7 +437,7 @@ static weft_status start_buckets(unrolling *u)
     WEFT_TRY(take(u, (size_t)u->of->num_layers, sizeof *numbers, &numbers));
     WEFT_TRY(take(u, (size_t)buckets->count, sizeof *u->buckets, &u->buckets));
     for (int b = 0; b < buckets->count; b++) {
-        if (!buckets->shapes[b].offloaded)
+        if (!weft_bucket_is_offloaded(&buckets->shapes[b]))
             continue;
         bucket_state *state = &u->buckets[b];
         state->layer = find_layer(u->of, &buckets->shapes[b]);

@@ -39,8 +39,8 @@
 #ifndef WEFT_SCHEDULE_MOE_LAYER_H
 #define WEFT_SCHEDULE_MOE_LAYER_H
 
-#include "core/cluster.h"
-#include "core/trace.h"
+#include "core/cluster/cluster.h"
+#include "core/trace/trace.h"
 #include "schedule/program.h"
 
 #define WEFT_REUSE_LIST(X) X(NONE, "none") X(S1, "s1") X(S2, "s2") X(S3, "s3") X(S4, "s4")

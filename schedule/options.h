@@ -2,7 +2,7 @@
 #ifndef WEFT_SCHEDULE_OPTIONS_H
 #define WEFT_SCHEDULE_OPTIONS_H
 
-#include "core/options.h"
+#include "core/options/options.h"
 
 /* How "auto" and 0 are filled in: by measuring while training, or by a model of the cluster. */
 typedef enum weft_moe_choice_by {

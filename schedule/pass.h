@@ -1,5 +1,5 @@
 /* Programs of a pass: a chunk's layers, forward or backward, on the compute lane, with the gathers
- * and reductions of sharded layers (parallel/residency.h). Pure.
+ * and reductions of sharded layers (parallel/residency/residency.h). Pure.
  *
  *   0 layer compute activation layer=3 x=0 stash=1 y=2
  *   0 layer compute gradient layer=4 stash=1 dy=3 dx=5

@@ -14,8 +14,8 @@
 #ifndef WEFT_SCHEDULE_PRICE_H
 #define WEFT_SCHEDULE_PRICE_H
 
-#include "core/cluster.h"
-#include "core/trace.h"
+#include "core/cluster/cluster.h"
+#include "core/trace/trace.h"
 #include "schedule/program.h"
 
 /* Microseconds a task takes alone; for SEND and RECEIVE the transfer's time, asked once for each

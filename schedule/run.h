@@ -4,7 +4,7 @@
 
 #include <weft/device.h>
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "schedule/program.h"
 
 /* Enqueues the task's work on `lane`; returns before it is done. */

@@ -30,13 +30,13 @@ static bool begins_sum(const weft_buckets *buckets, int bucket)
 /* The point at which the gradients of a bucket are final. */
 static int point_of(const weft_bucket_shape *shape)
 {
-    return shape->offloaded ? shape->point : shape->layer;
+    return weft_bucket_is_offloaded(shape) ? shape->point : shape->layer;
 }
 
 static weft_task reduce_task(const weft_buckets *buckets, int bucket)
 {
     weft_task reduce = bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, bucket);
-    reduce.flags = buckets->shapes[bucket].offloaded ? WEFT_TASK_AFTER_STEP : 0;
+    reduce.flags = weft_bucket_is_offloaded(&buckets->shapes[bucket]) ? WEFT_TASK_AFTER_STEP : 0;
     return reduce;
 }
 
@@ -113,11 +113,11 @@ static weft_status append_host_step(appending *a, int b, weft_wait after)
     weft_wait waits[2] = {after, {a->last_backward[shape->chunk], shape->layer}};
     weft_wait before[2] = {after, {0, -1}};
     uint32_t num_before = 1;
-    if (shape->in_file && !shape->at_once)
+    if (weft_bucket_is_in_file(shape) && !shape->at_once)
         WEFT_TRY(append_read(a, WEFT_FLOW_WEIGHT, b, after, &before[num_before++]));
     WEFT_TRY(weft_program_append(a->builder, &step, before, num_before, &waits[0].task));
     waits[0].point = -1;
-    if (shape->gathers)
+    if (weft_bucket_gathers(shape))
         WEFT_TRY(weft_program_append(a->builder, &gather, waits, 1, &waits[0].task));
     return shape->refreshes ? weft_program_append(a->builder, &upload, waits, 2, NULL) : WEFT_OK;
 }
@@ -135,8 +135,9 @@ static weft_status append_staged_step(appending *a, int b, weft_wait normed)
     WEFT_TRY(weft_program_append(a->builder, &download, waits, num_waits, &waits[0].task));
     WEFT_TRY(weft_program_append(a->builder, &step, waits, 1, &stepped->task));
     WEFT_TRY(weft_program_append(a->builder, &upload, stepped, 1, &a->uploaded.task));
-    return shape->gathers ? weft_program_append(a->builder, &gather, &a->uploaded, 1, NULL)
-                          : WEFT_OK;
+    return weft_bucket_gathers(shape)
+               ? weft_program_append(a->builder, &gather, &a->uploaded, 1, NULL)
+               : WEFT_OK;
 }
 
 /* after: the gradient's point, read or reduction. A bucket that steps at once does so next, while
@@ -161,13 +162,13 @@ static weft_status append_reductions(appending *a)
         const weft_task sum = sum_task(shape->sum), reduce = reduce_task(buckets, b);
         if (begins_sum(buckets, b))
             WEFT_TRY(weft_program_append(a->builder, &sum, &a->end, 1, &reduced.task));
-        in_passes |= shape->in_passes;
-        if (shape->in_file)
+        in_passes |= weft_bucket_is_in_passes(shape);
+        if (weft_bucket_is_in_file(shape))
             WEFT_TRY(append_read(a, first_read(shape), b, final, &final));
-        if (shape->reduces)
+        if (weft_bucket_reduces(shape))
             WEFT_TRY(weft_program_append(a->builder, &reduce, &final, 1, &reduced.task));
-        if (shape->offloaded)
-            WEFT_TRY(append_host_norm(a, b, shape->reduces ? reduced : final, &summed));
+        if (weft_bucket_is_offloaded(shape))
+            WEFT_TRY(append_host_norm(a, b, weft_bucket_reduces(shape) ? reduced : final, &summed));
     }
     if (in_passes) {
         const weft_task rest = bucket_task(WEFT_TASK_REDUCE, WEFT_FLOW_NONE, -1);
@@ -199,14 +200,14 @@ weft_status weft_program_append_update(weft_program_builder *builder, const weft
         const weft_task step = bucket_task(WEFT_TASK_STEP, WEFT_FLOW_NONE, b),
                         gather = bucket_task(WEFT_TASK_GATHER, WEFT_FLOW_WEIGHT, b);
         weft_wait after = normed;
-        if (buckets->shapes[b].offloaded)
+        if (weft_bucket_is_offloaded(&buckets->shapes[b]))
             continue;
-        if (buckets->shapes[b].state_on_host) {
+        if (weft_bucket_is_staged(&buckets->shapes[b])) {
             WEFT_TRY(append_staged_step(&a, b, normed));
             continue;
         }
         WEFT_TRY(weft_program_append(builder, &step, &after, 1, &after.task));
-        if (buckets->shapes[b].gathers)
+        if (weft_bucket_gathers(&buckets->shapes[b]))
             WEFT_TRY(weft_program_append(builder, &gather, &after, 1, NULL));
     }
     if (a.uploaded.task != UINT32_MAX) {
@@ -214,7 +215,7 @@ weft_status weft_program_append_update(weft_program_builder *builder, const weft
         WEFT_TRY(weft_program_append(builder, &uploaded, &a.uploaded, 1, NULL));
     }
     for (int b = buckets->count - 1; b >= 0; b--)
-        if (buckets->shapes[b].offloaded && !buckets->shapes[b].at_once)
+        if (weft_bucket_is_offloaded(&buckets->shapes[b]) && !buckets->shapes[b].at_once)
             WEFT_TRY(append_host_step(&a, b, normed));
     return WEFT_OK;
 }
@@ -274,7 +275,7 @@ static void list_host_step(weft_task_list *list, const backwards *all, const wef
 {
     const weft_bucket_shape *shape = &buckets->shapes[b];
     uint32_t read = UINT32_MAX;
-    if (shape->in_file && after != UINT32_MAX) {
+    if (weft_bucket_is_in_file(shape) && after != UINT32_MAX) {
         list_task(list, bucket_task(WEFT_TASK_WRITE, WEFT_FLOW_WEIGHT, b));
         read = list_task(list, read_task(WEFT_FLOW_WEIGHT, b));
         list_wait(list, (weft_wait){after, -1});
@@ -286,7 +287,7 @@ static void list_host_step(weft_task_list *list, const backwards *all, const wef
     list_final(list, all, shape);
     if (after != UINT32_MAX)
         list_wait(list, (weft_wait){after, -1});
-    if (shape->gathers) {
+    if (weft_bucket_gathers(shape)) {
         const uint32_t step = last;
         last = list_task(list, host_task(WEFT_TASK_GATHER, WEFT_FLOW_WEIGHT, b));
         list_wait(list, (weft_wait){step, -1});
@@ -301,13 +302,14 @@ static void list_host_step(weft_task_list *list, const backwards *all, const wef
 static void list_host_norm(weft_task_list *list, const backwards *all, const weft_buckets *buckets,
                            int b, uint32_t first, uint32_t reduced)
 {
-    const uint32_t read = buckets->shapes[b].in_file ? find_task(list, first, WEFT_TASK_READ,
-                                                                 first_read(&buckets->shapes[b]), b)
-                                                     : UINT32_MAX;
+    const uint32_t read =
+        weft_bucket_is_in_file(&buckets->shapes[b])
+            ? find_task(list, first, WEFT_TASK_READ, first_read(&buckets->shapes[b]), b)
+            : UINT32_MAX;
     const uint32_t norm = list_task(list, host_task(WEFT_TASK_NORM, WEFT_FLOW_NONE, b));
     if (read != UINT32_MAX)
         list_wait(list, (weft_wait){read, -1});
-    if (buckets->shapes[b].reduces)
+    if (weft_bucket_reduces(&buckets->shapes[b]))
         list_wait(list, (weft_wait){reduced, -1});
     list_final(list, all, &buckets->shapes[b]);
     if (buckets->shapes[b].at_once)
@@ -320,7 +322,7 @@ static uint32_t find_stepped(const weft_task_list *list, uint32_t first,
 {
     for (uint32_t i = list->num_tasks; i-- > first;) {
         const weft_task *task = &list->tasks[i];
-        if (task->kind == WEFT_TASK_STEP && buckets->shapes[task->bucket].state_on_host &&
+        if (task->kind == WEFT_TASK_STEP && weft_bucket_is_staged(&buckets->shapes[task->bucket]) &&
             buckets->shapes[task->bucket].staging == buckets->shapes[b].staging)
             return i;
     }
@@ -341,7 +343,7 @@ static void list_staged_step(weft_task_list *list, const weft_buckets *buckets, 
     list_wait(list, (weft_wait){download, -1});
     const uint32_t upload = list_task(list, bucket_task(WEFT_TASK_UPLOAD, WEFT_FLOW_WEIGHT, b));
     list_wait(list, (weft_wait){step, -1});
-    if (!buckets->shapes[b].gathers)
+    if (!weft_bucket_gathers(&buckets->shapes[b]))
         return;
     list_task(list, bucket_task(WEFT_TASK_GATHER, WEFT_FLOW_WEIGHT, b));
     list_wait(list, (weft_wait){upload, -1});
@@ -354,7 +356,7 @@ static void list_uploaded(weft_task_list *list, uint32_t norm, const weft_bucket
     bool any = false;
     for (uint32_t i = norm; i < end; i++) {
         if (list->tasks[i].kind != WEFT_TASK_UPLOAD ||
-            !buckets->shapes[list->tasks[i].bucket].state_on_host)
+            !weft_bucket_is_staged(&buckets->shapes[list->tasks[i].bucket]))
             continue;
         if (!any)
             list_task(list, uploaded_task());
@@ -377,14 +379,14 @@ void weft_update_expect(const weft_buckets *buckets, const uint32_t *last_backwa
             sum = list_task(list, sum_task(shape->sum));
             list_backwards(list, &all, NULL, -1);
         }
-        in_passes |= shape->in_passes;
+        in_passes |= weft_bucket_is_in_passes(shape);
         uint32_t read = UINT32_MAX;
-        if (shape->in_file) {
+        if (weft_bucket_is_in_file(shape)) {
             list_task(list, bucket_task(WEFT_TASK_WRITE, first_read(shape), b));
             read = list_task(list, read_task(first_read(shape), b));
             list_final(list, &all, shape);
         }
-        if (shape->reduces) {
+        if (weft_bucket_reduces(shape)) {
             reduced = list_task(list, reduce_task(buckets, b));
             if (read != UINT32_MAX)
                 list_wait(list, (weft_wait){read, -1});
@@ -392,7 +394,7 @@ void weft_update_expect(const weft_buckets *buckets, const uint32_t *last_backwa
             if (shape->sum != WEFT_BUCKET_SUM_NONE)
                 list_wait(list, (weft_wait){sum, -1});
         }
-        if (shape->offloaded)
+        if (weft_bucket_is_offloaded(shape))
             list_host_norm(list, &all, buckets, b, first, reduced);
     }
     if (in_passes) {
@@ -406,22 +408,22 @@ void weft_update_expect(const weft_buckets *buckets, const uint32_t *last_backwa
             (1u << WEFT_TASK_SUM | 1u << WEFT_TASK_REDUCE | 1u << WEFT_TASK_NORM))
             list_wait(list, (weft_wait){i, -1});
     for (int b = 0; b < buckets->count; b++) {
-        if (buckets->shapes[b].offloaded)
+        if (weft_bucket_is_offloaded(&buckets->shapes[b]))
             continue;
-        if (buckets->shapes[b].state_on_host) {
+        if (weft_bucket_is_staged(&buckets->shapes[b])) {
             list_staged_step(list, buckets, b, norm);
             continue;
         }
         const uint32_t step = list_task(list, bucket_task(WEFT_TASK_STEP, WEFT_FLOW_NONE, b));
         list_wait(list, (weft_wait){norm, -1});
-        if (!buckets->shapes[b].gathers)
+        if (!weft_bucket_gathers(&buckets->shapes[b]))
             continue;
         list_task(list, bucket_task(WEFT_TASK_GATHER, WEFT_FLOW_WEIGHT, b));
         list_wait(list, (weft_wait){step, -1});
     }
     list_uploaded(list, norm, buckets);
     for (int b = buckets->count - 1; b >= 0; b--)
-        if (buckets->shapes[b].offloaded && !buckets->shapes[b].at_once)
+        if (weft_bucket_is_offloaded(&buckets->shapes[b]) && !buckets->shapes[b].at_once)
             list_host_step(list, &all, buckets, b, find_norm(list, first, b), norm);
 }
 
@@ -429,8 +431,11 @@ uint32_t weft_update_max_tasks(const weft_buckets *buckets)
 {
     uint32_t num = 4 * (uint32_t)buckets->count + 3;
     for (int b = 0; b < buckets->count; b++)
-        num += (buckets->shapes[b].offloaded || buckets->shapes[b].state_on_host ? 2 : 0) +
-               (buckets->shapes[b].in_file ? 4 : 0);
+        num += (weft_bucket_is_offloaded(&buckets->shapes[b]) ||
+                        weft_bucket_is_staged(&buckets->shapes[b])
+                    ? 2
+                    : 0) +
+               (weft_bucket_is_in_file(&buckets->shapes[b]) ? 4 : 0);
     return num;
 }
 

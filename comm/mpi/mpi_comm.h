@@ -17,6 +17,7 @@
 #define WEFT_MPI(call) weft_mpi_status(__FILE__, __LINE__, __func__, #call, (call))
 weft_status weft_mpi_status(const char *file, int line, const char *function, const char *call,
                             int code) WEFT_CHECKED;
+const char *weft_mpi_error_text(int code, char text[MPI_MAX_ERROR_STRING + 1]);
 
 /* Sizes by which the algorithms cut. The same on every rank. */
 typedef struct weft_mpi_limits {
@@ -82,6 +83,7 @@ typedef struct weft_mpi_work {
     size_t *offsets;                  /* 2 * size: where rows start; NULL until needed */
     const void **inputs;              /* size: what a fold reads; NULL until needed */
     struct weft_mpi_sharded *sharded; /* NULL until there was such an operation */
+    void (*free_sharded)(struct weft_mpi_sharded *);
 } weft_mpi_work;
 
 typedef struct weft_mpi_comm {
@@ -92,7 +94,7 @@ typedef struct weft_mpi_comm {
     weft_mpi_work *free_work, *owned_work; /* guarded by base.lock */
 } weft_mpi_comm;
 
-/* batch.c. Errors name the peer; the test also finds sizes that differ. Receives are posted at
+/* run.c. Errors name the peer; the test also finds sizes that differ. Receives are posted at
  * once, sends when the gate lets them pass: at once or in a later test. */
 weft_status weft_mpi_post_send(const weft_mpi_comm *comm, weft_mpi_batch *batch, int peer, int tag,
                                const void *buffer, size_t bytes) WEFT_CHECKED;
@@ -101,7 +103,6 @@ weft_status weft_mpi_post_recv(const weft_mpi_comm *comm, weft_mpi_batch *batch,
 weft_status weft_mpi_batch_test(weft_mpi_batch *batch, bool *out_moved,
                                 bool *out_done) WEFT_CHECKED;
 
-/* work.c */
 weft_status weft_mpi_work_take(weft_mpi_comm *comm, weft_mpi_work **out) WEFT_CHECKED;
 void weft_mpi_work_give_back(weft_mpi_comm *comm, weft_mpi_work *work);
 /* For work with messages in flight, to which MPI may still write: never frees or reuses it. */
@@ -109,8 +110,6 @@ void weft_mpi_work_abandon(weft_mpi_work *work);
 bool weft_mpi_work_any_abandoned(void);
 /* Makes offsets and inputs for a group of `size`. */
 weft_status weft_mpi_work_reserve(weft_mpi_work *work, int size) WEFT_CHECKED;
-/* Room for one more message. */
-weft_status weft_mpi_batch_reserve(weft_mpi_batch *batch) WEFT_CHECKED;
 void weft_mpi_work_release(weft_mpi_comm *comm); /* at destroy */
 weft_status weft_mpi_slot_reserve(weft_mpi_slot *slot, size_t bytes) WEFT_CHECKED;
 
@@ -138,23 +137,31 @@ weft_status weft_mpi_run_rounds(weft_mpi_run *run) WEFT_CHECKED;
 /* The tag of the messages of a slot's phase, or of the signatures. */
 int weft_mpi_tag(const weft_mpi_run *run, const weft_mpi_slot *slot);
 int weft_mpi_first_tag(uint64_t sequence); /* of the tags of a collective */
-weft_status weft_mpi_run_op(const weft_comm_op *op) WEFT_CHECKED;
 
 /* collectives.c: fills in step, num_rounds and piece. */
 void weft_mpi_prepare(weft_mpi_run *run);
 
 /* sharded.c */
 weft_status weft_mpi_run_sharded(const weft_comm_op *op) WEFT_CHECKED;
-void weft_mpi_sharded_free(struct weft_mpi_sharded *state);
 
 /* check.c: compares the signatures of a collective. */
 weft_status weft_mpi_check(const weft_comm_op *op) WEFT_CHECKED;
 
-/* world.c: this process' engine and gate, and after how many collectives tags repeat. */
+/* process.c: this process' engine and gate, and after how many collectives tags repeat. `node`: the
+ * ranks that share memory with this one. Starting is collective over it. */
+weft_status weft_mpi_process_start(MPI_Comm node) WEFT_CHECKED;
+void weft_mpi_process_end(void);
 weft_engine *weft_mpi_engine(void);
 uint64_t weft_mpi_num_sequences(void);
 weft_gate *weft_mpi_gate(void);
+/* Instead of this process' own. */
+void weft_mpi_use_gate(weft_gate *gate);
 /* The link by which this process reaches a member of a group. */
 weft_link weft_mpi_link(const weft_comm *comm, int rank);
+/* The world ranks of a group's members; malloc'ed. */
+weft_status weft_mpi_world_ranks(MPI_Comm handle, int size, int **out) WEFT_CHECKED;
+/* The members of a group that share a node with this process, as its ranks in ascending order;
+ * malloc'ed. */
+weft_status weft_mpi_near_ranks(MPI_Comm handle, int **out, int *out_count) WEFT_CHECKED;
 
 #endif

@@ -63,7 +63,7 @@ typedef struct sharded_run {
 
 /* Memory. */
 
-void weft_mpi_sharded_free(struct weft_mpi_sharded *state)
+static void sharded_free(struct weft_mpi_sharded *state)
 {
     if (!state)
         return;
@@ -86,7 +86,7 @@ static struct weft_mpi_sharded *sharded_create(int size, int inner_size)
     int *indices = state->parts[3] = calloc(num, sizeof *indices);
     state->streams = calloc((size_t)size, sizeof *state->streams);
     if (!requests || !messages || !statuses || !indices || !state->streams) {
-        weft_mpi_sharded_free(state);
+        sharded_free(state);
         return NULL;
     }
     size_t next = 0;
@@ -113,11 +113,13 @@ static weft_status take_state(sharded_run *run)
     weft_mpi_work *work = run->base.work;
     int size = run->base.op->comm->size, inner_size = run->inside->size;
     if (work->sharded && work->sharded->inner_size != inner_size) {
-        weft_mpi_sharded_free(work->sharded);
+        sharded_free(work->sharded);
         work->sharded = NULL;
     }
-    if (!work->sharded)
+    if (!work->sharded) {
         work->sharded = sharded_create(size, inner_size);
+        work->free_sharded = sharded_free;
+    }
     if (!work->sharded)
         return WEFT_ERROR(WEFT_MEMORY, "no memory for the requests of an all-to-all in chunks");
     run->state = work->sharded;

@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "comm/copy.h"
+#include "comm/mpi/copy.h"
 #include "comm/fold.h"
 
 enum {

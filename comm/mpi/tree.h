@@ -36,8 +36,4 @@ bool weft_mpi_tree_serves(const weft_comm_op *op);
 /* Fills in step, num_rounds and piece for them. */
 void weft_mpi_tree_prepare(weft_mpi_run *run);
 
-/* world.c: the members of a group that share a node with this process, as its ranks in ascending
- * order; malloc'ed. */
-weft_status weft_mpi_near_ranks(MPI_Comm handle, int **out, int *out_count) WEFT_CHECKED;
-
 #endif

@@ -1,4 +1,4 @@
-/* Starts and ends MPI, and makes groups. */
+/* Starts and ends MPI, makes groups, and chooses how an operation runs. */
 #include "comm/mpi/mpi_comm.h"
 #include "comm/mpi/shared.h"
 #include "comm/mpi/tree.h"
@@ -10,49 +10,12 @@
 static struct {
     bool alive;       /* a world exists */
     bool started_mpi; /* and shall end it */
-    uint64_t num_sequences;
-    weft_engine engine;
-    weft_gate own_gate;
-    weft_gate *gate; /* the node's, or the own one */
-    int *near;       /* world ranks that share memory with this process, ascending */
-    int rank, size, num_near;
     /* Freed when the world ends: MPI_Comm_free is collective, destroying a group is not. Guarded
      * by the lock. */
     pthread_mutex_t lock;
     MPI_Comm *handles;
     size_t num_handles, capacity;
 } world = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-weft_engine *weft_mpi_engine(void)
-{
-    return &world.engine;
-}
-
-uint64_t weft_mpi_num_sequences(void)
-{
-    return world.num_sequences;
-}
-
-weft_gate *weft_mpi_gate(void)
-{
-    return world.gate;
-}
-
-static int compare_ranks(const void *a, const void *b)
-{
-    const int *x = a, *y = b;
-    return *x < *y ? -1 : *x > *y;
-}
-
-weft_link weft_mpi_link(const weft_comm *comm, int rank)
-{
-    int other = weft_comm_world_rank(comm, rank);
-    int in_turn = weft_mpi_get_limits()->ranks_per_node;
-    bool inside = in_turn > 0 ? world.rank / in_turn == other / in_turn
-                              : bsearch(&other, world.near, (size_t)world.num_near, sizeof other,
-                                        compare_ranks) != NULL;
-    return inside ? WEFT_LINK_INSIDE : WEFT_LINK_BETWEEN;
-}
 
 static weft_status keep_handle(MPI_Comm handle)
 {
@@ -104,7 +67,7 @@ static weft_status meeting_advance(void *operation, bool *out_moved, bool *out_d
 static weft_status meet(MPI_Comm handle)
 {
     meeting m = {.handle = handle};
-    return weft_engine_run(&world.engine, (int)WEFT_PURPOSE_CONTROL, meeting_advance, &m);
+    return weft_engine_run(weft_mpi_engine(), (int)WEFT_PURPOSE_CONTROL, meeting_advance, &m);
 }
 
 /* Ends MPI, unless requests are pending that a failed peer will never meet: MPI_Finalize would
@@ -121,10 +84,8 @@ static void end_mpi(void)
     }
     free(world.handles);
     world.handles = NULL;
-    free(world.near);
-    world.near = NULL;
     world.num_handles = world.capacity = 0;
-    weft_engine_release(&world.engine);
+    weft_mpi_process_end();
     world.alive = false;
 }
 
@@ -140,6 +101,38 @@ static void mpi_destroy(weft_comm *base)
         end_mpi();
 }
 
+static weft_status mpi_run(const weft_comm_op *op)
+{
+    if (!weft_comm_is_message(op->kind) && weft_comm_checking() && op->comm->size > 1)
+        WEFT_TRY(weft_mpi_check(op));
+    if (op->kind == WEFT_COMM_ALL_TO_ALL_SHARDED) {
+        WEFT_TRY(weft_mpi_run_sharded(op));
+        return WEFT_OK;
+    }
+    if (weft_mpi_shared_serves(op)) {
+        bool served;
+        WEFT_TRY(weft_mpi_shared_run(op, &served));
+        if (served)
+            return WEFT_OK;
+    }
+    weft_mpi_run run;
+    WEFT_TRY(weft_mpi_run_init(&run, op));
+    bool by_tree = weft_mpi_tree_serves(op);
+    if (!by_tree || op->comm->rank == 0) {
+        weft_status status = weft_mpi_work_reserve(run.work, op->comm->size);
+        if (status != WEFT_OK) {
+            weft_mpi_work_give_back(run.comm, run.work);
+            return status;
+        }
+    }
+    if (by_tree)
+        weft_mpi_tree_prepare(&run);
+    else
+        weft_mpi_prepare(&run);
+    WEFT_TRY(weft_mpi_run_rounds(&run));
+    return WEFT_OK;
+}
+
 static weft_status mpi_split(weft_comm *parent, int color, int key, const char *name,
                              weft_comm_purpose purpose, weft_comm **out);
 static weft_status mpi_split_node(weft_comm *parent, weft_comm **out);
@@ -147,83 +140,27 @@ static weft_status mpi_split_node(weft_comm *parent, weft_comm **out);
 static const weft_comm_ops mpi_ops = {
     .name = "mpi",
     .enqueue = weft_comm_run_on_lane,
-    .run = weft_mpi_run_op,
+    .run = mpi_run,
     .split = mpi_split,
     .split_node = mpi_split_node,
     .destroy = mpi_destroy,
     .check = weft_mpi_check,
 };
 
-/* The ranks in `to` of ranks of `from`. */
-static weft_status translate(MPI_Comm from, MPI_Comm to, int count, const int *ranks, int *out)
-{
-    MPI_Group from_group, to_group;
-    WEFT_TRY(WEFT_MPI(MPI_Comm_group(from, &from_group)));
-    WEFT_TRY(WEFT_MPI(MPI_Comm_group(to, &to_group)));
-    weft_status status =
-        WEFT_MPI(MPI_Group_translate_ranks(from_group, count, ranks, to_group, out));
-    MPI_Group_free(&from_group);
-    MPI_Group_free(&to_group);
-    return status;
-}
-
-/* The world ranks of a group's members; malloc'ed. */
-static weft_status find_world_ranks(MPI_Comm handle, int size, int **out)
-{
-    int *ranks = malloc((size_t)size * 2 * sizeof *ranks);
-    if (!ranks)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for a group of %d", size);
-    for (int i = 0; i < size; i++)
-        ranks[size + i] = i;
-    weft_status status = translate(handle, MPI_COMM_WORLD, size, ranks + size, ranks);
-    if (status != WEFT_OK) {
-        free(ranks);
-        return status;
-    }
-    *out = ranks;
-    return WEFT_OK;
-}
-
-weft_status weft_mpi_near_ranks(MPI_Comm handle, int **out, int *out_count)
-{
-    int in_turn = weft_mpi_get_limits()->ranks_per_node, count = world.num_near, num = 0;
-    int first = in_turn > 0 ? world.rank / in_turn * in_turn : 0;
-    if (in_turn > 0)
-        count = world.size - first < in_turn ? world.size - first : in_turn;
-    int *ranks = malloc((size_t)count * 2 * sizeof *ranks), *members = ranks + count;
-    if (!ranks)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for a node of %d ranks", count);
-    for (int i = 0; i < count; i++)
-        ranks[i] = in_turn > 0 ? first + i : world.near[i];
-    weft_status status = translate(MPI_COMM_WORLD, handle, count, ranks, members);
-    if (status != WEFT_OK) {
-        free(ranks);
-        return status;
-    }
-    for (int i = 0; i < count; i++)
-        if (members[i] != MPI_UNDEFINED)
-            ranks[num++] = members[i];
-    qsort(ranks, (size_t)num, sizeof *ranks, compare_ranks);
-    *out = ranks;
-    *out_count = num;
-    return WEFT_OK;
-}
-
 /* Learns which ranks share memory with this one, and their gate. Collective over the world. */
 static weft_status find_node(void)
 {
     MPI_Comm node;
-    WEFT_TRY(WEFT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world.size)));
-    WEFT_TRY(WEFT_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world.rank)));
-    WEFT_TRY(WEFT_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world.rank,
-                                          MPI_INFO_NULL, &node)));
-    weft_status status = WEFT_MPI(MPI_Comm_size(node, &world.num_near));
-    if (status == WEFT_OK) /* in the order of `node`: ascending */
-        status = find_world_ranks(node, world.num_near, &world.near);
-    world.own_gate = (weft_gate){0};
-    world.gate = &world.own_gate;
+    int rank;
+    WEFT_TRY(WEFT_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank)));
+    WEFT_TRY(WEFT_MPI(
+        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node)));
+    weft_status status = weft_mpi_process_start(node);
+    weft_gate *gate = weft_mpi_gate();
     if (status == WEFT_OK)
-        status = weft_mpi_shared_gate(node, &world.gate);
+        status = weft_mpi_shared_gate(node, &gate);
+    if (status == WEFT_OK)
+        weft_mpi_use_gate(gate);
     MPI_Comm_free(&node);
     return status;
 }
@@ -257,7 +194,7 @@ static weft_status adopt(MPI_Comm handle, const char *name, weft_comm_purpose pu
     bool is_world = world.num_handles == 1;
     weft_status status;
     if (!is_world)
-        WEFT_TRY(find_world_ranks(handle, size, &world_ranks));
+        WEFT_TRY(weft_mpi_world_ranks(handle, size, &world_ranks));
     if (size == 1 && !is_world) {
         status = weft_comm_self_make(name, purpose, world_ranks[0], mpi_abort, out);
         free(world_ranks);
@@ -299,7 +236,8 @@ static weft_status mpi_split_node(weft_comm *parent, weft_comm **out)
     weft_status status = meet(from);
     int in_turn = weft_mpi_get_limits()->ranks_per_node;
     if (status == WEFT_OK && in_turn > 0)
-        status = WEFT_MPI(MPI_Comm_split(from, world.rank / in_turn, parent->rank, &handle));
+        status = WEFT_MPI(MPI_Comm_split(from, weft_comm_world_rank(parent, parent->rank) / in_turn,
+                                         parent->rank, &handle));
     else if (status == WEFT_OK)
         status = WEFT_MPI(
             MPI_Comm_split_type(from, MPI_COMM_TYPE_SHARED, parent->rank, MPI_INFO_NULL, &handle));
@@ -354,16 +292,6 @@ static weft_status check_world_size(void)
     return WEFT_OK;
 }
 
-static weft_status find_num_sequences(void)
-{
-    int found, *upper_bound;
-    WEFT_TRY(WEFT_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &upper_bound, &found)));
-    int last = found ? *upper_bound : 32767; /* what the standard promises */
-    world.num_sequences =
-        (uint64_t)(last - WEFT_MPI_FIRST_COLLECTIVE_TAG) / WEFT_MPI_TAGS_PER_COLLECTIVE;
-    return WEFT_OK;
-}
-
 weft_status weft_comm_create_world(weft_comm **out)
 {
     if (world.alive)
@@ -377,9 +305,7 @@ weft_status weft_comm_create_world(weft_comm **out)
             MPI_Finalize();
         return status;
     }
-    WEFT_TRY(find_num_sequences());
     WEFT_TRY(find_node());
-    WEFT_TRY(weft_engine_init(&world.engine));
     MPI_Comm handle;
     WEFT_TRY(WEFT_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handle)));
     WEFT_TRY(adopt(handle, "world", WEFT_PURPOSE_CONTROL, out));

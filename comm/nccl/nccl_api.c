@@ -4,8 +4,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "comm/nccl/version.h"
+#include "core/clock.h"
 
 static weft_nccl_api api;
 static weft_error load_error;
@@ -83,4 +85,39 @@ weft_status weft_nccl_load(void)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, load_once);
     return load_error.status == WEFT_OK ? WEFT_OK : weft_error_put(&load_error);
+}
+
+pthread_mutex_t weft_nccl_order = PTHREAD_MUTEX_INITIALIZER;
+
+weft_status weft_nccl_settle(ncclComm_t handle)
+{
+    ncclResult_t state = ncclSuccess;
+    double deadline_us = weft_now_us() + 1e6 * WEFT_NCCL_SETUP_SECONDS;
+    for (int i = 0;; i++) {
+        WEFT_TRY(WEFT_NCCL(weft_nccl()->CommGetAsyncError(handle, &state)));
+        if (state != ncclInProgress)
+            return weft_nccl_status(__FILE__, __LINE__, __func__, "an earlier call", state);
+        if (weft_now_us() > deadline_us)
+            return WEFT_ERROR(WEFT_COMM, "NCCL has made no progress for %d s",
+                              (int)WEFT_NCCL_SETUP_SECONDS);
+        if (i > 1000)
+            nanosleep(&(struct timespec){.tv_nsec = WEFT_NCCL_POLL_NS}, NULL);
+    }
+}
+
+weft_status weft_nccl_begin_group(void)
+{
+    return WEFT_NCCL(weft_nccl()->GroupStart());
+}
+
+weft_status weft_nccl_end_group(ncclComm_t handle, weft_status status)
+{
+    weft_error error;
+    if (status != WEFT_OK)
+        weft_error_take(&error);
+    weft_status ended = WEFT_NCCL(weft_nccl()->GroupEnd());
+    if (status != WEFT_OK)
+        return weft_error_put(&error);
+    WEFT_TRY(ended);
+    return weft_nccl_settle(handle);
 }

@@ -3,6 +3,7 @@
 #define WEFT_COMM_NCCL_NCCL_API_H
 
 #include <nccl.h>
+#include <pthread.h>
 
 #include <weft/status.h>
 
@@ -48,5 +49,15 @@ const weft_nccl_api *weft_nccl(void);
 #define WEFT_NCCL(call) weft_nccl_status(__FILE__, __LINE__, __func__, #call, (call))
 weft_status weft_nccl_status(const char *file, int line, const char *function, const char *call,
                              ncclResult_t result) WEFT_CHECKED;
+
+enum { WEFT_NCCL_SETUP_SECONDS = 300, WEFT_NCCL_POLL_NS = 200000 };
+/* Begin and end calls that NCCL takes as one; the end also settles them. `status`: of the calls in
+ * between; the end returns it if it is not WEFT_OK. */
+weft_status weft_nccl_begin_group(void) WEFT_CHECKED;
+weft_status weft_nccl_end_group(ncclComm_t handle, weft_status status) WEFT_CHECKED;
+/* Waits until the communicator's last call is no longer in progress. */
+weft_status weft_nccl_settle(ncclComm_t handle) WEFT_CHECKED;
+/* Held around every enqueuing. */
+extern pthread_mutex_t weft_nccl_order;
 
 #endif

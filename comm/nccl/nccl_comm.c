@@ -5,9 +5,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 
-enum { MIN_DRIVER = 12030, CHANNEL_CTAS = 4, POLL_NS = 200000 };
+enum { MIN_DRIVER = 12030, CHANNEL_CTAS = 4 };
 
 static struct {
     bool used;
@@ -174,22 +174,6 @@ weft_status weft_nccl_use(weft_comm *world, weft_device *device, char *why, size
 
 /* --- making groups ------------------------------------------------------------------------- */
 
-weft_status weft_nccl_settle(ncclComm_t handle)
-{
-    ncclResult_t state = ncclSuccess;
-    double deadline_us = weft_now_us() + 1e6 * WEFT_NCCL_SETUP_SECONDS;
-    for (int i = 0;; i++) {
-        WEFT_TRY(WEFT_NCCL(weft_nccl()->CommGetAsyncError(handle, &state)));
-        if (state != ncclInProgress)
-            return weft_nccl_status(__FILE__, __LINE__, __func__, "an earlier call", state);
-        if (weft_now_us() > deadline_us)
-            return WEFT_ERROR(WEFT_COMM, "NCCL has made no progress for %d s",
-                              (int)WEFT_NCCL_SETUP_SECONDS);
-        if (i > 1000)
-            nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
-    }
-}
-
 static weft_status keep_handle(ncclComm_t handle)
 {
     if (nccl.num_handles == nccl.capacity) {
@@ -316,7 +300,7 @@ static weft_status wait_for_stream(cudaStream_t stream)
         if (weft_now_us() > deadline_us)
             return WEFT_ERROR(WEFT_COMM, "the first operation has not ended within %d s",
                               (int)WEFT_NCCL_SETUP_SECONDS);
-        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = WEFT_NCCL_POLL_NS}, NULL);
     }
 }
 
@@ -432,11 +416,6 @@ static const weft_comm_ops nccl_ops = {
     .split_node = nccl_split_node,
     .destroy = nccl_destroy,
 };
-
-weft_nccl_comm *weft_nccl_of(weft_comm *comm)
-{
-    return comm->ops == &nccl_ops ? (weft_nccl_comm *)comm : NULL;
-}
 
 static weft_status create_object(weft_comm *host, weft_nccl_comm **out)
 {

@@ -24,12 +24,12 @@
 #include <pthread.h>
 
 #include "comm/comm_ops.h"
+#include "comm/nccl/nccl.h"
 #include "comm/nccl/nccl_api.h"
-#include "core/device_cuda.h"
+#include "core/device/cuda/cuda.h"
 
 enum {
-    WEFT_NCCL_NUM_TAG_CLASSES = 2, /* tag modulo this: activations and gradients apart */
-    WEFT_NCCL_SETUP_SECONDS = 300,
+    WEFT_NCCL_NUM_TAG_CLASSES = 2,     /* tag modulo this: activations and gradients apart */
     WEFT_NCCL_DEADLINE_SECONDS = 1800, /* of an operation, from when it was enqueued */
 };
 
@@ -51,32 +51,11 @@ typedef struct weft_nccl_comm {
     cudaEvent_t forked, joined;
 } weft_nccl_comm;
 
-/* nccl_comm.c. Whether NCCL can serve these ranks with each rank's device, and why: the same answer
- * on every rank. Accordingly switches NCCL on or off for groups made from now on. `device` is
- * borrowed as long as groups are made. Collective over `world`. */
-weft_status weft_nccl_use(weft_comm *world, weft_device *device, char *why, size_t why_bytes,
-                          bool *out_used) WEFT_CHECKED;
-void weft_nccl_use_none(void);
-/* Puts NCCL beside a new mpi group where NCCL is on and the group's purpose calls for it.
- * Collective over the group. */
-weft_status weft_nccl_adopt(weft_comm **group) WEFT_CHECKED;
-/* Ends all communicators; when the world ends. Collective, unless a group is broken. */
-void weft_nccl_stop(void);
+/* nccl_run.c */
 /* NULL if it is another backend's. */
 weft_nccl_comm *weft_nccl_of(weft_comm *comm);
-
-/* nccl_run.c */
 weft_status weft_nccl_enqueue(weft_lane *lane, const weft_comm_op *op) WEFT_CHECKED;
 weft_status weft_nccl_run_on_host(const weft_comm_op *op) WEFT_CHECKED;
-/* Begin and end calls that NCCL takes as one; the end also settles them. `status`: of the calls in
- * between; the end returns it if it is not WEFT_OK. */
-weft_status weft_nccl_begin_group(void) WEFT_CHECKED;
-weft_status weft_nccl_end_group(ncclComm_t handle, weft_status status) WEFT_CHECKED;
-/* Waits until the communicator's last call is no longer in progress. */
-weft_status weft_nccl_settle(ncclComm_t handle) WEFT_CHECKED;
-/* Held around every enqueuing. */
-extern pthread_mutex_t weft_nccl_order;
-
 /* nccl_sharded.c */
 weft_status weft_nccl_post_sharded(weft_nccl_comm *between, weft_nccl_comm *inside,
                                    const weft_comm_op *op, cudaStream_t stream) WEFT_CHECKED;

@@ -1,9 +1,12 @@
 /* Enqueues operations. */
 #include "comm/nccl/nccl_comm.h"
 
-pthread_mutex_t weft_nccl_order = PTHREAD_MUTEX_INITIALIZER;
-
 /* --- which way an operation goes ----------------------------------------------------------- */
+
+weft_nccl_comm *weft_nccl_of(weft_comm *comm)
+{
+    return comm->ops->enqueue == weft_nccl_enqueue ? (weft_nccl_comm *)comm : NULL;
+}
 
 /* The operation as the mpi groups of the same ranks run it. Its numbers are this group's, which
  * alone uses them there. */
@@ -80,23 +83,6 @@ static ncclRedOp_t reduction_of(weft_reduce reduce)
         break;
     }
     return ncclSum;
-}
-
-weft_status weft_nccl_begin_group(void)
-{
-    return WEFT_NCCL(weft_nccl()->GroupStart());
-}
-
-weft_status weft_nccl_end_group(ncclComm_t handle, weft_status status)
-{
-    weft_error error;
-    if (status != WEFT_OK)
-        weft_error_take(&error);
-    weft_status ended = WEFT_NCCL(weft_nccl()->GroupEnd());
-    if (status != WEFT_OK)
-        return weft_error_put(&error);
-    WEFT_TRY(ended);
-    return weft_nccl_settle(handle);
 }
 
 static weft_status copy_own(void *to, const void *from, size_t bytes, cudaStream_t stream)

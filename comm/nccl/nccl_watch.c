@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "core/log.h"
-#include "core/trace.h"
+#include "core/trace/trace.h"
 
 enum {
     CAPACITY = 1024,

@@ -38,8 +38,15 @@ weft_status weft_staging_end(weft_lane *lane, const weft_staging *staging)
     return absent("staging");
 }
 
-weft_status weft_comm_adopt(weft_comm **group)
+weft_status weft_comm_split(weft_comm *parent, int color, int key, const char *name,
+                            weft_comm_purpose purpose, weft_comm **out)
 {
-    (void)group;
-    return absent("a group");
+    (void)parent, (void)color, (void)key, (void)name, (void)purpose, (void)out;
+    return absent("weft_comm_split");
+}
+
+weft_status weft_comm_split_node(weft_comm *parent, weft_comm **out)
+{
+    (void)parent, (void)out;
+    return absent("weft_comm_split_node");
 }

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "comm/comm_ops.h"
-#include "core/device_note.h"
+#include "core/device/device.h"
 
 typedef struct note_comm {
     weft_comm base;

@@ -1,4 +1,4 @@
-/* Groups of the device `note`: collectives are noted (core/device_note.h), and nobody communicates.
+/* Groups of the device `note`: collectives are noted (core/device/note.h), and nobody communicates.
  * They have a rank and a size without a world; operations on the host do nothing. */
 #ifndef WEFT_COMM_NOTE_NOTE_H
 #define WEFT_COMM_NOTE_NOTE_H

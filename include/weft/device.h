@@ -6,9 +6,9 @@
  *
  * Invariants: one lane runs its work in order; lanes run beside each other. An error poisons its
  * lane: the lane skips what is submitted later, and every call that submits to it, records, waits
- * or syncs on it, or waits for its events returns the first error (core/device_cuda.h says what a
- * GPU does with kernels it already has). The caller keeps operands valid until an event recorded
- * after the work has completed. Any thread may submit, one at a time to each lane.
+ * or syncs on it, or waits for its events returns the first error (core/device/cuda/cuda.h says
+ * what a GPU does with kernels it already has). The caller keeps operands valid until an event
+ * recorded after the work has completed. Any thread may submit, one at a time to each lane.
  */
 #ifndef WEFT_DEVICE_H
 #define WEFT_DEVICE_H

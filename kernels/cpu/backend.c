@@ -6,7 +6,7 @@
 
 #include <weft/device.h>
 
-#include "core/pace.h"
+#include "core/device/device.h"
 #include "kernels/flops.h"
 
 /* oneDNN, too, takes its number of threads from the calling thread's setting. */

@@ -3,7 +3,7 @@
 #ifndef WEFT_KERNELS_CUDA_H
 #define WEFT_KERNELS_CUDA_H
 
-#include "core/device_cuda.h"
+#include "core/device/cuda/cuda.h"
 #include "kernels/kernels.h"
 
 #ifdef __cplusplus

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/device_note.h"
+#include "core/device/device.h"
 #include "kernels/flops.h"
 #include "kernels/kernels.h"
 

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "core/svg.h"
+#include "core/text.h"
 
 enum {
     WIDTH = 860,

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/text.h"
-#include "core/trace.h"
+#include "core/trace/trace.h"
 
 static const char what[] = "bench all-to-all";
 enum { HOST_STAGING_BYTES = 1 << 16, STAGING_SLACK_BYTES = 1 << 20, POISON = 0xa5 };

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/pace.h"
-#include "core/trace.h"
+#include "core/device/device.h"
+#include "core/trace/trace.h"
 
 /* --- the ends ------------------------------------------------------------------------------ */
 

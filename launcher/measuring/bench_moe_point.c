@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "launcher/measuring/bench_moe.h"
 #include "launcher/planning/moe_choice.h"
 #include "layers/describe.h"
-#include "parallel/topology.h"
+#include "parallel/topology/topology.h"
 #include "schedule/build.h"
 #include "schedule/price.h"
 

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "core/cluster.h"
+#include "core/cluster/cluster.h"
 
 /* Prints a table a cost (its peak and spread; volume, time, rate, share of the peak), then the
  * interference matrix. is_imported: what is there was not measured here. */

@@ -1,7 +1,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/svg.h"
+#include "core/text.h"
 #include "launcher/measuring/calibrate.h"
 
 enum {

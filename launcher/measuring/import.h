@@ -8,7 +8,7 @@
 #define WEFT_LAUNCHER_MEASURING_IMPORT_H
 
 #include "core/arena.h"
-#include "core/cluster.h"
+#include "core/cluster/cluster.h"
 
 enum { WEFT_IMPORT_MAX_NOTES = 24, WEFT_IMPORT_NOTE_BYTES = 224 };
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "core/options.h"
+#include "core/options/options.h"
 #include "core/text.h"
 #include "launcher/measuring/import_internal.h"
 #include "launcher/measuring/import_slurm_yaml.h"

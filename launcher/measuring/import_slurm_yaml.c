@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "core/options.h"
+#include "core/options/options.h"
 #include "launcher/measuring/import_internal.h"
 
 /* What a line stands in: lists, and mappings of one. */

@@ -11,7 +11,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/measuring/measure_internal.h"
-#include "parallel/topology.h"
+#include "parallel/topology/topology.h"
 
 /* --- curves -------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 #include <stddef.h>
 
 #include "comm/comm.h"
-#include "core/cluster.h"
+#include "core/cluster/cluster.h"
 
 /* Zero means the default of each. */
 typedef struct weft_measure_options {

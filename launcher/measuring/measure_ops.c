@@ -3,7 +3,7 @@
 
 #include <weft/kernels.h>
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "kernels/host.h"
 #include "launcher/measuring/measure_internal.h"
 

@@ -1,7 +1,7 @@
 /* Storage as checkpoints use it: a rank writes its own part and waits until it is stored; it reads
  * past the caches. And as a tier of memory uses it: past the page cache both ways, through a file
- * of its own (parallel/spill.h), so that pieces are under way beside each other, and hashed, as in
- * training. */
+ * of its own (parallel/spill/spill.h), so that pieces are under way beside each other, and hashed,
+ * as in training. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 
 #include "core/log.h"
 #include "launcher/measuring/measure_internal.h"
-#include "parallel/spill.h"
+#include "parallel/spill/spill.h"
 
 /* A file without a name: it ends with this process, however that ends. */
 static weft_status open_file(const char *folder, int flags, int *out)

@@ -4,7 +4,7 @@
 #define WEFT_LAUNCHER_MEASURING_OWN_H
 
 #include "comm/comm.h"
-#include "core/cluster.h"
+#include "core/cluster/cluster.h"
 #include "layers/outline.h"
 
 typedef struct weft_own_model {

@@ -2,7 +2,7 @@
  * numbers behind it all. */
 #include <math.h>
 
-#include "core/svg.h"
+#include "core/text.h"
 #include "launcher/page/parts.h"
 #include "launcher/planning/figures.h"
 

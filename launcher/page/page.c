@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "core/file.h"
-#include "core/svg.h"
 #include "core/text.h"
 #include "launcher/page/parts.h"
 #include "launcher/planning/figures.h"

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/svg.h"
 #include "core/text.h"
 
 /* --- words --------------------------------------------------------------------------------- */

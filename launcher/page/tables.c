@@ -1,7 +1,7 @@
 /* The sections that a search, what-if and an expansion fill in: tables, and charts of them. */
 #include <math.h>
 
-#include "core/svg.h"
+#include "core/text.h"
 #include "launcher/page/parts.h"
 
 enum { MAX_ROWS = 400, MAX_DOTS = 2000 };

@@ -4,9 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/svg.h"
 #include "core/text.h"
-#include "core/trace_tracks.h"
+#include "core/trace/trace.h"
 #include "launcher/page/parts.h"
 
 /* A box takes at most 110 bytes. */

@@ -3,7 +3,7 @@
 #ifndef WEFT_LAUNCHER_PLANNING_AGAINST_H
 #define WEFT_LAUNCHER_PLANNING_AGAINST_H
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "launcher/planning/plan.h"
 
 typedef struct weft_against_row {

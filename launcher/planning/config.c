@@ -11,7 +11,6 @@
 #include <weft/kernels.h>
 
 #include "core/text.h"
-#include "core/fits.h"
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/run_changes.h"

@@ -12,13 +12,13 @@
 
 #include <weft/application.h>
 
-#include "core/options.h"
-#include "core/pace.h"
+#include "core/device/device.h"
+#include "core/options/options.h"
 #include "launcher/planning/reliability.h"
 #include "layers/offload.h"
 #include "layers/tier.h"
-#include "parallel/mesh.h"
-#include "parallel/topology.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/topology/topology.h"
 #include "schedule/options.h"
 
 typedef enum weft_precision {
@@ -53,7 +53,7 @@ typedef struct weft_data_options { /* section "data" */
     const char *split;             /* "969,30,1" */
     bool mock_data;
     int64_t shuffle_block_tokens; /* 0: seq_length */
-    /* Packed documents, as Megatron means them: parallel/documents.h. */
+    /* Packed documents, as Megatron means them: parallel/sequence.h. */
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
     int64_t eod_token;      /* that ends a document; -1: the dataset says, and it is filled in */
     const char *data_xxh64; /* of tokens and tokenizer, filled where they are read; NULL: unknown */

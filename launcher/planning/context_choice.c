@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/places.h"

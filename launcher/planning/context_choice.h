@@ -5,7 +5,7 @@
 #define WEFT_LAUNCHER_PLANNING_CONTEXT_CHOICE_H
 
 #include "launcher/planning/config.h"
-#include "parallel/topology.h"
+#include "parallel/topology/topology.h"
 
 /* Plain: one rank tells it to others. */
 typedef struct weft_context_selection {

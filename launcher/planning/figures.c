@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/cluster_range.h"
+#include "core/cluster/cluster.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/step_price.h"
-#include "parallel/optimizer.h"
+#include "parallel/optimizer/optimizer.h"
 
 #define UNKNOWN ((double)NAN)
 

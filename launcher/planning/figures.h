@@ -31,7 +31,7 @@ typedef struct weft_plan_costs {
 
 typedef struct weft_plan_figures {
     double range_us[2]; /* the shortest step and the longest: every input at that end of its spread
-                           (core/cluster_range.h) */
+                           (core/cluster/cluster.h) */
     int num_loads;      /* 0: the model has no experts */
     weft_plan_at_load loads[WEFT_MAX_PLAN_LOADS];
     uint64_t checkpoint_bytes; /* of its datasets: master weights and moments, fp32 */

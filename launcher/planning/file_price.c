@@ -1,6 +1,6 @@
 #include "launcher/planning/file_price.h"
 
-/* Parts of what lies in a place, as in parallel/records.c. */
+/* Parts of what lies in a place, as in parallel/records/records.c. */
 typedef struct place {
     int32_t record; /* -1: none */
     unsigned here, differ;

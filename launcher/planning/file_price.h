@@ -1,16 +1,16 @@
 /* What a step reads of the experts' file and writes to it. The records that a rank's step works on
  * are listed once, in order; from then on a cache of as many places as host memory has for them
- * (parallel/spill_cache.h) takes every step's uses after the other, and what a use has to write
+ * (parallel/records/records.h) takes every step's uses after the other, and what a use has to write
  * back and to read is what it takes then. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_FILE_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_FILE_PRICE_H
 
 #include "core/arena.h"
-#include "parallel/records.h"
+#include "parallel/records/records.h"
 
 typedef struct weft_file_walk weft_file_walk;
 
-/* By set of parts, which go as one batch (parallel/spill.h). */
+/* By set of parts, which go as one batch (parallel/spill/spill.h). */
 enum { WEFT_RECORD_SETS = 1 << WEFT_NUM_RECORD_PARTS };
 typedef struct weft_file_rates {
     double read_us[WEFT_RECORD_SETS], write_us[WEFT_RECORD_SETS];

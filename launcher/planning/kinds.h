@@ -3,8 +3,8 @@
 #ifndef WEFT_LAUNCHER_PLANNING_KINDS_H
 #define WEFT_LAUNCHER_PLANNING_KINDS_H
 
-#include "core/cluster.h"
-#include "parallel/mesh.h"
+#include "core/cluster/cluster.h"
+#include "parallel/mesh/mesh.h"
 
 /* Kinds are bits 1 << group of the cluster, as weft_site has them; 0: all nodes are alike. */
 typedef struct weft_stage_kinds {

@@ -2,7 +2,7 @@
 #ifndef WEFT_LAUNCHER_PLANNING_MEASURED_TIME_H
 #define WEFT_LAUNCHER_PLANNING_MEASURED_TIME_H
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "launcher/planning/plan.h"
 
 /* Means over the ranks that a step's timeline holds; microseconds. */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/planning/moe_layer_price.h"

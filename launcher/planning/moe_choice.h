@@ -6,7 +6,7 @@
 
 #include "launcher/planning/config.h"
 #include "layers/runtime.h"
-#include "parallel/topology.h"
+#include "parallel/topology/topology.h"
 #include "schedule/choose.h"
 
 typedef struct weft_moe_selection {

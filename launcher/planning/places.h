@@ -2,8 +2,8 @@
 #ifndef WEFT_LAUNCHER_PLANNING_PLACES_H
 #define WEFT_LAUNCHER_PLANNING_PLACES_H
 
-#include "parallel/mesh.h"
-#include "parallel/topology.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/topology/topology.h"
 #include "schedule/cost.h"
 
 /* Fills the site's groups with those of `rank`, and heads and ring as the mesh's cp_comm_type has

@@ -3,7 +3,7 @@
 #ifndef WEFT_LAUNCHER_PLANNING_PLAN_H
 #define WEFT_LAUNCHER_PLANNING_PLAN_H
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/kinds.h"
 #include "launcher/planning/step.h"

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "core/options.h"
+#include "core/options/options.h"
 
 typedef enum weft_bad_step {
     WEFT_BAD_STEP_STOP,

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "launcher/planning/moe_choice.h"
-#include "parallel/lr_schedule.h"
+#include "parallel/optimizer/optimizer.h"
 #include "schedule/context.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

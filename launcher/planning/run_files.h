@@ -6,9 +6,9 @@
 
 #include <stdint.h>
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "layers/footprint.h"
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 
 /* Of metrics.jsonl, in order; at least one. */
 typedef struct weft_run_steps {

@@ -7,7 +7,7 @@
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/tier_price.h"
 #include "layers/describe_plain.h"
-#include "parallel/parameters.h"
+#include "parallel/parameters/parameters.h"
 #include "schedule/price.h"
 
 /* One bucket of a stage, microseconds. */
@@ -224,12 +224,12 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
     if (b->sum != WEFT_BUCKET_SUM_NONE)
         WEFT_TRY(collective_us(p, site, &summed, WEFT_COLLECTIVE_ALL_REDUCE, bytes, &out->sum_us,
                                out->link_us[0]));
-    if (b->reduces)
-        WEFT_TRY(
-            collective_us(p, site, group,
-                          b->gathers ? WEFT_COLLECTIVE_REDUCE_SCATTER : WEFT_COLLECTIVE_ALL_REDUCE,
-                          bytes / times, &out->reduce_us, out->link_us[1]));
-    if (b->gathers)
+    if (weft_bucket_reduces(b))
+        WEFT_TRY(collective_us(p, site, group,
+                               weft_bucket_gathers(b) ? WEFT_COLLECTIVE_REDUCE_SCATTER
+                                                      : WEFT_COLLECTIVE_ALL_REDUCE,
+                               bytes / times, &out->reduce_us, out->link_us[1]));
+    if (weft_bucket_gathers(b))
         WEFT_TRY(collective_us(p, site, group, WEFT_COLLECTIVE_ALL_GATHER,
                                elements * (double)element_bytes / times, &out->gather_us,
                                out->link_us[2]));
@@ -239,9 +239,9 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
         out->link_us[1][l] *= times;
         out->link_us[2][l] *= times;
     }
-    if (b->offloaded)
+    if (weft_bucket_is_offloaded(b))
         return price_on_host(p, site, b, share * adamw_bytes(element_bytes, split), out);
-    if (b->state_on_host)
+    if (weft_bucket_is_staged(b))
         return price_staged(p, site, b, share * adamw_bytes(element_bytes, split), out);
     return work_us(p, site, WEFT_COST_ADAMW,
                    share * (plain ? plain_adamw_bytes(dtype) : adamw_bytes(element_bytes, split)),
@@ -257,7 +257,7 @@ static weft_status price_norm(pricing *p, const weft_site *site, const weft_buck
     double bytes = 0;
     for (int b = 0; b < buckets->count; b++) {
         const weft_bucket_shape *shape = &buckets->shapes[b];
-        bytes += shape->offloaded ? 0 : 4 * (double)shape->elements / shape->owners;
+        bytes += weft_bucket_is_offloaded(shape) ? 0 : 4 * (double)shape->elements / shape->owners;
     }
     weft_estimate sum;
     WEFT_TRY(work_us(p, site, WEFT_COST_MEMORY, bytes, out_us));
@@ -445,12 +445,14 @@ static weft_status find_points(const weft_buckets *buckets, weft_arena *arena, i
     void *memory;
     int most = -1;
     for (int b = 0; b < buckets->count; b++)
-        if (buckets->shapes[b].offloaded && buckets->shapes[b].point - WEFT_POINT_OWN > most)
+        if (weft_bucket_is_offloaded(&buckets->shapes[b]) &&
+            buckets->shapes[b].point - WEFT_POINT_OWN > most)
             most = buckets->shapes[b].point - WEFT_POINT_OWN;
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)(most + 1), sizeof(int), &memory));
     *out = memory;
     for (int b = buckets->count - 1; b >= 0; b--)
-        if (buckets->shapes[b].offloaded && buckets->shapes[b].point >= WEFT_POINT_OWN)
+        if (weft_bucket_is_offloaded(&buckets->shapes[b]) &&
+            buckets->shapes[b].point >= WEFT_POINT_OWN)
             (*out)[buckets->shapes[b].point - WEFT_POINT_OWN] = b;
     return WEFT_OK;
 }
@@ -713,7 +715,8 @@ static void sum_tier(const pricing *p, int stage)
         for (uint32_t i = 0; i < program->num_tasks; i++) {
             const weft_task *task = &program->tasks[i];
             if (task->lane == lanes[k] && task->bucket >= 0)
-                (shapes[task->bucket].state_on_host ? out->stepped_us : out->tier_us)[k] +=
+                (weft_bucket_is_staged(&shapes[task->bucket]) ? out->stepped_us
+                                                              : out->tier_us)[k] +=
                     task_us(p, stage, task);
         }
     }
@@ -793,7 +796,7 @@ static void find_stepped(const pricing *p, int stage, const weft_price *price)
         if (task->lane == WEFT_LANE_FILE)
             cost->filed_us =
                 fmax(cost->filed_us, price->spans[stage][i].end_us - price->makespan_us);
-        if (task->bucket >= 0 && buckets->shapes[task->bucket].offloaded &&
+        if (task->bucket >= 0 && weft_bucket_is_offloaded(&buckets->shapes[task->bucket]) &&
             (task->kind == WEFT_TASK_STEP || task->kind == WEFT_TASK_GATHER ||
              task->kind == WEFT_TASK_UPLOAD))
             cost->stepped_us[task->bucket] = fmax(

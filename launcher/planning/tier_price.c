@@ -134,11 +134,12 @@ static weft_status find_buckets(const weft_step *step, const weft_program *progr
         if (task->kind != WEFT_TASK_STEP || task->bucket < 0)
             continue;
         const weft_bucket_shape *shape = &buckets->shapes[task->bucket];
-        if (shape->offloaded && shape->layer == layer && count < out->shape.num_positions)
+        if (weft_bucket_is_offloaded(shape) && shape->layer == layer &&
+            count < out->shape.num_positions)
             list[count++] = task->bucket;
     }
     out->buckets = list;
-    out->in_order = count > 0 && !buckets->shapes[list[0]].gathers &&
+    out->in_order = count > 0 && !weft_bucket_gathers(&buckets->shapes[list[0]]) &&
                     step->outline.tier.experts != WEFT_TIER_FILE;
     return count == out->shape.num_positions
                ? WEFT_OK
@@ -242,7 +243,7 @@ static weft_status make_file(weft_tier_walk *w, const weft_site *site, const wef
     weft_file_rates rates;
     for (int b = 0; b < w->buckets->count; b++) {
         const weft_bucket_shape *shape = &w->buckets->shapes[b];
-        if (!shape->in_file)
+        if (!weft_bucket_is_in_file(shape))
             continue;
         largest = shape->elements > largest ? shape->elements : largest;
         owners = shape->owners;
@@ -588,7 +589,7 @@ static void update_layer(weft_tier_walk *w, int layer)
 {
     for (int b = 0; b < w->buckets->count; b++) {
         const weft_bucket_shape *shape = &w->buckets->shapes[b];
-        if (!shape->in_file || shape->layer != layer)
+        if (!weft_bucket_is_in_file(shape) || shape->layer != layer)
             continue;
         use_whole(w, b);
         w->lanes_us[WEFT_LANE_FILE] = fmax(w->lanes_us[WEFT_LANE_FILE], w->landed_us[b]) +
@@ -599,8 +600,8 @@ static void update_layer(weft_tier_walk *w, int layer)
 static bool steps_at_once(const weft_tier_walk *w)
 {
     for (int b = 0; b < w->buckets->count; b++)
-        if (w->buckets->shapes[b].in_file)
-            return w->buckets->shapes[b].at_once && !w->buckets->shapes[b].reduces;
+        if (weft_bucket_is_in_file(&w->buckets->shapes[b]))
+            return w->buckets->shapes[b].at_once && !weft_bucket_reduces(&w->buckets->shapes[b]);
     return false;
 }
 
@@ -609,13 +610,14 @@ static void update_all(weft_tier_walk *w)
 {
     for (int b = 0; b < w->buckets->count; b++) {
         const weft_bucket_shape *shape = &w->buckets->shapes[b];
-        if (shape->in_file && shape->at_once)
+        if (weft_bucket_is_in_file(shape) && shape->at_once)
             use_whole(w, b);
-        else if (shape->in_file)
-            w->file_us[b][1] = use_record(w, b, WEFT_RECORD_G, shape->reduces ? WEFT_RECORD_G : 0);
+        else if (weft_bucket_is_in_file(shape))
+            w->file_us[b][1] =
+                use_record(w, b, WEFT_RECORD_G, weft_bucket_reduces(shape) ? WEFT_RECORD_G : 0);
     }
     for (int b = w->buckets->count - 1; b >= 0; b--)
-        if (w->buckets->shapes[b].in_file && !w->buckets->shapes[b].at_once)
+        if (weft_bucket_is_in_file(&w->buckets->shapes[b]) && !w->buckets->shapes[b].at_once)
             use_whole(w, b);
 }
 
@@ -663,7 +665,7 @@ static void begin_step(weft_tier_walk *w, double filed_us)
     w->enqueued_us = 0;
     w->lanes_us[WEFT_LANE_FILE] = fmax(0, filed_us);
     for (int b = 0; w->file && b < w->buckets->count; b++) {
-        double *used = w->buckets->shapes[b].in_file ? place_used_us(w, b) : NULL;
+        double *used = weft_bucket_is_in_file(&w->buckets->shapes[b]) ? place_used_us(w, b) : NULL;
         if (used)
             *used = fmax(0, w->stepped_us[b]);
     }

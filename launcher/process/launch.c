@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "core/text.h"
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "launcher/process/job_folder.h"
 #include "launcher/process/mpirun_words.h"
 #include "launcher/process/output.h"

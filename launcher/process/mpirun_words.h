@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "comm/watch.h"
+#include "comm/watch/watch.h"
 
 enum { WEFT_MPIRUN_MAX_BLOCK_BYTES = 4096 };
 

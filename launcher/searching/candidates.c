@@ -6,7 +6,7 @@
 
 #include "launcher/planning/plan.h"
 #include "layers/runtime.h"
-#include "parallel/layout.h"
+#include "parallel/mesh/mesh.h"
 #include "schedule/context.h"
 #include "schedule/exchange.h"
 #include "schedule/moe_layer.h"

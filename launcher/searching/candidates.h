@@ -10,7 +10,7 @@
 #ifndef WEFT_LAUNCHER_SEARCHING_CANDIDATES_H
 #define WEFT_LAUNCHER_SEARCHING_CANDIDATES_H
 
-#include "core/cluster.h"
+#include "core/cluster/cluster.h"
 #include "launcher/planning/config.h"
 
 enum { WEFT_MAX_FORMS = 16, WEFT_LEAST_TOKENS = 1024 };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 #include "core/text.h"
 #include "launcher/planning/places.h"
 #include "schedule/context.h"

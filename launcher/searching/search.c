@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/clock.h"
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/planning/moe_choice.h"

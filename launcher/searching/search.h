@@ -86,7 +86,7 @@ typedef struct weft_search_result {
  * Choices inside a plan are made by `cluster`, whatever file it came from. What is returned lives
  * in the arena and borrows from config and source. num_plans 0: nothing fits. Errors: WEFT_CONFIG:
  * no mesh is legal, in one line with why; a figure that the cluster lacks and a candidate takes
- * (core/lack.h). */
+ * (core/cluster/cluster.h). */
 weft_status weft_search_run(const weft_config *config, const weft_config_source *source,
                             const weft_cluster *cluster, const weft_search_options *options,
                             weft_arena *arena, weft_search_result *out) WEFT_CHECKED;

@@ -6,8 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/clock.h"
-#include "core/cluster_better.h"
-#include "core/lack.h"
+#include "core/cluster/cluster.h"
 #include "core/text.h"
 #include "launcher/planning/figures.h"
 #include "launcher/planning/plan_print.h"

@@ -28,7 +28,7 @@ typedef struct weft_what_if_row {
 } weft_what_if_row;
 
 /* today: nothing is better; nodes: the next node count that has a faster legal mesh; what
- * core/cluster_better.h has; balanced_experts. */
+ * core/cluster/cluster.h has; balanced_experts. */
 enum { WEFT_MAX_WHAT_IF = 9 };
 typedef struct weft_what_if {
     bool is_stopped; /* before its end: rows behind the last are not asked for */

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "core/dataset.h"
+#include "core/dataset/dataset.h"
 
 /* The largest token, and XXH64 of the ids, 32 bits each whatever they are stored as, and of a text
  * that says which tokenizer they are of (weft_tokenizer_identity). */

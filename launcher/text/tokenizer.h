@@ -17,7 +17,7 @@
 #include <weft/status.h>
 
 #include "core/arena.h"
-#include "core/options.h"
+#include "core/options/options.h"
 #include "launcher/text/tokens.h"
 
 typedef enum weft_tokenizer_kind {

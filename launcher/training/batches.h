@@ -3,10 +3,10 @@
 #ifndef WEFT_LAUNCHER_TRAINING_BATCHES_H
 #define WEFT_LAUNCHER_TRAINING_BATCHES_H
 
-#include "core/dataset.h"
+#include "core/dataset/dataset.h"
 #include "launcher/planning/config.h"
 #include "layers/runtime.h"
-#include "parallel/documents.h"
+#include "parallel/sequence.h"
 
 /* In a step that is run again (judge.h): checks gradients behind each micro-batch. */
 typedef struct weft_batch_looks {

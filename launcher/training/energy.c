@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/gpu.h"
+#include "core/device/device.h"
 
 static bool read_word(const char *folder, const char *name, char out[64])
 {

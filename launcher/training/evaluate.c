@@ -1,8 +1,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "core/busy.h"
-#include "comm/watch.h"
+#include "comm/watch/watch.h"
+#include "core/device/device.h"
 #include "core/log.h"
 #include "launcher/training/trainer.h"
 

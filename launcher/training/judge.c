@@ -6,9 +6,7 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "parallel/replicas.h"
-#include "parallel/state_check.h"
-#include "parallel/state_look.h"
+#include "parallel/optimizer/optimizer.h"
 
 enum { TEXT_BYTES = 160, MORE_BYTES = WEFT_STATE_LOOK_BYTES + 160 };
 

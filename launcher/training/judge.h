@@ -30,12 +30,12 @@ weft_status weft_trainer_judge(weft_trainer *trainer, int64_t step, weft_outcome
 /* Loads a checkpoint of this run, but keeps the place in the data and the count of bad steps.
  * Collective. */
 weft_status weft_trainer_rewind(weft_trainer *trainer, const char *checkpoint) WEFT_CHECKED;
-/* Compares replicated state (parallel/replicas.h) behind a step if due, and before each save, so
- * that every checkpoint has been compared. WEFT_FAULTY: it differs and is not mended. Collective
- * over the world. */
+/* Compares replicated state (parallel/optimizer/optimizer.h) behind a step if due, and before each
+ * save, so that every checkpoint has been compared. WEFT_FAULTY: it differs and is not mended.
+ * Collective over the world. */
 weft_status weft_trainer_compare_replicas(weft_trainer *trainer, bool stops) WEFT_CHECKED;
-/* Of what each rank updates (parallel/state_check.h): whether the step that begins leaves hashes,
- * because it is due or is followed by a save or a copy. */
+/* Of what each rank updates (parallel/optimizer/optimizer.h): whether the step that begins leaves
+ * hashes, because it is due or is followed by a save or a copy. */
 void weft_trainer_leave_state(weft_trainer *trainer, int64_t step);
 /* Behind a step that has updated, or not: WEFT_FAULTY: what it read was not what the step before
  * had left. Collective over the world. */

@@ -12,7 +12,7 @@
 #include <weft/status.h>
 
 #include "launcher/training/energy.h"
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 
 typedef enum weft_ledger_part {
     WEFT_LEDGER_PRODUCTIVE, /* steps whose update the weights still have, and evaluations */

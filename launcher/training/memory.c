@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "core/file.h"
-#include "parallel/checkpoint_copies.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 /* The message to rank 0. */
 typedef struct marks {

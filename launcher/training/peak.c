@@ -7,9 +7,9 @@
 
 #include <weft/kernels.h>
 
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "kernels/kernels.h"
-#include "parallel/topology.h"
+#include "parallel/topology/topology.h"
 
 enum {
     GOES = 4,

@@ -4,7 +4,7 @@
 #ifndef WEFT_LAUNCHER_TRAINING_PROGRAMS_H
 #define WEFT_LAUNCHER_TRAINING_PROGRAMS_H
 
-#include "parallel/groups.h"
+#include "parallel/mesh/mesh.h"
 #include "schedule/pipeline.h"
 
 /* This rank's program of the shape, from the arena. Collective over the pipeline; its ranks return

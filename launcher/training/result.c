@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "core/busy.h"
+#include "core/device/device.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "launcher/process/stop.h"

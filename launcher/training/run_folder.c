@@ -13,7 +13,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/training/ledger.h"
-#include "parallel/checkpoint.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 /* --- where it starts ----------------------------------------------------------------------- */
 

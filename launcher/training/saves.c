@@ -3,12 +3,12 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "comm/watch.h"
+#include "comm/watch/watch.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/training/judge.h"
 #include "launcher/training/setup.h"
-#include "parallel/checkpoint_copies.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 static bool leads(const weft_saves *s)
 {

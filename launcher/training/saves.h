@@ -6,7 +6,7 @@
 
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
-#include "parallel/checkpoint_writer.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 enum { WEFT_SAVES_PATH_BYTES = 4096 };
 

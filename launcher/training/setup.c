@@ -15,8 +15,8 @@
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
 #include "layers/footprint.h"
-#include "parallel/checkpoint.h"
-#include "parallel/topology.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/topology/topology.h"
 
 /* What the config fixes of the MoE layers' programs; false: something is chosen later. */
 static bool fixed_moe(const weft_config *config, const weft_mesh *mesh, weft_moe_options *out)

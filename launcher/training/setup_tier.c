@@ -3,7 +3,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "launcher/training/setup.h"
-#include "parallel/topology.h"
+#include "parallel/topology/topology.h"
 
 weft_status weft_setup_spread_room(weft_tier_room room, const weft_mesh *mesh, weft_arena *arena,
                                    weft_tier_room **out)

@@ -1,6 +1,6 @@
 #include "launcher/training/start.h"
 
-#include "comm/watch.h"
+#include "comm/watch/watch.h"
 #include "core/log.h"
 #include "launcher/process/alive.h"
 #include "launcher/process/launch.h"

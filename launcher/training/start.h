@@ -6,7 +6,7 @@
 #include "comm/comm.h"
 #include "launcher/planning/config.h"
 #include "launcher/training/run_folder.h"
-#include "parallel/checkpoint_writer.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 typedef struct weft_start {
     bool launched;    /* a launcher started this process, as one of `size` */

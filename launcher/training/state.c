@@ -1,10 +1,10 @@
 #include "launcher/training/trainer.h"
 
-#include "comm/watch.h"
+#include "comm/watch/watch.h"
 #include "launcher/training/judge.h"
 #include "launcher/training/setup.h"
 #include "launcher/training/timeline.h"
-#include "parallel/checkpoint_copies.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 static weft_status fill(weft_trainer *t, const char *checkpoint, weft_lane *lane)
 {

@@ -3,16 +3,15 @@
 #define WEFT_LAUNCHER_TRAINING_STATE_H
 
 #include "comm/comm.h"
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/training/batches.h"
 #include "launcher/training/peak.h"
 #include "launcher/training/step_clock.h"
 #include "launcher/training/stragglers.h"
-#include "parallel/checkpoint_writer.h"
-#include "parallel/lr_schedule.h"
-#include "parallel/optimizer.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/optimizer/optimizer.h"
 #include "schedule/pipeline.h"
 #include "schedule/run.h"
 

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "core/busy.h"
+#include "core/device/device.h"
 
 static double last_end_us(const weft_executor *executor)
 {

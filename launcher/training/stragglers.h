@@ -1,5 +1,5 @@
 /* Finds ranks that compute longer than others of their pipeline stage, which have equal work. Rank
- * 0 judges, by times of the CPU's compute lanes without waits (core/busy.h). */
+ * 0 judges, by times of the CPU's compute lanes without waits (core/device/device.h). */
 #ifndef WEFT_LAUNCHER_TRAINING_STRAGGLERS_H
 #define WEFT_LAUNCHER_TRAINING_STRAGGLERS_H
 

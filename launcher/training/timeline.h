@@ -5,8 +5,8 @@
 #include <weft/list.h>
 
 #include "comm/comm.h"
-#include "core/trace.h"
-#include "parallel/mesh.h"
+#include "core/trace/trace.h"
+#include "parallel/mesh/mesh.h"
 
 /* Whether a timeline of these ranks (an empty list: of all ranks) has that rank. */
 bool weft_timeline_has(const weft_int_list *ranks, int rank);

@@ -1,6 +1,6 @@
 #include "launcher/training/trainer.h"
 
-#include "comm/watch.h"
+#include "comm/watch/watch.h"
 #include "launcher/training/judge.h"
 #include "launcher/training/timeline.h"
 

@@ -18,7 +18,10 @@ static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane
 
 static bool is_offloaded(const weft_trainer *t, int bucket)
 {
-    return bucket >= 0 && weft_optimizer_bucket(t->optimizer, bucket).offloaded;
+    if (bucket < 0)
+        return false;
+    const weft_bucket_shape shape = weft_optimizer_bucket(t->optimizer, bucket);
+    return weft_bucket_is_offloaded(&shape);
 }
 
 static int index_of(const weft_trainer *t, int bucket)
@@ -44,7 +47,7 @@ static int taken_by(const weft_trainer *t, weft_task_kind kind, int bucket)
         return bucket;
     const weft_bucket_shape *shape = &buckets->shapes[bucket];
     const bool by_landing = kind == WEFT_TASK_NORM || shape->at_once;
-    if (by_landing ? shape->reduces : shape->gathers)
+    if (by_landing ? weft_bucket_reduces(shape) : weft_bucket_gathers(shape))
         return bucket;
     const int index = weft_model_turn(t->model, shape->index,
                                       by_landing ? WEFT_TIER_TURN_LANDED : WEFT_TIER_TURN_WANTED);
@@ -91,7 +94,8 @@ static weft_status run_norm(void *context, const weft_task *task, weft_lane *lan
     const int bucket = taken_by(t, task->kind, task->bucket);
     if (owes(t, bucket))
         return weft_optimizer_square_zero(t->optimizer, bucket, lane);
-    if (!weft_optimizer_bucket(t->optimizer, bucket).reduces)
+    const weft_bucket_shape shape = weft_optimizer_bucket(t->optimizer, bucket);
+    if (!weft_bucket_reduces(&shape))
         WEFT_TRY(clear_absent(t, bucket, lane));
     weft_model_update_expert(t->model, index_of(t, bucket), false);
     return weft_optimizer_square(t->optimizer, bucket, lane);
@@ -111,7 +115,7 @@ static weft_status end_update(weft_trainer *t, const weft_task *task, int bucket
     if (!is_offloaded(t, bucket))
         return WEFT_OK;
     shape = &t->shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]].shapes[bucket];
-    gathers = shape->gathers && task->kind == WEFT_TASK_STEP;
+    gathers = weft_bucket_gathers(shape) && task->kind == WEFT_TASK_STEP;
     refreshes = shape->refreshes && task->kind != WEFT_TASK_UPLOAD;
     if (!gathers && task->kind != WEFT_TASK_UPLOAD)
         weft_model_change(t->model, shape->index);
@@ -187,7 +191,7 @@ static bool has_passed(void *context, const weft_task *task, int point)
     (void)task;
     if (point < WEFT_POINT_OWN)
         return point >= t->executor.ahead->layer;
-    while (!buckets->shapes[b].offloaded || buckets->shapes[b].point != point)
+    while (!weft_bucket_is_offloaded(&buckets->shapes[b]) || buckets->shapes[b].point != point)
         b++;
     return buckets->shapes[b].layer >= t->executor.ahead->layer;
 }

@@ -1,5 +1,5 @@
 /* No file at all, for programs that plan and never compute. */
-#include "parallel/spill.h"
+#include "parallel/spill/spill.h"
 
 static weft_status absent(void)
 {

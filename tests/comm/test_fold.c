@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "comm/copy.h"
+#include "comm/mpi/copy.h"
 #include "comm/fold.h"
 #include "tests/comm/comm_test.h"
 

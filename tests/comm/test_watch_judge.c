@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/watch.h"
-#include "comm/watch_judge.h"
+#include "comm/watch/watch.h"
+#include "comm/watch/judge.h"
 #include "tests/expect.h"
 
 enum { MAX_RANKS = 6 };

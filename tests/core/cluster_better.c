@@ -1,7 +1,7 @@
 /* A cluster of which one part is better: figures, curves and rows, and what stays as it is. */
 #include <math.h>
 
-#include "core/cluster_better.h"
+#include "core/cluster/cluster.h"
 #include "tests/expect.h"
 
 static weft_cluster sample(void)

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "core/dataset.h"
+#include "core/dataset/dataset.h"
 
 enum { INDEXED_CAPACITY = 1 << 16 };
 

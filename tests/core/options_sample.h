@@ -3,7 +3,7 @@
 #define WEFT_TESTS_CORE_OPTIONS_SAMPLE_H
 
 #include "core/key_rows.h"
-#include "core/options.h"
+#include "core/options/options.h"
 
 typedef struct sample_model {
     int64_t num_layers, num_query_groups;

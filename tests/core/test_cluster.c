@@ -1,8 +1,8 @@
-#include "core/cluster.h"
+#include "core/cluster/cluster.h"
 
 #include <math.h>
 
-#include "core/cluster_internal.h"
+#include "core/cluster/internal.h"
 #include "tests/core/temporary.h"
 
 /* --- numbers ------------------------------------------------------------------------------- */

@@ -1,9 +1,9 @@
 /* A cluster at the ends of its numbers, by hand. */
-#include "core/cluster_range.h"
+#include "core/cluster/cluster.h"
 
 #include <math.h>
 
-#include "core/cluster_internal.h"
+#include "core/cluster/internal.h"
 #include "tests/core/check.h"
 
 static const char text[] =

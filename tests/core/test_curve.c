@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "core/curve.h"
+#include "core/cluster/cluster.h"
 #include "tests/core/check.h"
 
 static void expect_near(double got, double wanted)

@@ -1,7 +1,7 @@
 #include <errno.h>
 #include <sys/syscall.h>
 
-#include "core/dataset.h"
+#include "core/dataset/dataset.h"
 #include "tests/core/check.h"
 #include "tests/core/indexed_file.h"
 #include "tests/core/temporary.h"

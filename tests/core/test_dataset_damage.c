@@ -1,5 +1,5 @@
 /* Damaged and foreign dataset files: refused by name, or read right; never a crash. */
-#include "core/dataset.h"
+#include "core/dataset/dataset.h"
 #include "tests/core/check.h"
 #include "tests/core/indexed_file.h"
 #include "tests/core/temporary.h"

@@ -1,11 +1,11 @@
 /* What a CUDA device has beyond the common contract: workspaces, kinds of memory, and errors that
  * say what is missing. */
-#include "core/device_cuda.h"
+#include "core/device/cuda/cuda.h"
 
 #include <dlfcn.h>
 #include <weft/kernels.h>
 
-#include "core/graph.h"
+#include "core/device/device.h"
 #include "tests/core/lanes.h"
 
 static size_t bytes_in_use(const weft_device *device)

@@ -1,4 +1,4 @@
-#include "core/trace.h"
+#include "core/trace/trace.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "parallel/checkpoint_internal.h"
+#include "parallel/checkpoint/internal.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/parallel/checkpoint_tiny.h"
 

@@ -1,9 +1,8 @@
 /* A cluster's file. What is taken makes sense, survives being written, and has prices. */
 #include <math.h>
 
-#include "core/cluster_better.h"
-#include "core/cluster_internal.h"
-#include "core/cluster_range.h"
+#include "core/cluster/cluster.h"
+#include "core/cluster/internal.h"
 #include "schedule/cost.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,6 +1,6 @@
 /* A dataset: two bytes that say how long its index is, the index, the tokens. What opens is read,
  * whole and as samples. */
-#include "core/dataset.h"
+#include "core/dataset/dataset.h"
 #include "launcher/text/known.h"
 #include "tests/fuzz/fuzz.h"
 

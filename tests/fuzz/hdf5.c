@@ -4,7 +4,7 @@
  * file does not come so far. */
 #include <hdf5.h>
 
-#include "parallel/checkpoint_internal.h"
+#include "parallel/checkpoint/internal.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/parallel/checkpoint_tiny.h"
 

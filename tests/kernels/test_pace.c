@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "core/pace.h"
+#include "core/device/device.h"
 #include "kernels/flops.h"
 
 #define OK(call) assert_int_equal((call), WEFT_OK)

@@ -24,7 +24,7 @@
 
 #include <weft/weft.h>
 
-#include "parallel/optimizer.h"
+#include "parallel/optimizer/optimizer.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 

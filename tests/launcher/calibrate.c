@@ -5,12 +5,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/device/device.h"
 #include "core/log.h"
-#include "core/pace.h"
 #include "launcher/measuring/calibrate.h"
 #include "launcher/measuring/measure.h"
 #include "launcher/planning/moe_choice.h"
-#include "parallel/spill.h"
+#include "parallel/spill/spill.h"
 #include "tests/core/device_under_test.h"
 #include "tests/expect.h"
 #include "tests/launcher/svg.h"

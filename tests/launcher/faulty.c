@@ -11,8 +11,8 @@
 #include <weft/weft.h>
 
 #include "comm/comm.h"
-#include "comm/flight.h"
-#include "parallel/checkpoint.h"
+#include "comm/watch/flight.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 static struct {
     char kind[16], what[16];

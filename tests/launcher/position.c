@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "launcher/training/trainer.h"
-#include "parallel/checkpoint_internal.h"
+#include "parallel/checkpoint/internal.h"
 #include "tests/expect.h"
 
 enum { NUM_TOKENS = 2561, STEP_TOKENS = 64, STEPS = 5, MAX_TOKENS = STEPS * STEP_TOKENS };

@@ -12,7 +12,7 @@
 #include <weft/weft.h>
 
 #include "comm/mpi/mpi_comm.h"
-#include "core/pace.h"
+#include "core/device/device.h"
 #include "launcher/training/stragglers.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"

@@ -6,7 +6,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/dataset.h"
+#include "core/dataset/dataset.h"
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/verbs.h"

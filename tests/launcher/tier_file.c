@@ -14,7 +14,7 @@
 #include "core/clock.h"
 #include "launcher/training/trainer.h"
 #include "layers/tier_run.h"
-#include "parallel/checkpoint.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "tests/expect.h"
 
 enum { STEPS = 3, SET_UP = 3 + 8 /* calls: the file, and threads */ };

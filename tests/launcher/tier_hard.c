@@ -186,8 +186,9 @@ static weft_status spoil(const void *args)
 static int index_taken(const weft_trainer *t, int bucket)
 {
     const weft_bucket_shape owned = weft_optimizer_bucket(t->optimizer, bucket);
-    return owned.reduces ? owned.index
-                         : weft_model_turn(t->model, owned.index, WEFT_TIER_TURN_LANDED);
+    return weft_bucket_reduces(&owned)
+               ? owned.index
+               : weft_model_turn(t->model, owned.index, WEFT_TIER_TURN_LANDED);
 }
 
 static weft_status run_norm(void *context, const weft_task *task, weft_lane *lane)

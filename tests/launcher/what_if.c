@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/cluster_better.h"
+#include "core/cluster/cluster.h"
 #include "launcher/searching/what_if.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"

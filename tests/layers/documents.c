@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/rng.h"
-#include "parallel/documents.h"
+#include "parallel/sequence.h"
 #include "tests/expect.h"
 #include "tests/layers/harness.h"
 

@@ -1,7 +1,6 @@
 /* Loss and every gradient on sequences of 4,096 tokens against PyTorch's: on one rank, and
  * on 4 of context parallelism in each way that attention then sees the whole sequence. See
  * tests/oracle/make_long_golden.py for the files. */
-#include "parallel/documents.h"
 #include "parallel/sequence.h"
 #include "tests/layers/golden_file.h"
 

@@ -5,7 +5,7 @@
 #include <weft/weft.h>
 
 #include "layers/runtime.h"
-#include "parallel/optimizer.h"
+#include "parallel/optimizer/optimizer.h"
 
 typedef struct harness {
     weft_comm *world; /* borrowed */

@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "core/trace.h"
+#include "core/trace/trace.h"
 #include "kernels/kernels.h"
 #include "kernels/note/note.h"
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "tests/expect.h"
 
 static used_half *current, own;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/rng.h"
-#include "parallel/checkpoint.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "tests/expect.h"
 
 /* What the model of a test looks like. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "core/log.h"
-#include "parallel/spill_internal.h"
+#include "parallel/spill/internal.h"
 #include "tests/core/temporary.h"
 
 enum { NUM_LABELS = 8 };

@@ -9,7 +9,7 @@
 
 #include "core/rng.h"
 #include "tests/expect.h"
-#include "parallel/optimizer.h"
+#include "parallel/optimizer/optimizer.h"
 
 enum {
     STATE_LAYERS = 4,

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "parallel/checkpoint.h"
-#include "parallel/checkpoint_internal.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/checkpoint/internal.h"
 #include "state_model.h"
 
 typedef struct layout {

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 
 #include "checkpoint_tiny.h"
-#include "parallel/checkpoint_writer.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 /* --- faults in the writer ------------------------------------------------------------------ */
 

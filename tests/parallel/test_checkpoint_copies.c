@@ -4,9 +4,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "parallel/checkpoint.h"
-#include "parallel/checkpoint_copies.h"
-#include "parallel/checkpoint_writer_internal.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/checkpoint/writer_internal.h"
 #include "state_model.h"
 
 enum { RANKS = 4, NUM_WRITERS = 5 };

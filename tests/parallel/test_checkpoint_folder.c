@@ -13,7 +13,7 @@
 
 #include "checkpoint_tiny.h"
 #include "core/json.h"
-#include "parallel/checkpoint_internal.h"
+#include "parallel/checkpoint/internal.h"
 
 /* --- renames ------------------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
 
 #include <xxhash.h>
 
-#include "parallel/checkpoint_internal.h"
+#include "parallel/checkpoint/internal.h"
 #include "tests/expect.h"
 
 enum { ROWS = 96, COLS = 65536, AT_ONCE = 12, HEAD = 40 }; /* 24 MiB, pieces of 3 MiB */

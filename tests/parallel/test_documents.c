@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "parallel/documents.h"
+#include "parallel/sequence.h"
 
 enum { EOD = 9, SEQ = 4096, CP = 4 };
 

@@ -1,10 +1,10 @@
 /* The communicators of several meshes of 8 ranks have the members that the mesh says. */
 #include <stdlib.h>
 
-#include "tests/expect.h"
 #include "comm/mpi/mpi_comm.h"
-#include "parallel/groups.h"
-#include "parallel/topology.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/topology/topology.h"
+#include "tests/expect.h"
 
 enum { WORLD = 8 };
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "parallel/layout.h"
+#include "parallel/mesh/mesh.h"
 
 typedef struct row {
     weft_parallel_options options;

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "parallel/loss_scale.h"
+#include "parallel/optimizer/optimizer.h"
 
 static const weft_loss_scale_options options = {
     .initial = 1024, .min = 2, .window = 3, .hysteresis = 2};

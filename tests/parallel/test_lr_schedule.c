@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "parallel/lr_schedule.h"
+#include "parallel/optimizer/optimizer.h"
 
 static void near(double got, double wanted)
 {

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "parallel/mesh.h"
-#include "parallel/mesh_internal.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/mesh/internal.h"
 
 enum { MAX_RANKS = 64 };
 

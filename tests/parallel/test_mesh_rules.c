@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "layers/runtime.h"
-#include "parallel/mesh.h"
+#include "parallel/mesh/mesh.h"
 #include "schedule/options.h"
 #include "schedule/pipeline.h"
 

@@ -3,7 +3,7 @@
  * clipping in fp64. */
 #include <weft/kernels.h>
 
-#include "parallel/replicas.h"
+#include "parallel/optimizer/optimizer.h"
 #include "state_model.h"
 
 enum { STEPS = 5 };
@@ -171,7 +171,7 @@ static void reduce_from(state_model *m, weft_event *filled, int *next, int layer
         EXPECT_OK(weft_lane_wait(m->reduce, filled));
         if (shape.sum && weft_optimizer_bucket(m->optimizer, *next - 1).sum != shape.sum)
             EXPECT_OK(weft_optimizer_sum(m->optimizer, shape.sum, m->reduce));
-        if (shape.reduces)
+        if (weft_bucket_reduces(&shape))
             EXPECT_OK(weft_optimizer_reduce(m->optimizer, *next, m->reduce));
     }
 }
@@ -225,8 +225,8 @@ static void check_buckets(const state_model *m, bool distributed, bool overlap)
                shape.layer, layer, shape.sum);
         EXPECT((shape.layer >= 0) == (overlap && !shape.sum) || shape.layer < 0,
                "bucket %d waits for layer %d", b, shape.layer);
-        EXPECT(shape.gathers == (shape.reduces && distributed), "bucket %d gathers: %d", b,
-               shape.gathers);
+        EXPECT(weft_bucket_gathers(&shape) == (weft_bucket_reduces(&shape) && distributed),
+               "bucket %d gathers: %d", b, weft_bucket_gathers(&shape));
         layer = shape.layer;
         sum = shape.sum;
         elements += shape.elements;

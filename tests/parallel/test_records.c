@@ -1,7 +1,7 @@
 /* Records in a file with few places: whatever is taken in whatever order, by any of two lanes, has
  * the values that were put there; parts that were never changed are zero; what is dropped is not
  * written; by program as few reads as Belady's; faults of the file end the lane that waits. */
-#include "parallel/records.h"
+#include "parallel/records/records.h"
 
 #include <errno.h>
 #include <math.h>

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "parallel/residency.h"
+#include "parallel/residency/residency.h"
 
 enum { NUM_LAYERS = 6, DP = 4 };
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "parallel/shard.h"
+#include "parallel/parameters/parameters.h"
 
 enum { MAX_ELEMENTS = 4096 };
 

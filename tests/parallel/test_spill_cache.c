@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "core/rng.h"
-#include "parallel/spill_cache.h"
+#include "parallel/records/records.h"
 #include "tests/core/check.h"
 
 enum { MAX_USES = 400, MAX_RECORDS = 40 };

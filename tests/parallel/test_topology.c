@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "core/log.h"
-#include "parallel/topology.h"
-#include "parallel/topology_internal.h"
+#include "parallel/topology/topology.h"
+#include "parallel/topology/internal.h"
 
 static void test_synthetic_machine(void **state)
 {

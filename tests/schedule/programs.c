@@ -6,7 +6,7 @@
 /* One on every rank, reduced at the end. */
 static const weft_buckets *one_bucket(void)
 {
-    static const weft_bucket_shape bucket = {.layer = -1, .reduces = true, .elements = 32};
+    static const weft_bucket_shape bucket = {.layer = -1, .ranks = 2, .elements = 32};
     static weft_buckets buckets[MAX_STAGES];
     for (int rank = 0; rank < MAX_STAGES; rank++)
         buckets[rank] = (weft_buckets){&bucket, 1};

@@ -58,18 +58,19 @@ static void list_buckets(uint64_t *random, subject *s)
     for (int l = s->steps.num_layers - 1; l >= 0; l--)
         for (int q = 0; q < s->layers[l].shape.num_positions; q++) {
             const int b = s->buckets.count++;
+            const weft_lies lies =
+                s->layers[l].shape.num_places > 0 ? WEFT_LIES_IN_FILE : WEFT_LIES_ON_HOST;
             s->shapes[b] = (weft_bucket_shape){.layer = s->layers[l].layer,
                                                .chunk = s->layers[l].chunk,
-                                               .reduces = reduces,
-                                               .gathers = gathers,
-                                               .offloaded = true,
+                                               .ranks = reduces ? 2 : 1,
+                                               .owners = gathers ? 2 : 1,
+                                               .residency = {lies, lies, lies},
                                                .point = WEFT_POINT_OWN + b,
                                                .at_once = s->at_once,
-                                               .in_file = s->layers[l].shape.num_places > 0,
                                                .refreshes = s->layers[l].shape.num_kept > 0,
                                                .elements = 64};
         }
-    s->shapes[s->buckets.count++] = (weft_bucket_shape){.layer = 0, .reduces = true, .elements = 8};
+    s->shapes[s->buckets.count++] = (weft_bucket_shape){.layer = 0, .ranks = 2, .elements = 8};
 }
 
 static void make_subject(uint64_t *random, subject *s)

@@ -89,7 +89,8 @@ static void random_larger_shapes(void **state)
 /* The order of a stage's compute, written down from the papers: Narayanan et al. 2021, figure 4,
  * for four stages and eight micro-batches; Huang et al. 2019, figure 2. */
 /* The program of a rank that begins no computation, and posts nothing behind it, before all
- * messages posted so far have come: as where the driver loads a kernel (core/device_cuda.h). */
+ * messages posted so far have come: as where the driver loads a kernel (core/device/cuda/cuda.h).
+ */
 static weft_program held_up(const weft_program *program, weft_arena *arena)
 {
     weft_program slow = *program;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "parallel/layout.h"
+#include "parallel/mesh/mesh.h"
 #include "schedule/price.h"
 
 enum { NUM_DRAWS = 600, MAX_RANKS = 8, MAX_CHUNKS = 4, MAX_LAYERS = 48, MAX_BUCKETS = 64 };
@@ -297,13 +297,13 @@ static void draw_buckets(uint64_t *random, drawn *d)
                     d->shapes[rank][count++] =
                         (weft_bucket_shape){.layer = l,
                                             .chunk = chunk,
-                                            .reduces = next_random(random, 4),
-                                            .gathers = next_random(random, 2),
+                                            .ranks = next_random(random, 4) > 0 ? 2 : 1,
+                                            .owners = 1 + (int32_t)next_random(random, 2),
                                             .elements = 32};
         }
         if (next_random(random, 2))
             d->shapes[rank][count++] = (weft_bucket_shape){
-                .layer = -1, .sum = WEFT_BUCKET_SUM_TIED, .reduces = true, .elements = 32};
+                .layer = -1, .sum = WEFT_BUCKET_SUM_TIED, .ranks = 2, .elements = 32};
         d->buckets[rank] = (weft_buckets){d->shapes[rank], count};
     }
 }

@@ -9,11 +9,11 @@
 /* Two layers' buckets with ZeRO-1, one of experts that no other rank has, one that is a part of a
  * sum over TP, and a tied embedding that is not sharded. */
 static const weft_bucket_shape shapes[] = {
-    {.layer = 3, .reduces = true, .gathers = true, .elements = 64},
+    {.layer = 3, .ranks = 2, .owners = 2, .elements = 64},
     {.layer = 1, .elements = 32},
-    {.layer = 1, .reduces = true, .gathers = true, .elements = 64},
-    {.layer = -1, .sum = WEFT_BUCKET_SUM_TENSOR, .reduces = true, .gathers = true, .elements = 32},
-    {.layer = -1, .sum = WEFT_BUCKET_SUM_TENSOR, .reduces = true, .gathers = true, .elements = 32},
+    {.layer = 1, .ranks = 2, .owners = 2, .elements = 64},
+    {.layer = -1, .sum = WEFT_BUCKET_SUM_TENSOR, .ranks = 2, .owners = 2, .elements = 32},
+    {.layer = -1, .sum = WEFT_BUCKET_SUM_TENSOR, .ranks = 2, .owners = 2, .elements = 32},
     {.layer = -1, .sum = WEFT_BUCKET_SUM_TIED, .elements = 32},
 };
 static const weft_buckets all = {shapes, sizeof(shapes) / sizeof(shapes[0])};
@@ -155,15 +155,16 @@ static weft_buckets offloaded(bool at_once, weft_bucket_shape out[MAX_OFFLOADED]
     int count = 0;
     for (int layer = 3; layer >= 1; layer -= 2)
         for (int expert = 0; expert < 2; expert++, count++)
-            out[count] = (weft_bucket_shape){.layer = layer,
-                                             .reduces = layer == 3,
-                                             .gathers = layer == 3,
-                                             .offloaded = true,
-                                             .point = WEFT_POINT_OWN + count,
-                                             .at_once = at_once,
-                                             .refreshes = expert == 0,
-                                             .elements = 64};
-    out[count++] = (weft_bucket_shape){.layer = 0, .reduces = true, .elements = 32};
+            out[count] = (weft_bucket_shape){
+                .layer = layer,
+                .ranks = layer == 3 ? 2 : 1,
+                .owners = layer == 3 ? 2 : 1,
+                .residency = {WEFT_LIES_ON_HOST, WEFT_LIES_ON_HOST, WEFT_LIES_ON_HOST},
+                .point = WEFT_POINT_OWN + count,
+                .at_once = at_once,
+                .refreshes = expert == 0,
+                .elements = 64};
+    out[count++] = (weft_bucket_shape){.layer = 0, .ranks = 2, .elements = 32};
     return (weft_buckets){out, count};
 }
 
@@ -239,9 +240,9 @@ static weft_buckets staged(weft_bucket_shape out[MAX_OFFLOADED])
 {
     for (int i = 0; i < 3; i++)
         out[i] = (weft_bucket_shape){.layer = 3 - i,
-                                     .reduces = i != 1,
-                                     .gathers = i == 0,
-                                     .state_on_host = true,
+                                     .ranks = i != 1 ? 2 : 1,
+                                     .owners = i == 0 ? 2 : 1,
+                                     .residency.state = WEFT_LIES_ON_HOST,
                                      .staging = i % WEFT_BUCKET_STAGING,
                                      .elements = 64};
     return (weft_buckets){out, 3};
@@ -296,20 +297,21 @@ static weft_buckets draw_offloaded(uint64_t *random, weft_bucket_shape out[MAX_O
     for (int layer = 4; layer >= 0; layer--) {
         const bool dense = next_random(random, 2);
         for (int e = 0; e < experts && !dense; e++, count++)
-            out[count] = (weft_bucket_shape){.layer = layer,
-                                             .reduces = reduces,
-                                             .gathers = gathers,
-                                             .offloaded = true,
-                                             .point = WEFT_POINT_OWN + count,
-                                             .at_once = at_once,
-                                             .refreshes = refreshes,
-                                             .elements = 64};
+            out[count] = (weft_bucket_shape){
+                .layer = layer,
+                .ranks = reduces ? 2 : 1,
+                .owners = gathers ? 2 : 1,
+                .residency = {WEFT_LIES_ON_HOST, WEFT_LIES_ON_HOST, WEFT_LIES_ON_HOST},
+                .point = WEFT_POINT_OWN + count,
+                .at_once = at_once,
+                .refreshes = refreshes,
+                .elements = 64};
         if (dense)
             out[count++] = (weft_bucket_shape){
                 .layer = layer,
-                .reduces = next_random(random, 2),
-                .gathers = next_random(random, 2),
-                .state_on_host = state_on_host,
+                .ranks = 1 + (int32_t)next_random(random, 2),
+                .owners = 1 + (int32_t)next_random(random, 2),
+                .residency.state = state_on_host ? WEFT_LIES_ON_HOST : WEFT_LIES_ON_DEVICE,
                 .staging = state_on_host ? num_staged++ % WEFT_BUCKET_STAGING : 0,
                 .elements = 32};
     }

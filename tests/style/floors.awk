@@ -15,7 +15,7 @@ BEGIN {
 
     # A library's headers, and the paths that may include them.
     home["^mpi\\.h$"] = "^comm/mpi/|^bench/(in_node|priority)"
-    home["^emmintrin\\.h$"] = "^comm/copy\\."
+    home["^emmintrin\\.h$"] = "^comm/mpi/copy\\."
     home["^nccl\\.h$"] = "^comm/nccl/"
     home["^hdf5\\.h$"] = "^parallel/checkpoint"
     home["^linux/(capability|filter|seccomp)\\.h$"] = "^tests/"
@@ -23,7 +23,7 @@ BEGIN {
     home["^hwloc\\.h$"] = "^parallel/topology"
     home["^(oneapi/|omp\\.h$|immintrin\\.h$)"] = "^kernels/"
     home["^cu(blas|blasLt|dnn)[A-Za-z_0-9]*\\.h$"] = "^kernels/cuda/"
-    home["^cuda[A-Za-z_0-9]*\\.h$"] = "^core/[a-z_]*_cuda[a-z_]*\\.|^kernels/cuda/|^comm/nccl/"
+    home["^cuda[A-Za-z_0-9]*\\.h$"] = "^core/device/cuda/|^kernels/cuda/|^comm/nccl/"
     home["^Random123/"] = "^core/"
     home["^cjson/"] = "^core/|^launcher/"
     home["^xxhash\\.h$"] = "^parallel/|^launcher/|^kernels/cuda/"
@@ -72,6 +72,21 @@ function check_project(path,    other) {
         refuse("a backend's own header; comm/comm.h is the door")
     else if (floor != other && floor != "tests" && path ~ /^kernels\/(cpu|cuda)\//)
         refuse("a backend's own header; kernels/kernels.h is the door")
+    else if (floor != "tests" && is_inside(path) && index(file, folder_of(path)) != 1)
+        refuse("a room's own header; its door is " door_of(path))
+    edge[file, path] = 1
+    left[file] = left[path] = 1
+}
+
+function folder_of(path) {
+    sub(/[^\/]*$/, "", path)
+    return path
+}
+
+function door_of(path,    folder) {
+    folder = folder_of(path)
+    match(folder, /[^\/]*\/$/)
+    return folder substr(folder, RSTART, RLENGTH - 1) ".h"
 }
 
 function check_library(path,    pattern) {
@@ -123,6 +138,7 @@ FNR == 1 {
 }
 
 END {
+    num_refused += find_circle(edge, left, "a header names what it needs of the other itself")
     printf "%d files, %d includes, %d refused\n", num_files, num_includes, num_refused
     exit num_refused > 0
 }

@@ -39,6 +39,13 @@ function room_of(path) {
     return substr(path, 1, RLENGTH - 1)
 }
 
+# Whether a header is a room's own: below a floor, and not the room's door, the header of its name.
+# The rooms of launcher/ have no doors yet.
+function is_inside(path,    room, parts, n) {
+    n = split(path, parts, "/")
+    return n > 2 && path !~ /^(launcher|tests|include)\// && parts[n] != parts[n - 1] ".h"
+}
+
 function may_include(floor, other) {
     return index(" " floors[floor] " ", " " other " ") > 0
 }

@@ -1,0 +1,95 @@
+/* Token datasets in Megatron's indexed format (.bin + .idx), and the sample order.
+ *
+ * A sample is seq_length + 1 consecutive tokens of the concatenated documents; samples i and i + 1
+ * share one token. weft_rng_permute orders each epoch's samples as a pure function of (seed,
+ * epoch), so a rank finds its samples from their numbers alone and nothing is stored. Samples of
+ * one block stay together and in order: blocks of the same size give the tokens the same order
+ * whatever the samples' length. Tokens are read from the file when a sample is. */
+#ifndef WEFT_CORE_DATASET_DATASET_H
+#define WEFT_CORE_DATASET_DATASET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <weft/sample.h>
+#include <weft/status.h>
+
+#include "core/file.h"
+
+/* One .bin/.idx pair. */
+typedef struct weft_dataset weft_dataset;
+
+/* Opens prefix.bin and prefix.idx and checks the whole index against the sizes of both files.
+ * Errors: WEFT_FILE, with the file and what is wrong with it. */
+weft_status weft_dataset_open(const char *prefix, weft_dataset **out) WEFT_CHECKED;
+/* Random tokens below vocab_size from Philox, for speed runs. */
+weft_status weft_dataset_open_mock(uint64_t num_tokens, int32_t vocab_size, uint64_t seed,
+                                   weft_dataset **out) WEFT_CHECKED;
+/* Samples of the program's own function (<weft/sample.h>). Each split is without end and in order.
+ * Tokens outside vocab_size are refused. own_options: borrowed. */
+weft_status weft_dataset_open_own(weft_sample_function function, const void *own_options,
+                                  int64_t vocab_size, weft_dataset **out) WEFT_CHECKED;
+/* Whether labels of the program's own function are also refused outside the vocabulary. Other
+ * datasets' labels are their tokens. */
+void weft_dataset_set_labels(weft_dataset *dataset, bool are_tokens);
+void weft_dataset_close(weft_dataset *dataset);
+
+/* The prefix it was opened by, for messages. Borrowed. */
+const char *weft_dataset_name(const weft_dataset *dataset);
+/* The files .bin and .idx, as they were when they were opened. Borrowed. */
+typedef struct weft_dataset_stamps {
+    weft_file_stamp of[2];
+} weft_dataset_stamps;
+const weft_dataset_stamps *weft_dataset_get_stamps(const weft_dataset *dataset);
+uint64_t weft_dataset_num_tokens(const weft_dataset *dataset);
+uint64_t weft_dataset_num_sequences(const weft_dataset *dataset);
+uint64_t weft_dataset_num_documents(const weft_dataset *dataset);
+size_t weft_dataset_token_bytes(const weft_dataset *dataset);
+/* Reads tokens [first, first + count) of the concatenated sequences, without allocating. WEFT_FILE:
+ * token ids outside [0, 2^31), or a file that has become shorter or cannot be read. */
+weft_status weft_dataset_read(const weft_dataset *dataset, uint64_t first, size_t count,
+                              int32_t *out) WEFT_CHECKED;
+/* The place of each document's first token, and behind the last one num_tokens: [num_documents +
+ * 1], in the arena, read from the index. Not of weft_dataset_open_own. */
+weft_status weft_dataset_read_documents(const weft_dataset *dataset, weft_arena *arena,
+                                        uint64_t **out) WEFT_CHECKED;
+/* Tokens outside [0, vocab_size) are refused from now on where they are read: WEFT_FILE naming
+ * file, place and token. */
+void weft_dataset_set_vocabulary(weft_dataset *dataset, int64_t vocab_size);
+
+/* A contiguous share of the samples: train, valid or test. */
+typedef struct weft_split {
+    uint64_t first_sample, num_samples; /* of floor((tokens - 1) / seq_length) */
+    int64_t seq_length;
+    uint64_t block_samples; /* shuffled as one */
+    weft_sample_use use;
+} weft_split;
+
+/* Divides the samples by weights such as {969, 30, 1}, in whole blocks of block_tokens, a multiple
+ * of seq_length (0: seq_length). A split with weight > 0 gets at least one block, else WEFT_CONFIG.
+ */
+weft_status weft_dataset_split(const weft_dataset *dataset, int64_t seq_length,
+                               int64_t block_tokens, const double weights[3],
+                               weft_split out[3]) WEFT_CHECKED;
+/* The place in the dataset of the first token of the run's sample number `number` (0-based over all
+ * epochs) of a split with samples, shuffled by (seed, epoch) when `shuffle`, else in order. Not of
+ * weft_dataset_open_own, whose samples have no place. */
+uint64_t weft_split_find(const weft_split *split, uint64_t seed, bool shuffle, uint64_t number);
+/* Reads the run's sample number `number` (0-based over all epochs) of a split, shuffled by
+ * (seed, epoch) when `shuffle`, else in order: seq_length tokens and their next tokens. */
+weft_status weft_split_read(const weft_dataset *dataset, const weft_split *split, uint64_t seed,
+                            bool shuffle, uint64_t number, int32_t *tokens,
+                            int32_t *labels) WEFT_CHECKED;
+
+/* Writing: add appends a document; finish writes the index and gives both files their names. dtype
+ * is u16 when vocab_size < 65,500, else i32. */
+typedef struct weft_dataset_writer weft_dataset_writer;
+weft_status weft_dataset_writer_create(const char *prefix, int64_t vocab_size,
+                                       weft_dataset_writer **out) WEFT_CHECKED;
+weft_status weft_dataset_writer_add(weft_dataset_writer *writer, const int32_t *tokens,
+                                    size_t count) WEFT_CHECKED; /* one document */
+weft_status weft_dataset_writer_finish(weft_dataset_writer *writer) WEFT_CHECKED;
+void weft_dataset_writer_destroy(weft_dataset_writer *writer); /* unfinished: removes both files */
+
+#endif

@@ -1,0 +1,268 @@
+#include "core/device/device.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "core/device/ops.h"
+
+typedef struct note_device {
+    weft_device base;
+    weft_noted *notes;
+    size_t count, capacity;
+    uintptr_t next; /* address; of the next allocation */
+    weft_note_scope scope;
+} note_device;
+
+/* No machine maps these addresses. */
+static const uintptr_t first_address = (uintptr_t)1 << 62;
+
+static note_device *device_of(const weft_lane *lane)
+{
+    return (note_device *)lane->device;
+}
+
+static weft_status keep(weft_lane *lane, const weft_noted *noted)
+{
+    note_device *d = device_of(lane);
+    if (d->count == d->capacity) {
+        const size_t capacity = 2 * d->capacity + 64;
+        weft_noted *larger = realloc(d->notes, capacity * sizeof *larger);
+        if (!larger)
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for %zu notes", capacity);
+        d->notes = larger;
+        d->capacity = capacity;
+    }
+    d->notes[d->count] = *noted;
+    d->notes[d->count++].lane = lane;
+    return WEFT_OK;
+}
+
+/* --- memory --------------------------------------------------------------------------------- */
+
+/* From this size on host memory is mapped without a reserve: nobody touches what layers offload. */
+enum { MAPPED_BYTES = 1 << 22 };
+
+static void *pinned(size_t bytes)
+{
+    if (bytes < MAPPED_BYTES)
+        return malloc(bytes + 1);
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return map == MAP_FAILED ? NULL : map;
+}
+
+static void *note_alloc(weft_device *base, weft_space space, size_t bytes)
+{
+    note_device *d = (note_device *)base;
+    if (bytes > (size_t)1 << 60)
+        return NULL;
+    if (space == WEFT_SPACE_PINNED)
+        return pinned(bytes);
+    void *memory = (void *)d->next; /* NOLINT */
+    d->next += (bytes + 127) / 64 * 64;
+    return memory;
+}
+
+static void note_free(weft_device *base, weft_space space, void *memory, size_t bytes)
+{
+    (void)base;
+    if (space == WEFT_SPACE_DEVICE)
+        return;
+    if (bytes < MAPPED_BYTES)
+        free(memory);
+    else
+        munmap(memory, bytes);
+}
+
+static bool note_pin(weft_device *base, void *memory, size_t bytes)
+{
+    (void)base, (void)memory, (void)bytes;
+    return true;
+}
+
+static void note_unpin(weft_device *base, void *memory)
+{
+    (void)base, (void)memory;
+}
+
+/* --- lanes and events ----------------------------------------------------------------------- */
+
+static weft_status note_lane_create(weft_device *base, int priority, const char *name,
+                                    weft_lane **out)
+{
+    (void)priority;
+    weft_lane *lane = calloc(1, sizeof *lane);
+    if (!lane)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory: lane %s", name);
+    lane->device = base;
+    lane->name = name;
+    *out = lane;
+    return WEFT_OK;
+}
+
+static void note_lane_destroy(weft_lane *lane)
+{
+    free(lane);
+}
+
+static weft_status note_event_create(weft_device *base, weft_event **out)
+{
+    weft_event *event = calloc(1, sizeof *event);
+    if (!event)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory: event");
+    event->device = base;
+    *out = event;
+    return WEFT_OK;
+}
+
+static void note_event_destroy(weft_event *event)
+{
+    free(event);
+}
+
+static weft_status note_record(weft_lane *lane, weft_event *event)
+{
+    return keep(lane, &(weft_noted){.kind = WEFT_NOTED_RECORD, .event = event});
+}
+
+static weft_status note_wait(weft_lane *lane, const weft_event *event)
+{
+    return keep(lane, &(weft_noted){.kind = WEFT_NOTED_WAIT, .event = event});
+}
+
+static weft_status note_wait_host(const weft_event *event)
+{
+    (void)event;
+    return WEFT_OK;
+}
+
+static weft_status note_sync(weft_lane *lane)
+{
+    (void)lane;
+    return WEFT_OK;
+}
+
+static weft_status note_copy(weft_lane *lane, void *to, const void *from, size_t bytes)
+{
+    (void)to, (void)from;
+    return keep(lane, &(weft_noted){.kind = WEFT_NOTED_COPY, .operation = {.bytes = bytes}});
+}
+
+static weft_status note_zero(weft_lane *lane, void *to, size_t bytes)
+{
+    (void)to;
+    return keep(lane, &(weft_noted){.kind = WEFT_NOTED_ZERO, .operation = {.bytes = bytes}});
+}
+
+static weft_status note_submit(weft_lane *lane, const char *label, weft_lane_function function,
+                               const void *args, size_t num_bytes)
+{
+    (void)function, (void)args, (void)num_bytes;
+    return keep(lane, &(weft_noted){.kind = WEFT_NOTED_HOST, .label = label});
+}
+
+static void note_destroy(weft_device *base)
+{
+    free(((note_device *)base)->notes);
+    free(base);
+}
+
+static const weft_device_ops note_ops = {
+    .name = "note",
+    .alloc = note_alloc,
+    .free = note_free,
+    .pin = note_pin,
+    .unpin = note_unpin,
+    .lane_create = note_lane_create,
+    .lane_destroy = note_lane_destroy,
+    .event_create = note_event_create,
+    .event_destroy = note_event_destroy,
+    .record = note_record,
+    .wait = note_wait,
+    .wait_host = note_wait_host,
+    .sync = note_sync,
+    .copy = note_copy,
+    .zero = note_zero,
+    .submit = note_submit,
+    .destroy = note_destroy,
+};
+
+weft_status weft_device_create_note(weft_device **out)
+{
+    note_device *d = calloc(1, sizeof *d);
+    if (!d)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory: note device");
+    d->base.ops = &note_ops;
+    d->base.num_threads = 1;
+    d->next = first_address;
+    *out = &d->base;
+    return WEFT_OK;
+}
+
+bool weft_device_is_note(const weft_device *device)
+{
+    return device->ops == &note_ops;
+}
+
+/* --- notes ---------------------------------------------------------------------------------- */
+
+weft_note_scope weft_note_scope_of(const weft_device *device)
+{
+    return weft_device_is_note(device) ? ((const note_device *)device)->scope
+                                       : (weft_note_scope){0};
+}
+
+weft_note_scope weft_note_enter(weft_device *device, weft_note_scope scope)
+{
+    const weft_note_scope before = weft_note_scope_of(device);
+    if (weft_device_is_note(device))
+        ((note_device *)device)->scope = scope;
+    return before;
+}
+
+const char *weft_note_module(const weft_lane *lane, const char *module)
+{
+    weft_note_scope scope = weft_note_scope_of(lane->device);
+    const char *before = scope.module;
+    scope.module = module;
+    weft_note_enter(lane->device, scope);
+    return before;
+}
+
+weft_note_again weft_note_redoes(const weft_lane *lane, weft_note_again again)
+{
+    weft_note_scope scope = weft_note_scope_of(lane->device);
+    const weft_note_again before = scope.again;
+    scope.again = again;
+    weft_note_enter(lane->device, scope);
+    return before;
+}
+
+weft_status weft_note_operation(weft_lane *lane, const weft_operation *operation)
+{
+    const weft_note_scope *scope = &device_of(lane)->scope;
+    weft_noted noted = {.kind = WEFT_NOTED_OPERATION, .operation = *operation};
+    weft_operation *o = &noted.operation;
+    if (o->count == 0)
+        return WEFT_OK;
+    if (!o->module)
+        o->module = scope->module ? scope->module : "own";
+    if (!scope->backward)
+        o->phase = WEFT_PHASE_FORWARD;
+    else if (o->phase == WEFT_PHASE_FORWARD || scope->again != WEFT_NOTE_NEW)
+        o->phase = WEFT_PHASE_RECOMPUTE;
+    o->repeated = scope->backward && scope->again == WEFT_NOTE_REPEATED;
+    return keep(lane, &noted);
+}
+
+const weft_noted *weft_notes(const weft_device *device, size_t *out_count)
+{
+    const note_device *d = (const note_device *)device;
+    *out_count = d->count;
+    return d->notes;
+}
+
+void weft_notes_clear(weft_device *device)
+{
+    ((note_device *)device)->count = 0;
+}

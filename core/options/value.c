@@ -1,0 +1,322 @@
+#include "core/options/value.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Beyond this a bound is there for its other end alone. */
+#define NO_BOUND 1e15
+/* Doubles hold every integer up to it. */
+#define MOST_OF_DOUBLE 9007199254740992LL
+
+/* Everything that an error about one value needs to say where it stands. */
+typedef struct place {
+    const weft_option_source *source;
+    const char *section;
+    const weft_key *row;
+} place;
+
+/* Copies user text for one line of an error: cut to fit, control characters as '?'. */
+static void copy_printable(const char *text, size_t bytes, char *out, size_t capacity)
+{
+    size_t n = bytes < capacity ? bytes : capacity - 1;
+    for (size_t i = 0; i < n; i++)
+        out[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i];
+    out[n] = '\0';
+    if (n < bytes && n > 3)
+        memcpy(out + n - 3, "...", 3);
+}
+
+enum { PLACE_BYTES = 200 };
+
+weft_status weft_option_fault(const weft_option_source *source, const char *at, const char *section,
+                              const char *key, weft_status status)
+{
+    char text[PLACE_BYTES], where[PLACE_BYTES];
+    if (!source->text) {
+        snprintf(text, sizeof(text), "--set %s", source->override);
+    } else {
+        int line, column;
+        weft_json_position(source->text, at, &line, &column);
+        /* The end of a long file name says more than its beginning. */
+        size_t bytes = strlen(source->file);
+        const char *file = bytes > 100 ? source->file + bytes - 100 : source->file;
+        snprintf(text, sizeof(text), "%s:%d:%d%s%.64s%s%.64s", file, line, column,
+                 section || key ? ": " : "", section ? section : "", section && key ? "." : "",
+                 key ? key : "");
+    }
+    copy_printable(text, strlen(text), where, PLACE_BYTES);
+    return weft_error_context(status, "%s", where);
+}
+
+bool weft_option_has_bounds(const weft_key *row)
+{
+    return row->min != 0 || row->max != 0;
+}
+
+void weft_option_bounds_text(const weft_key *row, char out[64])
+{
+    char low[28], high[28];
+    snprintf(low, sizeof(low), "%.10g", row->min);
+    snprintf(high, sizeof(high), row->max < 1e10 ? "%.10g" : "%.3g", row->max);
+    if (row->max >= NO_BOUND)
+        snprintf(out, 64, "at least %s", low);
+    else if (row->min <= -NO_BOUND)
+        snprintf(out, 64, "at most %s", high);
+    else
+        snprintf(out, 64, "%s to %s", low, high);
+}
+
+weft_json_span weft_option_choice(const weft_key *row, int index)
+{
+    const char *at = row->choices;
+    for (; index > 0 && *at; index--) {
+        at += strcspn(at, "|");
+        at += *at == '|';
+    }
+    return (weft_json_span){at, index == 0 ? strcspn(at, "|") : 0};
+}
+
+static weft_status bad_value(const place *p, weft_json_span value, const char *expected)
+{
+    char shown[48];
+    weft_json_kind kind = weft_json_kind_of(value);
+    bool show = kind == WEFT_JSON_STRING || kind == WEFT_JSON_NUMBER;
+    copy_printable(value.start, value.bytes, shown, sizeof(shown));
+    return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
+                             "expected %s, got %s%s%s", expected,
+                             kind == WEFT_JSON_NUMBER ? "" : weft_json_kind_text(value),
+                             kind == WEFT_JSON_STRING ? " " : "", show ? shown : "");
+}
+
+static weft_status check_bounds(const place *p, weft_json_span value, double number)
+{
+    bool inside = number >= p->row->min && number <= p->row->max;
+    bool lost = number != 0 && (float)number == 0; /* kernels compute in single precision */
+    if (!weft_option_has_bounds(p->row) || (inside && !lost))
+        return WEFT_OK;
+    char shown[48], bounds[64];
+    copy_printable(value.start, value.bytes, shown, sizeof(shown));
+    if (inside)
+        return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
+                                 "%s is too small: 0 in single precision", shown);
+    if (number > p->row->max && p->row->max >= NO_BOUND)
+        snprintf(bounds, sizeof bounds, "at most %.3g", p->row->max);
+    else
+        weft_option_bounds_text(p->row, bounds);
+    return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
+                             "%s is out of range: %s%s%s", shown, bounds, p->row->unit ? " " : "",
+                             p->row->unit ? p->row->unit : "");
+}
+
+/* Digits are read as digits, so that 64-bit integers keep them all; 1e6 and 8.0 are integers
+ * too. A string of digits serves writers whose own numbers are doubles, which hold no larger ones.
+ */
+static weft_status read_int(const place *p, weft_json_span value, const char *expected,
+                            int64_t *out)
+{
+    weft_json_kind kind = weft_json_kind_of(value);
+    weft_json_span digits = value;
+    if (kind == WEFT_JSON_STRING)
+        digits = (weft_json_span){value.start + 1, value.bytes - 2};
+    else if (kind != WEFT_JSON_NUMBER)
+        return bad_value(p, value, expected);
+    size_t sign = digits.bytes > 0 && digits.start[0] == '-';
+    size_t num_digits = strspn(digits.start + sign, "0123456789");
+    if (num_digits > 0 && sign + num_digits == digits.bytes) {
+        errno = 0;
+        long long number = strtoll(digits.start, NULL, 10);
+        if (errno == ERANGE)
+            return bad_value(p, value, "an integer of 64 bits");
+        bool is_small = number >= -MOST_OF_DOUBLE && number <= MOST_OF_DOUBLE;
+        if (kind == WEFT_JSON_STRING && is_small && p->source->text) /* --set has bare words */
+            return bad_value(p, value, expected);
+        *out = number;
+    } else {
+        double number = kind == WEFT_JSON_NUMBER ? strtod(value.start, NULL) : 0.5;
+        if (!(fabs(number) <= (double)MOST_OF_DOUBLE) || number != floor(number))
+            return bad_value(p, value, expected);
+        *out = (int64_t)number;
+    }
+    return check_bounds(p, value, (double)*out);
+}
+
+static weft_status read_double(const place *p, weft_json_span value, double *out)
+{
+    if (weft_json_kind_of(value) != WEFT_JSON_NUMBER)
+        return bad_value(p, value, "a number");
+    double number = strtod(value.start, NULL);
+    if (isinf(number))
+        return bad_value(p, value, "a number that a double can hold");
+    *out = number;
+    return check_bounds(p, value, number);
+}
+
+static weft_status read_string(const place *p, weft_json_span value, weft_arena *arena,
+                               const char **out)
+{
+    if (weft_json_kind_of(value) != WEFT_JSON_STRING)
+        return bad_value(p, value, "a string");
+    weft_status status = weft_json_string(value, arena, out);
+    if (status == WEFT_OK)
+        return WEFT_OK;
+    return weft_option_fault(p->source, value.start, p->section, p->row->key, status);
+}
+
+/* Not one of the choices: lists them, and says which is nearest to `given` (NULL: not a string). */
+static weft_status bad_choice(const place *p, weft_json_span value, const char *given)
+{
+    enum { MAX_CHOICES = 16 };
+    char shown[48], list[160] = "", names[MAX_CHOICES][32];
+    const char *pointers[MAX_CHOICES];
+    size_t count = 0, used = 0;
+    for (; count < MAX_CHOICES; count++) {
+        weft_json_span choice = weft_option_choice(p->row, (int)count);
+        if (choice.bytes == 0)
+            break;
+        snprintf(names[count], sizeof(names[count]), "%.*s", (int)choice.bytes, choice.start);
+        pointers[count] = names[count];
+    }
+    for (size_t i = 0; i < count && used < sizeof(list); i++) {
+        const char *between = i == 0 ? "" : i == count - 1 ? " or " : ", ";
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", between, names[i]);
+    }
+    const char *near = given ? weft_nearest_name(given, pointers, count) : NULL;
+    if (!near)
+        return bad_value(p, value, list);
+    copy_printable(given, strlen(given), shown, sizeof(shown));
+    return WEFT_OPTION_FAULT(p->source, value.start, p->section, p->row->key,
+                             "expected %s, got \"%s\"; did you mean %s?", list, shown, near);
+}
+
+static weft_status read_choice(const place *p, weft_json_span value, weft_arena *arena, int *out)
+{
+    const char *given;
+    if (weft_json_kind_of(value) != WEFT_JSON_STRING)
+        return bad_choice(p, value, NULL);
+    WEFT_TRY(read_string(p, value, arena, &given));
+    size_t bytes = strlen(given);
+    for (int i = 0;; i++) {
+        weft_json_span choice = weft_option_choice(p->row, i);
+        if (choice.bytes == 0)
+            return bad_choice(p, value, given);
+        if (choice.bytes == bytes && memcmp(choice.start, given, bytes) == 0) {
+            *out = i;
+            return WEFT_OK;
+        }
+    }
+}
+
+static size_t count_elements(weft_json_span array)
+{
+    size_t count = 0;
+    const char *cursor = NULL;
+    weft_json_span element;
+    while (weft_json_next(array, &cursor, NULL, &element))
+        count++;
+    return count;
+}
+
+static weft_status read_int_list(const place *p, weft_json_span value, weft_arena *arena,
+                                 weft_int_list *out)
+{
+    static const char expected[] = "an integer or an array of integers";
+    bool is_array = weft_json_kind_of(value) == WEFT_JSON_ARRAY;
+    size_t count = is_array ? count_elements(value) : 1;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(int64_t), &memory));
+    int64_t *values = memory;
+    if (!is_array) {
+        WEFT_TRY(read_int(p, value, expected, values));
+    } else {
+        const char *cursor = NULL;
+        weft_json_span element;
+        for (size_t i = 0; weft_json_next(value, &cursor, NULL, &element); i++)
+            WEFT_TRY(read_int(p, element, expected, &values[i]));
+    }
+    *out = (weft_int_list){values, count, is_array};
+    return WEFT_OK;
+}
+
+static weft_status read_strings(const place *p, weft_json_span value, weft_arena *arena,
+                                weft_string_list *out)
+{
+    weft_json_kind kind = weft_json_kind_of(value);
+    if (kind != WEFT_JSON_ARRAY && kind != WEFT_JSON_STRING)
+        return bad_value(p, value, "a string or an array of strings and numbers");
+    size_t count = kind == WEFT_JSON_ARRAY ? count_elements(value) : 1;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(char *), &memory));
+    const char **values = memory;
+    if (kind == WEFT_JSON_STRING) {
+        WEFT_TRY(read_string(p, value, arena, values));
+    } else {
+        const char *cursor = NULL;
+        weft_json_span element;
+        for (size_t i = 0; weft_json_next(value, &cursor, NULL, &element); i++) {
+            if (weft_json_kind_of(element) == WEFT_JSON_NUMBER)
+                WEFT_TRY(weft_arena_printf(arena, &values[i], "%.*s", (int)element.bytes,
+                                           element.start));
+            else if (weft_json_kind_of(element) == WEFT_JSON_STRING)
+                WEFT_TRY(read_string(p, element, arena, &values[i]));
+            else
+                return bad_value(p, element, "strings and numbers");
+        }
+    }
+    *out = (weft_string_list){values, count};
+    return WEFT_OK;
+}
+
+size_t weft_option_bytes(weft_option_type type)
+{
+    static const size_t bytes[] = {
+        [WEFT_OPTION_BOOL] = sizeof(bool),
+        [WEFT_OPTION_INT] = sizeof(int64_t),
+        [WEFT_OPTION_DOUBLE] = sizeof(double),
+        [WEFT_OPTION_STRING] = sizeof(const char *),
+        [WEFT_OPTION_CHOICE] = sizeof(int),
+        [WEFT_OPTION_INT_LIST] = sizeof(weft_int_list),
+        [WEFT_OPTION_STRINGS] = sizeof(weft_string_list),
+    };
+    return (size_t)type < sizeof bytes / sizeof *bytes ? bytes[type] : SIZE_MAX;
+}
+
+static weft_status store_null(const place *p, weft_json_span value, void *field)
+{
+    if (p->row->initial)
+        return bad_value(p, value, "a value (its default is not null)");
+    memset(field, p->row->type == WEFT_OPTION_CHOICE ? 0xff : 0, weft_option_bytes(p->row->type));
+    return WEFT_OK;
+}
+
+weft_status weft_option_store(const weft_option_source *source, const char *section,
+                              const weft_key *row, weft_json_span value, void *target,
+                              weft_arena *arena)
+{
+    place p = {source, section, row};
+    void *field = (char *)target + row->offset;
+    if (weft_json_kind_of(value) == WEFT_JSON_NULL)
+        return store_null(&p, value, field);
+    switch (row->type) {
+    case WEFT_OPTION_BOOL:
+        if (weft_json_kind_of(value) != WEFT_JSON_BOOL)
+            return bad_value(&p, value, "true or false");
+        *(bool *)field = value.start[0] == 't';
+        return WEFT_OK;
+    case WEFT_OPTION_INT:
+        return read_int(&p, value, "an integer", field);
+    case WEFT_OPTION_DOUBLE:
+        return read_double(&p, value, field);
+    case WEFT_OPTION_STRING:
+        return read_string(&p, value, arena, field);
+    case WEFT_OPTION_CHOICE:
+        return read_choice(&p, value, arena, field);
+    case WEFT_OPTION_INT_LIST:
+        return read_int_list(&p, value, arena, field);
+    case WEFT_OPTION_STRINGS:
+        return read_strings(&p, value, arena, field);
+    }
+    return WEFT_ERROR(WEFT_INTERNAL, "%s.%s: unknown option type", section, row->key);
+}
