@@ -84,6 +84,12 @@ const char weft_job_judging[] =
 
 static const char again[] =
     "restarts=0 tries=0 alike=0 last= farthest=0 delay=0\n"
+    "last_step() {\n"
+    "    local step\n"
+    "    step=$(tail -n 3 -- \"$run/metrics.jsonl\" 2>/dev/null |\n"
+    "        sed -n 's/^{\"step\": \\([0-9]*\\),.*}$/\\1/p' | tail -n 1)\n"
+    "    echo \"${step:-0}\"\n"
+    "}\n"
     "# Whether it is started again: a fault ended it, and not always the same one in one "
     "step.\n"
     "again() {\n"
@@ -104,9 +110,7 @@ static const char again[] =
     "        return\n"
     "    fi\n"
     "    if [ \"$max_restarts\" -eq 0 ]; then return 1; fi\n"
-    "    step=$(tail -n 3 -- \"$run/metrics.jsonl\" 2>/dev/null |\n"
-    "        sed -n 's/^{\"step\": \\([0-9]*\\),.*}$/\\1/p' | tail -n 1)\n"
-    "    step=${step:-0}\n"
+    "    step=$(last_step)\n"
     "    what=\"${killed:+$killed: }the job ended with exit code $code after step $step\"\n"
     "    how=\"$code $step $(named missing) $(sed -n 's/.*process rank \\([0-9]*\\) .*exited "
     "on signal.*/\\1/p' \"$run/job.err\" 2>/dev/null)\"\n"

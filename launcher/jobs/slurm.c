@@ -111,6 +111,27 @@ static const char watching[] =
     "    done\n"
     "}\n";
 
+/* Of a node that lost its power and is up again before Slurm calls it down, Slurm keeps the old
+ * step's place for good, and srun waits for it; on one that is still silent srun's launch fails.
+ * Slurm ends such steps with the job, and starts it where nodes answer. */
+static const char requeueing[] =
+    "# srun's own exit codes: 76 where a start that is not the first gets no place for 120 s, 233 "
+    "where a node does\n"
+    "# not answer. The job is queued again, five times at most without a new step.\n"
+    "cannot_start() { [ \"$code\" -eq 76 ] || [ \"$code\" -eq 233 ]; }\n"
+    "requeue_unstarted() {\n"
+    "    local at times why\n"
+    "    at=\"$SLURM_JOB_ID $(last_step)\"\n"
+    "    why=\"weft: srun cannot start the ranks after step ${at#* }\"\n"
+    "    times=$(cat -- \"$run/.requeued\" 2>/dev/null | grep -cx \"$at\")\n"
+    "    if [ \"$times\" -ge 5 ] || ! echo \"$at\" >>\"$run/.requeued\"; then\n"
+    "        echo \"$why, and the job was queued again $times times\" >&2\n"
+    "        exit 5\n"
+    "    fi\n"
+    "    echo \"$why: the job is queued again ($((times + 1)) of 5)\" >&2\n"
+    "    exec scontrol requeue \"$SLURM_JOB_ID\"\n"
+    "}\n";
+
 /* Slurm's other way (of 22.05) lets a node's ranks out of a fence without data before other nodes'
  * ranks have come: out of MPI_Init, while those still wait in its first fence. What they send then
  * meets no receiver, and Open MPI 4.1 calls NULL. */
@@ -125,7 +146,13 @@ static const char after[] =
     "    requeue_without\n"
     "    exit \"$code\"\n"
     "fi\n"
+    "if cannot_start; then\n"
+    "    if [ -z \"$asked\" ]; then requeue_unstarted; fi\n"
+    "    code=75\n"
+    "fi\n"
     "if ! again; then break; fi\n"
+    "limit=120\n"
+    "export SLURM_EXIT_ERROR=76\n"
     "done\n"
     "# 75: stopped as asked, and saved. Slurm asks by USR1; whom its user asked to stop stays so.\n"
     "case \"$asked\" in TERM | INT | HUP) exit \"$code\" ;; esac\n"
@@ -149,11 +176,12 @@ void weft_job_print_slurm(const weft_job *job, FILE *out)
     print_warning(job, out);
     fprintf(out, "run=");
     weft_shell_word(job->run, out);
-    fprintf(out, "\n%s%s", weft_job_judging, watching);
+    fprintf(out, "\n%s%s%s", weft_job_judging, watching, requeueing);
     weft_job_print_again(job, out);
     fputs(fencing, out);
-    fprintf(out, "while :; do\nprepare\n"
-                 "srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block --cpu-bind=none");
+    fprintf(out, "limit=\nwhile :; do\nprepare\n"
+                 "srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block --cpu-bind=none "
+                 "${limit:+--immediate=$limit}");
     if (job->num_threads > 0)
         fprintf(out, " --cpus-per-task=%d", job->num_threads);
     fprintf(out, " \\\n   ");

@@ -161,7 +161,7 @@ weft_status __wrap_weft_checkpoint_save(const char *dir, const weft_checkpoint_i
                                         const weft_optimizer *optimizer, const char *config,
                                         const char *tokenizer)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const char *rank = getenv("PMIX_RANK");
     if (strcmp(fault.kind, "slow") == 0 && fault.step == info->step && rank &&
         atoi(rank) == fault.rank) {
         leave_mark("save", "world");

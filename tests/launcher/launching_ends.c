@@ -153,6 +153,7 @@ static const step steps[] = {
     {"75", SIGUSR1, WAITS, 0, true},
     {"137", SIGUSR1, WAITS, 0, true}, /* srun killed who was still ending */
     {"6", SIGUSR1, WAITS, 6, false},  /* it could not save */
+    {"76", SIGUSR1, WAITS, 0, true},  /* it still waited for its place */
     {"75", SIGTERM, WAITS, 75, false},
     {"75", SIGINT, WAITS, 75, false},
 };

@@ -121,18 +121,34 @@ typedef struct ending {
     const char *restarts, *does;
     int wanted, starts;
     const char *says;
+    bool requeued;
 } ending;
+
+/* srun waits for a place without end. */
+#define WAITS "[[ \" $* \" == *' --immediate=120 '* ]] && exit \"$SLURM_EXIT_ERROR\"; exit 3"
+#define REQUEUED(n)                                                                                \
+    "weft: srun cannot start the ranks after step 0: the job is queued again (" n " of 5)\n"
 
 static const ending endings[] = {
     /* Before the first step, whatever max_restarts says. */
-    {"0", "exit 139", 139, 6, "(5 of 5)\n"},
+    {"0", "exit 139", 139, 6, "(5 of 5)\n", false},
     {"0", "[ $ends -lt 3 ] && exit 139; exit 0", 0, 3,
      "weft: the start ended with exit code 139 before its first step: it is tried again in 0 s (2 "
      "of "
-     "5)\n"},
+     "5)\n",
+     false},
     {"8", "echo '0000000001 steps' >\"$run/.alive\"; exit 137", 137, 4,
-     "after step 0, 4 times in a row and alike"},
-    {"0", "echo '0000000001 steps' >\"$run/.alive\"; exit 139", 139, 1, ""},
+     "after step 0, 4 times in a row and alike", false},
+    {"0", "echo '0000000001 steps' >\"$run/.alive\"; exit 139", 139, 1, "", false},
+    /* No place for a start that is not the first; and a node that does not answer. */
+    {"0", WAITS, 3, 1, "", false},
+    {"0", "[ $ends -eq 1 ] && exit 139; " WAITS, 0, 2, REQUEUED("1"), true},
+    {"0", "exit 233", 0, 1, REQUEUED("1"), true},
+    {"0", "printf '123 0\\n123 10\\n12 0\\n123 0\\n' >\"$run/.requeued\"; exit 233", 0, 1,
+     REQUEUED("3"), true},
+    {"9", "yes '123 0' | head -n 5 >\"$run/.requeued\"; exit 233", 5, 1,
+     "weft: srun cannot start the ranks after step 0, and the job was queued again 5 times\n",
+     false},
 };
 
 static void check_ending(const ending *e)
@@ -155,7 +171,8 @@ static void check_ending(const ending *e)
     char *words = job_said();
     for (const char *at = words; (at = strstr(at, "srun\n")); at++)
         found++;
-    EXPECT(found == e->starts && !strstr(words, "requeue"), "%d starts: %s", found, words);
+    EXPECT(found == e->starts && (strstr(words, "\nrequeue\n123\n") != NULL) == e->requeued,
+           "%d starts: %s", found, words);
     free(words);
 }
 

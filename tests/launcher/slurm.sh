@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Jobs of `weft launch slurm` on a Slurm of emulated nodes, which takes a silent node for down after 300 s: one
-# dies, and the job goes on without it, with the bits of one that nothing disturbed; tasks without PMIx end with a
-# line.
-#   slurm.sh SLURMLAB WEFT
-slurmlab=${1:?usage: slurm.sh SLURMLAB WEFT} weft=$(realpath "${2:?}")
+# dies, another dies in a relaunch and is soon up again, jobs are asked to stop amid a save; each job goes on, with
+# the bits of one that nothing disturbed. Tasks without PMIx end with a line.
+#   slurm.sh SLURMLAB WEFT WEFT_FAULTY
+slurmlab=${1:?usage: slurm.sh SLURMLAB WEFT WEFT_FAULTY} weft=$(realpath "${2:?}") faulty=$(realpath "${3:?}")
 # shellcheck source=scripts/lab.sh
 . "$(dirname "$slurmlab")/lab.sh"
 export SLURMLAB_NAME=slurm$$ SLURMLAB_TIMEOUT=300
@@ -25,14 +25,15 @@ wait_until() {
         sleep 0.2
     done
 }
-# submit RUN: the job's number in $job.
+# submit RUN [PROGRAM]: the job's number in $job.
 submit() {
-    "$weft" launch slurm c.json --out "$1" --mesh tp=2,dp=2 --nodes 2 >/dev/null || complain "$1: no job"
+    "$weft" launch slurm c.json --out "$1" --mesh tp=2,dp=2 --nodes 2 --program "${2:-$weft}" >/dev/null ||
+        complain "$1: no job"
     job=$(ask run sbatch --parsable "$1/job.sbatch")
 }
 # finish RUN: done, and ended.
 finish() {
-    wait_until 200 test -e "$1/checkpoints/step-1500" || complain "$1: not done: $(cat "$1"/slurm-*.out)"
+    wait_until 240 test -e "$1/checkpoints/step-1500" || complain "$1: not done: $(cat "$1"/slurm-*.out)"
     wait_until 60 ended || complain "$1: the job goes on"
 }
 # shellcheck disable=SC2317
@@ -60,4 +61,43 @@ ask kill node1
 finish power
 says power 'weft: no end of the step on node1: the job is queued again without'
 same power
+
+# Ranks of node1.
+ranks() {
+    local pid
+    for pid in $(ip netns pids "$SLURMLAB_NAME-node1"); do
+        [ "$(readlink "/proc/$pid/exe")" != "$weft" ] || echo "$pid"
+    done
+}
+# shellcheck disable=SC2317
+starts_again() { grep -q 'it is started again' soon/slurm-*.out && [ "$(ranks | wc -l)" -eq 2 ]; }
+# Slurm keeps the place of the relaunch for good.
+ask start node1
+submit soon
+wait_until 60 test -e soon/checkpoints/latest || complain 'soon: no checkpoint'
+kill -KILL "$(ranks | head -n 1)"
+wait_until 60 starts_again || complain 'soon: not started again'
+ask kill node1
+sleep 5
+ask start node1
+finish soon
+says soon 'Unable to create step'
+says soon ': the job is queued again (1 of 5)'
+same soon
+
+# The save of step 300 takes 5 s.
+for signal in USR1 INT; do
+    FAULT=slow:save:0:300:5 FAULT_MARK=$folder/$signal.saves submit $signal "$faulty"
+    wait_until 60 test -e $signal.saves || complain "$signal: no save"
+    ask run scancel --batch --signal=$signal "$job"
+    [ ! -e $signal/checkpoints/step-300 ] || complain "$signal: the save is over"
+    if [ $signal = INT ]; then # nor is it queued again
+        wait_until 60 ended || complain 'INT: the job goes on'
+        ask run scontrol show job "$job" | grep -q ' ExitCode=75:0' || complain "INT: $(cat INT/slurm-*.out)"
+        [ -e INT/checkpoints/step-300 ] || complain 'INT: the save is lost'
+        job=$(ask run sbatch --parsable INT/job.sbatch)
+    fi
+    finish $signal
+    same $signal
+done
 exit $failed
