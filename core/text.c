@@ -33,3 +33,18 @@ weft_counted weft_bytes_text(double bytes)
              is_one ? "byte" : units[unit]);
     return out;
 }
+
+weft_counted weft_seconds_text(double seconds)
+{
+    static const struct {
+        double below, unit;
+        const char *name;
+    } units[] = {{1e-3, 1e-6, "us"}, {1, 1e-3, "ms"},     {300, 1, "s"},
+                 {7200, 60, "min"},  {172800, 3600, "h"}, {0, 86400, "days"}};
+    weft_counted out;
+    int i = 0;
+    while (units[i].below > 0 && seconds >= units[i].below)
+        i++;
+    snprintf(out.text, sizeof out.text, "%.4g %s", seconds / units[i].unit, units[i].name);
+    return out;
+}

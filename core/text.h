@@ -12,5 +12,7 @@ weft_counted weft_count_text(long long count, const char *noun);
 
 /* "1.5 GiB", "4 GiB", "96 bytes", "1 byte". */
 weft_counted weft_bytes_text(double bytes);
+/* "12.5 us", "45.6 ms", "1.234 s", "20 min", "5.85 h", "3.4 days". */
+weft_counted weft_seconds_text(double seconds);
 
 #endif
