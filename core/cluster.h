@@ -190,5 +190,8 @@ weft_status weft_cluster_read(const char *path, weft_cluster *out) WEFT_CHECKED;
 weft_status weft_cluster_write(const weft_cluster *cluster, const char *path) WEFT_CHECKED;
 /* The same text to a stream. */
 weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out) WEFT_CHECKED;
+struct weft_json_out;
+void weft_cluster_write_json(const weft_cluster *cluster, const char *key,
+                             struct weft_json_out *out);
 
 #endif

@@ -53,7 +53,7 @@ void weft_json_write_string(FILE *file, const char *bytes, size_t num_bytes, boo
 weft_json_digits weft_json_digits_of(double value)
 {
     weft_json_digits out = {"null"};
-    if (isfinite(value) && value == floor(value) && fabs(value) < 1e15) {
+    if (isfinite(value) && value == floor(value) && fabs(value) < 1e9) {
         snprintf(out.text, sizeof out.text, "%.0f", value);
         return out;
     }
@@ -67,18 +67,21 @@ weft_json_digits weft_json_digits_of(double value)
 
 /* --- members ------------------------------------------------------------------------------- */
 
-/* What stands before a value; num_bytes: of the value, where it is short. */
+/* What stands before a value of so many bytes; NEST: of one that opens. */
+enum { NEST = 24 };
 static void begin(weft_json_out *out, const char *key, size_t num_bytes)
 {
+    const bool may_wrap =
+        out->flat_depth > 1 && (out->depth == out->flat_depth || num_bytes == NEST);
     const bool is_flat = out->flat_depth > 0, any = out->any[out->depth];
     out->any[out->depth] = true;
     out->column += num_bytes + 2 + (key ? strlen(key) + 4 : 0);
     if (any)
         fputc(',', out->file);
-    if (out->depth > 0 && (!is_flat || (any && out->column > WRAP))) {
+    if (out->depth > 0 && (!is_flat || (any && may_wrap && out->column > WRAP))) {
         const int depth = is_flat ? out->flat_depth : out->depth;
         fprintf(out->file, "\n%*s", 2 * depth, "");
-        out->column = num_bytes + 2 * (size_t)depth;
+        out->column = num_bytes + 2 * (size_t)depth + (key ? strlen(key) + 4 : 0);
     } else if (any) {
         fputc(' ', out->file);
     }
@@ -91,7 +94,8 @@ static void begin(weft_json_out *out, const char *key, size_t num_bytes)
 static void open(weft_json_out *out, const char *key, char bracket)
 {
     assert(out->depth < WEFT_JSON_MAX_DEPTH);
-    begin(out, key, 1);
+    begin(out, key, NEST);
+    out->column -= NEST - 1;
     fputc(bracket, out->file);
     out->depth++;
     out->any[out->depth] = false;
@@ -105,8 +109,6 @@ void weft_json_open(weft_json_out *out, const char *key, char bracket)
 
 void weft_json_open_flat(weft_json_out *out, const char *key, char bracket)
 {
-    if (out->flat_depth == 0)
-        out->column = 2 * (size_t)out->depth;
     open(out, key, bracket);
     if (out->flat_depth == 0)
         out->flat_depth = out->depth;
@@ -121,7 +123,7 @@ void weft_json_close(weft_json_out *out)
     if (out->flat_depth == depth)
         out->flat_depth = 0;
     fputc(out->closing[depth], out->file);
-    if (out->depth == 0)
+    if (out->depth == 0 && out->closing[depth] == '}')
         fputc('\n', out->file);
 }
 

@@ -1,10 +1,10 @@
 /* The one writer of JSON: reports, cluster files, timelines.
  *
  * A value stands under its key in an object; in an array its key is NULL. Numbers have the shortest
- * digits that read back as the same double; those that are not finite are null. Texts are UTF-8:
- * each sequence that is none becomes one U+FFFD. Members stand on lines of their own, those of a
- * flat container on one line, which is wrapped where it grows long. Whoever closes the file looks
- * for its errors. */
+ * digits that read back as the same double, whole ones below 1e9 no exponent; those that are not
+ * finite are null. Texts are UTF-8: each sequence that is none becomes one U+FFFD. Members stand on
+ * lines of their own, those of a flat container on one line, which is wrapped where it grows long,
+ * but for the root's. Whoever closes the file looks for its errors. */
 #ifndef WEFT_CORE_JSON_WRITE_H
 #define WEFT_CORE_JSON_WRITE_H
 
@@ -25,7 +25,7 @@ typedef struct weft_json_out {
     char closing[WEFT_JSON_MAX_DEPTH + 1]; /* its bracket */
 } weft_json_out;
 
-/* bracket: '{' or '['. At depth 0 `close` ends the line. */
+/* bracket: '{' or '['. Closing the root object ends the line. */
 void weft_json_open(weft_json_out *out, const char *key, char bracket);
 void weft_json_open_flat(weft_json_out *out, const char *key, char bracket);
 void weft_json_close(weft_json_out *out);

@@ -87,7 +87,7 @@ weft_status weft_report_end(weft_report *r, weft_status status, FILE *out)
         fail(r, WEFT_ERROR(WEFT_MEMORY, "no memory for a report"));
     if (status == WEFT_OK)
         status = r->status;
-    if (status == WEFT_OK) {
+    if (status == WEFT_OK && out) {
         fwrite(r->text, 1, r->bytes, out);
         fflush(out); /* whoever closes it looks for errors */
     }

@@ -65,8 +65,8 @@ typedef struct weft_report {
 
 /* Begins the root. The caller ends it, whatever became of it. */
 void weft_report_begin(weft_report *report, weft_report_form form);
-/* Prints on `out` and frees. status: of who filled it; an error prints nothing. Returns it, or the
- * report's: WEFT_MEMORY, WEFT_FILE. */
+/* Prints on `out` (NULL: of a rank that is silent, nowhere) and frees. status: of who filled it; an
+ * error prints nothing. Returns it, or the report's: WEFT_MEMORY, WEFT_FILE. */
 weft_status weft_report_end(weft_report *report, weft_status status, FILE *out) WEFT_CHECKED;
 
 void weft_report_table(weft_report *report, const char *key);

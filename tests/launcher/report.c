@@ -17,18 +17,30 @@ static void check_units(void)
         double value;
         const char *wanted;
     } cases[] = {
-        {WEFT_UNIT_NONE, 1.23456, "1.235"},        {WEFT_UNIT_NONE, NAN, "-"},
-        {WEFT_UNIT_NONE, -INFINITY, "-"},          {WEFT_UNIT_FIXED, 12.345, "12.35"},
-        {WEFT_UNIT_FIXED, INFINITY, "-"},          {WEFT_UNIT_COUNT, 0, "0"},
-        {WEFT_UNIT_COUNT, 999, "999"},             {WEFT_UNIT_COUNT, -1234567, "-1,234,567"},
-        {WEFT_UNIT_COUNT, 1000.4, "1,000"},        {WEFT_UNIT_COUNT, 12.345, "12.35"},
-        {WEFT_UNIT_COUNT, 1e300, "1e+300"},        {WEFT_UNIT_BYTES, 1536, "1.5 KiB"},
-        {WEFT_UNIT_BYTES, NAN, "-"},               {WEFT_UNIT_SECONDS, 0, "0 us"},
-        {WEFT_UNIT_SECONDS, 1.25e-5, "12.5 us"},   {WEFT_UNIT_SECONDS, 0.0456, "45.6 ms"},
-        {WEFT_UNIT_SECONDS, 299, "299 s"},         {WEFT_UNIT_SECONDS, 1200, "20 min"},
-        {WEFT_UNIT_SECONDS, 21060, "5.85 h"},      {WEFT_UNIT_SECONDS, 864000, "10 days"},
-        {WEFT_UNIT_SHARE, 0.4123, "41.2 %"},       {WEFT_UNIT_CHANGE, 0.032, "+3.2 %"},
-        {WEFT_UNIT_CHANGE, -0.5, "-50.0 %"},       {WEFT_UNIT_SHARE, NAN, "-"},
+        {WEFT_UNIT_NONE, 1.23456, "1.235"},
+        {WEFT_UNIT_NONE, NAN, "-"},
+        {WEFT_UNIT_NONE, -INFINITY, "-"},
+        {WEFT_UNIT_FIXED, 12.345, "12.35"},
+        {WEFT_UNIT_FIXED, INFINITY, "-"},
+        {WEFT_UNIT_COUNT, 0, "0"},
+        {WEFT_UNIT_COUNT, 999, "999"},
+        {WEFT_UNIT_COUNT, -1234567, "-1,234,567"},
+        {WEFT_UNIT_COUNT, 1000.4, "1,000"},
+        {WEFT_UNIT_COUNT, 12.345, "12.35"},
+        {WEFT_UNIT_COUNT, 1e300, "1e+300"},
+        {WEFT_UNIT_BYTES, 1536, "1.5 KiB"},
+        {WEFT_UNIT_BYTES, NAN, "-"},
+        {WEFT_UNIT_SECONDS, 0, "0 us"},
+        {WEFT_UNIT_SECONDS, 1.25e-5, "12.5 us"},
+        {WEFT_UNIT_SECONDS, 0.0456, "45.6 ms"},
+        {WEFT_UNIT_SECONDS, 299, "299 s"},
+        {WEFT_UNIT_SECONDS, 1200, "20 min"},
+        {WEFT_UNIT_SECONDS, 21060, "5.85 h"},
+        {WEFT_UNIT_SECONDS, 864000, "10 days"},
+        {WEFT_UNIT_SHARE, 0.4123, "41.2 %"},
+        {WEFT_UNIT_CHANGE, 0.032, "+3.2 %"},
+        {WEFT_UNIT_CHANGE, -0.5, "-50.0 %"},
+        {WEFT_UNIT_SHARE, NAN, "-"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const weft_counted text = weft_unit_text(cases[i].unit, cases[i].value);
@@ -42,9 +54,16 @@ static void check_digits(void)
     static const struct {
         double value;
         const char *wanted;
-    } cases[] = {{0, "0"},     {-3, "-3"},       {1e14, "100000000000000"}, {1e15, "1e+15"},
-                 {0.1, "0.1"}, {NAN, "null"},    {INFINITY, "null"},        {1e-9, "1e-09"},
-                 {1e6, "1000000"}, {1.0 / 3, "0.3333333333333333"}};
+    } cases[] = {{0, "0"},
+                 {-3, "-3"},
+                 {1e14, "100000000000000"},
+                 {1e15, "1e+15"},
+                 {0.1, "0.1"},
+                 {NAN, "null"},
+                 {INFINITY, "null"},
+                 {1e-9, "1e-09"},
+                 {1e6, "1000000"},
+                 {1.0 / 3, "0.3333333333333333"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const weft_json_digits digits = weft_json_digits_of(cases[i].value);
         EXPECT(strcmp(digits.text, cases[i].wanted) == 0, "%zu: %s", i, digits.text);
@@ -58,7 +77,9 @@ static void check_digits(void)
 static void fill(weft_report *r)
 {
     weft_report_line_of(r, "a <line> of %d", 2);
-    weft_report_text(r, "text", NULL, "q\"\\\n\x01\xff" "e");
+    weft_report_text(r, "text", NULL,
+                     "q\"\\\n\x01\xff"
+                     "e");
     weft_report_text(r, "none", NULL, NULL);
     weft_report_bool(r, "flag", true);
     weft_report_numbers(r, "numbers", (const double[]){1, 0.5, NAN}, 3);
@@ -118,7 +139,8 @@ static void check_writers(void)
                              "  alone\n"
                              "  a fact  1,234\n",
         [WEFT_REPORT_JSON] = "{\n"
-                             "  \"text\": \"q\\\"\\\\\\n\\u0001\xef\xbf\xbd" "e\",\n"
+                             "  \"text\": \"q\\\"\\\\\\n\\u0001\xef\xbf\xbd"
+                             "e\",\n"
                              "  \"none\": null,\n"
                              "  \"flag\": true,\n"
                              "  \"numbers\": [1, 0.5, null],\n"
