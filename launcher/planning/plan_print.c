@@ -269,7 +269,7 @@ static void report_stage(weft_report *r, const weft_plan *plan, int s)
     char layers[64];
     layers_text(&plan->step.outline.layout, s, layers);
     weft_report_record(r);
-    weft_report_number(r, "stage", "stage", WEFT_UNIT_COUNT, s);
+    weft_report_number(r, "stage", "stage", WEFT_UNIT_INDEX, s);
     weft_report_cell(r, "layers", "%s", layers);
     report_layers(r, &plan->step.outline.layout, s);
     weft_report_number(r, NULL, "compute", WEFT_UNIT_SECONDS, stage->us[WEFT_TIME_COMPUTE] / 1e6);

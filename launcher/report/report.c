@@ -12,7 +12,7 @@
 #include "core/svg.h"
 
 /* What is open, in weft_report.open. */
-enum { TABLE = 't', LIST = 'l', RECORD = 'r', OBJECT = 'o', FACTS = 'f' };
+enum { TABLE = 't', LIST = 'l', GROUP = 'g', RECORD = 'r', OBJECT = 'o', FACTS = 'f' };
 
 /* --- units --------------------------------------------------------------------------------- */
 
@@ -34,7 +34,8 @@ static void write_grouped(double value, char *out)
 weft_counted weft_unit_text(weft_unit unit, double value)
 {
     static const char *const formats[] = {
-        [WEFT_UNIT_FIXED] = "%.2f", [WEFT_UNIT_SHARE] = "%.1f %%", [WEFT_UNIT_CHANGE] = "%+.1f %%"};
+        [WEFT_UNIT_NONE] = "%.4g",  [WEFT_UNIT_FIXED] = "%.2f",    [WEFT_UNIT_COUNT] = "%.4g",
+        [WEFT_UNIT_INDEX] = "%.0f", [WEFT_UNIT_SHARE] = "%.1f %%", [WEFT_UNIT_CHANGE] = "%+.1f %%"};
     const bool is_whole = value == floor(value) || fabs(value) >= 1000;
     weft_counted out = {"-"};
     if (!isfinite(value))
@@ -45,11 +46,9 @@ weft_counted weft_unit_text(weft_unit unit, double value)
         return weft_seconds_text(value);
     if (unit == WEFT_UNIT_COUNT && is_whole && fabs(value) < 1e18)
         write_grouped(value, out.text);
-    else if (unit == WEFT_UNIT_NONE || unit == WEFT_UNIT_COUNT)
-        snprintf(out.text, sizeof out.text, "%.4g", value);
     else
         snprintf(out.text, sizeof out.text, formats[unit],
-                 unit == WEFT_UNIT_FIXED ? value : 100 * value);
+                 unit >= WEFT_UNIT_SHARE ? 100 * value : value);
     return out;
 }
 
@@ -121,6 +120,12 @@ void weft_report_list(weft_report *r, const char *key)
         weft_json_open(&r->json, key, '[');
 }
 
+void weft_report_group(weft_report *r, const char *key)
+{
+    if (enter(r, GROUP, true) && is_json(r))
+        weft_json_open(&r->json, key, '[');
+}
+
 void weft_report_object(weft_report *r, const char *key)
 {
     if (enter(r, OBJECT, true) && is_json(r))
@@ -166,11 +171,11 @@ void weft_report_record(weft_report *r)
     if (r->hidden > 0 || !r->out)
         return;
     leave_record(r);
-    assert(innermost(r) == TABLE || innermost(r) == LIST);
+    const bool is_line = innermost(r) == TABLE;
     r->open[r->depth++] = RECORD;
     if (is_json(r))
         weft_json_open(&r->json, NULL, '{');
-    else
+    else if (is_line)
         add_line(r);
 }
 
@@ -414,14 +419,32 @@ void weft_report_raw(weft_report *r, const char *key, const char *json)
         weft_json_raw(&r->json, key, json);
 }
 
+static void write_tree(weft_json_out *out, const char *key, const cJSON *value)
+{
+    const cJSON *child;
+    if (cJSON_IsNumber(value)) {
+        weft_json_number(out, key, value->valuedouble);
+    } else if (cJSON_IsBool(value)) {
+        weft_json_bool(out, key, cJSON_IsTrue(value));
+    } else if (!cJSON_IsArray(value) && !cJSON_IsObject(value)) {
+        weft_json_text(out, key, cJSON_GetStringValue(value));
+    } else {
+        weft_json_open(out, key, cJSON_IsArray(value) ? '[' : '{');
+        cJSON_ArrayForEach(child, value) write_tree(out, child->string, child);
+        weft_json_close(out);
+    }
+}
+
 void weft_report_tree(weft_report *r, const char *key, const cJSON *value)
 {
-    char *text = is_written(r, key) ? cJSON_PrintUnformatted(value) : NULL;
-    if (text)
-        weft_json_raw(&r->json, key, text);
-    else if (is_written(r, key))
-        fail(r, WEFT_ERROR(WEFT_MEMORY, "no memory for %s", key));
-    cJSON_free(text);
+    if (is_written(r, key))
+        write_tree(&r->json, key, value);
+}
+
+void weft_report_members(weft_report *r, const cJSON *object)
+{
+    const cJSON *child;
+    cJSON_ArrayForEach(child, object) weft_report_tree(r, child->string, child);
 }
 
 FILE *weft_report_stream(weft_report *r, weft_report_form form)

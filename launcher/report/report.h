@@ -8,9 +8,10 @@
  * Rows lie in the root, in records of a table or a list, in objects, and in facts:
  *   table   an array of records; for people a table, whose columns are the titles of its records
  *   list    an array of records in JSON alone
- *   object  an object in JSON; for people its rows are of what it lies in
- *   facts   for people a line a row: its title and its value; in JSON its rows are of what it lies
- * in A table without a key is no part of the JSON. Tables do not lie in tables.
+ *   group   an array of records in JSON; for people a record's tables and lines stand below each
+ * other object  an object in JSON; for people its rows are of what it lies in facts   for people a
+ * line a row: its title and its value; in JSON its rows are of what it lies in A table without a
+ * key is no part of the JSON. Tables do not lie in tables.
  *
  * Nothing is printed before weft_report_end; errors on the way come back there. */
 #ifndef WEFT_LAUNCHER_REPORT_REPORT_H
@@ -32,6 +33,7 @@ typedef enum weft_unit {
     WEFT_UNIT_NONE,    /* "1.234", four digits */
     WEFT_UNIT_FIXED,   /* "1.23", two behind the point */
     WEFT_UNIT_COUNT,   /* "12,345" */
+    WEFT_UNIT_INDEX,   /* "12345": of what is numbered, not counted */
     WEFT_UNIT_BYTES,   /* "1.5 GiB" */
     WEFT_UNIT_SECONDS, /* "12.5 ms" */
     WEFT_UNIT_SHARE,   /* 0.412 as "41.2 %" */
@@ -71,9 +73,10 @@ weft_status weft_report_end(weft_report *report, weft_status status, FILE *out) 
 
 void weft_report_table(weft_report *report, const char *key);
 void weft_report_list(weft_report *report, const char *key);
+void weft_report_group(weft_report *report, const char *key);
 void weft_report_object(weft_report *report, const char *key);
 void weft_report_facts(weft_report *report);
-/* The next one of a table or list. */
+/* The next one of a table, list or group. */
 void weft_report_record(weft_report *report);
 /* The record is marked in HTML. */
 void weft_report_bad(weft_report *report);
@@ -96,6 +99,7 @@ void weft_report_texts(weft_report *report, const char *key, const char *const *
                        size_t count);
 void weft_report_raw(weft_report *report, const char *key, const char *json);
 void weft_report_tree(weft_report *report, const char *key, const struct cJSON *value);
+void weft_report_members(weft_report *report, const struct cJSON *object);
 /* The stream to write what no row says, of this form; NULL: the report is of another. */
 FILE *weft_report_stream(weft_report *report, weft_report_form form);
 
