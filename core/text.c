@@ -34,6 +34,19 @@ weft_counted weft_bytes_text(double bytes)
     return out;
 }
 
+weft_counted weft_scaled_text(double value, int step, const char *unit)
+{
+    static const char *const binary[] = {"", "Ki", "Mi", "Gi", "Ti", "Pi"};
+    static const char *const decimal[] = {"", "k", "M", "G", "T", "P"};
+    weft_counted out;
+    int prefix = 0;
+    for (; prefix < 5 && value >= step * 0.9999; prefix++)
+        value /= step;
+    snprintf(out.text, sizeof out.text, "%.4g %s%.16s", value,
+             step == 1024 ? binary[prefix] : decimal[prefix], unit);
+    return out;
+}
+
 weft_counted weft_seconds_text(double seconds)
 {
     static const struct {

@@ -12,6 +12,8 @@ weft_counted weft_count_text(long long count, const char *noun);
 
 /* "1.5 GiB", "4 GiB", "96 bytes", "1 byte". */
 weft_counted weft_bytes_text(double bytes);
+/* "1.5 MiB/s", by 1024; "2.1 GFLOP", by 1000. */
+weft_counted weft_scaled_text(double value, int step, const char *unit);
 /* "12.5 us", "45.6 ms", "1.234 s", "20 min", "5.85 h", "3.4 days". */
 weft_counted weft_seconds_text(double seconds);
 

@@ -273,7 +273,7 @@ static void report_lanes(weft_report *r, const bench *b, measured *m, double ste
     const int busiest = find_busiest(b, m);
     weft_report_number(r, "planned_ms", "planned ms", WEFT_UNIT_FIXED, m->planned_ms);
     weft_report_number(r, NULL, "error", WEFT_UNIT_CHANGE, m->planned_ms / step_ms - 1);
-    weft_report_object(r, "busy_ms");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "busy_ms");
     for (int lane = 0; lane < NUM_LANES; lane++)
         weft_report_value(r, lane_names[lane], m->busy_ms[lane]);
     weft_report_close(r);
@@ -308,7 +308,7 @@ static weft_status print(bench *b)
     weft_report r;
     weft_report_begin(&r, b->common.json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     weft_report_text(&r, "degree", NULL, b->degree == 0 ? "host" : "file");
-    weft_report_table(&r, "forms");
+    weft_report_open(&r, WEFT_REPORT_TABLE, "forms");
     for (int i = 0; i < NUM_FORMS; i++) {
         if (!is_asked(b, i))
             continue;

@@ -129,10 +129,10 @@ static void report_head(weft_report *r, const weft_bench_point *p)
                         p->comp_us[1] / 1e3);
     if (p->pace_flops[0] > 0)
         weft_report_line_of(r, "paced: %.3g and %.3g FLOP/s", p->pace_flops[0], p->pace_flops[1]);
-    weft_report_value(r, "tokens", (double)p->shape.tokens);
-    weft_report_value(r, "hidden", (double)p->shape.hidden);
-    weft_report_value(r, "ffn", (double)p->shape.ffn);
-    weft_report_value(r, "experts", (double)p->shape.experts);
+    weft_report_value(r, "tokens", p->shape.tokens);
+    weft_report_value(r, "hidden", p->shape.hidden);
+    weft_report_value(r, "ffn", p->shape.ffn);
+    weft_report_value(r, "experts", p->shape.experts);
     weft_report_numbers(r, "communication_us", p->comm_us, 2);
     weft_report_numbers(r, "computation_us", p->comp_us, 2);
     weft_report_numbers(r, "pace_flops", p->pace_flops, 2);
@@ -189,7 +189,7 @@ static void report_choices(weft_report *r, const weft_bench_point *p)
 static void report_point(weft_report *r, const weft_bench_point *p)
 {
     report_head(r, p);
-    weft_report_table(r, "cases");
+    weft_report_open(r, WEFT_REPORT_TABLE, "cases");
     for (int i = 0; i < p->num_cases; i++)
         report_case(r, p, &p->cases[i]);
     weft_report_close(r);
@@ -290,9 +290,9 @@ static weft_status run_points(weft_comm *world, const weft_bench_moe_options *o,
     const bool speaks = weft_comm_rank(world) == 0, is_grid = o->num_grid > 0;
     WEFT_TRY(get_cluster(world, o, &cluster, &known));
     if (o->common.json)
-        weft_report_list(report, "points");
+        weft_report_open(report, WEFT_REPORT_LIST, "points");
     else if (is_grid)
-        weft_report_table(report, NULL);
+        weft_report_open(report, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < (is_grid ? o->num_grid : 1); i++) {
         memset(&p, 0, sizeof p);
         p.shape = weft_bench_shape_of(o, i);

@@ -199,12 +199,12 @@ static void report_run(weft_report *r, const char *key, const char *letter, run 
     if (c->count > 0)
         snprintf(steps, sizeof steps, "steps %" PRId64 " to %" PRId64, c->points[0].step, last);
     weft_report_line_of(r, "%s  %s: %s%s", letter, of->path, who, steps);
-    weft_report_object(r, key);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
     weft_report_text(r, "run", NULL, of->path);
     weft_report_text(r, "weft", NULL, of->who.weft);
     weft_report_text(r, "mesh", NULL, of->who.mesh);
-    weft_report_value(r, "steps", (double)c->count);
-    weft_report_value(r, "last_step", (double)last);
+    weft_report_value(r, "steps", c->count);
+    weft_report_value(r, "last_step", last);
     weft_report_value(r, "tokens_per_s_median", median(&of->rate));
     weft_report_value(r, "model_flops_utilization_median", median(&of->mfu));
     weft_report_close(r);
@@ -220,16 +220,16 @@ static void report_pairs(weft_report *r, const char *key, const char *what, cons
         snprintf(how, sizeof how, ": the same to the bit");
     weft_report_line_of(r, "%s at %s that both have%s", what,
                         weft_count_text((long long)p->count, "step").text, how);
-    weft_report_object(r, key);
-    weft_report_value(r, "common_steps", (double)p->count);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
+    weft_report_value(r, "common_steps", p->count);
     weft_report_value(r, "first_difference", first);
-    weft_report_table(r, "rows");
+    weft_report_open(r, WEFT_REPORT_TABLE, "rows");
     for (size_t i = 0; i < p->count; i++) {
         const double *loss = p->all[i].loss;
         if (!is_shown(p, i))
             continue;
         weft_report_record(r);
-        weft_report_number(r, "step", "step", WEFT_UNIT_INDEX, (double)p->all[i].step);
+        weft_report_number(r, "step", "step", WEFT_UNIT_INDEX, p->all[i].step);
         weft_report_value(r, "a", loss[0]);
         weft_report_value(r, "b", loss[1]);
         weft_report_cell(r, "A", "%.6f", loss[0]);
@@ -243,7 +243,7 @@ static void report_pairs(weft_report *r, const char *key, const char *what, cons
 static void report_medians(weft_report *r, comparison *c)
 {
     const double rate[2] = {median(&c->runs[0].rate), median(&c->runs[1].rate)};
-    weft_report_table(r, NULL);
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     weft_report_record(r);
     weft_report_cell(r, "medians of all steps", "tokens/s");
     weft_report_number(r, NULL, "A", WEFT_UNIT_COUNT, rate[0]);
@@ -260,7 +260,7 @@ static weft_status report(comparison *c, const pairs *loss, const pairs *validat
 {
     report_run(r, "a", "A", &c->runs[0]);
     report_run(r, "b", "B", &c->runs[1]);
-    weft_report_table(r, "settings");
+    weft_report_open(r, WEFT_REPORT_TABLE, "settings");
     WEFT_TRY(weft_run_compare(&c->runs[0].config, &c->runs[1].config, report_setting, r));
     if (r->num_lines == 0)
         weft_report_line_of(r, "settings that differ: none");

@@ -351,7 +351,7 @@ int weft_verb_doctor(int argc, char **argv)
     weft_report report;
     weft_report_begin(&report, wanted.json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     weft_report_text(&report, "weft", NULL, WEFT_VERSION);
-    weft_report_table(&report, "checks");
+    weft_report_open(&report, WEFT_REPORT_TABLE, "checks");
     for (int i = 0; i < NUM_CHECKS; i++) {
         if (!wanted.asked[i])
             continue;

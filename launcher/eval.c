@@ -126,7 +126,7 @@ static weft_status print(const evaluator *e, int64_t step, const weft_evaluation
     weft_report_line_of(&r, "step %" PRId64 "  %s loss %.4f  perplexity %.4g  (%.0f tokens)", step,
                         split, result->loss, perplexity, result->tokens);
     weft_report_text(&r, "checkpoint", NULL, e->folder);
-    weft_report_value(&r, "step", (double)step);
+    weft_report_value(&r, "step", step);
     weft_report_text(&r, "split", NULL, split);
     weft_report_value(&r, "loss", result->loss);
     weft_report_value(&r, "perplexity", perplexity);

@@ -281,8 +281,8 @@ static weft_status print_text(const generator *g, const arguments *args, const c
         weft_json_number(&r.json, NULL, tokens->ids[i]);
     weft_json_close(&r.json);
     weft_report_value(&r, "temperature", args->temperature);
-    weft_report_value(&r, "top_k", (double)args->top_k);
-    weft_report_value(&r, "seed", (double)args->seed);
+    weft_report_value(&r, "top_k", args->top_k);
+    weft_report_value(&r, "seed", args->seed);
     return weft_report_end(&r, WEFT_OK, stdout);
 }
 

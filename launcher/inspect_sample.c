@@ -226,8 +226,8 @@ static weft_status report_piece(reader *r, uint64_t document, uint64_t position,
     FILE *out = weft_report_stream(r->report, WEFT_REPORT_TEXT);
     weft_report_record(r->report);
     if (r->documents) {
-        weft_report_value(r->report, "document", (double)document);
-        weft_report_value(r->report, "position", (double)position);
+        weft_report_value(r->report, "document", document);
+        weft_report_value(r->report, "position", position);
     }
     if (out && r->documents)
         fprintf(out, "    document %" PRIu64 ", tokens %" PRIu64 " to %" PRIu64 " of %" PRIu64 ": ",
@@ -290,11 +290,11 @@ static weft_status report_sample(reader *r, uint64_t micro_batch, uint64_t numbe
                  place + seq - 1);
     weft_report_line_of(r->report, "  sample %" PRIu64 "%s", number, where);
     weft_report_record(r->report);
-    weft_report_value(r->report, "micro_batch", (double)micro_batch);
-    weft_report_value(r->report, "sample", (double)number);
+    weft_report_value(r->report, "micro_batch", micro_batch);
+    weft_report_value(r->report, "sample", number);
     if (r->documents)
-        weft_report_value(r->report, "first_token", (double)place);
-    weft_report_group(r->report, "documents");
+        weft_report_value(r->report, "first_token", place);
+    weft_report_open(r->report, WEFT_REPORT_GROUP, "documents");
     WEFT_TRY(report_pieces(r, place, arena));
     weft_report_close(r->report);
     return WEFT_OK;
@@ -304,7 +304,7 @@ static weft_status report_samples(reader *r)
 {
     const weft_train_options *t = &r->config.train;
     const uint64_t each = (uint64_t)t->micro_batch_size;
-    weft_report_group(r->report, "samples");
+    weft_report_open(r->report, WEFT_REPORT_GROUP, "samples");
     for (uint64_t m = 0; m < (uint64_t)t->global_batch_size / each; m++) {
         const uint64_t first = weft_batches_first_sample(&r->config, r->first_token, m);
         weft_report_line_of(r->report, "micro-batch %" PRIu64, m);
@@ -344,13 +344,13 @@ static void report_head(const reader *r, const char *data)
                             "that the run went back from",
                             passed_over(r));
     weft_report_text(out, "run", NULL, r->asked->run);
-    weft_report_value(out, "step", (double)line->step);
+    weft_report_value(out, "step", line->step);
     weft_report_value(out, "loss", line->loss);
     weft_report_bool(out, "updated", line->updated);
-    weft_report_value(out, "first_token_of_order", (double)r->first_token);
+    weft_report_value(out, "first_token_of_order", r->first_token);
     weft_report_value(out, "passed_over_tokens", passed_over(r));
-    weft_report_value(out, "seq_length", (double)c->model.seq_length);
-    weft_report_value(out, "micro_batch_size", (double)c->train.micro_batch_size);
+    weft_report_value(out, "seq_length", c->model.seq_length);
+    weft_report_value(out, "micro_batch_size", c->train.micro_batch_size);
     weft_report_text(out, "dataset", NULL, data);
     weft_report_text(out, "data_xxh64", NULL, c->data.data_xxh64);
 }

@@ -99,7 +99,7 @@ static weft_status fill(const planner *p, const answer *a, const weft_config *co
     else
         weft_plan_report(report, &a->plan, a->cluster);
     if (p->search.on && a->has_plan && p->json) {
-        weft_report_object(report, "best");
+        weft_report_open(report, WEFT_REPORT_OBJECT, "best");
         weft_plan_report(report, &a->plan, a->cluster);
         weft_report_close(report);
     }

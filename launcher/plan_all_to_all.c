@@ -161,13 +161,13 @@ static weft_status by_paper(const weft_exchange_shape *shape, const weft_cluster
 static void report_rows(const outcome *answer, weft_report *r)
 {
     char key[32];
-    weft_report_table(r, NULL);
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < answer->num_rows; i++) {
         const way *row = &answer->rows[i];
         weft_report_record(r);
         weft_report_cell(r, "form", "%s", row->name);
         if (row->chunks > 0 && isfinite(row->us))
-            weft_report_number(r, NULL, "chunks", WEFT_UNIT_COUNT, (double)row->chunks);
+            weft_report_number(r, NULL, "chunks", WEFT_UNIT_COUNT, row->chunks);
         else
             weft_report_text(r, NULL, "chunks", "");
         weft_report_cell(r, "time", "%s",
@@ -180,7 +180,7 @@ static void report_rows(const outcome *answer, weft_report *r)
         weft_report_value(r, key, row->us / 1e6);
         snprintf(key, sizeof key, "%s_chunks", row->name);
         if (i >= O2)
-            weft_report_value(r, key, (double)row->chunks);
+            weft_report_value(r, key, row->chunks);
     }
 }
 
@@ -192,7 +192,7 @@ static void report_paper(const weft_exchange_paper *paper, weft_report *r)
                         "B1 %.4g, B2 %.4g, B3 %.4g bytes/s; with one chunk r1 %.4g, r2 %.4g, "
                         "r3 %.4g",
                         b[0], b[1], b[2], s[0], s[1], s[2]);
-    weft_report_object(r, "paper");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "paper");
     for (int i = 0; i < WEFT_NUM_PAPER_RATES; i++) {
         snprintf(key, sizeof key, "b%d", i + 1);
         weft_report_value(r, key, b[i]);
@@ -209,7 +209,7 @@ static weft_status print(const arguments *a, const weft_cluster *cluster, const 
     weft_report_line_of(&r, "an all-to-all of %s a rank, tp %d, ep %d, on %s%s\n",
                         weft_count_text(a->bytes, "byte").text, a->tp, a->ep, cluster->name,
                         a->paper ? ", by MoNTA's equations as printed" : "");
-    weft_report_value(&r, "bytes", (double)a->bytes);
+    weft_report_value(&r, "bytes", a->bytes);
     weft_report_value(&r, "tp", a->tp);
     weft_report_value(&r, "ep", a->ep);
     report_rows(answer, &r);

@@ -273,8 +273,8 @@ static void report_candidate(const planner *p, int i, weft_report *r)
     weft_report_number(r, "n", "n", WEFT_UNIT_COUNT, c->pipeline.num_partitions);
     weft_report_text(r, "reuse", "reuse", weft_reuse_text((int)c->pipeline.reuse));
     weft_report_number(r, "time_s", "time", WEFT_UNIT_SECONDS, c->us / 1e6);
-    weft_report_number(r, "memory_bytes", "device", WEFT_UNIT_BYTES, (double)c->device_bytes);
-    weft_report_number(r, "host_memory_bytes", "host", WEFT_UNIT_BYTES, (double)c->host_bytes);
+    weft_report_number(r, "memory_bytes", "device", WEFT_UNIT_BYTES, c->device_bytes);
+    weft_report_number(r, "host_memory_bytes", "host", WEFT_UNIT_BYTES, c->host_bytes);
     weft_report_bool(r, "feasible", !c->reason[0]);
     if (c->reason[0])
         weft_report_text(r, "reason", "why not", c->reason);
@@ -289,7 +289,7 @@ static void report_choice(const planner *p, weft_report *r)
     }
     weft_report_line_of(r, "\nchoice: n %d, reuse %s", best->num_partitions,
                         weft_reuse_text((int)best->reuse));
-    weft_report_object(r, "choice");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "choice");
     weft_report_value(r, "n", best->num_partitions);
     weft_report_text(r, "reuse", NULL, weft_reuse_text((int)best->reuse));
     weft_report_close(r);
@@ -310,9 +310,9 @@ static weft_status print(const planner *p)
                         p->by_operations ? "the layer's operations"
                                          : "the curves of copies, exchanges and products");
     weft_report_text(&r, "priced_by", NULL, p->by_operations ? "operations" : "curves");
-    weft_report_value(&r, "parameter_bytes", (double)p->parameter_bytes);
-    weft_report_value(&r, "memory_limit_bytes", (double)p->limit_bytes);
-    weft_report_table(&r, "candidates");
+    weft_report_value(&r, "parameter_bytes", p->parameter_bytes);
+    weft_report_value(&r, "memory_limit_bytes", p->limit_bytes);
+    weft_report_open(&r, WEFT_REPORT_TABLE, "candidates");
     for (int i = 0; i < p->num_candidates; i++)
         report_candidate(p, i, &r);
     weft_report_close(&r);

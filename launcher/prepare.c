@@ -327,12 +327,12 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
                         (double)p->num_bytes / (double)p->prepared.tokens, info->vocab_size, name);
     weft_report_line_of(&r, "%s %s, %s and %s", p->replaces ? "replaced" : "wrote", files[0],
                         files[1], files[2]);
-    weft_report_value(&r, "documents", (double)p->prepared.documents);
-    weft_report_value(&r, "empty_files", (double)p->num_empty);
-    weft_report_value(&r, "tokens", (double)p->prepared.tokens);
-    weft_report_value(&r, "text_bytes", (double)p->num_bytes);
+    weft_report_value(&r, "documents", p->prepared.documents);
+    weft_report_value(&r, "empty_files", p->num_empty);
+    weft_report_value(&r, "tokens", p->prepared.tokens);
+    weft_report_value(&r, "text_bytes", p->num_bytes);
     weft_report_text(&r, "tokenizer", NULL, name);
-    weft_report_value(&r, "vocab_size", (double)info->vocab_size);
+    weft_report_value(&r, "vocab_size", info->vocab_size);
     weft_report_bool(&r, "replaced", p->replaces);
     weft_report_texts(&r, "files", files, 3);
     return weft_report_end(&r, WEFT_OK, stdout);

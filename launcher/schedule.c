@@ -124,7 +124,7 @@ static weft_status print_summary(const scheduler *s)
     if (out)
         print_head(s, out);
     report_head(s, &r);
-    weft_report_table(&r, "programs");
+    weft_report_open(&r, WEFT_REPORT_TABLE, "programs");
     for (int i = 0; i < s->levels.num_rows; i++) {
         const weft_level_row *row = &s->levels.rows[i];
         weft_report_record(&r);

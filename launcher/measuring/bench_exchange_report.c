@@ -55,14 +55,14 @@ static void report_variant(weft_report *r, const weft_exchange_result *result, i
 static void report_choice(weft_report *r, const weft_exchange_result *result)
 {
     const weft_exchange_variant *best = &result->variants[result->best];
-    weft_report_object(r, "choice");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "choice");
     weft_report_text(r, "form", NULL, weft_exchange_text((int)result->choice.form));
     weft_report_value(r, "chunks", result->choice.num_chunks);
     weft_report_value(r, "predicted_us", result->choice.us);
     weft_report_text(r, "reason", NULL, result->choice.reason);
     weft_report_value(r, "behind_best", behind_best(result));
     weft_report_close(r);
-    weft_report_object(r, "best");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "best");
     weft_report_text(r, "form", NULL, weft_exchange_text((int)best->form));
     weft_report_value(r, "chunks", best->num_chunks);
     weft_report_close(r);
@@ -92,7 +92,7 @@ static void report_result(weft_report *r, const weft_exchange_result *result, in
     weft_report_value(r, "model_bytes", result->model_bytes);
     weft_report_value(r, "train", result->train);
     report_choice(r, result);
-    weft_report_table(r, "results");
+    weft_report_open(r, WEFT_REPORT_TABLE, "results");
     for (int i = 0; i < result->num_variants; i++)
         report_variant(r, result, i, rounds);
     weft_report_close(r);
@@ -123,7 +123,7 @@ weft_status weft_exchange_json(const weft_exchange_report *report)
     weft_report_value(&r, "ranks_per_node", weft_comm_size(rig->inside));
     weft_report_bool(&r, "uneven", rig->uneven);
     weft_report_value(&r, "rounds", report->rounds);
-    weft_report_list(&r, "sizes");
+    weft_report_open(&r, WEFT_REPORT_LIST, "sizes");
     for (int i = 0; i < report->num_results; i++) {
         weft_report_record(&r);
         report_result(&r, &report->results[i], report->rounds);

@@ -45,9 +45,9 @@ static void report_row(weft_report *r, const weft_bench_layer_shape *shape, int 
     const double allowed = allowed_elements(rows, (double)shape->hidden, middle, n) *
                            (double)weft_dtype_bytes(shape->dtype);
     weft_report_record(r);
-    weft_report_number(r, "tokens", "tokens", WEFT_UNIT_COUNT, (double)shape->tokens);
-    weft_report_number(r, "hidden", "M", WEFT_UNIT_COUNT, (double)shape->hidden);
-    weft_report_number(r, "ffn", "H", WEFT_UNIT_COUNT, (double)shape->ffn);
+    weft_report_number(r, "tokens", "tokens", WEFT_UNIT_COUNT, shape->tokens);
+    weft_report_number(r, "hidden", "M", WEFT_UNIT_COUNT, shape->hidden);
+    weft_report_number(r, "ffn", "H", WEFT_UNIT_COUNT, shape->ffn);
     weft_report_number(r, "num_partitions", "n", WEFT_UNIT_COUNT, n);
     weft_report_text(r, "memory_reuse", "S", weft_reuse_text(reuse));
     weft_report_number(r, "synchronous_bytes", "n 1", WEFT_UNIT_BYTES, whole);
@@ -81,7 +81,7 @@ static weft_status measure_shape(weft_comm *world, const weft_bench_moe_options 
 weft_status weft_bench_moe_memory(weft_comm *world, const weft_bench_moe_options *o,
                                   weft_report *report)
 {
-    weft_report_table(report, "memory");
+    weft_report_open(report, WEFT_REPORT_TABLE, "memory");
     for (int i = 0; i < (o->num_grid > 0 ? o->num_grid : 1); i++) {
         const weft_bench_layer_shape shape = weft_bench_shape_of(o, i);
         WEFT_TRY(measure_shape(world, o, &shape, report));

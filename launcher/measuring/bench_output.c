@@ -50,7 +50,7 @@ void weft_bench_report_spread(weft_report *r, const char *key, const weft_spread
 {
     if (spread->count == 0)
         return;
-    weft_report_object(r, key);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
     weft_report_value(r, "median", spread->median);
     weft_report_value(r, "low", spread->low);
     weft_report_value(r, "high", spread->high);

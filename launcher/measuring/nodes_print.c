@@ -2,22 +2,11 @@
 #include "core/text.h"
 #include "launcher/measuring/nodes.h"
 
-typedef struct value_words {
-    char text[32];
-} value_words;
-
-static value_words value_text(weft_nodes_kind kind, double value)
+static weft_counted value_text(weft_nodes_kind kind, double value)
 {
-    value_words t;
-    if (kind == WEFT_NODES_COMPUTE)
-        snprintf(t.text, sizeof t.text, "%.4g GFLOP/s", value * 1e-9);
-    else if (kind == WEFT_NODES_LATENCY)
-        snprintf(t.text, sizeof t.text, "%.4g us", value);
-    else if (value >= 1e9)
-        snprintf(t.text, sizeof t.text, "%.4g GB/s", value * 1e-9);
-    else
-        snprintf(t.text, sizeof t.text, "%.4g MB/s", value * 1e-6);
-    return t;
+    if (kind == WEFT_NODES_LATENCY)
+        return weft_seconds_text(value / 1e6);
+    return weft_scaled_text(value, 1000, kind == WEFT_NODES_COMPUTE ? "FLOP/s" : "B/s");
 }
 
 static void report_value(weft_report *r, const char *title, weft_nodes_kind kind, double value)
@@ -31,7 +20,7 @@ static void report_value(weft_report *r, const char *title, weft_nodes_kind kind
 /* A node's ranks, with or without their links. */
 static void report_ranks(weft_report *r, const weft_nodes *nodes, int first)
 {
-    weft_report_table(r, "ranks");
+    weft_report_open(r, WEFT_REPORT_TABLE, "ranks");
     for (int rank = first; rank < nodes->num_ranks; rank++) {
         const weft_nodes_rank *of = &nodes->ranks[rank];
         if (of->first_rank != first)
@@ -46,7 +35,7 @@ static void report_ranks(weft_report *r, const weft_nodes *nodes, int first)
 
 static void report_links(weft_report *r, const weft_nodes *nodes, int first)
 {
-    weft_report_table(r, "links");
+    weft_report_open(r, WEFT_REPORT_TABLE, "links");
     for (int rank = first; rank < nodes->num_ranks; rank++)
         for (int i = 0; i < WEFT_NODES_MAX_ROUNDS; i++) {
             const weft_nodes_link *link = &nodes->ranks[rank].links[i];
@@ -69,8 +58,8 @@ static void report_node(weft_report *r, const weft_nodes *nodes, int first)
     weft_report_text(r, "node", NULL, lead->node);
     report_ranks(r, nodes, first);
     report_links(r, nodes, first);
-    weft_report_object(r, "disk");
-    weft_report_facts(r);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "disk");
+    weft_report_open(r, WEFT_REPORT_FACTS, NULL);
     report_value(r, "disk: writes and syncs", WEFT_NODES_WRITE, lead->value[WEFT_NODES_WRITE]);
     report_value(r, "disk: reads", WEFT_NODES_READ, lead->value[WEFT_NODES_READ]);
     if (*lead->fault)
@@ -124,14 +113,14 @@ void weft_nodes_report(weft_report *r, const weft_nodes *nodes, const weft_nodes
     weft_report_text(r, "weft", NULL, WEFT_VERSION);
     weft_report_bool(r, "even", nodes->num_odd == 0);
     weft_report_value(r, "factor", options->factor);
-    weft_report_group(r, "nodes");
+    weft_report_open(r, WEFT_REPORT_GROUP, "nodes");
     for (int rank = 0; rank < nodes->num_ranks; rank++)
         if (nodes->ranks[rank].first_rank == rank) {
             weft_report_record(r);
             report_node(r, nodes, rank);
         }
     weft_report_close(r);
-    weft_report_group(r, "odd");
+    weft_report_open(r, WEFT_REPORT_GROUP, "odd");
     for (int i = 0; i < nodes->num_odd; i++)
         report_odd(r, nodes, &nodes->odd[i]);
     weft_report_close(r);

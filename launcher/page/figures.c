@@ -29,7 +29,7 @@ void weft_page_sources(const weft_page *page, weft_report *report)
                             "With every number at either end of its spread a step takes %s to %s.",
                             weft_seconds_text(f->range_us[0] / 1e6).text,
                             weft_seconds_text(f->range_us[1] / 1e6).text);
-    weft_report_table(report, NULL);
+    weft_report_open(report, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; f && i < f->num_inputs; i++)
         weft_plan_report_source(report, f->inputs[i].what, f->inputs[i].class_, f->inputs[i].where,
                                 f->inputs[i].spread);

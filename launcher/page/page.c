@@ -117,7 +117,7 @@ static void write_stage(const weft_plan *plan, int s, double scale, weft_page_co
 static void write_stage_table(const weft_plan *plan, const int *stages, int count, weft_report *r)
 {
     fputs("<details><summary>As a table</summary>", r->out);
-    weft_report_table(r, NULL);
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < count; i++) {
         const weft_plan_stage *stage = &plan->stages[stages[i]];
         const uint64_t limit = stage->memory_limit_bytes;
@@ -125,8 +125,8 @@ static void write_stage_table(const weft_plan *plan, const int *stages, int coun
         weft_report_number(r, NULL, "stage", WEFT_UNIT_COUNT, stages[i]);
         for (int p = 0; p < WEFT_MEMORY_STAGING; p++)
             weft_report_number(r, NULL, purpose_name(p), WEFT_UNIT_BYTES,
-                               (double)stage->footprint.bytes[p]);
-        weft_report_number(r, NULL, "all", WEFT_UNIT_BYTES, (double)stage->footprint.device_bytes);
+                               stage->footprint.bytes[p]);
+        weft_report_number(r, NULL, "all", WEFT_UNIT_BYTES, stage->footprint.device_bytes);
         weft_report_number(r, NULL, "limit", WEFT_UNIT_BYTES, limit > 0 ? (double)limit : NAN);
     }
     weft_report_close(r);

@@ -37,13 +37,13 @@ static void report_price(weft_report *r, const char *key, const char *title, dou
 
 static void report_loads(weft_report *r, const weft_plan_figures *f)
 {
-    weft_report_table(r, "imbalance");
+    weft_report_open(r, WEFT_REPORT_TABLE, "imbalance");
     for (int i = 0; i < f->num_loads; i++) {
         const weft_plan_at_load *l = &f->loads[i];
         weft_report_record(r);
         weft_report_number(r, "load", "expert load", WEFT_UNIT_NONE, l->load);
         weft_report_number(r, "step_time_s", "step", WEFT_UNIT_SECONDS, l->step_us / 1e6);
-        weft_report_number(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, (double)l->memory_bytes);
+        weft_report_number(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, l->memory_bytes);
         weft_report_cell(r, "", "%s", l->fits ? "" : "does not fit");
         weft_report_bool(r, "fits", l->fits);
         if (!l->fits)
@@ -74,19 +74,19 @@ void weft_plan_figures_report(weft_report *r, const weft_plan_figures *f)
     weft_report_numbers(r, "step_time_range_s", range_s, 2);
     if (f->num_loads > 1 || (f->num_loads > 0 && r->form == WEFT_REPORT_JSON))
         report_loads(r, f);
-    weft_report_facts(r);
-    weft_report_object(r, "checkpoint");
-    weft_report_number(r, "bytes", "a checkpoint", WEFT_UNIT_BYTES, (double)f->checkpoint_bytes);
+    weft_report_open(r, WEFT_REPORT_FACTS, NULL);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "checkpoint");
+    weft_report_number(r, "bytes", "a checkpoint", WEFT_UNIT_BYTES, f->checkpoint_bytes);
     report_known(r, "write_s", "until it is written", WEFT_UNIT_SECONDS, f->write_s);
     report_known(r, "stall_s", "until training goes on", WEFT_UNIT_SECONDS, f->stall_s);
     weft_report_close(r);
-    weft_report_object(r, "failures");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "failures");
     weft_report_value(r, "hours_between", f->hours_between);
     report_known(r, NULL, "between failures", WEFT_UNIT_SECONDS, 3600 * f->hours_between);
     report_known(r, "save_every_s", "best saved every", WEFT_UNIT_SECONDS, f->save_every_s);
     report_known(r, "goodput", "of the time is work that lasts", WEFT_UNIT_SHARE, f->goodput);
     weft_report_close(r);
-    weft_report_object(r, "cost");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "cost");
     weft_report_text(r, "currency", NULL, *f->currency ? f->currency : NULL);
     report_price(r, "hour", "an hour costs", f->costs.hour, f->currency);
     report_price(r, "billion_tokens", "a billion tokens cost", f->costs.billion_tokens,
@@ -98,7 +98,7 @@ void weft_plan_figures_report(weft_report *r, const weft_plan_figures *f)
     weft_report_close(r);
     weft_report_close(r);
     report_missing(r, f);
-    weft_report_list(r, "sources");
+    weft_report_open(r, WEFT_REPORT_LIST, "sources");
     for (int i = 0; i < f->num_inputs; i++)
         weft_plan_report_source(r, f->inputs[i].what, f->inputs[i].class_, f->inputs[i].where,
                                 f->inputs[i].spread);
@@ -112,12 +112,11 @@ void weft_plan_report_parts(weft_report *r, const weft_plan *plan, int stage)
     weft_part_bytes parts[WEFT_NUM_MODEL_PARTS];
     weft_footprint_parts(&plan->step.outline, &plan->mesh, stage, &plan->step.programs[stage],
                          &plan->stages[stage].footprint, parts);
-    weft_report_object(r, "parts");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "parts");
     for (int part = 0; part < WEFT_NUM_MODEL_PARTS; part++) {
-        weft_report_object(r, weft_model_part_text(part));
+        weft_report_open(r, WEFT_REPORT_OBJECT, weft_model_part_text(part));
         for (size_t i = 0; i < sizeof purposes / sizeof *purposes; i++)
-            weft_report_value(r, weft_memory_text(purposes[i]),
-                              (double)parts[part].bytes[purposes[i]]);
+            weft_report_value(r, weft_memory_text(purposes[i]), parts[part].bytes[purposes[i]]);
         weft_report_close(r);
     }
     weft_report_close(r);

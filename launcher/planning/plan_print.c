@@ -185,7 +185,7 @@ static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE 
 
 void weft_plan_report_times(weft_report *r, const double us[WEFT_NUM_TIMES])
 {
-    weft_report_object(r, "time");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "time");
     for (int i = 0; i < WEFT_NUM_TIMES; i++)
         weft_report_value(r, weft_time_text(i), us[i] / 1e6);
     weft_report_close(r);
@@ -193,7 +193,7 @@ void weft_plan_report_times(weft_report *r, const double us[WEFT_NUM_TIMES])
 
 static void report_shares(weft_report *r, const weft_plan *plan)
 {
-    weft_report_table(r, NULL);
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < WEFT_NUM_TIMES; i++) {
         if (!(plan->us[i] > 0))
             continue;
@@ -209,7 +209,7 @@ static void report_shares(weft_report *r, const weft_plan *plan)
 /* What goes up and down, and what the host steps; of experts in a file what is read and written. */
 static void report_lanes(weft_report *r, const char *key, const double us[3], double file_us)
 {
-    weft_report_object(r, key);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
     weft_report_value(r, "up", us[0] / 1e6);
     weft_report_value(r, "down", us[1] / 1e6);
     weft_report_value(r, "host", us[2] / 1e6);
@@ -221,9 +221,9 @@ static void report_lanes(weft_report *r, const char *key, const double us[3], do
 static void report_modules(weft_report *r, const char *key, const weft_module_bytes *modules,
                            int count)
 {
-    weft_report_object(r, key);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
     for (int i = 0; i < count; i++)
-        weft_report_value(r, modules[i].module, (double)modules[i].bytes);
+        weft_report_value(r, modules[i].module, modules[i].bytes);
     weft_report_close(r);
 }
 
@@ -235,14 +235,14 @@ static void report_offloaded(weft_report *r, const weft_plan_stage *stage)
     if (bytes_on_host(stage, OF_EXPERTS) > 0)
         report_lanes(r, "experts_time", stage->tier_us, of_file ? stage->tier_us[3] : -1);
     if (of_file) {
-        weft_report_value(r, "read_bytes", (double)stage->file_read_bytes);
-        weft_report_value(r, "written_bytes", (double)stage->file_written_bytes);
+        weft_report_value(r, "read_bytes", stage->file_read_bytes);
+        weft_report_value(r, "written_bytes", stage->file_written_bytes);
     }
     if (bytes_on_host(stage, OF_OPTIMIZER) > 0)
         report_lanes(r, "optimizer_time", stage->stepped_us, -1);
     if (bytes_on_host(stage, OF_ACTIVATIONS) == 0)
         return;
-    weft_report_object(r, "offload_time");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "offload_time");
     weft_report_value(r, "out", stage->copies_us[0] / 1e6);
     weft_report_value(r, "back", stage->copies_us[1] / 1e6);
     weft_report_close(r);
@@ -275,11 +275,10 @@ static void report_stage(weft_report *r, const weft_plan *plan, int s)
     weft_report_number(r, NULL, "compute", WEFT_UNIT_SECONDS, stage->us[WEFT_TIME_COMPUTE] / 1e6);
     weft_report_number(r, NULL, "bubble", WEFT_UNIT_SECONDS, stage->us[WEFT_TIME_BUBBLE] / 1e6);
     weft_plan_report_times(r, stage->us);
-    weft_report_number(r, "memory_bytes", "memory", WEFT_UNIT_BYTES,
-                       (double)footprint->device_bytes);
-    weft_report_object(r, "memory");
+    weft_report_number(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, footprint->device_bytes);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "memory");
     for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++)
-        weft_report_value(r, weft_memory_text((weft_memory_purpose)i), (double)footprint->bytes[i]);
+        weft_report_value(r, weft_memory_text((weft_memory_purpose)i), footprint->bytes[i]);
     weft_report_close(r);
     report_modules(r, "activations", footprint->modules, footprint->num_modules);
     weft_plan_report_parts(r, plan, s);
@@ -298,7 +297,7 @@ static void report_choices(weft_report *r, const weft_plan *plan)
                             (const double[]){mesh->cp_inner, mesh->cp / mesh->cp_inner}, 2);
     if (plan->tier.options.experts != WEFT_TIER_NONE || plan->tier.chosen) {
         weft_report_text(r, "experts", NULL, weft_tier_text(plan->tier.options.experts));
-        weft_report_value(r, "experts_kept", (double)plan->tier.options.kept);
+        weft_report_value(r, "experts_kept", plan->tier.options.kept);
     }
     if (plan->tier.reason[0])
         weft_report_text(r, "experts_reason", NULL, plan->tier.reason);
@@ -315,12 +314,12 @@ static void report_head(weft_report *r, const weft_plan *plan)
     weft_report_value(r, "tokens_per_s", plan->tokens_per_s);
     weft_report_value(r, "tokens_per_s_per_device", plan->tokens_per_s / plan->mesh.world);
     weft_report_value(r, "model_flops_utilization", plan->model_flops_utilization);
-    weft_report_value(r, "memory_bytes", (double)plan->memory_bytes);
-    weft_report_value(r, "memory_limit_bytes", (double)plan->memory_limit_bytes);
-    weft_report_value(r, "host_memory_bytes", (double)plan->host_memory_bytes);
-    weft_report_value(r, "host_memory_limit_bytes", (double)plan->host_limit_bytes);
+    weft_report_value(r, "memory_bytes", plan->memory_bytes);
+    weft_report_value(r, "memory_limit_bytes", plan->memory_limit_bytes);
+    weft_report_value(r, "host_memory_bytes", plan->host_memory_bytes);
+    weft_report_value(r, "host_memory_limit_bytes", plan->host_limit_bytes);
     if (plan->file_bytes > 0)
-        weft_report_value(r, "file_bytes", (double)plan->file_bytes);
+        weft_report_value(r, "file_bytes", plan->file_bytes);
     weft_report_value(r, "num_devices", plan->mesh.world);
     weft_report_text(r, "mesh", NULL, axes);
     report_choices(r, plan);
@@ -340,7 +339,7 @@ void weft_plan_report(weft_report *r, const weft_plan *plan, const weft_cluster 
         weft_plan_figures_report(r, plan->figures);
     weft_report_line_of(r, "%s", "");
     report_shares(r, plan);
-    weft_report_table(r, "stages");
+    weft_report_open(r, WEFT_REPORT_TABLE, "stages");
     for (int s = 0; s < plan->num_stages; s++)
         report_stage(r, plan, s);
     weft_report_close(r);
@@ -364,7 +363,7 @@ static void report_rows(weft_report *r, const char *key, const char *title,
                         const weft_against_row *rows, int count, weft_unit unit)
 {
     const double scale = unit == WEFT_UNIT_SECONDS ? 1e6 : 1;
-    weft_report_table(r, key);
+    weft_report_open(r, WEFT_REPORT_TABLE, key);
     for (int i = 0; i < count; i++) {
         const weft_against_row *row = &rows[i];
         if (r->form != WEFT_REPORT_JSON && !(row->planned > 0) && !(row->measured > 0))
@@ -395,13 +394,13 @@ void weft_against_report(weft_report *r, const weft_against *a)
         r, "step %s planned, %s measured, error %s\n", time_text(a->planned_us).text,
         time_text(a->measured_us).text,
         weft_unit_text(WEFT_UNIT_CHANGE, weft_against_error(a->planned_us, a->measured_us)).text);
-    weft_report_object(r, "against");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "against");
     weft_report_text(r, "run", NULL, a->run);
     weft_report_value(r, "num_steps", a->num_steps);
     weft_report_value(r, "spread", a->spread);
     if (a->load > 0)
         weft_report_value(r, "rank_load", a->load);
-    weft_report_object(r, "step_time_s");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "step_time_s");
     report_error(r, a->planned_us / 1e6, a->measured_us / 1e6, WEFT_UNIT_SECONDS);
     weft_report_close(r);
     report_rows(r, "phases_s", "phase", a->phases, a->num_phases, WEFT_UNIT_SECONDS);

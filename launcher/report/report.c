@@ -11,9 +11,6 @@
 
 #include "core/svg.h"
 
-/* What is open, in weft_report.open. */
-enum { TABLE = 't', LIST = 'l', GROUP = 'g', RECORD = 'r', OBJECT = 'o', FACTS = 'f' };
-
 /* --- units --------------------------------------------------------------------------------- */
 
 /* "-1,234,567". */
@@ -96,55 +93,29 @@ weft_status weft_report_end(weft_report *r, weft_status status, FILE *out)
     return status;
 }
 
-/* False: this form does not have it, or what it lies in. */
-static bool enter(weft_report *r, int kind, bool is_shown)
+void weft_report_open(weft_report *r, weft_report_kind kind, const char *key)
 {
+    const bool is_shown = kind == WEFT_REPORT_TABLE  ? key || !is_json(r)
+                          : kind == WEFT_REPORT_LIST ? is_json(r)
+                                                     : true;
     if (r->hidden > 0 || !is_shown || !r->out) {
         r->hidden++;
-        return false;
+        return;
     }
     assert(r->depth + 1 < WEFT_JSON_MAX_DEPTH);
-    r->open[r->depth++] = (char)kind;
-    return true;
+    r->open[r->depth++] = kind;
+    if (is_json(r) && kind != WEFT_REPORT_FACTS)
+        weft_json_open(&r->json, key, kind == WEFT_REPORT_OBJECT ? '{' : '[');
 }
 
-void weft_report_table(weft_report *r, const char *key)
+static bool is_innermost(const weft_report *r, weft_report_kind kind)
 {
-    if (enter(r, TABLE, key || !is_json(r)) && is_json(r))
-        weft_json_open(&r->json, key, '[');
-}
-
-void weft_report_list(weft_report *r, const char *key)
-{
-    if (enter(r, LIST, is_json(r)))
-        weft_json_open(&r->json, key, '[');
-}
-
-void weft_report_group(weft_report *r, const char *key)
-{
-    if (enter(r, GROUP, true) && is_json(r))
-        weft_json_open(&r->json, key, '[');
-}
-
-void weft_report_object(weft_report *r, const char *key)
-{
-    if (enter(r, OBJECT, true) && is_json(r))
-        weft_json_open(&r->json, key, '{');
-}
-
-void weft_report_facts(weft_report *r)
-{
-    enter(r, FACTS, true);
-}
-
-static int innermost(const weft_report *r)
-{
-    return r->depth > 0 ? r->open[r->depth - 1] : 0;
+    return r->depth > 0 && r->open[r->depth - 1] == kind;
 }
 
 static void leave_record(weft_report *r)
 {
-    if (innermost(r) != RECORD)
+    if (!is_innermost(r, WEFT_REPORT_RECORD))
         return;
     r->depth--;
     if (is_json(r))
@@ -171,8 +142,8 @@ void weft_report_record(weft_report *r)
     if (r->hidden > 0 || !r->out)
         return;
     leave_record(r);
-    const bool is_line = innermost(r) == TABLE;
-    r->open[r->depth++] = RECORD;
+    const bool is_line = is_innermost(r, WEFT_REPORT_TABLE);
+    r->open[r->depth++] = WEFT_REPORT_RECORD;
     if (is_json(r))
         weft_json_open(&r->json, NULL, '{');
     else if (is_line)
@@ -294,11 +265,11 @@ void weft_report_close(weft_report *r)
     }
     leave_record(r);
     assert(r->depth > 0);
-    const int kind = r->open[--r->depth];
-    if (is_json(r) && kind != FACTS)
+    const weft_report_kind kind = r->open[--r->depth];
+    if (is_json(r) && kind != WEFT_REPORT_FACTS)
         weft_json_close(&r->json);
-    else if (kind == TABLE || kind == FACTS)
-        write_table(r, kind == TABLE);
+    else if (kind == WEFT_REPORT_TABLE || kind == WEFT_REPORT_FACTS)
+        write_table(r, kind == WEFT_REPORT_TABLE);
 }
 
 /* --- rows ---------------------------------------------------------------------------------- */
@@ -315,25 +286,23 @@ static int find_column(weft_report *r, const char *title)
     return c;
 }
 
+/* In the line of the record that is open; of facts each row is a line, of its title and value. */
 static void set_cell(weft_report *r, const char *title, const char *text)
 {
-    int kind = 0;
-    for (int i = r->depth; i > 0 && kind != RECORD && kind != FACTS; i--)
+    weft_report_kind kind = WEFT_REPORT_OBJECT;
+    for (int i = r->depth; i > 0 && kind == WEFT_REPORT_OBJECT; i--)
         kind = r->open[i - 1];
-    if (is_json(r) || r->hidden > 0 || !title || !r->out || (kind != RECORD && kind != FACTS))
+    const bool is_fact = kind == WEFT_REPORT_FACTS;
+    if (is_json(r) || r->hidden > 0 || !title || !(is_fact || kind == WEFT_REPORT_RECORD))
         return;
-    if (kind == FACTS)
+    if (is_fact)
         add_line(r);
-    if (r->num_lines == 0)
-        return; /* there was no memory */
-    weft_report_line *line = &r->lines[r->num_lines - 1];
-    const int column = find_column(r, kind == FACTS ? "" : title);
-    if (kind == FACTS) {
-        line->cells[column] = title;
-        fail(r, weft_arena_strdup(&r->arena, text, &line->cells[find_column(r, "value")]));
-    } else {
-        fail(r, weft_arena_strdup(&r->arena, text, &line->cells[column]));
-    }
+    if (r->num_lines == 0) /* there was no memory */
+        return;
+    const char **cells = r->lines[r->num_lines - 1].cells;
+    if (is_fact)
+        cells[find_column(r, "")] = title;
+    fail(r, weft_arena_strdup(&r->arena, text, &cells[find_column(r, is_fact ? "value" : title)]));
 }
 
 static bool is_written(const weft_report *r, const char *key)

@@ -5,13 +5,8 @@
  * without a title for JSON alone. So a column that a report gains is one call, where the others of
  * its record stand.
  *
- * Rows lie in the root, in records of a table or a list, in objects, and in facts:
- *   table   an array of records; for people a table, whose columns are the titles of its records
- *   list    an array of records in JSON alone
- *   group   an array of records in JSON; for people a record's tables and lines stand below each
- * other object  an object in JSON; for people its rows are of what it lies in facts   for people a
- * line a row: its title and its value; in JSON its rows are of what it lies in A table without a
- * key is no part of the JSON. Tables do not lie in tables.
+ * Rows lie in the root and in the containers below, tables not in tables. A table without a key is
+ * no part of the JSON.
  *
  * Nothing is printed before weft_report_end; errors on the way come back there. */
 #ifndef WEFT_LAUNCHER_REPORT_REPORT_H
@@ -28,6 +23,15 @@ typedef enum weft_report_form {
     WEFT_REPORT_JSON,
     WEFT_REPORT_HTML, /* sections of a page; launcher/page/ has what stands around */
 } weft_report_form;
+
+typedef enum weft_report_kind {
+    WEFT_REPORT_OBJECT, /* for people its rows are of what it lies in */
+    WEFT_REPORT_TABLE,  /* records; for people a table, whose columns are their titles */
+    WEFT_REPORT_GROUP, /* records; for people the tables and lines of each stand below each other */
+    WEFT_REPORT_LIST,  /* records in JSON alone */
+    WEFT_REPORT_FACTS, /* for people a line a row: its title and its value; none in JSON */
+    WEFT_REPORT_RECORD, /* of weft_report_record: an object of the array that holds it */
+} weft_report_kind;
 
 typedef enum weft_unit {
     WEFT_UNIT_NONE,    /* "1.234", four digits */
@@ -57,7 +61,7 @@ typedef struct weft_report {
     size_t bytes;
     weft_json_out json;
     weft_status status; /* the first error */
-    char open[WEFT_JSON_MAX_DEPTH];
+    weft_report_kind open[WEFT_JSON_MAX_DEPTH];
     int depth, hidden; /* containers that are open; those that this form has not */
     weft_arena arena;
     const char *titles[WEFT_REPORT_MAX_COLUMNS];
@@ -71,11 +75,7 @@ void weft_report_begin(weft_report *report, weft_report_form form);
  * error prints nothing. Returns it, or the report's: WEFT_MEMORY, WEFT_FILE. */
 weft_status weft_report_end(weft_report *report, weft_status status, FILE *out) WEFT_CHECKED;
 
-void weft_report_table(weft_report *report, const char *key);
-void weft_report_list(weft_report *report, const char *key);
-void weft_report_group(weft_report *report, const char *key);
-void weft_report_object(weft_report *report, const char *key);
-void weft_report_facts(weft_report *report);
+void weft_report_open(weft_report *report, weft_report_kind kind, const char *key);
 /* The next one of a table, list or group. */
 void weft_report_record(weft_report *report);
 /* The record is marked in HTML. */

@@ -69,12 +69,12 @@ static void report_known(weft_report *r, const char *key, double value)
 
 static void report_state(weft_report *r, const char *key, const weft_expand_step *step)
 {
-    weft_report_object(r, key);
-    weft_report_value(r, "memory_bytes", (double)step->memory_bytes);
-    weft_report_value(r, "memory_limit_bytes", (double)step->memory_limit_bytes);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
+    weft_report_value(r, "memory_bytes", step->memory_bytes);
+    weft_report_value(r, "memory_limit_bytes", step->memory_limit_bytes);
     weft_report_value(r, "step_time_s", step->step_us / 1e6);
     weft_report_value(r, "tokens_per_s", step->tokens_per_s);
-    weft_report_object(r, "cost");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "cost");
     if (*step->cluster->currency)
         weft_report_text(r, "currency", NULL, step->cluster->currency);
     weft_report_value(r, "hour", step->costs.hour);
@@ -89,11 +89,11 @@ static void report_miss(weft_report *r, const char *key, const weft_expand_miss 
         weft_report_text(r, key, NULL, NULL);
         return;
     }
-    weft_report_object(r, key);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
     weft_report_value(r, "num_nodes", miss->num_nodes);
     weft_report_text(r, "mesh", NULL, miss->mesh);
     weft_report_text(r, "reason", NULL, miss->reason);
-    weft_report_value(r, "short_by_bytes", (double)miss->short_by_bytes);
+    weft_report_value(r, "short_by_bytes", miss->short_by_bytes);
     weft_report_close(r);
 }
 
@@ -105,8 +105,7 @@ static void report_step(weft_report *r, const weft_expand *e, int i)
     weft_mesh_print(&step->mesh, axes, sizeof axes);
     weft_report_record(r);
     weft_report_number(r, "step", "step", WEFT_UNIT_COUNT, i);
-    weft_report_number(r, "context", "context", WEFT_UNIT_COUNT,
-                       (double)step->config.model.seq_length);
+    weft_report_number(r, "context", "context", WEFT_UNIT_COUNT, step->config.model.seq_length);
     weft_report_text(r, "cluster", NULL, step->cluster->name);
     weft_report_number(r, "num_nodes", "nodes", WEFT_UNIT_COUNT, step->num_nodes);
     weft_report_number(r, "nodes_added", "added", WEFT_UNIT_COUNT, step->nodes_added);
@@ -115,15 +114,14 @@ static void report_step(weft_report *r, const weft_expand *e, int i)
     weft_report_value(r, "ep", step->mesh.ep);
     weft_report_value(r, "dp", step->mesh.dp);
     weft_report_text(r, "kind", "kind", weft_expand_kind_text(step->kind));
-    weft_report_number(r, NULL, "memory", WEFT_UNIT_BYTES, (double)step->memory_bytes);
+    weft_report_number(r, NULL, "memory", WEFT_UNIT_BYTES, step->memory_bytes);
     weft_report_number(r, NULL, "takes", WEFT_UNIT_SECONDS, step->step_us / 1e6);
     weft_report_number(r, NULL, "tokens/s", WEFT_UNIT_COUNT, step->tokens_per_s);
     weft_report_number(r, NULL, "cost/1e9", WEFT_UNIT_NONE, step->costs.billion_tokens);
-    weft_report_number(r, "global_batch_size", "batch", WEFT_UNIT_COUNT,
-                       (double)train->global_batch_size);
+    weft_report_number(r, "global_batch_size", "batch", WEFT_UNIT_COUNT, train->global_batch_size);
     weft_report_text(r, "mesh", "mesh", axes);
     weft_report_bool(r, "fits", step->fits);
-    weft_report_value(r, "micro_batch_size", (double)train->micro_batch_size);
+    weft_report_value(r, "micro_batch_size", train->micro_batch_size);
     weft_report_value(r, "tokens", step->tokens);
     weft_report_bool(r, "micro_batches_run_out", runs_out(step));
     report_known(r, "lr_advised", step->lr_advised);
@@ -131,7 +129,7 @@ static void report_step(weft_report *r, const weft_expand *e, int i)
     weft_report_text(r, "limits", NULL, weft_limit_text(step->limits));
     report_state(r, "before", &e->steps[i > 0 ? i - 1 : 0]);
     report_state(r, "after", step);
-    weft_report_object(r, "checkpoint");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "checkpoint");
     report_known(r, "write_s", step->write_s);
     report_known(r, "read_s", step->read_s);
     weft_report_close(r);
@@ -150,7 +148,7 @@ static void report_head(weft_report *r, const weft_expand *e, const weft_expand_
     weft_report_text(r, "to", NULL, request->to->name);
     weft_report_text(r, "batch", NULL, keeps);
     weft_report_text(r, "conditions", NULL, "MoNTA, section Cluster Expansion");
-    weft_report_value(r, "checkpoint_bytes", (double)e->checkpoint_bytes);
+    weft_report_value(r, "checkpoint_bytes", e->checkpoint_bytes);
     if (e->positions)
         weft_report_text(r, "positions", NULL, e->positions);
     report_known(r, "shuffle_block_tokens", (double)e->block_tokens);
@@ -160,7 +158,7 @@ static void report_head(weft_report *r, const weft_expand *e, const weft_expand_
 void weft_expand_report(weft_report *r, const weft_expand *e, const weft_expand_request *request)
 {
     report_head(r, e, request);
-    weft_report_table(r, "steps");
+    weft_report_open(r, WEFT_REPORT_TABLE, "steps");
     for (int i = 0; i < e->num_steps; i++)
         report_step(r, e, i);
     weft_report_close(r);

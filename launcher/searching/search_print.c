@@ -129,7 +129,7 @@ static weft_status report_overrides(weft_report *r, const weft_config *config, c
 {
     cJSON *now;
     WEFT_TRY(parse_config(config, arena, &now));
-    weft_report_object(r, "overrides");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "overrides");
     for (int i = 0; i < WEFT_NUM_SEARCHED; i++) {
         const char *keys = weft_searched_keys((weft_searched)i);
         for (size_t bytes; *keys; keys += bytes + (keys[bytes] == ' ')) {
@@ -162,7 +162,7 @@ static void report_costs(weft_report *r, const weft_found *f)
     const weft_plan_costs *c = &f->costs;
     if (!isfinite(c->hour) && !isfinite(c->joules_per_token))
         return;
-    weft_report_object(r, "cost");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "cost");
     weft_report_value(r, "hour", c->hour);
     weft_report_value(r, "billion_tokens", c->billion_tokens);
     weft_report_value(r, "joules_per_token", c->joules_per_token);
@@ -179,8 +179,8 @@ static weft_status report_plan(weft_report *r, const weft_found *f, int place, c
     weft_report_number(r, "tokens_per_s", "tokens/s", WEFT_UNIT_COUNT, f->tokens_per_s);
     weft_report_number(r, "model_flops_utilization", "MFU", WEFT_UNIT_SHARE,
                        f->model_flops_utilization);
-    weft_report_number(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, (double)f->memory_bytes);
-    weft_report_value(r, "memory_limit_bytes", (double)f->memory_limit_bytes);
+    weft_report_number(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, f->memory_bytes);
+    weft_report_value(r, "memory_limit_bytes", f->memory_limit_bytes);
     weft_report_text(r, "limits", "most of it", weft_limit_text((int)f->limits));
     WEFT_TRY(report_mesh(r, f->mesh, &f->candidate, &f->settled, from, arena));
     if (f->settled.model.num_experts > 0 && experts != WEFT_TIER_AUTO)
@@ -204,9 +204,9 @@ static weft_status report_miss(weft_report *r, const weft_missed *m, const cJSON
     weft_report_cell(r, "does not fit by", "%s%s", weft_bytes_text((double)m->short_by_bytes).text,
                      m->of_host ? " of the host" : "");
     weft_report_text(r, "reason", NULL, m->of_host ? "host_memory" : "memory");
-    weft_report_value(r, "memory_bytes", (double)m->memory_bytes);
-    weft_report_value(r, "memory_limit_bytes", (double)m->memory_limit_bytes);
-    weft_report_value(r, "short_by_bytes", (double)m->short_by_bytes);
+    weft_report_value(r, "memory_bytes", m->memory_bytes);
+    weft_report_value(r, "memory_limit_bytes", m->memory_limit_bytes);
+    weft_report_value(r, "short_by_bytes", m->short_by_bytes);
     return report_mesh(r, m->mesh, &m->candidate, &m->config, from, arena);
 }
 
@@ -225,9 +225,9 @@ static void report_counts(weft_report *r, const weft_search_result *result)
                         "%zu candidates: %zu refused by a rule, %zu do not fit, %zu cannot be "
                         "faster, %zu the same as another, %zu priced",
                         c->considered, c->illegal, c->memory, c->bound, c->repeated, c->priced);
-    weft_report_object(r, "counts");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "counts");
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        weft_report_value(r, counts[i].key, (double)counts[i].count);
+        weft_report_value(r, counts[i].key, counts[i].count);
     weft_report_close(r);
 }
 
@@ -244,13 +244,13 @@ static weft_status report_result(weft_report *r, const weft_search_result *resul
         weft_report_line_of(r, "%d of %d devices are used: %s", result->world, result->num_devices,
                             result->unused);
     }
-    weft_report_table(r, "plans");
+    weft_report_open(r, WEFT_REPORT_TABLE, "plans");
     for (int i = 0; i < result->num_plans; i++) {
         WEFT_TRY(report_plan(r, &result->plans[i], i + 1, from, arena));
         is_free |= result->plans[i].file_is_free;
     }
     weft_report_close(r);
-    weft_report_table(r, "rejected");
+    weft_report_open(r, WEFT_REPORT_TABLE, "rejected");
     for (int i = 0; i < result->num_misses; i++)
         WEFT_TRY(report_miss(r, &result->misses[i], from, arena));
     weft_report_close(r);
@@ -297,13 +297,13 @@ static weft_status report_scale(weft_report *r, const weft_search_result *result
 weft_status weft_search_report_scaling(weft_report *r, const weft_search_result *results, int count,
                                        const weft_config *config, weft_arena *arena)
 {
-    weft_report_list(r, "scaling");
+    weft_report_open(r, WEFT_REPORT_LIST, "scaling");
     for (int i = 0; i < count && r->form == WEFT_REPORT_JSON; i++) {
         weft_report_record(r);
         WEFT_TRY(weft_search_report(r, &results[i], config, arena));
     }
     weft_report_close(r);
-    weft_report_table(r, NULL);
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < count && r->form != WEFT_REPORT_JSON; i++)
         WEFT_TRY(report_scale(r, &results[i], arena));
     weft_report_close(r);

@@ -196,7 +196,7 @@ static void report_plan(weft_report *r, const char *key, const weft_what_if_plan
         weft_report_text(r, key, NULL, NULL);
         return;
     }
-    weft_report_object(r, key);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
     weft_report_text(r, "mesh", NULL, p->mesh);
     weft_report_bool(r, "fits", p->fits);
     weft_report_value(r, "gain", p->gain);
@@ -240,7 +240,7 @@ void weft_what_if_report(weft_report *r, const weft_what_if *w)
 {
     bool lacks = false;
     weft_report_line_of(r, "\nWhat it would buy, in tokens a second:\n");
-    weft_report_table(r, "what_if");
+    weft_report_open(r, WEFT_REPORT_TABLE, "what_if");
     for (int i = 0; i < w->num_rows; i++) {
         report_row(r, &w->rows[i]);
         lacks |= w->rows[i].same.known && !w->rows[i].same.fits;

@@ -214,9 +214,9 @@ void weft_ledger_report(weft_report *r, const weft_ledger_account *a)
     if (a->num_lost > 0)
         snprintf(lost, sizeof lost, "  (%s)", weft_count_text(a->num_lost, "step").text);
     weft_report_line_of(r, "time of %s", weft_count_text(a->num_starts, "start").text);
-    weft_report_object(r, "ledger");
-    weft_report_facts(r);
-    weft_report_value(r, "starts", (double)a->num_starts);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "ledger");
+    weft_report_open(r, WEFT_REPORT_FACTS, NULL);
+    weft_report_value(r, "starts", a->num_starts);
     for (int i = 0; i < WEFT_NUM_LEDGER_PARTS; i++) {
         weft_report_value(r, part_texts[i], a->seconds[i]);
         weft_report_cell(r, part_titles[i], "%.1f s  %.1f %%%s", a->seconds[i],
@@ -226,8 +226,8 @@ void weft_ledger_report(weft_report *r, const weft_ledger_account *a)
     weft_report_value(r, "all_s", sum);
     weft_report_cell(r, "all", "%.1f s", sum);
     weft_report_number(r, "goodput", "goodput", WEFT_UNIT_SHARE, weft_ledger_goodput(a));
-    weft_report_value(r, "lost_steps", (double)a->num_lost);
-    weft_report_value(r, "damaged_lines", (double)a->num_damaged);
+    weft_report_value(r, "lost_steps", a->num_lost);
+    weft_report_value(r, "damaged_lines", a->num_damaged);
     report_energy(r, a);
     weft_report_close(r);
     weft_report_close(r);

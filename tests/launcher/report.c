@@ -85,32 +85,32 @@ static void fill(weft_report *r)
     weft_report_numbers(r, "numbers", (const double[]){1, 0.5, NAN}, 3);
     weft_report_texts(r, "texts", (const char *const[]){"a", NULL}, 2);
     weft_report_raw(r, "raw", "[{}]");
-    weft_report_table(r, "empty");
+    weft_report_open(r, WEFT_REPORT_TABLE, "empty");
     weft_report_close(r);
-    weft_report_object(r, "nothing");
+    weft_report_open(r, WEFT_REPORT_OBJECT, "nothing");
     weft_report_close(r);
-    weft_report_table(r, "rows");
+    weft_report_open(r, WEFT_REPORT_TABLE, "rows");
     for (int i = 0; i < 2; i++) {
         weft_report_record(r);
         weft_report_text(r, "name", "na<me", i ? "b" : NULL);
         weft_report_number(r, "bytes", "µ", WEFT_UNIT_BYTES, i ? 1536 : INFINITY);
-        weft_report_object(r, "inner");
+        weft_report_open(r, WEFT_REPORT_OBJECT, "inner");
         if (i == 1)
             weft_report_number(r, "share", "share", WEFT_UNIT_SHARE, 0.5);
         weft_report_close(r);
-        weft_report_list(r, "only");
+        weft_report_open(r, WEFT_REPORT_LIST, "only");
         weft_report_record(r);
         weft_report_value(r, "x", i);
         weft_report_close(r);
     }
     weft_report_bad(r);
     weft_report_close(r);
-    weft_report_table(r, NULL);
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     weft_report_record(r);
     weft_report_cell(r, "people", "%s", "alone");
     weft_report_value(r, "json", 1);
     weft_report_close(r);
-    weft_report_facts(r);
+    weft_report_open(r, WEFT_REPORT_FACTS, NULL);
     weft_report_number(r, "fact", "a fact", WEFT_UNIT_COUNT, 1234);
     weft_report_close(r);
 }
