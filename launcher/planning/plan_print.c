@@ -88,58 +88,6 @@ static uint64_t bytes_on_host(const weft_plan_stage *stage, int of)
     return bytes;
 }
 
-static const weft_plan_stage *most_on_host(const weft_plan *plan, int holder, uint64_t *out_most)
-{
-    const weft_plan_stage *of = NULL;
-    *out_most = 0;
-    for (int s = 0; s < plan->num_stages; s++) {
-        const uint64_t bytes = bytes_on_host(&plan->stages[s], holder);
-        if (bytes > *out_most) {
-            *out_most = bytes;
-            of = &plan->stages[s];
-        }
-    }
-    return of;
-}
-
-/* Experts in host memory, and the state of what else the host steps, of the rank with most. */
-static void print_tier(const weft_plan *plan, FILE *out)
-{
-    uint64_t most;
-    const weft_plan_stage *of = most_on_host(plan, OF_EXPERTS, &most);
-    if (of)
-        fprintf(out, "experts in host memory %s, up in %s, down in %s, stepped in %s of a step\n",
-                weft_bytes_text((double)most).text, time_text(of->tier_us[0]).text,
-                time_text(of->tier_us[1]).text, time_text(of->tier_us[2]).text);
-    if (of && of->footprint.file_bytes > 0 && of->tier_us[3] < 0)
-        fprintf(out,
-                "experts in a file %s; reads and writes take no time here: storage.read or "
-                "storage.write is not known\n",
-                weft_bytes_text((double)of->footprint.file_bytes).text);
-    else if (of && of->footprint.file_bytes > 0)
-        fprintf(out, "experts in a file %s, read and written in %s of a step\n",
-                weft_bytes_text((double)of->footprint.file_bytes).text,
-                time_text(of->tier_us[3]).text);
-    of = most_on_host(plan, OF_OPTIMIZER, &most);
-    if (of)
-        fprintf(out,
-                "optimizer in host memory %s, gradients down in %s, stepped in %s, weights up in "
-                "%s of a step\n",
-                weft_bytes_text((double)most).text, time_text(of->stepped_us[1]).text,
-                time_text(of->stepped_us[2]).text, time_text(of->stepped_us[0]).text);
-}
-
-/* What else is offloaded, of the rank with most of it. */
-static void print_offloaded(const weft_plan *plan, FILE *out)
-{
-    uint64_t most;
-    const weft_plan_stage *of = most_on_host(plan, OF_ACTIVATIONS, &most);
-    if (of)
-        fprintf(out, "offloaded %s, out in %s, back in %s of a step\n",
-                weft_bytes_text((double)most).text, time_text(of->copies_us[0]).text,
-                time_text(of->copies_us[1]).text);
-}
-
 /* Why there is none. */
 static void print_utilization(const weft_plan *plan, FILE *out)
 {
@@ -177,8 +125,6 @@ static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE 
     fprintf(out, "\n");
     if (plan->tier.reason[0])
         fprintf(out, "%s\n", plan->tier.reason);
-    print_tier(plan, out);
-    print_offloaded(plan, out);
 }
 
 /* --- rows ---------------------------------------------------------------------------------- */
@@ -210,12 +156,61 @@ static void report_shares(weft_report *r, const weft_plan *plan)
 static void report_lanes(weft_report *r, const char *key, const double us[3], double file_us)
 {
     weft_report_open(r, WEFT_REPORT_OBJECT, key);
-    weft_report_value(r, "up", us[0] / 1e6);
-    weft_report_value(r, "down", us[1] / 1e6);
-    weft_report_value(r, "host", us[2] / 1e6);
+    weft_report_number(r, "up", "up", WEFT_UNIT_SECONDS, us[0] / 1e6);
+    weft_report_number(r, "down", "down", WEFT_UNIT_SECONDS, us[1] / 1e6);
+    weft_report_number(r, "host", "stepped", WEFT_UNIT_SECONDS, us[2] / 1e6);
     if (file_us >= 0)
-        weft_report_value(r, "file", file_us / 1e6);
+        weft_report_number(r, "file", "read and written", WEFT_UNIT_SECONDS, file_us / 1e6);
     weft_report_close(r);
+}
+
+static void report_copies(weft_report *r, const double us[2])
+{
+    weft_report_open(r, WEFT_REPORT_OBJECT, "offload_time");
+    weft_report_number(r, "back", "up", WEFT_UNIT_SECONDS, us[1] / 1e6);
+    weft_report_number(r, "out", "down", WEFT_UNIT_SECONDS, us[0] / 1e6);
+    weft_report_close(r);
+}
+
+/* Of one holder; in JSON the times alone, which a stage has under a key each. */
+static void report_held(weft_report *r, const weft_plan_stage *stage, int holder)
+{
+    const uint64_t bytes = bytes_on_host(stage, holder), file = stage->footprint.file_bytes;
+    if (bytes == 0)
+        return;
+    weft_report_number(r, NULL, "memory", WEFT_UNIT_BYTES, bytes);
+    if (holder == OF_ACTIVATIONS) {
+        report_copies(r, stage->copies_us);
+    } else if (holder == OF_OPTIMIZER) {
+        report_lanes(r, "optimizer_time", stage->stepped_us, -1);
+    } else {
+        report_lanes(r, "experts_time", stage->tier_us, file > 0 ? stage->tier_us[3] : -1);
+        if (file > 0)
+            weft_report_number(r, NULL, "in a file", WEFT_UNIT_BYTES, file);
+    }
+}
+
+/* For people: what each stage's host memory holds, and its times in a step. */
+static void report_hosts(weft_report *r, const weft_plan *plan)
+{
+    static const char *const holders[] = {"experts", "optimizer", "activations"};
+    bool is_free = false;
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
+    for (int s = 0; s < plan->num_stages && r->form != WEFT_REPORT_JSON; s++)
+        for (int holder = 0; holder <= OF_ACTIVATIONS; holder++) {
+            const weft_plan_stage *stage = &plan->stages[s];
+            if (bytes_on_host(stage, holder) == 0)
+                continue;
+            weft_report_record(r);
+            weft_report_number(r, NULL, "stage", WEFT_UNIT_INDEX, s);
+            weft_report_cell(r, "in host memory", "%s", holders[holder]);
+            report_held(r, stage, holder);
+            is_free |= stage->footprint.file_bytes > 0 && stage->tier_us[3] < 0;
+        }
+    weft_report_close(r);
+    if (is_free)
+        weft_report_line_of(r, "experts in a file: reads and writes take no time here: "
+                               "storage.read or storage.write is not known");
 }
 
 static void report_modules(weft_report *r, const char *key, const weft_module_bytes *modules,
@@ -229,23 +224,13 @@ static void report_modules(weft_report *r, const char *key, const weft_module_by
 
 static void report_offloaded(weft_report *r, const weft_plan_stage *stage)
 {
-    const weft_footprint *footprint = &stage->footprint;
-    const bool of_file = footprint->file_bytes > 0 && stage->tier_us[3] >= 0;
-    report_modules(r, "offloaded", footprint->offloaded, footprint->num_offloaded);
-    if (bytes_on_host(stage, OF_EXPERTS) > 0)
-        report_lanes(r, "experts_time", stage->tier_us, of_file ? stage->tier_us[3] : -1);
-    if (of_file) {
+    report_modules(r, "offloaded", stage->footprint.offloaded, stage->footprint.num_offloaded);
+    if (stage->footprint.file_bytes > 0 && stage->tier_us[3] >= 0) {
         weft_report_value(r, "read_bytes", stage->file_read_bytes);
         weft_report_value(r, "written_bytes", stage->file_written_bytes);
     }
-    if (bytes_on_host(stage, OF_OPTIMIZER) > 0)
-        report_lanes(r, "optimizer_time", stage->stepped_us, -1);
-    if (bytes_on_host(stage, OF_ACTIVATIONS) == 0)
-        return;
-    weft_report_open(r, WEFT_REPORT_OBJECT, "offload_time");
-    weft_report_value(r, "out", stage->copies_us[0] / 1e6);
-    weft_report_value(r, "back", stage->copies_us[1] / 1e6);
-    weft_report_close(r);
+    for (int holder = 0; holder <= OF_ACTIVATIONS && r->form == WEFT_REPORT_JSON; holder++)
+        report_held(r, stage, holder);
 }
 
 /* From and to which of the layout's layers each chunk is. */
@@ -343,6 +328,7 @@ void weft_plan_report(weft_report *r, const weft_plan *plan, const weft_cluster 
     for (int s = 0; s < plan->num_stages; s++)
         report_stage(r, plan, s);
     weft_report_close(r);
+    report_hosts(r, plan);
     weft_report_line_of(r, "\nThe worst of the numbers behind it is %s%s.",
                         weft_source_class_text(plan->source),
                         plan->coarse ? "; a layer gives only sums (coarse)" : "");
