@@ -350,6 +350,8 @@ void weft_report_line_of(weft_report *r, const char *format, ...)
         fprintf(r->out, "%s\n", text);
         return;
     }
+    if (!text[strspn(text, "\n")])
+        return;
     fputs("<p class=\"soft\">", r->out);
     weft_svg_write_text(text, r->out);
     fputs("</p>\n", r->out);

@@ -207,24 +207,33 @@ static void report_energy(weft_report *r, const weft_ledger_account *a)
     }
 }
 
+/* For people. */
+static void report_part(weft_report *r, const char *title, double seconds, double share)
+{
+    weft_report_record(r);
+    weft_report_cell(r, "part", "%s", title);
+    weft_report_cell(r, "time", "%.1f s", seconds);
+    weft_report_number(r, NULL, "share", WEFT_UNIT_SHARE, share);
+}
+
 void weft_ledger_report(weft_report *r, const weft_ledger_account *a)
 {
     const double sum = weft_ledger_sum(a);
-    char lost[64] = "";
-    if (a->num_lost > 0)
-        snprintf(lost, sizeof lost, "  (%s)", weft_count_text(a->num_lost, "step").text);
     weft_report_line_of(r, "time of %s", weft_count_text(a->num_starts, "start").text);
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
+    for (int i = 0; i < WEFT_NUM_LEDGER_PARTS; i++) {
+        report_part(r, part_titles[i], a->seconds[i], sum > 0 ? a->seconds[i] / sum : 0);
+        if (i == WEFT_LEDGER_LOST && a->num_lost > 0)
+            weft_report_cell(r, "", "%s", weft_count_text(a->num_lost, "step").text);
+    }
+    report_part(r, "all", sum, 1);
+    weft_report_close(r);
     weft_report_open(r, WEFT_REPORT_OBJECT, "ledger");
     weft_report_open(r, WEFT_REPORT_FACTS, NULL);
     weft_report_value(r, "starts", a->num_starts);
-    for (int i = 0; i < WEFT_NUM_LEDGER_PARTS; i++) {
+    for (int i = 0; i < WEFT_NUM_LEDGER_PARTS; i++)
         weft_report_value(r, part_texts[i], a->seconds[i]);
-        weft_report_cell(r, part_titles[i], "%.1f s  %.1f %%%s", a->seconds[i],
-                         sum > 0 ? 100 * a->seconds[i] / sum : 0,
-                         i == WEFT_LEDGER_LOST ? lost : "");
-    }
     weft_report_value(r, "all_s", sum);
-    weft_report_cell(r, "all", "%.1f s", sum);
     weft_report_number(r, "goodput", "goodput", WEFT_UNIT_SHARE, weft_ledger_goodput(a));
     weft_report_value(r, "lost_steps", a->num_lost);
     weft_report_value(r, "damaged_lines", a->num_damaged);

@@ -54,16 +54,11 @@ static void check_digits(void)
     static const struct {
         double value;
         const char *wanted;
-    } cases[] = {{0, "0"},
-                 {-3, "-3"},
-                 {1e14, "100000000000000"},
-                 {1e15, "1e+15"},
-                 {0.1, "0.1"},
-                 {NAN, "null"},
-                 {INFINITY, "null"},
-                 {1e-9, "1e-09"},
-                 {1e6, "1000000"},
-                 {1.0 / 3, "0.3333333333333333"}};
+    } cases[] = {{0, "0"},           {-3, "-3"},
+                 {1e14, "1e+14"},    {82678120448, "82678120448"},
+                 {0.1, "0.1"},       {NAN, "null"},
+                 {INFINITY, "null"}, {1e-9, "1e-09"},
+                 {1e6, "1000000"},   {1.0 / 3, "0.3333333333333333"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const weft_json_digits digits = weft_json_digits_of(cases[i].value);
         EXPECT(strcmp(digits.text, cases[i].wanted) == 0, "%zu: %s", i, digits.text);
@@ -77,6 +72,7 @@ static void check_digits(void)
 static void fill(weft_report *r)
 {
     weft_report_line_of(r, "a <line> of %d", 2);
+    weft_report_line_of(r, "%s", "");
     weft_report_text(r, "text", NULL,
                      "q\"\\\n\x01\xff"
                      "e");
@@ -131,7 +127,7 @@ static char *written(weft_report_form form, weft_status status)
 static void check_writers(void)
 {
     static const char *const wanted[] = {
-        [WEFT_REPORT_TEXT] = "a <line> of 2\n"
+        [WEFT_REPORT_TEXT] = "a <line> of 2\n\n"
                              "  na<me        µ   share\n"
                              "               -\n"
                              "  b      1.5 KiB  50.0 %\n"
@@ -261,6 +257,17 @@ static void check_verbs(void)
          "--topk", "2", "--ep", "8", "--cluster", "cluster.json"},
         {"expand", "moe.json", "--cluster", "cluster.json", "--mesh", "dp=8", "--context", "256"},
         {"schedule", "moe.json", "--mesh", "pp=2"},
+        {"prepare", "text.txt", "--out", "corpus"},
+        {"inspect", "corpus"},
+        {"train", "moe.json", "--out", "run", "--set", "data.data_path=corpus", "--set",
+         "data.mock_data=false"},
+        {"eval", "run", "--split", "all", "--iters", "1"},
+        {"inspect", "run"},
+        {"inspect", "run", "--sample", "1"},
+        {"compare", "run", "run"},
+        {"launch", "mpirun", "moe.json", "--out", "job"},
+        {"calibrate", "--out", "own.json", "--quick", "--only", "copy"},
+        {"doctor", "cJSON", "compiler"},
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         const char *args[MAX_WORDS + 2] = {NULL};
@@ -271,7 +278,8 @@ static void check_verbs(void)
         child c;
         child_run(&c, args, NULL);
         EXPECT(c.exit_code == 0, "%s %s: exit %d: %s", args[0], args[1], c.exit_code, c.err);
-        check_json(c.out, args[0]);
+        if (strcmp(args[0], "train") != 0) /* a line a step */
+            check_json(c.out, args[0]);
         child_release(&c);
     }
 }
@@ -281,10 +289,12 @@ int main(void)
     static const char moe[] =
         "{\"model\": {\"num_layers\": 2, \"hidden_size\": 64, \"ffn_hidden_size\": 128, "
         "\"num_attention_heads\": 2, \"seq_length\": 64, \"max_position_embeddings\": 256, "
-        "\"vocab_size\": 128, \"num_experts\": 8, \"moe_router_topk\": 2}, \"train\": "
+        "\"vocab_size\": 264, \"num_experts\": 8, \"moe_router_topk\": 2}, \"train\": "
         "{\"micro_batch_size\": 1, \"global_batch_size\": 32, \"train_iters\": 1}, \"data\": "
         "{\"mock_data\": true}}";
-    char folder[32], path[1024];
+    char folder[32], path[1024], text[8192];
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
     check_units();
     check_digits();
     check_writers();
@@ -293,7 +303,9 @@ int main(void)
     char *sheet = child_read(path);
     if (!child_folder_enter(folder))
         return 1;
-    EXPECT(sheet && child_write("cluster.json", sheet) && child_write("moe.json", moe), "files");
+    EXPECT(sheet && child_write("cluster.json", sheet) && child_write("moe.json", moe) &&
+               child_write("text.txt", text),
+           "files");
     check_verbs();
     free(sheet);
     child_folder_leave(folder);
