@@ -1,11 +1,13 @@
 #include "core/json.h"
 
 #include <ctype.h>
-#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
+
+#include "core/json_write.h"
 
 /* Deep enough for any configuration, shallow enough for any stack. */
 enum { MAX_DEPTH = 64 };
@@ -286,64 +288,30 @@ weft_status weft_json_string(weft_json_span value, weft_arena *arena, const char
     return status;
 }
 
-weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out)
+static weft_status quote(const char *bytes, size_t num_bytes, bool keeps_bytes, weft_arena *arena,
+                         const char **out)
 {
-    cJSON *item = cJSON_CreateStringReference(text);
-    char *quoted = item ? cJSON_PrintUnformatted(item) : NULL;
-    cJSON_Delete(item);
-    if (!quoted)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory to quote a string");
-    weft_status status = weft_arena_strdup(arena, quoted, out);
-    cJSON_free(quoted);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *memory = open_memstream(&text, &size);
+    if (memory)
+        weft_json_write_string(memory, bytes, num_bytes, keeps_bytes);
+    const bool is_whole = memory && fclose(memory) == 0;
+    weft_status status = is_whole ? weft_arena_strdup(arena, text, out)
+                                  : WEFT_ERROR(WEFT_MEMORY, "no memory to quote a string");
+    free(text);
     return status;
 }
 
-/* Bytes of the character that begins here, 0: none does; *bad is then how many bytes could have
- * begun one, at least 1 (Unicode 15, table 3-7 and section 3.9). */
-static size_t utf8_length(const unsigned char *s, size_t room, size_t *bad)
+weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out)
 {
-    size_t length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
-    if (s[0] > 0xf4)
-        length = 0;
-    for (*bad = 1; *bad < length; ++*bad) {
-        unsigned char low = 0x80, high = 0xbf;
-        if (*bad == 1) {
-            low = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : low;
-            high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : high;
-        }
-        if (*bad == room || s[*bad] < low || s[*bad] > high)
-            return 0;
-    }
-    return length;
+    return quote(text, strlen(text), true, arena, out);
 }
 
 weft_status weft_json_quote_bytes(const char *bytes, size_t num_bytes, weft_arena *arena,
                                   const char **out)
 {
-    static const char escapes[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
-    void *memory;
-    if (num_bytes > (SIZE_MAX - 3) / 6)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory to quote %zu bytes", num_bytes);
-    WEFT_TRY(weft_arena_alloc(arena, 6 * num_bytes + 3, &memory)); /* \u0000 is the longest */
-    char *at = memory;
-    *out = at;
-    *at++ = '"';
-    for (size_t i = 0, bad; i < num_bytes;) {
-        const char *c = bytes + i, *escape = *c ? strchr(escapes, *c) : NULL;
-        size_t length = utf8_length((const unsigned char *)c, num_bytes - i, &bad);
-        if (escape)
-            at += sprintf(at, "\\%c", letters[escape - escapes]);
-        else if (length == 1 && ((unsigned char)*c < 0x20 || *c == 0x7f))
-            at += sprintf(at, "\\u%04x", (unsigned)*c);
-        else if (length > 0)
-            at = (char *)memcpy(at, c, length) + length;
-        else
-            at = (char *)memcpy(at, "\xef\xbf\xbd", 3) + 3;
-        i += length > 0 ? length : bad;
-    }
-    *at++ = '"';
-    *at = '\0';
-    return WEFT_OK;
+    return quote(bytes, num_bytes, false, arena, out);
 }
 
 weft_status weft_json_quote_utf8(const char *text, weft_arena *arena, const char **out)

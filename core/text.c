@@ -119,18 +119,30 @@ const char *weft_fits_text(const weft_fits *fits, char out[WEFT_FITS_TEXT_BYTES]
     return out;
 }
 
-void weft_svg_write_text(const char *text, FILE *out)
+weft_counted weft_scaled_text(double value, int step, const char *unit)
 {
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '<')
-            fputs("&lt;", out);
-        else if (*c == '>')
-            fputs("&gt;", out);
-        else if (*c == '&')
-            fputs("&amp;", out);
-        else if (*c == '"')
-            fputs("&quot;", out);
-        else if (*c >= 0x20) /* XML has no way to write the others */
-            fputc(*c, out);
-    }
+    static const char *const binary[] = {"", "Ki", "Mi", "Gi", "Ti", "Pi"};
+    static const char *const decimal[] = {"", "k", "M", "G", "T", "P"};
+    weft_counted out;
+    int prefix = 0;
+    for (; prefix < 5 && value >= step * 0.9999; prefix++)
+        value /= step;
+    snprintf(out.text, sizeof out.text, "%.4g %s%.16s", value,
+             step == 1024 ? binary[prefix] : decimal[prefix], unit);
+    return out;
+}
+
+weft_counted weft_seconds_text(double seconds)
+{
+    static const struct {
+        double below, unit;
+        const char *name;
+    } units[] = {{1e-3, 1e-6, "us"}, {1, 1e-3, "ms"},     {300, 1, "s"},
+                 {7200, 60, "min"},  {172800, 3600, "h"}, {0, 86400, "days"}};
+    weft_counted out;
+    int i = 0;
+    while (units[i].below > 0 && seconds >= units[i].below)
+        i++;
+    snprintf(out.text, sizeof out.text, "%.4g %s", seconds / units[i].unit, units[i].name);
+    return out;
 }

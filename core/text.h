@@ -15,6 +15,10 @@ weft_counted weft_count_text(long long count, const char *noun);
 
 /* "1.5 GiB", "4 GiB", "96 bytes", "1 byte". */
 weft_counted weft_bytes_text(double bytes);
+/* "1.5 MiB/s", by 1024; "2.1 GFLOP", by 1000. */
+weft_counted weft_scaled_text(double value, int step, const char *unit);
+/* "12.5 us", "45.6 ms", "1.234 s", "20 min", "5.85 h", "3.4 days". */
+weft_counted weft_seconds_text(double seconds);
 
 /* Numbers that would fit, for the end of an error: "1, 2 or 4". */
 
@@ -33,9 +37,5 @@ weft_fits weft_fits_divisors_near(int64_t number, int64_t value);
 weft_fits weft_fits_multiples_near(int64_t number, int64_t value);
 /* Writes them to `out` and returns it. */
 const char *weft_fits_text(const weft_fits *fits, char out[WEFT_FITS_TEXT_BYTES]);
-
-/* For drawings: writes text as an element's content or quoted attribute, without control
- * characters. */
-void weft_svg_write_text(const char *text, FILE *out);
 
 #endif

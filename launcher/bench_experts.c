@@ -268,111 +268,60 @@ static int find_busiest(const bench *b, measured *m)
     return most;
 }
 
-static void fill_row(weft_table *t, const bench *b, measured *m)
+static void report_lanes(weft_report *r, const bench *b, measured *m, double step_ms)
 {
-    const weft_spread step = spread_of(m->step_ms, m->num_rounds),
-                      wait = spread_of(m->wait_ms, m->num_rounds),
-                      hidden = spread_of(m->hidden, m->num_rounds);
-    const double share = of_resident(b, m);
     const int busiest = find_busiest(b, m);
-    weft_table_cell(t, 1, "%.2f", step.median);
-    weft_table_cell(t, 2, "%.2f-%.2f", step.low, step.high);
-    if (isfinite(share))
-        weft_table_cell(t, 3, "%.0f %%", 100 * share);
-    if (b->cluster) {
-        weft_table_cell(t, 4, "%.2f", m->planned_ms);
-        weft_table_cell(t, 5, "%+.1f %%", 100 * (m->planned_ms / step.median - 1));
-    }
-    if (busiest >= 0) {
-        weft_table_cell(t, 6, "%s", lane_names[busiest]);
-        weft_table_cell(t, 7, "%.3f", step.median / m->busy_ms[busiest]);
-    }
-    if (isfinite(wait.median))
-        weft_table_cell(t, 8, "%.2f", wait.median);
-    if (isfinite(hidden.median))
-        weft_table_cell(t, 9, "%.0f %%", 100 * hidden.median);
-    if (m->uploaded_bytes > 0)
-        weft_table_cell(t, 10, "%s", weft_bytes_text(m->uploaded_bytes).text);
-    if (m->read_bytes + m->written_bytes > 0)
-        weft_table_cell(t, 11, "%s + %s", weft_bytes_text(m->read_bytes).text,
-                        weft_bytes_text(m->written_bytes).text);
+    weft_report_number(r, "planned_ms", "planned ms", WEFT_UNIT_FIXED, m->planned_ms);
+    weft_report_number(r, NULL, "error", WEFT_UNIT_CHANGE, m->planned_ms / step_ms - 1);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "busy_ms");
+    for (int lane = 0; lane < NUM_LANES; lane++)
+        weft_report_value(r, lane_names[lane], m->busy_ms[lane]);
+    weft_report_close(r);
+    if (busiest < 0)
+        return;
+    weft_report_text(r, "busiest", "busiest lane", lane_names[busiest]);
+    weft_report_number(r, "over_busiest", "x it", WEFT_UNIT_FIXED, step_ms / m->busy_ms[busiest]);
 }
 
-static weft_status print_table(bench *b)
-{
-    static const char *const heads[] = {
-        "form",         "step ms", "quartiles", "of resident",      "planned ms", "error",
-        "busiest lane", "x it",    "waits ms",  "optimizer hidden", "uploaded",   "read + written"};
-    weft_table table = {0};
-    const int num_heads = sizeof heads / sizeof *heads - (b->degree == 0);
-    weft_status status = weft_table_begin(&table, heads, num_heads);
-    for (int i = 0; i < NUM_FORMS && status == WEFT_OK; i++) {
-        if (!is_asked(b, i))
-            continue;
-        status = weft_table_row(&table);
-        if (status != WEFT_OK)
-            break;
-        weft_table_cell(&table, 0, "%s", forms[i].name);
-        if (b->of[i].fits)
-            fill_row(&table, b, &b->of[i]);
-        else
-            weft_table_cell(&table, 1, "has no room");
-    }
-    if (status == WEFT_OK)
-        weft_table_print(&table, stdout);
-    weft_table_release(&table);
-    return status;
-}
-
-static void add_number(cJSON *json, const char *key, double value)
-{
-    if (isfinite(value))
-        cJSON_AddNumberToObject(json, key, value);
-}
-
-static void add_form(cJSON *row, const bench *b, measured *m)
+static void report_form(weft_report *r, const bench *b, measured *m)
 {
     const weft_spread step = spread_of(m->step_ms, m->num_rounds);
-    const int busiest = find_busiest(b, m);
-    cJSON_AddItemToObject(row, "step_ms", cJSON_CreateDoubleArray(m->step_ms, m->num_rounds));
-    add_number(row, "median_ms", step.median);
-    add_number(row, "low_ms", step.low);
-    add_number(row, "high_ms", step.high);
-    add_number(row, "of_resident", of_resident(b, m));
-    add_number(row, "wait_ms", spread_of(m->wait_ms, m->num_rounds).median);
-    add_number(row, "optimizer_hidden_share", spread_of(m->hidden, m->num_rounds).median);
-    add_number(row, "uploaded_bytes", m->uploaded_bytes);
-    add_number(row, "read_bytes", m->read_bytes);
-    add_number(row, "written_bytes", m->written_bytes);
-    if (!b->cluster)
-        return;
-    add_number(row, "planned_ms", m->planned_ms);
-    cJSON *busy = cJSON_AddObjectToObject(row, "busy_ms");
-    for (int lane = 0; lane < NUM_LANES; lane++)
-        add_number(busy, lane_names[lane], m->busy_ms[lane]);
-    if (busiest >= 0) {
-        cJSON_AddStringToObject(row, "busiest", lane_names[busiest]);
-        add_number(row, "over_busiest", step.median / m->busy_ms[busiest]);
-    }
+    weft_report_number(r, "median_ms", "step ms", WEFT_UNIT_FIXED, step.median);
+    weft_report_cell(r, "quartiles", "%.2f-%.2f", step.low, step.high);
+    weft_report_numbers(r, "step_ms", m->step_ms, (size_t)m->num_rounds);
+    weft_report_value(r, "low_ms", step.low);
+    weft_report_value(r, "high_ms", step.high);
+    weft_report_number(r, "of_resident", "of resident", WEFT_UNIT_SHARE, of_resident(b, m));
+    if (b->cluster)
+        report_lanes(r, b, m, step.median);
+    weft_report_number(r, "wait_ms", "waits ms", WEFT_UNIT_FIXED,
+                       spread_of(m->wait_ms, m->num_rounds).median);
+    weft_report_number(r, "optimizer_hidden_share", "optimizer hidden", WEFT_UNIT_SHARE,
+                       spread_of(m->hidden, m->num_rounds).median);
+    weft_report_number(r, "uploaded_bytes", "uploaded", WEFT_UNIT_BYTES, m->uploaded_bytes);
+    weft_report_number(r, "read_bytes", "read", WEFT_UNIT_BYTES, m->read_bytes);
+    weft_report_number(r, "written_bytes", "written", WEFT_UNIT_BYTES, m->written_bytes);
 }
 
-static weft_status print_json(bench *b)
+static weft_status print(bench *b)
 {
-    cJSON *json = cJSON_CreateObject(), *rows = cJSON_AddArrayToObject(json, "forms");
-    cJSON_AddStringToObject(json, "degree", b->degree == 0 ? "host" : "file");
+    weft_report r;
+    weft_report_begin(&r, b->common.json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    weft_report_text(&r, "degree", NULL, b->degree == 0 ? "host" : "file");
+    weft_report_open(&r, WEFT_REPORT_TABLE, "forms");
     for (int i = 0; i < NUM_FORMS; i++) {
         if (!is_asked(b, i))
             continue;
-        cJSON *row = cJSON_CreateObject();
-        cJSON_AddStringToObject(row, "form", forms[i].name);
-        cJSON_AddBoolToObject(row, "fits", b->of[i].fits);
+        weft_report_record(&r);
+        weft_report_text(&r, "form", "form", forms[i].name);
+        weft_report_bool(&r, "fits", b->of[i].fits);
         if (b->of[i].fits)
-            add_form(row, b, &b->of[i]);
-        cJSON_AddItemToArray(rows, row);
+            report_form(&r, b, &b->of[i]);
+        else
+            weft_report_cell(&r, "step ms", "has no room");
     }
-    const weft_status status = weft_bench_print_json(json);
-    cJSON_Delete(json);
-    return status;
+    weft_report_close(&r);
+    return weft_report_end(&r, WEFT_OK, stdout);
 }
 
 /* --- running ------------------------------------------------------------------------------- */
@@ -403,7 +352,7 @@ static weft_status run(bench *b, weft_start *start, int argc, char **argv)
     const weft_status status = measure_all(b);
     if (status != WEFT_OK || start->rank > 0)
         return status;
-    WEFT_TRY(b->common.json ? print_json(b) : print_table(b));
+    WEFT_TRY(print(b));
     for (int i = 0; i < NUM_FORMS; i++)
         if (is_asked(b, i) && b->of[i].fits)
             return WEFT_OK;

@@ -116,137 +116,115 @@ static double bound_us(const weft_bench_point *p)
     return fmax(p->comm_us[0], p->comp_us[0]) + fmax(p->comm_us[1], p->comp_us[1]);
 }
 
-static void print_head(const weft_bench_point *p)
+static void report_head(weft_report *r, const weft_bench_point *p)
 {
-    printf("%lld tokens a rank, M %lld, H %lld, %lld experts top-%lld, %s\n"
-           "alone: communication %.2f + %.2f ms, computation %.2f + %.2f ms (forward + backward)\n",
-           (long long)p->shape.tokens, (long long)p->shape.hidden, (long long)p->shape.ffn,
-           (long long)p->shape.experts, (long long)p->shape.topk, weft_dtype_text(p->shape.dtype),
-           p->comm_us[0] / 1e3, p->comm_us[1] / 1e3, p->comp_us[0] / 1e3, p->comp_us[1] / 1e3);
+    weft_report_line_of(r, "%lld tokens a rank, M %lld, H %lld, %lld experts top-%lld, %s",
+                        (long long)p->shape.tokens, (long long)p->shape.hidden,
+                        (long long)p->shape.ffn, (long long)p->shape.experts,
+                        (long long)p->shape.topk, weft_dtype_text(p->shape.dtype));
+    weft_report_line_of(r,
+                        "alone: communication %.2f + %.2f ms, computation %.2f + %.2f ms (forward "
+                        "+ backward)",
+                        p->comm_us[0] / 1e3, p->comm_us[1] / 1e3, p->comp_us[0] / 1e3,
+                        p->comp_us[1] / 1e3);
     if (p->pace_flops[0] > 0)
-        printf("paced: %.3g and %.3g FLOP/s\n", p->pace_flops[0], p->pace_flops[1]);
+        weft_report_line_of(r, "paced: %.3g and %.3g FLOP/s", p->pace_flops[0], p->pace_flops[1]);
+    weft_report_value(r, "tokens", p->shape.tokens);
+    weft_report_value(r, "hidden", p->shape.hidden);
+    weft_report_value(r, "ffn", p->shape.ffn);
+    weft_report_value(r, "experts", p->shape.experts);
+    weft_report_numbers(r, "communication_us", p->comm_us, 2);
+    weft_report_numbers(r, "computation_us", p->comp_us, 2);
+    weft_report_numbers(r, "pace_flops", p->pace_flops, 2);
 }
 
-static void fill_row(weft_table *t, const weft_bench_point *p, const weft_bench_case *c)
+static void report_case(weft_report *r, const weft_bench_point *p, const weft_bench_case *c)
 {
+    static const char *const keys[] = {"forward_us", "backward_us", "us"};
+    static const char *const titles[] = {"forward ms", "backward ms", "both ms"};
     const weft_bench_case *sync = weft_bench_find(p, WEFT_BENCH_SYNCHRONOUS, NULL);
     const weft_bench_case *peers = weft_bench_find(p, WEFT_BENCH_PEERS, NULL);
     const weft_bench_case *nodes = weft_bench_find(p, WEFT_BENCH_NODES, NULL);
-    double us = c->us[2].median;
+    const double us = c->us[2].median;
     char text[48];
-    weft_table_cell(t, 0, "%s", weft_bench_case_text(c, text, sizeof text));
-    weft_table_cell(t, 1, "%.2f", c->us[0].median / 1e3);
-    weft_table_cell(t, 2, "%.2f", c->us[1].median / 1e3);
-    weft_table_cell(t, 3, "%.2f", us / 1e3);
-    weft_table_cell(t, 4, "%.2f-%.2f", c->us[2].low / 1e3, c->us[2].high / 1e3);
-    weft_table_cell(t, 5, "%.2f", sync->us[2].median / us);
-    weft_table_cell(t, 6, "%.2f", peers->us[2].median / us);
+    weft_report_record(r);
+    weft_report_text(r, "form", "form", weft_bench_case_text(c, text, sizeof text));
+    for (int k = 0; k < 3; k++) {
+        weft_report_numbers(r, keys[k],
+                            (const double[]){c->us[k].low, c->us[k].median, c->us[k].high}, 3);
+        weft_report_number(r, NULL, titles[k], WEFT_UNIT_FIXED, c->us[k].median / 1e3);
+    }
+    weft_report_cell(r, "quartiles", "%.2f-%.2f", c->us[2].low / 1e3, c->us[2].high / 1e3);
+    weft_report_number(r, NULL, "x synchronous", WEFT_UNIT_FIXED, sync->us[2].median / us);
+    weft_report_number(r, NULL, "x by peers", WEFT_UNIT_FIXED, peers->us[2].median / us);
     if (nodes)
-        weft_table_cell(t, 7, "%.2f", nodes->us[2].median / us);
-    weft_table_cell(t, 8, "%.0f %%", 100 * bound_us(p) / us);
+        weft_report_number(r, NULL, "x by nodes", WEFT_UNIT_FIXED, nodes->us[2].median / us);
+    weft_report_number(r, NULL, "of the bound", WEFT_UNIT_SHARE, bound_us(p) / us);
     if (c->predicted_us > 0) {
-        weft_table_cell(t, 9, "%.2f", c->predicted_us / 1e3);
-        weft_table_cell(t, 10, "%+.0f %%", 100 * (c->predicted_us / us - 1));
+        weft_report_value(r, "predicted_us", c->predicted_us);
+        weft_report_number(r, NULL, "predicted ms", WEFT_UNIT_FIXED, c->predicted_us / 1e3);
+        weft_report_number(r, NULL, "error", WEFT_UNIT_CHANGE, c->predicted_us / us - 1);
     }
 }
 
-static void print_choices(const weft_bench_point *p)
+static void report_choices(weft_report *r, const weft_bench_point *p)
 {
     const weft_moe_pipeline *model = &p->model_choice.pipeline;
     const weft_moe_pipeline *profile = &p->profile_choice.pipeline;
     if (p->model_us > 0)
-        printf("the model chooses n %d, %s in %.2f ms: %.2f of the best\n", model->num_partitions,
-               weft_reuse_text((int)model->reuse), p->model_cost_us / 1e3,
-               p->model_us / p->best_us);
+        weft_report_line_of(r, "the model chooses n %d, %s in %.2f ms: %.2f of the best",
+                            model->num_partitions, weft_reuse_text((int)model->reuse),
+                            p->model_cost_us / 1e3, p->model_us / p->best_us);
     if (p->profile_us > 0)
-        printf("the profile chooses n %d, %s after %d trials: %.2f of the best\n",
-               profile->num_partitions, weft_reuse_text((int)profile->reuse), p->num_trials,
-               p->profile_us / p->best_us);
+        weft_report_line_of(r, "the profile chooses n %d, %s after %d trials: %.2f of the best",
+                            profile->num_partitions, weft_reuse_text((int)profile->reuse),
+                            p->num_trials, p->profile_us / p->best_us);
+    weft_report_value(r, "best_us", p->best_us);
+    weft_report_value(r, "model_choice_us", p->model_us);
+    weft_report_value(r, "profile_choice_us", p->profile_us);
+    weft_report_value(r, "profile_trials", p->num_trials);
+    weft_report_value(r, "model_cost_us", p->model_cost_us);
 }
 
-static weft_status print_point(const weft_bench_point *p)
+static void report_point(weft_report *r, const weft_bench_point *p)
 {
-    static const char *const heads[] = {
-        "form",       "forward ms", "backward ms",  "both ms",      "quartiles", "x synchronous",
-        "x by peers", "x by nodes", "of the bound", "predicted ms", "error"};
-    weft_table table = {0};
-    WEFT_TRY(weft_table_begin(&table, heads, sizeof heads / sizeof *heads));
-    print_head(p);
-    weft_status status = WEFT_OK;
-    for (int i = 0; i < p->num_cases && status == WEFT_OK; i++) {
-        status = weft_table_row(&table);
-        if (status == WEFT_OK)
-            fill_row(&table, p, &p->cases[i]);
-    }
-    if (status == WEFT_OK)
-        weft_table_print(&table, stdout);
-    weft_table_release(&table);
-    print_choices(p);
-    fflush(stdout);
-    return status;
-}
-
-static cJSON *point_json(const weft_bench_point *p)
-{
-    static const char *const parts[] = {"forward_us", "backward_us", "us"};
-    cJSON *json = cJSON_CreateObject(), *cases = cJSON_CreateArray();
-    cJSON_AddNumberToObject(json, "tokens", (double)p->shape.tokens);
-    cJSON_AddNumberToObject(json, "hidden", (double)p->shape.hidden);
-    cJSON_AddNumberToObject(json, "ffn", (double)p->shape.ffn);
-    cJSON_AddNumberToObject(json, "experts", (double)p->shape.experts);
-    cJSON_AddItemToObject(json, "communication_us", cJSON_CreateDoubleArray(p->comm_us, 2));
-    cJSON_AddItemToObject(json, "computation_us", cJSON_CreateDoubleArray(p->comp_us, 2));
-    cJSON_AddItemToObject(json, "pace_flops", cJSON_CreateDoubleArray(p->pace_flops, 2));
-    cJSON_AddItemToObject(json, "cases", cases);
-    for (int i = 0; i < p->num_cases; i++) {
-        const weft_bench_case *c = &p->cases[i];
-        cJSON *row = cJSON_CreateObject();
-        char text[48];
-        cJSON_AddStringToObject(row, "form", weft_bench_case_text(c, text, sizeof text));
-        for (int k = 0; k < 3; k++) {
-            double spread[] = {c->us[k].low, c->us[k].median, c->us[k].high};
-            cJSON_AddItemToObject(row, parts[k], cJSON_CreateDoubleArray(spread, 3));
-        }
-        if (c->predicted_us > 0)
-            cJSON_AddNumberToObject(row, "predicted_us", c->predicted_us);
-        cJSON_AddItemToArray(cases, row);
-    }
-    cJSON_AddNumberToObject(json, "best_us", p->best_us);
-    cJSON_AddNumberToObject(json, "model_choice_us", p->model_us);
-    cJSON_AddNumberToObject(json, "profile_choice_us", p->profile_us);
-    cJSON_AddNumberToObject(json, "profile_trials", p->num_trials);
-    cJSON_AddNumberToObject(json, "model_cost_us", p->model_cost_us);
-    return json;
+    report_head(r, p);
+    weft_report_open(r, WEFT_REPORT_TABLE, "cases");
+    for (int i = 0; i < p->num_cases; i++)
+        report_case(r, p, &p->cases[i]);
+    weft_report_close(r);
+    report_choices(r, p);
 }
 
 /* One line a point of a grid. */
-static weft_status print_grid_row(weft_table *t, const weft_bench_point *p)
+static void report_line(weft_report *r, const weft_bench_point *p)
 {
     const weft_bench_case *best = weft_bench_best(p);
     const weft_bench_case *sync = weft_bench_find(p, WEFT_BENCH_SYNCHRONOUS, NULL);
+    const weft_moe_pipeline *model = &p->model_choice.pipeline;
+    const weft_moe_pipeline *profile = &p->profile_choice.pipeline;
     double errors[WEFT_BENCH_MAX_CASES];
     int num = 0;
     char text[48];
     for (int i = 0; i < p->num_cases; i++)
         if (p->cases[i].predicted_us > 0)
             errors[num++] = fabs(p->cases[i].predicted_us / p->cases[i].us[2].median - 1);
-    WEFT_TRY(weft_table_row(t));
-    weft_table_cell(t, 0, "%lld:%lld:%lld", (long long)p->shape.tokens, (long long)p->shape.hidden,
-                    (long long)p->shape.ffn);
-    weft_table_cell(t, 1, "%.2f",
-                    (p->comp_us[0] + p->comp_us[1]) / (p->comm_us[0] + p->comm_us[1]));
-    weft_table_cell(t, 2, "%.2f", sync->us[2].median / 1e3);
-    weft_table_cell(t, 3, "%s", best ? weft_bench_case_text(best, text, sizeof text) : "");
-    weft_table_cell(t, 4, "%.2f", p->best_us / 1e3);
-    weft_table_cell(t, 5, "%d, %s", p->model_choice.pipeline.num_partitions,
-                    weft_reuse_text((int)p->model_choice.pipeline.reuse));
-    weft_table_cell(t, 6, "%.3f", p->model_us / p->best_us);
-    weft_table_cell(t, 7, "%d, %s", p->profile_choice.pipeline.num_partitions,
-                    weft_reuse_text((int)p->profile_choice.pipeline.reuse));
-    weft_table_cell(t, 8, "%.3f", p->profile_us / p->best_us);
-    weft_table_cell(t, 9, "%d", p->num_trials);
-    weft_table_cell(t, 10, "%.0f %%", num > 0 ? 100 * weft_spread_of(errors, num).median : NAN);
-    return WEFT_OK;
+    weft_report_cell(r, "B:M:H", "%lld:%lld:%lld", (long long)p->shape.tokens,
+                     (long long)p->shape.hidden, (long long)p->shape.ffn);
+    weft_report_number(r, NULL, "comp/comm", WEFT_UNIT_FIXED,
+                       (p->comp_us[0] + p->comp_us[1]) / (p->comm_us[0] + p->comm_us[1]));
+    weft_report_number(r, NULL, "n 1 ms", WEFT_UNIT_FIXED, sync->us[2].median / 1e3);
+    weft_report_cell(r, "best", "%s", best ? weft_bench_case_text(best, text, sizeof text) : "");
+    weft_report_number(r, NULL, "ms", WEFT_UNIT_FIXED, p->best_us / 1e3);
+    weft_report_cell(r, "model", "%d, %s", model->num_partitions,
+                     weft_reuse_text((int)model->reuse));
+    weft_report_number(r, NULL, "model of best", WEFT_UNIT_FIXED, p->model_us / p->best_us);
+    weft_report_cell(r, "profile", "%d, %s", profile->num_partitions,
+                     weft_reuse_text((int)profile->reuse));
+    weft_report_number(r, NULL, "profile of best", WEFT_UNIT_FIXED, p->profile_us / p->best_us);
+    weft_report_number(r, NULL, "trials", WEFT_UNIT_COUNT, p->num_trials);
+    weft_report_number(r, NULL, "error", WEFT_UNIT_SHARE,
+                       num > 0 ? weft_spread_of(errors, num).median : (double)NAN);
 }
 
 static weft_status write_svg(const weft_bench_moe_options *o, const weft_bench_point *p)
@@ -302,57 +280,48 @@ static weft_status get_cluster(weft_comm *world, const weft_bench_moe_options *o
     return status;
 }
 
-static weft_status run_points(weft_comm *world, const weft_bench_moe_options *o, cJSON *json)
+/* Of one layer all that is known; of a grid for people a line a layer. */
+static weft_status run_points(weft_comm *world, const weft_bench_moe_options *o,
+                              weft_report *report)
 {
-    static const char *const heads[] = {"B:M:H",   "comp/comm", "n 1 ms",  "best",
-                                        "ms",      "model",     "of best", "profile",
-                                        "of best", "trials",    "error"};
     static weft_bench_point p;
     weft_cluster cluster;
     const weft_cluster *known;
-    weft_table table = {0};
-    bool speaks = weft_comm_rank(world) == 0;
+    const bool speaks = weft_comm_rank(world) == 0, is_grid = o->num_grid > 0;
     WEFT_TRY(get_cluster(world, o, &cluster, &known));
-    WEFT_TRY(weft_table_begin(&table, heads, sizeof heads / sizeof *heads));
-    cJSON *points = cJSON_AddArrayToObject(json, "points");
-    weft_status status = WEFT_OK;
-    for (int i = 0; i < (o->num_grid > 0 ? o->num_grid : 1) && status == WEFT_OK; i++) {
+    if (o->common.json)
+        weft_report_open(report, WEFT_REPORT_LIST, "points");
+    else if (is_grid)
+        weft_report_open(report, WEFT_REPORT_TABLE, NULL);
+    for (int i = 0; i < (is_grid ? o->num_grid : 1); i++) {
         memset(&p, 0, sizeof p);
-        p.shape = o->shape;
-        if (o->num_grid > 0) {
-            p.shape.tokens = o->grid[i][0];
-            p.shape.hidden = o->grid[i][1];
-            p.shape.ffn = o->grid[i][2];
-        }
-        status = weft_bench_moe_point(world, o, known, &p);
-        if (status != WEFT_OK || !speaks)
+        p.shape = weft_bench_shape_of(o, i);
+        WEFT_TRY(weft_bench_moe_point(world, o, known, &p));
+        if (!speaks)
             continue;
-        cJSON_AddItemToArray(points, point_json(&p));
-        if (o->num_grid > 0)
-            status = print_grid_row(&table, &p);
-        else if (!o->common.json)
-            status = print_point(&p);
+        if (o->common.json || is_grid)
+            weft_report_record(report);
+        if (o->common.json || !is_grid)
+            report_point(report, &p);
+        else
+            report_line(report, &p);
     }
-    if (status == WEFT_OK && speaks && o->num_grid > 0 && !o->common.json)
-        weft_table_print(&table, stdout);
-    weft_table_release(&table);
-    if (status == WEFT_OK && speaks && o->common.svg)
-        status = write_svg(o, &p);
-    return status;
+    if (o->common.json || is_grid)
+        weft_report_close(report);
+    return speaks && o->common.svg ? write_svg(o, &p) : WEFT_OK;
 }
 
 static weft_status run(weft_comm *world, const weft_bench_moe_options *options)
 {
     weft_bench_moe_options o = *options;
-    cJSON *json = cJSON_CreateObject();
+    weft_report report;
+    weft_report_begin(&report, o.common.json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     if (o.shape.experts == 0)
         o.shape.experts = 2 * weft_comm_size(world);
     weft_status status =
-        o.memory ? weft_bench_moe_memory(world, &o, json) : run_points(world, &o, json);
-    if (status == WEFT_OK && o.common.json && weft_comm_rank(world) == 0)
-        status = weft_bench_print_json(json);
-    cJSON_Delete(json);
-    return weft_comm_agree(world, status);
+        o.memory ? weft_bench_moe_memory(world, &o, &report) : run_points(world, &o, &report);
+    FILE *out = weft_comm_rank(world) == 0 ? stdout : NULL;
+    return weft_comm_agree(world, weft_report_end(&report, status, out));
 }
 
 int weft_bench_moe_layer(int argc, char **argv)

@@ -262,7 +262,7 @@ static weft_status show(const arguments *args, const weft_cluster *cluster)
         WEFT_TRY(write_svg(cluster, args->svg));
     if (args->json)
         return weft_cluster_print(cluster, stdout);
-    weft_calibrate_print(cluster, args->import.count > 0, stdout);
+    WEFT_TRY(weft_calibrate_print(cluster, args->import.count > 0, stdout));
     printf("\ncluster: %s\n", args->out);
     if (args->svg)
         printf("drawing: %s\n", args->svg);

@@ -7,10 +7,10 @@
 
 #include <cjson/cJSON.h>
 
-#include "core/json.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/run_changes.h"
+#include "launcher/report/report.h"
 #include "launcher/training/ledger.h"
 #include "launcher/training/metrics.h"
 #include "launcher/verbs.h"
@@ -44,7 +44,6 @@ typedef struct comparison {
     run runs[2];
     weft_arena arena;
     bool json;
-    int num_settings; /* that differ */
 } comparison;
 
 /* --- reading ------------------------------------------------------------------------------- */
@@ -173,132 +172,102 @@ static bool is_shown(const pairs *p, size_t i)
     return false;
 }
 
-/* --- text ---------------------------------------------------------------------------------- */
+/* --- report -------------------------------------------------------------------------------- */
 
-static weft_status print_setting(void *context, const char *section, const weft_key *row,
-                                 const char *a, const char *b)
+static weft_status report_setting(void *context, const char *section, const weft_key *row,
+                                  const char *a, const char *b)
 {
-    comparison *c = context;
+    weft_report *r = context;
     char key[96];
     snprintf(key, sizeof key, "%s.%s", section, row->key);
-    if (c->json)
-        printf("%s\n    {\"key\": \"%s\", \"a\": %s, \"b\": %s}", c->num_settings ? "," : "", key,
-               a, b);
-    else
-        printf("  %-36s %-24s %s\n", key, a, b);
-    c->num_settings++;
+    weft_report_record(r);
+    weft_report_text(r, "key", "settings that differ", key);
+    weft_report_cell(r, "A", "%s", a);
+    weft_report_cell(r, "B", "%s", b);
+    weft_report_raw(r, "a", a);
+    weft_report_raw(r, "b", b);
     return WEFT_OK;
 }
 
-static void print_run(const run *r, const char *letter)
+static void report_run(weft_report *r, const char *key, const char *letter, run *of)
 {
-    const curve *c = &r->loss;
-    printf("%s  %s: ", letter, r->path);
-    if (r->who.weft[0])
-        printf("weft %s, %s; ", r->who.weft, r->who.mesh);
+    const curve *c = &of->loss;
+    const int64_t last = c->count ? c->points[c->count - 1].step : 0;
+    char who[256] = "", steps[64] = "no step";
+    if (of->who.weft[0])
+        snprintf(who, sizeof who, "weft %s, %s; ", of->who.weft, of->who.mesh);
     if (c->count > 0)
-        printf("steps %" PRId64 " to %" PRId64 "\n", c->points[0].step,
-               c->points[c->count - 1].step);
-    else
-        printf("no step\n");
+        snprintf(steps, sizeof steps, "steps %" PRId64 " to %" PRId64, c->points[0].step, last);
+    weft_report_line_of(r, "%s  %s: %s%s", letter, of->path, who, steps);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
+    weft_report_text(r, "run", NULL, of->path);
+    weft_report_text(r, "weft", NULL, of->who.weft);
+    weft_report_text(r, "mesh", NULL, of->who.mesh);
+    weft_report_value(r, "steps", c->count);
+    weft_report_value(r, "last_step", last);
+    weft_report_value(r, "tokens_per_s_median", median(&of->rate));
+    weft_report_value(r, "model_flops_utilization_median", median(&of->mfu));
+    weft_report_close(r);
 }
 
-static void print_pairs(const char *what, const pairs *p)
+static void report_pairs(weft_report *r, const char *key, const char *what, const pairs *p)
 {
-    printf("%s at %s that both have", what, weft_count_text((long long)p->count, "step").text);
-    if (p->count == 0)
-        printf("\n");
-    else if (p->first == p->count)
-        printf(": the same to the bit\n");
-    else
-        printf(": first differs at step %" PRId64 "\n", p->all[p->first].step);
-    for (size_t i = 0; i < p->count; i++)
-        if (is_shown(p, i))
-            printf("  step %-31" PRId64 " %-24.6f %-12.6f %+.3g\n", p->all[i].step,
-                   p->all[i].loss[0], p->all[i].loss[1], p->all[i].loss[1] - p->all[i].loss[0]);
-}
-
-static void print_medians(comparison *c)
-{
-    const double rate[2] = {median(&c->runs[0].rate), median(&c->runs[1].rate)};
-    const double mfu[2] = {median(&c->runs[0].mfu), median(&c->runs[1].mfu)};
-    printf("medians of all steps\n  %-36s %-24.0f %-12.0f %+.1f %%\n", "tokens/s", rate[0], rate[1],
-           100 * (rate[1] / rate[0] - 1));
-    printf("  %-36s %-24.4f %-12.4f\n", "share of peak (MFU)", mfu[0], mfu[1]);
-}
-
-static weft_status print_text(comparison *c, const pairs *loss, const pairs *validation)
-{
-    print_run(&c->runs[0], "A");
-    print_run(&c->runs[1], "B");
-    printf("%-38s %-24s %s\n", "settings that differ", "A", "B");
-    WEFT_TRY(weft_run_compare(&c->runs[0].config, &c->runs[1].config, print_setting, c));
-    if (c->num_settings == 0)
-        printf("  none\n");
-    print_pairs("loss", loss);
-    print_pairs("validation loss", validation);
-    print_medians(c);
-    return WEFT_OK;
-}
-
-/* --- JSON ---------------------------------------------------------------------------------- */
-
-/* JSON has no numbers that are not finite. */
-static void print_number(const char *before, double value)
-{
-    if (isfinite(value))
-        printf("%s%.17g", before, value);
-    else
-        printf("%snull", before);
-}
-
-static weft_status print_run_json(run *r, weft_arena *arena)
-{
-    const char *path, *mesh;
-    WEFT_TRY(weft_json_quote_utf8(r->path, arena, &path));
-    WEFT_TRY(weft_json_quote_utf8(r->who.mesh, arena, &mesh));
-    printf("{\"run\": %s, \"weft\": \"%s\", \"mesh\": %s, \"steps\": %zu, \"last_step\": %" PRId64,
-           path, r->who.weft, mesh, r->loss.count,
-           r->loss.count ? r->loss.points[r->loss.count - 1].step : 0);
-    print_number(", \"tokens_per_s_median\": ", median(&r->rate));
-    print_number(", \"model_flops_utilization_median\": ", median(&r->mfu));
-    printf("}");
-    return WEFT_OK;
-}
-
-static void print_pairs_json(const char *key, const pairs *p)
-{
-    bool any = false;
-    printf(",\n  \"%s\": {\"common_steps\": %zu, \"first_difference\": ", key, p->count);
+    const double first = p->first < p->count ? (double)p->all[p->first].step : (double)NAN;
+    char how[64] = "";
     if (p->first < p->count)
-        printf("%" PRId64, p->all[p->first].step);
-    else
-        printf("null");
-    printf(", \"rows\": [");
+        snprintf(how, sizeof how, ": first differs at step %.0f", first);
+    else if (p->count > 0)
+        snprintf(how, sizeof how, ": the same to the bit");
+    weft_report_line_of(r, "%s at %s that both have%s", what,
+                        weft_count_text((long long)p->count, "step").text, how);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
+    weft_report_value(r, "common_steps", p->count);
+    weft_report_value(r, "first_difference", first);
+    weft_report_open(r, WEFT_REPORT_TABLE, "rows");
     for (size_t i = 0; i < p->count; i++) {
+        const double *loss = p->all[i].loss;
         if (!is_shown(p, i))
             continue;
-        printf("%s\n    {\"step\": %" PRId64, any ? "," : "", p->all[i].step);
-        print_number(", \"a\": ", p->all[i].loss[0]);
-        print_number(", \"b\": ", p->all[i].loss[1]);
-        printf("}");
-        any = true;
+        weft_report_record(r);
+        weft_report_number(r, "step", "step", WEFT_UNIT_INDEX, p->all[i].step);
+        weft_report_value(r, "a", loss[0]);
+        weft_report_value(r, "b", loss[1]);
+        weft_report_cell(r, "A", "%.6f", loss[0]);
+        weft_report_cell(r, "B", "%.6f", loss[1]);
+        weft_report_cell(r, "B - A", "%+.3g", loss[1] - loss[0]);
     }
-    printf("]}");
+    weft_report_close(r);
+    weft_report_close(r);
 }
 
-static weft_status print_json(comparison *c, const pairs *loss, const pairs *validation)
+static void report_medians(weft_report *r, comparison *c)
 {
-    printf("{\n  \"a\": ");
-    WEFT_TRY(print_run_json(&c->runs[0], &c->arena));
-    printf(",\n  \"b\": ");
-    WEFT_TRY(print_run_json(&c->runs[1], &c->arena));
-    printf(",\n  \"settings\": [");
-    WEFT_TRY(weft_run_compare(&c->runs[0].config, &c->runs[1].config, print_setting, c));
-    printf("]");
-    print_pairs_json("loss", loss);
-    print_pairs_json("validation_loss", validation);
-    printf("\n}\n");
+    const double rate[2] = {median(&c->runs[0].rate), median(&c->runs[1].rate)};
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
+    weft_report_record(r);
+    weft_report_cell(r, "medians of all steps", "tokens/s");
+    weft_report_number(r, NULL, "A", WEFT_UNIT_COUNT, rate[0]);
+    weft_report_number(r, NULL, "B", WEFT_UNIT_COUNT, rate[1]);
+    weft_report_number(r, NULL, "B to A", WEFT_UNIT_CHANGE, rate[1] / rate[0] - 1);
+    weft_report_record(r);
+    weft_report_cell(r, "medians of all steps", "share of peak (MFU)");
+    weft_report_number(r, NULL, "A", WEFT_UNIT_SHARE, median(&c->runs[0].mfu));
+    weft_report_number(r, NULL, "B", WEFT_UNIT_SHARE, median(&c->runs[1].mfu));
+    weft_report_close(r);
+}
+
+static weft_status report(comparison *c, const pairs *loss, const pairs *validation, weft_report *r)
+{
+    report_run(r, "a", "A", &c->runs[0]);
+    report_run(r, "b", "B", &c->runs[1]);
+    weft_report_open(r, WEFT_REPORT_TABLE, "settings");
+    WEFT_TRY(weft_run_compare(&c->runs[0].config, &c->runs[1].config, report_setting, r));
+    if (r->num_lines == 0)
+        weft_report_line_of(r, "settings that differ: none");
+    weft_report_close(r);
+    report_pairs(r, "loss", "loss", loss);
+    report_pairs(r, "validation_loss", "validation loss", validation);
+    report_medians(r, c);
     return WEFT_OK;
 }
 
@@ -312,7 +281,9 @@ static weft_status compare(comparison *c, const weft_application *application)
         WEFT_TRY(read_run(&runs[i], application, &c->arena));
     WEFT_TRY(find_pairs(&runs[0].loss, &runs[1].loss, &c->arena, &loss));
     WEFT_TRY(find_pairs(&runs[0].validation, &runs[1].validation, &c->arena, &validation));
-    return c->json ? print_json(c, &loss, &validation) : print_text(c, &loss, &validation);
+    weft_report r;
+    weft_report_begin(&r, c->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    return weft_report_end(&r, report(c, &loss, &validation, &r), stdout);
 }
 
 int weft_verb_compare(int argc, char **argv, const weft_application *application)

@@ -9,7 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cjson/cJSON.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -23,6 +22,7 @@
 #include "launcher/doctor.h"
 #include "launcher/planning/reliability.h"
 #include "launcher/process/launch.h"
+#include "launcher/report/report.h"
 #include "launcher/verbs.h"
 #include "parallel/probe.h"
 #include "parallel/topology/topology.h"
@@ -233,27 +233,17 @@ static const char *state_text(weft_probe_state state)
     return state == WEFT_PROBE_WORKS ? "works" : state == WEFT_PROBE_ABSENT ? "absent" : "broken";
 }
 
-static void print_json(const weft_probe *found, const bool *asked, bool healthy)
+static void report_check(weft_report *r, const struct check *check, const weft_probe *found)
 {
-    cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "weft", WEFT_VERSION);
-    cJSON_AddBoolToObject(root, "healthy", healthy);
-    cJSON *list = cJSON_AddArrayToObject(root, "checks");
-    for (int i = 0; i < NUM_CHECKS; i++) {
-        if (!asked[i])
-            continue;
-        cJSON *item = cJSON_CreateObject();
-        cJSON_AddStringToObject(item, "name", checks[i].name);
-        cJSON_AddBoolToObject(item, "required", checks[i].required);
-        cJSON_AddStringToObject(item, "state", state_text(found[i].state));
-        cJSON_AddStringToObject(item, "version", found[i].version);
-        cJSON_AddStringToObject(item, "note", found[i].note);
-        cJSON_AddItemToArray(list, item);
-    }
-    char *text = cJSON_Print(root);
-    printf("%s\n", text ? text : "{}");
-    cJSON_free(text);
-    cJSON_Delete(root);
+    const bool lacks = check->required && found->state != WEFT_PROBE_WORKS;
+    weft_report_record(r);
+    weft_report_text(r, "name", "check", check->name);
+    weft_report_bool(r, "required", check->required);
+    weft_report_text(r, "state", "state", state_text(found->state));
+    weft_report_cell(r, "version", "%s", *found->version ? found->version : "-");
+    weft_report_text(r, "version", NULL, found->version);
+    weft_report_cell(r, "note", "%s%s", found->note, lacks ? " (Weft needs it)" : "");
+    weft_report_text(r, "note", NULL, found->note);
 }
 
 typedef struct request {
@@ -357,23 +347,24 @@ int weft_verb_doctor(int argc, char **argv)
     if (weft_comm_launched(&rank, NULL, NULL, NULL) && rank != 0)
         return 0; /* one report is enough */
 
-    weft_probe found[NUM_CHECKS] = {{0}};
     bool healthy = true;
+    weft_report report;
+    weft_report_begin(&report, wanted.json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    weft_report_text(&report, "weft", NULL, WEFT_VERSION);
+    weft_report_open(&report, WEFT_REPORT_TABLE, "checks");
     for (int i = 0; i < NUM_CHECKS; i++) {
         if (!wanted.asked[i])
             continue;
-        run_check(&checks[i], wanted.verbose, &found[i]);
-        bool works = found[i].state == WEFT_PROBE_WORKS;
-        healthy = healthy && (works || !checks[i].required);
-        if (!wanted.json)
-            printf("%-13s  %-6s  %-16s  %s%s\n", checks[i].name, state_text(found[i].state),
-                   *found[i].version ? found[i].version : "-", found[i].note,
-                   works || !checks[i].required ? "" : " (Weft needs it)");
+        weft_probe found = {0};
+        run_check(&checks[i], wanted.verbose, &found);
+        healthy = healthy && (found.state == WEFT_PROBE_WORKS || !checks[i].required);
+        report_check(&report, &checks[i], &found);
     }
-    if (wanted.json)
-        print_json(found, wanted.asked, healthy);
-    else
-        printf(healthy ? "All that Weft needs works.\n"
-                       : "Something that Weft needs is missing.\n");
+    weft_report_close(&report);
+    weft_report_bool(&report, "healthy", healthy);
+    weft_report_line_of(&report, healthy ? "All that Weft needs works."
+                                         : "Something that Weft needs is missing.");
+    if (weft_report_end(&report, WEFT_OK, stdout) != WEFT_OK)
+        return weft_verb_fail("doctor");
     return healthy ? 0 : weft_status_exit_code(WEFT_DEVICE);
 }

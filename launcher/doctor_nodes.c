@@ -64,11 +64,10 @@ static weft_status compare(const weft_doctor_nodes_options *o, const weft_config
         status = weft_nodes_measure(world, device, &options, &nodes);
     alarm(0);
     if (status == WEFT_OK && weft_comm_rank(world) == 0) {
-        if (o->json)
-            weft_nodes_print_json(&nodes, &options, stdout);
-        else
-            weft_nodes_print(&nodes, &options, stdout);
-        fflush(stdout);
+        weft_report report;
+        weft_report_begin(&report, o->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+        weft_nodes_report(&report, &nodes, &options);
+        status = weft_report_end(&report, WEFT_OK, stdout);
     }
     *out_even = nodes.num_odd == 0;
     weft_nodes_release(&nodes);

@@ -5,10 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
-
 #include "core/log.h"
 #include "launcher/arguments.h"
+#include "launcher/report/report.h"
 #include "launcher/training/run_folder.h"
 #include "launcher/training/start.h"
 #include "launcher/training/trainer.h"
@@ -118,39 +117,21 @@ static weft_status check_part(const evaluator *e)
     return WEFT_OK;
 }
 
-/* All digits, which cJSON rounds to 15 where it takes them for equal. */
-static void add_number(cJSON *json, const char *key, double value)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.17g", value);
-    cJSON_AddRawToObject(json, key, isfinite(value) ? text : "null");
-}
-
 static weft_status print(const evaluator *e, int64_t step, const weft_evaluation *result)
 {
-    double perplexity = exp(result->loss);
+    const double perplexity = exp(result->loss);
     const char *split = split_names[e->args.split];
-    if (!e->args.json) {
-        printf("step %" PRId64 "  %s loss %.4f  perplexity %.4g  (%.0f tokens)\n", step, split,
-               result->loss, perplexity, result->tokens);
-        fflush(stdout);
-        return WEFT_OK;
-    }
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddStringToObject(json, "checkpoint", e->folder);
-    add_number(json, "step", (double)step);
-    cJSON_AddStringToObject(json, "split", split);
-    add_number(json, "loss", result->loss);
-    add_number(json, "perplexity", perplexity);
-    add_number(json, "tokens", result->tokens);
-    char *text = cJSON_Print(json);
-    cJSON_Delete(json);
-    if (!text)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the result");
-    puts(text);
-    fflush(stdout);
-    free(text);
-    return WEFT_OK;
+    weft_report r;
+    weft_report_begin(&r, e->args.json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    weft_report_line_of(&r, "step %" PRId64 "  %s loss %.4f  perplexity %.4g  (%.0f tokens)", step,
+                        split, result->loss, perplexity, result->tokens);
+    weft_report_text(&r, "checkpoint", NULL, e->folder);
+    weft_report_value(&r, "step", step);
+    weft_report_text(&r, "split", NULL, split);
+    weft_report_value(&r, "loss", result->loss);
+    weft_report_value(&r, "perplexity", perplexity);
+    weft_report_value(&r, "tokens", result->tokens);
+    return weft_report_end(&r, WEFT_OK, stdout);
 }
 
 /* Rank 0: of the run's own data path, whose files somebody may have written anew. */

@@ -108,37 +108,6 @@ static weft_status read_clusters(expander *x, weft_config *config)
     return WEFT_OK;
 }
 
-static weft_status fill_rung(const weft_expand_step *step, int i, weft_arena *arena,
-                             weft_page_rung *out)
-{
-    char axes[128];
-    *out = (weft_page_rung){.nodes = step->num_nodes,
-                            .kind = weft_expand_kind_text(step->kind),
-                            .why = step->fewer.reason,
-                            .memory_bytes = (double)step->memory_bytes,
-                            .tokens_per_s = step->tokens_per_s,
-                            .cost_per_billion = step->costs.billion_tokens};
-    weft_mesh_print(&step->mesh, axes, sizeof axes);
-    WEFT_TRY(weft_arena_printf(arena, &out->mesh, "%s", axes));
-    return weft_arena_printf(arena, &out->step, "%s%lld tokens", i ? "" : "today, ",
-                             (long long)step->config.model.seq_length);
-}
-
-static weft_status write_page(expander *x, const weft_expand *expand)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(&x->arena, (size_t)expand->num_steps, sizeof(weft_page_rung),
-                                    &memory));
-    weft_page_rung *rungs = memory;
-    for (int i = 0; i < expand->num_steps; i++)
-        WEFT_TRY(fill_rung(&expand->steps[i], i, &x->arena, &rungs[i]));
-    const weft_page page = {.title = x->given,
-                            .cluster = x->request.cluster,
-                            .rungs = rungs,
-                            .num_rungs = expand->num_steps};
-    return weft_page_write(&page, x->html);
-}
-
 /* A ladder's files may be none of the line's either. */
 static weft_status check_files(const expander *x)
 {
@@ -172,15 +141,17 @@ static weft_status run(expander *x)
     r->source = &x->source;
     r->keeps_samples = x->batch == 1;
     WEFT_TRY(weft_expand_make(r, &x->arena, &expand));
-    if (x->json)
-        WEFT_TRY(weft_expand_print_json(&expand, r, stdout));
-    else
-        weft_expand_print(&expand, r, stdout);
+    weft_report report;
+    weft_report_begin(&report, x->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    weft_expand_report(&report, &expand, r);
+    WEFT_TRY(weft_report_end(&report, WEFT_OK, stdout));
     if (x->emit)
         WEFT_TRY(weft_expand_emit(&expand, x->emit, r->goes_on ? x->given : NULL, own_cluster,
                                   &x->arena));
     if (x->html)
-        WEFT_TRY(write_page(x, &expand));
+        WEFT_TRY(weft_page_write(
+            &(weft_page){.title = x->given, .cluster = r->cluster, .expand = &expand, .request = r},
+            x->html));
     if (expand.stopped != WEFT_OK)
         return WEFT_ERROR(expand.stopped, "%s", expand.stop_text);
     return WEFT_OK;

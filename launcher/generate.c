@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "core/rng.h"
 #include "launcher/arguments.h"
+#include "launcher/report/report.h"
 #include "launcher/planning/config.h"
 #include "launcher/planning/tier_choice.h"
 #include "launcher/text/tokenizer.h"
@@ -269,15 +270,20 @@ static weft_status print_text(const generator *g, const arguments *args, const c
         putchar('\n');
         return WEFT_OK;
     }
-    const char *quoted[2];
-    WEFT_TRY(weft_json_quote_bytes(folder, strlen(folder), arena, &quoted[0]));
-    WEFT_TRY(weft_json_quote_bytes(text, bytes, arena, &quoted[1]));
-    printf("{\"checkpoint\": %s, \"text\": %s, \"tokens\": [", quoted[0], quoted[1]);
+    const char *quoted; /* the text may have any bytes */
+    weft_report r;
+    WEFT_TRY(weft_json_quote_bytes(text, bytes, arena, &quoted));
+    weft_report_begin(&r, WEFT_REPORT_JSON);
+    weft_report_text(&r, "checkpoint", NULL, folder);
+    weft_report_raw(&r, "text", quoted);
+    weft_json_open_flat(&r.json, "tokens", '[');
     for (size_t i = 0; i < tokens->count; i++)
-        printf("%s%d", i ? ", " : "", tokens->ids[i]);
-    printf("], \"temperature\": %.15g, \"top_k\": %" PRId64 ", \"seed\": %" PRId64 "}\n",
-           args->temperature, args->top_k, args->seed);
-    return WEFT_OK;
+        weft_json_number(&r.json, NULL, tokens->ids[i]);
+    weft_json_close(&r.json);
+    weft_report_value(&r, "temperature", args->temperature);
+    weft_report_value(&r, "top_k", args->top_k);
+    weft_report_value(&r, "seed", args->seed);
+    return weft_report_end(&r, WEFT_OK, stdout);
 }
 
 static weft_status generate(generator *g, const arguments *args, const char *folder,

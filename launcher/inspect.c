@@ -7,37 +7,41 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cjson/cJSON.h>
+
 #include "core/dataset/dataset.h"
-#include "core/json.h"
 #include "launcher/arguments.h"
 #include "launcher/training/ledger.h"
 #include "launcher/inspect_flight.h"
 #include "launcher/inspect_sample.h"
+#include "launcher/report/report.h"
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/verbs.h"
 #include "parallel/checkpoint/checkpoint.h"
 
 static weft_status print_dataset(const char *prefix, const weft_dataset *dataset,
-                                 const weft_known *known, bool json, weft_arena *arena)
+                                 const weft_known *known, bool json)
 {
-    const char *quoted;
-    WEFT_TRY(weft_json_quote_utf8(prefix, arena, &quoted));
-    if (json)
-        printf("{\"dataset\": %s, \"tokens\": %" PRIu64 ", \"sequences\": %" PRIu64
-               ", \"documents\": %" PRIu64 ", \"token_bytes\": %zu, \"max_token\": %d"
-               ", \"data_xxh64\": \"%016" PRIx64 "\"}\n",
-               quoted, weft_dataset_num_tokens(dataset), weft_dataset_num_sequences(dataset),
-               weft_dataset_num_documents(dataset), weft_dataset_token_bytes(dataset),
-               (int)known->max_token, known->xxh64);
-    else
-        printf("dataset %s\n  tokens     %" PRIu64 "\n  sequences  %" PRIu64
-               "\n  documents  %" PRIu64 "\n  token size %zu bytes\n  max token  %d\n"
-               "  data_xxh64 %016" PRIx64 "\n",
-               prefix, weft_dataset_num_tokens(dataset), weft_dataset_num_sequences(dataset),
-               weft_dataset_num_documents(dataset), weft_dataset_token_bytes(dataset),
-               (int)known->max_token, known->xxh64);
-    return WEFT_OK;
+    const double tokens = (double)weft_dataset_num_tokens(dataset);
+    char hash[32];
+    weft_report r;
+    snprintf(hash, sizeof hash, "%016" PRIx64, known->xxh64);
+    weft_report_begin(&r, json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    weft_report_line_of(&r, "dataset %s", prefix);
+    weft_report_open(&r, WEFT_REPORT_FACTS, NULL);
+    weft_report_text(&r, "dataset", NULL, prefix);
+    weft_report_number(&r, "tokens", "tokens", WEFT_UNIT_INDEX, tokens);
+    weft_report_number(&r, "sequences", "sequences", WEFT_UNIT_INDEX,
+                       weft_dataset_num_sequences(dataset));
+    weft_report_number(&r, "documents", "documents", WEFT_UNIT_INDEX,
+                       weft_dataset_num_documents(dataset));
+    weft_report_number(&r, "token_bytes", "token size", WEFT_UNIT_BYTES,
+                       weft_dataset_token_bytes(dataset));
+    weft_report_number(&r, "max_token", "max token", WEFT_UNIT_INDEX, known->max_token);
+    weft_report_text(&r, "data_xxh64", "data_xxh64", hash);
+    weft_report_close(&r);
+    return weft_report_end(&r, WEFT_OK, stdout);
 }
 
 /* Reads every token, and compares with what is kept of these files, which starts believe. */
@@ -71,61 +75,58 @@ static weft_status inspect_dataset(const char *prefix, bool json)
     WEFT_TRY(weft_dataset_open(prefix, &dataset));
     weft_status status = check_dataset(prefix, dataset, &arena, &known);
     if (status == WEFT_OK)
-        status = print_dataset(prefix, dataset, &known, json, &arena);
+        status = print_dataset(prefix, dataset, &known, json);
     weft_dataset_close(dataset);
     weft_arena_release(&arena);
     return status;
 }
 
-/* What the checkpoint's object has, behind the ledger's; NULL: a run without a checkpoint yet. */
-static void print_run_json(const weft_ledger_account *account, const char *checkpoint)
-{
-    const char *rest = checkpoint ? strchr(checkpoint, '{') : NULL;
-    printf("{\n  \"ledger\": ");
-    weft_ledger_print(account, true, stdout);
-    if (rest)
-        printf(",%s", rest + 1);
-    else
-        printf("\n}\n");
-}
-
-static weft_status inspect_checkpoint_of(const char *folder, const weft_ledger_account *account,
-                                         bool json)
+/* The checkpoint's lines, or its members. */
+static weft_status report_checkpoint(weft_report *r, const char *folder)
 {
     char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     if (!out)
         return WEFT_ERROR(WEFT_MEMORY, "no memory to print a checkpoint");
-    weft_status status = weft_checkpoint_inspect(folder, json, out);
+    weft_status status = weft_checkpoint_inspect(folder, r->form == WEFT_REPORT_JSON, out);
     if (fclose(out) != 0 && status == WEFT_OK)
         status = WEFT_ERROR(WEFT_MEMORY, "no memory to print a checkpoint");
-    if (status == WEFT_OK && json) {
-        print_run_json(account, text);
+    if (status == WEFT_OK && r->form == WEFT_REPORT_JSON) {
+        cJSON *json = cJSON_Parse(text);
+        weft_report_members(r, json);
+        cJSON_Delete(json);
     } else if (status == WEFT_OK) {
-        printf("\n%s", text);
+        fprintf(r->out, "\n%s", text);
     }
     free(text);
     return status;
 }
 
-/* Of a run: where its time went, and its checkpoint, which need not be there yet. */
+/* Of a run: where its time went, which a damaged checkpoint does not hide from people. */
+static weft_status print_run(const char *run, const weft_ledger_account *account, bool saved,
+                             bool json, weft_arena *arena)
+{
+    const char *folder;
+    weft_report r;
+    weft_report_begin(&r, json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    weft_ledger_report(&r, account);
+    weft_status status = saved ? weft_checkpoint_resolve(run, arena, &folder) : WEFT_OK;
+    if (status == WEFT_OK && saved)
+        status = report_checkpoint(&r, folder);
+    const weft_status printed = weft_report_end(&r, json ? status : WEFT_OK, stdout);
+    return status == WEFT_OK ? printed : status;
+}
+
+/* Its checkpoint need not be there yet. */
 static weft_status inspect_run(const char *run, const char *ledger, bool json, weft_arena *arena)
 {
     weft_ledger_account account = {0};
-    const char *latest, *folder;
+    const char *latest;
     WEFT_TRY(weft_arena_printf(arena, &latest, "%s/checkpoints/latest", run));
     const bool saved = access(latest, F_OK) == 0;
     WEFT_TRY(weft_ledger_read(ledger, &account));
-    weft_status status = WEFT_OK;
-    if (!json)
-        weft_ledger_print(&account, false, stdout);
-    else if (!saved)
-        print_run_json(&account, NULL);
-    if (saved)
-        status = weft_checkpoint_resolve(run, arena, &folder);
-    if (status == WEFT_OK && saved)
-        status = inspect_checkpoint_of(folder, &account, json);
+    weft_status status = print_run(run, &account, saved, json, arena);
     if (!saved && account.saved > 0)
         status = WEFT_ERROR(
             WEFT_FILE, "%s/checkpoints: has no checkpoint, but the run has saved step %" PRId64,

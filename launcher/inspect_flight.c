@@ -9,6 +9,7 @@
 #include "core/arena.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "launcher/report/report.h"
 
 enum { MAX_RANKS = 1 << 20, GROUP_BYTES = 16 };
 
@@ -331,19 +332,16 @@ static void print_table(const flights *f, FILE *out)
 
 static weft_status print_json(const flights *f, FILE *out)
 {
-    cJSON *all = cJSON_CreateObject(), *ranks = cJSON_CreateArray();
-    char *text = NULL;
-    cJSON_AddStringToObject(all, "verdict", f->verdict ? f->verdict : "");
-    for (int i = 0; i < f->count; i++)
-        cJSON_AddItemToArray(ranks, cJSON_Duplicate(f->at[i].json, true));
-    cJSON_AddItemToObject(all, "ranks", ranks);
-    text = cJSON_PrintUnformatted(all);
-    cJSON_Delete(all);
-    if (!text)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for flight records");
-    fprintf(out, "%s\n", text);
-    cJSON_free(text);
-    return WEFT_OK;
+    weft_report r;
+    weft_report_begin(&r, WEFT_REPORT_JSON);
+    weft_report_text(&r, "verdict", NULL, f->verdict ? f->verdict : "");
+    weft_report_open(&r, WEFT_REPORT_LIST, "ranks");
+    for (int i = 0; i < f->count; i++) {
+        weft_report_record(&r);
+        weft_report_members(&r, f->at[i].json);
+    }
+    weft_report_close(&r);
+    return weft_report_end(&r, WEFT_OK, out);
 }
 
 weft_status weft_inspect_flight(const char *run, bool json, FILE *out)

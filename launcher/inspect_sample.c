@@ -9,6 +9,7 @@
 
 #include "core/json.h"
 #include "core/log.h"
+#include "launcher/report/report.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/metrics.h"
 #include "launcher/training/setup.h"
@@ -34,7 +35,7 @@ typedef struct reader {
     uint64_t *documents;       /* where they begin; NULL: the program's own data */
     uint64_t first_token;
     int32_t *tokens; /* [S] tokens and [S] labels */
-    FILE *out;
+    weft_report *report;
 } reader;
 
 static weft_status find_step(void *context, const cJSON *json)
@@ -183,61 +184,65 @@ static size_t shorten(const char *text, size_t bytes)
     return shown;
 }
 
-static weft_status print_text(reader *r, const int32_t *ids, size_t count, weft_arena *arena)
+static weft_status report_text(reader *r, const int32_t *ids, size_t count, weft_arena *arena)
 {
+    FILE *out = weft_report_stream(r->report, WEFT_REPORT_TEXT);
     char *text;
     const char *quoted;
     size_t bytes;
     WEFT_TRY(weft_tokenizer_decode(r->tokenizer, ids, count, arena, &text, &bytes));
-    const size_t shown = r->asked->full || r->asked->json ? bytes : shorten(text, bytes);
+    const size_t shown = r->asked->full || !out ? bytes : shorten(text, bytes);
     WEFT_TRY(weft_json_quote_bytes(text, shown, arena, &quoted));
-    fputs(quoted, r->out);
-    if (shown < bytes)
-        fprintf(r->out, " and %zu bytes more", bytes - shown);
+    weft_report_raw(r->report, "text", quoted);
+    if (out)
+        fputs(quoted, out);
+    if (out && shown < bytes)
+        fprintf(out, " and %zu bytes more", bytes - shown);
     return WEFT_OK;
 }
 
-static void print_ids(const reader *r, const int32_t *ids, size_t count)
+static void print_ids(const reader *r, const int32_t *ids, size_t count, FILE *out)
 {
-    const size_t shown =
-        r->asked->full || r->asked->json || count < SHOWN_TOKENS ? count : SHOWN_TOKENS;
+    const size_t shown = r->asked->full || count < SHOWN_TOKENS ? count : SHOWN_TOKENS;
     for (size_t i = 0; i < shown; i++)
-        fprintf(r->out, "%s%d", i ? ", " : "", (int)ids[i]);
+        fprintf(out, "%s%d", i ? ", " : "", (int)ids[i]);
     if (shown < count)
-        fprintf(r->out, " and %zu more", count - shown);
+        fprintf(out, " and %zu more", count - shown);
+}
+
+static void report_ids(const reader *r, const int32_t *ids, size_t count)
+{
+    weft_json_out *json = &r->report->json;
+    weft_json_open_flat(json, "tokens", '[');
+    for (size_t i = 0; i < count; i++)
+        weft_json_number(json, NULL, ids[i]);
+    weft_json_close(json);
 }
 
 /* Tokens of one document, from its token `position` on. documents NULL: nobody knows of any. */
-static weft_status print_piece(reader *r, uint64_t document, uint64_t position, const int32_t *ids,
-                               size_t count, weft_arena *arena)
+static weft_status report_piece(reader *r, uint64_t document, uint64_t position, const int32_t *ids,
+                                size_t count, weft_arena *arena)
 {
-    if (r->asked->json) {
-        fputc('{', r->out);
-        if (r->documents)
-            fprintf(r->out, "\"document\": %" PRIu64 ", \"position\": %" PRIu64 ", ", document,
-                    position);
-        if (r->tokenizer) {
-            fputs("\"text\": ", r->out);
-            WEFT_TRY(print_text(r, ids, count, arena));
-            fputs(", ", r->out);
-        }
-        fputs("\"tokens\": [", r->out);
-        print_ids(r, ids, count);
-        fputs("]}", r->out);
-        return WEFT_OK;
+    FILE *out = weft_report_stream(r->report, WEFT_REPORT_TEXT);
+    weft_report_record(r->report);
+    if (r->documents) {
+        weft_report_value(r->report, "document", document);
+        weft_report_value(r->report, "position", position);
     }
-    if (r->documents)
-        fprintf(r->out,
-                "    document %" PRIu64 ", tokens %" PRIu64 " to %" PRIu64 " of %" PRIu64 ": ",
+    if (out && r->documents)
+        fprintf(out, "    document %" PRIu64 ", tokens %" PRIu64 " to %" PRIu64 " of %" PRIu64 ": ",
                 document, position, position + count - 1,
                 r->documents[document + 1] - r->documents[document]);
-    else
-        fputs("    tokens: ", r->out);
+    else if (out)
+        fputs("    tokens: ", out);
     if (r->tokenizer)
-        WEFT_TRY(print_text(r, ids, count, arena));
+        WEFT_TRY(report_text(r, ids, count, arena));
+    else if (out)
+        print_ids(r, ids, count, out);
+    if (out)
+        fputc('\n', out);
     else
-        print_ids(r, ids, count);
-    fputc('\n', r->out);
+        report_ids(r, ids, count);
     return WEFT_OK;
 }
 
@@ -255,66 +260,62 @@ static uint64_t find_document(const reader *r, uint64_t token)
     return low;
 }
 
-static weft_status print_pieces(reader *r, uint64_t place, weft_arena *arena)
+static weft_status report_pieces(reader *r, uint64_t place, weft_arena *arena)
 {
     const size_t seq = (size_t)r->config.model.seq_length;
     if (!r->documents)
-        return print_piece(r, 0, 0, r->tokens, seq, arena);
+        return report_piece(r, 0, 0, r->tokens, seq, arena);
     for (size_t at = 0, count; at < seq; at += count) {
         const uint64_t token = place + at, document = find_document(r, token);
         const uint64_t left = r->documents[document + 1] - token;
         count = left < seq - at ? (size_t)left : seq - at;
-        if (r->asked->json && at > 0)
-            fputs(", ", r->out);
-        WEFT_TRY(
-            print_piece(r, document, token - r->documents[document], r->tokens + at, count, arena));
+        WEFT_TRY(report_piece(r, document, token - r->documents[document], r->tokens + at, count,
+                              arena));
     }
     return WEFT_OK;
 }
 
-static weft_status print_sample(reader *r, uint64_t micro_batch, uint64_t number, weft_arena *arena)
+static weft_status report_sample(reader *r, uint64_t micro_batch, uint64_t number,
+                                 weft_arena *arena)
 {
     const weft_split *split = &r->splits[WEFT_SPLIT_TRAIN];
     const size_t seq = (size_t)r->config.model.seq_length;
     const uint64_t place =
         r->documents ? weft_batches_find_sample(&r->config, split, WEFT_BATCHES_TRAIN, number) : 0;
+    char where[96] = "";
     WEFT_TRY(weft_batches_read_sample(&r->config, r->dataset, split, WEFT_BATCHES_TRAIN, number,
                                       r->tokens, r->tokens + seq));
-    if (r->asked->json) {
-        fprintf(r->out, "\n  {\"micro_batch\": %" PRIu64 ", \"sample\": %" PRIu64 ", ", micro_batch,
-                number);
-        if (r->documents)
-            fprintf(r->out, "\"first_token\": %" PRIu64 ", ", place);
-        fputs("\"documents\": [", r->out);
-    } else if (r->documents) {
-        fprintf(r->out, "  sample %" PRIu64 ": tokens %" PRIu64 " to %" PRIu64 " of the dataset\n",
-                number, place, place + seq - 1);
-    } else {
-        fprintf(r->out, "  sample %" PRIu64 "\n", number);
-    }
-    WEFT_TRY(print_pieces(r, place, arena));
-    if (r->asked->json)
-        fputs("]}", r->out);
+    if (r->documents)
+        snprintf(where, sizeof where, ": tokens %" PRIu64 " to %" PRIu64 " of the dataset", place,
+                 place + seq - 1);
+    weft_report_line_of(r->report, "  sample %" PRIu64 "%s", number, where);
+    weft_report_record(r->report);
+    weft_report_value(r->report, "micro_batch", micro_batch);
+    weft_report_value(r->report, "sample", number);
+    if (r->documents)
+        weft_report_value(r->report, "first_token", place);
+    weft_report_open(r->report, WEFT_REPORT_GROUP, "documents");
+    WEFT_TRY(report_pieces(r, place, arena));
+    weft_report_close(r->report);
     return WEFT_OK;
 }
 
-static weft_status print_samples(reader *r)
+static weft_status report_samples(reader *r)
 {
     const weft_train_options *t = &r->config.train;
     const uint64_t each = (uint64_t)t->micro_batch_size;
+    weft_report_open(r->report, WEFT_REPORT_GROUP, "samples");
     for (uint64_t m = 0; m < (uint64_t)t->global_batch_size / each; m++) {
         const uint64_t first = weft_batches_first_sample(&r->config, r->first_token, m);
-        if (!r->asked->json)
-            fprintf(r->out, "micro-batch %" PRIu64 "\n", m);
+        weft_report_line_of(r->report, "micro-batch %" PRIu64, m);
         for (uint64_t b = 0; b < each; b++) {
             weft_arena arena = {0};
-            if (r->asked->json && m + b > 0)
-                fputc(',', r->out);
-            weft_status status = print_sample(r, m, first + b, &arena);
+            weft_status status = report_sample(r, m, first + b, &arena);
             weft_arena_release(&arena);
             WEFT_TRY(status);
         }
     }
+    weft_report_close(r->report);
     return WEFT_OK;
 }
 
@@ -325,64 +326,46 @@ static double passed_over(const reader *r)
     return passed > 0 ? passed : 0;
 }
 
-static void print_head(const reader *r, const char *data)
+static void report_head(const reader *r, const char *data)
 {
     const weft_config *c = &r->config;
     const step_line *line = &r->line;
-    fprintf(r->out,
-            "step %" PRId64 ": loss %.4f%s; %" PRId64 " samples of %" PRId64 " tokens of %s%s\n",
-            line->step, line->loss,
-            line->updated ? "" : " (updated nothing: its batch was skipped)",
-            c->train.global_batch_size, c->model.seq_length, data,
-            r->tokenizer   ? ""
-            : r->documents ? ", which has no tokenizer that decodes: token ids"
-                           : ": token ids");
+    weft_report *out = r->report;
+    weft_report_line_of(
+        out, "step %" PRId64 ": loss %.4f%s; %" PRId64 " samples of %" PRId64 " tokens of %s%s",
+        line->step, line->loss, line->updated ? "" : " (updated nothing: its batch was skipped)",
+        c->train.global_batch_size, c->model.seq_length, data,
+        r->tokenizer   ? ""
+        : r->documents ? ", which has no tokenizer that decodes: token ids"
+                       : ": token ids");
     if (passed_over(r) > 0)
-        fprintf(r->out,
-                "%.0f tokens of the data's order before it were passed over: a batch that the run "
-                "went back from\n",
-                passed_over(r));
-}
-
-static weft_status print_head_json(reader *r, const char *data)
-{
-    const char *run, *quoted, *hash = r->config.data.data_xxh64;
-    char loss[32] = "null";
-    if (isfinite(r->line.loss))
-        snprintf(loss, sizeof loss, "%.17g", r->line.loss);
-    WEFT_TRY(weft_json_quote_utf8(r->asked->run, &r->arena, &run));
-    WEFT_TRY(weft_json_quote_utf8(data, &r->arena, &quoted));
-    fprintf(r->out,
-            "{\"run\": %s, \"step\": %" PRId64 ", \"loss\": %s, \"updated\": %s, "
-            "\"first_token_of_order\": %" PRIu64 ", \"passed_over_tokens\": %.0f, "
-            "\"seq_length\": %" PRId64 ", \"micro_batch_size\": %" PRId64
-            ", \"dataset\": %s, \"data_xxh64\": %s%s%s, \"samples\": [",
-            run, r->line.step, loss, r->line.updated ? "true" : "false", r->first_token,
-            passed_over(r), r->config.model.seq_length, r->config.train.micro_batch_size, quoted,
-            hash ? "\"" : "", hash ? hash : "null", hash ? "\"" : "");
-    return WEFT_OK;
-}
-
-static weft_status print_all(reader *r)
-{
-    const bool json = r->asked->json;
-    const char *data = weft_dataset_name(r->dataset);
-    if (json)
-        WEFT_TRY(print_head_json(r, data));
-    else
-        print_head(r, data);
-    WEFT_TRY(print_samples(r));
-    if (json)
-        fputs("\n]}\n", r->out);
-    return WEFT_OK;
+        weft_report_line_of(out,
+                            "%.0f tokens of the data's order before it were passed over: a batch "
+                            "that the run went back from",
+                            passed_over(r));
+    weft_report_text(out, "run", NULL, r->asked->run);
+    weft_report_value(out, "step", line->step);
+    weft_report_value(out, "loss", line->loss);
+    weft_report_bool(out, "updated", line->updated);
+    weft_report_value(out, "first_token_of_order", r->first_token);
+    weft_report_value(out, "passed_over_tokens", passed_over(r));
+    weft_report_value(out, "seq_length", c->model.seq_length);
+    weft_report_value(out, "micro_batch_size", c->train.micro_batch_size);
+    weft_report_text(out, "dataset", NULL, data);
+    weft_report_text(out, "data_xxh64", NULL, c->data.data_xxh64);
 }
 
 weft_status weft_inspect_sample_print(const weft_inspect_sample *asked, FILE *out)
 {
-    reader r = {.asked = asked, .out = out};
+    weft_report report;
+    reader r = {.asked = asked, .report = &report};
+    weft_report_begin(&report, asked->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     weft_status status = open_all(&r);
-    if (status == WEFT_OK)
-        status = print_all(&r);
+    if (status == WEFT_OK) {
+        report_head(&r, weft_dataset_name(r.dataset));
+        status = report_samples(&r);
+    }
+    status = weft_report_end(&report, status, out);
     weft_tokenizer_destroy(r.tokenizer);
     weft_dataset_close(r.dataset);
     weft_arena_release(&r.arena);

@@ -6,8 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cjson/cJSON.h>
-
 #include "core/log.h"
 #include "core/options/options.h"
 #include "core/text.h"
@@ -17,6 +15,7 @@
 #include "launcher/planning/no_effect.h"
 #include "launcher/planning/plan.h"
 #include "launcher/planning/plan_print.h"
+#include "launcher/report/report.h"
 #include "launcher/verbs.h"
 
 typedef struct launcher {
@@ -369,59 +368,61 @@ static weft_status find_mounts(launcher *l)
 
 /* --- what it says -------------------------------------------------------------------------- */
 
-static weft_status print_json(const launcher *l, const char *const *command)
+static void report(const launcher *l, const char *const *command, weft_report *r)
 {
     const weft_job *job = &l->job;
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddStringToObject(json, "kind", weft_job_text(job->kind));
-    cJSON_AddStringToObject(json, "run", job->run);
-    cJSON *files = cJSON_AddArrayToObject(json, "files");
-    for (int i = 0; weft_job_file_name(job->kind, i); i++)
-        cJSON_AddItemToArray(files, cJSON_CreateString(weft_job_file_name(job->kind, i)));
-    cJSON_AddNumberToObject(json, "num_nodes", job->num_nodes);
-    cJSON_AddNumberToObject(json, "ranks_per_node", job->ranks_per_node);
-    cJSON_AddNumberToObject(json, "gpus_per_node", job->gpus_per_node);
-    cJSON *words = cJSON_AddArrayToObject(json, "command");
-    for (int i = 0; command[i]; i++)
-        cJSON_AddItemToArray(words, cJSON_CreateString(command[i]));
+    const char *files[8];
+    size_t num_files = 0, num_words = 0;
+    for (; weft_job_file_name(job->kind, (int)num_files); num_files++)
+        files[num_files] = weft_job_file_name(job->kind, (int)num_files);
+    while (command[num_words])
+        num_words++;
+    weft_report_text(r, "kind", NULL, weft_job_text(job->kind));
+    weft_report_text(r, "run", NULL, job->run);
+    weft_report_texts(r, "files", files, num_files);
+    weft_report_value(r, "num_nodes", job->num_nodes);
+    weft_report_value(r, "ranks_per_node", job->ranks_per_node);
+    weft_report_value(r, "gpus_per_node", job->gpus_per_node);
+    weft_report_texts(r, "command", command, num_words);
     if (l->is_planned) {
-        cJSON_AddNumberToObject(json, "step_time_s", l->step_us / 1e6);
-        cJSON_AddNumberToObject(json, "tokens_per_s", l->tokens_per_s);
+        weft_report_value(r, "step_time_s", l->step_us / 1e6);
+        weft_report_value(r, "tokens_per_s", l->tokens_per_s);
     }
-    char *text = cJSON_Print(json);
-    cJSON_Delete(json);
-    if (!text)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for the JSON");
-    puts(text);
-    cJSON_free(text);
-    return WEFT_OK;
+}
+
+static void print_text(const launcher *l, const char *const *command, FILE *out)
+{
+    const weft_job *job = &l->job;
+    if (l->is_planned)
+        fprintf(out, "plan: %.4g s a step, %.4g tokens/s\n", l->step_us / 1e6, l->tokens_per_s);
+    fprintf(out, "job: %s of %s", weft_count_text(job->num_nodes, "node").text,
+            weft_count_text(job->ranks_per_node, "rank").text);
+    for (int i = 0; weft_job_file_name(job->kind, i); i++)
+        fprintf(out, "%s %s/%s", i ? "," : ":", job->run, weft_job_file_name(job->kind, i));
+    fprintf(out, "\nstart:");
+    for (int i = 0; command[i]; i++) {
+        fputc(' ', out);
+        weft_shell_word(command[i], out);
+    }
+    fputc('\n', out);
+    if (job->kind == WEFT_JOB_MPIRUN && job->num_nodes > 1 && !job->hosts)
+        fprintf(out, "hostfile: put the names of your nodes there, or give --hosts\n");
+    if (job->kind == WEFT_JOB_SLURM)
+        fprintf(out, "stop: scancel --batch --signal=INT JOB, which lets it save; scancel alone "
+                     "leaves it 30 s (Slurm's KillWait)\n");
 }
 
 static weft_status print(launcher *l)
 {
-    const weft_job *job = &l->job;
     const char *command[WEFT_JOB_MAX_WORDS];
-    WEFT_TRY(weft_job_command(job, &l->arena, command));
-    if (l->json)
-        return print_json(l, command);
-    if (l->is_planned)
-        printf("plan: %.4g s a step, %.4g tokens/s\n", l->step_us / 1e6, l->tokens_per_s);
-    printf("job: %s of %s", weft_count_text(job->num_nodes, "node").text,
-           weft_count_text(job->ranks_per_node, "rank").text);
-    for (int i = 0; weft_job_file_name(job->kind, i); i++)
-        printf("%s %s/%s", i ? "," : ":", job->run, weft_job_file_name(job->kind, i));
-    printf("\nstart:");
-    for (int i = 0; command[i]; i++) {
-        printf(" ");
-        weft_shell_word(command[i], stdout);
-    }
-    printf("\n");
-    if (job->kind == WEFT_JOB_MPIRUN && job->num_nodes > 1 && !job->hosts)
-        printf("hostfile: put the names of your nodes there, or give --hosts\n");
-    if (job->kind == WEFT_JOB_SLURM)
-        printf("stop: scancel --batch --signal=INT JOB, which lets it save; scancel alone leaves "
-               "it 30 s (Slurm's KillWait)\n");
-    return WEFT_OK;
+    weft_report r;
+    WEFT_TRY(weft_job_command(&l->job, &l->arena, command));
+    weft_report_begin(&r, l->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    FILE *out = weft_report_stream(&r, WEFT_REPORT_TEXT);
+    if (out)
+        print_text(l, command, out);
+    report(l, command, &r);
+    return weft_report_end(&r, WEFT_OK, stdout);
 }
 
 static weft_status launch(launcher *l)

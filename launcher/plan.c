@@ -4,7 +4,8 @@
 #include "core/cluster/cluster.h"
 #include "core/log.h"
 #include "launcher/arguments.h"
-#include "launcher/plan_page.h"
+#include "launcher/page/page.h"
+#include "launcher/plan_search.h"
 #include "launcher/planning/figures.h"
 #include "launcher/planning/no_effect.h"
 #include "launcher/planning/plan_print.h"
@@ -89,52 +90,54 @@ typedef struct answer {
     weft_what_if what_if;
 } answer;
 
-/* What is asked beside the plan itself stands in the same object. */
-static weft_status print_json(const planner *p, const answer *a, const weft_config *config,
-                              weft_arena *arena)
+/* What is asked beside the plan itself stands in the same report. */
+static weft_status fill(const planner *p, const answer *a, const weft_config *config,
+                        weft_arena *arena, weft_report *report)
 {
-    cJSON *json;
     if (p->search.on)
-        WEFT_TRY(weft_plan_search_json(&p->search, config, arena, &json));
+        WEFT_TRY(weft_plan_search_report(&p->search, config, arena, report));
     else
-        json = weft_plan_json(&a->plan, a->against);
-    if (p->search.on && a->has_plan)
-        cJSON_AddItemToObject(json, "best", weft_plan_json(&a->plan, NULL));
+        weft_plan_report(report, &a->plan, a->cluster);
+    if (p->search.on && a->has_plan && p->json) {
+        weft_report_open(report, WEFT_REPORT_OBJECT, "best");
+        weft_plan_report(report, &a->plan, a->cluster);
+        weft_report_close(report);
+    }
+    if (a->against)
+        weft_against_report(report, a->against);
     if (p->asks_what_if && a->has_plan)
-        weft_what_if_json(&a->what_if, cJSON_AddArrayToObject(json, "what_if"));
-    return weft_print_json(json, stdout);
+        weft_what_if_report(report, &a->what_if);
+    return WEFT_OK;
 }
 
-static void print_text(const planner *p, const answer *a)
+static weft_status write_page(const planner *p, const answer *a)
 {
-    if (p->search.on)
-        weft_plan_search_print(&p->search, stdout);
-    else
-        weft_plan_print(&a->plan, a->cluster, stdout);
-    if (a->against)
-        weft_against_print(a->against, stdout);
-    if (p->asks_what_if && a->has_plan)
-        weft_what_if_print(&a->what_if, stdout);
+    const weft_plan_search *search = &p->search;
+    weft_page page = {.title = p->source.file,
+                      .plan = a->has_plan ? &a->plan : NULL,
+                      .cluster = a->cluster,
+                      .trace = a->trace,
+                      .no_trace = "The step has too many tasks for a timeline.",
+                      .what_if = p->asks_what_if && a->has_plan ? &a->what_if : NULL};
+    if (search->on) {
+        page.search = search->best ? search->best : &search->results[search->num_results - 1];
+        page.scaling = search->results;
+        page.num_scales = search->num_results;
+    }
+    return weft_page_write(&page, p->html);
 }
 
 /* A file that cannot be written costs nobody the plan. */
 static weft_status tell(planner *p, const answer *a, const weft_config *config)
 {
     char text[512];
-    if (p->json)
-        WEFT_TRY(print_json(p, a, config, &p->arena));
-    else
-        print_text(p, a);
+    weft_report report;
+    weft_report_begin(&report, p->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    WEFT_TRY(weft_report_end(&report, fill(p, a, config, &p->arena, &report), stdout));
     if (p->trace && a->has_plan)
         WEFT_TRY(weft_trace_write_file(a->trace, p->trace, NULL, NULL));
-    weft_page page = {.title = p->source.file,
-                      .plan = a->has_plan ? &a->plan : NULL,
-                      .cluster = a->cluster,
-                      .trace = a->trace};
     if (p->html)
-        WEFT_TRY(weft_plan_page_write(&page, p->search.on ? &p->search : NULL,
-                                      p->asks_what_if && a->has_plan ? &a->what_if : NULL, p->html,
-                                      &p->arena));
+        WEFT_TRY(write_page(p, a));
     if (p->search.on)
         return weft_plan_search_end(&p->search, &p->source, &p->arena);
     if (a->plan.fits)
@@ -154,11 +157,24 @@ static weft_status name_tracks(const weft_plan *plan, weft_trace *trace, weft_ar
     return WEFT_OK;
 }
 
+/* Whether the step of the config's mesh has few enough tasks for a timeline, whose memory grows
+ * with them. */
+static bool draws_timeline(const weft_config *config, const weft_config_source *source)
+{
+    weft_mesh mesh;
+    if (weft_config_mesh(config, source, 0, &mesh) != WEFT_OK) { /* the plan will say why */
+        weft_error_clear();
+        return false;
+    }
+    return config->train.global_batch_size / config->train.micro_batch_size / mesh.dp * mesh.pp <=
+           WEFT_PAGE_MAX_TASKS;
+}
+
 static weft_status make(planner *p, answer *a)
 {
     const weft_config *config = a->config;
     a->has_plan = true;
-    if (p->trace || p->against || (p->html && weft_plan_page_draws(config, &p->source)))
+    if (p->trace || p->against || (p->html && draws_timeline(config, &p->source)))
         WEFT_TRY(weft_trace_create(&a->trace));
     WEFT_TRY(weft_plan_make(config, &p->source, a->cluster, a->trace, &p->arena, &a->plan));
     WEFT_TRY(

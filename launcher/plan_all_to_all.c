@@ -3,12 +3,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include <cjson/cJSON.h>
-
 #include "core/cluster/cluster.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
-#include "launcher/planning/plan_print.h"
+#include "launcher/planning/plan.h"
+#include "launcher/report/report.h"
 #include "launcher/verbs.h"
 #include "schedule/exchange_paper.h"
 
@@ -158,60 +157,72 @@ static weft_status by_paper(const weft_exchange_shape *shape, const weft_cluster
     return WEFT_OK;
 }
 
-static weft_status print_json(const arguments *a, const outcome *answer)
+/* For people a table; in JSON keys of the root that begin with a form's name. */
+static void report_rows(const outcome *answer, weft_report *r)
 {
     char key[32];
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddNumberToObject(json, "bytes", (double)a->bytes);
-    cJSON_AddNumberToObject(json, "tp", a->tp);
-    cJSON_AddNumberToObject(json, "ep", a->ep);
-    for (int i = 0; i < answer->num_rows; i++) {
-        const way *r = &answer->rows[i];
-        snprintf(key, sizeof key, "%s_s", r->name);
-        cJSON_AddNumberToObject(json, key, r->us / 1e6);
-        snprintf(key, sizeof key, "%s_chunks", r->name);
-        if (i >= O2)
-            cJSON_AddNumberToObject(json, key, (double)r->chunks);
-    }
-    cJSON_AddStringToObject(json, "choice", answer->choice);
-    if (a->paper) {
-        cJSON *paper = cJSON_AddObjectToObject(json, "paper");
-        for (int i = 0; i < WEFT_NUM_PAPER_RATES; i++) {
-            snprintf(key, sizeof key, "b%d", i + 1);
-            cJSON_AddNumberToObject(paper, key, answer->paper.rates[i]);
-            snprintf(key, sizeof key, "r%d", i + 1);
-            cJSON_AddNumberToObject(paper, key, answer->paper.shares[i]);
-        }
-    } else {
-        cJSON_AddStringToObject(json, "source", weft_source_class_text(answer->source));
-    }
-    return weft_print_json(json, stdout);
-}
-
-static void print(const arguments *a, const weft_cluster *cluster, const outcome *answer)
-{
-    const double *b = answer->paper.rates, *r = answer->paper.shares;
-    printf("an all-to-all of %s a rank, tp %d, ep %d, on %s%s\n\n",
-           weft_count_text(a->bytes, "byte").text, a->tp, a->ep, cluster->name,
-           a->paper ? ", by MoNTA's equations as printed" : "");
-    printf("  form      chunks           time\n");
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < answer->num_rows; i++) {
         const way *row = &answer->rows[i];
-        char chunks[24] = "";
-        if (row->chunks > 0)
-            snprintf(chunks, sizeof chunks, "%lld", (long long)row->chunks);
-        if (isfinite(row->us))
-            printf("  %-8s %7s %11.4g ms\n", row->name, chunks, row->us / 1e3);
+        weft_report_record(r);
+        weft_report_cell(r, "form", "%s", row->name);
+        if (row->chunks > 0 && isfinite(row->us))
+            weft_report_number(r, NULL, "chunks", WEFT_UNIT_COUNT, row->chunks);
         else
-            printf("  %-8s %7s %14s\n", row->name, "", "too small");
+            weft_report_text(r, NULL, "chunks", "");
+        weft_report_cell(r, "time", "%s",
+                         isfinite(row->us) ? weft_seconds_text(row->us / 1e6).text : "too small");
     }
-    printf("\nchoice: %s\n", answer->choice);
-    if (a->paper)
-        printf("B1 %.4g, B2 %.4g, B3 %.4g bytes/s; with one chunk r1 %.4g, r2 %.4g, r3 %.4g\n",
-               b[0], b[1], b[2], r[0], r[1], r[2]);
-    else
-        printf("The worst of the numbers behind it is %s.\n",
-               weft_source_class_text(answer->source));
+    weft_report_close(r);
+    for (int i = 0; i < answer->num_rows; i++) {
+        const way *row = &answer->rows[i];
+        snprintf(key, sizeof key, "%s_s", row->name);
+        weft_report_value(r, key, row->us / 1e6);
+        snprintf(key, sizeof key, "%s_chunks", row->name);
+        if (i >= O2)
+            weft_report_value(r, key, row->chunks);
+    }
+}
+
+static void report_paper(const weft_exchange_paper *paper, weft_report *r)
+{
+    const double *b = paper->rates, *s = paper->shares;
+    char key[32];
+    weft_report_line_of(r,
+                        "B1 %.4g, B2 %.4g, B3 %.4g bytes/s; with one chunk r1 %.4g, r2 %.4g, "
+                        "r3 %.4g",
+                        b[0], b[1], b[2], s[0], s[1], s[2]);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "paper");
+    for (int i = 0; i < WEFT_NUM_PAPER_RATES; i++) {
+        snprintf(key, sizeof key, "b%d", i + 1);
+        weft_report_value(r, key, b[i]);
+        snprintf(key, sizeof key, "r%d", i + 1);
+        weft_report_value(r, key, s[i]);
+    }
+    weft_report_close(r);
+}
+
+static weft_status print(const arguments *a, const weft_cluster *cluster, const outcome *answer)
+{
+    weft_report r;
+    weft_report_begin(&r, a->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    weft_report_line_of(&r, "an all-to-all of %s a rank, tp %d, ep %d, on %s%s\n",
+                        weft_count_text(a->bytes, "byte").text, a->tp, a->ep, cluster->name,
+                        a->paper ? ", by MoNTA's equations as printed" : "");
+    weft_report_value(&r, "bytes", a->bytes);
+    weft_report_value(&r, "tp", a->tp);
+    weft_report_value(&r, "ep", a->ep);
+    report_rows(answer, &r);
+    weft_report_line_of(&r, "\nchoice: %s", answer->choice);
+    weft_report_text(&r, "choice", NULL, answer->choice);
+    if (a->paper) {
+        report_paper(&answer->paper, &r);
+    } else {
+        weft_report_line_of(&r, "The worst of the numbers behind it is %s.",
+                            weft_source_class_text(answer->source));
+        weft_report_text(&r, "source", NULL, weft_source_class_text(answer->source));
+    }
+    return weft_report_end(&r, WEFT_OK, stdout);
 }
 
 static weft_status run(const arguments *a, weft_arena *arena)
@@ -222,10 +233,7 @@ static weft_status run(const arguments *a, weft_arena *arena)
     WEFT_TRY(check_places(a, cluster));
     const weft_exchange_shape shape = shape_of(a, cluster);
     WEFT_TRY(a->paper ? by_paper(&shape, cluster, &answer) : by_weft(&shape, cluster, &answer));
-    if (a->json)
-        return print_json(a, &answer);
-    print(a, cluster, &answer);
-    return WEFT_OK;
+    return print(a, cluster, &answer);
 }
 
 int weft_plan_all_to_all(int argc, char **argv)

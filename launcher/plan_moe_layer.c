@@ -3,14 +3,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include <cjson/cJSON.h>
-
 #include "core/cluster/cluster.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/moe_layer_price.h"
-#include "launcher/planning/plan_print.h"
+#include "launcher/planning/plan.h"
+#include "launcher/report/report.h"
 #include "launcher/verbs.h"
 #include "layers/describe.h"
 #include "layers/rehearse.h"
@@ -265,73 +264,66 @@ static weft_status make(planner *p)
 
 /* --- printing ------------------------------------------------------------------------------ */
 
-static weft_status print_json(const planner *p)
+static void report_candidate(const planner *p, int i, weft_report *r)
 {
-    cJSON *json = cJSON_CreateObject(), *choice = NULL;
-    const candidate *best = p->chosen >= 0 ? &p->candidates[p->chosen] : NULL;
-    if (best)
-        choice = cJSON_AddObjectToObject(json, "choice");
-    else
-        cJSON_AddNullToObject(json, "choice");
-    if (best) {
-        cJSON_AddNumberToObject(choice, "n", best->pipeline.num_partitions);
-        cJSON_AddStringToObject(choice, "reuse", weft_reuse_text((int)best->pipeline.reuse));
-    }
-    cJSON_AddStringToObject(json, "priced_by", p->by_operations ? "operations" : "curves");
-    cJSON_AddNumberToObject(json, "parameter_bytes", (double)p->parameter_bytes);
-    cJSON_AddNumberToObject(json, "memory_limit_bytes", (double)p->limit_bytes);
-    cJSON *list = cJSON_AddArrayToObject(json, "candidates");
-    for (int i = 0; i < p->num_candidates; i++) {
-        const candidate *c = &p->candidates[i];
-        cJSON *row = cJSON_CreateObject();
-        cJSON_AddItemToArray(list, row);
-        cJSON_AddNumberToObject(row, "n", c->pipeline.num_partitions);
-        cJSON_AddStringToObject(row, "reuse", weft_reuse_text((int)c->pipeline.reuse));
-        cJSON_AddNumberToObject(row, "time_s", c->us / 1e6);
-        cJSON_AddNumberToObject(row, "memory_bytes", (double)c->device_bytes);
-        cJSON_AddNumberToObject(row, "host_memory_bytes", (double)c->host_bytes);
-        cJSON_AddBoolToObject(row, "feasible", !c->reason[0]);
-        if (c->reason[0])
-            cJSON_AddStringToObject(row, "reason", c->reason);
-    }
-    return weft_print_json(json, stdout);
+    const candidate *c = &p->candidates[i];
+    weft_report_record(r);
+    weft_report_cell(r, "", "%s", i == p->chosen ? "->" : "");
+    weft_report_number(r, "n", "n", WEFT_UNIT_COUNT, c->pipeline.num_partitions);
+    weft_report_text(r, "reuse", "reuse", weft_reuse_text((int)c->pipeline.reuse));
+    weft_report_number(r, "time_s", "time", WEFT_UNIT_SECONDS, c->us / 1e6);
+    weft_report_number(r, "memory_bytes", "device", WEFT_UNIT_BYTES, c->device_bytes);
+    weft_report_number(r, "host_memory_bytes", "host", WEFT_UNIT_BYTES, c->host_bytes);
+    weft_report_bool(r, "feasible", !c->reason[0]);
+    if (c->reason[0])
+        weft_report_text(r, "reason", "why not", c->reason);
 }
 
-static void print(const planner *p)
+static void report_choice(const planner *p, weft_report *r)
+{
+    const weft_moe_pipeline *best = p->chosen >= 0 ? &p->candidates[p->chosen].pipeline : NULL;
+    if (!best) {
+        weft_report_text(r, "choice", NULL, NULL);
+        return;
+    }
+    weft_report_line_of(r, "\nchoice: n %d, reuse %s", best->num_partitions,
+                        weft_reuse_text((int)best->reuse));
+    weft_report_open(r, WEFT_REPORT_OBJECT, "choice");
+    weft_report_value(r, "n", best->num_partitions);
+    weft_report_text(r, "reuse", NULL, weft_reuse_text((int)best->reuse));
+    weft_report_close(r);
+}
+
+static weft_status print(const planner *p)
 {
     const arguments *a = p->arguments;
-    printf("an MoE layer of %lld tokens a rank, M %lld, H %lld, %lld experts top-%lld, ep %d, on "
-           "%s\n",
-           (long long)a->tokens, (long long)a->hidden, (long long)a->ffn, (long long)a->experts,
-           (long long)a->topk, a->ep, p->cluster->name);
-    printf("parameters %s; forward and backward priced by %s\n\n",
-           weft_bytes_text((double)p->parameter_bytes).text,
-           p->by_operations ? "the layer's operations"
-                            : "the curves of copies, exchanges and products");
-    printf("     n  reuse         time      device        host\n");
-    for (int i = 0; i < p->num_candidates; i++) {
-        const candidate *c = &p->candidates[i];
-        char time[32] = "-";
-        if (isfinite(c->us))
-            snprintf(time, sizeof time, "%.4g ms", c->us / 1e3);
-        printf("%s %3d  %-5s %12s %11s %11s%s%s\n", i == p->chosen ? "->" : "  ",
-               c->pipeline.num_partitions, weft_reuse_text((int)c->pipeline.reuse), time,
-               weft_bytes_text((double)c->device_bytes).text,
-               weft_bytes_text((double)c->host_bytes).text, c->reason[0] ? "   " : "", c->reason);
-    }
-    if (p->chosen >= 0)
-        printf("\nchoice: n %d, reuse %s\n", p->candidates[p->chosen].pipeline.num_partitions,
-               weft_reuse_text((int)p->candidates[p->chosen].pipeline.reuse));
+    weft_report r;
+    weft_report_begin(&r, a->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    weft_report_line_of(&r,
+                        "an MoE layer of %lld tokens a rank, M %lld, H %lld, %lld experts "
+                        "top-%lld, ep %d, on %s",
+                        (long long)a->tokens, (long long)a->hidden, (long long)a->ffn,
+                        (long long)a->experts, (long long)a->topk, a->ep, p->cluster->name);
+    weft_report_line_of(&r, "parameters %s; forward and backward priced by %s\n",
+                        weft_bytes_text((double)p->parameter_bytes).text,
+                        p->by_operations ? "the layer's operations"
+                                         : "the curves of copies, exchanges and products");
+    weft_report_text(&r, "priced_by", NULL, p->by_operations ? "operations" : "curves");
+    weft_report_value(&r, "parameter_bytes", p->parameter_bytes);
+    weft_report_value(&r, "memory_limit_bytes", p->limit_bytes);
+    weft_report_open(&r, WEFT_REPORT_TABLE, "candidates");
+    for (int i = 0; i < p->num_candidates; i++)
+        report_candidate(p, i, &r);
+    weft_report_close(&r);
+    report_choice(p, &r);
+    return weft_report_end(&r, WEFT_OK, stdout);
 }
 
 static weft_status run(planner *p, weft_arena *arena)
 {
     WEFT_TRY(load(p, arena));
     WEFT_TRY(make(p));
-    if (p->arguments->json)
-        WEFT_TRY(print_json(p));
-    else
-        print(p);
+    WEFT_TRY(print(p));
     if (p->chosen >= 0)
         return WEFT_OK;
     const candidate *least = &p->candidates[0];

@@ -51,31 +51,12 @@ weft_status weft_plan_search_find(weft_plan_search *s, const weft_config *config
     return WEFT_OK;
 }
 
-void weft_plan_search_print(const weft_plan_search *s, FILE *out)
+weft_status weft_plan_search_report(const weft_plan_search *s, const weft_config *config,
+                                    weft_arena *arena, weft_report *report)
 {
     if (s->nodes.count > 1)
-        weft_search_print_scaling(s->results, s->num_results, out);
-    else
-        weft_search_print(s->results, out);
-}
-
-weft_status weft_plan_search_json(const weft_plan_search *s, const weft_config *config,
-                                  weft_arena *arena, cJSON **out)
-{
-    *out = NULL;
-    if (s->nodes.count <= 1)
-        return weft_search_json(s->results, config, arena, out);
-    cJSON *json = cJSON_CreateObject(), *rows = cJSON_AddArrayToObject(json, "scaling"), *row;
-    for (int i = 0; i < s->num_results; i++) {
-        const weft_status status = weft_search_json(&s->results[i], config, arena, &row);
-        if (status != WEFT_OK) {
-            cJSON_Delete(json);
-            return status;
-        }
-        cJSON_AddItemToArray(rows, row);
-    }
-    *out = json;
-    return WEFT_OK;
+        return weft_search_report_scaling(report, s->results, s->num_results, config, arena);
+    return weft_search_report(report, s->results, config, arena);
 }
 
 weft_status weft_plan_search_end(const weft_plan_search *s, const weft_config_source *source,

@@ -2,8 +2,7 @@
 #ifndef WEFT_LAUNCHER_PLAN_SEARCH_H
 #define WEFT_LAUNCHER_PLAN_SEARCH_H
 
-#include <cjson/cJSON.h>
-
+#include "launcher/report/report.h"
 #include "launcher/searching/search.h"
 
 enum { WEFT_PLAN_SEARCH_TOP = 5 };
@@ -28,10 +27,9 @@ weft_status weft_plan_search_check(const weft_plan_search *search,
 weft_status weft_plan_search_find(weft_plan_search *search, const weft_config *config,
                                   const weft_config_source *source, const weft_cluster *cluster,
                                   weft_arena *arena) WEFT_CHECKED;
-void weft_plan_search_print(const weft_plan_search *search, FILE *out);
-/* A new object. */
-weft_status weft_plan_search_json(const weft_plan_search *search, const weft_config *config,
-                                  weft_arena *arena, cJSON **out) WEFT_CHECKED;
+/* config: the one that was searched from. */
+weft_status weft_plan_search_report(const weft_plan_search *search, const weft_config *config,
+                                    weft_arena *arena, weft_report *report) WEFT_CHECKED;
 /* Writes the winner's config, where it is asked for. Errors: WEFT_FILE; WEFT_MEMORY where nothing
  * fits. */
 weft_status weft_plan_search_end(const weft_plan_search *search, const weft_config_source *source,

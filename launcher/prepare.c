@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
+#include "launcher/report/report.h"
 #include "launcher/text/json_start.h"
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
@@ -311,28 +312,30 @@ static weft_status write_all(prepare *p, weft_arena *arena)
 static weft_status print_result(const prepare *p, weft_arena *arena)
 {
     const weft_tokenizer_info *info = weft_tokenizer_get_info(p->tokenizer);
-    const char *out = p->options->out, *name = weft_tokenizer_kind_name(info->kind);
-    if (!p->options->json) {
-        if (p->num_empty > 0)
-            printf("%s empty\n", weft_count_text((long long)p->num_empty, "file").text);
-        printf("documents %" PRId64 ", tokens %" PRId64 " (%.2f bytes each), vocabulary %" PRId64
-               " (%s)\n%s %s.bin, %s.idx and %s.json\n",
-               p->prepared.documents, p->prepared.tokens,
-               (double)p->num_bytes / (double)p->prepared.tokens, info->vocab_size, name,
-               p->replaces ? "replaced" : "wrote", out, out, out);
-        return WEFT_OK;
-    }
-    const char *quoted;
-    WEFT_TRY(weft_json_quote_utf8(out, arena, &quoted));
-    /* The suffix goes inside the quotes. */
-    int bytes = (int)strlen(quoted) - 1;
-    printf("{\"documents\": %" PRId64 ", \"empty_files\": %" PRId64 ", \"tokens\": %" PRId64
-           ", \"text_bytes\": %" PRIu64 ", \"tokenizer\": \"%s\", \"vocab_size\": %" PRId64
-           ", \"replaced\": %s, \"files\": [%.*s.bin\", %.*s.idx\", %.*s.json\"]}\n",
-           p->prepared.documents, p->num_empty, p->prepared.tokens, p->num_bytes, name,
-           info->vocab_size, p->replaces ? "true" : "false", bytes, quoted, bytes, quoted, bytes,
-           quoted);
-    return WEFT_OK;
+    const char *out = p->options->out, *name = weft_tokenizer_kind_name(info->kind), *files[3];
+    static const char *const suffixes[] = {"bin", "idx", "json"};
+    weft_report r;
+    for (int i = 0; i < 3; i++)
+        WEFT_TRY(weft_arena_printf(arena, &files[i], "%s.%s", out, suffixes[i]));
+    weft_report_begin(&r, p->options->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    if (p->num_empty > 0)
+        weft_report_line_of(&r, "%s empty", weft_count_text((long long)p->num_empty, "file").text);
+    weft_report_line_of(&r,
+                        "documents %" PRId64 ", tokens %" PRId64 " (%.2f bytes each), vocabulary "
+                        "%" PRId64 " (%s)",
+                        p->prepared.documents, p->prepared.tokens,
+                        (double)p->num_bytes / (double)p->prepared.tokens, info->vocab_size, name);
+    weft_report_line_of(&r, "%s %s, %s and %s", p->replaces ? "replaced" : "wrote", files[0],
+                        files[1], files[2]);
+    weft_report_value(&r, "documents", p->prepared.documents);
+    weft_report_value(&r, "empty_files", p->num_empty);
+    weft_report_value(&r, "tokens", p->prepared.tokens);
+    weft_report_value(&r, "text_bytes", p->num_bytes);
+    weft_report_text(&r, "tokenizer", NULL, name);
+    weft_report_value(&r, "vocab_size", info->vocab_size);
+    weft_report_bool(&r, "replaced", p->replaces);
+    weft_report_texts(&r, "files", files, 3);
+    return weft_report_end(&r, WEFT_OK, stdout);
 }
 
 static weft_status run(const prepare_options *o)

@@ -3,14 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
-
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/levels.h"
 #include "launcher/planning/no_effect.h"
-#include "launcher/planning/plan_print.h"
 #include "launcher/process/output_files.h"
+#include "launcher/report/report.h"
 #include "launcher/verbs.h"
 #include "schedule/order_text.h"
 #include "schedule/text.h"
@@ -83,7 +81,7 @@ static const char *priced_by(const scheduler *s)
     return s->cluster ? s->cluster->name : "described FLOPs";
 }
 
-static void print_summary(const scheduler *s, FILE *out)
+static void print_head(const scheduler *s, FILE *out)
 {
     const weft_pipeline_shape *shape = &s->levels.plan.step.shape;
     const weft_layout *layout = &s->levels.plan.step.outline.layout;
@@ -95,56 +93,50 @@ static void print_summary(const scheduler *s, FILE *out)
             layout_text(s, text, sizeof text));
     fprintf(out, "%s; by %s the %s takes %s\n\n",
             weft_count_text(shape->num_micro_batches, "micro-batch").text, priced_by(s),
-            s->level == WEFT_LEVEL_STEP ? "step" : "longest", weft_time_text_of(s->levels.us).text);
+            s->level == WEFT_LEVEL_STEP ? "step" : "longest",
+            weft_seconds_text(s->levels.us / 1e6).text);
     if (s->levels.plan.context.reason[0])
         fprintf(out, "attention over %d context-parallel ranks: %s\n\n", s->levels.plan.mesh.cp,
                 s->levels.plan.context.reason);
-    fprintf(out, "%-26s %8s %10s %10s %12s\n", "", "tasks", "in flight", "bubble", "us");
-    for (int i = 0; i < s->levels.num_rows; i++) {
-        const weft_level_row *row = &s->levels.rows[i];
-        fprintf(out, "%-26s %8u %10d %8.1f %% %12.6g\n", row->name, row->program->num_tasks,
-                row->program->max_in_flight, 100 * row->bubble_share, row->us);
-    }
 }
 
-static cJSON *summary_json(const scheduler *s)
+static void report_head(const scheduler *s, weft_report *r)
 {
     const weft_pipeline_shape *shape = &s->levels.plan.step.shape;
     char text[4096];
-    cJSON *json = cJSON_CreateObject(), *rows = cJSON_AddArrayToObject(json, "programs");
-    cJSON_AddStringToObject(json, "level", level_names[s->level]);
-    cJSON_AddNumberToObject(json, "num_ranks", shape->num_stages);
-    cJSON_AddNumberToObject(json, "num_virtual_stages",
-                            weft_layout_num_stages(&s->levels.plan.step.outline.layout));
-    cJSON_AddStringToObject(json, "layout", layout_text(s, text, sizeof text));
-    cJSON_AddNumberToObject(json, "num_micro_batches", shape->num_micro_batches);
-    cJSON_AddStringToObject(json, "priced_by", priced_by(s));
-    cJSON_AddNumberToObject(json, "makespan_us", s->levels.us);
+    weft_report_text(r, "level", NULL, level_names[s->level]);
+    weft_report_value(r, "num_ranks", shape->num_stages);
+    weft_report_value(r, "num_virtual_stages",
+                      weft_layout_num_stages(&s->levels.plan.step.outline.layout));
+    weft_report_text(r, "layout", NULL, layout_text(s, text, sizeof text));
+    weft_report_value(r, "num_micro_batches", shape->num_micro_batches);
+    weft_report_text(r, "priced_by", NULL, priced_by(s));
+    weft_report_value(r, "makespan_us", s->levels.us);
     if (s->levels.plan.context.reason[0])
-        cJSON_AddStringToObject(json, "cp_comm_type_reason", s->levels.plan.context.reason);
-    for (int i = 0; i < s->levels.num_rows; i++) {
-        const weft_level_row *row = &s->levels.rows[i];
-        cJSON *item = cJSON_CreateObject();
-        cJSON_AddStringToObject(item, "name", row->name);
-        cJSON_AddNumberToObject(item, "num_tasks", row->program->num_tasks);
-        cJSON_AddNumberToObject(item, "max_in_flight", row->program->max_in_flight);
-        cJSON_AddNumberToObject(item, "us", row->us);
-        cJSON_AddNumberToObject(item, "bubble_share", row->bubble_share);
-        cJSON_AddItemToArray(rows, item);
-    }
-    return json;
+        weft_report_text(r, "cp_comm_type_reason", NULL, s->levels.plan.context.reason);
 }
 
-static weft_status print_json(const scheduler *s, FILE *out)
+static weft_status print_summary(const scheduler *s)
 {
-    cJSON *json = summary_json(s);
-    char *text = cJSON_Print(json);
-    cJSON_Delete(json);
-    if (!text)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for the summary");
-    fprintf(out, "%s\n", text);
-    free(text);
-    return WEFT_OK;
+    weft_report r;
+    weft_report_begin(&r, s->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    FILE *out = weft_report_stream(&r, WEFT_REPORT_TEXT);
+    if (out)
+        print_head(s, out);
+    report_head(s, &r);
+    weft_report_open(&r, WEFT_REPORT_TABLE, "programs");
+    for (int i = 0; i < s->levels.num_rows; i++) {
+        const weft_level_row *row = &s->levels.rows[i];
+        weft_report_record(&r);
+        weft_report_text(&r, "name", "", row->name);
+        weft_report_number(&r, "num_tasks", "tasks", WEFT_UNIT_COUNT, row->program->num_tasks);
+        weft_report_number(&r, "max_in_flight", "in flight", WEFT_UNIT_COUNT,
+                           row->program->max_in_flight);
+        weft_report_number(&r, "bubble_share", "bubble", WEFT_UNIT_SHARE, row->bubble_share);
+        weft_report_number(&r, "us", "us", WEFT_UNIT_COUNT, row->us);
+    }
+    weft_report_close(&r);
+    return weft_report_end(&r, WEFT_OK, stdout);
 }
 
 static weft_status print_programs(const scheduler *s, FILE *out)
@@ -170,10 +162,7 @@ static weft_status print(scheduler *s)
         return print_order(s, stdout);
     if (s->program)
         return print_programs(s, stdout);
-    if (s->json)
-        return print_json(s, stdout);
-    print_summary(s, stdout);
-    return WEFT_OK;
+    return print_summary(s);
 }
 
 static weft_status draw(const scheduler *s, const weft_trace *trace, const char *path, bool svg)

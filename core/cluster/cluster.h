@@ -202,6 +202,9 @@ weft_status weft_cluster_read(const char *path, weft_cluster *out) WEFT_CHECKED;
 weft_status weft_cluster_write(const weft_cluster *cluster, const char *path) WEFT_CHECKED;
 /* The same text to a stream. */
 weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out) WEFT_CHECKED;
+struct weft_json_out;
+void weft_cluster_write_json(const weft_cluster *cluster, const char *key,
+                             struct weft_json_out *out);
 
 /* A cluster at either end of its numbers: what each is at best and at worst, by its spread. Pure.
  *

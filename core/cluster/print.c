@@ -5,55 +5,20 @@
 
 #include "core/cluster/internal.h"
 #include "core/file.h"
+#include "core/json_write.h"
 
-/* The shortest digits that read back as the same double. */
-static void write_double(double value, FILE *out)
-{
-    char text[40];
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    fputs(text, out);
-}
+typedef weft_json_out json;
 
-static void write_cost(const weft_cost *cost, FILE *out)
+/* [[x, y], ...] */
+static void write_pairs(json *out, const char *key, const double *x, const double *y, int count)
 {
-    fputs("{\"peak\": ", out);
-    write_double(cost->peak, out);
-    if (cost->width)
-        fprintf(out, ", \"width\": %d", cost->width);
-    fputs(", \"points\": [", out);
-    for (int i = 0; i < cost->curve.num_points; i++) {
-        fputs(i ? (i % 4 ? ", [" : ",\n      [") : "\n      [", out);
-        write_double(cost->curve.volume[i], out);
-        fputs(", ", out);
-        write_double(cost->curve.time_us[i], out);
-        fputc(']', out);
-    }
-    fputs("]}", out);
+    weft_json_open_flat(out, key, '[');
+    for (int i = 0; i < count; i++)
+        weft_json_numbers(out, NULL, (const double[]){x[i], y[i]}, 2);
+    weft_json_close(out);
 }
 
 /* --- hardware ------------------------------------------------------------------------------ */
-
-/* An object that is being written: what stands before its next member. */
-typedef struct object {
-    FILE *out;
-    const char *indent; /* of its members; NULL: all on one line */
-    bool any;
-} object;
-
-static void begin_member(object *o, const char *key, size_t key_bytes)
-{
-    fputs(o->any ? "," : "", o->out);
-    fprintf(o->out, "%s%s\"%.*s\": ",
-            o->indent ? "\n"
-            : o->any  ? " "
-                      : "",
-            o->indent ? o->indent : "", (int)key_bytes, key);
-    o->any = true;
-}
 
 /* What of a node's hardware is written: all that is known, or a group's own. */
 typedef struct selection {
@@ -79,43 +44,36 @@ static const char *below(const char *path, const char *above)
     return strncmp(path, above, bytes) == 0 && path[bytes] == '.' ? path + bytes + 1 : NULL;
 }
 
-static void write_shares(const weft_share_curve *curve, FILE *out)
+static void write_levels(const weft_cluster *cluster, json *out)
 {
-    fputc('[', out);
-    for (int i = 0; i < curve->num_points; i++) {
-        fputs(i ? ", [" : "[", out);
-        write_double(curve->volume[i], out);
-        fputs(", ", out);
-        write_double(curve->share[i], out);
-        fputc(']', out);
-    }
-    fputc(']', out);
-}
-
-static void write_levels(const weft_cluster *cluster, FILE *out)
-{
-    fputc('[', out);
+    weft_json_open_flat(out, "levels", '[');
     for (int i = 0; i < cluster->num_levels; i++) {
-        fprintf(out, "%s{\"nodes\": %d, \"oversubscription\": ", i ? ", " : "",
-                cluster->levels[i].nodes);
-        write_double(cluster->levels[i].oversubscription, out);
-        fputc('}', out);
+        weft_json_open(out, NULL, '{');
+        weft_json_number(out, "nodes", cluster->levels[i].nodes);
+        weft_json_number(out, "oversubscription", cluster->levels[i].oversubscription);
+        weft_json_close(out);
     }
-    fputc(']', out);
+    weft_json_close(out);
 }
 
-/* Members of a section, or of an object in it: paths that hold on below `path` alike stand in one
- * object, which the tables keep together. */
-static weft_status write_members(object *o, const char *path, const selection *s, weft_arena *arena)
+/* A figure or a curve of efficiencies, by its index in both tables. */
+static void write_member(const weft_hardware *hardware, int i, const char *key, json *out)
 {
-    const char *name;
-    object inner = {o->out, NULL, false};
-    char open[32] = ""; /* the object in it that is being written */
-    if (s->name && strcmp(path, "device") == 0) {
-        WEFT_TRY(weft_json_quote(s->hardware->device_name, arena, &name));
-        begin_member(o, "name", 4);
-        fputs(name, o->out);
+    if (i < WEFT_NUM_FIGURES) {
+        weft_json_number(out, key, hardware->figures[i]);
+        return;
     }
+    const weft_share_curve *curve = &hardware->efficiencies[i - WEFT_NUM_FIGURES];
+    write_pairs(out, key, curve->volume, curve->share, curve->num_points);
+}
+
+/* Members of a section: paths that hold on below `path` alike stand in one object, which the tables
+ * keep together. */
+static void write_members(const char *path, const selection *s, json *out)
+{
+    char open[32] = ""; /* the object in it that is being written */
+    if (s->name && strcmp(path, "device") == 0)
+        weft_json_text(out, "name", s->hardware->device_name);
     for (int i = 0; i < WEFT_NUM_FIGURES + WEFT_NUM_EFFICIENCIES; i++) {
         const int e = i - WEFT_NUM_FIGURES;
         const char *key = below(e < 0 ? weft_figure_path((weft_figure)i)
@@ -123,40 +81,23 @@ static weft_status write_members(object *o, const char *path, const selection *s
                                 path);
         if (!key || !((e < 0 ? s->figures >> i : s->efficiencies >> e) & 1))
             continue;
-        size_t bytes = strcspn(key, ".");
-        object *to = o;
+        const size_t bytes = strcspn(key, ".");
         if (*open && (strncmp(open, key, bytes) != 0 || open[bytes])) {
-            fputc('}', o->out);
+            weft_json_close(out);
             *open = '\0';
         }
-        if (key[bytes]) {
-            if (!*open) {
-                begin_member(o, key, bytes);
-                fputc('{', o->out);
-                snprintf(open, sizeof open, "%.*s", (int)bytes, key);
-                inner.any = false;
-            }
-            to = &inner;
-            key += bytes + 1;
+        if (key[bytes] && !*open) {
+            snprintf(open, sizeof open, "%.*s", (int)bytes, key);
+            weft_json_open_flat(out, open, '{');
         }
-        begin_member(to, key, strlen(key));
-        if (e < 0)
-            write_double(s->hardware->figures[i], o->out);
-        else
-            write_shares(&s->hardware->efficiencies[e], o->out);
+        write_member(s->hardware, i, key[bytes] ? key + bytes + 1 : key, out);
     }
     if (*open)
-        fputc('}', o->out);
-    if (s->cluster && s->cluster->num_levels > 0 && strcmp(path, "between") == 0) {
-        begin_member(o, "levels", 6);
-        write_levels(s->cluster, o->out);
-    }
-    if (s->cluster && *s->cluster->currency && strcmp(path, "node") == 0) {
-        WEFT_TRY(weft_json_quote(s->cluster->currency, arena, &name));
-        begin_member(o, "currency", 8);
-        fputs(name, o->out);
-    }
-    return WEFT_OK;
+        weft_json_close(out);
+    if (s->cluster && s->cluster->num_levels > 0 && strcmp(path, "between") == 0)
+        write_levels(s->cluster, out);
+    if (s->cluster && *s->cluster->currency && strcmp(path, "node") == 0)
+        weft_json_text(out, "currency", s->cluster->currency);
 }
 
 static bool has_section(const selection *s, const char *path)
@@ -172,158 +113,142 @@ static bool has_section(const selection *s, const char *path)
            (s->cluster && strcmp(path, "node") == 0 && *s->cluster->currency);
 }
 
-static weft_status write_sections(object *o, const char *indent, const selection *s,
-                                  weft_arena *arena)
+/* A group's stand on a line each. */
+static void write_sections(const selection *s, json *out)
 {
     for (int i = 0; i < WEFT_CLUSTER_NUM_SECTIONS; i++) {
         const char *path = weft_cluster_sections[i];
         if (!has_section(s, path))
             continue;
-        object section = {o->out, indent, false};
-        begin_member(o, path, strlen(path));
-        fputc('{', o->out);
-        WEFT_TRY(write_members(&section, path, s, arena));
-        if (indent)
-            fprintf(o->out, "\n%s", o->indent);
-        fputc('}', o->out);
+        if (s->cluster)
+            weft_json_open(out, path, '{');
+        else
+            weft_json_open_flat(out, path, '{');
+        write_members(path, s, out);
+        weft_json_close(out);
     }
-    return WEFT_OK;
 }
 
-static weft_status write_groups(object *o, const weft_cluster *cluster, weft_arena *arena)
+static void write_groups(const weft_cluster *cluster, json *out)
 {
     if (cluster->num_groups == 0)
-        return WEFT_OK;
-    begin_member(o, "groups", 6);
+        return;
+    weft_json_open(out, "groups", '[');
     for (int i = 0; i < cluster->num_groups; i++) {
         const weft_node_group *group = &cluster->groups[i];
         const selection own = {&group->hardware, group->own_figures, group->own_efficiencies,
                                group->own_name, NULL};
-        object members = {o->out, "      ", true};
-        fprintf(o->out, "%s\n    {\n      \"num_nodes\": %d", i ? "," : "[", group->num_nodes);
-        WEFT_TRY(write_sections(&members, NULL, &own, arena));
-        fputs("\n    }", o->out);
+        weft_json_open(out, NULL, '{');
+        weft_json_number(out, "num_nodes", group->num_nodes);
+        write_sections(&own, out);
+        weft_json_close(out);
     }
-    fputs("\n  ]", o->out);
-    return WEFT_OK;
+    weft_json_close(out);
 }
 
 /* --- the rest ------------------------------------------------------------------------------ */
 
-static void write_costs(object *o, const weft_cluster *cluster)
+static void write_costs(const weft_cluster *cluster, json *out)
 {
-    object costs = {o->out, "    ", false};
-    begin_member(o, "costs", 5);
-    fputc('{', o->out);
+    weft_json_open(out, "costs", '{');
     for (int i = 0; i < WEFT_NUM_COSTS; i++) {
-        const char *text = weft_cost_text((weft_cost_kind)i);
+        const weft_cost *cost = &cluster->costs[i];
         if (!weft_cluster_knows(cluster, (weft_cost_kind)i))
             continue;
-        begin_member(&costs, text, strlen(text));
-        write_cost(&cluster->costs[i], o->out);
+        weft_json_open_flat(out, weft_cost_text((weft_cost_kind)i), '{');
+        weft_json_number(out, "peak", cost->peak);
+        if (cost->width)
+            weft_json_number(out, "width", cost->width);
+        write_pairs(out, "points", cost->curve.volume, cost->curve.time_us, cost->curve.num_points);
+        weft_json_close(out);
     }
-    fputs("\n  }", o->out);
+    weft_json_close(out);
 }
 
-static void write_interference(object *o, const weft_cluster *cluster)
+static void write_interference(const weft_cluster *cluster, json *out)
 {
     const weft_interference none = weft_interference_none();
     if (memcmp(&none, &cluster->interference, sizeof none) == 0)
         return;
-    begin_member(o, "interference", 12);
-    for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++) {
-        fputs(y ? ",\n    [" : "[\n    [", o->out);
-        for (int x = 0; x <= WEFT_WORK_ALL; x++) {
-            fputs(x ? ", " : "", o->out);
-            write_double(cluster->interference.alpha[y][x], o->out);
-        }
-        fputc(']', o->out);
-    }
-    fputs("\n  ]", o->out);
+    weft_json_open(out, "interference", '[');
+    for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++)
+        weft_json_numbers(out, NULL, cluster->interference.alpha[y], WEFT_WORK_ALL + 1);
+    weft_json_close(out);
 }
 
-static void write_products(object *o, const weft_cluster *cluster)
+static void write_products(const weft_cluster *cluster, json *out)
 {
     if (cluster->num_products == 0)
         return;
-    begin_member(o, "products", 8);
+    weft_json_open(out, "products", '[');
     for (int i = 0; i < cluster->num_products; i++) {
         const weft_product *p = &cluster->products[i];
         const double numbers[] = {p->m, p->n, p->k, p->us};
-        fprintf(o->out, "%s\n    [\"%s\"", i ? "," : "[",
-                p->kind == WEFT_COST_GEMM_BF16 ? "bf16" : "fp32");
-        for (int n = 0; n < 4; n++) {
-            fputs(", ", o->out);
-            write_double(numbers[n], o->out);
-        }
-        fputc(']', o->out);
+        weft_json_open_flat(out, NULL, '[');
+        weft_json_text(out, NULL, p->kind == WEFT_COST_GEMM_BF16 ? "bf16" : "fp32");
+        for (int n = 0; n < 4; n++)
+            weft_json_number(out, NULL, numbers[n]);
+        weft_json_close(out);
     }
-    fputs("\n  ]", o->out);
+    weft_json_close(out);
 }
 
-static void write_operations(object *o, const weft_cluster *cluster)
+static void write_operations(const weft_cluster *cluster, json *out)
 {
     if (cluster->num_operations == 0)
         return;
-    begin_member(o, "operations", 10);
+    weft_json_open(out, "operations", '[');
     for (int i = 0; i < cluster->num_operations; i++) {
         const weft_timed_operation *t = &cluster->operations[i];
-        fprintf(o->out, "%s\n    [\"%s\", \"%s\", \"%s\", ", i ? "," : "[", t->module,
-                weft_phase_text((int)t->phase), weft_dtype_text(t->dtype));
-        write_double(t->volume, o->out);
-        fputs(", ", o->out);
-        write_double(t->us, o->out);
-        fputc(']', o->out);
+        weft_json_open_flat(out, NULL, '[');
+        weft_json_text(out, NULL, t->module);
+        weft_json_text(out, NULL, weft_phase_text((int)t->phase));
+        weft_json_text(out, NULL, weft_dtype_text(t->dtype));
+        weft_json_number(out, NULL, t->volume);
+        weft_json_number(out, NULL, t->us);
+        weft_json_close(out);
     }
-    fputs("\n  ]", o->out);
+    weft_json_close(out);
 }
 
-static weft_status write_sources(object *o, const weft_cluster *cluster, weft_arena *arena)
+static void write_sources(const weft_cluster *cluster, json *out)
 {
     if (cluster->num_sources == 0)
-        return WEFT_OK;
-    begin_member(o, "sources", 7);
+        return;
+    weft_json_open(out, "sources", '{');
     for (int i = 0; i < cluster->num_sources; i++) {
         const weft_source *source = &cluster->sources[i];
-        const char *where;
-        WEFT_TRY(weft_json_quote(source->where, arena, &where));
-        fprintf(o->out, "%s\n    \"%s\": [\"%s\", %s", i ? "," : "{", source->key,
-                weft_source_class_text(source->class_), where);
-        if (source->spread > 0) {
-            fputs(", ", o->out);
-            write_double(source->spread, o->out);
-        }
-        fputc(']', o->out);
+        weft_json_open_flat(out, source->key, '[');
+        weft_json_text(out, NULL, weft_source_class_text(source->class_));
+        weft_json_text(out, NULL, source->where);
+        if (source->spread > 0)
+            weft_json_number(out, NULL, source->spread);
+        weft_json_close(out);
     }
-    fputs("\n  }", o->out);
-    return WEFT_OK;
+    weft_json_close(out);
 }
 
-static weft_status write_cluster(const weft_cluster *cluster, weft_arena *arena, FILE *out)
+void weft_cluster_write_json(const weft_cluster *cluster, const char *key, weft_json_out *out)
 {
-    const char *name;
-    object root = {out, "  ", true};
     const selection all = all_of(cluster);
-    WEFT_TRY(weft_json_quote(cluster->name, arena, &name));
-    fprintf(out, "{\n  \"name\": %s,\n  \"num_nodes\": %d,\n  \"ranks_per_node\": %d", name,
-            cluster->num_nodes, cluster->ranks_per_node);
-    WEFT_TRY(write_sections(&root, "    ", &all, arena));
-    write_costs(&root, cluster);
-    write_interference(&root, cluster);
-    write_products(&root, cluster);
-    write_operations(&root, cluster);
-    WEFT_TRY(write_groups(&root, cluster, arena));
-    WEFT_TRY(write_sources(&root, cluster, arena));
-    fputs("\n}\n", out);
-    return WEFT_OK;
+    weft_json_open(out, key, '{');
+    weft_json_text(out, "name", cluster->name);
+    weft_json_number(out, "num_nodes", cluster->num_nodes);
+    weft_json_number(out, "ranks_per_node", cluster->ranks_per_node);
+    write_sections(&all, out);
+    write_costs(cluster, out);
+    write_interference(cluster, out);
+    write_products(cluster, out);
+    write_operations(cluster, out);
+    write_groups(cluster, out);
+    write_sources(cluster, out);
+    weft_json_close(out);
 }
 
 weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out)
 {
-    weft_arena arena = {0};
-    weft_status status = write_cluster(cluster, &arena, out);
-    weft_arena_release(&arena);
-    WEFT_TRY(status);
+    json writer = {.file = out, .keeps_bytes = true};
+    weft_cluster_write_json(cluster, NULL, &writer);
     if (fflush(out) != 0 || ferror(out))
         return WEFT_ERROR(WEFT_FILE, "cannot write the cluster: %s", strerror(errno));
     return WEFT_OK;

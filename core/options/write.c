@@ -3,117 +3,86 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/json_write.h"
 #include "core/options/options.h"
 #include "core/options/value.h"
 
-static weft_status write_string(const char *text, FILE *out)
+static void write_int(int64_t value, const char *key, weft_json_out *out)
 {
-    weft_arena arena = {0};
-    const char *quoted;
-    weft_status status = weft_json_quote(text, &arena, &quoted);
-    if (status == WEFT_OK)
-        fputs(quoted, out);
-    weft_arena_release(&arena);
-    return status;
+    char text[32];
+    snprintf(text, sizeof text, "%" PRId64, value);
+    weft_json_raw(out, key, text);
 }
 
-/* The shortest digits that read back as the same double. */
-static void write_double(double value, FILE *out)
+static void write_list(const weft_int_list *list, const char *key, weft_json_out *out)
 {
-    char text[40];
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, sizeof(text), "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    fputs(text, out);
+    if (list->is_array)
+        weft_json_open_flat(out, key, '[');
+    for (size_t i = 0; i < list->count; i++)
+        write_int(list->values[i], list->is_array ? NULL : key, out);
+    if (list->is_array)
+        weft_json_close(out);
+    else if (list->count == 0)
+        weft_json_text(out, key, NULL);
 }
 
-static weft_status write_value(const weft_key *row, const void *field, FILE *out)
+static void write_strings(const weft_string_list *list, const char *key, weft_json_out *out)
 {
-    bool nullable = row->initial == NULL;
-    switch (row->type) {
-    case WEFT_OPTION_BOOL:
-        fputs(*(const bool *)field ? "true" : nullable ? "null" : "false", out);
-        return WEFT_OK;
-    case WEFT_OPTION_INT: {
-        int64_t value = *(const int64_t *)field;
-        if (value == 0 && nullable)
-            fputs("null", out);
-        else
-            fprintf(out, "%" PRId64, value);
-        return WEFT_OK;
+    weft_json_open_flat(out, key, '[');
+    for (size_t i = 0; i < list->count; i++)
+        weft_json_text(out, NULL, list->values[i]);
+    weft_json_close(out);
+}
+
+static bool is_null(const weft_key *row, const void *field)
+{
+    if (row->initial != NULL)
+        return false;
+    return (row->type == WEFT_OPTION_BOOL && !*(const bool *)field) ||
+           (row->type == WEFT_OPTION_INT && *(const int64_t *)field == 0) ||
+           (row->type == WEFT_OPTION_DOUBLE && *(const double *)field == 0) ||
+           (row->type == WEFT_OPTION_STRINGS && ((const weft_string_list *)field)->count == 0);
+}
+
+static void write_value(const weft_key *row, const void *field, const char *key, weft_json_out *out)
+{
+    if (is_null(row, field)) {
+        weft_json_text(out, key, NULL);
+    } else if (row->type == WEFT_OPTION_BOOL) {
+        weft_json_bool(out, key, *(const bool *)field);
+    } else if (row->type == WEFT_OPTION_INT) {
+        write_int(*(const int64_t *)field, key, out);
+    } else if (row->type == WEFT_OPTION_DOUBLE) {
+        weft_json_number(out, key, *(const double *)field);
+    } else if (row->type == WEFT_OPTION_STRING) {
+        weft_json_text(out, key, *(const char *const *)field);
+    } else if (row->type == WEFT_OPTION_CHOICE) {
+        const int index = *(const int *)field;
+        const weft_json_span none = {0}, c = index >= 0 ? weft_option_choice(row, index) : none;
+        char name[128];
+        snprintf(name, sizeof name, "%.*s", (int)c.bytes, c.bytes ? c.start : "");
+        weft_json_text(out, key, c.bytes ? name : NULL);
+    } else if (row->type == WEFT_OPTION_INT_LIST) {
+        write_list(field, key, out);
+    } else {
+        write_strings(field, key, out);
     }
-    case WEFT_OPTION_DOUBLE: {
-        double value = *(const double *)field;
-        if (value == 0 && nullable)
-            fputs("null", out);
-        else
-            write_double(value, out);
-        return WEFT_OK;
-    }
-    case WEFT_OPTION_STRING: {
-        const char *text = *(const char *const *)field;
-        if (text)
-            return write_string(text, out);
-        fputs("null", out);
-        return WEFT_OK;
-    }
-    case WEFT_OPTION_CHOICE: {
-        int index = *(const int *)field;
-        weft_json_span choice = {0};
-        if (index >= 0)
-            choice = weft_option_choice(row, index);
-        if (choice.bytes == 0)
-            fputs("null", out);
-        else
-            fprintf(out, "\"%.*s\"", (int)choice.bytes, choice.start);
-        return WEFT_OK;
-    }
-    case WEFT_OPTION_INT_LIST: {
-        const weft_int_list *list = field;
-        if (!list->is_array && list->count == 0) {
-            fputs("null", out);
-            return WEFT_OK;
-        }
-        fputs(list->is_array ? "[" : "", out);
-        for (size_t i = 0; i < list->count; i++)
-            fprintf(out, "%s%" PRId64, i ? ", " : "", list->values[i]);
-        fputs(list->is_array ? "]" : "", out);
-        return WEFT_OK;
-    }
-    case WEFT_OPTION_STRINGS: {
-        const weft_string_list *list = field;
-        if (list->count == 0 && nullable) {
-            fputs("null", out);
-            return WEFT_OK;
-        }
-        fputs("[", out);
-        for (size_t i = 0; i < list->count; i++) {
-            fputs(i ? ", " : "", out);
-            WEFT_TRY(write_string(list->values[i], out));
-        }
-        fputs("]", out);
-        return WEFT_OK;
-    }
-    }
-    return WEFT_ERROR(WEFT_INTERNAL, "%s: unknown option type", row->key);
 }
 
 weft_status weft_options_write(const weft_option_section *sections, size_t num_sections, FILE *out)
 {
-    fputs("{\n", out);
+    weft_json_out json = {.file = out, .keeps_bytes = true};
+    weft_json_open(&json, NULL, '{');
     for (size_t i = 0; i < num_sections; i++) {
         const weft_option_section *section = &sections[i];
-        fprintf(out, "  \"%s\": {", section->name);
+        weft_json_open(&json, section->name, '{');
         for (size_t j = 0; j < section->num_rows; j++) {
             const weft_key *row = &section->rows[j];
-            fprintf(out, "%s\n    \"%s\": ", j ? "," : "", row->key);
-            WEFT_TRY(write_value(row, (const char *)section->target + row->offset, out));
+            write_value(row, (const char *)section->target + row->offset, row->key, &json);
         }
-        fprintf(out, "\n  }%s\n", i + 1 < num_sections ? "," : "");
+        weft_json_close(&json);
     }
-    fputs("}\n", out);
+    weft_json_close(&json);
     if (fflush(out) != 0 || ferror(out))
         return WEFT_ERROR(WEFT_FILE, "cannot write the options: %s", strerror(errno));
     return WEFT_OK;
@@ -125,12 +94,13 @@ weft_status weft_option_text(const weft_option_section *section, const weft_key 
     char *text = NULL;
     size_t bytes;
     FILE *stream = open_memstream(&text, &bytes);
-    weft_status status =
-        stream ? write_value(row, (const char *)section->target + row->offset, stream) : WEFT_OK;
-    if (!stream || (fclose(stream) != 0 && status == WEFT_OK))
-        status = WEFT_ERROR(WEFT_MEMORY, "out of memory for the text of %s", row->key);
-    if (status == WEFT_OK)
-        status = weft_arena_strdup(arena, text, out);
+    if (!stream)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the text of %s", row->key);
+    weft_json_out json = {.file = stream, .keeps_bytes = true};
+    write_value(row, (const char *)section->target + row->offset, NULL, &json);
+    const weft_status status =
+        fclose(stream) == 0 ? weft_arena_strdup(arena, text, out)
+                            : WEFT_ERROR(WEFT_MEMORY, "out of memory for the text of %s", row->key);
     free(text);
     return status;
 }

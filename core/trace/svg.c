@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "core/svg.h"
 #include "core/text.h"
 
 /* In a drawing 720 wide text of 17 is read on a telephone, where all of it is 390 wide. */
@@ -244,22 +245,13 @@ static const char *text_colour(const char *fill)
 
 /* --- rows and axis ------------------------------------------------------------------------- */
 
-static void rank_label(const drawing *d, int rank, char *text, size_t bytes)
+/* Its name, or "rank 3", "lane 1". */
+static void label(const char *name, const char *what, int index, char text[96])
 {
-    const char *name = weft_trace_rank_name(d->trace, rank);
     if (name)
-        snprintf(text, bytes, "%s", name);
+        snprintf(text, 96, "%s", name);
     else
-        snprintf(text, bytes, "rank %d", rank);
-}
-
-static void lane_label(const drawing *d, int lane, char *text, size_t bytes)
-{
-    const char *name = weft_trace_lane_name(d->trace, lane);
-    if (name)
-        snprintf(text, bytes, "%s", name);
-    else
-        snprintf(text, bytes, "lane %d", lane);
+        snprintf(text, 96, "%s %d", what, index);
 }
 
 static bool begins_rank(const drawing *d, size_t track)
@@ -296,40 +288,32 @@ static void draw_axis(const drawing *d)
     double unit_us = span < 1e3 ? 1 : span < 1e7 ? 1e3 : 1e6;
     double step = round_step((span > 0 ? span : 1) / ((d->right - d->left) / 90) / unit_us);
 
-    fprintf(d->out, "<g stroke=\"#dfe3ea\">\n");
     for (int i = 0; i * step * unit_us <= span * (1 + 1e-9); i++) {
-        double x = time_x(d, d->first_us + i * step * unit_us);
-        fprintf(d->out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", x, d->top - 4,
-                x, d->bottom + 6);
+        const double x = time_x(d, d->first_us + i * step * unit_us);
+        weft_svg_line(d->out, x, d->top - 4, x, d->bottom + 6);
     }
-    fprintf(d->out, "</g>\n<g fill=\"#4a5568\" font-size=\"%d\" text-anchor=\"middle\">\n",
-            NAME_SIZE);
+    fprintf(d->out, "<g font-size=\"%d\">\n", NAME_SIZE);
     for (int i = 0; i * step * unit_us <= span * (1 + 1e-9); i++)
-        fprintf(d->out, "<text x=\"%.1f\" y=\"%.1f\">%.10g%s%s</text>\n",
-                time_x(d, d->first_us + i * step * unit_us), d->bottom + 26, i * step,
-                i == 0 ? " " : "", i == 0 ? unit : "");
+        weft_svg_text(d->out, time_x(d, d->first_us + i * step * unit_us), d->bottom + 26,
+                      WEFT_SVG_FAINT WEFT_SVG_MIDDLE, "%.10g%s%s", i * step, i == 0 ? " " : "",
+                      i == 0 ? unit : "");
     fprintf(d->out, "</g>\n");
 }
 
 static void draw_rows(const drawing *d)
 {
-    char label[96];
-    fprintf(d->out, "<g fill=\"#2b3445\" font-size=\"%d\">\n", TEXT_SIZE);
+    char text[96];
+    fprintf(d->out, "<g" WEFT_SVG_INK " font-size=\"%d\">\n", TEXT_SIZE);
     for (size_t i = 0; i < d->num_tracks; i++) {
+        const weft_track *t = &d->tracks[i];
         double y = track_y(d, i);
         if (begins_rank(d, i)) {
-            rank_label(d, d->tracks[i].rank, label, sizeof label);
-            fprintf(d->out, "<text x=\"%d\" y=\"%.1f\" font-weight=\"600\">", MARGIN, y - 7);
-            weft_svg_write_text(label, d->out);
-            fprintf(d->out, "</text>\n");
+            label(weft_trace_rank_name(d->trace, t->rank), "rank", t->rank, text);
+            weft_svg_text(d->out, MARGIN, y - 7, WEFT_SVG_BOLD, "%s", text);
         }
-        lane_label(d, d->tracks[i].lane, label, sizeof label);
-        fprintf(d->out,
-                "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\" "
-                "fill=\"#eceff4\"/>\n<text x=\"%d\" y=\"%.1f\">",
-                d->left, y, d->right - d->left, ROW_HEIGHT, MARGIN, y + ROW_HEIGHT / 2.0 + 6);
-        weft_svg_write_text(label, d->out);
-        fprintf(d->out, "</text>\n");
+        label(weft_trace_lane_name(d->trace, t->lane), "lane", t->lane, text);
+        weft_svg_box(d->out, d->left, y, d->right - d->left, ROW_HEIGHT, " fill=\"#eceff4\"");
+        weft_svg_text(d->out, MARGIN, y + ROW_HEIGHT / 2.0 + 6, "", "%s", text);
     }
     fprintf(d->out, "</g>\n");
 }
@@ -391,6 +375,9 @@ static void draw_slices(const drawing *d)
 static double headline(const drawing *d, const char *text, double y, int size, bool draw)
 {
     double first = y;
+    char style[80];
+    snprintf(style, sizeof style, WEFT_SVG_INK " font-size=\"%d\"%s", size,
+             size == TITLE_SIZE ? WEFT_SVG_BOLD : "");
     while (*text) {
         size_t room = (size_t)((WIDTH - 2 * MARGIN) / (size * 0.58)), bytes = strlen(text);
         if (bytes > room) {
@@ -399,15 +386,9 @@ static double headline(const drawing *d, const char *text, double y, int size, b
                 bytes--;
             bytes = bytes > 1 ? bytes : room;
         }
-        char line[256];
-        snprintf(line, sizeof line, "%.*s", (int)bytes, text);
         y += size * 1.3;
-        if (draw) {
-            fprintf(d->out, "<text x=\"%d\" y=\"%.1f\" font-size=\"%d\" fill=\"#1c2333\"%s>",
-                    MARGIN, y - size * 0.3, size, size == TITLE_SIZE ? " font-weight=\"600\"" : "");
-            weft_svg_write_text(line, d->out);
-            fprintf(d->out, "</text>\n");
-        }
+        if (draw)
+            weft_svg_text(d->out, MARGIN, y - size * 0.3, style, "%.*s", (int)bytes, text);
         text += bytes + strspn(text + bytes, " ");
     }
     return y - first;
@@ -438,10 +419,8 @@ static double legend(const drawing *d, double y, bool draw)
                 fprintf(d->out, "fill=\"url(#striped)\"");
             else
                 write_fill(d, i, false);
-            fprintf(d->out, "/><text x=\"%.1f\" y=\"%.1f\" fill=\"#2b3445\" font-size=\"%d\">",
-                    x + 24, y + 14, TEXT_SIZE);
-            weft_svg_write_text(text, d->out);
-            fprintf(d->out, "</text>\n");
+            fputs("/>", d->out);
+            weft_svg_text(d->out, x + 24, y + 14, WEFT_SVG_INK " font-size=\"18\"", "%s", text);
         }
         x += width;
     }
@@ -471,11 +450,12 @@ static void define_fills(const drawing *d)
 
 static weft_status draw(drawing *d, const char *title, const char *subtitle)
 {
-    char label[96];
+    char text[96];
     double widest = 0;
     for (size_t i = 0; i < d->num_tracks; i++) {
-        lane_label(d, d->tracks[i].lane, label, sizeof label);
-        widest = fmax(widest, text_width(label, TEXT_SIZE));
+        const int lane = d->tracks[i].lane;
+        label(weft_trace_lane_name(d->trace, lane), "lane", lane, text);
+        widest = fmax(widest, text_width(text, TEXT_SIZE));
     }
     d->left = MARGIN + widest + 8;
     d->right = WIDTH - MARGIN;
@@ -484,25 +464,14 @@ static weft_status draw(drawing *d, const char *title, const char *subtitle)
     double legend_y = d->bottom + AXIS_HEIGHT + 8;
     double height = legend_y + legend(d, legend_y, false) + MARGIN - 8;
 
-    /* The card behind the drawing keeps it readable on any page. */
-    fprintf(d->out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
-            "viewBox=\"0 0 %d %.0f\" style=\"max-width:100%%;height:auto\" "
-            "font-family=\"system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, "
-            "sans-serif\">\n"
-            "<rect x=\"0.5\" y=\"0.5\" width=\"%d\" height=\"%.0f\" rx=\"8\" fill=\"#fafbfc\" "
-            "stroke=\"#cfd6e0\"/>\n",
-            WIDTH, height, WIDTH, height, WIDTH - 1, height - 1);
+    weft_svg_begin(d->out, WIDTH, height, "");
     define_fills(d);
     heading(d, title, subtitle, true);
     draw_rows(d);
     draw_axis(d);
     draw_slices(d);
     legend(d, legend_y, true);
-    fprintf(d->out, "</svg>\n");
-    if (fflush(d->out) != 0 || ferror(d->out))
-        return WEFT_ERROR(WEFT_FILE, "cannot write: %s", strerror(errno));
-    return WEFT_OK;
+    return weft_svg_end(d->out);
 }
 
 weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, const char *subtitle,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/json_write.h"
 struct weft_trace {
     pthread_mutex_t mutex; /* over slices, count and capacity */
     weft_slice *slices;
@@ -159,16 +160,7 @@ const char *weft_trace_rank_name(const weft_trace *trace, int rank)
 
 static void write_json_text(const char *text, FILE *out)
 {
-    fputc('"', out);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\')
-            fprintf(out, "\\%c", *c);
-        else if (*c < 0x20)
-            fprintf(out, "\\u%04x", (unsigned)*c);
-        else
-            fputc(*c, out);
-    }
-    fputc('"', out);
+    weft_json_write_string(out, text, strlen(text), false);
 }
 
 static int compare_tracks(const void *a, const void *b)

@@ -7,12 +7,7 @@
 #ifndef WEFT_LAUNCHER_MEASURING_BENCH_H
 #define WEFT_LAUNCHER_MEASURING_BENCH_H
 
-#include <stdbool.h>
-#include <stdio.h>
-
-#include <cjson/cJSON.h>
-
-#include <weft/status.h>
+#include "launcher/report/report.h"
 
 typedef struct weft_bench_options {
     bool json;       /* instead of tables */
@@ -31,20 +26,8 @@ weft_spread weft_spread_of(double *values, int num);
  * seconds, the first at once. */
 void weft_bench_tell(bool speaks, const char *format, ...) WEFT_PRINTF(2, 3);
 
-/* A table of texts: columns are as wide as their longest entry; numbers go right. Rows and cells
- * beyond the table's size are a bug. */
-enum { WEFT_TABLE_MAX_COLUMNS = 16, WEFT_TABLE_CELL_BYTES = 48 };
-typedef struct weft_table {
-    int num_columns, num_rows, capacity;
-    char (*cells)[WEFT_TABLE_MAX_COLUMNS][WEFT_TABLE_CELL_BYTES]; /* row 0: the heads */
-} weft_table;
-weft_status weft_table_begin(weft_table *table, const char *const *heads,
-                             int num_columns) WEFT_CHECKED;
-/* Adds a row, whose cells weft_table_cell then fills. */
-weft_status weft_table_row(weft_table *table) WEFT_CHECKED;
-void weft_table_cell(weft_table *table, int column, const char *format, ...) WEFT_PRINTF(3, 4);
-void weft_table_print(const weft_table *table, FILE *out);
-void weft_table_release(weft_table *table);
+/* Rows of it: median, low and high in JSON; nothing of one without values. */
+void weft_bench_report_spread(weft_report *report, const char *key, const weft_spread *spread);
 
 /* Groups of bars with their quartiles: readable in light and dark. labels: one a bar; groups: one a
  * group of num_bars bars. values[group * num_bars + bar]. legend: a line that explains labels. */
@@ -56,8 +39,6 @@ typedef struct weft_bars {
 } weft_bars;
 weft_status weft_bars_write_svg(const weft_bars *bars, FILE *out) WEFT_CHECKED;
 
-/* Prints the object on standard output. WEFT_FILE, WEFT_MEMORY. */
-weft_status weft_bench_print_json(const cJSON *json) WEFT_CHECKED;
 /* Writes a file beside `path` and renames it. WEFT_FILE. */
 weft_status weft_bench_write_svg(const weft_bars *bars, const char *path) WEFT_CHECKED;
 

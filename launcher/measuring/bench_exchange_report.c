@@ -1,6 +1,4 @@
 /* The results of weft bench all-to-all as tables, JSON and a drawing. */
-#include <stdlib.h>
-
 #include "launcher/measuring/bench_exchange.h"
 
 static double error_of(const weft_exchange_variant *v)
@@ -22,33 +20,52 @@ static void size_text(double bytes, char out[32])
         snprintf(out, 32, "%.4g KiB", bytes / 1024);
 }
 
-static void speed_cell(weft_table *table, int column, const weft_spread *speed)
+static void report_variant(weft_report *r, const weft_exchange_result *result, int i, int rounds)
 {
-    if (speed->count > 0)
-        weft_table_cell(table, column, "%.2f", speed->median);
+    static const char *const keys[] = {"times_baseline", "times_o1_paper", "times_bare"};
+    static const char *const titles[] = {"x baseline", "x o1_paper", "x bare"};
+    const weft_exchange_variant *v = &result->variants[i];
+    const bool is_chosen = i == result->chosen, is_best = i == result->best;
+    char text[32];
+    weft_exchange_variant_text(v, text);
+    weft_report_record(r);
+    weft_report_cell(r, "form", "%s", text);
+    weft_report_text(r, "form", NULL, v->is_bare ? "bare" : weft_exchange_text((int)v->form));
+    weft_report_number(r, NULL, "ms", WEFT_UNIT_FIXED, v->time.median / 1e3);
+    weft_report_cell(r, "quartiles", "%.2f-%.2f", v->time.low / 1e3, v->time.high / 1e3);
+    weft_bench_report_spread(r, "us", &v->time);
+    weft_report_numbers(r, "rounds_us", v->us, (size_t)rounds);
+    for (int k = 0; k < 3; k++) {
+        weft_bench_report_spread(r, keys[k], &v->speed[k]);
+        if (v->speed[k].count > 0)
+            weft_report_number(r, NULL, titles[k], WEFT_UNIT_FIXED, v->speed[k].median);
+    }
+    if (!v->is_bare) {
+        weft_report_value(r, "chunks", v->num_chunks);
+        weft_report_bool(r, "tried", v->tried);
+        weft_report_value(r, "predicted_us", v->predicted_us);
+        weft_report_number(r, NULL, "predicted ms", WEFT_UNIT_FIXED, v->predicted_us / 1e3);
+        weft_report_number(r, "error", "error", WEFT_UNIT_CHANGE, error_of(v));
+        weft_report_bool(r, "data_checked", true); /* one that is wrong ends the run */
+    }
+    weft_report_cell(r, "", "%s%s%s", is_chosen ? "chosen" : "", is_chosen && is_best ? ", " : "",
+                     is_best ? "fastest" : "");
 }
 
-static weft_status fill_table(weft_table *table, const weft_exchange_result *r)
+static void report_choice(weft_report *r, const weft_exchange_result *result)
 {
-    for (int i = 0; i < r->num_variants; i++) {
-        const weft_exchange_variant *v = &r->variants[i];
-        char text[32];
-        WEFT_TRY(weft_table_row(table));
-        weft_exchange_variant_text(v, text);
-        weft_table_cell(table, 0, "%s", text);
-        weft_table_cell(table, 1, "%.2f", v->time.median / 1e3);
-        weft_table_cell(table, 2, "%.2f", v->time.low / 1e3);
-        weft_table_cell(table, 3, "%.2f", v->time.high / 1e3);
-        for (int k = 0; k < 3; k++)
-            speed_cell(table, 4 + k, &v->speed[k]);
-        if (!v->is_bare) {
-            weft_table_cell(table, 7, "%.2f", v->predicted_us / 1e3);
-            weft_table_cell(table, 8, "%+.1f", 100 * error_of(v));
-        }
-        weft_table_cell(table, 9, "%s%s%s", i == r->chosen ? "chosen" : "",
-                        i == r->chosen && i == r->best ? ", " : "", i == r->best ? "fastest" : "");
-    }
-    return WEFT_OK;
+    const weft_exchange_variant *best = &result->variants[result->best];
+    weft_report_open(r, WEFT_REPORT_OBJECT, "choice");
+    weft_report_text(r, "form", NULL, weft_exchange_text((int)result->choice.form));
+    weft_report_value(r, "chunks", result->choice.num_chunks);
+    weft_report_value(r, "predicted_us", result->choice.us);
+    weft_report_text(r, "reason", NULL, result->choice.reason);
+    weft_report_value(r, "behind_best", behind_best(result));
+    weft_report_close(r);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "best");
+    weft_report_text(r, "form", NULL, weft_exchange_text((int)best->form));
+    weft_report_value(r, "chunks", best->num_chunks);
+    weft_report_close(r);
 }
 
 static void print_verdict(const weft_exchange_result *r, FILE *out)
@@ -65,116 +82,55 @@ static void print_verdict(const weft_exchange_result *r, FILE *out)
             100 * (1 / v->speed[WEFT_BENCH_BARE].median - 1), 100 * behind_best(r));
 }
 
+static void report_result(weft_report *r, const weft_exchange_result *result, int rounds)
+{
+    FILE *out = weft_report_stream(r, WEFT_REPORT_TEXT);
+    char text[32];
+    size_text(result->bytes, text);
+    weft_report_line_of(r, "I = %s (%d a measurement)", text, result->train);
+    weft_report_value(r, "bytes", result->bytes);
+    weft_report_value(r, "model_bytes", result->model_bytes);
+    weft_report_value(r, "train", result->train);
+    report_choice(r, result);
+    weft_report_open(r, WEFT_REPORT_TABLE, "results");
+    for (int i = 0; i < result->num_variants; i++)
+        report_variant(r, result, i, rounds);
+    weft_report_close(r);
+    if (out)
+        print_verdict(result, out);
+}
+
 weft_status weft_exchange_print_last(const weft_exchange_report *report, FILE *out)
 {
-    static const char *const heads[] = {
-        "form",       "ms",     "quartile",     "quartile", "x baseline",
-        "x o1_paper", "x bare", "predicted ms", "error %",  ""};
     const weft_exchange_rig *rig = report->rig;
-    const weft_exchange_result *r = &report->results[report->num_results - 1];
-    weft_table table;
-    char text[32];
+    weft_report r;
+    weft_report_begin(&r, WEFT_REPORT_TEXT);
     if (report->num_results == 1)
-        fprintf(out, "\n%d nodes x %d ranks%s; medians of %d paired rounds\n\n",
-                weft_comm_size(rig->between), weft_comm_size(rig->inside),
-                rig->uneven ? ", uneven blocks" : "", report->rounds);
-    WEFT_TRY(weft_table_begin(&table, heads, sizeof heads / sizeof *heads));
-    weft_status status = fill_table(&table, r);
-    if (status == WEFT_OK) {
-        size_text(r->bytes, text);
-        fprintf(out, "I = %s (%d a measurement)\n", text, r->train);
-        weft_table_print(&table, out);
-        print_verdict(r, out);
-    }
-    weft_table_release(&table);
-    WEFT_TRY(status);
-    return fflush(out) == 0 ? WEFT_OK : WEFT_ERROR(WEFT_FILE, "the table could not be written");
-}
-
-/* --- JSON ---------------------------------------------------------------------------------- */
-
-static void add_spread(cJSON *to, const char *name, const weft_spread *spread)
-{
-    if (spread->count == 0)
-        return;
-    cJSON *object = cJSON_AddObjectToObject(to, name);
-    cJSON_AddNumberToObject(object, "median", spread->median);
-    cJSON_AddNumberToObject(object, "low", spread->low);
-    cJSON_AddNumberToObject(object, "high", spread->high);
-}
-
-static void add_variant(cJSON *to, const weft_exchange_variant *v, int rounds)
-{
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddItemToArray(to, object);
-    cJSON_AddStringToObject(object, "form", v->is_bare ? "bare" : weft_exchange_text((int)v->form));
-    add_spread(object, "us", &v->time);
-    cJSON_AddItemToObject(object, "rounds_us", cJSON_CreateDoubleArray(v->us, rounds));
-    add_spread(object, "times_baseline", &v->speed[WEFT_BENCH_BASELINE]);
-    add_spread(object, "times_o1_paper", &v->speed[WEFT_BENCH_O1_PAPER]);
-    add_spread(object, "times_bare", &v->speed[WEFT_BENCH_BARE]);
-    if (v->is_bare)
-        return;
-    cJSON_AddNumberToObject(object, "chunks", v->num_chunks);
-    cJSON_AddBoolToObject(object, "tried", v->tried);
-    cJSON_AddNumberToObject(object, "predicted_us", v->predicted_us);
-    cJSON_AddNumberToObject(object, "error", error_of(v));
-    cJSON_AddBoolToObject(object, "data_checked", true); /* one that is wrong ends the run */
-}
-
-static void add_result(cJSON *to, const weft_exchange_result *r, int rounds)
-{
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddItemToArray(to, object);
-    cJSON_AddNumberToObject(object, "bytes", r->bytes);
-    cJSON_AddNumberToObject(object, "model_bytes", r->model_bytes);
-    cJSON_AddNumberToObject(object, "train", r->train);
-    cJSON *choice = cJSON_AddObjectToObject(object, "choice");
-    cJSON_AddStringToObject(choice, "form", weft_exchange_text((int)r->choice.form));
-    cJSON_AddNumberToObject(choice, "chunks", r->choice.num_chunks);
-    cJSON_AddNumberToObject(choice, "predicted_us", r->choice.us);
-    cJSON_AddStringToObject(choice, "reason", r->choice.reason);
-    cJSON_AddNumberToObject(choice, "behind_best", behind_best(r));
-    cJSON *best = cJSON_AddObjectToObject(object, "best");
-    cJSON_AddStringToObject(best, "form", weft_exchange_text((int)r->variants[r->best].form));
-    cJSON_AddNumberToObject(best, "chunks", r->variants[r->best].num_chunks);
-    cJSON *ways = cJSON_AddArrayToObject(object, "results");
-    for (int i = 0; i < r->num_variants; i++)
-        add_variant(ways, &r->variants[i], rounds);
-}
-
-static weft_status add_cluster(cJSON *to, const weft_cluster *cluster)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *stream = open_memstream(&text, &bytes);
-    if (!stream)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the cluster's text");
-    weft_status status = weft_cluster_print(cluster, stream);
-    fclose(stream);
-    if (status == WEFT_OK)
-        cJSON_AddItemToObject(to, "cluster", cJSON_Parse(text));
-    free(text);
-    return status;
+        weft_report_line_of(&r, "\n%d nodes x %d ranks%s; medians of %d paired rounds\n",
+                            weft_comm_size(rig->between), weft_comm_size(rig->inside),
+                            rig->uneven ? ", uneven blocks" : "", report->rounds);
+    report_result(&r, &report->results[report->num_results - 1], report->rounds);
+    return weft_report_end(&r, WEFT_OK, out);
 }
 
 weft_status weft_exchange_json(const weft_exchange_report *report)
 {
     const weft_exchange_rig *rig = report->rig;
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddStringToObject(json, "bench", "all-to-all");
-    cJSON_AddNumberToObject(json, "nodes", weft_comm_size(rig->between));
-    cJSON_AddNumberToObject(json, "ranks_per_node", weft_comm_size(rig->inside));
-    cJSON_AddBoolToObject(json, "uneven", rig->uneven);
-    cJSON_AddNumberToObject(json, "rounds", report->rounds);
-    cJSON *sizes = cJSON_AddArrayToObject(json, "sizes");
-    for (int i = 0; i < report->num_results; i++)
-        add_result(sizes, &report->results[i], report->rounds);
-    weft_status status = add_cluster(json, report->cluster);
-    if (status == WEFT_OK)
-        status = weft_bench_print_json(json);
-    cJSON_Delete(json);
-    return status;
+    weft_report r;
+    weft_report_begin(&r, WEFT_REPORT_JSON);
+    weft_report_text(&r, "bench", NULL, "all-to-all");
+    weft_report_value(&r, "nodes", weft_comm_size(rig->between));
+    weft_report_value(&r, "ranks_per_node", weft_comm_size(rig->inside));
+    weft_report_bool(&r, "uneven", rig->uneven);
+    weft_report_value(&r, "rounds", report->rounds);
+    weft_report_open(&r, WEFT_REPORT_LIST, "sizes");
+    for (int i = 0; i < report->num_results; i++) {
+        weft_report_record(&r);
+        report_result(&r, &report->results[i], report->rounds);
+    }
+    weft_report_close(&r);
+    weft_cluster_write_json(report->cluster, "cluster", &r.json);
+    return weft_report_end(&r, WEFT_OK, stdout);
 }
 
 /* --- drawing ------------------------------------------------------------------------------- */

@@ -1,6 +1,17 @@
 /* Peak device memory of one MoE layer, by (n, S). */
 #include "launcher/measuring/bench_moe.h"
 
+weft_bench_layer_shape weft_bench_shape_of(const weft_bench_moe_options *o, int point)
+{
+    weft_bench_layer_shape shape = o->shape;
+    if (o->num_grid > 0) {
+        shape.tokens = o->grid[point][0];
+        shape.hidden = o->grid[point][1];
+        shape.ffn = o->grid[point][2];
+    }
+    return shape;
+}
+
 /* MPMoE eq. 5: what reuse saves of activations, and again of temporary buffers; elements. */
 static double allowed_elements(double rows, double hidden, double middle, int n)
 {
@@ -26,18 +37,34 @@ static weft_status peak_of(weft_comm *world, const weft_bench_layer_shape *shape
     return status;
 }
 
-static weft_status measure_shape(weft_comm *world, const weft_bench_moe_options *o,
-                                 const weft_bench_layer_shape *shape, weft_table *table,
-                                 cJSON *json)
+static void report_row(weft_report *r, const weft_bench_layer_shape *shape, int n, int reuse,
+                       double whole, double bytes)
 {
-    const double mib = 1 << 20;
-    double whole;
+    const double rows = (double)shape->tokens * (double)shape->topk;
+    const double middle = (double)shape->ffn * (shape->swiglu ? 2 : 1);
+    const double allowed = allowed_elements(rows, (double)shape->hidden, middle, n) *
+                           (double)weft_dtype_bytes(shape->dtype);
+    weft_report_record(r);
+    weft_report_number(r, "tokens", "tokens", WEFT_UNIT_COUNT, shape->tokens);
+    weft_report_number(r, "hidden", "M", WEFT_UNIT_COUNT, shape->hidden);
+    weft_report_number(r, "ffn", "H", WEFT_UNIT_COUNT, shape->ffn);
+    weft_report_number(r, "num_partitions", "n", WEFT_UNIT_COUNT, n);
+    weft_report_text(r, "memory_reuse", "S", weft_reuse_text(reuse));
+    weft_report_number(r, "synchronous_bytes", "n 1", WEFT_UNIT_BYTES, whole);
+    weft_report_number(r, "bytes", "memory", WEFT_UNIT_BYTES, bytes);
+    weft_report_number(r, NULL, "fall", WEFT_UNIT_BYTES, whole - bytes);
+    weft_report_number(r, "allowed_bytes", "eq. 5-6", WEFT_UNIT_BYTES, allowed);
+    weft_report_number(r, NULL, "of eq. 5-6", WEFT_UNIT_SHARE, (whole - bytes) / allowed);
+}
+
+static weft_status measure_shape(weft_comm *world, const weft_bench_moe_options *o,
+                                 const weft_bench_layer_shape *shape, weft_report *report)
+{
+    double whole, bytes;
     WEFT_TRY(peak_of(world, shape, (weft_moe_pipeline){.num_partitions = 1}, &whole));
     for (int i = 0; i < o->num_partitions; i++)
         for (int reuse = WEFT_REUSE_S1; reuse < WEFT_NUM_REUSES; reuse++) {
-            int n = o->partitions[i];
-            double bytes, rows = (double)shape->tokens * (double)shape->topk;
-            double middle = (double)shape->ffn * (shape->swiglu ? 2 : 1);
+            const int n = o->partitions[i];
             if (n < 2 || !(o->reuses & 1u << reuse))
                 continue;
             weft_bench_tell(weft_comm_rank(world) == 0, "%lld tokens, M %lld, H %lld: n %d, %s",
@@ -46,52 +73,19 @@ static weft_status measure_shape(weft_comm *world, const weft_bench_moe_options 
             WEFT_TRY(peak_of(world, shape,
                              (weft_moe_pipeline){.num_partitions = n, .reuse = (weft_reuse)reuse},
                              &bytes));
-            double allowed = allowed_elements(rows, (double)shape->hidden, middle, n) *
-                             (double)weft_dtype_bytes(shape->dtype);
-            double fall = whole - bytes;
-            WEFT_TRY(weft_table_row(table));
-            weft_table_cell(table, 0, "%lld", (long long)shape->tokens);
-            weft_table_cell(table, 1, "%lld", (long long)shape->hidden);
-            weft_table_cell(table, 2, "%lld", (long long)shape->ffn);
-            weft_table_cell(table, 3, "%d, %s", n, weft_reuse_text(reuse));
-            weft_table_cell(table, 4, "%.1f", whole / mib);
-            weft_table_cell(table, 5, "%.1f", bytes / mib);
-            weft_table_cell(table, 6, "%.1f", fall / mib);
-            weft_table_cell(table, 7, "%.1f", allowed / mib);
-            weft_table_cell(table, 8, "%.1f %%", 100 * fall / allowed);
-            cJSON *row = cJSON_CreateObject();
-            cJSON_AddNumberToObject(row, "tokens", (double)shape->tokens);
-            cJSON_AddNumberToObject(row, "hidden", (double)shape->hidden);
-            cJSON_AddNumberToObject(row, "ffn", (double)shape->ffn);
-            cJSON_AddNumberToObject(row, "num_partitions", n);
-            cJSON_AddStringToObject(row, "memory_reuse", weft_reuse_text(reuse));
-            cJSON_AddNumberToObject(row, "synchronous_bytes", whole);
-            cJSON_AddNumberToObject(row, "bytes", bytes);
-            cJSON_AddNumberToObject(row, "allowed_bytes", allowed);
-            cJSON_AddItemToArray(json, row);
+            report_row(report, shape, n, reuse, whole, bytes);
         }
     return WEFT_OK;
 }
 
-weft_status weft_bench_moe_memory(weft_comm *world, const weft_bench_moe_options *o, cJSON *json)
+weft_status weft_bench_moe_memory(weft_comm *world, const weft_bench_moe_options *o,
+                                  weft_report *report)
 {
-    static const char *const heads[] = {"tokens", "M",        "H",           "n, S",      "n 1 MiB",
-                                        "MiB",    "fall MiB", "eq. 5-6 MiB", "of eq. 5-6"};
-    weft_table table = {0};
-    weft_bench_layer_shape shape = o->shape;
-    WEFT_TRY(weft_table_begin(&table, heads, sizeof heads / sizeof *heads));
-    weft_status status = WEFT_OK;
-    cJSON *rows = cJSON_AddArrayToObject(json, "memory");
-    for (int i = 0; i < (o->num_grid > 0 ? o->num_grid : 1) && status == WEFT_OK; i++) {
-        if (o->num_grid > 0) {
-            shape.tokens = o->grid[i][0];
-            shape.hidden = o->grid[i][1];
-            shape.ffn = o->grid[i][2];
-        }
-        status = measure_shape(world, o, &shape, &table, rows);
+    weft_report_open(report, WEFT_REPORT_TABLE, "memory");
+    for (int i = 0; i < (o->num_grid > 0 ? o->num_grid : 1); i++) {
+        const weft_bench_layer_shape shape = weft_bench_shape_of(o, i);
+        WEFT_TRY(measure_shape(world, o, &shape, report));
     }
-    if (status == WEFT_OK && weft_comm_rank(world) == 0 && !o->common.json)
-        weft_table_print(&table, stdout);
-    weft_table_release(&table);
-    return status;
+    weft_report_close(report);
+    return WEFT_OK;
 }

@@ -1,10 +1,7 @@
 #include "launcher/measuring/bench.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/file.h"
@@ -49,15 +46,15 @@ void weft_bench_tell(bool speaks, const char *format, ...)
     fputc('\n', stderr);
 }
 
-weft_status weft_bench_print_json(const cJSON *json)
+void weft_bench_report_spread(weft_report *r, const char *key, const weft_spread *spread)
 {
-    char *text = cJSON_Print(json);
-    if (!text)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the JSON");
-    bool failed = puts(text) < 0 || fflush(stdout) != 0;
-    cJSON_free(text);
-    return failed ? WEFT_ERROR(WEFT_FILE, "standard output: cannot write: %s", strerror(errno))
-                  : WEFT_OK;
+    if (spread->count == 0)
+        return;
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
+    weft_report_value(r, "median", spread->median);
+    weft_report_value(r, "low", spread->low);
+    weft_report_value(r, "high", spread->high);
+    weft_report_close(r);
 }
 
 weft_status weft_bench_write_svg(const weft_bars *bars, const char *path)

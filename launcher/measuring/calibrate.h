@@ -9,7 +9,8 @@
 
 /* Prints a table a cost (its peak and spread; volume, time, rate, share of the peak), then the
  * interference matrix. is_imported: what is there was not measured here. */
-void weft_calibrate_print(const weft_cluster *cluster, bool is_imported, FILE *out);
+weft_status weft_calibrate_print(const weft_cluster *cluster, bool is_imported,
+                                 FILE *out) WEFT_CHECKED;
 /* A line for each measured number whose spread is above WEFT_CALIBRATE_MOST_SPREAD. */
 #define WEFT_CALIBRATE_MOST_SPREAD 0.3
 void weft_calibrate_warn(const weft_cluster *cluster, FILE *out);

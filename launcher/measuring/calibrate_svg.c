@@ -1,6 +1,6 @@
 #include <math.h>
-#include <string.h>
 
+#include "core/svg.h"
 #include "core/text.h"
 #include "launcher/measuring/calibrate.h"
 
@@ -18,8 +18,6 @@ enum {
     CELL_HEIGHT = 30,
     NO_KIND = -1,
 };
-
-static const char ink[] = "#1c2333", faint[] = "#5b6678";
 
 /* Costs that share a picture, since their volumes are alike. */
 typedef struct panel {
@@ -57,14 +55,14 @@ static bool is_shown(const weft_cluster *cluster, const panel *p)
     return false;
 }
 
-static void scaled_text(double value, double step, const char *unit, char out[32])
+static weft_counted volume_text(double volume, bool is_bytes)
 {
-    static const char *const binary[] = {"", "Ki", "Mi", "Gi", "Ti", "Pi"};
-    static const char *const decimal[] = {"", "k", "M", "G", "T", "P"};
-    int prefix = 0;
-    for (; prefix < 5 && value >= step * 0.9999; prefix++)
-        value /= step;
-    snprintf(out, 32, "%.3g %s%s", value, step > 1000 ? binary[prefix] : decimal[prefix], unit);
+    return weft_scaled_text(volume, is_bytes ? 1024 : 1000, is_bytes ? "B" : "FLOP");
+}
+
+static weft_counted rate_text(double rate, bool is_bytes)
+{
+    return weft_scaled_text(rate, 1000, is_bytes ? "B/s" : "FLOP/s");
 }
 
 /* The logarithmic axis of a panel. */
@@ -108,26 +106,20 @@ static double y_of(const scale *s, double share)
 
 static void draw_axes(const scale *s, FILE *out)
 {
-    char text[32];
     double step = s->is_bytes ? 16 : 10;
     while (log(s->high / s->low) / log(step) > 8)
         step *= s->is_bytes ? 16 : 10;
     for (int i = 0; i <= 4; i++) {
-        double y = y_of(s, i / 4.0);
-        fprintf(out,
-                "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#dfe3ea\"/>"
-                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" fill=\"%s\">%d %%</text>\n",
-                LEFT, y, RIGHT, y, LEFT - 8, y + 4, faint, 25 * i);
+        const double y = y_of(s, i / 4.0);
+        weft_svg_line(out, LEFT, y, RIGHT, y);
+        weft_svg_text(out, LEFT - 8, y + 4, WEFT_SVG_FAINT WEFT_SVG_END, "%d %%", 25 * i);
     }
-    double first = pow(step, ceil(log(s->low) / log(step) - 1e-9));
+    const double first = pow(step, ceil(log(s->low) / log(step) - 1e-9));
     for (double volume = first; volume <= s->high * 1.0001; volume *= step) {
-        double x = x_of(s, volume);
-        scaled_text(volume, s->is_bytes ? 1024 : 1000, s->is_bytes ? "B" : "FLOP", text);
-        fprintf(out,
-                "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#dfe3ea\"/>"
-                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\" fill=\"%s\">%s</text>\n",
-                x, s->top, x, s->top + PANEL_HEIGHT + 4, x, s->top + PANEL_HEIGHT + 18, faint,
-                text);
+        const double x = x_of(s, volume), foot = s->top + PANEL_HEIGHT;
+        weft_svg_line(out, x, s->top, x, foot + 4);
+        weft_svg_text(out, x, foot + 18, WEFT_SVG_FAINT WEFT_SVG_MIDDLE, "%s",
+                      volume_text(volume, s->is_bytes).text);
     }
 }
 
@@ -135,7 +127,6 @@ static void draw_curve(const weft_cluster *cluster, weft_cost_kind kind, const s
                        const char *colour, FILE *out)
 {
     const weft_curve *curve = &cluster->costs[kind].curve;
-    char volume[32], rate[32];
     fprintf(out, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"", colour);
     for (int i = 0; i < curve->num_points; i++)
         if (curve->volume[i] > 0)
@@ -145,42 +136,39 @@ static void draw_curve(const weft_cluster *cluster, weft_cost_kind kind, const s
     for (int i = 0; i < curve->num_points; i++) {
         if (curve->volume[i] <= 0)
             continue;
-        double share = weft_cluster_efficiency(cluster, kind, curve->volume[i]);
-        scaled_text(curve->volume[i], s->is_bytes ? 1024 : 1000, s->is_bytes ? "B" : "FLOP",
-                    volume);
-        scaled_text(cluster->costs[kind].peak * share, 1000, s->is_bytes ? "B/s" : "FLOP/s", rate);
+        const double share = weft_cluster_efficiency(cluster, kind, curve->volume[i]);
         fprintf(out,
                 "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.6\" fill=\"%s\"><title>%s, %s: %.4g µs, "
                 "%s</title></circle>\n",
-                x_of(s, curve->volume[i]), y_of(s, share), colour, weft_cost_text(kind), volume,
-                curve->time_us[i], rate);
+                x_of(s, curve->volume[i]), y_of(s, share), colour, weft_cost_text(kind),
+                volume_text(curve->volume[i], s->is_bytes).text, curve->time_us[i],
+                rate_text(cluster->costs[kind].peak * share, s->is_bytes).text);
     }
 }
 
 static void draw_legend(const weft_cluster *cluster, weft_cost_kind kind, double y, bool is_bytes,
                         const char *colour, FILE *out)
 {
-    char rate[32];
     const weft_cost *cost = &cluster->costs[kind];
-    scaled_text(cost->peak, 1000, is_bytes ? "B/s" : "FLOP/s", rate);
-    fprintf(out,
-            "<rect x=\"%d\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>"
-            "<text x=\"%d\" y=\"%.1f\" fill=\"%s\" font-size=\"12\">%s"
-            "<tspan dx=\"8\" fill=\"%s\">%s, from %.3g µs</tspan></text>\n",
-            RIGHT + 18, y, colour, RIGHT + 36, y + 10.5, ink, weft_cost_text(kind), faint, rate,
-            cost->curve.time_us[0]);
+    char fill[32];
+    snprintf(fill, sizeof fill, " fill=\"%s\"", colour);
+    weft_svg_box(out, RIGHT + 18, y, 12, 12, fill);
+    weft_svg_text(out, RIGHT + 36, y + 10.5, " font-size=\"12\"" WEFT_SVG_INK,
+                  "%s: %s, from %.3g µs", weft_cost_text(kind),
+                  rate_text(cost->peak, is_bytes).text, cost->curve.time_us[0]);
+}
+
+static void draw_title(FILE *out, double y, const char *title, const char *about)
+{
+    weft_svg_text(out, MARGIN, y + 12, " font-size=\"13\"" WEFT_SVG_INK WEFT_SVG_BOLD, "%s: %s",
+                  title, about);
 }
 
 static void draw_panel(const weft_cluster *cluster, const panel *p, double y, FILE *out)
 {
-    scale s = find_scale(cluster, p, y + PANEL_TITLE);
-    fprintf(out, "<text x=\"%d\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" fill=\"%s\">%s",
-            MARGIN, y + 12, ink, p->title);
-    fprintf(
-        out,
-        "<tspan dx=\"8\" font-weight=\"400\" fill=\"%s\">share of the peak rate</tspan></text>\n"
-        "<g font-size=\"11\">\n",
-        faint);
+    const scale s = find_scale(cluster, p, y + PANEL_TITLE);
+    draw_title(out, y, p->title, "share of the peak rate");
+    fprintf(out, "<g font-size=\"11\">\n");
     draw_axes(&s, out);
     for (int i = 0, line = 0; p->kinds[i] != NO_KIND; i++) {
         weft_cost_kind kind = (weft_cost_kind)p->kinds[i];
@@ -195,32 +183,26 @@ static void draw_panel(const weft_cluster *cluster, const panel *p, double y, FI
 /* The fuller a cell, the less is lost. */
 static void draw_interference(const weft_cluster *cluster, double y, FILE *out)
 {
-    fprintf(out,
-            "<text x=\"%d\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" fill=\"%s\">"
-            "Interference<tspan dx=\"8\" font-weight=\"400\" fill=\"%s\">speed of a row's work "
-            "beside a "
-            "column's, of its speed alone</tspan></text>\n<g font-size=\"12\" "
-            "text-anchor=\"middle\">\n",
-            MARGIN, y + 12, ink, faint);
+    char fill[64];
+    draw_title(out, y, "Interference",
+               "speed of a row's work beside a column's, of its speed alone");
+    fprintf(out, "<g font-size=\"12\">\n");
     y += PANEL_TITLE;
     for (int x = 0; x <= WEFT_WORK_ALL; x++)
-        fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" fill=\"%s\">%s</text>\n",
-                LEFT + (x + 0.5) * CELL_WIDTH, y + 10, faint, weft_work_class_text(x));
+        weft_svg_text(out, LEFT + (x + 0.5) * CELL_WIDTH, y + 10, WEFT_SVG_FAINT WEFT_SVG_MIDDLE,
+                      "%s", weft_work_class_text(x));
     y += 18;
     for (int row = 0; row < WEFT_NUM_WORK_CLASSES; row++) {
-        double top = y + row * CELL_HEIGHT;
-        fprintf(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" fill=\"%s\">%s</text>\n",
-                LEFT - 8, top + CELL_HEIGHT / 2.0 + 4, faint, weft_work_class_text(row));
+        const double top = y + row * CELL_HEIGHT, middle = top + CELL_HEIGHT / 2.0 + 4;
+        weft_svg_text(out, LEFT - 8, middle, WEFT_SVG_FAINT WEFT_SVG_END, "%s",
+                      weft_work_class_text(row));
         for (int x = 0; x <= WEFT_WORK_ALL; x++) {
-            double alpha = cluster->interference.alpha[row][x];
-            double depth = alpha < 1 ? alpha : 1;
-            fprintf(out,
-                    "<rect x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%d\" rx=\"2\" "
-                    "fill=\"#3b76d1\" fill-opacity=\"%.2f\"/>",
-                    LEFT + x * CELL_WIDTH, top, CELL_WIDTH - 2, CELL_HEIGHT - 2, 0.7 * depth);
-            fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" fill=\"%s\">", LEFT + (x + 0.5) * CELL_WIDTH,
-                    top + CELL_HEIGHT / 2.0 + 3, ink);
-            fprintf(out, x == row ? "-</text>\n" : "%.2f</text>\n", alpha);
+            const double alpha = cluster->interference.alpha[row][x];
+            snprintf(fill, sizeof fill, " fill=\"#3b76d1\" fill-opacity=\"%.2f\"",
+                     0.7 * fmin(alpha, 1));
+            weft_svg_box(out, LEFT + x * CELL_WIDTH, top, CELL_WIDTH - 2, CELL_HEIGHT - 2, fill);
+            weft_svg_text(out, LEFT + (x + 0.5) * CELL_WIDTH, middle, WEFT_SVG_INK WEFT_SVG_MIDDLE,
+                          x == row ? "-" : "%.2f", alpha);
         }
     }
     fprintf(out, "</g>\n");
@@ -233,17 +215,10 @@ weft_status weft_calibrate_draw(const weft_cluster *cluster, FILE *out)
     for (int i = 0; i < NUM_PANELS; i++)
         height += is_shown(cluster, &panels[i]) ? step : 0;
 
-    /* The card behind the drawing keeps it readable on any page. */
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
-            "viewBox=\"0 0 %d %.0f\" font-family=\"system-ui, -apple-system, 'Segoe UI', Roboto, "
-            "'DejaVu Sans', Arial, sans-serif\">\n"
-            "<rect x=\"0.5\" y=\"0.5\" width=\"%d\" height=\"%.0f\" rx=\"8\" fill=\"#fafbfc\" "
-            "stroke=\"#cfd6e0\"/>\n"
-            "<text x=\"%d\" y=\"%d\" font-size=\"15\" font-weight=\"600\" fill=\"%s\">",
-            WIDTH, height, WIDTH, height, WIDTH - 1, height - 1, MARGIN, MARGIN + 14, ink);
-    weft_svg_write_text(*cluster->name ? cluster->name : "A cluster", out);
-    fprintf(out, ": %d × %d ranks</text>\n", cluster->num_nodes, cluster->ranks_per_node);
+    weft_svg_begin(out, WIDTH, height, "");
+    weft_svg_text(out, MARGIN, MARGIN + 14, " font-size=\"15\"" WEFT_SVG_INK WEFT_SVG_BOLD,
+                  "%s: %d × %d ranks", *cluster->name ? cluster->name : "A cluster",
+                  cluster->num_nodes, cluster->ranks_per_node);
     for (int i = 0; i < NUM_PANELS; i++) {
         if (!is_shown(cluster, &panels[i]))
             continue;
@@ -251,8 +226,5 @@ weft_status weft_calibrate_draw(const weft_cluster *cluster, FILE *out)
         y += step;
     }
     draw_interference(cluster, y, out);
-    fprintf(out, "</svg>\n");
-    if (fflush(out) != 0 || ferror(out))
-        return WEFT_ERROR(WEFT_FILE, "the drawing could not be written");
-    return WEFT_OK;
+    return weft_svg_end(out);
 }

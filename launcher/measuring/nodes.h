@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "comm/comm.h"
+#include "launcher/report/report.h"
 
 typedef enum weft_nodes_kind {
     WEFT_NODES_COMPUTE, /* FLOP/s of an fp32 product */
@@ -84,8 +85,8 @@ int weft_nodes_judge(const weft_nodes_rank *ranks, int num_ranks, double factor,
 /* Whom node `node` of `num_nodes` meets in a round; -1: nobody, or there is no such round. */
 int weft_nodes_peer(int node, int num_nodes, int round);
 
-/* A table a node, and what stands out. Rank 0. */
-void weft_nodes_print(const weft_nodes *nodes, const weft_nodes_options *options, FILE *out);
-void weft_nodes_print_json(const weft_nodes *nodes, const weft_nodes_options *options, FILE *out);
+/* Each node, and what stands out. Rank 0. */
+void weft_nodes_report(weft_report *report, const weft_nodes *nodes,
+                       const weft_nodes_options *options);
 
 #endif

@@ -2,9 +2,9 @@
 #include "launcher/page/page.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "core/file.h"
+#include "core/svg.h"
 #include "core/text.h"
 #include "launcher/page/parts.h"
 #include "launcher/planning/figures.h"
@@ -25,8 +25,8 @@ static void write_range(const weft_page *page, FILE *out)
 {
     const weft_plan_figures *figures = page->plan->figures;
     if (figures)
-        fprintf(out, " (%s to %s)", weft_page_seconds(figures->range_us[0] / 1e6).text,
-                weft_page_seconds(figures->range_us[1] / 1e6).text);
+        fprintf(out, " (%s to %s)", weft_seconds_text(figures->range_us[0] / 1e6).text,
+                weft_seconds_text(figures->range_us[1] / 1e6).text);
 }
 
 static void answer_plan(const weft_page *page, FILE *out)
@@ -42,9 +42,10 @@ static void answer_plan(const weft_page *page, FILE *out)
         weft_svg_write_text(page->cluster->name, out);
     }
     fprintf(out, " (%s) a step takes <strong>%s</strong>", axes,
-            weft_page_seconds(plan->step_us / 1e6).text);
+            weft_seconds_text(plan->step_us / 1e6).text);
     write_range(page, out);
-    fprintf(out, ": <strong>%s tokens/s</strong>", weft_page_count(plan->tokens_per_s).text);
+    fprintf(out, ": <strong>%s tokens/s</strong>",
+            weft_unit_text(WEFT_UNIT_COUNT, plan->tokens_per_s).text);
     if (plan->model_flops_utilization > 0)
         fprintf(out, ", %.1f %% of the devices' peak", 100 * plan->model_flops_utilization);
     fprintf(out, ". Most of the step is %s.</p>\n", weft_limit_text(plan->limits));
@@ -55,22 +56,10 @@ static void answer_plan(const weft_page *page, FILE *out)
     }
 }
 
-static void answer_meshes(const weft_page *page, FILE *out)
+static void answer_search(const weft_page *page, FILE *out)
 {
-    const weft_page_mesh *best = NULL;
-    for (int i = 0; i < page->num_meshes && !best; i++)
-        best = page->meshes[i].fits ? &page->meshes[i] : NULL;
-    if (!best && page->num_meshes == 0)
-        return;
-    fprintf(out, "<p class=\"answer\"><strong class=\"%s\">%s</strong>", best ? "good" : "bad",
-            best ? "It fits." : "No mesh fits.");
-    if (best) {
-        fputs(" The fastest mesh is ", out);
-        weft_svg_write_text(best->mesh, out);
-        fprintf(out, ": a step of <strong>%s</strong>, <strong>%s tokens/s</strong>.",
-                weft_page_seconds(best->step_s).text, weft_page_count(best->tokens_per_s).text);
-    }
-    fputs("</p>\n", out);
+    if (page->search)
+        fputs("<p class=\"answer\"><strong class=\"bad\">No mesh fits.</strong></p>\n", out);
 }
 
 /* --- where time goes ------------------------------------------------------------------------ */
@@ -89,7 +78,7 @@ static void write_time(const weft_page *page, weft_page_colours *colours, FILE *
                 "<div class=\"row\"><span>%s</span><div class=\"bar\"><i class=\"k%d\" "
                 "style=\"width:%.2f%%\"></i></div><span class=\"v\">%s, %.1f %%</span></div>\n",
                 weft_time_text(i), weft_page_colour(colours, weft_time_text(i)), 100 * share,
-                weft_page_seconds(plan->us[i] / 1e6).text, 100 * share);
+                weft_seconds_text(plan->us[i] / 1e6).text, 100 * share);
     }
     fputs("<p class=\"soft\">Of the compute lanes, the stages' mean. Communication counts where "
           "nothing hides it.</p>\n</section>\n",
@@ -125,30 +114,29 @@ static void write_stage(const weft_plan *plan, int s, double scale, weft_page_co
             weft_bytes_text((double)stage->footprint.device_bytes).text);
 }
 
-static void write_stage_table(const weft_plan *plan, const int *stages, int count, FILE *out)
+static void write_stage_table(const weft_plan *plan, const int *stages, int count, weft_report *r)
 {
-    fputs("<details><summary>As a table</summary><div class=\"scroll\"><table><tr><th>stage</th>",
-          out);
-    for (int p = 0; p < WEFT_MEMORY_STAGING; p++)
-        fprintf(out, "<th class=\"n\">%s</th>", purpose_name(p));
-    fputs("<th class=\"n\">all</th><th class=\"n\">limit</th></tr>\n", out);
+    fputs("<details><summary>As a table</summary>", r->out);
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < count; i++) {
         const weft_plan_stage *stage = &plan->stages[stages[i]];
-        fprintf(out, "<tr><td>%d</td>", stages[i]);
+        const uint64_t limit = stage->memory_limit_bytes;
+        weft_report_record(r);
+        weft_report_number(r, NULL, "stage", WEFT_UNIT_COUNT, stages[i]);
         for (int p = 0; p < WEFT_MEMORY_STAGING; p++)
-            weft_page_number(out, weft_bytes_text((double)stage->footprint.bytes[p]).text);
-        weft_page_number(out, weft_bytes_text((double)stage->footprint.device_bytes).text);
-        weft_page_number(out, stage->memory_limit_bytes > 0
-                                  ? weft_bytes_text((double)stage->memory_limit_bytes).text
-                                  : "-");
-        fputs("</tr>\n", out);
+            weft_report_number(r, NULL, purpose_name(p), WEFT_UNIT_BYTES,
+                               stage->footprint.bytes[p]);
+        weft_report_number(r, NULL, "all", WEFT_UNIT_BYTES, stage->footprint.device_bytes);
+        weft_report_number(r, NULL, "limit", WEFT_UNIT_BYTES, limit > 0 ? (double)limit : NAN);
     }
-    fputs("</table></div></details>\n", out);
+    weft_report_close(r);
+    fputs("</details>\n", r->out);
 }
 
-static void write_memory(const weft_page *page, weft_page_colours *colours, FILE *out)
+static void write_memory(const weft_page *page, weft_page_colours *colours, weft_report *r)
 {
     const weft_plan *plan = page->plan;
+    FILE *out = r->out;
     int stages[MAX_STAGES];
     double scale = 1;
     if (!plan)
@@ -175,7 +163,7 @@ static void write_memory(const weft_page *page, weft_page_colours *colours, FILE
     if (count < plan->num_stages)
         fprintf(out, "<p class=\"soft\">%d of %d stages are shown, the fullest among them.</p>\n",
                 count, plan->num_stages);
-    write_stage_table(plan, stages, count, out);
+    write_stage_table(plan, stages, count, r);
     fputs("</section>\n", out);
 }
 
@@ -187,27 +175,27 @@ static void write_pieces(const char *const *pieces, FILE *out)
         fputs(*pieces, out);
 }
 
-static weft_status write_sections(const weft_page *page, weft_page_colours *colours, FILE *out)
+static weft_status write_sections(const weft_page *page, weft_page_colours *colours, weft_report *r)
 {
     if (page->plan)
-        answer_plan(page, out);
+        answer_plan(page, r->out);
     else
-        answer_meshes(page, out);
-    weft_page_ranked(page, out);
-    write_memory(page, colours, out);
-    write_time(page, colours, out);
-    WEFT_TRY(weft_page_timeline(page, colours, out));
-    weft_page_scaling(page, out);
-    weft_page_gains(page, out);
-    weft_page_ladder(page, out);
-    weft_page_figures(page, out);
-    weft_page_sources(page, out);
+        answer_search(page, r->out);
+    WEFT_TRY(weft_page_ranked(page, r));
+    write_memory(page, colours, r);
+    write_time(page, colours, r->out);
+    WEFT_TRY(weft_page_timeline(page, colours, r->out));
+    WEFT_TRY(weft_page_scaling(page, r));
+    weft_page_gains(page, r);
+    weft_page_ladder(page, r);
+    weft_page_figures(page, r);
+    weft_page_sources(page, r);
     return WEFT_OK;
 }
 
 /* Its head has the colours that the sections came to use. */
-static void write_page(const weft_page *page, const weft_page_colours *colours,
-                       const char *sections, FILE *out)
+static weft_status write_page(const weft_page *page, const weft_page_colours *colours,
+                              weft_report *sections, FILE *out)
 {
     fputs("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
@@ -221,30 +209,25 @@ static void write_page(const weft_page *page, const weft_page_colours *colours,
     fputs("</style>\n</head>\n<body>\n<main>\n<h1>", out);
     weft_svg_write_text(page->title, out);
     fputs("</h1>\n", out);
-    fputs(sections, out);
+    const weft_status status = weft_report_end(sections, WEFT_OK, out);
     fputs("<p class=\"soft\">Planned by Weft, not measured.</p>\n</main>\n<script>\n", out);
     write_pieces(weft_page_script, out);
     fputs("</script>\n</body>\n</html>\n", out);
+    return status;
 }
 
 weft_status weft_page_write(const weft_page *page, const char *path)
 {
     weft_page_colours colours = {.count = 0};
     weft_new_file file;
-    char *sections = NULL;
-    size_t bytes = 0;
-    FILE *memory = open_memstream(&sections, &bytes);
-    if (!memory)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a page");
-    weft_status status = write_sections(page, &colours, memory);
-    if (fclose(memory) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_MEMORY, "out of memory for a page");
+    weft_report sections;
+    weft_report_begin(&sections, WEFT_REPORT_HTML);
+    weft_status status = sections.status;
+    if (status == WEFT_OK)
+        status = write_sections(page, &colours, &sections);
     if (status == WEFT_OK)
         status = weft_new_file_open(path, &file);
-    if (status == WEFT_OK) {
-        write_page(page, &colours, sections, file.file);
-        status = weft_new_file_close(&file, WEFT_OK);
-    }
-    free(sections);
-    return status;
+    if (status != WEFT_OK)
+        return weft_report_end(&sections, status, NULL);
+    return weft_new_file_close(&file, write_page(page, &colours, &sections, file.file));
 }

@@ -1,85 +1,10 @@
 #include "launcher/page/parts.h"
 
-#include <math.h>
 #include <string.h>
-
-#include "core/text.h"
-
-/* --- words --------------------------------------------------------------------------------- */
-
-weft_page_words weft_page_count(double value)
-{
-    weft_page_words out = {"-"};
-    char digits[48];
-    if (!isfinite(value) || fabs(value) >= 1e18)
-        return out;
-    const int count = snprintf(digits, sizeof digits, "%.0f", fabs(value));
-    int used = 0;
-    if (value <= -0.5)
-        out.text[used++] = '-';
-    for (int i = 0; i < count; i++) {
-        if (i > 0 && (count - i) % 3 == 0)
-            out.text[used++] = ',';
-        out.text[used++] = digits[i];
-    }
-    out.text[used] = '\0';
-    return out;
-}
-
-weft_page_words weft_page_seconds(double seconds)
-{
-    static const struct {
-        double below, unit;
-        const char *name;
-    } units[] = {{1, 1e-3, "ms"}, {300, 1, "s"}, {7200, 60, "min"}, {172800, 3600, "h"}};
-    weft_page_words out = {"-"};
-    double unit = 86400;
-    const char *name = "days";
-    for (int i = 3; i >= 0; i--)
-        if (seconds < units[i].below) {
-            unit = units[i].unit;
-            name = units[i].name;
-        }
-    if (isfinite(seconds) && seconds > 0)
-        snprintf(out.text, sizeof out.text, "%.4g %s", seconds / unit, name);
-    return out;
-}
-
-weft_page_words weft_page_gain_text(double factor)
-{
-    weft_page_words out = {"-"};
-    if (isfinite(factor))
-        snprintf(out.text, sizeof out.text, "%+.1f %%", 100 * (factor - 1));
-    return out;
-}
-
-weft_page_words weft_page_bytes(double bytes)
-{
-    weft_page_words out = {"-"};
-    if (isfinite(bytes) && bytes >= 0)
-        snprintf(out.text, sizeof out.text, "%s", weft_bytes_text(bytes).text);
-    return out;
-}
-
-/* --- parts --------------------------------------------------------------------------------- */
 
 void weft_page_begin(FILE *out, const char *id, const char *title)
 {
     fprintf(out, "<section id=\"%s\">\n<h2>%s</h2>\n", id, title);
-}
-
-void weft_page_cell(FILE *out, const char *text)
-{
-    fputs("<td>", out);
-    weft_svg_write_text(text ? text : "", out);
-    fputs("</td>", out);
-}
-
-void weft_page_number(FILE *out, const char *text)
-{
-    fputs("<td class=\"n\">", out);
-    weft_svg_write_text(text, out);
-    fputs("</td>", out);
 }
 
 int weft_page_pick(int num, int must, int most, int *out)

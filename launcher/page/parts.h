@@ -7,21 +7,8 @@
 /* The style sheet and the script, in pieces; NULL ends them. */
 extern const char *const weft_page_style[], *const weft_page_script[];
 
-typedef struct weft_page_words {
-    char text[48];
-} weft_page_words;
-/* "12,345"; "1.23 s", "45.6 ms", "3.4 days"; "+25 %"; "-" for what is not known. */
-weft_page_words weft_page_count(double value);
-weft_page_words weft_page_seconds(double seconds);
-weft_page_words weft_page_gain_text(double factor);
-weft_page_words weft_page_bytes(double bytes);
-
 /* Begins a section; the caller ends it by </section>. */
 void weft_page_begin(FILE *out, const char *id, const char *title);
-/* <td>text</td>, escaped; NULL: empty. */
-void weft_page_cell(FILE *out, const char *text);
-void weft_page_number(FILE *out, const char *text);
-
 /* At most `most` of `num` indices, rising, spread evenly, with `first`, the last and `must` among
  * them; `out` has room for `most`. Returns how many. most >= 3. */
 int weft_page_pick(int num, int must, int most, int *out);
@@ -39,11 +26,11 @@ void weft_page_write_colours(FILE *out, const weft_page_colours *colours);
 /* The sections. Those without anything to show write nothing. */
 weft_status weft_page_timeline(const weft_page *page, weft_page_colours *colours,
                                FILE *out) WEFT_CHECKED;
-void weft_page_figures(const weft_page *page, FILE *out);
-void weft_page_sources(const weft_page *page, FILE *out);
-void weft_page_ranked(const weft_page *page, FILE *out);
-void weft_page_scaling(const weft_page *page, FILE *out);
-void weft_page_gains(const weft_page *page, FILE *out);
-void weft_page_ladder(const weft_page *page, FILE *out);
+void weft_page_figures(const weft_page *page, weft_report *report);
+void weft_page_sources(const weft_page *page, weft_report *report);
+weft_status weft_page_ranked(const weft_page *page, weft_report *report) WEFT_CHECKED;
+weft_status weft_page_scaling(const weft_page *page, weft_report *report) WEFT_CHECKED;
+void weft_page_gains(const weft_page *page, weft_report *report);
+void weft_page_ladder(const weft_page *page, weft_report *report);
 
 #endif

@@ -37,7 +37,7 @@ const char *const weft_page_style[] = {
     "stroke-width:2}\n"
     ".chart .ideal{stroke:var(--soft);fill:none;stroke-dasharray:4 3}\n"
     ".chart .limit{stroke:var(--bad);stroke-dasharray:4 3}\n"
-    ".chart .dot{fill:var(--accent)}.chart .out{fill:none;stroke:var(--bad)}\n"
+    ".chart .dot{fill:var(--accent)}\n"
     ".gain{background:var(--accent)}.same{background:var(--soft)}\n"
     ".tools{display:flex;flex-wrap:wrap;gap:.4rem;align-items:center;margin:.4rem 0}\n"
     "button{font:inherit;color:var(--fg);background:var(--panel);border:1px solid var(--line);"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/text.h"
+#include "core/svg.h"
 #include "core/trace/trace.h"
 #include "launcher/page/parts.h"
 
@@ -212,9 +213,9 @@ static void write_all(timeline *t)
         fprintf(t->out,
                 "<p class=\"soft\">%s tasks are drawn as %s boxes: tasks that begin within %s of "
                 "each other are one.</p>\n",
-                weft_page_count((double)t->num_tasks).text,
-                weft_page_count((double)t->num_boxes).text,
-                weft_page_seconds(t->least_us / 1e6).text);
+                weft_unit_text(WEFT_UNIT_COUNT, (double)t->num_tasks).text,
+                weft_unit_text(WEFT_UNIT_COUNT, (double)t->num_boxes).text,
+                weft_seconds_text(t->least_us / 1e6).text);
 }
 
 weft_status weft_page_timeline(const weft_page *page, weft_page_colours *colours, FILE *out)

@@ -1,20 +1,16 @@
-/* Prints what planning/figures.h has, as lines and as JSON. */
+/* Reports what planning/figures.h has. */
 #ifndef WEFT_LAUNCHER_PLANNING_FIGURES_PRINT_H
 #define WEFT_LAUNCHER_PLANNING_FIGURES_PRINT_H
 
-#include <stdio.h>
-
-#include <cjson/cJSON.h>
-
 #include "launcher/planning/figures.h"
+#include "launcher/report/report.h"
 
-/* A line each of what is known. */
-void weft_plan_figures_print(const weft_plan_figures *figures, FILE *out);
-/* Adds the figures' keys to a plan. */
-void weft_plan_add_figures(cJSON *plan, const weft_plan_figures *figures);
-/* Adds "parts", the memory of embedding, decoder and head, to a stage. */
-void weft_plan_add_parts(cJSON *json, const weft_plan *plan, int stage);
-/* All its digits; null where it is not finite. */
-void weft_plan_add_number(cJSON *json, const char *key, double value);
+/* For people what is known. */
+void weft_plan_figures_report(weft_report *report, const weft_plan_figures *figures);
+/* "parts", the memory of embedding, decoder and head, of a stage. */
+void weft_plan_report_parts(weft_report *report, const weft_plan *plan, int stage);
+/* A record: a number behind a plan. */
+void weft_plan_report_source(weft_report *report, const char *what, weft_source_class class_,
+                             const char *where, double spread);
 
 #endif

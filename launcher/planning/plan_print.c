@@ -1,30 +1,15 @@
 #include "launcher/planning/plan_print.h"
 
-#include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cjson/cJSON.h>
 
 #include "core/text.h"
 #include "launcher/planning/figures_print.h"
 #include "schedule/context.h"
 
-weft_time_words weft_time_text_of(double us)
+static weft_counted time_text(double us)
 {
-    weft_time_words out;
-    const double scale = us < 1e6 ? 1e3 : us < 7.2e9 ? 1e6 : 3.6e9;
-    snprintf(out.text, sizeof out.text, "%.4g %s", us / scale,
-             us < 1e6     ? "ms"
-             : us < 7.2e9 ? "s"
-                          : "h");
-    return out;
-}
-
-static weft_time_words time_text(double us)
-{
-    return weft_time_text_of(us);
+    return weft_seconds_text(us / 1e6);
 }
 
 /* The decoder's layers of all chunks of a rank, from 0, beside the embedding (E) and the head (L):
@@ -103,66 +88,6 @@ static uint64_t bytes_on_host(const weft_plan_stage *stage, int of)
     return bytes;
 }
 
-static const weft_plan_stage *most_on_host(const weft_plan *plan, int holder, uint64_t *out_most)
-{
-    const weft_plan_stage *of = NULL;
-    *out_most = 0;
-    for (int s = 0; s < plan->num_stages; s++) {
-        const uint64_t bytes = bytes_on_host(&plan->stages[s], holder);
-        if (bytes > *out_most) {
-            *out_most = bytes;
-            of = &plan->stages[s];
-        }
-    }
-    return of;
-}
-
-/* Experts in host memory, and the state of what else the host steps, of the rank with most. */
-static void print_tier(const weft_plan *plan, FILE *out)
-{
-    uint64_t most;
-    const weft_plan_stage *of = most_on_host(plan, OF_EXPERTS, &most);
-    if (of)
-        fprintf(out, "experts in host memory %s, up in %s, down in %s, stepped in %s of a step\n",
-                weft_bytes_text((double)most).text, time_text(of->tier_us[0]).text,
-                time_text(of->tier_us[1]).text, time_text(of->tier_us[2]).text);
-    if (of && of->footprint.file_bytes > 0 && of->tier_us[3] < 0)
-        fprintf(out,
-                "experts in a file %s; reads and writes take no time here: storage.read or "
-                "storage.write is not known\n",
-                weft_bytes_text((double)of->footprint.file_bytes).text);
-    else if (of && of->footprint.file_bytes > 0)
-        fprintf(out, "experts in a file %s, read and written in %s of a step\n",
-                weft_bytes_text((double)of->footprint.file_bytes).text,
-                time_text(of->tier_us[3]).text);
-    of = most_on_host(plan, OF_OPTIMIZER, &most);
-    if (of)
-        fprintf(out,
-                "optimizer in host memory %s, gradients down in %s, stepped in %s, weights up in "
-                "%s of a step\n",
-                weft_bytes_text((double)most).text, time_text(of->stepped_us[1]).text,
-                time_text(of->stepped_us[2]).text, time_text(of->stepped_us[0]).text);
-}
-
-/* What else is offloaded, of the rank with most of it. */
-static void print_offloaded(const weft_plan *plan, FILE *out)
-{
-    uint64_t most;
-    const weft_plan_stage *of = most_on_host(plan, OF_ACTIVATIONS, &most);
-    if (of)
-        fprintf(out, "offloaded %s, out in %s, back in %s of a step\n",
-                weft_bytes_text((double)most).text, time_text(of->copies_us[0]).text,
-                time_text(of->copies_us[1]).text);
-}
-
-weft_utilization weft_utilization_text(double utilization)
-{
-    weft_utilization out = {"-"};
-    if (isfinite(utilization))
-        snprintf(out.text, sizeof out.text, "%.1f", 100 * utilization);
-    return out;
-}
-
 /* Why there is none. */
 static void print_utilization(const weft_plan *plan, FILE *out)
 {
@@ -178,16 +103,16 @@ static void print_utilization(const weft_plan *plan, FILE *out)
                      "causal and computes half\n");
 }
 
-void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *out)
+static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE *out)
 {
-    char axes[128], layers[64];
+    char axes[128];
     weft_mesh_print(&plan->mesh, axes, sizeof axes);
     fprintf(out, "%s on %s: %s\n", weft_count_text(plan->mesh.world, "device").text, cluster->name,
             axes);
-    fprintf(out, "step %s   %.4g tokens/s   MFU %s%s   most of it: %s\n",
-            time_text(plan->step_us).text, plan->tokens_per_s,
-            weft_utilization_text(plan->model_flops_utilization).text,
-            isfinite(plan->model_flops_utilization) ? " %" : "", weft_limit_text(plan->limits));
+    fprintf(out, "step %s   %s tokens/s   MFU %s   most of it: %s\n", time_text(plan->step_us).text,
+            weft_unit_text(WEFT_UNIT_COUNT, plan->tokens_per_s).text,
+            weft_unit_text(WEFT_UNIT_SHARE, plan->model_flops_utilization).text,
+            weft_limit_text(plan->limits));
     print_utilization(plan, out);
     fprintf(out, "memory %s of the fullest rank", weft_bytes_text((double)plan->memory_bytes).text);
     if (plan->num_stages > 1)
@@ -200,233 +125,272 @@ void weft_plan_print(const weft_plan *plan, const weft_cluster *cluster, FILE *o
     fprintf(out, "\n");
     if (plan->tier.reason[0])
         fprintf(out, "%s\n", plan->tier.reason);
-    print_tier(plan, out);
-    print_offloaded(plan, out);
-    if (plan->figures)
-        weft_plan_figures_print(plan->figures, out);
-    fprintf(out, "\n");
+}
+
+/* --- rows ---------------------------------------------------------------------------------- */
+
+void weft_plan_report_times(weft_report *r, const double us[WEFT_NUM_TIMES])
+{
+    weft_report_open(r, WEFT_REPORT_OBJECT, "time");
     for (int i = 0; i < WEFT_NUM_TIMES; i++)
-        if (plan->us[i] > 0)
-            fprintf(out, "  %-10s %10s  %5.1f %%\n", weft_time_text(i), time_text(plan->us[i]).text,
-                    100 * plan->us[i] / plan->step_us);
-    fprintf(out, "\n  stage  layers        compute     bubble     memory\n");
-    for (int s = 0; s < plan->num_stages; s++) {
-        const weft_plan_stage *stage = &plan->stages[s];
-        layers_text(&plan->step.outline.layout, s, layers);
-        fprintf(out, "  %5d  %-10s %10s %10s %10s\n", s, layers,
-                time_text(stage->us[WEFT_TIME_COMPUTE]).text,
-                time_text(stage->us[WEFT_TIME_BUBBLE]).text,
-                weft_bytes_text((double)stage->footprint.device_bytes).text);
-    }
-    fprintf(out, "\nThe worst of the numbers behind it is %s%s.\n",
-            weft_source_class_text(plan->source),
-            plan->coarse ? "; a layer gives only sums (coarse)" : "");
+        weft_report_value(r, weft_time_text(i), us[i] / 1e6);
+    weft_report_close(r);
 }
 
-/* " 3.2 %", signed. */
-static weft_time_words error_text(double planned, double measured)
+static void report_shares(weft_report *r, const weft_plan *plan)
 {
-    weft_time_words out;
-    const double error = weft_against_error(planned, measured);
-    snprintf(out.text, sizeof out.text, isfinite(error) ? "%+.1f %%" : "-", 100 * error);
-    return out;
-}
-
-void weft_against_print(const weft_against *a, FILE *out)
-{
-    fprintf(out, "\n%s, median of %s, between their quartiles %.1f %%", a->run,
-            weft_count_text(a->num_steps, "step").text, 100 * a->spread);
-    if (a->load > 0)
-        fprintf(out, ", planned at its fullest rank's load of %.4g", a->load);
-    fprintf(out, ":\n\n");
-    fprintf(out, "                             planned   measured      error\n");
-    fprintf(out, "  %-24s %10s %10s %10s\n", "step", time_text(a->planned_us).text,
-            time_text(a->measured_us).text, error_text(a->planned_us, a->measured_us).text);
-    for (int i = 0; i < a->num_phases; i++) {
-        const weft_against_row *row = &a->phases[i];
-        const char *name = strcmp(row->name, "step") == 0 ? "optimizer's step" : row->name;
-        fprintf(out, "  %-24s %10s %10s %10s\n", name, time_text(row->planned).text,
-                time_text(row->measured).text, error_text(row->planned, row->measured).text);
-    }
-    for (int i = 0; i < a->num_times; i++) {
-        const weft_against_row *row = &a->times[i];
-        char name[48];
-        if (row->planned <= 0 && row->measured <= 0)
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
+    for (int i = 0; i < WEFT_NUM_TIMES; i++) {
+        if (!(plan->us[i] > 0))
             continue;
-        snprintf(name, sizeof name, "time in %s", row->name);
-        fprintf(out, "  %-24s %10s %10s %10s\n", name, time_text(row->planned).text,
-                time_text(row->measured).text, error_text(row->planned, row->measured).text);
+        weft_report_record(r);
+        weft_report_cell(r, "time in", "%s", weft_time_text(i));
+        weft_report_number(r, NULL, "takes", WEFT_UNIT_SECONDS, plan->us[i] / 1e6);
+        weft_report_number(r, NULL, "of the step", WEFT_UNIT_SHARE, plan->us[i] / plan->step_us);
     }
-    for (int i = 0; i < a->num_purposes; i++) {
-        const weft_against_row *row = &a->purposes[i];
-        char name[48];
-        if (!(row->planned > 0) && !(row->measured > 0))
-            continue;
-        snprintf(name, sizeof name, "%s, stage %d", row->name, row->stage);
-        const weft_counted measured = weft_bytes_text(row->measured);
-        if (isnan(row->planned))
-            fprintf(out, "  %-24s %10s %10s %10s\n", name, "not planned", measured.text, "-");
-        else
-            fprintf(out, "  %-24s %10s %10s %10s\n", name, weft_bytes_text(row->planned).text,
-                    measured.text, error_text(row->planned, row->measured).text);
+    weft_report_close(r);
+    weft_report_line_of(r, "%s", "");
+}
+
+/* What goes up and down, and what the host steps; of experts in a file what is read and written. */
+static void report_lanes(weft_report *r, const char *key, const double us[3], double file_us)
+{
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
+    weft_report_number(r, "up", "up", WEFT_UNIT_SECONDS, us[0] / 1e6);
+    weft_report_number(r, "down", "down", WEFT_UNIT_SECONDS, us[1] / 1e6);
+    weft_report_number(r, "host", "stepped", WEFT_UNIT_SECONDS, us[2] / 1e6);
+    if (file_us >= 0)
+        weft_report_number(r, "file", "read and written", WEFT_UNIT_SECONDS, file_us / 1e6);
+    weft_report_close(r);
+}
+
+static void report_copies(weft_report *r, const double us[2])
+{
+    weft_report_open(r, WEFT_REPORT_OBJECT, "offload_time");
+    weft_report_number(r, "back", "up", WEFT_UNIT_SECONDS, us[1] / 1e6);
+    weft_report_number(r, "out", "down", WEFT_UNIT_SECONDS, us[0] / 1e6);
+    weft_report_close(r);
+}
+
+/* Of one holder; in JSON the times alone, which a stage has under a key each. */
+static void report_held(weft_report *r, const weft_plan_stage *stage, int holder)
+{
+    const uint64_t bytes = bytes_on_host(stage, holder), file = stage->footprint.file_bytes;
+    if (bytes == 0)
+        return;
+    weft_report_number(r, NULL, "memory", WEFT_UNIT_BYTES, bytes);
+    if (holder == OF_ACTIVATIONS) {
+        report_copies(r, stage->copies_us);
+    } else if (holder == OF_OPTIMIZER) {
+        report_lanes(r, "optimizer_time", stage->stepped_us, -1);
+    } else {
+        report_lanes(r, "experts_time", stage->tier_us, file > 0 ? stage->tier_us[3] : -1);
+        if (file > 0)
+            weft_report_number(r, NULL, "in a file", WEFT_UNIT_BYTES, file);
     }
 }
 
-static void add_number(cJSON *json, const char *key, double value)
+/* For people: what each stage's host memory holds, and its times in a step. */
+static void report_hosts(weft_report *r, const weft_plan *plan)
 {
-    weft_plan_add_number(json, key, value);
+    static const char *const holders[] = {"experts", "optimizer", "activations"};
+    bool is_free = false;
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
+    for (int s = 0; s < plan->num_stages && r->form != WEFT_REPORT_JSON; s++)
+        for (int holder = 0; holder <= OF_ACTIVATIONS; holder++) {
+            const weft_plan_stage *stage = &plan->stages[s];
+            if (bytes_on_host(stage, holder) == 0)
+                continue;
+            weft_report_record(r);
+            weft_report_number(r, NULL, "stage", WEFT_UNIT_INDEX, s);
+            weft_report_cell(r, "in host memory", "%s", holders[holder]);
+            report_held(r, stage, holder);
+            is_free |= stage->footprint.file_bytes > 0 && stage->tier_us[3] < 0;
+        }
+    weft_report_close(r);
+    if (is_free)
+        weft_report_line_of(r, "experts in a file: reads and writes take no time here: "
+                               "storage.read or storage.write is not known");
 }
 
-static void add_times(cJSON *json, const char *key, const double us[WEFT_NUM_TIMES])
+static void report_modules(weft_report *r, const char *key, const weft_module_bytes *modules,
+                           int count)
 {
-    cJSON *time = cJSON_AddObjectToObject(json, key);
-    for (int i = 0; i < WEFT_NUM_TIMES; i++)
-        add_number(time, weft_time_text(i), us[i] / 1e6);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
+    for (int i = 0; i < count; i++)
+        weft_report_value(r, modules[i].module, modules[i].bytes);
+    weft_report_close(r);
 }
 
-/* What goes up and down, and what the host steps. */
-static void add_lanes(cJSON *json, const char *key, const double us[3])
+static void report_offloaded(weft_report *r, const weft_plan_stage *stage)
 {
-    cJSON *lanes = cJSON_AddObjectToObject(json, key);
-    add_number(lanes, "up", us[0] / 1e6);
-    add_number(lanes, "down", us[1] / 1e6);
-    add_number(lanes, "host", us[2] / 1e6);
+    report_modules(r, "offloaded", stage->footprint.offloaded, stage->footprint.num_offloaded);
+    if (stage->footprint.file_bytes > 0 && stage->tier_us[3] >= 0) {
+        weft_report_value(r, "read_bytes", stage->file_read_bytes);
+        weft_report_value(r, "written_bytes", stage->file_written_bytes);
+    }
+    for (int holder = 0; holder <= OF_ACTIVATIONS && r->form == WEFT_REPORT_JSON; holder++)
+        report_held(r, stage, holder);
 }
 
-static void add_stage(cJSON *list, const weft_plan *plan, int s)
+/* From and to which of the layout's layers each chunk is. */
+static void report_layers(weft_report *r, const weft_layout *layout, int stage)
+{
+    if (r->form != WEFT_REPORT_JSON)
+        return;
+    weft_json_open_flat(&r->json, "layers", '[');
+    for (int c = 0; c < layout->num_chunks; c++) {
+        int first, end;
+        weft_layout_range(layout, stage, c, &first, &end);
+        weft_json_numbers(&r->json, NULL, (const double[]){first, end}, 2);
+    }
+    weft_json_close(&r->json);
+}
+
+static void report_stage(weft_report *r, const weft_plan *plan, int s)
 {
     const weft_plan_stage *stage = &plan->stages[s];
     const weft_footprint *footprint = &stage->footprint;
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddItemToArray(list, json);
-    add_number(json, "stage", s);
-    cJSON *chunks = cJSON_AddArrayToObject(json, "layers");
-    for (int c = 0; c < plan->step.outline.layout.num_chunks; c++) {
-        int first, end;
-        weft_layout_range(&plan->step.outline.layout, s, c, &first, &end);
-        cJSON_AddItemToArray(chunks, cJSON_CreateIntArray((const int[]){first, end}, 2));
-    }
-    add_times(json, "time", stage->us);
-    add_number(json, "memory_bytes", (double)footprint->device_bytes);
-    cJSON *bytes = cJSON_AddObjectToObject(json, "memory");
+    char layers[64];
+    layers_text(&plan->step.outline.layout, s, layers);
+    weft_report_record(r);
+    weft_report_number(r, "stage", "stage", WEFT_UNIT_INDEX, s);
+    weft_report_cell(r, "layers", "%s", layers);
+    report_layers(r, &plan->step.outline.layout, s);
+    weft_report_number(r, NULL, "compute", WEFT_UNIT_SECONDS, stage->us[WEFT_TIME_COMPUTE] / 1e6);
+    weft_report_number(r, NULL, "bubble", WEFT_UNIT_SECONDS, stage->us[WEFT_TIME_BUBBLE] / 1e6);
+    weft_plan_report_times(r, stage->us);
+    weft_report_number(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, footprint->device_bytes);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "memory");
     for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++)
-        add_number(bytes, weft_memory_text((weft_memory_purpose)i), (double)footprint->bytes[i]);
-    cJSON *modules = cJSON_AddObjectToObject(json, "activations");
-    for (int i = 0; i < footprint->num_modules; i++)
-        add_number(modules, footprint->modules[i].module, (double)footprint->modules[i].bytes);
-    weft_plan_add_parts(json, plan, s);
-    if (footprint->num_offloaded == 0)
-        return;
-    cJSON *offloaded = cJSON_AddObjectToObject(json, "offloaded");
-    for (int i = 0; i < footprint->num_offloaded; i++)
-        add_number(offloaded, footprint->offloaded[i].module,
-                   (double)footprint->offloaded[i].bytes);
-    if (bytes_on_host(stage, OF_EXPERTS) > 0)
-        add_lanes(json, "experts_time", stage->tier_us);
-    if (footprint->file_bytes > 0 && stage->tier_us[3] >= 0) {
-        add_number(cJSON_GetObjectItem(json, "experts_time"), "file", stage->tier_us[3] / 1e6);
-        add_number(json, "read_bytes", (double)stage->file_read_bytes);
-        add_number(json, "written_bytes", (double)stage->file_written_bytes);
-    }
-    if (bytes_on_host(stage, OF_OPTIMIZER) > 0)
-        add_lanes(json, "optimizer_time", stage->stepped_us);
-    if (bytes_on_host(stage, OF_ACTIVATIONS) == 0)
-        return;
-    cJSON *copies = cJSON_AddObjectToObject(json, "offload_time");
-    add_number(copies, "out", stage->copies_us[0] / 1e6);
-    add_number(copies, "back", stage->copies_us[1] / 1e6);
+        weft_report_value(r, weft_memory_text((weft_memory_purpose)i), footprint->bytes[i]);
+    weft_report_close(r);
+    report_modules(r, "activations", footprint->modules, footprint->num_modules);
+    weft_plan_report_parts(r, plan, s);
+    if (footprint->num_offloaded > 0)
+        report_offloaded(r, stage);
 }
 
-static void add_error(cJSON *json, double planned, double measured, double unit)
+/* How layers run, as far as that was a choice. */
+static void report_choices(weft_report *r, const weft_plan *plan)
 {
-    add_number(json, "planned", planned / unit);
-    add_number(json, "measured", measured / unit);
-    add_number(json, "error", weft_against_error(planned, measured));
-}
-
-static void add_rows(cJSON *json, const char *key, const weft_against_row *rows, int count,
-                     double unit)
-{
-    cJSON *list = cJSON_AddArrayToObject(json, key);
-    for (int i = 0; i < count; i++) {
-        cJSON *row = cJSON_CreateObject();
-        cJSON_AddItemToArray(list, row);
-        cJSON_AddStringToObject(row, "name", rows[i].name);
-        if (rows[i].stage >= 0)
-            add_number(row, "stage", rows[i].stage);
-        add_error(row, rows[i].planned, rows[i].measured, unit);
-    }
-}
-
-static void add_against(cJSON *plan, const weft_against *a)
-{
-    cJSON *json = cJSON_AddObjectToObject(plan, "against");
-    cJSON_AddStringToObject(json, "run", a->run);
-    add_number(json, "num_steps", a->num_steps);
-    add_number(json, "spread", a->spread);
-    if (a->load > 0)
-        add_number(json, "rank_load", a->load);
-    add_error(cJSON_AddObjectToObject(json, "step_time_s"), a->planned_us, a->measured_us, 1e6);
-    add_rows(json, "phases_s", a->phases, a->num_phases, 1e6);
-    add_rows(json, "time_s", a->times, a->num_times, 1e6);
-    add_rows(json, "memory_bytes", a->purposes, a->num_purposes, 1);
-}
-
-weft_status weft_print_json(cJSON *json, FILE *out)
-{
-    char *text = cJSON_Print(json);
-    cJSON_Delete(json);
-    if (!text)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the plan");
-    fprintf(out, "%s\n", text);
-    free(text);
-    return WEFT_OK;
-}
-
-cJSON *weft_plan_json(const weft_plan *plan, const weft_against *against)
-{
-    char axes[128];
-    cJSON *json = cJSON_CreateObject();
-    weft_mesh_print(&plan->mesh, axes, sizeof axes);
-    cJSON_AddBoolToObject(json, "fits", plan->fits);
-    add_number(json, "step_time_s", plan->step_us / 1e6);
-    add_number(json, "tokens_per_s", plan->tokens_per_s);
-    add_number(json, "tokens_per_s_per_device", plan->tokens_per_s / plan->mesh.world);
-    add_number(json, "model_flops_utilization", plan->model_flops_utilization);
-    add_number(json, "memory_bytes", (double)plan->memory_bytes);
-    add_number(json, "memory_limit_bytes", (double)plan->memory_limit_bytes);
-    add_number(json, "host_memory_bytes", (double)plan->host_memory_bytes);
-    add_number(json, "host_memory_limit_bytes", (double)plan->host_limit_bytes);
-    if (plan->file_bytes > 0)
-        add_number(json, "file_bytes", (double)plan->file_bytes);
-    add_number(json, "num_devices", plan->mesh.world);
-    cJSON_AddStringToObject(json, "mesh", axes);
-    if (plan->mesh.cp > 1)
-        cJSON_AddStringToObject(json, "cp_comm_type",
-                                weft_context_form_text(plan->mesh.cp_comm_type));
-    if (plan->mesh.cp > 1 && plan->mesh.cp_inner > 0)
-        cJSON_AddItemToObject(
-            json, "hierarchical_context_parallel_sizes",
-            cJSON_CreateIntArray(
-                (const int[]){plan->mesh.cp_inner, plan->mesh.cp / plan->mesh.cp_inner}, 2));
+    const weft_mesh *mesh = &plan->mesh;
+    if (mesh->cp > 1)
+        weft_report_text(r, "cp_comm_type", NULL, weft_context_form_text(mesh->cp_comm_type));
+    if (mesh->cp > 1 && mesh->cp_inner > 0)
+        weft_report_numbers(r, "hierarchical_context_parallel_sizes",
+                            (const double[]){mesh->cp_inner, mesh->cp / mesh->cp_inner}, 2);
     if (plan->tier.options.experts != WEFT_TIER_NONE || plan->tier.chosen) {
-        cJSON_AddStringToObject(json, "experts", weft_tier_text(plan->tier.options.experts));
-        add_number(json, "experts_kept", plan->tier.options.kept);
+        weft_report_text(r, "experts", NULL, weft_tier_text(plan->tier.options.experts));
+        weft_report_value(r, "experts_kept", plan->tier.options.kept);
     }
     if (plan->tier.reason[0])
-        cJSON_AddStringToObject(json, "experts_reason", plan->tier.reason);
+        weft_report_text(r, "experts_reason", NULL, plan->tier.reason);
     if (plan->context.reason[0])
-        cJSON_AddStringToObject(json, "cp_comm_type_reason", plan->context.reason);
-    cJSON_AddStringToObject(json, "limits", weft_limit_text(plan->limits));
-    cJSON_AddBoolToObject(json, "coarse", plan->coarse);
-    cJSON_AddStringToObject(json, "source", weft_source_class_text(plan->source));
-    add_times(json, "time", plan->us);
-    cJSON *stages = cJSON_AddArrayToObject(json, "stages");
-    for (int s = 0; s < plan->num_stages; s++)
-        add_stage(stages, plan, s);
+        weft_report_text(r, "cp_comm_type_reason", NULL, plan->context.reason);
+}
+
+static void report_head(weft_report *r, const weft_plan *plan)
+{
+    char axes[128];
+    weft_mesh_print(&plan->mesh, axes, sizeof axes);
+    weft_report_bool(r, "fits", plan->fits);
+    weft_report_value(r, "step_time_s", plan->step_us / 1e6);
+    weft_report_value(r, "tokens_per_s", plan->tokens_per_s);
+    weft_report_value(r, "tokens_per_s_per_device", plan->tokens_per_s / plan->mesh.world);
+    weft_report_value(r, "model_flops_utilization", plan->model_flops_utilization);
+    weft_report_value(r, "memory_bytes", plan->memory_bytes);
+    weft_report_value(r, "memory_limit_bytes", plan->memory_limit_bytes);
+    weft_report_value(r, "host_memory_bytes", plan->host_memory_bytes);
+    weft_report_value(r, "host_memory_limit_bytes", plan->host_limit_bytes);
+    if (plan->file_bytes > 0)
+        weft_report_value(r, "file_bytes", plan->file_bytes);
+    weft_report_value(r, "num_devices", plan->mesh.world);
+    weft_report_text(r, "mesh", NULL, axes);
+    report_choices(r, plan);
+    weft_report_text(r, "limits", NULL, weft_limit_text(plan->limits));
+    weft_report_bool(r, "coarse", plan->coarse);
+    weft_report_text(r, "source", NULL, weft_source_class_text(plan->source));
+    weft_plan_report_times(r, plan->us);
+}
+
+void weft_plan_report(weft_report *r, const weft_plan *plan, const weft_cluster *cluster)
+{
+    FILE *out = weft_report_stream(r, WEFT_REPORT_TEXT);
+    if (out)
+        print_head(plan, cluster, out);
+    report_head(r, plan);
     if (plan->figures)
-        weft_plan_add_figures(json, plan->figures);
-    if (against)
-        add_against(json, against);
-    return json;
+        weft_plan_figures_report(r, plan->figures);
+    weft_report_line_of(r, "%s", "");
+    report_shares(r, plan);
+    weft_report_open(r, WEFT_REPORT_TABLE, "stages");
+    for (int s = 0; s < plan->num_stages; s++)
+        report_stage(r, plan, s);
+    weft_report_close(r);
+    report_hosts(r, plan);
+    weft_report_line_of(r, "\nThe worst of the numbers behind it is %s%s.",
+                        weft_source_class_text(plan->source),
+                        plan->coarse ? "; a layer gives only sums (coarse)" : "");
+}
+
+/* --- beside a run -------------------------------------------------------------------------- */
+
+static void report_error(weft_report *r, double planned, double measured, weft_unit unit)
+{
+    weft_report_number(r, "planned", "planned", unit, planned);
+    weft_report_number(r, "measured", "measured", unit, measured);
+    weft_report_number(r, "error", "error", WEFT_UNIT_CHANGE,
+                       weft_against_error(planned, measured));
+}
+
+/* For people without what is neither planned nor measured. */
+static void report_rows(weft_report *r, const char *key, const char *title,
+                        const weft_against_row *rows, int count, weft_unit unit)
+{
+    const double scale = unit == WEFT_UNIT_SECONDS ? 1e6 : 1;
+    weft_report_open(r, WEFT_REPORT_TABLE, key);
+    for (int i = 0; i < count; i++) {
+        const weft_against_row *row = &rows[i];
+        if (r->form != WEFT_REPORT_JSON && !(row->planned > 0) && !(row->measured > 0))
+            continue;
+        weft_report_record(r);
+        weft_report_text(r, "name", NULL, row->name);
+        if (row->stage >= 0) {
+            weft_report_cell(r, title, "%s, stage %d", row->name, row->stage);
+            weft_report_value(r, "stage", row->stage);
+        } else {
+            weft_report_cell(r, title, "%s",
+                             strcmp(row->name, "step") == 0 ? "optimizer's step" : row->name);
+        }
+        report_error(r, row->planned / scale, row->measured / scale, unit);
+    }
+    weft_report_close(r);
+    weft_report_line_of(r, "%s", "");
+}
+
+void weft_against_report(weft_report *r, const weft_against *a)
+{
+    char load[80] = "";
+    if (a->load > 0)
+        snprintf(load, sizeof load, ", planned at its fullest rank's load of %.4g", a->load);
+    weft_report_line_of(r, "\n%s, median of %s, between their quartiles %.1f %%%s:\n", a->run,
+                        weft_count_text(a->num_steps, "step").text, 100 * a->spread, load);
+    weft_report_line_of(
+        r, "step %s planned, %s measured, error %s\n", time_text(a->planned_us).text,
+        time_text(a->measured_us).text,
+        weft_unit_text(WEFT_UNIT_CHANGE, weft_against_error(a->planned_us, a->measured_us)).text);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "against");
+    weft_report_text(r, "run", NULL, a->run);
+    weft_report_value(r, "num_steps", a->num_steps);
+    weft_report_value(r, "spread", a->spread);
+    if (a->load > 0)
+        weft_report_value(r, "rank_load", a->load);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "step_time_s");
+    report_error(r, a->planned_us / 1e6, a->measured_us / 1e6, WEFT_UNIT_SECONDS);
+    weft_report_close(r);
+    report_rows(r, "phases_s", "phase", a->phases, a->num_phases, WEFT_UNIT_SECONDS);
+    report_rows(r, "time_s", "time in", a->times, a->num_times, WEFT_UNIT_SECONDS);
+    report_rows(r, "memory_bytes", "memory", a->purposes, a->num_purposes, WEFT_UNIT_BYTES);
+    weft_report_close(r);
 }

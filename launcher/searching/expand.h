@@ -10,6 +10,7 @@
 #define WEFT_LAUNCHER_SEARCHING_EXPAND_H
 
 #include "launcher/planning/figures.h"
+#include "launcher/report/report.h"
 
 typedef enum weft_expand_kind {
     WEFT_EXPAND_DATA,    /* cp 1: replicas alone */
@@ -78,10 +79,8 @@ typedef struct weft_expand {
 weft_status weft_expand_make(const weft_expand_request *request, weft_arena *arena,
                              weft_expand *out) WEFT_CHECKED;
 
-/* The table; one JSON object. WEFT_MEMORY. */
-void weft_expand_print(const weft_expand *expand, const weft_expand_request *request, FILE *out);
-weft_status weft_expand_print_json(const weft_expand *expand, const weft_expand_request *request,
-                                   FILE *out) WEFT_CHECKED;
+void weft_expand_report(weft_report *report, const weft_expand *expand,
+                        const weft_expand_request *request);
 /* Whether a file is in the folder under a name that a ladder's files have. */
 bool weft_expand_emits(const char *folder, const char *file);
 /* WEFT_CONFIG without `force`: the folder has the files of a ladder. */

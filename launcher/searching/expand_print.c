@@ -1,15 +1,7 @@
 #include <math.h>
-#include <stdlib.h>
-
-#include <cjson/cJSON.h>
 
 #include "core/text.h"
 #include "launcher/searching/expand.h"
-
-static const weft_expand_step *before(const weft_expand *e, int i)
-{
-    return &e->steps[i > 0 ? i - 1 : 0];
-}
 
 static bool runs_out(const weft_expand_step *step)
 {
@@ -17,176 +9,165 @@ static bool runs_out(const weft_expand_step *step)
 }
 
 /* What a row cannot say. */
-static void print_notes(const weft_expand *e, int i, FILE *out)
+static void report_notes(weft_report *r, const weft_expand *e, int i)
 {
     const weft_expand_step *step = &e->steps[i];
     const weft_train_options *train = &step->config.train;
     if (step->fewer.reason)
-        fprintf(out, "step %d: not %s on %s: %s\n", i, step->fewer.mesh,
-                weft_count_text(step->fewer.num_nodes, "node").text, step->fewer.reason);
+        weft_report_line_of(r, "step %d: not %s on %s: %s", i, step->fewer.mesh,
+                            weft_count_text(step->fewer.num_nodes, "node").text,
+                            step->fewer.reason);
     if (step->refused.reason)
-        fprintf(out, "step %d: refused %s on %s: %s\n", i, step->refused.mesh,
-                weft_count_text(step->refused.num_nodes, "node").text, step->refused.reason);
+        weft_report_line_of(r, "step %d: refused %s on %s: %s", i, step->refused.mesh,
+                            weft_count_text(step->refused.num_nodes, "node").text,
+                            step->refused.reason);
     if (!step->fits)
-        fprintf(out, "step %d: does not fit: a rank needs %s, and there are %s\n", i,
-                weft_bytes_text((double)step->memory_bytes).text,
-                weft_bytes_text((double)step->memory_limit_bytes).text);
+        weft_report_line_of(r, "step %d: does not fit: a rank needs %s, and there are %s", i,
+                            weft_bytes_text((double)step->memory_bytes).text,
+                            weft_bytes_text((double)step->memory_limit_bytes).text);
     if (runs_out(step))
-        fprintf(out,
-                "step %d: micro-batches run out: %.6g samples would be %g tokens a step; the "
-                "nearest legal batch is %lld (micro_batch_size %lld x dp %d)\n",
-                i, step->wanted_batch, e->steps[0].tokens, (long long)train->global_batch_size,
-                (long long)train->micro_batch_size, step->mesh.dp);
+        weft_report_line_of(
+            r,
+            "step %d: micro-batches run out: %.6g samples would be %g tokens a step; the "
+            "nearest legal batch is %lld (micro_batch_size %lld x dp %d)",
+            i, step->wanted_batch, e->steps[0].tokens, (long long)train->global_batch_size,
+            (long long)train->micro_batch_size, step->mesh.dp);
     if (step->lr_advised > 0)
-        fprintf(out,
-                "step %d: %.4g times the tokens a step: advice, not done: train.lr %g instead of "
-                "%g, by the square root\n",
-                i, step->tokens / e->steps[0].tokens, step->lr_advised, train->lr);
+        weft_report_line_of(
+            r,
+            "step %d: %.4g times the tokens a step: advice, not done: train.lr %g instead of "
+            "%g, by the square root",
+            i, step->tokens / e->steps[0].tokens, step->lr_advised, train->lr);
     if (step->write_s > 0)
-        fprintf(out, "step %d: %.3g s to write the checkpoint before it\n", i, step->write_s);
+        weft_report_line_of(r, "step %d: %.3g s to write the checkpoint before it", i,
+                            step->write_s);
     if (step->read_s > 0)
-        fprintf(out, "step %d: %.3g s to read it\n", i, step->read_s);
+        weft_report_line_of(r, "step %d: %.3g s to read it", i, step->read_s);
 }
 
-void weft_expand_print(const weft_expand *e, const weft_expand_request *request, FILE *out)
+static void report_data(weft_report *r, const weft_expand *e)
 {
-    char axes[128], cost[32];
-    fprintf(out, "%s%s%s, a step keeps its %s; checkpoint %s\n\n", request->cluster->name,
-            request->to == request->cluster ? "" : " to ",
-            request->to == request->cluster ? "" : request->to->name,
-            request->keeps_samples ? "samples" : "tokens",
-            weft_bytes_text((double)e->checkpoint_bytes).text);
-    fprintf(out, "step  context  nodes   added  kind            memory       step   tokens/s  "
-                 "cost/1e9  batch  mesh\n");
-    for (int i = 0; i < e->num_steps; i++) {
-        const weft_expand_step *step = &e->steps[i];
-        weft_mesh_print(&step->mesh, axes, sizeof axes);
-        snprintf(cost, sizeof cost, isfinite(step->costs.hour) ? "%.4g" : "-",
-                 step->costs.billion_tokens);
-        fprintf(out, "%4d %8lld %6d  %+6d  %-10s %11s %8.3g s %10.4g %9s %6lld  %s\n", i,
-                (long long)step->config.model.seq_length, step->num_nodes, step->nodes_added,
-                weft_expand_kind_text(step->kind), weft_bytes_text((double)step->memory_bytes).text,
-                step->step_us / 1e6, step->tokens_per_s, cost,
-                (long long)step->config.train.global_batch_size, axes);
-    }
-    fprintf(out, "\n");
-    for (int i = 0; i < e->num_steps; i++)
-        print_notes(e, i, out);
     if (e->positions)
-        fprintf(out, "%s\n", e->positions);
+        weft_report_line_of(r, "%s", e->positions);
     if (e->block_tokens > 0)
-        fprintf(out,
-                "data: in blocks of %lld tokens (data.shuffle_block_tokens) every length goes on "
-                "at the next token%s\n",
-                (long long)e->block_tokens,
-                e->reorders ? "; the first longer one deals what is left of the epoch anew" : "");
+        weft_report_line_of(
+            r,
+            "data: in blocks of %lld tokens (data.shuffle_block_tokens) every length goes on at "
+            "the next token%s",
+            (long long)e->block_tokens,
+            e->reorders ? "; the first longer one deals what is left of the epoch anew" : "");
     else if (e->reorders)
-        fprintf(out,
-                "data: the lengths do not divide the longest, so each deals what is left of the "
-                "epoch anew\n");
-}
-
-/* --- JSON ---------------------------------------------------------------------------------- */
-
-static void add_number(cJSON *json, const char *key, double value)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.17g", value);
-    cJSON_AddRawToObject(json, key, isfinite(value) ? text : "null");
+        weft_report_line_of(r, "data: the lengths do not divide the longest, so each deals what is "
+                               "left of the epoch anew");
 }
 
 /* 0: nobody knows. */
-static void add_known(cJSON *json, const char *key, double value)
+static void report_known(weft_report *r, const char *key, double value)
 {
-    add_number(json, key, value > 0 ? value : NAN);
+    weft_report_value(r, key, value > 0 ? value : (double)NAN);
 }
 
-static void add_state(cJSON *json, const weft_expand_step *step)
+static void report_state(weft_report *r, const char *key, const weft_expand_step *step)
 {
-    add_number(json, "memory_bytes", (double)step->memory_bytes);
-    add_number(json, "memory_limit_bytes", (double)step->memory_limit_bytes);
-    add_number(json, "step_time_s", step->step_us / 1e6);
-    add_number(json, "tokens_per_s", step->tokens_per_s);
-    cJSON *cost = cJSON_AddObjectToObject(json, "cost");
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
+    weft_report_value(r, "memory_bytes", step->memory_bytes);
+    weft_report_value(r, "memory_limit_bytes", step->memory_limit_bytes);
+    weft_report_value(r, "step_time_s", step->step_us / 1e6);
+    weft_report_value(r, "tokens_per_s", step->tokens_per_s);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "cost");
     if (*step->cluster->currency)
-        cJSON_AddStringToObject(cost, "currency", step->cluster->currency);
-    add_number(cost, "hour", step->costs.hour);
-    add_number(cost, "billion_tokens", step->costs.billion_tokens);
+        weft_report_text(r, "currency", NULL, step->cluster->currency);
+    weft_report_value(r, "hour", step->costs.hour);
+    weft_report_value(r, "billion_tokens", step->costs.billion_tokens);
+    weft_report_close(r);
+    weft_report_close(r);
 }
 
-static void add_miss(cJSON *json, const char *key, const weft_expand_miss *miss)
+static void report_miss(weft_report *r, const char *key, const weft_expand_miss *miss)
 {
     if (!miss->reason) {
-        cJSON_AddNullToObject(json, key);
+        weft_report_text(r, key, NULL, NULL);
         return;
     }
-    cJSON *object = cJSON_AddObjectToObject(json, key);
-    add_number(object, "num_nodes", miss->num_nodes);
-    cJSON_AddStringToObject(object, "mesh", miss->mesh);
-    cJSON_AddStringToObject(object, "reason", miss->reason);
-    add_number(object, "short_by_bytes", (double)miss->short_by_bytes);
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
+    weft_report_value(r, "num_nodes", miss->num_nodes);
+    weft_report_text(r, "mesh", NULL, miss->mesh);
+    weft_report_text(r, "reason", NULL, miss->reason);
+    weft_report_value(r, "short_by_bytes", miss->short_by_bytes);
+    weft_report_close(r);
 }
 
-static void add_step(cJSON *list, const weft_expand *e, int i)
+static void report_step(weft_report *r, const weft_expand *e, int i)
 {
     const weft_expand_step *step = &e->steps[i];
+    const weft_train_options *train = &step->config.train;
     char axes[128];
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddItemToArray(list, json);
     weft_mesh_print(&step->mesh, axes, sizeof axes);
-    add_number(json, "step", i);
-    add_number(json, "context", (double)step->config.model.seq_length);
-    cJSON_AddStringToObject(json, "cluster", step->cluster->name);
-    add_number(json, "num_nodes", step->num_nodes);
-    add_number(json, "nodes_added", step->nodes_added);
-    add_number(json, "num_devices", step->mesh.world);
-    cJSON_AddStringToObject(json, "mesh", axes);
-    add_number(json, "cp", step->mesh.cp);
-    add_number(json, "ep", step->mesh.ep);
-    add_number(json, "dp", step->mesh.dp);
-    cJSON_AddStringToObject(json, "kind", weft_expand_kind_text(step->kind));
-    cJSON_AddBoolToObject(json, "fits", step->fits);
-    add_number(json, "micro_batch_size", (double)step->config.train.micro_batch_size);
-    add_number(json, "global_batch_size", (double)step->config.train.global_batch_size);
-    add_number(json, "tokens", step->tokens);
-    cJSON_AddBoolToObject(json, "micro_batches_run_out", runs_out(step));
-    add_known(json, "lr_advised", step->lr_advised);
-    add_number(json, "model_flops_utilization", step->model_flops_utilization);
-    cJSON_AddStringToObject(json, "limits", weft_limit_text(step->limits));
-    add_state(cJSON_AddObjectToObject(json, "before"), before(e, i));
-    add_state(cJSON_AddObjectToObject(json, "after"), step);
-    cJSON *checkpoint = cJSON_AddObjectToObject(json, "checkpoint");
-    add_known(checkpoint, "write_s", step->write_s);
-    add_known(checkpoint, "read_s", step->read_s);
-    add_miss(json, "why_not_fewer", &step->fewer);
-    add_miss(json, "refused", &step->refused);
+    weft_report_record(r);
+    weft_report_number(r, "step", "step", WEFT_UNIT_COUNT, i);
+    weft_report_number(r, "context", "context", WEFT_UNIT_COUNT, step->config.model.seq_length);
+    weft_report_text(r, "cluster", NULL, step->cluster->name);
+    weft_report_number(r, "num_nodes", "nodes", WEFT_UNIT_COUNT, step->num_nodes);
+    weft_report_number(r, "nodes_added", "added", WEFT_UNIT_COUNT, step->nodes_added);
+    weft_report_value(r, "num_devices", step->mesh.world);
+    weft_report_value(r, "cp", step->mesh.cp);
+    weft_report_value(r, "ep", step->mesh.ep);
+    weft_report_value(r, "dp", step->mesh.dp);
+    weft_report_text(r, "kind", "kind", weft_expand_kind_text(step->kind));
+    weft_report_number(r, NULL, "memory", WEFT_UNIT_BYTES, step->memory_bytes);
+    weft_report_number(r, NULL, "takes", WEFT_UNIT_SECONDS, step->step_us / 1e6);
+    weft_report_number(r, NULL, "tokens/s", WEFT_UNIT_COUNT, step->tokens_per_s);
+    weft_report_number(r, NULL, "cost/1e9", WEFT_UNIT_NONE, step->costs.billion_tokens);
+    weft_report_number(r, "global_batch_size", "batch", WEFT_UNIT_COUNT, train->global_batch_size);
+    weft_report_text(r, "mesh", "mesh", axes);
+    weft_report_bool(r, "fits", step->fits);
+    weft_report_value(r, "micro_batch_size", train->micro_batch_size);
+    weft_report_value(r, "tokens", step->tokens);
+    weft_report_bool(r, "micro_batches_run_out", runs_out(step));
+    report_known(r, "lr_advised", step->lr_advised);
+    weft_report_value(r, "model_flops_utilization", step->model_flops_utilization);
+    weft_report_text(r, "limits", NULL, weft_limit_text(step->limits));
+    report_state(r, "before", &e->steps[i > 0 ? i - 1 : 0]);
+    report_state(r, "after", step);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "checkpoint");
+    report_known(r, "write_s", step->write_s);
+    report_known(r, "read_s", step->read_s);
+    weft_report_close(r);
+    report_miss(r, "why_not_fewer", &step->fewer);
+    report_miss(r, "refused", &step->refused);
 }
 
-weft_status weft_expand_print_json(const weft_expand *e, const weft_expand_request *request,
-                                   FILE *out)
+static void report_head(weft_report *r, const weft_expand *e, const weft_expand_request *request)
 {
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddStringToObject(json, "cluster", request->cluster->name);
-    cJSON_AddStringToObject(json, "to", request->to->name);
-    cJSON_AddStringToObject(json, "batch", request->keeps_samples ? "samples" : "tokens");
-    cJSON_AddStringToObject(json, "conditions", "MoNTA, section Cluster Expansion");
-    add_number(json, "checkpoint_bytes", (double)e->checkpoint_bytes);
+    const bool moves = request->to != request->cluster;
+    const char *keeps = request->keeps_samples ? "samples" : "tokens";
+    weft_report_line_of(r, "%s%s%s, a step keeps its %s; checkpoint %s\n", request->cluster->name,
+                        moves ? " to " : "", moves ? request->to->name : "", keeps,
+                        weft_bytes_text((double)e->checkpoint_bytes).text);
+    weft_report_text(r, "cluster", NULL, request->cluster->name);
+    weft_report_text(r, "to", NULL, request->to->name);
+    weft_report_text(r, "batch", NULL, keeps);
+    weft_report_text(r, "conditions", NULL, "MoNTA, section Cluster Expansion");
+    weft_report_value(r, "checkpoint_bytes", e->checkpoint_bytes);
     if (e->positions)
-        cJSON_AddStringToObject(json, "positions", e->positions);
-    add_known(json, "shuffle_block_tokens", (double)e->block_tokens);
-    cJSON_AddBoolToObject(json, "reorders_data", e->reorders);
-    cJSON *steps = cJSON_AddArrayToObject(json, "steps");
+        weft_report_text(r, "positions", NULL, e->positions);
+    report_known(r, "shuffle_block_tokens", (double)e->block_tokens);
+    weft_report_bool(r, "reorders_data", e->reorders);
+}
+
+void weft_expand_report(weft_report *r, const weft_expand *e, const weft_expand_request *request)
+{
+    report_head(r, e, request);
+    weft_report_open(r, WEFT_REPORT_TABLE, "steps");
     for (int i = 0; i < e->num_steps; i++)
-        add_step(steps, e, i);
+        report_step(r, e, i);
+    weft_report_close(r);
     if (e->stop_text)
-        cJSON_AddStringToObject(json, "stopped", e->stop_text);
-    add_miss(json, "nearest", &e->nearest);
-    add_miss(json, "beyond", &e->beyond);
-    char *text = cJSON_Print(json);
-    cJSON_Delete(json);
-    if (!text)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the ladder");
-    fprintf(out, "%s\n", text);
-    free(text);
-    return WEFT_OK;
+        weft_report_text(r, "stopped", NULL, e->stop_text);
+    report_miss(r, "nearest", &e->nearest);
+    report_miss(r, "beyond", &e->beyond);
+    weft_report_line_of(r, "%s", "");
+    for (int i = 0; i < e->num_steps; i++)
+        report_notes(r, e, i);
+    report_data(r, e);
 }

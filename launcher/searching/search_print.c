@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -83,86 +82,6 @@ const char *weft_search_choices_text(const weft_candidate *candidate, const weft
     return out;
 }
 
-static const char *seconds_text(double us, char out[32])
-{
-    snprintf(out, 32, "%s", weft_time_text_of(us).text);
-    return out;
-}
-
-static void print_counts(const weft_search_result *r, FILE *out)
-{
-    const weft_search_counts *c = &r->counts;
-    if (r->is_stopped)
-        fprintf(out, "Stopped before its end: the best so far. %s may be faster.\n",
-                weft_count_text((long long)r->num_open, "candidate").text);
-    fprintf(out,
-            "%zu candidates: %zu refused by a rule, %zu do not fit, %zu cannot be faster, %zu the "
-            "same as another, %zu priced\n",
-            c->considered, c->illegal, c->memory, c->bound, c->repeated, c->priced);
-}
-
-void weft_search_print(const weft_search_result *r, FILE *out)
-{
-    char choices[WEFT_SEARCH_CHOICES_BYTES], step[32];
-    if (r->unused)
-        fprintf(out, "%d of %d devices are used: %s\n", r->world, r->num_devices, r->unused);
-    if (r->num_plans > 0)
-        fprintf(out, "  #       step     tokens/s   MFU      memory  most of it        mesh\n");
-    for (int i = 0; i < r->num_plans; i++) {
-        const weft_found *f = &r->plans[i];
-        fprintf(
-            out, "%3d %10s %12.4g %5s %10s  %-16s  %s; %s\n", i + 1, seconds_text(f->step_us, step),
-            f->tokens_per_s, weft_utilization_text(f->model_flops_utilization).text,
-            weft_bytes_text((double)f->memory_bytes).text, weft_limit_text((int)f->limits), f->mesh,
-            weft_search_choices_text(&f->candidate, &f->settled, choices, sizeof choices));
-    }
-    for (int i = 0; i < r->num_misses; i++) {
-        const weft_missed *m = &r->misses[i];
-        fprintf(out, "does not fit by %10s%s: %s; %s\n",
-                weft_bytes_text((double)m->short_by_bytes).text, m->of_host ? " of the host" : "",
-                m->mesh,
-                weft_search_choices_text(&m->candidate, &m->config, choices, sizeof choices));
-    }
-    for (int i = 0; i < r->num_plans; i++)
-        if (r->plans[i].file_is_free) {
-            fprintf(out, "experts in a file: reads and writes take no time here: storage.read or "
-                         "storage.write is not known\n");
-            break;
-        }
-    if (r->lacking)
-        fprintf(out, "%s\n", r->lacking);
-    print_counts(r, out);
-}
-
-void weft_search_print_scaling(const weft_search_result *results, int count, FILE *out)
-{
-    char choices[WEFT_SEARCH_CHOICES_BYTES], step[32];
-    fprintf(out, "nodes devices    used       step     tokens/s  a device  best plan\n");
-    for (int i = 0; i < count; i++) {
-        const weft_search_result *r = &results[i];
-        const int nodes = r->num_devices / r->cluster->ranks_per_node;
-        const weft_found *f = r->plans;
-        if (r->num_plans == 0)
-            fprintf(out, "%5d %7d %7d %10s\n", nodes, r->num_devices, r->world,
-                    r->is_stopped ? "stopped" : "none fits");
-        else
-            fprintf(out, "%5d %7d %7d %10s %12.4g %9.4g  %s; %s\n", nodes, r->num_devices, r->world,
-                    seconds_text(f->step_us, step), f->tokens_per_s, f->tokens_per_s / r->world,
-                    f->mesh,
-                    weft_search_choices_text(&f->candidate, &f->settled, choices, sizeof choices));
-    }
-    for (int i = 0; i < count; i++)
-        if (results[i].is_stopped)
-            fprintf(out, "Stopped before its end: of the last row the best so far, and no more.\n");
-    for (int i = 0; i < count; i++)
-        if (results[i].unused)
-            fprintf(
-                out, "%s: %d of %d devices are used: %s\n",
-                weft_count_text(results[i].num_devices / results[i].cluster->ranks_per_node, "node")
-                    .text,
-                results[i].world, results[i].num_devices, results[i].unused);
-}
-
 const char *weft_search_short_text(const weft_search_result *r, char *out, size_t capacity)
 {
     size_t used = (size_t)snprintf(out, capacity, "nothing fits %s",
@@ -185,14 +104,7 @@ const char *weft_search_short_text(const weft_search_result *r, char *out, size_
     return out;
 }
 
-/* --- JSON ---------------------------------------------------------------------------------- */
-
-static void add_number(cJSON *json, const char *key, double value)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.17g", value);
-    cJSON_AddRawToObject(json, key, isfinite(value) ? text : "null");
-}
+/* --- reports -------------------------------------------------------------------------------- */
 
 static weft_status parse_config(const weft_config *config, weft_arena *arena, cJSON **out)
 {
@@ -212,11 +124,12 @@ static const cJSON *value_of(const cJSON *config, const char *key)
 }
 
 /* The searched keys whose values differ. */
-static weft_status add_overrides(cJSON *json, const weft_config *config, const cJSON *from,
-                                 weft_arena *arena)
+static weft_status report_overrides(weft_report *r, const weft_config *config, const cJSON *from,
+                                    weft_arena *arena)
 {
-    cJSON *now, *overrides = cJSON_AddObjectToObject(json, "overrides");
+    cJSON *now;
     WEFT_TRY(parse_config(config, arena, &now));
+    weft_report_open(r, WEFT_REPORT_OBJECT, "overrides");
     weft_config copy = *config;
     weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
     const size_t num_sections = weft_config_sections(&copy, sections);
@@ -226,102 +139,186 @@ static weft_status add_overrides(cJSON *json, const weft_config *config, const c
             snprintf(key, sizeof key, "%s.%s", sections[s].name, sections[s].rows[i].key);
             const cJSON *value = sections[s].rows[i].searched ? value_of(now, key) : NULL;
             if (value && !cJSON_Compare(value, value_of(from, key), true))
-                cJSON_AddItemToObject(overrides, key, cJSON_Duplicate(value, true));
+                weft_report_tree(r, key, value);
         }
+    weft_report_close(r);
     cJSON_Delete(now);
     return WEFT_OK;
 }
 
-static weft_status add_plan(cJSON *list, const weft_found *f, const cJSON *from, weft_arena *arena)
+/* A plan's mesh and what else makes it; in JSON what differs from the config searched from. */
+static weft_status report_mesh(weft_report *r, const char *mesh, const weft_candidate *candidate,
+                               const weft_config *config, const cJSON *from, weft_arena *arena)
 {
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddItemToArray(list, json);
-    cJSON_AddStringToObject(json, "mesh", f->mesh);
-    WEFT_TRY(add_overrides(json, &f->settled, from, arena));
-    const int experts = weft_tier_as_ran(&f->settled.tier).experts;
-    if (f->settled.model.num_experts > 0 && experts != WEFT_TIER_AUTO)
-        cJSON_AddStringToObject(json, "experts",
-                                experts == WEFT_TIER_FILE   ? "file"
-                                : experts == WEFT_TIER_HOST ? "host"
-                                                            : "none");
-    if (f->file_is_free)
-        cJSON_AddBoolToObject(json, "file_is_free", true);
-    add_number(json, "step_time_s", f->step_us / 1e6);
-    add_number(json, "tokens_per_s", f->tokens_per_s);
-    add_number(json, "model_flops_utilization", f->model_flops_utilization);
-    add_number(json, "memory_bytes", (double)f->memory_bytes);
-    add_number(json, "memory_limit_bytes", (double)f->memory_limit_bytes);
-    cJSON_AddStringToObject(json, "limits", weft_limit_text((int)f->limits));
-    cJSON_AddStringToObject(json, "source", weft_source_class_text(f->source));
+    char choices[WEFT_SEARCH_CHOICES_BYTES];
+    weft_report_cell(r, "mesh", "%s; %s", mesh,
+                     weft_search_choices_text(candidate, config, choices, sizeof choices));
+    weft_report_text(r, "mesh", NULL, mesh);
+    return from ? report_overrides(r, config, from, arena) : WEFT_OK;
+}
+
+static void report_costs(weft_report *r, const weft_found *f)
+{
     const weft_plan_costs *c = &f->costs;
-    if (isfinite(c->hour) || isfinite(c->joules_per_token)) {
-        cJSON *cost = cJSON_AddObjectToObject(json, "cost");
-        add_number(cost, "hour", c->hour);
-        add_number(cost, "billion_tokens", c->billion_tokens);
-        add_number(cost, "joules_per_token", c->joules_per_token);
-    }
-    cJSON *time = cJSON_AddObjectToObject(json, "time");
-    for (int i = 0; i < WEFT_NUM_TIMES; i++)
-        add_number(time, weft_time_text(i), f->us[i] / 1e6);
+    if (!isfinite(c->hour) && !isfinite(c->joules_per_token))
+        return;
+    weft_report_open(r, WEFT_REPORT_OBJECT, "cost");
+    weft_report_value(r, "hour", c->hour);
+    weft_report_value(r, "billion_tokens", c->billion_tokens);
+    weft_report_value(r, "joules_per_token", c->joules_per_token);
+    weft_report_close(r);
+}
+
+static weft_status report_plan(weft_report *r, const weft_found *f, int place, const cJSON *from,
+                               weft_arena *arena)
+{
+    const int experts = weft_tier_as_ran(&f->settled.tier).experts;
+    weft_report_record(r);
+    weft_report_number(r, NULL, "#", WEFT_UNIT_COUNT, place);
+    weft_report_number(r, "step_time_s", "step", WEFT_UNIT_SECONDS, f->step_us / 1e6);
+    weft_report_number(r, "tokens_per_s", "tokens/s", WEFT_UNIT_COUNT, f->tokens_per_s);
+    weft_report_number(r, "model_flops_utilization", "MFU", WEFT_UNIT_SHARE,
+                       f->model_flops_utilization);
+    weft_report_number(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, f->memory_bytes);
+    weft_report_value(r, "memory_limit_bytes", f->memory_limit_bytes);
+    weft_report_text(r, "limits", "most of it", weft_limit_text((int)f->limits));
+    WEFT_TRY(report_mesh(r, f->mesh, &f->candidate, &f->settled, from, arena));
+    if (f->settled.model.num_experts > 0 && experts != WEFT_TIER_AUTO)
+        weft_report_text(r, "experts", NULL,
+                         experts == WEFT_TIER_FILE   ? "file"
+                         : experts == WEFT_TIER_HOST ? "host"
+                                                     : "none");
+    if (f->file_is_free)
+        weft_report_bool(r, "file_is_free", true);
+    weft_report_text(r, "source", NULL, weft_source_class_text(f->source));
+    report_costs(r, f);
+    weft_plan_report_times(r, f->us);
     return WEFT_OK;
 }
 
-static weft_status add_miss(cJSON *list, const weft_missed *m, const cJSON *from, weft_arena *arena)
+static weft_status report_miss(weft_report *r, const weft_missed *m, const cJSON *from,
+                               weft_arena *arena)
 {
-    cJSON *json = cJSON_CreateObject();
-    cJSON_AddItemToArray(list, json);
-    cJSON_AddStringToObject(json, "mesh", m->mesh);
-    WEFT_TRY(add_overrides(json, &m->config, from, arena));
-    cJSON_AddStringToObject(json, "reason", m->of_host ? "host_memory" : "memory");
-    add_number(json, "memory_bytes", (double)m->memory_bytes);
-    add_number(json, "memory_limit_bytes", (double)m->memory_limit_bytes);
-    add_number(json, "short_by_bytes", (double)m->short_by_bytes);
-    return WEFT_OK;
+    weft_report_record(r);
+    weft_report_bad(r);
+    weft_report_cell(r, "does not fit by", "%s%s", weft_bytes_text((double)m->short_by_bytes).text,
+                     m->of_host ? " of the host" : "");
+    weft_report_text(r, "reason", NULL, m->of_host ? "host_memory" : "memory");
+    weft_report_value(r, "memory_bytes", m->memory_bytes);
+    weft_report_value(r, "memory_limit_bytes", m->memory_limit_bytes);
+    weft_report_value(r, "short_by_bytes", m->short_by_bytes);
+    return report_mesh(r, m->mesh, &m->candidate, &m->config, from, arena);
 }
 
-static weft_status fill(const weft_search_result *r, const cJSON *from, weft_arena *arena,
-                        cJSON *json)
+static void report_counts(weft_report *r, const weft_search_result *result)
 {
-    const weft_search_counts *c = &r->counts;
+    const weft_search_counts *c = &result->counts;
     const struct {
         const char *key;
         size_t count;
     } counts[] = {{"considered", c->considered}, {"illegal", c->illegal}, {"memory", c->memory},
                   {"bound", c->bound},           {"same", c->repeated},   {"priced", c->priced}};
-    add_number(json, "num_nodes", r->num_devices / r->cluster->ranks_per_node);
-    add_number(json, "num_devices", r->num_devices);
-    add_number(json, "num_devices_used", r->world);
-    if (r->unused)
-        cJSON_AddStringToObject(json, "devices_unused_reason", r->unused);
-    cJSON_AddBoolToObject(json, "complete", !r->is_stopped);
-    if (r->lacking)
-        cJSON_AddStringToObject(json, "left_out_reason", r->lacking);
-    cJSON *list = cJSON_AddArrayToObject(json, "plans");
-    for (int i = 0; i < r->num_plans; i++)
-        WEFT_TRY(add_plan(list, &r->plans[i], from, arena));
-    list = cJSON_AddArrayToObject(json, "rejected");
-    for (int i = 0; i < r->num_misses; i++)
-        WEFT_TRY(add_miss(list, &r->misses[i], from, arena));
-    cJSON *numbers = cJSON_AddObjectToObject(json, "counts");
+    if (result->is_stopped)
+        weft_report_line_of(r, "Stopped before its end: the best so far. %s may be faster.",
+                            weft_count_text((long long)result->num_open, "candidate").text);
+    weft_report_line_of(r,
+                        "%zu candidates: %zu refused by a rule, %zu do not fit, %zu cannot be "
+                        "faster, %zu the same as another, %zu priced",
+                        c->considered, c->illegal, c->memory, c->bound, c->repeated, c->priced);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "counts");
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        add_number(numbers, counts[i].key, (double)counts[i].count);
+        weft_report_value(r, counts[i].key, counts[i].count);
+    weft_report_close(r);
+}
+
+static weft_status report_result(weft_report *r, const weft_search_result *result,
+                                 const cJSON *from, weft_arena *arena)
+{
+    bool is_free = false;
+    weft_report_value(r, "num_nodes", result->num_devices / result->cluster->ranks_per_node);
+    weft_report_value(r, "num_devices", result->num_devices);
+    weft_report_value(r, "num_devices_used", result->world);
+    weft_report_bool(r, "complete", !result->is_stopped);
+    if (result->unused) {
+        weft_report_text(r, "devices_unused_reason", NULL, result->unused);
+        weft_report_line_of(r, "%d of %d devices are used: %s", result->world, result->num_devices,
+                            result->unused);
+    }
+    weft_report_open(r, WEFT_REPORT_TABLE, "plans");
+    for (int i = 0; i < result->num_plans; i++) {
+        WEFT_TRY(report_plan(r, &result->plans[i], i + 1, from, arena));
+        is_free |= result->plans[i].file_is_free;
+    }
+    weft_report_close(r);
+    weft_report_open(r, WEFT_REPORT_TABLE, "rejected");
+    for (int i = 0; i < result->num_misses; i++)
+        WEFT_TRY(report_miss(r, &result->misses[i], from, arena));
+    weft_report_close(r);
+    if (is_free)
+        weft_report_line_of(r, "experts in a file: reads and writes take no time here: "
+                               "storage.read or storage.write is not known");
+    if (result->lacking) {
+        weft_report_text(r, "left_out_reason", NULL, result->lacking);
+        weft_report_line_of(r, "%s", result->lacking);
+    }
+    report_counts(r, result);
     return WEFT_OK;
 }
 
-weft_status weft_search_json(const weft_search_result *r, const weft_config *config,
-                             weft_arena *arena, cJSON **out)
+weft_status weft_search_report(weft_report *r, const weft_search_result *result,
+                               const weft_config *config, weft_arena *arena)
 {
-    cJSON *from;
-    WEFT_TRY(parse_config(config, arena, &from));
-    cJSON *json = cJSON_CreateObject();
-    const weft_status status =
-        json ? fill(r, from, arena, json) : WEFT_ERROR(WEFT_MEMORY, "out of memory for JSON");
+    cJSON *from = NULL;
+    if (r->form == WEFT_REPORT_JSON)
+        WEFT_TRY(parse_config(config, arena, &from));
+    const weft_status status = report_result(r, result, from, arena);
     cJSON_Delete(from);
-    if (status != WEFT_OK)
-        cJSON_Delete(json);
-    else
-        *out = json;
     return status;
+}
+
+static weft_status report_scale(weft_report *r, const weft_search_result *result, weft_arena *arena)
+{
+    const weft_found *best = result->num_plans > 0 ? result->plans : NULL;
+    weft_report_record(r);
+    weft_report_number(r, NULL, "nodes", WEFT_UNIT_COUNT,
+                       result->num_devices / result->cluster->ranks_per_node);
+    weft_report_number(r, NULL, "devices", WEFT_UNIT_COUNT, result->num_devices);
+    weft_report_number(r, NULL, "used", WEFT_UNIT_COUNT, result->world);
+    const double rate = best ? best->tokens_per_s : (double)NAN;
+    weft_report_number(r, NULL, "step", WEFT_UNIT_SECONDS, best ? best->step_us / 1e6 : rate);
+    weft_report_number(r, NULL, "tokens/s", WEFT_UNIT_COUNT, rate);
+    weft_report_number(r, NULL, "a device", WEFT_UNIT_COUNT, rate / result->world);
+    if (best)
+        return report_mesh(r, best->mesh, &best->candidate, &best->settled, NULL, arena);
+    weft_report_cell(r, "mesh", "%s", result->is_stopped ? "stopped" : "nothing fits");
+    return WEFT_OK;
+}
+
+weft_status weft_search_report_scaling(weft_report *r, const weft_search_result *results, int count,
+                                       const weft_config *config, weft_arena *arena)
+{
+    weft_report_open(r, WEFT_REPORT_LIST, "scaling");
+    for (int i = 0; i < count && r->form == WEFT_REPORT_JSON; i++) {
+        weft_report_record(r);
+        WEFT_TRY(weft_search_report(r, &results[i], config, arena));
+    }
+    weft_report_close(r);
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
+    for (int i = 0; i < count && r->form != WEFT_REPORT_JSON; i++)
+        WEFT_TRY(report_scale(r, &results[i], arena));
+    weft_report_close(r);
+    for (int i = 0; i < count; i++) {
+        const weft_search_result *result = &results[i];
+        if (result->is_stopped)
+            weft_report_line_of(
+                r, "Stopped before its end: of the last row the best so far, and no more.");
+        if (result->unused)
+            weft_report_line_of(
+                r, "%s: %d of %d devices are used: %s",
+                weft_count_text(result->num_devices / result->cluster->ranks_per_node, "node").text,
+                result->world, result->num_devices, result->unused);
+    }
+    return WEFT_OK;
 }
 
 /* --- the winner's config ------------------------------------------------------------------- */

@@ -3,13 +3,10 @@
 #include <math.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
-
 #include "core/clock.h"
 #include "core/cluster/cluster.h"
 #include "core/text.h"
 #include "launcher/planning/figures.h"
-#include "launcher/planning/plan_print.h"
 #include "launcher/process/stop.h"
 
 /* Node counts that are tried: so many, in steps of so large a share of today's. */
@@ -182,82 +179,74 @@ weft_status weft_what_if_run(const weft_config *config, const weft_config_source
     return ask_balanced(&a, cluster, add(out, "balanced_experts", "balanced experts"));
 }
 
-/* --- text and JSON ------------------------------------------------------------------------- */
+/* --- report -------------------------------------------------------------------------------- */
 
-static const char *percent_text(const weft_what_if_plan *p, char out[32])
+static void report_gain(weft_report *r, const char *title, const weft_what_if_plan *p)
 {
-    snprintf(out, 32, p->known ? "%+.1f %%%s" : "-", 100 * p->gain, p->fits ? "" : " !");
-    return out;
+    if (p->known && !p->fits)
+        weft_report_cell(r, title, "%+.1f %% !", 100 * p->gain);
+    else
+        weft_report_number(r, NULL, title, WEFT_UNIT_CHANGE, p->known ? p->gain : (double)NAN);
 }
 
-void weft_what_if_print(const weft_what_if *w, FILE *out)
+static void report_plan(weft_report *r, const char *key, const weft_what_if_plan *p)
 {
-    bool lacks = false;
-    fprintf(out, "\nWhat it would buy, in tokens a second:\n\n");
-    fprintf(out, "  %-18s %10s %12s  %-16s %s\n", "", "this mesh", "new search", "most of it",
-            "its mesh");
-    for (int i = 0; i < w->num_rows; i++) {
-        const weft_what_if_row *row = &w->rows[i];
-        char same[32], best[32];
-        if (row->without) {
-            fprintf(out, "  %-18s %s\n", row->name, row->without);
-            continue;
-        }
-        fprintf(out, "  %-18s %10s %12s  %-16s %s", row->name, percent_text(&row->same, same),
-                percent_text(&row->best, best),
-                row->best.known ? weft_limit_text((int)row->best.limits) : "-",
-                row->best.known ? row->best.mesh : "nothing fits");
-        if (row->best.known && row->best.billion_tokens_cost > 0)
-            fprintf(out, "; %.4g a billion tokens", row->best.billion_tokens_cost);
-        if (strcmp(row->name, "nodes") == 0)
-            fprintf(out, "; %s", weft_count_text(row->num_nodes, "node").text);
-        fprintf(out, "\n");
-        lacks |= row->same.known && !row->same.fits;
-    }
-    if (lacks)
-        fprintf(out, "\n  !: it does not fit\n");
-    if (w->is_stopped)
-        fprintf(out, "\n  stopped before its end: other rows were not asked for\n");
-}
-
-static void add_number(cJSON *json, const char *key, double value)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.17g", value);
-    cJSON_AddRawToObject(json, key, text);
-}
-
-static void add_plan(cJSON *row, const char *key, const weft_what_if_plan *p)
-{
-    cJSON *json = p->known ? cJSON_AddObjectToObject(row, key) : NULL;
-    if (!json) {
-        cJSON_AddNullToObject(row, key);
+    if (!p->known) {
+        weft_report_text(r, key, NULL, NULL);
         return;
     }
-    cJSON_AddStringToObject(json, "mesh", p->mesh);
-    cJSON_AddBoolToObject(json, "fits", p->fits);
-    add_number(json, "gain", p->gain);
-    add_number(json, "step_time_s", p->step_us / 1e6);
-    add_number(json, "tokens_per_s", p->tokens_per_s);
-    cJSON_AddStringToObject(json, "limits", weft_limit_text((int)p->limits));
-    if (isfinite(p->billion_tokens_cost))
-        add_number(json, "billion_tokens_cost", p->billion_tokens_cost);
-    else
-        cJSON_AddNullToObject(json, "billion_tokens_cost");
+    weft_report_open(r, WEFT_REPORT_OBJECT, key);
+    weft_report_text(r, "mesh", NULL, p->mesh);
+    weft_report_bool(r, "fits", p->fits);
+    weft_report_value(r, "gain", p->gain);
+    weft_report_value(r, "step_time_s", p->step_us / 1e6);
+    weft_report_value(r, "tokens_per_s", p->tokens_per_s);
+    weft_report_text(r, "limits", NULL, weft_limit_text((int)p->limits));
+    weft_report_value(r, "billion_tokens_cost", p->billion_tokens_cost);
+    weft_report_close(r);
 }
 
-void weft_what_if_json(const weft_what_if *w, cJSON *list)
+/* What a row's best plan is, for people. */
+static void report_best(weft_report *r, const weft_what_if_row *row)
 {
+    const weft_what_if_plan *best = &row->best;
+    weft_report_cell(r, "most of it", "%s", best->known ? weft_limit_text((int)best->limits) : "-");
+    weft_report_number(r, NULL, "nodes", WEFT_UNIT_COUNT, row->num_nodes);
+    if (isfinite(best->billion_tokens_cost) && best->billion_tokens_cost > 0)
+        weft_report_number(r, NULL, "a billion tokens", WEFT_UNIT_NONE, best->billion_tokens_cost);
+    weft_report_cell(r, "its mesh", "%s",
+                     row->without  ? row->without
+                     : best->known ? best->mesh
+                                   : "nothing fits");
+}
+
+static void report_row(weft_report *r, const weft_what_if_row *row)
+{
+    weft_report_record(r);
+    weft_report_text(r, "name", "", row->name);
+    weft_report_text(r, "help", NULL, row->help);
+    weft_report_value(r, "num_nodes", row->num_nodes);
+    if (row->without)
+        weft_report_text(r, "without", NULL, row->without);
+    report_gain(r, "this mesh", &row->same);
+    report_gain(r, "new search", &row->best);
+    report_best(r, row);
+    report_plan(r, "same_mesh", &row->same);
+    report_plan(r, "new_search", &row->best);
+}
+
+void weft_what_if_report(weft_report *r, const weft_what_if *w)
+{
+    bool lacks = false;
+    weft_report_line_of(r, "\nWhat it would buy, in tokens a second:\n");
+    weft_report_open(r, WEFT_REPORT_TABLE, "what_if");
     for (int i = 0; i < w->num_rows; i++) {
-        const weft_what_if_row *row = &w->rows[i];
-        cJSON *json = cJSON_CreateObject();
-        cJSON_AddItemToArray(list, json);
-        cJSON_AddStringToObject(json, "name", row->name);
-        cJSON_AddStringToObject(json, "help", row->help);
-        add_number(json, "num_nodes", row->num_nodes);
-        if (row->without)
-            cJSON_AddStringToObject(json, "without", row->without);
-        add_plan(json, "same_mesh", &row->same);
-        add_plan(json, "new_search", &row->best);
+        report_row(r, &w->rows[i]);
+        lacks |= w->rows[i].same.known && !w->rows[i].same.fits;
     }
+    weft_report_close(r);
+    if (lacks)
+        weft_report_line_of(r, "\n  !: it does not fit");
+    if (w->is_stopped)
+        weft_report_line_of(r, "\n  stopped before its end: other rows were not asked for");
 }

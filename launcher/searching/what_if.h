@@ -3,11 +3,8 @@
 #ifndef WEFT_LAUNCHER_SEARCHING_WHAT_IF_H
 #define WEFT_LAUNCHER_SEARCHING_WHAT_IF_H
 
-#include <stdio.h>
-
+#include "launcher/report/report.h"
 #include "launcher/searching/search.h"
-
-struct cJSON;
 
 /* A plan in a row. */
 typedef struct weft_what_if_plan {
@@ -43,8 +40,7 @@ typedef struct weft_what_if {
 weft_status weft_what_if_run(const weft_config *config, const weft_config_source *source,
                              const weft_cluster *cluster, const weft_plan *plan, weft_arena *arena,
                              weft_what_if *out) WEFT_CHECKED;
-void weft_what_if_print(const weft_what_if *what_if, FILE *out);
-/* "what_if" of the plan's JSON: an array of a row each, appended to. */
-void weft_what_if_json(const weft_what_if *what_if, struct cJSON *list);
+/* "what_if": a row each. */
+void weft_what_if_report(weft_report *report, const weft_what_if *what_if);
 
 #endif

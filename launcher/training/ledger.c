@@ -19,6 +19,8 @@
 
 static const char *const part_texts[WEFT_NUM_LEDGER_PARTS] = {
     "productive_s", "lost_s", "saving_s", "loading_s", "starting_s", "waiting_s"};
+static const char *const part_titles[WEFT_NUM_LEDGER_PARTS] = {"productive", "lost",     "saving",
+                                                               "loading",    "starting", "waiting"};
 
 static const struct {
     const char *text;
@@ -189,50 +191,58 @@ weft_status weft_ledger_read(const char *path, weft_ledger_account *account)
     return status;
 }
 
-static void print_json(const weft_ledger_account *a, FILE *out)
+static void report_energy(weft_report *r, const weft_ledger_account *a)
 {
-    fprintf(out, "{\"starts\": %" PRId64, a->num_starts);
-    for (int i = 0; i < WEFT_NUM_LEDGER_PARTS; i++)
-        fprintf(out, ", \"%s\": %.17g", part_texts[i], a->seconds[i]);
-    fprintf(out,
-            ", \"all_s\": %.17g, \"goodput\": %.17g, \"lost_steps\": %" PRId64
-            ", \"damaged_lines\": %" PRId64,
-            weft_ledger_sum(a), weft_ledger_goodput(a), a->num_lost, a->num_damaged);
-    if (a->joules > 0)
-        fprintf(out, ", \"joules\": %.17g", a->joules);
-    if (a->gpu_joules > 0)
-        fprintf(out, ", \"gpu_joules\": %.17g", a->gpu_joules);
-    if (a->joules > 0 && a->tokens > 0)
-        fprintf(out, ", \"joules_per_token\": %.17g", a->joules / a->tokens);
-    fputc('}', out);
+    if (a->joules > 0) {
+        weft_report_value(r, "joules", a->joules);
+        weft_report_cell(r, "energy", "%.4g kJ", a->joules / 1e3);
+    }
+    if (a->gpu_joules > 0) {
+        weft_report_value(r, "gpu_joules", a->gpu_joules);
+        weft_report_cell(r, "  of GPUs", "%.4g kJ", a->gpu_joules / 1e3);
+    }
+    if (a->joules > 0 && a->tokens > 0) {
+        weft_report_value(r, "joules_per_token", a->joules / a->tokens);
+        weft_report_cell(r, "a token", "%.4g J", a->joules / a->tokens);
+    }
 }
 
-void weft_ledger_print(const weft_ledger_account *a, bool json, FILE *out)
+/* For people. */
+static void report_part(weft_report *r, const char *title, double seconds, double share)
+{
+    weft_report_record(r);
+    weft_report_cell(r, "part", "%s", title);
+    weft_report_cell(r, "time", "%.1f s", seconds);
+    weft_report_number(r, NULL, "share", WEFT_UNIT_SHARE, share);
+}
+
+void weft_ledger_report(weft_report *r, const weft_ledger_account *a)
 {
     const double sum = weft_ledger_sum(a);
-    if (json) {
-        print_json(a, out);
-        return;
-    }
-    fprintf(out, "time of %s\n", weft_count_text(a->num_starts, "start").text);
+    weft_report_line_of(r, "time of %s", weft_count_text(a->num_starts, "start").text);
+    weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < WEFT_NUM_LEDGER_PARTS; i++) {
-        const int bytes = (int)strlen(part_texts[i]) - 2; /* without its unit */
-        fprintf(out, "  %-10.*s %12.1f s %6.1f %%", bytes, part_texts[i], a->seconds[i],
-                sum > 0 ? 100 * a->seconds[i] / sum : 0);
+        report_part(r, part_titles[i], a->seconds[i], sum > 0 ? a->seconds[i] / sum : 0);
         if (i == WEFT_LEDGER_LOST && a->num_lost > 0)
-            fprintf(out, "  (%s)", weft_count_text(a->num_lost, "step").text);
-        fputc('\n', out);
+            weft_report_cell(r, "", "%s", weft_count_text(a->num_lost, "step").text);
     }
-    fprintf(out, "  %-10s %12.1f s\n  goodput    %12.1f %%\n", "all", sum,
-            100 * weft_ledger_goodput(a));
-    if (a->joules > 0)
-        fprintf(out, "  energy     %12.4g kJ\n", a->joules / 1e3);
-    if (a->gpu_joules > 0)
-        fprintf(out, "    of GPUs  %12.4g kJ\n", a->gpu_joules / 1e3);
-    if (a->joules > 0 && a->tokens > 0)
-        fprintf(out, "             %12.4g J a token\n", a->joules / a->tokens);
+    report_part(r, "all", sum, 1);
+    weft_report_close(r);
+    weft_report_open(r, WEFT_REPORT_OBJECT, "ledger");
+    weft_report_open(r, WEFT_REPORT_FACTS, NULL);
+    weft_report_value(r, "starts", a->num_starts);
+    for (int i = 0; i < WEFT_NUM_LEDGER_PARTS; i++)
+        weft_report_value(r, part_texts[i], a->seconds[i]);
+    weft_report_value(r, "all_s", sum);
+    weft_report_number(r, "goodput", "goodput", WEFT_UNIT_SHARE, weft_ledger_goodput(a));
+    weft_report_value(r, "lost_steps", a->num_lost);
+    weft_report_value(r, "damaged_lines", a->num_damaged);
+    report_energy(r, a);
+    weft_report_close(r);
+    weft_report_close(r);
     if (a->num_damaged > 0)
-        fprintf(out, "  %s passed over\n", weft_count_text(a->num_damaged, "damaged line").text);
+        weft_report_line_of(r, "  %s passed over",
+                            weft_count_text(a->num_damaged, "damaged line").text);
 }
 
 /* --- writing ------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 
 #include <weft/status.h>
 
+#include "launcher/report/report.h"
 #include "launcher/training/energy.h"
 #include "parallel/mesh/mesh.h"
 
@@ -91,8 +92,8 @@ double weft_ledger_sum(const weft_ledger_account *account); /* seconds */
 double weft_ledger_goodput(const weft_ledger_account *account);
 /* Adds up a file's lines. Damaged lines are counted and skipped. A missing file has no lines. */
 weft_status weft_ledger_read(const char *path, weft_ledger_account *account) WEFT_CHECKED;
-/* As text of several lines, or a JSON object without a newline. */
-void weft_ledger_print(const weft_ledger_account *account, bool json, FILE *out);
+/* "ledger". */
+void weft_ledger_report(weft_report *report, const weft_ledger_account *account);
 void weft_ledger_account_release(weft_ledger_account *account);
 
 /* Converts a time of weft_now_us to seconds since 1970. */

@@ -456,8 +456,8 @@ static void check_against(void)
     EXPECT(c.exit_code == 0 && strstr(c.out, "run, median of 2 steps") &&
                strstr(c.out, "weights, stage 1"),
            "exit %d: %s%s", c.exit_code, c.err, c.out);
-    EXPECT(strstr(c.out, "optimizer's step") &&
-               strstr(c.out, "staging, stage 0         not planned"),
+    EXPECT(strstr(c.out, " planned, ") && strstr(c.out, "optimizer's step") &&
+               strstr(c.out, "staging, stage 0"),
            "%s", c.out);
     EXPECT(child_is_line(c.err) &&
                strstr(c.err, "--against run: it ran on CPUs, and the cluster DGX H100 is of GPUs"),

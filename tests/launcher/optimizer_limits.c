@@ -242,8 +242,8 @@ static void check_seen(void)
     child_run(&c,
               (const char *[]){"plan", "c.json", "--cluster", "cluster.json", "--set", HOST, NULL},
               NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "optimizer in host memory ") &&
-               !strstr(c.out, "\noffloaded "),
+    EXPECT(c.exit_code == 0 && strstr(c.out, "  in host memory ") &&
+               strstr(c.out, "      0  optimizer ") && !strstr(c.out, "activations"),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
 }

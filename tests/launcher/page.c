@@ -91,7 +91,6 @@ static void check_tags(const char *html)
 static void check_legends(const char *html)
 {
     static const char *const marks[][2] = {{"class=\"dot\"", ">A dot is "},
-                                           {"class=\"out\"", "; rings do not fit."},
                                            {"class=\"limit\"", "Dashed: the memory "},
                                            {"class=\"ideal\"", "Dashed: as many tokens "}};
     for (const char *at = html; (at = strstr(at, "<rect class=\"k")) != NULL; at++) {
@@ -222,14 +221,14 @@ static void check_search(void)
     expect_in(html, "It fits.");
     expect_in(html, "On 32 devices");
     expect_in(html, "Meshes, fastest first");
-    expect_in(html, "most of it: ");
+    expect_in(html, "<th>most of it</th>");
     expect_in(html, "<td class=\"n\">16</td>"); /* devices of two nodes */
     expect_in(html, "More nodes");
     expect_in(html, "<rect ");
     free(html);
     html = search_page("1", 3);
     expect_in(html, "No mesh fits.");
-    expect_in(html, "lacks ");
+    expect_in(html, "<th class=\"n\">does not fit by</th>");
     free(html);
 }
 
@@ -255,40 +254,73 @@ static void check_refusals(void)
 
 /* --- of tables ------------------------------------------------------------------------------- */
 
+/* Plans of so many devices a second and so many bytes, on nodes of 8 devices. */
+static weft_search_result result_of(int nodes, weft_found *plans, int num_plans)
+{
+    static const weft_cluster cluster = {.num_nodes = 64, .ranks_per_node = 8};
+    return (weft_search_result){.num_devices = 8 * nodes,
+                                .world = 8 * nodes,
+                                .cluster = &cluster,
+                                .plans = plans,
+                                .num_plans = num_plans};
+}
+
+static weft_found found_of(const char *mesh, double rate, double bytes)
+{
+    return (weft_found){.mesh = mesh,
+                        .step_us = 1e12 / rate,
+                        .tokens_per_s = rate,
+                        .model_flops_utilization = NAN,
+                        .memory_bytes = (uint64_t)bytes,
+                        .costs = {NAN, NAN, NAN}};
+}
+
+static weft_what_if_plan gains(double gain, const char *mesh)
+{
+    return (weft_what_if_plan){
+        .known = true, .fits = true, .mesh = mesh, .gain = gain, .billion_tokens_cost = NAN};
+}
+
 static weft_status write_sample(const char *path)
 {
-    static const weft_page_mesh meshes[] = {
-        {"tp 8, pp 4, dp 4", 1.2, 1.1, 1.35, 873813, 61e9, true, "limited by compute"},
-        {"tp 4, pp 8, dp 4", 1.4, 1.2, 1.6, 748983, 44e9, true, "limited by bubble"},
-        {"tp 2, dp 64 <&>", NAN, 0, 0, NAN, 112e9, false, "needs 27 GB more"},
-    };
-    static const weft_page_scale scales[] = {
-        {8, 64, "tp 8, pp 2, dp 4", 4.1, 255750, 0, NULL},
-        {16, 128, "tp 8, pp 4, dp 4", 2.2, 476625, 0, NULL},
-        {32, 256, NULL, NAN, NAN, 0, NULL},
-        {64, 512, "tp 8, pp 4, dp 16", 0.7, 1497966, 0, NULL},
-    };
-    static const weft_page_gain gains[] = {
-        {"links between nodes x2", 1.08, 1.11, "tp 8, pp 4, dp 4", "compute", 41.2},
-        {"memory x2", 1, 1.3, "tp 4, pp 2, dp 16", "compute", NAN},
-        {"balanced experts", NAN, NAN, NULL, NULL, NAN},
-    };
-    static const weft_page_rung rungs[] = {
-        {"today", 8, "tp 8, ep 8", NULL, NULL, 55e9, 260000, 40},
-        {"32,768 tokens", 16, "tp 8, ep 8, cp 2", "horizontal", "8 nodes lack 12 GB", 60e9, 470000,
-         44},
-        {"1,048,576 tokens", 128, "tp 8, ep 8, cp 16", "vertical", "cp has 16 ranks", 71e9, 600000,
-         NAN},
-    };
+    static weft_found plans[2], scaled[3];
+    static weft_missed miss = {.mesh = "tp 2, dp 64 <&>", .short_by_bytes = 29001515827};
+    static weft_expand_step steps[3];
+    static const weft_cluster cluster = {.num_nodes = 64, .ranks_per_node = 8};
+    plans[0] = found_of("tp 8, pp 4, dp 4", 873813, 61e9);
+    plans[1] = found_of("tp 4, pp 8, dp 4", 748983, 44e9);
+    for (int i = 0; i < 3; i++)
+        scaled[i] = found_of("tp 8, pp 2, dp 4", 255750 << i, 61e9);
+    weft_search_result search = result_of(16, plans, 2);
+    search.misses = &miss;
+    search.num_misses = 1;
+    const weft_search_result scales[] = {result_of(8, &scaled[0], 1), result_of(16, &scaled[1], 1),
+                                         result_of(32, NULL, 0), result_of(64, &scaled[2], 1)};
+    const weft_what_if what_if = {
+        .num_rows = 3,
+        .rows = {
+            {"between_x2", "links between nodes x2", NULL, 8, gains(0.08, "tp 8"),
+             gains(0.11, "tp 8, pp 4, dp 4")},
+            {"memory_x2", "memory x2", NULL, 8, gains(0, "tp 8"), gains(0.3, "dp 16")},
+            {.name = "balanced_experts", .help = "balanced experts", .without = "no experts"}}};
+    for (int i = 0; i < 3; i++)
+        steps[i] = (weft_expand_step){.cluster = &cluster,
+                                      .kind = i < 2 ? WEFT_EXPAND_DATA : WEFT_EXPAND_VERTICAL,
+                                      .num_nodes = i < 2 ? 8 + 8 * i : 128,
+                                      .nodes_added = i < 2 ? 8 * i : 112,
+                                      .fits = true,
+                                      .step_us = 1e6,
+                                      .costs = {NAN, NAN, NAN}};
+    steps[2].fewer = (weft_expand_miss){.reason = "cp has <16> ranks", .num_nodes = 64};
+    const weft_expand expand = {.num_steps = 3, .steps = steps};
+    const weft_expand_request request = {.cluster = &cluster, .to = &cluster};
     const weft_page page = {.title = "sample <script>alert(1)</script> & \"tables\"",
-                            .meshes = meshes,
-                            .num_meshes = 3,
-                            .scales = scales,
+                            .search = &search,
+                            .scaling = scales,
                             .num_scales = 4,
-                            .gains = gains,
-                            .num_gains = 3,
-                            .rungs = rungs,
-                            .num_rungs = 3};
+                            .what_if = &what_if,
+                            .expand = &expand,
+                            .request = &request};
     return weft_page_write(&page, path);
 }
 
@@ -298,14 +330,16 @@ static void check_tables(void)
     char *html = read_page("sample.html");
     expect_in(html,
               "<h1>sample &lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;tables&quot;</h1>");
-    expect_in(html, "The fastest mesh is tp 8, pp 4, dp 4");
-    expect_in(html, "873,813 tokens/s");
-    expect_in(html, "<td>tp 2, dp 64 &lt;&amp;&gt;</td>");
-    expect_in(html, "1.1 s to 1.35 s");
+    expect_in(html, "<td class=\"n\">873,813</td>");
+    expect_in(html, "<td>tp 2, dp 64 &lt;&amp;&gt;; b 0, zero 0");
+    expect_in(html, "<tr class=\"bad\"><td class=\"n\">27 GiB</td>");
+    expect_in(html, "<td>no experts</td>");
+    expect_in(html, "cp has &lt;16&gt; ranks");
     expect_in(html, "<td>nothing fits</td>");
     expect_in(html, "+11.0 %");
     expect_in(html, "<td>vertical</td>");
     expect_in(html, "<td class=\"n\">112</td>"); /* nodes added */
+    expect_in(html, "<span>today, 0 tokens</span>");
     EXPECT(!strstr(html, "nan") && !strstr(html, "inf\""), "an unknown number");
     EXPECT(count_in(html, "<circle ") == 2 + 3, "%d dots", count_in(html, "<circle "));
     EXPECT(count_in(html, "<section ") == 4 && count_in(html, "</section>") == 4, "sections");
@@ -317,26 +351,20 @@ static void check_tables(void)
     free(html);
 }
 
-/* As many meshes as a search may list. */
+/* As many plans as a search may list. */
 static void check_many(void)
 {
-    enum { COUNT = 20000 };
-    weft_page_mesh *meshes = calloc(COUNT, sizeof *meshes);
+    enum { COUNT = 2000 };
+    weft_found *plans = calloc(COUNT, sizeof *plans);
     for (int i = 0; i < COUNT; i++)
-        meshes[i] = (weft_page_mesh){"tp 8, pp 4, dp 4, cp 2, ep 16, binding dp, zero 3",
-                                     1 + i,
-                                     1,
-                                     2 + i,
-                                     1e6 / (1 + i),
-                                     1e9 * (1 + i % 90),
-                                     i % 3 > 0,
-                                     "limited by the bubble, and by whatever else there is"};
-    EXPECT_OK(weft_page_write(&(weft_page){.title = "many", .meshes = meshes, .num_meshes = COUNT},
-                              "many.html"));
+        plans[i] = found_of("tp 8, pp 4, dp 4, cp 2, ep 16, binding dp, zero 3", 1e6 / (1 + i),
+                            1e9 * (1 + i % 90));
+    const weft_search_result search = result_of(16, plans, COUNT);
+    EXPECT_OK(weft_page_write(&(weft_page){.title = "many", .search = &search}, "many.html"));
     char *html = read_page("many.html");
-    expect_in(html, "The first 400 of 20000 meshes.");
+    expect_in(html, "The first 400 of 2000.");
     free(html);
-    free(meshes);
+    free(plans);
 }
 
 int main(int argc, char **argv)

@@ -194,7 +194,7 @@ static void check_layer(const char *alone)
                                "14336", "--experts", "8", "--topk", "2", "--ep", "8", "--cluster",
                                "cluster.json", NULL},
               NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "choice: n ") && strstr(c.out, "\n-> "),
+    EXPECT(c.exit_code == 0 && strstr(c.out, "choice: n ") && strstr(c.out, "\n  ->  "),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
 }

@@ -590,7 +590,7 @@ static void check_unused(void)
     char *page = child_read("five.html");
     EXPECT(strstr(c.out, "5 nodes: 4 of 5 devices are used: no mesh of 5 devices is legal"), "%s",
            c.out);
-    EXPECT(page && strstr(page, "5 devices, of which some stay idle: no mesh of 5 devices"),
+    EXPECT(page && strstr(page, "5 nodes: 4 of 5 devices are used: no mesh of 5 devices"),
            "the page does not say why");
     child_release(&c);
     free(page);
@@ -682,8 +682,8 @@ static void check_place(void)
                                     "train.micro_batch_size=1", "--set", "offload.experts=auto",
                                     "--set", "device.memory_limit=60000000", NULL},
               NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "\"experts\":\t\"host\""), "exit %d: %s%s",
-           c.exit_code, c.out, c.err);
+    EXPECT(c.exit_code == 0 && strstr(c.out, "\"experts\": \"host\""), "exit %d: %s%s", c.exit_code,
+           c.out, c.err);
     child_release(&c);
     child_run(&c,
               (const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",

@@ -73,7 +73,7 @@ static inline const char *svg_uncoloured(const char *text)
         char colour[8], swatch[64];
         if (sscanf(at, "<polyline fill=\"none\" stroke=\"%7[^\"]", colour) != 1)
             return at;
-        snprintf(swatch, sizeof swatch, "width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>",
+        snprintf(swatch, sizeof swatch, "width=\"12.0\" height=\"12.0\" rx=\"2\" fill=\"%s\"/>",
                  colour);
         if (!strstr(text, swatch))
             return at;

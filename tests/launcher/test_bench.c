@@ -29,59 +29,6 @@ static void spreads_are_medians_and_quartiles(void **state)
     assert_true(nine[0] == 1 && nine[8] == 1e9);
 }
 
-static char *printed(const weft_table *table)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    weft_table_print(table, out);
-    fclose(out);
-    return text;
-}
-
-static void tables_line_up(void **state)
-{
-    (void)state;
-    static const char *const heads[] = {"form", "ms", "µ", "note"};
-    weft_table table;
-    OK(weft_table_begin(&table, heads, 4));
-    char *text = printed(&table);
-    assert_string_equal(text, "form  ms  µ  note\n");
-    free(text);
-    OK(weft_table_row(&table));
-    weft_table_cell(&table, 0, "o%d", 2);
-    weft_table_cell(&table, 1, "%.2f", 12.345);
-    weft_table_cell(&table, 2, "-1");
-    weft_table_cell(&table, 3, "best");
-    OK(weft_table_row(&table));
-    weft_table_cell(&table, 0, "baseline");
-    weft_table_cell(&table, 1, "9");
-    text = printed(&table);
-    assert_string_equal(text, "form         ms   µ  note\n"
-                              "o2        12.35  -1  best\n"
-                              "baseline      9      \n");
-    free(text);
-    weft_table_release(&table);
-}
-
-static void tables_grow_and_cut_long_cells(void **state)
-{
-    (void)state;
-    static const char *const heads[] = {"n"};
-    weft_table table;
-    OK(weft_table_begin(&table, heads, 1));
-    for (int i = 0; i < 100; i++) {
-        OK(weft_table_row(&table));
-        weft_table_cell(&table, 0, "%d", i);
-    }
-    assert_int_equal(table.num_rows, 101);
-    assert_string_equal(table.cells[1][0], "0");
-    assert_string_equal(table.cells[100][0], "99");
-    weft_table_cell(&table, 0, "%080d", 1);
-    assert_int_equal(strlen(table.cells[100][0]), WEFT_TABLE_CELL_BYTES - 1);
-    weft_table_release(&table);
-}
-
 static void bars_are_drawn_to_scale(void **state)
 {
     (void)state;
@@ -185,8 +132,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spreads_are_medians_and_quartiles),
-        cmocka_unit_test(tables_line_up),
-        cmocka_unit_test(tables_grow_and_cut_long_cells),
         cmocka_unit_test(bars_are_drawn_to_scale),
         cmocka_unit_test(files_are_written_whole_or_not_at_all),
         cmocka_unit_test(wrong_words_are_answered_with_near_ones),

@@ -119,7 +119,7 @@ static void spreads_are_told(void **state)
     weft_measure_say_source(&c, "costs.memory", 0.04);
     FILE *out = open_memstream(&text, &bytes);
     assert_non_null(out);
-    weft_calibrate_print(&c, false, out);
+    OK(weft_calibrate_print(&c, false, out));
     fclose(out);
     assert_non_null(strstr(text, ", spread 31 %\n"));
     assert_non_null(strstr(text, ", spread 4 %\n"));
@@ -406,7 +406,7 @@ static void a_model_has_its_own_operations(void **state)
                   NULL);
         if (c.exit_code != 0)
             fail_msg("exit %d: %s", c.exit_code, c.err);
-        assert_non_null(strstr(c.out, "\"source\":\t\"measured\""));
+        assert_non_null(strstr(c.out, "\"source\": \"measured\""));
         child_release(&c);
     }
 }

@@ -85,6 +85,8 @@ weft_add_test(NAME tier_plan TIER release SOURCES launcher/tier_plan.c launcher/
 add_dependencies(test_tier_plan weft_binary)
 weft_add_test(NAME plan_layers TIER release SOURCES launcher/plan_layers.c launcher/child.c LABELS launcher)
 add_dependencies(test_plan_layers weft_binary weft_plan)
+weft_add_test(NAME report SOURCES launcher/report.c launcher/child.c LABELS launcher)
+add_dependencies(test_report weft_binary)
 weft_add_test(NAME search TIER slow SOURCES launcher/search.c launcher/problems.c launcher/child.c
   TIMEOUT 300 ARGS 40 LABELS launcher)
 weft_add_test_run(NAME search_all PROGRAM $<TARGET_FILE:test_search> TIER nightly TIMEOUT 300

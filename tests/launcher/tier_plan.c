@@ -284,7 +284,8 @@ static void check_file(void)
         &c,
         (const char *[]){"plan", "config.json", "--cluster", "disk.json", "--set", FROM_FILE, NULL},
         NULL);
-    EXPECT(strstr(c.out, "experts in a file 8 MiB, read and written in "), "%s", c.out);
+    EXPECT(strstr(c.out, "  read and written  in a file\n") && strstr(c.out, "  8 MiB\n"), "%s",
+           c.out);
     child_release(&c);
     child_run(&c,
               (const char *[]){"schedule", "config.json", "--level", "experts", "--program",
@@ -350,8 +351,9 @@ static void check_text(void)
 {
     child c;
     child_run(&c, (const char *[]){"plan", "config.json", "--cluster", "fast.json", NULL}, NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "experts in host memory 8 MiB, up in 30 ms") &&
-               !strstr(c.out, "offloaded"),
+    EXPECT(c.exit_code == 0 && strstr(c.out, "  in host memory ") &&
+               strstr(c.out, "      0  experts          8 MiB  30 ms ") &&
+               !strstr(c.out, "activations"),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
 }

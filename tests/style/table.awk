@@ -14,7 +14,8 @@ BEGIN {
 
     floors["launcher/text"] = "launcher/text"
     floors["launcher/process"] = "launcher/process"
-    below = "launcher/text launcher/process launcher/planning"
+    floors["launcher/report"] = "launcher/report"
+    below = "launcher/text launcher/process launcher/report launcher/planning"
     floors["launcher/planning"] = below
     floors["launcher/training"] = below " launcher/training"
     floors["launcher/measuring"] = below " launcher/measuring"
