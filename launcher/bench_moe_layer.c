@@ -234,13 +234,8 @@ static weft_status write_svg(const weft_bench_moe_options *o, const weft_bench_p
     weft_spread values[3 * WEFT_BENCH_MAX_CASES];
     for (int i = 0; i < p->num_cases; i++) {
         labels[i] = weft_bench_case_text(&p->cases[i], texts[i], sizeof texts[i]);
-        for (int k = 0; k < 3; k++) {
-            weft_spread *v = &values[k * p->num_cases + i];
-            *v = p->cases[i].us[k];
-            v->median /= 1e3;
-            v->low /= 1e3;
-            v->high /= 1e3;
-        }
+        for (int k = 0; k < 3; k++)
+            values[k * p->num_cases + i] = weft_spread_ms(&p->cases[i].us[k]);
     }
     weft_bars bars = {
         .title = "one MoE layer",
@@ -290,7 +285,7 @@ static weft_status run_points(weft_comm *world, const weft_bench_moe_options *o,
     const bool speaks = weft_comm_rank(world) == 0, is_grid = o->num_grid > 0;
     WEFT_TRY(get_cluster(world, o, &cluster, &known));
     if (o->common.json)
-        weft_report_open(report, WEFT_REPORT_LIST, "points");
+        weft_report_open(report, WEFT_REPORT_GROUP, "points");
     else if (is_grid)
         weft_report_open(report, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < (is_grid ? o->num_grid : 1); i++) {

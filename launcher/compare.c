@@ -7,6 +7,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/sorted.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/run_changes.h"
@@ -107,19 +108,13 @@ static weft_status read_run(run *r, const weft_application *application, weft_ar
     return status;
 }
 
-static int rises(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* NaN of none. */
 static double median(numbers *n)
 {
     if (n->count == 0)
         return NAN;
-    qsort(n->values, n->count, sizeof *n->values, rises);
-    return (n->values[(n->count - 1) / 2] + n->values[n->count / 2]) / 2;
+    weft_sort(n->values, n->count);
+    return weft_quantile(n->values, n->count, 0.5);
 }
 
 /* --- both runs ----------------------------------------------------------------------------- */

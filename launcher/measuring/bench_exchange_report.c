@@ -123,7 +123,7 @@ weft_status weft_exchange_json(const weft_exchange_report *report)
     weft_report_value(&r, "ranks_per_node", weft_comm_size(rig->inside));
     weft_report_bool(&r, "uneven", rig->uneven);
     weft_report_value(&r, "rounds", report->rounds);
-    weft_report_open(&r, WEFT_REPORT_LIST, "sizes");
+    weft_report_open(&r, WEFT_REPORT_GROUP, "sizes");
     for (int i = 0; i < report->num_results; i++) {
         weft_report_record(&r);
         report_result(&r, &report->results[i], report->rounds);
@@ -142,8 +142,7 @@ static void fill_bars(const weft_exchange_result *r, weft_spread *bars)
 {
     for (int i = 0; i < r->num_variants; i++) {
         const weft_exchange_variant *v = &r->variants[i];
-        weft_spread ms = {v->time.median / 1e3, v->time.low / 1e3, v->time.high / 1e3,
-                          v->time.count};
+        const weft_spread ms = weft_spread_ms(&v->time);
         weft_spread *bar = &bars[v->is_bare ? BAR_BARE : BAR_FIRST_FORM + (int)v->form];
         if (bar->count == 0 || ms.median < bar->median)
             *bar = ms;

@@ -12,13 +12,6 @@
 
 enum { MAX_STAGES = 64 };
 
-static void write_key(FILE *out, int colour, const char *name)
-{
-    fprintf(out, "<span><i class=\"k%d\"></i>", colour);
-    weft_svg_write_text(name, out);
-    fputs("</span>", out);
-}
-
 /* --- the answer ---------------------------------------------------------------------------- */
 
 static void write_range(const weft_page *page, FILE *out)
@@ -152,7 +145,7 @@ static void write_memory(const weft_page *page, weft_page_colours *colours, weft
         for (int s = 0; s < plan->num_stages && !any; s++)
             any = plan->stages[s].footprint.bytes[p] > 0;
         if (any)
-            write_key(out, weft_page_colour(colours, purpose_name(p)), purpose_name(p));
+            weft_page_key(out, weft_page_colour(colours, purpose_name(p)), purpose_name(p));
     }
     fputs("</div>\n", out);
     for (int i = 0; i < count; i++)

@@ -98,7 +98,7 @@ void weft_plan_figures_report(weft_report *r, const weft_plan_figures *f)
     weft_report_close(r);
     weft_report_close(r);
     report_missing(r, f);
-    weft_report_open(r, WEFT_REPORT_LIST, "sources");
+    weft_report_open(r, WEFT_REPORT_GROUP, "sources");
     for (int i = 0; i < f->num_inputs; i++)
         weft_plan_report_source(r, f->inputs[i].what, f->inputs[i].class_, f->inputs[i].where,
                                 f->inputs[i].spread);

@@ -95,9 +95,7 @@ weft_status weft_report_end(weft_report *r, weft_status status, FILE *out)
 
 void weft_report_open(weft_report *r, weft_report_kind kind, const char *key)
 {
-    const bool is_shown = kind == WEFT_REPORT_TABLE  ? key || !is_json(r)
-                          : kind == WEFT_REPORT_LIST ? is_json(r)
-                                                     : true;
+    const bool is_shown = kind != WEFT_REPORT_TABLE || key || !is_json(r);
     if (r->hidden > 0 || !is_shown || !r->out) {
         r->hidden++;
         return;

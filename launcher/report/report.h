@@ -27,9 +27,8 @@ typedef enum weft_report_form {
 typedef enum weft_report_kind {
     WEFT_REPORT_OBJECT, /* for people its rows are of what it lies in */
     WEFT_REPORT_TABLE,  /* records; for people a table, whose columns are their titles */
-    WEFT_REPORT_GROUP, /* records; for people the tables and lines of each stand below each other */
-    WEFT_REPORT_LIST,  /* records in JSON alone */
-    WEFT_REPORT_FACTS, /* for people a line a row: its title and its value; none in JSON */
+    WEFT_REPORT_GROUP,  /* records; for people the tables and lines of each, below each other */
+    WEFT_REPORT_FACTS,  /* for people a line a row: its title and its value; none in JSON */
     WEFT_REPORT_RECORD, /* of weft_report_record: an object of the array that holds it */
 } weft_report_kind;
 

@@ -297,7 +297,7 @@ static weft_status report_scale(weft_report *r, const weft_search_result *result
 weft_status weft_search_report_scaling(weft_report *r, const weft_search_result *results, int count,
                                        const weft_config *config, weft_arena *arena)
 {
-    weft_report_open(r, WEFT_REPORT_LIST, "scaling");
+    weft_report_open(r, WEFT_REPORT_GROUP, "scaling");
     for (int i = 0; i < count && r->form == WEFT_REPORT_JSON; i++) {
         weft_report_record(r);
         WEFT_TRY(weft_search_report(r, &results[i], config, arena));

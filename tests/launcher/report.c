@@ -94,7 +94,7 @@ static void fill(weft_report *r)
         if (i == 1)
             weft_report_number(r, "share", "share", WEFT_UNIT_SHARE, 0.5);
         weft_report_close(r);
-        weft_report_open(r, WEFT_REPORT_LIST, "only");
+        weft_report_open(r, WEFT_REPORT_GROUP, "only");
         weft_report_record(r);
         weft_report_value(r, "x", i);
         weft_report_close(r);
