@@ -115,12 +115,11 @@ static void write_stage_table(const weft_plan *plan, const int *stages, int coun
         const weft_plan_stage *stage = &plan->stages[stages[i]];
         const uint64_t limit = stage->memory_limit_bytes;
         weft_report_record(r);
-        weft_report_number(r, NULL, "stage", WEFT_UNIT_COUNT, stages[i]);
+        weft_report_row(r, NULL, "stage", WEFT_UNIT_COUNT, stages[i]);
         for (int p = 0; p < WEFT_MEMORY_STAGING; p++)
-            weft_report_number(r, NULL, purpose_name(p), WEFT_UNIT_BYTES,
-                               stage->footprint.bytes[p]);
-        weft_report_number(r, NULL, "all", WEFT_UNIT_BYTES, stage->footprint.device_bytes);
-        weft_report_number(r, NULL, "limit", WEFT_UNIT_BYTES, limit > 0 ? (double)limit : NAN);
+            weft_report_row(r, NULL, purpose_name(p), WEFT_UNIT_BYTES, stage->footprint.bytes[p]);
+        weft_report_row(r, NULL, "all", WEFT_UNIT_BYTES, stage->footprint.device_bytes);
+        weft_report_row(r, NULL, "limit", WEFT_UNIT_BYTES, limit > 0 ? (double)limit : NAN);
     }
     weft_report_close(r);
     fputs("</details>\n", r->out);
