@@ -271,8 +271,8 @@ static int find_busiest(const bench *b, measured *m)
 static void report_lanes(weft_report *r, const bench *b, measured *m, double step_ms)
 {
     const int busiest = find_busiest(b, m);
-    weft_report_number(r, "planned_ms", "planned ms", WEFT_UNIT_FIXED, m->planned_ms);
-    weft_report_number(r, NULL, "error", WEFT_UNIT_CHANGE, m->planned_ms / step_ms - 1);
+    weft_report_row(r, "planned_ms", "planned ms", WEFT_UNIT_FIXED, m->planned_ms);
+    weft_report_row(r, NULL, "error", WEFT_UNIT_CHANGE, m->planned_ms / step_ms - 1);
     weft_report_open(r, WEFT_REPORT_OBJECT, "busy_ms");
     for (int lane = 0; lane < NUM_LANES; lane++)
         weft_report_value(r, lane_names[lane], m->busy_ms[lane]);
@@ -280,27 +280,27 @@ static void report_lanes(weft_report *r, const bench *b, measured *m, double ste
     if (busiest < 0)
         return;
     weft_report_text(r, "busiest", "busiest lane", lane_names[busiest]);
-    weft_report_number(r, "over_busiest", "x it", WEFT_UNIT_FIXED, step_ms / m->busy_ms[busiest]);
+    weft_report_row(r, "over_busiest", "x it", WEFT_UNIT_FIXED, step_ms / m->busy_ms[busiest]);
 }
 
 static void report_form(weft_report *r, const bench *b, measured *m)
 {
     const weft_spread step = spread_of(m->step_ms, m->num_rounds);
-    weft_report_number(r, "median_ms", "step ms", WEFT_UNIT_FIXED, step.median);
+    weft_report_row(r, "median_ms", "step ms", WEFT_UNIT_FIXED, step.median);
     weft_report_cell(r, "quartiles", "%.2f-%.2f", step.low, step.high);
     weft_report_numbers(r, "step_ms", m->step_ms, (size_t)m->num_rounds);
     weft_report_value(r, "low_ms", step.low);
     weft_report_value(r, "high_ms", step.high);
-    weft_report_number(r, "of_resident", "of resident", WEFT_UNIT_SHARE, of_resident(b, m));
+    weft_report_row(r, "of_resident", "of resident", WEFT_UNIT_SHARE, of_resident(b, m));
     if (b->cluster)
         report_lanes(r, b, m, step.median);
-    weft_report_number(r, "wait_ms", "waits ms", WEFT_UNIT_FIXED,
-                       spread_of(m->wait_ms, m->num_rounds).median);
-    weft_report_number(r, "optimizer_hidden_share", "optimizer hidden", WEFT_UNIT_SHARE,
-                       spread_of(m->hidden, m->num_rounds).median);
-    weft_report_number(r, "uploaded_bytes", "uploaded", WEFT_UNIT_BYTES, m->uploaded_bytes);
-    weft_report_number(r, "read_bytes", "read", WEFT_UNIT_BYTES, m->read_bytes);
-    weft_report_number(r, "written_bytes", "written", WEFT_UNIT_BYTES, m->written_bytes);
+    weft_report_row(r, "wait_ms", "waits ms", WEFT_UNIT_FIXED,
+                    spread_of(m->wait_ms, m->num_rounds).median);
+    weft_report_row(r, "optimizer_hidden_share", "optimizer hidden", WEFT_UNIT_SHARE,
+                    spread_of(m->hidden, m->num_rounds).median);
+    weft_report_row(r, "uploaded_bytes", "uploaded", WEFT_UNIT_BYTES, m->uploaded_bytes);
+    weft_report_row(r, "read_bytes", "read", WEFT_UNIT_BYTES, m->read_bytes);
+    weft_report_row(r, "written_bytes", "written", WEFT_UNIT_BYTES, m->written_bytes);
 }
 
 static weft_status print(bench *b)

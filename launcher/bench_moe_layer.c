@@ -118,17 +118,17 @@ static double bound_us(const weft_bench_point *p)
 
 static void report_head(weft_report *r, const weft_bench_point *p)
 {
-    weft_report_line_of(r, "%lld tokens a rank, M %lld, H %lld, %lld experts top-%lld, %s",
-                        (long long)p->shape.tokens, (long long)p->shape.hidden,
-                        (long long)p->shape.ffn, (long long)p->shape.experts,
-                        (long long)p->shape.topk, weft_dtype_text(p->shape.dtype));
-    weft_report_line_of(r,
-                        "alone: communication %.2f + %.2f ms, computation %.2f + %.2f ms (forward "
-                        "+ backward)",
-                        p->comm_us[0] / 1e3, p->comm_us[1] / 1e3, p->comp_us[0] / 1e3,
-                        p->comp_us[1] / 1e3);
+    weft_report_line(r, "%lld tokens a rank, M %lld, H %lld, %lld experts top-%lld, %s",
+                     (long long)p->shape.tokens, (long long)p->shape.hidden,
+                     (long long)p->shape.ffn, (long long)p->shape.experts, (long long)p->shape.topk,
+                     weft_dtype_text(p->shape.dtype));
+    weft_report_line(r,
+                     "alone: communication %.2f + %.2f ms, computation %.2f + %.2f ms (forward "
+                     "+ backward)",
+                     p->comm_us[0] / 1e3, p->comm_us[1] / 1e3, p->comp_us[0] / 1e3,
+                     p->comp_us[1] / 1e3);
     if (p->pace_flops[0] > 0)
-        weft_report_line_of(r, "paced: %.3g and %.3g FLOP/s", p->pace_flops[0], p->pace_flops[1]);
+        weft_report_line(r, "paced: %.3g and %.3g FLOP/s", p->pace_flops[0], p->pace_flops[1]);
     weft_report_value(r, "tokens", p->shape.tokens);
     weft_report_value(r, "hidden", p->shape.hidden);
     weft_report_value(r, "ffn", p->shape.ffn);
@@ -152,18 +152,18 @@ static void report_case(weft_report *r, const weft_bench_point *p, const weft_be
     for (int k = 0; k < 3; k++) {
         weft_report_numbers(r, keys[k],
                             (const double[]){c->us[k].low, c->us[k].median, c->us[k].high}, 3);
-        weft_report_number(r, NULL, titles[k], WEFT_UNIT_FIXED, c->us[k].median / 1e3);
+        weft_report_row(r, NULL, titles[k], WEFT_UNIT_FIXED, c->us[k].median / 1e3);
     }
     weft_report_cell(r, "quartiles", "%.2f-%.2f", c->us[2].low / 1e3, c->us[2].high / 1e3);
-    weft_report_number(r, NULL, "x synchronous", WEFT_UNIT_FIXED, sync->us[2].median / us);
-    weft_report_number(r, NULL, "x by peers", WEFT_UNIT_FIXED, peers->us[2].median / us);
+    weft_report_row(r, NULL, "x synchronous", WEFT_UNIT_FIXED, sync->us[2].median / us);
+    weft_report_row(r, NULL, "x by peers", WEFT_UNIT_FIXED, peers->us[2].median / us);
     if (nodes)
-        weft_report_number(r, NULL, "x by nodes", WEFT_UNIT_FIXED, nodes->us[2].median / us);
-    weft_report_number(r, NULL, "of the bound", WEFT_UNIT_SHARE, bound_us(p) / us);
+        weft_report_row(r, NULL, "x by nodes", WEFT_UNIT_FIXED, nodes->us[2].median / us);
+    weft_report_row(r, NULL, "of the bound", WEFT_UNIT_SHARE, bound_us(p) / us);
     if (c->predicted_us > 0) {
         weft_report_value(r, "predicted_us", c->predicted_us);
-        weft_report_number(r, NULL, "predicted ms", WEFT_UNIT_FIXED, c->predicted_us / 1e3);
-        weft_report_number(r, NULL, "error", WEFT_UNIT_CHANGE, c->predicted_us / us - 1);
+        weft_report_row(r, NULL, "predicted ms", WEFT_UNIT_FIXED, c->predicted_us / 1e3);
+        weft_report_row(r, NULL, "error", WEFT_UNIT_CHANGE, c->predicted_us / us - 1);
     }
 }
 
@@ -172,13 +172,13 @@ static void report_choices(weft_report *r, const weft_bench_point *p)
     const weft_moe_pipeline *model = &p->model_choice.pipeline;
     const weft_moe_pipeline *profile = &p->profile_choice.pipeline;
     if (p->model_us > 0)
-        weft_report_line_of(r, "the model chooses n %d, %s in %.2f ms: %.2f of the best",
-                            model->num_partitions, weft_reuse_text((int)model->reuse),
-                            p->model_cost_us / 1e3, p->model_us / p->best_us);
+        weft_report_line(r, "the model chooses n %d, %s in %.2f ms: %.2f of the best",
+                         model->num_partitions, weft_reuse_text((int)model->reuse),
+                         p->model_cost_us / 1e3, p->model_us / p->best_us);
     if (p->profile_us > 0)
-        weft_report_line_of(r, "the profile chooses n %d, %s after %d trials: %.2f of the best",
-                            profile->num_partitions, weft_reuse_text((int)profile->reuse),
-                            p->num_trials, p->profile_us / p->best_us);
+        weft_report_line(r, "the profile chooses n %d, %s after %d trials: %.2f of the best",
+                         profile->num_partitions, weft_reuse_text((int)profile->reuse),
+                         p->num_trials, p->profile_us / p->best_us);
     weft_report_value(r, "best_us", p->best_us);
     weft_report_value(r, "model_choice_us", p->model_us);
     weft_report_value(r, "profile_choice_us", p->profile_us);
@@ -211,20 +211,20 @@ static void report_line(weft_report *r, const weft_bench_point *p)
             errors[num++] = fabs(p->cases[i].predicted_us / p->cases[i].us[2].median - 1);
     weft_report_cell(r, "B:M:H", "%lld:%lld:%lld", (long long)p->shape.tokens,
                      (long long)p->shape.hidden, (long long)p->shape.ffn);
-    weft_report_number(r, NULL, "comp/comm", WEFT_UNIT_FIXED,
-                       (p->comp_us[0] + p->comp_us[1]) / (p->comm_us[0] + p->comm_us[1]));
-    weft_report_number(r, NULL, "n 1 ms", WEFT_UNIT_FIXED, sync->us[2].median / 1e3);
+    weft_report_row(r, NULL, "comp/comm", WEFT_UNIT_FIXED,
+                    (p->comp_us[0] + p->comp_us[1]) / (p->comm_us[0] + p->comm_us[1]));
+    weft_report_row(r, NULL, "n 1 ms", WEFT_UNIT_FIXED, sync->us[2].median / 1e3);
     weft_report_cell(r, "best", "%s", best ? weft_bench_case_text(best, text, sizeof text) : "");
-    weft_report_number(r, NULL, "ms", WEFT_UNIT_FIXED, p->best_us / 1e3);
+    weft_report_row(r, NULL, "ms", WEFT_UNIT_FIXED, p->best_us / 1e3);
     weft_report_cell(r, "model", "%d, %s", model->num_partitions,
                      weft_reuse_text((int)model->reuse));
-    weft_report_number(r, NULL, "model of best", WEFT_UNIT_FIXED, p->model_us / p->best_us);
+    weft_report_row(r, NULL, "model of best", WEFT_UNIT_FIXED, p->model_us / p->best_us);
     weft_report_cell(r, "profile", "%d, %s", profile->num_partitions,
                      weft_reuse_text((int)profile->reuse));
-    weft_report_number(r, NULL, "profile of best", WEFT_UNIT_FIXED, p->profile_us / p->best_us);
-    weft_report_number(r, NULL, "trials", WEFT_UNIT_COUNT, p->num_trials);
-    weft_report_number(r, NULL, "error", WEFT_UNIT_SHARE,
-                       num > 0 ? weft_spread_of(errors, num).median : (double)NAN);
+    weft_report_row(r, NULL, "profile of best", WEFT_UNIT_FIXED, p->profile_us / p->best_us);
+    weft_report_row(r, NULL, "trials", WEFT_UNIT_COUNT, p->num_trials);
+    weft_report_row(r, NULL, "error", WEFT_UNIT_SHARE,
+                    num > 0 ? weft_spread_of(errors, num).median : (double)NAN);
 }
 
 static weft_status write_svg(const weft_bench_moe_options *o, const weft_bench_point *p)
@@ -234,13 +234,8 @@ static weft_status write_svg(const weft_bench_moe_options *o, const weft_bench_p
     weft_spread values[3 * WEFT_BENCH_MAX_CASES];
     for (int i = 0; i < p->num_cases; i++) {
         labels[i] = weft_bench_case_text(&p->cases[i], texts[i], sizeof texts[i]);
-        for (int k = 0; k < 3; k++) {
-            weft_spread *v = &values[k * p->num_cases + i];
-            *v = p->cases[i].us[k];
-            v->median /= 1e3;
-            v->low /= 1e3;
-            v->high /= 1e3;
-        }
+        for (int k = 0; k < 3; k++)
+            values[k * p->num_cases + i] = weft_spread_ms(&p->cases[i].us[k]);
     }
     weft_bars bars = {
         .title = "one MoE layer",
@@ -290,7 +285,7 @@ static weft_status run_points(weft_comm *world, const weft_bench_moe_options *o,
     const bool speaks = weft_comm_rank(world) == 0, is_grid = o->num_grid > 0;
     WEFT_TRY(get_cluster(world, o, &cluster, &known));
     if (o->common.json)
-        weft_report_open(report, WEFT_REPORT_LIST, "points");
+        weft_report_open(report, WEFT_REPORT_GROUP, "points");
     else if (is_grid)
         weft_report_open(report, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < (is_grid ? o->num_grid : 1); i++) {

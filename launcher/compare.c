@@ -7,6 +7,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/sorted.h"
 #include "core/text.h"
 #include "launcher/arguments.h"
 #include "launcher/planning/run_changes.h"
@@ -107,19 +108,13 @@ static weft_status read_run(run *r, const weft_application *application, weft_ar
     return status;
 }
 
-static int rises(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* NaN of none. */
 static double median(numbers *n)
 {
     if (n->count == 0)
         return NAN;
-    qsort(n->values, n->count, sizeof *n->values, rises);
-    return (n->values[(n->count - 1) / 2] + n->values[n->count / 2]) / 2;
+    weft_sort(n->values, n->count);
+    return weft_quantile(n->values, n->count, 0.5);
 }
 
 /* --- both runs ----------------------------------------------------------------------------- */
@@ -198,7 +193,7 @@ static void report_run(weft_report *r, const char *key, const char *letter, run 
         snprintf(who, sizeof who, "weft %s, %s; ", of->who.weft, of->who.mesh);
     if (c->count > 0)
         snprintf(steps, sizeof steps, "steps %" PRId64 " to %" PRId64, c->points[0].step, last);
-    weft_report_line_of(r, "%s  %s: %s%s", letter, of->path, who, steps);
+    weft_report_line(r, "%s  %s: %s%s", letter, of->path, who, steps);
     weft_report_open(r, WEFT_REPORT_OBJECT, key);
     weft_report_text(r, "run", NULL, of->path);
     weft_report_text(r, "weft", NULL, of->who.weft);
@@ -218,8 +213,8 @@ static void report_pairs(weft_report *r, const char *key, const char *what, cons
         snprintf(how, sizeof how, ": first differs at step %.0f", first);
     else if (p->count > 0)
         snprintf(how, sizeof how, ": the same to the bit");
-    weft_report_line_of(r, "%s at %s that both have%s", what,
-                        weft_count_text((long long)p->count, "step").text, how);
+    weft_report_line(r, "%s at %s that both have%s", what,
+                     weft_count_text((long long)p->count, "step").text, how);
     weft_report_open(r, WEFT_REPORT_OBJECT, key);
     weft_report_value(r, "common_steps", p->count);
     weft_report_value(r, "first_difference", first);
@@ -229,7 +224,7 @@ static void report_pairs(weft_report *r, const char *key, const char *what, cons
         if (!is_shown(p, i))
             continue;
         weft_report_record(r);
-        weft_report_number(r, "step", "step", WEFT_UNIT_INDEX, p->all[i].step);
+        weft_report_row(r, "step", "step", WEFT_UNIT_INDEX, p->all[i].step);
         weft_report_value(r, "a", loss[0]);
         weft_report_value(r, "b", loss[1]);
         weft_report_cell(r, "A", "%.6f", loss[0]);
@@ -246,13 +241,13 @@ static void report_medians(weft_report *r, comparison *c)
     weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     weft_report_record(r);
     weft_report_cell(r, "medians of all steps", "tokens/s");
-    weft_report_number(r, NULL, "A", WEFT_UNIT_COUNT, rate[0]);
-    weft_report_number(r, NULL, "B", WEFT_UNIT_COUNT, rate[1]);
-    weft_report_number(r, NULL, "B to A", WEFT_UNIT_CHANGE, rate[1] / rate[0] - 1);
+    weft_report_row(r, NULL, "A", WEFT_UNIT_COUNT, rate[0]);
+    weft_report_row(r, NULL, "B", WEFT_UNIT_COUNT, rate[1]);
+    weft_report_row(r, NULL, "B to A", WEFT_UNIT_CHANGE, rate[1] / rate[0] - 1);
     weft_report_record(r);
     weft_report_cell(r, "medians of all steps", "share of peak (MFU)");
-    weft_report_number(r, NULL, "A", WEFT_UNIT_SHARE, median(&c->runs[0].mfu));
-    weft_report_number(r, NULL, "B", WEFT_UNIT_SHARE, median(&c->runs[1].mfu));
+    weft_report_row(r, NULL, "A", WEFT_UNIT_SHARE, median(&c->runs[0].mfu));
+    weft_report_row(r, NULL, "B", WEFT_UNIT_SHARE, median(&c->runs[1].mfu));
     weft_report_close(r);
 }
 
@@ -263,7 +258,7 @@ static weft_status report(comparison *c, const pairs *loss, const pairs *validat
     weft_report_open(r, WEFT_REPORT_TABLE, "settings");
     WEFT_TRY(weft_run_compare(&c->runs[0].config, &c->runs[1].config, report_setting, r));
     if (r->num_lines == 0)
-        weft_report_line_of(r, "settings that differ: none");
+        weft_report_line(r, "settings that differ: none");
     weft_report_close(r);
     report_pairs(r, "loss", "loss", loss);
     report_pairs(r, "validation_loss", "validation loss", validation);

@@ -362,8 +362,8 @@ int weft_verb_doctor(int argc, char **argv)
     }
     weft_report_close(&report);
     weft_report_bool(&report, "healthy", healthy);
-    weft_report_line_of(&report, healthy ? "All that Weft needs works."
-                                         : "Something that Weft needs is missing.");
+    weft_report_line(&report, healthy ? "All that Weft needs works."
+                                      : "Something that Weft needs is missing.");
     if (weft_report_end(&report, WEFT_OK, stdout) != WEFT_OK)
         return weft_verb_fail("doctor");
     return healthy ? 0 : weft_status_exit_code(WEFT_DEVICE);

@@ -123,8 +123,8 @@ static weft_status print(const evaluator *e, int64_t step, const weft_evaluation
     const char *split = split_names[e->args.split];
     weft_report r;
     weft_report_begin(&r, e->args.json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
-    weft_report_line_of(&r, "step %" PRId64 "  %s loss %.4f  perplexity %.4g  (%.0f tokens)", step,
-                        split, result->loss, perplexity, result->tokens);
+    weft_report_line(&r, "step %" PRId64 "  %s loss %.4f  perplexity %.4g  (%.0f tokens)", step,
+                     split, result->loss, perplexity, result->tokens);
     weft_report_text(&r, "checkpoint", NULL, e->folder);
     weft_report_value(&r, "step", step);
     weft_report_text(&r, "split", NULL, split);

@@ -28,17 +28,17 @@ static weft_status print_dataset(const char *prefix, const weft_dataset *dataset
     weft_report r;
     snprintf(hash, sizeof hash, "%016" PRIx64, known->xxh64);
     weft_report_begin(&r, json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
-    weft_report_line_of(&r, "dataset %s", prefix);
+    weft_report_line(&r, "dataset %s", prefix);
     weft_report_open(&r, WEFT_REPORT_FACTS, NULL);
     weft_report_text(&r, "dataset", NULL, prefix);
-    weft_report_number(&r, "tokens", "tokens", WEFT_UNIT_INDEX, tokens);
-    weft_report_number(&r, "sequences", "sequences", WEFT_UNIT_INDEX,
-                       weft_dataset_num_sequences(dataset));
-    weft_report_number(&r, "documents", "documents", WEFT_UNIT_INDEX,
-                       weft_dataset_num_documents(dataset));
-    weft_report_number(&r, "token_bytes", "token size", WEFT_UNIT_BYTES,
-                       weft_dataset_token_bytes(dataset));
-    weft_report_number(&r, "max_token", "max token", WEFT_UNIT_INDEX, known->max_token);
+    weft_report_row(&r, "tokens", "tokens", WEFT_UNIT_INDEX, tokens);
+    weft_report_row(&r, "sequences", "sequences", WEFT_UNIT_INDEX,
+                    weft_dataset_num_sequences(dataset));
+    weft_report_row(&r, "documents", "documents", WEFT_UNIT_INDEX,
+                    weft_dataset_num_documents(dataset));
+    weft_report_row(&r, "token_bytes", "token size", WEFT_UNIT_BYTES,
+                    weft_dataset_token_bytes(dataset));
+    weft_report_row(&r, "max_token", "max token", WEFT_UNIT_INDEX, known->max_token);
     weft_report_text(&r, "data_xxh64", "data_xxh64", hash);
     weft_report_close(&r);
     return weft_report_end(&r, WEFT_OK, stdout);

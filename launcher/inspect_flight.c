@@ -335,7 +335,7 @@ static weft_status print_json(const flights *f, FILE *out)
     weft_report r;
     weft_report_begin(&r, WEFT_REPORT_JSON);
     weft_report_text(&r, "verdict", NULL, f->verdict ? f->verdict : "");
-    weft_report_open(&r, WEFT_REPORT_LIST, "ranks");
+    weft_report_open(&r, WEFT_REPORT_GROUP, "ranks");
     for (int i = 0; i < f->count; i++) {
         weft_report_record(&r);
         weft_report_members(&r, f->at[i].json);

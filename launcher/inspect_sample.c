@@ -288,7 +288,7 @@ static weft_status report_sample(reader *r, uint64_t micro_batch, uint64_t numbe
     if (r->documents)
         snprintf(where, sizeof where, ": tokens %" PRIu64 " to %" PRIu64 " of the dataset", place,
                  place + seq - 1);
-    weft_report_line_of(r->report, "  sample %" PRIu64 "%s", number, where);
+    weft_report_line(r->report, "  sample %" PRIu64 "%s", number, where);
     weft_report_record(r->report);
     weft_report_value(r->report, "micro_batch", micro_batch);
     weft_report_value(r->report, "sample", number);
@@ -307,7 +307,7 @@ static weft_status report_samples(reader *r)
     weft_report_open(r->report, WEFT_REPORT_GROUP, "samples");
     for (uint64_t m = 0; m < (uint64_t)t->global_batch_size / each; m++) {
         const uint64_t first = weft_batches_first_sample(&r->config, r->first_token, m);
-        weft_report_line_of(r->report, "micro-batch %" PRIu64, m);
+        weft_report_line(r->report, "micro-batch %" PRIu64, m);
         for (uint64_t b = 0; b < each; b++) {
             weft_arena arena = {0};
             weft_status status = report_sample(r, m, first + b, &arena);
@@ -331,7 +331,7 @@ static void report_head(const reader *r, const char *data)
     const weft_config *c = &r->config;
     const step_line *line = &r->line;
     weft_report *out = r->report;
-    weft_report_line_of(
+    weft_report_line(
         out, "step %" PRId64 ": loss %.4f%s; %" PRId64 " samples of %" PRId64 " tokens of %s%s",
         line->step, line->loss, line->updated ? "" : " (updated nothing: its batch was skipped)",
         c->train.global_batch_size, c->model.seq_length, data,
@@ -339,10 +339,10 @@ static void report_head(const reader *r, const char *data)
         : r->documents ? ", which has no tokenizer that decodes: token ids"
                        : ": token ids");
     if (passed_over(r) > 0)
-        weft_report_line_of(out,
-                            "%.0f tokens of the data's order before it were passed over: a batch "
-                            "that the run went back from",
-                            passed_over(r));
+        weft_report_line(out,
+                         "%.0f tokens of the data's order before it were passed over: a batch "
+                         "that the run went back from",
+                         passed_over(r));
     weft_report_text(out, "run", NULL, r->asked->run);
     weft_report_value(out, "step", line->step);
     weft_report_value(out, "loss", line->loss);

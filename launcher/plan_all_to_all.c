@@ -167,7 +167,7 @@ static void report_rows(const outcome *answer, weft_report *r)
         weft_report_record(r);
         weft_report_cell(r, "form", "%s", row->name);
         if (row->chunks > 0 && isfinite(row->us))
-            weft_report_number(r, NULL, "chunks", WEFT_UNIT_COUNT, row->chunks);
+            weft_report_row(r, NULL, "chunks", WEFT_UNIT_COUNT, row->chunks);
         else
             weft_report_text(r, NULL, "chunks", "");
         weft_report_cell(r, "time", "%s",
@@ -188,10 +188,10 @@ static void report_paper(const weft_exchange_paper *paper, weft_report *r)
 {
     const double *b = paper->rates, *s = paper->shares;
     char key[32];
-    weft_report_line_of(r,
-                        "B1 %.4g, B2 %.4g, B3 %.4g bytes/s; with one chunk r1 %.4g, r2 %.4g, "
-                        "r3 %.4g",
-                        b[0], b[1], b[2], s[0], s[1], s[2]);
+    weft_report_line(r,
+                     "B1 %.4g, B2 %.4g, B3 %.4g bytes/s; with one chunk r1 %.4g, r2 %.4g, "
+                     "r3 %.4g",
+                     b[0], b[1], b[2], s[0], s[1], s[2]);
     weft_report_open(r, WEFT_REPORT_OBJECT, "paper");
     for (int i = 0; i < WEFT_NUM_PAPER_RATES; i++) {
         snprintf(key, sizeof key, "b%d", i + 1);
@@ -206,20 +206,20 @@ static weft_status print(const arguments *a, const weft_cluster *cluster, const 
 {
     weft_report r;
     weft_report_begin(&r, a->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
-    weft_report_line_of(&r, "an all-to-all of %s a rank, tp %d, ep %d, on %s%s\n",
-                        weft_count_text(a->bytes, "byte").text, a->tp, a->ep, cluster->name,
-                        a->paper ? ", by MoNTA's equations as printed" : "");
+    weft_report_line(&r, "an all-to-all of %s a rank, tp %d, ep %d, on %s%s\n",
+                     weft_count_text(a->bytes, "byte").text, a->tp, a->ep, cluster->name,
+                     a->paper ? ", by MoNTA's equations as printed" : "");
     weft_report_value(&r, "bytes", a->bytes);
     weft_report_value(&r, "tp", a->tp);
     weft_report_value(&r, "ep", a->ep);
     report_rows(answer, &r);
-    weft_report_line_of(&r, "\nchoice: %s", answer->choice);
+    weft_report_line(&r, "\nchoice: %s", answer->choice);
     weft_report_text(&r, "choice", NULL, answer->choice);
     if (a->paper) {
         report_paper(&answer->paper, &r);
     } else {
-        weft_report_line_of(&r, "The worst of the numbers behind it is %s.",
-                            weft_source_class_text(answer->source));
+        weft_report_line(&r, "The worst of the numbers behind it is %s.",
+                         weft_source_class_text(answer->source));
         weft_report_text(&r, "source", NULL, weft_source_class_text(answer->source));
     }
     return weft_report_end(&r, WEFT_OK, stdout);

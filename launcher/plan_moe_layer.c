@@ -269,11 +269,11 @@ static void report_candidate(const planner *p, int i, weft_report *r)
     const candidate *c = &p->candidates[i];
     weft_report_record(r);
     weft_report_cell(r, "", "%s", i == p->chosen ? "->" : "");
-    weft_report_number(r, "n", "n", WEFT_UNIT_COUNT, c->pipeline.num_partitions);
+    weft_report_row(r, "n", "n", WEFT_UNIT_COUNT, c->pipeline.num_partitions);
     weft_report_text(r, "reuse", "reuse", weft_reuse_text((int)c->pipeline.reuse));
-    weft_report_number(r, "time_s", "time", WEFT_UNIT_SECONDS, c->us / 1e6);
-    weft_report_number(r, "memory_bytes", "device", WEFT_UNIT_BYTES, c->device_bytes);
-    weft_report_number(r, "host_memory_bytes", "host", WEFT_UNIT_BYTES, c->host_bytes);
+    weft_report_row(r, "time_s", "time", WEFT_UNIT_SECONDS, c->us / 1e6);
+    weft_report_row(r, "memory_bytes", "device", WEFT_UNIT_BYTES, c->device_bytes);
+    weft_report_row(r, "host_memory_bytes", "host", WEFT_UNIT_BYTES, c->host_bytes);
     weft_report_bool(r, "feasible", !c->reason[0]);
     if (c->reason[0])
         weft_report_text(r, "reason", "why not", c->reason);
@@ -286,8 +286,8 @@ static void report_choice(const planner *p, weft_report *r)
         weft_report_text(r, "choice", NULL, NULL);
         return;
     }
-    weft_report_line_of(r, "\nchoice: n %d, reuse %s", best->num_partitions,
-                        weft_reuse_text((int)best->reuse));
+    weft_report_line(r, "\nchoice: n %d, reuse %s", best->num_partitions,
+                     weft_reuse_text((int)best->reuse));
     weft_report_open(r, WEFT_REPORT_OBJECT, "choice");
     weft_report_value(r, "n", best->num_partitions);
     weft_report_text(r, "reuse", NULL, weft_reuse_text((int)best->reuse));
@@ -299,15 +299,15 @@ static weft_status print(const planner *p)
     const arguments *a = p->arguments;
     weft_report r;
     weft_report_begin(&r, a->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
-    weft_report_line_of(&r,
-                        "an MoE layer of %lld tokens a rank, M %lld, H %lld, %lld experts "
-                        "top-%lld, ep %d, on %s",
-                        (long long)a->tokens, (long long)a->hidden, (long long)a->ffn,
-                        (long long)a->experts, (long long)a->topk, a->ep, p->cluster->name);
-    weft_report_line_of(&r, "parameters %s; forward and backward priced by %s\n",
-                        weft_bytes_text((double)p->parameter_bytes).text,
-                        p->by_operations ? "the layer's operations"
-                                         : "the curves of copies, exchanges and products");
+    weft_report_line(&r,
+                     "an MoE layer of %lld tokens a rank, M %lld, H %lld, %lld experts "
+                     "top-%lld, ep %d, on %s",
+                     (long long)a->tokens, (long long)a->hidden, (long long)a->ffn,
+                     (long long)a->experts, (long long)a->topk, a->ep, p->cluster->name);
+    weft_report_line(&r, "parameters %s; forward and backward priced by %s\n",
+                     weft_bytes_text((double)p->parameter_bytes).text,
+                     p->by_operations ? "the layer's operations"
+                                      : "the curves of copies, exchanges and products");
     weft_report_text(&r, "priced_by", NULL, p->by_operations ? "operations" : "curves");
     weft_report_value(&r, "parameter_bytes", p->parameter_bytes);
     weft_report_value(&r, "memory_limit_bytes", p->limit_bytes);

@@ -319,14 +319,14 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
         WEFT_TRY(weft_arena_printf(arena, &files[i], "%s.%s", out, suffixes[i]));
     weft_report_begin(&r, p->options->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     if (p->num_empty > 0)
-        weft_report_line_of(&r, "%s empty", weft_count_text((long long)p->num_empty, "file").text);
-    weft_report_line_of(&r,
-                        "documents %" PRId64 ", tokens %" PRId64 " (%.2f bytes each), vocabulary "
-                        "%" PRId64 " (%s)",
-                        p->prepared.documents, p->prepared.tokens,
-                        (double)p->num_bytes / (double)p->prepared.tokens, info->vocab_size, name);
-    weft_report_line_of(&r, "%s %s, %s and %s", p->replaces ? "replaced" : "wrote", files[0],
-                        files[1], files[2]);
+        weft_report_line(&r, "%s empty", weft_count_text((long long)p->num_empty, "file").text);
+    weft_report_line(&r,
+                     "documents %" PRId64 ", tokens %" PRId64 " (%.2f bytes each), vocabulary "
+                     "%" PRId64 " (%s)",
+                     p->prepared.documents, p->prepared.tokens,
+                     (double)p->num_bytes / (double)p->prepared.tokens, info->vocab_size, name);
+    weft_report_line(&r, "%s %s, %s and %s", p->replaces ? "replaced" : "wrote", files[0], files[1],
+                     files[2]);
     weft_report_value(&r, "documents", p->prepared.documents);
     weft_report_value(&r, "empty_files", p->num_empty);
     weft_report_value(&r, "tokens", p->prepared.tokens);

@@ -129,11 +129,11 @@ static weft_status print_summary(const scheduler *s)
         const weft_level_row *row = &s->levels.rows[i];
         weft_report_record(&r);
         weft_report_text(&r, "name", "", row->name);
-        weft_report_number(&r, "num_tasks", "tasks", WEFT_UNIT_COUNT, row->program->num_tasks);
-        weft_report_number(&r, "max_in_flight", "in flight", WEFT_UNIT_COUNT,
-                           row->program->max_in_flight);
-        weft_report_number(&r, "bubble_share", "bubble", WEFT_UNIT_SHARE, row->bubble_share);
-        weft_report_number(&r, "us", "us", WEFT_UNIT_COUNT, row->us);
+        weft_report_row(&r, "num_tasks", "tasks", WEFT_UNIT_COUNT, row->program->num_tasks);
+        weft_report_row(&r, "max_in_flight", "in flight", WEFT_UNIT_COUNT,
+                        row->program->max_in_flight);
+        weft_report_row(&r, "bubble_share", "bubble", WEFT_UNIT_SHARE, row->bubble_share);
+        weft_report_row(&r, "us", "us", WEFT_UNIT_COUNT, row->us);
     }
     weft_report_close(&r);
     return weft_report_end(&r, WEFT_OK, stdout);

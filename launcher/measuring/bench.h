@@ -21,6 +21,8 @@ typedef struct weft_spread {
 } weft_spread;
 /* Sorts `values`. num >= 1. */
 weft_spread weft_spread_of(double *values, int num);
+/* Of us, in ms. */
+weft_spread weft_spread_ms(const weft_spread *us);
 
 /* A line on standard error, of one rank, which `speaks`: what is measured. At most one in five
  * seconds, the first at once. */

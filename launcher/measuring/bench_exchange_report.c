@@ -31,21 +31,21 @@ static void report_variant(weft_report *r, const weft_exchange_result *result, i
     weft_report_record(r);
     weft_report_cell(r, "form", "%s", text);
     weft_report_text(r, "form", NULL, v->is_bare ? "bare" : weft_exchange_text((int)v->form));
-    weft_report_number(r, NULL, "ms", WEFT_UNIT_FIXED, v->time.median / 1e3);
+    weft_report_row(r, NULL, "ms", WEFT_UNIT_FIXED, v->time.median / 1e3);
     weft_report_cell(r, "quartiles", "%.2f-%.2f", v->time.low / 1e3, v->time.high / 1e3);
     weft_bench_report_spread(r, "us", &v->time);
     weft_report_numbers(r, "rounds_us", v->us, (size_t)rounds);
     for (int k = 0; k < 3; k++) {
         weft_bench_report_spread(r, keys[k], &v->speed[k]);
         if (v->speed[k].count > 0)
-            weft_report_number(r, NULL, titles[k], WEFT_UNIT_FIXED, v->speed[k].median);
+            weft_report_row(r, NULL, titles[k], WEFT_UNIT_FIXED, v->speed[k].median);
     }
     if (!v->is_bare) {
         weft_report_value(r, "chunks", v->num_chunks);
         weft_report_bool(r, "tried", v->tried);
         weft_report_value(r, "predicted_us", v->predicted_us);
-        weft_report_number(r, NULL, "predicted ms", WEFT_UNIT_FIXED, v->predicted_us / 1e3);
-        weft_report_number(r, "error", "error", WEFT_UNIT_CHANGE, error_of(v));
+        weft_report_row(r, NULL, "predicted ms", WEFT_UNIT_FIXED, v->predicted_us / 1e3);
+        weft_report_row(r, "error", "error", WEFT_UNIT_CHANGE, error_of(v));
         weft_report_bool(r, "data_checked", true); /* one that is wrong ends the run */
     }
     weft_report_cell(r, "", "%s%s%s", is_chosen ? "chosen" : "", is_chosen && is_best ? ", " : "",
@@ -87,7 +87,7 @@ static void report_result(weft_report *r, const weft_exchange_result *result, in
     FILE *out = weft_report_stream(r, WEFT_REPORT_TEXT);
     char text[32];
     size_text(result->bytes, text);
-    weft_report_line_of(r, "I = %s (%d a measurement)", text, result->train);
+    weft_report_line(r, "I = %s (%d a measurement)", text, result->train);
     weft_report_value(r, "bytes", result->bytes);
     weft_report_value(r, "model_bytes", result->model_bytes);
     weft_report_value(r, "train", result->train);
@@ -106,9 +106,9 @@ weft_status weft_exchange_print_last(const weft_exchange_report *report, FILE *o
     weft_report r;
     weft_report_begin(&r, WEFT_REPORT_TEXT);
     if (report->num_results == 1)
-        weft_report_line_of(&r, "\n%d nodes x %d ranks%s; medians of %d paired rounds\n",
-                            weft_comm_size(rig->between), weft_comm_size(rig->inside),
-                            rig->uneven ? ", uneven blocks" : "", report->rounds);
+        weft_report_line(&r, "\n%d nodes x %d ranks%s; medians of %d paired rounds\n",
+                         weft_comm_size(rig->between), weft_comm_size(rig->inside),
+                         rig->uneven ? ", uneven blocks" : "", report->rounds);
     report_result(&r, &report->results[report->num_results - 1], report->rounds);
     return weft_report_end(&r, WEFT_OK, out);
 }
@@ -123,7 +123,7 @@ weft_status weft_exchange_json(const weft_exchange_report *report)
     weft_report_value(&r, "ranks_per_node", weft_comm_size(rig->inside));
     weft_report_bool(&r, "uneven", rig->uneven);
     weft_report_value(&r, "rounds", report->rounds);
-    weft_report_open(&r, WEFT_REPORT_LIST, "sizes");
+    weft_report_open(&r, WEFT_REPORT_GROUP, "sizes");
     for (int i = 0; i < report->num_results; i++) {
         weft_report_record(&r);
         report_result(&r, &report->results[i], report->rounds);
@@ -142,8 +142,7 @@ static void fill_bars(const weft_exchange_result *r, weft_spread *bars)
 {
     for (int i = 0; i < r->num_variants; i++) {
         const weft_exchange_variant *v = &r->variants[i];
-        weft_spread ms = {v->time.median / 1e3, v->time.low / 1e3, v->time.high / 1e3,
-                          v->time.count};
+        const weft_spread ms = weft_spread_ms(&v->time);
         weft_spread *bar = &bars[v->is_bare ? BAR_BARE : BAR_FIRST_FORM + (int)v->form];
         if (bar->count == 0 || ms.median < bar->median)
             *bar = ms;

@@ -45,16 +45,16 @@ static void report_row(weft_report *r, const weft_bench_layer_shape *shape, int 
     const double allowed = allowed_elements(rows, (double)shape->hidden, middle, n) *
                            (double)weft_dtype_bytes(shape->dtype);
     weft_report_record(r);
-    weft_report_number(r, "tokens", "tokens", WEFT_UNIT_COUNT, shape->tokens);
-    weft_report_number(r, "hidden", "M", WEFT_UNIT_COUNT, shape->hidden);
-    weft_report_number(r, "ffn", "H", WEFT_UNIT_COUNT, shape->ffn);
-    weft_report_number(r, "num_partitions", "n", WEFT_UNIT_COUNT, n);
+    weft_report_row(r, "tokens", "tokens", WEFT_UNIT_COUNT, shape->tokens);
+    weft_report_row(r, "hidden", "M", WEFT_UNIT_COUNT, shape->hidden);
+    weft_report_row(r, "ffn", "H", WEFT_UNIT_COUNT, shape->ffn);
+    weft_report_row(r, "num_partitions", "n", WEFT_UNIT_COUNT, n);
     weft_report_text(r, "memory_reuse", "S", weft_reuse_text(reuse));
-    weft_report_number(r, "synchronous_bytes", "n 1", WEFT_UNIT_BYTES, whole);
-    weft_report_number(r, "bytes", "memory", WEFT_UNIT_BYTES, bytes);
-    weft_report_number(r, NULL, "fall", WEFT_UNIT_BYTES, whole - bytes);
-    weft_report_number(r, "allowed_bytes", "eq. 5-6", WEFT_UNIT_BYTES, allowed);
-    weft_report_number(r, NULL, "of eq. 5-6", WEFT_UNIT_SHARE, (whole - bytes) / allowed);
+    weft_report_row(r, "synchronous_bytes", "n 1", WEFT_UNIT_BYTES, whole);
+    weft_report_row(r, "bytes", "memory", WEFT_UNIT_BYTES, bytes);
+    weft_report_row(r, NULL, "fall", WEFT_UNIT_BYTES, whole - bytes);
+    weft_report_row(r, "allowed_bytes", "eq. 5-6", WEFT_UNIT_BYTES, allowed);
+    weft_report_row(r, NULL, "of eq. 5-6", WEFT_UNIT_SHARE, (whole - bytes) / allowed);
 }
 
 static weft_status measure_shape(weft_comm *world, const weft_bench_moe_options *o,

@@ -5,30 +5,20 @@
 
 #include "core/clock.h"
 #include "core/file.h"
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Between two neighbours where the place is no whole number. */
-static double quantile(const double *sorted, int num, double share)
-{
-    double place = share * (num - 1);
-    int below = (int)place;
-    if (below + 1 >= num)
-        return sorted[num - 1];
-    return sorted[below] + (place - below) * (sorted[below + 1] - sorted[below]);
-}
+#include "core/sorted.h"
 
 weft_spread weft_spread_of(double *values, int num)
 {
-    qsort(values, (size_t)num, sizeof *values, compare_doubles);
-    return (weft_spread){.median = quantile(values, num, 0.5),
-                         .low = quantile(values, num, 0.25),
-                         .high = quantile(values, num, 0.75),
+    weft_sort(values, num);
+    return (weft_spread){.median = weft_quantile(values, num, 0.5),
+                         .low = weft_quantile(values, num, 0.25),
+                         .high = weft_quantile(values, num, 0.75),
                          .count = num};
+}
+
+weft_spread weft_spread_ms(const weft_spread *us)
+{
+    return (weft_spread){us->median / 1e3, us->low / 1e3, us->high / 1e3, us->count};
 }
 
 void weft_bench_tell(bool speaks, const char *format, ...)

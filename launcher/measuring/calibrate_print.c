@@ -16,8 +16,8 @@ static void print_cost(const weft_cluster *cluster, weft_cost_kind kind, weft_re
     const weft_source *source = weft_cluster_source(cluster, -1, key);
     if (source && source->spread > 0)
         snprintf(spread, sizeof spread, ", spread %.2g %%", 100 * source->spread);
-    weft_report_line_of(r, "\n%s: %s, peak %s%s", weft_cost_text(kind), weft_cost_help(kind),
-                        weft_scaled_text(cost->peak, 1000, unit).text, spread);
+    weft_report_line(r, "\n%s: %s, peak %s%s", weft_cost_text(kind), weft_cost_help(kind),
+                     weft_scaled_text(cost->peak, 1000, unit).text, spread);
     weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < cost->curve.num_points; i++) {
         const double volume = cost->curve.volume[i], us = cost->curve.time_us[i];
@@ -25,11 +25,11 @@ static void print_cost(const weft_cluster *cluster, weft_cost_kind kind, weft_re
         weft_report_cell(
             r, is_bytes ? "bytes" : "work", "%s",
             weft_scaled_text(volume, is_bytes ? 1024 : 1000, is_bytes ? "B" : "FLOP").text);
-        weft_report_number(r, NULL, "time", WEFT_UNIT_SECONDS, us / 1e6);
+        weft_report_row(r, NULL, "time", WEFT_UNIT_SECONDS, us / 1e6);
         weft_report_cell(r, "rate", "%s",
                          weft_scaled_text(us > 0 ? volume / (us * 1e-6) : 0, 1000, unit).text);
-        weft_report_number(r, NULL, "of the peak", WEFT_UNIT_SHARE,
-                           weft_cluster_efficiency(cluster, kind, volume));
+        weft_report_row(r, NULL, "of the peak", WEFT_UNIT_SHARE,
+                        weft_cluster_efficiency(cluster, kind, volume));
     }
     weft_report_close(r);
 }
@@ -51,9 +51,9 @@ static void print_eager(const weft_cluster *cluster, weft_figure figure, const c
                         weft_report *r)
 {
     if (weft_hardware_knows(&cluster->hardware, figure))
-        weft_report_line_of(r, "\n%s: messages %s of up to %s travel before their receivers ask",
-                            weft_figure_path(figure), place,
-                            weft_bytes_text(cluster->hardware.figures[figure]).text);
+        weft_report_line(r, "\n%s: messages %s of up to %s travel before their receivers ask",
+                         weft_figure_path(figure), place,
+                         weft_bytes_text(cluster->hardware.figures[figure]).text);
 }
 
 static void print_unknown(const weft_cluster *cluster, FILE *out)
@@ -72,7 +72,7 @@ static void print_interference(const weft_cluster *cluster, weft_report *r)
 {
     const bool is_alone =
         cluster->num_nodes * cluster->ranks_per_node == 1; /* who has no messages */
-    weft_report_line_of(r, "\nspeed of each beside others, as a share of its speed alone:");
+    weft_report_line(r, "\nspeed of each beside others, as a share of its speed alone:");
     weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     for (int y = 0; y < WEFT_NUM_WORK_CLASSES; y++) {
         weft_report_record(r);
@@ -80,8 +80,8 @@ static void print_interference(const weft_cluster *cluster, weft_report *r)
         for (int x = 0; x <= WEFT_WORK_ALL; x++) {
             const bool is_none =
                 x == y || (is_alone && (x == WEFT_WORK_COMM || y == WEFT_WORK_COMM));
-            weft_report_number(r, NULL, weft_work_class_text(x), WEFT_UNIT_FIXED,
-                               is_none ? (double)NAN : cluster->interference.alpha[y][x]);
+            weft_report_row(r, NULL, weft_work_class_text(x), WEFT_UNIT_FIXED,
+                            is_none ? (double)NAN : cluster->interference.alpha[y][x]);
         }
     }
     weft_report_close(r);
@@ -92,10 +92,10 @@ weft_status weft_calibrate_print(const weft_cluster *cluster, bool is_imported, 
     const weft_interference none = weft_interference_none();
     weft_report r;
     weft_report_begin(&r, WEFT_REPORT_TEXT);
-    weft_report_line_of(&r, "%s: %s %s of %s", *cluster->name ? cluster->name : "a cluster",
-                        is_imported ? "imported:" : "measured on",
-                        weft_count_text(cluster->num_nodes, "node").text,
-                        weft_count_text(cluster->ranks_per_node, "rank").text);
+    weft_report_line(&r, "%s: %s %s of %s", *cluster->name ? cluster->name : "a cluster",
+                     is_imported ? "imported:" : "measured on",
+                     weft_count_text(cluster->num_nodes, "node").text,
+                     weft_count_text(cluster->ranks_per_node, "rank").text);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         if (weft_cluster_knows(cluster, (weft_cost_kind)i))
             print_cost(cluster, (weft_cost_kind)i, &r);
@@ -104,7 +104,7 @@ weft_status weft_calibrate_print(const weft_cluster *cluster, bool is_imported, 
     if (r.out)
         print_unknown(cluster, r.out);
     if (memcmp(&none, &cluster->interference, sizeof none) == 0)
-        weft_report_line_of(&r, "interference: not measured, taken for none");
+        weft_report_line(&r, "interference: not measured, taken for none");
     else
         print_interference(cluster, &r);
     return weft_report_end(&r, WEFT_OK, out);

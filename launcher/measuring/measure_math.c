@@ -3,41 +3,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/sorted.h"
 #include "launcher/measuring/measure.h"
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* Sorts; how many are left. */
 static int leave_late_out(double *us, int num)
 {
     /* TCP waits at least 200 ms before it sends again what was lost. */
     const double late_us = 100e3;
-    qsort(us, (size_t)num, sizeof *us, compare);
+    weft_sort(us, num);
     while (num > 1 && us[num - 1] > us[0] * 1.1 + late_us)
         num--;
     return num;
 }
 
-static double quantile(const double *sorted, int num, double share)
-{
-    const double at = share * (num - 1);
-    const int low = (int)at, high = low + 1 < num ? low + 1 : low;
-    return sorted[low] + (at - low) * (sorted[high] - sorted[low]);
-}
-
 double weft_measure_typical_us(double *us, int num)
 {
-    return quantile(us, leave_late_out(us, num), 0.5);
+    return weft_quantile(us, leave_late_out(us, num), 0.5);
 }
 
 double weft_measure_scatter(double *us, int num)
 {
     num = leave_late_out(us, num);
-    return (quantile(us, num, 0.75) - quantile(us, num, 0.25)) / quantile(us, num, 0.5);
+    return (weft_quantile(us, num, 0.75) - weft_quantile(us, num, 0.25)) /
+           weft_quantile(us, num, 0.5);
 }
 
 void weft_measure_say_source(weft_cluster *cluster, const char *key, double spread)

@@ -1,6 +1,8 @@
 /* Who stands out. Pure. */
 #include <stdlib.h>
 
+#include "core/sorted.h"
+
 #include "launcher/measuring/nodes.h"
 
 enum { LEAST_LATENCY_US = 100 }; /* that one is longer: less is the way through one more switch */
@@ -63,12 +65,6 @@ static double cost_of(weft_nodes_kind kind, double value)
     return kind == WEFT_NODES_LATENCY ? value : 1 / value;
 }
 
-static int rising(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void add(judging *j, const weft_nodes_odd *odd)
 {
     if (j->count < j->capacity)
@@ -82,7 +78,7 @@ static void compare(judging *j, weft_nodes_kind kind, int num)
 {
     for (int i = 0; i < num; i++)
         j->sorted[i] = j->candidates[i].cost;
-    qsort(j->sorted, (size_t)num, sizeof *j->sorted, rising);
+    weft_sort(j->sorted, num);
     const double median = num > 1 ? j->sorted[(num - 1) / 2] : 0;
     for (int i = 0; i < num; i++) {
         const candidate *c = &j->candidates[i];

@@ -1,9 +1,9 @@
 /* Links between nodes, by pairs of ranks. Of a pair the lower rank leads: it says what is exchanged
  * next, by a small message, and takes the times. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "core/clock.h"
+#include "core/sorted.h"
 #include "launcher/measuring/nodes_internal.h"
 
 enum {
@@ -21,12 +21,6 @@ static const double TRAIN_US = 20e3; /* a train lasts so long at least, where me
 typedef struct order {
     int64_t bytes, count; /* messages both ways at once; bytes 0, count 1: an answer to this one */
 } order;
-
-static int rising(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static weft_status exchange(weft_nodes_rig *rig, int peer, const order *o)
 {
@@ -94,7 +88,7 @@ static weft_status find_rate(weft_nodes_rig *rig, int peer, double seconds, doub
     do {
         WEFT_TRY(time_train(rig, peer, &o, &us[num]));
     } while (++num < MAX_TRAINS && (num < MIN_TRAINS || weft_now_us() - start < seconds * 1e6));
-    qsort(us, (size_t)num, sizeof *us, rising);
+    weft_sort(us, num);
     *out = (double)o.bytes * (double)o.count / (us[num / 2] * 1e-6);
     return WEFT_OK;
 }

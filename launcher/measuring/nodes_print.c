@@ -26,7 +26,7 @@ static void report_ranks(weft_report *r, const weft_nodes *nodes, int first)
         if (of->first_rank != first)
             continue;
         weft_report_record(r);
-        weft_report_number(r, "rank", "rank", WEFT_UNIT_INDEX, rank);
+        weft_report_row(r, "rank", "rank", WEFT_UNIT_INDEX, rank);
         report_value(r, "compute", WEFT_NODES_COMPUTE, of->value[WEFT_NODES_COMPUTE]);
         report_value(r, "copies", WEFT_NODES_MEMORY, of->value[WEFT_NODES_MEMORY]);
     }
@@ -42,8 +42,8 @@ static void report_links(weft_report *r, const weft_nodes *nodes, int first)
             if (nodes->ranks[rank].first_rank != first || link->peer < 0)
                 continue;
             weft_report_record(r);
-            weft_report_number(r, "rank", "link of rank", WEFT_UNIT_INDEX, rank);
-            weft_report_number(r, "peer", "to rank", WEFT_UNIT_INDEX, link->peer);
+            weft_report_row(r, "rank", "link of rank", WEFT_UNIT_INDEX, rank);
+            weft_report_row(r, "peer", "to rank", WEFT_UNIT_INDEX, link->peer);
             weft_report_cell(r, "of node", "%s", nodes->ranks[link->peer].node);
             report_value(r, "latency", WEFT_NODES_LATENCY, link->latency_us);
             report_value(r, "link", WEFT_NODES_LINK, link->bytes_per_s);
@@ -54,7 +54,7 @@ static void report_links(weft_report *r, const weft_nodes *nodes, int first)
 static void report_node(weft_report *r, const weft_nodes *nodes, int first)
 {
     const weft_nodes_rank *lead = &nodes->ranks[first];
-    weft_report_line_of(r, "%s", lead->node);
+    weft_report_line(r, "%s", lead->node);
     weft_report_text(r, "node", NULL, lead->node);
     report_ranks(r, nodes, first);
     report_links(r, nodes, first);
@@ -83,7 +83,7 @@ static void tell_odd(weft_report *r, const weft_nodes *nodes, const weft_nodes_o
     snprintf(how, sizeof how, "%s, %.3g times worse than the median, %s",
              value_text(odd->kind, odd->value).text, odd->factor,
              value_text(odd->kind, odd->median).text);
-    weft_report_line_of(r, "odd: %s: %s", who, odd->value > 0 ? how : rank->fault);
+    weft_report_line(r, "odd: %s: %s", who, odd->value > 0 ? how : rank->fault);
 }
 
 static void report_odd(weft_report *r, const weft_nodes *nodes, const weft_nodes_odd *odd)
@@ -125,10 +125,10 @@ void weft_nodes_report(weft_report *r, const weft_nodes *nodes, const weft_nodes
         report_odd(r, nodes, &nodes->odd[i]);
     weft_report_close(r);
     if (nodes->num_ranks == 1)
-        weft_report_line_of(r, "One rank: there is nobody to compare it with.");
+        weft_report_line(r, "One rank: there is nobody to compare it with.");
     else if (nodes->num_odd == 0)
-        weft_report_line_of(
-            r, "%s of %s are even: none is %g times worse than the median of the others.",
-            weft_count_text(nodes->num_ranks, "rank").text,
-            weft_count_text(nodes->num_nodes, "node").text, options->factor);
+        weft_report_line(r,
+                         "%s of %s are even: none is %g times worse than the median of the others.",
+                         weft_count_text(nodes->num_ranks, "rank").text,
+                         weft_count_text(nodes->num_nodes, "node").text, options->factor);
 }

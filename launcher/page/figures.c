@@ -24,14 +24,14 @@ void weft_page_sources(const weft_page *page, weft_report *report)
         return;
     weft_page_begin(report->out, "sources", "Sources and ranges");
     if (page->plan)
-        weft_report_line_of(report, "The worst of the numbers behind the plan is %s%s.",
-                            weft_source_class_text(page->plan->source),
-                            page->plan->coarse ? "; a layer gives only sums" : "");
+        weft_report_line(report, "The worst of the numbers behind the plan is %s%s.",
+                         weft_source_class_text(page->plan->source),
+                         page->plan->coarse ? "; a layer gives only sums" : "");
     if (f)
-        weft_report_line_of(report,
-                            "With every number at either end of its spread a step takes %s to %s.",
-                            weft_seconds_text(f->range_us[0] / 1e6).text,
-                            weft_seconds_text(f->range_us[1] / 1e6).text);
+        weft_report_line(report,
+                         "With every number at either end of its spread a step takes %s to %s.",
+                         weft_seconds_text(f->range_us[0] / 1e6).text,
+                         weft_seconds_text(f->range_us[1] / 1e6).text);
     weft_report_open(report, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; f && i < f->num_inputs; i++)
         weft_plan_report_source(report, f->inputs[i].what, f->inputs[i].class_, f->inputs[i].where,

@@ -12,13 +12,6 @@
 
 enum { MAX_STAGES = 64 };
 
-static void write_key(FILE *out, int colour, const char *name)
-{
-    fprintf(out, "<span><i class=\"k%d\"></i>", colour);
-    weft_svg_write_text(name, out);
-    fputs("</span>", out);
-}
-
 /* --- the answer ---------------------------------------------------------------------------- */
 
 static void write_range(const weft_page *page, FILE *out)
@@ -122,12 +115,11 @@ static void write_stage_table(const weft_plan *plan, const int *stages, int coun
         const weft_plan_stage *stage = &plan->stages[stages[i]];
         const uint64_t limit = stage->memory_limit_bytes;
         weft_report_record(r);
-        weft_report_number(r, NULL, "stage", WEFT_UNIT_COUNT, stages[i]);
+        weft_report_row(r, NULL, "stage", WEFT_UNIT_COUNT, stages[i]);
         for (int p = 0; p < WEFT_MEMORY_STAGING; p++)
-            weft_report_number(r, NULL, purpose_name(p), WEFT_UNIT_BYTES,
-                               stage->footprint.bytes[p]);
-        weft_report_number(r, NULL, "all", WEFT_UNIT_BYTES, stage->footprint.device_bytes);
-        weft_report_number(r, NULL, "limit", WEFT_UNIT_BYTES, limit > 0 ? (double)limit : NAN);
+            weft_report_row(r, NULL, purpose_name(p), WEFT_UNIT_BYTES, stage->footprint.bytes[p]);
+        weft_report_row(r, NULL, "all", WEFT_UNIT_BYTES, stage->footprint.device_bytes);
+        weft_report_row(r, NULL, "limit", WEFT_UNIT_BYTES, limit > 0 ? (double)limit : NAN);
     }
     weft_report_close(r);
     fputs("</details>\n", r->out);
@@ -152,7 +144,7 @@ static void write_memory(const weft_page *page, weft_page_colours *colours, weft
         for (int s = 0; s < plan->num_stages && !any; s++)
             any = plan->stages[s].footprint.bytes[p] > 0;
         if (any)
-            write_key(out, weft_page_colour(colours, purpose_name(p)), purpose_name(p));
+            weft_page_key(out, weft_page_colour(colours, purpose_name(p)), purpose_name(p));
     }
     fputs("</div>\n", out);
     for (int i = 0; i < count; i++)

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "core/svg.h"
+
 void weft_page_begin(FILE *out, const char *id, const char *title)
 {
     fprintf(out, "<section id=\"%s\">\n<h2>%s</h2>\n", id, title);
@@ -36,6 +38,13 @@ int weft_page_colour(weft_page_colours *colours, const char *name)
     if (i == colours->count)
         snprintf(colours->names[colours->count++], sizeof colours->names[0], "%.23s", name);
     return i;
+}
+
+void weft_page_key(FILE *out, int colour, const char *name)
+{
+    fprintf(out, "<span><i class=\"k%d\"></i>", colour);
+    weft_svg_write_text(name, out);
+    fputs("</span>", out);
 }
 
 /* What timelines have no colour for. */

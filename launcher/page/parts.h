@@ -21,6 +21,8 @@ typedef struct weft_page_colours {
 } weft_page_colours;
 /* The index of a name's colour; adds the name. */
 int weft_page_colour(weft_page_colours *colours, const char *name);
+/* A colour and what has it, among a section's keys. */
+void weft_page_key(FILE *out, int colour, const char *name);
 void weft_page_write_colours(FILE *out, const weft_page_colours *colours);
 
 /* The sections. Those without anything to show write nothing. */

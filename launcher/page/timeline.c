@@ -165,13 +165,9 @@ static void write_keys(const timeline *t)
         if (is_shown(t, t->slices[i].rank))
             used[weft_page_colour(t->colours, t->slices[i].category)] = true;
     fputs("<div class=\"keys\">", t->out);
-    for (int i = 0; i < t->colours->count; i++) {
-        if (!used[i])
-            continue;
-        fprintf(t->out, "<span><i class=\"k%d\"></i>", i);
-        weft_svg_write_text(t->colours->names[i], t->out);
-        fputs("</span>", t->out);
-    }
+    for (int i = 0; i < t->colours->count; i++)
+        if (used[i])
+            weft_page_key(t->out, i, t->colours->names[i]);
     fputs("</div>\n", t->out);
 }
 

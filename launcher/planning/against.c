@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/sorted.h"
 #include "core/text.h"
 #include "launcher/planning/measured_time.h"
 #include "launcher/planning/run_changes.h"
@@ -54,19 +55,6 @@ weft_status weft_against_check(const weft_config *config, const weft_config_sour
 
 /* --- steps ---------------------------------------------------------------------------------- */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(const double *sorted, int count, double share)
-{
-    const double at = share * (count - 1);
-    const int low = (int)at, high = low + 1 < count ? low + 1 : low;
-    return sorted[low] + (at - low) * (sorted[high] - sorted[low]);
-}
-
 /* Rises; of those that are no warm-up. */
 static weft_status sort_counted(const char *run, const double *values, int count, weft_arena *arena,
                                 double **out, int *out_count)
@@ -80,7 +68,7 @@ static weft_status sort_counted(const char *run, const double *values, int count
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)*out_count, sizeof(double), &memory));
     *out = memory;
     memcpy(*out, values + warm_up, (size_t)*out_count * sizeof **out);
-    qsort(*out, (size_t)*out_count, sizeof **out, by_value);
+    weft_sort(*out, *out_count);
     return WEFT_OK;
 }
 
@@ -88,10 +76,11 @@ static weft_status find_median(const weft_run_steps *s, weft_arena *arena, weft_
 {
     double *sorted;
     WEFT_TRY(sort_counted(out->run, s->ms, s->count, arena, &sorted, &out->num_steps));
-    const double median = quantile(sorted, out->num_steps, 0.5);
+    const double median = weft_quantile(sorted, out->num_steps, 0.5);
     out->measured_us = 1e3 * median;
-    out->spread =
-        (quantile(sorted, out->num_steps, 0.75) - quantile(sorted, out->num_steps, 0.25)) / median;
+    out->spread = (weft_quantile(sorted, out->num_steps, 0.75) -
+                   weft_quantile(sorted, out->num_steps, 0.25)) /
+                  median;
     return WEFT_OK;
 }
 
@@ -102,9 +91,9 @@ weft_status weft_against_load(const char *run, weft_arena *arena, weft_config *c
     int count;
     WEFT_TRY(weft_run_read_steps(run, arena, &s));
     WEFT_TRY(sort_counted(run, s.loads, s.count, arena, &sorted, &count));
-    config->moe_load = quantile(sorted, count, 0.5);
+    config->moe_load = weft_quantile(sorted, count, 0.5);
     WEFT_TRY(sort_counted(run, s.expert_loads, s.count, arena, &sorted, &count));
-    config->moe_expert_load = quantile(sorted, count, 0.5);
+    config->moe_expert_load = weft_quantile(sorted, count, 0.5);
     return WEFT_OK;
 }
 

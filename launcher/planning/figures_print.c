@@ -23,14 +23,14 @@ static void report_known(weft_report *r, const char *key, const char *title, wef
                          double value)
 {
     if (isfinite(value) || r->form == WEFT_REPORT_JSON)
-        weft_report_number(r, key, title, unit, value);
+        weft_report_row(r, key, title, unit, value);
 }
 
 static void report_price(weft_report *r, const char *key, const char *title, double value,
                          const char *unit)
 {
     if (r->form == WEFT_REPORT_JSON)
-        weft_report_number(r, key, title, WEFT_UNIT_NONE, value);
+        weft_report_row(r, key, title, WEFT_UNIT_NONE, value);
     else if (isfinite(value))
         weft_report_cell(r, title, "%.4g%s%s", value, *unit ? " " : "", unit);
 }
@@ -41,9 +41,9 @@ static void report_loads(weft_report *r, const weft_plan_figures *f)
     for (int i = 0; i < f->num_loads; i++) {
         const weft_plan_at_load *l = &f->loads[i];
         weft_report_record(r);
-        weft_report_number(r, "load", "expert load", WEFT_UNIT_NONE, l->load);
-        weft_report_number(r, "step_time_s", "step", WEFT_UNIT_SECONDS, l->step_us / 1e6);
-        weft_report_number(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, l->memory_bytes);
+        weft_report_row(r, "load", "expert load", WEFT_UNIT_NONE, l->load);
+        weft_report_row(r, "step_time_s", "step", WEFT_UNIT_SECONDS, l->step_us / 1e6);
+        weft_report_row(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, l->memory_bytes);
         weft_report_cell(r, "", "%s", l->fits ? "" : "does not fit");
         weft_report_bool(r, "fits", l->fits);
         if (!l->fits)
@@ -59,7 +59,7 @@ void weft_plan_report_source(weft_report *r, const char *what, weft_source_class
     weft_report_text(r, "what", "figure", what);
     weft_report_text(r, "class", "is", weft_source_class_text(class_));
     if (r->form == WEFT_REPORT_JSON)
-        weft_report_number(r, "spread", NULL, WEFT_UNIT_SHARE, spread);
+        weft_report_row(r, "spread", NULL, WEFT_UNIT_SHARE, spread);
     else if (spread > 0)
         weft_report_cell(r, "spread", "±%.3g %%", 100 * spread);
     weft_report_text(r, "where", "from", *where ? where : NULL);
@@ -69,14 +69,14 @@ void weft_plan_figures_report(weft_report *r, const weft_plan_figures *f)
 {
     const double range_s[] = {f->range_us[0] / 1e6, f->range_us[1] / 1e6};
     if (r->form == WEFT_REPORT_TEXT)
-        weft_report_line_of(r, "between %s and %s, by the spread of the numbers behind it",
-                            weft_seconds_text(range_s[0]).text, weft_seconds_text(range_s[1]).text);
+        weft_report_line(r, "between %s and %s, by the spread of the numbers behind it",
+                         weft_seconds_text(range_s[0]).text, weft_seconds_text(range_s[1]).text);
     weft_report_numbers(r, "step_time_range_s", range_s, 2);
     if (f->num_loads > 1 || (f->num_loads > 0 && r->form == WEFT_REPORT_JSON))
         report_loads(r, f);
     weft_report_open(r, WEFT_REPORT_FACTS, NULL);
     weft_report_open(r, WEFT_REPORT_OBJECT, "checkpoint");
-    weft_report_number(r, "bytes", "a checkpoint", WEFT_UNIT_BYTES, f->checkpoint_bytes);
+    weft_report_row(r, "bytes", "a checkpoint", WEFT_UNIT_BYTES, f->checkpoint_bytes);
     report_known(r, "write_s", "until it is written", WEFT_UNIT_SECONDS, f->write_s);
     report_known(r, "stall_s", "until training goes on", WEFT_UNIT_SECONDS, f->stall_s);
     weft_report_close(r);
@@ -98,7 +98,7 @@ void weft_plan_figures_report(weft_report *r, const weft_plan_figures *f)
     weft_report_close(r);
     weft_report_close(r);
     report_missing(r, f);
-    weft_report_open(r, WEFT_REPORT_LIST, "sources");
+    weft_report_open(r, WEFT_REPORT_GROUP, "sources");
     for (int i = 0; i < f->num_inputs; i++)
         weft_plan_report_source(r, f->inputs[i].what, f->inputs[i].class_, f->inputs[i].where,
                                 f->inputs[i].spread);

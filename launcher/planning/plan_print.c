@@ -145,30 +145,30 @@ static void report_shares(weft_report *r, const weft_plan *plan)
             continue;
         weft_report_record(r);
         weft_report_cell(r, "time in", "%s", weft_time_text(i));
-        weft_report_number(r, NULL, "takes", WEFT_UNIT_SECONDS, plan->us[i] / 1e6);
-        weft_report_number(r, NULL, "of the step", WEFT_UNIT_SHARE, plan->us[i] / plan->step_us);
+        weft_report_row(r, NULL, "takes", WEFT_UNIT_SECONDS, plan->us[i] / 1e6);
+        weft_report_row(r, NULL, "of the step", WEFT_UNIT_SHARE, plan->us[i] / plan->step_us);
     }
     weft_report_close(r);
-    weft_report_line_of(r, "%s", "");
+    weft_report_line(r, "%s", "");
 }
 
 /* What goes up and down, and what the host steps; of experts in a file what is read and written. */
 static void report_lanes(weft_report *r, const char *key, const double us[3], double file_us)
 {
     weft_report_open(r, WEFT_REPORT_OBJECT, key);
-    weft_report_number(r, "up", "up", WEFT_UNIT_SECONDS, us[0] / 1e6);
-    weft_report_number(r, "down", "down", WEFT_UNIT_SECONDS, us[1] / 1e6);
-    weft_report_number(r, "host", "stepped", WEFT_UNIT_SECONDS, us[2] / 1e6);
+    weft_report_row(r, "up", "up", WEFT_UNIT_SECONDS, us[0] / 1e6);
+    weft_report_row(r, "down", "down", WEFT_UNIT_SECONDS, us[1] / 1e6);
+    weft_report_row(r, "host", "stepped", WEFT_UNIT_SECONDS, us[2] / 1e6);
     if (file_us >= 0)
-        weft_report_number(r, "file", "read and written", WEFT_UNIT_SECONDS, file_us / 1e6);
+        weft_report_row(r, "file", "read and written", WEFT_UNIT_SECONDS, file_us / 1e6);
     weft_report_close(r);
 }
 
 static void report_copies(weft_report *r, const double us[2])
 {
     weft_report_open(r, WEFT_REPORT_OBJECT, "offload_time");
-    weft_report_number(r, "back", "up", WEFT_UNIT_SECONDS, us[1] / 1e6);
-    weft_report_number(r, "out", "down", WEFT_UNIT_SECONDS, us[0] / 1e6);
+    weft_report_row(r, "back", "up", WEFT_UNIT_SECONDS, us[1] / 1e6);
+    weft_report_row(r, "out", "down", WEFT_UNIT_SECONDS, us[0] / 1e6);
     weft_report_close(r);
 }
 
@@ -178,7 +178,7 @@ static void report_held(weft_report *r, const weft_plan_stage *stage, int holder
     const uint64_t bytes = bytes_on_host(stage, holder), file = stage->footprint.file_bytes;
     if (bytes == 0)
         return;
-    weft_report_number(r, NULL, "memory", WEFT_UNIT_BYTES, bytes);
+    weft_report_row(r, NULL, "memory", WEFT_UNIT_BYTES, bytes);
     if (holder == OF_ACTIVATIONS) {
         report_copies(r, stage->copies_us);
     } else if (holder == OF_OPTIMIZER) {
@@ -186,7 +186,7 @@ static void report_held(weft_report *r, const weft_plan_stage *stage, int holder
     } else {
         report_lanes(r, "experts_time", stage->tier_us, file > 0 ? stage->tier_us[3] : -1);
         if (file > 0)
-            weft_report_number(r, NULL, "in a file", WEFT_UNIT_BYTES, file);
+            weft_report_row(r, NULL, "in a file", WEFT_UNIT_BYTES, file);
     }
 }
 
@@ -202,15 +202,15 @@ static void report_hosts(weft_report *r, const weft_plan *plan)
             if (bytes_on_host(stage, holder) == 0)
                 continue;
             weft_report_record(r);
-            weft_report_number(r, NULL, "stage", WEFT_UNIT_INDEX, s);
+            weft_report_row(r, NULL, "stage", WEFT_UNIT_INDEX, s);
             weft_report_cell(r, "in host memory", "%s", holders[holder]);
             report_held(r, stage, holder);
             is_free |= stage->footprint.file_bytes > 0 && stage->tier_us[3] < 0;
         }
     weft_report_close(r);
     if (is_free)
-        weft_report_line_of(r, "experts in a file: reads and writes take no time here: "
-                               "storage.read or storage.write is not known");
+        weft_report_line(r, "experts in a file: reads and writes take no time here: "
+                            "storage.read or storage.write is not known");
 }
 
 static void report_modules(weft_report *r, const char *key, const weft_module_bytes *modules,
@@ -254,13 +254,13 @@ static void report_stage(weft_report *r, const weft_plan *plan, int s)
     char layers[64];
     layers_text(&plan->step.outline.layout, s, layers);
     weft_report_record(r);
-    weft_report_number(r, "stage", "stage", WEFT_UNIT_INDEX, s);
+    weft_report_row(r, "stage", "stage", WEFT_UNIT_INDEX, s);
     weft_report_cell(r, "layers", "%s", layers);
     report_layers(r, &plan->step.outline.layout, s);
-    weft_report_number(r, NULL, "compute", WEFT_UNIT_SECONDS, stage->us[WEFT_TIME_COMPUTE] / 1e6);
-    weft_report_number(r, NULL, "bubble", WEFT_UNIT_SECONDS, stage->us[WEFT_TIME_BUBBLE] / 1e6);
+    weft_report_row(r, NULL, "compute", WEFT_UNIT_SECONDS, stage->us[WEFT_TIME_COMPUTE] / 1e6);
+    weft_report_row(r, NULL, "bubble", WEFT_UNIT_SECONDS, stage->us[WEFT_TIME_BUBBLE] / 1e6);
     weft_plan_report_times(r, stage->us);
-    weft_report_number(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, footprint->device_bytes);
+    weft_report_row(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, footprint->device_bytes);
     weft_report_open(r, WEFT_REPORT_OBJECT, "memory");
     for (int i = 0; i < WEFT_NUM_MEMORY_PURPOSES; i++)
         weft_report_value(r, weft_memory_text((weft_memory_purpose)i), footprint->bytes[i]);
@@ -322,26 +322,25 @@ void weft_plan_report(weft_report *r, const weft_plan *plan, const weft_cluster 
     report_head(r, plan);
     if (plan->figures)
         weft_plan_figures_report(r, plan->figures);
-    weft_report_line_of(r, "%s", "");
+    weft_report_line(r, "%s", "");
     report_shares(r, plan);
     weft_report_open(r, WEFT_REPORT_TABLE, "stages");
     for (int s = 0; s < plan->num_stages; s++)
         report_stage(r, plan, s);
     weft_report_close(r);
     report_hosts(r, plan);
-    weft_report_line_of(r, "\nThe worst of the numbers behind it is %s%s.",
-                        weft_source_class_text(plan->source),
-                        plan->coarse ? "; a layer gives only sums (coarse)" : "");
+    weft_report_line(r, "\nThe worst of the numbers behind it is %s%s.",
+                     weft_source_class_text(plan->source),
+                     plan->coarse ? "; a layer gives only sums (coarse)" : "");
 }
 
 /* --- beside a run -------------------------------------------------------------------------- */
 
 static void report_error(weft_report *r, double planned, double measured, weft_unit unit)
 {
-    weft_report_number(r, "planned", "planned", unit, planned);
-    weft_report_number(r, "measured", "measured", unit, measured);
-    weft_report_number(r, "error", "error", WEFT_UNIT_CHANGE,
-                       weft_against_error(planned, measured));
+    weft_report_row(r, "planned", "planned", unit, planned);
+    weft_report_row(r, "measured", "measured", unit, measured);
+    weft_report_row(r, "error", "error", WEFT_UNIT_CHANGE, weft_against_error(planned, measured));
 }
 
 /* For people without what is neither planned nor measured. */
@@ -366,7 +365,7 @@ static void report_rows(weft_report *r, const char *key, const char *title,
         report_error(r, row->planned / scale, row->measured / scale, unit);
     }
     weft_report_close(r);
-    weft_report_line_of(r, "%s", "");
+    weft_report_line(r, "%s", "");
 }
 
 void weft_against_report(weft_report *r, const weft_against *a)
@@ -374,9 +373,9 @@ void weft_against_report(weft_report *r, const weft_against *a)
     char load[80] = "";
     if (a->load > 0)
         snprintf(load, sizeof load, ", planned at its fullest rank's load of %.4g", a->load);
-    weft_report_line_of(r, "\n%s, median of %s, between their quartiles %.1f %%%s:\n", a->run,
-                        weft_count_text(a->num_steps, "step").text, 100 * a->spread, load);
-    weft_report_line_of(
+    weft_report_line(r, "\n%s, median of %s, between their quartiles %.1f %%%s:\n", a->run,
+                     weft_count_text(a->num_steps, "step").text, 100 * a->spread, load);
+    weft_report_line(
         r, "step %s planned, %s measured, error %s\n", time_text(a->planned_us).text,
         time_text(a->measured_us).text,
         weft_unit_text(WEFT_UNIT_CHANGE, weft_against_error(a->planned_us, a->measured_us)).text);

@@ -95,9 +95,7 @@ weft_status weft_report_end(weft_report *r, weft_status status, FILE *out)
 
 void weft_report_open(weft_report *r, weft_report_kind kind, const char *key)
 {
-    const bool is_shown = kind == WEFT_REPORT_TABLE  ? key || !is_json(r)
-                          : kind == WEFT_REPORT_LIST ? is_json(r)
-                                                     : true;
+    const bool is_shown = kind != WEFT_REPORT_TABLE || key || !is_json(r);
     if (r->hidden > 0 || !is_shown || !r->out) {
         r->hidden++;
         return;
@@ -134,7 +132,7 @@ static void add_line(weft_report *r)
         r->lines = lines;
         r->capacity = capacity;
     }
-    r->lines[r->num_lines++] = (weft_report_line){.is_bad = false};
+    r->lines[r->num_lines++] = (weft_report_cells){.is_bad = false};
 }
 
 void weft_report_record(weft_report *r)
@@ -310,8 +308,8 @@ static bool is_written(const weft_report *r, const char *key)
     return is_json(r) && r->hidden == 0 && key && r->out;
 }
 
-void weft_report_number(weft_report *r, const char *key, const char *title, weft_unit unit,
-                        double value)
+void weft_report_row(weft_report *r, const char *key, const char *title, weft_unit unit,
+                     double value)
 {
     if (is_written(r, key))
         weft_json_number(&r->json, key, value);
@@ -337,7 +335,7 @@ void weft_report_cell(weft_report *r, const char *title, const char *format, ...
     set_cell(r, title, text);
 }
 
-void weft_report_line_of(weft_report *r, const char *format, ...)
+void weft_report_line(weft_report *r, const char *format, ...)
 {
     char text[2048];
     va_list list;
@@ -359,7 +357,7 @@ void weft_report_line_of(weft_report *r, const char *format, ...)
 
 void weft_report_value(weft_report *r, const char *key, double value)
 {
-    weft_report_number(r, key, NULL, WEFT_UNIT_NONE, value);
+    weft_report_row(r, key, NULL, WEFT_UNIT_NONE, value);
 }
 
 void weft_report_bool(weft_report *r, const char *key, bool value)

@@ -27,9 +27,8 @@ typedef enum weft_report_form {
 typedef enum weft_report_kind {
     WEFT_REPORT_OBJECT, /* for people its rows are of what it lies in */
     WEFT_REPORT_TABLE,  /* records; for people a table, whose columns are their titles */
-    WEFT_REPORT_GROUP, /* records; for people the tables and lines of each stand below each other */
-    WEFT_REPORT_LIST,  /* records in JSON alone */
-    WEFT_REPORT_FACTS, /* for people a line a row: its title and its value; none in JSON */
+    WEFT_REPORT_GROUP,  /* records; for people the tables and lines of each, below each other */
+    WEFT_REPORT_FACTS,  /* for people a line a row: its title and its value; none in JSON */
     WEFT_REPORT_RECORD, /* of weft_report_record: an object of the array that holds it */
 } weft_report_kind;
 
@@ -49,10 +48,10 @@ weft_counted weft_unit_text(weft_unit unit, double value);
 enum { WEFT_REPORT_MAX_COLUMNS = 16, WEFT_REPORT_MAX_HTML_ROWS = 400 };
 
 /* A record of a table that is being filled; NULL: it has no such cell. */
-typedef struct weft_report_line {
+typedef struct weft_report_cells {
     const char *cells[WEFT_REPORT_MAX_COLUMNS];
     bool is_bad;
-} weft_report_line;
+} weft_report_cells;
 
 typedef struct weft_report {
     weft_report_form form;
@@ -65,7 +64,7 @@ typedef struct weft_report {
     int depth, hidden; /* containers that are open; those that this form has not */
     weft_arena arena;
     const char *titles[WEFT_REPORT_MAX_COLUMNS];
-    weft_report_line *lines;
+    weft_report_cells *lines;
     int num_titles, num_lines, capacity;
 } weft_report;
 
@@ -76,21 +75,21 @@ void weft_report_begin(weft_report *report, weft_report_form form);
 weft_status weft_report_end(weft_report *report, weft_status status, FILE *out) WEFT_CHECKED;
 
 void weft_report_open(weft_report *report, weft_report_kind kind, const char *key);
-/* The next one of a table, list or group. */
+/* The next one of a table or group. */
 void weft_report_record(weft_report *report);
 /* The record is marked in HTML. */
 void weft_report_bad(weft_report *report);
 /* Closes the innermost that is open, with its last record. */
 void weft_report_close(weft_report *report);
 
-void weft_report_number(weft_report *report, const char *key, const char *title, weft_unit unit,
-                        double value);
+void weft_report_row(weft_report *report, const char *key, const char *title, weft_unit unit,
+                     double value);
 /* text NULL: null, and an empty cell. */
 void weft_report_text(weft_report *report, const char *key, const char *title, const char *text);
 /* For people alone: a cell; a line by itself. */
 void weft_report_cell(weft_report *report, const char *title, const char *format, ...)
     WEFT_PRINTF(3, 4);
-void weft_report_line_of(weft_report *report, const char *format, ...) WEFT_PRINTF(2, 3);
+void weft_report_line(weft_report *report, const char *format, ...) WEFT_PRINTF(2, 3);
 /* For JSON alone. */
 void weft_report_value(weft_report *report, const char *key, double value);
 void weft_report_bool(weft_report *report, const char *key, bool value);

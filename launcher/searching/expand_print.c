@@ -14,51 +14,49 @@ static void report_notes(weft_report *r, const weft_expand *e, int i)
     const weft_expand_step *step = &e->steps[i];
     const weft_train_options *train = &step->config.train;
     if (step->fewer.reason)
-        weft_report_line_of(r, "step %d: not %s on %s: %s", i, step->fewer.mesh,
-                            weft_count_text(step->fewer.num_nodes, "node").text,
-                            step->fewer.reason);
+        weft_report_line(r, "step %d: not %s on %s: %s", i, step->fewer.mesh,
+                         weft_count_text(step->fewer.num_nodes, "node").text, step->fewer.reason);
     if (step->refused.reason)
-        weft_report_line_of(r, "step %d: refused %s on %s: %s", i, step->refused.mesh,
-                            weft_count_text(step->refused.num_nodes, "node").text,
-                            step->refused.reason);
+        weft_report_line(r, "step %d: refused %s on %s: %s", i, step->refused.mesh,
+                         weft_count_text(step->refused.num_nodes, "node").text,
+                         step->refused.reason);
     if (!step->fits)
-        weft_report_line_of(r, "step %d: does not fit: a rank needs %s, and there are %s", i,
-                            weft_bytes_text((double)step->memory_bytes).text,
-                            weft_bytes_text((double)step->memory_limit_bytes).text);
+        weft_report_line(r, "step %d: does not fit: a rank needs %s, and there are %s", i,
+                         weft_bytes_text((double)step->memory_bytes).text,
+                         weft_bytes_text((double)step->memory_limit_bytes).text);
     if (runs_out(step))
-        weft_report_line_of(
+        weft_report_line(
             r,
             "step %d: micro-batches run out: %.6g samples would be %g tokens a step; the "
             "nearest legal batch is %lld (micro_batch_size %lld x dp %d)",
             i, step->wanted_batch, e->steps[0].tokens, (long long)train->global_batch_size,
             (long long)train->micro_batch_size, step->mesh.dp);
     if (step->lr_advised > 0)
-        weft_report_line_of(
+        weft_report_line(
             r,
             "step %d: %.4g times the tokens a step: advice, not done: train.lr %g instead of "
             "%g, by the square root",
             i, step->tokens / e->steps[0].tokens, step->lr_advised, train->lr);
     if (step->write_s > 0)
-        weft_report_line_of(r, "step %d: %.3g s to write the checkpoint before it", i,
-                            step->write_s);
+        weft_report_line(r, "step %d: %.3g s to write the checkpoint before it", i, step->write_s);
     if (step->read_s > 0)
-        weft_report_line_of(r, "step %d: %.3g s to read it", i, step->read_s);
+        weft_report_line(r, "step %d: %.3g s to read it", i, step->read_s);
 }
 
 static void report_data(weft_report *r, const weft_expand *e)
 {
     if (e->positions)
-        weft_report_line_of(r, "%s", e->positions);
+        weft_report_line(r, "%s", e->positions);
     if (e->block_tokens > 0)
-        weft_report_line_of(
+        weft_report_line(
             r,
             "data: in blocks of %lld tokens (data.shuffle_block_tokens) every length goes on at "
             "the next token%s",
             (long long)e->block_tokens,
             e->reorders ? "; the first longer one deals what is left of the epoch anew" : "");
     else if (e->reorders)
-        weft_report_line_of(r, "data: the lengths do not divide the longest, so each deals what is "
-                               "left of the epoch anew");
+        weft_report_line(r, "data: the lengths do not divide the longest, so each deals what is "
+                            "left of the epoch anew");
 }
 
 /* 0: nobody knows. */
@@ -104,21 +102,21 @@ static void report_step(weft_report *r, const weft_expand *e, int i)
     char axes[128];
     weft_mesh_print(&step->mesh, axes, sizeof axes);
     weft_report_record(r);
-    weft_report_number(r, "step", "step", WEFT_UNIT_COUNT, i);
-    weft_report_number(r, "context", "context", WEFT_UNIT_COUNT, step->config.model.seq_length);
+    weft_report_row(r, "step", "step", WEFT_UNIT_COUNT, i);
+    weft_report_row(r, "context", "context", WEFT_UNIT_COUNT, step->config.model.seq_length);
     weft_report_text(r, "cluster", NULL, step->cluster->name);
-    weft_report_number(r, "num_nodes", "nodes", WEFT_UNIT_COUNT, step->num_nodes);
-    weft_report_number(r, "nodes_added", "added", WEFT_UNIT_COUNT, step->nodes_added);
+    weft_report_row(r, "num_nodes", "nodes", WEFT_UNIT_COUNT, step->num_nodes);
+    weft_report_row(r, "nodes_added", "added", WEFT_UNIT_COUNT, step->nodes_added);
     weft_report_value(r, "num_devices", step->mesh.world);
     weft_report_value(r, "cp", step->mesh.cp);
     weft_report_value(r, "ep", step->mesh.ep);
     weft_report_value(r, "dp", step->mesh.dp);
     weft_report_text(r, "kind", "kind", weft_expand_kind_text(step->kind));
-    weft_report_number(r, NULL, "memory", WEFT_UNIT_BYTES, step->memory_bytes);
-    weft_report_number(r, NULL, "takes", WEFT_UNIT_SECONDS, step->step_us / 1e6);
-    weft_report_number(r, NULL, "tokens/s", WEFT_UNIT_COUNT, step->tokens_per_s);
-    weft_report_number(r, NULL, "cost/1e9", WEFT_UNIT_NONE, step->costs.billion_tokens);
-    weft_report_number(r, "global_batch_size", "batch", WEFT_UNIT_COUNT, train->global_batch_size);
+    weft_report_row(r, NULL, "memory", WEFT_UNIT_BYTES, step->memory_bytes);
+    weft_report_row(r, NULL, "takes", WEFT_UNIT_SECONDS, step->step_us / 1e6);
+    weft_report_row(r, NULL, "tokens/s", WEFT_UNIT_COUNT, step->tokens_per_s);
+    weft_report_row(r, NULL, "cost/1e9", WEFT_UNIT_NONE, step->costs.billion_tokens);
+    weft_report_row(r, "global_batch_size", "batch", WEFT_UNIT_COUNT, train->global_batch_size);
     weft_report_text(r, "mesh", "mesh", axes);
     weft_report_bool(r, "fits", step->fits);
     weft_report_value(r, "micro_batch_size", train->micro_batch_size);
@@ -141,9 +139,9 @@ static void report_head(weft_report *r, const weft_expand *e, const weft_expand_
 {
     const bool moves = request->to != request->cluster;
     const char *keeps = request->keeps_samples ? "samples" : "tokens";
-    weft_report_line_of(r, "%s%s%s, a step keeps its %s; checkpoint %s\n", request->cluster->name,
-                        moves ? " to " : "", moves ? request->to->name : "", keeps,
-                        weft_bytes_text((double)e->checkpoint_bytes).text);
+    weft_report_line(r, "%s%s%s, a step keeps its %s; checkpoint %s\n", request->cluster->name,
+                     moves ? " to " : "", moves ? request->to->name : "", keeps,
+                     weft_bytes_text((double)e->checkpoint_bytes).text);
     weft_report_text(r, "cluster", NULL, request->cluster->name);
     weft_report_text(r, "to", NULL, request->to->name);
     weft_report_text(r, "batch", NULL, keeps);
@@ -166,7 +164,7 @@ void weft_expand_report(weft_report *r, const weft_expand *e, const weft_expand_
         weft_report_text(r, "stopped", NULL, e->stop_text);
     report_miss(r, "nearest", &e->nearest);
     report_miss(r, "beyond", &e->beyond);
-    weft_report_line_of(r, "%s", "");
+    weft_report_line(r, "%s", "");
     for (int i = 0; i < e->num_steps; i++)
         report_notes(r, e, i);
     report_data(r, e);

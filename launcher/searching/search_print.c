@@ -174,12 +174,12 @@ static weft_status report_plan(weft_report *r, const weft_found *f, int place, c
 {
     const int experts = weft_tier_as_ran(&f->settled.tier).experts;
     weft_report_record(r);
-    weft_report_number(r, NULL, "#", WEFT_UNIT_COUNT, place);
-    weft_report_number(r, "step_time_s", "step", WEFT_UNIT_SECONDS, f->step_us / 1e6);
-    weft_report_number(r, "tokens_per_s", "tokens/s", WEFT_UNIT_COUNT, f->tokens_per_s);
-    weft_report_number(r, "model_flops_utilization", "MFU", WEFT_UNIT_SHARE,
-                       f->model_flops_utilization);
-    weft_report_number(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, f->memory_bytes);
+    weft_report_row(r, NULL, "#", WEFT_UNIT_COUNT, place);
+    weft_report_row(r, "step_time_s", "step", WEFT_UNIT_SECONDS, f->step_us / 1e6);
+    weft_report_row(r, "tokens_per_s", "tokens/s", WEFT_UNIT_COUNT, f->tokens_per_s);
+    weft_report_row(r, "model_flops_utilization", "MFU", WEFT_UNIT_SHARE,
+                    f->model_flops_utilization);
+    weft_report_row(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, f->memory_bytes);
     weft_report_value(r, "memory_limit_bytes", f->memory_limit_bytes);
     weft_report_text(r, "limits", "most of it", weft_limit_text((int)f->limits));
     WEFT_TRY(report_mesh(r, f->mesh, &f->candidate, &f->settled, from, arena));
@@ -219,12 +219,12 @@ static void report_counts(weft_report *r, const weft_search_result *result)
     } counts[] = {{"considered", c->considered}, {"illegal", c->illegal}, {"memory", c->memory},
                   {"bound", c->bound},           {"same", c->repeated},   {"priced", c->priced}};
     if (result->is_stopped)
-        weft_report_line_of(r, "Stopped before its end: the best so far. %s may be faster.",
-                            weft_count_text((long long)result->num_open, "candidate").text);
-    weft_report_line_of(r,
-                        "%zu candidates: %zu refused by a rule, %zu do not fit, %zu cannot be "
-                        "faster, %zu the same as another, %zu priced",
-                        c->considered, c->illegal, c->memory, c->bound, c->repeated, c->priced);
+        weft_report_line(r, "Stopped before its end: the best so far. %s may be faster.",
+                         weft_count_text((long long)result->num_open, "candidate").text);
+    weft_report_line(r,
+                     "%zu candidates: %zu refused by a rule, %zu do not fit, %zu cannot be "
+                     "faster, %zu the same as another, %zu priced",
+                     c->considered, c->illegal, c->memory, c->bound, c->repeated, c->priced);
     weft_report_open(r, WEFT_REPORT_OBJECT, "counts");
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         weft_report_value(r, counts[i].key, counts[i].count);
@@ -241,8 +241,8 @@ static weft_status report_result(weft_report *r, const weft_search_result *resul
     weft_report_bool(r, "complete", !result->is_stopped);
     if (result->unused) {
         weft_report_text(r, "devices_unused_reason", NULL, result->unused);
-        weft_report_line_of(r, "%d of %d devices are used: %s", result->world, result->num_devices,
-                            result->unused);
+        weft_report_line(r, "%d of %d devices are used: %s", result->world, result->num_devices,
+                         result->unused);
     }
     weft_report_open(r, WEFT_REPORT_TABLE, "plans");
     for (int i = 0; i < result->num_plans; i++) {
@@ -255,11 +255,11 @@ static weft_status report_result(weft_report *r, const weft_search_result *resul
         WEFT_TRY(report_miss(r, &result->misses[i], from, arena));
     weft_report_close(r);
     if (is_free)
-        weft_report_line_of(r, "experts in a file: reads and writes take no time here: "
-                               "storage.read or storage.write is not known");
+        weft_report_line(r, "experts in a file: reads and writes take no time here: "
+                            "storage.read or storage.write is not known");
     if (result->lacking) {
         weft_report_text(r, "left_out_reason", NULL, result->lacking);
-        weft_report_line_of(r, "%s", result->lacking);
+        weft_report_line(r, "%s", result->lacking);
     }
     report_counts(r, result);
     return WEFT_OK;
@@ -280,14 +280,14 @@ static weft_status report_scale(weft_report *r, const weft_search_result *result
 {
     const weft_found *best = result->num_plans > 0 ? result->plans : NULL;
     weft_report_record(r);
-    weft_report_number(r, NULL, "nodes", WEFT_UNIT_COUNT,
-                       result->num_devices / result->cluster->ranks_per_node);
-    weft_report_number(r, NULL, "devices", WEFT_UNIT_COUNT, result->num_devices);
-    weft_report_number(r, NULL, "used", WEFT_UNIT_COUNT, result->world);
+    weft_report_row(r, NULL, "nodes", WEFT_UNIT_COUNT,
+                    result->num_devices / result->cluster->ranks_per_node);
+    weft_report_row(r, NULL, "devices", WEFT_UNIT_COUNT, result->num_devices);
+    weft_report_row(r, NULL, "used", WEFT_UNIT_COUNT, result->world);
     const double rate = best ? best->tokens_per_s : (double)NAN;
-    weft_report_number(r, NULL, "step", WEFT_UNIT_SECONDS, best ? best->step_us / 1e6 : rate);
-    weft_report_number(r, NULL, "tokens/s", WEFT_UNIT_COUNT, rate);
-    weft_report_number(r, NULL, "a device", WEFT_UNIT_COUNT, rate / result->world);
+    weft_report_row(r, NULL, "step", WEFT_UNIT_SECONDS, best ? best->step_us / 1e6 : rate);
+    weft_report_row(r, NULL, "tokens/s", WEFT_UNIT_COUNT, rate);
+    weft_report_row(r, NULL, "a device", WEFT_UNIT_COUNT, rate / result->world);
     if (best)
         return report_mesh(r, best->mesh, &best->candidate, &best->settled, NULL, arena);
     weft_report_cell(r, "mesh", "%s", result->is_stopped ? "stopped" : "nothing fits");
@@ -297,7 +297,7 @@ static weft_status report_scale(weft_report *r, const weft_search_result *result
 weft_status weft_search_report_scaling(weft_report *r, const weft_search_result *results, int count,
                                        const weft_config *config, weft_arena *arena)
 {
-    weft_report_open(r, WEFT_REPORT_LIST, "scaling");
+    weft_report_open(r, WEFT_REPORT_GROUP, "scaling");
     for (int i = 0; i < count && r->form == WEFT_REPORT_JSON; i++) {
         weft_report_record(r);
         WEFT_TRY(weft_search_report(r, &results[i], config, arena));
@@ -310,10 +310,10 @@ weft_status weft_search_report_scaling(weft_report *r, const weft_search_result 
     for (int i = 0; i < count; i++) {
         const weft_search_result *result = &results[i];
         if (result->is_stopped)
-            weft_report_line_of(
+            weft_report_line(
                 r, "Stopped before its end: of the last row the best so far, and no more.");
         if (result->unused)
-            weft_report_line_of(
+            weft_report_line(
                 r, "%s: %d of %d devices are used: %s",
                 weft_count_text(result->num_devices / result->cluster->ranks_per_node, "node").text,
                 result->world, result->num_devices, result->unused);

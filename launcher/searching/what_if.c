@@ -186,7 +186,7 @@ static void report_gain(weft_report *r, const char *title, const weft_what_if_pl
     if (p->known && !p->fits)
         weft_report_cell(r, title, "%+.1f %% !", 100 * p->gain);
     else
-        weft_report_number(r, NULL, title, WEFT_UNIT_CHANGE, p->known ? p->gain : (double)NAN);
+        weft_report_row(r, NULL, title, WEFT_UNIT_CHANGE, p->known ? p->gain : (double)NAN);
 }
 
 static void report_plan(weft_report *r, const char *key, const weft_what_if_plan *p)
@@ -211,9 +211,9 @@ static void report_best(weft_report *r, const weft_what_if_row *row)
 {
     const weft_what_if_plan *best = &row->best;
     weft_report_cell(r, "most of it", "%s", best->known ? weft_limit_text((int)best->limits) : "-");
-    weft_report_number(r, NULL, "nodes", WEFT_UNIT_COUNT, row->num_nodes);
+    weft_report_row(r, NULL, "nodes", WEFT_UNIT_COUNT, row->num_nodes);
     if (isfinite(best->billion_tokens_cost) && best->billion_tokens_cost > 0)
-        weft_report_number(r, NULL, "a billion tokens", WEFT_UNIT_NONE, best->billion_tokens_cost);
+        weft_report_row(r, NULL, "a billion tokens", WEFT_UNIT_NONE, best->billion_tokens_cost);
     weft_report_cell(r, "its mesh", "%s",
                      row->without  ? row->without
                      : best->known ? best->mesh
@@ -238,7 +238,7 @@ static void report_row(weft_report *r, const weft_what_if_row *row)
 void weft_what_if_report(weft_report *r, const weft_what_if *w)
 {
     bool lacks = false;
-    weft_report_line_of(r, "\nWhat it would buy, in tokens a second:\n");
+    weft_report_line(r, "\nWhat it would buy, in tokens a second:\n");
     weft_report_open(r, WEFT_REPORT_TABLE, "what_if");
     for (int i = 0; i < w->num_rows; i++) {
         report_row(r, &w->rows[i]);
@@ -246,7 +246,7 @@ void weft_what_if_report(weft_report *r, const weft_what_if *w)
     }
     weft_report_close(r);
     if (lacks)
-        weft_report_line_of(r, "\n  !: it does not fit");
+        weft_report_line(r, "\n  !: it does not fit");
     if (w->is_stopped)
-        weft_report_line_of(r, "\n  stopped before its end: other rows were not asked for");
+        weft_report_line(r, "\n  stopped before its end: other rows were not asked for");
 }

@@ -213,13 +213,13 @@ static void report_part(weft_report *r, const char *title, double seconds, doubl
     weft_report_record(r);
     weft_report_cell(r, "part", "%s", title);
     weft_report_cell(r, "time", "%.1f s", seconds);
-    weft_report_number(r, NULL, "share", WEFT_UNIT_SHARE, share);
+    weft_report_row(r, NULL, "share", WEFT_UNIT_SHARE, share);
 }
 
 void weft_ledger_report(weft_report *r, const weft_ledger_account *a)
 {
     const double sum = weft_ledger_sum(a);
-    weft_report_line_of(r, "time of %s", weft_count_text(a->num_starts, "start").text);
+    weft_report_line(r, "time of %s", weft_count_text(a->num_starts, "start").text);
     weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < WEFT_NUM_LEDGER_PARTS; i++) {
         report_part(r, part_titles[i], a->seconds[i], sum > 0 ? a->seconds[i] / sum : 0);
@@ -234,15 +234,15 @@ void weft_ledger_report(weft_report *r, const weft_ledger_account *a)
     for (int i = 0; i < WEFT_NUM_LEDGER_PARTS; i++)
         weft_report_value(r, part_texts[i], a->seconds[i]);
     weft_report_value(r, "all_s", sum);
-    weft_report_number(r, "goodput", "goodput", WEFT_UNIT_SHARE, weft_ledger_goodput(a));
+    weft_report_row(r, "goodput", "goodput", WEFT_UNIT_SHARE, weft_ledger_goodput(a));
     weft_report_value(r, "lost_steps", a->num_lost);
     weft_report_value(r, "damaged_lines", a->num_damaged);
     report_energy(r, a);
     weft_report_close(r);
     weft_report_close(r);
     if (a->num_damaged > 0)
-        weft_report_line_of(r, "  %s passed over",
-                            weft_count_text(a->num_damaged, "damaged line").text);
+        weft_report_line(r, "  %s passed over",
+                         weft_count_text(a->num_damaged, "damaged line").text);
 }
 
 /* --- writing ------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/sorted.h"
 
 enum { TAG = 0, MESSAGE_BYTES = 128 << 10, NUM_TRIES = 2, MIN_NODES = 3 };
 
@@ -136,12 +137,6 @@ weft_status weft_links_look(weft_links *l, int64_t step, double step_ms, bool *o
 
 /* --- judging --------------------------------------------------------------------------------- */
 
-static int rising(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double least_of(const weft_node_link *link)
 {
     double least = INFINITY;
@@ -155,7 +150,7 @@ static double median_of(weft_links *l)
 {
     for (int i = 0; i < l->num_nodes; i++)
         l->sorted[i] = least_of(&l->nodes[i]);
-    qsort(l->sorted, (size_t)l->num_nodes, sizeof *l->sorted, rising);
+    weft_sort(l->sorted, l->num_nodes);
     return l->sorted[(l->num_nodes - 1) / 2];
 }
 
@@ -198,7 +193,7 @@ int weft_links_judge(weft_links *l, int64_t step, char *out, size_t capacity)
                  least / median);
     }
     memcpy(l->sorted, l->ms, (size_t)num * sizeof *l->ms);
-    qsort(l->sorted, (size_t)num, sizeof *l->sorted, rising);
+    weft_sort(l->sorted, num);
     return found;
 }
 

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/sorted.h"
+
 typedef struct place {
     int stage;
     char node[WEFT_STRAGGLER_NODE_BYTES];
@@ -52,19 +54,13 @@ weft_status weft_stragglers_gather(weft_stragglers *s, double own_ms, weft_comm 
     return s->factor == 0 ? WEFT_OK : weft_comm_gather_host(world, &own_ms, s->ms, sizeof own_ms);
 }
 
-static int rising(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static size_t sort_stage(weft_stragglers *s, int stage)
 {
     size_t count = 0;
     for (int i = 0; i < s->num_ranks; i++)
         if (s->ranks[i].stage == stage)
             s->sorted[count++] = s->ms[i];
-    qsort(s->sorted, count, sizeof *s->sorted, rising);
+    weft_sort(s->sorted, count);
     return count;
 }
 
@@ -122,7 +118,7 @@ int weft_stragglers_judge(weft_stragglers *s, int64_t step, char *out, size_t ca
         snprintf(out, capacity, "%s", line);
     }
     memcpy(s->sorted, s->ms, (size_t)s->num_ranks * sizeof *s->ms);
-    qsort(s->sorted, (size_t)s->num_ranks, sizeof *s->sorted, rising);
+    weft_sort(s->sorted, s->num_ranks);
     return found;
 }
 

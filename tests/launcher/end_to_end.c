@@ -209,7 +209,7 @@ static void check_prepare(void)
     expect_part(&c, "documents 1, tokens 4400 ");
     child_release(&c);
     run_weft(&c, (const char *[]){"inspect", "corpus", NULL});
-    expect_part(&c, "  tokens     4400\n");
+    expect_part(&c, "  tokens      4400\n");
     child_release(&c);
 }
 

@@ -71,8 +71,8 @@ static void check_digits(void)
  * UTF-8, numbers that are none, a record that lacks a cell, tables of nothing. */
 static void fill(weft_report *r)
 {
-    weft_report_line_of(r, "a <line> of %d", 2);
-    weft_report_line_of(r, "%s", "");
+    weft_report_line(r, "a <line> of %d", 2);
+    weft_report_line(r, "%s", "");
     weft_report_text(r, "text", NULL,
                      "q\"\\\n\x01\xff"
                      "e");
@@ -89,12 +89,12 @@ static void fill(weft_report *r)
     for (int i = 0; i < 2; i++) {
         weft_report_record(r);
         weft_report_text(r, "name", "na<me", i ? "b" : NULL);
-        weft_report_number(r, "bytes", "µ", WEFT_UNIT_BYTES, i ? 1536 : INFINITY);
+        weft_report_row(r, "bytes", "µ", WEFT_UNIT_BYTES, i ? 1536 : INFINITY);
         weft_report_open(r, WEFT_REPORT_OBJECT, "inner");
         if (i == 1)
-            weft_report_number(r, "share", "share", WEFT_UNIT_SHARE, 0.5);
+            weft_report_row(r, "share", "share", WEFT_UNIT_SHARE, 0.5);
         weft_report_close(r);
-        weft_report_open(r, WEFT_REPORT_LIST, "only");
+        weft_report_open(r, WEFT_REPORT_GROUP, "only");
         weft_report_record(r);
         weft_report_value(r, "x", i);
         weft_report_close(r);
@@ -107,7 +107,7 @@ static void fill(weft_report *r)
     weft_report_value(r, "json", 1);
     weft_report_close(r);
     weft_report_open(r, WEFT_REPORT_FACTS, NULL);
-    weft_report_number(r, "fact", "a fact", WEFT_UNIT_COUNT, 1234);
+    weft_report_row(r, "fact", "a fact", WEFT_UNIT_COUNT, 1234);
     weft_report_close(r);
 }
 

@@ -99,7 +99,7 @@ static const slip slips[] = {
      0,
      "2 ranks: tp 1, pp 2, dp 1, vp 2; 1f1b; fp32; 4 micro-batches a step and replica\n",
      "zero"},
-    {{"plan", "c.json", "--cluster", "h100.json"}, 0, "\n      0  E 0-1 L   ", "0-3"},
+    {{"plan", "c.json", "--cluster", "h100.json"}, 0, "\n      0  E 0-1 L  ", "0-3"},
     {{"plan", "c.json", "--cluster", "h100.json", "--mesh", "pp=2,layout=E|t|t|L"},
      0,
      "\n      0  E | 1  ",
