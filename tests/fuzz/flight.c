@@ -23,8 +23,12 @@ static void read_ledger(const char *path)
     if (status == WEFT_OK) {
         FILE *out = fopen("/dev/null", "w");
         FUZZ_CHECK(out, "/dev/null");
-        weft_ledger_print(&account, true, out);
-        weft_ledger_print(&account, false, out);
+        for (int form = WEFT_REPORT_TEXT; form <= WEFT_REPORT_JSON; form++) {
+            weft_report report;
+            weft_report_begin(&report, (weft_report_form)form);
+            weft_ledger_report(&report, &account);
+            FUZZ_CHECK(weft_report_end(&report, WEFT_OK, out) == WEFT_OK, "form %d", form);
+        }
         fclose(out);
         const double goodput = weft_ledger_goodput(&account);
         FUZZ_CHECK(goodput >= 0 && goodput <= 1, "%g", goodput);
