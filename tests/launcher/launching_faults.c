@@ -160,6 +160,8 @@ static void check_ending(const ending *e)
     snprintf(setting, sizeof setting, "reliability.max_restarts=%s", e->restarts);
     snprintf(text, sizeof text, JOB_FIND_RUN "echo x >>ends; ends=$(wc -l <ends)\n%s", e->does);
     job_make_fake("srun", text);
+    job_make_fake("squeue", "echo 123.0; echo 123.batch");
+    job_make_fake("scancel", "exit 0");
     job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "again", "--set",
                                           setting, "--set", "reliability.restart_delay_s=0", NULL},
                     0, NULL);
@@ -173,6 +175,10 @@ static void check_ending(const ending *e)
         found++;
     EXPECT(found == e->starts && (strstr(words, "\nrequeue\n123\n") != NULL) == e->requeued,
            "%d starts: %s", found, words);
+    /* What a killed srun leaves behind is ended before the next. */
+    EXPECT((strstr(words, "\nscancel\n--signal=KILL\n123.0\nsrun\n") != NULL) == (found > 1) &&
+               !strstr(words, "123.batch"),
+           "%s", words);
     free(words);
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Jobs of `weft launch slurm` on a Slurm of emulated nodes, which takes a silent node for down after 300 s: one
-# dies, another dies in a relaunch and is soon up again, jobs are asked to stop amid a save; each job goes on, with
-# the bits of one that nothing disturbed. Tasks without PMIx end with a line.
+# dies, another dies in a relaunch and is soon up again, srun is killed, jobs are asked to stop amid a save; each job
+# goes on, with the bits of one that nothing disturbed. Tasks without PMIx end with a line.
 #   slurm.sh SLURMLAB WEFT WEFT_FAULTY
 slurmlab=${1:?usage: slurm.sh SLURMLAB WEFT WEFT_FAULTY} weft=$(realpath "${2:?}") faulty=$(realpath "${3:?}")
 # shellcheck source=scripts/lab.sh
@@ -84,6 +84,17 @@ finish soon
 says soon 'Unable to create step'
 says soon ': the job is queued again (1 of 5)'
 same soon
+
+# Its ranks would train on, and to the end, where nothing reaches them.
+submit alone
+wait_until 60 test -e alone/checkpoints/latest || complain 'alone: no checkpoint'
+for pid in $(pgrep -x srun); do
+    [ "$(ip netns identify "$pid")" != "$SLURMLAB_NAME-node0" ] || kill -KILL "$pid"
+done
+finish alone
+says alone 'it is started again'
+! grep 'finished: step 1500' alone/slurm-*.out || complain 'alone: the old ranks trained on'
+same alone
 
 # The save of step 300 takes 5 s.
 for signal in USR1 INT; do
