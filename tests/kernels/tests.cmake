@@ -16,7 +16,7 @@ weft_add_test(NAME kernels_gemm CMOCKA LABELS kernels
 set(tier release)
 function(add_gemm_run name args)
   weft_add_test_run(NAME kernels_gemm_${name} PROGRAM $<TARGET_FILE:test_kernels_gemm>
-    TIER ${tier} LABELS kernels ARGS ${args})
+    TIER ${tier} LABELS kernels later ARGS ${args})
   set_property(TEST kernels_gemm_${name} APPEND PROPERTY ENVIRONMENT ${ARGN})
 endfunction()
 add_gemm_run(native "" WEFT_CPU_BF16=native)

@@ -1,7 +1,7 @@
 weft_add_test(NAME mesh_invariance TIER slow SOURCES launcher/mesh_invariance.c launcher/meshes.c
   launcher/planned.c RANKS 8 TIMEOUT 600 LABELS launcher mesh)
 weft_add_test(NAME mesh_draws SOURCES launcher/mesh_draws.c launcher/meshes.c
-  launcher/planned.c RANKS 4 LABELS launcher mesh)
+  launcher/planned.c RANKS 4 LABELS launcher later mesh)
 weft_add_test(NAME recompute TIER slow SOURCES launcher/recompute.c launcher/same_bits.c
   launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME offload TIER slow SOURCES launcher/offload.c launcher/same_bits.c
@@ -74,7 +74,7 @@ weft_add_test(NAME nonfinite TIER release SOURCES launcher/nonfinite.c launcher/
 weft_add_test(NAME bad_steps TIER slow SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher TIMEOUT 300)
 target_link_options(test_bad_steps PRIVATE -Wl,--wrap=weft_optimizer_update)
 set_tests_properties(nonfinite PROPERTIES PROCESSORS 2)
-weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher)
+weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher later)
 weft_add_test(NAME near_names SOURCES launcher/near_names.c launcher/child.c LABELS launcher)
 add_dependencies(test_near_names weft_binary)
 weft_add_test(NAME slips SOURCES launcher/slips.c launcher/child.c LABELS launcher)
@@ -127,7 +127,7 @@ weft_add_test(NAME run_folder TIER slow SOURCES launcher/run_folder.c launcher/c
 add_dependencies(test_run_folder weft_binary)
 weft_add_test(NAME peak TIER release SOURCES launcher/peak.c launcher/child.c LABELS launcher)
 set_tests_properties(peak PROPERTIES PROCESSORS 2)
-weft_add_test(NAME damaged SOURCES launcher/damaged.c launcher/child.c LABELS launcher)
+weft_add_test(NAME damaged SOURCES launcher/damaged.c launcher/child.c LABELS launcher later)
 weft_add_test(NAME async_saves TIER slow SOURCES launcher/async_saves.c launcher/child.c TIMEOUT 300
   LABELS launcher)
 weft_add_test_run(NAME async_saves_faults TIER nightly PROGRAM $<TARGET_FILE:test_async_saves> ARGS faults
