@@ -507,8 +507,9 @@ static weft_status rehearse_alone(const weft_model_options *options, const weft_
 /* A search asks for one shape again and again, for meshes that differ in dp and pp alone. A thread
  * remembers rehearsals of what options alone describe. */
 typedef struct remembered {
-    weft_layer_function make; /* of a layer alone; NULL: the list */
-    weft_model_options options;
+    weft_layer_function make;   /* of a layer alone; NULL: the list */
+    weft_model_options options; /* but for its list, whose values are here: */
+    int64_t *frequencies;
     weft_shape shape;
     weft_description *descriptions;
     int count;
@@ -524,10 +525,23 @@ static uint32_t hash(uint32_t h, const void *data, size_t bytes)
     return h;
 }
 
+static weft_model_options without_list(const weft_model_options *options)
+{
+    weft_model_options out = *options;
+    out.moe_layer_freq.values = NULL;
+    return out;
+}
+
+static size_t list_bytes(const weft_model_options *options)
+{
+    return options->moe_layer_freq.count * sizeof *options->moe_layer_freq.values;
+}
+
 static remembered *place_of(weft_layer_function make, const weft_model_options *options,
                             const weft_shape *shape)
 {
-    uint32_t h = hash(2166136261u, options, sizeof *options);
+    const weft_model_options own = without_list(options);
+    uint32_t h = hash(2166136261u, &own, sizeof own);
     h = hash(h, shape, sizeof *shape);
     h = hash(h, &make, sizeof make);
     return &memory[(h ^ h >> 16) % REMEMBERED];
@@ -536,8 +550,11 @@ static remembered *place_of(weft_layer_function make, const weft_model_options *
 static bool is_known(const remembered *m, weft_layer_function make,
                      const weft_model_options *options, const weft_shape *shape)
 {
+    const weft_model_options own = without_list(options);
     return m->descriptions && m->make == make && memcmp(&m->shape, shape, sizeof *shape) == 0 &&
-           memcmp(&m->options, options, sizeof *options) == 0;
+           memcmp(&m->options, &own, sizeof own) == 0 &&
+           (list_bytes(options) == 0 ||
+            memcmp(m->frequencies, options->moe_layer_freq.values, list_bytes(options)) == 0);
 }
 
 static weft_status copy_all(const weft_description *all, int count, weft_description **out)
@@ -556,7 +573,14 @@ static void remember(remembered *m, weft_layer_function make, const weft_model_o
                      const weft_shape *shape, const weft_description *all, int count)
 {
     weft_descriptions_release(m->descriptions, m->count);
-    *m = (remembered){.make = make, .options = *options, .shape = *shape, .count = count};
+    free(m->frequencies);
+    *m = (remembered){
+        .make = make, .options = without_list(options), .shape = *shape, .count = count};
+    m->frequencies = malloc(list_bytes(options) + 1);
+    if (!m->frequencies)
+        return;
+    if (list_bytes(options) > 0)
+        memcpy(m->frequencies, options->moe_layer_freq.values, list_bytes(options));
     if (copy_all(all, count, &m->descriptions) != WEFT_OK)
         weft_error_clear();
 }

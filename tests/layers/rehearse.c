@@ -133,6 +133,31 @@ static void check_own(void)
     weft_descriptions_release(all, count);
 }
 
+/* What a rehearsal remembers does not take one list of MoE layers for another at its place. */
+static void check_lists(void)
+{
+    int64_t frequencies[2] = {1, 0};
+    weft_model_options o = options;
+    weft_shape one = shape;
+    weft_description *all;
+    int count;
+    one.tp = 1;
+    o.num_layers = 2;
+    o.num_experts = 4;
+    o.moe_router_topk = 1;
+    o.moe_ffn_hidden_size = 64;
+    o.moe_layer_freq = (weft_int_list){.values = frequencies, .count = 2, .is_array = true};
+    for (int first = 1; first >= 0; first--) {
+        frequencies[0] = first;
+        frequencies[1] = !first;
+        EXPECT_OK(weft_rehearse_model(&o, NULL, &one, NULL, &all, &count));
+        EXPECT(weft_description_has_experts(&all[1]) == first &&
+                   weft_description_has_experts(&all[2]) == !first,
+               "another list of MoE layers");
+        weft_descriptions_release(all, count);
+    }
+}
+
 /* In a child of this process, which ends. */
 static void check_touching(void)
 {
@@ -160,6 +185,7 @@ static void check_touching(void)
 int main(void)
 {
     check_own();
+    check_lists();
     check_touching();
     return expect_finish();
 }
