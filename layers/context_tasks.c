@@ -201,37 +201,15 @@ static const run_function runs[WEFT_NUM_TASK_KINDS] = {
     [WEFT_TASK_SUM] = run_sum,         [WEFT_TASK_PLACE] = run_place,
 };
 
-/* The module of a task's operations (launcher/planning/context_price.c). */
-static const char *module_of(const weft_task *task)
-{
-    switch (task->kind) {
-    case WEFT_TASK_PERMUTE:
-        return task->flow == WEFT_FLOW_KEYS ? "context.keys" : "context.permute";
-    case WEFT_TASK_DISPATCH:
-        return "context.dispatch";
-    case WEFT_TASK_COMBINE:
-        return "context.combine";
-    case WEFT_TASK_GATHER:
-        return "context.gather";
-    case WEFT_TASK_REDUCE:
-        return "context.reduce";
-    case WEFT_TASK_SHIFT:
-        return task->flow == WEFT_FLOW_GRADIENT ? "context.hand_on" : "context.shift";
-    case WEFT_TASK_SUM:
-        return "context.sum";
-    default:
-        return task->flow == WEFT_FLOW_HEADS ? "context.home" : "context.place";
-    }
-}
-
 static weft_status run_named(void *context, const weft_task *task, weft_lane *lane)
 {
-    WEFT_TRY_AS(lane, module_of(task), runs[task->kind](context, task, lane));
+    WEFT_TRY_AS(lane, "context", runs[task->kind](context, task, lane));
     return WEFT_OK;
 }
 
 void weft_context_bind_tasks(weft_executor *executor)
 {
+    executor->inner = WEFT_INNER_ATTENTION;
     for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
         if (runs[kind])
             executor->run[kind] = run_named;

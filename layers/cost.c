@@ -62,6 +62,17 @@ uint64_t weft_operation_model_flops(const weft_operation *o)
     return 2 * o->m * o->n * o->k * o->count;
 }
 
+bool weft_operation_is_of(const weft_operation *o, weft_task_kind kind)
+{
+    return o->inner == WEFT_INNER_EXPERTS && o->task == (int)kind;
+}
+
+bool weft_operation_is_experts(const weft_operation *o)
+{
+    return weft_operation_is_of(o, WEFT_TASK_EXPERT) ||
+           weft_operation_is_of(o, WEFT_TASK_RECOMPUTE);
+}
+
 void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other)
 {
     sum->num_params += other->num_params;
@@ -104,7 +115,8 @@ static bool is_alike(const weft_operation *a, const weft_operation *b)
     return a->kind == b->kind && a->phase == b->phase && a->repeated == b->repeated &&
            a->dtype == b->dtype && a->axis == b->axis && a->collective == b->collective &&
            a->m == b->m && a->n == b->n && a->k == b->k && a->groups == b->groups &&
-           a->bytes * b->count == b->bytes * a->count &&
+           a->bytes * b->count == b->bytes * a->count && a->inner == b->inner &&
+           a->task == b->task && a->flow == b->flow &&
            (a->module == b->module || strcmp(a->module, b->module) == 0);
 }
 
@@ -377,8 +389,8 @@ void weft_description_share(const weft_description *d, weft_description *out)
 
 bool weft_description_has_experts(const weft_description *d)
 {
-    for (int i = 0; i < d->num_operations; i++)
-        if (strncmp(d->operations[i].module, "experts", strlen("experts")) == 0)
+    for (int i = 0; i < d->num_held; i++)
+        if (d->held[i].experts > 0)
             return true;
     return false;
 }
@@ -400,7 +412,7 @@ bool weft_description_travels(const weft_description *d)
 {
     for (int i = 0; i < d->num_operations; i++)
         if (d->operations[i].kind == WEFT_OPERATION_COLLECTIVE &&
-            strcmp(d->operations[i].module, "dispatch") == 0)
+            weft_operation_is_of(&d->operations[i], WEFT_TASK_DISPATCH))
             return true;
     return false;
 }

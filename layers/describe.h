@@ -94,6 +94,10 @@ double weft_description_work(const weft_description *description);
 void weft_description_begin(weft_description *out, const weft_shape *shape);
 weft_status weft_description_end(weft_description *out) WEFT_CHECKED;
 
+/* Whether a task of this kind enqueues the operation, in an MoE layer's program; below: one that
+ * computes experts. */
+bool weft_operation_is_of(const weft_operation *operation, weft_task_kind kind);
+bool weft_operation_is_experts(const weft_operation *operation);
 /* 2mnk of each product of a GEMM, as model FLOPs count them. */
 uint64_t weft_operation_model_flops(const weft_operation *operation);
 

@@ -324,6 +324,7 @@ static weft_status run_counts(void *context, const weft_task *task, weft_lane *l
 
 void weft_moe_bind_tasks(weft_executor *executor)
 {
+    executor->inner = WEFT_INNER_EXPERTS;
     executor->run[WEFT_TASK_COUNTS] = run_counts;
     executor->run[WEFT_TASK_PERMUTE] = run_permute;
     executor->run[WEFT_TASK_DISPATCH] = run_dispatch;

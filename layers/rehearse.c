@@ -264,6 +264,8 @@ static weft_operation whole_of(const weft_rehearsal *r, pieces *p, const weft_op
     const weft_context_plan plan = weft_context_plan_of(shape);
     const uint64_t seq = shape->seq;
     weft_operation o = *piece;
+    if (o.flow == WEFT_FLOW_OWN)
+        o.flow = WEFT_FLOW_GRADIENT;
     if (piece->phase == WEFT_PHASE_INPUT_GRADIENT)
         p->of_values = piece->count * (uint64_t)plan.inner > p->products;
     else if (piece->phase == WEFT_PHASE_RECOMPUTE && !piece->repeated)
@@ -278,11 +280,6 @@ static weft_operation whole_of(const weft_rehearsal *r, pieces *p, const weft_op
     return o;
 }
 
-static bool is_attention(const weft_operation *o)
-{
-    return o->kind == WEFT_OPERATION_GEMM && strcmp(o->module, WEFT_MODULE_ATTENTION) == 0;
-}
-
 static void list(const weft_rehearsal *r, weft_description *out)
 {
     size_t count;
@@ -294,7 +291,7 @@ static void list(const weft_rehearsal *r, weft_description *out)
             continue;
         if (o.kind != WEFT_OPERATION_GEMM)
             o.dtype = r->model.shape.dtype;
-        if (r->model.shape.cp > 1 && is_attention(&o)) {
+        if (r->model.shape.cp > 1 && o.fused) {
             o = whole_of(r, &p, &o);
             weft_cost_piece(&out->cost, &o);
         } else {

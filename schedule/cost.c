@@ -325,7 +325,7 @@ static double gemm_us(weft_costing *p, const weft_operation *o)
 {
     const double count = (double)(o->count ? o->count : 1), groups = (double)o->groups;
     products x = {(double)o->m, (double)o->n, (double)o->k, 1};
-    if (strcmp(o->module, WEFT_MODULE_ATTENTION) == 0) {
+    if (o->fused) {
         const weft_cost_kind kind =
             weft_dtype_bytes(o->dtype) < 4 ? WEFT_COST_ATTENTION_BF16 : WEFT_COST_ATTENTION_FP32;
         const double measured_us = timed_us(p, o);

@@ -3,6 +3,7 @@
 #define WEFT_SCHEDULE_RUN_H
 
 #include <weft/device.h>
+#include <weft/operation.h>
 
 #include "core/trace/trace.h"
 #include "schedule/program.h"
@@ -27,6 +28,7 @@ typedef struct weft_executor {
      * no task may wait for a point. */
     weft_event *(*point)(void *context, const weft_task *task, int point);
     void *context;
+    weft_inner inner;         /* what notes call the program (core/device/device.h) */
     const weft_task *waiting; /* the task whose waits are enqueued */
     struct weft_ahead *ahead; /* NULL: tasks are enqueued in order alone (schedule/ahead.h) */
     uint32_t runs_on;         /* bits of lanes that weft_program_run leaves running */

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "core/device/device.h"
 #include "core/doing.h"
 #include "schedule/price.h"
 
@@ -65,6 +66,7 @@ static bool is_common(weft_task_kind kind)
 weft_status weft_task_run(const weft_executor *executor, const weft_task *task, weft_lane *lane)
 {
     const weft_doing outer = *weft_doing_now();
+    const weft_note_scope scope = weft_note_task(lane, executor->inner, task->kind, task->flow);
     if (is_common(task->kind))
         weft_doing_pass(stretch_of(task->kind));
     weft_doing_begin(weft_task_kind_text(task->kind), task->micro_batch, task->chunk, task->layer,
@@ -72,5 +74,6 @@ weft_status weft_task_run(const weft_executor *executor, const weft_task *task, 
     weft_status status = executor->trace ? run_traced(executor, task, lane)
                                          : executor->run[task->kind](executor->context, task, lane);
     *weft_doing_now() = outer;
+    weft_note_leave(lane, scope);
     return status;
 }

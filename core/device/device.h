@@ -167,6 +167,8 @@ typedef struct weft_note_scope {
     const char *module; /* static; NULL: as the operation is called */
     bool backward;      /* of a pass; below: in one */
     weft_note_again again;
+    weft_inner inner; /* and the task, as in weft_operation */
+    int task, flow;
 } weft_note_scope;
 
 weft_status weft_device_create_note(weft_device **out) WEFT_CHECKED;
@@ -181,6 +183,11 @@ weft_note_scope weft_note_scope_of(const weft_device *device);
  * NULL: none. Returns the name before. On another device it does nothing. */
 const char *weft_note_module(const weft_lane *lane, const char *module);
 
+/* Says that a program's task enqueues what follows, and returns the scope before. NONE: the scope
+ * stays. */
+weft_note_scope weft_note_task(const weft_lane *lane, weft_inner inner, int task, int flow);
+/* Goes back to a scope. */
+void weft_note_leave(const weft_lane *lane, weft_note_scope scope);
 /* Sets the scope's `again`, and returns what it was. */
 weft_note_again weft_note_redoes(const weft_lane *lane, weft_note_again again);
 /* WEFT_TRY of a call whose operations, and what it stashes, are of this module. */

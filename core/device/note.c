@@ -229,6 +229,22 @@ const char *weft_note_module(const weft_lane *lane, const char *module)
     return before;
 }
 
+weft_note_scope weft_note_task(const weft_lane *lane, weft_inner inner, int task, int flow)
+{
+    weft_note_scope scope = weft_note_scope_of(lane->device);
+    if (inner != WEFT_INNER_NONE) {
+        scope.inner = inner;
+        scope.task = task;
+        scope.flow = flow;
+    }
+    return weft_note_enter(lane->device, scope);
+}
+
+void weft_note_leave(const weft_lane *lane, weft_note_scope scope)
+{
+    weft_note_enter(lane->device, scope);
+}
+
 weft_note_again weft_note_redoes(const weft_lane *lane, weft_note_again again)
 {
     weft_note_scope scope = weft_note_scope_of(lane->device);
@@ -252,6 +268,9 @@ weft_status weft_note_operation(weft_lane *lane, const weft_operation *operation
     else if (o->phase == WEFT_PHASE_FORWARD || scope->again != WEFT_NOTE_NEW)
         o->phase = WEFT_PHASE_RECOMPUTE;
     o->repeated = scope->backward && scope->again == WEFT_NOTE_REPEATED;
+    o->inner = scope->inner;
+    o->task = scope->task;
+    o->flow = scope->flow;
     return keep(lane, &noted);
 }
 

@@ -42,6 +42,14 @@ typedef enum weft_collective {
     WEFT_NUM_COLLECTIVES
 } weft_collective;
 
+/* A program inside a layer: what its tasks enqueue says so. */
+typedef enum weft_inner {
+    WEFT_INNER_NONE,
+    WEFT_INNER_EXPERTS,   /* an MoE layer's, from the counts to the answers at home */
+    WEFT_INNER_ATTENTION, /* attention's over context-parallel ranks */
+    WEFT_NUM_INNERS
+} weft_inner;
+
 /* Of one rank; in MoE layers at the load that weft_shape's moe_load says. May grow at its end. */
 typedef struct weft_operation {
     weft_operation_kind kind;
@@ -62,6 +70,10 @@ typedef struct weft_operation {
     bool repeated; /* RECOMPUTE: one of forward, once more */
     bool beside;   /* COLLECTIVE: under way beside the GEMM before it in the list: what it takes
                       longer than that counts */
+    bool fused;    /* GEMM: all of a kind make one kernel, as attention's do */
+    weft_inner inner;
+    int task, flow; /* of `inner`, the task that enqueues it: its kind and what it moves
+                       (schedule/kinds.h, schedule/flows.h) */
 } weft_operation;
 
 /* A piece of memory that a layer stashes. May grow at its end. */

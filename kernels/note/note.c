@@ -120,6 +120,7 @@ static void add_scores(operations *out, weft_phase phase, const weft_attention_s
                               .n = by_keys ? s->seq_k : s->head_dim,
                               .k = by_keys ? s->head_dim : s->seq_k,
                               .count = count * s->batch * s->heads,
+                              .fused = true,
                               .flops = (uint64_t)((double)count * flops)});
 }
 

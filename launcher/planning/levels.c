@@ -30,7 +30,7 @@ typedef struct making {
     weft_body bodies[MAX_BODIES];
     int moe_layer, attention_layer;
     weft_moe_costs moe[2];
-    weft_context_costs attention[2];
+    weft_inner_costs attention[2];
     /* Of the first layer with experts, all of them uploaded in turn, as many rows for each. */
     weft_experts_shape experts;
     weft_expert_costs expert_costs;
@@ -55,7 +55,7 @@ static void price_partition_by_flops(making *m, const weft_outline *outline)
     const double us = flop_us(outline) / weft_shape_pipeline(&outline->shape).num_partitions;
     for (int i = 0; i < d->num_operations; i++) {
         const weft_operation *op = &d->operations[i];
-        if (strncmp(op->module, "experts", strlen("experts")) != 0)
+        if (!weft_operation_is_experts(op))
             continue;
         double *place = op->phase == WEFT_PHASE_FORWARD     ? &m->moe[0].expert_us
                         : op->phase == WEFT_PHASE_RECOMPUTE ? &m->moe[1].recompute_us
@@ -71,8 +71,8 @@ static void price_attention_by_flops(making *m, const weft_outline *outline)
         const weft_operation *op = &d->operations[i];
         const weft_estimate estimate = {.us = flop_us(outline) * (double)op->flops};
         const bool backward = op->phase != WEFT_PHASE_FORWARD;
-        if (!op->repeated)
-            (void)weft_context_add(&m->attention[backward], backward, op, &estimate);
+        if (!op->repeated && op->inner == WEFT_INNER_ATTENTION)
+            weft_inner_add(&m->attention[backward], op, &estimate);
     }
 }
 
@@ -420,7 +420,7 @@ static int find_attention_layer(const weft_outline *outline)
     for (int l = 0; l < outline->num_layers && outline->shape.cp > 1; l++) {
         const weft_description *d = &outline->layers[l].description;
         for (int i = 0; i < d->num_operations; i++)
-            if (strcmp(d->operations[i].module, WEFT_MODULE_ATTENTION) == 0)
+            if (d->operations[i].fused)
                 return l;
     }
     return -1;

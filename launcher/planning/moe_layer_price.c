@@ -38,24 +38,25 @@ weft_status weft_moe_layer_price_begin(const weft_config *config, const weft_mes
 }
 
 /* Experts beyond device memory: as they will be; auto is priced as in host memory. */
-static void add_tier(const weft_moe_layer_price *p, weft_outline *outline)
+static void add_tier(const weft_moe_layer_price *p, const weft_moe_dims *dims,
+                     weft_outline *outline)
 {
-    const weft_moe_dims dims = weft_moe_dims_of(&p->config->model, &p->shape);
     weft_outline_layer *layer = &outline->layers[0];
     outline->tier = weft_tier_closed(&p->config->tier);
     if (p->config->tier.experts == WEFT_TIER_AUTO)
         outline->tier.experts = WEFT_TIER_HOST;
     outline->accumulates = p->accumulates;
     outline->shape.experts_on_host = true;
-    layer->num_experts = (int)dims.local_experts;
-    layer->expert_elements = outline->shape.hidden * dims.ffn * (dims.gates + 1);
+    layer->expert_elements = outline->shape.hidden * dims->ffn * (dims->gates + 1);
 }
 
 weft_status weft_moe_layer_price_us(void *context, const weft_moe_pipeline *pipeline,
                                     double *out_us)
 {
     weft_moe_layer_price *p = context;
-    weft_outline_layer layer = {.name = "MoE layer", .kind = "moe"};
+    const weft_moe_dims dims = weft_moe_dims_of(&p->config->model, &p->shape);
+    weft_outline_layer layer = {
+        .name = "MoE layer", .kind = "moe", .num_experts = (int)dims.local_experts};
     weft_outline outline = {.num_layers = 1, .layers = &layer, .shape = p->shape};
     weft_pass_price price = {.coarse = false};
     outline.shape.moe_partitions = pipeline->num_partitions;
@@ -63,7 +64,7 @@ weft_status weft_moe_layer_price_us(void *context, const weft_moe_pipeline *pipe
     outline.shape.moe_peer_group = pipeline->peer_group;
     outline.shape.moe_by_experts = pipeline->by_experts;
     if (p->config->tier.experts != WEFT_TIER_NONE)
-        add_tier(p, &outline);
+        add_tier(p, &dims, &outline);
     WEFT_TRY(weft_rehearse_alone(&p->config->model, &outline.shape, weft_moe_create,
                                  &layer.description));
     weft_status status = weft_pass_price_add(&p->site, &outline, 0, 1, &price);

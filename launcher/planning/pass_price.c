@@ -32,23 +32,14 @@ void weft_pass_issue(weft_pass_time *time)
     time->compute_us += fmax(0, ISSUE_US * time->num_issued - weft_pass_us(time));
 }
 
-/* What of an MoE layer its program orders, in one direction, all partitions together. */
-typedef struct moe_parts {
-    double counts_us, permute_us, dispatch_us, combine_us, expert_us, recompute_us;
-    double sum_us;      /* over ETP */
-    int num_dispatches; /* in backward the rows may travel again */
-} moe_parts;
-
 typedef struct pricing {
     const weft_site *site;
     const weft_outline *outline;
     const weft_outline_layer *layer;
-    bool is_program; /* of this layer's MoE part */
-    bool repeats;    /* its forward alone, once more: the counts are known */
-    double gemm_us;  /* of the last product */
-    moe_parts moe[WEFT_NUM_HALVES];
-    bool attends; /* this layer's attention is a program, too */
-    weft_context_costs attention[WEFT_NUM_HALVES];
+    bool repeats;                      /* its forward alone, once more: the counts are known */
+    double gemm_us;                    /* of the last product */
+    bool has_program[WEFT_NUM_INNERS]; /* of this layer; else its operations are all in a row */
+    weft_inner_costs costs[WEFT_NUM_INNERS][WEFT_NUM_HALVES];
     weft_pass_price *out;
 } pricing;
 
@@ -61,36 +52,13 @@ static double *place_of(weft_pass_time *time, const weft_operation *op)
                                                                  : &time->tensor_us;
 }
 
-/* Where the program of an MoE layer has the operation; NULL: before or after it, as answers are
- * weighed and gradients of rows are added up. */
-static double *place_in_program(moe_parts *parts, const weft_operation *op)
-{
-    const bool travels = op->kind == WEFT_OPERATION_COLLECTIVE;
-    if (strcmp(op->module, "counts") == 0)
-        return &parts->counts_us;
-    if (strcmp(op->module, "dispatch") == 0) {
-        parts->num_dispatches += travels ? (int)op->count : 0;
-        return travels                                  ? &parts->dispatch_us
-               : op->phase == WEFT_PHASE_INPUT_GRADIENT ? NULL
-                                                        : &parts->permute_us;
-    }
-    if (travels && op->axis == WEFT_AXIS_ETP)
-        return &parts->sum_us;
-    if (travels && strcmp(op->module, "combine") == 0)
-        return &parts->combine_us;
-    if (strncmp(op->module, "experts", 7) != 0)
-        return NULL;
-    return op->phase == WEFT_PHASE_RECOMPUTE ? &parts->recompute_us : &parts->expert_us;
-}
-
 /* With a pace of the experts' alone nothing of theirs is computed: their FLOPs take their time, and
  * all else none. */
 static weft_status price_operation(const weft_site *site, const weft_operation *op,
                                    weft_estimate *out)
 {
     weft_site paced = *site;
-    if (site->experts && op->kind != WEFT_OPERATION_COLLECTIVE &&
-        strncmp(op->module, "experts", 7) == 0) {
+    if (site->experts && weft_operation_is_experts(op)) {
         paced.cluster = site->experts;
         if (op->kind == WEFT_OPERATION_MEMORY) {
             *out = (weft_estimate){0};
@@ -127,7 +95,8 @@ static bool is_sharded_exchange(const pricing *p, const weft_operation *op)
 {
     return op->kind == WEFT_OPERATION_COLLECTIVE && op->axis == WEFT_AXIS_EP &&
            p->outline->shape.etp > 1 && p->site->exchange != WEFT_EXCHANGE_BASELINE &&
-           (strcmp(op->module, "dispatch") == 0 || strcmp(op->module, "combine") == 0);
+           (weft_operation_is_of(op, WEFT_TASK_DISPATCH) ||
+            weft_operation_is_of(op, WEFT_TASK_COMBINE));
 }
 
 static void scale(weft_estimate *estimate, double share)
@@ -146,9 +115,9 @@ static weft_operation at_load(const pricing *p, const weft_operation *op)
     const double load = p->outline->shape.moe_load;
     const weft_group *ep = &p->site->groups[WEFT_AXIS_EP];
     weft_operation out = *op;
-    const bool goes = strcmp(op->module, "dispatch") == 0;
+    const bool goes = weft_operation_is_of(op, WEFT_TASK_DISPATCH);
     if (!(load > 1) || op->kind != WEFT_OPERATION_COLLECTIVE || op->axis != WEFT_AXIS_EP ||
-        (!goes && strcmp(op->module, "combine") != 0))
+        (!goes && !weft_operation_is_of(op, WEFT_TASK_COMBINE)))
         return out;
     const double others = (ep->size - load) / (ep->size - 1), near = ep->near;
     const double shared = ep->near < ep->size ? (load + (near - 1) * others) / near : load;
@@ -185,19 +154,15 @@ static double beside_us(const pricing *p, double us)
     return fmax(0, us - p->gemm_us) + fmin(us, p->gemm_us) * taken;
 }
 
-/* Operations are listed as they run: in forward what is ahead of the experts, in backward the way
- * home alone. */
-static void place_experts(pricing *p, int half, const weft_operation *op, double us)
+/* Operations are listed as they run. */
+static void place_experts(weft_pass_experts *out, const weft_operation *op, double us)
 {
-    weft_pass_experts *out = &p->out->experts[half];
-    const bool travels = op->kind == WEFT_OPERATION_COLLECTIVE,
-               home = strcmp(op->module, "combine") == 0;
-    if (strncmp(op->module, "experts", 7) == 0 && !travels)
+    const bool goes =
+        weft_operation_is_of(op, WEFT_TASK_PERMUTE) || weft_operation_is_of(op, WEFT_TASK_DISPATCH);
+    if (weft_operation_is_experts(op))
         out->experts_us += us;
-    else if (strcmp(op->module, "dispatch") == 0 && half != WEFT_HALF_BACKWARD)
-        out->between_us += us;
-    else if (home == (half == WEFT_HALF_BACKWARD) && out->experts_us == 0)
-        out->before_us += us;
+    else if (out->experts_us == 0)
+        *(goes ? &out->between_us : &out->before_us) += us;
 }
 
 static weft_status add_operation(pricing *p, const weft_operation *described)
@@ -220,11 +185,11 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
         p->gemm_us = estimate.us;
     if (op->beside)
         estimate.us = beside_us(p, estimate.us);
-    place_experts(p, p->repeats ? WEFT_HALF_AGAIN : half, op, estimate.us);
-    double *in_program = p->is_program ? place_in_program(&p->moe[half], op) : NULL;
-    if (!p->attends ||
-        !weft_context_add(&p->attention[half], half == WEFT_HALF_BACKWARD, op, &estimate))
-        *(in_program ? in_program : place_of(time, op)) += estimate.us;
+    place_experts(&p->out->experts[p->repeats ? WEFT_HALF_AGAIN : half], op, estimate.us);
+    if (p->has_program[op->inner])
+        weft_inner_add(&p->costs[op->inner][half], op, &estimate);
+    else
+        *place_of(time, op) += estimate.us;
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         time->memory_us += estimate.memory_us;
     time->num_issued += (double)(op->count ? op->count : 1);
@@ -296,7 +261,7 @@ static double travelling_bytes(const pricing *p)
     for (int i = 0; i < d->num_operations; i++) {
         const weft_operation *o = &d->operations[i];
         if (o->kind == WEFT_OPERATION_COLLECTIVE && o->phase == WEFT_PHASE_FORWARD &&
-            strcmp(o->module, "dispatch") == 0)
+            weft_operation_is_of(o, WEFT_TASK_DISPATCH))
             bytes += o->bytes;
     }
     return (double)bytes;
@@ -307,8 +272,7 @@ static double middle_share(const pricing *p)
 {
     const weft_description *d = &p->layer->description;
     for (int i = 0; i < d->num_operations; i++)
-        if (strcmp(d->operations[i].module, "experts.linear_fc1") == 0 &&
-            d->operations[i].phase == WEFT_PHASE_FORWARD)
+        if (weft_operation_is_experts(&d->operations[i]) && d->operations[i].groups > 0)
             return (double)d->operations[i].n / (double)d->operations[i].k;
     return 0;
 }
@@ -331,37 +295,28 @@ static weft_status message_us(const pricing *p, int group, int ahead, double byt
     return WEFT_OK;
 }
 
-/* A rank's experts of the layer: a product of each partition has its own, or all. */
-static int num_local_experts(const pricing *p)
-{
-    const weft_description *d = &p->layer->description;
-    uint64_t sum = 0;
-    for (int i = 0; i < d->num_operations; i++)
-        if (strcmp(d->operations[i].module, "experts.linear_fc1") == 0 &&
-            d->operations[i].phase == WEFT_PHASE_FORWARD && !d->operations[i].repeated)
-            sum += d->operations[i].groups * d->operations[i].count;
-    return (int)sum;
-}
-
-/* What a partition's tasks take, in one direction. The sum over ETP stands before the way home. */
+/* What a partition's tasks take, in one direction. */
 static weft_status partition_costs(const pricing *p, int half, weft_moe_costs *out)
 {
-    const moe_parts *m = &p->moe[half];
+    const weft_inner_costs *inner = &p->costs[WEFT_INNER_EXPERTS][half];
     const bool backward = half == WEFT_HALF_BACKWARD;
+    const weft_flow flow = backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
-    const int n = pipeline.num_partitions,
-              times = m->num_dispatches > n ? m->num_dispatches / n : 1;
+    const int n = pipeline.num_partitions;
     const double bytes = travelling_bytes(p) / n, middle = bytes * middle_share(p);
     const bool by_peers = pipeline.peer_group > 0;
-    *out = (weft_moe_costs){.permute_us = m->permute_us / n,
-                            .dispatch_us = by_peers ? 0 : m->dispatch_us / times / n,
-                            .combine_us = ((by_peers ? 0 : m->combine_us) + m->sum_us) / n,
-                            .recompute_us = m->recompute_us / n,
-                            .counts_us = m->counts_us};
-    weft_moe_even_shares(&pipeline, num_local_experts(p), out->shares);
+    *out = (weft_moe_costs){
+        .permute_us = weft_inner_time(inner, WEFT_TASK_PERMUTE, WEFT_FLOW_NONE)->us / n,
+        .dispatch_us = by_peers ? 0 : weft_inner_time(inner, WEFT_TASK_DISPATCH, flow)->us / n,
+        .combine_us = by_peers ? 0 : weft_inner_time(inner, WEFT_TASK_COMBINE, flow)->us / n,
+        .recompute_us = weft_inner_time(inner, WEFT_TASK_RECOMPUTE, WEFT_FLOW_NONE)->us / n,
+        .counts_us = weft_inner_time(inner, WEFT_TASK_COUNTS, WEFT_FLOW_NONE)->us,
+    };
+    weft_moe_even_shares(&pipeline, p->layer->num_experts, out->shares);
     for (int i = 0; by_peers && i < n; i++)
         WEFT_TRY(message_us(p, pipeline.peer_group, i, bytes, &out->by_peer_us[i]));
-    *(backward ? &out->expert_backward_us : &out->expert_us) = m->expert_us / n;
+    *(backward ? &out->expert_backward_us : &out->expert_us) =
+        weft_inner_time(inner, WEFT_TASK_EXPERT, flow)->us / n;
     if (weft_reuse_offloads_input(pipeline.reuse)) {
         WEFT_TRY(host_copy_us(p, WEFT_COST_TO_HOST, bytes, &out->input_to_host_us));
         WEFT_TRY(host_copy_us(p, WEFT_COST_TO_DEVICE, bytes, &out->input_to_device_us));
@@ -380,14 +335,14 @@ static weft_status add_partitions(pricing *p)
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
     const weft_cluster *experts = p->site->experts ? p->site->experts : p->site->cluster;
     for (int half = 0; half < (p->repeats ? 1 : WEFT_NUM_HALVES); half++) {
-        const moe_parts *m = &p->moe[half];
+        const weft_inner_costs *inner = &p->costs[WEFT_INNER_EXPERTS][half];
         const bool backward = half == WEFT_HALF_BACKWARD;
         weft_pass_time *time = half == WEFT_HALF_FORWARD ? &p->out->forward : &p->out->backward;
         weft_moe_costs costs;
         weft_arena arena = {0};
         weft_program program;
         double us = 0;
-        if (half == WEFT_HALF_AGAIN && m->num_dispatches == 0)
+        if (inner->num_rows == 0)
             continue;
         WEFT_TRY(partition_costs(p, half, &costs));
         weft_status status = weft_program_moe(&pipeline, backward, &arena, &program);
@@ -399,7 +354,10 @@ static weft_status add_partitions(pricing *p)
             pipeline.num_partitions * (backward
                                            ? costs.input_to_device_us + costs.middle_to_device_us
                                            : costs.input_to_host_us + costs.middle_to_host_us);
-        const double computed = m->permute_us + m->expert_us + m->recompute_us;
+        const double computed = weft_inner_time(inner, WEFT_TASK_PERMUTE, WEFT_FLOW_NONE)->us +
+                                weft_inner_time(inner, WEFT_TASK_RECOMPUTE, WEFT_FLOW_NONE)->us +
+                                weft_inner_time(inner, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION)->us +
+                                weft_inner_time(inner, WEFT_TASK_EXPERT, WEFT_FLOW_GRADIENT)->us;
         time->compute_us += computed;
         time->expert_us += fmax(0, us - computed);
     }
@@ -413,9 +371,10 @@ static weft_status add_attention(pricing *p)
     for (int half = 0; half < WEFT_NUM_HALVES; half++) {
         weft_pass_time *time = half == WEFT_HALF_FORWARD ? &p->out->forward : &p->out->backward;
         double computed_us, exposed_us;
-        if (!p->attention[half].any)
+        weft_inner_costs *inner = &p->costs[WEFT_INNER_ATTENTION][half];
+        if (inner->num_rows == 0)
             continue;
-        WEFT_TRY(weft_context_price(&plan, half == WEFT_HALF_BACKWARD, &p->attention[half],
+        WEFT_TRY(weft_context_price(&plan, half == WEFT_HALF_BACKWARD, inner,
                                     &p->site->cluster->interference, &computed_us, &exposed_us));
         time->compute_us += computed_us;
         time->context_us += exposed_us;
@@ -427,10 +386,9 @@ static weft_status add_layer(pricing *p)
 {
     const weft_description *d = &p->layer->description;
     const weft_shape *shape = &p->outline->shape;
-    memset(p->moe, 0, sizeof p->moe);
-    memset(p->attention, 0, sizeof p->attention);
-    p->attends = shape->cp > 1;
-    p->is_program =
+    memset(p->costs, 0, sizeof p->costs);
+    p->has_program[WEFT_INNER_ATTENTION] = true;
+    p->has_program[WEFT_INNER_EXPERTS] =
         (shape->moe_partitions > 1 || shape->moe_reuse > 0) && weft_description_travels(d);
     if (d->coarse) {
         p->out->coarse = true;
@@ -438,11 +396,11 @@ static weft_status add_layer(pricing *p)
     }
     for (int i = 0; i < d->num_operations; i++) {
         const weft_operation *op = &d->operations[i];
-        if (!p->repeats || (op->phase == WEFT_PHASE_FORWARD && strcmp(op->module, "counts") != 0))
+        if (!p->repeats ||
+            (op->phase == WEFT_PHASE_FORWARD && !weft_operation_is_of(op, WEFT_TASK_COUNTS)))
             WEFT_TRY(add_operation(p, op));
     }
-    if (p->is_program)
-        WEFT_TRY(add_partitions(p));
+    WEFT_TRY(add_partitions(p));
     return add_attention(p);
 }
 
@@ -492,7 +450,7 @@ weft_status weft_pass_price_partition(const weft_site *site, const weft_outline 
     pricing p = {.site = site,
                  .outline = outline,
                  .layer = &outline->layers[layer],
-                 .is_program = true,
+                 .has_program = {[WEFT_INNER_EXPERTS] = true},
                  .out = &sum};
     const weft_description *d = &p.layer->description;
     for (int i = 0; i < d->num_operations; i++)
@@ -502,18 +460,18 @@ weft_status weft_pass_price_partition(const weft_site *site, const weft_outline 
 }
 
 weft_status weft_pass_price_attention(const weft_site *site, const weft_outline *outline, int layer,
-                                      weft_context_costs out[2])
+                                      weft_inner_costs out[2])
 {
     weft_pass_price sum = {0};
     pricing p = {.site = site,
                  .outline = outline,
                  .layer = &outline->layers[layer],
-                 .attends = true,
+                 .has_program = {[WEFT_INNER_ATTENTION] = true},
                  .out = &sum};
     const weft_description *d = &p.layer->description;
     for (int i = 0; i < d->num_operations; i++)
         WEFT_TRY(add_operation(&p, &d->operations[i]));
-    out[0] = p.attention[WEFT_HALF_FORWARD];
-    out[1] = p.attention[WEFT_HALF_BACKWARD];
+    for (int half = 0; half < 2; half++)
+        out[half] = p.costs[WEFT_INNER_ATTENTION][half];
     return WEFT_OK;
 }

@@ -4,7 +4,7 @@
 #ifndef WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
 
-#include "launcher/planning/context_price.h"
+#include "launcher/planning/inner_price.h"
 #include "layers/outline.h"
 #include "schedule/cost.h"
 #include "schedule/moe_layer.h"
@@ -34,8 +34,8 @@ double weft_pass_taken_share(const weft_cluster *cluster);
  */
 enum { WEFT_HALF_FORWARD, WEFT_HALF_BACKWARD, WEFT_HALF_AGAIN, WEFT_NUM_HALVES };
 
-/* Where in a pass an MoE layer's experts compute: behind the counts of rows (backward: behind what
- * comes first), and once the rows are there. */
+/* When a pass of a layer has its experts compute: behind what comes first, such as the counts of
+ * rows, and what brings the rows. */
 typedef struct weft_pass_experts {
     double before_us, between_us, experts_us;
 } weft_pass_experts;
@@ -62,6 +62,6 @@ weft_status weft_pass_price_partition(const weft_site *site, const weft_outline 
 /* What the tasks of a layer's attention over context-parallel ranks take, forward and backward, not
  * yet shared out. */
 weft_status weft_pass_price_attention(const weft_site *site, const weft_outline *outline, int layer,
-                                      weft_context_costs out[2]) WEFT_CHECKED;
+                                      weft_inner_costs out[2]) WEFT_CHECKED;
 
 #endif

@@ -539,8 +539,7 @@ static double walk_experts(running *r, bool backward, const weft_pass_experts *h
         *out_end = walk_run(r, backward, 0, num, at);
         wait = *out_end - alone;
     } else {
-        const double came = backward ? n * r->layer->moe[1].combine_us : 0;
-        at += fmax(0, half->before_us - came);
+        at += half->before_us;
         wait = -walk_partitions(r, backward, false, at);
         *out_end = walk_partitions(r, backward, true, at);
         wait += *out_end;

@@ -179,8 +179,7 @@ static void expected(const cost_case *c, const harness *h, int first, int end, c
         for (int half = 0; half < 2; half++)
             used_add_listed(&out->done[half], &d, half == 0);
         for (int o = 0; o < d.num_operations; o++)
-            if (d.operations[o].phase == WEFT_PHASE_RECOMPUTE &&
-                strcmp(d.operations[o].module, "core_attention") != 0)
+            if (d.operations[o].phase == WEFT_PHASE_RECOMPUTE && !d.operations[o].fused)
                 redone += d.operations[o].flops;
     }
     if (c->layer)

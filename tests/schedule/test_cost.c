@@ -447,7 +447,8 @@ static void operations_take_their_measured_times(void **state)
                          .n = 10,
                          .k = 10,
                          .count = 8,
-                         .flops = 8 * 1000};
+                         .flops = 8 * 1000,
+                         .fused = true};
     OK(weft_operation_us(&site, &o, &e));
     assert_true(e.us == 8 * 0.5);
     /* Devices of another kind were not measured; an emulated one has its attention's FLOPs. */
@@ -475,7 +476,8 @@ static double attention(const weft_cluster *c, uint64_t flops)
                               .n = 1024,
                               .k = 64,
                               .count = 8,
-                              .flops = flops};
+                              .flops = flops,
+                              .fused = true};
     weft_estimate out;
     OK(weft_operation_us(&site, &o, &out));
     return out.us;
@@ -558,7 +560,7 @@ static void a_pace_takes_flops_alone(void **state)
     OK(weft_operation_us(&site, &o, &out));
     close_to(out.us, 3 * 12e6 / 2e9 * 1e6);
     o.dtype = WEFT_BF16;
-    o.module = "core_attention";
+    o.fused = true;
     o.flops /= 2; /* causal */
     OK(weft_operation_us(&site, &o, &out));
     close_to(out.us, 3 * 6e6 / 2e9 * 1e6);
