@@ -600,15 +600,17 @@ weft_status weft_rehearse_model(const weft_model_options *options, const void *o
     return WEFT_OK;
 }
 
-weft_status weft_rehearse_alone(const weft_model_options *options, const weft_shape *shape,
+weft_status weft_rehearse_alone(const weft_model_options *options, const weft_shape *asked,
                                 weft_layer_function make, weft_description *out)
 {
-    remembered *m = place_of(make, options, shape);
-    if (is_known(m, make, options, shape)) {
+    weft_shape shape = *asked;
+    shape.pp = 1;
+    remembered *m = place_of(make, options, &shape);
+    if (is_known(m, make, options, &shape)) {
         weft_description_share(m->descriptions, out);
         return WEFT_OK;
     }
-    WEFT_TRY(rehearse_alone(options, shape, make, out));
-    remember(m, make, options, shape, out, 1);
+    WEFT_TRY(rehearse_alone(options, &shape, make, out));
+    remember(m, make, options, &shape, out, 1);
     return WEFT_OK;
 }

@@ -1,5 +1,6 @@
 #include "schedule/values.h"
 
+#include <pthread.h>
 #include <stddef.h>
 
 #define READ(name, value, next)                                                                    \
@@ -145,12 +146,21 @@ static const weft_operands rows[] = {
     {KIND(READ, GRADIENT, FILE), 1, {WRITE(TO, HOST_GRADIENT, 0)}},
 };
 
+static const weft_operands *by_kind[WEFT_NUM_TASK_KINDS][WEFT_NUM_FLOWS];
+
+static void index_rows(void)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        by_kind[rows[i].kind][rows[i].flow] = &rows[i];
+}
+
 const weft_operands *weft_operands_of(int kind, int flow)
 {
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (rows[i].kind == kind && rows[i].flow == flow)
-            return &rows[i];
-    return NULL;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (kind < 0 || kind >= WEFT_NUM_TASK_KINDS || flow < 0 || flow >= WEFT_NUM_FLOWS)
+        return NULL;
+    pthread_once(&once, index_rows);
+    return by_kind[kind][flow];
 }
 
 int weft_task_slot(const weft_task *task, weft_operand_name name)

@@ -59,6 +59,7 @@ weft_status weft_moe_layer_price_us(void *context, const weft_moe_pipeline *pipe
         .name = "MoE layer", .kind = "moe", .num_experts = (int)dims.local_experts};
     weft_outline outline = {.num_layers = 1, .layers = &layer, .shape = p->shape};
     weft_pass_price price = {.coarse = false};
+    outline.shape.cp_comm_type = outline.shape.cp_inner = 0; /* attention's alone */
     outline.shape.moe_partitions = pipeline->num_partitions;
     outline.shape.moe_reuse = (int)pipeline->reuse;
     outline.shape.moe_peer_group = pipeline->peer_group;
