@@ -11,8 +11,8 @@
 #include "launcher/planning/plan.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs.h"
-#include "layers/describe.h"
-#include "layers/rehearse.h"
+#include "layers/describe/describe.h"
+#include "layers/describe/rehearse.h"
 #include "schedule/choose.h"
 
 static const char verb_name[] = "plan moe-layer";

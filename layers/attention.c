@@ -3,12 +3,13 @@
  * fewer groups than ranks, ranks that share a group deal its queries and each hold its k and v: QKV
  * is two layers then, which write beside each other, and gradients of k and v are summed over those
  * ranks as those of norms are over all (parallel/parameters/parameters.h, DENSE_SHARED). Over
- * context-parallel ranks layers/context.h takes the place of the kernel that sees all keys. */
+ * context-parallel ranks layers/context/context.h takes the place of the kernel that sees all keys.
+ */
 #include "core/device/device.h"
-#include "layers/context_memory.h"
-#include "layers/describe_plain.h"
+#include "layers/context/memory.h"
+#include "layers/describe/plain.h"
 #include "layers/layers.h"
-#include "layers/note.h"
+#include "layers/pass/note.h"
 
 typedef struct attention {
     weft_layer_common common;

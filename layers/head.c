@@ -7,10 +7,10 @@
  * gradients of the weight and of the norm's output, and keeps only these. Backward has only the
  * norm left. */
 #include "core/device/device.h"
-#include "layers/describe_plain.h"
+#include "layers/describe/plain.h"
 #include "layers/layers.h"
 
-#include "layers/note.h"
+#include "layers/pass/note.h"
 
 typedef struct head {
     weft_layer_common common;

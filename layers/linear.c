@@ -1,6 +1,6 @@
 /* Linear layers and norms, which several layers share. */
 #include "core/device/device.h"
-#include "layers/pass.h"
+#include "layers/pass/pass.h"
 
 #include <math.h>
 #include <stdio.h>

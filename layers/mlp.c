@@ -2,7 +2,7 @@
  * with fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a
  * hyperslab. Backward recomputes the activation's output. GELU and its backward are epilogues of
  * the GEMMs beside them. */
-#include "layers/describe_plain.h"
+#include "layers/describe/plain.h"
 #include "layers/mlp.h"
 
 #include "core/device/device.h"

@@ -8,7 +8,7 @@ typedef struct weft_mlp {
     weft_layer_common common;
     weft_linear fc1, fc2;
     size_t ffn_all;   /* global width */
-    unsigned modules; /* modules that the MLP is part of: bits of layers/recompute.h */
+    unsigned modules; /* modules that the MLP is part of: bits of layers/pass/recompute.h */
 } weft_mlp;
 
 /* An MLP of global width `ffn` and these modules; NULL when memory is short. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/note.h"
+#include "layers/pass/note.h"
 #include "schedule/price.h"
 
 /* What a slice inside a pass says of its compute lane. */

@@ -9,7 +9,7 @@
 #include "core/text.h"
 #include "launcher/planning/moe_layer_price.h"
 #include "launcher/planning/places.h"
-#include "layers/describe.h"
+#include "layers/describe/describe.h"
 #include "schedule/cost.h"
 
 /* MPMoE searches n from 2 to 8; 1 is the synchronous layer. */

@@ -5,7 +5,7 @@
 #define WEFT_LAUNCHER_PLANNING_MOE_CHOICE_H
 
 #include "launcher/planning/config.h"
-#include "layers/runtime.h"
+#include "layers/model/model.h"
 #include "parallel/topology/topology.h"
 #include "schedule/choose.h"
 

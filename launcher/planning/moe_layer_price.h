@@ -4,7 +4,7 @@
 #define WEFT_LAUNCHER_PLANNING_MOE_LAYER_PRICE_H
 
 #include "launcher/planning/config.h"
-#include "layers/moe_options.h"
+#include "layers/moe/options.h"
 #include "schedule/choose.h"
 #include "schedule/cost.h"
 

@@ -5,7 +5,7 @@
 #define WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
 
 #include "launcher/planning/context_price.h"
-#include "layers/outline.h"
+#include "layers/outline/outline.h"
 #include "schedule/cost.h"
 #include "schedule/moe_layer.h"
 

@@ -1,7 +1,7 @@
-/* What experts beyond device memory (layers/tier.h) add to the passes of a stage. The programs of
- * its layers' experts (schedule/experts.h) are walked through the passes of a step, in the order of
- * the compute lane: their lanes and rings go on from layer to layer and from pass to pass, as they
- * do at run time (layers/tier_run.h), and a forward's uploads wait for the updates of the step
+/* What experts beyond device memory (layers/tier/tier.h) add to the passes of a stage. The programs
+ * of its layers' experts (schedule/experts.h) are walked through the passes of a step, in the order
+ * of the compute lane: their lanes and rings go on from layer to layer and from pass to pass, as
+ * they do at run time (layers/tier/run.h), and a forward's uploads wait for the updates of the step
  * before. Of experts in a file the same walk finds what is read and written
  * (planning/file_price.h), on one lane for passes and updates. Copies and computation do not slow
  * each other here. Pure. */

@@ -10,7 +10,7 @@
 #include "launcher/planning/plan.h"
 #include "launcher/planning/step_price.h"
 #include "launcher/searching/shared_passes.h"
-#include "layers/describe.h"
+#include "layers/describe/describe.h"
 #include "schedule/order.h"
 
 /* --- tables of layers ---------------------------------------------------------------------- */

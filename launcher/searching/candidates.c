@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "launcher/planning/plan.h"
-#include "layers/runtime.h"
+#include "layers/model/model.h"
 #include "parallel/mesh/mesh.h"
 #include "schedule/context.h"
 #include "schedule/exchange.h"

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/runtime.h"
+#include "layers/model/model.h"
 #include "parallel/mesh/mesh.h"
 #include "schedule/options.h"
 #include "schedule/pipeline.h"
