@@ -13,7 +13,7 @@
 #include "launcher/verbs.h"
 #include "layers/describe/describe.h"
 #include "layers/describe/rehearse.h"
-#include "schedule/choose.h"
+#include "schedule/moe/choose.h"
 
 static const char verb_name[] = "plan moe-layer";
 enum { MAX_CANDIDATES = 16 * WEFT_NUM_REUSES };

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "core/doing.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 /* Runs a task, its slice around it. */
 static weft_status run_traced(const weft_executor *executor, const weft_task *task, weft_lane *lane)

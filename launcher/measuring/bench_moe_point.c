@@ -10,7 +10,7 @@
 #include "layers/describe/describe.h"
 #include "parallel/topology/topology.h"
 #include "schedule/build.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 enum { WARM_UP = 2, PROBES = 3, RATIO_STEPS = 3 };
 

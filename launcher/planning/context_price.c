@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "schedule/operands.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 #define ROUNDING 1e-9 /* of sums over a program's tasks */
 

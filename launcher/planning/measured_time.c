@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "layers/pass/note.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 /* What a slice inside a pass says of its compute lane. */
 typedef enum part {

@@ -7,7 +7,7 @@
 #include "launcher/planning/config.h"
 #include "layers/model/model.h"
 #include "parallel/topology/topology.h"
-#include "schedule/choose.h"
+#include "schedule/moe/choose.h"
 
 typedef struct weft_moe_selection {
     bool travels;             /* tokens of MoE layers travel on this mesh; else no more is used */

@@ -5,8 +5,8 @@
 
 #include "launcher/planning/config.h"
 #include "layers/moe/options.h"
-#include "schedule/choose.h"
-#include "schedule/cost.h"
+#include "schedule/cost/cost.h"
+#include "schedule/moe/choose.h"
 
 typedef struct weft_moe_layer_price {
     const weft_config *config;

@@ -6,8 +6,8 @@
 
 #include "launcher/planning/context_price.h"
 #include "layers/outline/outline.h"
-#include "schedule/cost.h"
-#include "schedule/moe_layer.h"
+#include "schedule/cost/cost.h"
+#include "schedule/moe/layer.h"
 
 /* Microseconds of forward, or of backward, on the compute lane. What runs beside computation counts
  * only as far as it is longer. */

@@ -9,7 +9,7 @@
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_choice.h"
 #include "layers/outline/footprint.h"
-#include "schedule/cost.h"
+#include "schedule/cost/cost.h"
 
 /* Where the step's time goes on the compute lane of a stage. They sum to the step. name, text */
 #define WEFT_TIME_LIST(X)                                                                          \

@@ -6,7 +6,7 @@
 #include "launcher/planning/config.h"
 #include "layers/outline/footprint.h"
 #include "layers/outline/outline.h"
-#include "schedule/pipeline.h"
+#include "schedule/pipeline/pipeline.h"
 
 /* What a model is held for: a step of training; the forwards of one, by weights alone; one sequence
  * at a time on one rank, by its weights. */

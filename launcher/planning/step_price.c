@@ -8,7 +8,7 @@
 #include "launcher/planning/tier_price.h"
 #include "layers/describe/plain.h"
 #include "parallel/parameters/parameters.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 /* One bucket of a stage, microseconds. */
 typedef struct bucket_time {

@@ -11,7 +11,7 @@
 #include "launcher/planning/step_price.h"
 #include "launcher/searching/shared_passes.h"
 #include "layers/describe/describe.h"
-#include "schedule/order.h"
+#include "schedule/pipeline/order.h"
 
 /* --- tables of layers ---------------------------------------------------------------------- */
 

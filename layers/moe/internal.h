@@ -4,7 +4,7 @@
 
 #include "layers/layers.h"
 #include "layers/moe/runtime.h"
-#include "schedule/placement.h"
+#include "schedule/experts/placement.h"
 
 typedef struct weft_moe {
     weft_layer_common common;

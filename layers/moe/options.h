@@ -2,8 +2,8 @@
 #ifndef WEFT_LAYERS_MOE_OPTIONS_H
 #define WEFT_LAYERS_MOE_OPTIONS_H
 
-#include "schedule/exchange.h"
-#include "schedule/moe_layer.h"
+#include "schedule/exchange/exchange.h"
+#include "schedule/moe/layer.h"
 #include "schedule/pass.h"
 
 /* Rows over those under balanced routing: at a rank's experts, leaving the rank, and in the largest

@@ -4,9 +4,9 @@
 
 #include "schedule/run.h"
 
-/* Fills executor.run for programs of schedule/moe_layer.h; the context is moe_tasks.c's own. */
+/* Fills executor.run for programs of schedule/moe/layer.h; the context is moe_tasks.c's own. */
 void weft_moe_bind_tasks(weft_executor *executor);
-/* The same for programs of schedule/exchange.h; the context is exchange.c's own. */
+/* The same for programs of schedule/exchange/exchange.h; the context is exchange.c's own. */
 void weft_moe_bind_exchange_tasks(weft_executor *executor);
 
 #endif

@@ -8,7 +8,7 @@
 #include "layers/tier/tier.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/residency/residency.h"
-#include "schedule/moe_layer.h"
+#include "schedule/moe/layer.h"
 #include "schedule/pass.h"
 
 enum { WEFT_MAX_TIED = 8 };

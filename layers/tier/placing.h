@@ -1,7 +1,7 @@
 /* Where the experts of an MoE layer run in one micro-batch, and which rows travel to which rank
  * (offload.placement: balanced; ES-MoE section 4.2). Every rank of an expert parallel group knows
  * how many rows each sends to each expert, and finds the same placement: inside each node by
- * schedule/placement.h.
+ * schedule/experts/placement.h.
  *
  * An expert's rows are ordered by sender, then in the sender's order, on whichever rank the expert
  * runs. A *part* is a run of its rows on one rank. Rows leave a rank by receiver, then expert; the
@@ -11,7 +11,7 @@
 #define WEFT_LAYERS_TIER_PLACING_H
 
 #include "core/arena.h"
-#include "schedule/placement.h"
+#include "schedule/experts/placement.h"
 
 typedef struct weft_placing_setup {
     int num_ranks, rank; /* of the expert parallel group */
@@ -28,7 +28,7 @@ typedef struct weft_placing {
     int local_experts, num_experts; /* of the current layer */
     int64_t *before; /* [num_ranks + 1][num_experts]: an expert's rows of earlier senders */
     int32_t *members, *numbers; /* a node's ranks; its experts */
-    int32_t *home, *rows;       /* arguments of schedule/placement.h, of a node */
+    int32_t *home, *rows;       /* arguments of schedule/experts/placement.h, of a node */
     bool *kept;
     double *upload_us, *compute_us;
     weft_placement_part *found;

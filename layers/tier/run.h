@@ -1,9 +1,9 @@
 /* Experts in host memory while they train (layers/tier/tier.h): weight and gradient slots on the
- * device, their experts, and the programs that move weights and gradients (schedule/experts.h).
- * Slots outlive programs: each has an event at its last use, and the task that fills it next waits
- * for that. Each expert has events where its gradient is in host memory and where its step is over.
- * With experts in a file every task pins the record that it uses. One thread drives a model.
- * Private to layers/. */
+ * device, their experts, and the programs that move weights and gradients
+ * (schedule/experts/experts.h). Slots outlive programs: each has an event at its last use, and the
+ * task that fills it next waits for that. Each expert has events where its gradient is in host
+ * memory and where its step is over. With experts in a file every task pins the record that it
+ * uses. One thread drives a model. Private to layers/. */
 #ifndef WEFT_LAYERS_TIER_RUN_H
 #define WEFT_LAYERS_TIER_RUN_H
 
@@ -51,7 +51,7 @@ typedef struct weft_tier_call {
     const int32_t *positions;
     const int64_t *offsets; /* [num_experts + 1]: rows, by expert */
     /* The run of positions to compute. Adjacent runs, backward falling, are a layer's partitions
-     * (schedule/experts.h), with the same positions and offsets. */
+     * (schedule/experts/experts.h), with the same positions and offsets. */
     int first_position, end_position;
     /* By expert: where the group's experts compute; NULL: at home. */
     const weft_placement_part *placed;

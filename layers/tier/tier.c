@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "core/key_rows.h"
-#include "schedule/moe_layer.h"
+#include "schedule/moe/layer.h"
 
 #define NO_TIER "offload.experts is none"
 #define DEVICE_STEPS                                                                               \

@@ -3,13 +3,14 @@
  * One layer's local expert is a bucket (parallel/residency/residency.h). In degree `none` its
  * weights, gradients and optimizer state are on the device. In degree `host` they are in pinned
  * host memory: the device has a few weight slots and two gradient slots, a program brings each
- * expert up when it computes (schedule/experts.h), and the host steps it (ES-MoE, Kim et al. 2024,
- * §4, whose step at every micro-batch would lose accumulation and clipping: here an expert steps
- * once a step). In degree `file` they are in a file, and host memory has places for some
- * (parallel/records/records.h).
+ * expert up when it computes (schedule/experts/experts.h), and the host steps it (ES-MoE, Kim et
+ * al. 2024, §4, whose step at every micro-batch would lose accumulation and clipping: here an
+ * expert steps once a step). In degree `file` they are in a file, and host memory has places for
+ * some (parallel/records/records.h).
  *
  * With optimizer_state `host` the host steps all else, too: masters and moments are in pinned host
- * memory, gradients go down to them and weights come up, bucket by bucket (schedule/update.h). */
+ * memory, gradients go down to them and weights come up, bucket by bucket
+ * (schedule/pipeline/update.h). */
 #ifndef WEFT_LAYERS_TIER_TIER_H
 #define WEFT_LAYERS_TIER_TIER_H
 
@@ -17,7 +18,7 @@
 
 #include "core/options/options.h"
 #include "parallel/parameters/parameters.h"
-#include "schedule/experts.h"
+#include "schedule/experts/experts.h"
 #include "schedule/options.h"
 
 /* AUTO: the first that fits, chosen before a model exists (planning/tier_choice.h). */

@@ -7,7 +7,7 @@
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/places.h"
 #include "schedule/operands.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 #include "layers/describe/rehearse.h"
 #include "tests/expect.h"
 

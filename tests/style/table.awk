@@ -32,6 +32,10 @@ BEGIN {
     doors["layers/outline"] = "outline footprint parts"
     doors["layers/pass"] = "pass recompute offload note runner graphs forward"
     doors["layers/tier"] = "tier run"
+    doors["schedule/exchange"] = "exchange paper"
+    doors["schedule/experts"] = "experts placement"
+    doors["schedule/moe"] = "layer choose"
+    doors["schedule/pipeline"] = "pipeline order order_text"
 }
 
 function floor_of(path) {
