@@ -6,7 +6,7 @@
  * context-parallel ranks layers/context/context.h takes the place of the kernel that sees all keys.
  */
 #include "core/device/device.h"
-#include "layers/context/memory.h"
+#include "layers/context/context.h"
 #include "layers/describe/plain.h"
 #include "layers/layers.h"
 #include "layers/pass/note.h"

@@ -7,6 +7,7 @@
 #include <weft/kernels.h>
 
 #include "comm/comm.h"
+#include "layers/describe/describe.h"
 #include "parallel/sequence.h"
 #include "schedule/context.h"
 #include "schedule/run.h"
@@ -19,6 +20,9 @@ typedef struct weft_context_shape {
     weft_dtype dtype;
 } weft_context_shape;
 
+weft_context_shape weft_context_shape_of(const weft_shape *shape, const weft_dims *dims);
+/* Whether context-parallel ranks exchange heads. */
+bool weft_context_deals(const weft_shape *shape);
 /* Bytes of a call's scratch: the program's slots, and delta. */
 size_t weft_context_scratch_bytes(const weft_context_shape *shape, bool backward);
 /* Whether ranks exchange heads for rows; forward then keeps qkv and the result so, too. */

@@ -1,14 +1,8 @@
-/* Sizes of attention over context-parallel ranks, for its executor and its description. Pure.
- * Private to layers/. */
+/* Sizes of attention over context-parallel ranks, for its executor and its description. Pure. */
 #ifndef WEFT_LAYERS_CONTEXT_MEMORY_H
 #define WEFT_LAYERS_CONTEXT_MEMORY_H
 
 #include "layers/context/context.h"
-#include "layers/describe/describe.h"
-
-weft_context_shape weft_context_shape_of(const weft_shape *shape, const weft_dims *dims);
-/* Whether context-parallel ranks exchange heads. */
-bool weft_context_deals(const weft_shape *shape);
 
 /* Sizes in elements. "Here" means the rows and heads that a rank attends: rows of `inner`
  * neighbours, 1 / inner of its heads. */

@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "core/text.h"
-#include "layers/context/memory.h"
+#include "layers/context/context.h"
 #include "layers/describe/describe.h"
 #include "layers/model/model.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/context/memory.h"
+#include "layers/context/context.h"
 #include "layers/describe/rehearse.h"
 #include "layers/outline/footprint.h"
 #include "layers/outline/outline.h"

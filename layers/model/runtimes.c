@@ -1,5 +1,5 @@
 /* What a model's MoE layers share, and what its attention layers share with cp above 1. */
-#include "layers/context/memory.h"
+#include "layers/context/context.h"
 #include "layers/pass/pass.h"
 
 /* Sets the pipeline of later forwards, and of the shape for descriptions. */

@@ -26,7 +26,6 @@ BEGIN {
     floors["launcher/verbs"] = floors["launcher/verbs"] " launcher/page launcher/jobs launcher/verbs"
 
     # The doors of rooms that have several.
-    doors["layers/context"] = "context memory"
     doors["layers/describe"] = "describe plain rehearse"
     doors["layers/moe"] = "options runtime exchange"
     doors["layers/outline"] = "outline footprint parts"
