@@ -9,13 +9,6 @@ typedef struct reading {
     weft_tier_stamp *stamp;
 } reading;
 
-static weft_status read_on(weft_tier_clock *clock, weft_tier_stamp *stamp,
-                           weft_lane_function function, weft_lane *lane)
-{
-    const reading r = {clock, stamp};
-    return clock->runs ? weft_lane_submit(lane, "clock", function, &r, sizeof r) : WEFT_OK;
-}
-
 static weft_status begin(const void *raw)
 {
     const reading *r = raw;
@@ -74,38 +67,14 @@ static weft_status refreshes(const void *raw)
     return WEFT_OK;
 }
 
-weft_status weft_tier_clock_begin(weft_tier_clock *clock, weft_lane *lane)
+weft_status weft_tier_clock_read(weft_tier_clock *clock, weft_tier_stamp *stamp,
+                                 weft_tier_moment moment, weft_lane *lane)
 {
-    return read_on(clock, NULL, begin, lane);
-}
-
-weft_status weft_tier_clock_has(weft_tier_clock *clock, weft_tier_stamp *stamp, weft_lane *lane)
-{
-    return read_on(clock, stamp, has, lane);
-}
-
-weft_status weft_tier_clock_frees(weft_tier_clock *clock, weft_tier_stamp *stamp, weft_lane *lane)
-{
-    return read_on(clock, stamp, frees, lane);
-}
-
-weft_status weft_tier_clock_asks(weft_tier_clock *clock, weft_lane *lane)
-{
-    return read_on(clock, NULL, asks, lane);
-}
-
-weft_status weft_tier_clock_gets(weft_tier_clock *clock, weft_tier_stamp *stamp, weft_lane *lane)
-{
-    return read_on(clock, stamp, gets, lane);
-}
-
-weft_status weft_tier_clock_stepped(weft_tier_clock *clock, weft_tier_stamp *stamp, weft_lane *lane)
-{
-    return read_on(clock, stamp, stepped, lane);
-}
-
-weft_status weft_tier_clock_refreshes(weft_tier_clock *clock, weft_tier_stamp *stamp,
-                                      weft_lane *lane)
-{
-    return read_on(clock, stamp, refreshes, lane);
+    static const weft_lane_function read_at[] = {
+        [WEFT_TIER_BEGIN] = begin,         [WEFT_TIER_HAS] = has,   [WEFT_TIER_FREES] = frees,
+        [WEFT_TIER_ASKS] = asks,           [WEFT_TIER_GETS] = gets, [WEFT_TIER_STEPPED] = stepped,
+        [WEFT_TIER_REFRESHES] = refreshes,
+    };
+    const reading r = {clock, stamp};
+    return clock->runs ? weft_lane_submit(lane, "clock", read_at[moment], &r, sizeof r) : WEFT_OK;
 }

@@ -26,20 +26,17 @@ typedef struct weft_tier_stamp {
     double freed_us, freed_delay_us; /* compute's clock and delay when the memory became free */
 } weft_tier_stamp;
 
-/* On the compute lane: a program begins; compute has the weights; compute is done with them. */
-weft_status weft_tier_clock_begin(weft_tier_clock *clock, weft_lane *lane) WEFT_CHECKED;
-weft_status weft_tier_clock_has(weft_tier_clock *clock, weft_tier_stamp *stamp,
-                                weft_lane *lane) WEFT_CHECKED;
-weft_status weft_tier_clock_frees(weft_tier_clock *clock, weft_tier_stamp *stamp,
-                                  weft_lane *lane) WEFT_CHECKED;
-/* On the uploads' lane: before its wait for the slot; before its wait for the step; behind that. */
-weft_status weft_tier_clock_asks(weft_tier_clock *clock, weft_lane *lane) WEFT_CHECKED;
-weft_status weft_tier_clock_gets(weft_tier_clock *clock, weft_tier_stamp *stamp,
-                                 weft_lane *lane) WEFT_CHECKED;
-weft_status weft_tier_clock_stepped(weft_tier_clock *clock, weft_tier_stamp *stamp,
-                                    weft_lane *lane) WEFT_CHECKED;
-/* On the lane that updates a kept expert. */
-weft_status weft_tier_clock_refreshes(weft_tier_clock *clock, weft_tier_stamp *stamp,
-                                      weft_lane *lane) WEFT_CHECKED;
+typedef enum weft_tier_moment {
+    WEFT_TIER_BEGIN,     /* on the compute lane: a program begins; */
+    WEFT_TIER_HAS,       /* compute has the weights; */
+    WEFT_TIER_FREES,     /* compute is done with them */
+    WEFT_TIER_ASKS,      /* on the uploads' lane: before its wait for the slot; */
+    WEFT_TIER_GETS,      /* before its wait for the step; */
+    WEFT_TIER_STEPPED,   /* behind that */
+    WEFT_TIER_REFRESHES, /* on the lane that updates a kept expert */
+} weft_tier_moment;
+/* Reads the clock at that moment of the lane. stamp: NULL for BEGIN and ASKS. */
+weft_status weft_tier_clock_read(weft_tier_clock *clock, weft_tier_stamp *stamp,
+                                 weft_tier_moment moment, weft_lane *lane) WEFT_CHECKED;
 
 #endif

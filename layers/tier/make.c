@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/tier/share.h"
+#include "layers/tier/internal.h"
 
 static weft_status alloc(weft_tier_run *t, size_t count, size_t size, void *out)
 {

@@ -1,4 +1,4 @@
-#include "layers/tier/share.h"
+#include "layers/tier/internal.h"
 
 #include <string.h>
 
@@ -27,11 +27,6 @@ static weft_status take_record(const weft_tier_run *t, int bucket, unsigned read
 static weft_status give_record(const weft_tier_run *t, int bucket, weft_lane *lane)
 {
     return weft_parameters_give(t->setup.parameters, WEFT_SECTION_EXPERT, bucket, lane);
-}
-
-static weft_records *records_of(const weft_tier_run *t)
-{
-    return weft_parameters_records(t->setup.parameters, WEFT_SECTION_EXPERT);
 }
 
 /* --- tasks --------------------------------------------------------------------------------- */
@@ -73,13 +68,13 @@ weft_status weft_tier_upload(weft_tier_run *t, weft_tier_place *to, int bucket, 
         return WEFT_OK;
     }
     if (!to->is_kept)
-        WEFT_TRY(weft_tier_clock_asks(&t->clock, lane));
+        WEFT_TRY(weft_tier_clock_read(&t->clock, NULL, WEFT_TIER_ASKS, lane));
     WEFT_TRY(weft_lane_wait(lane, to->used));
     if (!to->is_kept)
-        WEFT_TRY(weft_tier_clock_gets(&t->clock, &to->stamp, lane));
+        WEFT_TRY(weft_tier_clock_read(&t->clock, &to->stamp, WEFT_TIER_GETS, lane));
     WEFT_TRY(weft_tier_wait_step(t, bucket, lane));
-    WEFT_TRY(to->is_kept ? weft_tier_clock_refreshes(&t->clock, &to->stamp, lane)
-                         : weft_tier_clock_stepped(&t->clock, &to->stamp, lane));
+    WEFT_TRY(weft_tier_clock_read(&t->clock, &to->stamp,
+                                  to->is_kept ? WEFT_TIER_REFRESHES : WEFT_TIER_STEPPED, lane));
     WEFT_TRY(take_record(t, bucket, WEFT_RECORD_W, 0, lane));
     WEFT_TRY(weft_lane_copy(lane, to->memory, weft_tier_host_weights(t, bucket),
                             weft_tier_weight_bytes(t, own)));
@@ -139,7 +134,7 @@ static weft_status run_write(void *context, const weft_task *task, weft_lane *la
     if (!is_in_file(w, task))
         return WEFT_OK;
     expect(w, task);
-    return weft_records_make_room(records_of(w->tier), bucket_at(w, task));
+    return weft_records_make_room(weft_tier_records(w->tier), bucket_at(w, task));
 }
 
 static weft_status run_read(void *context, const weft_task *task, weft_lane *lane)
@@ -151,7 +146,7 @@ static weft_status run_read(void *context, const weft_task *task, weft_lane *lan
         return WEFT_OK;
     if (task->flags & WEFT_TASK_AFTER_STEP)
         WEFT_TRY(weft_lane_wait(lane, e->stepped));
-    return weft_records_read(records_of(w->tier), bucket,
+    return weft_records_read(weft_tier_records(w->tier), bucket,
                              task->flow == WEFT_FLOW_WEIGHT ? WEFT_RECORD_W
                              : e->stages                    ? WEFT_RECORD_G
                                                             : 0);
@@ -182,9 +177,9 @@ static weft_status run_expert(void *context, const weft_task *task, weft_lane *l
     WEFT_TRY(weft_lane_wait(lane, at->filled));
     if (backward)
         WEFT_TRY(weft_lane_wait(lane, gradient->free));
-    WEFT_TRY(weft_tier_clock_has(&w->tier->clock, &at->stamp, lane));
+    WEFT_TRY(weft_tier_clock_read(&w->tier->clock, &at->stamp, WEFT_TIER_HAS, lane));
     WEFT_TRY(w->call->run(w->call->context, expert_at(w, task), &memory, lane));
-    WEFT_TRY(weft_tier_clock_frees(&w->tier->clock, &at->stamp, lane));
+    WEFT_TRY(weft_tier_clock_read(&w->tier->clock, &at->stamp, WEFT_TIER_FREES, lane));
     return weft_lane_record(lane, at->used);
 }
 
@@ -303,12 +298,13 @@ weft_status weft_tier_enqueue(weft_tier_run *t, const weft_tier_call *call, weft
     uint32_t first, end;
     memcpy(ex->lanes, t->lanes, sizeof ex->lanes);
     ex->lanes[WEFT_LANE_COMPUTE] = compute;
-    ex->lanes[WEFT_LANE_FILE] = records_of(t) ? weft_records_lane(records_of(t)) : NULL;
+    ex->lanes[WEFT_LANE_FILE] =
+        weft_tier_records(t) ? weft_records_lane(weft_tier_records(t)) : NULL;
     ex->context = &w;
     weft_note_tasks(call->pass, tracks, ex);
     if (call->backward ? has_highest : has_lowest)
         begin_visit(&w);
-    WEFT_TRY(weft_tier_clock_begin(&t->clock, compute));
+    WEFT_TRY(weft_tier_clock_read(&t->clock, NULL, WEFT_TIER_BEGIN, compute));
     weft_experts_slice(program, call->backward, call->first_position, call->end_position, &first,
                        &end);
     WEFT_TRY(weft_program_enqueue_some(program, ex, first, end));

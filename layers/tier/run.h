@@ -28,11 +28,6 @@ typedef struct weft_tier_setup {
     bool at_once;     /* experts step before the norm is known */
 } weft_tier_setup;
 
-/* Bytes of weight and gradient slots on the device, and of host memory. Pure. */
-typedef struct weft_tier_bytes {
-    uint64_t weights, gradients, host;
-} weft_tier_bytes;
-
 /* An expert's device memory, laid out like its bucket on the host. gradient: fp32; NULL in a
  * forward. */
 typedef struct weft_tier_memory {
@@ -66,12 +61,6 @@ typedef struct weft_tier_call {
 weft_status weft_tier_create(const weft_tier_setup *setup, weft_tier_run **out) WEFT_CHECKED;
 void weft_tier_destroy(weft_tier_run *tier); /* NULL is legal */
 
-/* Whether each micro-batch places experts anew. */
-bool weft_tier_places(const weft_tier_run *tier);
-/* Connects the ranks among which experts are placed, before the first forward. Collective over
- * `group`, which is borrowed, and `shards`, the ranks with shards of the same experts; NULL:
- * none. */
-weft_status weft_tier_join(weft_tier_run *tier, weft_comm *group, weft_comm *shards) WEFT_CHECKED;
 /* Makes lanes that wait for other ranks fail. NULL is legal. */
 void weft_tier_abandon(weft_tier_run *tier);
 /* The latest micro-batch's placement, for weft_placing_sends and others. */
@@ -92,41 +81,5 @@ void weft_tier_kept_places(const weft_tier_run *tier, int layer, int64_t *out);
  * which run on when the call's program is over. */
 weft_status weft_tier_enqueue(weft_tier_run *tier, const weft_tier_call *call,
                               weft_lane *compute) WEFT_CHECKED;
-
-/* Begins a step, in which no expert has a gradient and the previous step's most loaded experts are
- * kept; or an evaluation, which changes neither. */
-void weft_tier_begin(weft_tier_run *tier, bool training);
-/* The update uses a bucket, for the norm or to step it. */
-void weft_tier_update(weft_tier_run *tier, int bucket, bool is_step);
-/* Whether an expert's bucket has a gradient in this step. */
-bool weft_tier_has_gradient(const weft_tier_run *tier, int bucket);
-/* The event where the bucket's gradient of this step is in host memory. */
-weft_event *weft_tier_landed(const weft_tier_run *tier, int bucket);
-/* The event where the bucket's update is over; uploads wait for it. */
-weft_event *weft_tier_stepped(const weft_tier_run *tier, int bucket);
-/* Records the event of the bucket's finished update on the lane. */
-weft_status weft_tier_end_update(weft_tier_run *tier, int bucket, weft_lane *lane) WEFT_CHECKED;
-/* Marks the bucket's weights on the device as out of date. */
-void weft_tier_change(weft_tier_run *tier, int bucket);
-/* The bucket whose update this bucket's tasks do, behind the layer's backwards. The first caller
- * gets the expert whose gradient landed first, or that the next forward is likely to need first, by
- * this step's rows. Experts in a file: always the bucket itself. */
-int weft_tier_turn(weft_tier_run *tier, int bucket, weft_tier_turn_kind kind);
-/* Experts in a file, on the file's lane (NULL: none): frees a place for the bucket's record; below:
- * reads its gradient of this step, if any, or all of it. */
-weft_status weft_tier_make_room(weft_tier_run *tier, int bucket) WEFT_CHECKED;
-weft_status weft_tier_read(weft_tier_run *tier, int bucket, bool whole) WEFT_CHECKED;
-weft_lane *weft_tier_file_lane(const weft_tier_run *tier); /* borrowed */
-/* Whether experts are read and stepped during the backward of the layers below. */
-bool weft_tier_goes_ahead(const weft_tier_run *tier);
-/* Updates a kept expert's weights on the device. A step's first call of weft_tier_turn or this
- * chooses the layer's kept experts anew. */
-weft_status weft_tier_refresh(weft_tier_run *tier, int bucket, weft_lane *lane) WEFT_CHECKED;
-/* Call it after other changes of weights (first values, a load), with idle lanes: marks all device
- * copies as out of date. Collective over the group that joined. */
-weft_status weft_tier_reset(weft_tier_run *tier) WEFT_CHECKED;
-/* Waits for the lanes that run on. */
-weft_status weft_tier_drain(weft_tier_run *tier) WEFT_CHECKED;
-const weft_tier_counts *weft_tier_counted(weft_tier_run *tier);
 
 #endif

@@ -1,4 +1,4 @@
-#include "layers/tier/share.h"
+#include "layers/tier/internal.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -103,11 +103,6 @@ static int bucket_of(const weft_tier_run *t, const weft_tier_layer *l, int exper
 {
     return weft_tier_bucket(
         t, l, weft_placing_seat(expert, t->share->rank * l->num_experts, l->num_experts));
-}
-
-bool weft_tier_places(const weft_tier_run *t)
-{
-    return t->share != NULL;
 }
 
 weft_placing *weft_tier_placing(weft_tier_run *t)
