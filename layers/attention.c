@@ -271,7 +271,9 @@ static weft_status qkv_backward(const attention *a, weft_pass *pass, const weft_
 {
     const weft_tensor dkv = columns_from(dqkv, a->qkv.out);
     WEFT_TRY(weft_linear_backward(pass, &a->qkv, x, dqkv, dx));
-    return a->kv.weight ? weft_linear_backward_add(pass, &a->kv, x, &dkv, dx) : WEFT_OK;
+    return a->kv.weight
+               ? weft_linear_backward_to(pass, &a->kv, x, &dkv, weft_pass_overwrite(pass), true, dx)
+               : WEFT_OK;
 }
 
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,

@@ -130,7 +130,7 @@ static weft_status differentiate(head *h, weft_pass *pass, const chunk *c, const
                    .row_sum = c->sums.data, .mask = weights_of(pass, c),
                    .scale = weft_pass_loss_scale(pass) / (float)(shape->seq * shape->batch))));
     bool overwrite = weft_pass_overwrite(pass) && c->first == 0;
-    return weft_linear_backward_to(pass, &h->output, x, &c->logits, overwrite, dx);
+    return weft_linear_backward_to(pass, &h->output, x, &c->logits, overwrite, false, dx);
 }
 
 static weft_tensor rows_of(const weft_tensor *x, const chunk *c)

@@ -84,6 +84,9 @@ weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options 
 
 weft_activation_kind weft_activation_of(const weft_model_options *options);
 
+/* An MLP of global width `ffn` and these modules; NULL when memory is short. */
+weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn, unsigned modules);
+
 /* Allocates a zeroed layer whose first member is the base and second the options. */
 weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,
                            const weft_model_options *options);

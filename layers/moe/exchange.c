@@ -5,10 +5,8 @@
  * A block (what one EP rank sends another) is cut into chunks, a chunk into a slice for each ETP
  * rank. A cut depends only on the block's size, so both ends cut alike. Slices are padded to the
  * first one's size where an all-gather needs equal shares. */
-#include "layers/moe/exchange.h"
-
 #include "layers/moe/internal.h"
-#include "layers/moe/tasks.h"
+#include "layers/moe/moe.h"
 #include "layers/pass/pass.h"
 #include "schedule/operands.h"
 

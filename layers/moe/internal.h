@@ -1,9 +1,9 @@
-/* The MoE layer's struct, and the routes of one micro-batch's tokens. Private to layers/. */
+/* The MoE layer's struct, and the routes of one micro-batch's tokens. */
 #ifndef WEFT_LAYERS_MOE_INTERNAL_H
 #define WEFT_LAYERS_MOE_INTERNAL_H
 
 #include "layers/layers.h"
-#include "layers/moe/runtime.h"
+#include "layers/moe/moe.h"
 #include "schedule/experts/placement.h"
 
 typedef struct weft_moe {
@@ -73,15 +73,6 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
 /* Adds losses, load and drops to the pass's metrics. Call it after the host has waited for the
  * counts, when the sums are valid. */
 void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *state);
-/* Call it at the same time: notes the load of this rank's experts, or of the fullest rank's where
- * no tokens travel (layers/moe/load.c). */
-weft_status weft_moe_count_rows(const weft_moe *m, weft_pass *pass,
-                                const weft_moe_state *state) WEFT_CHECKED;
-/* Call these before and after a layer runs: they note the load of the layer that used most
- * scratch. */
-size_t weft_moe_scratch_before(const weft_pass *pass);
-void weft_moe_note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_state *state,
-                           size_t before);
 /* Computes router gradients from dprob [T, K] and the auxiliary losses; adds the rows' gradients to
  * dx. */
 weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
@@ -104,6 +95,11 @@ weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *s
  * gradients, or in a step's first micro-batch writes them. */
 weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                   const weft_tensor *rows) WEFT_CHECKED;
+
+/* Fill executor.run for programs of schedule/moe/layer.h, whose context is tasks.c's own; and for
+ * those of schedule/exchange/exchange.h, with that of exchange.c. */
+void weft_moe_bind_tasks(weft_executor *executor);
+void weft_moe_bind_exchange_tasks(weft_executor *executor);
 
 /* The experts on one partition. x, out: [R, H] as they came; T_M: [R, gates ffn]. ordered,
  * dordered: scratch [R, H], used where rows have to be put in expert order; act: scratch [R, ffn].

@@ -1,10 +1,10 @@
-#include "layers/moe/runtime.h"
+#include "layers/moe/moe.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/device/device.h"
-#include "layers/moe/tasks.h"
+#include "layers/moe/internal.h"
 
 static weft_status create_lanes(weft_moe_runtime *r)
 {

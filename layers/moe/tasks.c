@@ -3,8 +3,6 @@
  * A kind with a slot for each partition has them back to back; any other slot fits the largest
  * partition. Without an exchange rows at home and at the experts are the same: the program is
  * synchronous, and dispatch and combine move nothing. */
-#include "layers/moe/tasks.h"
-
 #include <string.h>
 
 #include "core/device/device.h"

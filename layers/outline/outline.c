@@ -406,3 +406,75 @@ weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *m
     free(model);
     return status;
 }
+
+/* --- passes ------------------------------------------------------------------------------- */
+
+bool weft_outline_recomputes_early(const weft_outline *outline, int rank, int chunk)
+{
+    const weft_layout *layout = &outline->layout;
+    int first, end;
+    weft_layout_range(layout, rank, chunk, &first, &end);
+    return !outline->shape.plain_kernels && layout->num_ranks > 1 && end > first &&
+           end < layout->num_layers && outline->layers[end - 1].recompute_group > 0;
+}
+
+bool weft_outline_recomputes_layer_early(const weft_outline *outline, int rank, int chunk,
+                                         int layer)
+{
+    int first, end;
+    weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+    return weft_outline_recomputes_early(outline, rank, chunk) &&
+           outline->layers[layer].recompute_group == outline->layers[end - 1].recompute_group;
+}
+
+bool weft_outline_repeats(const weft_outline *outline)
+{
+    for (int l = 0; l < outline->num_layers; l++)
+        if (outline->layers[l].recompute_group > 0)
+            return true;
+    return false;
+}
+
+weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, weft_arena *arena,
+                              weft_chunk_shape *out)
+{
+    const weft_layout *layout = &outline->layout;
+    const weft_held_elements *held = &outline->held[rank];
+    const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, rank);
+    int first, end;
+    void *layers;
+    weft_layout_range(layout, rank, chunk, &first, &end);
+    WEFT_TRY(
+        weft_arena_alloc_array(arena, (size_t)(end - first) + 1, sizeof(weft_pass_layer), &layers));
+    *out = (weft_chunk_shape){
+        .layers = layers,
+        .first = first,
+        .num_layers = end - first,
+        .receives = rank > 0 || chunk > 0,
+        .passes_on = rank < layout->num_ranks - 1 || chunk < layout->num_chunks - 1,
+        .row_bytes = weft_shape_boundary_bytes(&outline->shape),
+        .weight_slots = held->weight_slots,
+        .gradient_slots = held->gradient_slots,
+        .weight_bytes = held->slot * weft_dtype_bytes(outline->shape.dtype),
+        .gradient_bytes = held->slot * sizeof(float),
+        .offload_slots = sizes.num_slots,
+        .input_slots = sizes.num_inputs,
+        .recomputes_early = weft_outline_recomputes_early(outline, rank, chunk)};
+    for (int k = 0; k < sizes.num_slots; k++)
+        out->offload_bytes[k] = sizes.slot_bytes[k];
+    for (int l = first; l < end; l++) {
+        const weft_outline_layer *layer = &outline->layers[l];
+        ((weft_pass_layer *)layers)[l - first] = (weft_pass_layer){
+            .stash_bytes = layer->description.cost.activation_bytes - layer->offloaded_bytes,
+            .offloads = layer->offloads,
+            .offloads_input = layer->offloads_input,
+            .offloaded_bytes = layer->offloaded_bytes,
+            .in_place = layer->in_place,
+            .host_waits = layer->host_waits,
+            .gathers = held->weight_slots > 0 && weft_outline_shares(layer),
+            .reduces = weft_outline_shares(layer),
+            .is_loss = l == outline->num_layers - 1,
+            .group = layer->recompute_group};
+    }
+    return WEFT_OK;
+}

@@ -21,10 +21,9 @@ typedef struct weft_pass_call {
 } weft_pass_call;
 typedef weft_status (*weft_pass_enqueue)(const weft_pass_call *call);
 
-/* Whether graphs can hold all that this stage's layers enqueue. Pure. */
-bool weft_graphs_fit(const weft_model *model);
-weft_status weft_graphs_create(weft_model *model) WEFT_CHECKED;
-void weft_graphs_destroy(weft_model *model);
+/* Of the area that all passes share: notes the rows at which it grew; empties it, too. */
+void weft_pass_note_recomputed(weft_model *model);
+void weft_pass_empty_recomputed(weft_model *model);
 /* Copies the micro-batch's tokens and labels to where graphs read them. */
 weft_status weft_graphs_take_tokens(weft_pass *pass) WEFT_CHECKED;
 /* Enqueues the call, by its graph where there is one. */

@@ -6,6 +6,7 @@
 
 #include "core/device/device.h"
 #include "core/rng.h"
+#include "layers/pass/graphs.h"
 #include "layers/pass/note.h"
 
 weft_lane *weft_pass_lane(const weft_pass *pass)
@@ -251,4 +252,64 @@ weft_status weft_pass_exit(weft_pass *pass, const weft_tensor *partial, weft_ten
                     weft_all_reduce(tp, pass->lane, y->data, weft_tensor_count(y), y->dtype,
                                     WEFT_REDUCE_SUM));
     return weft_note_end(pass, pass->lane, note);
+}
+
+/* --- stashes: recomputed, offloaded ----------------------------------------------------------- */
+
+void weft_pass_note_recomputed(weft_model *model)
+{
+    if (model->recomputed.peak_bytes > model->noted_again_bytes)
+        model->fullest_again = model->again;
+    model->noted_again_bytes = model->recomputed.peak_bytes;
+}
+
+void weft_pass_empty_recomputed(weft_model *model)
+{
+    weft_pass_note_recomputed(model);
+    weft_stack_rewind(&model->recomputed, 0);
+    model->again = (weft_rows){0};
+}
+
+void weft_pass_send_out(weft_pass *pass, unsigned modules)
+{
+    pass->goes_out = pass->model->shape.offload & (modules | WEFT_OFFLOAD_BLOCK);
+}
+
+void weft_pass_leave_out(weft_pass *pass, unsigned modules)
+{
+    weft_pass_send_out(pass, modules);
+    if (!(pass->model->shape.recompute & modules))
+        return;
+    weft_pass_empty_recomputed(pass->model);
+    pass->leaves_out = true;
+}
+
+void weft_pass_keep(weft_pass *pass)
+{
+    pass->leaves_out = false;
+    weft_pass_send_out(pass, 0);
+}
+
+size_t weft_pass_host_mark(const weft_pass *pass)
+{
+    return weft_stack_mark(&pass->host);
+}
+
+/* Other passes may still use the memory above. */
+void weft_pass_begin_repeat(weft_pass *pass, size_t host_mark)
+{
+    pass->host_before = pass->host;
+    weft_stack_rewind(&pass->host, host_mark);
+    pass->repeats = true;
+}
+
+void weft_pass_end_repeat(weft_pass *pass)
+{
+    weft_stack_restore(&pass->host_before, &pass->host);
+    pass->repeats = false;
+}
+
+bool weft_pass_repeats(const weft_pass *pass)
+{
+    return pass->repeats;
 }

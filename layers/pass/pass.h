@@ -4,13 +4,14 @@
 
 #include "layers/layers.h"
 #include "layers/model/model.h"
-#include "layers/moe/runtime.h"
+#include "layers/moe/moe.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/offload_rings.h"
-#include "layers/pass/rings.h"
 #include "layers/pass/stack.h"
 #include "layers/tier/run.h"
 #include "parallel/mesh/mesh.h"
+#include "parallel/parameters/parameters.h"
+#include "schedule/operands.h"
 
 typedef struct weft_graphs weft_graphs;
 
@@ -18,6 +19,24 @@ enum { WEFT_MODEL_MAX_LAYERS = 4096 };
 /* A micro-batch's inputs, 4 bytes a token each: tokens, labels and, with documents, positions,
  * first_seen and label_weights. */
 enum { WEFT_PASS_INPUTS = 5, WEFT_PASS_PLAIN_INPUTS = 2 };
+
+/* A layer's data from forward to backward. */
+typedef struct weft_pass_kept {
+    weft_tensor x;    /* its input; inside a recomputed group only the address */
+    size_t host_mark; /* where its host memory begins */
+} weft_pass_kept;
+
+/* The rings of sharded layers (parallel/residency/residency.h): a pass's tasks use the slots in
+ * rotation, from where the previous pass stopped. Each slot has an event at its last use; the task
+ * that fills the slot next, in whatever program, waits for it. */
+typedef struct weft_rings {
+    weft_parameters *parameters; /* borrowed */
+    weft_lane *reduce;           /* borrowed; NULL: nothing is trained */
+    weft_lane *gather;           /* NULL: no sharded weights */
+    /* Events of gradient slots, of weight slots. */
+    weft_event *used[2][WEFT_RING_SLOTS];
+    int turn[2]; /* the ring's slot for the next program's first slot */
+} weft_rings;
 
 struct weft_pass {
     weft_model *model;
@@ -116,6 +135,9 @@ struct weft_model {
     weft_offload_rings offload;
 };
 
+weft_status weft_rings_create(weft_device *device, weft_parameters *parameters,
+                              weft_rings *out) WEFT_CHECKED;
+void weft_rings_release(weft_rings *rings);
 /* Makes and checks the programs of this rank's passes (layers/pass/run.c). */
 weft_status weft_model_make_programs(weft_model *model, const weft_outline *outline) WEFT_CHECKED;
 /* layers/model/runtimes.c: create what MoE layers share, and what attention layers share with cp
@@ -123,6 +145,11 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
  */
 weft_status weft_model_create_moe(weft_model *model) WEFT_CHECKED;
 weft_status weft_model_create_context(weft_model *model) WEFT_CHECKED;
+/* Whether graphs can hold all that this stage's layers enqueue. Pure. */
+bool weft_graphs_fit(const weft_model *model);
+weft_status weft_graphs_create(weft_model *model) WEFT_CHECKED;
+void weft_graphs_destroy(weft_model *model);
+
 /* Whether this rank has the layer. */
 bool weft_model_has_layer(const weft_model *model, int layer);
 

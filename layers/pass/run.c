@@ -3,19 +3,209 @@
 #include <string.h>
 
 #include "layers/outline/outline.h"
-#include "layers/pass/forward.h"
 #include "layers/pass/graphs.h"
 #include "layers/pass/note.h"
 #include "layers/pass/pass.h"
 #include "schedule/operands.h"
+
+/* The running program's data. */
+typedef struct weft_pass_work {
+    const weft_pass_call *call;
+    const weft_program *program;
+    weft_tensor *slots; /* by slot of the program */
+} weft_pass_work;
+
+static weft_pass_kept *kept_of(const weft_pass *pass)
+{
+    return (weft_pass_kept *)(void *)(pass->states + pass->model->kept_offset);
+}
+
+/* The memory of an operand; empty: the task has none. */
+static weft_tensor operand(const weft_pass_work *w, const weft_task *task, weft_operand_name name)
+{
+    int slot = weft_task_slot(task, name);
+    return slot < 0 ? (weft_tensor){0} : w->slots[slot];
+}
+
+/* --- rings of sharded layers --------------------------------------------------------------- */
+
+weft_status weft_rings_create(weft_device *device, weft_parameters *parameters, weft_rings *out)
+{
+    out->parameters = parameters;
+    for (int weights = 0; weights < 2; weights++)
+        for (int i = 0; i < weft_parameters_ring(parameters, weights)->num_slots; i++)
+            WEFT_TRY(weft_event_create(device, &out->used[weights][i]));
+    return weft_parameters_ring(parameters, true)->num_slots > 0
+               ? weft_lane_create(device, WEFT_PURPOSE_DATA, "gather", &out->gather)
+               : WEFT_OK;
+}
+
+void weft_rings_release(weft_rings *rings)
+{
+    weft_lane_destroy(rings->gather);
+    for (int i = 0; i < 2 * WEFT_RING_SLOTS; i++)
+        weft_event_destroy(rings->used[i / WEFT_RING_SLOTS][i % WEFT_RING_SLOTS]);
+}
+
+/* The operand's slot of the ring; -1: the task has no such operand. */
+static int ring_slot_of(const weft_rings *rings, const weft_program *program, const weft_task *task,
+                        bool weights)
+{
+    const int slot =
+        weft_task_slot(task, weights ? WEFT_OPERAND_WEIGHTS : WEFT_OPERAND_WEIGHT_GRADIENTS);
+    int first = slot;
+    while (first > 0 && program->slots[first - 1].holds == program->slots[slot].holds)
+        first--;
+    return slot < 0 ? -1
+                    : (slot - first + rings->turn[weights]) %
+                          weft_parameters_ring(rings->parameters, weights)->num_slots;
+}
+
+static weft_status gather_weights(weft_rings *rings, const weft_program *program,
+                                  const weft_task *task, weft_lane *lane)
+{
+    const int slot = ring_slot_of(rings, program, task, true);
+    WEFT_TRY(weft_lane_wait(lane, rings->used[true][slot]));
+    return weft_parameters_gather(rings->parameters, task->layer, slot, lane);
+}
+
+static weft_status begin_gradients(weft_rings *rings, const weft_program *program,
+                                   const weft_task *task, weft_lane *lane)
+{
+    const int slot = ring_slot_of(rings, program, task, false);
+    if (slot < 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_lane_wait(lane, rings->used[false][slot]));
+    return weft_parameters_use_gradients(rings->parameters, task->layer, slot, lane);
+}
+
+static weft_status end_weights(weft_rings *rings, const weft_program *program,
+                               const weft_task *task, weft_lane *lane)
+{
+    const int slot = ring_slot_of(rings, program, task, true);
+    return slot < 0 ? WEFT_OK : weft_lane_record(lane, rings->used[true][slot]);
+}
+
+static weft_status reduce_gradients(weft_rings *rings, const weft_program *program,
+                                    const weft_task *task, bool overwrite, weft_lane *lane)
+{
+    const int slot = ring_slot_of(rings, program, task, false);
+    WEFT_TRY(weft_parameters_reduce(rings->parameters, task->layer, slot, overwrite, lane));
+    return weft_lane_record(lane, rings->used[false][slot]);
+}
+
+static void advance_rings(weft_rings *rings, const weft_program *program)
+{
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const int kind = program->tasks[i].kind;
+        if (kind == WEFT_TASK_GATHER || kind == WEFT_TASK_REDUCE) {
+            const bool weights = kind == WEFT_TASK_GATHER;
+            rings->turn[weights] = (rings->turn[weights] + 1) %
+                                   weft_parameters_ring(rings->parameters, weights)->num_slots;
+        }
+    }
+}
+
+/* Sets where the layer's stash goes, and notes its kept data. */
+static weft_status begin_layer(weft_pass_work *w, const weft_task *task)
+{
+    weft_pass *pass = w->call->pass;
+    const int x = weft_task_slot(task, WEFT_OPERAND_X);
+    const int stash = weft_task_slot(task, WEFT_OPERAND_STASH);
+    const bool inside = x >= 0 && w->program->slots[x].holds == WEFT_SLOT_RECOMPUTED_LAYER;
+    pass->shares_stash = w->program->slots[stash].holds == WEFT_SLOT_RECOMPUTED;
+    if (pass->shares_stash && !inside)
+        weft_pass_empty_recomputed(pass->model);
+    if (!pass->repeats)
+        kept_of(pass)[task->layer - pass->first] = (weft_pass_kept){
+            .x = x < 0 ? (weft_tensor){0} : w->slots[x], .host_mark = weft_pass_host_mark(pass)};
+    return WEFT_OK;
+}
+
+/* Allocates a task's output, unless the model or a message slot has its memory. */
+static weft_status take_output(weft_pass_work *w, int slot)
+{
+    weft_pass *pass = w->call->pass;
+    const weft_shape *shape = &pass->model->shape;
+    const bool is_kept = w->program->slots[slot].holds != WEFT_SLOT_RECOMPUTED_LAYER;
+    if (is_kept && w->slots[slot].data)
+        return WEFT_OK;
+    const bool shares = pass->shares_stash;
+    pass->shares_stash = !is_kept;
+    weft_status status =
+        weft_pass_stash(pass, shape->dtype, weft_pass_rows(pass), shape->hidden, &w->slots[slot]);
+    pass->shares_stash = shares;
+    return status;
+}
+
+static weft_status run_forward(weft_pass_work *w, const weft_task *task)
+{
+    weft_pass *pass = w->call->pass;
+    weft_layer *layer = pass->model->layers[task->layer];
+    weft_tensor x = operand(w, task, WEFT_OPERAND_X), y;
+    const int slot = weft_task_slot(task, WEFT_OPERAND_Y);
+    size_t most_out[WEFT_OFFLOAD_SLOTS];
+    for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
+        most_out[i] = pass->model->offload.slots[i].stack.peak_bytes;
+    pass->layer_rows = (weft_rows){0};
+    WEFT_TRY(begin_layer(w, task));
+    if (slot >= 0)
+        WEFT_TRY(take_output(w, slot));
+    y = operand(w, task, WEFT_OPERAND_Y);
+    WEFT_TRY(
+        weft_offload_begin(&pass->model->offload, w->program, task, pass, pass->lane, &pass->out));
+    weft_pass_keep(pass);
+    weft_status status = weft_layer_forward(layer, pass, &x, slot < 0 ? NULL : &y);
+    pass->shares_stash = false;
+    pass->out = NULL;
+    weft_pass_note_recomputed(pass->model);
+    for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
+        if (pass->model->offload.slots[i].stack.peak_bytes > most_out[i])
+            pass->model->offload.slots[i].fullest = pass->layer_rows;
+    return status;
+}
+
+/* The state structs of a layer and its children. */
+static void clear_states(weft_pass *pass, const weft_layer *layer)
+{
+    const weft_model *model = pass->model;
+    int end = layer->place->index + 1;
+    while (end < model->num_members && model->members[end].parent >= 0)
+        end++;
+    const size_t first = model->members[layer->place->index].state_offset;
+    const size_t after =
+        end < model->num_members ? model->members[end].state_offset : model->kept_offset;
+    memset(pass->states + first, 0, after - first);
+}
+
+/* Layers add to their own metrics on the lane, so these are restored on the lane. */
+static weft_status copy_metrics(const weft_pass *pass, weft_metric *to, const weft_metric *from)
+{
+    return pass->model->own_metrics
+               ? weft_lane_copy(pass->lane, to, from, WEFT_MAX_METRICS * sizeof *to)
+               : WEFT_OK;
+}
+
+/* Runs a forward again, with the same stash and host memory; metrics do not count it again. */
+static weft_status repeat_forward(weft_pass_work *w, const weft_task *task)
+{
+    weft_pass *pass = w->call->pass;
+    weft_model *model = pass->model;
+    clear_states(pass, model->layers[task->layer]);
+    WEFT_TRY(copy_metrics(pass, model->saved_metrics, model->own_metrics));
+    weft_pass_begin_repeat(pass, kept_of(pass)[task->layer - pass->first].host_mark);
+    weft_status status = run_forward(w, task);
+    weft_pass_end_repeat(pass);
+    WEFT_TRY(status);
+    return copy_metrics(pass, model->own_metrics, model->saved_metrics);
+}
 
 static weft_status backward(weft_pass_work *w, const weft_task *task)
 {
     weft_pass *pass = w->call->pass;
     weft_event *const *points = w->call->points;
     weft_layer *layer = pass->model->layers[task->layer];
-    weft_tensor dy = weft_pass_operand(w, task, WEFT_OPERAND_DY),
-                dx = weft_pass_operand(w, task, WEFT_OPERAND_DX);
+    weft_tensor dy = operand(w, task, WEFT_OPERAND_DY), dx = operand(w, task, WEFT_OPERAND_DX);
     WEFT_TRY(weft_layer_backward(layer, pass, &dy, &dx));
     WEFT_TRY(weft_offload_end(&pass->model->offload, w->program, task, pass->lane));
     if (points && points[task->layer])
@@ -30,22 +220,22 @@ static weft_status run_layer(void *context, const weft_task *task, weft_lane *la
     weft_pass_work *w = context;
     weft_rings *rings = &w->call->pass->model->rings;
     if (weft_pass_training(w->call->pass))
-        WEFT_TRY(weft_rings_begin(rings, w->program, task, lane));
-    WEFT_TRY(task->flow == WEFT_FLOW_GRADIENT ? backward(w, task) : weft_pass_run_forward(w, task));
-    return weft_rings_end(rings, w->program, task, lane);
+        WEFT_TRY(begin_gradients(rings, w->program, task, lane));
+    WEFT_TRY(task->flow == WEFT_FLOW_GRADIENT ? backward(w, task) : run_forward(w, task));
+    return end_weights(rings, w->program, task, lane);
 }
 
 static weft_status run_again(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_pass_work *w = context;
-    WEFT_TRY(weft_pass_run_again(w, task, lane));
-    return weft_rings_end(&w->call->pass->model->rings, w->program, task, lane);
+    WEFT_TRY(repeat_forward(w, task));
+    return end_weights(&w->call->pass->model->rings, w->program, task, lane);
 }
 
 static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
 {
     const weft_pass_work *w = context;
-    return weft_rings_gather(&w->call->pass->model->rings, w->program, task, lane);
+    return gather_weights(&w->call->pass->model->rings, w->program, task, lane);
 }
 
 /* An evaluation's forward makes no gradients. */
@@ -53,8 +243,8 @@ static weft_status run_reduce(void *context, const weft_task *task, weft_lane *l
 {
     const weft_pass_work *w = context;
     const weft_pass *pass = w->call->pass;
-    return weft_pass_training(pass) ? weft_rings_reduce(&pass->model->rings, w->program, task,
-                                                        weft_pass_overwrite(pass), lane)
+    return weft_pass_training(pass) ? reduce_gradients(&pass->model->rings, w->program, task,
+                                                       weft_pass_overwrite(pass), lane)
                                     : WEFT_OK;
 }
 
@@ -78,7 +268,7 @@ static weft_status run_prefetch(void *context, const weft_task *task, weft_lane 
 static void fill_slots(const weft_pass_call *call, const weft_program *program, weft_tensor *slots)
 {
     const weft_model *model = call->pass->model;
-    const weft_pass_kept *kept = weft_pass_kept_of(call->pass);
+    const weft_pass_kept *kept = kept_of(call->pass);
     int num_gradients = 0, num_kept = 1, num_inputs = 0;
     memset(slots, 0, (size_t)program->num_slots * sizeof *slots);
     for (int i = 0; i < program->num_slots; i++) {
@@ -149,7 +339,7 @@ static weft_status enqueue(const weft_pass_call *call)
     executor->context = &w;
     weft_note_tasks(pass, tracks, executor);
     WEFT_TRY(weft_program_enqueue(program, executor));
-    weft_rings_advance(&model->rings, program);
+    advance_rings(&model->rings, program);
     weft_pass_release(pass, mark);
     size_t held = pass->stash.used_bytes + pass->host.used_bytes;
     if (!pass->backward && held > pass->held_bytes) {
@@ -209,50 +399,6 @@ weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, co
 }
 
 /* --- programs ------------------------------------------------------------------------------ */
-
-weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, weft_arena *arena,
-                              weft_chunk_shape *out)
-{
-    const weft_layout *layout = &outline->layout;
-    const weft_held_elements *held = &outline->held[rank];
-    const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, rank);
-    int first, end;
-    void *layers;
-    weft_layout_range(layout, rank, chunk, &first, &end);
-    WEFT_TRY(
-        weft_arena_alloc_array(arena, (size_t)(end - first) + 1, sizeof(weft_pass_layer), &layers));
-    *out = (weft_chunk_shape){
-        .layers = layers,
-        .first = first,
-        .num_layers = end - first,
-        .receives = rank > 0 || chunk > 0,
-        .passes_on = rank < layout->num_ranks - 1 || chunk < layout->num_chunks - 1,
-        .row_bytes = weft_shape_boundary_bytes(&outline->shape),
-        .weight_slots = held->weight_slots,
-        .gradient_slots = held->gradient_slots,
-        .weight_bytes = held->slot * weft_dtype_bytes(outline->shape.dtype),
-        .gradient_bytes = held->slot * sizeof(float),
-        .offload_slots = sizes.num_slots,
-        .input_slots = sizes.num_inputs,
-        .recomputes_early = weft_outline_recomputes_early(outline, rank, chunk)};
-    for (int k = 0; k < sizes.num_slots; k++)
-        out->offload_bytes[k] = sizes.slot_bytes[k];
-    for (int l = first; l < end; l++) {
-        const weft_outline_layer *layer = &outline->layers[l];
-        ((weft_pass_layer *)layers)[l - first] = (weft_pass_layer){
-            .stash_bytes = layer->description.cost.activation_bytes - layer->offloaded_bytes,
-            .offloads = layer->offloads,
-            .offloads_input = layer->offloads_input,
-            .offloaded_bytes = layer->offloaded_bytes,
-            .in_place = layer->in_place,
-            .host_waits = layer->host_waits,
-            .gathers = held->weight_slots > 0 && weft_outline_shares(layer),
-            .reduces = weft_outline_shares(layer),
-            .is_loss = l == outline->num_layers - 1,
-            .group = layer->recompute_group};
-    }
-    return WEFT_OK;
-}
 
 static weft_status make_program(weft_model *model, const weft_chunk_shape *shape,
                                 weft_pass_kind kind, weft_program *out)

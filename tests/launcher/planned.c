@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "launcher/planning/levels.h"
-#include "layers/moe/runtime.h"
+#include "layers/moe/moe.h"
 #include "layers/pass/pass.h"
 #include "tests/expect.h"
 

@@ -27,9 +27,9 @@ BEGIN {
 
     # The doors of rooms that have several.
     doors["layers/describe"] = "describe plain rehearse"
-    doors["layers/moe"] = "options runtime exchange"
-    doors["layers/outline"] = "outline footprint parts"
-    doors["layers/pass"] = "pass recompute offload note runner graphs forward"
+    doors["layers/moe"] = "moe options"
+    doors["layers/outline"] = "outline footprint"
+    doors["layers/pass"] = "pass note offload recompute runner"
     doors["layers/tier"] = "tier run"
     doors["schedule/exchange"] = "exchange paper"
     doors["schedule/experts"] = "experts placement"

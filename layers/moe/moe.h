@@ -1,10 +1,11 @@
 /* What a stage's MoE layers share: how tokens travel, the programs, and the lanes and executors
- * that run these beside the compute lane. One thread drives a model. Private to layers/. */
-#ifndef WEFT_LAYERS_MOE_RUNTIME_H
-#define WEFT_LAYERS_MOE_RUNTIME_H
+ * that run these beside the compute lane. One thread drives a model. */
+#ifndef WEFT_LAYERS_MOE_MOE_H
+#define WEFT_LAYERS_MOE_MOE_H
 
-#include "layers/pass/runner.h"
+#include "comm/comm.h"
 #include "layers/moe/options.h"
+#include "layers/pass/runner.h"
 
 /* The programs of one (n, S). */
 typedef struct weft_moe_plan {
@@ -47,5 +48,23 @@ weft_status weft_moe_runtime_use(weft_moe_runtime *runtime,
  * weft_moe_runtime_use. Borrowed. */
 weft_status weft_moe_runtime_replace(weft_moe_runtime *runtime,
                                      const weft_program programs[2]) WEFT_CHECKED;
+
+/* --- the all-to-all: weft_moe_exchange and measurements run the same code ------------------ */
+
+/* Where staging areas come from; their memory must last until the enqueued work is done. */
+typedef struct weft_exchange_memory {
+    void *context;
+    weft_status (*device)(void *context, size_t bytes, void **out);
+    weft_status (*host)(void *context, size_t bytes, void **out);
+} weft_exchange_memory;
+
+/* The all-to-all over `ep`, enqueued on `lane`, in the runtime's form and chunks; the runtime was
+ * created with `exchange` true. Every rank of `etp` holds the same `send` and passes equal sizes,
+ * as for weft_all_to_all. A single rank in `etp` uses the baseline. Collective over ep and etp.
+ * Errors: the memory's, WEFT_COMM, the lanes' own. */
+weft_status weft_moe_exchange_over(weft_moe_runtime *runtime, weft_comm *ep, weft_comm *etp,
+                                   const weft_exchange_memory *memory, weft_lane *lane,
+                                   const void *send, const size_t *send_bytes, void *recv,
+                                   const size_t *recv_bytes) WEFT_CHECKED;
 
 #endif
