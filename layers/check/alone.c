@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/check/check.h"
+#include "layers/check/internal.h"
 
 static size_t count_unwritten(const float *values, size_t count)
 {

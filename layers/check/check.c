@@ -1,14 +1,101 @@
-#include <weft/check.h>
-
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <weft/check.h>
+
 #include "core/log.h"
 #include "core/sized.h"
-#include "layers/check/check.h"
+#include "layers/check/internal.h"
 
 enum { MAX_PLACES = 4, BATCH = 2, MANY_PARAMETERS = 1000000 };
+
+/* --- the alarm: how rank 0 learns of another rank's error before that rank ends the job ----- */
+
+/* An error of one rank, told to rank 0 while rank 0 itself may wait in a collective. A thread of
+ * each rank hears the next rank and tells the one before. */
+typedef struct check_alarm {
+    weft_comm *comm; /* NULL: of one rank, or not started */
+    weft_check_report *report;
+    pthread_t thread;
+    bool listens;
+} check_alarm;
+
+enum { NEWS, TOLD }; /* tags */
+
+typedef struct news {
+    bool failed; /* else the check is over */
+    char text[WEFT_ERROR_TEXT_BYTES];
+} news;
+
+/* To rank 0's report, or to the rank before, until that has told it. Where the ranks can no longer
+ * talk the report stays as it is: the job ends. */
+static void tell(const check_alarm *alarm, const news *what)
+{
+    int rank = weft_comm_rank(alarm->comm);
+    bool told;
+    weft_status status = WEFT_OK;
+    if (rank > 0)
+        status = weft_comm_send_host(alarm->comm, rank - 1, NEWS, what, sizeof *what);
+    else if (what->failed)
+        weft_check_report_fail(alarm->report, what->text);
+    if (rank > 0 && what->failed && status == WEFT_OK)
+        status = weft_comm_recv_host(alarm->comm, rank - 1, TOLD, &told, sizeof told);
+    if (status != WEFT_OK)
+        weft_error_clear();
+}
+
+static void *listen_to_next(void *argument)
+{
+    const check_alarm *alarm = argument;
+    int next = weft_comm_rank(alarm->comm) + 1;
+    bool told = true;
+    news what = {0};
+    if (weft_comm_recv_host(alarm->comm, next, NEWS, &what, sizeof what) != WEFT_OK || !what.failed)
+        return NULL;
+    tell(alarm, &what);
+    if (weft_comm_send_host(alarm->comm, next, TOLD, &told, sizeof told) != WEFT_OK)
+        weft_error_clear();
+    return NULL;
+}
+
+/* Collective over world, as stop is, before which no rank has raised it. */
+static weft_status start_alarm(weft_comm *world, weft_check_report *report, check_alarm *out)
+{
+    int rank = weft_comm_rank(world), size = weft_comm_size(world);
+    out->report = report;
+    if (size == 1)
+        return WEFT_OK;
+    WEFT_TRY(weft_comm_split(world, 0, rank, "alarm", WEFT_PURPOSE_CONTROL, &out->comm));
+    bool hears = rank + 1 < size;
+    out->listens = hears && pthread_create(&out->thread, NULL, listen_to_next, out) == 0;
+    return hears && !out->listens ? WEFT_ERROR(WEFT_MEMORY, "no thread to hear rank %d", rank + 1)
+                                  : WEFT_OK;
+}
+
+static void stop_alarm(check_alarm *alarm)
+{
+    if (!alarm->comm)
+        return;
+    if (alarm->listens)
+        pthread_join(alarm->thread, NULL);
+    tell(alarm, &(news){.failed = false});
+    weft_comm_destroy(alarm->comm);
+}
+
+/* Returns when rank 0's report has this thread's error, which stays. */
+static void raise_alarm(check_alarm *alarm)
+{
+    const weft_error error = *weft_error_get();
+    news what = {.failed = true};
+    weft_error_of_rank(error.status,
+                       weft_comm_world_rank(alarm->comm, weft_comm_rank(alarm->comm)));
+    memcpy(what.text, weft_error_get()->text, sizeof what.text);
+    tell(alarm, &what);
+    weft_error_put(&error);
+}
+
+/* --- a check ------------------------------------------------------------------------------- */
 
 typedef struct check_job {
     const weft_check_setup *setup;
@@ -18,7 +105,7 @@ typedef struct check_job {
     char meshes[MAX_PLACES][32];
     int num_places;
     weft_check_report report;
-    weft_check_alarm alarm;
+    check_alarm alarm;
 } check_job;
 
 /* --- which layers -------------------------------------------------------------------------- */
@@ -192,7 +279,7 @@ static weft_status take_down(check_job *j, weft_status status)
         return status;
     if (speaker != weft_comm_rank(j->world) && nanosleep(&grace, NULL) != 0)
         _exit(weft_status_exit_code(status)); /* ended by a signal, whose line is printed already */
-    weft_check_alarm_raise(&j->alarm);
+    raise_alarm(&j->alarm);
     weft_log_error_record();
     weft_comm_abort(j->world, status);
     return status;
@@ -276,12 +363,12 @@ weft_status weft_check_run(weft_comm *world, const weft_check_setup *setup,
     weft_comm_set_check(true);
     weft_status status = weft_comm_create_self(&j.self);
     if (status == WEFT_OK)
-        status = weft_comm_agree(world, weft_check_alarm_start(world, &j.report, &j.alarm));
+        status = weft_comm_agree(world, start_alarm(world, &j.report, &j.alarm));
     if (status == WEFT_OK)
         status = check_all(&j);
     if (status != WEFT_OK)
         weft_check_report_fail(&j.report, weft_error_get()->text);
-    weft_check_alarm_stop(&j.alarm);
+    stop_alarm(&j.alarm);
     for (int p = 0; p < j.num_places; p++)
         weft_check_place_release(&j.places[p]);
     weft_comm_destroy(j.self);

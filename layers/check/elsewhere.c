@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "layers/check/check.h"
+#include "layers/check/internal.h"
 
 static void name_check(const char *what, const weft_check_place *place, char out[64])
 {

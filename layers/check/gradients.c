@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/rng.h"
-#include "layers/check/check.h"
+#include "layers/check/internal.h"
 
 enum { NUM_RANDOM = 2, NUM_STEPS = 3, STREAM_DIRECTION = 211, MANY_ROWS = 64 };
 static const double steps[NUM_STEPS] = {2e-3, 5e-4, 1.25e-4};

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/check/check.h"
+#include "layers/check/internal.h"
 
 enum { GUARD_BYTES = 256, STATE_GUARD_BYTES = 1024, PATTERN = 0xff }; /* a NaN in fp32 and bf16 */
 

@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "core/rng.h"
-#include "layers/check/check.h"
+#include "layers/check/internal.h"
 #include "parallel/mesh/mesh.h"
 
 enum { SEED = 7, STREAM_X = 101, STREAM_DY = 103, STREAM_TOKENS = 105 };

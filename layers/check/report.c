@@ -1,7 +1,7 @@
 /* The verdicts, a line a check, or one JSON object. */
 #include <stdarg.h>
 
-#include "layers/check/check.h"
+#include "layers/check/internal.h"
 
 static void print_json_text(FILE *out, const char *text)
 {

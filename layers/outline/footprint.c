@@ -50,7 +50,8 @@ static uint64_t sent_out(const weft_outline *outline, int layer, int end)
                                                                                            : 0;
 }
 
-uint64_t weft_footprint_kept(const weft_outline *outline, int layer, int first, int end)
+/* One layer's part of the stash; the chunk is the layers [first, end). */
+static uint64_t kept_of(const weft_outline *outline, int layer, int first, int end)
 {
     const weft_outline_layer *l = &outline->layers[layer];
     return l->recompute_group > 0
@@ -107,7 +108,7 @@ uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk)
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++)
-        bytes += weft_footprint_kept(outline, l, first, end);
+        bytes += kept_of(outline, l, first, end);
     return bytes;
 }
 
@@ -375,14 +376,6 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
         out->device_bytes += out->bytes[p];
 }
 
-uint64_t weft_footprint_on_host(const weft_footprint *footprint)
-{
-    uint64_t bytes = 0;
-    for (int i = 0; i < footprint->num_offloaded; i++)
-        bytes += footprint->offloaded[i].bytes;
-    return bytes;
-}
-
 const char *weft_footprint_text(const weft_footprint *footprint, char *out, size_t capacity)
 {
     size_t used = 0;
@@ -499,7 +492,7 @@ static void split_activations(const weft_outline *outline, int rank, const weft_
         weft_layout_range(&outline->layout, rank, slot->chunk > 0 ? slot->chunk : 0, &first, &end);
         for (int l = first; l < end; l++)
             out[part_of(outline, l)].bytes[WEFT_MEMORY_ACTIVATIONS] +=
-                weft_footprint_kept(outline, l, first, end);
+                kept_of(outline, l, first, end);
     }
 }
 

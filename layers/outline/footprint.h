@@ -47,14 +47,10 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
 uint64_t weft_footprint_offloaded(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
-/* One layer's part of the stash; the chunk is the layers [first, end). */
-uint64_t weft_footprint_kept(const weft_outline *outline, int layer, int first, int end);
 /* Shared by all passes of the rank: the stashes of one group of recomputed layers or one module. */
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
 /* Scratch, shared by all passes of the rank. */
 uint64_t weft_footprint_scratch(const weft_outline *outline, int rank);
-/* The bytes of `offloaded`. */
-uint64_t weft_footprint_on_host(const weft_footprint *footprint);
 /* "weights 1.2 MB, gradients ...", without purposes of 0 bytes. */
 const char *weft_footprint_text(const weft_footprint *footprint, char *out, size_t capacity);
 
