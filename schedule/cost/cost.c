@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/cluster/cluster.h"
-#include "schedule/cost/link.h"
+#include "schedule/cost/costing.h"
 
 /* --- bound by memory ----------------------------------------------------------------------- */
 

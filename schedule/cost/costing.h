@@ -1,4 +1,4 @@
-/* Reads the numbers of a cluster for an estimate and notes their sources. Private to schedule/. */
+/* Reads the numbers of a cluster for an estimate and notes their sources. */
 #ifndef WEFT_SCHEDULE_COST_COSTING_H
 #define WEFT_SCHEDULE_COST_COSTING_H
 
@@ -37,5 +37,13 @@ void weft_costing_note(weft_costing *p, int input);
 void weft_costing_scale(weft_costing *p, int input);
 /* Makes the estimate's class at least as uncertain as this. */
 void weft_costing_at_least(weft_costing *p, weft_source_class class_);
+
+/* --- what collectives put on links: schedule/cost/link.c ------------------------------------- */
+
+/* Adds one collective of `bytes` to the estimate. */
+void weft_price_collective(weft_costing *p, const weft_group *group, weft_collective collective,
+                           double bytes);
+/* weft_small_sum_us on nodes of one kind. */
+void weft_price_small_sum(weft_costing *p, int ranks, double bytes);
 
 #endif

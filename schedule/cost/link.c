@@ -1,5 +1,5 @@
 /* The cost of collectives: legs over links, each by the curve of its kind where there is one. */
-#include "schedule/cost/link.h"
+#include "schedule/cost/costing.h"
 
 #include <math.h>
 

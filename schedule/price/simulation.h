@@ -51,9 +51,8 @@ typedef struct weft_simulation {
     weft_price *price;
 } weft_simulation;
 
-/* The heap of running lanes, by their end. Settle moves a lane whose end changed. */
+/* The heap of running lanes, by their end. */
 void weft_simulation_add(weft_simulation *sim, int lane);
-void weft_simulation_settle(weft_simulation *sim, int lane);
 int weft_simulation_take_first(weft_simulation *sim);
 /* Sets the speeds of all activities on touched stages, beside each other. */
 void weft_simulation_set_speeds(weft_simulation *sim);

@@ -15,7 +15,8 @@ static void heap_put(weft_simulation *sim, int at, int lane)
     sim->lanes[lane].heap_at = at;
 }
 
-void weft_simulation_settle(weft_simulation *sim, int lane)
+/* Moves a lane whose end changed. */
+static void settle(weft_simulation *sim, int lane)
 {
     int at = sim->lanes[lane].heap_at;
     for (; at > 0 && is_sooner(sim, lane, sim->heap[(at - 1) / 2]); at = (at - 1) / 2)
@@ -33,7 +34,7 @@ void weft_simulation_settle(weft_simulation *sim, int lane)
 void weft_simulation_add(weft_simulation *sim, int lane)
 {
     heap_put(sim, sim->heap_size++, lane);
-    weft_simulation_settle(sim, lane);
+    settle(sim, lane);
 }
 
 int weft_simulation_take_first(weft_simulation *sim)
@@ -41,7 +42,7 @@ int weft_simulation_take_first(weft_simulation *sim)
     const int first = sim->heap[0], last = sim->heap[--sim->heap_size];
     if (sim->heap_size > 0) {
         heap_put(sim, 0, last);
-        weft_simulation_settle(sim, last);
+        settle(sim, last);
     }
     return first;
 }
@@ -133,7 +134,7 @@ static void set_speed(weft_simulation *sim, int number)
     a->end_us = sim->now_us + (a->end_us - sim->now_us) * a->rate / rate;
     a->rate = rate;
     a->slowed = true;
-    weft_simulation_settle(sim, number);
+    settle(sim, number);
 }
 
 void weft_simulation_set_speeds(weft_simulation *sim)
