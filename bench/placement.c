@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "core/rng.h"
-#include "schedule/placement.h"
+#include "schedule/experts/placement.h"
 
 enum { DRAWS = 64, ROUNDS = 1001, MAX_EXPERTS = 256, MAX_RANKS = 8 };
 

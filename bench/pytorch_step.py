@@ -88,7 +88,7 @@ class MLP(nn.Module):
 
 
 def forced_logits(tokens, experts, topk, load):
-    """What Weft's moe_router_forced_load adds to the logits (layers/router.c)."""
+    """What Weft's moe_router_forced_load adds to the logits (layers/moe/router.c)."""
     table, following = torch.zeros(tokens, experts), 0
     share = 1 if topk == experts else min(1, load * topk / experts)
     for t in range(tokens):

@@ -13,7 +13,7 @@
 #include "core/trace/trace.h"
 #include "schedule/operands.h"
 #include "schedule/pass.h"
-#include "schedule/pipeline.h"
+#include "schedule/pipeline/pipeline.h"
 #include "schedule/run.h"
 
 enum { ROUNDS = 101, BUCKETS = 4 };

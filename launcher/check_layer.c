@@ -6,7 +6,7 @@
 #include "launcher/planning/config.h"
 #include "launcher/process/launch.h"
 #include "launcher/verbs.h"
-#include "layers/check.h"
+#include "layers/check/check.h"
 
 typedef struct arguments {
     weft_config_source source;

@@ -9,7 +9,7 @@
 #include "launcher/planning/plan.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs.h"
-#include "schedule/exchange_paper.h"
+#include "schedule/exchange/paper.h"
 
 static const char verb_name[] = "plan all-to-all";
 

@@ -11,9 +11,9 @@
 #include "launcher/planning/plan.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs.h"
-#include "layers/describe.h"
-#include "layers/rehearse.h"
-#include "schedule/choose.h"
+#include "layers/describe/describe.h"
+#include "layers/describe/rehearse.h"
+#include "schedule/moe/choose.h"
 
 static const char verb_name[] = "plan moe-layer";
 enum { MAX_CANDIDATES = 16 * WEFT_NUM_REUSES };

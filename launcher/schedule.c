@@ -10,7 +10,7 @@
 #include "launcher/process/output_files.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs.h"
-#include "schedule/order_text.h"
+#include "schedule/pipeline/order_text.h"
 #include "schedule/text.h"
 
 static const char *const level_names[] = {"step", "pass", "layer", "experts"};

@@ -3,12 +3,13 @@
  * fewer groups than ranks, ranks that share a group deal its queries and each hold its k and v: QKV
  * is two layers then, which write beside each other, and gradients of k and v are summed over those
  * ranks as those of norms are over all (parallel/parameters/parameters.h, DENSE_SHARED). Over
- * context-parallel ranks layers/context.h takes the place of the kernel that sees all keys. */
+ * context-parallel ranks layers/context/context.h takes the place of the kernel that sees all keys.
+ */
 #include "core/device/device.h"
-#include "layers/context_memory.h"
-#include "layers/describe_plain.h"
+#include "layers/context/context.h"
+#include "layers/describe/plain.h"
 #include "layers/layers.h"
-#include "layers/note.h"
+#include "layers/pass/note.h"
 
 typedef struct attention {
     weft_layer_common common;
@@ -270,7 +271,9 @@ static weft_status qkv_backward(const attention *a, weft_pass *pass, const weft_
 {
     const weft_tensor dkv = columns_from(dqkv, a->qkv.out);
     WEFT_TRY(weft_linear_backward(pass, &a->qkv, x, dqkv, dx));
-    return a->kv.weight ? weft_linear_backward_add(pass, &a->kv, x, &dkv, dx) : WEFT_OK;
+    return a->kv.weight
+               ? weft_linear_backward_to(pass, &a->kv, x, &dkv, weft_pass_overwrite(pass), true, dx)
+               : WEFT_OK;
 }
 
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/device/device.h"
-#include "layers/describe_plain.h"
+#include "layers/describe/plain.h"
 #include "layers/layers.h"
 
 typedef struct block {

@@ -1,6 +1,6 @@
 /* Token and learned position embedding, vocabulary-parallel (Shoeybi et al. 2019, §3): every TP
  * rank looks up the rows it holds and the region's exit sums them. */
-#include "layers/describe_plain.h"
+#include "layers/describe/plain.h"
 #include "layers/layers.h"
 
 #include <string.h>

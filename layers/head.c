@@ -7,10 +7,10 @@
  * gradients of the weight and of the norm's output, and keeps only these. Backward has only the
  * norm left. */
 #include "core/device/device.h"
-#include "layers/describe_plain.h"
+#include "layers/describe/plain.h"
 #include "layers/layers.h"
 
-#include "layers/note.h"
+#include "layers/pass/note.h"
 
 typedef struct head {
     weft_layer_common common;
@@ -130,7 +130,7 @@ static weft_status differentiate(head *h, weft_pass *pass, const chunk *c, const
                    .row_sum = c->sums.data, .mask = weights_of(pass, c),
                    .scale = weft_pass_loss_scale(pass) / (float)(shape->seq * shape->batch))));
     bool overwrite = weft_pass_overwrite(pass) && c->first == 0;
-    return weft_linear_backward_to(pass, &h->output, x, &c->logits, overwrite, dx);
+    return weft_linear_backward_to(pass, &h->output, x, &c->logits, overwrite, false, dx);
 }
 
 static weft_tensor rows_of(const weft_tensor *x, const chunk *c)

@@ -1,7 +1,7 @@
 /* A layer runs one inside it; in a rehearsal that one may describe itself instead. */
 #include "core/device/device.h"
 #include "core/sized.h"
-#include "layers/pass.h"
+#include "layers/pass/pass.h"
 
 static bool is_described(const weft_layer *child, const weft_pass *pass)
 {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/sized.h"
-#include "layers/pass.h"
+#include "layers/pass/pass.h"
 
 weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,
                            const weft_model_options *options)

@@ -5,9 +5,9 @@
 #include <weft/kernels.h>
 #include <weft/model.h>
 
-#include "layers/describe.h"
+#include "layers/describe/describe.h"
 #include "layers/linear.h"
-#include "layers/recompute.h"
+#include "layers/pass/recompute.h"
 #include "parallel/parameters/parameters.h"
 #include "parallel/sequence.h"
 
@@ -41,7 +41,7 @@ weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const
  * their content. */
 bool weft_pass_repeats(const weft_pass *pass);
 
-/* Until weft_pass_keep stashes belong to `modules` (bits of layers/recompute.h). If backward
+/* Until weft_pass_keep stashes belong to `modules` (bits of layers/pass/recompute.h). If backward
  * recomputes one of the modules, the stashes lie in the area that all passes share; if one is
  * offloaded, they are offloaded. send_out: they can be offloaded, not recomputed. */
 void weft_pass_leave_out(weft_pass *pass, unsigned modules);
@@ -83,6 +83,9 @@ weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options 
                                     const char *name, weft_parameter **out) WEFT_CHECKED;
 
 weft_activation_kind weft_activation_of(const weft_model_options *options);
+
+/* An MLP of global width `ffn` and these modules; NULL when memory is short. */
+weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn, unsigned modules);
 
 /* Allocates a zeroed layer whose first member is the base and second the options. */
 weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,

@@ -1,6 +1,6 @@
 /* Linear layers and norms, which several layers share. */
 #include "core/device/device.h"
-#include "layers/pass.h"
+#include "layers/pass/pass.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -134,26 +134,18 @@ static weft_gemm_args input_backward_of(const weft_linear *linear, const weft_te
 weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                  const weft_tensor *dy, weft_tensor *dx)
 {
-    return weft_linear_backward_to(pass, linear, x, dy, weft_pass_overwrite(pass), dx);
+    return weft_linear_backward_to(pass, linear, x, dy, weft_pass_overwrite(pass), false, dx);
 }
 
 weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
                                     const weft_tensor *x, const weft_tensor *dy, bool overwrite,
-                                    weft_tensor *dx)
+                                    bool add, weft_tensor *dx)
 {
     WEFT_TRY(parameters_backward(pass, linear, x, dy, overwrite));
     if (!dx)
         return WEFT_OK;
-    const weft_gemm_args args = input_backward_of(linear, dy, dx);
-    return multiply(pass, linear, &args);
-}
-
-weft_status weft_linear_backward_add(weft_pass *pass, const weft_linear *linear,
-                                     const weft_tensor *x, const weft_tensor *dy, weft_tensor *dx)
-{
-    WEFT_TRY(parameters_backward(pass, linear, x, dy, weft_pass_overwrite(pass)));
     weft_gemm_args args = input_backward_of(linear, dy, dx);
-    args.beta = 1;
+    args.beta = add ? 1 : 0;
     return multiply(pass, linear, &args);
 }
 

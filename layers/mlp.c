@@ -2,11 +2,17 @@
  * with fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a
  * hyperslab. Backward recomputes the activation's output. GELU and its backward are epilogues of
  * the GEMMs beside them. */
-#include "layers/describe_plain.h"
-#include "layers/mlp.h"
-
 #include "core/device/device.h"
 #include "kernels/kernels.h"
+#include "layers/describe/plain.h"
+#include "layers/layers.h"
+
+typedef struct weft_mlp {
+    weft_layer_common common;
+    weft_linear fc1, fc2;
+    size_t ffn_all;   /* global width */
+    unsigned modules; /* modules that the MLP is part of: bits of layers/pass/recompute.h */
+} weft_mlp;
 
 typedef struct mlp_state {
     weft_tensor x;      /* borrowed */
@@ -38,13 +44,6 @@ static bool has_gelu(const weft_mlp *mlp)
     return weft_activation_of(&mlp->common.options) == WEFT_ACTIVATION_GELU;
 }
 
-/* Activations or their gradients, in scratch. */
-static weft_status take_act(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *hidden,
-                            weft_tensor *act)
-{
-    return weft_pass_scratch(pass, hidden->dtype, hidden->dims[0], mlp->fc2.in, act);
-}
-
 static weft_status activate(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *hidden,
                             weft_tensor *act)
 {
@@ -63,7 +62,7 @@ static weft_status fc1_forward(const weft_mlp *mlp, weft_pass *pass, const weft_
     WEFT_TRY_AS(weft_pass_lane(pass), mlp->fc1.name,
                 weft_pass_stash(pass, x->dtype, x->dims[0], mlp->fc1.out, hidden));
     weft_pass_keep(pass);
-    WEFT_TRY(take_act(mlp, pass, hidden, act));
+    WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0], mlp->fc2.in, act));
     if (has_gelu(mlp))
         return weft_linear_gelu_forward(pass, &mlp->fc1, x, hidden, act);
     WEFT_TRY(weft_linear_forward(pass, &mlp->fc1, x, true, hidden));
@@ -127,7 +126,8 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     const bool again = weft_pass_shape(pass)->recompute & mlp->modules;
     if (!again)
-        WEFT_TRY(take_act(mlp, pass, &state->hidden, &act));
+        WEFT_TRY(
+            weft_pass_scratch(pass, state->hidden.dtype, state->hidden.dims[0], mlp->fc2.in, &act));
     WEFT_TRY(again ? fc1_again(mlp, pass, &x_full, &state->hidden, &act)
                    : activate(mlp, pass, &state->hidden, &act));
     WEFT_TRY(fc2_backward(mlp, pass, &act, &dy_full, &state->hidden, &dhidden));

@@ -23,8 +23,9 @@ typedef struct weft_schedule_options {  /* of section "parallel", as a user writ
     int pipeline_schedule;              /* weft_pipeline_kind */
     const char *pipeline_schedule_file; /* an order of compute as CSV; "": by pipeline_schedule */
     int64_t microbatch_group_size_per_virtual_pipeline_stage; /* 0: p */
-    /* MoE layers whose tokens travel. Reuse and all-to-all are numbered as in schedule/moe_layer.h
-     * and schedule/exchange.h, then "auto"; moe_partition_by is a weft_moe_partition_by. */
+    /* MoE layers whose tokens travel. Reuse and all-to-all are numbered as in schedule/moe/layer.h
+     * and schedule/exchange/exchange.h, then "auto"; moe_partition_by is a weft_moe_partition_by.
+     */
     int64_t moe_num_partitions; /* n; 0: chosen */
     int moe_memory_reuse, moe_partition_by, moe_all_to_all;
     int64_t moe_peer_group_size;

@@ -49,7 +49,7 @@ typedef struct weft_task {
     int32_t micro_batch;  /* within the step; -1 here and below: none */
     int32_t chunk;        /* virtual stage of this rank; its number among all: chunk * p + rank */
     int32_t layer, part, bucket; /* part: of an MoE layer, an exchange; a layer's later GATHER */
-    int32_t expert;              /* the expert's position in the program (schedule/experts.h) */
+    int32_t expert; /* the expert's position in the program (schedule/experts/experts.h) */
     int32_t peer; /* SEND, RECEIVE: the other rank. A part by peers: how many groups of ranks ahead
                      it goes; 0: the rank's own group */
     int32_t operands[WEFT_TASK_MAX_OPERANDS]; /* slots, in the order of the table of operands */

@@ -4,7 +4,7 @@
 
 #include "core/device/device.h"
 #include "core/doing.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 /* Runs a task, its slice around it. */
 static weft_status run_traced(const weft_executor *executor, const weft_task *task, weft_lane *lane)

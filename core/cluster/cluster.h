@@ -1,6 +1,6 @@
 /* A cluster as numbers: what its nodes are made of (core/cluster/hardware.h), what each operation
  * costs by its volume, and how operations that run beside each other slow each other down. `weft
- * calibrate` measures it, or a user writes it. schedule/cost.h prices operations by it.
+ * calibrate` measures it, or a user writes it. schedule/cost/cost.h prices operations by it.
  *
  * A cost is a curve volume -> time with its start-up latency (weft_curve). Costs of communication
  * hold while all ranks of a node do the same at once, as layers do: they share the links. Volumes

@@ -3,7 +3,7 @@
 #define WEFT_LAUNCHER_MEASURING_BENCH_EXCHANGE_H
 
 #include "launcher/measuring/bench.h"
-#include "layers/exchange.h"
+#include "layers/moe/moe.h"
 
 enum {
     WEFT_BENCH_MAX_SIZES = 8,

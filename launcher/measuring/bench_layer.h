@@ -4,7 +4,7 @@
 #define WEFT_LAUNCHER_MEASURING_BENCH_LAYER_H
 
 #include "comm/comm.h"
-#include "layers/runtime.h"
+#include "layers/model/model.h"
 
 typedef struct weft_bench_layer_shape {
     int64_t tokens, hidden, ffn; /* a rank; M; H of a whole expert */

@@ -4,7 +4,7 @@
 
 #include "launcher/measuring/bench.h"
 #include "launcher/measuring/bench_layer.h"
-#include "schedule/choose.h"
+#include "schedule/moe/choose.h"
 
 enum { WEFT_BENCH_MAX_CASES = 64, WEFT_BENCH_MAX_ROUNDS = 200 };
 

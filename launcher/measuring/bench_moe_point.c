@@ -7,10 +7,10 @@
 #include "core/trace/trace.h"
 #include "launcher/measuring/bench_moe.h"
 #include "launcher/planning/moe_choice.h"
-#include "layers/describe.h"
+#include "layers/describe/describe.h"
 #include "parallel/topology/topology.h"
 #include "schedule/build.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 enum { WARM_UP = 2, PROBES = 3, RATIO_STEPS = 3 };
 

@@ -71,7 +71,7 @@ static double rounded(double us)
     return strtod(text, NULL);
 }
 
-/* As schedule/cost.c asks for it: one of the products that a launch of several groups has. */
+/* As schedule/cost/cost.c asks for it: one of the products that a launch of several groups has. */
 static weft_product product_of(const weft_operation *o)
 {
     const uint64_t groups = o->groups ? o->groups : 1;

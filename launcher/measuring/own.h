@@ -5,7 +5,7 @@
 
 #include "comm/comm.h"
 #include "core/cluster/cluster.h"
-#include "layers/outline.h"
+#include "layers/outline/outline.h"
 
 typedef struct weft_own_model {
     const weft_model_options *options;

@@ -7,7 +7,7 @@
 #include <weft/kernels.h>
 
 #include "launcher/measuring/own.h"
-#include "layers/describe.h"
+#include "layers/describe/describe.h"
 
 /* Memory to walk through: the next piece was not touched for long, so no cache holds it. */
 typedef struct weft_own_pool {

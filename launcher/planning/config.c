@@ -14,7 +14,7 @@
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/run_changes.h"
-#include "layers/runtime.h"
+#include "layers/model/model.h"
 
 /* The override that sets `path` ("section.key"); NULL: none. */
 static const char *find_override(const weft_config_source *source, const char *path)

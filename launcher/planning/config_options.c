@@ -7,7 +7,7 @@
 
 #include "core/key_rows.h"
 #include "launcher/planning/config.h"
-#include "layers/runtime.h"
+#include "layers/model/model.h"
 
 #define RECOMPUTE(granularity) "train.recompute_granularity is " granularity
 #define NOT_FP16 "train.precision is not fp16"

@@ -8,8 +8,8 @@
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/places.h"
-#include "layers/rehearse.h"
-#include "layers/runtime.h"
+#include "layers/describe/rehearse.h"
+#include "layers/model/model.h"
 
 enum { AUTO = WEFT_NUM_CONTEXT_FORMS };
 

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "core/text.h"
-#include "layers/footprint_parts.h"
+#include "layers/outline/footprint.h"
 
 /* Efficiencies of 1, which no hardware has. */
 static void report_missing(weft_report *r, const weft_plan_figures *f)

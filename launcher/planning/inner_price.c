@@ -1,7 +1,7 @@
 #include "launcher/planning/inner_price.h"
 
 #include "schedule/operands.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 #define ROUNDING 1e-9 /* of sums over a program's tasks */
 

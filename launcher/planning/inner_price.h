@@ -8,7 +8,7 @@
 #define WEFT_LAUNCHER_PLANNING_INNER_PRICE_H
 
 #include "schedule/context.h"
-#include "schedule/cost.h"
+#include "schedule/cost/cost.h"
 
 typedef struct weft_task_time {
     double us, link_us[WEFT_NUM_LINKS]; /* link_us: as of weft_task_links */

@@ -7,8 +7,8 @@
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/step_price.h"
 #include "launcher/planning/tier_price.h"
-#include "schedule/experts.h"
-#include "schedule/price.h"
+#include "schedule/experts/experts.h"
+#include "schedule/price/price.h"
 
 #define FORWARD_US 1000.0 /* of a virtual stage, on average, without a cluster */
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/note.h"
-#include "schedule/price.h"
+#include "layers/pass/note.h"
+#include "schedule/price/price.h"
 
 /* What a slice inside a pass says of its compute lane. */
 typedef enum part {

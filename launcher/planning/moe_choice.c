@@ -9,8 +9,8 @@
 #include "core/text.h"
 #include "launcher/planning/moe_layer_price.h"
 #include "launcher/planning/places.h"
-#include "layers/describe.h"
-#include "schedule/cost.h"
+#include "layers/describe/describe.h"
+#include "schedule/cost/cost.h"
 
 /* MPMoE searches n from 2 to 8; 1 is the synchronous layer. */
 static const int candidates[] = {1, 2, 3, 4, 6, 8};

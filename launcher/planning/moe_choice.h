@@ -5,9 +5,9 @@
 #define WEFT_LAUNCHER_PLANNING_MOE_CHOICE_H
 
 #include "launcher/planning/config.h"
-#include "layers/runtime.h"
+#include "layers/model/model.h"
 #include "parallel/topology/topology.h"
-#include "schedule/choose.h"
+#include "schedule/moe/choose.h"
 
 typedef struct weft_moe_selection {
     bool travels;             /* tokens of MoE layers travel on this mesh; else no more is used */

@@ -4,9 +4,9 @@
 #include "launcher/planning/places.h"
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_price.h"
-#include "layers/describe.h"
-#include "layers/rehearse.h"
-#include "layers/runtime.h"
+#include "layers/describe/describe.h"
+#include "layers/describe/rehearse.h"
+#include "layers/model/model.h"
 
 weft_status weft_moe_layer_price_begin(const weft_config *config, const weft_mesh *mesh,
                                        const weft_cluster *cluster, int ranks_per_node,

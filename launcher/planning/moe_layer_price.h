@@ -4,9 +4,9 @@
 #define WEFT_LAUNCHER_PLANNING_MOE_LAYER_PRICE_H
 
 #include "launcher/planning/config.h"
-#include "layers/moe_options.h"
-#include "schedule/choose.h"
-#include "schedule/cost.h"
+#include "layers/moe/options.h"
+#include "schedule/cost/cost.h"
+#include "schedule/moe/choose.h"
 
 typedef struct weft_moe_layer_price {
     const weft_config *config;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "schedule/exchange.h"
+#include "schedule/exchange/exchange.h"
 
 double weft_pass_us(const weft_pass_time *time)
 {

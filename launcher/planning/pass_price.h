@@ -5,9 +5,9 @@
 #define WEFT_LAUNCHER_PLANNING_PASS_PRICE_H
 
 #include "launcher/planning/inner_price.h"
-#include "layers/outline.h"
-#include "schedule/cost.h"
-#include "schedule/moe_layer.h"
+#include "layers/outline/outline.h"
+#include "schedule/cost/cost.h"
+#include "schedule/moe/layer.h"
 
 /* Microseconds of forward, or of backward, on the compute lane. What runs beside computation counts
  * only as far as it is longer. */

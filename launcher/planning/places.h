@@ -4,7 +4,7 @@
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/topology/topology.h"
-#include "schedule/cost.h"
+#include "schedule/cost/cost.h"
 
 /* Fills the site's groups with those of `rank`, and heads and ring as the mesh's cp_comm_type has
  * them: of equal parts the one that lies on most nodes, for which the others wait. direct: as in

@@ -7,7 +7,7 @@
 #include "core/text.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/step_price.h"
-#include "layers/recompute.h"
+#include "layers/pass/recompute.h"
 
 static const char *const time_texts[WEFT_NUM_TIMES] = {
 #define ROW(name, text) text,

@@ -8,8 +8,8 @@
 #include "launcher/planning/kinds.h"
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_choice.h"
-#include "layers/footprint.h"
-#include "schedule/cost.h"
+#include "layers/outline/footprint.h"
+#include "schedule/cost/cost.h"
 
 /* Where the step's time goes on the compute lane of a stage. They sum to the step. name, text */
 #define WEFT_TIME_LIST(X)                                                                          \
@@ -111,7 +111,7 @@ weft_status weft_plan_read_cluster(const char *option, const char *path, weft_ar
 weft_status weft_plan_cluster(const char *option, const char *path, weft_config *config,
                               weft_arena *arena, weft_cluster **out) WEFT_CHECKED;
 
-/* The kernels that a plan is of: Weft's, or those of published runs (layers/describe_plain.c), of
+/* The kernels that a plan is of: Weft's, or those of published runs (layers/describe/plain.c), of
  * which there are lists of operations alone: of 2022, or of 2021. name, text */
 #define WEFT_KERNELS_LIST(X) X(WEFT, "weft") X(PLAIN, "plain") X(PLAIN_2021, "plain-2021")
 typedef enum weft_kernels_kind {

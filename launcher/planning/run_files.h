@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "core/trace/trace.h"
-#include "layers/footprint.h"
+#include "layers/outline/footprint.h"
 #include "parallel/mesh/mesh.h"
 
 /* Of metrics.jsonl, in order; at least one. */

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 /* A collective of each bucket; *bytes: of all of them. */
 static weft_status add_collectives(const weft_site *site, const weft_outline_layer *layer,

@@ -1,6 +1,6 @@
 /* What sharing out gradients and weights (parallel/residency/residency.h) and offloading
- * (layers/offload.h) add to passes on a cluster: their programs priced, whose gathers, reductions
- * and copies run beside the layers and share links with them. Pure. */
+ * (layers/pass/offload.h) add to passes on a cluster: their programs priced, whose gathers,
+ * reductions and copies run beside the layers and share links with them. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_SHARDING_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_SHARDING_PRICE_H
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "schedule/order_text.h"
+#include "schedule/pipeline/order_text.h"
 
 bool weft_step_at_once(const weft_config *config)
 {

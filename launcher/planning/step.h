@@ -4,9 +4,9 @@
 #define WEFT_LAUNCHER_PLANNING_STEP_H
 
 #include "launcher/planning/config.h"
-#include "layers/footprint.h"
-#include "layers/outline.h"
-#include "schedule/pipeline.h"
+#include "layers/outline/footprint.h"
+#include "layers/outline/outline.h"
+#include "schedule/pipeline/pipeline.h"
 
 /* What a model is held for: a step of training; the forwards of one, by weights alone; one sequence
  * at a time on one rank, by its weights. */

@@ -6,9 +6,9 @@
 #include "launcher/planning/places.h"
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/tier_price.h"
-#include "layers/describe_plain.h"
+#include "layers/describe/plain.h"
 #include "parallel/parameters/parameters.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 /* One bucket of a stage, microseconds. */
 typedef struct bucket_time {

@@ -6,9 +6,9 @@
 
 #include "core/text.h"
 #include "launcher/planning/moe_choice.h"
-#include "layers/footprint.h"
-#include "layers/offload.h"
-#include "layers/runtime.h"
+#include "layers/model/model.h"
+#include "layers/outline/footprint.h"
+#include "layers/pass/offload.h"
 
 bool weft_tier_is_open(const weft_config *config)
 {
@@ -44,7 +44,7 @@ static double lack(uint64_t bytes, uint64_t limit)
 }
 
 /* Where passes and scratch grow amid a step, each leaves the rest of a block empty, less than one
- * piece, until the next one (layers/stack.h). */
+ * piece, until the next one (layers/pass/stack.h). */
 static uint64_t growing_bytes(const weft_step *step, int rank)
 {
     const weft_program *program = &step->programs[rank];

@@ -1,8 +1,8 @@
-/* What experts beyond device memory (layers/tier.h) add to the passes of a stage. The programs of
- * its layers' experts (schedule/experts.h) are walked through the passes of a step, in the order of
- * the compute lane: their lanes and rings go on from layer to layer and from pass to pass, as they
- * do at run time (layers/tier_run.h), and a forward's uploads wait for the updates of the step
- * before. Of experts in a file the same walk finds what is read and written
+/* What experts beyond device memory (layers/tier/tier.h) add to the passes of a stage. The programs
+ * of its layers' experts (schedule/experts/experts.h) are walked through the passes of a step, in
+ * the order of the compute lane: their lanes and rings go on from layer to layer and from pass to
+ * pass, as they do at run time (layers/tier/run.h), and a forward's uploads wait for the updates of
+ * the step before. Of experts in a file the same walk finds what is read and written
  * (planning/file_price.h), on one lane for passes and updates. Copies and computation do not slow
  * each other here. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_TIER_PRICE_H
@@ -12,8 +12,8 @@
 #include "launcher/planning/file_price.h"
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/step.h"
-#include "schedule/experts.h"
-#include "schedule/price.h"
+#include "schedule/experts/experts.h"
+#include "schedule/price/price.h"
 
 /* What the tasks of a layer's experts take, for which a pass takes what `experts` says: rows are
  * shares of it. WEFT_CONFIG with the figure that the cluster lacks. */

@@ -10,8 +10,8 @@
 #include "launcher/planning/plan.h"
 #include "launcher/planning/step_price.h"
 #include "launcher/searching/shared_passes.h"
-#include "layers/describe.h"
-#include "schedule/order.h"
+#include "layers/describe/describe.h"
+#include "schedule/pipeline/order.h"
 
 /* --- tables of layers ---------------------------------------------------------------------- */
 

@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "launcher/planning/plan.h"
-#include "layers/runtime.h"
+#include "layers/model/model.h"
 #include "parallel/mesh/mesh.h"
 #include "schedule/context.h"
-#include "schedule/exchange.h"
-#include "schedule/moe_layer.h"
-#include "schedule/order.h"
+#include "schedule/exchange/exchange.h"
+#include "schedule/moe/layer.h"
+#include "schedule/pipeline/order.h"
 
 /* What of a micro-batch's activations is made again. */
 enum { RECOMPUTE_NOTHING, RECOMPUTE_ATTENTION, RECOMPUTE_MODULES, RECOMPUTE_HALF, RECOMPUTE_ALL };

@@ -14,7 +14,7 @@
 #include "launcher/process/stop.h"
 #include "launcher/searching/bound.h"
 #include "schedule/context.h"
-#include "schedule/moe_layer.h"
+#include "schedule/moe/layer.h"
 
 #define ROUNDING 1e-9 /* of bounds, which add the same numbers in another order */
 

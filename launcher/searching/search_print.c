@@ -9,8 +9,8 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "launcher/planning/plan_print.h"
-#include "schedule/exchange.h"
-#include "schedule/moe_layer.h"
+#include "schedule/exchange/exchange.h"
+#include "schedule/moe/layer.h"
 
 /* --- text ---------------------------------------------------------------------------------- */
 

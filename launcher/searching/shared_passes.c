@@ -5,7 +5,7 @@
 
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/step_price.h"
-#include "layers/offload.h"
+#include "layers/pass/offload.h"
 
 typedef struct finding {
     const weft_config *config;

@@ -5,7 +5,7 @@
 
 #include "core/dataset/dataset.h"
 #include "launcher/planning/config.h"
-#include "layers/runtime.h"
+#include "layers/model/model.h"
 #include "parallel/sequence.h"
 
 /* In a step that is run again (judge.h): checks gradients behind each micro-batch. */

@@ -5,7 +5,7 @@
 #define WEFT_LAUNCHER_TRAINING_PROGRAMS_H
 
 #include "parallel/mesh/mesh.h"
-#include "schedule/pipeline.h"
+#include "schedule/pipeline/pipeline.h"
 
 /* This rank's program of the shape, from the arena. Collective over the pipeline; its ranks return
  * the same status. */

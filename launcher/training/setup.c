@@ -14,7 +14,7 @@
 #include "launcher/training/programs.h"
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
-#include "layers/footprint.h"
+#include "layers/outline/footprint.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/topology/topology.h"
 

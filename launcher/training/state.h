@@ -12,7 +12,7 @@
 #include "launcher/training/stragglers.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/optimizer/optimizer.h"
-#include "schedule/pipeline.h"
+#include "schedule/pipeline/pipeline.h"
 #include "schedule/run.h"
 
 /* The parts of the dataset, by data.split. */

@@ -1,6 +1,7 @@
-/* How long the end of a step waits for what the host steps there (schedule/update.h): by when the
- * lanes' own threads ended, so on the CPU alone. The thread that enqueues has no part in it: where
- * it shares a core with the host's steps, these may be over before it has enqueued the next. */
+/* How long the end of a step waits for what the host steps there (schedule/pipeline/update.h): by
+ * when the lanes' own threads ended, so on the CPU alone. The thread that enqueues has no part in
+ * it: where it shares a core with the host's steps, these may be over before it has enqueued the
+ * next. */
 #ifndef WEFT_LAUNCHER_TRAINING_STEP_CLOCK_H
 #define WEFT_LAUNCHER_TRAINING_STEP_CLOCK_H
 

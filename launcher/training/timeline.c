@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/text.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 #include "schedule/program.h"
 
 enum { NAME_BYTES = 64 };

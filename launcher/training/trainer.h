@@ -8,7 +8,7 @@
 
 #include "launcher/training/result.h"
 #include "launcher/training/state.h"
-#include "layers/footprint.h"
+#include "layers/outline/footprint.h"
 
 /* Makes device, mesh, data, model, optimizer and programs. Fills config.model.vocab_size 0 from the
  * dataset's tokenizer. Collective over world. */

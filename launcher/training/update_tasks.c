@@ -1,4 +1,5 @@
-/* The end of a step: what its tasks do (schedule/update.h), on the device and on the host. */
+/* The end of a step: what its tasks do (schedule/pipeline/update.h), on the device and on the host.
+ */
 #include <stdlib.h>
 
 #include "launcher/planning/step.h"

@@ -1,10 +1,10 @@
 /* Data-parallel gradient reduction and the AdamW optimizer, sharded (ZeRO) or not. The gradients of
  * units (parallel/residency/residency.h) are reduced in backwards; their buckets are stepped here.
  *
- * These are the functions behind the tasks of schedule/update.h: sum the sections whose gradients
- * are partial sums, reduce every bucket once its gradients are final, take the global norm over
- * every axis (each parameter element counted once over the world) and clip by it, update this
- * rank's shares, and with ZeRO-1 gather the weights. Reductions are sums: the loss is scaled
+ * These are the functions behind the tasks of schedule/pipeline/update.h: sum the sections whose
+ * gradients are partial sums, reduce every bucket once its gradients are final, take the global
+ * norm over every axis (each parameter element counted once over the world) and clip by it, update
+ * this rank's shares, and with ZeRO-1 gather the weights. Reductions are sums: the loss is scaled
  * beforehand (weft_pass_loss_scale).
  *
  * fp32 training: the weights are the master weights. bf16 and fp16: fp32 masters are kept, with

@@ -5,10 +5,10 @@
  * a place, what is needed of it is read there, and the part pointers are good for what is enqueued
  * until the next record is taken. Which place that is, is chosen when work is enqueued
  * (parallel/records/cache.h); reading, and before it writing back what the place held, are enqueued
- * on a lane of their own, by tasks of the program (schedule/experts.h) or, where no program says
- * so, as the record is taken. Each place has one event, a chain: work on a record waits for the
- * work enqueued on its place before, whichever record and lane that was on. So nothing waits for
- * what is enqueued later, and one place is enough to go on.
+ * on a lane of their own, by tasks of the program (schedule/experts/experts.h) or, where no program
+ * says so, as the record is taken. Each place has one event, a chain: work on a record waits for
+ * the work enqueued on its place before, whichever record and lane that was on. So nothing waits
+ * for what is enqueued later, and one place is enough to go on.
  *
  * A part that was never changed is zero. One thread takes records; all lanes are of one device. */
 #ifndef WEFT_PARALLEL_RECORDS_RECORDS_H

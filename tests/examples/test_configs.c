@@ -3,9 +3,9 @@
 #include <dirent.h>
 
 #include "launcher/planning/config.h"
-#include "layers/rehearse.h"
-#include "layers/describe.h"
-#include "layers/runtime.h"
+#include "layers/describe/rehearse.h"
+#include "layers/describe/describe.h"
+#include "layers/model/model.h"
 #include "tests/examples/run.h"
 
 /* Parameters: published for the models these have the shape of; else counted by hand:

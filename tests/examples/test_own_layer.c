@@ -8,7 +8,7 @@ int own_layer_main(int argc, char **argv);
 #include "examples/own_layer.c"
 #undef main
 
-#include "layers/check.h"
+#include "layers/check/internal.h"
 #include "tests/expect.h"
 
 static double reference(const weft_tensor *x, const primer *p, size_t row, size_t column)

@@ -3,7 +3,7 @@
 
 #include "core/cluster/cluster.h"
 #include "core/cluster/internal.h"
-#include "schedule/cost.h"
+#include "schedule/cost/cost.h"
 #include "tests/fuzz/fuzz.h"
 
 static weft_status print(const void *cluster, FILE *out)

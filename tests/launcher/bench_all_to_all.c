@@ -9,7 +9,7 @@
 
 #include "comm/comm.h"
 #include "launcher/verbs.h"
-#include "schedule/exchange.h"
+#include "schedule/exchange/exchange.h"
 #include "tests/expect.h"
 #include "tests/json.h"
 #include "tests/launcher/child.h"

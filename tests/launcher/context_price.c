@@ -7,8 +7,8 @@
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/places.h"
 #include "schedule/operands.h"
-#include "schedule/price.h"
-#include "layers/rehearse.h"
+#include "schedule/price/price.h"
+#include "layers/describe/rehearse.h"
 #include "tests/expect.h"
 
 /* FLOPs, and bytes in memory, inside and between nodes, a microsecond; all else takes no time. */

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "launcher/planning/levels.h"
-#include "layers/moe_runtime.h"
-#include "layers/pass.h"
+#include "layers/moe/moe.h"
+#include "layers/pass/pass.h"
 #include "tests/expect.h"
 
 /* What the executor is watched by. */

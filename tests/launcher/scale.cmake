@@ -1,5 +1,6 @@
 # Planning's own sources once more, each basic block of which calls the test.
 file(GLOB planned CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/schedule/*.c
+  ${CMAKE_SOURCE_DIR}/schedule/*/*.c
   ${CMAKE_SOURCE_DIR}/launcher/planning/*.c)
 add_library(weft_counted OBJECT ${planned})
 target_link_libraries(weft_counted PRIVATE weft weft_flags)

@@ -13,7 +13,7 @@
 
 #include "core/clock.h"
 #include "launcher/training/trainer.h"
-#include "layers/tier_run.h"
+#include "layers/tier/run.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "tests/expect.h"
 

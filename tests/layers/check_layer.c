@@ -4,7 +4,7 @@
 
 #include <weft/weft.h>
 
-#include "layers/check.h"
+#include "layers/check/internal.h"
 #include "tests/expect.h"
 #include "tests/layers/harness.h"
 

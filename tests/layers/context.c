@@ -1,5 +1,5 @@
 /* Attention over context-parallel ranks against one rank's, forward and backward. */
-#include "layers/context.h"
+#include "layers/context/context.h"
 
 #include <stdlib.h>
 

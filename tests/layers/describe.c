@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "kernels/kernels.h"
-#include "layers/rehearse.h"
+#include "layers/describe/rehearse.h"
 #include "tests/expect.h"
 #include "tests/layers/rig.h"
 #include "tests/layers/used.h"

@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "launcher/training/memory.h"
-#include "layers/rehearse.h"
-#include "layers/footprint.h"
-#include "layers/moe.h"
-#include "layers/pass.h"
+#include "layers/describe/rehearse.h"
+#include "layers/outline/footprint.h"
+#include "layers/moe/internal.h"
+#include "layers/pass/pass.h"
 #include "tests/expect.h"
 #include "tests/layers/training.h"
 

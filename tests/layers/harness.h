@@ -4,7 +4,7 @@
 
 #include <weft/weft.h>
 
-#include "layers/runtime.h"
+#include "layers/model/model.h"
 #include "parallel/optimizer/optimizer.h"
 
 typedef struct harness {

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "layers/moe.h"
+#include "layers/moe/internal.h"
 #include "tests/expect.h"
 #include "tests/layers/moe_reference.h"
 

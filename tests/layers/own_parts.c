@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/pass.h"
+#include "layers/pass/pass.h"
 #include "tests/expect.h"
 #include "tests/layers/harness.h"
 

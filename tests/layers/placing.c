@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/placing.h"
+#include "layers/tier/placing.h"
 #include "tests/expect.h"
 
 enum { MAX_RANKS = 8, MAX_LOCAL = 6, MAX_EXPERTS = MAX_RANKS * MAX_LOCAL, NUM_DRAWS = 3000 };

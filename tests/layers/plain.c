@@ -2,9 +2,9 @@
  * table 2; and what experts of published runs send, multiply and pad. */
 #include <string.h>
 
-#include "layers/describe_plain.h"
-#include "layers/describe.h"
-#include "layers/recompute.h"
+#include "layers/describe/plain.h"
+#include "layers/describe/describe.h"
+#include "layers/pass/recompute.h"
 #include "tests/expect.h"
 
 static const weft_model_options gpt = {.num_layers = 4,

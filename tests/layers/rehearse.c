@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "layers/rehearse.h"
+#include "layers/describe/rehearse.h"
 #include "tests/expect.h"
 #include "tests/layers/harness.h"
 

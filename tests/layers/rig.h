@@ -4,7 +4,7 @@
 #ifndef WEFT_TESTS_LAYERS_RIG_H
 #define WEFT_TESTS_LAYERS_RIG_H
 
-#include "layers/pass.h"
+#include "layers/pass/pass.h"
 #include "tests/layers/harness.h"
 
 typedef weft_layer *(*rig_create_function)(const weft_model_options *options);

@@ -1,6 +1,6 @@
 /* Stacks that grow under a limit: a block takes what is asked and a little more, so that others may
  * grow as well, and memory ends before blocks do. */
-#include "layers/stack.h"
+#include "layers/pass/stack.h"
 
 #include "tests/core/check.h"
 

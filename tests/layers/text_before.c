@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/rng.h"
-#include "layers/describe.h"
+#include "layers/describe/describe.h"
 #include "tests/expect.h"
 #include "tests/layers/harness.h"
 

@@ -3,7 +3,7 @@
 #ifndef WEFT_TESTS_LAYERS_USED_H
 #define WEFT_TESTS_LAYERS_USED_H
 
-#include "layers/describe.h"
+#include "layers/describe/describe.h"
 
 /* Operations of one half of a pass; alike ones are one, whose counts, FLOPs and bytes are summed.
  * All that is bound by memory is one. */

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layers/runtime.h"
+#include "layers/model/model.h"
 #include "parallel/mesh/mesh.h"
 #include "schedule/options.h"
-#include "schedule/pipeline.h"
+#include "schedule/pipeline/pipeline.h"
 
 static weft_parallel_options plain(void)
 {

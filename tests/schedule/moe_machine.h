@@ -3,7 +3,7 @@
 #ifndef WEFT_TESTS_SCHEDULE_MOE_MACHINE_H
 #define WEFT_TESTS_SCHEDULE_MOE_MACHINE_H
 
-#include "schedule/moe_layer.h"
+#include "schedule/moe/layer.h"
 #include "tests/schedule/programs.h"
 
 /* programs[0] of the set is forward, programs[1] backward. */

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "schedule/build.h"
-#include "schedule/order_text.h"
-#include "schedule/pipeline.h"
+#include "schedule/pipeline/order_text.h"
+#include "schedule/pipeline/pipeline.h"
 #include "schedule/text.h"
 #include "schedule/values.h"
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 static uint32_t draw(const draws *d, uint32_t bound)
 {

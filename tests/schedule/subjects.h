@@ -3,9 +3,9 @@
 #ifndef WEFT_TESTS_SCHEDULE_SUBJECTS_H
 #define WEFT_TESTS_SCHEDULE_SUBJECTS_H
 
-#include "schedule/exchange.h"
-#include "schedule/experts.h"
-#include "schedule/moe_layer.h"
+#include "schedule/exchange/exchange.h"
+#include "schedule/experts/experts.h"
+#include "schedule/moe/layer.h"
 #include "schedule/pass.h"
 #include "tests/schedule/programs.h"
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "schedule/choose.h"
+#include "schedule/moe/choose.h"
 
 static void close_to(double value, double wanted)
 {

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/cost.h"
-#include "schedule/exchange.h"
+#include "schedule/cost/cost.h"
+#include "schedule/exchange/exchange.h"
 
 enum { MAX_FILES = 16 };
 static weft_cluster clusters[MAX_FILES];

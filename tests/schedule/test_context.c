@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "schedule/context.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 #include "tests/schedule/programs.h"
 
 /* Forward and backward of a plan. */

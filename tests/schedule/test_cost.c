@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "schedule/cost.h"
+#include "schedule/cost/cost.h"
 
 static void close_to(double value, double wanted)
 {

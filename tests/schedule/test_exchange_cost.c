@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "schedule/exchange.h"
-#include "schedule/price.h"
+#include "schedule/exchange/exchange.h"
+#include "schedule/price/price.h"
 
 static void close_to(double value, double wanted)
 {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "schedule/exchange_paper.h"
+#include "schedule/exchange/paper.h"
 
 static void close_to(double value, double wanted)
 {

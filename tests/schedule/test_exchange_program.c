@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/exchange.h"
-#include "schedule/price.h"
+#include "schedule/exchange/exchange.h"
+#include "schedule/price/price.h"
 #include "tests/schedule/programs.h"
 
 static int most_chunks(weft_exchange_form form)

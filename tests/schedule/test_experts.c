@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/experts.h"
-#include "schedule/moe_layer.h"
-#include "schedule/price.h"
+#include "schedule/experts/experts.h"
+#include "schedule/moe/layer.h"
+#include "schedule/price/price.h"
 #include "tests/schedule/programs.h"
 
 enum { NUM_DRAWS = 600 };

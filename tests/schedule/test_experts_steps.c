@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/experts_steps.h"
+#include "schedule/experts/steps.h"
 #include "tests/schedule/programs.h"
 
 enum { NUM_DRAWS = 600, MAX_LAYERS = 3, MAX_BUCKETS = 32 };

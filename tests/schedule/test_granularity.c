@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/choose.h"
+#include "schedule/moe/choose.h"
 
 static const int one_to_eight[] = {1, 2, 3, 4, 5, 6, 7, 8};
 

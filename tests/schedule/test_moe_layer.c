@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/moe_layer.h"
+#include "schedule/moe/layer.h"
 #include "tests/schedule/moe_machine.h"
 
 enum { MOST_PARTITIONS = 16 };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 #include "tests/schedule/moe_machine.h"
 
 static double priced_with(const moe_pair *pair, int direction, const weft_moe_costs *costs,

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/rng.h"
-#include "schedule/placement.h"
+#include "schedule/experts/placement.h"
 
 enum { MAX_EXPERTS = 256, MAX_RANKS = 16 };
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 /* Whole microseconds, so that every sum is exact. */
 typedef struct costs {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "parallel/mesh/mesh.h"
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 
 enum { NUM_DRAWS = 600, MAX_RANKS = 8, MAX_CHUNKS = 4, MAX_LAYERS = 48, MAX_BUCKETS = 64 };
 

@@ -1,6 +1,6 @@
 /* The end of a step: its program for buckets of every kind, to the byte; every wait is needed, and
  * what is damaged is refused. */
-#include "schedule/price.h"
+#include "schedule/price/price.h"
 #include "tests/schedule/programs.h"
 
 #include <stdlib.h>

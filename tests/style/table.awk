@@ -24,6 +24,17 @@ BEGIN {
     floors["launcher/jobs"] = below " launcher/jobs"
     floors["launcher/verbs"] = below " launcher/training launcher/measuring launcher/searching"
     floors["launcher/verbs"] = floors["launcher/verbs"] " launcher/page launcher/jobs launcher/verbs"
+
+    # The doors of rooms that have several.
+    doors["layers/describe"] = "describe plain rehearse"
+    doors["layers/moe"] = "moe options"
+    doors["layers/outline"] = "outline footprint"
+    doors["layers/pass"] = "pass note offload recompute runner"
+    doors["layers/tier"] = "tier run"
+    doors["schedule/exchange"] = "exchange paper"
+    doors["schedule/experts"] = "experts placement"
+    doors["schedule/moe"] = "layer choose"
+    doors["schedule/pipeline"] = "pipeline order order_text"
 }
 
 function floor_of(path) {
@@ -40,11 +51,22 @@ function room_of(path) {
     return substr(path, 1, RLENGTH - 1)
 }
 
-# Whether a header is a room's own: below a floor, and not the room's door, the header of its name.
-# The rooms of launcher/ have no doors yet.
-function is_inside(path,    room, parts, n) {
+# The names of the headers through which others enter the folder of a file.
+function doors_of(path,    folder, parts, n) {
+    folder = path
+    sub(/\/[^\/]*$/, "", folder)
+    if (folder in doors)
+        return doors[folder]
     n = split(path, parts, "/")
-    return n > 2 && path !~ /^(launcher|tests|include)\// && parts[n] != parts[n - 1] ".h"
+    return parts[n - 1]
+}
+
+# Whether a header is a room's own: below a floor, and none of the room's doors. The rooms of
+# launcher/ have no doors yet.
+function is_inside(path,    parts, n) {
+    n = split(path, parts, "/")
+    sub(/\.h$/, "", parts[n])
+    return n > 2 && path !~ /^(launcher|tests|include)\// && index(" " doors_of(path) " ", " " parts[n] " ") == 0
 }
 
 function may_include(floor, other) {

@@ -1,0 +1,174 @@
+/* Gradients against central differences: along random directions and along the gradient itself, in
+ * fp32 with sums in fp64. The slope is (L(v + h d) - L(v - h d)) / 2h with d of the values' own
+ * size. Where a layer chooses (a router, a ReLU) a step may cross a choice and a shorter one not,
+ * so the best of three steps counts. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/rng.h"
+#include "layers/check/internal.h"
+
+enum { NUM_RANDOM = 2, NUM_STEPS = 3, STREAM_DIRECTION = 211, MANY_ROWS = 64 };
+static const double steps[NUM_STEPS] = {2e-3, 5e-4, 1.25e-4};
+static const double tolerance = 1e-2;
+
+/* The fp32 values whose gradient is checked. */
+typedef struct variable {
+    const char *name;
+    float *values;
+    const weft_parameter *parameter; /* the values' parameter, with its layout; NULL: dense */
+    const float *gradient;
+    size_t count;
+    float *kept, *direction; /* [count] */
+    double rms;              /* root mean square of the values; 1 if these are zero */
+} variable;
+
+static double rms_of(const float *values, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += (double)values[i] * (double)values[i];
+    return sqrt(sum / (double)count);
+}
+
+static float *value_at(const variable *v, size_t i)
+{
+    return &v->values[v->parameter ? weft_parameter_place(v->parameter, i) : i];
+}
+
+static void move(const variable *v, double step)
+{
+    for (size_t i = 0; i < v->count; i++)
+        *value_at(v, i) = (float)((double)v->kept[i] + step * (double)v->direction[i]);
+}
+
+static weft_status loss_at(const weft_check_layer *l, const variable *v, double step, double *out)
+{
+    move(v, step);
+    weft_status status = weft_check_forward(l, 0, 0, true, WEFT_CHECK_ZEROED);
+    *out = status == WEFT_OK ? weft_check_loss(l, 0) : 0;
+    move(v, 0);
+    return status;
+}
+
+/* The steps along the direction after rounding to fp32. */
+static double slope_of_gradient(const variable *v, double step)
+{
+    double sum = 0;
+    for (size_t i = 0; i < v->count; i++) {
+        float above = (float)((double)v->kept[i] + step * (double)v->direction[i]);
+        float below = (float)((double)v->kept[i] - step * (double)v->direction[i]);
+        sum += (double)v->gradient[i] * ((double)above - (double)below) / (2 * step);
+    }
+    return sum;
+}
+
+/* The error of a loss from rounding of the outputs alone. */
+static double loss_noise(const weft_check_layer *l)
+{
+    const weft_check_place *p = l->place;
+    double sum = 0;
+    for (size_t i = 0; l->gives_rows && i < p->rows * p->hidden; i++) {
+        double term =
+            (double)weft_check_number(&p->dy[0], i) * (double)weft_check_number(&p->y[0], i);
+        sum += term * term;
+    }
+    return 4e-7 * (sqrt(sum) + fabs(weft_check_loss(l, 0)));
+}
+
+/* The error along the direction, over the gradient's size there. */
+static weft_status try_direction(const weft_check_layer *l, const variable *v, double *out)
+{
+    double best = INFINITY;
+    for (int s = 0; s < NUM_STEPS && best > tolerance; s++) {
+        double above, below, step = steps[s] * v->rms;
+        WEFT_TRY(loss_at(l, v, step, &above));
+        WEFT_TRY(loss_at(l, v, -step, &below));
+        double slope = (above - below) / (2 * step), wanted = slope_of_gradient(v, step);
+        double size = rms_of(v->gradient, v->count) * sqrt((double)v->count);
+        size = fmax(size, fmax(fabs(slope), 200 * loss_noise(l) / (2 * step)));
+        best = fmin(best, fabs(slope - wanted) / fmax(size, 1e-30));
+    }
+    *out = best;
+    return WEFT_OK;
+}
+
+/* Directions are of rms 1. The last is the gradient's own. */
+static bool choose_direction(const variable *v, int index)
+{
+    double size = rms_of(v->gradient, v->count);
+    if (index == NUM_RANDOM && !(size > 0))
+        return false;
+    for (size_t i = 0; i < v->count; i++)
+        v->direction[i] = index == NUM_RANDOM
+                              ? (float)((double)v->gradient[i] / size)
+                              : weft_rng_normal(1, STREAM_DIRECTION + (uint64_t)index, i);
+    return true;
+}
+
+static weft_status check_variable(const weft_check_layer *l, variable *v, weft_check_report *report)
+{
+    double worst = 0, error = 0, rms = rms_of(v->gradient, v->count);
+    char check[160];
+    for (size_t i = 0; i < v->count; i++)
+        v->kept[i] = *value_at(v, i);
+    v->rms = rms_of(v->kept, v->count);
+    if (!(v->rms > 0))
+        v->rms = 1;
+    for (int d = 0; d <= NUM_RANDOM; d++)
+        if (choose_direction(v, d)) {
+            WEFT_TRY(try_direction(l, v, &error));
+            worst = fmax(worst, error);
+        }
+    for (size_t i = 0; i < v->count; i++)
+        *value_at(v, i) = v->kept[i];
+    snprintf(check, sizeof check, "gradient of %s", v->name);
+    if (worst <= tolerance)
+        weft_check_report_add(report, WEFT_CHECK_OK, check,
+                              "%.1e from finite differences, of size %.1e", worst, rms);
+    else if (rms > 0 && l->place->rows_full > MANY_ROWS && weft_check_has_experts(l))
+        weft_check_report_add(report, WEFT_CHECK_LEFT_OUT, check,
+                              "of %zu rows some choose other experts at every step: give a smaller "
+                              "seq_length",
+                              l->place->rows_full);
+    else
+        weft_check_report_add(report, WEFT_CHECK_WRONG, check,
+                              "%.1e from finite differences (at most %.0e), of size %.1e%s", worst,
+                              tolerance, rms,
+                              rms > 0 ? "" : ": backward forgets it, and the output depends on it");
+    return WEFT_OK;
+}
+
+static weft_status check_one(const weft_check_layer *l, const variable *one,
+                             weft_check_report *report)
+{
+    variable v = *one;
+    const size_t count = v.count;
+    v.kept = malloc(2 * count * sizeof *v.kept);
+    if (!v.kept)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a check");
+    v.direction = v.kept + count;
+    weft_status status = check_variable(l, &v, report);
+    free(v.kept);
+    return status;
+}
+
+weft_status weft_check_gradients(const weft_check_layer *l, const weft_check_result *result,
+                                 weft_check_report *report)
+{
+    const variable x = {
+        .name = "x", .values = l->place->x[0].data, .gradient = result->dx, .count = result->count};
+    if (l->reads_rows)
+        WEFT_TRY(check_one(l, &x, report));
+    for (int i = 0; i < l->num_parameters; i++) {
+        const weft_parameter *parameter = l->parameters[i];
+        const variable v = {.name = weft_check_parameter_name(l, parameter),
+                            .values = parameter->weight.data,
+                            .parameter = parameter,
+                            .gradient = result->gradients[i],
+                            .count = weft_tensor_count(&parameter->weight)};
+        WEFT_TRY(check_one(l, &v, report));
+    }
+    return WEFT_OK;
+}

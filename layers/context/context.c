@@ -1,0 +1,523 @@
+/* The tasks of attention over context-parallel ranks, and the runtime that runs them. */
+#include "layers/context/context.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device/device.h"
+#include "layers/context/memory.h"
+#include "layers/pass/runner.h"
+#include "parallel/sequence.h"
+#include "schedule/operands.h"
+
+struct weft_context_runtime {
+    weft_comm *cp;
+    weft_context_plan plan;
+    weft_arena arena;
+    weft_program programs[2]; /* forward, backward */
+    void **memory[2];         /* [num_slots], while a program is enqueued */
+    weft_runner runner;
+    size_t *send_bytes; /* [cp] */
+    bool *begun; /* [cp * WEFT_DEAL_MAX_RUNS]: whether a run of queries was attended before */
+};
+
+/* The running program's data: the context of its tasks' functions. */
+typedef struct weft_context_work {
+    weft_context_runtime *runtime;
+    const weft_context_call *call;
+    const weft_program *program;
+    void **memory;
+    weft_context_sizes sizes;
+    float *delta;
+    bool backward;
+} weft_context_work;
+
+/* The memory of an operand; NULL: the task has none. */
+static void *slot_of(const weft_context_work *w, const weft_task *task, weft_operand_name name)
+{
+    const int slot = weft_task_slot(task, name);
+    return slot < 0 ? NULL : w->memory[slot];
+}
+
+/* The address `elements` elements behind `data`. */
+static void *at(const void *data, size_t elements, weft_dtype dtype)
+{
+    return (char *)data + elements * weft_dtype_bytes(dtype);
+}
+
+/* --- packing ------------------------------------------------------------------------------- */
+
+/* Copies strided rows of `count` elements. */
+static weft_status move_rows(weft_lane *lane, size_t rows, size_t count, weft_dtype from_dtype,
+                             const void *from, size_t from_stride, weft_dtype to_dtype, void *to,
+                             size_t to_stride)
+{
+    if (rows > 1 && from_stride == count && to_stride == count) {
+        count *= rows;
+        rows = 0;
+    }
+    return weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = count, .from_dtype = from_dtype,
+                                      .to_dtype = to_dtype, .from = from, .to = to, .rows = rows,
+                                      .from_stride = from_stride, .to_stride = to_stride));
+}
+
+/* Copies keys and values out of packed rows, where they follow a group's queries, or back. */
+static weft_status move_keys(const weft_context_work *w, weft_lane *lane, size_t rows,
+                             weft_dtype from_dtype, const void *from, bool from_packed,
+                             weft_dtype to_dtype, void *to)
+{
+    const weft_context_sizes *z = &w->sizes;
+    const size_t queries = z->in_group * z->head_dim, pair = 2 * z->head_dim;
+    const size_t apart = queries + pair;
+    return move_rows(lane, rows * z->groups, pair, from_dtype,
+                     from_packed ? from : at(from, queries, from_dtype), from_packed ? pair : apart,
+                     to_dtype, from_packed ? at(to, queries, to_dtype) : to,
+                     from_packed ? apart : pair);
+}
+
+/* Turns rows [rows, width] into `inner` blocks of rows [rows, width / inner], or back. */
+static weft_status deal_heads(const weft_context_work *w, weft_lane *lane, size_t width,
+                              const void *from, void *to, bool back)
+{
+    const size_t rows = w->call->shape.rows, inner = (size_t)w->runtime->plan.inner;
+    const size_t part = width / inner;
+    const weft_dtype dtype = w->call->shape.dtype;
+    for (size_t i = 0; i < inner; i++)
+        WEFT_TRY(move_rows(lane, rows, part, dtype,
+                           at(from, back ? i * rows * part : i * part, dtype), back ? part : width,
+                           dtype, at(to, back ? i * part : i * rows * part, dtype),
+                           back ? width : part));
+    return WEFT_OK;
+}
+
+/* The buffer that a rank sends to its neighbours, with all_gather to all ranks. */
+static weft_status run_permute(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_context_work *w = context;
+    const weft_context_call *c = w->call;
+    void *to = slot_of(w, task, WEFT_OPERAND_TO);
+    if (task->flow == WEFT_FLOW_KEYS) {
+        const void *heads = slot_of(w, task, WEFT_OPERAND_FROM);
+        return move_keys(w, lane, w->sizes.rows, c->shape.dtype, heads ? heads : c->qkv, false,
+                         c->shape.dtype, to);
+    }
+    if (!weft_context_exchanges(&w->runtime->plan))
+        return move_keys(w, lane, w->sizes.rows, c->shape.dtype, c->qkv, false, c->shape.dtype, to);
+    return w->backward ? deal_heads(w, lane, w->sizes.width_out, c->dout, to, false)
+                       : deal_heads(w, lane, w->sizes.width_qkv, c->qkv, to, false);
+}
+
+/* --- travel -------------------------------------------------------------------------------- */
+
+/* An all-to-all among the `inner` neighbours; other ranks of the group get 0 bytes. */
+static weft_status exchange(const weft_context_work *w, weft_lane *lane, size_t width,
+                            const void *from, void *to)
+{
+    weft_context_runtime *r = w->runtime;
+    const int inner = r->plan.inner, first = weft_comm_rank(r->cp) / inner * inner;
+    const size_t part = width / (size_t)inner;
+    for (int i = 0; i < inner; i++)
+        r->send_bytes[first + i] =
+            w->call->shape.rows * part * weft_dtype_bytes(w->call->shape.dtype);
+    return weft_all_to_all(r->cp, lane, from, r->send_bytes, to, r->send_bytes);
+}
+
+static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_context_work *w = context;
+    return exchange(w, lane, w->backward ? w->sizes.width_out : w->sizes.width_qkv,
+                    slot_of(w, task, WEFT_OPERAND_FROM), slot_of(w, task, WEFT_OPERAND_TO));
+}
+
+static weft_status run_combine(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_context_work *w = context;
+    return exchange(w, lane, w->backward ? w->sizes.width_qkv : w->sizes.width_out,
+                    slot_of(w, task, WEFT_OPERAND_FROM), slot_of(w, task, WEFT_OPERAND_TO));
+}
+
+static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_context_work *w = context;
+    return weft_all_gather(w->runtime->cp, lane, slot_of(w, task, WEFT_OPERAND_FROM),
+                           slot_of(w, task, WEFT_OPERAND_TO), w->sizes.block_keys,
+                           w->call->shape.dtype);
+}
+
+static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_context_work *w = context;
+    return weft_reduce_scatter(w->runtime->cp, lane, slot_of(w, task, WEFT_OPERAND_FROM),
+                               slot_of(w, task, WEFT_OPERAND_TO), w->sizes.block_keys, WEFT_F32,
+                               WEFT_REDUCE_SUM);
+}
+
+/* Sends to the next group of neighbours, receives from the previous one. */
+static weft_status run_shift(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_context_work *w = context;
+    weft_context_runtime *r = w->runtime;
+    const bool gradient = task->flow == WEFT_FLOW_GRADIENT;
+    const int cp = r->plan.cp, rank = weft_comm_rank(r->cp);
+    const size_t bytes =
+        w->sizes.block_keys * weft_dtype_bytes(gradient ? WEFT_F32 : w->call->shape.dtype);
+    return weft_send_recv(
+        r->cp, lane, (rank + r->plan.inner) % cp, slot_of(w, task, WEFT_OPERAND_FROM), bytes,
+        (rank + cp - r->plan.inner) % cp, slot_of(w, task, WEFT_OPERAND_TO), bytes, gradient);
+}
+
+/* --- sums and rounding --------------------------------------------------------------------- */
+
+static weft_status add_arrived(const weft_context_work *w, weft_lane *lane, const float *arrived,
+                               float *share)
+{
+    return weft_add(lane, &WEFT_ARGS(weft_add_args, .count = w->sizes.block_keys, .dtype = WEFT_F32,
+                                     .a = arrived, .b = share, .y = share));
+}
+
+/* Adds this rank's share to what arrived; the first rank's is the sum. */
+static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_context_work *w = context;
+    float *share = slot_of(w, task, WEFT_OPERAND_X);
+    const float *arrived = slot_of(w, task, WEFT_OPERAND_FROM);
+    return arrived ? add_arrived(w, lane, arrived, share) : WEFT_OK;
+}
+
+/* Makes the keys' gradient from the one that came home and this rank's share, or one of these. */
+static weft_status place_gradients(const weft_context_work *w, const weft_task *task,
+                                   weft_lane *lane)
+{
+    const weft_context_sizes *z = &w->sizes;
+    const weft_dtype dtype = w->call->shape.dtype;
+    const size_t queries = z->in_group * z->head_dim;
+    const float *arrived = slot_of(w, task, WEFT_OPERAND_FROM);
+    float *share = slot_of(w, task, WEFT_OPERAND_KEYS);
+    void *heads = slot_of(w, task, WEFT_OPERAND_TO), *to = heads ? heads : w->call->dqkv;
+    WEFT_TRY(move_rows(lane, z->rows * z->groups, queries, WEFT_F32,
+                       slot_of(w, task, WEFT_OPERAND_Y), queries, dtype, to,
+                       queries + 2 * z->head_dim));
+    if (arrived && share)
+        WEFT_TRY(add_arrived(w, lane, arrived, share));
+    return move_keys(w, lane, z->rows, WEFT_F32, share ? share : arrived, true, dtype, to);
+}
+
+static weft_status run_place(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_context_work *w = context;
+    const weft_context_call *c = w->call;
+    const void *from = slot_of(w, task, WEFT_OPERAND_FROM);
+    if (task->flow == WEFT_FLOW_GRADIENT)
+        return place_gradients(w, task, lane);
+    if (task->flow == WEFT_FLOW_HEADS)
+        return w->backward ? deal_heads(w, lane, w->sizes.width_qkv, from, c->dqkv, true)
+                           : deal_heads(w, lane, w->sizes.width_out, from, c->out, true);
+    void *heads = slot_of(w, task, WEFT_OPERAND_TO), *to = heads ? heads : c->out;
+    return to == from ? WEFT_OK
+                      : move_rows(lane, 0, w->sizes.rows * w->sizes.result, WEFT_F32, from, 0,
+                                  c->shape.dtype, to, 0);
+}
+
+/* --- attending ----------------------------------------------------------------------------- */
+
+/* A rank's rows are in the cut's order: blocks of `inner` neighbours back to back, each in runs of
+ * consecutive positions. The kernel is called for each pair of runs, except pairs that the causal
+ * mask hides. */
+
+/* The cut's runs [first, first + count), back to back. */
+typedef struct stretch {
+    int first, count;
+} stretch;
+
+static stretch runs_of(const weft_context_work *w, int block)
+{
+    const weft_context_plan *plan = &w->runtime->plan;
+    const int each = plan->inner * w->call->cut->num_runs;
+    return (stretch){block * each, each};
+}
+
+/* One task's queries and keys. */
+typedef struct pair {
+    weft_attention_shape shape;
+    size_t first_key;
+    size_t query_rows, key_rows; /* rows ahead of them in their stretches */
+    const int32_t *first_seen;   /* its queries'; NULL: queries see all keys */
+    weft_attention_piece piece;
+} pair;
+
+static const void *queries_of(const weft_context_work *w)
+{
+    return weft_context_exchanges(&w->runtime->plan) ? w->call->heads : w->call->qkv;
+}
+
+static weft_status attend_forward(const weft_context_work *w, const weft_task *task,
+                                  weft_lane *lane, const pair *p)
+{
+    const weft_context_sizes *z = &w->sizes;
+    const weft_dtype dtype = w->call->shape.dtype;
+    const char *keys = slot_of(w, task, WEFT_OPERAND_KEYS), *qkv = queries_of(w);
+    const void *k = keys ? keys : at(qkv, z->in_group * z->head_dim, dtype);
+    k = at(k, p->key_rows * p->shape.k_token_stride, dtype);
+    float *partial = slot_of(w, task, WEFT_OPERAND_Y);
+    return weft_attention_forward(
+        lane,
+        &WEFT_ARGS(weft_attention_forward_args, .shape = p->shape, .dtype = dtype,
+                   .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
+                   .v = at(k, z->head_dim, dtype), .out = partial + p->query_rows * z->result,
+                   .lse = w->call->lse + p->query_rows * z->heads, .first_seen = p->first_seen,
+                   .first_key = p->first_key, .piece = p->piece));
+}
+
+static weft_status attend_backward(const weft_context_work *w, const weft_task *task,
+                                   weft_lane *lane, const pair *p)
+{
+    const weft_context_sizes *z = &w->sizes;
+    const weft_context_call *c = w->call;
+    const weft_dtype dtype = c->shape.dtype;
+    const size_t result = p->query_rows * z->result;
+    const bool exchanged = weft_context_exchanges(&w->runtime->plan);
+    const char *keys = slot_of(w, task, WEFT_OPERAND_KEYS), *qkv = queries_of(w);
+    const void *k = keys ? keys : at(qkv, z->in_group * z->head_dim, dtype);
+    k = at(k, p->key_rows * p->shape.k_token_stride, dtype);
+    const void *dout = exchanged ? slot_of(w, task, WEFT_OPERAND_DY) : c->dout;
+    float *dq = slot_of(w, task, WEFT_OPERAND_Y), *dk = slot_of(w, task, WEFT_OPERAND_TO);
+    dk += p->key_rows * z->keys;
+    return weft_attention_backward(
+        lane, &WEFT_ARGS(weft_attention_backward_args, .shape = p->shape, .dtype = dtype,
+                         .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
+                         .v = at(k, z->head_dim, dtype),
+                         .out = at(exchanged ? c->heads_out : c->out, result, dtype),
+                         .dout = at(dout, result, dtype), .lse = c->lse + p->query_rows * z->heads,
+                         .delta = w->delta + p->query_rows * z->heads, .dq = dq + result, .dk = dk,
+                         .dv = dk + z->head_dim, .first_seen = p->first_seen,
+                         .first_key = p->first_key, .dq_token_stride = z->result,
+                         .dq_group_stride = z->in_group * z->head_dim, .dk_token_stride = z->keys,
+                         .dk_group_stride = 2 * z->head_dim, .piece = p->piece));
+}
+
+/* The shape of a pair's call, without the queries' position. */
+static weft_attention_shape shape_of(const weft_context_work *w, const weft_task *task)
+{
+    const weft_context_sizes *z = &w->sizes;
+    weft_attention_shape shape = w->call->attention;
+    const size_t width = (z->in_group + 2) * z->head_dim;
+    const bool packed = weft_task_slot(task, WEFT_OPERAND_KEYS) >= 0;
+    shape.seq_q = shape.seq_k = w->call->cut->run_length;
+    shape.batch = w->call->shape.batch;
+    shape.heads = z->heads;
+    shape.groups = z->groups;
+    shape.head_dim = z->head_dim;
+    shape.q_token_stride = z->groups * width;
+    shape.q_group_stride = width;
+    shape.k_token_stride = packed ? z->keys : z->groups * width;
+    shape.k_group_stride = packed ? 2 * z->head_dim : width;
+    shape.causal = true;
+    shape.first_head +=
+        (size_t)(weft_comm_rank(w->runtime->cp) % w->runtime->plan.inner) * z->heads;
+    return shape;
+}
+
+static weft_status zero_gradients(const weft_context_work *w, const weft_task *task,
+                                  weft_lane *lane)
+{
+    const size_t queries = w->sizes.rows * w->sizes.result;
+    if (task->part == 0)
+        WEFT_TRY(weft_lane_zero(lane, slot_of(w, task, WEFT_OPERAND_Y), queries * sizeof(float)));
+    if (weft_task_slot(task, WEFT_OPERAND_X) >= 0) /* adds to an earlier part's */
+        return WEFT_OK;
+    return weft_lane_zero(lane, slot_of(w, task, WEFT_OPERAND_TO),
+                          w->sizes.all_keys * sizeof(float));
+}
+
+/* Backward attends a ring's own block in two halves: early queries first, late ones at the end. */
+static bool is_attended(const weft_context_work *w, const weft_task *task, int query)
+{
+    const int each = w->call->cut->num_runs;
+    if (task->flow != WEFT_FLOW_OWN || weft_context_blocks(&w->runtime->plan) == 1)
+        return true;
+    return (query % each < each / 2) == (task->part == 0);
+}
+
+/* Whether a query of the pair sees a key of it: the first query of each sample sees the earliest.
+ */
+static bool is_seen(const pair *p)
+{
+    const size_t end = p->first_key + p->shape.seq_k;
+    bool seen = !p->first_seen;
+    for (size_t b = 0; b < p->shape.batch && !seen; b++)
+        seen = (size_t)p->first_seen[b] < end;
+    return seen;
+}
+
+static weft_status run_attend(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_context_work *w = context;
+    const weft_context_plan *plan = &w->runtime->plan;
+    const weft_sequence_cut *cut = w->call->cut;
+    const int blocks = weft_context_blocks(plan),
+              mine = weft_comm_rank(w->runtime->cp) / plan->inner;
+    const stretch queries = runs_of(w, mine);
+    stretch keys = runs_of(w, (mine + blocks - task->part) % (plan->cp / plan->inner));
+    if (plan->form == WEFT_CONTEXT_ALL_GATHER)
+        keys = (stretch){0, plan->cp * cut->num_runs};
+    const size_t run_rows = cut->run_length * w->call->shape.batch;
+    pair p = {.shape = shape_of(w, task)};
+    if (w->backward)
+        WEFT_TRY(zero_gradients(w, task, lane));
+    for (int q = 0; q < queries.count; q++) {
+        const int32_t query_run = cut->runs[queries.first + q];
+        bool *begun = &w->runtime->begun[q];
+        if (!is_attended(w, task, q))
+            continue;
+        p.shape.first_query = (size_t)query_run * cut->run_length;
+        p.query_rows = (size_t)q * run_rows;
+        if (w->call->first_seen)
+            p.first_seen = w->call->first_seen + (size_t)query_run * run_rows;
+        for (int k = 0; k < keys.count; k++) {
+            const int32_t key_run = cut->runs[keys.first + k];
+            if (key_run > query_run)
+                continue;
+            p.first_key = (size_t)key_run * cut->run_length;
+            p.key_rows = (size_t)k * run_rows;
+            if (!is_seen(&p))
+                continue;
+            p.piece = *begun ? WEFT_ATTENTION_NEXT : WEFT_ATTENTION_FIRST;
+            *begun = true;
+            WEFT_TRY((w->backward ? attend_backward : attend_forward)(w, task, lane, &p));
+        }
+    }
+    return WEFT_OK;
+}
+
+/* --- the runtime --------------------------------------------------------------------------- */
+
+typedef weft_status (*run_function)(void *context, const weft_task *task, weft_lane *lane);
+static const run_function runs[WEFT_NUM_TASK_KINDS] = {
+    [WEFT_TASK_PERMUTE] = run_permute, [WEFT_TASK_DISPATCH] = run_dispatch,
+    [WEFT_TASK_COMBINE] = run_combine, [WEFT_TASK_GATHER] = run_gather,
+    [WEFT_TASK_REDUCE] = run_reduce,   [WEFT_TASK_SHIFT] = run_shift,
+    [WEFT_TASK_SUM] = run_sum,         [WEFT_TASK_PLACE] = run_place,
+};
+
+static weft_status run_named(void *context, const weft_task *task, weft_lane *lane)
+{
+    WEFT_TRY_AS(lane, "context", runs[task->kind](context, task, lane));
+    return WEFT_OK;
+}
+
+static void bind_tasks(weft_executor *executor)
+{
+    executor->inner = WEFT_INNER_ATTENTION;
+    for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
+        if (runs[kind])
+            executor->run[kind] = run_named;
+    executor->run[WEFT_TASK_ATTEND] = run_attend;
+}
+
+/* Sets the slots' memory: tensors of the call, or pieces of the scratch. */
+static void bind_slots(weft_context_work *w)
+{
+    const weft_context_call *c = w->call;
+    char *scratch = c->scratch;
+    for (int32_t i = 0; i < w->program->num_slots; i++) {
+        const weft_slot_kind holds = (weft_slot_kind)w->program->slots[i].holds;
+        const size_t bytes = weft_context_slot_bytes(&c->shape, holds, w->backward);
+        w->memory[i] = holds == WEFT_SLOT_HEADS    ? c->heads
+                       : holds == WEFT_SLOT_RESULT ? c->heads_out
+                       : bytes > 0                 ? scratch
+                       : c->heads_out              ? c->heads_out
+                                                   : c->out; /* partial in fp32 */
+        scratch += bytes;
+    }
+    w->delta = w->backward ? (float *)(void *)scratch : NULL;
+}
+
+static weft_status run(weft_context_runtime *r, weft_lane *compute, const weft_context_call *call,
+                       bool backward)
+{
+    weft_context_work w = {.runtime = r,
+                           .call = call,
+                           .program = &r->programs[backward],
+                           .memory = r->memory[backward],
+                           .sizes = weft_context_sizes_of(&call->shape),
+                           .backward = backward};
+    bind_slots(&w);
+    memset(r->begun, 0, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS * sizeof *r->begun);
+    return weft_runner_enqueue(&r->runner, w.program, compute, false, &w);
+}
+
+weft_status weft_context_forward(weft_context_runtime *r, weft_lane *compute,
+                                 const weft_context_call *call)
+{
+    return run(r, compute, call, false);
+}
+
+weft_status weft_context_backward(weft_context_runtime *r, weft_lane *compute,
+                                  const weft_context_call *call)
+{
+    return run(r, compute, call, true);
+}
+
+weft_executor *weft_context_executor(weft_context_runtime *r)
+{
+    return &r->runner.executor;
+}
+
+static weft_status make_programs(weft_context_runtime *r)
+{
+    for (int backward = 0; backward < 2; backward++)
+        WEFT_TRY(weft_program_context(&r->plan, backward, &r->arena, &r->programs[backward]));
+    if (!weft_device_is_note(r->runner.device))
+        WEFT_TRY(weft_program_context_check(&r->plan, &r->programs[0], &r->programs[1]));
+    WEFT_TRY(weft_runner_memory(&r->arena, r->programs, r->memory));
+    bind_tasks(&r->runner.executor);
+    return weft_runner_prepare(&r->runner, r->programs);
+}
+
+static weft_status init(weft_context_runtime *r)
+{
+    static const weft_runner_lane of_a_ring[] = {{WEFT_LANE_SEND, 0, "keys"},
+                                                 {WEFT_LANE_REDUCE, 0, "keys' gradients"}};
+    void *memory;
+    WEFT_TRY(make_programs(r));
+    WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->plan.cp, sizeof(size_t), &memory));
+    r->send_bytes = memory;
+    WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS,
+                                    sizeof(bool), &memory));
+    r->begun = memory;
+    return weft_context_blocks(&r->plan) > 1 ? weft_runner_create_lanes(&r->runner, of_a_ring, 2)
+                                             : WEFT_OK;
+}
+
+weft_status weft_context_runtime_create(weft_device *device, weft_comm *cp,
+                                        const weft_context_plan *plan, weft_context_runtime **out)
+{
+    weft_context_runtime *r = calloc(1, sizeof *r);
+    if (!r)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for attention over context-parallel ranks");
+    r->runner.device = device;
+    r->cp = cp;
+    r->plan = *plan;
+    const weft_status status = init(r);
+    if (status != WEFT_OK) {
+        weft_context_runtime_destroy(r);
+        return weft_error_frame(__FILE__, __LINE__, __func__, status);
+    }
+    *out = r;
+    return WEFT_OK;
+}
+
+void weft_context_runtime_destroy(weft_context_runtime *r)
+{
+    if (!r)
+        return;
+    weft_runner_release(&r->runner);
+    weft_arena_release(&r->arena);
+    free(r);
+}
+
+weft_status weft_context_runtime_reserve(weft_context_runtime *r, weft_lane *compute,
+                                         const weft_context_shape *shape)
+{
+    return weft_runner_reserve(&r->runner, r->cp, compute, weft_context_message_bytes(shape));
+}

@@ -1,0 +1,69 @@
+/* Runs the programs of schedule/context.h (attention over context-parallel ranks) between the
+ * layer's linears, in place of the kernel that sees all keys. One thread drives a model. Private to
+ * layers/. */
+#ifndef WEFT_LAYERS_CONTEXT_CONTEXT_H
+#define WEFT_LAYERS_CONTEXT_CONTEXT_H
+
+#include <weft/kernels.h>
+
+#include "comm/comm.h"
+#include "layers/describe/describe.h"
+#include "parallel/sequence.h"
+#include "schedule/context.h"
+#include "schedule/run.h"
+
+/* A TP rank's attention on one micro-batch: S / cp * B rows. Pure. */
+typedef struct weft_context_shape {
+    weft_context_plan plan;
+    size_t rows, batch;
+    size_t heads, groups, head_dim;
+    weft_dtype dtype;
+} weft_context_shape;
+
+weft_context_shape weft_context_shape_of(const weft_shape *shape, const weft_dims *dims);
+/* Whether context-parallel ranks exchange heads. */
+bool weft_context_deals(const weft_shape *shape);
+/* Bytes of a call's scratch: the program's slots, and delta. */
+size_t weft_context_scratch_bytes(const weft_context_shape *shape, bool backward);
+/* Whether ranks exchange heads for rows; forward then keeps qkv and the result so, too. */
+bool weft_context_exchanges(const weft_context_plan *plan);
+
+/* One layer's micro-batch. Tensors of the shape's dtype unless said otherwise; W: (heads + 2
+ * groups) * head_dim, packed by group. */
+typedef struct weft_context_call {
+    weft_context_shape shape;
+    weft_attention_shape attention; /* scale, dropout's counters, and first_head of this TP rank */
+    const weft_sequence_cut *cut;
+    const int32_t *first_seen; /* optional, [S, B]: as of weft_pass_first_seen */
+    const void *qkv;           /* [rows, W] */
+    void *heads;               /* [inner * rows, W / inner]; with an exchange: forward writes it */
+    void *heads_out;           /* [inner * rows, heads / inner * head_dim]; likewise */
+    void *out;                 /* [rows, heads * head_dim]; forward writes it */
+    float *lse;                /* [heads * rows]; forward writes it */
+    const void *dout;
+    void *dqkv; /* [rows, W]; backward writes it */
+    void *scratch;
+} weft_context_call;
+
+typedef struct weft_context_runtime weft_context_runtime;
+
+/* cp: the group that the sequence is cut over; borrowed, as the device is. Errors: WEFT_CONFIG (the
+ * plan), WEFT_MEMORY, WEFT_DEVICE. */
+weft_status weft_context_runtime_create(weft_device *device, weft_comm *cp,
+                                        const weft_context_plan *plan,
+                                        weft_context_runtime **out) WEFT_CHECKED;
+void weft_context_runtime_destroy(weft_context_runtime *runtime); /* NULL is legal */
+/* Calls weft_comm_reserve on the compute lane and on the runtime's lanes. */
+weft_status weft_context_runtime_reserve(weft_context_runtime *runtime, weft_lane *compute,
+                                         const weft_context_shape *shape) WEFT_CHECKED;
+/* The executor, for timelines. */
+weft_executor *weft_context_executor(weft_context_runtime *runtime);
+
+/* Enqueue the program behind earlier work of `compute`, and make `compute` wait for its end.
+ * Collective over cp. */
+weft_status weft_context_forward(weft_context_runtime *runtime, weft_lane *compute,
+                                 const weft_context_call *call) WEFT_CHECKED;
+weft_status weft_context_backward(weft_context_runtime *runtime, weft_lane *compute,
+                                  const weft_context_call *call) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,616 @@
+#include "layers/describe/rehearse.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/note/note.h"
+#include "core/device/device.h"
+#include "layers/context/context.h"
+#include "layers/outline/outline.h"
+#include "layers/pass/pass.h"
+
+/* Lists what a stack of stashes gives. */
+typedef struct keeper {
+    struct weft_rehearsal *rehearsal;
+    bool offloaded;
+} keeper;
+
+typedef struct weft_rehearsal {
+    weft_model model;
+    weft_groups groups;
+    weft_device *device;
+    weft_lane *lane;
+    weft_pass pass;
+    weft_stack out;  /* the offloaded stash */
+    void *somewhere; /* the address of weights, gradients, inputs and rows between layers */
+    int32_t *runs;
+    weft_sequence_cut cut;
+    weft_description *keeps; /* gets what is stashed; NULL: nobody does */
+    keeper keepers[2];       /* of the pass's stash, and of the offloaded one */
+} weft_rehearsal;
+
+/* More than any layer takes: addresses cost nothing. */
+static const size_t ample = (size_t)1 << 50;
+enum { HOST_BYTES = 1 << 15 }; /* at first: of real memory */
+
+/* A layer stashes a tensor. */
+static weft_status keep(void *giver, size_t bytes, void **out)
+{
+    const keeper *k = giver;
+    const char *module = weft_note_scope_of(k->rehearsal->device).module;
+    (void)out;
+    if (k->rehearsal->keeps)
+        weft_cost_kept(&k->rehearsal->keeps->cost,
+                       &(weft_kept){.module = module ? module : "own",
+                                    .bytes = weft_piece_bytes(WEFT_U8, bytes, 1),
+                                    .until = WEFT_PHASE_WEIGHT_GRADIENT,
+                                    .offloaded = k->offloaded});
+    return WEFT_OK;
+}
+
+/* --- making one ------------------------------------------------------------------------------ */
+
+static weft_status create_groups(weft_rehearsal *r, const weft_shape *shape)
+{
+    const int sizes[WEFT_NUM_AXES] = {
+        [WEFT_AXIS_TP] = shape->tp, [WEFT_AXIS_CP] = shape->cp,   [WEFT_AXIS_DP] = 1,
+        [WEFT_AXIS_PP] = 1,         [WEFT_AXIS_EP] = shape->ep,   [WEFT_AXIS_ETP] = shape->etp,
+        [WEFT_AXIS_EDP] = 1,        [WEFT_AXIS_DP_CP] = shape->cp};
+    r->groups.mesh = (weft_mesh){.world = shape->tp * shape->cp,
+                                 .tp = shape->tp,
+                                 .cp = shape->cp,
+                                 .dp = 1,
+                                 .pp = 1,
+                                 .ep = shape->ep,
+                                 .etp = shape->etp,
+                                 .edp = 1,
+                                 .binding = shape->binding == 0 ? WEFT_BINDING_TP : WEFT_BINDING_DP,
+                                 .sequence_parallel = shape->sequence_parallel,
+                                 .cp_comm_type = shape->cp_comm_type,
+                                 .cp_inner = shape->cp_inner};
+    for (weft_axis axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++) {
+        r->groups.coords.size[axis] = sizes[axis];
+        WEFT_TRY(weft_comm_create_note(weft_axis_text(axis), axis, 0, sizes[axis],
+                                       &r->groups.by_axis[axis]));
+    }
+    return WEFT_OK;
+}
+
+static weft_status create_stacks(weft_rehearsal *r)
+{
+    weft_model *model = &r->model;
+    weft_stack *const stacks[] = {&r->pass.stash, &model->scratch, &model->recomputed, &r->out};
+    for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++) {
+        *stacks[i] = (weft_stack){.device = r->device, .purpose = "a rehearsal"};
+        WEFT_TRY(weft_stack_reserve(stacks[i], ample));
+    }
+    r->keepers[0] = (keeper){r, false};
+    r->keepers[1] = (keeper){r, true};
+    r->pass.stash.give = r->out.give = keep;
+    r->pass.stash.giver = &r->keepers[0];
+    r->out.giver = &r->keepers[1];
+    r->pass.host = (weft_stack){
+        .device = r->device, .space = WEFT_SPACE_PINNED, .purpose = "host memory of layers"};
+    return weft_stack_reserve(&r->pass.host, HOST_BYTES);
+}
+
+/* Any sequence deals the same work as one without documents. */
+static weft_status cut_sequence(weft_rehearsal *r, const weft_shape *shape)
+{
+    if (shape->cp == 1)
+        return WEFT_OK;
+    r->runs = calloc(2 * (size_t)shape->cp, sizeof *r->runs);
+    if (!r->runs)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a rehearsal");
+    r->cut = weft_sequence_head_tail(shape->seq, shape->cp, r->runs);
+    return WEFT_OK;
+}
+
+static weft_status create_metrics(weft_rehearsal *r)
+{
+    void *memory;
+    const size_t bytes = 2 * sizeof *r->model.metrics;
+    WEFT_TRY(weft_device_alloc(r->device, WEFT_SPACE_PINNED, bytes, "metrics", &memory));
+    r->model.metrics = memset(memory, 0, bytes);
+    return WEFT_OK;
+}
+
+/* Rows between layers, at a place of their own. */
+static weft_tensor rows_at(const weft_rehearsal *r, size_t place)
+{
+    const weft_shape *shape = &r->model.shape;
+    return weft_tensor_2d((char *)r->somewhere + place * (ample / 16), shape->dtype,
+                          weft_shape_boundary_rows(shape), shape->hidden);
+}
+
+static weft_status init(weft_rehearsal *r, const weft_model_options *options,
+                        const void *own_options, const weft_shape *shape)
+{
+    weft_model *model = &r->model;
+    WEFT_TRY(weft_device_create_note(&r->device));
+    WEFT_TRY(weft_lane_create(r->device, 0, "compute", &r->lane));
+    WEFT_TRY(weft_device_alloc(r->device, WEFT_SPACE_DEVICE, ample, "a rehearsal", &r->somewhere));
+    WEFT_TRY(create_groups(r, shape));
+    WEFT_TRY(cut_sequence(r, shape));
+    model->options = *options;
+    model->shape = *shape;
+    model->shape.pp = 1;
+    model->setup = (weft_model_setup){.options = &model->options,
+                                      .own_options = own_options,
+                                      .groups = &r->groups,
+                                      .device = r->device,
+                                      .dtype = shape->dtype,
+                                      .micro_batch_size = (int64_t)shape->batch,
+                                      .training = shape->training,
+                                      .moe.pipeline = weft_shape_pipeline(shape)};
+    model->place = weft_coords_place(&r->groups.coords, r->groups.mesh.world);
+    WEFT_TRY(weft_parameters_create(&r->groups, r->device, shape->dtype, &model->parameters));
+    WEFT_TRY(weft_model_create_moe(model));
+    WEFT_TRY(weft_model_create_context(model));
+    WEFT_TRY(create_metrics(r));
+    WEFT_TRY(create_stacks(r));
+    model->shape = *shape; /* as it was asked for: partitions too where no tokens travel */
+    model->shape.pp = 1;
+    model->shape.offload &= ~WEFT_OFFLOAD_BLOCK; /* of whole layers */
+    model->normed = rows_at(r, 0);
+    model->gradients[0] = rows_at(r, 1);
+    model->gradients[1] = rows_at(r, 2);
+    r->pass.model = model;
+    r->pass.lane = r->lane;
+    r->pass.micro_batch = (weft_micro_batch){.tokens = r->somewhere,
+                                             .labels = r->somewhere,
+                                             .cut = shape->cp > 1 ? &r->cut : NULL,
+                                             .index = shape->cp > 1 ? r->somewhere : NULL,
+                                             .step = 1,
+                                             .overwrite = true,
+                                             .backward_overwrites = true,
+                                             .loss_scale = 1,
+                                             .training = shape->training};
+    return WEFT_OK;
+}
+
+static void destroy(weft_rehearsal *r)
+{
+    weft_model *model = &r->model;
+    weft_stack_release(&r->pass.stash);
+    weft_stack_release(&r->pass.host);
+    weft_stack_release(&r->out);
+    weft_stack_release(&model->scratch);
+    weft_stack_release(&model->recomputed);
+    free(r->pass.states);
+    free(model->loads.values);
+    if (r->somewhere)
+        weft_device_free(r->device, WEFT_SPACE_DEVICE, r->somewhere, ample);
+    if (model->metrics)
+        weft_device_free(r->device, WEFT_SPACE_PINNED, model->metrics, 2 * sizeof *model->metrics);
+    weft_model_forget(model);
+    weft_parameters_destroy(model->parameters);
+    weft_moe_runtime_destroy(model->moe);
+    weft_context_runtime_destroy(model->context);
+    for (int axis = 0; axis < WEFT_NUM_AXES; axis++)
+        weft_comm_destroy(r->groups.by_axis[axis]);
+    weft_lane_destroy(r->lane);
+    weft_device_destroy(r->device);
+    free(r->runs);
+    free(r);
+}
+
+static weft_status create(const weft_model_options *options, const void *own_options,
+                          const weft_shape *shape, weft_rehearsal **out)
+{
+    weft_rehearsal *r = calloc(1, sizeof *r);
+    if (!r)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a rehearsal");
+    const weft_status status = init(r, options, own_options, shape);
+    if (status != WEFT_OK) {
+        destroy(r);
+        return weft_error_frame(__FILE__, __LINE__, __func__, status);
+    }
+    *out = r;
+    return WEFT_OK;
+}
+
+/* --- running --------------------------------------------------------------------------------- */
+
+/* What a layer's place in the list decides. */
+typedef struct place {
+    char prefix[64]; /* "decoder.layers.3." */
+    int index;
+    bool gives_output; /* of the list, not the last: its output is stashed */
+    bool is_first, is_last;
+} place;
+
+/* Parameters that the layer declared have an address, and are listed. */
+static void place_parameters(weft_rehearsal *r, int first_use, int first, bool lists,
+                             weft_description *out)
+{
+    const weft_parameters *parameters = r->model.parameters;
+    for (int i = first_use; i < r->model.num_uses; i++) {
+        weft_parameter *parameter = r->model.uses[i].parameter;
+        parameter->weight.data = r->somewhere;
+        parameter->grad = r->somewhere;
+    }
+    for (int i = first; lists && i < weft_parameters_count(parameters); i++) {
+        const weft_held held = weft_held_of(weft_parameters_at(parameters, i), r->model.shape.tp);
+        weft_cost_held(&out->cost, &r->model.shape, &held);
+    }
+}
+
+static void empty(weft_rehearsal *r)
+{
+    weft_stack *const stacks[] = {&r->pass.stash, &r->pass.host, &r->out, &r->model.scratch,
+                                  &r->model.recomputed};
+    for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++) {
+        weft_stack_rewind(stacks[i], 0);
+        stacks[i]->peak_bytes = 0;
+    }
+    r->model.loads.count = 0;
+    weft_notes_clear(r->device);
+}
+
+/* Attention block by block over context-parallel ranks is listed as over the whole sequence, whose
+ * FLOPs the pieces have in all: a price knows its program. */
+typedef struct pieces {
+    uint64_t products; /* of one kind: a batch of heads */
+    bool of_values;    /* the last: probabilities by values, or a gradient like it */
+} pieces;
+
+static weft_operation whole_of(const weft_rehearsal *r, pieces *p, const weft_operation *piece)
+{
+    const weft_shape *shape = &r->model.shape;
+    const weft_context_plan plan = weft_context_plan_of(shape);
+    const uint64_t seq = shape->seq;
+    weft_operation o = *piece;
+    if (o.flow == WEFT_FLOW_OWN)
+        o.flow = WEFT_FLOW_GRADIENT;
+    if (piece->phase == WEFT_PHASE_INPUT_GRADIENT)
+        p->of_values = piece->count * (uint64_t)plan.inner > p->products;
+    else if (piece->phase == WEFT_PHASE_RECOMPUTE && !piece->repeated)
+        p->of_values = false;
+    else
+        p->of_values = !p->of_values;
+    if (!p->of_values)
+        p->products = piece->count * (uint64_t)plan.inner;
+    o.m = weft_shape_local_seq(shape);
+    *(p->of_values ? &o.k : &o.n) = seq;
+    o.count = p->products * (p->of_values && o.phase == WEFT_PHASE_INPUT_GRADIENT ? 3 : 1);
+    return o;
+}
+
+static void list(const weft_rehearsal *r, weft_description *out)
+{
+    size_t count;
+    const weft_noted *notes = weft_notes(r->device, &count);
+    pieces p = {.of_values = true};
+    for (size_t i = 0; i < count; i++) {
+        weft_operation o = notes[i].operation;
+        if (notes[i].kind != WEFT_NOTED_OPERATION)
+            continue;
+        if (o.kind != WEFT_OPERATION_GEMM)
+            o.dtype = r->model.shape.dtype;
+        if (r->model.shape.cp > 1 && o.fused) {
+            o = whole_of(r, &p, &o);
+            weft_cost_piece(&out->cost, &o);
+        } else {
+            weft_cost_alike(&out->cost, &o);
+        }
+    }
+}
+
+static weft_status forward(weft_rehearsal *r, weft_layer *layer, const place *at)
+{
+    weft_tensor x = rows_at(r, 3), y = rows_at(r, 4);
+    if (at->is_first)
+        x = (weft_tensor){0};
+    weft_note_enter(r->device, (weft_note_scope){.module = "output"});
+    if (at->gives_output)
+        WEFT_TRY(weft_pass_stash(&r->pass, y.dtype, y.dims[0], y.dims[1], &y));
+    weft_note_enter(r->device, (weft_note_scope){0});
+    r->pass.backward = false;
+    r->pass.out = r->model.shape.offload ? &r->out : NULL;
+    weft_pass_keep(&r->pass);
+    const weft_status status = weft_layer_forward(layer, &r->pass, &x, at->is_last ? NULL : &y);
+    r->pass.out = NULL;
+    return status;
+}
+
+static weft_status backward(weft_rehearsal *r, weft_layer *layer, const place *at)
+{
+    weft_tensor dy = r->model.gradients[0], dx = r->model.gradients[1];
+    if (at->is_last)
+        dy = (weft_tensor){0};
+    weft_note_enter(r->device, (weft_note_scope){.backward = true});
+    r->pass.backward = true;
+    return weft_layer_backward(layer, &r->pass, &dy, &dx);
+}
+
+/* --- a layer that touches device memory ------------------------------------------------------ */
+
+static _Thread_local char fault_text[256]; /* what a fault of this thread means; "": nothing */
+
+static void tell_fault(int signal_number)
+{
+    if (fault_text[0] == '\0') { /* another thread's */
+        signal(signal_number, SIG_DFL);
+        return;
+    }
+    (void)!write(STDERR_FILENO, fault_text, strlen(fault_text));
+    _exit(weft_status_exit_code(WEFT_CONFIG));
+}
+
+static weft_status guarded(weft_rehearsal *r, weft_layer *layer, const place *at, bool is_backward)
+{
+    const struct sigaction tells = {.sa_handler = tell_fault};
+    struct sigaction before;
+    snprintf(fault_text, sizeof fault_text,
+             "weft: %s %s reads or writes device memory on the host, where its rehearsal has none: "
+             "let a function on the lane do it (weft_lane_submit), or give the layer a describe\n",
+             weft_layer_name(layer), is_backward ? "backward" : "forward");
+    sigaction(SIGSEGV, &tells, &before);
+    const weft_status status = (is_backward ? backward : forward)(r, layer, at);
+    sigaction(SIGSEGV, &before, NULL);
+    fault_text[0] = '\0';
+    return status;
+}
+
+static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, weft_description *out)
+{
+    weft_layer_cost *cost = &out->cost;
+    const weft_stack *scratch = &r->model.scratch;
+    empty(r);
+    r->model.coarse = (weft_layer_cost){0};
+    r->keeps = out;
+    weft_status status = guarded(r, layer, at, false);
+    r->keeps = NULL;
+    WEFT_TRY(status);
+    cost->scratch.own[0] = scratch->peak_bytes;
+    if (r->model.shape.training) {
+        r->model.scratch.peak_bytes = 0;
+        WEFT_TRY(guarded(r, layer, at, true));
+        cost->scratch.own[1] = scratch->peak_bytes;
+    }
+    cost->scratch_bytes =
+        cost->scratch.own[0] > cost->scratch.own[1] ? cost->scratch.own[0] : cost->scratch.own[1];
+    cost->host_bytes = r->pass.host.peak_bytes;
+    cost->recomputed_bytes = r->model.recomputed.peak_bytes;
+    list(r, out);
+    weft_cost_add(cost, &r->model.coarse); /* more than the list: coarse */
+    return WEFT_OK;
+}
+
+static weft_status register_layer(weft_rehearsal *r, weft_layer *layer, const place *at,
+                                  weft_description *out)
+{
+    weft_model *model = &r->model;
+    const int first_use = model->num_uses, first = weft_parameters_count(model->parameters);
+    weft_device_stats before, after;
+    weft_device_get_stats(r->device, &before);
+    const bool counts = model->own_metrics;
+    WEFT_TRY(weft_model_register(model, layer, at->prefix, at->index, -1));
+    weft_device_get_stats(r->device, &after);
+    out->cost.table_bytes = after.pinned_bytes_now - before.pinned_bytes_now;
+    if (model->own_metrics && !counts)
+        out->cost.table_bytes -= WEFT_MAX_METRICS * sizeof *model->own_metrics;
+    place_parameters(r, first_use, first, !weft_layer_describes_itself(layer), out);
+    char *states = realloc(r->pass.states, model->states_bytes + 1);
+    if (!states)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the state of %s", at->prefix);
+    r->pass.states = memset(states, 0, model->states_bytes + 1);
+    return WEFT_OK;
+}
+
+static weft_status rehearse(weft_rehearsal *r, weft_layer *layer, const place *at,
+                            weft_description *out)
+{
+    const weft_shape *shape = &r->model.shape;
+    weft_description_begin(out, shape);
+    weft_status status = register_layer(r, layer, at, out);
+    if (status != WEFT_OK)
+        status = weft_error_context(status, "layer %d (%s)", at->index, weft_layer_kind(layer));
+    else if (weft_layer_describes_itself(layer) || shape->plain_kernels)
+        weft_cost_own(&out->cost, shape, layer);
+    else
+        status = run(r, layer, at, out);
+    if (status != WEFT_OK) {
+        weft_description_release(out);
+        return status;
+    }
+    return weft_description_end(out);
+}
+
+static weft_status rehearse_listed(weft_rehearsal *r, int layer, weft_description *out)
+{
+    const int last = r->model.num_layers - 1;
+    place at = {.index = layer,
+                .gives_output = layer < last,
+                .is_first = layer == 0,
+                .is_last = layer == last};
+    weft_model_layer_prefix(&r->model, layer, at.prefix, sizeof at.prefix);
+    return rehearse(r, r->model.layers[layer], &at, out);
+}
+
+/* An earlier layer of Weft's own list that is alike; -1: none. */
+static int alike_before(const weft_rehearsal *r, weft_model_function build, int layer)
+{
+    const weft_model_options *o = &r->model.options;
+    if ((build && build != weft_model_build_gpt) || layer == r->model.num_layers - 1)
+        return -1;
+    for (int i = 1; i < layer; i++)
+        if (weft_model_is_moe_layer(o, i - 1) == weft_model_is_moe_layer(o, layer - 1))
+            return i;
+    return -1;
+}
+
+static weft_status rehearse_list(weft_rehearsal *r, weft_model_function build,
+                                 weft_description *all)
+{
+    for (int l = 0; l < r->model.num_layers; l++) {
+        const int alike = alike_before(r, build, l);
+        if (alike < 0)
+            WEFT_TRY(rehearse_listed(r, l, &all[l]));
+        else
+            weft_description_share(&all[alike], &all[l]);
+    }
+    return WEFT_OK;
+}
+
+void weft_descriptions_release(weft_description *descriptions, int count)
+{
+    for (int i = 0; descriptions && i < count; i++)
+        weft_description_release(&descriptions[i]);
+    free(descriptions);
+}
+
+static weft_status rehearse_model(const weft_model_options *options, const void *own_options,
+                                  const weft_shape *shape, weft_model_function build,
+                                  weft_description **out, int *out_count)
+{
+    weft_rehearsal *r;
+    WEFT_TRY(create(options, own_options, shape, &r));
+    weft_status status = weft_model_build(&r->model, build);
+    const int count = r->model.num_layers;
+    weft_description *all = calloc((size_t)count + 1, sizeof *all);
+    if (status == WEFT_OK)
+        status = all ? rehearse_list(r, build, all)
+                     : WEFT_ERROR(WEFT_MEMORY, "out of memory for %d descriptions", count);
+    destroy(r);
+    if (status != WEFT_OK) {
+        weft_descriptions_release(all, count);
+        return status;
+    }
+    *out = all;
+    *out_count = count;
+    return WEFT_OK;
+}
+
+static weft_status rehearse_alone(const weft_model_options *options, const weft_shape *shape,
+                                  weft_layer_function make, weft_description *out)
+{
+    static const place alone = {.prefix = "layer.", .index = 1};
+    weft_rehearsal *r;
+    WEFT_TRY(create(options, NULL, shape, &r));
+    weft_status status = weft_model_add(&r->model, make(options));
+    if (status == WEFT_OK)
+        status = rehearse(r, r->model.layers[0], &alone, out);
+    destroy(r);
+    return status;
+}
+
+/* --- remembering ----------------------------------------------------------------------------- */
+
+/* A search asks for one shape again and again, for meshes that differ in dp and pp alone. A thread
+ * remembers rehearsals of what options alone describe. */
+typedef struct remembered {
+    weft_layer_function make;   /* of a layer alone; NULL: the list */
+    weft_model_options options; /* but for its list, whose values are here: */
+    int64_t *frequencies;
+    weft_shape shape;
+    weft_description *descriptions;
+    int count;
+} remembered;
+enum { REMEMBERED = 1024 };
+static _Thread_local remembered memory[REMEMBERED];
+
+static uint32_t hash(uint32_t h, const void *data, size_t bytes)
+{
+    const uint32_t *words = data;
+    for (size_t i = 0; i < bytes / sizeof *words; i++)
+        h = (h ^ words[i]) * 16777619u;
+    return h;
+}
+
+static weft_model_options without_list(const weft_model_options *options)
+{
+    weft_model_options out = *options;
+    out.moe_layer_freq.values = NULL;
+    return out;
+}
+
+static size_t list_bytes(const weft_model_options *options)
+{
+    return options->moe_layer_freq.count * sizeof *options->moe_layer_freq.values;
+}
+
+static remembered *place_of(weft_layer_function make, const weft_model_options *options,
+                            const weft_shape *shape)
+{
+    const weft_model_options own = without_list(options);
+    uint32_t h = hash(2166136261u, &own, sizeof own);
+    h = hash(h, shape, sizeof *shape);
+    h = hash(h, &make, sizeof make);
+    return &memory[(h ^ h >> 16) % REMEMBERED];
+}
+
+static bool is_known(const remembered *m, weft_layer_function make,
+                     const weft_model_options *options, const weft_shape *shape)
+{
+    const weft_model_options own = without_list(options);
+    return m->descriptions && m->make == make && memcmp(&m->shape, shape, sizeof *shape) == 0 &&
+           memcmp(&m->options, &own, sizeof own) == 0 &&
+           (list_bytes(options) == 0 ||
+            memcmp(m->frequencies, options->moe_layer_freq.values, list_bytes(options)) == 0);
+}
+
+static weft_status copy_all(const weft_description *all, int count, weft_description **out)
+{
+    weft_description *copies = calloc((size_t)count + 1, sizeof *copies);
+    if (!copies)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for %d descriptions", count);
+    for (int i = 0; i < count; i++)
+        weft_description_share(&all[i], &copies[i]);
+    *out = copies;
+    return WEFT_OK;
+}
+
+/* Without memory for it nothing is remembered. */
+static void remember(remembered *m, weft_layer_function make, const weft_model_options *options,
+                     const weft_shape *shape, const weft_description *all, int count)
+{
+    weft_descriptions_release(m->descriptions, m->count);
+    free(m->frequencies);
+    *m = (remembered){
+        .make = make, .options = without_list(options), .shape = *shape, .count = count};
+    m->frequencies = malloc(list_bytes(options) + 1);
+    if (!m->frequencies)
+        return;
+    if (list_bytes(options) > 0)
+        memcpy(m->frequencies, options->moe_layer_freq.values, list_bytes(options));
+    if (copy_all(all, count, &m->descriptions) != WEFT_OK)
+        weft_error_clear();
+}
+
+weft_status weft_rehearse_model(const weft_model_options *options, const void *own_options,
+                                const weft_shape *asked, weft_model_function build,
+                                weft_description **out, int *out_count)
+{
+    weft_shape shape = *asked;
+    shape.pp = 1;
+    if (build && build != weft_model_build_gpt)
+        return rehearse_model(options, own_options, &shape, build, out, out_count);
+    remembered *m = place_of(NULL, options, &shape);
+    if (is_known(m, NULL, options, &shape)) {
+        *out_count = m->count;
+        return copy_all(m->descriptions, m->count, out);
+    }
+    WEFT_TRY(rehearse_model(options, own_options, &shape, build, out, out_count));
+    remember(m, NULL, options, &shape, *out, *out_count);
+    return WEFT_OK;
+}
+
+weft_status weft_rehearse_alone(const weft_model_options *options, const weft_shape *asked,
+                                weft_layer_function make, weft_description *out)
+{
+    weft_shape shape = *asked;
+    shape.pp = 1;
+    remembered *m = place_of(make, options, &shape);
+    if (is_known(m, make, options, &shape)) {
+        weft_description_share(m->descriptions, out);
+        return WEFT_OK;
+    }
+    WEFT_TRY(rehearse_alone(options, &shape, make, out));
+    remember(m, make, options, &shape, out, 1);
+    return WEFT_OK;
+}

@@ -1,0 +1,188 @@
+/* The list of a model's layers and its cut into stages. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/sized.h"
+#include "layers/outline/outline.h"
+#include "layers/pass/pass.h"
+
+weft_status weft_model_add(weft_model *model, weft_layer *layer)
+{
+    WEFT_TRY(WEFT_GIVEN(model));
+    if (!layer && weft_error_get()->status != WEFT_OK) /* its create function has set an error */
+        return weft_error_context(weft_error_get()->status, "layer %d", model->num_layers);
+    weft_status status = WEFT_GIVEN(layer);
+    if (status == WEFT_OK)
+        status = weft_layer_take(layer);
+    if (status != WEFT_OK)
+        return weft_error_context(status, "layer %d", model->num_layers);
+    if (model->num_layers == model->capacity) {
+        int capacity = model->capacity ? 2 * model->capacity : 16;
+        weft_layer **layers = realloc(model->layers, (size_t)capacity * sizeof *layers);
+        if (!layers) {
+            weft_layer_destroy(layer);
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
+        }
+        model->layers = layers;
+        model->capacity = capacity;
+    }
+    model->layers[model->num_layers++] = layer;
+    return WEFT_OK;
+}
+
+weft_status weft_model_add_embedding(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(WEFT_GIVEN(model));
+    WEFT_TRY(WEFT_GIVEN(options));
+    return weft_model_add(model, weft_embedding_create(options));
+}
+
+weft_status weft_model_add_block(weft_model *model, const weft_model_options *options,
+                                 weft_layer *attention, weft_layer *mlp)
+{
+    WEFT_TRY(WEFT_GIVEN(model));
+    bool failed = weft_error_get()->status != WEFT_OK; /* a create function, which says more */
+    weft_layer *block = weft_block_create(options, attention, mlp); /* frees both on failure */
+    if (!block && !failed) {
+        WEFT_TRY(WEFT_GIVEN(options));
+        WEFT_TRY(WEFT_GIVEN(attention));
+        WEFT_TRY(WEFT_GIVEN(mlp));
+    }
+    return weft_model_add(model, block);
+}
+
+weft_status weft_model_add_head(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(WEFT_GIVEN(model));
+    WEFT_TRY(WEFT_GIVEN(options));
+    return weft_model_add(model, weft_head_create(options));
+}
+
+weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(WEFT_GIVEN(model));
+    WEFT_TRY(WEFT_GIVEN(options));
+    WEFT_TRY(weft_model_add_embedding(model, options));
+    for (int64_t i = 0; i < options->num_layers; i++) {
+        weft_layer *mlp = weft_model_is_moe_layer(options, i) ? weft_moe_create(options)
+                                                              : weft_mlp_create(options);
+        WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), mlp));
+    }
+    return weft_model_add_head(model, options);
+}
+
+const void *weft_model_own_options(const weft_model *model)
+{
+    return model->setup.own_options;
+}
+
+const weft_layout *weft_model_layout(const weft_model *model)
+{
+    return &model->layout;
+}
+
+bool weft_model_has_layer(const weft_model *model, int layer)
+{
+    int first, end;
+    for (int c = 0; c < model->layout.num_chunks; c++) {
+        weft_layout_range(&model->layout, model->rank, c, &first, &end);
+        if (layer >= first && layer < end)
+            return true;
+    }
+    return false;
+}
+
+/* Megatron's names: the layers between embedding and head are decoder.layers.0, 1, ... */
+void weft_model_layer_prefix(const weft_model *model, int index, char *out, size_t capacity)
+{
+    if (index == 0)
+        snprintf(out, capacity, "embedding.");
+    else if (index == model->num_layers - 1)
+        snprintf(out, capacity, "decoder.");
+    else
+        snprintf(out, capacity, "decoder.layers.%d.", index - 1);
+}
+
+weft_status weft_model_init_layers(weft_model *model)
+{
+    for (int i = 0; i < model->num_layers; i++) {
+        if (!weft_model_has_layer(model, i))
+            continue;
+        char prefix[64];
+        weft_model_layer_prefix(model, i, prefix, sizeof prefix);
+        weft_status status = weft_model_register(model, model->layers[i], prefix, i, -1);
+        if (status != WEFT_OK)
+            return weft_error_context(status, "layer %d (%s)", i,
+                                      weft_layer_kind(model->layers[i]));
+    }
+    return WEFT_OK;
+}
+
+/* Where the layer's table allows it to stand; an older program's table does not say. */
+static const char *misplaced(const weft_layer *layer, bool is_first, bool is_last)
+{
+    const weft_layer_ops *ops = layer->ops;
+    if (ops->struct_bytes <= offsetof(weft_layer_ops, reads_tokens))
+        return NULL;
+    if (ops->reads_tokens && !is_first)
+        return "it reads tokens, as a model's first layer alone does";
+    if (ops->makes_loss && !is_last)
+        return "it makes the loss, as a model's last layer alone does";
+    if (is_first && !ops->reads_tokens)
+        return "it reads no tokens, as a model's first layer does (ops->reads_tokens); an "
+               "embedding "
+               "is missing";
+    if (is_last && !ops->makes_loss)
+        return "it makes no loss, as a model's last layer does (ops->makes_loss); a head is "
+               "missing";
+    return NULL;
+}
+
+static weft_status check_list(const weft_model *model)
+{
+    int last = model->num_layers - 1;
+    if (model->num_layers == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "the model has no layers: its build function added none");
+    for (int i = 0; i <= last; i++) {
+        const weft_layer *layer = model->layers[i];
+        const char *missing = weft_layer_missing(layer);
+        if (missing)
+            return WEFT_ERROR(WEFT_CONFIG, "layer %d (%s): %s is NULL", i, weft_layer_kind(layer),
+                              missing);
+        const char *why = misplaced(layer, i == 0, i == last);
+        if (why)
+            return WEFT_ERROR(WEFT_CONFIG, "layer %d (%s) of %d: %s", i, weft_layer_kind(layer),
+                              last + 1, why);
+    }
+    if (last == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "layer 0 (%s): a model needs a first and a last layer",
+                          weft_layer_kind(model->layers[0]));
+    return weft_model_check_mesh(&model->options, &model->setup.groups->mesh, last - 1,
+                                 model->setup.micro_batch_size);
+}
+
+weft_status weft_model_build(weft_model *model, weft_model_function build)
+{
+    WEFT_TRY(
+        build ? weft_program_failed(build(model, &model->options), "this program's build function")
+              : weft_model_build_gpt(model, &model->options));
+    return check_list(model);
+}
+
+void weft_model_forget(weft_model *model)
+{
+    if (model->own_metrics)
+        weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->own_metrics,
+                         WEFT_MAX_METRICS * sizeof *model->own_metrics);
+    for (int i = 0; i < model->num_layers; i++)
+        weft_layer_destroy(model->layers[i]);
+    free(model->layers);
+    free(model->members);
+    free(model->uses);
+    while (model->places) {
+        weft_layer_place *next = model->places->next;
+        free(model->places);
+        model->places = next;
+    }
+}

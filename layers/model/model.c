@@ -1,0 +1,410 @@
+/* A model at run time: the memory of this stage, and the passes through it. layers/model/list.c has
+ * the list of layers and its cut into stages. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers/context/context.h"
+#include "layers/describe/rehearse.h"
+#include "layers/outline/footprint.h"
+#include "layers/outline/outline.h"
+#include "layers/pass/pass.h"
+#include "parallel/parameters/parameters.h"
+
+static size_t metrics_bytes(const weft_model *model)
+{
+    return (model->repeats ? 2 : 1) * sizeof *model->metrics;
+}
+
+static weft_status create_metrics(weft_model *model, bool repeats)
+{
+    void *memory;
+    model->repeats = repeats;
+    WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                   metrics_bytes(model), "metrics", &memory));
+    model->metrics = memset(memory, 0, metrics_bytes(model));
+    if (!repeats || !model->own_metrics)
+        return WEFT_OK;
+    WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                   WEFT_MAX_METRICS * sizeof *model->own_metrics, "metrics",
+                                   &memory));
+    model->saved_metrics = memory;
+    return WEFT_OK;
+}
+
+/* Reserves the footprint, so that a step allocates nothing. */
+static weft_status create_passes(weft_model *model, const weft_outline *outline)
+{
+    int count = model->setup.num_passes;
+    model->kept_offset = model->states_bytes;
+    model->states_bytes += (size_t)model->num_layers * sizeof(weft_pass_kept);
+    model->passes = calloc((size_t)count, sizeof *model->passes);
+    if (!model->passes)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for %d passes", count);
+    for (int i = 0; i < count; i++) {
+        weft_pass *pass = &model->passes[i];
+        int chunk = model->setup.pass_chunks ? model->setup.pass_chunks[i] : 0;
+        pass->model = model;
+        pass->chunk = chunk;
+        weft_layout_range(&model->layout, model->rank, chunk, &pass->first, &pass->end);
+        pass->stash = (weft_stack){.device = model->setup.device,
+                                   .holds = WEFT_MEMORY_ACTIVATIONS,
+                                   .purpose = "activations"};
+        pass->host = (weft_stack){.device = model->setup.device,
+                                  .space = WEFT_SPACE_PINNED,
+                                  .holds = WEFT_MEMORY_PINNED,
+                                  .purpose = "host memory of layers"};
+        WEFT_TRY(
+            weft_stack_reserve(&pass->stash, weft_footprint_stash(outline, model->rank, chunk)));
+        WEFT_TRY(weft_stack_reserve(&pass->host, weft_footprint_host(outline, model->rank, chunk)));
+        pass->states = calloc(1, model->states_bytes + 1);
+        if (weft_footprint_offloaded(outline, model->rank, chunk) > 0) {
+            pass->offloaded = calloc((size_t)(pass->end - pass->first), sizeof *pass->offloaded);
+            if (!pass->offloaded)
+                return WEFT_ERROR(WEFT_MEMORY, "out of memory for what layers offload");
+        }
+        if (!pass->states)
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for the state of %d layers",
+                              model->num_members);
+    }
+    model->scratch = (weft_stack){
+        .device = model->setup.device, .holds = WEFT_MEMORY_SCRATCH, .purpose = "scratch"};
+    size_t rows = weft_pass_rows(&model->passes[0]), hidden = model->shape.hidden;
+    size_t row_bytes = weft_piece_bytes(model->shape.dtype, rows, hidden);
+    WEFT_TRY(weft_stack_reserve(&model->scratch, weft_footprint_scratch(outline, model->rank)));
+    weft_tensor *kept[] = {&model->normed, &model->gradients[0], &model->gradients[1]};
+    for (int i = 0; i < (model->setup.training ? 3 : 1); i++) {
+        void *data;
+        WEFT_TRY(weft_stack_alloc(&model->scratch, row_bytes, &data));
+        *kept[i] = weft_tensor_2d(data, model->shape.dtype, rows, hidden);
+    }
+    model->recomputed = (weft_stack){.device = model->setup.device,
+                                     .holds = WEFT_MEMORY_ACTIVATIONS,
+                                     .purpose = "recomputed activations"};
+    WEFT_TRY(
+        weft_stack_reserve(&model->recomputed, weft_footprint_recomputed(outline, model->rank)));
+    const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, model->rank);
+    const weft_tensor row = weft_tensor_2d(NULL, model->shape.dtype, rows, hidden);
+    WEFT_TRY(weft_offload_create(model->setup.device, &sizes, &row, &model->offload));
+    return create_metrics(model, weft_outline_repeats(outline));
+}
+
+static weft_status init(weft_model *model, const weft_outline *outline, weft_model_function build)
+{
+    const weft_model_setup *s = &model->setup;
+    model->tied = outline->tied;
+    model->shape.recompute = outline->shape.recompute;
+    model->shape.offload = outline->shape.offload;
+    model->shape.experts_on_host = outline->shape.experts_on_host;
+    model->shape.experts_placed = outline->shape.experts_placed;
+    model->metric_list = outline->metrics;
+    model->num_frozen = outline->num_frozen;
+    model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);
+    model->rank = s->groups->coords.at[WEFT_AXIS_PP];
+    WEFT_TRY(weft_model_create_moe(model));
+    WEFT_TRY(weft_model_create_context(model));
+    WEFT_TRY(weft_model_build(model, build));
+    model->layout = outline->layout;
+    WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
+    WEFT_TRY(weft_model_init_layers(model));
+    weft_parameters_freeze(model->parameters, &s->frozen, NULL);
+    weft_residency residency = outline->residency;
+    residency.bucket_elements = s->bucket_elements;
+    const weft_experts_file file =
+        weft_tier_file(&outline->tier, weft_tier_state_bytes(s->dtype, s->split_master));
+    if (outline->shape.experts_on_host && outline->tier.experts == WEFT_TIER_FILE)
+        weft_parameters_use_file(model->parameters, &file);
+    if (outline->shape.experts_placed)
+        weft_parameters_share_experts(model->parameters);
+    WEFT_TRY(weft_parameters_allocate(model->parameters, &residency, s->training && !s->evaluates));
+    WEFT_TRY(weft_rings_create(s->device, model->parameters, &model->rings));
+    if (outline->shape.experts_on_host)
+        WEFT_TRY(weft_tier_create(&(weft_tier_setup){.device = s->device,
+                                                     .parameters = model->parameters,
+                                                     .options = &outline->tier,
+                                                     .training = s->training && !s->evaluates,
+                                                     .accumulates = outline->accumulates,
+                                                     .num_threads = s->host_threads,
+                                                     .at_once = outline->steps_at_once},
+                                  &model->tier));
+    WEFT_TRY(create_passes(model, outline));
+    WEFT_TRY(weft_model_make_programs(model, outline));
+    return s->graphs && weft_graphs_fit(model) ? weft_graphs_create(model) : WEFT_OK;
+}
+
+weft_status weft_model_create(const weft_model_setup *setup, weft_model_function build,
+                              weft_model **out)
+{
+    weft_model *model = calloc(1, sizeof *model);
+    if (!model)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model");
+    model->setup = *setup;
+    model->options = *setup->options;
+    model->build = build;
+    model->shape = weft_model_shape(&model->options, &setup->groups->mesh, setup->micro_batch_size,
+                                    setup->dtype, setup->training);
+    model->setup.logit_rows = weft_logit_rows(strcmp(weft_device_name(setup->device), "cuda") == 0);
+    model->shape.logit_rows = model->setup.logit_rows;
+    weft_error_clear();
+    weft_outline outline;
+    weft_status status = weft_model_outline(&model->setup, &setup->groups->mesh, build, &outline);
+    if (status == WEFT_OK) {
+        status = init(model, &outline, build);
+        weft_outline_release(&outline);
+    }
+    if (status != WEFT_OK) {
+        weft_model_destroy(model);
+        return weft_error_frame(__FILE__, __LINE__, __func__, status);
+    }
+    *out = model;
+    return WEFT_OK;
+}
+
+void weft_model_destroy(weft_model *model)
+{
+    if (!model)
+        return;
+    weft_tier_abandon(model->tier);
+    weft_device_wait(model->setup.device); /* after an error lanes may still run the pass */
+    weft_graphs_destroy(model);
+    for (int i = 0; model->passes && i < model->setup.num_passes; i++) {
+        weft_stack_release(&model->passes[i].stash);
+        weft_stack_release(&model->passes[i].host);
+        free(model->passes[i].states);
+        free(model->passes[i].offloaded);
+    }
+    free(model->passes);
+    free(model->loads.values);
+    weft_executor_release(&model->executor);
+    weft_rings_release(&model->rings);
+    weft_offload_release(&model->offload);
+    weft_tier_destroy(model->tier);
+    weft_arena_release(&model->arena);
+    weft_stack_release(&model->recomputed);
+    weft_stack_release(&model->scratch);
+    if (model->metrics)
+        weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->metrics,
+                         metrics_bytes(model));
+    if (model->saved_metrics)
+        weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->saved_metrics,
+                         WEFT_MAX_METRICS * sizeof *model->saved_metrics);
+    weft_model_forget(model);
+    weft_parameters_destroy(model->parameters);
+    weft_moe_runtime_destroy(model->moe);
+    weft_context_runtime_destroy(model->context);
+    free(model);
+}
+
+/* --- asking -------------------------------------------------------------------------------- */
+
+weft_parameters *weft_model_parameters(weft_model *model)
+{
+    return model->parameters;
+}
+
+const weft_shape *weft_model_get_shape(const weft_model *model)
+{
+    return &model->shape;
+}
+
+int weft_model_num_layers(const weft_model *model)
+{
+    return model->num_layers;
+}
+
+const weft_layer *weft_model_layer(const weft_model *model, int index)
+{
+    return model->layers[index];
+}
+
+weft_status weft_model_totals(const weft_model *model, uint64_t *out_params, double *out_flops)
+{
+    weft_shape whole = model->shape;
+    weft_description *layers;
+    int count;
+    whole.tp = whole.cp = whole.ep = whole.etp = whole.pp = 1;
+    whole.sequence_parallel = false;
+    whole.recompute = whole.offload = 0;
+    whole.moe_partitions = whole.moe_reuse = whole.moe_peer_group = whole.moe_by_experts = 0;
+    WEFT_TRY(weft_rehearse_model(&model->options, model->setup.own_options, &whole, model->build,
+                                 &layers, &count));
+    *out_params = 0;
+    *out_flops = 0;
+    for (int i = 0; i < count; i++) {
+        const weft_layer_cost *cost = &layers[i].cost;
+        *out_params += cost->num_params;
+        *out_flops += (double)cost->forward_flops + (double)cost->backward_flops;
+    }
+    weft_descriptions_release(layers, count);
+    return WEFT_OK;
+}
+
+/* TP: full rows gathered from shares. EP: what balanced routing sends and receives. */
+weft_status weft_model_reserve(weft_model *model, weft_lane *compute)
+{
+    const weft_shape *shape = &model->shape;
+    const weft_groups *groups = model->setup.groups;
+    size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
+    WEFT_TRY(weft_comm_reserve(groups->by_axis[WEFT_AXIS_TP], compute,
+                               2 * weft_shape_local_tokens(shape) * row_bytes));
+    if (model->rings.gather)
+        WEFT_TRY(weft_parameters_reserve(model->parameters, model->rings.gather));
+    if (model->context) {
+        const weft_dims dims = weft_dims_of(&model->options, shape);
+        const weft_context_shape context = weft_context_shape_of(shape, &dims);
+        WEFT_TRY(weft_context_runtime_reserve(model->context, compute, &context));
+    }
+    if (!weft_model_moe_exchanges(model))
+        return WEFT_OK;
+    size_t tokens = weft_moe_dims_of(&model->options, shape).tokens;
+    return weft_moe_runtime_reserve(model->moe, groups->by_axis[WEFT_AXIS_EP], compute,
+                                    2 * tokens * (size_t)model->options.moe_router_topk *
+                                        row_bytes);
+}
+
+void weft_model_use_reduce_lane(weft_model *model, weft_lane *reduce)
+{
+    model->rings.reduce = reduce;
+}
+
+weft_metrics *weft_model_metrics(weft_model *model)
+{
+    return model->metrics;
+}
+
+const weft_metric_list *weft_model_metric_list(const weft_model *model)
+{
+    return &model->metric_list;
+}
+
+const weft_metric *weft_model_own_metrics(const weft_model *model)
+{
+    return model->own_metrics;
+}
+
+double *weft_model_loads(weft_model *model, size_t *out_count)
+{
+    *out_count = model->loads.count;
+    return model->loads.values;
+}
+
+void weft_model_clear_metrics(weft_model *model)
+{
+    memset(model->metrics, 0, sizeof *model->metrics);
+    model->loads.count = 0;
+    if (model->own_metrics)
+        memset(model->own_metrics, 0, WEFT_MAX_METRICS * sizeof *model->own_metrics);
+}
+
+bool weft_model_labels_are_tokens(const weft_model *model)
+{
+    return weft_layer_table(model->layers[model->num_layers - 1]).labels_are_tokens;
+}
+
+uint64_t weft_model_num_frozen(const weft_model *model)
+{
+    return model->num_frozen;
+}
+
+size_t weft_model_boundary_bytes(const weft_model *model)
+{
+    return weft_shape_boundary_bytes(&model->shape);
+}
+
+size_t weft_model_stash_bytes(const weft_model *model, int slot)
+{
+    return model->passes[slot].stash.used_bytes;
+}
+
+weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out)
+{
+    if (model->passes[slot].end != model->num_layers)
+        return WEFT_ERROR(WEFT_INTERNAL, "logits are on the last stage");
+    const weft_layer *head = model->layers[model->num_layers - 1];
+    const weft_layer_ops *ops = &head->place->ops;
+    if (!ops->logits)
+        return WEFT_ERROR(WEFT_CONFIG, "the model's last layer (%s) gives no logits", ops->kind);
+    *out = *ops->logits(head, &model->passes[slot]);
+    return WEFT_OK;
+}
+
+/* --- the passes' peaks of memory, and the loads there ---------------------------------------- */
+
+/* The bytes reserved for balanced routing, or the peak of an uneven load if that is more. */
+static void add_stack(const weft_stack *stack, weft_memory_purpose purpose, weft_stack_use *out)
+{
+    if (stack->holds != purpose)
+        return;
+    for (int b = 0; b < stack->num_blocks; b++)
+        out->blocks_bytes += stack->blocks[b].size;
+    out->grew = out->grew || stack->peak_bytes > stack->first_bytes;
+    out->bytes += stack->peak_bytes > stack->first_bytes ? stack->peak_bytes : stack->first_bytes;
+}
+
+void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_stack_use *out)
+{
+    *out = (weft_stack_use){0};
+    add_stack(&model->scratch, purpose, out);
+    add_stack(&model->recomputed, purpose, out);
+    for (int i = 0; i < model->offload.num_slots; i++)
+        add_stack(&model->offload.slots[i].stack, purpose, out);
+    for (int i = 0; i < model->setup.num_passes; i++) {
+        add_stack(&model->passes[i].stash, purpose, out);
+        add_stack(&model->passes[i].host, purpose, out);
+    }
+}
+
+void weft_model_settle(weft_model *model)
+{
+    for (int i = 0; i < model->setup.num_passes; i++) {
+        weft_stack *stash = &model->passes[i].stash;
+        if (stash->num_blocks < 2)
+            continue;
+        weft_stack_rewind(stash, 0);
+        weft_stack_settle(stash);
+    }
+    weft_stack_settle(&model->scratch);
+    if (model->recomputed.num_blocks > 1) {
+        weft_stack_rewind(&model->recomputed, 0);
+        weft_stack_settle(&model->recomputed);
+    }
+}
+
+/* Adds a pass's peak; a peak within the reservation counts at the reserved load. */
+static void add_rows(const weft_model *model, const weft_pass *pass, const weft_rows *most,
+                     weft_rows *sum)
+{
+    const weft_moe_load *planned = &model->setup.moe.load;
+    const bool grew = pass->held_bytes > pass->stash.first_bytes + pass->host.first_bytes;
+    sum->balanced += most->balanced;
+    sum->rows += grew ? most->rows : most->balanced * (planned->rows > 0 ? planned->rows : 1);
+    sum->sent += grew ? most->sent : most->balanced * (planned->sent > 0 ? planned->sent : 1);
+}
+
+static void take_load(const weft_rows *sum, weft_moe_load *out)
+{
+    if (sum->balanced > 0)
+        *out =
+            (weft_moe_load){.rows = sum->rows / sum->balanced, .sent = sum->sent / sum->balanced};
+}
+
+void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
+{
+    const weft_moe_load *planned = &model->setup.moe.load;
+    weft_rows kept = {0}, all = {0};
+    for (int i = 0; i < model->setup.num_passes; i++) {
+        const weft_pass *pass = &model->passes[i];
+        add_rows(model, pass, &pass->fullest_kept, &kept);
+        add_rows(model, pass, &pass->fullest, &all);
+    }
+    *out = (weft_moe_held_loads){*planned, *planned, *planned, {*planned, *planned}, *planned};
+    take_load(&kept, &out->passes);
+    take_load(&all, &out->pinned);
+    if (model->recomputed.peak_bytes > model->recomputed.first_bytes)
+        take_load(&model->fullest_again, &out->recomputed);
+    for (int i = 0; i < model->offload.num_slots; i++)
+        if (model->offload.slots[i].stack.peak_bytes > model->offload.slots[i].stack.first_bytes)
+            take_load(&model->offload.slots[i].fullest, &out->offloaded[i]);
+    if (model->scratch.peak_bytes > model->scratch.first_bytes)
+        out->scratch = model->scratch_load;
+}

@@ -1,0 +1,230 @@
+/* Models at run time: what the trainer drives. See include/weft/model.h for building them. */
+#ifndef WEFT_LAYERS_MODEL_MODEL_H
+#define WEFT_LAYERS_MODEL_MODEL_H
+
+#include <weft/model.h>
+
+#include "core/options/options.h"
+#include "core/trace/trace.h"
+#include "layers/describe/describe.h"
+#include "layers/moe/options.h"
+#include "layers/pass/offload.h"
+#include "layers/pass/recompute.h"
+#include "layers/tier/tier.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/parameters/parameters.h"
+#include "parallel/sequence.h"
+#include "schedule/options.h"
+
+extern const weft_key weft_model_rows[];
+extern const size_t weft_num_model_rows;
+/* Fills in defaults of fields that are 0, and makes checks that rows cannot make: WEFT_CONFIG. */
+weft_status weft_model_options_resolve(weft_model_options *options) WEFT_CHECKED;
+
+/* The shape of layers on this mesh, with synchronous MoE layers. Pure. */
+weft_shape weft_model_shape(const weft_model_options *options, const weft_mesh *mesh,
+                            int64_t micro_batch_size, weft_dtype dtype, bool training);
+/* Rows and bytes of the hidden states between layers, on one rank. Pure. */
+size_t weft_shape_boundary_rows(const weft_shape *shape);
+size_t weft_shape_boundary_bytes(const weft_shape *shape);
+
+/* Whether the model fits the mesh: a layer a stage, and heads, query groups, widths and sequence
+ * divide as tp and etp need. options: resolved; num_layers: those between the first and the last.
+ * Pure. WEFT_CONFIG, the text starting with the key of section "parallel" that does not fit. */
+weft_status weft_model_check_mesh(const weft_model_options *options, const weft_mesh *mesh,
+                                  int64_t num_layers, int64_t micro_batch_size) WEFT_CHECKED;
+
+/* Whether the MoE layers can run on the mesh as section "parallel" says: partitions, peers, the
+ * form of the all-to-all and its chunks. Pure. WEFT_CONFIG, as above. */
+weft_status weft_model_check_moe(const weft_model_options *options,
+                                 const weft_schedule_options *schedule,
+                                 const weft_mesh *mesh) WEFT_CHECKED;
+
+/* The metrics that layers of all stages declared by weft_build_metric, in order. */
+enum { WEFT_MAX_METRICS = 32 };
+typedef struct weft_metric_list {
+    int count;
+    struct {
+        char name[48];
+        weft_metric_kind kind;
+    } rows[WEFT_MAX_METRICS];
+} weft_metric_list;
+
+typedef struct weft_model_setup {
+    const weft_model_options *options; /* resolved; copied */
+    const void *own_options;           /* of the application; NULL: none; borrowed */
+    weft_string_list frozen;           /* patterns of parameters' names; each matches one */
+    const weft_groups *groups;         /* borrowed */
+    weft_device *device;               /* borrowed */
+    weft_dtype dtype;
+    int64_t micro_batch_size;
+    size_t bucket_elements;
+    bool training;  /* false: weights alone; logits are kept */
+    bool evaluates; /* a trained model: weights alone; its losses have the bits of training's */
+    const weft_parallel_options *parallel; /* the cut into stages; NULL: evenly; borrowed */
+    int num_passes;                        /* micro-batches in flight on this rank */
+    const int *pass_chunks; /* each pass's chunk; NULL: chunk 0; borrowed until the model is made */
+    const weft_recompute_options *recompute; /* NULL: nothing; borrowed */
+    const weft_offload_options *offload;     /* NULL: nothing; borrowed */
+    const weft_tier_options *tier;           /* NULL: experts are on the device; borrowed */
+    bool split_master;                       /* bf16 masters are split; also in the experts' file */
+    bool accumulates;                        /* a step has several micro-batches on this rank */
+    bool steps_at_once;                      /* the host steps experts before the norm is known */
+    int host_threads;                        /* threads of the host's steps, from 1 */
+    uint64_t seed;
+    weft_moe_options moe;
+    size_t logit_rows; /* weft_shape.logit_rows, which weft_model_create sets */
+    bool graphs;       /* run passes as CUDA graphs where device and layers can */
+    bool documents;    /* micro-batches have documents' inputs */
+    int plain_kernels; /* outlines alone: weft_shape.plain_kernels */
+} weft_model_setup;
+
+/* Runs `build`, cuts the list into stages, initialises this stage's layers, lays out parameters and
+ * reserves the passes' memory from `describe`. Rank-local; follow with weft_comm_agree. */
+weft_status weft_model_create(const weft_model_setup *setup, weft_model_function build,
+                              weft_model **out) WEFT_CHECKED;
+void weft_model_destroy(weft_model *model);
+
+weft_parameters *weft_model_parameters(weft_model *model);
+const weft_shape *weft_model_get_shape(const weft_model *model);
+/* All layers of the model (every rank has the list), and its cut into stages. */
+int weft_model_num_layers(const weft_model *model);
+const weft_layer *weft_model_layer(const weft_model *model, int index);
+const weft_layout *weft_model_layout(const weft_model *model);
+/* Sum over all layers: FLOPs of forward and backward of one micro-batch on the whole model (not
+ * divided by tp), and global parameters. */
+weft_status weft_model_totals(const weft_model *model, uint64_t *out_params,
+                              double *out_flops) WEFT_CHECKED;
+
+/* One micro-batch. */
+typedef struct weft_micro_batch {
+    /* [S / cp, B], first_seen [S, B], device-readable until backward is done. positions, first_seen
+     * and label_weights: optional, if the setup has documents; see weft_pass_positions. The host
+     * reads first_seen, too. */
+    const int32_t *tokens, *labels, *positions, *first_seen;
+    const float *label_weights;
+    /* cp > 1: the sequence's cut, and the index in the sequence of each token here, int32 [S / cp],
+     * device-readable. NULL: the whole sequence is here. */
+    const weft_sequence_cut *cut;
+    const int32_t *index;
+    int64_t step;
+    uint64_t first_sample; /* index in the global batch */
+    /* Whether its forward is the step's first through these layers; whether its backward is. */
+    bool overwrite, backward_overwrites;
+    float loss_scale; /* 1 / micro-batches in the global batch */
+    bool training;
+} weft_micro_batch;
+
+/* Forward of this stage into pass `slot`. x: input of the stage (NULL on the first stage, which
+ * reads tokens); y: where the stage's output goes (NULL on the last stage). x must stay valid until
+ * the backward. Enqueued on `lane`. */
+weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
+                               weft_lane *lane, const weft_tensor *x, weft_tensor *y) WEFT_CHECKED;
+/* Recomputes what the backward of pass `slot` needs before any gradient. Call it right before the
+ * backward if weft_outline_recomputes_early. */
+weft_status weft_model_recompute(weft_model *model, int slot, weft_lane *lane) WEFT_CHECKED;
+/* Backward of pass `slot`. dy NULL on the last stage, dx NULL on the first. points[i], unless
+ * NULL, is recorded where the gradients of layer i are final on `lane`. points NULL: no task waits
+ * for them, and the backward may be kept as a graph. */
+weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
+                                weft_tensor *dx, weft_event *const *points) WEFT_CHECKED;
+/* Bytes of the hidden states that travel between stages. */
+size_t weft_model_boundary_bytes(const weft_model *model);
+/* The step's sums on this rank; valid when the lane is idle. */
+weft_metrics *weft_model_metrics(weft_model *model);
+/* The layers' own metrics, the same list on every rank; below: this rank's values,
+ * [list->count]. */
+const weft_metric_list *weft_model_metric_list(const weft_model *model);
+const weft_metric *weft_model_own_metrics(const weft_model *model);
+/* One load for each run of an MoE layer, in order: rows at this rank's experts (the fullest rank's
+ * where no tokens travel) over those under balanced routing. The ranks of an EP group have equally
+ * many. */
+double *weft_model_loads(weft_model *model, size_t *out_count);
+/* The passes' own memory of one purpose. bytes: reserved for the planned load, or the most in use
+ * at once if that is more; blocks_bytes: allocated now. */
+typedef struct weft_stack_use {
+    size_t bytes, blocks_bytes;
+    bool grew;
+} weft_stack_use;
+/* Between steps: merges the blocks by which stacks grew into one each. Waits for the lanes if there
+ * are any. */
+void weft_model_settle(weft_model *model);
+void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_stack_use *out);
+/* The loads at which a footprint equals the memory in use. */
+void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out);
+/* Experts beyond device memory. Without any the next functions do nothing, and events are NULL.
+ * `bucket`: of section EXPERT (parallel/parameters/parameters.h). Begins a step or an evaluation.
+ */
+void weft_model_begin_tier(weft_model *model, bool training);
+/* The update uses the bucket, for the norm or to step it. */
+void weft_model_update_expert(weft_model *model, int bucket, bool is_step);
+/* Whether the bucket has a gradient in this step. */
+bool weft_model_has_gradient(const weft_model *model, int bucket);
+/* Events: the bucket's gradient is in host memory; its update is over. */
+weft_event *weft_model_landed(const weft_model *model, int bucket);
+weft_event *weft_model_stepped(const weft_model *model, int bucket);
+/* The bucket whose update this bucket's tasks do, once all gradients of the layer are enqueued. */
+int weft_model_turn(weft_model *model, int bucket, weft_tier_turn_kind kind);
+/* An expert in a file, on the file's lane (NULL: none): frees a place for its record; reads its
+ * gradient, or all of it. */
+weft_status weft_model_make_room(weft_model *model, int bucket) WEFT_CHECKED;
+weft_status weft_model_read_expert(weft_model *model, int bucket, bool whole) WEFT_CHECKED;
+weft_lane *weft_model_file_lane(const weft_model *model);
+/* Whether such experts are read and stepped during the backward of the layers below. `passed` is
+ * called when a layer's backward is enqueued and its point recorded. */
+bool weft_model_goes_ahead(const weft_model *model);
+void weft_model_tell_passed(weft_model *model, weft_status (*passed)(void *context, int layer),
+                            void *context);
+/* Marks the device's copy of the weights as out of date; a kept expert comes up again. */
+void weft_model_change(weft_model *model, int bucket);
+weft_status weft_model_refresh(weft_model *model, int bucket, weft_lane *lane) WEFT_CHECKED;
+/* Records the event of the bucket's finished update on the lane. */
+weft_status weft_model_end_update(weft_model *model, int bucket, weft_lane *lane) WEFT_CHECKED;
+/* Call it once, before weft_model_reset_tier: connects ranks that compute each other's experts.
+ * Collective over EP. */
+weft_status weft_model_join_tier(weft_model *model) WEFT_CHECKED;
+/* Call it after all weights changed (first values, a load), with idle lanes, before the first
+ * forward; below: waits for lanes that run on. */
+weft_status weft_model_reset_tier(weft_model *model) WEFT_CHECKED;
+weft_status weft_model_drain_tier(weft_model *model) WEFT_CHECKED;
+/* NULL: no such experts. */
+const weft_tier_counts *weft_model_tier_counts(const weft_model *model);
+/* Clears metrics and loads, before a step. */
+void weft_model_clear_metrics(weft_model *model);
+/* Whether the last layer is Weft's head; a program's own last layer may read labels in its own
+ * way. */
+bool weft_model_labels_are_tokens(const weft_model *model);
+/* Elements of the whole model's frozen parameters. */
+uint64_t weft_model_num_frozen(const weft_model *model);
+/* Logits [S * B, V local] of the last forward in `slot` without training (last stage). */
+weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out) WEFT_CHECKED;
+/* Changes (n, S) of the MoE layers for later forwards; none may be in flight. Does nothing in a
+ * model without such layers. */
+weft_status weft_model_set_moe_pipeline(weft_model *model,
+                                        const weft_moe_pipeline *pipeline) WEFT_CHECKED;
+/* The same with other programs (forward, backward) on that pipeline's slots: measurements leave out
+ * tasks and drop waits. Nobody checks these, and their results may be wrong. Borrowed. */
+weft_status weft_model_set_moe_programs(weft_model *model, const weft_moe_pipeline *pipeline,
+                                        const weft_program programs[2]) WEFT_CHECKED;
+/* Pins the memory of this model's operations on `compute` and on its own lanes (weft_comm_reserve);
+ * uneven routing may pin more later. */
+weft_status weft_model_reserve(weft_model *model, weft_lane *compute) WEFT_CHECKED;
+/* The step's reduce lane, on which backwards also reduce sharded gradients, in one order for each
+ * gradient group. Borrowed. Needed before the first backward. */
+void weft_model_use_reduce_lane(weft_model *model, weft_lane *reduce);
+/* The MoE layers' current (n, S); n = 1 without such layers. */
+weft_moe_pipeline weft_model_moe_pipeline(const weft_model *model);
+/* Whether tokens of MoE layers travel on this mesh, so that (n, S) has a meaning. */
+bool weft_model_moe_exchanges(const weft_model *model);
+/* Adds slices of the layers' work to this trace, as this rank; NULL: stops. Borrowed. Tracks are
+ * those of the lanes and those of layers/pass/note.h. */
+void weft_model_set_trace(weft_model *model, weft_trace *trace, int rank);
+const char *const *weft_model_track_names(int *out_count); /* static */
+
+/* The number of passes enqueued as graphs so far. */
+uint64_t weft_model_num_replays(const weft_model *model);
+
+/* Bytes in the stash of pass `slot` (for tests of describe). */
+size_t weft_model_stash_bytes(const weft_model *model, int slot);
+
+#endif

@@ -1,0 +1,157 @@
+/* The rows of section "model" and the checks that a row cannot make. */
+#include <math.h>
+#include <stdio.h>
+
+#include "core/key_rows.h"
+#include "core/text.h"
+#include "layers/describe/describe.h"
+#include "layers/model/model.h"
+
+#define T weft_model_options
+#define SIZE(on_resume, field, value, low, of, ...)                                                \
+    RANGE(on_resume, field, value, low, 1e12, of, __VA_ARGS__)
+
+const weft_key weft_model_rows[] = {
+    RANGE(SHAPES, num_layers, "12", 1, 65533, NULL, "decoder layers"),
+    SIZE(SHAPES, hidden_size, "768", 1, NULL, "width of the residual stream"),
+    SIZE(SHAPES, ffn_hidden_size, "0", 0, NULL, "MLP width; 0: 4 * hidden_size"),
+    SIZE(SHAPES, num_attention_heads, "12", 1, NULL, "query heads"),
+    SIZE(SHAPES, num_query_groups, "0", 0, NULL, "key/value heads (GQA); 0: num_attention_heads"),
+    SIZE(SHAPES, kv_channels, "0", 0, NULL, "head dimension; 0: hidden_size / num_attention_heads"),
+    SIZE(TASK, seq_length, "1024", 1, "tokens", "sequence length"),
+    SIZE(SHAPES, max_position_embeddings, "0", 0, "tokens", "learned positions; 0: seq_length"),
+    RANGE(SHAPES, vocab_size, "0", 0, 1e9, "tokens", "vocabulary; 0: the tokenizer's"),
+    CHOICE(SHAPES, normalization, "\"LayerNorm\"", "LayerNorm|RMSNorm", "kind of norm"),
+    REAL(TASK, norm_epsilon, "1e-5", 1e-12, 1, "added to the variance"),
+    FLAG(SHAPES, swiglu, "false", "gated MLP: silu(gate) * up instead of GELU"),
+    FLAG(SHAPES, disable_bias_linear, "false", "no biases in linear layers"),
+    FLAG(SHAPES, add_qkv_bias, "false", "a bias on QKV even without the others"),
+    CHOICE(SHAPES, position_embedding_type, "\"learned_absolute\"", "learned_absolute|rope|none",
+           "how positions enter"),
+    REAL(TASK, rotary_base, "10000", 1, 1e12, "base of the rotary frequencies"),
+    REAL(TASK, rotary_percent, "1.0", 0.01, 1,
+         "share of the head dimension that rotates: an even number of channels"),
+    FLAG(SHAPES, untie_embeddings_and_output_weights, "false",
+         "give the output layer weights of its own"),
+    REAL(STEP, hidden_dropout, "0", 0, 0.999999, "dropout on residual branches and the embedding"),
+    REAL(STEP, attention_dropout, "0", 0, 0.999999, "dropout of attention probabilities"),
+    REAL(FREE, init_method_std, "0.02", 0, 10, "standard deviation of initial weights"),
+    SIZE(SHAPES, num_experts, "0", 0, NULL, "experts an MoE layer; 0: a dense model"),
+    SIZE(TASK, moe_router_topk, "2", 1, NULL, "experts a token goes to", .idle = NO_EXPERTS),
+    ROW(SHAPES, "moe_layer_freq", moe_layer_freq, INT_LIST, "1", 0, 1e6, NULL,
+        "every N-th layer is MoE, from the first; or a list of 0 and 1, one a layer",
+        .idle = NO_EXPERTS),
+    SIZE(SHAPES, moe_ffn_hidden_size, "0", 0, NULL, "an expert's width; 0: ffn_hidden_size",
+         .idle = NO_EXPERTS),
+    FLAG(TASK, moe_router_pre_softmax, "false",
+         "softmax over all experts before the choice, not over the chosen", .idle = NO_EXPERTS),
+    REAL(STEP, moe_aux_loss_coeff, "0", 0, 1e6, "weight of the load-balancing loss",
+         .idle = NO_EXPERTS),
+    REAL(STEP, moe_z_loss_coeff, "0", 0, 1e6, "weight of the router's z-loss", .idle = NO_EXPERTS),
+    REAL(TASK, moe_expert_capacity_factor, "0", 0, 1e6,
+         "rows an expert keeps over the mean; 0: dropless", .idle = NO_EXPERTS),
+    CHOICE(TASK, moe_token_drop_policy, "\"probs\"", "probs|position",
+           "which choices beyond the capacity go: the least likely, or the last",
+           .idle = NO_EXPERTS),
+    SIZE(SHAPES, moe_shared_expert_intermediate_size, "0", 0, NULL,
+         "width of the shared expert; 0: none", .idle = NO_EXPERTS),
+    REAL(TASK, moe_router_forced_load, "0", 0, 1024,
+         "to measure: the first expert's load over the mean; 0: as routed", .idle = NO_EXPERTS),
+};
+const size_t weft_num_model_rows = sizeof weft_model_rows / sizeof *weft_model_rows;
+
+bool weft_model_is_moe_layer(const weft_model_options *o, int64_t index)
+{
+    const weft_int_list *freq = &o->moe_layer_freq;
+    if (o->num_experts == 0)
+        return false;
+    if (freq->is_array)
+        return freq->values[index] != 0;
+    int64_t every = freq->count ? freq->values[0] : 1;
+    return index % every == 0;
+}
+
+static weft_status check_moe(const weft_model_options *o)
+{
+    const weft_int_list *freq = &o->moe_layer_freq;
+    if (o->num_experts == 0)
+        return WEFT_OK;
+    if (o->moe_router_topk > o->num_experts)
+        return WEFT_KEY_ERROR("model.moe_router_topk",
+                              "%lld experts a token, but there are only %lld",
+                              (long long)o->moe_router_topk, (long long)o->num_experts);
+    if (o->moe_router_topk > 16 || o->num_experts > 1024)
+        return WEFT_KEY_ERROR("model.num_experts", "at most 1024 experts and moe_router_topk 16");
+    if (freq->is_array && (int64_t)freq->count != o->num_layers)
+        return WEFT_KEY_ERROR("model.moe_layer_freq", "%zu entries for %lld layers", freq->count,
+                              (long long)o->num_layers);
+    for (size_t i = 0; i < freq->count; i++)
+        if (freq->is_array ? freq->values[i] != 0 && freq->values[i] != 1 : freq->values[i] < 1)
+            return WEFT_KEY_ERROR("model.moe_layer_freq",
+                                  "%lld is neither a period nor 0 or 1 in a list",
+                                  (long long)freq->values[i]);
+    return WEFT_OK;
+}
+
+/* The least rotary_percent for so many channels; six digits read back as the same number. */
+static double share_of(int64_t channels, int64_t all)
+{
+    return ceil((double)channels / (double)all * 1e6 - 1e-6) / 1e6;
+}
+
+static weft_status check_rotary(const weft_model_options *o)
+{
+    int64_t all = o->kv_channels;
+    int64_t channels = (int64_t)weft_rotary_channels((size_t)all, o->rotary_percent);
+    if (o->position_embedding_type != WEFT_POSITION_ROPE || (channels >= 2 && channels % 2 == 0))
+        return WEFT_OK;
+    char below[32] = "";
+    if (channels > 2)
+        snprintf(below, sizeof below, "%.6g or ", share_of(channels - 1, all));
+    return WEFT_KEY_ERROR("model.rotary_percent",
+                          "%g of a head dimension of %lld is %lld channel%s, and an even number "
+                          "rotates; %s%.6g would",
+                          o->rotary_percent, (long long)all, (long long)channels,
+                          channels == 1 ? "" : "s", below, share_of(channels / 2 * 2 + 2, all));
+}
+
+weft_status weft_model_options_resolve(weft_model_options *o)
+{
+    weft_fits fits;
+    char text[WEFT_FITS_TEXT_BYTES];
+    o->struct_bytes = sizeof *o;
+    if (o->ffn_hidden_size == 0)
+        o->ffn_hidden_size = 4 * o->hidden_size;
+    if (o->moe_ffn_hidden_size == 0)
+        o->moe_ffn_hidden_size = o->ffn_hidden_size;
+    if (o->num_query_groups == 0)
+        o->num_query_groups = o->num_attention_heads;
+    if (o->kv_channels == 0) {
+        fits = weft_fits_divisors_near(o->hidden_size, o->num_attention_heads);
+        if (o->hidden_size % o->num_attention_heads != 0)
+            return WEFT_KEY_ERROR("model.num_attention_heads",
+                                  "hidden_size %lld does not divide by %lld heads; %s would, or "
+                                  "kv_channels",
+                                  (long long)o->hidden_size, (long long)o->num_attention_heads,
+                                  weft_fits_text(&fits, text));
+        o->kv_channels = o->hidden_size / o->num_attention_heads;
+    }
+    fits = weft_fits_divisors(o->num_attention_heads);
+    if (o->num_attention_heads % o->num_query_groups != 0)
+        return WEFT_KEY_ERROR("model.num_query_groups",
+                              "%lld heads do not divide by %lld query groups; %s would",
+                              (long long)o->num_attention_heads, (long long)o->num_query_groups,
+                              weft_fits_text(&fits, text));
+    if (o->max_position_embeddings == 0)
+        o->max_position_embeddings = o->seq_length;
+    if (o->position_embedding_type == WEFT_POSITION_LEARNED &&
+        o->max_position_embeddings < o->seq_length)
+        return WEFT_KEY_ERROR("model.max_position_embeddings", "%lld positions for seq_length %lld",
+                              (long long)o->max_position_embeddings, (long long)o->seq_length);
+    if (o->position_embedding_type == WEFT_POSITION_ROPE && o->kv_channels % 2 != 0)
+        return WEFT_KEY_ERROR("model.kv_channels",
+                              "rotary positions need an even head dimension, not %lld",
+                              (long long)o->kv_channels);
+    WEFT_TRY(check_rotary(o));
+    return check_moe(o);
+}

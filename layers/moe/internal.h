@@ -1,0 +1,134 @@
+/* The MoE layer's struct, and the routes of one micro-batch's tokens. */
+#ifndef WEFT_LAYERS_MOE_INTERNAL_H
+#define WEFT_LAYERS_MOE_INTERNAL_H
+
+#include "layers/layers.h"
+#include "layers/moe/moe.h"
+#include "schedule/experts/placement.h"
+
+typedef struct weft_moe {
+    weft_layer_common common;
+    weft_linear router, fc1, fc2;
+    weft_layer *shared; /* owned; optional */
+    weft_moe_dims dims;
+    weft_device *device;
+    int layer;     /* index of the model's layer that holds it */
+    float *forced; /* pinned, [T, E]: added to the logits; NULL: nothing */
+} weft_moe;
+
+/* A partition of the micro-batch: its rows at home, in sending order, and at the experts, and how
+ * they travel. All pointers are to host memory. */
+typedef struct weft_moe_part {
+    size_t first_sent, num_sent;     /* rows at home */
+    size_t first_row, num_rows;      /* rows at the experts */
+    size_t *send_bytes, *recv_bytes; /* [ep]; partitions by peers: to and from that peer alone */
+    int64_t *offsets; /* [local_experts + 1]; with placement these and the next arrays cover all the
+                         group's experts, by seat */
+    int32_t *order, *inverse; /* expert-major row -> arrived row, and back; NULL: the same order */
+    int32_t *positions; /* [local_experts]: experts in the order in which they run one by one */
+    int64_t *own_rows;  /* [local_experts][2]: 0 and the number of rows */
+    /* Partitions by experts: this one's positions (experts, where `positions` is NULL); else all.
+     * All partitions then share positions, own_rows and all_offsets. */
+    int first_position, end_position;
+    int64_t *all_offsets; /* [local_experts + 1]: offsets over all partitions' rows */
+    /* Where experts compute (layers/tier/placing.h); NULL: at home. */
+    weft_placement_part *placed;
+    int32_t *first_placed; /* [experts + 1] */
+    int32_t *to;           /* [choices]: the sorted rows' places among those that leave */
+} weft_moe_part;
+
+typedef struct weft_moe_state {
+    weft_tensor x;                           /* borrowed: the layer's input */
+    size_t host_mark;                        /* the start of its host memory */
+    weft_tensor logits, scores, index, prob; /* [T, E], [T, E], [T, K], [T, K] */
+    float *sums;                             /* host: counts[E], score_sums[E], z_sum */
+    int64_t *counts;   /* host: [E] rows by expert, then [1] dropped choices */
+    int64_t *received; /* host: [ep][parts of a sender][local_experts]; placed: [ep][experts] */
+    int64_t *partition_counts; /* host: [parts of the sort][E]; with one part equal to counts */
+    int64_t *sent_counts;      /* host: partition_counts by receiver, [ep][parts][local_experts] */
+    weft_wrong_choice *wrong;  /* host */
+    weft_dispatch_plan_args sort; /* enqueued; valid once the host has waited */
+    int32_t *row_of, *token_of;
+    const weft_moe_plan *plan;
+    weft_moe_part *parts; /* host: [num_parts] */
+    int num_parts;
+    int32_t *part_of; /* host: [E], partitions by experts: each expert's partition */
+    int64_t *totals;  /* host: [2][E], if the device keeps experts: the group's rows of each; its
+                         place among its rank's kept experts, from 1; 0: not kept */
+    size_t num_sent, num_rows, max_sent, max_rows; /* of all partitions; of the largest one */
+    weft_tensor dispatched, middle; /* T_DI [R, H] and T_M [R, gates ffn], kept unless reused */
+    char *host_input, *host_middle; /* offloaded T_DI and T_M: pinned, back to back by partition */
+    weft_tensor returned;           /* at home: [num_sent, H] */
+} weft_moe_state;
+
+/* Fills m->forced for moe_router_forced_load: added to the logits, it decides each token's experts:
+ * the first expert gets that many times the mean, at most one choice of every token. */
+weft_status weft_moe_force_load(weft_moe *m, weft_device *device) WEFT_CHECKED;
+void weft_moe_release_forced(weft_moe *m);
+
+/* Logits, choice and probabilities of rows [T, H], and the sums of the auxiliary losses over the
+ * micro-batch. Collective over CP, and over TP where each rank routes its own rows. */
+weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                           const weft_tensor *rows) WEFT_CHECKED;
+/* Adds losses, load and drops to the pass's metrics. Call it after the host has waited for the
+ * counts, when the sums are valid. */
+void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *state);
+/* Computes router gradients from dprob [T, K] and the auxiliary losses; adds the rows' gradients to
+ * dx. */
+weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                    const weft_tensor *rows, const weft_tensor *dprob,
+                                    const weft_tensor *dx) WEFT_CHECKED;
+
+/* Sorts the choices by partition and expert. Enqueued. */
+weft_status weft_moe_sort_choices(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
+/* The COUNTS task: exchanges the counts, waits for the lane, and computes all sizes on the host.
+ * Collective over EP with binding dp. */
+weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass,
+                                     weft_moe_state *state) WEFT_CHECKED;
+
+/* Runs the layer's program on sorted choices: rows [T, H] -> state->returned, the experts' answers
+ * at home in sending order. The host waits for the counts, then enqueues the rest; the compute lane
+ * waits for the whole program. Collective over EP. */
+weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                 const weft_tensor *rows) WEFT_CHECKED;
+/* Replaces the answers' gradients in state->returned by those of the sent rows. Adds weight
+ * gradients, or in a step's first micro-batch writes them. */
+weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                  const weft_tensor *rows) WEFT_CHECKED;
+
+/* Fill executor.run for programs of schedule/moe/layer.h, whose context is tasks.c's own; and for
+ * those of schedule/exchange/exchange.h, with that of exchange.c. */
+void weft_moe_bind_tasks(weft_executor *executor);
+void weft_moe_bind_exchange_tasks(weft_executor *executor);
+
+/* The experts on one partition. x, out: [R, H] as they came; T_M: [R, gates ffn]. ordered,
+ * dordered: scratch [R, H], used where rows have to be put in expert order; act: scratch [R, ffn].
+ */
+typedef struct weft_moe_expert_rows {
+    const weft_moe_part *part;
+    weft_tensor x, middle, act, ordered, dordered;
+} weft_moe_expert_rows;
+/* The first linear layer alone: x -> middle. */
+weft_status weft_moe_experts_first(weft_moe *m, weft_pass *pass,
+                                   const weft_moe_expert_rows *rows) WEFT_CHECKED;
+/* x -> middle -> out. */
+weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *rows,
+                             const weft_tensor *out) WEFT_CHECKED;
+/* dout -> din; middle becomes its own gradient. Adds weight gradients, or with `overwrite` writes
+ * them. */
+weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass,
+                                      const weft_moe_expert_rows *rows, const weft_tensor *dout,
+                                      const weft_tensor *din, bool overwrite) WEFT_CHECKED;
+
+/* to[i] = from[index[i]], rows. */
+weft_status weft_moe_select(weft_pass *pass, const weft_tensor *from, const int32_t *index,
+                            const weft_tensor *to) WEFT_CHECKED;
+
+/* All-to-all over EP on `lane`, in the runtime's form if experts are tensor-sharded (MoNTA), where
+ * every ETP rank holds the same `send`. Sizes: see weft_all_to_all. Staging areas lie in the pass's
+ * scratch. Collective over EP and ETP. */
+weft_status weft_moe_exchange(weft_pass *pass, weft_lane *lane, const void *send,
+                              const size_t *send_bytes, void *recv,
+                              const size_t *recv_bytes) WEFT_CHECKED;
+
+#endif

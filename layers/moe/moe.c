@@ -1,0 +1,345 @@
+/* The mixture-of-experts layer: router, dispatch, experts, combine.
+ *
+ * The mesh decides how a token reaches its experts (weft_moe_dims):
+ *   binding tp (PPMoE §3.3): every TP rank routes all S * B rows alike and selects by index those
+ * of its own experts; the region's exit sums the ranks' results. binding dp, etp = tp (DPMoE,
+ * tensor-sharded experts): every TP rank routes all rows, an all-to-all over EP carries them
+ * (MoNTA's forms: all TP ranks send the same), and each rank makes its shard's partial sum. Where
+ * tokens travel, ranks sum these over ETP before they go home, so all TP ranks have the whole
+ * result; with ep = 1 the region's exit sums. binding dp, etp = 1: every rank routes its own 1 / tp
+ * of the rows (its sequence shard, or its slice), and an all-to-all over EP carries them; without
+ * sequence parallelism an all-gather over TP joins the slices. Where the exit sums, the router's
+ * gradients are partial sums over TP, so the auxiliary losses' gradients, which every TP rank has
+ * whole, enter as 1 / tp. Experts have no biases.
+ *
+ * A program leads from routing to the answers at home (tasks.c); its first task is the host's
+ * wait for the counts. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device/device.h"
+#include "layers/describe/plain.h"
+#include "layers/moe/internal.h"
+#include "layers/pass/note.h"
+#include "layers/pass/pass.h"
+
+static void moe_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
+{
+    const weft_moe *m = (const weft_moe *)layer;
+    weft_describe_plain_moe(&m->common.options, shape, out);
+}
+
+static weft_status moe_init(weft_layer *layer, weft_build *build)
+{
+    weft_moe *m = (weft_moe *)layer;
+    const weft_model_options *o = &m->common.options;
+    const weft_shape *shape = weft_build_shape(build);
+    if (o->num_experts == 0)
+        return WEFT_KEY_ERROR("model.num_experts", " is 0, and %s (moe) is an MoE layer",
+                              weft_layer_name(layer));
+    m->dims = weft_moe_dims_of(o, shape);
+    m->layer = build->layer;
+    if (o->moe_router_forced_load > 0)
+        WEFT_TRY(weft_moe_force_load(m, weft_build_device(build)));
+    const weft_moe_dims *d = &m->dims;
+    size_t hidden = (size_t)o->hidden_size;
+    if (!d->full && weft_shape_local_tokens(shape) % (size_t)shape->tp != 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%zu tokens a micro-batch do not divide by tensor parallel size %d",
+                          weft_shape_local_tokens(shape), shape->tp);
+
+    const weft_linear_kind first = o->swiglu ? WEFT_LINEAR_GATED : WEFT_LINEAR_COLUMN;
+    const weft_linear_kind router =
+        shape->tp > 1 && !d->summed ? WEFT_LINEAR_WHOLE_SUMMED : WEFT_LINEAR_WHOLE;
+    const weft_linear_row rows[] = {
+        {&m->router, "router", router, hidden, d->experts, false, 0},
+        {&m->fc1, "experts.linear_fc1", first, hidden, d->ffn_all, false, d->experts},
+        {&m->fc2, "experts.linear_fc2", WEFT_LINEAR_ROW, d->ffn_all, hidden, false, d->experts},
+    };
+    WEFT_TRY(weft_linears_declare(build, o, rows, 3));
+    return m->shared ? weft_build_child(build, "shared_experts.", m->shared) : WEFT_OK;
+}
+
+/* The rows that this rank routes: the layer's whole input, or this rank's slice. */
+static weft_status routed_rows(const weft_moe *m, weft_pass *pass, const weft_tensor *x,
+                               weft_tensor *out)
+{
+    if (m->dims.full)
+        return weft_pass_enter(pass, x, out);
+    *out = *x;
+    if (!weft_pass_shape(pass)->sequence_parallel) {
+        out->dims[0] = m->dims.tokens;
+        out->data = (char *)x->data + (size_t)weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP] *
+                                          weft_tensor_bytes(out);
+    }
+    return WEFT_OK;
+}
+
+/* Makes y from this rank's part of the result. */
+static weft_status result_rows(const weft_moe *m, weft_pass *pass, const weft_tensor *y,
+                               weft_tensor *part)
+{
+    if (m->dims.full)
+        return weft_pass_partial(pass, y, part);
+    return routed_rows(m, pass, y, part);
+}
+
+static weft_status finish_rows(const weft_moe *m, weft_pass *pass, const weft_tensor *part,
+                               weft_tensor *y)
+{
+    const weft_shape *shape = weft_pass_shape(pass);
+    if (m->dims
+            .summed) { /* every TP rank has all rows: under sequence parallelism it keeps its own */
+        if (!shape->sequence_parallel)
+            return WEFT_OK;
+        size_t bytes = weft_tensor_bytes(y);
+        size_t tp_rank = (size_t)weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
+        return weft_lane_copy(weft_pass_lane(pass), y->data,
+                              (const char *)part->data + tp_rank * bytes, bytes);
+    }
+    if (m->dims.full)
+        return weft_pass_exit(pass, part, y);
+    if (shape->sequence_parallel || shape->tp == 1)
+        return WEFT_OK;
+    size_t note;
+    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_TENSOR, &note));
+    WEFT_TRY_AS(weft_pass_lane(pass), "exit",
+                weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], weft_pass_lane(pass),
+                                part->data, y->data, weft_tensor_count(part), y->dtype));
+    return weft_note_end(pass, weft_pass_lane(pass), note);
+}
+
+/* From the layer's input to the experts' answers at home. A recomputed layer does not keep its
+ * stash. */
+static weft_status answer(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
+    weft_tensor rows;
+    size_t gating;
+    WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
+    weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(MOE));
+    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_GATING, &gating));
+    WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_route(m, pass, state, &rows));
+    WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_sort_choices(m, pass, state));
+    WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
+    WEFT_TRY(weft_moe_run_forward(m, pass, state, &rows));
+    weft_pass_keep(pass);
+    return WEFT_OK;
+}
+
+/* Recomputes this, without a wait for the counts. */
+static weft_status answer_again(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
+    const size_t mark = weft_pass_mark(pass);
+    weft_pass_begin_repeat(pass, state->host_mark);
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
+    WEFT_TRY(answer(m, pass, state));
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
+    weft_pass_end_repeat(pass);
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+static weft_status add_shared(weft_pass *pass, const weft_tensor *shared, const weft_tensor *to)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    WEFT_TRY_AS(
+        lane, "shared_experts",
+        weft_add(lane, &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(to), .dtype = to->dtype,
+                                  .a = to->data, .b = shared->data, .y = to->data)));
+    return WEFT_OK;
+}
+
+/* Rows by rank with placement. */
+static size_t fullest_placed(const weft_moe_state *state, size_t experts, size_t ranks)
+{
+    const weft_moe_part *part = &state->parts[0];
+    size_t most = 0;
+    for (size_t r = 0; r < ranks; r++) {
+        size_t rows = 0;
+        for (int32_t i = 0; i < part->first_placed[experts]; i++)
+            rows += part->placed[i].rank == (int32_t)r ? (size_t)part->placed[i].num_rows : 0;
+        most = rows > most ? rows : most;
+    }
+    return most;
+}
+
+/* Without an exchange every rank knows the rows of all. */
+static size_t fullest_rows(const weft_moe *m, const weft_moe_state *state)
+{
+    const weft_moe_dims *d = &m->dims;
+    size_t most = state->num_rows;
+    if (!d->exchange && state->parts[0].placed)
+        return fullest_placed(state, d->experts, d->experts / d->local_experts);
+    for (size_t first = 0; !d->exchange && first < d->experts; first += d->local_experts) {
+        size_t rows = 0;
+        for (size_t e = first; e < first + d->local_experts; e++)
+            rows += (size_t)state->counts[e];
+        most = rows > most ? rows : most;
+    }
+    return most;
+}
+
+static weft_status count_rows(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
+{
+    weft_loads *loads = &pass->model->loads;
+    const double balanced = (double)weft_moe_balanced_rows(
+        &m->dims, (size_t)m->common.options.moe_router_topk, (size_t)weft_pass_shape(pass)->ep);
+    if (loads->count == loads->capacity) { /* in the first step alone */
+        size_t capacity = 2 * loads->capacity + 16;
+        double *larger = realloc(loads->values, capacity * sizeof *larger);
+        if (!larger)
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for the loads of %zu layers", capacity);
+        loads->values = larger;
+        loads->capacity = capacity;
+    }
+    loads->values[loads->count++] = (double)fullest_rows(m, state) / balanced;
+    const weft_shape *shape = weft_pass_shape(pass);
+    const bool again = pass->shares_stash || shape->recompute & WEFT_RECOMPUTE_MODULE(MOE);
+    const bool out =
+        pass->out && shape->offload & (WEFT_RECOMPUTE_MODULE(MOE) | WEFT_OFFLOAD_BLOCK);
+    weft_rows *const sums[] = {&pass->layer_rows, &pass->rows,
+                               again ? &pass->model->again : &pass->kept_rows};
+    for (int i = 0; i < (out && !again ? 2 : 3); i++) {
+        sums[i]->rows += (double)state->num_rows;
+        sums[i]->sent += (double)state->num_sent;
+        sums[i]->balanced += balanced;
+    }
+    return WEFT_OK;
+}
+
+static size_t scratch_before(const weft_pass *pass)
+{
+    return pass->model->scratch.peak_bytes;
+}
+
+static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_state *state,
+                         size_t before)
+{
+    weft_model *model = pass->model;
+    const double balanced = (double)weft_moe_balanced_rows(
+        &m->dims, (size_t)m->common.options.moe_router_topk, (size_t)weft_pass_shape(pass)->ep);
+    const double part = balanced / state->num_parts;
+    if (model->scratch.peak_bytes > before)
+        model->scratch_load = (weft_moe_load){.rows = (double)state->num_rows / balanced,
+                                              .sent = (double)state->num_sent / balanced,
+                                              .part_rows = (double)state->max_rows / part,
+                                              .part_sent = (double)state->max_sent / part};
+}
+
+static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                               weft_tensor *y)
+{
+    weft_moe *m = (weft_moe *)layer;
+    weft_moe_state *state = weft_pass_state(pass, layer);
+    const weft_moe_dims *d = &m->dims;
+    size_t scratch = scratch_before(pass);
+    size_t mark = weft_pass_mark(pass), hidden = x->dims[1];
+    weft_tensor part;
+    size_t whole;
+    state->x = *x;
+    state->host_mark = weft_pass_host_mark(pass);
+    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_MOE, &whole));
+    WEFT_TRY(answer(m, pass, state));
+    if (!weft_pass_repeats(pass) && !weft_device_is_note(pass->model->setup.device)) {
+        weft_moe_count(m, pass, state);
+        WEFT_TRY(count_rows(m, pass, state));
+    }
+
+    WEFT_TRY(result_rows(m, pass, y, &part));
+    WEFT_TRY(weft_combine(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_combine_args, .num_tokens = d->tokens,
+                   .topk = (size_t)m->common.options.moe_router_topk, .cols = hidden,
+                   .dtype = x->dtype, .rows = state->returned.data, .row_of = state->row_of,
+                   .num_rows = state->num_sent, .top_prob = state->prob.data, .y = part.data)));
+    WEFT_TRY(finish_rows(m, pass, &part, y));
+    if (m->shared) {
+        weft_tensor shared;
+        WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0], hidden, &shared));
+        WEFT_TRY(weft_layer_forward(m->shared, pass, x, &shared));
+        WEFT_TRY(add_shared(pass, &shared, y));
+    }
+    note_scratch(m, pass, state, scratch);
+    weft_pass_release(pass, mark);
+    return weft_note_end(pass, weft_pass_lane(pass), whole);
+}
+
+static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                weft_tensor *dx)
+{
+    weft_moe *m = (weft_moe *)layer;
+    weft_moe_state *state = weft_pass_state(pass, layer);
+    const weft_moe_dims *d = &m->dims;
+    weft_lane *lane = weft_pass_lane(pass);
+    size_t scratch = scratch_before(pass);
+    size_t mark = weft_pass_mark(pass), hidden = dy->dims[1];
+    size_t topk = (size_t)m->common.options.moe_router_topk;
+    weft_tensor dy_rows, dprob, rows, part;
+    size_t whole, gating;
+    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_MOE, &whole));
+    if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(MOE))
+        WEFT_TRY(answer_again(m, pass, state));
+    WEFT_TRY(routed_rows(m, pass, dy, &dy_rows));
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, topk, &dprob));
+    WEFT_TRY(weft_combine_backward(
+        lane, &WEFT_ARGS(weft_combine_backward_args, .num_tokens = d->tokens, .topk = topk,
+                         .cols = hidden, .dtype = dy->dtype, .dy = dy_rows.data,
+                         .rows = state->returned.data, .row_of = state->row_of,
+                         .num_rows = state->num_sent, .top_prob = state->prob.data,
+                         .drows = state->returned.data, .dtop_prob = dprob.data)));
+    WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
+    WEFT_TRY(weft_moe_run_backward(m, pass, state, &rows));
+    WEFT_TRY(result_rows(m, pass, dx, &part));
+    WEFT_TRY(weft_permute_backward(
+        lane, &WEFT_ARGS(weft_permute_backward_args, .num_tokens = d->tokens, .topk = topk,
+                         .cols = hidden, .dtype = dy->dtype, .drows = state->returned.data,
+                         .row_of = state->row_of, .num_rows = state->num_sent, .dx = part.data)));
+    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_GATING, &gating));
+    WEFT_TRY_AS(lane, "router", weft_moe_route_backward(m, pass, state, &rows, &dprob, &part));
+    WEFT_TRY(weft_note_end(pass, lane, gating));
+    WEFT_TRY(finish_rows(m, pass, &part, dx));
+    if (m->shared) {
+        weft_tensor shared;
+        WEFT_TRY(weft_pass_scratch(pass, dx->dtype, dx->dims[0], hidden, &shared));
+        WEFT_TRY(weft_layer_backward(m->shared, pass, dy, &shared));
+        WEFT_TRY(add_shared(pass, &shared, dx));
+    }
+    note_scratch(m, pass, state, scratch);
+    weft_pass_release(pass, mark);
+    return weft_note_end(pass, lane, whole);
+}
+
+static void moe_destroy(weft_layer *layer)
+{
+    weft_moe_release_forced((weft_moe *)layer);
+    weft_layer_destroy(((weft_moe *)layer)->shared);
+    free(layer);
+}
+
+static const weft_layer_ops moe_ops = {
+    .struct_bytes = sizeof moe_ops,
+    .kind = "moe",
+    .state_bytes = sizeof(weft_moe_state),
+    .describe = moe_describe,
+    .init = moe_init,
+    .forward = moe_forward,
+    .backward = moe_backward,
+    .destroy = moe_destroy,
+    .routes_tokens = true,
+    .width = weft_layer_width,
+};
+
+weft_layer *weft_moe_create(const weft_model_options *options)
+{
+    weft_moe *m = (weft_moe *)weft_layer_new(&moe_ops, sizeof *m, options);
+    if (m && options->moe_shared_expert_intermediate_size > 0) {
+        m->shared = weft_mlp_create_wide(
+            options, (size_t)options->moe_shared_expert_intermediate_size,
+            WEFT_RECOMPUTE_MODULE(SHARED_EXPERTS) | WEFT_RECOMPUTE_MODULE(MOE));
+        if (!m->shared) {
+            weft_layer_free(&m->common.base);
+            return NULL;
+        }
+    }
+    return (weft_layer *)m;
+}

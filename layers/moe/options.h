@@ -1,0 +1,30 @@
+/* How MoE layers run. */
+#ifndef WEFT_LAYERS_MOE_OPTIONS_H
+#define WEFT_LAYERS_MOE_OPTIONS_H
+
+#include "schedule/exchange/exchange.h"
+#include "schedule/moe/layer.h"
+#include "schedule/pass.h"
+
+/* Rows over those under balanced routing: at a rank's experts, leaving the rank, and in the largest
+ * partition. 0 means 1, for the last the load of all partitions. */
+typedef struct weft_moe_load {
+    double rows, sent, part_rows, part_sent;
+} weft_moe_load;
+
+/* The loads at which a rank's memory peaked: kept on the device and in pinned memory, recomputed,
+ * each slot of offloaded stashes, scratch. */
+typedef struct weft_moe_held_loads {
+    weft_moe_load passes, pinned, recomputed, offloaded[WEFT_PASS_OFFLOAD_SLOTS], scratch;
+} weft_moe_held_loads;
+
+/* How MoE layers whose tokens travel run. Zero: synchronous, nothing reused, the plain all-to-all.
+ */
+typedef struct weft_moe_options {
+    weft_moe_pipeline pipeline; /* num_partitions 0: 1 */
+    weft_exchange_form form;    /* for tensor-sharded experts */
+    int num_chunks;             /* the form's; 0: 1, for direct a default by size */
+    weft_moe_load load;         /* plans alone: the fullest rank's load */
+} weft_moe_options;
+
+#endif

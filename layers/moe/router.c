@@ -1,0 +1,160 @@
+/* The router: a GEMM in fp32, the choice of experts, the auxiliary losses, and backward.
+ *
+ * Switch Transformer's load-balancing loss (Fedus et al. 2021, eq. 4) over each micro-batch's
+ * tokens, and ST-MoE's z-loss (Zoph et al. 2022, eq. 5). */
+#include "layers/moe/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Far above differences of logits, so that it decides the choice; equal for all chosen, so that
+ * their probabilities are the logits' own. */
+static const float forced_logit = 1000;
+
+static size_t forced_bytes(const weft_moe *m)
+{
+    return m->dims.tokens * m->dims.experts * sizeof(float);
+}
+
+weft_status weft_moe_force_load(weft_moe *m, weft_device *device)
+{
+    size_t experts = m->dims.experts, topk = (size_t)m->common.options.moe_router_topk, next = 0;
+    double load = m->common.options.moe_router_forced_load * (double)topk / (double)experts;
+    void *memory;
+    WEFT_TRY(weft_device_alloc_for(device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED, forced_bytes(m),
+                                   "forced logits", &memory));
+    m->device = device;
+    m->forced = memory;
+    memset(m->forced, 0, forced_bytes(m));
+    load = topk == experts ? 1 : fmin(load, 1);
+    for (size_t t = 0; t < m->dims.tokens; t++) {
+        float *logits = m->forced + t * experts;
+        size_t first = floor((double)(t + 1) * load) > floor((double)t * load);
+        if (first > 0)
+            logits[0] = forced_logit;
+        for (size_t k = first; k < topk; k++) /* the others in turn */
+            logits[1 + next++ % (experts - 1)] = forced_logit;
+    }
+    return WEFT_OK;
+}
+
+void weft_moe_release_forced(weft_moe *m)
+{
+    if (m->forced)
+        weft_device_free(m->device, WEFT_SPACE_PINNED, m->forced, forced_bytes(m));
+}
+
+/* Runs the router's GEMM in fp32, the choice, and sums for the auxiliary losses. */
+weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                           const weft_tensor *rows)
+{
+    const weft_moe_dims *d = &m->dims;
+    const weft_model_options *o = &m->common.options;
+    const weft_shape *shape = weft_pass_shape(pass);
+    weft_lane *lane = weft_pass_lane(pass);
+    size_t tokens = d->tokens, topk = (size_t)o->moe_router_topk;
+    void *sums;
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, d->experts, &state->logits));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, d->experts, &state->scores));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_I32, tokens, topk, &state->index));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, topk, &state->prob));
+    WEFT_TRY(weft_pass_host(pass, (2 * d->experts + 1) * sizeof(float), &sums));
+    state->sums = sums;
+    WEFT_TRY(weft_lane_zero(lane, sums, (2 * d->experts + 1) * sizeof(float)));
+    if (m->forced)
+        WEFT_TRY(weft_lane_copy(lane, state->logits.data, m->forced, forced_bytes(m)));
+    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = tokens, .n = d->experts,
+                                        .k = rows->dims[1], .transpose_b = true,
+                                        .dtype = rows->dtype, .c_dtype = WEFT_F32, .a = rows->data,
+                                        .b = m->router.weight->weight.data, .c = state->logits.data,
+                                        .alpha = 1, .beta = m->forced ? 1.0f : 0.0f)));
+    WEFT_TRY(weft_route(lane,
+                        &WEFT_ARGS(weft_route_args, .num_tokens = tokens, .num_experts = d->experts,
+                                   .topk = topk, .pre_softmax = o->moe_router_pre_softmax,
+                                   .logits = state->logits.data, .scores = state->scores.data,
+                                   .top_index = state->index.data, .top_prob = state->prob.data,
+                                   .counts = state->sums, .score_sums = state->sums + d->experts,
+                                   .z_sum = state->sums + 2 * d->experts)));
+    /* The losses cover the whole micro-batch, whichever ranks routed its rows. */
+    if (!d->full && shape->tp > 1)
+        WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, sums,
+                                 2 * d->experts + 1, WEFT_F32, WEFT_REDUCE_SUM));
+    if (shape->cp > 1)
+        WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_CP], lane, sums,
+                                 2 * d->experts + 1, WEFT_F32, WEFT_REDUCE_SUM));
+    return WEFT_OK;
+}
+
+void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
+{
+    const weft_model_options *o = &m->common.options;
+    const weft_shape *shape = weft_pass_shape(pass);
+    weft_metrics *metrics = weft_pass_metrics(pass);
+    const float *counts = state->sums, *score_sums = counts + m->dims.experts;
+    const double experts = (double)m->dims.experts, tokens = (double)(shape->seq * shape->batch);
+    /* Every TP and CP rank knows the losses, and one counts them. Drops count rows routed here. */
+    const int *at = weft_pass_groups(pass)->coords.at;
+    bool counts_losses = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0;
+    if (at[WEFT_AXIS_TP] == 0 || !m->dims.full)
+        metrics->dropped += (double)state->counts[m->dims.experts];
+    if (!counts_losses)
+        return;
+    double balance = 0, most = 0, total = 0;
+    for (size_t e = 0; e < m->dims.experts; e++) {
+        double count = counts[e];
+        balance += count / (tokens * (double)o->moe_router_topk) * (score_sums[e] / tokens);
+        total += count;
+        if (count > most)
+            most = count;
+    }
+    metrics->aux_loss += o->moe_aux_loss_coeff * experts * balance +
+                         o->moe_z_loss_coeff * score_sums[m->dims.experts] / tokens;
+    metrics->load_sum += total > 0 ? most * experts / total : 1;
+    metrics->load_count += 1;
+}
+
+weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                    const weft_tensor *rows, const weft_tensor *dprob,
+                                    const weft_tensor *dx)
+{
+    const weft_moe_dims *d = &m->dims;
+    const weft_model_options *o = &m->common.options;
+    const weft_shape *shape = weft_pass_shape(pass);
+    weft_lane *lane = weft_pass_lane(pass);
+    double total = (double)(shape->seq * shape->batch), topk = (double)o->moe_router_topk;
+    double scale = weft_pass_loss_scale(pass) / (d->full && !d->summed ? (double)shape->tp : 1.0);
+    weft_tensor dlogits;
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, d->experts, &dlogits));
+    WEFT_TRY(weft_route_backward(
+        lane, &WEFT_ARGS(weft_route_backward_args, .num_tokens = d->tokens,
+                         .num_experts = d->experts, .topk = (size_t)o->moe_router_topk,
+                         .pre_softmax = o->moe_router_pre_softmax, .logits = state->logits.data,
+                         .scores = state->scores.data, .top_index = state->index.data,
+                         .top_prob = state->prob.data, .dtop_prob = dprob->data,
+                         .fraction = state->sums, /* counts, which the scale turns into fractions */
+                         .aux_scale = (float)(o->moe_aux_loss_coeff * (double)d->experts / total /
+                                              (total * topk) * scale),
+                         .z_scale = (float)(o->moe_z_loss_coeff / total * scale),
+                         .dlogits = dlogits.data)));
+    /* The weight's gradient stays fp32 all through; dx is of the activations' precision. */
+    weft_tensor rows32 = *rows, dlogits_act = dlogits;
+    if (rows->dtype != WEFT_F32) {
+        WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows->dims[0], rows->dims[1], &rows32));
+        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(rows),
+                                            .from_dtype = rows->dtype, .to_dtype = WEFT_F32,
+                                            .from = rows->data, .to = rows32.data)));
+        WEFT_TRY(weft_pass_scratch(pass, rows->dtype, d->tokens, d->experts, &dlogits_act));
+        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(&dlogits),
+                                            .from_dtype = WEFT_F32, .to_dtype = rows->dtype,
+                                            .from = dlogits.data, .to = dlogits_act.data)));
+    }
+    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = d->experts, .n = rows->dims[1],
+                                        .k = d->tokens, .transpose_a = true, .dtype = WEFT_F32,
+                                        .c_dtype = WEFT_F32, .a = dlogits.data, .b = rows32.data,
+                                        .c = m->router.weight->grad, .alpha = 1,
+                                        .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f)));
+    return weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = d->tokens, .n = rows->dims[1],
+                                      .k = d->experts, .dtype = rows->dtype, .c_dtype = rows->dtype,
+                                      .a = dlogits_act.data, .b = m->router.weight->weight.data,
+                                      .c = dx->data, .alpha = 1, .beta = 1));
+}

@@ -1,0 +1,126 @@
+#include "layers/moe/moe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device/device.h"
+#include "layers/moe/internal.h"
+
+static weft_status create_lanes(weft_moe_runtime *r)
+{
+    /* Threads of communication have priority over those that copy. */
+    static const weft_runner_lane rows[] = {
+        {WEFT_LANE_EXPERT, 0, "expert"},     {WEFT_LANE_GATHER, 0, "gather"},
+        {WEFT_LANE_PLACE, 1, "place"},       {WEFT_LANE_OFFLOAD, 1, "offload"},
+        {WEFT_LANE_PREFETCH, 1, "prefetch"},
+    };
+    for (int i = 0; i < 2; i++)
+        WEFT_TRY(weft_event_create(r->runner.device, &r->exchanged[i]));
+    return weft_runner_create_lanes(&r->runner, rows, sizeof rows / sizeof *rows);
+}
+
+/* Forms without chunks have nothing to cut. */
+static weft_status create_exchange(weft_moe_runtime *r)
+{
+    weft_exchange_form form = r->options.form;
+    bool is_program = form != WEFT_EXCHANGE_BASELINE && form != WEFT_EXCHANGE_DIRECT;
+    if (!is_program)
+        return WEFT_OK;
+    int num_chunks = r->options.num_chunks > 0 ? r->options.num_chunks : 1;
+    WEFT_TRY(weft_program_exchange(form, num_chunks, &r->arena, &r->exchange_program));
+    WEFT_TRY(weft_program_exchange_check(form, num_chunks, &r->exchange_program));
+    WEFT_TRY(weft_executor_prepare(&r->exchange_executor, r->runner.device,
+                                   r->exchange_program.num_tasks));
+    weft_moe_bind_exchange_tasks(&r->exchange_executor);
+    r->runner.tasks_use_lanes = r->exchange_program.num_tasks > 0;
+    return WEFT_OK;
+}
+
+static weft_status init(weft_moe_runtime *r)
+{
+    weft_moe_pipeline pipeline = r->options.pipeline;
+    weft_moe_bind_tasks(&r->runner.executor);
+    if (r->exchange) {
+        WEFT_TRY(create_lanes(r));
+        WEFT_TRY(create_exchange(r));
+    } else {
+        pipeline = (weft_moe_pipeline){.num_partitions = 1};
+    }
+    if (pipeline.num_partitions == 0)
+        pipeline.num_partitions = 1;
+    WEFT_TRY(weft_moe_runtime_use(r, &pipeline));
+    return WEFT_OK;
+}
+
+weft_status weft_moe_runtime_create(weft_device *device, const weft_moe_options *options,
+                                    bool exchange, size_t block_bytes, weft_moe_runtime **out)
+{
+    weft_moe_runtime *r = calloc(1, sizeof *r);
+    if (!r)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the MoE layers' programs");
+    r->runner.device = device;
+    r->options = *options;
+    r->exchange = exchange;
+    if (options->num_chunks > 0)
+        r->direct_chunk_bytes = block_bytes / (size_t)options->num_chunks + 1;
+    weft_status status = init(r);
+    if (status != WEFT_OK) {
+        weft_moe_runtime_destroy(r);
+        return weft_error_frame(__FILE__, __LINE__, __func__, status);
+    }
+    *out = r;
+    return WEFT_OK;
+}
+
+void weft_moe_runtime_destroy(weft_moe_runtime *r)
+{
+    if (!r)
+        return;
+    weft_runner_release(&r->runner);
+    for (int i = 0; i < 2; i++)
+        weft_event_destroy(r->exchanged[i]);
+    weft_executor_release(&r->exchange_executor);
+    weft_arena_release(&r->arena);
+    free(r);
+}
+
+weft_status weft_moe_runtime_reserve(const weft_moe_runtime *r, const weft_comm *ep,
+                                     weft_lane *compute, size_t bytes)
+{
+    return weft_runner_reserve(&r->runner, ep, compute, bytes);
+}
+
+/* Makes programs and checks them before they run. */
+static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipeline,
+                             weft_moe_plan *plan)
+{
+    plan->pipeline = *pipeline;
+    for (int backward = 0; backward < 2; backward++)
+        WEFT_TRY(weft_program_moe(pipeline, backward, &r->arena, &plan->programs[backward]));
+    if (!weft_device_is_note(r->runner.device))
+        WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
+    WEFT_TRY(weft_runner_memory(&r->arena, plan->programs, plan->memory));
+    return weft_runner_prepare(&r->runner, plan->programs);
+}
+
+weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *pipeline)
+{
+    for (int i = 0; i < r->num_plans; i++)
+        if (memcmp(&r->plans[i].pipeline, pipeline, sizeof *pipeline) == 0) {
+            r->current = &r->plans[i];
+            return WEFT_OK;
+        }
+    if (r->num_plans == WEFT_MOE_MAX_PLANS)
+        return WEFT_ERROR(WEFT_INTERNAL, "more than %d different (n, S)", WEFT_MOE_MAX_PLANS);
+    WEFT_TRY(make_plan(r, pipeline, &r->plans[r->num_plans]));
+    r->current = &r->plans[r->num_plans++];
+    return WEFT_OK;
+}
+
+weft_status weft_moe_runtime_replace(weft_moe_runtime *r, const weft_program programs[2])
+{
+    r->replaced = *r->current;
+    memcpy(r->replaced.programs, programs, sizeof r->replaced.programs);
+    r->current = &r->replaced;
+    return weft_runner_prepare(&r->runner, programs);
+}

@@ -1,0 +1,386 @@
+/* The tasks of an MoE layer's program on one micro-batch.
+ *
+ * A kind with a slot for each partition has them back to back; any other slot fits the largest
+ * partition. Without an exchange rows at home and at the experts are the same: the program is
+ * synchronous, and dispatch and combine move nothing. */
+#include <string.h>
+
+#include "core/device/device.h"
+#include "layers/moe/internal.h"
+#include "layers/pass/note.h"
+#include "layers/pass/pass.h"
+#include "schedule/operands.h"
+
+/* The running program's data. */
+typedef struct work {
+    weft_moe *m;
+    weft_pass *pass;
+    weft_moe_state *state;
+    const weft_program *program;
+    void **memory;                      /* by slot */
+    weft_tensor rows;                   /* the routed rows */
+    weft_tensor act, ordered, dordered; /* for one partition at a time */
+} work;
+
+static bool is_at_home(int holds)
+{
+    return holds == WEFT_SLOT_HOME || holds == WEFT_SLOT_RESULT ||
+           holds == WEFT_SLOT_RESULT_GRADIENT;
+}
+
+static size_t width_of(const work *w, int holds)
+{
+    bool middle = holds == WEFT_SLOT_T_M || holds == WEFT_SLOT_DT_M || holds == WEFT_SLOT_HOST_T_M;
+    return middle ? w->m->dims.gates * w->m->dims.ffn : w->rows.dims[1];
+}
+
+/* Rows for the slots of a kind: all rows with a slot for each partition, else the largest
+ * partition's per slot. */
+static size_t rows_of(const work *w, weft_slot_kind holds)
+{
+    const weft_moe_state *s = w->state;
+    int length = weft_program_count_slots(w->program, holds, -1);
+    if (length >= s->num_parts)
+        return is_at_home((int)holds) ? s->num_sent : s->num_rows;
+    return (size_t)length * (is_at_home((int)holds) ? s->max_sent : s->max_rows);
+}
+
+/* Sets the memory of the slots of a kind. */
+static void place(const work *w, weft_slot_kind holds, void *memory)
+{
+    const weft_moe_state *s = w->state;
+    bool at_home = is_at_home((int)holds);
+    bool back_to_back = weft_program_count_slots(w->program, holds, -1) >= s->num_parts;
+    size_t row_bytes = width_of(w, (int)holds) * weft_dtype_bytes(w->rows.dtype);
+    for (int i = 0, k = 0; i < w->program->num_slots; i++) {
+        if (w->program->slots[i].holds != holds)
+            continue;
+        size_t row = (size_t)k * (at_home ? s->max_sent : s->max_rows);
+        if (back_to_back)
+            row = at_home ? s->parts[k].first_sent : s->parts[k].first_row;
+        w->memory[i] = memory ? (char *)memory + row * row_bytes : NULL;
+        k++;
+    }
+}
+
+/* An operand of the task: the partition's rows in the slot. */
+static weft_tensor operand(const work *w, const weft_task *task, weft_operand_name name)
+{
+    int slot = weft_task_slot(task, name), holds = (int)w->program->slots[slot].holds;
+    const weft_moe_part *part = &w->state->parts[task->part];
+    return weft_tensor_2d(w->memory[slot], w->rows.dtype,
+                          is_at_home(holds) ? part->num_sent : part->num_rows, width_of(w, holds));
+}
+
+static weft_moe_expert_rows expert_rows(const work *w, const weft_task *task)
+{
+    weft_moe_expert_rows r = {.part = &w->state->parts[task->part],
+                              .x = operand(w, task, WEFT_OPERAND_X),
+                              .middle = operand(w, task, WEFT_OPERAND_MIDDLE),
+                              .act = w->act,
+                              .ordered = w->ordered,
+                              .dordered = w->dordered};
+    r.act.dims[0] = r.ordered.dims[0] = r.dordered.dims[0] = r.part->num_rows;
+    return r;
+}
+
+/* --- tasks --------------------------------------------------------------------------------- */
+
+/* Rows that a backward sends are forward's, but for gradients. */
+static weft_note_again again(const weft_lane *lane, const weft_task *task)
+{
+    const weft_note_again outer = weft_note_redoes(lane, WEFT_NOTE_AGAIN);
+    if (outer != WEFT_NOTE_NEW || task->flow == WEFT_FLOW_GRADIENT)
+        weft_note_redoes(lane, outer);
+    return outer;
+}
+
+static weft_status run_permute(void *context, const weft_task *task, weft_lane *lane)
+{
+    const work *w = context;
+    weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
+    const weft_note_again outer = again(lane, task);
+    WEFT_TRY_AS(lane, "dispatch",
+                weft_moe_select(w->pass, &w->rows,
+                                w->state->token_of + w->state->parts[task->part].first_sent, &to));
+    weft_note_redoes(lane, outer);
+    return WEFT_OK;
+}
+
+static size_t sum_of(const size_t *bytes, int first, int end)
+{
+    size_t sum = 0;
+    for (int i = first; i < end; i++)
+        sum += bytes[i];
+    return sum;
+}
+
+/* Exchanges partition p by messages: to the p-th group of ranks ahead, from the p-th group
+ * behind. */
+static weft_status move_by_peers(const work *w, weft_lane *lane, int p, const char *from,
+                                 const size_t *out_bytes, char *to, const size_t *in_bytes,
+                                 bool to_experts)
+{
+    weft_comm *ep = weft_pass_groups(w->pass)->by_axis[WEFT_AXIS_EP];
+    int group = w->state->plan->pipeline.peer_group, rank = weft_comm_rank(ep);
+    int num_groups = weft_comm_size(ep) / group, mine = rank / group;
+    int ahead = (mine + p) % num_groups * group;
+    int behind = (mine + num_groups - p) % num_groups * group;
+    int out = to_experts ? ahead : behind, in = to_experts ? behind : ahead;
+    for (int k = 0; k < group; k++) {
+        int receiver = out + (rank % group + k) % group;
+        int sender = in + (rank % group + group - k) % group;
+        WEFT_TRY(weft_send_recv(ep, lane, receiver, from + sum_of(out_bytes, out, receiver),
+                                out_bytes[receiver], sender, to + sum_of(in_bytes, in, sender),
+                                in_bytes[sender], p));
+    }
+    return WEFT_OK;
+}
+
+/* Exchanges rows between home and the experts, either way. */
+static weft_status move(const work *w, weft_lane *lane, const weft_task *task,
+                        const weft_tensor *from, const weft_tensor *to, bool to_experts)
+{
+    const weft_moe_part *part = &w->state->parts[task->part];
+    const size_t *out_bytes = to_experts ? part->send_bytes : part->recv_bytes;
+    const size_t *in_bytes = to_experts ? part->recv_bytes : part->send_bytes;
+    if (!w->m->dims.exchange)
+        return WEFT_OK;
+    if (task->peer < 0)
+        return weft_moe_exchange(w->pass, lane, from->data, out_bytes, to->data, in_bytes);
+    return move_by_peers(w, lane, task->peer, from->data, out_bytes, to->data, in_bytes,
+                         to_experts);
+}
+
+static weft_status run_dispatch(void *context, const weft_task *task, weft_lane *lane)
+{
+    const work *w = context;
+    weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
+    weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
+    const weft_note_again outer = again(lane, task);
+    WEFT_TRY_AS(lane, "dispatch", move(w, lane, task, &from, &to, true));
+    weft_note_redoes(lane, outer);
+    return WEFT_OK;
+}
+
+static weft_status run_combine(void *context, const weft_task *task, weft_lane *lane)
+{
+    const work *w = context;
+    weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
+    weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
+    if (w->m->dims.summed) {
+        size_t note;
+        WEFT_TRY(weft_note_begin(w->pass, lane, WEFT_NOTE_TENSOR, &note));
+        WEFT_TRY_AS(lane, "experts",
+                    weft_all_reduce(weft_pass_groups(w->pass)->by_axis[WEFT_AXIS_ETP], lane,
+                                    from.data, weft_tensor_count(&from), from.dtype,
+                                    WEFT_REDUCE_SUM));
+        WEFT_TRY(weft_note_end(w->pass, lane, note));
+    }
+    WEFT_TRY_AS(lane, "combine", move(w, lane, task, &from, &to, false));
+    return WEFT_OK;
+}
+
+static weft_status work_of_experts(const work *w, const weft_task *task)
+{
+    weft_moe_expert_rows r = expert_rows(w, task);
+    if (task->kind == WEFT_TASK_RECOMPUTE)
+        return weft_moe_experts_first(w->m, w->pass, &r);
+    if (task->flow != WEFT_FLOW_GRADIENT) {
+        weft_tensor out = operand(w, task, WEFT_OPERAND_Y);
+        return weft_moe_experts(w->m, w->pass, &r, &out);
+    }
+    weft_tensor dout = operand(w, task, WEFT_OPERAND_DY);
+    weft_tensor din = operand(w, task, WEFT_OPERAND_DX);
+    /* Partitions by experts have each expert once. */
+    const bool is_first = task->part == 0 || w->state->plan->pipeline.by_experts;
+    return weft_moe_experts_backward(w->m, w->pass, &r, &dout, &din,
+                                     is_first && weft_pass_overwrite(w->pass));
+}
+
+/* Forward, backward and recomputation. */
+static weft_status run_expert(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_lane_mark_experts(lane, true);
+    WEFT_TRY_AS(lane, "experts", work_of_experts(context, task));
+    weft_lane_mark_experts(lane, false);
+    return WEFT_OK;
+}
+
+/* Copies to the host or from it. */
+static weft_status run_copy(void *context, const weft_task *task, weft_lane *lane)
+{
+    const work *w = context;
+    weft_tensor from = operand(w, task, WEFT_OPERAND_FROM);
+    weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
+    return weft_lane_copy(lane, to.data, from.data, weft_tensor_bytes(&from));
+}
+
+/* --- memory -------------------------------------------------------------------------------- */
+
+/* Allocates for the slots of a kind, in the stash or in scratch. */
+static weft_status take(const work *w, weft_slot_kind holds, weft_tensor *kept)
+{
+    weft_tensor scratch;
+    size_t rows = rows_of(w, holds), width = width_of(w, (int)holds);
+    const char *module = holds == WEFT_SLOT_T_DI  ? "dispatch"
+                         : holds == WEFT_SLOT_T_M ? "experts"
+                                                  : "combine";
+    if (kept)
+        WEFT_TRY_AS(weft_pass_lane(w->pass), module,
+                    weft_pass_stash(w->pass, w->rows.dtype, rows, width, kept));
+    else
+        WEFT_TRY(weft_pass_scratch(w->pass, w->rows.dtype, rows, width, &scratch));
+    place(w, holds, kept ? kept->data : scratch.data);
+    return WEFT_OK;
+}
+
+static weft_status take_host(const work *w, weft_slot_kind holds, char **out)
+{
+    void *memory;
+    WEFT_TRY(weft_pass_host(
+        w->pass, rows_of(w, holds) * width_of(w, (int)holds) * weft_dtype_bytes(w->rows.dtype),
+        &memory));
+    *out = memory;
+    return WEFT_OK;
+}
+
+/* Allocates T_DI and T_M: kept from forward to backward, or rings that each direction allocates. */
+static weft_status take_inputs(const work *w, bool backward)
+{
+    weft_moe_state *s = w->state;
+    weft_reuse reuse = s->plan->pipeline.reuse;
+    if (reuse == WEFT_REUSE_NONE) {
+        if (!backward) {
+            WEFT_TRY(take(w, WEFT_SLOT_T_DI, &s->dispatched));
+            return take(w, WEFT_SLOT_T_M, &s->middle);
+        }
+        place(w, WEFT_SLOT_T_DI, s->dispatched.data);
+        place(w, WEFT_SLOT_T_M, s->middle.data);
+        return WEFT_OK;
+    }
+    WEFT_TRY(take(w, WEFT_SLOT_T_DI, NULL));
+    WEFT_TRY(take(w, WEFT_SLOT_T_M, NULL));
+    if (!backward && weft_reuse_offloads_input(reuse))
+        WEFT_TRY(take_host(w, WEFT_SLOT_HOST_T_DI, &s->host_input));
+    if (!backward && weft_reuse_offloads_middle(reuse))
+        WEFT_TRY(take_host(w, WEFT_SLOT_HOST_T_M, &s->host_middle));
+    place(w, WEFT_SLOT_HOST_T_DI, s->host_input);
+    place(w, WEFT_SLOT_HOST_T_M, s->host_middle);
+    return WEFT_OK;
+}
+
+/* Allocates for sent rows; without an exchange they are at the experts already. */
+static weft_status take_home(const work *w)
+{
+    if (w->m->dims.exchange)
+        return weft_program_count_slots(w->program, WEFT_SLOT_HOME, -1) > 0
+                   ? take(w, WEFT_SLOT_HOME, NULL)
+                   : WEFT_OK;
+    place(w, WEFT_SLOT_HOME, w->state->dispatched.data);
+    return WEFT_OK;
+}
+
+static weft_status take_expert_rows(work *w, bool backward)
+{
+    const weft_moe_state *s = w->state;
+    weft_dtype dtype = w->rows.dtype;
+    size_t hidden = w->rows.dims[1];
+    WEFT_TRY(weft_pass_scratch(w->pass, dtype, s->max_rows, w->m->dims.ffn, &w->act));
+    if (!s->parts[0].order)
+        return WEFT_OK;
+    WEFT_TRY(weft_pass_scratch(w->pass, dtype, s->max_rows, hidden, &w->ordered));
+    return backward ? weft_pass_scratch(w->pass, dtype, s->max_rows, hidden, &w->dordered)
+                    : WEFT_OK;
+}
+
+/* Allocates for the experts' answers; without an exchange they are at home already. */
+static weft_status take_answer(const work *w, weft_slot_kind holds)
+{
+    if (w->m->dims.exchange)
+        return take(w, holds, NULL);
+    place(w, holds, w->state->returned.data);
+    return WEFT_OK;
+}
+
+/* Sets the slots' memory once sizes are known. */
+static weft_status run_counts(void *context, const weft_task *task, weft_lane *lane)
+{
+    (void)task;
+    (void)lane;
+    work *w = context;
+    WEFT_TRY_AS(weft_pass_lane(w->pass), "counts",
+                weft_moe_exchange_counts(w->m, w->pass, w->state));
+    WEFT_TRY(take_inputs(w, false));
+    WEFT_TRY(take(w, WEFT_SLOT_RESULT, &w->state->returned));
+    WEFT_TRY(take_home(w));
+    WEFT_TRY(take_answer(w, WEFT_SLOT_T_DO));
+    return take_expert_rows(w, false);
+}
+
+/* --- the whole ----------------------------------------------------------------------------- */
+
+void weft_moe_bind_tasks(weft_executor *executor)
+{
+    executor->inner = WEFT_INNER_EXPERTS;
+    executor->run[WEFT_TASK_COUNTS] = run_counts;
+    executor->run[WEFT_TASK_PERMUTE] = run_permute;
+    executor->run[WEFT_TASK_DISPATCH] = run_dispatch;
+    executor->run[WEFT_TASK_EXPERT] = run_expert;
+    executor->run[WEFT_TASK_COMBINE] = run_combine;
+    executor->run[WEFT_TASK_RECOMPUTE] = run_expert;
+    executor->run[WEFT_TASK_OFFLOAD] = run_copy;
+    executor->run[WEFT_TASK_PREFETCH] = run_copy;
+}
+
+static work start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const weft_tensor *rows,
+                  bool backward)
+{
+    return (work){.m = m,
+                  .pass = pass,
+                  .state = state,
+                  .program = &state->plan->programs[backward],
+                  .memory = state->plan->memory[backward],
+                  .rows = *rows};
+}
+
+/* Tasks of the compute lane are parts of the layer; the expert lane's are exchanges. */
+static const int tracks[WEFT_NUM_LANES] = {
+    [WEFT_LANE_COMPUTE] = WEFT_TRACK_PARTS,
+    [WEFT_LANE_EXPERT] = WEFT_TRACK_EXCHANGE,
+    [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
+    [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH,
+};
+
+static weft_status run(work *w)
+{
+    weft_moe_runtime *runtime = w->pass->model->moe;
+    const weft_moe_pipeline *pipeline = &w->state->plan->pipeline;
+    bool synchronous = !w->m->dims.exchange ||
+                       (pipeline->num_partitions == 1 && pipeline->reuse == WEFT_REUSE_NONE);
+    weft_note_tasks(w->pass, tracks, &runtime->runner.executor);
+    weft_note_tasks(w->pass, NULL, &runtime->exchange_executor);
+    return weft_runner_enqueue(&runtime->runner, w->program, weft_pass_lane(w->pass), synchronous,
+                               w);
+}
+
+weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                 const weft_tensor *rows)
+{
+    work w = start(m, pass, state, rows, false);
+    return run(&w);
+}
+
+weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                  const weft_tensor *rows)
+{
+    work w = start(m, pass, state, rows, true);
+    WEFT_TRY(take_inputs(&w, true));
+    place(&w, WEFT_SLOT_RESULT_GRADIENT, state->returned.data);
+    WEFT_TRY(take_home(&w));
+    WEFT_TRY(take_answer(&w, WEFT_SLOT_DT_DO));
+    WEFT_TRY(
+        take_answer(&w, WEFT_SLOT_DT_DI)); /* in place: nobody needs dT_DO when dT_DI is written */
+    WEFT_TRY(take_expert_rows(&w, true));
+    return run(&w);
+}

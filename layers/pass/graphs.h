@@ -1,0 +1,32 @@
+/* A model's forward and backward as CUDA graphs: the host enqueues one graph instead of many
+ * kernels. Private to layers/.
+ *
+ * The first run of a pass goes kernel by kernel, so that its kernels allocate memory; the second
+ * run is captured, later ones are replayed. Replays differ in tokens and labels alone, which are
+ * copied to the pass's own memory. Calls with other arguments (addresses of boundary activations,
+ * whether gradients are overwritten) have graphs of their own. A changed loss scale replaces a
+ * graph. */
+#ifndef WEFT_LAYERS_PASS_GRAPHS_H
+#define WEFT_LAYERS_PASS_GRAPHS_H
+
+#include "layers/pass/pass.h"
+
+/* A call to enqueue on the pass's lane. */
+typedef struct weft_pass_call {
+    weft_pass *pass;
+    weft_pass_kind kind;
+    const weft_tensor *from;   /* x, or dy; recomputation: this and `to` are NULL */
+    weft_tensor *to;           /* y, or dx */
+    weft_event *const *points; /* backward: events by layer; NULL with a graph */
+} weft_pass_call;
+typedef weft_status (*weft_pass_enqueue)(const weft_pass_call *call);
+
+/* Of the area that all passes share: notes the rows at which it grew; empties it, too. */
+void weft_pass_note_recomputed(weft_model *model);
+void weft_pass_empty_recomputed(weft_model *model);
+/* Copies the micro-batch's tokens and labels to where graphs read them. */
+weft_status weft_graphs_take_tokens(weft_pass *pass) WEFT_CHECKED;
+/* Enqueues the call, by its graph where there is one. */
+weft_status weft_graphs_run(const weft_pass_call *call, weft_pass_enqueue enqueue) WEFT_CHECKED;
+
+#endif

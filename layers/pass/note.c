@@ -1,0 +1,67 @@
+#include "layers/pass/note.h"
+
+#include "layers/pass/pass.h"
+
+static const struct {
+    const char *text;
+    int track;
+} kinds[WEFT_NUM_NOTES] = {
+#define ROW(name, text, track) {text, WEFT_TRACK_##track},
+    WEFT_NOTE_LIST(ROW)
+#undef ROW
+};
+
+weft_status weft_note_begin(weft_pass *pass, weft_lane *lane, weft_note_kind kind, size_t *out_id)
+{
+    const weft_model *model = pass->model;
+    weft_slice slice = {.rank = model->trace_rank,
+                        .lane = kinds[kind].track,
+                        .micro_batch = (int)pass->micro_batch.first_sample,
+                        .stage = -1};
+    snprintf(slice.name, sizeof slice.name, "%s", kinds[kind].text);
+    snprintf(slice.category, sizeof slice.category, "%s%s", kinds[kind].text,
+             pass->backward ? " back" : "");
+    return weft_trace_begin(model->trace, lane, &slice, out_id);
+}
+
+weft_status weft_note_end(weft_pass *pass, weft_lane *lane, size_t id)
+{
+    return weft_trace_end(pass->model->trace, lane, id);
+}
+
+void weft_note_tasks(const weft_pass *pass, const int tracks[WEFT_NUM_LANES],
+                     weft_executor *executor)
+{
+    executor->trace = pass->model->trace;
+    executor->within = (weft_slice_context){.rank = pass->model->trace_rank,
+                                            .micro_batch = (int)pass->micro_batch.first_sample,
+                                            .backward = pass->backward,
+                                            .tracks = tracks};
+}
+
+void weft_model_set_trace(weft_model *model, weft_trace *trace, int rank)
+{
+    model->trace = trace;
+    model->trace_rank = rank;
+}
+
+const char *const *weft_model_track_names(int *out_count)
+{
+    static const char *names[WEFT_NUM_TRACKS];
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        names[i] = weft_lane_kind_text(i);
+    names[WEFT_TRACK_LAYERS] = "layers";
+    names[WEFT_TRACK_MOE] = "moe";
+    names[WEFT_TRACK_PARTS] = "parts";
+    names[WEFT_TRACK_EXCHANGE] = "exchange";
+    names[WEFT_TRACK_TENSOR] = "tensor";
+    names[WEFT_TRACK_CONTEXT] = "context";
+    names[WEFT_TRACK_KEYS] = "keys";
+    names[WEFT_TRACK_KEYS_GRADIENTS] = "keys' gradients";
+    names[WEFT_TRACK_EXPERTS] = "experts";
+    names[WEFT_TRACK_UPLOADS] = "uploads";
+    names[WEFT_TRACK_DOWNLOADS] = "downloads";
+    names[WEFT_TRACK_ACCUMULATIONS] = "accumulations";
+    *out_count = WEFT_NUM_TRACKS;
+    return names;
+}

@@ -1,0 +1,315 @@
+#include "core/sized.h"
+#include "layers/pass/pass.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "core/device/device.h"
+#include "core/rng.h"
+#include "layers/pass/graphs.h"
+#include "layers/pass/note.h"
+
+weft_lane *weft_pass_lane(const weft_pass *pass)
+{
+    return pass->lane;
+}
+
+bool weft_pass_training(const weft_pass *pass)
+{
+    return pass->micro_batch.training;
+}
+
+bool weft_pass_overwrite(const weft_pass *pass)
+{
+    return pass->backward && !pass->repeats ? pass->micro_batch.backward_overwrites
+                                            : pass->micro_batch.overwrite;
+}
+
+const weft_shape *weft_pass_shape(const weft_pass *pass)
+{
+    return &pass->model->shape;
+}
+
+size_t weft_pass_rows(const weft_pass *pass)
+{
+    return weft_shape_boundary_rows(&pass->model->shape);
+}
+
+uint64_t weft_pass_seed(const weft_pass *pass)
+{
+    return pass->model->setup.seed;
+}
+
+uint64_t weft_pass_stream(const weft_pass *pass, const weft_layer *layer, int use)
+{
+    uint64_t stream = weft_rng_stream_of(layer->place->name);
+    stream = weft_rng_stream_mix(stream, (uint64_t)pass->micro_batch.step);
+    stream = weft_rng_stream_mix(stream, pass->micro_batch.first_sample);
+    return weft_rng_stream_mix(stream, (uint64_t)use);
+}
+
+float weft_pass_loss_scale(const weft_pass *pass)
+{
+    return pass->micro_batch.loss_scale;
+}
+
+const int32_t *weft_pass_tokens(const weft_pass *pass)
+{
+    return pass->micro_batch.tokens;
+}
+
+const int32_t *weft_pass_labels(const weft_pass *pass)
+{
+    return pass->micro_batch.labels;
+}
+
+struct weft_context_runtime *weft_pass_context(const weft_pass *pass)
+{
+    return pass->model->context;
+}
+
+const weft_sequence_cut *weft_pass_cut(const weft_pass *pass)
+{
+    return pass->micro_batch.cut;
+}
+
+const int32_t *weft_pass_index(const weft_pass *pass)
+{
+    return pass->micro_batch.index;
+}
+
+const int32_t *weft_pass_positions(const weft_pass *pass)
+{
+    return pass->micro_batch.positions;
+}
+
+const int32_t *weft_pass_first_seen(const weft_pass *pass)
+{
+    return pass->micro_batch.first_seen;
+}
+
+const float *weft_pass_label_weights(const weft_pass *pass)
+{
+    return pass->micro_batch.label_weights;
+}
+
+weft_metrics *weft_pass_metrics(weft_pass *pass)
+{
+    return pass->model->metrics + pass->repeats;
+}
+
+const weft_groups *weft_pass_groups(const weft_pass *pass)
+{
+    return pass->model->setup.groups;
+}
+
+const weft_place *weft_pass_coords(const weft_pass *pass)
+{
+    return &pass->model->place;
+}
+
+static bool is_dtype(weft_dtype dtype)
+{
+    return (unsigned)dtype <= WEFT_U8;
+}
+
+weft_status weft_pass_all_reduce(weft_pass *pass, weft_axis axis, void *values, size_t count,
+                                 weft_dtype dtype)
+{
+    WEFT_TRY(WEFT_GIVEN(pass));
+    if (axis <= WEFT_AXIS_NONE || axis >= WEFT_NUM_AXES || axis == WEFT_AXIS_PP)
+        return WEFT_ERROR(WEFT_INTERNAL, "a layer cannot sum over %s",
+                          axis == WEFT_AXIS_PP ? "pp: the stages run other layers" : "no axis");
+    if (!is_dtype(dtype))
+        return WEFT_ERROR(WEFT_INTERNAL, "a layer cannot sum values of dtype %d", (int)dtype);
+    if (count > 0)
+        WEFT_TRY(WEFT_GIVEN(values));
+    weft_comm *group = weft_pass_groups(pass)->by_axis[axis];
+    size_t note;
+    if (weft_comm_size(group) == 1 || count == 0)
+        return WEFT_OK;
+    if (axis != WEFT_AXIS_TP)
+        return weft_all_reduce(group, pass->lane, values, count, dtype, WEFT_REDUCE_SUM);
+    WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
+    WEFT_TRY(weft_all_reduce(group, pass->lane, values, count, dtype, WEFT_REDUCE_SUM));
+    return weft_note_end(pass, pass->lane, note);
+}
+
+void *weft_pass_state(weft_pass *pass, const weft_layer *layer)
+{
+    return pass->states + pass->model->members[layer->place->index].state_offset;
+}
+
+static weft_status take(weft_stack *stack, weft_dtype dtype, size_t d0, size_t d1, weft_tensor *out)
+{
+    void *data;
+    if (!is_dtype(dtype))
+        return WEFT_ERROR(WEFT_INTERNAL, "%s: %d is no dtype", stack->purpose, (int)dtype);
+    size_t most = SIZE_MAX / 2 / weft_dtype_bytes(dtype);
+    if (d1 > 0 && d0 > most / d1)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: a tensor of %zu times %zu is too large", stack->purpose,
+                          d0, d1);
+    WEFT_TRY(weft_stack_alloc(stack, d0 * d1 * weft_dtype_bytes(dtype), &data));
+    *out = weft_tensor_2d(data, dtype, d0, d1);
+    return WEFT_OK;
+}
+
+weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
+                            weft_tensor *out)
+{
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(out));
+    weft_stack *stack = &pass->stash;
+    if (pass->out && pass->goes_out)
+        stack = pass->out;
+    if (pass->shares_stash || pass->leaves_out)
+        stack = &pass->model->recomputed;
+    return take(stack, dtype, d0, d1, out);
+}
+
+weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
+                              weft_tensor *out)
+{
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(out));
+    return take(&pass->model->scratch, dtype, d0, d1, out);
+}
+
+const weft_tensor *weft_pass_normed(const weft_pass *pass)
+{
+    return &pass->model->normed;
+}
+
+weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out)
+{
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(out));
+    return weft_stack_alloc(&pass->host, bytes, out);
+}
+
+size_t weft_pass_mark(const weft_pass *pass)
+{
+    return weft_stack_mark(&pass->model->scratch);
+}
+
+void weft_pass_release(weft_pass *pass, size_t mark)
+{
+    weft_stack_rewind(&pass->model->scratch, mark);
+}
+
+weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *full)
+{
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(x));
+    WEFT_TRY(WEFT_GIVEN(full));
+    const weft_shape *shape = &pass->model->shape;
+    if (!shape->sequence_parallel) {
+        *full = *x;
+        return WEFT_OK;
+    }
+    weft_tensor gathered;
+    WEFT_TRY(
+        weft_pass_scratch(pass, x->dtype, x->dims[0] * (size_t)shape->tp, x->dims[1], &gathered));
+    size_t note;
+    WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
+    WEFT_TRY_AS(pass->lane, "enter",
+                weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], pass->lane, x->data,
+                                gathered.data, weft_tensor_count(x), x->dtype));
+    WEFT_TRY(weft_note_end(pass, pass->lane, note));
+    *full = gathered;
+    return WEFT_OK;
+}
+
+weft_status weft_pass_partial(weft_pass *pass, const weft_tensor *y, weft_tensor *partial)
+{
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(y));
+    WEFT_TRY(WEFT_GIVEN(partial));
+    const weft_shape *shape = &pass->model->shape;
+    if (!shape->sequence_parallel) {
+        *partial = *y;
+        return WEFT_OK;
+    }
+    return weft_pass_scratch(pass, y->dtype, y->dims[0] * (size_t)shape->tp, y->dims[1], partial);
+}
+
+weft_status weft_pass_exit(weft_pass *pass, const weft_tensor *partial, weft_tensor *y)
+{
+    WEFT_TRY(WEFT_GIVEN(pass));
+    WEFT_TRY(WEFT_GIVEN(partial));
+    WEFT_TRY(WEFT_GIVEN(y));
+    weft_comm *tp = weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP];
+    size_t note;
+    if (pass->model->shape.tp == 1)
+        return WEFT_OK;
+    WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
+    if (pass->model->shape.sequence_parallel)
+        WEFT_TRY_AS(pass->lane, "exit",
+                    weft_reduce_scatter(tp, pass->lane, partial->data, y->data,
+                                        weft_tensor_count(y), y->dtype, WEFT_REDUCE_SUM));
+    else
+        WEFT_TRY_AS(pass->lane, "exit",
+                    weft_all_reduce(tp, pass->lane, y->data, weft_tensor_count(y), y->dtype,
+                                    WEFT_REDUCE_SUM));
+    return weft_note_end(pass, pass->lane, note);
+}
+
+/* --- stashes: recomputed, offloaded ----------------------------------------------------------- */
+
+void weft_pass_note_recomputed(weft_model *model)
+{
+    if (model->recomputed.peak_bytes > model->noted_again_bytes)
+        model->fullest_again = model->again;
+    model->noted_again_bytes = model->recomputed.peak_bytes;
+}
+
+void weft_pass_empty_recomputed(weft_model *model)
+{
+    weft_pass_note_recomputed(model);
+    weft_stack_rewind(&model->recomputed, 0);
+    model->again = (weft_rows){0};
+}
+
+void weft_pass_send_out(weft_pass *pass, unsigned modules)
+{
+    pass->goes_out = pass->model->shape.offload & (modules | WEFT_OFFLOAD_BLOCK);
+}
+
+void weft_pass_leave_out(weft_pass *pass, unsigned modules)
+{
+    weft_pass_send_out(pass, modules);
+    if (!(pass->model->shape.recompute & modules))
+        return;
+    weft_pass_empty_recomputed(pass->model);
+    pass->leaves_out = true;
+}
+
+void weft_pass_keep(weft_pass *pass)
+{
+    pass->leaves_out = false;
+    weft_pass_send_out(pass, 0);
+}
+
+size_t weft_pass_host_mark(const weft_pass *pass)
+{
+    return weft_stack_mark(&pass->host);
+}
+
+/* Other passes may still use the memory above. */
+void weft_pass_begin_repeat(weft_pass *pass, size_t host_mark)
+{
+    pass->host_before = pass->host;
+    weft_stack_rewind(&pass->host, host_mark);
+    pass->repeats = true;
+}
+
+void weft_pass_end_repeat(weft_pass *pass)
+{
+    weft_stack_restore(&pass->host_before, &pass->host);
+    pass->repeats = false;
+}
+
+bool weft_pass_repeats(const weft_pass *pass)
+{
+    return pass->repeats;
+}

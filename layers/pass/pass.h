@@ -1,0 +1,176 @@
+/* The pass's own struct, and the model's. Private to layers/. */
+#ifndef WEFT_LAYERS_PASS_PASS_H
+#define WEFT_LAYERS_PASS_PASS_H
+
+#include "layers/layers.h"
+#include "layers/model/model.h"
+#include "layers/moe/moe.h"
+#include "layers/outline/outline.h"
+#include "layers/pass/offload_rings.h"
+#include "layers/pass/stack.h"
+#include "layers/tier/run.h"
+#include "parallel/mesh/mesh.h"
+#include "parallel/parameters/parameters.h"
+#include "schedule/operands.h"
+
+typedef struct weft_graphs weft_graphs;
+
+enum { WEFT_MODEL_MAX_LAYERS = 4096 };
+/* A micro-batch's inputs, 4 bytes a token each: tokens, labels and, with documents, positions,
+ * first_seen and label_weights. */
+enum { WEFT_PASS_INPUTS = 5, WEFT_PASS_PLAIN_INPUTS = 2 };
+
+/* A layer's data from forward to backward. */
+typedef struct weft_pass_kept {
+    weft_tensor x;    /* its input; inside a recomputed group only the address */
+    size_t host_mark; /* where its host memory begins */
+} weft_pass_kept;
+
+/* The rings of sharded layers (parallel/residency/residency.h): a pass's tasks use the slots in
+ * rotation, from where the previous pass stopped. Each slot has an event at its last use; the task
+ * that fills the slot next, in whatever program, waits for it. */
+typedef struct weft_rings {
+    weft_parameters *parameters; /* borrowed */
+    weft_lane *reduce;           /* borrowed; NULL: nothing is trained */
+    weft_lane *gather;           /* NULL: no sharded weights */
+    /* Events of gradient slots, of weight slots. */
+    weft_event *used[2][WEFT_RING_SLOTS];
+    int turn[2]; /* the ring's slot for the next program's first slot */
+} weft_rings;
+
+struct weft_pass {
+    weft_model *model;
+    int chunk, first, end; /* its chunk, whose layers are [first, end) */
+    weft_lane *lane;
+    weft_micro_batch micro_batch;
+    bool backward; /* a backward is being enqueued */
+    weft_stack stash, host;
+    /* rows: this micro-batch's; kept_rows: of MoE layers that keep their stash; fullest: the same
+     * two of the micro-batch that used most memory. */
+    weft_rows rows, kept_rows, fullest, fullest_kept;
+    weft_rows layer_rows;      /* rows of the layer whose forward runs */
+    size_t held_bytes;         /* the stash and host bytes of `fullest` */
+    weft_stack host_before;    /* the host stack before a repeated forward */
+    bool shares_stash;         /* stashes are pieces of the model's `recomputed` */
+    bool leaves_out;           /* likewise, within a recomputed module */
+    bool repeats;              /* a forward runs again */
+    weft_stack *out;           /* the layer's offloaded stash; NULL: none */
+    bool goes_out;             /* stashes go to `out`, if there is one */
+    weft_offloaded *offloaded; /* of the chunk's layers; NULL: nothing is offloaded */
+    char *states;              /* every layer's state struct, back to back; then weft_pass_kept */
+    void *near[WEFT_PASS_INPUTS]; /* with graphs: device memory of the inputs */
+};
+
+/* A layer of this stage, from the list or a child. */
+typedef struct weft_member {
+    weft_layer *layer;
+    int parent; /* -1: of the list */
+    size_t state_offset;
+} weft_member;
+
+/* A parameter that a layer uses: its own, or one that an earlier layer declared. */
+typedef struct weft_use {
+    weft_parameter *parameter;
+    int member;
+    bool declared;
+} weft_use;
+
+/* Rows at a rank's experts over those that balanced routing brings. */
+typedef struct weft_loads {
+    double *values;
+    size_t count, capacity;
+} weft_loads;
+
+struct weft_model {
+    weft_model_setup setup;
+    weft_model_options options;
+    weft_shape shape;
+    weft_layer **layers; /* the whole list */
+    int num_layers, capacity;
+    weft_model_function build; /* that made it; NULL: what the options describe */
+    weft_layout layout;        /* the list's cut into stages */
+    int rank;                  /* along pp */
+    weft_tied tied;            /* parameters of both first and last stage */
+    weft_tied embeddings;      /* this stage's parameters declared as embeddings */
+    weft_parameters *parameters;
+    weft_member *members; /* by weft_layer_place.index */
+    int num_members, members_capacity;
+    weft_use *uses; /* in order of declaration */
+    int num_uses, uses_capacity;
+    weft_layer_place *places; /* the members' places, the last first */
+    size_t states_bytes;
+    weft_pass *passes;
+    size_t kept_offset;    /* in a pass's states */
+    weft_stack recomputed; /* shared likewise: the stashes of one group of layers, or module */
+    weft_rows again, fullest_again; /* rows of its MoE layers; those that used most of it */
+    size_t noted_again_bytes;       /* the bytes of fullest_again */
+    weft_stack scratch;             /* shared: all passes run on one compute lane; at its bottom: */
+    weft_tensor normed;             /* the latest output of blocks' norms */
+    weft_tensor gradients[2];       /* training: gradients between layers, alternating */
+    weft_moe_load scratch_load;     /* of the MoE layer that took most scratch */
+    weft_metrics *metrics;          /* recomputation's metrics */
+    weft_metric_list metric_list;   /* of all stages */
+    weft_metric *own_metrics;   /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
+    weft_loads loads;           /* loads of this step's MoE layers, in the order of their runs */
+    bool repeats;               /* some forward runs again */
+    weft_metric *saved_metrics; /* pinned: own_metrics before a recomputation */
+    weft_place place;
+    uint64_t num_frozen;
+    weft_moe_runtime *moe;                /* NULL without experts */
+    struct weft_context_runtime *context; /* NULL where cp is 1 */
+    weft_tier_run *tier;                  /* NULL: experts are on the device */
+    /* Called for each layer whose backward is enqueued, for tasks that wait for points; NULL:
+     * none. */
+    weft_status (*passed)(void *context, int layer);
+    void *passed_context;
+    weft_layer_cost coarse; /* while one is rehearsed: sums of layers inside that list nothing */
+    weft_trace *trace;      /* NULL: none is kept; borrowed */
+    int trace_rank;
+    weft_graphs *graphs; /* NULL: no graphs */
+    weft_arena arena;
+    weft_program *programs; /* by chunk [WEFT_NUM_PASS_KINDS]; training has all kinds */
+    weft_tensor *slots;     /* of the running program */
+    weft_executor executor;
+    weft_rings rings;
+    weft_offload_rings offload;
+};
+
+weft_status weft_rings_create(weft_device *device, weft_parameters *parameters,
+                              weft_rings *out) WEFT_CHECKED;
+void weft_rings_release(weft_rings *rings);
+/* Makes and checks the programs of this rank's passes (layers/pass/run.c). */
+weft_status weft_model_make_programs(weft_model *model, const weft_outline *outline) WEFT_CHECKED;
+/* layers/model/runtimes.c: create what MoE layers share, and what attention layers share with cp
+ * above 1. A model in C may have MoE layers that the options do not list, but none without experts.
+ */
+weft_status weft_model_create_moe(weft_model *model) WEFT_CHECKED;
+weft_status weft_model_create_context(weft_model *model) WEFT_CHECKED;
+/* Whether graphs can hold all that this stage's layers enqueue. Pure. */
+bool weft_graphs_fit(const weft_model *model);
+weft_status weft_graphs_create(weft_model *model) WEFT_CHECKED;
+void weft_graphs_destroy(weft_model *model);
+
+/* Whether this rank has the layer. */
+bool weft_model_has_layer(const weft_model *model, int layer);
+
+/* The model's record of a layer of its stage. */
+struct weft_layer_place {
+    weft_layer_ops ops; /* the layer's, in this library's version */
+    char name[64];
+    int index; /* of the member */
+    weft_layer_place *next;
+};
+
+struct weft_build {
+    weft_model *model;
+    char prefix[64];
+    int layer;  /* the layer's index in the list, for names of parameters */
+    int member; /* the layer whose init runs */
+};
+
+/* Gives a layer (or the child of member `parent`) its index and state, and calls its init under
+ * `prefix`. */
+weft_status weft_model_register(weft_model *model, weft_layer *layer, const char *prefix,
+                                int list_index, int parent) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,440 @@
+/* Running a pass: its chunk's program, a task a layer. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers/outline/outline.h"
+#include "layers/pass/graphs.h"
+#include "layers/pass/note.h"
+#include "layers/pass/pass.h"
+#include "schedule/operands.h"
+
+/* The running program's data. */
+typedef struct weft_pass_work {
+    const weft_pass_call *call;
+    const weft_program *program;
+    weft_tensor *slots; /* by slot of the program */
+} weft_pass_work;
+
+static weft_pass_kept *kept_of(const weft_pass *pass)
+{
+    return (weft_pass_kept *)(void *)(pass->states + pass->model->kept_offset);
+}
+
+/* The memory of an operand; empty: the task has none. */
+static weft_tensor operand(const weft_pass_work *w, const weft_task *task, weft_operand_name name)
+{
+    int slot = weft_task_slot(task, name);
+    return slot < 0 ? (weft_tensor){0} : w->slots[slot];
+}
+
+/* --- rings of sharded layers --------------------------------------------------------------- */
+
+weft_status weft_rings_create(weft_device *device, weft_parameters *parameters, weft_rings *out)
+{
+    out->parameters = parameters;
+    for (int weights = 0; weights < 2; weights++)
+        for (int i = 0; i < weft_parameters_ring(parameters, weights)->num_slots; i++)
+            WEFT_TRY(weft_event_create(device, &out->used[weights][i]));
+    return weft_parameters_ring(parameters, true)->num_slots > 0
+               ? weft_lane_create(device, WEFT_PURPOSE_DATA, "gather", &out->gather)
+               : WEFT_OK;
+}
+
+void weft_rings_release(weft_rings *rings)
+{
+    weft_lane_destroy(rings->gather);
+    for (int i = 0; i < 2 * WEFT_RING_SLOTS; i++)
+        weft_event_destroy(rings->used[i / WEFT_RING_SLOTS][i % WEFT_RING_SLOTS]);
+}
+
+/* The operand's slot of the ring; -1: the task has no such operand. */
+static int ring_slot_of(const weft_rings *rings, const weft_program *program, const weft_task *task,
+                        bool weights)
+{
+    const int slot =
+        weft_task_slot(task, weights ? WEFT_OPERAND_WEIGHTS : WEFT_OPERAND_WEIGHT_GRADIENTS);
+    int first = slot;
+    while (first > 0 && program->slots[first - 1].holds == program->slots[slot].holds)
+        first--;
+    return slot < 0 ? -1
+                    : (slot - first + rings->turn[weights]) %
+                          weft_parameters_ring(rings->parameters, weights)->num_slots;
+}
+
+static weft_status gather_weights(weft_rings *rings, const weft_program *program,
+                                  const weft_task *task, weft_lane *lane)
+{
+    const int slot = ring_slot_of(rings, program, task, true);
+    WEFT_TRY(weft_lane_wait(lane, rings->used[true][slot]));
+    return weft_parameters_gather(rings->parameters, task->layer, slot, lane);
+}
+
+static weft_status begin_gradients(weft_rings *rings, const weft_program *program,
+                                   const weft_task *task, weft_lane *lane)
+{
+    const int slot = ring_slot_of(rings, program, task, false);
+    if (slot < 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_lane_wait(lane, rings->used[false][slot]));
+    return weft_parameters_use_gradients(rings->parameters, task->layer, slot, lane);
+}
+
+static weft_status end_weights(weft_rings *rings, const weft_program *program,
+                               const weft_task *task, weft_lane *lane)
+{
+    const int slot = ring_slot_of(rings, program, task, true);
+    return slot < 0 ? WEFT_OK : weft_lane_record(lane, rings->used[true][slot]);
+}
+
+static weft_status reduce_gradients(weft_rings *rings, const weft_program *program,
+                                    const weft_task *task, bool overwrite, weft_lane *lane)
+{
+    const int slot = ring_slot_of(rings, program, task, false);
+    WEFT_TRY(weft_parameters_reduce(rings->parameters, task->layer, slot, overwrite, lane));
+    return weft_lane_record(lane, rings->used[false][slot]);
+}
+
+static void advance_rings(weft_rings *rings, const weft_program *program)
+{
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const int kind = program->tasks[i].kind;
+        if (kind == WEFT_TASK_GATHER || kind == WEFT_TASK_REDUCE) {
+            const bool weights = kind == WEFT_TASK_GATHER;
+            rings->turn[weights] = (rings->turn[weights] + 1) %
+                                   weft_parameters_ring(rings->parameters, weights)->num_slots;
+        }
+    }
+}
+
+/* Sets where the layer's stash goes, and notes its kept data. */
+static weft_status begin_layer(weft_pass_work *w, const weft_task *task)
+{
+    weft_pass *pass = w->call->pass;
+    const int x = weft_task_slot(task, WEFT_OPERAND_X);
+    const int stash = weft_task_slot(task, WEFT_OPERAND_STASH);
+    const bool inside = x >= 0 && w->program->slots[x].holds == WEFT_SLOT_RECOMPUTED_LAYER;
+    pass->shares_stash = w->program->slots[stash].holds == WEFT_SLOT_RECOMPUTED;
+    if (pass->shares_stash && !inside)
+        weft_pass_empty_recomputed(pass->model);
+    if (!pass->repeats)
+        kept_of(pass)[task->layer - pass->first] = (weft_pass_kept){
+            .x = x < 0 ? (weft_tensor){0} : w->slots[x], .host_mark = weft_pass_host_mark(pass)};
+    return WEFT_OK;
+}
+
+/* Allocates a task's output, unless the model or a message slot has its memory. */
+static weft_status take_output(weft_pass_work *w, int slot)
+{
+    weft_pass *pass = w->call->pass;
+    const weft_shape *shape = &pass->model->shape;
+    const bool is_kept = w->program->slots[slot].holds != WEFT_SLOT_RECOMPUTED_LAYER;
+    if (is_kept && w->slots[slot].data)
+        return WEFT_OK;
+    const bool shares = pass->shares_stash;
+    pass->shares_stash = !is_kept;
+    weft_status status =
+        weft_pass_stash(pass, shape->dtype, weft_pass_rows(pass), shape->hidden, &w->slots[slot]);
+    pass->shares_stash = shares;
+    return status;
+}
+
+static weft_status run_forward(weft_pass_work *w, const weft_task *task)
+{
+    weft_pass *pass = w->call->pass;
+    weft_layer *layer = pass->model->layers[task->layer];
+    weft_tensor x = operand(w, task, WEFT_OPERAND_X), y;
+    const int slot = weft_task_slot(task, WEFT_OPERAND_Y);
+    size_t most_out[WEFT_OFFLOAD_SLOTS];
+    for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
+        most_out[i] = pass->model->offload.slots[i].stack.peak_bytes;
+    pass->layer_rows = (weft_rows){0};
+    WEFT_TRY(begin_layer(w, task));
+    if (slot >= 0)
+        WEFT_TRY(take_output(w, slot));
+    y = operand(w, task, WEFT_OPERAND_Y);
+    WEFT_TRY(
+        weft_offload_begin(&pass->model->offload, w->program, task, pass, pass->lane, &pass->out));
+    weft_pass_keep(pass);
+    weft_status status = weft_layer_forward(layer, pass, &x, slot < 0 ? NULL : &y);
+    pass->shares_stash = false;
+    pass->out = NULL;
+    weft_pass_note_recomputed(pass->model);
+    for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
+        if (pass->model->offload.slots[i].stack.peak_bytes > most_out[i])
+            pass->model->offload.slots[i].fullest = pass->layer_rows;
+    return status;
+}
+
+/* The state structs of a layer and its children. */
+static void clear_states(weft_pass *pass, const weft_layer *layer)
+{
+    const weft_model *model = pass->model;
+    int end = layer->place->index + 1;
+    while (end < model->num_members && model->members[end].parent >= 0)
+        end++;
+    const size_t first = model->members[layer->place->index].state_offset;
+    const size_t after =
+        end < model->num_members ? model->members[end].state_offset : model->kept_offset;
+    memset(pass->states + first, 0, after - first);
+}
+
+/* Layers add to their own metrics on the lane, so these are restored on the lane. */
+static weft_status copy_metrics(const weft_pass *pass, weft_metric *to, const weft_metric *from)
+{
+    return pass->model->own_metrics
+               ? weft_lane_copy(pass->lane, to, from, WEFT_MAX_METRICS * sizeof *to)
+               : WEFT_OK;
+}
+
+/* Runs a forward again, with the same stash and host memory; metrics do not count it again. */
+static weft_status repeat_forward(weft_pass_work *w, const weft_task *task)
+{
+    weft_pass *pass = w->call->pass;
+    weft_model *model = pass->model;
+    clear_states(pass, model->layers[task->layer]);
+    WEFT_TRY(copy_metrics(pass, model->saved_metrics, model->own_metrics));
+    weft_pass_begin_repeat(pass, kept_of(pass)[task->layer - pass->first].host_mark);
+    weft_status status = run_forward(w, task);
+    weft_pass_end_repeat(pass);
+    WEFT_TRY(status);
+    return copy_metrics(pass, model->own_metrics, model->saved_metrics);
+}
+
+static weft_status backward(weft_pass_work *w, const weft_task *task)
+{
+    weft_pass *pass = w->call->pass;
+    weft_event *const *points = w->call->points;
+    weft_layer *layer = pass->model->layers[task->layer];
+    weft_tensor dy = operand(w, task, WEFT_OPERAND_DY), dx = operand(w, task, WEFT_OPERAND_DX);
+    WEFT_TRY(weft_layer_backward(layer, pass, &dy, &dx));
+    WEFT_TRY(weft_offload_end(&pass->model->offload, w->program, task, pass->lane));
+    if (points && points[task->layer])
+        WEFT_TRY(weft_lane_record(pass->lane, points[task->layer]));
+    return points && pass->model->passed
+               ? pass->model->passed(pass->model->passed_context, task->layer)
+               : WEFT_OK;
+}
+
+static weft_status run_layer(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_pass_work *w = context;
+    weft_rings *rings = &w->call->pass->model->rings;
+    if (weft_pass_training(w->call->pass))
+        WEFT_TRY(begin_gradients(rings, w->program, task, lane));
+    WEFT_TRY(task->flow == WEFT_FLOW_GRADIENT ? backward(w, task) : run_forward(w, task));
+    return end_weights(rings, w->program, task, lane);
+}
+
+static weft_status run_again(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_pass_work *w = context;
+    WEFT_TRY(repeat_forward(w, task));
+    return end_weights(&w->call->pass->model->rings, w->program, task, lane);
+}
+
+static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_pass_work *w = context;
+    return gather_weights(&w->call->pass->model->rings, w->program, task, lane);
+}
+
+/* An evaluation's forward makes no gradients. */
+static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_pass_work *w = context;
+    const weft_pass *pass = w->call->pass;
+    return weft_pass_training(pass) ? reduce_gradients(&pass->model->rings, w->program, task,
+                                                       weft_pass_overwrite(pass), lane)
+                                    : WEFT_OK;
+}
+
+static weft_status run_offload(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_pass_work *w = context;
+    weft_pass *pass = w->call->pass;
+    return weft_offload_out(&pass->model->offload, w->program, task, weft_pass_training(pass),
+                            &pass->host, &pass->offloaded[task->layer - pass->first], lane);
+}
+
+static weft_status run_prefetch(void *context, const weft_task *task, weft_lane *lane)
+{
+    const weft_pass_work *w = context;
+    weft_pass *pass = w->call->pass;
+    return weft_offload_back(&pass->model->offload, w->program, task, pass,
+                             &pass->offloaded[task->layer - pass->first], lane);
+}
+
+/* Sets slots whose memory exists before the program runs. */
+static void fill_slots(const weft_pass_call *call, const weft_program *program, weft_tensor *slots)
+{
+    const weft_model *model = call->pass->model;
+    const weft_pass_kept *kept = kept_of(call->pass);
+    int num_gradients = 0, num_kept = 1, num_inputs = 0;
+    memset(slots, 0, (size_t)program->num_slots * sizeof *slots);
+    for (int i = 0; i < program->num_slots; i++) {
+        switch (program->slots[i].holds) {
+        case WEFT_SLOT_ACTIVATION:
+            slots[i] = call->kind == WEFT_PASS_FORWARD ? *call->from : kept[0].x;
+            break;
+        case WEFT_SLOT_LAYER:
+            if (call->kind != WEFT_PASS_FORWARD)
+                slots[i] = kept[num_kept++].x;
+            break;
+        case WEFT_SLOT_GRADIENT:
+            if (call->from)
+                slots[i] = *call->from;
+            break;
+        case WEFT_SLOT_OUTPUT:
+        case WEFT_SLOT_INPUT_GRADIENT:
+            if (call->to)
+                slots[i] = *call->to;
+            break;
+        case WEFT_SLOT_LAYER_GRADIENT:
+            slots[i] = model->gradients[num_gradients++];
+            break;
+        case WEFT_SLOT_OFFLOADED_LAYER:
+            slots[i] = *weft_offload_input(&model->offload, num_inputs++);
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+static const weft_program *program_of(const weft_pass_call *call)
+{
+    return &call->pass->model->programs[WEFT_NUM_PASS_KINDS * call->pass->chunk + call->kind];
+}
+
+static weft_status enqueue(const weft_pass_call *call)
+{
+    static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_LAYERS,
+                                               [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,
+                                               [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,
+                                               [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
+                                               [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
+    weft_pass *pass = call->pass;
+    weft_model *model = pass->model;
+    const weft_program *program = program_of(call);
+    weft_executor *executor = &model->executor;
+    weft_pass_work w = {.call = call, .program = program, .slots = model->slots};
+    size_t mark = weft_pass_mark(pass);
+    if (call->kind == WEFT_PASS_FORWARD) {
+        weft_stack_rewind(&pass->stash, 0);
+        weft_stack_rewind(&pass->host, 0);
+        pass->rows = pass->kept_rows = (weft_rows){0};
+        memset(pass->states, 0, model->states_bytes);
+    }
+    if (program->num_tasks == 0) /* an empty stage */
+        return call->kind == WEFT_PASS_RECOMPUTE
+                   ? WEFT_OK
+                   : weft_lane_copy(pass->lane, call->to->data, call->from->data,
+                                    weft_shape_boundary_bytes(&model->shape));
+    fill_slots(call, program, w.slots);
+    executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
+    executor->lanes[WEFT_LANE_REDUCE] = model->rings.reduce;
+    executor->lanes[WEFT_LANE_GATHER] = model->rings.gather;
+    executor->lanes[WEFT_LANE_OFFLOAD] = model->offload.out;
+    executor->lanes[WEFT_LANE_PREFETCH] = model->offload.back;
+    executor->context = &w;
+    weft_note_tasks(pass, tracks, executor);
+    WEFT_TRY(weft_program_enqueue(program, executor));
+    advance_rings(&model->rings, program);
+    weft_pass_release(pass, mark);
+    size_t held = pass->stash.used_bytes + pass->host.used_bytes;
+    if (!pass->backward && held > pass->held_bytes) {
+        pass->held_bytes = held;
+        pass->fullest = pass->rows;
+        pass->fullest_kept = pass->kept_rows;
+    }
+    return WEFT_OK;
+}
+
+static bool is_on_one_lane(const weft_program *program)
+{
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        if (program->tasks[i].lane != WEFT_LANE_COMPUTE)
+            return false;
+    return true;
+}
+
+/* A graph can hold neither a timeline's functions on the lane, nor events for points, nor rotating
+ * rings. */
+static weft_status run(const weft_pass_call *call)
+{
+    const weft_model *model = call->pass->model;
+    return model->graphs && !model->trace && !call->points && is_on_one_lane(program_of(call))
+               ? weft_graphs_run(call, enqueue)
+               : enqueue(call);
+}
+
+weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
+                               weft_lane *lane, const weft_tensor *x, weft_tensor *y)
+{
+    weft_pass *pass = &model->passes[slot];
+    pass->lane = lane;
+    pass->backward = false;
+    pass->micro_batch = *micro_batch;
+    if (model->graphs)
+        WEFT_TRY(weft_graphs_take_tokens(pass));
+    return run(&(weft_pass_call){.pass = pass, .kind = WEFT_PASS_FORWARD, .from = x, .to = y});
+}
+
+weft_status weft_model_recompute(weft_model *model, int slot, weft_lane *lane)
+{
+    weft_pass *pass = &model->passes[slot];
+    pass->lane = lane;
+    pass->backward = true;
+    return run(&(weft_pass_call){.pass = pass, .kind = WEFT_PASS_RECOMPUTE});
+}
+
+weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
+                                weft_tensor *dx, weft_event *const *points)
+{
+    weft_pass *pass = &model->passes[slot];
+    pass->lane = lane;
+    pass->backward = true;
+    return run(&(weft_pass_call){
+        .pass = pass, .kind = WEFT_PASS_BACKWARD, .from = dy, .to = dx, .points = points});
+}
+
+/* --- programs ------------------------------------------------------------------------------ */
+
+static weft_status make_program(weft_model *model, const weft_chunk_shape *shape,
+                                weft_pass_kind kind, weft_program *out)
+{
+    WEFT_TRY(weft_program_pass(shape, kind, &model->arena, out));
+    return weft_program_pass_check(shape, kind, out);
+}
+
+weft_status weft_model_make_programs(weft_model *model, const weft_outline *outline)
+{
+    int num_chunks = model->layout.num_chunks, most_slots = 1;
+    uint32_t most_tasks = 1;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(&model->arena, WEFT_NUM_PASS_KINDS * (size_t)num_chunks,
+                                    sizeof(weft_program), &memory));
+    model->programs = memory;
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+        weft_chunk_shape shape;
+        WEFT_TRY(weft_outline_pass(outline, model->rank, chunk, &model->arena, &shape));
+        if (!model->setup.training || model->setup.evaluates)
+            shape.gradient_slots = 0;
+        for (int kind = 0; kind < (model->setup.training ? WEFT_NUM_PASS_KINDS : 1); kind++) {
+            weft_program *program = &model->programs[WEFT_NUM_PASS_KINDS * chunk + kind];
+            WEFT_TRY(make_program(model, &shape, (weft_pass_kind)kind, program));
+            most_slots = most_slots < program->num_slots ? program->num_slots : most_slots;
+            most_tasks = most_tasks < program->num_tasks ? program->num_tasks : most_tasks;
+        }
+    }
+    WEFT_TRY(
+        weft_arena_alloc_array(&model->arena, (size_t)most_slots, sizeof(weft_tensor), &memory));
+    model->slots = memory;
+    model->executor.run[WEFT_TASK_LAYER] = run_layer;
+    model->executor.run[WEFT_TASK_RECOMPUTE] = run_again;
+    model->executor.run[WEFT_TASK_GATHER] = run_gather;
+    model->executor.run[WEFT_TASK_REDUCE] = run_reduce;
+    model->executor.run[WEFT_TASK_OFFLOAD] = run_offload;
+    model->executor.run[WEFT_TASK_PREFETCH] = run_prefetch;
+    return weft_executor_prepare(&model->executor, model->setup.device, most_tasks);
+}

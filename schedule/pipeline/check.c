@@ -1,0 +1,143 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "schedule/check.h"
+#include "schedule/pipeline/pipeline.h"
+#include "schedule/pipeline/update.h"
+
+/* What one stage must do, while it is listed. */
+typedef struct list {
+    const weft_pipeline_shape *shape;
+    int rank, stage, last; /* stage, last: of all virtual stages */
+    weft_task_list list;
+} list;
+
+/* The value travels between this stage and another, or is made and used by one stage. */
+static bool has_value(const list *l, const weft_operand *operand)
+{
+    const int stage = l->stage + operand->next, last = l->last;
+    if (operand->value == WEFT_VALUE_ACTIVATION)
+        return stage > 0 && stage <= last;
+    if (operand->value == WEFT_VALUE_GRADIENT)
+        return stage >= 0 && stage < last;
+    if (operand->value == WEFT_VALUE_RECOMPUTED)
+        return l->shape->recomputes && l->shape->recomputes[l->stage];
+    return true;
+}
+
+static weft_task *add(list *l, weft_task_kind kind, weft_flow flow)
+{
+    weft_task *task = &l->list.tasks[l->list.num_tasks++];
+    *task = weft_task_of(kind, flow);
+    return task;
+}
+
+/* A task of the micro-batch, if the stage has its values, and for a message, if the other end is on
+ * another rank. */
+static void add_part(list *l, weft_task_kind kind, weft_flow flow, int micro_batch)
+{
+    const weft_operands *operands = weft_operands_of((int)kind, (int)flow);
+    const bool message = kind == WEFT_TASK_SEND || kind == WEFT_TASK_RECEIVE;
+    const bool downwards = (kind == WEFT_TASK_SEND) == (flow == WEFT_FLOW_ACTIVATION);
+    const int p = l->shape->num_stages, peer = (l->stage + p + (downwards ? 1 : -1)) % p;
+    if (message && (peer == l->rank || !has_value(l, &operands->rows[0])))
+        return;
+    if (kind == WEFT_TASK_RECOMPUTE && !has_value(l, &operands->rows[1]))
+        return;
+    weft_task *task = add(l, kind, flow);
+    task->micro_batch = micro_batch;
+    task->chunk = l->stage / p;
+    if (message)
+        task->peer = peer;
+    if (kind == WEFT_TASK_FORWARD && l->shape->host_waits && l->shape->host_waits[l->stage])
+        task->flags = WEFT_TASK_HOST_WAITS;
+    for (int i = 0; i < operands->count; i++)
+        task->operands[i] = has_value(l, &operands->rows[i]) ? 0 : -1;
+}
+
+static void list_stage(list *l)
+{
+    const int m = l->shape->num_micro_batches;
+    for (int i = 0; i < m; i++) {
+        add_part(l, WEFT_TASK_RECEIVE, WEFT_FLOW_ACTIVATION, i);
+        add_part(l, WEFT_TASK_FORWARD, WEFT_FLOW_NONE, i);
+        add_part(l, WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, i);
+        if (l->shape->forward_only)
+            continue;
+        add_part(l, WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT, i);
+        add_part(l, WEFT_TASK_RECOMPUTE, WEFT_FLOW_STASH, i);
+        add_part(l, WEFT_TASK_BACKWARD, WEFT_FLOW_NONE, i);
+        add_part(l, WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, i);
+    }
+}
+
+/* By chunk: the micro-batch of its last backward in the program; -1: there is none. */
+static void find_last_backwards(const weft_program *program, int num_chunks, int32_t *out)
+{
+    for (int chunk = 0; chunk < num_chunks; chunk++)
+        out[chunk] = -1;
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        if (task->kind == WEFT_TASK_BACKWARD && task->chunk >= 0 && task->chunk < num_chunks)
+            out[task->chunk] = task->micro_batch;
+    }
+}
+
+/* A set and what it should be. */
+typedef struct question {
+    const weft_program *programs;
+    const weft_pipeline_shape *shape;
+} question;
+
+static weft_status expect(const void *context, int rank, weft_arena *scratch, weft_expectation *out)
+{
+    static const weft_buckets none;
+    const question *q = context;
+    const weft_pipeline_shape *shape = q->shape;
+    const weft_buckets *buckets = shape->buckets ? &shape->buckets[rank] : &none;
+    const int p = shape->num_stages, v = shape->num_chunks ? shape->num_chunks : 1;
+    const size_t all = (size_t)v * (size_t)shape->num_micro_batches;
+    void *tasks, *waits, *batches, *indices;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 7 * all + weft_update_max_tasks(buckets),
+                                    sizeof(weft_task), &tasks));
+    WEFT_TRY(weft_arena_alloc_array(scratch, weft_update_max_waits(buckets, v), sizeof(weft_wait),
+                                    &waits));
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(int32_t), &batches));
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(uint32_t), &indices));
+    const int32_t *last_batch = batches;
+    uint32_t *last_backward = indices;
+    find_last_backwards(&q->programs[rank], v, batches);
+    list l = {.shape = shape, .rank = rank, .last = p * v - 1, .list = {tasks, waits, 0, 0}};
+    for (int chunk = 0; chunk < v; chunk++) {
+        uint32_t i = l.list.num_tasks;
+        l.stage = chunk * p + rank;
+        list_stage(&l);
+        last_backward[chunk] = UINT32_MAX;
+        for (; i < l.list.num_tasks; i++)
+            if (l.list.tasks[i].kind == WEFT_TASK_BACKWARD &&
+                l.list.tasks[i].micro_batch == last_batch[chunk])
+                last_backward[chunk] = i;
+    }
+    if (!shape->forward_only)
+        weft_update_expect(buckets, last_backward, v, &l.list);
+    *out = (weft_expectation){
+        .tasks = tasks,
+        .num_tasks = l.list.num_tasks,
+        .waits = waits,
+        .ordered = weft_update_ordered(),
+        .begins = WEFT_TASK_FORWARD,
+        .ends = shape->forward_only ? WEFT_TASK_FORWARD : WEFT_TASK_BACKWARD,
+    };
+    snprintf(out->where, sizeof(out->where), "stage %d", rank);
+    return WEFT_OK;
+}
+
+weft_status weft_program_pipeline_check(const weft_program *programs,
+                                        const weft_pipeline_shape *shape)
+{
+    if (shape->num_stages < 1 || shape->num_micro_batches < 1)
+        return WEFT_ERROR(WEFT_INTERNAL, "no programs to check: %d stages, %d micro-batches",
+                          shape->num_stages, shape->num_micro_batches);
+    const question q = {programs, shape};
+    return weft_program_check_by(programs, expect, &q, shape->num_stages);
+}

@@ -1,0 +1,208 @@
+#include "schedule/pipeline/pipeline.h"
+
+#include <string.h>
+
+#include "schedule/pipeline/lowering.h"
+#include "schedule/pipeline/order_time.h"
+
+weft_order_shape weft_pipeline_order_shape(const weft_pipeline_shape *shape)
+{
+    return (weft_order_shape){.num_ranks = shape->num_stages,
+                              .num_chunks = shape->num_chunks ? shape->num_chunks : 1,
+                              .num_micro_batches = shape->num_micro_batches,
+                              .group_size = shape->group_size};
+}
+
+int64_t weft_pipeline_max_micro_batches(int num_stages, int num_chunks)
+{
+    const int64_t v = num_chunks > 0 ? num_chunks : 1;
+    return (num_stages > 4 ? ((int64_t)4 << 20) / num_stages : (int64_t)1 << 20) / v;
+}
+
+/* The orders of all ranks in time. */
+typedef struct timed {
+    weft_order *orders;
+    int64_t **starts, *times[2];
+} timed;
+
+static weft_status time_orders(const weft_order_shape *shape, weft_arena *scratch, timed *t)
+{
+    const size_t p = (size_t)shape->num_ranks;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(int64_t *), &memory));
+    t->starts = memory;
+    for (int i = 0; i < 2; i++) {
+        WEFT_TRY(weft_arena_alloc_array(
+            scratch, p * (size_t)shape->num_chunks * (size_t)shape->num_micro_batches,
+            sizeof(int64_t), &memory));
+        t->times[i] = memory;
+    }
+    WEFT_TRY(weft_order_time(shape, t->orders, scratch, t->starts));
+    for (int rank = 0; rank < shape->num_ranks; rank++)
+        for (uint32_t i = 0; i < t->orders[rank].count; i++) {
+            const weft_compute *c = &t->orders[rank].computes[i];
+            const size_t stage = (size_t)(c->chunk * shape->num_ranks + rank);
+            t->times[c->backward][stage * (size_t)shape->num_micro_batches +
+                                  (size_t)c->micro_batch] = t->starts[rank][i];
+        }
+    return WEFT_OK;
+}
+
+static weft_status copy_forwards(const weft_order_shape *shape, const weft_order *orders,
+                                 weft_arena *scratch, weft_order *out)
+{
+    for (int rank = 0; rank < shape->num_ranks; rank++) {
+        void *memory;
+        WEFT_TRY(
+            weft_arena_alloc_array(scratch, orders[rank].count, sizeof(weft_compute), &memory));
+        out[rank] = (weft_order){.computes = memory};
+        for (uint32_t i = 0; i < orders[rank].count; i++)
+            if (!orders[rank].computes[i].backward)
+                out[rank].computes[out[rank].count++] = orders[rank].computes[i];
+    }
+    return WEFT_OK;
+}
+
+/* The input of all ranks' programs. */
+typedef struct lowerings {
+    const weft_pipeline_shape *shape;
+    timed training, forwards; /* forwards: a forward_only program's */
+    int *rows;                /* of each pool of the rank's training program */
+    weft_rank_posts *posts;   /* of each rank; NULL: no host waits */
+} lowerings;
+
+static weft_status lower(const weft_pipeline_shape *shape, const timed *t, int rank,
+                         const int *training, weft_arena *scratch, weft_lowering *out)
+{
+    *out = (weft_lowering){.shape = shape,
+                           .rank = rank,
+                           .p = shape->num_stages,
+                           .v = shape->num_chunks ? shape->num_chunks : 1,
+                           .m = shape->num_micro_batches,
+                           .order = &t->orders[rank],
+                           .starts = t->starts[rank],
+                           .times = {t->times[0], t->times[1]},
+                           .scratch = scratch};
+    WEFT_TRY(weft_lowering_start(out, scratch, training));
+    weft_lowering_run(out);
+    return WEFT_OK;
+}
+
+/* A forward_only program takes the slots of the training program. */
+static weft_status lower_rank(const lowerings *all, int rank, weft_arena *scratch,
+                              weft_lowering *out)
+{
+    weft_pipeline_shape trained = *all->shape;
+    if (!all->shape->forward_only)
+        return lower(all->shape, &all->training, rank, NULL, scratch, out);
+    trained.forward_only = false;
+    WEFT_TRY(lower(&trained, &all->training, rank, NULL, scratch, out));
+    for (int i = 0; i < out->v + WEFT_POOL_ACTIVATION; i++)
+        all->rows[i] = weft_lowering_num_slots(out, i);
+    return lower(all->shape, &all->forwards, rank, all->rows, scratch, out);
+}
+
+static weft_status list_posts(const weft_lowering *l, weft_arena *arena, weft_rank_posts *out)
+{
+    const size_t all = (size_t)l->num_sends + l->num_receives;
+    void *posts, *posted;
+    WEFT_TRY(weft_arena_alloc_array(arena, all, sizeof(weft_post), &posts));
+    WEFT_TRY(weft_arena_alloc_array(arena, all, sizeof(weft_posted), &posted));
+    *out = (weft_rank_posts){.sends = posts,
+                             .receives = (weft_post *)posts + l->num_sends,
+                             .num_sends = l->num_sends,
+                             .num_receives = l->num_receives,
+                             .posted = posted};
+    for (uint32_t i = 0; i < l->num_sends; i++)
+        out->sends[i] = (weft_post){l->sends[i].compute, l->sends[i].task.peer, 0};
+    for (uint32_t i = 0; i < l->num_receives; i++)
+        out->receives[i] =
+            (weft_post){l->receives[i].compute, l->receives[i].task.peer, l->receives[i].free_at};
+    return WEFT_OK;
+}
+
+static weft_status find_posts(lowerings *all, const weft_order_shape *order_shape,
+                              weft_arena *scratch)
+{
+    const timed *t = all->shape->forward_only ? &all->forwards : &all->training;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)order_shape->num_ranks,
+                                    sizeof(weft_rank_posts), &memory));
+    all->posts = memory;
+    for (int rank = 0; rank < order_shape->num_ranks; rank++) {
+        weft_arena of_rank = {0};
+        weft_lowering l;
+        weft_status status = lower_rank(all, rank, &of_rank, &l);
+        if (status == WEFT_OK)
+            status = list_posts(&l, scratch, &all->posts[rank]);
+        weft_arena_release(&of_rank);
+        WEFT_TRY(status);
+    }
+    return weft_posts_find(order_shape, t->orders, t->starts, all->posts);
+}
+
+static weft_status make_program(const lowerings *all, int rank, weft_arena *scratch,
+                                weft_arena *arena, weft_program *out)
+{
+    weft_lowering l;
+    WEFT_TRY(lower_rank(all, rank, scratch, &l));
+    l.posts = all->posts ? &all->posts[rank] : NULL;
+    return weft_lowering_finish(&l, arena, all->shape->forward_only ? all->rows : NULL, out);
+}
+
+static bool any_host_waits(const weft_pipeline_shape *shape, int num_virtual_stages)
+{
+    for (int s = 0; shape->host_waits && s < num_virtual_stages; s++)
+        if (shape->host_waits[s])
+            return true;
+    return false;
+}
+
+static weft_status lower_all(const weft_pipeline_shape *shape, weft_arena *scratch,
+                             weft_arena *arena, weft_program *programs)
+{
+    const weft_order_shape order_shape = weft_pipeline_order_shape(shape);
+    const int p = order_shape.num_ranks, v = order_shape.num_chunks;
+    lowerings all = {.shape = shape};
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)p, sizeof(weft_order), &memory));
+    all.training.orders = memory;
+    if (shape->orders)
+        memcpy(memory, shape->orders, (size_t)p * sizeof(weft_order));
+    else
+        WEFT_TRY(weft_order_make(shape->kind, &order_shape, scratch, all.training.orders));
+    WEFT_TRY(time_orders(&order_shape, scratch, &all.training));
+    if (shape->forward_only) {
+        WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)p, sizeof(weft_order), &memory));
+        all.forwards.orders = memory;
+        WEFT_TRY(copy_forwards(&order_shape, all.training.orders, scratch, all.forwards.orders));
+        WEFT_TRY(time_orders(&order_shape, scratch, &all.forwards));
+    }
+    WEFT_TRY(
+        weft_arena_alloc_array(scratch, (size_t)v + WEFT_POOL_ACTIVATION, sizeof(int), &memory));
+    all.rows = memory;
+    if (any_host_waits(shape, p * v))
+        WEFT_TRY(find_posts(&all, &order_shape, scratch));
+    for (int rank = 0; rank < p; rank++) {
+        weft_arena of_rank = {0};
+        const weft_status status = make_program(&all, rank, &of_rank, arena, &programs[rank]);
+        weft_arena_release(&of_rank);
+        WEFT_TRY(status);
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_program_pipeline(const weft_pipeline_shape *shape, weft_arena *arena,
+                                  weft_program *programs)
+{
+    if (shape->num_stages < 1 || shape->num_micro_batches < 1 || shape->num_chunks < 0 ||
+        shape->num_micro_batches >
+            weft_pipeline_max_micro_batches(shape->num_stages, shape->num_chunks))
+        return WEFT_ERROR(WEFT_CONFIG, "no pipeline program for %d stages with %d micro-batches",
+                          shape->num_stages, shape->num_micro_batches);
+    weft_arena scratch = {0};
+    const weft_status status = lower_all(shape, &scratch, arena, programs);
+    weft_arena_release(&scratch);
+    WEFT_TRY(status);
+    return WEFT_OK;
+}

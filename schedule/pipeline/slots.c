@@ -1,0 +1,108 @@
+#include "schedule/pipeline/lowering.h"
+
+/* Slots of one kind, of one chunk or shared by all. A taker gets the slot that has been free
+ * longest, or a new one. Entries from `head` on are sorted by when they become free. */
+typedef struct weft_slot_pool {
+    struct weft_slot_free {
+        int64_t free_at;
+        int32_t index;
+    } * entries;
+    uint32_t head, tail;
+    int num_rows, first;
+} weft_slot_pool;
+
+static int32_t take(weft_slot_pool *from, int64_t now, int64_t free_at, int64_t *out_free_at)
+{
+    const bool is_free = from->head < from->tail && from->entries[from->head].free_at <= now;
+    if (out_free_at)
+        *out_free_at = is_free ? from->entries[from->head].free_at : 0;
+    const int32_t index = is_free ? from->entries[from->head++].index : from->num_rows++;
+    uint32_t at = from->tail++;
+    for (; at > from->head && from->entries[at - 1].free_at > free_at; at--)
+        from->entries[at] = from->entries[at - 1];
+    from->entries[at] = (struct weft_slot_free){free_at, index};
+    return index;
+}
+
+int32_t weft_lowering_take(const weft_lowering *l, int pool, int64_t now, int64_t free_at,
+                           int64_t *out_free_at)
+{
+    return pool * WEFT_POOL_SLOTS + take(&l->pools[pool], now, free_at, out_free_at);
+}
+
+int weft_lowering_num_slots(const weft_lowering *l, int pool)
+{
+    return l->pools[pool].num_rows;
+}
+
+int32_t weft_lowering_row(const weft_lowering *l, int32_t operand)
+{
+    return l->pools[operand / WEFT_POOL_SLOTS].first + operand % WEFT_POOL_SLOTS;
+}
+
+weft_status weft_lowering_add_slots(const weft_lowering *l, weft_program_builder *builder,
+                                    const int *training)
+{
+    static const weft_slot_kind kinds[] = {WEFT_SLOT_OUTPUT, WEFT_SLOT_GRADIENT,
+                                           WEFT_SLOT_INPUT_GRADIENT, WEFT_SLOT_RECOMPUTED};
+    for (int i = 0; i < l->v + WEFT_POOL_ACTIVATION; i++) {
+        /* Activations first. */
+        const int index = i < l->v ? WEFT_POOL_ACTIVATION + i : i - l->v;
+        weft_slot_pool *rows = &l->pools[index];
+        const bool is_activation = index >= WEFT_POOL_ACTIVATION;
+        const int chunk = is_activation ? i : -1;
+        const bool has_rows = is_activation ? l->rank > 0 || i > 0 : index != WEFT_POOL_RECOMPUTED;
+        weft_slot slot = {.holds = is_activation ? WEFT_SLOT_ACTIVATION : kinds[index],
+                          .chunk = chunk,
+                          .bytes = has_rows ? l->shape->boundary_bytes : 0};
+        int32_t first;
+        WEFT_TRY(weft_program_add_slots(builder, &slot, rows->num_rows, &first));
+        rows->first = first;
+        slot.bytes = 0;
+        if (is_activation && training)
+            WEFT_TRY(
+                weft_program_add_slots(builder, &slot, training[index] - rows->num_rows, NULL));
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch, const int *training)
+{
+    const size_t all = (size_t)l->v * (size_t)l->m;
+    void *memory;
+    for (int i = 0; i < 2; i++) {
+        WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int32_t), &memory));
+        l->held[i] = memory;
+    }
+    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int32_t), &memory));
+    l->stash = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 3 * all, sizeof(weft_task), &memory));
+    l->tasks = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(weft_lowered_message), &memory));
+    l->sends = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(weft_lowered_message), &memory));
+    l->receives = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)l->v, sizeof(uint32_t), &memory));
+    l->last_backward = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)(l->v + WEFT_POOL_ACTIVATION),
+                                    sizeof(weft_slot_pool), &memory));
+    l->pools = memory;
+    for (int i = 0; i < l->v + WEFT_POOL_ACTIVATION; i++) {
+        const bool is_activation = i >= WEFT_POOL_ACTIVATION;
+        const bool is_used = is_activation           ? training != NULL
+                             : i == WEFT_POOL_OUTPUT ? l->p > 1 && (l->v > 1 || l->rank < l->p - 1)
+                             : l->shape->forward_only || i == WEFT_POOL_RECOMPUTED ? false
+                             : i == WEFT_POOL_GRADIENT ? l->v > 1 || l->rank < l->p - 1
+                                                       : l->p > 1 && (l->v > 1 || l->rank > 0);
+        const size_t most = is_activation ? (size_t)l->m : all;
+        WEFT_TRY(weft_arena_alloc_array(scratch, most + 2, sizeof(struct weft_slot_free), &memory));
+        l->pools[i] = (weft_slot_pool){.entries = memory};
+        int rows = is_used ? 2 : 0;
+        if (is_activation && training && training[i] < rows)
+            rows = training[i];
+        while (l->pools[i].num_rows < rows)
+            l->pools[i].entries[l->pools[i].tail++] =
+                (struct weft_slot_free){0, l->pools[i].num_rows++};
+    }
+    return WEFT_OK;
+}

@@ -1,0 +1,513 @@
+#include <math.h>
+#include <stdlib.h>
+
+#include "schedule/price/price.h"
+#include "schedule/price/simulation.h"
+
+static const char *const flow_letters[WEFT_NUM_FLOWS] = {
+#define ROW(name, text, letters) letters,
+    WEFT_FLOW_LIST(ROW)
+#undef ROW
+};
+
+const char *weft_flow_letters(int flow)
+{
+    return flow >= 0 && flow < WEFT_NUM_FLOWS ? flow_letters[flow] : "?";
+}
+
+void weft_slices_explain(weft_trace *trace)
+{
+    static const weft_trace_letters rows[] = {
+#define ROW(name, text, letters) {letters, text},
+        WEFT_FLOW_LIST(ROW)
+#undef ROW
+    };
+    weft_trace_explain(trace, rows, WEFT_NUM_FLOWS);
+}
+
+void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_slice *out)
+{
+    *out = (weft_slice){.lane = task->lane,
+                        .micro_batch = task->micro_batch,
+                        .stage = stage + (task->chunk > 0 ? task->chunk * num_stages : 0)};
+    const char *letter = weft_task_kind_letter(task->kind);
+    const int number = task->micro_batch >= 0 ? task->micro_batch
+                       : task->part >= 0      ? task->part
+                       : task->expert >= 0    ? task->expert
+                       : task->bucket >= 0    ? task->bucket
+                                              : task->layer;
+    if (number >= 0)
+        snprintf(out->name, sizeof(out->name), "%s%s%d", letter, weft_flow_letters(task->flow),
+                 number);
+    else
+        snprintf(out->name, sizeof(out->name), "%s", letter);
+    snprintf(out->category, sizeof(out->category), "%s", weft_task_kind_text(task->kind));
+}
+
+/* --- starting and ending ------------------------------------------------------------------- */
+
+static void touch(weft_simulation *sim, int stage)
+{
+    if (!sim->is_touched[stage])
+        sim->touched[sim->num_touched++] = stage;
+    sim->is_touched[stage] = true;
+}
+
+/* The index of the task's first point, or where it would stand. */
+static uint32_t find_points(const weft_stage_points *points, uint32_t task)
+{
+    uint32_t low = 0, high = points->count;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (points->points[middle].task < task)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The point that the activity comes to next; NULL: none is left. */
+static const weft_wait *next_point(const weft_simulation *sim, const weft_activity *a)
+{
+    const weft_stage_points *points = &sim->points[a->step.stage];
+    const bool left =
+        a->next_point < points->count && points->points[a->next_point].task == a->step.task;
+    return left ? &points->points[a->next_point] : NULL;
+}
+
+/* The share of the activity's time at its next point, or at its end. */
+static double next_share(const weft_simulation *sim, const weft_activity *a)
+{
+    const weft_wait *point = next_point(sim, a);
+    const weft_pricing *pricing = sim->pricing;
+    return point ? pricing->point(pricing->context, a->step.stage,
+                                  &sim->programs[a->step.stage].tasks[a->step.task], point->point)
+                 : 1;
+}
+
+static weft_activity *receive_of(const weft_simulation *sim, int stage)
+{
+    return &sim->lanes[stage * WEFT_NUM_LANES + WEFT_LANE_RECEIVE];
+}
+
+static weft_inbox *inbox_of(const weft_simulation *sim, int stage, const weft_task *message)
+{
+    return &sim->inboxes[stage * WEFT_NUM_INBOXES + (message->flow == WEFT_FLOW_GRADIENT)];
+}
+
+/* A RECEIVE occupies its lane. */
+static weft_activity *begin_receive(weft_simulation *sim, int stage, uint32_t index, bool buffered)
+{
+    weft_activity *a = receive_of(sim, stage);
+    *a = (weft_activity){.running = true,
+                         .buffered = buffered,
+                         .heap_at = -1,
+                         .step = {.stage = stage, .peer = -1, .task = index},
+                         .start_us = sim->now_us,
+                         .rate = 1,
+                         .next_point = sim->points[stage].count};
+    return a;
+}
+
+static void end_receive(weft_simulation *sim, weft_activity *a)
+{
+    a->end_us = sim->now_us;
+    weft_simulation_add(sim, (int)(a - sim->lanes));
+}
+
+/* Starts the RECEIVE of a buffered message that has left; it ends when the message arrives. */
+static void start_receive(weft_simulation *sim, int stage)
+{
+    uint32_t index;
+    if (!sim->pricing->buffered || receive_of(sim, stage)->running ||
+        !weft_walk_ready(&sim->walk, stage, WEFT_LANE_RECEIVE, &index))
+        return;
+    weft_inbox *box = inbox_of(sim, stage, &sim->programs[stage].tasks[index]);
+    if (box->taken == box->sent)
+        return;
+    weft_activity *a = begin_receive(sim, stage, index, true);
+    if (++box->taken <= box->arrived)
+        end_receive(sim, a);
+}
+
+/* A buffered message has arrived; ends the RECEIVE that waits for it. */
+static void arrive(weft_simulation *sim, int stage, const weft_task *send)
+{
+    weft_activity *a = receive_of(sim, stage);
+    weft_inbox *box = inbox_of(sim, stage, send);
+    box->arrived++;
+    if (a->running && a->buffered && a->heap_at < 0 &&
+        inbox_of(sim, stage, &sim->programs[stage].tasks[a->step.task]) == box)
+        end_receive(sim, a);
+}
+
+/* Finds a buffered message's SEND at the head of a lane. */
+static bool find_buffered(weft_simulation *sim, int stage, int lane, weft_walk_step *out)
+{
+    const weft_pricing *pricing = sim->pricing;
+    uint32_t index;
+    if (!pricing->buffered || lane != WEFT_LANE_SEND ||
+        !weft_walk_ready(&sim->walk, stage, lane, &index))
+        return false;
+    const weft_task *task = &sim->programs[stage].tasks[index];
+    *out = (weft_walk_step){.stage = stage, .peer = task->peer, .task = index};
+    return task->kind == WEFT_TASK_SEND && task->peer >= 0 && task->peer < sim->num_stages &&
+           task->peer != stage && pricing->buffered(pricing->context, stage, task);
+}
+
+static void start_lane(weft_simulation *sim, int stage, int lane)
+{
+    const weft_pricing *pricing = sim->pricing;
+    weft_activity *a = &sim->lanes[stage * WEFT_NUM_LANES + lane];
+    weft_walk_step step;
+    if (a->running)
+        return;
+    const bool buffered = find_buffered(sim, stage, lane, &step);
+    if (!buffered && !weft_walk_head(&sim->walk, stage, lane, &step))
+        return;
+    if (!buffered && step.peer >= 0) {
+        if (receive_of(sim, step.peer)->running)
+            return;
+        begin_receive(sim, step.peer, step.receive, false);
+    }
+    const weft_task *task = &sim->programs[stage].tasks[step.task];
+    const double us = pricing->cost(pricing->context, stage, task);
+    *a = (weft_activity){.running = true,
+                         .buffered = buffered,
+                         .step = step,
+                         .start_us = sim->now_us,
+                         .cost_us = us,
+                         .end_us = sim->now_us + us,
+                         .rate = 1};
+    if (pricing->links && us > 0) {
+        pricing->links(pricing->context, stage, task, a->needs);
+        for (int l = 0; l < WEFT_MAX_LINKS; l++)
+            a->needs[l] /= us;
+    }
+    a->next_point = find_points(&sim->points[stage], step.task);
+    if (next_point(sim, a))
+        a->end_us = sim->now_us + us * next_share(sim, a);
+    weft_simulation_add(sim, stage * WEFT_NUM_LANES + lane);
+    touch(sim, stage);
+    if (step.peer >= 0) {
+        weft_inbox *box = inbox_of(sim, step.peer, task);
+        box->arriving = stage * WEFT_NUM_LANES + lane;
+        box->sent += buffered;
+        touch(sim, step.peer);
+    }
+    if (buffered)
+        start_receive(sim, step.peer);
+}
+
+/* Starts the waiting stages of a meeting to which all have come. */
+static void start_meetings(weft_simulation *sim)
+{
+    for (int meeting = 0; meeting < WEFT_NUM_MEETINGS; meeting++) {
+        if (sim->has_met[meeting] || sim->walk.come[meeting] < sim->num_stages)
+            continue;
+        sim->has_met[meeting] = true;
+        for (int stage = 0; stage < sim->num_stages; stage++) {
+            const uint32_t index = sim->walk.stages[stage].meets[meeting];
+            if (index < sim->programs[stage].num_tasks)
+                start_lane(sim, stage, sim->programs[stage].tasks[index].lane);
+        }
+    }
+}
+
+/* Starts what this stage's progress allows: its lanes, stages that met it, its senders. */
+static void start_stage(weft_simulation *sim, int stage)
+{
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        start_lane(sim, stage, lane);
+    start_receive(sim, stage);
+    start_meetings(sim);
+    const weft_program *program = &sim->programs[stage];
+    const uint32_t receive = sim->walk.stages[stage].head[WEFT_LANE_RECEIVE];
+    const int peer = receive < program->num_tasks ? program->tasks[receive].peer : -1;
+    if (peer >= 0 && peer < sim->num_stages)
+        start_lane(sim, peer, WEFT_LANE_SEND);
+}
+
+static weft_status note(weft_simulation *sim, int stage, uint32_t index, const weft_activity *done)
+{
+    sim->price->spans[stage][index] = (weft_span){done->start_us, done->end_us};
+    if (!sim->pricing->trace)
+        return WEFT_OK;
+    weft_slice slice;
+    weft_slice_of_task(&sim->programs[stage].tasks[index], stage, sim->num_stages, &slice);
+    slice.rank = stage;
+    slice.start_us = done->start_us;
+    slice.end_us = done->end_us;
+    WEFT_TRY(weft_trace_add(sim->pricing->trace, &slice));
+    return WEFT_OK;
+}
+
+/* Passes a point: tasks that wait for it may start, and the activity goes on to its next point or
+ * end. */
+static void pass_point(weft_simulation *sim, weft_activity *a, int number)
+{
+    const double share = next_share(sim, a);
+    weft_walk_pass(&sim->walk, a->step.stage, a->step.task, next_point(sim, a)->point);
+    a->next_point++;
+    a->end_us = sim->now_us + a->cost_us * fmax(0, next_share(sim, a) - share) / a->rate;
+    weft_simulation_add(sim, number);
+    start_stage(sim, a->step.stage);
+}
+
+static weft_status finish_first(weft_simulation *sim)
+{
+    const int number = weft_simulation_take_first(sim);
+    weft_activity *done = &sim->lanes[number];
+    if (next_point(sim, done)) {
+        pass_point(sim, done, number);
+        return WEFT_OK;
+    }
+    const weft_walk_step step = done->step;
+    const weft_walk_step sent = {.stage = step.stage, .peer = -1, .task = step.task};
+    const weft_task *task = &sim->programs[step.stage].tasks[step.task];
+    weft_price *price = sim->price;
+    done->running = false;
+    weft_walk_done(&sim->walk, done->buffered ? &sent : &step);
+    WEFT_TRY(note(sim, step.stage, step.task, done));
+    if (task->lane == WEFT_LANE_COMPUTE)
+        price->busy_us[step.stage] += done->slowed ? done->end_us - done->start_us : done->cost_us;
+    price->end_us = fmax(price->end_us, done->end_us);
+    if (!(sim->pricing->runs_on >> task->lane & 1))
+        price->makespan_us = fmax(price->makespan_us, done->end_us);
+    touch(sim, step.stage);
+    if (step.peer >= 0) {
+        inbox_of(sim, step.peer, task)->arriving = -1;
+        touch(sim, step.peer);
+    }
+    if (step.peer >= 0 && done->buffered) {
+        arrive(sim, step.peer, task);
+    } else if (step.peer >= 0) {
+        receive_of(sim, step.peer)->running = false;
+        WEFT_TRY(note(sim, step.peer, step.receive, done));
+        start_stage(sim, step.peer);
+    }
+    start_stage(sim, step.stage);
+    return WEFT_OK;
+}
+
+/* --- the whole ----------------------------------------------------------------------------- */
+
+/* A task that takes no time never runs beside anything. */
+static weft_status simulate(weft_simulation *sim)
+{
+    for (int stage = 0; stage < sim->num_stages; stage++)
+        start_stage(sim, stage);
+    while (sim->heap_size > 0) {
+        if (sim->lanes[sim->heap[0]].end_us > sim->now_us)
+            weft_simulation_set_speeds(sim);
+        sim->now_us = sim->lanes[sim->heap[0]].end_us;
+        WEFT_TRY(finish_first(sim));
+    }
+    WEFT_TRY(weft_walk_finish(&sim->walk));
+    return WEFT_OK;
+}
+
+static weft_status take_array(weft_arena *arena, size_t count, size_t size, void *out)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
+    *(void **)out = memory;
+    return WEFT_OK;
+}
+
+static int compare_points(const void *a, const void *b)
+{
+    const weft_wait *x = a, *y = b;
+    return x->task != y->task ? (x->task < y->task ? -1 : 1)
+                              : (x->point < y->point) - (x->point > y->point);
+}
+
+/* Sorts buckets' own points among the layers', by the caller's times. */
+static void sort_own_points(const weft_simulation *sim, int stage, weft_stage_points *points)
+{
+    const weft_pricing *pricing = sim->pricing;
+    for (uint32_t i = 1; i < points->count; i++) {
+        const weft_wait wait = points->points[i];
+        const weft_task *task = &sim->programs[stage].tasks[wait.task];
+        const double share = pricing->point(pricing->context, stage, task, wait.point);
+        uint32_t at = i;
+        for (; at > 0 && points->points[at - 1].task == wait.task &&
+               pricing->point(pricing->context, stage, task, points->points[at - 1].point) > share;
+             at--)
+            points->points[at] = points->points[at - 1];
+        points->points[at] = wait;
+    }
+}
+
+static weft_status list_points(const weft_simulation *sim, int stage, weft_arena *scratch,
+                               weft_stage_points *out)
+{
+    const weft_program *program = &sim->programs[stage];
+    bool any_own = false;
+    for (uint32_t i = 0; i < program->num_waits; i++)
+        out->count += program->waits[i].point >= 0;
+    WEFT_TRY(take_array(scratch, out->count, sizeof *out->points, &out->points));
+    for (uint32_t i = 0, at = 0; i < program->num_waits; i++)
+        if (program->waits[i].point >= 0) {
+            out->points[at++] = program->waits[i];
+            any_own |= program->waits[i].point >= WEFT_POINT_OWN;
+        }
+    if (out->count > 0)
+        qsort(out->points, out->count, sizeof *out->points, compare_points);
+    if (any_own)
+        sort_own_points(sim, stage, out);
+    return WEFT_OK;
+}
+
+static weft_status start(weft_simulation *sim, weft_arena *scratch, weft_arena *arena)
+{
+    const size_t stages = (size_t)sim->num_stages, lanes = stages * WEFT_NUM_LANES;
+    weft_price *price = sim->price;
+    *price = (weft_price){.makespan_us = 0};
+    WEFT_TRY(take_array(scratch, lanes, sizeof *sim->lanes, &sim->lanes));
+    WEFT_TRY(take_array(scratch, lanes, sizeof *sim->heap, &sim->heap));
+    WEFT_TRY(take_array(scratch, stages * WEFT_NUM_INBOXES, sizeof *sim->inboxes, &sim->inboxes));
+    WEFT_TRY(take_array(scratch, stages, sizeof *sim->points, &sim->points));
+    WEFT_TRY(take_array(scratch, stages, sizeof *sim->touched, &sim->touched));
+    WEFT_TRY(take_array(scratch, stages, sizeof *sim->is_touched, &sim->is_touched));
+    WEFT_TRY(take_array(arena, stages, sizeof *price->busy_us, &price->busy_us));
+    WEFT_TRY(take_array(arena, stages, sizeof *price->spans, &price->spans));
+    for (int stage = 0; stage < sim->num_stages; stage++) {
+        for (int i = 0; i < WEFT_NUM_INBOXES; i++)
+            sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving = -1;
+        if (sim->pricing->point)
+            WEFT_TRY(list_points(sim, stage, scratch, &sim->points[stage]));
+        WEFT_TRY(take_array(arena, sim->programs[stage].num_tasks, sizeof **price->spans,
+                            &price->spans[stage]));
+    }
+    if (sim->pricing->trace) {
+        weft_trace_name_lanes(sim->pricing->trace, weft_lane_kind_texts(), WEFT_NUM_LANES);
+        weft_slices_explain(sim->pricing->trace);
+    }
+    WEFT_TRY(weft_walk_start(&sim->walk, sim->programs, sim->num_stages, scratch));
+    return WEFT_OK;
+}
+
+static weft_status check_interference(const weft_interference *interference)
+{
+    for (int y = 0; interference && y < WEFT_NUM_WORK_CLASSES; y++)
+        for (int x = 0; x <= WEFT_WORK_ALL; x++)
+            if (!(interference->alpha[y][x] > 0))
+                return WEFT_ERROR(WEFT_CONFIG, "%s beside %s runs at %g of its speed",
+                                  weft_work_class_text(y), weft_work_class_text(x),
+                                  interference->alpha[y][x]);
+    return WEFT_OK;
+}
+
+weft_status weft_program_price(const weft_program *programs, int num_stages,
+                               const weft_pricing *pricing, weft_arena *arena, weft_price *out)
+{
+    weft_price price;
+    weft_arena scratch = {0};
+    weft_simulation sim = {
+        .programs = programs, .num_stages = num_stages, .pricing = pricing, .price = &price};
+    WEFT_TRY(check_interference(pricing->interference));
+    weft_status status = start(&sim, &scratch, arena);
+    if (status == WEFT_OK)
+        status = simulate(&sim);
+    weft_arena_release(&scratch);
+    WEFT_TRY(status);
+    double busy_us = 0;
+    for (int stage = 0; stage < num_stages; stage++)
+        busy_us += price.busy_us[stage];
+    if (price.makespan_us > 0)
+        price.bubble_share = 1 - busy_us / (num_stages * price.makespan_us);
+    *out = price;
+    return WEFT_OK;
+}
+
+/* --- idle time ---------------------------------------------------------------------------------
+ */
+
+static double overlap(double start, double end, const weft_span *span)
+{
+    return fmax(0, fmin(end, span->end_us) - fmax(start, span->start_us));
+}
+
+/* Of the tasks that `index` waits for, the one that ended last; num_tasks: none. */
+static uint32_t last_awaited(const weft_program *program, const weft_span *spans, uint32_t index)
+{
+    const weft_task *task = &program->tasks[index];
+    uint32_t last = program->num_tasks;
+    for (uint32_t w = 0; w < task->num_waits; w++) {
+        const uint32_t earlier = program->waits[task->first_wait + w].task;
+        if (last == program->num_tasks || spans[earlier].end_us > spans[last].end_us)
+            last = earlier;
+    }
+    return last;
+}
+
+static bool is_reduction(int lane)
+{
+    return lane == WEFT_LANE_REDUCE || lane == WEFT_LANE_GATHER;
+}
+
+/* The host's work on experts, reads and writes of the file included, in a gap whose next task waits
+ * for it or that is the last gap. A task that waits for an upload waits for all of the host's step:
+ * gradients down, steps, weights up. */
+static double host_in_gap(const weft_program *program, const weft_span *spans, uint32_t awaited,
+                          double start, double end)
+{
+    double us = 0;
+    if (awaited < program->num_tasks && program->tasks[awaited].kind == WEFT_TASK_UPLOAD)
+        return end - start;
+    if (awaited < program->num_tasks && program->tasks[awaited].lane != WEFT_LANE_HOST)
+        return 0;
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        if (program->tasks[i].lane == WEFT_LANE_HOST || program->tasks[i].lane == WEFT_LANE_FILE)
+            us += overlap(start, end, &spans[i]);
+    return fmin(us, end - start);
+}
+
+/* Adds a gap before task `index` (num_tasks: after the last) in which no task computes, by its
+ * cause. *reduced: where the search in the reductions' lanes goes on; times rise. */
+static void add_gap(const weft_program *program, const weft_span *spans, uint32_t index,
+                    double start, double end, uint32_t *reduced, weft_idle *idle)
+{
+    double message = 0, reduce = 0;
+    const uint32_t awaited =
+        index < program->num_tasks ? last_awaited(program, spans, index) : program->num_tasks;
+    if (awaited < program->num_tasks && program->tasks[awaited].kind == WEFT_TASK_RECEIVE)
+        message = overlap(start, end, &spans[awaited]);
+    while (*reduced < program->num_tasks &&
+           (!is_reduction(program->tasks[*reduced].lane) || spans[*reduced].end_us <= start))
+        ++*reduced;
+    for (uint32_t r = *reduced; r < program->num_tasks; r++) {
+        if (!is_reduction(program->tasks[r].lane))
+            continue;
+        if (spans[r].start_us >= end)
+            break;
+        reduce += overlap(start, end, &spans[r]);
+    }
+    const double host = host_in_gap(program, spans, awaited, start, end);
+    if (awaited < program->num_tasks && !is_reduction(program->tasks[awaited].lane))
+        reduce = 0; /* it was under way, but not waited for */
+    idle->message_us += message;
+    idle->host_us += host;
+    idle->reduce_us += fmin(reduce, end - start - message - host);
+    idle->bubble_us += fmax(0, end - start - message - host - reduce);
+}
+
+weft_idle weft_price_idle(const weft_program *program, const weft_price *price, int stage)
+{
+    const weft_span *spans = price->spans[stage];
+    weft_idle idle = {0};
+    double at = 0;
+    uint32_t reduced = 0;
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        if (program->tasks[i].lane != WEFT_LANE_COMPUTE)
+            continue;
+        if (spans[i].start_us > at)
+            add_gap(program, spans, i, at, spans[i].start_us, &reduced, &idle);
+        at = fmax(at, spans[i].end_us);
+    }
+    if (price->makespan_us > at)
+        add_gap(program, spans, program->num_tasks, at, price->makespan_us, &reduced, &idle);
+    return idle;
+}
