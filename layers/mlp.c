@@ -2,7 +2,6 @@
  * with fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a
  * hyperslab. Backward recomputes the activation's output. GELU and its backward are epilogues of
  * the GEMMs beside them. */
-#include "layers/describe_plain.h"
 #include "layers/mlp.h"
 
 #include "core/device/device.h"
@@ -12,12 +11,6 @@ typedef struct mlp_state {
     weft_tensor x;      /* borrowed */
     weft_tensor hidden; /* [S*B, gates * ffn] */
 } mlp_state;
-
-static void mlp_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    const weft_mlp *mlp = (const weft_mlp *)layer;
-    weft_describe_plain_mlp(&mlp->common.options, shape, mlp->ffn_all, out);
-}
 
 static weft_status mlp_init(weft_layer *layer, weft_build *build)
 {
@@ -142,7 +135,6 @@ static const weft_layer_ops mlp_ops = {
     .struct_bytes = sizeof mlp_ops,
     .kind = "mlp",
     .state_bytes = sizeof(mlp_state),
-    .describe = mlp_describe,
     .init = mlp_init,
     .forward = mlp_forward,
     .backward = mlp_backward,

@@ -18,17 +18,10 @@
 #include <string.h>
 
 #include "core/device/device.h"
-#include "layers/describe_plain.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "layers/note.h"
 #include "layers/pass.h"
-
-static void moe_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    const weft_moe *m = (const weft_moe *)layer;
-    weft_describe_plain_moe(&m->common.options, shape, out);
-}
 
 static weft_status moe_init(weft_layer *layer, weft_build *build)
 {
@@ -244,7 +237,6 @@ static const weft_layer_ops moe_ops = {
     .struct_bytes = sizeof moe_ops,
     .kind = "moe",
     .state_bytes = sizeof(weft_moe_state),
-    .describe = moe_describe,
     .init = moe_init,
     .forward = moe_forward,
     .backward = moe_backward,

@@ -111,7 +111,7 @@ weft_status weft_plan_read_cluster(const char *option, const char *path, weft_ar
 weft_status weft_plan_cluster(const char *option, const char *path, weft_config *config,
                               weft_arena *arena, weft_cluster **out) WEFT_CHECKED;
 
-/* The kernels that a plan is of: Weft's, or those of published runs (layers/describe_plain.c), of
+/* The kernels that a plan is of: Weft's, or those of published runs (layers/plain.c), of
  * which there are lists of operations alone: of 2022, or of 2021. name, text */
 #define WEFT_KERNELS_LIST(X) X(WEFT, "weft") X(PLAIN, "plain") X(PLAIN_2021, "plain-2021")
 typedef enum weft_kernels_kind {

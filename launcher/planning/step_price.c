@@ -6,7 +6,7 @@
 #include "launcher/planning/places.h"
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/tier_price.h"
-#include "layers/describe_plain.h"
+#include "layers/plain.h"
 #include "parallel/parameters/parameters.h"
 #include "schedule/price.h"
 
