@@ -1,6 +1,6 @@
-/* Layers of published runs, row by row: Megatron-LM of 2021 and 2022, DeepSpeed-MoE and PPMoE, on
- * GPUs. Weft never runs these kernels. A layer's rows stand as its operations run, since a
- * collective may be under way beside the product before it.
+/* Layers of published runs: Megatron-LM of 2021 and 2022, DeepSpeed-MoE and PPMoE, on GPUs. Weft
+ * never runs these kernels. Each line is a rule: what a part of a layer does in forward and in
+ * backward, or what is kept between the two. Parts stand as forward runs them.
  *
  * Kept activations follow Korthikanti et al., "Reducing Activation Recomputation in Large
  * Transformer Models" (2022), section 4: a layer keeps s b h (34 + 5 a s / h) bytes at two bytes an
@@ -30,6 +30,7 @@
  * their index and put back by it; experts compute one after the other. */
 #include "layers/plain.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "layers/mlp.h"
@@ -37,117 +38,37 @@
 static const weft_phase forward = WEFT_PHASE_FORWARD, input = WEFT_PHASE_INPUT_GRADIENT,
                         weight = WEFT_PHASE_WEIGHT_GRADIENT;
 
-/* A layer, and the sizes that its rows are made of. */
+/* A layer, and the sizes that its parts share. */
 typedef struct plain {
     const weft_layer *layer;
     const weft_model_options *options;
     const weft_shape *shape;
     weft_layer_cost *out;
     weft_dims d;
-    size_t
-        element; /* bytes of an activation; below: those moved to add one of a weight's gradient */
-    size_t added;
-    size_t rows, whole; /* bytes of hidden states: of this rank's rows, and of all S * B */
-    size_t masks;       /* of a dropout of this rank's rows */
-    size_t heads;       /* of all samples */
-    bool bias, of_2021;
+    size_t element, added; /* bytes of an activation; moved to add a weight's gradient to the sum */
+    size_t rows, whole;    /* bytes of hidden states: of this rank's rows, and of all S * B */
+    size_t mask;           /* bytes of the mask of a dropout of this rank's rows */
+    size_t bias;           /* 1: linear layers have one; 0: none */
+    bool of_2021;
 } plain;
 
-typedef struct row {
-    weft_operation done; /* count 0: nothing */
-    size_t kept;         /* bytes, until done.phase */
-    size_t scratch;      /* bytes, while that phase's half runs */
-} row;
-
-static void add(const plain *p, const row *rows, size_t count)
+/* Kernels, `count` in each phase in which they move bytes. */
+static void kernels(const plain *p, const char *module, size_t count, size_t forward_bytes,
+                    size_t input_bytes, size_t weight_bytes)
 {
-    for (size_t i = 0; i < count; i++) {
-        weft_operation o = rows[i].done;
-        o.repeated = o.phase == WEFT_PHASE_RECOMPUTE;
-        o.flops = weft_operation_model_flops(&o);
-        if (o.kind == WEFT_OPERATION_MEMORY)
-            o.dtype = p->shape->dtype;
-        weft_cost_operation(p->out, &o);
-        if (rows[i].kept > 0)
-            weft_cost_stash(p->out, o.module, WEFT_U8, rows[i].kept, 1, o.phase);
-        weft_cost_scratch(p->out, p->shape, o.phase, WEFT_U8, rows[i].scratch, 1);
-    }
-}
-#define ADD(p, ...) add(p, (const row[]){__VA_ARGS__}, sizeof(row[]){__VA_ARGS__} / sizeof(row))
-
-static row gemm(weft_dtype dtype, weft_phase phase, const char *module, size_t m, size_t n,
-                size_t k, size_t count)
-{
-    return (row){.done = {.kind = WEFT_OPERATION_GEMM,
-                          .phase = phase,
-                          .module = module,
-                          .dtype = dtype,
-                          .m = m,
-                          .n = n,
-                          .k = k,
-                          .count = count}};
+    weft_cost_memory(p->out, forward, module, forward_bytes, forward_bytes ? count : 0);
+    weft_cost_memory(p->out, input, module, input_bytes, input_bytes ? count : 0);
+    weft_cost_memory(p->out, weight, module, weight_bytes, weight_bytes ? count : 0);
 }
 
-static row product(const plain *p, weft_phase phase, const char *module, size_t m, size_t n,
-                   size_t k)
+static void keep(const plain *p, const char *module, size_t bytes)
 {
-    return gemm(p->shape->dtype, phase, module, m, n, k, 1);
+    weft_cost_stash(p->out, module, WEFT_U8, bytes, 1, weight);
 }
 
-static row kernels(weft_phase phase, const char *module, size_t bytes, size_t count)
+static void scratch(const plain *p, weft_phase phase, size_t bytes)
 {
-    return (row){.done = {.kind = WEFT_OPERATION_MEMORY,
-                          .phase = phase,
-                          .module = module,
-                          .bytes = bytes,
-                          .count = count}};
-}
-
-static row kernel(weft_phase phase, const char *module, size_t bytes)
-{
-    return kernels(phase, module, bytes, 1);
-}
-
-static row kept(weft_phase until, const char *module, size_t bytes)
-{
-    return (row){.done = {.phase = until, .module = module}, .kept = bytes};
-}
-
-static row scratch(weft_phase phase, size_t bytes)
-{
-    return (row){.done = {.phase = phase}, .scratch = bytes};
-}
-
-static row collective(weft_phase phase, const char *module, weft_axis axis, weft_collective what,
-                      size_t bytes, size_t count)
-{
-    return (row){.done = {.kind = WEFT_OPERATION_COLLECTIVE,
-                          .phase = phase,
-                          .module = module,
-                          .axis = axis,
-                          .collective = what,
-                          .bytes = bytes,
-                          .count = count}};
-}
-
-/* A region's begin and, below, its end. Under sequence parallelism its rows are scratch. */
-static row enter(const plain *p, weft_phase phase)
-{
-    const bool gathers = p->shape->sequence_parallel;
-    row r = collective(phase, "enter", WEFT_AXIS_TP, WEFT_COLLECTIVE_ALL_GATHER, p->whole,
-                       gathers && p->shape->tp > 1);
-    r.scratch = gathers ? p->whole : 0;
-    return r;
-}
-
-static row leave(const plain *p, weft_phase phase)
-{
-    const bool scatters = p->shape->sequence_parallel;
-    row r = collective(phase, "exit", WEFT_AXIS_TP,
-                       scatters ? WEFT_COLLECTIVE_REDUCE_SCATTER : WEFT_COLLECTIVE_ALL_REDUCE,
-                       p->whole, p->shape->tp > 1);
-    r.scratch = scatters ? p->whole : 0;
-    return r;
+    weft_cost_scratch(p->out, p->shape, phase, WEFT_U8, bytes, 1);
 }
 
 /* --- linear layers --------------------------------------------------------------------------- */
@@ -157,45 +78,72 @@ size_t weft_plain_gradient_bytes(weft_dtype dtype)
     return dtype == WEFT_F16 ? 2 : sizeof(float);
 }
 
-/* Under sequence parallelism a column-parallel layer keeps its share of the rows, and gathers them
+/* A collective of the region's rows beside the product before it. */
+static void reduce_beside(const plain *p, const char *module, weft_collective what)
+{
+    weft_cost_operation(p->out, &(weft_operation){.kind = WEFT_OPERATION_COLLECTIVE,
+                                                  .phase = input,
+                                                  .module = module,
+                                                  .axis = WEFT_AXIS_TP,
+                                                  .collective = what,
+                                                  .bytes = p->whole,
+                                                  .count = p->shape->tp > 1,
+                                                  .beside = !p->of_2021});
+}
+
+/* A product and its gradients, of `count` layers. The weight's is made in the activations' type and
+ * added to the sum.
+ *
+ * Under sequence parallelism a column-parallel layer keeps its share of the rows, and gathers them
  * anew while it makes the gradient of its input (Korthikanti et al., section 4.2.2). That gradient
  * is scattered or summed while the weight's is made. */
-static void column_backward(const plain *p, const char *module, size_t width)
+static void linear(const plain *p, const char *module, size_t rows, size_t in, size_t width,
+                   size_t count, bool is_column)
 {
-    const size_t rows = p->d.rows_full, in = p->d.hidden;
-    row gather = enter(p, input), scatter = leave(p, input);
-    gather.done.beside = scatter.done.beside = !p->of_2021;
-    gather.scratch = 0;
-    ADD(p, product(p, input, module, rows, in, width), gather,
-        product(p, weight, module, width, in, rows), scatter,
-        kernel(weight, module, width * in * p->added));
+    const weft_dtype dtype = p->shape->dtype;
+    const bool gathers = p->shape->sequence_parallel;
+    weft_cost_gemm(p->out, forward, module, dtype, rows, width, in, count);
+    weft_cost_gemm(p->out, input, module, dtype, rows, in, width, count);
+    if (is_column && gathers)
+        reduce_beside(p, "enter", WEFT_COLLECTIVE_ALL_GATHER);
+    weft_cost_gemm(p->out, weight, module, dtype, width, in, rows, count);
+    if (is_column)
+        reduce_beside(p, "exit",
+                      gathers ? WEFT_COLLECTIVE_REDUCE_SCATTER : WEFT_COLLECTIVE_ALL_REDUCE);
+    kernels(p, module, count, 0, 0, count * width * in * p->added);
 }
 
-static void row_backward(const plain *p, const char *module, size_t in)
+static void column_parallel(const plain *p, const char *module, size_t width)
 {
-    const size_t rows = p->d.rows_full, width = p->d.hidden;
-    ADD(p, enter(p, input), product(p, input, module, rows, in, width),
-        product(p, weight, module, width, in, rows), kernel(weight, module, width * in * p->added));
+    weft_cost_enter(p->out, p->shape, forward);
+    linear(p, module, p->d.rows_full, p->d.hidden, width, 1, true);
+    scratch(p, input, p->shape->sequence_parallel ? p->whole : 0);
 }
 
-/* --- blocks ---------------------------------------------------------------------------------- */
+static void row_parallel(const plain *p, const char *module, size_t in)
+{
+    weft_cost_enter(p->out, p->shape, input);
+    linear(p, module, p->d.rows_full, in, p->d.hidden, 1, false);
+    weft_cost_exit(p->out, p->shape, forward);
+}
+
+/* --- layers ---------------------------------------------------------------------------------- */
 
 /* Apex's first norms read a row once for its sums and once to normalise it; backward reads gradient
  * and input for the weights, the row's sums and the result, half of the last from caches: 1.4 and
  * 2.0 times the traffic of kernels that read once (NVIDIA/apex pull request 1037). */
 static void norm(const plain *p, const char *module)
 {
-    ADD(p, kernel(forward, module, (p->of_2021 ? 3 : 2) * p->rows),
-        kernel(input, module, (p->of_2021 ? 6 : 3) * p->rows));
+    kernels(p, module, 1, (p->of_2021 ? 3 : 2) * p->rows, (p->of_2021 ? 6 : 3) * p->rows, 0);
 }
 
 /* The end of a branch: bias, dropout and residual in one kernel. Backward drops the gradient, sums
  * it for the bias, and adds the branch's gradient to the residual's. */
 static void end_branch(const plain *p, const char *module)
 {
-    ADD(p, kernel(forward, module, 3 * p->rows + p->masks),
-        kernel(input, module, 2 * p->rows + p->masks), kernels(weight, module, p->rows, p->bias),
-        kernel(input, module, 3 * p->rows), kept(input, module, p->masks));
+    kernels(p, module, 1, 3 * p->rows + p->mask, 2 * p->rows + p->mask, p->bias * p->rows);
+    kernels(p, module, 1, 0, 3 * p->rows, 0);
+    keep(p, module, p->mask);
 }
 
 static void describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out);
@@ -203,122 +151,114 @@ static void describe(const weft_layer *layer, const weft_shape *shape, weft_laye
 static void describe_block(const plain *p)
 {
     const weft_block *b = (const weft_block *)p->layer;
-    const weft_layer *children[] = {b->attention, b->mlp};
+    const weft_layer *inside[] = {b->attention, b->mlp};
     norm(p, "input_layernorm");
     end_branch(p, "attention_dropout_add");
     norm(p, "pre_mlp_layernorm");
     end_branch(p, "mlp_dropout_add");
-    /* inputs and outputs of both norms */
-    ADD(p, scratch(input, 2 * p->rows), kept(weight, "input_layernorm", p->rows),
-        kept(weight, "pre_mlp_layernorm", p->rows), kept(weight, "input", p->rows),
-        kept(weight, "middle", p->rows));
+    keep(p, "input_layernorm", p->rows);
+    keep(p, "pre_mlp_layernorm", p->rows);
+    keep(p, "input", p->rows);
+    keep(p, "middle", p->rows);
+    scratch(p, input, 2 * p->rows);
     for (int i = 0; i < 2; i++) {
         weft_layer_cost cost = {.list = p->out->list};
-        describe(children[i], p->shape, &cost);
+        describe(inside[i], p->shape, &cost);
         weft_cost_inside(p->out, &cost);
     }
 }
 
-/* --- attention ------------------------------------------------------------------------------- */
-
-#define SCORES "attention_scores"
+static const char scores[] = "attention_scores";
 
 /* One launch of all heads' products, whole squares. */
-static row batched(const plain *p, weft_phase phase, size_t n, size_t k)
+static void batched(const plain *p, weft_phase phase, size_t n, size_t k)
 {
-    row r = product(p, phase, SCORES, p->heads * p->shape->seq, n, k);
-    r.done.groups = p->heads;
-    return r;
+    const size_t heads = p->shape->batch * p->d.heads, m = heads * p->shape->seq;
+    weft_cost_operation(p->out, &(weft_operation){.kind = WEFT_OPERATION_GEMM,
+                                                  .phase = phase,
+                                                  .module = scores,
+                                                  .dtype = p->shape->dtype,
+                                                  .m = m,
+                                                  .n = n,
+                                                  .k = k,
+                                                  .groups = heads,
+                                                  .count = 1,
+                                                  .flops = 2 * m * n * k});
 }
 
-/* Scores, softmax, its dropout and the context, of `squares` scores. */
-static void scores_forward(const plain *p, weft_phase phase, size_t squares)
+/* Forward's operations once more, from this one of the list on. */
+static void repeat(const plain *p, int first)
+{
+    for (int i = first, end = p->out->list->num_operations; i < end; i++) {
+        weft_operation o = p->out->list->operations[i];
+        if (o.phase != forward)
+            continue;
+        o.phase = WEFT_PHASE_RECOMPUTE;
+        o.repeated = true;
+        weft_cost_operation(p->out, &o);
+    }
+}
+
+/* Softmax reads one half forward and two backward, and writes all. */
+static void core_attention(const plain *p)
 {
     const size_t seq = p->shape->seq, channels = p->d.head_dim;
-    ADD(p, batched(p, phase, seq, channels),
-        kernel(phase, SCORES, (squares / 2 + squares) * p->element),
-        kernel(phase, SCORES, 2 * squares * p->element + squares),
-        batched(p, phase, channels, seq));
-}
-
-/* Products of the dropped softmax, of the values, and behind the kernels of queries and of keys.
- * Softmax reads two halves and writes all. */
-static void scores_backward(const plain *p, size_t squares)
-{
-    const size_t seq = p->shape->seq, channels = p->d.head_dim;
-    ADD(p, batched(p, input, seq, channels), batched(p, input, channels, seq),
-        kernel(input, SCORES, 2 * squares * p->element + squares),
-        kernel(input, SCORES, 2 * squares * p->element), batched(p, input, channels, seq),
-        batched(p, input, channels, seq));
-}
-
-static void keep_scores(const plain *p, size_t squares, bool again)
-{
-    const size_t pieces[] = {squares * p->element, squares, squares * p->element};
+    const size_t squares = p->shape->batch * p->d.heads * seq * seq, bytes = squares * p->element;
+    const size_t pieces[] = {bytes, squares, bytes};
+    const int first = p->out->list->num_operations;
+    const bool again = p->shape->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN);
+    batched(p, forward, seq, channels);
+    kernels(p, scores, 1, (squares / 2 + squares) * p->element, 2 * bytes, 0);
+    kernels(p, scores, 1, 2 * bytes + squares, 2 * bytes + squares, 0); /* its dropout */
+    batched(p, forward, channels, seq);
+    batched(p, input, seq, channels); /* of the dropped softmax */
+    for (int i = 0; i < 3; i++)       /* of values, queries and keys */
+        batched(p, input, channels, seq);
+    if (again)
+        repeat(p, first);
     for (int i = 0; i < 3; i++)
         if (again)
             p->out->recomputed_bytes += weft_piece_bytes(WEFT_U8, pieces[i], 1);
         else
-            ADD(p, kept(input, WEFT_MODULE_ATTENTION, pieces[i]));
+            keep(p, WEFT_MODULE_ATTENTION, pieces[i]);
+    scratch(p, input, 2 * bytes); /* gradients of dropped and whole softmax */
 }
 
 static void describe_attention(const plain *p)
 {
     const weft_dims *d = &p->d;
-    const size_t rows = d->rows_full, width = d->heads * d->head_dim;
-    const size_t qkv = rows * d->qkv * p->element, context = rows * width * p->element;
-    const size_t rotated = rows * (d->heads + d->groups) * d->rotary * p->element;
-    const size_t squares = p->heads * p->shape->seq * p->shape->seq;
-    const bool bias = p->bias || p->options->add_qkv_bias;
-    const bool again = p->shape->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN);
-    ADD(p, enter(p, forward), product(p, forward, "linear_qkv", rows, d->qkv, d->hidden),
-        kernels(forward, "linear_qkv", 2 * qkv, bias),
-        kernels(forward, "rotary", 2 * rotated, rotated > 0));
-    scores_forward(p, forward, squares);
-    /* heads beside each other */
-    ADD(p, kernel(forward, "context", 2 * context),
-        product(p, forward, "linear_proj", rows, d->hidden, width), leave(p, forward));
-
-    row_backward(p, "linear_proj", width);
-    ADD(p, kernel(input, "context", 2 * context));
-    if (again)
-        scores_forward(p, WEFT_PHASE_RECOMPUTE, squares);
-    scores_backward(p, squares);
-    /* the three gradients packed, and summed for the bias */
-    ADD(p, kernels(input, "rotary", 2 * rotated, rotated > 0), kernel(input, "linear_qkv", 2 * qkv),
-        kernels(weight, "linear_qkv", qkv, bias));
-    column_backward(p, "linear_qkv", d->qkv);
-
-    ADD(p, kept(input, "linear_qkv", qkv));
-    keep_scores(p, squares, again);
-    /* gradients of dropped and whole softmax; of q, k and v */
-    ADD(p, kept(weight, "linear_proj", context), scratch(input, 2 * squares * p->element),
-        scratch(input, qkv));
+    const size_t row = d->rows_full * p->element, width = d->heads * d->head_dim;
+    const size_t qkv = row * d->qkv, rotated = row * (d->heads + d->groups) * d->rotary;
+    const size_t bias = p->bias || p->options->add_qkv_bias;
+    column_parallel(p, "linear_qkv", d->qkv);
+    kernels(p, "linear_qkv", 1, 2 * bias * qkv, 2 * qkv, bias * qkv); /* three gradients packed */
+    kernels(p, "rotary", 1, 2 * rotated, 2 * rotated, 0);
+    keep(p, "linear_qkv", qkv);
+    core_attention(p);
+    kernels(p, "context", 1, 2 * row * width, 2 * row * width, 0); /* heads beside each other */
+    row_parallel(p, "linear_proj", width);
+    keep(p, "linear_proj", row * width);
+    scratch(p, input, qkv);
 }
 
-/* --- MLP ------------------------------------------------------------------------------------- */
-
-/* Bias and activation as one kernel, whose output of so many bytes is kept; `count` each. */
-static void activation(const plain *p, size_t bytes, size_t count)
+/* Bias and activation as one kernel, of so many elements in and out. */
+static void activation(const plain *p, size_t up, size_t down, size_t count)
 {
-    static const char module[] = "activation";
-    ADD(p, kernels(forward, module, (p->d.gates + 1) * bytes, count),
-        kernels(input, module, (2 * p->d.gates + 1) * bytes, count),
-        kernels(weight, module, p->d.gates * bytes, p->bias ? count : 0));
+    kernels(p, "activation", count, (up + down) * p->element, (2 * up + down) * p->element,
+            p->bias * up * p->element);
 }
 
 static void mlp(const plain *p, size_t ffn_all)
 {
-    const size_t rows = p->d.rows_full, hidden = p->d.hidden;
     const size_t ffn = ffn_all / (size_t)p->shape->tp, up = p->d.gates * ffn;
-    const size_t bytes = rows * ffn * p->element;
-    ADD(p, enter(p, forward), product(p, forward, "linear_fc1", rows, up, hidden),
-        product(p, forward, "linear_fc2", rows, hidden, ffn), leave(p, forward));
-    row_backward(p, "linear_fc2", ffn);
-    activation(p, bytes, 1);
-    column_backward(p, "linear_fc1", up);
-    ADD(p, kept(input, "linear_fc1", p->d.gates * bytes), kept(weight, "linear_fc2", bytes),
-        scratch(input, bytes), scratch(input, p->d.gates * bytes));
+    const size_t row = p->d.rows_full * p->element;
+    column_parallel(p, "linear_fc1", up);
+    activation(p, p->d.rows_full * up, p->d.rows_full * ffn, 1);
+    row_parallel(p, "linear_fc2", ffn);
+    keep(p, "linear_fc1", row * up);
+    keep(p, "linear_fc2", row * ffn);
+    scratch(p, input, row * ffn);
+    scratch(p, input, row * up);
 }
 
 static void describe_mlp(const plain *p)
@@ -326,19 +266,16 @@ static void describe_mlp(const plain *p)
     mlp(p, ((const weft_mlp *)p->layer)->ffn_all);
 }
 
-/* --- the ends -------------------------------------------------------------------------------- */
-
-/* The table's gradient is dense. */
 static void describe_embedding(const plain *p)
 {
-    const bool learned = p->options->position_embedding_type == WEFT_POSITION_LEARNED;
-    ADD(p, kernel(forward, "embedding", 2 * p->whole), leave(p, forward),
-        kernels(forward, "positions", 3 * p->rows, learned),
-        kernel(forward, "dropout", 2 * p->rows + p->masks),
-        kernel(weight, "dropout", 2 * p->rows + p->masks), enter(p, weight),
-        kernel(weight, "embedding", 3 * p->whole),
-        kernel(weight, "embedding", p->d.vocab_rows * p->d.hidden * p->added),
-        kernels(weight, "positions", 2 * p->rows, learned), kept(input, "dropout", p->masks));
+    const size_t learned = p->options->position_embedding_type == WEFT_POSITION_LEARNED;
+    kernels(p, "embedding", 1, 2 * p->whole, 0, 3 * p->whole);
+    weft_cost_exit(p->out, p->shape, forward);
+    weft_cost_enter(p->out, p->shape, weight);
+    kernels(p, "embedding", 1, 0, 0, p->d.vocab_rows * p->d.hidden * p->added); /* dense */
+    kernels(p, "positions", 1, 3 * learned * p->rows, 0, 2 * learned * p->rows);
+    kernels(p, "dropout", 1, 2 * p->rows + p->mask, 0, 2 * p->rows + p->mask);
+    keep(p, "dropout", p->mask);
 }
 
 /* The logits in fp32, whole: the largest, differences, exponentials, their sum and shares, one
@@ -348,214 +285,156 @@ static void describe_head(const plain *p)
 {
     static const char loss[] = "loss", layer[] = "output_layer";
     const size_t rows = p->d.rows_full, vocab = p->d.vocab_rows;
-    const size_t logits = rows * vocab * p->element, all = rows * vocab * sizeof(float);
+    const size_t logits = rows * vocab * p->element, wide = rows * vocab * sizeof(float);
     norm(p, "final_layernorm");
-    ADD(p, enter(p, forward), product(p, forward, layer, rows, vocab, p->d.hidden),
-        kernel(forward, loss, logits + all), kernel(forward, loss, all),
-        kernel(forward, loss, 2 * all), kernel(forward, loss, 2 * all), kernel(forward, loss, all),
-        kernel(forward, loss, 2 * all),
-        collective(forward, loss, WEFT_AXIS_TP, WEFT_COLLECTIVE_ALL_REDUCE,
-                   3 * rows * sizeof(float), p->shape->tp > 1 ? 3 : 0),
-        kernel(input, loss, 2 * all), kernel(input, loss, logits + all));
-    column_backward(p, layer, vocab);
-    ADD(p, kept(weight, "input", p->rows), kept(weight, layer, p->rows), kept(input, loss, all),
-        scratch(forward, logits), scratch(input, logits));
+    column_parallel(p, layer, vocab);
+    kernels(p, loss, 1, logits + wide, logits + wide, 0);
+    kernels(p, loss, 1, 2 * wide, 2 * wide, 0);
+    kernels(p, loss, 2, 2 * wide, 0, 0);
+    kernels(p, loss, 2, 4 * wide, 0, 0);
+    weft_cost_collective(p->out, forward, loss, WEFT_AXIS_TP, WEFT_COLLECTIVE_ALL_REDUCE,
+                         3 * rows * sizeof(float), p->shape->tp > 1 ? 3 : 0);
+    keep(p, "input", p->rows);
+    keep(p, layer, p->rows);
+    keep(p, loss, wide);
+    scratch(p, forward, logits);
+    scratch(p, input, logits);
 }
 
 /* --- experts --------------------------------------------------------------------------------- */
 
-typedef struct moe {
-    const plain *p;
-    weft_moe_dims d;
-    size_t tokens, hidden;
-    size_t places; /* rows that an expert gets of each rank */
-    size_t rows;   /* that each local expert computes */
-    size_t moved;  /* bytes of all of those */
-} moe;
-
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
-}
-
-static size_t up(double value)
-{
-    const size_t whole = (size_t)value;
-    return whole + (value > (double)whole);
-}
-
-static moe moe_of(const plain *p)
+/* Rows that an expert gets of each rank: by the capacity, or a rank's load, or that of its hottest
+ * expert if known. */
+static size_t places_of(const plain *p, const weft_moe_dims *d)
 {
     const weft_model_options *o = p->options;
-    moe m = {.p = p,
-             .d = weft_moe_dims_of(o, p->shape),
-             .tokens = p->d.rows_full,
-             .hidden = p->d.hidden};
-    /* a rank's load, or its hottest expert's if known */
-    const size_t topk = (size_t)o->moe_router_topk;
-    const double most = (double)m.d.experts / (double)topk;
-    const double load = larger(p->shape->moe_load > 0 ? p->shape->moe_load : 1,
-                               o->moe_router_forced_load < most ? o->moe_router_forced_load : most);
-    const double factor =
-        m.d.exchange && o->moe_expert_capacity_factor > 0 ? o->moe_expert_capacity_factor : load;
-    m.d.exchange = p->shape->binding != 0; /* on one rank, too */
-    m.places = up(factor * (double)(m.tokens * topk) / (double)m.d.experts);
-    m.rows = m.places * (m.d.exchange ? (size_t)p->shape->ep : 1);
-    m.moved = m.d.local_experts * m.rows * m.hidden * p->element;
-    return m;
+    const double experts = (double)d->experts, topk = (double)o->moe_router_topk;
+    const double load = p->shape->moe_load > 0 ? p->shape->moe_load : 1;
+    const bool is_bounded = d->exchange && o->moe_expert_capacity_factor > 0;
+    const double factor = is_bounded ? o->moe_expert_capacity_factor
+                                     : fmax(load, fmin(o->moe_router_forced_load, experts / topk));
+    return (size_t)ceil(factor * ((double)p->d.rows_full * topk) / experts);
 }
 
 /* Softmax, choice, masks of the chosen, places by sums along the tokens: so many kernels over all
  * tokens' scores, in fp32. */
 enum { ROUTING_KERNELS = 12, ROUTING_BACKWARD = 4 };
 
-static void route(const moe *m)
+static void route(const plain *p, size_t experts)
 {
     static const char module[] = "router";
-    const size_t tokens = m->tokens, experts = m->d.experts, hidden = m->hidden;
-    const size_t scores = tokens * experts * sizeof(float), wide = tokens * hidden * sizeof(float);
-    const size_t cast = m->p->whole + wide;
-    /* kept: logits, gates, rows */
-    ADD(m->p, kernel(forward, module, cast),
-        gemm(WEFT_F32, forward, module, tokens, experts, hidden, 1),
-        kernels(forward, module, 2 * ROUTING_KERNELS * scores, ROUTING_KERNELS),
-        kernels(input, module, 2 * ROUTING_BACKWARD * scores, ROUTING_BACKWARD),
-        gemm(WEFT_F32, weight, module, experts, hidden, tokens, 1),
-        gemm(WEFT_F32, input, module, tokens, hidden, experts, 1), kernel(input, module, cast),
-        kept(input, module, scores), kept(input, module, scores), kept(weight, module, wide));
+    const size_t tokens = p->d.rows_full, hidden = p->d.hidden;
+    const size_t wide = tokens * hidden * sizeof(float), scored = tokens * experts * sizeof(float);
+    kernels(p, module, 1, p->whole + wide, p->whole + wide, 0); /* rows to fp32 */
+    weft_cost_gemm(p->out, forward, module, WEFT_F32, tokens, experts, hidden, 1);
+    weft_cost_gemm(p->out, weight, module, WEFT_F32, experts, hidden, tokens, 1);
+    weft_cost_gemm(p->out, input, module, WEFT_F32, tokens, hidden, experts, 1);
+    kernels(p, module, ROUTING_KERNELS, 2 * ROUTING_KERNELS * scored, 0, 0);
+    kernels(p, module, ROUTING_BACKWARD, 0, 2 * ROUTING_BACKWARD * scored, 0);
+    keep(p, module, scored); /* logits */
+    keep(p, module, scored); /* gates */
+    keep(p, module, wide);
 }
 
-/* Rows to their places by products with masks, and home again: weights in fp32, whether they are
- * there, both in the activations' type. Backward's products are those of the experts' outputs, of
- * the weights and of the input. */
-static void lay_out_by_masks(const moe *m)
+/* Rows to `places` by products with masks, and home again. */
+static void lay_out(const plain *p, size_t places)
 {
     static const char module[] = "one_hot";
-    const plain *p = m->p;
-    const size_t tokens = m->tokens, places = m->d.experts * m->places, hidden = m->hidden;
-    const size_t mask = tokens * places, typed = mask * p->element, wide = mask * sizeof(float);
-    ADD(p, kernel(forward, module, wide), kernel(forward, module, wide + mask),
-        kernel(forward, module, mask + typed), kernel(forward, module, wide + typed),
-        product(p, forward, module, places, hidden, tokens),
-        product(p, forward, module, tokens, hidden, places),
-        product(p, input, module, places, hidden, tokens),
-        product(p, input, module, tokens, places, hidden),
-        product(p, input, module, tokens, hidden, places), kernel(input, module, wide + typed),
-        kernel(input, module, wide), kept(input, module, typed), kept(input, module, typed));
-}
-
-/* Rows that are chosen, and put back into cleared ones. */
-static void choose_by_index(const moe *m, weft_phase phase)
-{
-    static const char module[] = "index_select";
-    ADD(m->p, kernels(phase, module, 2 * m->moved, m->d.local_experts),
-        kernel(phase, module, m->p->whole),
-        kernels(phase, module, 2 * m->moved, m->d.local_experts));
-}
-
-static void expert_linear(const moe *m, const char *module, size_t in, size_t width)
-{
-    const weft_dtype dtype = m->p->shape->dtype;
-    const size_t local = m->d.local_experts;
-    ADD(m->p, gemm(dtype, forward, module, m->rows, width, in, local),
-        gemm(dtype, input, module, m->rows, in, width, local),
-        gemm(dtype, weight, module, width, in, m->rows, local),
-        kernels(weight, module, local * in * width * m->p->added, local));
-}
-
-/* All-to-alls there and back. In the tensor-parallel group every rank has the answers of its own
- * experts alone. */
-static void travel(const moe *m, weft_phase phase)
-{
-    const plain *p = m->p;
-    const size_t sent = m->d.experts * m->places * m->hidden * p->element;
-    const size_t sums = p->shape->etp > 1 ? m->d.local_experts : 0;
-    if (m->d.exchange)
-        ADD(p,
-            collective(phase, "all_to_all", WEFT_AXIS_EP, WEFT_COLLECTIVE_ALL_TO_ALL, 2 * sent, 2),
-            collective(phase, "experts", WEFT_AXIS_ETP, WEFT_COLLECTIVE_ALL_REDUCE, m->moved,
-                       sums));
-    else
-        ADD(p, leave(p, phase));
-    ADD(p, scratch(phase, m->moved),
-        scratch(phase, m->d.local_experts * m->rows * m->d.gates * m->d.ffn * p->element));
-}
-
-/* The shared expert is an MLP, whose answer is added. */
-static void share(const plain *p)
-{
-    static const char module[] = "shared_experts";
-    const size_t width = (size_t)p->options->moe_shared_expert_intermediate_size;
-    if (width == 0)
-        return;
-    mlp(p, width);
-    ADD(p, kernel(forward, module, 3 * p->rows), scratch(forward, p->rows),
-        kernel(input, module, 3 * p->rows), scratch(input, p->rows));
+    const weft_dtype dtype = p->shape->dtype;
+    const size_t tokens = p->d.rows_full, hidden = p->d.hidden, mask = tokens * places;
+    const size_t typed = mask * p->element, wide = mask * sizeof(float);
+    /* weights in fp32, whether they are there, both in the activations' type */
+    kernels(p, module, 1, wide, wide, 0);
+    kernels(p, module, 1, wide + mask, 0, 0);
+    kernels(p, module, 1, mask + typed, 0, 0);
+    kernels(p, module, 1, wide + typed, wide + typed, 0);
+    weft_cost_gemm(p->out, forward, module, dtype, places, hidden, tokens, 1);
+    weft_cost_gemm(p->out, forward, module, dtype, tokens, hidden, places, 1);
+    /* gradients of the experts' outputs, of the weights, of the input */
+    weft_cost_gemm(p->out, input, module, dtype, places, hidden, tokens, 1);
+    weft_cost_gemm(p->out, input, module, dtype, tokens, places, hidden, 1);
+    weft_cost_gemm(p->out, input, module, dtype, tokens, hidden, places, 1);
+    keep(p, module, typed);
+    keep(p, module, typed);
 }
 
 static void describe_moe(const plain *p)
 {
-    const moe m = moe_of(p);
-    const size_t middle = m.d.local_experts * m.rows * m.d.ffn * p->element;
-    ADD(p, enter(p, forward), enter(p, input), enter(p, weight));
-    route(&m);
-    if (m.d.exchange)
-        lay_out_by_masks(&m);
-    for (int half = 0; half < 2 && !m.d.exchange; half++)
-        choose_by_index(&m, half ? input : forward);
-    expert_linear(&m, "experts.linear_fc1", m.hidden, m.d.gates * m.d.ffn);
-    expert_linear(&m, "experts.linear_fc2", m.d.ffn, m.hidden);
-    activation(p, middle, m.d.local_experts);
-    travel(&m, forward);
-    travel(&m, input);
-    ADD(p, kept(weight, "dispatch", m.moved), kept(weight, "experts", m.d.gates * middle),
-        kept(weight, "experts", middle),
-        kept(weight, "combine",
-             m.d.exchange ? m.d.experts * m.places * m.hidden * p->element : m.moved));
-    share(p);
+    const weft_moe_dims d = weft_moe_dims_of(p->options, p->shape);
+    const size_t places = places_of(p, &d), local = d.local_experts, width = d.gates * d.ffn;
+    const bool travels = p->shape->binding != 0;
+    const size_t each = places * (travels ? (size_t)p->shape->ep : 1), all = d.experts * places;
+    const size_t row = p->d.hidden * p->element, moved = local * each * row;
+    const size_t shared = (size_t)p->options->moe_shared_expert_intermediate_size;
+    weft_cost_enter(p->out, p->shape, forward);
+    weft_cost_enter(p->out, p->shape, input);
+    weft_cost_enter(p->out, p->shape, weight);
+    route(p, d.experts);
+    if (travels)
+        lay_out(p, all);
+    else { /* chosen, and put back into cleared rows */
+        kernels(p, "index_select", 2 * local, 4 * moved, 4 * moved, 0);
+        kernels(p, "index_select", 1, p->whole, p->whole, 0);
+    }
+    linear(p, "experts.linear_fc1", each, p->d.hidden, width, local, false);
+    linear(p, "experts.linear_fc2", each, d.ffn, p->d.hidden, local, false);
+    activation(p, local * each * width, local * each * d.ffn, local);
+    for (int half = 0; half < 2; half++) {
+        const weft_phase phase = half ? input : forward;
+        weft_cost_collective(p->out, phase, "all_to_all", WEFT_AXIS_EP, WEFT_COLLECTIVE_ALL_TO_ALL,
+                             2 * all * row, travels ? 2 : 0);
+        weft_cost_collective(p->out, phase, "experts", WEFT_AXIS_ETP, WEFT_COLLECTIVE_ALL_REDUCE,
+                             moved, travels && p->shape->etp > 1 ? local : 0);
+        if (!travels) /* every rank has the answers of its own experts alone */
+            weft_cost_exit(p->out, p->shape, phase);
+        scratch(p, phase, moved);
+        scratch(p, phase, local * each * width * p->element);
+        scratch(p, phase, shared ? p->rows : 0);
+    }
+    keep(p, "dispatch", moved);
+    keep(p, "experts", local * each * width * p->element);
+    keep(p, "experts", local * each * d.ffn * p->element);
+    keep(p, "combine", travels ? all * row : moved);
+    if (shared == 0)
+        return;
+    mlp(p, shared);
+    kernels(p, "shared_experts", 1, 3 * p->rows, 3 * p->rows, 0);
 }
 
 /* --- all ------------------------------------------------------------------------------------- */
 
-static plain plain_of(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    const weft_model_options *o = &((const weft_layer_common *)layer)->options;
-    const weft_dims d = weft_dims_of(o, shape);
-    const size_t element = weft_dtype_bytes(shape->dtype), masks = d.rows * d.hidden;
-    return (plain){.layer = layer,
-                   .options = o,
-                   .shape = shape,
-                   .out = out,
-                   .d = d,
-                   .element = element,
-                   .added = element + 2 * weft_plain_gradient_bytes(shape->dtype),
-                   .rows = masks * element,
-                   .whole = d.rows_full * d.hidden * element,
-                   .masks = masks,
-                   .heads = shape->batch * d.heads,
-                   .bias = !o->disable_bias_linear,
-                   .of_2021 = shape->plain_kernels == WEFT_PLAIN_2021};
-}
+static const struct {
+    const char *kind;
+    void (*describe)(const plain *);
+} layers[] = {{"embedding", describe_embedding},
+              {"block", describe_block},
+              {"attention", describe_attention},
+              {"mlp", describe_mlp},
+              {"moe", describe_moe},
+              {"head", describe_head}};
 
 static void describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
 {
-    static const struct {
-        const char *kind;
-        void (*describe)(const plain *);
-    } known[] = {{"embedding", describe_embedding},
-                 {"block", describe_block},
-                 {"attention", describe_attention},
-                 {"mlp", describe_mlp},
-                 {"moe", describe_moe},
-                 {"head", describe_head}};
-    const bool is_ours = weft_layer_table(layer).width == weft_layer_width;
-    for (size_t i = 0; is_ours && i < sizeof known / sizeof *known; i++)
-        if (strcmp(weft_layer_kind(layer), known[i].kind) == 0) {
-            const plain p = plain_of(layer, shape, out);
-            known[i].describe(&p);
-            return;
-        }
-    weft_cost_own(out, shape, layer);
+    const weft_model_options *o = &((const weft_layer_common *)layer)->options;
+    plain p = {.layer = layer,
+               .options = o,
+               .shape = shape,
+               .out = out,
+               .element = weft_dtype_bytes(shape->dtype),
+               .of_2021 = shape->plain_kernels == WEFT_PLAIN_2021};
+    if (weft_layer_table(layer).width != weft_layer_width) { /* none of the library's */
+        weft_cost_own(out, shape, layer);
+        return;
+    }
+    p.d = weft_dims_of(o, shape);
+    p.added = p.element + 2 * weft_plain_gradient_bytes(shape->dtype);
+    p.mask = p.d.rows * p.d.hidden;
+    p.rows = p.mask * p.element;
+    p.whole = p.d.rows_full * p.d.hidden * p.element;
+    p.bias = !o->disable_bias_linear;
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        if (strcmp(weft_layer_kind(layer), layers[i].kind) == 0)
+            layers[i].describe(&p);
 }
 
 void weft_plain_describe(const weft_layer *layer, const weft_shape *shape, weft_description *out)

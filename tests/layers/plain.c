@@ -15,6 +15,7 @@ static const weft_model_options gpt = {.struct_bytes = sizeof gpt,
                                        .kv_channels = 64,
                                        .seq_length = 512,
                                        .vocab_size = 32000,
+                                       .max_position_embeddings = 512,
                                        .untie_embeddings_and_output_weights = true,
                                        .num_experts = 8,
                                        .moe_router_topk = 2};
