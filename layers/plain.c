@@ -125,6 +125,7 @@ static void row_parallel(const plain *p, const char *module, size_t in)
     weft_cost_enter(p->out, p->shape, input);
     linear(p, module, p->d.rows_full, in, p->d.hidden, 1, false);
     weft_cost_exit(p->out, p->shape, forward);
+    keep(p, module, p->d.rows_full * in * p->element);
 }
 
 /* --- layers ---------------------------------------------------------------------------------- */
@@ -237,7 +238,6 @@ static void describe_attention(const plain *p)
     core_attention(p);
     kernels(p, "context", 1, 2 * row * width, 2 * row * width, 0); /* heads beside each other */
     row_parallel(p, "linear_proj", width);
-    keep(p, "linear_proj", row * width);
     scratch(p, input, qkv);
 }
 
@@ -254,9 +254,8 @@ static void mlp(const plain *p, size_t ffn_all)
     const size_t row = p->d.rows_full * p->element;
     column_parallel(p, "linear_fc1", up);
     activation(p, p->d.rows_full * up, p->d.rows_full * ffn, 1);
-    row_parallel(p, "linear_fc2", ffn);
     keep(p, "linear_fc1", row * up);
-    keep(p, "linear_fc2", row * ffn);
+    row_parallel(p, "linear_fc2", ffn);
     scratch(p, input, row * ffn);
     scratch(p, input, row * up);
 }
