@@ -7,7 +7,6 @@
  */
 #include "core/device/device.h"
 #include "layers/context/context.h"
-#include "layers/describe/plain.h"
 #include "layers/layers.h"
 #include "layers/pass/note.h"
 
@@ -24,12 +23,6 @@ typedef struct attention_state {
     weft_tensor heads, heads_out; /* qkv and out by heads, if ranks exchange heads */
     float *lse;
 } attention_state;
-
-static void attention_describe(const weft_layer *layer, const weft_shape *shape,
-                               weft_layer_cost *out)
-{
-    weft_describe_plain_attention(&((const weft_layer_common *)layer)->options, shape, out);
-}
 
 /* Of a group's rows, [q..., k, v], this rank's q. */
 static weft_placed_rows rows_of_q(const weft_dims *d, size_t tp_rank)
@@ -339,7 +332,6 @@ static const weft_layer_ops attention_ops = {
     .struct_bytes = sizeof attention_ops,
     .kind = "attention",
     .state_bytes = sizeof(attention_state),
-    .describe = attention_describe,
     .init = attention_init,
     .forward = attention_forward,
     .backward = attention_backward,

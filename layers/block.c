@@ -4,14 +4,7 @@
 #include <stdlib.h>
 
 #include "core/device/device.h"
-#include "layers/describe/plain.h"
 #include "layers/layers.h"
-
-typedef struct block {
-    weft_layer_common common;
-    weft_layer *attention, *mlp; /* owned */
-    weft_norm norm1, norm2;
-} block;
 
 typedef struct block_state {
     weft_tensor x; /* borrowed: the block's input */
@@ -19,24 +12,16 @@ typedef struct block_state {
     weft_norm_stats stats1, stats2;
 } block_state;
 
-static void block_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    const block *b = (const block *)layer;
-    weft_describe_plain_block(&b->common.options, shape, out);
-    weft_cost_child(out, shape, b->attention);
-    weft_cost_child(out, shape, b->mlp);
-}
-
 static bool block_is_static(const weft_layer *layer)
 {
-    const block *b = (const block *)layer;
+    const weft_block *b = (const weft_block *)layer;
     return b->common.options.hidden_dropout == 0 && weft_layer_is_static(b->attention) &&
            weft_layer_is_static(b->mlp);
 }
 
 static weft_status block_init(weft_layer *layer, weft_build *build)
 {
-    block *b = (block *)layer;
+    weft_block *b = (weft_block *)layer;
     if (!b->attention || !b->mlp)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for a block's layers");
     WEFT_TRY(weft_norm_init(build, &b->common.options, "input_layernorm", &b->norm1));
@@ -46,7 +31,7 @@ static weft_status block_init(weft_layer *layer, weft_build *build)
 }
 
 /* to = residual + dropout(branch); to may be branch. The backward drops gradients alike. */
-static weft_status drop(const block *b, weft_pass *pass, int use, const weft_tensor *branch,
+static weft_status drop(const weft_block *b, weft_pass *pass, int use, const weft_tensor *branch,
                         const weft_tensor *residual, weft_tensor *to)
 {
     int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
@@ -62,7 +47,7 @@ static weft_status drop(const block *b, weft_pass *pass, int use, const weft_ten
                    .stream = weft_pass_stream(pass, &b->common.base, use)));
 }
 
-static bool drops(const block *b, const weft_pass *pass)
+static bool drops(const weft_block *b, const weft_pass *pass)
 {
     return b->common.options.hidden_dropout > 0 && weft_pass_training(pass);
 }
@@ -70,7 +55,7 @@ static bool drops(const block *b, const weft_pass *pass)
 static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                  weft_tensor *y)
 {
-    block *b = (block *)layer;
+    weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
     state->x = *x;
     const weft_tensor *normed = weft_pass_normed(pass);
@@ -97,7 +82,7 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_
 static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
                                   weft_tensor *dx)
 {
-    block *b = (block *)layer;
+    weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
     size_t rows = state->x.dims[0], cols = state->x.dims[1];
@@ -129,7 +114,7 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft
 
 static void block_destroy(weft_layer *layer)
 {
-    block *b = (block *)layer;
+    weft_block *b = (weft_block *)layer;
     weft_layer_destroy(b->attention);
     weft_layer_destroy(b->mlp);
     free(layer);
@@ -139,7 +124,6 @@ static const weft_layer_ops block_ops = {
     .struct_bytes = sizeof block_ops,
     .kind = "block",
     .state_bytes = sizeof(block_state),
-    .describe = block_describe,
     .init = block_init,
     .forward = block_forward,
     .backward = block_backward,
@@ -152,12 +136,12 @@ static const weft_layer_ops block_ops = {
 weft_layer *weft_block_create(const weft_model_options *options, weft_layer *attention,
                               weft_layer *mlp)
 {
-    block *b = NULL;
+    weft_block *b = NULL;
     /* a layer with an owner is not freed here */
     bool takes_attention = attention && weft_layer_take(attention) == WEFT_OK;
     bool takes_mlp = mlp && weft_layer_take(mlp) == WEFT_OK;
     if (takes_attention && takes_mlp)
-        b = (block *)weft_layer_new(&block_ops, sizeof *b, options);
+        b = (weft_block *)weft_layer_new(&block_ops, sizeof *b, options);
     if (!b) {
         weft_layer_destroy(takes_attention ? attention : NULL);
         weft_layer_destroy(takes_mlp ? mlp : NULL);

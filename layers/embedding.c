@@ -1,6 +1,5 @@
 /* Token and learned position embedding, vocabulary-parallel (Shoeybi et al. 2019, §3): every TP
  * rank looks up the rows it holds and the region's exit sums them. */
-#include "layers/describe/plain.h"
 #include "layers/layers.h"
 
 #include <string.h>
@@ -9,12 +8,6 @@ typedef struct embedding {
     weft_layer_common common;
     weft_parameter *words, *positions;
 } embedding;
-
-static void embedding_describe(const weft_layer *layer, const weft_shape *shape,
-                               weft_layer_cost *out)
-{
-    weft_describe_plain_embedding(&((const weft_layer_common *)layer)->options, shape, out);
-}
 
 weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options *options,
                                     const char *name, weft_parameter **out)
@@ -142,7 +135,6 @@ static bool embedding_is_static(const weft_layer *layer)
 static const weft_layer_ops embedding_ops = {
     .struct_bytes = sizeof embedding_ops,
     .kind = "embedding",
-    .describe = embedding_describe,
     .init = embedding_init,
     .forward = embedding_forward,
     .backward = embedding_backward,

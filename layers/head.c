@@ -7,7 +7,6 @@
  * gradients of the weight and of the norm's output, and keeps only these. Backward has only the
  * norm left. */
 #include "core/device/device.h"
-#include "layers/describe/plain.h"
 #include "layers/layers.h"
 
 #include "layers/pass/note.h"
@@ -24,11 +23,6 @@ typedef struct head_state {
     weft_tensor dnormed; /* training: the gradient of the norm's output */
     weft_tensor logits;  /* without training: [S*B, V local] */
 } head_state;
-
-static void head_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    weft_describe_plain_head(&((const weft_layer_common *)layer)->options, shape, out);
-}
 
 static weft_status head_init(weft_layer *layer, weft_build *build)
 {
@@ -214,7 +208,6 @@ static const weft_layer_ops head_ops = {
     .struct_bytes = sizeof head_ops,
     .kind = "head",
     .state_bytes = sizeof(head_state),
-    .describe = head_describe,
     .init = head_init,
     .forward = head_forward,
     .backward = head_backward,

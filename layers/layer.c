@@ -130,8 +130,7 @@ weft_layer_ops weft_layer_table(const weft_layer *layer)
 
 bool weft_layer_describes_itself(const weft_layer *layer)
 {
-    const weft_layer_ops ops = weft_layer_table(layer);
-    return ops.describe && ops.width != weft_layer_width;
+    return weft_layer_table(layer).describe;
 }
 
 int64_t weft_layer_width(const weft_layer *layer)

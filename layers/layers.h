@@ -95,8 +95,7 @@ void weft_layer_free(weft_layer *layer);
 weft_status weft_layer_take(weft_layer *layer) WEFT_CHECKED;
 /* Whether a model has initialised the layer. */
 bool weft_layer_is_placed(const weft_layer *layer);
-/* Whether the layer has a description of its own, of all that it does; the library's layers have
- * one of plain kernels alone. */
+/* Whether the layer has a description of its own, of all that it does. */
 bool weft_layer_describes_itself(const weft_layer *layer);
 /* The layer's table in this library's version, whatever version the program has. */
 weft_layer_ops weft_layer_table(const weft_layer *layer);
@@ -122,5 +121,18 @@ typedef struct weft_layer_common { /* the head of each of Weft's layers */
     weft_layer base;
     weft_model_options options;
 } weft_layer_common;
+
+typedef struct weft_mlp {
+    weft_layer_common common;
+    weft_linear fc1, fc2;
+    size_t ffn_all;   /* global width */
+    unsigned modules; /* modules that the MLP is part of: bits of layers/pass/recompute.h */
+} weft_mlp;
+
+typedef struct weft_block {
+    weft_layer_common common;
+    weft_layer *attention, *mlp; /* owned */
+    weft_norm norm1, norm2;
+} weft_block;
 
 #endif

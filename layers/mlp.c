@@ -4,26 +4,12 @@
  * the GEMMs beside them. */
 #include "core/device/device.h"
 #include "kernels/kernels.h"
-#include "layers/describe/plain.h"
 #include "layers/layers.h"
-
-typedef struct weft_mlp {
-    weft_layer_common common;
-    weft_linear fc1, fc2;
-    size_t ffn_all;   /* global width */
-    unsigned modules; /* modules that the MLP is part of: bits of layers/pass/recompute.h */
-} weft_mlp;
 
 typedef struct mlp_state {
     weft_tensor x;      /* borrowed */
     weft_tensor hidden; /* [S*B, gates * ffn] */
 } mlp_state;
-
-static void mlp_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    const weft_mlp *mlp = (const weft_mlp *)layer;
-    weft_describe_plain_mlp(&mlp->common.options, shape, mlp->ffn_all, out);
-}
 
 static weft_status mlp_init(weft_layer *layer, weft_build *build)
 {
@@ -142,7 +128,6 @@ static const weft_layer_ops mlp_ops = {
     .struct_bytes = sizeof mlp_ops,
     .kind = "mlp",
     .state_bytes = sizeof(mlp_state),
-    .describe = mlp_describe,
     .init = mlp_init,
     .forward = mlp_forward,
     .backward = mlp_backward,

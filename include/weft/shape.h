@@ -60,9 +60,9 @@ typedef struct weft_shape {
                              2 a2a, 3 a2a+p2p */
     int cp_inner;         /* of a2a+p2p: neighbours that deal heads among themselves */
     unsigned offload;     /* modules whose stash is on the host until backward: likewise */
-    int plain_kernels;    /* of a plan: the library's layers describe the kernels of published
-                             runs, which it does not have: a year of theirs (weft_plain_year); 0:
-                             its own */
+    int plain_kernels;    /* of a plan: the library's layers are described with the kernels of
+                             published runs, which it does not have: a year of theirs
+                             (weft_plain_year); 0: its own */
     bool experts_on_host; /* they come up to compute, one by one (offload.experts) */
     bool experts_placed;  /* each micro-batch, on any rank of their node (offload.placement) */
 } weft_shape;

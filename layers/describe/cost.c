@@ -105,8 +105,7 @@ void weft_cost_operation(weft_layer_cost *out, const weft_operation *operation)
                                          list ? list->num_operations : 0, sizeof *operations);
     if (operations) {
         list->operations = operations;
-        operations[list->num_operations] = *operation;
-        operations[list->num_operations++].repeated = operation->repeated || list->repeats;
+        operations[list->num_operations++] = *operation;
     }
 }
 
@@ -247,25 +246,6 @@ void weft_cost_stash(weft_layer_cost *out, const char *module, weft_dtype dtype,
         &(weft_kept){.module = module, .bytes = weft_piece_bytes(dtype, d0, d1), .until = until});
 }
 
-void weft_cost_repeats(weft_layer_cost *out, bool repeats)
-{
-    if (out->list)
-        out->list->repeats = repeats;
-}
-
-void weft_cost_stash_unless(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
-                            const char *module, weft_dtype dtype, size_t d0, size_t d1,
-                            weft_phase until)
-{
-    if (shape->recompute & modules)
-        out->recomputed_bytes += weft_piece_bytes(dtype, d0, d1);
-    else
-        weft_cost_kept(out, &(weft_kept){.module = module,
-                                         .bytes = weft_piece_bytes(dtype, d0, d1),
-                                         .until = until,
-                                         .offloaded = shape->offload & modules});
-}
-
 void weft_cost_host(weft_layer_cost *out, size_t bytes)
 {
     out->host_bytes += weft_piece_bytes(WEFT_U8, bytes, 1);
@@ -317,26 +297,30 @@ weft_held weft_held_of(const weft_placed *placed, int tp)
 
 void weft_cost_own(weft_layer_cost *out, const weft_shape *shape, const weft_layer *layer)
 {
-    const weft_layer_ops ops = weft_layer_table(layer);
-    if (weft_layer_describes_itself(layer) || (ops.describe && shape->plain_kernels))
-        ops.describe(layer, shape, out);
+    if (weft_layer_describes_itself(layer))
+        weft_layer_table(layer).describe(layer, shape, out);
     else if (out->list)
         out->list->lacks = weft_layer_kind(layer);
+}
+
+void weft_cost_inside(weft_layer_cost *out, weft_layer_cost *child)
+{
+    struct weft_layer_scratch *s = &child->scratch, none = {0};
+    if (memcmp(s, &none, sizeof none) == 0) /* a layer of sums */
+        s->own[0] = s->own[1] = child->scratch_bytes;
+    for (int half = 0; half < 2; half++)
+        if (s->own[half] + s->child[half] > out->scratch.child[half])
+            out->scratch.child[half] = s->own[half] + s->child[half];
+    child->scratch_bytes = 0;
+    weft_cost_add(out, child);
+    sum_scratch(out);
 }
 
 void weft_cost_child(weft_layer_cost *out, const weft_shape *shape, const weft_layer *child)
 {
     weft_layer_cost cost = {.list = out->list};
     weft_cost_own(&cost, shape, child);
-    struct weft_layer_scratch *s = &cost.scratch, none = {0};
-    if (memcmp(s, &none, sizeof none) == 0) /* a layer of sums */
-        s->own[0] = s->own[1] = cost.scratch_bytes;
-    for (int half = 0; half < 2; half++)
-        if (s->own[half] + s->child[half] > out->scratch.child[half])
-            out->scratch.child[half] = s->own[half] + s->child[half];
-    cost.scratch_bytes = 0;
-    weft_cost_add(out, &cost);
-    sum_scratch(out);
+    weft_cost_inside(out, &cost);
 }
 
 /* --- descriptions ---------------------------------------------------------------------------- */

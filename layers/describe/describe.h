@@ -74,7 +74,7 @@ typedef struct weft_description {
     bool coarse;       /* the layer, or a child, filled in sums alone: the list is incomplete */
     bool lacks_memory; /* while the list is made: memory ran out */
     const char *lacks; /* likewise: the kind of a child that does not describe itself */
-    bool repeats;      /* while the list is made: forward's operations are added once more */
+    bool keeps_input;  /* in place of its output; what is made again is scratch, inside backward */
     weft_dtype dtype;
     int *users; /* of the arrays */
 } weft_description;
@@ -114,18 +114,13 @@ void weft_cost_piece(weft_layer_cost *out, const weft_operation *operation);
 /* Add a stashed tensor, and a parameter. */
 void weft_cost_kept(weft_layer_cost *out, const weft_kept *kept);
 void weft_cost_held(weft_layer_cost *out, const weft_shape *shape, const weft_held *held);
-/* Adds what a layer says of itself, or with plain kernels of those. One that says nothing makes
- * weft_description_end fail: WEFT_CONFIG. */
+/* Adds what a layer says of itself. One that says nothing makes weft_description_end fail:
+ * WEFT_CONFIG. */
 void weft_cost_own(weft_layer_cost *out, const weft_shape *shape, const weft_layer *layer);
 /* A declared parameter's entry. */
 weft_held weft_held_of(const weft_placed *placed, int tp);
-/* Begins or ends a stretch in which forward's operations are added once more. */
-void weft_cost_repeats(weft_layer_cost *out, bool repeats);
-/* Adds a stash, or where backward recomputes one of the modules (bits of layers/pass/recompute.h),
- * a piece of the recomputed area. */
-void weft_cost_stash_unless(weft_layer_cost *out, const weft_shape *shape, unsigned modules,
-                            const char *module, weft_dtype dtype, size_t d0, size_t d1,
-                            weft_phase until);
+/* Adds a child's sums, of which the scratch changes. */
+void weft_cost_inside(weft_layer_cost *out, weft_layer_cost *child);
 /* Adds sums; of scratch, which layers use in sequence, the larger counts. */
 void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other);
 

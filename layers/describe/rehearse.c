@@ -9,6 +9,7 @@
 #include "comm/note/note.h"
 #include "core/device/device.h"
 #include "layers/context/context.h"
+#include "layers/describe/plain.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/pass.h"
 
@@ -410,7 +411,9 @@ static weft_status rehearse(weft_rehearsal *r, weft_layer *layer, const place *a
     weft_status status = register_layer(r, layer, at, out);
     if (status != WEFT_OK)
         status = weft_error_context(status, "layer %d (%s)", at->index, weft_layer_kind(layer));
-    else if (weft_layer_describes_itself(layer) || shape->plain_kernels)
+    else if (shape->plain_kernels)
+        weft_plain_describe(layer, shape, out);
+    else if (weft_layer_describes_itself(layer))
         weft_cost_own(&out->cost, shape, layer);
     else
         status = run(r, layer, at, out);

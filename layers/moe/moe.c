@@ -18,16 +18,10 @@
 #include <string.h>
 
 #include "core/device/device.h"
-#include "layers/describe/plain.h"
+#include "layers/layers.h"
 #include "layers/moe/internal.h"
 #include "layers/pass/note.h"
 #include "layers/pass/pass.h"
-
-static void moe_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    const weft_moe *m = (const weft_moe *)layer;
-    weft_describe_plain_moe(&m->common.options, shape, out);
-}
 
 static weft_status moe_init(weft_layer *layer, weft_build *build)
 {
@@ -320,7 +314,6 @@ static const weft_layer_ops moe_ops = {
     .struct_bytes = sizeof moe_ops,
     .kind = "moe",
     .state_bytes = sizeof(weft_moe_state),
-    .describe = moe_describe,
     .init = moe_init,
     .forward = moe_forward,
     .backward = moe_backward,

@@ -13,14 +13,15 @@ static uint64_t row_piece(const weft_outline *outline)
 }
 
 /* The last layer of a chunk writes its output to a message slot, though it counts the rows as
- * stash. Layers of plain kernels count their input. */
+ * stash, unless it counts its input. */
 static uint64_t given_away(const weft_outline *outline, int layer, int end)
 {
-    uint64_t rows = row_piece(outline), counted;
-    if (outline->shape.plain_kernels)
-        return 0;
-    counted = outline->layers[layer].description.cost.activation_bytes;
-    return layer == end - 1 && end < outline->num_layers && counted >= rows ? rows : 0;
+    const weft_description *d = &outline->layers[layer].description;
+    const uint64_t rows = row_piece(outline);
+    return layer == end - 1 && end < outline->num_layers && !d->keeps_input &&
+                   d->cost.activation_bytes >= rows
+               ? rows
+               : 0;
 }
 
 static bool begins_group(const weft_outline *outline, int layer, int first)
@@ -29,12 +30,11 @@ static bool begins_group(const weft_outline *outline, int layer, int first)
            outline->layers[layer - 1].recompute_group != outline->layers[layer].recompute_group;
 }
 
-/* A recomputed group keeps or sends its last layer's output; with plain kernels it keeps its first
- * layer's input. */
+/* A recomputed group keeps or sends its last layer's output, or keeps its first layer's input. */
 static uint64_t kept_rows(const weft_outline *outline, int layer, int first, int end)
 {
     const bool ends_chunk = layer == end - 1;
-    if (outline->shape.plain_kernels)
+    if (outline->layers[layer].description.keeps_input)
         return begins_group(outline, layer, first) ? row_piece(outline) : 0;
     const bool ends_group = ends_chunk || outline->layers[layer + 1].recompute_group !=
                                               outline->layers[layer].recompute_group;
@@ -287,7 +287,6 @@ static void add_offloaded(weft_footprint *out, const char *module, uint64_t byte
 
 static void add_pass(const weft_outline *outline, int rank, int chunk, weft_footprint *out)
 {
-    const weft_shape *shape = &outline->shape;
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++) {
@@ -298,8 +297,7 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
         uint64_t left = outline->layers[l].offloaded_bytes;
         add_offloaded(out, "input", outline->layers[l].offloads_input ? row_piece(outline) : 0);
         if (outline->layers[l].recompute_group > 0) {
-            add_module(out, shape->plain_kernels ? "input" : "output",
-                       kept_rows(outline, l, first, end));
+            add_module(out, d->keeps_input ? "input" : "output", kept_rows(outline, l, first, end));
             continue;
         }
         uint64_t all = d->cost.activation_bytes - outline->layers[l].offloaded_bytes - given;
@@ -339,12 +337,13 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
                        weft_footprint *out)
 {
     const weft_shape *shape = &outline->shape;
+    const bool keeps_inputs = outline->layers[0].description.keeps_input; /* like all layers */
     memset(out, 0, sizeof *out);
     add_parameters(outline, s, out);
     for (int i = 0; i < s->program->num_slots; i++) {
         const weft_slot *slot = &s->program->slots[i];
-        if (!shape->plain_kernels || slot->holds != WEFT_SLOT_ACTIVATION)
-            out->bytes[WEFT_MEMORY_MESSAGES] += slot->bytes; /* else layers count it as input */
+        if (!keeps_inputs || slot->holds != WEFT_SLOT_ACTIVATION)
+            out->bytes[WEFT_MEMORY_MESSAGES] += slot->bytes;
         int chunk = slot->chunk > 0 ? slot->chunk : 0;
         if (slot->holds != WEFT_SLOT_ACTIVATION)
             continue;
@@ -355,7 +354,7 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
         add_module(out, "offloaded", ring_bytes(outline, s->rank));
     const uint64_t recomputed = weft_footprint_recomputed(outline, s->rank);
     out->bytes[WEFT_MEMORY_SCRATCH] = weft_footprint_scratch(outline, s->rank);
-    if (shape->plain_kernels) /* plain kernels count only kept activations */
+    if (keeps_inputs)
         out->bytes[WEFT_MEMORY_SCRATCH] += recomputed;
     else if (recomputed > 0)
         add_module(out, "recomputed", recomputed);

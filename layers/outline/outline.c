@@ -414,8 +414,9 @@ bool weft_outline_recomputes_early(const weft_outline *outline, int rank, int ch
     const weft_layout *layout = &outline->layout;
     int first, end;
     weft_layout_range(layout, rank, chunk, &first, &end);
-    return !outline->shape.plain_kernels && layout->num_ranks > 1 && end > first &&
-           end < layout->num_layers && outline->layers[end - 1].recompute_group > 0;
+    return layout->num_ranks > 1 && end > first && end < layout->num_layers &&
+           outline->layers[end - 1].recompute_group > 0 &&
+           !outline->layers[end - 1].description.keeps_input;
 }
 
 bool weft_outline_recomputes_layer_early(const weft_outline *outline, int rank, int chunk,

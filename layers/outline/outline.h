@@ -83,7 +83,7 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
                               weft_chunk_shape *out) WEFT_CHECKED;
 
 /* Whether a backward's first recomputation is a task of its own, which does not wait for a gradient
- * from another rank. Published runs, with plain kernels, recompute inside backward. */
+ * from another rank. Layers that keep their input recompute inside backward. */
 bool weft_outline_recomputes_early(const weft_outline *outline, int rank, int chunk);
 
 /* Whether that task recomputes the layer, one of the chunk. */

@@ -2,12 +2,12 @@
  * table 2; and what experts of published runs send, multiply and pad. */
 #include <string.h>
 
-#include "layers/describe/plain.h"
-#include "layers/describe/describe.h"
+#include "layers/describe/rehearse.h"
 #include "layers/pass/recompute.h"
 #include "tests/expect.h"
 
-static const weft_model_options gpt = {.num_layers = 4,
+static const weft_model_options gpt = {.struct_bytes = sizeof gpt,
+                                       .num_layers = 4,
                                        .hidden_size = 1024,
                                        .ffn_hidden_size = 4096,
                                        .num_attention_heads = 16,
@@ -15,6 +15,8 @@ static const weft_model_options gpt = {.num_layers = 4,
                                        .kv_channels = 64,
                                        .seq_length = 512,
                                        .vocab_size = 32000,
+                                       .max_position_embeddings = 512,
+                                       .untie_embeddings_and_output_weights = true,
                                        .num_experts = 8,
                                        .moe_router_topk = 2};
 
@@ -36,6 +38,21 @@ static weft_shape shape_of(int tp, bool sequence_parallel)
                         .plain_kernels = WEFT_PLAIN_2022};
 }
 
+static weft_layer *block_of(const weft_model_options *o)
+{
+    return weft_block_create(o, weft_attention_create(o), weft_mlp_create(o));
+}
+
+/* The caller releases the description. */
+static weft_description described(const weft_model_options *o, const weft_shape *shape,
+                                  weft_layer_function make)
+{
+    weft_description d = {0};
+    EXPECT_OK(weft_rehearse_alone(o, shape, make, &d));
+    EXPECT(d.keeps_input && !d.coarse && d.num_held > 0, "no whole list");
+    return d;
+}
+
 /* Bytes of a layer by the paper's equations 1, 2, 4 and 6. */
 static double paper_bytes(const weft_shape *shape, bool recomputes)
 {
@@ -49,11 +66,10 @@ static double paper_bytes(const weft_shape *shape, bool recomputes)
 static void check_layer(int tp, bool sequence_parallel, bool recomputes)
 {
     weft_shape shape = shape_of(tp, sequence_parallel);
-    weft_layer_cost cost = {0};
     shape.recompute = recomputes ? WEFT_RECOMPUTE_MODULE(CORE_ATTN) : 0;
-    weft_describe_plain_block(&gpt, &shape, &cost);
-    weft_describe_plain_attention(&gpt, &shape, &cost);
-    weft_describe_plain_mlp(&gpt, &shape, 4096, &cost);
+    weft_description d = described(&gpt, &shape, block_of);
+    const weft_layer_cost cost = d.cost;
+    weft_description_release(&d);
     EXPECT((double)cost.activation_bytes == paper_bytes(&shape, recomputes),
            "tp %d, sp %d, selective %d: %g bytes instead of %g", tp, sequence_parallel, recomputes,
            (double)cost.activation_bytes, paper_bytes(&shape, recomputes));
@@ -67,13 +83,14 @@ static void check_ends(int tp)
 {
     const weft_shape shape = shape_of(tp, true);
     const double rows = 512.0 * 4 / tp;
-    weft_layer_cost first = {0}, last = {0};
-    weft_describe_plain_embedding(&gpt, &shape, &first);
-    weft_describe_plain_head(&gpt, &shape, &last);
-    EXPECT((double)first.activation_bytes == rows * 1024, "embedding: %g",
-           (double)first.activation_bytes);
-    EXPECT((double)last.activation_bytes == rows * 1024 * 4 + 4 * 512.0 * 4 * 32000 / tp,
-           "head: %g", (double)last.activation_bytes);
+    weft_description first = described(&gpt, &shape, weft_embedding_create);
+    weft_description last = described(&gpt, &shape, weft_head_create);
+    EXPECT((double)first.cost.activation_bytes == rows * 1024, "embedding: %g",
+           (double)first.cost.activation_bytes);
+    EXPECT((double)last.cost.activation_bytes == rows * 1024 * 4 + 4 * 512.0 * 4 * 32000 / tp,
+           "head: %g", (double)last.cost.activation_bytes);
+    weft_description_release(&first);
+    weft_description_release(&last);
 }
 
 /* --- years ----------------------------------------------------------------------------------- */
@@ -87,14 +104,9 @@ typedef struct year_sums {
 static year_sums sums_of_year(weft_plain_year year, int tp)
 {
     weft_shape shape = shape_of(tp, false);
-    weft_description d;
     year_sums sums = {0};
     shape.plain_kernels = year;
-    weft_description_begin(&d, &shape);
-    weft_describe_plain_block(&gpt, &shape, &d.cost);
-    weft_describe_plain_attention(&gpt, &shape, &d.cost);
-    weft_describe_plain_mlp(&gpt, &shape, 4096, &d.cost);
-    EXPECT_OK(weft_description_end(&d));
+    weft_description d = described(&gpt, &shape, block_of);
     for (int i = 0; i < d.num_operations; i++) {
         const weft_operation *op = &d.operations[i];
         const bool backward = op->phase != WEFT_PHASE_FORWARD;
@@ -133,11 +145,8 @@ typedef struct moe_sums {
 
 static moe_sums sums_of(const weft_model_options *o, const weft_shape *shape)
 {
-    weft_description d;
+    weft_description d = described(o, shape, weft_moe_create);
     moe_sums sums = {0};
-    weft_description_begin(&d, shape);
-    weft_describe_plain_moe(o, shape, &d.cost);
-    EXPECT_OK(weft_description_end(&d));
     for (int i = 0; i < d.num_operations; i++) {
         const weft_operation *op = &d.operations[i];
         if (op->phase != WEFT_PHASE_FORWARD)
