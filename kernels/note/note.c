@@ -252,11 +252,193 @@ weft_kernel_operations weft_kernel_operations_of(const char *kernel, const void 
     return out;
 }
 
-static weft_status note(weft_lane *lane, const operations *all)
+/* --- calls ---------------------------------------------------------------------------------- */
+
+#define RUN(name)                                                                                  \
+    static weft_status run_##name(weft_lane *lane, const void *args)                               \
+    {                                                                                              \
+        return weft_##name(lane, args);                                                            \
+    }                                                                                              \
+    static const weft_kernel_noted noted_##name = {#name, sizeof(weft_##name##_args), run_##name};
+WEFT_KERNEL_LIST(RUN)
+#undef RUN
+
+#define AT(kernel, field)                                                                                  \
+    {                                                                                                      \
+        &noted_##kernel,                                                                                   \
+        {                                                                                                  \
+            offsetof(weft_##kernel##_args, field),                                                       \
+      _Generic(((weft_##kernel##_args *)0)->field, int32_t *: true, const int32_t *: true,         \
+               default: false),                                                                    \
+      _Generic(((weft_##kernel##_args *)0)->field, int32_t *: true, default: false) \
+        }                                                                                                  \
+    }
+static const struct {
+    const weft_kernel_noted *kernel;
+    weft_kernel_operand operand;
+} operands_of_all[] = {
+    AT(gemm, a),
+    AT(gemm, b),
+    AT(gemm, c),
+    AT(gemm, bias),
+    AT(gemm, pre),
+    AT(grouped_gemm, row_offsets),
+    AT(grouped_gemm, x),
+    AT(grouped_gemm, w),
+    AT(grouped_gemm, y),
+    AT(grouped_gemm, wgrad),
+    AT(grouped_gemm, w_of),
+    AT(grouped_gemm, wgrad_of),
+    AT(bias_gradient, dy),
+    AT(bias_gradient, db),
+    AT(bias_gradient, row_offsets),
+    AT(norm_forward, x),
+    AT(norm_forward, residual),
+    AT(norm_forward, sum),
+    AT(norm_forward, weight),
+    AT(norm_forward, bias),
+    AT(norm_forward, y),
+    AT(norm_forward, mean),
+    AT(norm_forward, rstd),
+    AT(norm_backward, dy),
+    AT(norm_backward, x),
+    AT(norm_backward, weight),
+    AT(norm_backward, mean),
+    AT(norm_backward, rstd),
+    AT(norm_backward, dx),
+    AT(norm_backward, dweight),
+    AT(norm_backward, dbias),
+    AT(activation_forward, x),
+    AT(activation_forward, y),
+    AT(activation_backward, x),
+    AT(activation_backward, dy),
+    AT(activation_backward, dx),
+    AT(rope, x),
+    AT(rope, index),
+    AT(attention_forward, q),
+    AT(attention_forward, k),
+    AT(attention_forward, v),
+    AT(attention_forward, out),
+    AT(attention_forward, lse),
+    AT(attention_forward, first_seen),
+    AT(attention_backward, q),
+    AT(attention_backward, k),
+    AT(attention_backward, v),
+    AT(attention_backward, out),
+    AT(attention_backward, dout),
+    AT(attention_backward, lse),
+    AT(attention_backward, delta),
+    AT(attention_backward, dq),
+    AT(attention_backward, dk),
+    AT(attention_backward, dv),
+    AT(attention_backward, first_seen),
+    AT(embedding_forward, tokens),
+    AT(embedding_forward, table),
+    AT(embedding_forward, positions),
+    AT(embedding_forward, y),
+    AT(embedding_forward, index),
+    AT(embedding_backward, tokens),
+    AT(embedding_backward, dy),
+    AT(embedding_backward, dtable),
+    AT(embedding_backward, dpositions),
+    AT(embedding_backward, index),
+    AT(cross_entropy_stats, logits),
+    AT(cross_entropy_stats, labels),
+    AT(cross_entropy_stats, row_max),
+    AT(cross_entropy_stats, row_sum),
+    AT(cross_entropy_stats, target),
+    AT(cross_entropy_loss, row_max),
+    AT(cross_entropy_loss, row_sum),
+    AT(cross_entropy_loss, target),
+    AT(cross_entropy_loss, mask),
+    AT(cross_entropy_loss, loss),
+    AT(cross_entropy_loss, loss_sum),
+    AT(cross_entropy_backward, logits),
+    AT(cross_entropy_backward, labels),
+    AT(cross_entropy_backward, row_max),
+    AT(cross_entropy_backward, row_sum),
+    AT(cross_entropy_backward, mask),
+    AT(dropout, x),
+    AT(dropout, residual),
+    AT(dropout, y),
+    AT(dropout, index),
+    AT(add, a),
+    AT(add, b),
+    AT(add, y),
+    AT(cast, from),
+    AT(cast, to),
+    AT(route, logits),
+    AT(route, scores),
+    AT(route, top_index),
+    AT(route, top_prob),
+    AT(route, counts),
+    AT(route, score_sums),
+    AT(route, z_sum),
+    AT(route_backward, logits),
+    AT(route_backward, scores),
+    AT(route_backward, top_index),
+    AT(route_backward, top_prob),
+    AT(route_backward, dtop_prob),
+    AT(route_backward, fraction),
+    AT(route_backward, dlogits),
+    AT(dispatch_plan, top_index),
+    AT(dispatch_plan, top_prob),
+    AT(dispatch_plan, counts),
+    AT(dispatch_plan, partition_counts),
+    AT(dispatch_plan, row_of),
+    AT(dispatch_plan, token_of),
+    AT(dispatch_plan, dropped),
+    AT(dispatch_plan, wrong),
+    AT(dispatch_plan, scratch),
+    AT(permute, x),
+    AT(permute, token_of),
+    AT(permute, rows),
+    AT(permute_backward, drows),
+    AT(permute_backward, row_of),
+    AT(permute_backward, dx),
+    AT(combine, rows),
+    AT(combine, row_of),
+    AT(combine, top_prob),
+    AT(combine, y),
+    AT(combine_backward, dy),
+    AT(combine_backward, rows),
+    AT(combine_backward, row_of),
+    AT(combine_backward, top_prob),
+    AT(combine_backward, drows),
+    AT(combine_backward, dtop_prob),
+    AT(scale, x),
+};
+#undef AT
+
+int weft_kernel_operands(const weft_kernel_noted *kernel,
+                         weft_kernel_operand out[WEFT_KERNEL_MAX_OPERANDS])
 {
-    for (int i = 0; i < all->count; i++)
-        WEFT_TRY(weft_note_operation(lane, &all->all[i]));
-    return WEFT_OK;
+    int count = 0;
+    for (size_t i = 0; i < sizeof operands_of_all / sizeof *operands_of_all; i++)
+        if (operands_of_all[i].kernel == kernel)
+            out[count++] = operands_of_all[i].operand;
+    return count;
+}
+
+/* As the product and the activation's kernel after it. */
+static weft_status note_fused(weft_lane *lane, const weft_gemm_args *a)
+{
+    const weft_gemm_args product = weft_gemm_without_epilogue(a);
+    WEFT_TRY(weft_gemm(lane, &product));
+    if (a->epilogue == WEFT_GEMM_GELU) {
+        const weft_activation_forward_args gelu = weft_gemm_gelu(a);
+        return weft_activation_forward(lane, &gelu);
+    }
+    const weft_activation_backward_args gelu = weft_gemm_gelu_backward(a);
+    return weft_activation_backward(lane, &gelu);
+}
+
+static weft_status note(weft_lane *lane, const weft_kernel_noted *kernel, const void *args,
+                        const operations *all)
+{
+    if (kernel == &noted_gemm && ((const weft_gemm_args *)args)->epilogue != WEFT_GEMM_PLAIN)
+        return note_fused(lane, args);
+    return weft_note_call(lane, kernel, args, kernel->args_bytes, all->all, all->count);
 }
 
 #define NOTE(name)                                                                                 \
@@ -264,7 +446,7 @@ static weft_status note(weft_lane *lane, const operations *all)
     {                                                                                              \
         operations all = {0};                                                                      \
         of_##name(&all, args);                                                                     \
-        return note(lane, &all);                                                                   \
+        return note(lane, &noted_##name, args, &all);                                              \
     }
 WEFT_KERNEL_LIST(NOTE)
 #undef NOTE

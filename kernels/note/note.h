@@ -1,4 +1,5 @@
-/* What kernels are, as operations: from the arguments of a call alone. */
+/* What kernels are, as operations: from the arguments of a call alone. Calls that the device `note`
+ * keeps (weft_note_keep_calls) can be made again elsewhere. */
 #ifndef WEFT_KERNELS_NOTE_NOTE_H
 #define WEFT_KERNELS_NOTE_NOTE_H
 
@@ -16,5 +17,22 @@ typedef struct weft_kernel_operations {
  * Phases are those in a backward, FORWARD what forwards do. Reads arguments that lie on the host.
  * An unknown kernel, or one that no pass calls, has none. */
 weft_kernel_operations weft_kernel_operations_of(const char *kernel, const void *args);
+
+/* A kernel, as a noted call names it. */
+typedef struct weft_kernel_noted {
+    const char *name; /* "gemm" */
+    size_t args_bytes;
+    weft_status (*run)(weft_lane *, const void *args); /* the kernel itself */
+} weft_kernel_noted;
+
+/* An argument that points to memory. Indices are of rows, experts or tokens. */
+typedef struct weft_kernel_operand {
+    size_t offset;          /* in the struct of arguments */
+    bool is_index, is_made; /* the kernel writes these indices */
+} weft_kernel_operand;
+enum { WEFT_KERNEL_MAX_OPERANDS = 12 };
+/* All of the kernel's; returns how many. */
+int weft_kernel_operands(const weft_kernel_noted *kernel,
+                         weft_kernel_operand out[WEFT_KERNEL_MAX_OPERANDS]);
 
 #endif
