@@ -47,7 +47,7 @@ typedef struct weft_recorded_layer {
     int count; /* layers like it */
     weft_description description;
     size_t first, next, end; /* notes of a step's first micro-batch, then of another, which adds to
-                                gradients: as many */
+                                gradients: as many, or the layer does other work there */
 } weft_recorded_layer;
 
 typedef struct weft_recording {
@@ -59,7 +59,8 @@ typedef struct weft_recording {
 } weft_recording;
 
 /* As weft_rehearse_model, with experts' rows dealt out evenly. `device` makes the calls again and
- * outlives the recording; its pinned memory is used. A layer that describes itself has no notes. */
+ * outlives the recording; its pinned memory is used. Of a layer that describes itself products
+ * alone are noted. */
 weft_status weft_record_model(const weft_model_options *options, const void *own_options,
                               const weft_shape *shape, weft_model_function build,
                               weft_device *device, weft_recording *out) WEFT_CHECKED;

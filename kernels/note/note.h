@@ -25,10 +25,17 @@ typedef struct weft_kernel_noted {
     weft_status (*run)(weft_lane *, const void *args); /* the kernel itself */
 } weft_kernel_noted;
 
-/* An argument that points to memory. Indices are of rows, experts or tokens. */
+/* What an argument that points to memory points to; indices are of rows, experts or tokens. */
+typedef enum weft_pointer_kind {
+    WEFT_POINTER_NUMBERS,
+    WEFT_POINTER_INDEX,
+    WEFT_POINTER_MADE_INDEX, /* the kernel writes it */
+    WEFT_POINTER_ADDRESSES,  /* of other memory: a host's array */
+} weft_pointer_kind;
+
 typedef struct weft_kernel_operand {
-    size_t offset;          /* in the struct of arguments */
-    bool is_index, is_made; /* the kernel writes these indices */
+    size_t offset; /* in the struct of arguments */
+    weft_pointer_kind kind;
 } weft_kernel_operand;
 enum { WEFT_KERNEL_MAX_OPERANDS = 12 };
 /* All of the kernel's; returns how many. */

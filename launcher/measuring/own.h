@@ -30,10 +30,11 @@ weft_status weft_own_keep(const weft_own_operation *operations, int count,
                           weft_cluster *cluster) WEFT_CHECKED;
 
 /* Measures the model's operations on all ranks at once, on one lane, and adds them to the cluster.
- * Leaves to the curves what no kernel does: functions on a lane, layers that describe themselves,
- * and calls on memory that a layer allocated itself. Kernels read weights and stashes from memory,
- * and the output of the call before where it left it. The slowest rank counts. Collective over
- * world. Errors: WEFT_MEMORY, WEFT_CONFIG, those of the layers and kernels. */
+ * Leaves to the curves what no kernel does, such as functions on a lane, calls on memory that a
+ * layer allocated itself and, of layers that describe themselves, all but products. Kernels read
+ * weights and stashes from memory, and the output of the call before where it left it. The slowest
+ * rank counts. Collective over world. Errors: WEFT_MEMORY, WEFT_CONFIG, those of the layers and
+ * kernels. */
 weft_status weft_measure_own(weft_comm *world, weft_device *device, const weft_own_model *model,
                              bool quick, weft_cluster *cluster) WEFT_CHECKED;
 

@@ -122,26 +122,28 @@ static bool slides(const rig *r, const call *c, const call *before, const operan
 }
 
 /* Finds where the operands lie. A call cannot run on memory of the layer's own, or on indices that
- * no call has made. */
+ * no call has made, nor with addresses that it does not have itself. */
 static void find_operands(rig *r, call *c, const call *before)
 {
     weft_kernel_operand all[WEFT_KERNEL_MAX_OPERANDS];
     c->num_operands = weft_kernel_operands(c->kernel, all);
+    c->runs = c->num_operands > 0;
     for (int i = 0; i < c->num_operands; i++) {
         const void *at = pointer_in(c->first->args, all[i].offset);
         operand *o = &c->operands[i];
         *o = (operand){.offset = all[i].offset, .region = region_of(r, at)};
         if (o->region < 0) {
-            c->runs = c->runs && is_reached(r, at);
+            c->runs =
+                c->runs && is_reached(r, at) && (!at || all[i].kind != WEFT_POINTER_ADDRESSES);
             continue;
         }
         const weft_region_use use = r->recording.regions[o->region].use;
         const bool given = use == WEFT_REGION_TOKENS || use == WEFT_REGION_POSITIONS;
-        if (all[i].is_made)
+        if (all[i].kind == WEFT_POINTER_MADE_INDEX)
             r->has_indices[o->region] = true;
-        else if (all[i].is_index && !given && !r->has_indices[o->region])
+        else if (all[i].kind == WEFT_POINTER_INDEX && !given && !r->has_indices[o->region])
             c->runs = false;
-        o->slides = !all[i].is_index && slides(r, c, before, o);
+        o->slides = all[i].kind == WEFT_POINTER_NUMBERS && slides(r, c, before, o);
     }
 }
 
@@ -167,7 +169,8 @@ static weft_status list_layer(rig *r, int index)
 {
     const weft_recorded_layer *layer = &r->recording.layers[index];
     const weft_noted *notes = r->recording.notes;
-    const size_t apart = layer->next - layer->first;
+    const size_t num = layer->next - layer->first;
+    const size_t apart = layer->end - layer->next == num ? num : 0;
     const call *before = NULL;
     memset(r->has_indices, 0, sizeof r->has_indices);
     for (size_t i = layer->first; i < layer->next; i++) {
@@ -187,6 +190,8 @@ static weft_status list_layer(rig *r, int index)
         while (i + 1 < layer->next && notes[i + 1].args == c->first->args)
             i++;
         c->num_operations = (int)(&notes[i] - c->first) + 1;
+        if (c->next->kernel != c->kernel)
+            c->next = c->first;
         WEFT_TRY(weft_arena_alloc(&r->arena, c->kernel->args_bytes, &c->args));
         find_operands(r, c, before);
         c->like = c->runs ? first_like(r, c) : -1;
