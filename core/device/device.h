@@ -156,8 +156,8 @@ typedef struct weft_noted {
     const weft_event *event;  /* RECORD, WAIT */
     void *to;                 /* COPY, PIECE */
     const void *from;         /* COPY */
-    const void *kernel;       /* OPERATION: what kernels/note knows the kernel by, and its */
-    const void *args;         /* arguments, where calls are kept; those of one call share them */
+    const char *kernel;       /* OPERATION: "gemm", static, and its arguments, where calls are */
+    const void *args;         /* kept; those of one call share them */
     int entry;                /* OPERATION: a description's, once it is listed */
 } weft_noted;
 
@@ -202,7 +202,7 @@ weft_note_again weft_note_redoes(const weft_lane *lane, weft_note_again again);
  * be done again. Nothing is kept of a count of 0. WEFT_MEMORY. */
 weft_status weft_note_operation(weft_lane *lane, const weft_operation *operation) WEFT_CHECKED;
 /* Enqueues the operations of a kernel's call. */
-weft_status weft_note_call(weft_lane *lane, const void *kernel, const void *args, size_t args_bytes,
+weft_status weft_note_call(weft_lane *lane, const char *kernel, const void *args, size_t args_bytes,
                            const weft_operation *operations, int count) WEFT_CHECKED;
 /* Notes a piece of memory that a layer keeps. */
 weft_status weft_note_piece(weft_lane *lane, void *memory, size_t bytes) WEFT_CHECKED;

@@ -16,7 +16,8 @@ typedef struct note_device {
     weft_device *other; /* makes calls again; NULL: nobody does */
     weft_arena args;    /* of those calls */
     struct {
-        const void *kernel, *args;
+        const char *kernel;
+        const void *args;
     } call; /* that is noted now */
 } note_device;
 
@@ -273,7 +274,7 @@ weft_status weft_note_operation(weft_lane *lane, const weft_operation *operation
     return keep(lane, &noted);
 }
 
-weft_status weft_note_call(weft_lane *lane, const void *kernel, const void *args, size_t args_bytes,
+weft_status weft_note_call(weft_lane *lane, const char *kernel, const void *args, size_t args_bytes,
                            const weft_operation *operations, int count)
 {
     note_device *d = device_of(lane);

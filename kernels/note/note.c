@@ -252,113 +252,36 @@ weft_kernel_operations weft_kernel_operations_of(const char *kernel, const void 
     return out;
 }
 
-/* --- calls ---------------------------------------------------------------------------------- */
-
-#define RUN(name)                                                                                  \
-    static weft_status run_##name(weft_lane *lane, const void *args)                               \
-    {                                                                                              \
-        return weft_##name(lane, args);                                                            \
-    }                                                                                              \
-    static const weft_kernel_noted noted_##name = {#name, sizeof(weft_##name##_args), run_##name};
-WEFT_KERNEL_LIST(RUN)
-#undef RUN
-
-#define AT(kernel, field)                                                                                  \
-    {                                                                                                      \
-        &noted_##kernel,                                                                                   \
-        {                                                                                                  \
-            offsetof(weft_##kernel##_args, field),                                                       \
-      _Generic(((weft_##kernel##_args *)0)->field, const int32_t *: WEFT_POINTER_INDEX,            \
-               int32_t *: WEFT_POINTER_MADE_INDEX, const void *const *: WEFT_POINTER_ADDRESSES,    \
-               float *const *: WEFT_POINTER_ADDRESSES, default: WEFT_POINTER_NUMBERS) \
-        }                                                                                                  \
-    }
-#define AT2(kernel, field, other) AT(kernel, field), AT(kernel, other)
-#define AT3(kernel, field, ...) AT(kernel, field), AT2(kernel, __VA_ARGS__)
-#define AT4(kernel, field, ...) AT(kernel, field), AT3(kernel, __VA_ARGS__)
-#define AT5(kernel, field, ...) AT(kernel, field), AT4(kernel, __VA_ARGS__)
-#define AT6(kernel, field, ...) AT(kernel, field), AT5(kernel, __VA_ARGS__)
-#define AT7(kernel, field, ...) AT(kernel, field), AT6(kernel, __VA_ARGS__)
-#define AT8(kernel, field, ...) AT(kernel, field), AT7(kernel, __VA_ARGS__)
-#define AT9(kernel, field, ...) AT(kernel, field), AT8(kernel, __VA_ARGS__)
-#define AT10(kernel, field, ...) AT(kernel, field), AT9(kernel, __VA_ARGS__)
-#define AT11(kernel, field, ...) AT(kernel, field), AT10(kernel, __VA_ARGS__)
-/* Of kernels that a pass calls. */
-static const struct {
-    const weft_kernel_noted *kernel;
-    weft_kernel_operand operand;
-} operands_of_all[] = {
-    AT5(gemm, a, b, c, bias, pre),
-    AT7(grouped_gemm, row_offsets, x, w, y, wgrad, w_of, wgrad_of),
-    AT3(bias_gradient, dy, db, row_offsets),
-    AT8(norm_forward, x, residual, sum, weight, bias, y, mean, rstd),
-    AT8(norm_backward, dy, x, weight, mean, rstd, dx, dweight, dbias),
-    AT2(activation_forward, x, y),
-    AT3(activation_backward, x, dy, dx),
-    AT2(rope, x, index),
-    AT6(attention_forward, q, k, v, out, lse, first_seen),
-    AT11(attention_backward, q, k, v, out, dout, lse, delta, dq, dk, dv, first_seen),
-    AT5(embedding_forward, tokens, table, positions, y, index),
-    AT5(embedding_backward, tokens, dy, dtable, dpositions, index),
-    AT5(cross_entropy_stats, logits, labels, row_max, row_sum, target),
-    AT6(cross_entropy_loss, row_max, row_sum, target, mask, loss, loss_sum),
-    AT5(cross_entropy_backward, logits, labels, row_max, row_sum, mask),
-    AT4(dropout, x, residual, y, index),
-    AT3(add, a, b, y),
-    AT2(cast, from, to),
-    AT7(route, logits, scores, top_index, top_prob, counts, score_sums, z_sum),
-    AT7(route_backward, logits, scores, top_index, top_prob, dtop_prob, fraction, dlogits),
-    AT9(dispatch_plan, top_index, top_prob, counts, partition_counts, row_of, token_of, dropped,
-        wrong, scratch),
-    AT3(permute, x, token_of, rows),
-    AT3(permute_backward, drows, row_of, dx),
-    AT4(combine, rows, row_of, top_prob, y),
-    AT6(combine_backward, dy, rows, row_of, top_prob, drows, dtop_prob)};
-#undef AT
-
-int weft_kernel_operands(const weft_kernel_noted *kernel,
-                         weft_kernel_operand out[WEFT_KERNEL_MAX_OPERANDS])
-{
-    int count = 0;
-    for (size_t i = 0; i < sizeof operands_of_all / sizeof *operands_of_all; i++)
-        if (operands_of_all[i].kernel == kernel)
-            out[count++] = operands_of_all[i].operand;
-    return count;
-}
-
-/* As the product and the activation's kernel after it. */
-static weft_status note_fused(weft_lane *lane, const weft_gemm_args *a)
-{
-    const weft_gemm_args product = weft_gemm_without_epilogue(a);
-    WEFT_TRY(weft_gemm(lane, &product));
-    if (a->epilogue == WEFT_GEMM_GELU) {
-        const weft_activation_forward_args gelu = weft_gemm_gelu(a);
-        return weft_activation_forward(lane, &gelu);
-    }
-    const weft_activation_backward_args gelu = weft_gemm_gelu_backward(a);
-    return weft_activation_backward(lane, &gelu);
-}
-
-static weft_status note(weft_lane *lane, const weft_kernel_noted *kernel, const void *args,
-                        const operations *all)
-{
-    if (kernel == &noted_gemm && ((const weft_gemm_args *)args)->epilogue != WEFT_GEMM_PLAIN)
-        return note_fused(lane, args);
-    return weft_note_call(lane, kernel, args, kernel->args_bytes, all->all, all->count);
-}
-
 #define NOTE(name)                                                                                 \
     static weft_status note_##name(weft_lane *lane, const weft_##name##_args *args)                \
     {                                                                                              \
         operations all = {0};                                                                      \
         of_##name(&all, args);                                                                     \
-        return note(lane, &noted_##name, args, &all);                                              \
+        return weft_note_call(lane, #name, args, sizeof *args, all.all, all.count);                \
     }
 WEFT_KERNEL_LIST(NOTE)
 #undef NOTE
 
+/* One with an epilogue as the product and the activation's kernel after it. */
+static weft_status note_product(weft_lane *lane, const weft_gemm_args *args)
+{
+    const weft_gemm_args product = weft_gemm_without_epilogue(args);
+    if (args->epilogue == WEFT_GEMM_PLAIN)
+        return note_gemm(lane, args);
+    WEFT_TRY(note_gemm(lane, &product));
+    if (args->epilogue == WEFT_GEMM_GELU) {
+        const weft_activation_forward_args gelu = weft_gemm_gelu(args);
+        return note_activation_forward(lane, &gelu);
+    }
+    const weft_activation_backward_args gelu = weft_gemm_gelu_backward(args);
+    return note_activation_backward(lane, &gelu);
+}
+
+/* A slot's initializer; of gemm's row it is note_product. */
+#define note_gemm note_product
 const weft_kernel_ops weft_kernel_ops_note = {.name = "note",
 #define SLOT(kernel) .kernel = note_##kernel,
                                               WEFT_KERNEL_LIST(SLOT)
 #undef SLOT
 };
+#undef note_gemm

@@ -18,13 +18,6 @@ typedef struct weft_kernel_operations {
  * An unknown kernel, or one that no pass calls, has none. */
 weft_kernel_operations weft_kernel_operations_of(const char *kernel, const void *args);
 
-/* A kernel, as a noted call names it. */
-typedef struct weft_kernel_noted {
-    const char *name; /* "gemm" */
-    size_t args_bytes;
-    weft_status (*run)(weft_lane *, const void *args); /* the kernel itself */
-} weft_kernel_noted;
-
 /* What an argument that points to memory points to; indices are of rows, experts or tokens. */
 typedef enum weft_pointer_kind {
     WEFT_POINTER_NUMBERS,
@@ -33,13 +26,21 @@ typedef enum weft_pointer_kind {
     WEFT_POINTER_ADDRESSES,  /* of other memory: a host's array */
 } weft_pointer_kind;
 
-typedef struct weft_kernel_operand {
+typedef struct weft_kernel_pointer {
     size_t offset; /* in the struct of arguments */
     weft_pointer_kind kind;
-} weft_kernel_operand;
-enum { WEFT_KERNEL_MAX_OPERANDS = 12 };
-/* All of the kernel's; returns how many. */
-int weft_kernel_operands(const weft_kernel_noted *kernel,
-                         weft_kernel_operand out[WEFT_KERNEL_MAX_OPERANDS]);
+} weft_kernel_pointer;
+
+/* How to make a kernel's call again. */
+enum { WEFT_KERNEL_MAX_POINTERS = 11 };
+typedef struct weft_kernel_again {
+    const char *name;
+    size_t args_bytes;
+    weft_status (*run)(weft_lane *, const void *args);
+    int num_pointers;
+    weft_kernel_pointer pointers[WEFT_KERNEL_MAX_POINTERS];
+} weft_kernel_again;
+/* Static. NULL: a kernel that no pass calls. */
+const weft_kernel_again *weft_kernel_again_of(const char *kernel);
 
 #endif

@@ -31,10 +31,10 @@ typedef struct operand {
 /* Of a kernel or, without one, a copy. */
 typedef struct call {
     const weft_noted *first, *next; /* of a step's first micro-batch, and of another */
-    const weft_kernel_noted *kernel;
+    const weft_kernel_again *kernel;
     void *args; /* while it is made */
     int layer, num_operations, num_operands;
-    operand operands[WEFT_KERNEL_MAX_OPERANDS];
+    operand operands[WEFT_KERNEL_MAX_POINTERS];
     int like; /* the call whose time it has: itself, or an earlier one */
     bool runs;
     int length, num_sweeps;
@@ -125,9 +125,8 @@ static bool slides(const rig *r, const call *c, const call *before, const operan
  * no call has made, nor with addresses that it does not have itself. */
 static void find_operands(rig *r, call *c, const call *before)
 {
-    weft_kernel_operand all[WEFT_KERNEL_MAX_OPERANDS];
-    c->num_operands = weft_kernel_operands(c->kernel, all);
-    c->runs = c->num_operands > 0;
+    const weft_kernel_pointer *all = c->kernel->pointers;
+    c->num_operands = c->kernel->num_pointers;
     for (int i = 0; i < c->num_operands; i++) {
         const void *at = pointer_in(c->first->args, all[i].offset);
         operand *o = &c->operands[i];
@@ -177,7 +176,7 @@ static weft_status list_layer(rig *r, int index)
         call *c = &r->calls[r->num_calls];
         *c = (call){.first = &notes[i],
                     .next = &notes[i + apart],
-                    .kernel = notes[i].kernel,
+                    .kernel = notes[i].kernel ? weft_kernel_again_of(notes[i].kernel) : NULL,
                     .layer = index,
                     .like = -1,
                     .runs = true};
@@ -190,7 +189,7 @@ static weft_status list_layer(rig *r, int index)
         while (i + 1 < layer->next && notes[i + 1].args == c->first->args)
             i++;
         c->num_operations = (int)(&notes[i] - c->first) + 1;
-        if (c->next->kernel != c->kernel)
+        if (!c->next->kernel || strcmp(c->next->kernel, c->kernel->name) != 0)
             c->next = c->first;
         WEFT_TRY(weft_arena_alloc(&r->arena, c->kernel->args_bytes, &c->args));
         find_operands(r, c, before);

@@ -42,9 +42,8 @@ static weft_status odd_forward(weft_layer *layer, weft_pass *pass, const weft_te
     WEFT_TRY(weft_pass_stash(pass, x->dtype, rows, hidden, &pre));
     WEFT_TRY(weft_pass_stash(pass, WEFT_I32, rows, 1, &made));
     WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = rows, .n = hidden, .k = hidden,
-                                        .transpose_b = true, .dtype = x->dtype,
-                                        .c_dtype = x->dtype, .a = x->data,
-                                        .b = o->weight->weight.data, .c = y->data,
+                                        .transpose_b = true, .dtype = x->dtype, .c_dtype = x->dtype,
+                                        .a = x->data, .b = o->weight->weight.data, .c = y->data,
                                         .epilogue = WEFT_GEMM_GELU, .pre = pre.data)));
     WEFT_TRY(weft_add(lane, &WEFT_ARGS(weft_add_args, .count = rows * hidden, .dtype = x->dtype,
                                        .a = y->data, .b = x->data, .y = y->data)));
@@ -65,10 +64,10 @@ static weft_status odd_backward(weft_layer *layer, weft_pass *pass, const weft_t
     const size_t rows = dy->dims[0], hidden = dy->dims[1];
     if (weft_pass_overwrite(pass))
         WEFT_TRY(weft_lane_zero(lane, o->weight->grad, hidden * hidden * sizeof(float)));
-    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = hidden, .n = hidden, .k = rows,
-                                        .transpose_a = true, .dtype = dy->dtype,
-                                        .c_dtype = WEFT_F32, .a = dy->data, .b = dx->data,
-                                        .c = o->weight->grad, .beta = 1)));
+    WEFT_TRY(
+        weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = hidden, .n = hidden, .k = rows,
+                                   .transpose_a = true, .dtype = dy->dtype, .c_dtype = WEFT_F32,
+                                   .a = dy->data, .b = dx->data, .c = o->weight->grad, .beta = 1)));
     return weft_lane_copy(lane, dx->data, dy->data, weft_tensor_bytes(dy));
 }
 
@@ -151,13 +150,12 @@ static int operations_of(const weft_cluster *cluster, const char *module)
 
 int main(void)
 {
-    const weft_model_options options =
-        WEFT_ARGS(weft_model_options, .num_layers = 1, .hidden_size = 24, .ffn_hidden_size = 40,
-                  .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 12,
-                  .seq_length = 16, .max_position_embeddings = 16, .vocab_size = 50,
-                  .norm_epsilon = 1e-5);
-    const weft_mesh mesh = {.world = 1, .tp = 1, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .etp = 1,
-                            .edp = 1};
+    const weft_model_options options = WEFT_ARGS(
+        weft_model_options, .num_layers = 1, .hidden_size = 24, .ffn_hidden_size = 40,
+        .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 12, .seq_length = 16,
+        .max_position_embeddings = 16, .vocab_size = 50, .norm_epsilon = 1e-5);
+    const weft_mesh mesh = {
+        .world = 1, .tp = 1, .cp = 1, .dp = 1, .pp = 1, .ep = 1, .etp = 1, .edp = 1};
     const weft_shape shape = weft_model_shape(&options, &mesh, 2, WEFT_F32, true);
     const weft_own_model model = {
         .options = &options, .build = build, .shape = &shape, .num_micro_batches = 2};
