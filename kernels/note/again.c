@@ -5,31 +5,32 @@
 #include "kernels/note/note.h"
 
 /* Kernels that a pass calls: name, number of pointers, pointers. */
-#define KERNELS(ROW) \
-    ROW(gemm, 5, a, b, c, bias, pre) \
-    ROW(grouped_gemm, 7, row_offsets, x, w, y, wgrad, w_of, wgrad_of) \
-    ROW(bias_gradient, 3, dy, db, row_offsets) \
-    ROW(norm_forward, 8, x, residual, sum, weight, bias, y, mean, rstd) \
-    ROW(norm_backward, 8, dy, x, weight, mean, rstd, dx, dweight, dbias) \
-    ROW(activation_forward, 2, x, y) \
-    ROW(activation_backward, 3, x, dy, dx) \
-    ROW(rope, 2, x, index) \
-    ROW(attention_forward, 6, q, k, v, out, lse, first_seen) \
-    ROW(attention_backward, 11, q, k, v, out, dout, lse, delta, dq, dk, dv, first_seen) \
-    ROW(embedding_forward, 5, tokens, table, positions, y, index) \
-    ROW(embedding_backward, 5, tokens, dy, dtable, dpositions, index) \
-    ROW(cross_entropy_stats, 5, logits, labels, row_max, row_sum, target) \
-    ROW(cross_entropy_loss, 6, row_max, row_sum, target, mask, loss, loss_sum) \
-    ROW(cross_entropy_backward, 5, logits, labels, row_max, row_sum, mask) \
-    ROW(dropout, 4, x, residual, y, index) \
-    ROW(add, 3, a, b, y) \
-    ROW(cast, 2, from, to) \
-    ROW(route, 7, logits, scores, top_index, top_prob, counts, score_sums, z_sum) \
-    ROW(route_backward, 7, logits, scores, top_index, top_prob, dtop_prob, fraction, dlogits) \
-    ROW(dispatch_plan, 9, top_index, top_prob, counts, partition_counts, row_of, token_of, dropped, wrong, scratch) \
-    ROW(permute, 3, x, token_of, rows) \
-    ROW(permute_backward, 3, drows, row_of, dx) \
-    ROW(combine, 4, rows, row_of, top_prob, y) \
+#define KERNELS(ROW)                                                                               \
+    ROW(gemm, 5, a, b, c, bias, pre)                                                               \
+    ROW(grouped_gemm, 7, row_offsets, x, w, y, wgrad, w_of, wgrad_of)                              \
+    ROW(bias_gradient, 3, dy, db, row_offsets)                                                     \
+    ROW(norm_forward, 8, x, residual, sum, weight, bias, y, mean, rstd)                            \
+    ROW(norm_backward, 8, dy, x, weight, mean, rstd, dx, dweight, dbias)                           \
+    ROW(activation_forward, 2, x, y)                                                               \
+    ROW(activation_backward, 3, x, dy, dx)                                                         \
+    ROW(rope, 2, x, index)                                                                         \
+    ROW(attention_forward, 6, q, k, v, out, lse, first_seen)                                       \
+    ROW(attention_backward, 11, q, k, v, out, dout, lse, delta, dq, dk, dv, first_seen)            \
+    ROW(embedding_forward, 5, tokens, table, positions, y, index)                                  \
+    ROW(embedding_backward, 5, tokens, dy, dtable, dpositions, index)                              \
+    ROW(cross_entropy_stats, 5, logits, labels, row_max, row_sum, target)                          \
+    ROW(cross_entropy_loss, 6, row_max, row_sum, target, mask, loss, loss_sum)                     \
+    ROW(cross_entropy_backward, 5, logits, labels, row_max, row_sum, mask)                         \
+    ROW(dropout, 4, x, residual, y, index)                                                         \
+    ROW(add, 3, a, b, y)                                                                           \
+    ROW(cast, 2, from, to)                                                                         \
+    ROW(route, 7, logits, scores, top_index, top_prob, counts, score_sums, z_sum)                  \
+    ROW(route_backward, 7, logits, scores, top_index, top_prob, dtop_prob, fraction, dlogits)      \
+    ROW(dispatch_plan, 9, top_index, top_prob, counts, partition_counts, row_of, token_of,         \
+        dropped, wrong, scratch)                                                                   \
+    ROW(permute, 3, x, token_of, rows)                                                             \
+    ROW(permute_backward, 3, drows, row_of, dx)                                                    \
+    ROW(combine, 4, rows, row_of, top_prob, y)                                                     \
     ROW(combine_backward, 6, dy, rows, row_of, top_prob, drows, dtop_prob)
 
 #define RUN(name, ...)                                                                             \
@@ -45,7 +46,9 @@ KERNELS(RUN)
              const void *const *: WEFT_POINTER_ADDRESSES, float *const *: WEFT_POINTER_ADDRESSES,  \
              default: WEFT_POINTER_NUMBERS)
 #define AT(kernel, field)                                                                          \
-    {offsetof(weft_##kernel##_args, field), KIND(((weft_##kernel##_args *)0)->field)}
+    {                                                                                              \
+        offsetof(weft_##kernel##_args, field), KIND(((weft_##kernel##_args *)0)->field)            \
+    }
 #define AT2(kernel, field, other) AT(kernel, field), AT(kernel, other)
 #define AT3(kernel, field, ...) AT(kernel, field), AT2(kernel, __VA_ARGS__)
 #define AT4(kernel, field, ...) AT(kernel, field), AT3(kernel, __VA_ARGS__)
