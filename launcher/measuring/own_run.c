@@ -108,14 +108,21 @@ static bool touches(const rig *r, const call *c, const void *piece)
     return false;
 }
 
-/* before: the call before it in its layer; NULL: it is the first, whose input was just made. */
+static bool is_forward(const call *c)
+{
+    return c->first->operation.phase == WEFT_PHASE_FORWARD;
+}
+
+/* before: the call before it in its layer; NULL: it is the first, whose input was just made.
+ * Between a layer's forward and its backward others run. */
 static bool slides(const rig *r, const call *c, const call *before, const operand *o)
 {
     switch (r->recording.regions[o->region].use) {
     case WEFT_REGION_COLD:
         return true;
     case WEFT_REGION_LEFT:
-        return before && !touches(r, before, piece_of(r, c, o));
+        return before &&
+               (is_forward(before) != is_forward(c) || !touches(r, before, piece_of(r, c, o)));
     default:
         return false;
     }
