@@ -198,7 +198,9 @@ static weft_status measure_model(arguments *args, weft_comm *world, weft_device 
         return WEFT_OK;
     const weft_own_model model = {
         .options = &args->config.model,
-        .outline = &args->outline,
+        .own_options = args->config.own,
+        .build = weft_config_build(&args->config),
+        .shape = &args->outline.shape,
         .num_micro_batches =
             (int)(train->global_batch_size / train->micro_batch_size / args->mesh.dp)};
     return weft_measure_own(world, device, &model, args->measure.quick, cluster);

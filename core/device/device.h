@@ -144,15 +144,21 @@ typedef enum weft_noted_kind {
     WEFT_NOTED_ZERO,
     WEFT_NOTED_HOST, /* a function of the host */
     WEFT_NOTED_RECORD,
-    WEFT_NOTED_WAIT
+    WEFT_NOTED_WAIT,
+    WEFT_NOTED_PIECE /* no work: memory of its own */
 } weft_noted_kind;
 
 typedef struct weft_noted {
     weft_noted_kind kind;
     const weft_lane *lane;
-    weft_operation operation; /* OPERATION; COPY and ZERO: bytes */
+    weft_operation operation; /* OPERATION; COPY, ZERO and PIECE: bytes */
     const char *label;        /* HOST; static */
     const weft_event *event;  /* RECORD, WAIT */
+    void *to;                 /* COPY, PIECE */
+    const void *from;         /* COPY */
+    const char *kernel;       /* OPERATION: "gemm", static, and its arguments, where calls are */
+    const void *args;         /* kept; those of one call share them */
+    int entry;                /* OPERATION: a description's, once it is listed */
 } weft_noted;
 
 /* What a backward does that forward has done, too. */
@@ -202,8 +208,19 @@ weft_note_again weft_note_redoes(const weft_lane *lane, weft_note_again again);
  * FORWARD outside a backward; in one FORWARD becomes RECOMPUTE, as does all that the scope says to
  * be done again. Nothing is kept of a count of 0. WEFT_MEMORY. */
 weft_status weft_note_operation(weft_lane *lane, const weft_operation *operation) WEFT_CHECKED;
+/* Enqueues the operations of a kernel's call. */
+weft_status weft_note_call(weft_lane *lane, const char *kernel, const void *args, size_t args_bytes,
+                           const weft_operation *operations, int count) WEFT_CHECKED;
+/* Notes a piece of memory that a layer keeps. */
+weft_status weft_note_piece(weft_lane *lane, void *memory, size_t bytes) WEFT_CHECKED;
+/* From now on notes keep what kernels are called with, so that another device, which outlives this
+ * one, can make the calls again; pinned memory is that device's. */
+void weft_note_keep_calls(weft_device *device, weft_device *other);
+bool weft_note_keeps_calls(const weft_device *device);
+/* Whether an address is of such a device's memory. */
+bool weft_note_has(const void *memory);
 /* All that was enqueued since the device was made, or since the last clear. Borrowed. */
-const weft_noted *weft_notes(const weft_device *device, size_t *out_count);
+weft_noted *weft_notes(const weft_device *device, size_t *out_count);
 void weft_notes_clear(weft_device *device);
 
 #endif

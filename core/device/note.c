@@ -1,8 +1,10 @@
 #include "core/device/device.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
+#include "core/arena.h"
 #include "core/device/ops.h"
 
 typedef struct note_device {
@@ -11,6 +13,12 @@ typedef struct note_device {
     size_t count, capacity;
     uintptr_t next; /* address; of the next allocation */
     weft_note_scope scope;
+    weft_device *other; /* makes calls again; NULL: nobody does */
+    weft_arena args;    /* of those calls */
+    struct {
+        const char *kernel;
+        const void *args;
+    } call; /* that is noted now */
 } note_device;
 
 /* No machine maps these addresses. */
@@ -56,19 +64,24 @@ static void *note_alloc(weft_device *base, weft_space space, size_t bytes)
     note_device *d = (note_device *)base;
     if (bytes > (size_t)1 << 60)
         return NULL;
-    if (space == WEFT_SPACE_PINNED)
+    if (space == WEFT_SPACE_PINNED && !d->other)
         return pinned(bytes);
     void *memory = (void *)d->next; /* NOLINT */
+    if (space == WEFT_SPACE_PINNED)
+        return weft_device_alloc(d->other, space, bytes, "a rehearsal", &memory) == WEFT_OK ? memory
+                                                                                            : NULL;
     d->next += (bytes + 127) / 64 * 64;
     return memory;
 }
 
 static void note_free(weft_device *base, weft_space space, void *memory, size_t bytes)
 {
-    (void)base;
+    weft_device *other = ((note_device *)base)->other;
     if (space == WEFT_SPACE_DEVICE)
         return;
-    if (bytes < MAPPED_BYTES)
+    if (other)
+        weft_device_free(other, space, memory, bytes);
+    else if (bytes < MAPPED_BYTES)
         free(memory);
     else
         munmap(memory, bytes);
@@ -144,8 +157,9 @@ static weft_status note_sync(weft_lane *lane)
 
 static weft_status note_copy(weft_lane *lane, void *to, const void *from, size_t bytes)
 {
-    (void)to, (void)from;
-    return keep(lane, &(weft_noted){.kind = WEFT_NOTED_COPY, .operation = {.bytes = bytes}});
+    return keep(
+        lane, &(weft_noted){
+                  .kind = WEFT_NOTED_COPY, .operation = {.bytes = bytes}, .to = to, .from = from});
 }
 
 static weft_status note_zero(weft_lane *lane, void *to, size_t bytes)
@@ -163,8 +177,10 @@ static weft_status note_submit(weft_lane *lane, const char *label, weft_lane_fun
 
 static void note_destroy(weft_device *base)
 {
-    free(((note_device *)base)->notes);
-    free(base);
+    note_device *d = (note_device *)base;
+    weft_arena_release(&d->args);
+    free(d->notes);
+    free(d);
 }
 
 static const weft_device_ops note_ops = {
@@ -257,7 +273,10 @@ weft_note_again weft_note_redoes(const weft_lane *lane, weft_note_again again)
 weft_status weft_note_operation(weft_lane *lane, const weft_operation *operation)
 {
     const weft_note_scope *scope = &device_of(lane)->scope;
-    weft_noted noted = {.kind = WEFT_NOTED_OPERATION, .operation = *operation};
+    weft_noted noted = {.kind = WEFT_NOTED_OPERATION,
+                        .operation = *operation,
+                        .kernel = device_of(lane)->call.kernel,
+                        .args = device_of(lane)->call.args};
     weft_operation *o = &noted.operation;
     if (o->count == 0)
         return WEFT_OK;
@@ -274,7 +293,44 @@ weft_status weft_note_operation(weft_lane *lane, const weft_operation *operation
     return keep(lane, &noted);
 }
 
-const weft_noted *weft_notes(const weft_device *device, size_t *out_count)
+weft_status weft_note_call(weft_lane *lane, const char *kernel, const void *args, size_t args_bytes,
+                           const weft_operation *operations, int count)
+{
+    note_device *d = device_of(lane);
+    void *copy;
+    if (d->other) {
+        WEFT_TRY(weft_arena_alloc(&d->args, args_bytes, &copy));
+        d->call.args = memcpy(copy, args, args_bytes);
+        d->call.kernel = kernel;
+    }
+    for (int i = 0; i < count; i++)
+        WEFT_TRY(weft_note_operation(lane, &operations[i]));
+    d->call.kernel = d->call.args = NULL;
+    return WEFT_OK;
+}
+
+weft_status weft_note_piece(weft_lane *lane, void *memory, size_t bytes)
+{
+    return keep(
+        lane, &(weft_noted){.kind = WEFT_NOTED_PIECE, .operation = {.bytes = bytes}, .to = memory});
+}
+
+void weft_note_keep_calls(weft_device *device, weft_device *other)
+{
+    ((note_device *)device)->other = other;
+}
+
+bool weft_note_keeps_calls(const weft_device *device)
+{
+    return weft_device_is_note(device) && ((const note_device *)device)->other;
+}
+
+bool weft_note_has(const void *memory)
+{
+    return (uintptr_t)memory >= first_address;
+}
+
+weft_noted *weft_notes(const weft_device *device, size_t *out_count)
 {
     const note_device *d = (const note_device *)device;
     *out_count = d->count;

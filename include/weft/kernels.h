@@ -20,7 +20,8 @@
  * device's unless marked host.
  *
  * Adding a kernel: a row in a list below, a struct here, a check in kernels/kernels.c and a
- * function in each backend. */
+ * function in each backend; in kernels/note what the kernel does, and which arguments are pointers.
+ */
 #ifndef WEFT_KERNELS_H
 #define WEFT_KERNELS_H
 

@@ -253,25 +253,36 @@ weft_kernel_operations weft_kernel_operations_of(const char *kernel, const void 
     return out;
 }
 
-static weft_status note(weft_lane *lane, const operations *all)
-{
-    for (int i = 0; i < all->count; i++)
-        WEFT_TRY(weft_note_operation(lane, &all->all[i]));
-    return WEFT_OK;
-}
-
 #define NOTE(name)                                                                                 \
     static weft_status note_##name(weft_lane *lane, const weft_##name##_args *args)                \
     {                                                                                              \
         operations all = {0};                                                                      \
         of_##name(&all, args);                                                                     \
-        return note(lane, &all);                                                                   \
+        return weft_note_call(lane, #name, args, sizeof *args, all.all, all.count);                \
     }
 WEFT_KERNEL_LIST(NOTE)
 #undef NOTE
 
+/* One with an epilogue as the product and the activation's kernel after it. */
+static weft_status note_product(weft_lane *lane, const weft_gemm_args *args)
+{
+    const weft_gemm_args product = weft_gemm_without_epilogue(args);
+    if (args->epilogue == WEFT_GEMM_PLAIN)
+        return note_gemm(lane, args);
+    WEFT_TRY(note_gemm(lane, &product));
+    if (args->epilogue == WEFT_GEMM_GELU) {
+        const weft_activation_forward_args gelu = weft_gemm_gelu(args);
+        return note_activation_forward(lane, &gelu);
+    }
+    const weft_activation_backward_args gelu = weft_gemm_gelu_backward(args);
+    return note_activation_backward(lane, &gelu);
+}
+
+/* A slot's initializer; of gemm's row it is note_product. */
+#define note_gemm note_product
 const weft_kernel_ops weft_kernel_ops_note = {.name = "note",
 #define SLOT(kernel) .kernel = note_##kernel,
                                               WEFT_KERNEL_LIST(SLOT)
 #undef SLOT
 };
+#undef note_gemm

@@ -1,4 +1,5 @@
-/* What kernels are, as operations: from the arguments of a call alone. */
+/* What kernels are, as operations: from the arguments of a call alone. Calls that the device `note`
+ * keeps (weft_note_keep_calls) can be made again elsewhere. */
 #ifndef WEFT_KERNELS_NOTE_NOTE_H
 #define WEFT_KERNELS_NOTE_NOTE_H
 
@@ -16,5 +17,30 @@ typedef struct weft_kernel_operations {
  * Phases are those in a backward, FORWARD what forwards do. Reads arguments that lie on the host.
  * An unknown kernel, or one that no pass calls, has none. */
 weft_kernel_operations weft_kernel_operations_of(const char *kernel, const void *args);
+
+/* What an argument that points to memory points to; indices are of rows, experts or tokens. */
+typedef enum weft_pointer_kind {
+    WEFT_POINTER_NUMBERS,
+    WEFT_POINTER_INDEX,
+    WEFT_POINTER_MADE_INDEX, /* the kernel writes it */
+    WEFT_POINTER_ADDRESSES,  /* of other memory: a host's array */
+} weft_pointer_kind;
+
+typedef struct weft_kernel_pointer {
+    size_t offset; /* in the struct of arguments */
+    weft_pointer_kind kind;
+} weft_kernel_pointer;
+
+/* How to make a kernel's call again. */
+enum { WEFT_KERNEL_MAX_POINTERS = 11 };
+typedef struct weft_kernel_again {
+    const char *name;
+    size_t args_bytes;
+    weft_status (*run)(weft_lane *, const void *args);
+    int num_pointers;
+    weft_kernel_pointer pointers[WEFT_KERNEL_MAX_POINTERS];
+} weft_kernel_again;
+/* Static. NULL: a kernel that no pass calls. */
+const weft_kernel_again *weft_kernel_again_of(const char *kernel);
 
 #endif

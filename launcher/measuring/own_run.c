@@ -1,217 +1,476 @@
+/* A recording's calls, made again on the device that is measured. In every sweep all calls run
+ * once, in order, so that each finds the choices and rows that it needs; those that differ are
+ * timed there, in trains.
+ *
+ * A train's calls find bytes as a step's do. What is hot has one place. What is cold slides on with
+ * each call, through memory that was not touched for long, so that no cache holds it; behind the
+ * place where the calls in order find it. */
 #include <math.h>
 #include <string.h>
 
-#include <weft/kernels.h>
-
 #include "core/log.h"
 #include "core/text.h"
+#include "kernels/kernels.h"
+#include "kernels/note/note.h"
 #include "launcher/measuring/measure_internal.h"
-#include "launcher/measuring/own_kernels.h"
-
-typedef weft_own_rig rig;
+#include "launcher/measuring/own.h"
 
 enum { MAX_SWEEPS = 9, MIN_SWEEPS = 3, MOST_IN_TRAIN = 256, FEWEST_IN_TRAIN = 4 };
 #define TRAIN_US 10e3    /* a train, about */
-#define LONG_US 100e3    /* an operation that is a train of its own, with nothing before it */
+#define LONG_US 100e3    /* a call that is a train of its own, with nothing before it */
 #define VERY_LONG_US 1e6 /* one that is measured once: no moment's noise is a share of it */
 
 static const char what[] = "calibration";
 
+typedef struct operand {
+    size_t offset;
+    int region;  /* -1: host memory, or none */
+    bool slides; /* it is cold, and no index */
+} operand;
+
+/* Of a kernel or, without one, a copy. */
+typedef struct call {
+    const weft_noted *first, *next; /* of a step's first micro-batch, and of another */
+    const weft_kernel_again *kernel;
+    void *args; /* while it is made */
+    int layer, num_operations, num_operands;
+    operand operands[WEFT_KERNEL_MAX_POINTERS];
+    int like; /* the call whose time it has: itself, or an earlier one */
+    bool runs;
+    int length, num_sweeps;
+    double us[MAX_SWEEPS], typical_us, scatter;
+} call;
+
+typedef struct place {
+    char *memory;
+    size_t bytes, used; /* used: a step's, whole lines */
+} place;
+
+typedef struct rig {
+    const weft_own_model *model;
+    weft_comm *world;
+    weft_device *device;
+    weft_lane *lane;
+    weft_arena arena;
+    weft_recording recording;
+    place places[WEFT_MAX_REGIONS];
+    bool has_indices[WEFT_MAX_REGIONS]; /* while calls are listed: a kernel has made some there */
+    size_t slid_bytes;
+    bool quick;
+    call *calls;
+    int num_calls;
+} rig;
+
+/* --- calls --------------------------------------------------------------------------------- */
+
+static int region_of(const rig *r, const void *at)
+{
+    for (int i = 0; i < r->recording.num_regions; i++) {
+        const weft_region *region = &r->recording.regions[i];
+        if ((const char *)at >= region->start && (const char *)at < region->start + region->bytes)
+            return i;
+    }
+    return -1;
+}
+
+/* Whether the address is a host's, or a recording's. */
+static bool is_reached(const rig *r, const void *at)
+{
+    return !weft_note_has(at) || region_of(r, at) >= 0;
+}
+
+static const void *pointer_in(const void *args, size_t offset)
+{
+    const void *at;
+    memcpy(&at, (const char *)args + offset, sizeof at);
+    return at;
+}
+
+/* The piece of memory that a call's operand lies in. */
+static const void *piece_of(const rig *r, const call *c, const operand *o)
+{
+    const weft_recorded_layer *layer = &r->recording.layers[c->layer];
+    const char *at = pointer_in(c->first->args, o->offset),
+               *start = r->recording.regions[o->region].start;
+    for (size_t i = layer->first; i < layer->next; i++) {
+        const char *piece = r->recording.notes[i].to;
+        if (r->recording.notes[i].kind == WEFT_NOTED_PIECE && piece > start && piece <= at)
+            start = piece;
+    }
+    return start;
+}
+
+static bool touches(const rig *r, const call *c, const void *piece)
+{
+    for (int i = 0; i < c->num_operands; i++)
+        if (c->operands[i].region >= 0 && piece_of(r, c, &c->operands[i]) == piece)
+            return true;
+    return false;
+}
+
+static bool is_forward(const call *c)
+{
+    return c->first->operation.phase == WEFT_PHASE_FORWARD;
+}
+
+/* before: the call before it in its layer; NULL: it is the first, whose input was just made.
+ * Between a layer's forward and its backward others run. */
+static bool slides(const rig *r, const call *c, const call *before, const operand *o)
+{
+    switch (r->recording.regions[o->region].use) {
+    case WEFT_REGION_COLD:
+        return true;
+    case WEFT_REGION_LEFT:
+        return before &&
+               (is_forward(before) != is_forward(c) || !touches(r, before, piece_of(r, c, o)));
+    default:
+        return false;
+    }
+}
+
+/* Finds where the operands lie. A call cannot run on memory of the layer's own, or on indices that
+ * no call has made, nor with addresses that it does not have itself. */
+static void find_operands(rig *r, call *c, const call *before)
+{
+    const weft_kernel_pointer *all = c->kernel->pointers;
+    c->num_operands = c->kernel->num_pointers;
+    for (int i = 0; i < c->num_operands; i++) {
+        const void *at = pointer_in(c->first->args, all[i].offset);
+        operand *o = &c->operands[i];
+        *o = (operand){.offset = all[i].offset, .region = region_of(r, at)};
+        if (o->region < 0) {
+            c->runs =
+                c->runs && is_reached(r, at) && (!at || all[i].kind != WEFT_POINTER_ADDRESSES);
+            continue;
+        }
+        const weft_region_use use = r->recording.regions[o->region].use;
+        const bool given = use == WEFT_REGION_TOKENS || use == WEFT_REGION_POSITIONS;
+        if (all[i].kind == WEFT_POINTER_MADE_INDEX)
+            r->has_indices[o->region] = true;
+        else if (all[i].kind == WEFT_POINTER_INDEX && !given && !r->has_indices[o->region])
+            c->runs = false;
+        o->slides = all[i].kind == WEFT_POINTER_NUMBERS && slides(r, c, before, o);
+    }
+}
+
+static bool is_same_operation(const weft_operation *a, const weft_operation *b)
+{
+    return a->phase == b->phase && a->dtype == b->dtype && a->m == b->m && a->n == b->n &&
+           a->k == b->k && a->groups == b->groups && a->flops == b->flops && a->bytes == b->bytes &&
+           strcmp(a->module, b->module) == 0;
+}
+
+/* The first call of this work; itself where it is. */
+static int first_like(const rig *r, const call *c)
+{
+    int i = 0;
+    while (i < r->num_calls &&
+           (r->calls[i].kernel != c->kernel || !r->calls[i].runs ||
+            !is_same_operation(&r->calls[i].first->operation, &c->first->operation)))
+        i++;
+    return i;
+}
+
+static weft_status list_layer(rig *r, int index)
+{
+    const weft_recorded_layer *layer = &r->recording.layers[index];
+    const weft_noted *notes = r->recording.notes;
+    const size_t num = layer->next - layer->first;
+    const size_t apart = layer->end - layer->next == num ? num : 0;
+    const call *before = NULL;
+    memset(r->has_indices, 0, sizeof r->has_indices);
+    for (size_t i = layer->first; i < layer->next; i++) {
+        call *c = &r->calls[r->num_calls];
+        *c = (call){.first = &notes[i],
+                    .next = &notes[i + apart],
+                    .kernel = notes[i].kernel ? weft_kernel_again_of(notes[i].kernel) : NULL,
+                    .layer = index,
+                    .like = -1,
+                    .runs = true};
+        if (notes[i].kind == WEFT_NOTED_COPY) {
+            c->runs = is_reached(r, c->first->to) && is_reached(r, c->first->from);
+            r->num_calls++;
+        }
+        if (notes[i].kind != WEFT_NOTED_OPERATION || !c->kernel)
+            continue;
+        while (i + 1 < layer->next && notes[i + 1].args == c->first->args)
+            i++;
+        c->num_operations = (int)(&notes[i] - c->first) + 1;
+        if (!c->next->kernel || strcmp(c->next->kernel, c->kernel->name) != 0)
+            c->next = c->first;
+        WEFT_TRY(weft_arena_alloc(&r->arena, c->kernel->args_bytes, &c->args));
+        find_operands(r, c, before);
+        c->like = c->runs ? first_like(r, c) : -1;
+        r->num_calls++;
+        before = c;
+    }
+    return WEFT_OK;
+}
+
+static weft_status list_calls(rig *r)
+{
+    const weft_recording *recording = &r->recording;
+    const weft_recorded_layer *last = &recording->layers[recording->num_layers - 1];
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(&r->arena, last->end + 1, sizeof *r->calls, &memory));
+    r->calls = memory;
+    for (int i = 0; i < recording->num_layers; i++)
+        WEFT_TRY(list_layer(r, i));
+    return WEFT_OK;
+}
+
+/* --- making them again ----------------------------------------------------------------------- */
+
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* At least what an operand of the call has. */
+static size_t operand_bytes(const call *c)
+{
+    size_t most = 64;
+    for (int i = 0; i < c->num_operations; i++) {
+        const weft_operation *o = &c->first[i].operation;
+        const size_t groups = o->groups ? o->groups : 1;
+        const size_t bytes =
+            o->kind == WEFT_OPERATION_MEMORY
+                ? o->bytes
+                : sizeof(float) * o->count * (o->m * o->k + o->m * o->n + o->k * o->n) * groups;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* Where the `number`-th call of a train finds what slides. */
+static size_t slid(const rig *r, const call *c, int region, size_t number)
+{
+    const size_t used = r->places[region].used, bytes = whole_lines(operand_bytes(c));
+    const size_t step = bytes < used ? bytes : used;
+    return used + number % (r->slid_bytes / step + 1) * step;
+}
+
+static void *place_of(const rig *r, const void *at)
+{
+    const int region = region_of(r, at);
+    return region < 0
+               ? (void *)at /* NOLINT */
+               : r->places[region].memory + ((const char *)at - r->recording.regions[region].start);
+}
+
+/* number: in a train; -1: in order. */
+static weft_status make(const rig *r, const call *c, int number)
+{
+    const weft_noted *noted =
+        number < 0 || number % r->model->num_micro_batches == 0 ? c->first : c->next;
+    if (!c->kernel)
+        return weft_lane_copy(r->lane, place_of(r, noted->to), place_of(r, noted->from),
+                              noted->operation.bytes);
+    memcpy(c->args, noted->args, c->kernel->args_bytes);
+    for (int i = 0; i < c->num_operands; i++) {
+        const operand *o = &c->operands[i];
+        if (o->region < 0)
+            continue;
+        char *at = place_of(r, pointer_in(noted->args, o->offset));
+        if (number >= 0 && o->slides)
+            at += slid(r, c, o->region, (size_t)number);
+        memcpy((char *)c->args + o->offset, &at, sizeof at);
+    }
+    return c->kernel->run(r->lane, c->args);
+}
+
 /* --- memory -------------------------------------------------------------------------------- */
 
-static weft_status take(rig *r, weft_space space, size_t bytes, weft_dtype dtype, void *out)
+static weft_status fill_indices(const rig *r, const place *p, bool tokens)
 {
     void *memory;
-    WEFT_TRY(weft_device_alloc(r->device, space, bytes + 64, what, &memory));
-    *(void **)out = memory;
-    if (space == WEFT_SPACE_PINNED || dtype == WEFT_I32)
-        return weft_lane_zero(r->lane, memory, bytes + 64);
-    const size_t count = bytes / weft_dtype_bytes(dtype);
+    uint64_t random = 1;
+    WEFT_TRY(weft_device_alloc(r->device, WEFT_SPACE_PINNED, p->bytes, what, &memory));
+    int32_t *all = memory;
+    for (size_t i = 0; i < p->bytes / sizeof *all; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        all[i] = (int32_t)(tokens ? (random >> 33) % (uint64_t)r->model->options->vocab_size : i);
+    }
+    weft_status status = weft_lane_copy(r->lane, p->memory, all, p->bytes);
+    if (status == WEFT_OK)
+        status = weft_lane_sync(r->lane);
+    weft_device_free(r->device, WEFT_SPACE_PINNED, memory, p->bytes);
+    return status;
+}
+
+/* Random numbers of the activations' type, which make finite fp32, too. */
+static weft_status take_place(rig *r, const weft_region *region, place *out)
+{
+    const bool cold = region->use == WEFT_REGION_COLD || region->use == WEFT_REGION_LEFT;
+    const weft_dtype dtype = r->model->shape->dtype;
+    void *memory;
+    out->used = whole_lines(region->bytes + 64);
+    out->bytes = cold ? 2 * out->used + r->slid_bytes : out->used;
+    WEFT_TRY(weft_device_alloc(r->device, WEFT_SPACE_DEVICE, out->bytes, what, &memory));
+    out->memory = memory;
+    const bool tokens = region->use == WEFT_REGION_TOKENS;
+    if (tokens || region->use == WEFT_REGION_POSITIONS)
+        return fill_indices(r, out, tokens);
+    const size_t count = out->bytes / weft_dtype_bytes(dtype);
     return weft_random_normal(r->lane,
                               &WEFT_ARGS(weft_random_normal_args, .num_dims = 1,
                                          .global_dims = {count}, .local_dims = {count}, .seed = 1,
-                                         .mean = 0, .std = 0.5f, .dtype = dtype, .x = memory));
+                                         .std = 0.5f, .dtype = dtype, .x = memory));
 }
 
-static void give(rig *r, weft_space space, void *memory, size_t bytes)
+static weft_status prepare(rig *r)
 {
-    if (memory)
-        weft_device_free(r->device, space, memory, bytes + 64);
-}
-
-static weft_status take_pool(rig *r, weft_dtype dtype, size_t bytes, weft_own_pool *out)
-{
-    WEFT_TRY(take(r, WEFT_SPACE_DEVICE, bytes, dtype, &out->memory));
-    out->bytes = bytes;
-    return WEFT_OK;
-}
-
-typedef struct host_sizes {
-    size_t tokens, choices, counts, offsets;
-} host_sizes;
-
-static host_sizes host_sizes_of(const rig *r)
-{
-    const size_t topk = (size_t)r->options->moe_router_topk;
-    return (host_sizes){.tokens = r->dims.rows_full * sizeof(int32_t),
-                        .choices = (r->moe.tokens * (topk ? topk : 1) + 1) * sizeof(int32_t),
-                        .counts = (2 * r->moe.experts + 8) * sizeof(int64_t),
-                        .offsets = (r->moe.experts + 1) * sizeof(int64_t)};
-}
-
-/* Any tokens; choices that give every expert as many, the next one's token by token. */
-static void fill_host(rig *r)
-{
-    const size_t vocab = (size_t)r->options->vocab_size;
-    const size_t topk = (size_t)r->options->moe_router_topk;
-    uint64_t random = 1;
-    for (size_t i = 0; i < r->dims.rows_full; i++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        r->tokens[i] = (int32_t)((random >> 33) % vocab);
-    }
-    for (size_t i = 0; r->moe.experts > 0 && i < r->moe.tokens * topk; i++) {
-        r->choices[i] = (int32_t)(i % r->moe.experts);
-        r->probabilities[i] = 1.0f / (float)topk;
-    }
-}
-
-static weft_status allocate(rig *r, size_t operand_bytes, size_t walked_bytes)
-{
-    const weft_dtype dtype = r->shape->dtype;
-    const host_sizes host = host_sizes_of(r);
-    const size_t pool = walked_bytes > operand_bytes ? walked_bytes : operand_bytes;
-    r->operand_bytes = operand_bytes;
-    WEFT_TRY(take_pool(r, dtype, pool, &r->stored));
-    r->stored_fp32 = r->stored;
-    if (dtype != WEFT_F32)
-        WEFT_TRY(take_pool(r, WEFT_F32, operand_bytes, &r->stored_fp32));
-    WEFT_TRY(take_pool(r, WEFT_F32, pool, &r->gradients));
-    WEFT_TRY(take_pool(r, WEFT_F32, pool, &r->results));
-    for (int i = 0; i < 2; i++) {
-        WEFT_TRY(take(r, WEFT_SPACE_DEVICE, operand_bytes, dtype, &r->fresh[i]));
-        WEFT_TRY(take(r, WEFT_SPACE_DEVICE, operand_bytes, WEFT_F32, &r->fp32[i]));
-    }
-    WEFT_TRY(take(r, WEFT_SPACE_DEVICE, operand_bytes, dtype, &r->out));
-    WEFT_TRY(take(r, WEFT_SPACE_PINNED, host.tokens, WEFT_I32, &r->tokens));
-    WEFT_TRY(take(r, WEFT_SPACE_PINNED, host.choices, WEFT_I32, &r->choices));
-    WEFT_TRY(take(r, WEFT_SPACE_PINNED, host.choices, WEFT_I32, &r->row_of));
-    WEFT_TRY(take(r, WEFT_SPACE_PINNED, host.choices, WEFT_I32, &r->token_of));
-    WEFT_TRY(take(r, WEFT_SPACE_PINNED, host.choices, WEFT_I32, &r->sort));
-    WEFT_TRY(take(r, WEFT_SPACE_PINNED, host.choices, WEFT_I32, &r->probabilities));
-    WEFT_TRY(take(r, WEFT_SPACE_PINNED, host.counts, WEFT_I32, &r->counts));
-    WEFT_TRY(take(r, WEFT_SPACE_PINNED, sizeof *r->wrong, WEFT_I32, &r->wrong));
-    WEFT_TRY(take(r, WEFT_SPACE_PINNED, host.offsets, WEFT_I32, &r->offsets));
-    WEFT_TRY(weft_lane_sync(r->lane));
-    fill_host(r);
-    return WEFT_OK;
+    const weft_own_model *m = r->model;
+    WEFT_TRY(weft_record_model(m->options, m->own_options, m->shape, m->build, r->device,
+                               &r->recording));
+    WEFT_TRY(list_calls(r));
+    WEFT_TRY(weft_lane_create(r->device, 0, what, &r->lane));
+    for (int i = 0; i < r->recording.num_regions; i++)
+        WEFT_TRY(take_place(r, &r->recording.regions[i], &r->places[i]));
+    return weft_lane_sync(r->lane);
 }
 
 static void release(rig *r)
 {
-    const host_sizes host = host_sizes_of(r);
-    if (r->stored_fp32.memory != r->stored.memory)
-        give(r, WEFT_SPACE_DEVICE, r->stored_fp32.memory, r->stored_fp32.bytes);
-    give(r, WEFT_SPACE_DEVICE, r->stored.memory, r->stored.bytes);
-    give(r, WEFT_SPACE_DEVICE, r->gradients.memory, r->gradients.bytes);
-    give(r, WEFT_SPACE_DEVICE, r->results.memory, r->results.bytes);
-    for (int i = 0; i < 2; i++) {
-        give(r, WEFT_SPACE_DEVICE, r->fresh[i], r->operand_bytes);
-        give(r, WEFT_SPACE_DEVICE, r->fp32[i], r->operand_bytes);
-    }
-    give(r, WEFT_SPACE_DEVICE, r->out, r->operand_bytes);
-    give(r, WEFT_SPACE_PINNED, r->tokens, host.tokens);
-    give(r, WEFT_SPACE_PINNED, r->choices, host.choices);
-    give(r, WEFT_SPACE_PINNED, r->row_of, host.choices);
-    give(r, WEFT_SPACE_PINNED, r->token_of, host.choices);
-    give(r, WEFT_SPACE_PINNED, r->sort, host.choices);
-    give(r, WEFT_SPACE_PINNED, r->probabilities, host.choices);
-    give(r, WEFT_SPACE_PINNED, r->counts, host.counts);
-    give(r, WEFT_SPACE_PINNED, r->wrong, sizeof *r->wrong);
-    give(r, WEFT_SPACE_PINNED, r->offsets, host.offsets);
+    for (int i = 0; i < r->recording.num_regions; i++)
+        if (r->places[i].memory)
+            weft_device_free(r->device, WEFT_SPACE_DEVICE, r->places[i].memory, r->places[i].bytes);
     weft_lane_destroy(r->lane);
+    weft_recording_release(&r->recording);
+    weft_arena_release(&r->arena);
 }
 
 /* --- trains -------------------------------------------------------------------------------- */
 
-/* Microseconds of each of the description's, in `num` operations back to back behind some that are
- * not timed; of the slowest rank. */
-static weft_status train(rig *r, weft_comm *world, weft_own_operation *own, int before, int num,
-                         double *out_us)
+/* Microseconds of one of `num` calls back to back behind some that are not timed; of the slowest
+ * rank. */
+static weft_status train(const rig *r, const call *c, int before, int num, double *out_us)
 {
-    double start_us = 0, end_us = 0, each = 0;
-    WEFT_TRY(weft_comm_barrier(world));
+    double start_us = 0, end_us = 0;
+    WEFT_TRY(weft_comm_barrier(r->world));
     for (int i = 0; i < before; i++)
-        WEFT_TRY(weft_own_submit(r, &own->operation, i, &each));
+        WEFT_TRY(make(r, c, i));
     WEFT_TRY(weft_measure_stamp(r->lane, &start_us));
     for (int i = 0; i < num; i++)
-        WEFT_TRY(weft_own_submit(r, &own->operation, i, &each));
+        WEFT_TRY(make(r, c, i));
     WEFT_TRY(weft_measure_stamp(r->lane, &end_us));
     WEFT_TRY(weft_lane_sync(r->lane));
-    own->each = each;
-    *out_us = each > 0 ? fmax((end_us - start_us) / num / each, 1e-3) : 0;
-    return weft_comm_all_reduce_host(world, out_us, 1, WEFT_F64, WEFT_REDUCE_MAX);
+    *out_us = fmax((end_us - start_us) / num, 1e-3);
+    return weft_comm_all_reduce_host(r->world, out_us, 1, WEFT_F64, WEFT_REDUCE_MAX);
 }
 
 /* As many micro-batches' gradients are overwritten as in a step. */
-static int train_length(const rig *r, double us, bool quick)
+static int train_length(const rig *r, double us)
 {
-    const int period = r->num_micro_batches;
-    double num = ceil((quick ? TRAIN_US / 20 : TRAIN_US) / fmax(us, 0.1));
+    const int period = r->model->num_micro_batches;
+    double num = ceil((r->quick ? TRAIN_US / 20 : TRAIN_US) / fmax(us, 0.1));
     num = fmin(fmax(num, us < LONG_US ? FEWEST_IN_TRAIN : 1), MOST_IN_TRAIN);
     return (int)ceil(num / period) * period;
 }
 
-static int sweeps_of(double us, bool quick)
+static weft_status time_call(const rig *r, call *c, int sweep)
 {
-    return us > VERY_LONG_US ? 1 : quick ? MIN_SWEEPS : MAX_SWEEPS;
+    double us;
+    if (sweep >= 0 && sweep >= c->num_sweeps)
+        return WEFT_OK;
+    const int num = sweep < 0 ? 1 : c->length;
+    WEFT_TRY(train(r, c, sweep < 0 ? 1 : num > 1 ? (num + 3) / 4 : 0, num, &us));
+    if (sweep < 0) {
+        c->length = train_length(r, us);
+        c->num_sweeps = us > VERY_LONG_US ? 1 : r->quick ? MIN_SWEEPS : MAX_SWEEPS;
+    } else {
+        c->us[sweep] = us;
+    }
+    return WEFT_OK;
 }
 
-/* All operations in turn, again and again, as curves are measured. */
-static weft_status measure(rig *r, weft_comm *world, weft_own_operation *list, int count,
-                           bool quick)
+/* All calls in turn, again and again, as curves are measured. */
+static weft_status measure(rig *r)
 {
-    double us[WEFT_MAX_PRODUCTS + WEFT_MAX_TIMED_OPERATIONS][MAX_SWEEPS];
-    int length[WEFT_MAX_PRODUCTS + WEFT_MAX_TIMED_OPERATIONS];
-    int num_sweeps[WEFT_MAX_PRODUCTS + WEFT_MAX_TIMED_OPERATIONS];
-    if (count > WEFT_MAX_PRODUCTS + WEFT_MAX_TIMED_OPERATIONS)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "the model has %d different operations, at most %d can be "
-                          "measured",
-                          count, WEFT_MAX_PRODUCTS + WEFT_MAX_TIMED_OPERATIONS);
-    double each;
-    if (r->moe.experts > 0) { /* sorted rows, for those who move them */
-        const weft_operation sort = {
-            .kind = WEFT_OPERATION_MEMORY,
-            .module = "router",
-            .bytes = 3 * r->moe.tokens * (size_t)r->options->moe_router_topk * sizeof(int32_t)};
-        WEFT_TRY(weft_own_submit(r, &sort, 0, &each));
-    }
-    int most = 0; /* sweeps */
-    for (int sweep = -1; sweep < 0 || sweep < most; sweep++) {
+    int count = 0, most = 0; /* sweeps */
+    for (int i = 0; i < r->num_calls; i++)
+        count += r->calls[i].like == i;
+    for (int sweep = -1; sweep < most; sweep++) {
         if (sweep < 0)
             weft_log(WEFT_LOG_INFO, "operations of the model: %d, a first time", count);
         else
             weft_log(WEFT_LOG_INFO, "operations of the model: sweep %d of %d", sweep + 1, most);
-        for (int i = 0; i < count; i++) {
-            double one = 0;
-            if (sweep >= 0 && sweep >= num_sweeps[i])
-                continue;
-            const int num = sweep < 0 ? 1 : length[i];
-            const int before = sweep < 0 ? 1 : num > 1 ? (num + 3) / 4 : 0;
-            WEFT_TRY(train(r, world, &list[i], before, num, &one));
-            if (sweep < 0) {
-                length[i] = train_length(r, one * list[i].each, quick);
-                num_sweeps[i] = sweeps_of(one * list[i].each, quick);
-                most = num_sweeps[i] > most ? num_sweeps[i] : most;
-            } else {
-                us[i][sweep] = one;
-            }
+        for (int i = 0; i < r->num_calls; i++) {
+            call *c = &r->calls[i];
+            if (c->runs)
+                WEFT_TRY(make(r, c, -1));
+            if (c->like == i)
+                WEFT_TRY(time_call(r, c, sweep));
+            most = c->num_sweeps > most ? c->num_sweeps : most;
         }
+        WEFT_TRY(weft_lane_sync(r->lane));
     }
-    for (int i = 0; i < count; i++) {
-        list[i].us = list[i].each > 0 ? weft_measure_typical_us(us[i], num_sweeps[i]) : 0;
-        list[i].scatter = list[i].us > 0 ? weft_measure_scatter(us[i], num_sweeps[i]) : 0;
+    for (int i = 0; i < r->num_calls; i++) {
+        call *c = &r->calls[i];
+        if (c->like != i)
+            continue;
+        c->typical_us = weft_measure_typical_us(c->us, c->num_sweeps);
+        c->scatter = weft_measure_scatter(c->us, c->num_sweeps);
     }
+    return WEFT_OK;
+}
+
+/* --- operations ------------------------------------------------------------------------------ */
+
+/* Adds a call's time to the entries of its layer's description: several share it by FLOPs. */
+static void spread(const rig *r, const call *c, weft_own_operation *of_layer)
+{
+    const call *like = &r->calls[c->like];
+    double flops = 0;
+    for (int i = 0; i < c->num_operations; i++)
+        flops += (double)c->first[i].operation.flops;
+    for (int i = 0; i < c->num_operations; i++) {
+        weft_own_operation *own = &of_layer[c->first[i].entry];
+        const double share =
+            c->num_operations > 1 ? (double)c->first[i].operation.flops / flops : 1;
+        own->us += like->typical_us * share;
+        own->scatter = like->scatter;
+        own->by_volume = c->num_operations > 1 || own->operation.kind == WEFT_OPERATION_MEMORY;
+    }
+}
+
+static int of_layer(const rig *r, int index, weft_own_operation *out)
+{
+    const weft_recorded_layer *layer = &r->recording.layers[index];
+    const weft_description *d = &layer->description;
+    int count = 0;
+    for (int i = 0; i < d->num_operations; i++)
+        out[i] = (weft_own_operation){.operation = d->operations[i]};
+    for (int i = 0; i < r->num_calls; i++)
+        if (r->calls[i].layer == index && r->calls[i].like >= 0)
+            spread(r, &r->calls[i], out);
+    for (int i = 0; i < d->num_operations; i++) {
+        weft_own_operation own = out[i];
+        weft_operation *o = &own.operation;
+        const double num = (double)o->count;
+        if (o->repeated || !(own.us > 0)) /* forward's, or not measured */
+            continue;
+        o->flops /= o->count;
+        o->bytes /= o->count;
+        o->count = 1;
+        own.us /= num;
+        own.weight = num * layer->count;
+        out[count++] = own;
+    }
+    return count;
+}
+
+static weft_status list_operations(rig *r, weft_own_operation **out, int *out_count)
+{
+    size_t most = 1;
+    void *memory;
+    for (int i = 0; i < r->recording.num_layers; i++)
+        most += (size_t)r->recording.layers[i].description.num_operations;
+    WEFT_TRY(weft_arena_alloc_array(&r->arena, most, sizeof **out, &memory));
+    *out = memory;
+    *out_count = 0;
+    for (int i = 0; i < r->recording.num_layers; i++)
+        *out_count += of_layer(r, i, *out + *out_count);
     return WEFT_OK;
 }
 
@@ -221,56 +480,36 @@ static void say_sources(const weft_own_operation *list, int count, weft_cluster 
     double scatter[2] = {0, 0};
     int num[2] = {0, 0};
     for (int i = 0; i < count; i++) {
-        const weft_operation *o = &list[i].operation;
-        const bool is_product =
-            o->kind == WEFT_OPERATION_GEMM && strcmp(o->module, WEFT_MODULE_ATTENTION) != 0;
-        if (!(list[i].us > 0))
-            continue;
-        scatter[is_product] += list[i].scatter;
-        num[is_product]++;
+        scatter[list[i].by_volume] += list[i].scatter;
+        num[list[i].by_volume]++;
     }
-    if (cluster->num_products > 0 && num[1] > 0)
-        weft_measure_say_source(cluster, "products", scatter[1] / num[1]);
-    if (cluster->num_operations > 0 && num[0] > 0)
-        weft_measure_say_source(cluster, "operations", scatter[0] / num[0]);
+    if (num[0] > 0)
+        weft_measure_say_source(cluster, "products", scatter[0] / num[0]);
+    if (num[1] > 0)
+        weft_measure_say_source(cluster, "operations", scatter[1] / num[1]);
+    weft_log(WEFT_LOG_INFO, "%s of the model",
+             weft_count_text(cluster->num_products + cluster->num_operations, "operation").text);
 }
 
 weft_status weft_measure_own(weft_comm *world, weft_device *device, const weft_own_model *model,
                              bool quick, weft_cluster *cluster)
 {
-    const weft_shape *shape = &model->outline->shape;
-    rig r = {.options = model->options,
-             .shape = shape,
-             .dims = weft_dims_of(model->options, shape),
-             .num_micro_batches = model->num_micro_batches,
-             .device = device};
-    weft_arena arena = {0};
+    rig r = {.model = model,
+             .world = world,
+             .device = device,
+             .slid_bytes = (size_t)(quick ? 1 : 96) << 20,
+             .quick = quick};
     weft_own_operation *list = NULL;
-    size_t operand_bytes = 0;
     int count = 0;
-    if (model->options->num_experts > 0)
-        r.moe = weft_moe_dims_of(model->options, shape);
-    weft_status status = weft_own_list(model, &arena, &list, &count);
-    for (int i = 0; i < count; i++) {
-        const size_t bytes = weft_own_operand_bytes(&r, &list[i].operation);
-        operand_bytes = bytes > operand_bytes ? bytes : operand_bytes;
-    }
+    weft_status status = weft_comm_agree(world, prepare(&r));
     if (status == WEFT_OK)
-        status = weft_lane_create(device, 0, what, &r.lane);
+        status = measure(&r);
     if (status == WEFT_OK)
-        status = allocate(&r, operand_bytes, (size_t)(quick ? 1 : 96) << 20);
-    status = weft_comm_agree(world, status);
-    if (status == WEFT_OK)
-        status = measure(&r, world, list, count, quick);
+        status = list_operations(&r, &list, &count);
     if (status == WEFT_OK)
         status = weft_own_keep(list, count, cluster);
     if (status == WEFT_OK)
         say_sources(list, count, cluster);
-    if (status == WEFT_OK)
-        weft_log(
-            WEFT_LOG_INFO, "%s of the model",
-            weft_count_text(cluster->num_products + cluster->num_operations, "operation").text);
     release(&r);
-    weft_arena_release(&arena);
     return status;
 }

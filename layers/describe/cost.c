@@ -127,26 +127,32 @@ static weft_operation *find_alike(const weft_description *list, const weft_opera
     return NULL;
 }
 
-void weft_cost_alike(weft_layer_cost *out, const weft_operation *operation)
+/* Adds it as an entry of its own. */
+static int add_entry(weft_layer_cost *out, const weft_operation *operation)
+{
+    weft_cost_operation(out, operation);
+    return out->list->num_operations - 1;
+}
+
+int weft_cost_alike(weft_layer_cost *out, const weft_operation *operation)
 {
     weft_operation *o = find_alike(out->list, operation);
-    if (!o) {
-        weft_cost_operation(out, operation);
-        return;
-    }
+    if (!o)
+        return add_entry(out, operation);
     sum_operation(out, operation);
     o->count += operation->count;
     o->flops += operation->flops;
     o->bytes += operation->bytes;
+    return (int)(o - out->list->operations);
 }
 
-void weft_cost_piece(weft_layer_cost *out, const weft_operation *operation)
+int weft_cost_piece(weft_layer_cost *out, const weft_operation *operation)
 {
     weft_operation *o = find_alike(out->list, operation);
-    if (o)
-        o->flops += operation->flops;
-    else
-        weft_cost_operation(out, operation);
+    if (!o)
+        return add_entry(out, operation);
+    o->flops += operation->flops;
+    return (int)(o - out->list->operations);
 }
 
 void weft_cost_gemm(weft_layer_cost *out, weft_phase phase, const char *module, weft_dtype dtype,

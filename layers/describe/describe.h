@@ -107,10 +107,11 @@ weft_context_plan weft_context_plan_of(const weft_shape *shape);
 size_t weft_logit_rows(bool gpu);
 /* Rows of logits that the head holds at a time. */
 size_t weft_head_chunk_rows(const weft_shape *shape);
-/* Adds an operation to an alike one of the list, if there is one. */
-void weft_cost_alike(weft_layer_cost *out, const weft_operation *operation);
-/* Adds a part of an operation, which the list has once: its FLOPs are the parts'. */
-void weft_cost_piece(weft_layer_cost *out, const weft_operation *operation);
+/* Adds an operation to an alike one of the list, if there is one; returns its index there. */
+int weft_cost_alike(weft_layer_cost *out, const weft_operation *operation);
+/* Adds a part of an operation, which the list has once: its FLOPs are the parts'; returns the same.
+ */
+int weft_cost_piece(weft_layer_cost *out, const weft_operation *operation);
 /* Add a stashed tensor, and a parameter. */
 void weft_cost_kept(weft_layer_cost *out, const weft_kept *kept);
 void weft_cost_held(weft_layer_cost *out, const weft_shape *shape, const weft_held *held);

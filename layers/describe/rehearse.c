@@ -25,8 +25,11 @@ typedef struct weft_rehearsal {
     weft_device *device;
     weft_lane *lane;
     weft_pass pass;
-    weft_stack out;  /* the offloaded stash */
-    void *somewhere; /* the address of weights, gradients, inputs and rows between layers */
+    weft_stack out;            /* the offloaded stash */
+    void *somewhere;           /* the addresses of parameters, inputs and rows between layers */
+    size_t first;              /* of the notes: the layer's */
+    weft_recording *recording; /* NULL: calls are not kept */
+    size_t widest;             /* bytes of the largest matrix of note_products */
     int32_t *runs;
     weft_sequence_cut cut;
     weft_description *keeps; /* gets what is stashed; NULL: nobody does */
@@ -37,12 +40,30 @@ typedef struct weft_rehearsal {
 static const size_t ample = (size_t)1 << 50;
 enum { HOST_BYTES = 1 << 15 }; /* at first: of real memory */
 
+/* What lies somewhere. */
+enum {
+    PLACE_NORMED,
+    PLACE_GRADIENTS, /* of rows, two */
+    PLACE_X = 3,
+    PLACE_Y,
+    PLACE_WEIGHTS,
+    PLACE_PARAMETER_GRADIENTS,
+    PLACE_TOKENS,
+    PLACE_POSITIONS,
+};
+
+static void *address_of(const weft_rehearsal *r, size_t place)
+{
+    return (char *)r->somewhere + place * (ample / 16);
+}
+
 /* A layer stashes a tensor. */
 static weft_status keep(void *giver, size_t bytes, void **out)
 {
     const keeper *k = giver;
     const char *module = weft_note_scope_of(k->rehearsal->device).module;
-    (void)out;
+    if (weft_note_keeps_calls(k->rehearsal->device))
+        WEFT_TRY(weft_note_piece(k->rehearsal->lane, *out, bytes));
     if (k->rehearsal->keeps)
         weft_cost_kept(&k->rehearsal->keeps->cost,
                        &(weft_kept){.module = module ? module : "own",
@@ -123,15 +144,17 @@ static weft_status create_metrics(weft_rehearsal *r)
 static weft_tensor rows_at(const weft_rehearsal *r, size_t place)
 {
     const weft_shape *shape = &r->model.shape;
-    return weft_tensor_2d((char *)r->somewhere + place * (ample / 16), shape->dtype,
-                          weft_shape_boundary_rows(shape), shape->hidden);
+    return weft_tensor_2d(address_of(r, place), shape->dtype, weft_shape_boundary_rows(shape),
+                          shape->hidden);
 }
 
 static weft_status init(weft_rehearsal *r, const weft_model_options *options,
-                        const void *own_options, const weft_shape *shape)
+                        const void *own_options, const weft_shape *shape, weft_device *keeps_for)
 {
     weft_model *model = &r->model;
     WEFT_TRY(weft_device_create_note(&r->device));
+    if (keeps_for)
+        weft_note_keep_calls(r->device, keeps_for);
     WEFT_TRY(weft_lane_create(r->device, 0, "compute", &r->lane));
     WEFT_TRY(weft_device_alloc(r->device, WEFT_SPACE_DEVICE, ample, "a rehearsal", &r->somewhere));
     WEFT_TRY(create_groups(r, shape));
@@ -156,20 +179,21 @@ static weft_status init(weft_rehearsal *r, const weft_model_options *options,
     model->shape = *shape; /* as it was asked for: partitions too where no tokens travel */
     model->shape.pp = 1;
     model->shape.offload &= ~WEFT_OFFLOAD_BLOCK; /* of whole layers */
-    model->normed = rows_at(r, 0);
-    model->gradients[0] = rows_at(r, 1);
-    model->gradients[1] = rows_at(r, 2);
+    model->normed = rows_at(r, PLACE_NORMED);
+    model->gradients[0] = rows_at(r, PLACE_GRADIENTS);
+    model->gradients[1] = rows_at(r, PLACE_GRADIENTS + 1);
     r->pass.model = model;
     r->pass.lane = r->lane;
-    r->pass.micro_batch = (weft_micro_batch){.tokens = r->somewhere,
-                                             .labels = r->somewhere,
-                                             .cut = shape->cp > 1 ? &r->cut : NULL,
-                                             .index = shape->cp > 1 ? r->somewhere : NULL,
-                                             .step = 1,
-                                             .overwrite = true,
-                                             .backward_overwrites = true,
-                                             .loss_scale = 1,
-                                             .training = shape->training};
+    r->pass.micro_batch =
+        (weft_micro_batch){.tokens = address_of(r, PLACE_TOKENS),
+                           .labels = address_of(r, PLACE_TOKENS),
+                           .cut = shape->cp > 1 ? &r->cut : NULL,
+                           .index = shape->cp > 1 ? address_of(r, PLACE_POSITIONS) : NULL,
+                           .step = 1,
+                           .overwrite = true,
+                           .backward_overwrites = true,
+                           .loss_scale = 1,
+                           .training = shape->training};
     return WEFT_OK;
 }
 
@@ -200,12 +224,12 @@ static void destroy(weft_rehearsal *r)
 }
 
 static weft_status create(const weft_model_options *options, const void *own_options,
-                          const weft_shape *shape, weft_rehearsal **out)
+                          const weft_shape *shape, weft_device *keeps_for, weft_rehearsal **out)
 {
     weft_rehearsal *r = calloc(1, sizeof *r);
     if (!r)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for a rehearsal");
-    const weft_status status = init(r, options, own_options, shape);
+    const weft_status status = init(r, options, own_options, shape, keeps_for);
     if (status != WEFT_OK) {
         destroy(r);
         return weft_error_frame(__FILE__, __LINE__, __func__, status);
@@ -231,8 +255,8 @@ static void place_parameters(weft_rehearsal *r, int first_use, int first, bool l
     const weft_parameters *parameters = r->model.parameters;
     for (int i = first_use; i < r->model.num_uses; i++) {
         weft_parameter *parameter = r->model.uses[i].parameter;
-        parameter->weight.data = r->somewhere;
-        parameter->grad = r->somewhere;
+        parameter->weight.data = address_of(r, PLACE_WEIGHTS);
+        parameter->grad = address_of(r, PLACE_PARAMETER_GRADIENTS);
     }
     for (int i = first; lists && i < weft_parameters_count(parameters); i++) {
         const weft_held held = weft_held_of(weft_parameters_at(parameters, i), r->model.shape.tp);
@@ -242,14 +266,16 @@ static void place_parameters(weft_rehearsal *r, int first_use, int first, bool l
 
 static void empty(weft_rehearsal *r)
 {
-    weft_stack *const stacks[] = {&r->pass.stash, &r->pass.host, &r->out, &r->model.scratch,
-                                  &r->model.recomputed};
-    for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++) {
+    weft_stack *const stacks[] = {&r->pass.stash, &r->out, &r->model.scratch, &r->model.recomputed,
+                                  &r->pass.host};
+    for (int i = 0; i < (r->recording ? 4 : 5); i++) { /* a recording keeps what hosts read */
         weft_stack_rewind(stacks[i], 0);
         stacks[i]->peak_bytes = 0;
     }
     r->model.loads.count = 0;
-    weft_notes_clear(r->device);
+    if (!r->recording)
+        weft_notes_clear(r->device);
+    (void)weft_notes(r->device, &r->first);
 }
 
 /* Attention block by block over context-parallel ranks is listed as over the whole sequence, whose
@@ -284,9 +310,9 @@ static weft_operation whole_of(const weft_rehearsal *r, pieces *p, const weft_op
 static void list(const weft_rehearsal *r, weft_description *out)
 {
     size_t count;
-    const weft_noted *notes = weft_notes(r->device, &count);
+    weft_noted *notes = weft_notes(r->device, &count);
     pieces p = {.of_values = true};
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = r->first; i < count; i++) {
         weft_operation o = notes[i].operation;
         if (notes[i].kind != WEFT_NOTED_OPERATION)
             continue;
@@ -294,16 +320,16 @@ static void list(const weft_rehearsal *r, weft_description *out)
             o.dtype = r->model.shape.dtype;
         if (r->model.shape.cp > 1 && o.fused) {
             o = whole_of(r, &p, &o);
-            weft_cost_piece(&out->cost, &o);
+            notes[i].entry = weft_cost_piece(&out->cost, &o);
         } else {
-            weft_cost_alike(&out->cost, &o);
+            notes[i].entry = weft_cost_alike(&out->cost, &o);
         }
     }
 }
 
 static weft_status forward(weft_rehearsal *r, weft_layer *layer, const place *at)
 {
-    weft_tensor x = rows_at(r, 3), y = rows_at(r, 4);
+    weft_tensor x = rows_at(r, PLACE_X), y = rows_at(r, PLACE_Y);
     if (at->is_first)
         x = (weft_tensor){0};
     weft_note_enter(r->device, (weft_note_scope){.module = "output"});
@@ -424,7 +450,7 @@ static weft_status rehearse(weft_rehearsal *r, weft_layer *layer, const place *a
     return weft_description_end(out);
 }
 
-static weft_status rehearse_listed(weft_rehearsal *r, int layer, weft_description *out)
+static place place_listed(const weft_rehearsal *r, int layer)
 {
     const int last = r->model.num_layers - 1;
     place at = {.index = layer,
@@ -432,6 +458,12 @@ static weft_status rehearse_listed(weft_rehearsal *r, int layer, weft_descriptio
                 .is_first = layer == 0,
                 .is_last = layer == last};
     weft_model_layer_prefix(&r->model, layer, at.prefix, sizeof at.prefix);
+    return at;
+}
+
+static weft_status rehearse_listed(weft_rehearsal *r, int layer, weft_description *out)
+{
+    const place at = place_listed(r, layer);
     return rehearse(r, r->model.layers[layer], &at, out);
 }
 
@@ -472,7 +504,7 @@ static weft_status rehearse_model(const weft_model_options *options, const void 
                                   weft_description **out, int *out_count)
 {
     weft_rehearsal *r;
-    WEFT_TRY(create(options, own_options, shape, &r));
+    WEFT_TRY(create(options, own_options, shape, NULL, &r));
     weft_status status = weft_model_build(&r->model, build);
     const int count = r->model.num_layers;
     weft_description *all = calloc((size_t)count + 1, sizeof *all);
@@ -494,12 +526,161 @@ static weft_status rehearse_alone(const weft_model_options *options, const weft_
 {
     static const place alone = {.prefix = "layer.", .index = 1};
     weft_rehearsal *r;
-    WEFT_TRY(create(options, NULL, shape, &r));
+    WEFT_TRY(create(options, NULL, shape, NULL, &r));
     weft_status status = weft_model_add(&r->model, make(options));
     if (status == WEFT_OK)
         status = rehearse(r, r->model.layers[0], &alone, out);
     destroy(r);
     return status;
+}
+
+/* --- recording ------------------------------------------------------------------------------- */
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The products that a layer which describes itself says it has. */
+static weft_status note_products(weft_rehearsal *r, const weft_description *d)
+{
+    for (int i = 0; i < d->num_operations; i++) {
+        const weft_operation *o = &d->operations[i];
+        const bool is_gradient = o->phase == WEFT_PHASE_WEIGHT_GRADIENT;
+        size_t count;
+        if (o->kind != WEFT_OPERATION_GEMM || o->groups > 0)
+            continue;
+        WEFT_TRY(weft_gemm(
+            r->lane,
+            &WEFT_ARGS(weft_gemm_args, .m = o->m, .n = o->n, .k = o->k, .transpose_a = is_gradient,
+                       .transpose_b = o->phase == WEFT_PHASE_FORWARD, .dtype = o->dtype,
+                       .c_dtype = is_gradient ? WEFT_F32 : o->dtype,
+                       .a = address_of(r, PLACE_GRADIENTS), .b = address_of(r, PLACE_WEIGHTS),
+                       .c = address_of(r, is_gradient ? PLACE_PARAMETER_GRADIENTS : PLACE_Y))));
+        weft_noted *notes = weft_notes(r->device, &count);
+        notes[count - 1].entry = i;
+        r->widest = larger(r->widest,
+                           sizeof(float) * larger(larger(o->m * o->k, o->k * o->n), o->m * o->n));
+    }
+    return WEFT_OK;
+}
+
+/* Of what addresses the layer's calls have used. */
+static void widen(weft_rehearsal *r, const weft_description *d)
+{
+    const weft_shape *shape = &r->model.shape;
+    const weft_parameters *parameters = r->model.parameters;
+    const size_t rows = larger(weft_tensor_bytes(&r->model.normed), r->widest);
+    const size_t tokens = shape->seq * shape->batch * sizeof(int32_t);
+    size_t most = 0;
+    for (int i = 0; i < weft_parameters_count(parameters); i++)
+        most = larger(most, sizeof(float) * weft_parameters_at(parameters, i)->count);
+    most = larger(most, r->widest);
+    const weft_stack *stash = &r->pass.stash, *recomputed = &r->model.recomputed;
+    const weft_region now[] = {
+        {WEFT_REGION_HOT, address_of(r, PLACE_NORMED), rows},
+        {WEFT_REGION_HOT, address_of(r, PLACE_GRADIENTS), rows},
+        {WEFT_REGION_HOT, address_of(r, PLACE_GRADIENTS + 1), rows},
+        {WEFT_REGION_LEFT, address_of(r, PLACE_X), rows},
+        {WEFT_REGION_HOT, address_of(r, PLACE_Y), rows},
+        {WEFT_REGION_COLD, address_of(r, PLACE_WEIGHTS), most},
+        {WEFT_REGION_COLD, address_of(r, PLACE_PARAMETER_GRADIENTS), most},
+        {WEFT_REGION_TOKENS, address_of(r, PLACE_TOKENS), tokens},
+        {WEFT_REGION_POSITIONS, address_of(r, PLACE_POSITIONS), tokens},
+        {WEFT_REGION_LEFT, stash->blocks[0].base, stash->peak_bytes},
+        {WEFT_REGION_LEFT, r->out.blocks[0].base, r->out.peak_bytes},
+        {WEFT_REGION_HOT, r->model.scratch.blocks[0].base, d->cost.scratch_bytes},
+        {WEFT_REGION_HOT, recomputed->blocks[0].base, recomputed->peak_bytes}};
+    weft_recording *recording = r->recording;
+    recording->num_regions = sizeof now / sizeof *now;
+    for (int i = 0; i < recording->num_regions; i++) {
+        const size_t before = recording->regions[i].bytes;
+        recording->regions[i] = now[i];
+        recording->regions[i].bytes = larger(before, now[i].bytes);
+    }
+}
+
+/* The same layer in another micro-batch than the first, at the same addresses. */
+static weft_status record_next(weft_rehearsal *r, weft_layer *layer, const place *at,
+                               size_t host_mark)
+{
+    weft_micro_batch *micro_batch = &r->pass.micro_batch;
+    weft_stack_rewind(&r->pass.host, host_mark);
+    empty(r);
+    micro_batch->overwrite = micro_batch->backward_overwrites = false;
+    weft_status status = guarded(r, layer, at, false);
+    if (status == WEFT_OK)
+        status = guarded(r, layer, at, true);
+    micro_batch->overwrite = micro_batch->backward_overwrites = true;
+    return status;
+}
+
+static weft_status record_layer(weft_rehearsal *r, int index, weft_recorded_layer *out)
+{
+    weft_layer *layer = r->model.layers[index];
+    const size_t host_mark = weft_stack_mark(&r->pass.host);
+    const place at = place_listed(r, index);
+    (void)weft_notes(r->device, &out->first);
+    WEFT_TRY(rehearse(r, layer, &at, &out->description));
+    out->count = 1;
+    if (weft_layer_describes_itself(layer))
+        WEFT_TRY(note_products(r, &out->description));
+    (void)weft_notes(r->device, &out->next);
+    widen(r, &out->description);
+    WEFT_TRY(weft_layer_describes_itself(layer) ? note_products(r, &out->description)
+                                                : record_next(r, layer, &at, host_mark));
+    (void)weft_notes(r->device, &out->end);
+    return WEFT_OK;
+}
+
+static weft_status record_list(weft_rehearsal *r, weft_model_function build, weft_recording *out)
+{
+    size_t count;
+    int *recorded = calloc((size_t)r->model.num_layers, sizeof *recorded);
+    out->layers = calloc((size_t)r->model.num_layers, sizeof *out->layers);
+    weft_status status = recorded && out->layers
+                             ? WEFT_OK
+                             : WEFT_ERROR(WEFT_MEMORY, "out of memory for a recording");
+    for (int l = 0; status == WEFT_OK && l < r->model.num_layers; l++) {
+        const int alike = alike_before(r, build, l);
+        recorded[l] = alike < 0 ? out->num_layers++ : recorded[alike];
+        if (alike < 0)
+            status = record_layer(r, l, &out->layers[recorded[l]]);
+        else
+            out->layers[recorded[l]].count++;
+    }
+    out->notes = weft_notes(r->device, &count);
+    free(recorded);
+    return status;
+}
+
+weft_status weft_record_model(const weft_model_options *options, const void *own_options,
+                              const weft_shape *asked, weft_model_function build,
+                              weft_device *device, weft_recording *out)
+{
+    weft_model_options even = *options;
+    weft_shape shape = *asked;
+    shape.pp = 1;
+    even.moe_router_forced_load = 1;
+    *out = (weft_recording){0};
+    WEFT_TRY(create(&even, own_options, &shape, device, &out->rehearsal));
+    out->rehearsal->recording = out;
+    weft_status status = weft_model_build(&out->rehearsal->model, build);
+    if (status == WEFT_OK)
+        status = record_list(out->rehearsal, build, out);
+    if (status != WEFT_OK)
+        weft_recording_release(out);
+    return status;
+}
+
+void weft_recording_release(weft_recording *recording)
+{
+    for (int i = 0; recording->layers && i < recording->num_layers; i++)
+        weft_description_release(&recording->layers[i].description);
+    free(recording->layers);
+    if (recording->rehearsal)
+        destroy(recording->rehearsal);
+    *recording = (weft_recording){0};
 }
 
 /* --- remembering ----------------------------------------------------------------------------- */

@@ -519,6 +519,20 @@ static void deal_out(const planning *p, size_t i, size_t rows, size_t own, size_
     }
 }
 
+/* For those who make a recording's calls again: as if each sender had as many rows for each expert.
+ */
+static void order_evenly(const planning *p, const weft_moe_part *part)
+{
+    const size_t runs = p->ep * p->local, each = part->num_rows / runs;
+    for (size_t row = 0; row < part->num_rows; row++) {
+        const size_t run = each > 0 ? row / each : runs;
+        const size_t from =
+            run < runs ? (run % p->ep * p->local + run / p->ep) * each + row % each : row;
+        part->order[row] = (int32_t)from;
+        part->inverse[from] = (int32_t)row;
+    }
+}
+
 /* The shape's load: rows that arrive and leave in all, and in the largest partition. */
 static weft_status plan_parts(const planning *p)
 {
@@ -550,6 +564,8 @@ static weft_status plan_parts(const planning *p)
         deal_out(p, i, part->num_rows, own, part->recv_bytes);
         if (orders)
             WEFT_TRY(take_order(p, part));
+        if (orders && weft_note_keeps_calls(p->pass->model->setup.device))
+            order_evenly(p, part);
         count_part(s, part);
     }
     s->max_rows = at_load(shape->moe_part_load, balanced, n, largest_part(p, rows));
