@@ -161,6 +161,12 @@ typedef struct weft_config_source {
  * the arena. */
 weft_status weft_config_load(const weft_config_source *source, weft_arena *arena,
                              weft_config *out) WEFT_CHECKED;
+/* Fills model.vocab_size from the dataset. */
+typedef weft_status (*weft_vocabulary_function)(weft_config *config);
+/* Copies the application as far as this library knows its fields, and checks it. Errors:
+ * WEFT_CONFIG: a wrong size, a section of Weft's own, a row that points outside the options. */
+weft_status weft_application_take(const weft_application *given,
+                                  weft_application *out) WEFT_CHECKED;
 /* Whether --set has the key ("section.key"), with its section or without. */
 bool weft_config_is_set(const weft_config_source *source, const char *key);
 /* data.split as weights of train, valid and test; train's is above 0. */

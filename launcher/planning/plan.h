@@ -99,7 +99,6 @@ weft_config_source weft_plan_source(const char *file, const weft_string_list *se
                                     const weft_application *application);
 /* weft_config_load; then `vocabulary` fills model.vocab_size from the dataset. NULL: no dataset is
  * read. */
-typedef weft_status (*weft_vocabulary_function)(weft_config *config);
 weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_function vocabulary,
                            weft_arena *arena, weft_config *out) WEFT_CHECKED;
 /* Reads a cluster into the arena, for an option of a command line ("cluster"): WEFT_CONFIG also

@@ -73,7 +73,7 @@ function check_project(path,    other) {
     else if (floor != other && floor != "tests" && path ~ /^kernels\/(cpu|cuda)\//)
         refuse("a backend's own header; kernels/kernels.h is the door")
     else if (floor != "tests" && is_inside(path) && index(file, folder_of(path)) != 1)
-        refuse("a room's own header; its door is " door_of(path))
+        refuse("a room's own header; its doors: " doors_of(path))
     edge[file, path] = 1
     left[file] = left[path] = 1
 }
@@ -81,12 +81,6 @@ function check_project(path,    other) {
 function folder_of(path) {
     sub(/[^\/]*$/, "", path)
     return path
-}
-
-function door_of(path,    folder) {
-    folder = folder_of(path)
-    match(folder, /[^\/]*\/$/)
-    return folder substr(folder, RSTART, RLENGTH - 1) ".h"
 }
 
 function check_library(path,    pattern) {
