@@ -12,6 +12,13 @@
 #include "core/options/options.h"
 #include "launcher/planning/config.h"
 
+static const char *program = "weft";
+
+void weft_verb_program(const char *name)
+{
+    program = name;
+}
+
 enum { WIDTH = 100 };
 
 /* A number as --help writes it: "4MiB" of a row that counts bytes. */
@@ -97,13 +104,6 @@ static void print_help(const weft_arguments *a)
     print_row(&(weft_argument){.name = "help", .help = "print this"}, (int)column);
     if (a->more)
         a->more(a->context);
-}
-
-static const char *program = "weft";
-
-void weft_verb_program(const char *name)
-{
-    program = name;
 }
 
 static weft_status unexpected(const weft_argument *row, const char *text, const char *expected)

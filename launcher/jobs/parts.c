@@ -2,8 +2,7 @@
 #include <inttypes.h>
 #include <stddef.h>
 
-#include "launcher/jobs/job_internal.h"
-#include "launcher/jobs/quote.h"
+#include "launcher/jobs/internal.h"
 
 const char *weft_job_file_name(weft_job_kind kind, int file)
 {

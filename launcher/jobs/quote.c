@@ -1,4 +1,4 @@
-#include "launcher/jobs/quote.h"
+#include "launcher/jobs/internal.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -8,12 +8,21 @@
 #include "launcher/planning/moe_choice.h"
 #include "launcher/training/batches.h"
 #include "launcher/training/peak.h"
-#include "launcher/training/step_clock.h"
 #include "launcher/training/stragglers.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/optimizer/optimizer.h"
 #include "schedule/pipeline.h"
 #include "schedule/run.h"
+
+/* How long the end of a step waits for what the host steps there (schedule/update.h): by when the
+ * lanes' own threads ended, so on the CPU alone. The thread that enqueues has no part in it: where
+ * it shares a core with the host's steps, these may be over before it has enqueued the next. */
+
+/* Zero is valid, and runs not. */
+typedef struct weft_step_clock {
+    bool runs;
+    double waited_us; /* behind what computing had to do in a step, for the others; since taken */
+} weft_step_clock;
 
 /* The parts of the dataset, by data.split. */
 typedef enum weft_split_kind {
@@ -75,15 +84,19 @@ typedef struct weft_trainer {
     weft_loss_scale running_scale;
 } weft_trainer;
 
-/* Fills executor.run and lanes with the trainer's tasks; below: those of the update
- * (update_tasks.c). */
+/* Fills executor.run and lanes with the trainer's tasks. */
 weft_status weft_trainer_bind_tasks(weft_trainer *trainer) WEFT_CHECKED;
-weft_status weft_trainer_bind_update_tasks(weft_trainer *trainer) WEFT_CHECKED;
 /* Micro-batches of the global batch. */
 int weft_trainer_num_batches(const weft_trainer *trainer);
 /* A step's number for AdamW and the learning rate, which ignore skipped steps. */
 int64_t weft_trainer_update_number(const weft_trainer *trainer, int64_t step);
 /* Runs the training or the evaluation program once. */
 weft_status weft_trainer_run(weft_trainer *trainer, bool eval, int64_t step) WEFT_CHECKED;
+
+/* weft_program_run; where no lane runs on, its end waits for the host's. */
+weft_status weft_step_clock_run(weft_step_clock *clock, const weft_program *program,
+                                weft_executor *executor) WEFT_CHECKED;
+/* Microseconds since the last call. */
+double weft_step_clock_take(weft_step_clock *clock);
 
 #endif

@@ -10,7 +10,7 @@
 #include <weft/status.h>
 
 #include "core/clock.h"
-#include "launcher/training/restarts.h"
+#include "launcher/training/start.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 

@@ -3,11 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "launcher/training/memory.h"
-#include "layers/rehearse.h"
+#include "launcher/training/trainer.h"
 #include "layers/footprint.h"
 #include "layers/moe.h"
 #include "layers/pass.h"
+#include "layers/rehearse.h"
 #include "tests/expect.h"
 #include "tests/layers/training.h"
 

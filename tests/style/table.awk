@@ -33,15 +33,14 @@ BEGIN {
     floors["launcher/main"] = floors["launcher/main"] " launcher/verbs/measure launcher/main"
 
     # The doors of rooms that have several, or one of another name.
-    doors["launcher/text"] = "tokenizer known json_start"
-    doors["launcher/process"] = "alive launch output output_files stop"
-    doors["launcher/planning"] = "config context_choice figures figures_print levels moe_choice" \
-        " moe_layer_price no_effect pass_price places plan plan_print reliability run_changes" \
-        " sharding_price step step_price tier_choice"
-    doors["launcher/searching"] = "expand search search_print what_if"
+    doors["launcher/text"] = "tokenizer known"
+    doors["launcher/process"] = "launch output stop"
+    doors["launcher/planning"] = "config context_choice figures levels moe_choice" \
+        " moe_layer_price pass_price places plan plan_print run_changes sharding_price step" \
+        " step_price tier_choice"
+    doors["launcher/searching"] = "expand search what_if"
     doors["launcher/training"] = "ledger metrics run_folder setup start train trainer"
     doors["launcher/measuring"] = "bench bench_exchange bench_moe calibrate import measure nodes own"
-    doors["launcher/jobs"] = "job quote"
 }
 
 function floor_of(path) {

@@ -10,8 +10,9 @@
 #include "launcher/measuring/import.h"
 #include "launcher/measuring/measure.h"
 #include "launcher/measuring/own.h"
+#include "launcher/planning/plan.h"
 #include "launcher/process/launch.h"
-#include "launcher/process/output_files.h"
+#include "launcher/process/output.h"
 #include "launcher/training/setup.h"
 #include "launcher/verbs/measure/measure.h"
 

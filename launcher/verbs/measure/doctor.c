@@ -1,7 +1,11 @@
 /* weft doctor: one screen that says what this machine has and whether it works. */
+
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,23 +13,186 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <weft/device.h>
+
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
 #include "comm/comm.h"
 #include "comm/probe.h"
+#include "core/log.h"
 #include "core/options/options.h"
 #include "core/probe.h"
 #include "kernels/kernels.h"
 #include "kernels/probe.h"
 #include "launcher/arguments/arguments.h"
-#include "launcher/planning/reliability.h"
+#include "launcher/measuring/nodes.h"
+#include "launcher/planning/config.h"
 #include "launcher/process/launch.h"
 #include "launcher/report/report.h"
-#include "launcher/verbs/measure/doctor.h"
+#include "launcher/training/setup.h"
 #include "launcher/verbs/measure/measure.h"
 #include "parallel/probe.h"
 #include "parallel/topology/topology.h"
+
+typedef struct weft_doctor_nodes_options {
+    const char *folder; /* whose disk is measured */
+    double seconds, factor;
+    bool on_gpu, json;
+} weft_doctor_nodes_options;
+
+/* The line of a rank that still waits when the time is over; two, so that one is whole. */
+static char late[2][320];
+static atomic_int which;
+static int own_rank;
+static char own_node[WEFT_NODES_NAME_BYTES];
+static double limit_s;
+
+static void tell_late(int signal)
+{
+    const char *line = late[atomic_load(&which)];
+    (void)signal;
+    if (write(STDERR_FILENO, line, strlen(line)) < 0)
+        _exit(1);
+    _exit(weft_status_exit_code(WEFT_COMM));
+}
+
+static void note(const char *what)
+{
+    const int next = 1 - atomic_load(&which);
+    snprintf(late[next], sizeof late[next],
+             "weft doctor: --seconds %g are over: rank %d (%s) waits for %s\n", limit_s, own_rank,
+             own_node, what);
+    atomic_store(&which, next);
+}
+
+/* A link that is cut, or a rank that stands still, never answers. */
+static void limit_time(const weft_doctor_nodes_options *options, int rank)
+{
+    own_rank = rank;
+    limit_s = options->seconds;
+    if (gethostname(own_node, sizeof own_node - 1))
+        snprintf(own_node, sizeof own_node, "?");
+    note("the other ranks");
+    signal(SIGALRM, tell_late);
+    alarm((unsigned)ceil(options->seconds));
+}
+
+static weft_status compare(const weft_doctor_nodes_options *o, const weft_config *config,
+                           weft_comm *world, bool *out_even)
+{
+    const weft_nodes_options options = {
+        .seconds = o->seconds, .factor = o->factor, .folder = o->folder, .entering = note};
+    weft_device *device = NULL;
+    weft_nodes nodes = {0};
+    weft_status status = weft_comm_agree(world, weft_setup_device(config, &device));
+    if (status == WEFT_OK)
+        status = weft_nodes_measure(world, device, &options, &nodes);
+    alarm(0);
+    if (status == WEFT_OK && weft_comm_rank(world) == 0) {
+        weft_report report;
+        weft_report_begin(&report, o->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+        weft_nodes_report(&report, &nodes, &options);
+        status = weft_report_end(&report, WEFT_OK, stdout);
+    }
+    *out_even = nodes.num_odd == 0;
+    weft_nodes_release(&nodes);
+    weft_device_destroy(device);
+    if (status == WEFT_COMM || status == WEFT_DEVICE || status == WEFT_INTERNAL) {
+        weft_log_error_record(); /* this rank may be the only one that knows */
+        weft_comm_abort(world, status);
+    }
+    return status;
+}
+
+/* weft doctor --nodes: compares the ranks of this job and prints, on rank 0. Returns the exit code,
+ * of WEFT_DEVICE where something stands out. Collective over the launcher's ranks. */
+static int doctor_nodes(const weft_doctor_nodes_options *options)
+{
+    const weft_config config = {.device.kind =
+                                    options->on_gpu ? WEFT_DEVICE_KIND_CUDA : WEFT_DEVICE_KIND_CPU};
+    weft_comm *world = NULL;
+    int rank = 0;
+    bool even = true;
+    const bool launched = weft_comm_launched(&rank, NULL, NULL, NULL);
+    weft_log_set_rank(rank);
+    weft_setup_driver(&config);
+    weft_status status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+    if (status == WEFT_OK) {
+        limit_time(options, rank);
+        status = compare(options, &config, world, &even);
+    }
+    const int code = status != WEFT_OK && rank == 0 ? weft_verb_fail("doctor")
+                     : status != WEFT_OK            ? weft_status_exit_code(status)
+                     : even                         ? 0
+                                                    : weft_status_exit_code(WEFT_DEVICE);
+    weft_comm_destroy(world);
+    return code;
+}
+
+enum { NUMBER = 20 };
+
+static weft_status add_one(const void *args)
+{
+    int *number = *(int *const *)args;
+    *number += 1;
+    return WEFT_OK;
+}
+
+/* number: pinned; beside: on the device. */
+static weft_status use(weft_lane *lane, int *number, int *beside)
+{
+    *number = NUMBER;
+    WEFT_TRY(weft_lane_zero(lane, beside, sizeof *beside));
+    WEFT_TRY(weft_lane_copy(lane, beside, number, sizeof *number));
+    WEFT_TRY(weft_lane_submit(lane, "add one", add_one, &number, sizeof number));
+    WEFT_TRY(weft_lane_copy(lane, number + 1, beside, sizeof *beside));
+    WEFT_TRY(weft_lane_sync(lane));
+    if (number[0] != NUMBER + 1 || number[1] != NUMBER)
+        return WEFT_ERROR(WEFT_DEVICE, "a lane made %d and %d of %d", number[0], number[1], NUMBER);
+    return WEFT_OK;
+}
+
+static weft_status try_lane(weft_device *device)
+{
+    enum { BYTES = 2 * sizeof(int) };
+    weft_lane *lane = NULL;
+    void *number = NULL, *beside = NULL;
+    weft_status status = weft_lane_create(device, 0, "doctor", &lane);
+    if (status == WEFT_OK)
+        status = weft_device_alloc(device, WEFT_SPACE_PINNED, BYTES, "doctor", &number);
+    if (status == WEFT_OK)
+        status = weft_device_alloc(device, WEFT_SPACE_DEVICE, BYTES, "doctor", &beside);
+    if (status == WEFT_OK)
+        status = use(lane, number, beside);
+    weft_lane_destroy(lane);
+    weft_device_free(device, WEFT_SPACE_PINNED, number, BYTES);
+    weft_device_free(device, WEFT_SPACE_DEVICE, beside, BYTES);
+    return status;
+}
+
+/* Weft's own use of GPUs, or why there is none: built without CUDA, no driver, no GPU. */
+static void doctor_gpu(weft_probe *out)
+{
+    const char *why = "";
+    int count = weft_device_num_cuda(&why);
+    if (count == 0) {
+        weft_probe_say(out, WEFT_PROBE_ABSENT, "", "%s", why);
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        weft_device *device = NULL;
+        weft_status status = weft_device_create_cuda(i, 0, &device);
+        if (status == WEFT_OK)
+            status = try_lane(device);
+        weft_device_destroy(device);
+        if (status != WEFT_OK) {
+            weft_probe_say_error(out, "");
+            return;
+        }
+    }
+    weft_probe_say(out, WEFT_PROBE_WORKS, "", "device.kind: cuda finds %d", count);
+}
 
 enum { SECONDS_A_PROBE = 30 };
 
@@ -159,7 +326,7 @@ static const struct check {
     {"file I/O", false, probe_file_io},
     {"CUDA", false, weft_probe_cuda},
     {"NCCL", false, weft_probe_nccl},
-    {"GPU", false, weft_doctor_gpu},
+    {"GPU", false, doctor_gpu},
 };
 enum { NUM_CHECKS = sizeof checks / sizeof checks[0] };
 
@@ -343,7 +510,7 @@ int weft_verb_doctor(int argc, char **argv, const weft_verb_given *given)
     if (wanted.pair)
         return pair_main();
     if (wanted.nodes)
-        return weft_doctor_nodes(&nodes_options);
+        return doctor_nodes(&nodes_options);
     int rank = 0;
     if (weft_comm_launched(&rank, NULL, NULL, NULL) && rank != 0)
         return 0; /* one report is enough */

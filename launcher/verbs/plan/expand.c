@@ -5,7 +5,7 @@
 #include "core/cluster/cluster.h"
 #include "launcher/arguments/arguments.h"
 #include "launcher/page/page.h"
-#include "launcher/process/output_files.h"
+#include "launcher/process/output.h"
 #include "launcher/searching/expand.h"
 #include "launcher/verbs/plan/plan.h"
 

@@ -1,16 +1,108 @@
 /* weft plan: what a config's mesh takes on a cluster. No ranks, no data, no device. */
+#include "launcher/verbs/plan/plan.h"
+
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/cluster/cluster.h"
 #include "core/log.h"
 #include "launcher/arguments/arguments.h"
 #include "launcher/page/page.h"
+#include "launcher/planning/config.h"
 #include "launcher/planning/figures.h"
-#include "launcher/planning/no_effect.h"
 #include "launcher/planning/plan_print.h"
-#include "launcher/process/output_files.h"
-#include "launcher/verbs/plan/plan.h"
-#include "launcher/verbs/plan/plan_search.h"
+#include "launcher/process/output.h"
+#include "launcher/process/stop.h"
+#include "launcher/report/report.h"
+#include "launcher/searching/search.h"
+
+enum { WEFT_PLAN_SEARCH_TOP = 5 };
+
+typedef struct weft_plan_search {
+    bool on;
+    int top;
+    weft_int_list nodes; /* empty: the cluster's */
+    const char *emit;    /* NULL: no file */
+    /* What is found. */
+    weft_search_result *results; /* [num_results], one of each number of nodes */
+    int num_results;
+    const weft_search_result *best; /* that has the fastest plan; NULL: nothing fits */
+    bool is_stopped;                /* by a signal, before the end */
+} weft_plan_search;
+
+/* Refuses options of a search without one, and what is of a run beside one. */
+static weft_status plan_search_check(const weft_plan_search *s, const char *against)
+{
+    if (!s->on && (s->emit || s->nodes.count > 0 || s->top != WEFT_PLAN_SEARCH_TOP))
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: needs --search",
+                          s->emit              ? "emit"
+                          : s->nodes.count > 0 ? "nodes"
+                                               : "top");
+    if (s->on && against)
+        return WEFT_ERROR(WEFT_CONFIG, "--against: of one mesh, and --search looks at many");
+    for (size_t i = 0; i < s->nodes.count; i++)
+        for (size_t k = 0; k < i; k++)
+            if (s->nodes.values[k] == s->nodes.values[i])
+                return WEFT_ERROR(WEFT_CONFIG, "--nodes: %lld stands there twice",
+                                  (long long)s->nodes.values[i]);
+    if (s->emit && s->nodes.count > 1)
+        return WEFT_ERROR(WEFT_CONFIG, "--emit: one plan's config, and --nodes has %zu numbers",
+                          s->nodes.count);
+    return WEFT_OK;
+}
+
+/* From here on SIGINT and its like end a search, with what it has. Errors: those of
+ * weft_search_run. */
+static weft_status plan_search_find(weft_plan_search *s, const weft_config *config,
+                                    const weft_config_source *source, const weft_cluster *cluster,
+                                    weft_arena *arena)
+{
+    void *memory;
+    s->num_results = s->nodes.count > 0 ? (int)s->nodes.count : 1;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)s->num_results, sizeof *s->results, &memory));
+    s->results = memory;
+    weft_search_progress progress = {.what = "search", .said_us = weft_now_us()};
+    weft_stop_catch_wishes();
+    for (int i = 0; i < s->num_results; i++) {
+        weft_search_result *r = &s->results[i];
+        const weft_search_options options = {.top = s->top,
+                                             .nodes =
+                                                 s->nodes.count > 0 ? (int)s->nodes.values[i] : 0,
+                                             .progress = &progress};
+        WEFT_TRY(weft_search_run(config, source, cluster, &options, arena, r));
+        if (r->num_plans > 0 && (!s->best || r->plans[0].step_us < s->best->plans[0].step_us))
+            s->best = r;
+        if (r->is_stopped || (weft_stop_asked() && i + 1 < s->num_results)) {
+            s->is_stopped = true;
+            s->num_results = i + 1;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* config: the one that was searched from. */
+static weft_status plan_search_report(const weft_plan_search *s, const weft_config *config,
+                                      weft_arena *arena, weft_report *report)
+{
+    if (s->nodes.count > 1)
+        return weft_search_report_scaling(report, s->results, s->num_results, config, arena);
+    return weft_search_report(report, s->results, config, arena);
+}
+
+/* Writes the winner's config, where it is asked for. Errors: WEFT_FILE; WEFT_MEMORY where nothing
+ * fits. */
+static weft_status plan_search_end(const weft_plan_search *s, const weft_config_source *source,
+                                   weft_arena *arena)
+{
+    char text[WEFT_ERROR_TEXT_BYTES];
+    if (!s->best && s->is_stopped)
+        return WEFT_OK; /* which says so */
+    if (!s->best)
+        return WEFT_ERROR(
+            WEFT_MEMORY, "%s",
+            weft_search_short_text(&s->results[s->num_results - 1], text, sizeof text));
+    return s->emit ? weft_search_emit(s->results, source, s->emit, arena) : WEFT_OK;
+}
 
 typedef struct planner {
     const char *cluster, *mesh, *trace, *against, *html;
@@ -95,7 +187,7 @@ static weft_status fill(const planner *p, const answer *a, const weft_config *co
                         weft_arena *arena, weft_report *report)
 {
     if (p->search.on)
-        WEFT_TRY(weft_plan_search_report(&p->search, config, arena, report));
+        WEFT_TRY(plan_search_report(&p->search, config, arena, report));
     else
         weft_plan_report(report, &a->plan, a->cluster);
     if (p->search.on && a->has_plan && p->json) {
@@ -139,7 +231,7 @@ static weft_status tell(planner *p, const answer *a, const weft_config *config)
     if (p->html)
         WEFT_TRY(write_page(p, a));
     if (p->search.on)
-        return weft_plan_search_end(&p->search, &p->source, &p->arena);
+        return plan_search_end(&p->search, &p->source, &p->arena);
     if (a->plan.fits)
         return WEFT_OK;
     return WEFT_ERROR(WEFT_MEMORY, "%s", weft_plan_short_text(&a->plan, text, sizeof text));
@@ -213,7 +305,7 @@ static weft_status check_files(const planner *p)
 static weft_status load(planner *p, weft_config *config, weft_config *of_run,
                         weft_cluster **cluster)
 {
-    WEFT_TRY(weft_plan_search_check(&p->search, p->against));
+    WEFT_TRY(plan_search_check(&p->search, p->against));
     WEFT_TRY(check_files(p));
     WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, config));
     if (p->against && p->kernels != WEFT_KERNELS_WEFT)
@@ -242,7 +334,7 @@ static weft_status answer_all(planner *p, answer *a)
     a->config = &config;
     a->cluster = cluster;
     if (p->search.on) {
-        WEFT_TRY(weft_plan_search_find(&p->search, &config, &p->source, cluster, &p->arena));
+        WEFT_TRY(plan_search_find(&p->search, &config, &p->source, cluster, &p->arena));
         if (!p->search.best)
             return tell(p, a, &config);
         a->config = &p->search.best->plans[0].config;

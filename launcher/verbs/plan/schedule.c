@@ -5,9 +5,9 @@
 
 #include "core/text.h"
 #include "launcher/arguments/arguments.h"
+#include "launcher/planning/config.h"
 #include "launcher/planning/levels.h"
-#include "launcher/planning/no_effect.h"
-#include "launcher/process/output_files.h"
+#include "launcher/process/output.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs/plan/plan.h"
 #include "schedule/order_text.h"

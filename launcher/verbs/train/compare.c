@@ -284,14 +284,14 @@ static weft_status compare(comparison *c, const weft_application *application)
 int weft_verb_compare(int argc, char **argv, const weft_verb_given *given)
 {
     comparison c = {0};
-    weft_string_list given = {0};
+    weft_string_list operands = {0};
     const weft_argument rows[] = {
         {"json", NULL, "one JSON object on standard output", .flag = &c.json},
     };
     const weft_arguments verb = {
         .verb = "compare",
         .operands = "RUN RUN",
-        .given = &given,
+        .given = &operands,
         .about =
             "What differs between two runs: settings, version and mesh of their last starts; "
             "the first step whose\nlosses differ, and the losses at some of the steps that both "
@@ -301,7 +301,7 @@ int weft_verb_compare(int argc, char **argv, const weft_verb_given *given)
     int code = weft_arguments_parse(&verb, argc, argv, &c.arena);
     if (code < 0) {
         for (int i = 0; i < 2; i++)
-            c.runs[i].path = given.values[i];
+            c.runs[i].path = operands.values[i];
         code = compare(&c, given->application) == WEFT_OK ? 0 : weft_verb_fail("compare");
     }
     for (int i = 0; i < 2; i++) {

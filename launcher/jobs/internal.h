@@ -1,8 +1,11 @@
 /* The texts of jobs, a function a launcher. Private to launcher/jobs/. */
-#ifndef WEFT_LAUNCHER_JOBS_JOB_INTERNAL_H
-#define WEFT_LAUNCHER_JOBS_JOB_INTERNAL_H
+#ifndef WEFT_LAUNCHER_JOBS_INTERNAL_H
+#define WEFT_LAUNCHER_JOBS_INTERNAL_H
 
-#include "launcher/jobs/job.h"
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "launcher/jobs/jobs.h"
 
 enum { WEFT_JOB_MAX_FILES = 2 };
 
@@ -29,5 +32,16 @@ void weft_job_print_hosts(const weft_job *job, FILE *out);
 void weft_job_print_mpirun(const weft_job *job, FILE *out);
 void weft_job_print_slurm(const weft_job *job, FILE *out);
 void weft_job_print_kubernetes(const weft_job *job, FILE *out);
+/* A scalar in double quotes; `text` is UTF-8. expands: of a container's command, where Kubernetes
+ * replaces $(NAME), which is written so that it stays. */
+void weft_yaml_text(const char *text, bool expands, FILE *out);
+/* A text of lines as a block below a key that stands `indent` columns in; its lines stand two
+ * further. What a block cannot hold is written as a scalar. Ends its line. */
+void weft_yaml_block(const char *text, int indent, FILE *out);
+bool weft_is_utf8(const char *text);
+
+enum { WEFT_JOB_NAME_BYTES = 41 };
+/* The last part of a path as a name: a DNS label (a-z, 0-9 and -), "weft" where nothing is left. */
+void weft_job_name(const char *path, char out[WEFT_JOB_NAME_BYTES]);
 
 #endif

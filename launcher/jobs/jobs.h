@@ -3,8 +3,8 @@
  * The files of a job lie in the run's folder. Whatever a path or an argument holds (blanks, quotes,
  * $), the program gets it as it is. A job starts the run or goes on with it (--resume), so that it
  * may be started again. Nothing here talks to a launcher but weft_job_start. */
-#ifndef WEFT_LAUNCHER_JOBS_JOB_H
-#define WEFT_LAUNCHER_JOBS_JOB_H
+#ifndef WEFT_LAUNCHER_JOBS_JOBS_H
+#define WEFT_LAUNCHER_JOBS_JOBS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,7 +63,6 @@ typedef struct weft_job {
 weft_status weft_job_check(const weft_job *job) WEFT_CHECKED;
 /* The name of a file of the job, "job.sh"; the last is what is started. NULL: no more files. */
 const char *weft_job_file_name(weft_job_kind kind, int file);
-void weft_job_print(const weft_job *job, int file, FILE *out);
 
 /* Makes the run's folder where it is missing, and puts its own path into *out, from the arena.
  * Errors of all below: WEFT_FILE, WEFT_MEMORY. */
@@ -71,6 +70,10 @@ weft_status weft_job_make_folder(const char *run, weft_arena *arena, const char 
 /* Writes all files of the job. WEFT_CONFIG without `force`: one of them is there with another text;
  * then none is written. */
 weft_status weft_job_write(const weft_job *job, bool force, weft_arena *arena) WEFT_CHECKED;
+
+/* One word of a bash script, on one line: as it is, between single quotes, or with control
+ * characters escaped. */
+void weft_shell_word(const char *text, FILE *out);
 
 /* The command that starts the job, NULL at the end. */
 enum { WEFT_JOB_MAX_WORDS = 5 };
