@@ -304,32 +304,32 @@ static weft_status make_programs(weft_trainer *t)
     weft_status status =
         weft_step_start(&t->config, &t->groups.mesh, &t->moe.options, t->arena, &step);
     WEFT_TRY(weft_comm_agree(t->world, status));
-    t->shape = t->eval_shape = step.shape;
-    t->eval_shape.forward_only = true;
+    t->train.shape = t->eval.shape = step.shape;
+    t->eval.shape.forward_only = true;
     weft_step_release(&step);
-    WEFT_TRY(programs_share(&t->groups, &t->shape, t->arena, &t->program));
-    return programs_share(&t->groups, &t->eval_shape, t->arena, &t->eval_program);
+    WEFT_TRY(programs_share(&t->groups, &t->train.shape, t->arena, &t->train.program));
+    return programs_share(&t->groups, &t->eval.shape, t->arena, &t->eval.program);
 }
 
 /* The program whose slots and passes there are. */
 static const weft_program *main_program(const weft_trainer *t)
 {
-    return t->evaluates ? &t->eval_program : &t->program;
+    return t->evaluates ? &t->eval.program : &t->train.program;
 }
 
 /* Which micro-batch goes through a chunk first, forward and backward: it overwrites gradients. */
 static weft_status find_first_batches(weft_trainer *t)
 {
-    const size_t chunks = (size_t)(t->shape.num_chunks > 0 ? t->shape.num_chunks : 1);
+    const size_t chunks = (size_t)(t->train.shape.num_chunks > 0 ? t->train.shape.num_chunks : 1);
     void *memory;
     for (int backward = 0; backward < 2; backward++) {
         const uint16_t kind = backward ? WEFT_TASK_BACKWARD : WEFT_TASK_FORWARD;
         WEFT_TRY(weft_arena_alloc_array(t->arena, chunks, sizeof(int), &memory));
         t->first_batch[backward] = memory;
-        for (uint32_t i = t->program.num_tasks; i-- > 0;)
-            if (t->program.tasks[i].kind == kind)
-                t->first_batch[backward][t->program.tasks[i].chunk] =
-                    t->program.tasks[i].micro_batch;
+        for (uint32_t i = t->train.program.num_tasks; i-- > 0;)
+            if (t->train.program.tasks[i].kind == kind)
+                t->first_batch[backward][t->train.program.tasks[i].chunk] =
+                    t->train.program.tasks[i].micro_batch;
     }
     return WEFT_OK;
 }
@@ -341,17 +341,17 @@ static weft_status allocate_slots(weft_trainer *t)
     size_t count = (size_t)program->num_slots;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(void *), &memory));
-    t->slot_memory = memory;
+    t->slots.memory = memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(int), &memory));
-    t->slot_pass = memory;
+    t->slots.pass = memory;
     int num_passes = 0;
     for (int i = 0; i < program->num_slots; i++) {
         const weft_slot *slot = &program->slots[i];
         if (slot->holds == WEFT_SLOT_ACTIVATION)
-            t->slot_pass[i] = num_passes++;
+            t->slots.pass[i] = num_passes++;
         if (slot->bytes > 0)
             WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_MESSAGES,
-                                           slot->bytes, "pipeline slots", &t->slot_memory[i]));
+                                           slot->bytes, "pipeline slots", &t->slots.memory[i]));
     }
     return WEFT_OK;
 }
@@ -419,20 +419,20 @@ static bool uses_lane(const weft_program *program, int lane)
 /* An event for each layer whose gradients a task waits for. */
 static weft_status create_points(weft_trainer *t)
 {
-    const weft_program *program = &t->program;
+    const weft_program *program = &t->train.program;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, program->num_tasks + 1, sizeof(bool), &memory));
-    t->has_points = memory;
+    t->points.of_task = memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)weft_model_num_layers(t->model),
                                     sizeof(weft_event *), &memory));
-    t->points = memory;
+    t->points.events = memory;
     for (uint32_t i = 0; i < program->num_waits; i++) {
         const weft_wait *wait = &program->waits[i];
         if (wait->point < 0)
             continue;
-        t->has_points[wait->task] = true;
-        if (wait->point < WEFT_POINT_OWN && !t->points[wait->point])
-            WEFT_TRY(weft_event_create(t->device, &t->points[wait->point]));
+        t->points.of_task[wait->task] = true;
+        if (wait->point < WEFT_POINT_OWN && !t->points.events[wait->point])
+            WEFT_TRY(weft_event_create(t->device, &t->points.events[wait->point]));
     }
     return WEFT_OK;
 }
@@ -446,7 +446,7 @@ static weft_status create_lanes(weft_trainer *t)
     };
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         if (i != WEFT_LANE_FILE && /* the model's */
-            (uses_lane(&t->program, i) || uses_lane(&t->eval_program, i)))
+            (uses_lane(&t->train.program, i) || uses_lane(&t->eval.program, i)))
             WEFT_TRY(
                 weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
     weft_model_use_reduce_lane(t->model, t->lanes[WEFT_LANE_REDUCE]);
@@ -456,8 +456,9 @@ static weft_status create_lanes(weft_trainer *t)
                                               .micro_batch = -1,
                                               .stage = t->groups.coords.at[WEFT_AXIS_PP],
                                               .num_stages = t->groups.mesh.pp};
-    uint32_t most = t->program.num_tasks > t->eval_program.num_tasks ? t->program.num_tasks
-                                                                     : t->eval_program.num_tasks;
+    uint32_t most = t->train.program.num_tasks > t->eval.program.num_tasks
+                        ? t->train.program.num_tasks
+                        : t->eval.program.num_tasks;
     WEFT_TRY(weft_executor_prepare(&t->executor, t->device, most));
     WEFT_TRY(weft_trace_create(&t->trace));
     int num_tracks;
@@ -682,9 +683,10 @@ static weft_status footprint(const weft_trainer *t, const weft_moe_held_loads *l
     weft_status status = weft_step_start(&t->config, mesh, &t->moe.options, &arena, &step);
     if (status == WEFT_OK) {
         if (loads)
-            status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->program, loads, out);
+            status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->train.program, loads,
+                                            out);
         else
-            weft_step_footprint(&t->config, &step, rank, &t->program, out);
+            weft_step_footprint(&t->config, &step, rank, &t->train.program, out);
         weft_step_release(&step);
     }
     weft_arena_release(&arena);
@@ -711,13 +713,13 @@ void weft_trainer_release(weft_trainer *t)
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         weft_lane_destroy(t->lanes[i]);
     weft_executor_release(&t->executor);
-    for (int i = 0; t->points && i < weft_model_num_layers(t->model); i++)
-        weft_event_destroy(t->points[i]);
+    for (int i = 0; t->points.events && i < weft_model_num_layers(t->model); i++)
+        weft_event_destroy(t->points.events[i]);
     weft_trace_destroy(t->trace);
     weft_optimizer_destroy(t->optimizer);
-    for (int i = 0; t->slot_memory && i < main_program(t)->num_slots; i++)
-        if (t->slot_memory[i])
-            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->slot_memory[i],
+    for (int i = 0; t->slots.memory && i < main_program(t)->num_slots; i++)
+        if (t->slots.memory[i])
+            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->slots.memory[i],
                              main_program(t)->slots[i].bytes);
     weft_batches_release(t);
     weft_model_destroy(t->model);

@@ -45,7 +45,7 @@ static weft_status clear_absent(const weft_trainer *t, int bucket, weft_lane *la
  * owners all go by the list, as they reduce and gather. */
 static int taken_by(const weft_trainer *t, weft_task_kind kind, int bucket)
 {
-    const weft_buckets *buckets = &t->shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
+    const weft_buckets *buckets = &t->train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
     if (!is_offloaded(t, bucket))
         return bucket;
     const weft_bucket_shape *shape = &buckets->shapes[bucket];
@@ -66,7 +66,7 @@ static int taken_by(const weft_trainer *t, weft_task_kind kind, int bucket)
 static bool owes(const weft_trainer *t, int bucket)
 {
     return is_offloaded(t, bucket) && !weft_model_has_gradient(t->model, index_of(t, bucket)) &&
-           weft_optimizer_may_owe(t->optimizer, bucket, t->running_step);
+           weft_optimizer_may_owe(t->optimizer, bucket, t->running.step);
 }
 
 /* A reduction clears the gradient of an expert without rows, which the step before may still read.
@@ -106,7 +106,8 @@ static weft_status run_norm(void *context, const weft_task *task, weft_lane *lan
 
 int64_t weft_trainer_update_number(const weft_trainer *t, int64_t step)
 {
-    return step - weft_optimizer_loss_scale(t->optimizer)->skipped_steps - t->skipped_batches;
+    return step - weft_optimizer_loss_scale(t->optimizer)->skipped_steps -
+           t->faults.skipped_batches;
 }
 
 /* What an offloaded bucket's update still has to do on this rank, behind this task: its weights
@@ -117,7 +118,7 @@ static weft_status end_update(weft_trainer *t, const weft_task *task, int bucket
     bool gathers, refreshes;
     if (!is_offloaded(t, bucket))
         return WEFT_OK;
-    shape = &t->shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]].shapes[bucket];
+    shape = &t->train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]].shapes[bucket];
     gathers = weft_bucket_gathers(shape) && task->kind == WEFT_TASK_STEP;
     refreshes = shape->refreshes && task->kind != WEFT_TASK_UPLOAD;
     if (!gathers && task->kind != WEFT_TASK_UPLOAD)
@@ -128,7 +129,7 @@ static weft_status end_update(weft_trainer *t, const weft_task *task, int bucket
 static weft_status run_step(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
-    int64_t update = weft_trainer_update_number(t, t->running_step);
+    int64_t update = weft_trainer_update_number(t, t->running.step);
     const int bucket = taken_by(t, task->kind, task->bucket);
     WEFT_TRY(wait_for_step(t, task, bucket, lane));
     if (owes(t, bucket)) {
@@ -189,7 +190,7 @@ static weft_status run_read(void *context, const weft_task *task, weft_lane *lan
 static bool has_passed(void *context, const weft_task *task, int point)
 {
     const weft_trainer *t = context;
-    const weft_buckets *buckets = &t->shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
+    const weft_buckets *buckets = &t->train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
     int b = 0;
     (void)task;
     if (point < WEFT_POINT_OWN)
@@ -211,7 +212,8 @@ static weft_status go_ahead(weft_trainer *t)
     weft_ahead *ahead;
     if (!weft_model_goes_ahead(t->model))
         return WEFT_OK;
-    WEFT_TRY(weft_ahead_make(t->program.num_tasks + t->eval_program.num_tasks, t->arena, &ahead));
+    WEFT_TRY(
+        weft_ahead_make(t->train.program.num_tasks + t->eval.program.num_tasks, t->arena, &ahead));
     ahead->lanes = AHEAD;
     ahead->passed = has_passed;
     t->executor.ahead = ahead;
@@ -243,8 +245,9 @@ static weft_status trainer_bind_update_tasks(weft_trainer *t)
 static weft_status trainer_look_at_batch(weft_trainer *t, int m, weft_lane *lane)
 {
     bool is_bad;
-    t->looks.last = m;
-    if (t->shape.num_chunks > 1 || t->looks.bad >= 0 || ++t->looks.count == t->batches.num)
+    t->faults.looks.last = m;
+    if (t->train.shape.num_chunks > 1 || t->faults.looks.bad >= 0 ||
+        ++t->faults.looks.count == t->batches.num)
         return WEFT_OK; /* the last one is bad where no other is; its buckets may be summed by now
                          */
     WEFT_TRY(weft_lane_sync(lane));
@@ -252,7 +255,7 @@ static weft_status trainer_look_at_batch(weft_trainer *t, int m, weft_lane *lane
         WEFT_TRY(weft_lane_sync(t->lanes[WEFT_LANE_REDUCE]));
     WEFT_TRY(weft_optimizer_look(t->optimizer, lane, &is_bad));
     if (is_bad)
-        t->looks.bad = m;
+        t->faults.looks.bad = m;
     return WEFT_OK;
 }
 
@@ -290,7 +293,7 @@ static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_
     int slot = weft_task_slot(task, name);
     if (slot < 0)
         return NULL;
-    *out = weft_tensor_2d(t->slot_memory[slot], shape->dtype, weft_shape_boundary_rows(shape),
+    *out = weft_tensor_2d(t->slots.memory[slot], shape->dtype, weft_shape_boundary_rows(shape),
                           shape->hidden);
     return out;
 }
@@ -298,7 +301,7 @@ static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_
 /* The pass of the model whose stash is in a slot. */
 static int pass_of(const weft_trainer *t, const weft_task *task)
 {
-    return t->slot_pass[weft_task_slot(task, WEFT_OPERAND_STASH)];
+    return t->slots.pass[weft_task_slot(task, WEFT_OPERAND_STASH)];
 }
 
 int weft_trainer_num_batches(const weft_trainer *t)
@@ -311,12 +314,12 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
     weft_trainer *t = context;
     int m = task->micro_batch;
     weft_micro_batch micro_batch = {
-        .step = t->running_step,
+        .step = t->running.step,
         .first_sample = weft_trainer_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
         .overwrite = m == t->first_batch[0][task->chunk],
         .backward_overwrites = m == t->first_batch[1][task->chunk],
-        .loss_scale = (float)(weft_loss_scale_factor(&t->running_scale) / t->running_batches),
-        .training = !t->running_eval};
+        .loss_scale = (float)(weft_loss_scale_factor(&t->running.scale) / t->running.batches),
+        .training = !t->running.eval};
     weft_batches_take(&t->batches, m, &micro_batch);
     weft_tensor x, y;
     return weft_model_forward(t->model, pass_of(t, task), &micro_batch, lane,
@@ -330,7 +333,7 @@ static weft_event *point_of(void *context, const weft_task *task, int point)
     (void)task;
     const weft_trainer *t = context;
     if (point < WEFT_POINT_OWN)
-        return t->points[point];
+        return t->points.events[point];
     const int index = point - WEFT_POINT_OWN;
     return weft_model_landed(t->model, t->executor.waiting->kind == WEFT_TASK_NORM
                                            ? weft_model_turn(t->model, index, WEFT_TIER_TURN_LANDED)
@@ -342,19 +345,19 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
     weft_trainer *t = context;
     if (task->kind == WEFT_TASK_RECOMPUTE)
         return weft_model_recompute(t->model, pass_of(t, task), lane);
-    bool has_points = t->has_points[task - t->program.tasks];
+    bool has_points = t->points.of_task[task - t->train.program.tasks];
     weft_tensor dy, dx;
     WEFT_TRY(weft_model_backward(
         t->model, pass_of(t, task), lane, boundary(t, task, WEFT_OPERAND_DY, &dy),
-        boundary(t, task, WEFT_OPERAND_DX, &dx), has_points ? t->points : NULL));
-    return t->looks.on ? trainer_look_at_batch(t, task->micro_batch, lane) : WEFT_OK;
+        boundary(t, task, WEFT_OPERAND_DX, &dx), has_points ? t->points.events : NULL));
+    return t->faults.looks.on ? trainer_look_at_batch(t, task->micro_batch, lane) : WEFT_OK;
 }
 
 static weft_status run_send(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
     return weft_send(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->slot_memory[weft_task_slot(task, WEFT_OPERAND_FROM)],
+                     t->slots.memory[weft_task_slot(task, WEFT_OPERAND_FROM)],
                      weft_model_boundary_bytes(t->model));
 }
 
@@ -362,7 +365,7 @@ static weft_status run_receive(void *context, const weft_task *task, weft_lane *
 {
     weft_trainer *t = context;
     return weft_recv(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->slot_memory[weft_task_slot(task, WEFT_OPERAND_TO)],
+                     t->slots.memory[weft_task_slot(task, WEFT_OPERAND_TO)],
                      weft_model_boundary_bytes(t->model));
 }
 
@@ -381,13 +384,14 @@ weft_status weft_trainer_bind_tasks(weft_trainer *t)
 
 weft_status weft_trainer_run(weft_trainer *t, bool eval, int64_t step)
 {
-    t->running_eval = eval;
-    t->running_step = step;
-    t->running_batches = weft_trainer_num_batches(t);
+    t->running.eval = eval;
+    t->running.step = step;
+    t->running.batches = weft_trainer_num_batches(t);
     if (!t->evaluates)
-        t->running_scale = *weft_optimizer_loss_scale(t->optimizer);
+        t->running.scale = *weft_optimizer_loss_scale(t->optimizer);
     weft_model_settle(t->model);
     weft_model_clear_metrics(t->model);
     weft_model_begin_tier(t->model, !eval);
-    return weft_step_clock_run(&t->clock, eval ? &t->eval_program : &t->program, &t->executor);
+    return weft_step_clock_run(&t->clock, eval ? &t->eval.program : &t->train.program,
+                               &t->executor);
 }

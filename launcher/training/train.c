@@ -186,8 +186,8 @@ static void print_on_mesh(const weft_trainer *t, char *out, size_t room)
     const weft_mesh *mesh = &t->groups.mesh;
     const char *order = c->schedule.pipeline_schedule == WEFT_PIPELINE_GPIPE ? "gpipe" : "1f1b";
     char chunks[24] = "", zero[24] = "";
-    if (t->shape.num_chunks > 1)
-        snprintf(chunks, sizeof chunks, ", vp %d", t->shape.num_chunks);
+    if (t->train.shape.num_chunks > 1)
+        snprintf(chunks, sizeof chunks, ", vp %d", t->train.shape.num_chunks);
     if (mesh->dp * mesh->cp > 1)
         snprintf(zero, sizeof zero, ", zero %d", (int)weft_parallel_sharding(&c->parallel));
     if (c->schedule.pipeline_schedule_file[0])
@@ -208,7 +208,7 @@ static void print_start(const weft_trainer *t, const char *from)
     printf("%.1f M parameters%s, %s: %s%s; %s; %s a step and replica\n",
            (double)t->num_params / 1e6, frozen, weft_count_text(t->groups.mesh.world, "rank").text,
            mesh, more, weft_dtype_text(weft_config_dtype(&t->config)),
-           weft_count_text(t->shape.num_micro_batches, "micro-batch").text);
+           weft_count_text(t->train.shape.num_micro_batches, "micro-batch").text);
     if (t->config.model.num_experts > 0 && t->config.model.moe_expert_capacity_factor > 0)
         printf(
             "capacity factor %g: which choices are dropped, and so the loss, depends on the mesh\n",
@@ -251,7 +251,7 @@ static weft_status note(job *j, weft_ledger_did did)
 
 static weft_status note_step(job *j, const weft_step_result *r)
 {
-    const bool lost = r->rewinds || r->skipped || r->skips_batch;
+    const bool lost = r->bad.rewinds || r->scale.skipped || r->bad.skips_batch;
     return weft_ledger_write_step(&j->ledger, lost ? WEFT_DID_SKIP : WEFT_DID_STEP, j->trainer.step,
                                   weft_now_us(), &r->joules, r->tokens);
 }
@@ -415,13 +415,13 @@ static weft_status steps(job *j)
     WEFT_TRY(evaluate_owed(j, &result.stop));
     while (t->step < c->train.train_iters && !result.stop) {
         WEFT_TRY(weft_trainer_step(t, &result));
-        written.bytes += result.written_bytes;
+        written.bytes += result.tier.written_bytes;
         written.seconds += result.step_ms / 1e3;
         WEFT_TRY(weft_energy_take(&j->energy, t->world, &result.joules));
         if (j->speaks) /* whose files may hang, while others wait */
             weft_watch_enter(WEFT_WATCH_OUTPUT, t->step);
         WEFT_TRY(note_step(j, &result));
-        if (result.rewinds) {
+        if (result.bad.rewinds) {
             WEFT_TRY(rewind_run(j));
             continue;
         }

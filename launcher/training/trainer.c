@@ -31,11 +31,11 @@ static weft_status sum_loads(weft_trainer *t, double out[2])
 /* The counts since the last step. host_us: the host's time for this step. */
 static weft_tier_counts take_counts(weft_trainer *t, double host_us)
 {
-    const weft_tier_counts *now = weft_model_tier_counts(t->model), told = t->tier_told;
+    const weft_tier_counts *now = weft_model_tier_counts(t->model), told = t->told.tier;
     const double end_us = fmin(weft_step_clock_take(&t->clock), host_us);
     if (!now)
         return (weft_tier_counts){0};
-    t->tier_told = *now;
+    t->told.tier = *now;
     return (weft_tier_counts){.uploaded_bytes = now->uploaded_bytes - told.uploaded_bytes,
                               .downloaded_bytes = now->downloaded_bytes - told.downloaded_bytes,
                               .read_bytes = now->read_bytes - told.read_bytes,
@@ -91,7 +91,7 @@ static weft_status trainer_result(weft_trainer *t, double step_ms, weft_step_res
     WEFT_TRY(weft_comm_all_reduce_host(t->world, most, NUM_MOST, WEFT_F64, WEFT_REDUCE_MAX));
     if (!weft_comm_matches(sums[MATCH]))
         return weft_error_context(weft_comm_mismatch(t->world), "step %lld",
-                                  (long long)t->running_step);
+                                  (long long)t->running.step);
     const weft_train_options *train = &t->config.train;
     out->consumed_tokens = t->consumed_tokens;
     out->tokens = (double)(train->global_batch_size * t->config.model.seq_length);
@@ -102,28 +102,28 @@ static weft_status trainer_result(weft_trainer *t, double step_ms, weft_step_res
     out->dropped_tokens = sums[4];
     out->loss_tokens = sums[7];
     out->masks = t->batches.label_weights != NULL;
-    out->tiers = t->config.tier.experts != WEFT_TIER_NONE && t->config.model.num_experts > 0;
-    out->uploaded_bytes = sums[8];
-    out->downloaded_bytes = sums[9];
-    out->reads = out->tiers && t->config.tier.experts == WEFT_TIER_FILE;
-    out->read_bytes = sums[10];
-    out->written_bytes = sums[11];
+    out->tier.on = t->config.tier.experts != WEFT_TIER_NONE && t->config.model.num_experts > 0;
+    out->tier.uploaded_bytes = sums[8];
+    out->tier.downloaded_bytes = sums[9];
+    out->tier.reads = out->tier.on && t->config.tier.experts == WEFT_TIER_FILE;
+    out->tier.read_bytes = sums[10];
+    out->tier.written_bytes = sums[11];
     const bool steps_dense = t->config.tier.optimizer_state == WEFT_TIER_STATE_HOST;
-    out->expert_wait_ms = t->clock.runs ? most[3] : NAN;
-    out->host_step_ms = out->tiers || steps_dense ? most[5] : NAN;
-    out->optimizer_hidden = t->clock.runs && out->tiers && !steps_dense && sums[12] > 0
-                                ? fmax(0, 1 - sums[13] / sums[12])
-                                : NAN;
-    out->places = weft_model_get_shape(t->model)->experts_placed;
-    out->experts_away = sums[14];
-    out->own = list;
+    out->tier.wait_ms = t->clock.runs && out->tier.on ? most[3] : NAN;
+    out->tier.host_step_ms = out->tier.on || steps_dense ? most[5] : NAN;
+    out->tier.optimizer_hidden = t->clock.runs && out->tier.on && !steps_dense && sums[12] > 0
+                                     ? fmax(0, 1 - sums[13] / sums[12])
+                                     : NAN;
+    out->tier.places = weft_model_get_shape(t->model)->experts_placed;
+    out->tier.experts_away = sums[14];
+    out->own.list = list;
     for (int i = 0; i < list->count; i++)
-        out->own_values[i] = list->rows[i].kind == WEFT_METRIC_SUM
+        out->own.values[i] = list->rows[i].kind == WEFT_METRIC_SUM
                                  ? own_sums[2 * i]
                                  : own_sums[2 * i] / own_sums[2 * i + 1];
     out->step_ms = most[0];
-    const bool wears = out->reads && !weft_path_is_memory(t->config.tier.path);
-    out->written_per_day = wears ? sums[11] / t->num_nodes / (most[0] / 1e3) * 86400 : 0;
+    const bool wears = out->tier.reads && !weft_path_is_memory(t->config.tier.path);
+    out->tier.written_per_day = wears ? sums[11] / t->num_nodes / (most[0] / 1e3) * 86400 : 0;
     out->tokens_per_s = out->tokens / (out->step_ms / 1e3);
     out->device_bytes_peak = most[1];
     out->stop = most[2] != 0;
@@ -134,12 +134,13 @@ static weft_status trainer_result(weft_trainer *t, double step_ms, weft_step_res
 static void note_peak(weft_trainer *t, weft_step_result *out)
 {
     double flops = t->flops_per_sample * (double)t->config.train.global_batch_size;
-    out->mfu = weft_peak_share(&t->peak, flops / (out->step_ms / 1e3 * t->groups.mesh.world));
-    out->peak_flops = t->peak.flops;
-    out->flops_per_token = flops / out->tokens;
-    if (t->told_peak != t->peak.flops)
-        out->peak_from = weft_peak_source_text(t->peak.source);
-    t->told_peak = t->peak.flops;
+    out->peak.share =
+        weft_peak_share(&t->peak, flops / (out->step_ms / 1e3 * t->groups.mesh.world));
+    out->peak.flops = t->peak.flops;
+    out->peak.flops_per_token = flops / out->tokens;
+    if (t->told.peak != t->peak.flops)
+        out->peak.from = weft_peak_source_text(t->peak.source);
+    t->told.peak = t->peak.flops;
 }
 
 /* Warns once of an emulated accelerator that is slower than its pace. */
@@ -157,13 +158,13 @@ static void note_late(weft_trainer *t, double step_ms)
          1e3 * weft_device_take_file_late(t->device), t->config.device.pace_file}};
     const bool is_first = t->num_steps++ == 0;
     for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
-        if (is_first || t->told_late || late[i].ms <= told_share * step_ms)
+        if (is_first || t->told.late || late[i].ms <= told_share * step_ms)
             continue;
         weft_log(WEFT_LOG_WARN,
                  "step %lld: %s took %.3g of %.3g ms longer than %s %g allows: the times are this "
                  "machine's; lower the pace",
                  (long long)t->step, late[i].what, late[i].ms, step_ms, late[i].key, late[i].pace);
-        t->told_late = true;
+        t->told.late = true;
     }
 }
 
@@ -177,7 +178,7 @@ static weft_status compare_ranks(weft_trainer *t, weft_step_result *out)
         return WEFT_OK;
     if (weft_stragglers_judge(s, out->step, line, sizeof line) >= 0)
         weft_log(WEFT_LOG_WARN, "%s", line);
-    out->stragglers = s;
+    out->slow.ranks = s;
     return WEFT_OK;
 }
 
@@ -191,7 +192,7 @@ static weft_status compare_links(weft_trainer *t, weft_step_result *out)
         return WEFT_OK;
     if (weft_links_judge(l, out->step, line, sizeof line) >= 0)
         weft_log(WEFT_LOG_WARN, "%s", line);
-    out->links = l;
+    out->slow.links = l;
     return WEFT_OK;
 }
 
@@ -211,10 +212,10 @@ static void trainer_note_moe(weft_trainer *t, weft_step_result *out)
 {
     if (!t->moe.travels)
         return;
-    out->moe = t->moe.options;
     out->moe.pipeline = weft_model_moe_pipeline(t->model);
+    out->moe.form = t->moe.options.form;
     if (!t->moe.told && t->moe.reason[0])
-        out->moe_choice = t->moe.reason;
+        out->moe.choice = t->moe.reason;
     weft_moe_selection_tell(&t->moe);
 }
 
@@ -256,26 +257,26 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     if (status != WEFT_OK)
         return weft_error_context(status, "step %lld", (long long)step);
     const int64_t tokens = t->config.train.global_batch_size * t->config.model.seq_length;
-    out->bad_steps = t->bad_steps;
-    out->rewinds = outcome == WEFT_STEP_REWINDS;
-    if (out->rewinds) {
+    out->bad.steps = t->faults.bad_steps;
+    out->bad.rewinds = outcome == WEFT_STEP_REWINDS;
+    if (out->bad.rewinds) {
         t->consumed_tokens += tokens;
         return WEFT_OK;
     }
-    out->skips_batch = outcome == WEFT_STEP_SKIPPED;
-    t->skipped_batches += out->skips_batch;
-    out->grad_norm = weft_optimizer_grad_norm(t->optimizer);
+    out->bad.skips_batch = outcome == WEFT_STEP_SKIPPED;
+    t->faults.skipped_batches += out->bad.skips_batch;
+    out->grad_norm = out->bad.skips_batch ? NAN : weft_optimizer_grad_norm(t->optimizer);
     weft_trainer_note_norm(t, out);
-    out->loss_scale = t->running_scale.scale;
-    out->skipped_steps = weft_optimizer_loss_scale(t->optimizer)->skipped_steps;
-    out->skipped = out->skipped_steps > t->running_scale.skipped_steps;
+    out->scale.value = t->running.scale.scale;
+    out->scale.skipped_steps = weft_optimizer_loss_scale(t->optimizer)->skipped_steps;
+    out->scale.skipped = out->scale.skipped_steps > t->running.scale.skipped_steps;
     t->step = step;
     t->consumed_tokens += tokens;
     WEFT_TRY(trainer_result(t, (weft_now_us() - start) / 1e3, out));
     WEFT_TRY(trainer_note(t, out));
     weft_moe_selection_after(&t->moe, out->step_ms);
     weft_doing_pass(WEFT_DOING_BEHIND);
-    WEFT_TRY(weft_trainer_check_state(t, !out->skipped && !out->skips_batch));
+    WEFT_TRY(weft_trainer_check_state(t, !out->scale.skipped && !out->bad.skips_batch));
     WEFT_TRY(weft_trainer_compare_replicas(t, out->stop));
     weft_doing_pass(WEFT_DOING_BEHIND);
     return weft_peak_look(&t->peak, out->step_ms);
@@ -345,7 +346,7 @@ weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
         status = weft_checkpoint_read_info(checkpoint, &info);
     WEFT_TRY(weft_comm_agree(t->world, status));
     WEFT_TRY(weft_comm_broadcast_host(t->world, &info, sizeof info, 0));
-    t->hashed_step = 0;
+    t->faults.hashed_step = 0;
     WEFT_TRY(fill(t, checkpoint, lane));
     WEFT_TRY(weft_lane_sync(lane));
     WEFT_TRY(weft_model_reset_tier(t->model));
@@ -353,8 +354,8 @@ weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
     if (t->evaluates || !checkpoint)
         return WEFT_OK;
     t->consumed_tokens = info.consumed_tokens;
-    t->skipped_batches = info.skipped_batches;
-    t->bad_steps = info.bad_steps;
+    t->faults.skipped_batches = info.skipped_batches;
+    t->faults.bad_steps = info.bad_steps;
     *weft_optimizer_loss_mean(t->optimizer) = info.loss_mean;
     weft_loss_scale *scale = weft_optimizer_loss_scale(t->optimizer);
     if (weft_loss_scale_is_on(scale) && weft_loss_scale_is_on(&info.loss_scale))
@@ -364,12 +365,12 @@ weft_status weft_trainer_start(weft_trainer *t, const char *checkpoint)
 
 weft_status weft_trainer_rewind(weft_trainer *t, const char *checkpoint)
 {
-    const int64_t behind = t->consumed_tokens, bad_steps = t->bad_steps;
+    const int64_t behind = t->consumed_tokens, bad_steps = t->faults.bad_steps;
     WEFT_TRY(weft_executor_drain(&t->executor));
     WEFT_TRY(weft_model_drain_tier(t->model));
     WEFT_TRY(weft_trainer_start(t, checkpoint));
     t->consumed_tokens = behind;
-    t->bad_steps = bad_steps;
+    t->faults.bad_steps = bad_steps;
     return WEFT_OK;
 }
 
@@ -384,8 +385,8 @@ static weft_status save(weft_trainer *t, const char *dir, const weft_checkpoint_
     const weft_checkpoint_info info = {.step = t->step,
                                        .consumed_tokens = t->consumed_tokens,
                                        .seed = (uint64_t)t->config.train.seed,
-                                       .bad_steps = t->bad_steps,
-                                       .skipped_batches = t->skipped_batches,
+                                       .bad_steps = t->faults.bad_steps,
+                                       .skipped_batches = t->faults.skipped_batches,
                                        .loss_mean = *weft_optimizer_loss_mean(t->optimizer),
                                        .loss_scale = *weft_optimizer_loss_scale(t->optimizer)};
     WEFT_TRY(weft_executor_drain(&t->executor));

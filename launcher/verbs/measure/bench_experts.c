@@ -156,17 +156,17 @@ static weft_status measure_steps(const bench *b, weft_trainer *t, measured *out)
         if (i < 0)
             continue;
         step_ms[i] = r.step_ms;
-        wait_ms[i] = r.expert_wait_ms;
-        if (isfinite(r.optimizer_hidden))
-            hidden[num_hidden++] = r.optimizer_hidden;
+        wait_ms[i] = r.tier.wait_ms;
+        if (isfinite(r.tier.optimizer_hidden))
+            hidden[num_hidden++] = r.tier.optimizer_hidden;
     }
     out->step_ms[out->num_rounds] = weft_spread_of(step_ms, b->steps).median;
     out->wait_ms[out->num_rounds] =
-        r.tiers && isfinite(r.expert_wait_ms) ? weft_spread_of(wait_ms, b->steps).median : NAN;
+        r.tier.on && isfinite(r.tier.wait_ms) ? weft_spread_of(wait_ms, b->steps).median : NAN;
     out->hidden[out->num_rounds] = num_hidden > 0 ? weft_spread_of(hidden, num_hidden).median : NAN;
-    out->uploaded_bytes = r.uploaded_bytes;
-    out->read_bytes = r.read_bytes;
-    out->written_bytes = r.written_bytes;
+    out->uploaded_bytes = r.tier.uploaded_bytes;
+    out->read_bytes = r.tier.read_bytes;
+    out->written_bytes = r.tier.written_bytes;
     out->num_rounds++;
     return WEFT_OK;
 }
