@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 
 #include "launcher/training/ledger.h"
-#include "launcher/verbs/train/inspect_flight.h"
+#include "launcher/verbs/train/train.h"
 #include "tests/fuzz/fuzz.h"
 
 static void inspect(const char *run, bool json)

@@ -25,7 +25,6 @@
 #include "launcher/training/ledger.h"
 #include "launcher/training/metrics.h"
 #include "launcher/training/setup.h"
-#include "launcher/verbs/train/inspect_flight.h"
 #include "launcher/verbs/train/train.h"
 #include "parallel/checkpoint/checkpoint.h"
 

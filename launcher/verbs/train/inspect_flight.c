@@ -1,4 +1,4 @@
-#include "launcher/verbs/train/inspect_flight.h"
+#include "launcher/verbs/train/train.h"
 
 #include <cjson/cJSON.h>
 #include <dirent.h>
