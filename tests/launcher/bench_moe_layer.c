@@ -118,6 +118,5 @@ int main(int argc, char **argv)
         cJSON_Delete(json);
         free(text);
     }
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

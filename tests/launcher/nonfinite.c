@@ -159,9 +159,8 @@ static void check(const char *run, const char *mesh, const char *poisoned, const
 {
     char path[64];
     child c;
-    child_run(
-        &c, (const char *[]){"train", "c.json", "--out", run, "--mesh", mesh, "--set", eval, NULL},
-        (const char *[]){poisoned, NULL});
+    child_run(&c, WORDS("train", "c.json", "--out", run, "--mesh", mesh, "--set", eval),
+              WORDS(poisoned));
     EXPECT(c.exit_code == exit_code, "%s: exit %d: %s", mesh, c.exit_code, c.err);
     if (part)
         check_lines(mesh, &c, part);
@@ -261,7 +260,5 @@ int main(int argc, char **argv)
           "step 3: model/decoder.layers.1.bias [0:16] is not finite: not saved", "step-2\n");
     check("evaluated", "dp=2", "POISON=evaluation", "eval_interval=4", 8,
           "error step 4: validation loss is nan", "step-4\n");
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -62,16 +62,9 @@ static cJSON *plan(const char *config, const char *cluster, const char *mesh,
 {
     const char *args[CHILD_MAX_ARGS] = {"plan",  config,   "--json", "--cluster",
                                         cluster, "--mesh", mesh};
-    child c;
     for (int n = 7; more && *more; n++)
         args[n] = *more++;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0 || c.exit_code == 3, "%s on %s: exit %d: %s", config, mesh, c.exit_code,
-           c.err);
-    cJSON *json = cJSON_Parse(c.out);
-    EXPECT(json, "%s on %s: no JSON", config, mesh);
-    child_release(&c);
-    return json;
+    return child_json(args);
 }
 
 /* --- sums ------------------------------------------------------------------------------------ */
@@ -130,8 +123,8 @@ static double sharded_step(const char *mesh, int num_micro_batches)
     char batch[48];
     snprintf(batch, sizeof batch, "train.global_batch_size=%d", 16 * num_micro_batches);
     cJSON *json = plan("dense.json", "cluster.json", mesh,
-                       (const char *[]){"--set", batch, "--set", "model.hidden_size=512", "--set",
-                                        "parallel.ddp_bucket_size=1000000", NULL});
+                       WORDS("--set", batch, "--set", "model.hidden_size=512", "--set",
+                             "parallel.ddp_bucket_size=1000000"));
     const double step = number(json, "step_time_s");
     cJSON_Delete(json);
     return step;
@@ -143,12 +136,9 @@ static void check_reductions(void)
 {
     static const char beside[] = "dp=16,zero=2", behind[] = "dp=16,zero=2,schedule=gpipe";
     child c;
-    child_run(&c,
-              (const char *[]){"schedule", "dense.json", "--json", "--cluster", "cluster.json",
-                               "--mesh", beside, "--level", "pass", "--set",
-                               "model.hidden_size=512", "--set", "train.global_batch_size=16",
-                               NULL},
-              NULL);
+    CHILD_RUN(&c, "schedule", "dense.json", "--json", "--cluster", "cluster.json", "--mesh", beside,
+              "--level", "pass", "--set", "model.hidden_size=512", "--set",
+              "train.global_batch_size=16");
     cJSON *json = cJSON_Parse(c.out);
     const double forward = number(object(json, "programs")->child, "us") / 1e6;
     for (int n = 1; n < 4; n++) {
@@ -169,7 +159,7 @@ static void check_order(void)
     for (int i = 0; i < 2; i++) {
         cJSON *json =
             plan("dense.json", "cluster.json", i ? "cp=2,dp=8,order=tp-ep-dp-cp-pp" : "cp=2,dp=8",
-                 (const char *[]){"--set", "parallel.overlap_grad_reduce=false", NULL});
+                 WORDS("--set", "parallel.overlap_grad_reduce=false"));
         us[i] = number(object(json, "time"), "data");
         cJSON_Delete(json);
     }
@@ -234,8 +224,7 @@ static void check_loads(void)
 {
     static const char mesh[] = "dp=4,ep=4,binding=dp";
     cJSON *even = plan("moe.json", "cluster.json", mesh, NULL);
-    cJSON *uneven =
-        plan("moe.json", "cluster.json", mesh, (const char *[]){"--expert-load", "2", NULL});
+    cJSON *uneven = plan("moe.json", "cluster.json", mesh, WORDS("--expert-load", "2"));
     const cJSON *two = object(even, "imbalance"), *three = object(uneven, "imbalance");
     EXPECT(cJSON_GetArraySize(two) == 2 && cJSON_GetArraySize(three) == 3, "%d and %d loads",
            cJSON_GetArraySize(two), cJSON_GetArraySize(three));
@@ -305,17 +294,10 @@ static void check_checkpoints(void)
                 {"moe.json", "dp=2,ep=2,binding=dp,zero=1"}};
     write_cluster("stored.json", ", \"storage\": {\"write\": 1e9, \"read\": 2e9}", 0.1);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        child c;
         char run[16];
         double file;
         snprintf(run, sizeof run, "run%zu", i);
-        child_run(
-            &c,
-            (const char *[]){"train", rows[i].config, "--out", run, "--mesh", rows[i].mesh, NULL},
-            NULL);
-        EXPECT(c.exit_code == 0, "%s on %s: exit %d: %s", rows[i].config, rows[i].mesh, c.exit_code,
-               c.err);
-        child_release(&c);
+        CHILD_GOOD("train", rows[i].config, "--out", run, "--mesh", rows[i].mesh);
         const double saved = saved_bytes(run, &file);
         cJSON *json = plan(rows[i].config, "stored.json", rows[i].mesh, NULL);
         const cJSON *checkpoint = object(json, "checkpoint");
@@ -374,8 +356,7 @@ static void check_costs(void)
                                "{\"hours_between_failures\": 1000, \"restart_s\": 120, "
                                "\"price_per_hour\": 20, \"watts\": 4000, \"currency\": \"EUR\"}";
     write_cluster("priced.json", node, 0.1);
-    cJSON *json =
-        plan("dense.json", "priced.json", "dp=8", (const char *[]){"--tokens", "1e12", NULL});
+    cJSON *json = plan("dense.json", "priced.json", "dp=8", WORDS("--tokens", "1e12"));
     const double rate = number(json, "tokens_per_s"); /* on two nodes */
     const cJSON *cost = object(json, "cost"), *failures = object(json, "failures");
     EXPECT(strcmp(object(cost, "currency")->valuestring, "EUR") == 0, "the currency");
@@ -436,10 +417,8 @@ static void check_costs(void)
 static void check_text(void)
 {
     child c;
-    child_run(&c,
-              (const char *[]){"plan", "moe.json", "--cluster", "priced.json", "--mesh",
-                               "dp=8,ep=4,binding=dp", "--tokens", "1e9", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "moe.json", "--cluster", "priced.json", "--mesh", "dp=8,ep=4,binding=dp",
+              "--tokens", "1e9");
     static const char *const parts[] = {"\nbetween ",
                                         "by the spread of the numbers",
                                         "\n  expert load ",
@@ -455,7 +434,7 @@ static void check_text(void)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         EXPECT(strstr(c.out, parts[i]), "no \"%s\" in:\n%s", parts[i], c.out);
     child_release(&c);
-    child_run(&c, (const char *[]){"plan", "dense.json", "--cluster", "cluster.json", NULL}, NULL);
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json");
     EXPECT(c.exit_code == 0 && !strstr(c.out, "costs ") && !strstr(c.out, "failures") &&
                !strstr(c.out, "nan"),
            "exit %d: %s", c.exit_code, c.out);
@@ -479,22 +458,14 @@ static void check_refusals(void)
     };
     child c;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        child_run(&c,
-                  (const char *[]){"plan", rows[i].config, "--cluster", "cluster.json", "--mesh",
-                                   i < 4 ? "dp=4,ep=4,binding=dp" : "dp=4", rows[i].option,
-                                   rows[i].value, NULL},
-                  NULL);
+        CHILD_RUN(&c, "plan", rows[i].config, "--cluster", "cluster.json", "--mesh",
+                  i < 4 ? "dp=4,ep=4,binding=dp" : "dp=4", rows[i].option, rows[i].value);
         EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, rows[i].wanted),
                "%s %s: exit %d: \"%s\"", rows[i].option, rows[i].value, c.exit_code, c.err);
         child_release(&c);
     }
-    child_run(&c,
-              (const char *[]){"plan", "moe.json", "--cluster", "cluster.json", "--expert-load",
-                               "2", "--against", "run3", NULL},
-              NULL);
-    EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, "the run says its load"),
-           "exit %d: \"%s\"", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_REFUSED(2, "the run says its load", "plan", "moe.json", "--cluster", "cluster.json",
+                  "--expert-load", "2", "--against", "run3");
 }
 
 int main(void)
@@ -517,6 +488,5 @@ int main(void)
     check_costs();
     check_text();
     check_refusals();
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -378,7 +378,7 @@ int main(int argc, char **argv)
     EXPECT(length > 0, "no path to this program");
     self[length > 0 ? length : 0] = '\0';
     child_program = self;
-    with_stack(&c, (const char *[]){"prepare", "text.txt", "--out", "corpus", NULL}, "E", "", true);
+    with_stack(&c, WORDS("prepare", "text.txt", "--out", "corpus"), "E", "", true);
     EXPECT(c.exit_code == 0, "prepare: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     check_untied();
@@ -396,6 +396,5 @@ int main(int argc, char **argv)
                              "--mesh pp=3: parallel.pipeline_model_parallel_"
                              "size: 3 stages for 2 layers"},
                   "train");
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

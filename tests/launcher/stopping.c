@@ -374,7 +374,7 @@ static void run_shell(const char *what, const char *command, int exit_code, cons
 {
     child c;
     child_program = "/bin/sh";
-    bool good = child_start(&c, (const char *[]){"-c", command, NULL}, NULL);
+    bool good = child_start(&c, WORDS("-c", command), NULL);
     child_program = NULL;
     EXPECT(good, "%s: no start", what);
     if (good)
@@ -459,10 +459,8 @@ static void fail_together(void)
         EXPECT(false, "blocked");
         return;
     }
-    child_run(&c,
-              (const char *[]){"train", "c.json", "--out", "blocked", "--mesh", "dp=4", "--set",
-                               "train.train_iters=2", NULL},
-              NULL);
+    CHILD_RUN(&c, "train", "c.json", "--out", "blocked", "--mesh", "dp=4", "--set",
+              "train.train_iters=2");
     EXPECT(c.exit_code == 6 && child_is_line(c.err) &&
                strncmp(c.err, "weft train: rank 0: ", 20) == 0 &&
                strstr(c.err, "blocked/checkpoints"),
@@ -496,7 +494,5 @@ int main(void)
     kill_evaluation();
     check_output();
     fail_together();
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }
