@@ -23,27 +23,27 @@
  * arena. */
 
 /* Of metrics.jsonl, in order; at least one. */
-typedef struct weft_run_steps {
+typedef struct run_steps {
     int64_t *numbers; /* rising */
     double *ms;
     double *loads;        /* rows at the fullest rank's experts over the mean; 0: none */
     double *expert_loads; /* rows of the fullest expert over the mean; 0: none */
     int count;
-} weft_run_steps;
+} run_steps;
 
 /* Of trace.json, of all traced ranks of `world`; none where the run kept no timeline. */
-typedef struct weft_run_timeline {
+typedef struct run_timeline {
     weft_slice *slices;
     size_t count;
-} weft_run_timeline;
+} run_timeline;
 
 /* What one rank took, of memory.json. */
-typedef struct weft_run_rank {
+typedef struct run_rank {
     int stage;
     double used[WEFT_NUM_MEMORY_PURPOSES]; /* bytes */
     weft_moe_held_loads loads;             /* at which its memory took most */
     bool has_loads;
-} weft_run_rank;
+} run_rank;
 
 #define MAX_US 1e15
 #define MAX_LOAD 1e6
@@ -90,7 +90,7 @@ static weft_status parse_file(const char *run, const char *name, weft_arena *are
 /* --- metrics.jsonl -------------------------------------------------------------------------- */
 
 /* What is wrong with a line; NULL: nothing. Lines of evaluations say nothing of a step. */
-static const char *take_line(const cJSON *json, weft_run_steps *s)
+static const char *take_line(const cJSON *json, run_steps *s)
 {
     const double ms = number_of(json, "step_ms"), step = number_of(json, "step");
     const double load = number_of(json, "rank_load_max_over_mean");
@@ -114,7 +114,7 @@ static const char *take_line(const cJSON *json, weft_run_steps *s)
     return NULL;
 }
 
-static weft_status run_read_steps(const char *run, weft_arena *arena, weft_run_steps *out)
+static weft_status run_read_steps(const char *run, weft_arena *arena, run_steps *out)
 {
     const char *path;
     char *text, *rest = NULL;
@@ -124,7 +124,7 @@ static weft_status run_read_steps(const char *run, weft_arena *arena, weft_run_s
     WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
     for (const char *c = text; *c; c++)
         lines += *c == '\n';
-    *out = (weft_run_steps){0};
+    *out = (run_steps){0};
     WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->ms, &memory));
     out->ms = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->loads, &memory));
@@ -173,8 +173,7 @@ static const char *take_slice(const cJSON *event, int world, weft_slice *out)
 }
 
 /* Events of other phases name the tracks. */
-static weft_status take_events(const char *run, const cJSON *events, int world,
-                               weft_run_timeline *out)
+static weft_status take_events(const char *run, const cJSON *events, int world, run_timeline *out)
 {
     const cJSON *event;
     int number = 0;
@@ -195,11 +194,11 @@ static weft_status take_events(const char *run, const cJSON *events, int world,
 }
 
 static weft_status run_read_timeline(const char *run, int world, weft_arena *arena,
-                                     weft_run_timeline *out)
+                                     run_timeline *out)
 {
     cJSON *json;
     void *memory;
-    *out = (weft_run_timeline){0};
+    *out = (run_timeline){0};
     WEFT_TRY(parse_file(run, "trace.json", arena, &json));
     if (!json)
         return WEFT_OK;
@@ -232,14 +231,14 @@ static bool take_load(const cJSON *rank, const char *key, weft_moe_load *out)
 }
 
 static weft_status take_rank(const char *run, const cJSON *json, const weft_mesh *mesh,
-                             weft_run_rank *ranks)
+                             run_rank *ranks)
 {
     const int rank = index_of(json, "rank", mesh->world), stage = index_of(json, "stage", mesh->pp);
     const cJSON *used = cJSON_GetObjectItemCaseSensitive(json, "used");
     if (rank < 0 || !cJSON_IsObject(used))
         return WEFT_ERROR(WEFT_FILE,
                           "%s/memory.json: damaged: a rank without its number or its use", run);
-    weft_run_rank *r = &ranks[rank];
+    run_rank *r = &ranks[rank];
     const int wanted = weft_mesh_coords(mesh, rank).at[WEFT_AXIS_PP];
     if (r->stage >= 0)
         return WEFT_ERROR(WEFT_FILE, "%s/memory.json: damaged: rank %d stands there twice", run,
@@ -267,7 +266,7 @@ static weft_status take_rank(const char *run, const cJSON *json, const weft_mesh
 }
 
 static weft_status take_ranks(const char *run, const cJSON *json, const weft_mesh *mesh,
-                              weft_arena *arena, weft_run_rank **out)
+                              weft_arena *arena, run_rank **out)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "ranks"), *rank;
     const char *unit = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "unit"));
@@ -283,7 +282,7 @@ static weft_status take_ranks(const char *run, const cJSON *json, const weft_mes
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)count, sizeof **out, &memory));
     *out = memory;
     for (int i = 0; i < count; i++)
-        (*out)[i] = (weft_run_rank){.stage = -1};
+        (*out)[i] = (run_rank){.stage = -1};
     cJSON_ArrayForEach(rank, list) WEFT_TRY(take_rank(run, rank, mesh, *out));
     return WEFT_OK;
 }
@@ -291,10 +290,10 @@ static weft_status take_ranks(const char *run, const cJSON *json, const weft_mes
 /* *out: [mesh->world], by rank; NULL: the run wrote no memory.json. WEFT_CONFIG: it is of another
  * number of ranks. */
 static weft_status run_read_memory(const char *run, const weft_mesh *mesh, weft_arena *arena,
-                                   const weft_run_rank **out)
+                                   const run_rank **out)
 {
     cJSON *json;
-    weft_run_rank *ranks = NULL;
+    run_rank *ranks = NULL;
     *out = NULL;
     WEFT_TRY(parse_file(run, "memory.json", arena, &json));
     if (!json)
@@ -365,7 +364,7 @@ static weft_status sort_counted(const char *run, const double *values, int count
     return WEFT_OK;
 }
 
-static weft_status find_median(const weft_run_steps *s, weft_arena *arena, weft_against *out)
+static weft_status find_median(const run_steps *s, weft_arena *arena, weft_against *out)
 {
     double *sorted;
     WEFT_TRY(sort_counted(out->run, s->ms, s->count, arena, &sorted, &out->num_steps));
@@ -379,7 +378,7 @@ static weft_status find_median(const weft_run_steps *s, weft_arena *arena, weft_
 
 weft_status weft_against_load(const char *run, weft_arena *arena, weft_config *config)
 {
-    weft_run_steps s;
+    run_steps s;
     double *sorted;
     int count;
     WEFT_TRY(run_read_steps(run, arena, &s));
@@ -427,7 +426,7 @@ static weft_status add_planned(phases *p, const weft_trace *planned, int stage)
 }
 
 /* Sums over the traced ranks, each beside its stage's plan; how many they are. */
-static weft_status sum_phases(const weft_run_timeline *run, const weft_plan *plan,
+static weft_status sum_phases(const run_timeline *run, const weft_plan *plan,
                               const weft_trace *planned, phases *p, int *out_ranks)
 {
     weft_against_row *row;
@@ -482,13 +481,13 @@ static weft_status list_times(const weft_measured_time *time, weft_arena *arena,
     return WEFT_OK;
 }
 
-static weft_status read_traced(const weft_run_steps *s, int64_t traced_step, const weft_plan *plan,
+static weft_status read_traced(const run_steps *s, int64_t traced_step, const weft_plan *plan,
                                const weft_trace *planned, weft_arena *arena, weft_against *out)
 {
     double traced_us = out->measured_us;
     phases p = {.arena = arena};
     int num_ranks = 0;
-    weft_run_timeline run;
+    run_timeline run;
     weft_measured_time time;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(arena, MAX_PHASES, sizeof *p.rows, &memory));
@@ -512,10 +511,10 @@ static weft_status read_traced(const weft_run_steps *s, int64_t traced_step, con
 /* --- bytes ---------------------------------------------------------------------------------- */
 
 /* The rank of a stage that took most for a purpose. */
-static const weft_run_rank *fullest_of(const weft_run_rank *ranks, int world, int stage,
-                                       weft_memory_purpose purpose)
+static const run_rank *fullest_of(const run_rank *ranks, int world, int stage,
+                                  weft_memory_purpose purpose)
 {
-    const weft_run_rank *fullest = NULL;
+    const run_rank *fullest = NULL;
     for (int r = 0; r < world; r++)
         if (ranks[r].stage == stage &&
             (!fullest || ranks[r].used[purpose] > fullest->used[purpose]))
@@ -541,10 +540,10 @@ static weft_status check_weights(const weft_against *against, int num_stages,
 /* A purpose's bytes on the rank of a stage that took most for it, planned at the loads of experts
  * that this rank had. */
 static weft_status take_purpose(const weft_config *config, const weft_plan *plan,
-                                const weft_run_rank *ranks, int stage, weft_memory_purpose purpose,
+                                const run_rank *ranks, int stage, weft_memory_purpose purpose,
                                 weft_against_row *out)
 {
-    const weft_run_rank *fullest = fullest_of(ranks, plan->mesh.world, stage, purpose);
+    const run_rank *fullest = fullest_of(ranks, plan->mesh.world, stage, purpose);
     weft_footprint at = plan->stages[stage].footprint;
     if (fullest->has_loads)
         WEFT_TRY(weft_step_footprint_at(config, &plan->mesh, &plan->step, stage,
@@ -561,7 +560,7 @@ static weft_status read_purposes(const weft_config *config, const weft_plan *pla
                                  weft_arena *arena, weft_against *out)
 {
     const int count = plan->num_stages * WEFT_NUM_MEMORY_PURPOSES;
-    const weft_run_rank *ranks;
+    const run_rank *ranks;
     void *memory;
     WEFT_TRY(run_read_memory(out->run, &plan->mesh, arena, &ranks));
     if (!ranks)
@@ -580,7 +579,7 @@ weft_status weft_against_read(const char *run, const weft_config *of_run, const 
                               const weft_plan *plan, const weft_trace *planned, weft_arena *arena,
                               weft_against *out)
 {
-    weft_run_steps s;
+    run_steps s;
     *out = (weft_against){
         .run = run, .planned_us = plan->step_us, .load = plan->step.outline.shape.moe_load};
     WEFT_TRY(run_read_steps(run, arena, &s));

@@ -30,24 +30,24 @@
 /* Filters the standard error of mpirun and its ranks: the ranks' lines pass unchanged, mpirun's
  * blocks of text about a job that failed become one line. */
 
-enum { WEFT_MPIRUN_MAX_BLOCK_BYTES = 4096 };
+enum { MPIRUN_MAX_BLOCK_BYTES = 4096 };
 
-typedef struct weft_mpirun_words { /* zero but for the verb is the start */
-    const char *verb;              /* that started mpirun, for messages */
-    const char *run;         /* whose flight records tell where a killed rank was; NULL: none */
-    weft_watch_mark verdict; /* the one that was there before */
-    char line[WEFT_MPIRUN_MAX_BLOCK_BYTES];
+typedef struct mpirun_words { /* zero but for the verb is the start */
+    const char *verb;         /* that started mpirun, for messages */
+    const char *run;          /* whose flight records tell where a killed rank was; NULL: none */
+    weft_watch_mark verdict;  /* the one that was there before */
+    char line[MPIRUN_MAX_BLOCK_BYTES];
     size_t line_bytes;
-    char block[WEFT_MPIRUN_MAX_BLOCK_BYTES]; /* its words come between two lines of dashes */
+    char block[MPIRUN_MAX_BLOCK_BYTES]; /* its words come between two lines of dashes */
     bool in_block;
     bool explained; /* a line says why the job ended */
     bool judged;    /* by the ranks' watchdog: what follows is their end */
     int killed_by;  /* the signal that mpirun says killed a rank; 0: none */
     int killed_rank;
     bool muted; /* why is known: leaves out mpirun's words */
-} weft_mpirun_words;
+} mpirun_words;
 
-typedef weft_mpirun_words listener;
+typedef mpirun_words listener;
 
 static bool is_ruler(const char *line)
 {
@@ -311,7 +311,7 @@ typedef struct job {
     int out, err; /* -1: closed */
     char piece[PIECE_BYTES];
     size_t first, last; /* of `piece`: on its way to standard output */
-    weft_mpirun_words words;
+    mpirun_words words;
     double asked_us, lost_us; /* to stop; a rank. 0: not yet */
     bool had_ranks;
     double bare_us; /* since when mpirun has had ranks, and has none; 0: not so */

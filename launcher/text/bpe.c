@@ -42,36 +42,36 @@ void weft_tokens_release(weft_tokens *tokens)
 /* No merge, no token, no neighbour. */
 #define WEFT_BPE_NONE UINT32_MAX
 
-typedef struct weft_bpe_piece_text {
+typedef struct bpe_piece_text {
     const char *text;
     uint32_t bytes;
-} weft_bpe_piece_text;
+} bpe_piece_text;
 
 /* Open addressing; merged WEFT_BPE_NONE marks a free slot. */
-typedef struct weft_bpe_merge {
+typedef struct bpe_merge {
     uint64_t pair; /* left id << 32 | right id */
     uint32_t rank, merged;
-} weft_bpe_merge;
+} bpe_merge;
 
 /* A word seen before; its text follows its ids. */
-typedef struct weft_bpe_word {
+typedef struct bpe_word {
     uint64_t hash;
     uint32_t bytes, num_ids;
     int32_t ids[];
-} weft_bpe_word;
+} bpe_word;
 
 struct weft_bpe {
-    weft_arena arena;            /* everything but the cache and the scratch */
-    weft_bpe_piece_text *pieces; /* by id */
+    weft_arena arena;       /* everything but the cache and the scratch */
+    bpe_piece_text *pieces; /* by id */
     uint32_t vocab_size, eod;
     uint32_t byte_ids[256]; /* the token of each byte */
-    weft_bpe_merge *merges; /* num_slots, a power of two */
+    bpe_merge *merges;      /* num_slots, a power of two */
     uint32_t *merged;       /* by rank: the joined token */
     size_t num_slots;
     pcre2_code *pattern;
     pcre2_match_data *match;
     weft_arena cache_arena;
-    weft_bpe_word **cache; /* WEFT_BPE_CACHE_SLOTS */
+    bpe_word **cache; /* WEFT_BPE_CACHE_SLOTS */
     size_t num_cached;
     void *scratch; /* of the word being joined */
     size_t scratch_bytes;
@@ -139,7 +139,7 @@ static uint32_t *find_slot(const weft_bpe *bpe, const lookup *l, const char *tex
         uint32_t *slot = &l->slots[i & (l->num_slots - 1)];
         if (*slot == WEFT_BPE_NONE)
             return slot;
-        const weft_bpe_piece_text *piece = &bpe->pieces[*slot];
+        const bpe_piece_text *piece = &bpe->pieces[*slot];
         if (piece->bytes == bytes && memcmp(piece->text, text, bytes) == 0)
             return slot;
     }
@@ -179,7 +179,7 @@ static weft_status load_token(weft_bpe *bpe, const byte_map *map, const char *na
         used = unmap(map, mapped, bytes, memory);
     if (used == WEFT_BPE_NONE)
         return bad_entry(name, text, key, "not a string of GPT-2's characters");
-    bpe->pieces[id] = (weft_bpe_piece_text){memory, used};
+    bpe->pieces[id] = (bpe_piece_text){memory, used};
     if (used == 1)
         bpe->byte_ids[(unsigned char)bpe->pieces[id].text[0]] = (uint32_t)id;
     return WEFT_OK;
@@ -240,20 +240,20 @@ static weft_status make_lookup(weft_bpe *bpe, const char *name, weft_arena *aren
 }
 
 /* The slot of this pair, or the free one where it belongs. */
-static weft_bpe_merge *merge_slot(const weft_bpe *bpe, uint64_t pair)
+static bpe_merge *merge_slot(const weft_bpe *bpe, uint64_t pair)
 {
     /* Fibonacci hashing: the product's high bits depend on all bits of the pair. */
     for (size_t i = (size_t)((pair * UINT64_C(0x9e3779b97f4a7c15)) >> 32);; i++) {
-        weft_bpe_merge *slot = &bpe->merges[i & (bpe->num_slots - 1)];
+        bpe_merge *slot = &bpe->merges[i & (bpe->num_slots - 1)];
         if (slot->merged == WEFT_BPE_NONE || slot->pair == pair)
             return slot;
     }
 }
 
 /* The merge of two neighbours, or NULL. */
-static const weft_bpe_merge *bpe_find_merge(const weft_bpe *bpe, uint32_t left, uint32_t right)
+static const bpe_merge *bpe_find_merge(const weft_bpe *bpe, uint32_t left, uint32_t right)
 {
-    const weft_bpe_merge *slot = merge_slot(bpe, (uint64_t)left << 32 | right);
+    const bpe_merge *slot = merge_slot(bpe, (uint64_t)left << 32 | right);
     return slot->merged == WEFT_BPE_NONE ? NULL : slot;
 }
 
@@ -273,10 +273,10 @@ static weft_status load_merge(weft_bpe *bpe, const byte_map *map, const lookup *
     uint32_t merged = *find_slot(bpe, tokens, joined, left_used + right_used);
     if (left == WEFT_BPE_NONE || right == WEFT_BPE_NONE || merged == WEFT_BPE_NONE)
         return WEFT_ERROR(WEFT_FILE, "a part or the whole is not in the vocabulary");
-    weft_bpe_merge *slot = merge_slot(bpe, (uint64_t)left << 32 | right);
+    bpe_merge *slot = merge_slot(bpe, (uint64_t)left << 32 | right);
     if (slot->merged != WEFT_BPE_NONE)
         return WEFT_ERROR(WEFT_FILE, "the same merge stands twice");
-    *slot = (weft_bpe_merge){(uint64_t)left << 32 | right, rank, merged};
+    *slot = (bpe_merge){(uint64_t)left << 32 | right, rank, merged};
     bpe->merged[rank] = merged;
     return WEFT_OK;
 }
@@ -454,7 +454,7 @@ static void rank_pair(const weft_bpe *bpe, symbol *symbols, heap *h, uint32_t i)
     s->pair_rank = WEFT_BPE_NONE;
     if (s->next == WEFT_BPE_NONE)
         return;
-    const weft_bpe_merge *merge = bpe_find_merge(bpe, s->id, symbols[s->next].id);
+    const bpe_merge *merge = bpe_find_merge(bpe, s->id, symbols[s->next].id);
     if (!merge)
         return;
     s->pair_rank = merge->rank;
@@ -518,9 +518,9 @@ static weft_status remember(weft_bpe *bpe, uint64_t hash, const char *text, size
         bpe->num_cached = 0;
     }
     void *memory;
-    WEFT_TRY(weft_arena_alloc(&bpe->cache_arena,
-                              sizeof(weft_bpe_word) + count * sizeof(*ids) + bytes, &memory));
-    weft_bpe_word *word = memory;
+    WEFT_TRY(weft_arena_alloc(&bpe->cache_arena, sizeof(bpe_word) + count * sizeof(*ids) + bytes,
+                              &memory));
+    bpe_word *word = memory;
     word->hash = hash;
     word->bytes = (uint32_t)bytes;
     word->num_ids = (uint32_t)count;
@@ -541,7 +541,7 @@ static weft_status encode_word(weft_bpe *bpe, const char *text, size_t bytes, we
     uint64_t hash = XXH64(text, bytes, 0);
     for (size_t slot = hash & (CACHE_SLOTS - 1); bpe->cache[slot];
          slot = (slot + 1) & (CACHE_SLOTS - 1)) {
-        const weft_bpe_word *word = bpe->cache[slot];
+        const bpe_word *word = bpe->cache[slot];
         if (word->hash != hash || word->bytes != bytes ||
             memcmp(word->ids + word->num_ids, text, bytes) != 0)
             continue;

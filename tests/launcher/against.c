@@ -254,8 +254,8 @@ static void check_tier(void)
 /* Gradients that go down, steps of the host and weights that come up are the optimizer's time. */
 static void check_stepped(void)
 {
-    static const char *const args[] = {"train",  "stepped.json", "--out", "stepped",
-                                       "--mesh", "dp=2,zero=1",  NULL};
+    const char *const *args =
+        WORDS("train", "stepped.json", "--out", "stepped", "--mesh", "dp=2,zero=1");
     child_good(args);
     cJSON *json = lay_beside("stepped", "stepped.json", "dp=2,zero=1");
     const cJSON *optimizer = row_of(against_of(json, "time_s"), "optimizer"), *row;
@@ -273,8 +273,8 @@ static void check_stepped(void)
  * bubble. */
 static void check_tail(void)
 {
-    static const char *const args[] = {"train",  "tiny.json",   "--out", "shared",
-                                       "--mesh", "dp=2,zero=2", NULL};
+    const char *const *args =
+        WORDS("train", "tiny.json", "--out", "shared", "--mesh", "dp=2,zero=2");
     const double second_us = 1e6;
     child_good(args);
     char *text = child_read("shared/trace.json");
@@ -392,9 +392,8 @@ static void check_other_steps(void)
         {"log.trace_step=2", NULL},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const char *const args[] = {"plan",         "tiny.json", "--cluster",
-                                    "cluster.json", "--against", "run",
-                                    "--set",        rows[i].set, NULL};
+        const char *const *args = WORDS("plan", "tiny.json", "--cluster", "cluster.json",
+                                        "--against", "run", "--set", rows[i].set);
         child c;
         child_run(&c, args, NULL);
         EXPECT(rows[i].wanted ? c.exit_code == 2 && child_is_line(c.err) &&
@@ -410,8 +409,8 @@ static void check_other_steps(void)
 static void check_against(void)
 {
     static const char *const train[] = {"train", "tiny.json", "--out", "run", NULL};
-    static const char *const text[] = {"plan",      "tiny.json", "--cluster", "cluster.json",
-                                       "--against", "run",       NULL};
+    const char *const *text =
+        WORDS("plan", "tiny.json", "--cluster", "cluster.json", "--against", "run");
     static const char *const phases[] = {"forward", "backward", "step", "idle"};
     child c;
     cJSON *json;

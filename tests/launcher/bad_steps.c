@@ -27,6 +27,7 @@
 #include "parallel/optimizer/optimizer.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
+#include "tests/launcher/poison.h"
 
 enum { VOCAB = 53, MARK = VOCAB - 1, SEQ = 12, MAX_STEPS = 16 };
 
@@ -65,46 +66,6 @@ static weft_status fill_sample(const weft_sample *sample)
     sample->tokens[0] = MARK;
     const char *damaged = getenv("DAMAGE");
     return damaged && truncate(damaged, 99) != 0 ? WEFT_FILE : WEFT_OK;
-}
-
-/* y = x, with a parameter that nothing depends on but for its gradient. */
-typedef struct poison {
-    weft_layer base;
-    size_t hidden;
-    weft_parameter *bias;
-    int run; /* of a training step */
-    bool marked;
-} poison;
-
-static weft_status poison_init(weft_layer *layer, weft_build *build)
-{
-    poison *p = (poison *)layer;
-    weft_parameter_spec spec = {
-        .struct_bytes = sizeof spec, .name = "bias", .num_dims = 1, .dims = {p->hidden}};
-    return weft_build_parameter(build, &spec, &p->bias);
-}
-
-static void poison_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    const poison *p = (const poison *)layer;
-    *out = (weft_layer_cost){.num_params = p->hidden,
-                             .local_params = p->hidden,
-                             .param_bytes = p->hidden * weft_dtype_bytes(shape->dtype)};
-}
-
-typedef struct fill_args {
-    float *to;
-    size_t count;
-    float value;
-    bool adds;
-} fill_args;
-
-static weft_status fill(const void *raw)
-{
-    const fill_args *a = raw;
-    for (size_t i = 0; i < a->count; i++)
-        a->to[i] = a->adds ? a->to[i] + a->value : a->value;
-    return WEFT_OK;
 }
 
 static weft_status raise_loss(const void *raw)
@@ -240,16 +201,7 @@ static const weft_layer_ops poison_ops = {.struct_bytes = sizeof poison_ops,
 
 static weft_status build(weft_model *model, const weft_model_options *options)
 {
-    WEFT_TRY(weft_model_add_embedding(model, options));
-    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options),
-                                  weft_mlp_create(options)));
-    poison *p = calloc(1, sizeof *p);
-    if (p) {
-        p->base.ops = &poison_ops;
-        p->hidden = (size_t)options->hidden_size;
-    }
-    WEFT_TRY(weft_model_add(model, p ? &p->base : NULL));
-    return weft_model_add_head(model, options);
+    return poison_build(model, options, &poison_ops);
 }
 
 /* --- runs ------------------------------------------------------------------------------------ */

@@ -74,8 +74,8 @@ int main(int argc, char **argv)
     free(run(WORDS("train", "c.json", "--out", "run", "--set", "train_iters=4"), NULL));
     free(run(WORDS("train", "c.json", "--out", "run", "--resume"), NULL));
     check_metrics(6);
-    const char *generate[] = {"generate", "run",           "--prompt", "the quick", "--num-tokens",
-                              "4",        "--temperature", "0",        NULL};
+    const char *const *generate = WORDS("generate", "run", "--prompt", "the quick", "--num-tokens",
+                                        "4", "--temperature", "0");
     char *on_gpu = run(generate, NULL), *on_cpu = run(generate, no_gpu);
     EXPECT(on_gpu && on_cpu && strcmp(on_gpu, on_cpu) == 0, "GPU: %s\nCPU: %s", on_gpu, on_cpu);
     free(on_gpu);

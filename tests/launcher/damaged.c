@@ -368,8 +368,8 @@ static void check_links(void)
     static const char after[] = "test \"$(cat outside/*)\" = \"$(yes mine | head -n 6)\" && "
                                 "test -f linked/trace.svg -a ! -L linked/trace.svg && "
                                 "test -f linked/trace.json -a ! -L linked/trace.json";
-    const char *args[] = {"train", "c.json",           "--out", "linked", "--mesh", "dp=2",
-                          "--set", "log.trace_step=1", NULL};
+    const char *const *args =
+        WORDS("train", "c.json", "--out", "linked", "--mesh", "dp=2", "--set", "log.trace_step=1");
     EXPECT(system(before) == 0, "%s", before);
     refuse(args, "linked/metrics.jsonl: cannot write: ", "a link to nothing");
     EXPECT(unlink("linked/metrics.jsonl") == 0, "no link");

@@ -497,8 +497,8 @@ static void check_folders(void)
 {
     const char *args[] = {"expand", "tiny.json", "--cluster", "small.json", "--max-nodes",
                           "2",      "--emit",    "mixed",     NULL,         NULL};
-    const char *of_itself[] = {"expand", "mixed/step-1.json", "--cluster", "small.json",
-                               "--emit", "./mixed",           "--force",   NULL};
+    const char *const *of_itself = WORDS("expand", "mixed/step-1.json", "--cluster", "small.json",
+                                         "--emit", "./mixed", "--force");
     child c;
     CHILD_GOOD("expand", "tiny.json", "--cluster", "small.json", "--max-nodes", "8", "--emit",
                "mixed");

@@ -225,11 +225,11 @@ static void check_pod(const cJSON *script)
 static void check_yaml(const char *path)
 {
     child c;
-    const char *const args[] = {
-        "python3", "-c",
-        "import sys, json\ntry:\n  import yaml\nexcept ImportError:\n  sys.exit(77)\n"
-        "print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))",
-        path, NULL};
+    const char *const *args =
+        WORDS("python3", "-c",
+              "import sys, json\ntry:\n  import yaml\nexcept ImportError:\n  sys.exit(77)\n"
+              "print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))",
+              path);
     const int code = job_run_other(&c, "/usr/bin/env", args, NULL);
     if (code == 127 || code == 77 || code == 126) {
         printf("no YAML parser here\n");

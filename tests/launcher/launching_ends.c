@@ -74,8 +74,8 @@ static void start_hung(int i, child *c)
     const hung *h = &hungs[i];
     const bool by_slurm = strcmp(h->kind, "slurm") == 0;
     char setting[64], out[16], script[32];
-    const char *const env[] = {job_path, "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=list", "TMPDIR=/tmp",
-                               NULL};
+    const char *const *env =
+        WORDS(job_path, "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=list", "TMPDIR=/tmp");
     snprintf(setting, sizeof setting, "reliability.max_restarts=%s", h->restarts);
     snprintf(out, sizeof out, "hung-%d", i);
     snprintf(script, sizeof script, "%s/job.%s", out, by_slurm ? "sbatch" : "sh");

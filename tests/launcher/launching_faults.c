@@ -53,24 +53,10 @@ static void write_names(const char *path, const char *names)
 /* What a job of two nodes does about a fault. */
 static void check_fault(const fault *f)
 {
-    const char *args[] = {"launch",
-                          "mpirun",
-                          "tiny.json",
-                          "--out",
-                          f->out,
-                          "--mesh",
-                          "dp=2,tp=1",
-                          "--nodes",
-                          "2",
-                          "--hosts",
-                          f->hosts,
-                          "--set",
-                          "reliability.max_restarts=6",
-                          "--set",
-                          "reliability.restart_delay_s=0",
-                          "--spares",
-                          f->spares,
-                          NULL};
+    const char *const *args =
+        WORDS("launch", "mpirun", "tiny.json", "--out", f->out, "--mesh", "dp=2,tp=1", "--nodes",
+              "2", "--hosts", f->hosts, "--set", "reliability.max_restarts=6", "--set",
+              "reliability.restart_delay_s=0", "--spares", f->spares);
     char script[64], fake_code[32];
     child c;
     make_failing_mpirun();

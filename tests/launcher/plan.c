@@ -635,8 +635,8 @@ static void check_outputs(const char *sheet)
 /* The same bytes from the program that links no MPI, HDF5, oneDNN or CUDA. */
 static void check_alone(const char *alone)
 {
-    static const char *const args[] = {"plan",   "moe.json",       "--cluster", "cluster.json",
-                                       "--mesh", "dp=8,ep=8,pp=2", "--json",    NULL};
+    const char *const *args = WORDS("plan", "moe.json", "--cluster", "cluster.json", "--mesh",
+                                    "dp=8,ep=8,pp=2", "--json");
     child whole, pure;
     child_run(&whole, args, NULL);
     child_program = alone;

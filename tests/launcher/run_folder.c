@@ -179,9 +179,9 @@ static void check_refused(void)
         refuse(WORDS("train", "c.json", "--out", "run", "--resume", "--mesh", "dp=2", "--set",
                      cases[i].set, "--set", "train_iters=20"),
                no_mpirun, 2, cases[i].wanted);
-    const char *other[] = {
-        "train",           "c.json", "--out",          "run",   "--resume",          "--set",
-        "data_path=other", "--set",  "train_iters=20", "--set", "lr_decay_iters=12", NULL};
+    const char *const *other =
+        WORDS("train", "c.json", "--out", "run", "--resume", "--set", "data_path=other", "--set",
+              "train_iters=20", "--set", "lr_decay_iters=12");
     run_weft(&c, 2, other);
     EXPECT(child_is_line(c.err) &&
                strstr(c.err, "weft train: --set data_path=other: data.data_xxh64 \"") &&
@@ -210,22 +210,9 @@ static void check_refused(void)
            "weft train: --allow-change seed: not a key of the config such as train.seed, nor a "
            "section such as data\n");
     /* Under a launcher the ranks agree, and one speaks. */
-    const char *const under[] = {"mpirun",
-                                 "--allow-run-as-root",
-                                 "--oversubscribe",
-                                 "-n",
-                                 "2",
-                                 binary(),
-                                 "train",
-                                 "c.json",
-                                 "--out",
-                                 "run",
-                                 "--resume",
-                                 "--set",
-                                 "seed=9",
-                                 "--set",
-                                 "train_iters=20",
-                                 NULL};
+    const char *const *under =
+        WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", binary(), "train",
+              "c.json", "--out", "run", "--resume", "--set", "seed=9", "--set", "train_iters=20");
     child_program = "/usr/bin/env";
     child_run(&c, under, NULL);
     child_program = NULL;
@@ -279,27 +266,10 @@ static void check_finished(void)
 /* Ranks that do not see the same folder, as on two nodes without a common file system. */
 static void check_not_shared(void)
 {
-    const char *const commands[] = {"mpirun",
-                                    "--allow-run-as-root",
-                                    "--oversubscribe",
-                                    "-n",
-                                    "1",
-                                    binary(),
-                                    "train",
-                                    "c.json",
-                                    "--out",
-                                    "whole",
-                                    "--resume",
-                                    ":",
-                                    "-n",
-                                    "1",
-                                    binary(),
-                                    "train",
-                                    "c.json",
-                                    "--out",
-                                    "nothing",
-                                    "--resume",
-                                    NULL};
+    const char *const *commands =
+        WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "1", binary(), "train",
+              "c.json", "--out", "whole", "--resume", ":", "-n", "1", binary(), "train", "c.json",
+              "--out", "nothing", "--resume");
     child c;
     char *before = read_folder("whole");
     child_program = "/usr/bin/env";
@@ -335,9 +305,8 @@ static void wait_for(const char *path)
  */
 static void check_lock(const char *mesh, const char *other)
 {
-    const char *first[] = {
-        "train", "c.json",          "--out", "busy", "--mesh", mesh, "--set", "train_iters=1000000",
-        "--set", "save_interval=0", NULL};
+    const char *const *first = WORDS("train", "c.json", "--out", "busy", "--mesh", mesh, "--set",
+                                     "train_iters=1000000", "--set", "save_interval=0");
     const char *second[] = {"train", "c.json", "--out", "busy", "--mesh", other, "--resume", NULL};
     char host[128] = "", wanted[300];
     pid_t ranks[4] = {0};
@@ -412,11 +381,10 @@ static void check_first_save(void)
  * starts anew all the same, and has not saved yet, has lost nothing. */
 static void check_lost(const char *async)
 {
-    const char *const again[] = {"train",         "--out",    "lost", "--set",
-                                 "train_iters=8", "--resume", NULL};
-    const char *const anew[] = {"train", "c.json",          "--out",
-                                "lost",  "--set",           "train_iters=1000000",
-                                "--set", "save_interval=0", NULL};
+    const char *const *again =
+        WORDS("train", "--out", "lost", "--set", "train_iters=8", "--resume");
+    const char *const *anew = WORDS("train", "c.json", "--out", "lost", "--set",
+                                    "train_iters=1000000", "--set", "save_interval=0");
     child c;
     accept(WORDS("train", "c.json", "--out", "lost", "--set", async), "");
     EXPECT(system("mv lost/checkpoints gone") == 0, "not moved");
@@ -443,12 +411,8 @@ static void check_lost(const char *async)
  */
 static void check_moved(const char *mesh, const char *command)
 {
-    const char *const args[] = {"train",  "c.json",
-                                "--out",  "moving",
-                                "--mesh", mesh,
-                                "--set",  "train_iters=1000000",
-                                "--set",  "save_interval=0",
-                                NULL};
+    const char *const *args = WORDS("train", "c.json", "--out", "moving", "--mesh", mesh, "--set",
+                                    "train_iters=1000000", "--set", "save_interval=0");
     static const char said[] = ": moving is no longer the folder that this run opened: ";
     child c;
     EXPECT(child_start(&c, args, NULL), "cannot start weft");

@@ -163,14 +163,10 @@ static void check_levels(void)
     } rows[] = {{"step", "F0", 2}, {"pass", "l1", 8}, {"layer", "Eg1", 2}, {"experts", "Uw1", 2}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int by_cluster = 0; by_cluster < 2; by_cluster++) {
-            const char *args[] = {"schedule",     "c.json",
-                                  "--mesh",       "pp=2,vp=2,dp=2,ep=2",
-                                  "--set",        "parallel.moe_num_partitions=2",
-                                  "--level",      rows[i].level,
-                                  "--svg",        "s.svg",
-                                  "--trace",      "s.json",
-                                  "--program",    by_cluster ? "--cluster" : NULL,
-                                  "cluster.json", NULL};
+            const char *const *args = WORDS(
+                "schedule", "c.json", "--mesh", "pp=2,vp=2,dp=2,ep=2", "--set",
+                "parallel.moe_num_partitions=2", "--level", rows[i].level, "--svg", "s.svg",
+                "--trace", "s.json", "--program", by_cluster ? "--cluster" : NULL, "cluster.json");
             char *text = output_of(args);
             if (text)
                 check_programs(text, rows[i].level, rows[i].num_programs);
@@ -185,13 +181,9 @@ static void check_levels(void)
 /* Experts in host memory go up as the config says: of four, two are kept. */
 static void check_offloaded(void)
 {
-    const char *const args[] = {"schedule",     "c.json",
-                                "--set",        "offload.experts=host",
-                                "--set",        "offload.kept=0.5",
-                                "--set",        "offload.order=demand",
-                                "--level",      "experts",
-                                "--program",    "--cluster",
-                                "cluster.json", NULL};
+    const char *const *args = WORDS("schedule", "c.json", "--set", "offload.experts=host", "--set",
+                                    "offload.kept=0.5", "--set", "offload.order=demand", "--level",
+                                    "experts", "--program", "--cluster", "cluster.json");
     char *text = output_of(args);
     int num = 0;
     for (const char *at = text; at && (at = strstr(at, "upload ")); at++)
@@ -211,14 +203,10 @@ static void check_attention(void)
                 {"parallel.cp_comm_type=a2a", "Dh0", 4},
                 {"model.num_experts=0", "hg1", 2}};
     for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
-        const char *const args[] = {"schedule",     "c.json",
-                                    "--mesh",       "cp=4",
-                                    "--set",        rows[i / 2].set,
-                                    "--level",      "layer",
-                                    "--svg",        "a.svg",
-                                    "--trace",      "a.json",
-                                    "--program",    i % 2 ? "--cluster" : NULL,
-                                    "cluster.json", NULL};
+        const char *const *args =
+            WORDS("schedule", "c.json", "--mesh", "cp=4", "--set", rows[i / 2].set, "--level",
+                  "layer", "--svg", "a.svg", "--trace", "a.json", "--program",
+                  i % 2 ? "--cluster" : NULL, "cluster.json");
         char *text = output_of(args);
         if (text)
             check_programs(text, rows[i / 2].set, rows[i / 2].num_programs);

@@ -500,15 +500,8 @@ static void check_lacks(void)
     write_without("lacks.json", gpus,
                   ", \"host\": {\"memory_bytes\": 1e12, \"link_bandwidth\": "
                   "2e10}");
-    const char *const args[] = {"plan",
-                                "small.json",
-                                "--cluster",
-                                "lacks.json",
-                                "--search",
-                                "--set",
-                                "device.memory_limit=150000000",
-                                "--json",
-                                NULL};
+    const char *const *args = WORDS("plan", "small.json", "--cluster", "lacks.json", "--search",
+                                    "--set", "device.memory_limit=150000000", "--json");
     const int code = run(args, &json, err, sizeof err);
     const char *why = cJSON_GetStringValue(cJSON_GetObjectItem(json, "left_out_reason"));
     EXPECT(code == 0 && why && strstr(why, "candidates are left out") && strstr(why, "host"),
@@ -521,9 +514,8 @@ static void check_stopped(void)
 {
     cJSON *json;
     child c;
-    const char *const args[] = {"plan",     "large.json", "--cluster", "gpus.json",
-                                "--search", "--nodes",    "64",        "--top",
-                                "10000",    "--json",     NULL};
+    const char *const *args = WORDS("plan", "large.json", "--cluster", "gpus.json", "--search",
+                                    "--nodes", "64", "--top", "10000", "--json");
     EXPECT(child_start(&c, args, NULL), "no child");
     EXPECT(!child_wait(&c, 1), "it is over: \"%.200s\"", c.err ? c.err : "");
     if (c.pid)

@@ -237,12 +237,8 @@ static void check_slow_link(void)
 {
     child c;
     bool found = false;
-    const char *args[] = {"train",  "c.json",
-                          "--out",  "link",
-                          "--mesh", "dp=4",
-                          "--set",  "straggler_factor=3",
-                          "--set",  "train.train_iters=1000000",
-                          NULL};
+    const char *const *args = WORDS("train", "c.json", "--out", "link", "--mesh", "dp=4", "--set",
+                                    "straggler_factor=3", "--set", "train.train_iters=1000000");
     if (!child_start(&c, args, WORDS("LINK_MS=100")))
         return;
     for (int i = 0; i < 900 && !found && !child_wait(&c, 0.1); i++) {

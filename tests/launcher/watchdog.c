@@ -54,17 +54,8 @@ static bool start(child *c, const fault *f, const char *set, const char *other)
     /* What mpirun leaves the others of a killed rank for their records. */
     const char *grace =
         f->number ? "OMPI_MCA_odls_base_sigkill_timeout=4" : "OMPI_MCA_odls_base_sigkill_timeout=1";
-    const char *args[] = {"train",
-                          "c.json",
-                          "--out",
-                          f->run,
-                          "--mesh",
-                          f->mesh,
-                          set ? "--set" : NULL,
-                          set,
-                          other ? "--set" : NULL,
-                          other,
-                          NULL};
+    const char *const *args = WORDS("train", "c.json", "--out", f->run, "--mesh", f->mesh,
+                                    set ? "--set" : NULL, set, other ? "--set" : NULL, other);
     snprintf(environment, sizeof environment, "FAULT=%s", f->call ? f->call : "none:none:0:0:0");
     snprintf(mark, sizeof mark, "FAULT_MARK=%s.mark", f->run);
     EXPECT(child_start(c, args, WORDS(environment, mark, windows, grace)), "%s: no start", f->run);

@@ -867,8 +867,8 @@ static void check_launched(void)
 /* Before any rank starts. */
 static void check_memory(const char *mesh, const char *wanted)
 {
-    const char *args[] = {
-        "train", "c.json", "--out", "run", "--mesh", mesh, "--set", "memory_limit=20000", NULL};
+    const char *const *args =
+        WORDS("train", "c.json", "--out", "run", "--mesh", mesh, "--set", "memory_limit=20000");
     check(args, NULL, "memory_limit", 3, wanted);
 }
 
@@ -876,15 +876,11 @@ static void check_memory(const char *mesh, const char *wanted)
 static void check_pinned(void)
 {
 #ifndef WEFT_SANITIZED
-    const char *const args[] = {"train", "c.json",
-                                "--out", "run",
-                                "--set", "micro_batch_size=100000",
-                                "--set", "global_batch_size=100000",
-                                "--set", "seq_length=64",
-                                "--set", "train.fine_grained_activation_offloading=true",
-                                "--set", "train.offload_modules=[\"block\"]",
-                                "--set", "num_experts=0",
-                                NULL};
+    const char *const *args =
+        WORDS("train", "c.json", "--out", "run", "--set", "micro_batch_size=100000", "--set",
+              "global_batch_size=100000", "--set", "seq_length=64", "--set",
+              "train.fine_grained_activation_offloading=true", "--set",
+              "train.offload_modules=[\"block\"]", "--set", "num_experts=0");
     struct rlimit before, small;
     child c;
     EXPECT(getrlimit(RLIMIT_AS, &before) == 0, "getrlimit");

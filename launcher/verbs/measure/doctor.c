@@ -35,11 +35,11 @@
 #include "parallel/probe.h"
 #include "parallel/topology/topology.h"
 
-typedef struct weft_doctor_nodes_options {
+typedef struct doctor_nodes_options {
     const char *folder; /* whose disk is measured */
     double seconds, factor;
     bool on_gpu, json;
-} weft_doctor_nodes_options;
+} doctor_nodes_options;
 
 /* The line of a rank that still waits when the time is over; two, so that one is whole. */
 static char late[2][320];
@@ -67,7 +67,7 @@ static void note(const char *what)
 }
 
 /* A link that is cut, or a rank that stands still, never answers. */
-static void limit_time(const weft_doctor_nodes_options *options, int rank)
+static void limit_time(const doctor_nodes_options *options, int rank)
 {
     own_rank = rank;
     limit_s = options->seconds;
@@ -78,7 +78,7 @@ static void limit_time(const weft_doctor_nodes_options *options, int rank)
     alarm((unsigned)ceil(options->seconds));
 }
 
-static weft_status compare(const weft_doctor_nodes_options *o, const weft_config *config,
+static weft_status compare(const doctor_nodes_options *o, const weft_config *config,
                            weft_comm *world, bool *out_even)
 {
     const weft_nodes_options options = {
@@ -107,7 +107,7 @@ static weft_status compare(const weft_doctor_nodes_options *o, const weft_config
 
 /* weft doctor --nodes: compares the ranks of this job and prints, on rank 0. Returns the exit code,
  * of WEFT_DEVICE where something stands out. Collective over the launcher's ranks. */
-static int doctor_nodes(const weft_doctor_nodes_options *options)
+static int doctor_nodes(const doctor_nodes_options *options)
 {
     const weft_config config = {.device.kind =
                                     options->on_gpu ? WEFT_DEVICE_KIND_CUDA : WEFT_DEVICE_KIND_CPU};
@@ -299,7 +299,7 @@ static void probe_mpirun(weft_probe *out)
         weft_probe_say(out, WEFT_PROBE_WORKS, "", "two ranks added up a number");
 }
 
-static weft_doctor_nodes_options nodes_options = {.folder = ".", .seconds = 60};
+static doctor_nodes_options nodes_options = {.folder = ".", .seconds = 60};
 
 static void probe_file_io(weft_probe *out)
 {
@@ -442,7 +442,7 @@ static weft_status find_checks(const weft_string_list *given, bool asked[NUM_CHE
 /* What is of --nodes, and what is not. */
 static weft_status check_nodes(const request *given, bool names, int device)
 {
-    weft_doctor_nodes_options *o = &nodes_options;
+    doctor_nodes_options *o = &nodes_options;
     if (given->nodes && (names || given->verbose))
         return WEFT_ERROR(WEFT_CONFIG, "--nodes measures: %s is of checks",
                           names ? "a check's name" : "--verbose");

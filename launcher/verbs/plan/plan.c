@@ -16,9 +16,9 @@
 #include "launcher/report/report.h"
 #include "launcher/searching/search.h"
 
-enum { WEFT_PLAN_SEARCH_TOP = 5 };
+enum { PLAN_SEARCH_TOP = 5 };
 
-typedef struct weft_plan_search {
+typedef struct plan_search {
     bool on;
     int top;
     weft_int_list nodes; /* empty: the cluster's */
@@ -28,12 +28,12 @@ typedef struct weft_plan_search {
     int num_results;
     const weft_search_result *best; /* that has the fastest plan; NULL: nothing fits */
     bool is_stopped;                /* by a signal, before the end */
-} weft_plan_search;
+} plan_search;
 
 /* Refuses options of a search without one, and what is of a run beside one. */
-static weft_status plan_search_check(const weft_plan_search *s, const char *against)
+static weft_status plan_search_check(const plan_search *s, const char *against)
 {
-    if (!s->on && (s->emit || s->nodes.count > 0 || s->top != WEFT_PLAN_SEARCH_TOP))
+    if (!s->on && (s->emit || s->nodes.count > 0 || s->top != PLAN_SEARCH_TOP))
         return WEFT_ERROR(WEFT_CONFIG, "--%s: needs --search",
                           s->emit              ? "emit"
                           : s->nodes.count > 0 ? "nodes"
@@ -53,7 +53,7 @@ static weft_status plan_search_check(const weft_plan_search *s, const char *agai
 
 /* From here on SIGINT and its like end a search, with what it has. Errors: those of
  * weft_search_run. */
-static weft_status plan_search_find(weft_plan_search *s, const weft_config *config,
+static weft_status plan_search_find(plan_search *s, const weft_config *config,
                                     const weft_config_source *source, const weft_cluster *cluster,
                                     weft_arena *arena)
 {
@@ -81,7 +81,7 @@ static weft_status plan_search_find(weft_plan_search *s, const weft_config *conf
 }
 
 /* config: the one that was searched from. */
-static weft_status plan_search_report(const weft_plan_search *s, const weft_config *config,
+static weft_status plan_search_report(const plan_search *s, const weft_config *config,
                                       weft_arena *arena, weft_report *report)
 {
     if (s->nodes.count > 1)
@@ -91,7 +91,7 @@ static weft_status plan_search_report(const weft_plan_search *s, const weft_conf
 
 /* Writes the winner's config, where it is asked for. Errors: WEFT_FILE; WEFT_MEMORY where nothing
  * fits. */
-static weft_status plan_search_end(const weft_plan_search *s, const weft_config_source *source,
+static weft_status plan_search_end(const plan_search *s, const weft_config_source *source,
                                    weft_arena *arena)
 {
     char text[WEFT_ERROR_TEXT_BYTES];
@@ -107,7 +107,7 @@ static weft_status plan_search_end(const weft_plan_search *s, const weft_config_
 typedef struct planner {
     const char *cluster, *mesh, *trace, *against, *html;
     weft_string_list set;
-    weft_plan_search search;
+    plan_search search;
     bool json, asks_what_if;
     bool is_stopped;                /* before all was answered */
     int kernels;                    /* weft_kernels_kind */
@@ -204,7 +204,7 @@ static weft_status fill(const planner *p, const answer *a, const weft_config *co
 
 static weft_status write_page(const planner *p, const answer *a)
 {
-    const weft_plan_search *search = &p->search;
+    const plan_search *search = &p->search;
     weft_page page = {.title = p->source.file,
                       .plan = a->has_plan ? &a->plan : NULL,
                       .cluster = a->cluster,
@@ -369,7 +369,7 @@ int weft_verb_plan(int argc, char **argv, const weft_verb_given *given)
                    argv[1][0] == 'a' ? "all-to-all" : "moe-layer");
         return weft_verb_fail("plan");
     }
-    planner p = {.search.top = WEFT_PLAN_SEARCH_TOP,
+    planner p = {.search.top = PLAN_SEARCH_TOP,
                  .source.application = given->application,
                  .vocabulary = given->vocabulary};
     int code = parse(argc, argv, &p);

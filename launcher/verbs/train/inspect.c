@@ -28,12 +28,12 @@
 #include "launcher/verbs/train/train.h"
 #include "parallel/checkpoint/checkpoint.h"
 
-typedef struct weft_inspect_sample {
+typedef struct inspect_sample {
     const char *run;
     int64_t step;
     bool full, json; /* whole texts, which JSON always has */
     const weft_application *application;
-} weft_inspect_sample;
+} inspect_sample;
 
 /* What metrics.jsonl has of the step and of the one before it. */
 typedef struct step_line {
@@ -45,7 +45,7 @@ typedef struct step_line {
 } step_line;
 
 typedef struct reader {
-    const weft_inspect_sample *asked;
+    const inspect_sample *asked;
     step_line line;
     weft_arena arena;
     weft_config config;
@@ -378,7 +378,7 @@ static void report_head(const reader *r, const char *data)
 /* Prints the samples of the step's global batch, in the order of its micro-batches, by the code
  * that training reads them with. WEFT_CONFIG: no such step, or no data that can be read again;
  * WEFT_FILE: the data have changed since. */
-static weft_status inspect_sample_print(const weft_inspect_sample *asked, FILE *out)
+static weft_status inspect_sample_print(const inspect_sample *asked, FILE *out)
 {
     weft_report report;
     reader r = {.asked = asked, .report = &report};
@@ -549,7 +549,7 @@ static weft_status inspect(const char *path, bool json)
     return status;
 }
 
-static weft_status run(const weft_inspect_sample *asked, bool flight)
+static weft_status run(const inspect_sample *asked, bool flight)
 {
     if (asked->step > 0)
         return inspect_sample_print(asked, stdout);
@@ -559,7 +559,7 @@ static weft_status run(const weft_inspect_sample *asked, bool flight)
 
 int weft_verb_inspect(int argc, char **argv, const weft_verb_given *given)
 {
-    weft_inspect_sample asked = {.application = given->application};
+    inspect_sample asked = {.application = given->application};
     bool flight = false;
     weft_string_list operands;
     weft_arena arena = {0};

@@ -25,14 +25,14 @@
  * strings or of several numbers. */
 
 /* So many bytes of a file are enough. */
-enum { WEFT_JSON_START_BYTES = 1 << 16 };
+enum { JSON_START_BYTES = 1 << 16 };
 
-typedef struct weft_json_start {
+typedef struct json_start {
     bool is_array, has_objects; /* an object, or an array of some */
     /* A key of the first object whose value is a string: "text", else the first; as it stands in
      * the file, without quotes. Empty: none that a shell's line could name. */
     char key[64];
-} weft_json_start;
+} json_start;
 
 typedef struct cursor {
     const char *at, *end;
@@ -119,11 +119,11 @@ static bool can_be_named(const char *key, size_t bytes)
     for (size_t i = 0; i < bytes; i++)
         if ((unsigned char)key[i] < ' ' || key[i] == '\'' || key[i] == 0x7f)
             return false;
-    return bytes > 0 && bytes < sizeof((weft_json_start *)0)->key;
+    return bytes > 0 && bytes < sizeof((json_start *)0)->key;
 }
 
 /* c: behind an object's bracket. */
-static void find_key(cursor c, weft_json_start *out)
+static void find_key(cursor c, json_start *out)
 {
     const char *key;
     size_t bytes;
@@ -140,7 +140,7 @@ static void find_key(cursor c, weft_json_start *out)
 
 /* --- objects and arrays -------------------------------------------------------------------- */
 
-static bool is_object(cursor c, weft_json_start *out)
+static bool is_object(cursor c, json_start *out)
 {
     const char *key;
     size_t bytes;
@@ -163,7 +163,7 @@ static bool has_strings(cursor c)
 {
     const char *text;
     size_t bytes;
-    const bool is_long = c.end - c.at > WEFT_JSON_START_BYTES / 2;
+    const bool is_long = c.end - c.at > JSON_START_BYTES / 2;
     if (!take_string(&c, &text, &bytes))
         return is_long && c.at == c.end; /* no line of prose */
     if (take(&c, ','))
@@ -182,11 +182,11 @@ static bool has_numbers(cursor c)
 }
 
 /* False: text, for all that is known. `out` is filled where it is true. */
-static bool json_start_find(const char *bytes, size_t num_bytes, weft_json_start *out)
+static bool json_start_find(const char *bytes, size_t num_bytes, json_start *out)
 {
     static const char mark[] = "\xef\xbb\xbf";
     cursor c = {bytes, bytes + num_bytes};
-    weft_json_start found = {0};
+    json_start found = {0};
     if (num_bytes >= 3 && memcmp(bytes, mark, 3) == 0)
         c.at += 3;
     skip(&c, white);
@@ -224,7 +224,7 @@ typedef struct prepare {
     weft_known known;    /* of the tokens so far, */
     XXH64_state_t *hash; /* and their hash */
     uint64_t num_bytes;
-    char head[WEFT_JSON_START_BYTES]; /* of the file that is read */
+    char head[JSON_START_BYTES]; /* of the file that is read */
     size_t head_bytes;
 } prepare;
 
@@ -361,7 +361,7 @@ static weft_status check_line(const char *path, const char *line, size_t bytes, 
 }
 
 /* jq's filter for the texts; "": nobody knows which. */
-static void name_filter(const weft_json_start *json, char out[96])
+static void name_filter(const json_start *json, char out[96])
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
     const char *each = json->is_array ? ".[]" : "";
@@ -378,7 +378,7 @@ static void name_filter(const weft_json_start *json, char out[96])
 /* head: what the file begins with. */
 static weft_status check_is_no_json(const char *path, const char *head, size_t bytes)
 {
-    weft_json_start json;
+    json_start json;
     char filter[96];
     const char *name = name_of(path);
     if (!json_start_find(head, bytes, &json))
