@@ -6,6 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 static const char config[] =
@@ -19,19 +20,13 @@ static const char config[] =
 
 enum { TOKENS = 2 * 16 * 48 };
 
-static double number_of(const cJSON *object, const char *key)
-{
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsNumber(value) ? value->valuedouble : NAN;
-}
-
 /* The losses that lines of evaluations hold, after steps 2, 4, ...: how many there are. */
 static int read_evaluations(const char *text, double out[4])
 {
     int count = 0;
     for (const char *line = text; line && *line && count < 4; line += strcspn(line, "\n") + 1) {
         cJSON *json = cJSON_ParseWithLength(line, strcspn(line, "\n"));
-        double loss = number_of(json, "validation_loss");
+        double loss = has_value(json, "validation_loss") ? number_of(json, "validation_loss") : NAN;
         if (isfinite(loss)) {
             EXPECT(number_of(json, "step") == 2 * (count + 1) &&
                        number_of(json, "validation_tokens") == TOKENS &&

@@ -12,6 +12,7 @@
 #include "launcher/training/energy.h"
 #include "launcher/training/ledger.h"
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 static const char config[] =
@@ -264,8 +265,7 @@ static cJSON *inspect(void)
 
 static double item(const cJSON *json, const char *key)
 {
-    const cJSON *value = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "ledger"), key);
-    return cJSON_IsNumber(value) ? value->valuedouble : NAN;
+    return number_of(cJSON_GetObjectItem(json, "ledger"), key);
 }
 
 static void check_killed(const char *mesh)

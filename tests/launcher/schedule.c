@@ -9,6 +9,7 @@
 
 #include "schedule/text.h"
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 #include "tests/launcher/svg.h"
 
@@ -112,9 +113,7 @@ static cJSON *summary_of(const char *const *args)
 static double share_of(const cJSON *json, int row)
 {
     const cJSON *programs = cJSON_GetObjectItem(json, "programs");
-    const cJSON *item = cJSON_GetObjectItem(cJSON_GetArrayItem(programs, row), "bubble_share");
-    EXPECT(cJSON_IsNumber(item), "program %d has no bubble", row);
-    return item ? item->valuedouble : NAN;
+    return number_of(cJSON_GetArrayItem(programs, row), "bubble_share");
 }
 
 /* (p - 1) / (m + p - 1), interleaved (p - 1) / (v m + p - 1), but for the head: a vocabulary of 64
