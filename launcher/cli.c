@@ -1,4 +1,4 @@
-/* weft_main: finds the verb. */
+/* weft_main: the table of verbs. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,94 +6,71 @@
 
 #include "comm/comm.h"
 #include "core/options/options.h"
-#include "launcher/application.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
 #include "launcher/training/setup.h"
 #include "launcher/verbs.h"
+#include "launcher/verbs/measure/measure.h"
+#include "launcher/verbs/plan/plan.h"
+#include "launcher/verbs/train/train.h"
 
-static const char *const verb_names[] = {
-    "train",     "prepare",     "eval", "generate", "inspect", "compare", "doctor",
-    "calibrate", "check-layer", "plan", "schedule", "expand",  "launch",  "bench"};
-enum { NUM_VERBS = sizeof verb_names / sizeof *verb_names };
+static const weft_verb verbs[] = {
+    {"train", "CONFIG --out RUN", "train; starts mpirun itself for a larger mesh", weft_verb_train},
+    {"prepare", "TEXT... --out PREFIX", "turn text into a token dataset", weft_verb_prepare},
+    {"eval", "CHECKPOINT", "the loss of a checkpoint on a dataset", weft_verb_eval},
+    {"generate", "CHECKPOINT --prompt TEXT", "continue a text", weft_verb_generate},
+    {"inspect", "CHECKPOINT|DATASET", "say what a file holds, and check it", weft_verb_inspect},
+    {"compare", "RUN RUN", "say what differs between two runs", weft_verb_compare},
+    {"doctor", "", "say what this machine has, and whether it works", weft_verb_doctor},
+    {"calibrate", "--out CLUSTER", "measure what links, copies and GEMMs cost",
+     weft_verb_calibrate},
+    {"plan", "CONFIG --cluster CLUSTER", "what training takes, before there are ranks",
+     weft_verb_plan},
+    {"schedule", "CONFIG", "print, draw or price the programs of a step", weft_verb_schedule},
+    {"expand", "CONFIG|RUN --cluster C", "from today's mesh to a longer context or more nodes",
+     weft_verb_expand},
+    {"launch", "KIND CONFIG --out RUN", "what starts a run: mpirun, slurm, kubernetes",
+     weft_verb_launch},
+    {"check-layer", "CONFIG", "check the model's layers, one by one", weft_verb_check_layer},
+    {"bench", "WHAT", "measure a part of Weft; bench --help lists them", weft_verb_bench},
+};
+enum { NUM_VERBS = sizeof verbs / sizeof *verbs };
 
-static void usage(FILE *out, const char *program)
+static int refuse(const char *name)
 {
-    fprintf(
-        out,
-        "usage: %s VERB ...\n"
-        "  train    CONFIG --out RUN         train; starts mpirun itself for a larger mesh\n"
-        "  prepare  TEXT... --out PREFIX     turn text into a token dataset\n"
-        "  eval     CHECKPOINT               the loss of a checkpoint on a dataset\n"
-        "  generate CHECKPOINT --prompt TEXT continue a text\n"
-        "  inspect  CHECKPOINT|DATASET       say what a file holds, and check it\n"
-        "  compare  RUN RUN                  say what differs between two runs\n"
-        "  doctor                            say what this machine has, and whether it works\n"
-        "  calibrate --out CLUSTER           measure what links, copies and GEMMs cost\n"
-        "  plan     CONFIG --cluster CLUSTER what training takes, before there are ranks\n"
-        "  schedule CONFIG                   print, draw or price the programs of a step\n"
-        "  expand   CONFIG|RUN --cluster C   from today's mesh to a longer context or more nodes\n"
-        "  launch   KIND CONFIG --out RUN    what starts a run: mpirun, slurm, kubernetes\n"
-        "  check-layer CONFIG                check the model's layers, one by one\n"
-        "  bench    WHAT                     measure a part of Weft; bench --help lists them\n"
-        "Every verb has --help and --json.\n",
-        program);
+    const char *names[NUM_VERBS];
+    for (int i = 0; i < NUM_VERBS; i++)
+        names[i] = verbs[i].name;
+    const char *nearest = weft_nearest_name(name, names, NUM_VERBS);
+    fprintf(stderr, "weft: unknown verb \"%s\"%s%s%s\n", name, nearest ? "; did you mean " : "",
+            nearest ? nearest : "", nearest ? "?" : "");
+    return weft_status_exit_code(WEFT_CONFIG);
 }
 
-static int run_verb(int argc, char **argv, const weft_application *given)
+static int run_verb(int argc, char **argv, const weft_application *asked)
 {
     weft_application application;
-    if (weft_application_take(given, &application) != WEFT_OK) {
+    if (weft_application_take(asked, &application) != WEFT_OK) {
         fprintf(stderr, "weft: %s\n", weft_error_get()->text);
         return weft_status_exit_code(weft_error_get()->status);
     }
     if (argc < 2) {
-        usage(stderr, argv[0]);
+        weft_verbs_print(verbs, NUM_VERBS, argv[0], stderr);
         return weft_status_exit_code(WEFT_CONFIG);
     }
-    const char *verb = argv[1];
-    int rest = argc - 1;
-    char **args = argv + 1;
-    if (strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0 || strcmp(verb, "help") == 0) {
-        usage(stdout, argv[0]);
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+        weft_verbs_print(verbs, NUM_VERBS, argv[0], stdout);
         return 0;
     }
-    if (strcmp(verb, "--version") == 0) {
+    if (strcmp(name, "--version") == 0) {
         printf("weft %s\n", WEFT_VERSION);
         return 0;
     }
-    if (strcmp(verb, "train") == 0)
-        return weft_verb_train(rest, args, &application);
-    if (strcmp(verb, "eval") == 0)
-        return weft_verb_eval(rest, args, &application);
-    if (strcmp(verb, "generate") == 0)
-        return weft_verb_generate(rest, args, &application);
-    if (strcmp(verb, "prepare") == 0)
-        return weft_verb_prepare(rest, args);
-    if (strcmp(verb, "inspect") == 0)
-        return weft_verb_inspect(rest, args, &application);
-    if (strcmp(verb, "compare") == 0)
-        return weft_verb_compare(rest, args, &application);
-    if (strcmp(verb, "doctor") == 0)
-        return weft_verb_doctor(rest, args);
-    if (strcmp(verb, "calibrate") == 0)
-        return weft_verb_calibrate(rest, args, &application);
-    if (strcmp(verb, "check-layer") == 0)
-        return weft_verb_check_layer(rest, args, &application);
-    if (strcmp(verb, "plan") == 0)
-        return weft_verb_plan(rest, args, &application, weft_setup_vocabulary);
-    if (strcmp(verb, "schedule") == 0)
-        return weft_verb_schedule(rest, args, &application, weft_setup_vocabulary);
-    if (strcmp(verb, "expand") == 0)
-        return weft_verb_expand(rest, args, &application, weft_setup_vocabulary);
-    if (strcmp(verb, "launch") == 0)
-        return weft_verb_launch(rest, args, &application, weft_setup_vocabulary, NULL);
-    if (strcmp(verb, "bench") == 0)
-        return weft_verb_bench(rest, args, &application);
-    const char *nearest = weft_nearest_name(verb, verb_names, NUM_VERBS);
-    fprintf(stderr, "weft: unknown verb \"%s\"%s%s%s\n", verb, nearest ? "; did you mean " : "",
-            nearest ? nearest : "", nearest ? "?" : "");
-    return weft_status_exit_code(WEFT_CONFIG);
+    const weft_verb *verb = weft_verbs_find(verbs, NUM_VERBS, name);
+    const weft_verb_given given = {.application = &application,
+                                   .vocabulary = weft_setup_vocabulary};
+    return verb ? verb->run(argc - 1, argv + 1, &given) : refuse(name);
 }
 
 int weft_application_main(int argc, char **argv, const weft_application *application)

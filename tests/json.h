@@ -24,6 +24,15 @@ static inline double number_of(const cJSON *json, const char *key)
     return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
+/* The number under a key of what is under another. */
+static inline double number_at(const cJSON *json, const char *a, const char *b)
+{
+    const cJSON *item =
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, a), b);
+    EXPECT(cJSON_IsNumber(item), "no %s, %s", a, b);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
 /* The text under a key; without one the check fails, and it is empty. */
 static inline const char *text_of(const cJSON *json, const char *key)
 {

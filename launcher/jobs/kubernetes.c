@@ -1,8 +1,7 @@
 /* Kubernetes: an MPIJob (kubeflow.org/v2beta1) and the config as a ConfigMap. */
 #include <string.h>
 
-#include "launcher/jobs/job_internal.h"
-#include "launcher/jobs/quote.h"
+#include "launcher/jobs/internal.h"
 
 #define CONFIG_FOLDER "/etc/weft-job"
 

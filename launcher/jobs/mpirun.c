@@ -1,8 +1,7 @@
 /* Open MPI's mpirun: a file of hosts and a script. */
 #include <string.h>
 
-#include "launcher/jobs/job_internal.h"
-#include "launcher/jobs/quote.h"
+#include "launcher/jobs/internal.h"
 
 void weft_job_print_hosts(const weft_job *job, FILE *out)
 {

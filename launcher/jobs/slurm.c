@@ -1,8 +1,7 @@
 /* Slurm: a batch script that stops before its time is over, and queues itself again. */
 #include <string.h>
 
-#include "launcher/jobs/job_internal.h"
-#include "launcher/jobs/quote.h"
+#include "launcher/jobs/internal.h"
 
 /* In the run's folder, where Slurm's words for such a path are sure. */
 static void print_output(const weft_job *job, FILE *out)

@@ -9,6 +9,342 @@
 #include "launcher/page/parts.h"
 #include "launcher/planning/figures.h"
 #include "launcher/planning/plan_print.h"
+#include "launcher/searching/search.h"
+
+enum { MAX_BARS = 400, MAX_DOTS = 2000 };
+
+/* --- charts ---------------------------------------------------------------------------------- */
+
+/* 360 units wide, as the narrowest telephone; both axes begin at 0. */
+enum { WIDTH = 360, HEIGHT = 220, LEFT = 8, RIGHT = 352, TOP = 20, BOTTOM = 190 };
+
+typedef struct chart {
+    FILE *out;
+    double most_x, most_y;
+} chart;
+
+static double x_of(const chart *c, double x)
+{
+    return LEFT + x / c->most_x * (RIGHT - LEFT);
+}
+
+static double y_of(const chart *c, double y)
+{
+    return BOTTOM - y / c->most_y * (BOTTOM - TOP);
+}
+
+/* What the axes are stands at their ends. */
+static chart begin_chart(FILE *out, const char *label, double most_x, const char *x_text,
+                         double most_y, const char *y_text)
+{
+    const chart c = {out, most_x > 0 ? 1.05 * most_x : 1, most_y > 0 ? 1.05 * most_y : 1};
+    fprintf(out,
+            "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n"
+            "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>"
+            "<text x=\"%d\" y=\"12\">%s</text><text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>"
+            "\n",
+            WIDTH, HEIGHT, label, LEFT, TOP, BOTTOM, RIGHT, LEFT, y_text, RIGHT, BOTTOM + 16,
+            x_text);
+    return c;
+}
+
+static void write_dot(const chart *c, double x, double y, const char *title)
+{
+    fprintf(c->out, "<circle class=\"dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>", x_of(c, x),
+            y_of(c, y));
+    weft_svg_write_text(title, c->out);
+    fputs("</title></circle>\n", c->out);
+}
+
+/* --- meshes ---------------------------------------------------------------------------------- */
+
+static void write_scatter(const weft_page *page, FILE *out)
+{
+    const weft_search_result *s = page->search;
+    const double limit = page->plan ? (double)page->plan->memory_limit_bytes : 0;
+    double most_bytes = limit, most_rate = 0;
+    char x_text[96], y_text[96];
+    for (int i = 0; i < s->num_plans; i++) {
+        most_bytes = fmax(most_bytes, (double)s->plans[i].memory_bytes);
+        most_rate = fmax(most_rate, s->plans[i].tokens_per_s);
+    }
+    snprintf(x_text, sizeof x_text, "memory, up to %s", weft_bytes_text(most_bytes).text);
+    snprintf(y_text, sizeof y_text, "tokens/s, up to %s",
+             weft_unit_text(WEFT_UNIT_COUNT, most_rate).text);
+    const chart c =
+        begin_chart(out, "speed over memory of each mesh", most_bytes, x_text, most_rate, y_text);
+    if (limit > 0)
+        fprintf(out, "<path class=\"limit\" d=\"M%.1f %dV%d\"/>\n", x_of(&c, limit), TOP, BOTTOM);
+    for (int i = 0; i < s->num_plans && i < MAX_DOTS; i++)
+        write_dot(&c, (double)s->plans[i].memory_bytes, s->plans[i].tokens_per_s, s->plans[i].mesh);
+    fputs("</svg>\n<p class=\"soft\">A dot is a plan. Dashed: the memory that a device has.</p>\n",
+          out);
+}
+
+static weft_status page_ranked(const weft_page *page, weft_report *report)
+{
+    const weft_search_result *s = page->search;
+    if (!s)
+        return WEFT_OK;
+    weft_page_begin(report->out, "meshes",
+                    s->num_plans > 0 ? "Meshes, fastest first"
+                                     : "No mesh fits; what comes nearest");
+    WEFT_TRY(weft_search_report(report, s, NULL, NULL));
+    if (s->num_plans > 0)
+        write_scatter(page, report->out);
+    fputs("</section>\n", report->out);
+    return WEFT_OK;
+}
+
+/* --- scaling --------------------------------------------------------------------------------- */
+
+/* NAN: nothing fits. */
+static double rate_of(const weft_search_result *s)
+{
+    return s->num_plans > 0 ? s->plans->tokens_per_s : (double)NAN;
+}
+
+static double nodes_of(const weft_search_result *s)
+{
+    return s->num_devices / s->cluster->ranks_per_node;
+}
+
+static void write_curve(const weft_page *page, FILE *out)
+{
+    const weft_search_result *first = NULL, *end = page->scaling + page->num_scales;
+    double most_nodes = 0, most_rate = 0;
+    char x_text[64], y_text[96];
+    for (const weft_search_result *s = page->scaling; s < end; s++) {
+        most_nodes = fmax(most_nodes, nodes_of(s));
+        most_rate = fmax(most_rate, rate_of(s));
+        if (!first && s->num_plans > 0)
+            first = s;
+    }
+    if (!first)
+        return;
+    const double ideal = rate_of(first) / nodes_of(first); /* of each node */
+    most_rate = fmax(most_rate, ideal * most_nodes);
+    snprintf(x_text, sizeof x_text, "nodes, up to %.0f", most_nodes);
+    snprintf(y_text, sizeof y_text, "tokens/s, up to %s",
+             weft_unit_text(WEFT_UNIT_COUNT, most_rate).text);
+    const chart c =
+        begin_chart(out, "tokens a second over nodes", most_nodes, x_text, most_rate, y_text);
+    fprintf(out, "<path class=\"ideal\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n<path class=\"curve\" d=\"",
+            x_of(&c, nodes_of(first)), y_of(&c, rate_of(first)), x_of(&c, most_nodes),
+            y_of(&c, ideal * most_nodes));
+    for (const weft_search_result *s = first; s < end; s++)
+        if (s->num_plans > 0)
+            fprintf(out, "%c%.1f %.1f", s == first ? 'M' : 'L', x_of(&c, nodes_of(s)),
+                    y_of(&c, rate_of(s)));
+    fputs("\"/>\n", out);
+    for (const weft_search_result *s = first; s < end; s++)
+        if (s->num_plans > 0)
+            write_dot(&c, nodes_of(s), rate_of(s), s->plans->mesh);
+    fputs("</svg>\n<p class=\"soft\">A dot is the best mesh of as many nodes. Dashed: as many "
+          "tokens a node as the first count's.</p>\n",
+          out);
+}
+
+static weft_status page_scaling(const weft_page *page, weft_report *report)
+{
+    if (page->num_scales < 2)
+        return WEFT_OK;
+    weft_page_begin(report->out, "scaling", "More nodes");
+    write_curve(page, report->out);
+    WEFT_TRY(weft_search_report_scaling(report, page->scaling, page->num_scales, NULL, NULL));
+    fputs("</section>\n", report->out);
+    return WEFT_OK;
+}
+
+/* --- bars ------------------------------------------------------------------------------------ */
+
+static void write_bar(FILE *out, const char *class_, double share)
+{
+    fprintf(out, "<div class=\"bar\"><i class=\"%s\" style=\"width:%.2f%%\"></i></div>", class_,
+            isfinite(share) && share > 0 ? 100 * share : 0);
+}
+
+static double gain_of(const weft_what_if_plan *p)
+{
+    return p->known ? p->gain : (double)NAN;
+}
+
+static void page_gains(const weft_page *page, weft_report *report)
+{
+    const weft_what_if *w = page->what_if;
+    FILE *out = report->out;
+    double most = 0;
+    if (!w)
+        return;
+    for (int i = 0; i < w->num_rows; i++)
+        most = fmax(most, fmax(gain_of(&w->rows[i].same), gain_of(&w->rows[i].best)));
+    weft_page_begin(out, "what-if", "What would it buy?");
+    fputs("<div class=\"keys\"><span><i class=\"same\"></i>on the same mesh</span>"
+          "<span><i class=\"gain\"></i>after a new search</span></div>\n",
+          out);
+    for (int i = 0; i < w->num_rows; i++) {
+        const weft_what_if_row *row = &w->rows[i];
+        fprintf(out, "<div class=\"row\"><span>%s</span><div>", row->help);
+        write_bar(out, "same", gain_of(&row->same) / most);
+        write_bar(out, "gain", gain_of(&row->best) / most);
+        fprintf(out, "</div><span class=\"v\">%s<br>%s</span></div>\n",
+                weft_unit_text(WEFT_UNIT_CHANGE, gain_of(&row->same)).text,
+                weft_unit_text(WEFT_UNIT_CHANGE, gain_of(&row->best)).text);
+    }
+    weft_what_if_report(report, w);
+    fputs("</section>\n", out);
+}
+
+static void page_ladder(const weft_page *page, weft_report *report)
+{
+    const weft_expand *e = page->expand;
+    FILE *out = report->out;
+    double most = 0;
+    if (!e)
+        return;
+    for (int i = 0; i < e->num_steps; i++)
+        most = fmax(most, e->steps[i].num_nodes);
+    weft_page_begin(out, "expansion", "Step by step");
+    for (int i = 0; i < e->num_steps && i < MAX_BARS; i++) {
+        const weft_expand_step *step = &e->steps[i];
+        fprintf(out, "<div class=\"row\"><span>%s%lld tokens</span>", i ? "" : "today, ",
+                (long long)step->config.model.seq_length);
+        write_bar(out, "gain", step->num_nodes / most);
+        fprintf(out, "<span class=\"v\">%s</span></div>\n",
+                weft_count_text(step->num_nodes, "node").text);
+    }
+    weft_expand_report(report, e, page->request);
+    fputs("</section>\n", out);
+}
+
+const char *const weft_page_style[] = {
+    ":root{color-scheme:light dark;--bg:#ffffff;--fg:#1a2233;--soft:#556070;--line:#d5dae2;"
+    "--panel:#f2f4f7;--good:#0b6b45;--bad:#a8261c;--accent:#0a5fb4}\n"
+    "@media (prefers-color-scheme:dark){:root{--bg:#12161d;--fg:#e6eaf0;--soft:#a3adbb;"
+    "--line:#333c49;--panel:#1b212b;--good:#5fd3a2;--bad:#ff8d80;--accent:#7cbcff}}\n"
+    "*{box-sizing:border-box}\n"
+    "body{margin:0;background:var(--bg);color:var(--fg);font:1rem/1.5 system-ui,sans-serif}\n"
+    "main{max-width:72rem;margin:0 auto;padding:1rem}\n"
+    "h1{font-size:1.3rem;margin:.2rem 0 .6rem;overflow-wrap:anywhere}\n"
+    "h2{font-size:1.1rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}\n"
+    "p{margin:.4rem 0}.answer{font-size:1.1rem}.soft{color:var(--soft);font-size:.9rem}\n"
+    ".good{color:var(--good)}.bad{color:var(--bad)}\n"
+    "a{color:var(--accent)}\n",
+    ".scroll{overflow-x:auto}\n"
+    "table{border-collapse:collapse;width:100%;min-width:38rem;font-size:.9rem}\n"
+    "th,td{text-align:left;padding:.2rem 1rem .2rem 0;border-bottom:1px solid var(--line);"
+    "vertical-align:top}\n"
+    "th{font-weight:600;color:var(--soft)}\n"
+    ".n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\n"
+    ".row{display:grid;grid-template-columns:5.5rem 1fr 8.5rem;gap:.5rem;align-items:center;"
+    "margin:.15rem 0;font-size:.9rem}\n"
+    "#memory .row,#expansion .row,#what-if .row{grid-template-columns:5.5rem 1fr 5.5rem}\n"
+    ".row .v{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\n"
+    ".bar{position:relative;display:flex;height:1.1rem;background:var(--panel)}\n"
+    ".bar i{display:block;height:100%}\n"
+    ".bar b{position:absolute;top:-.15rem;bottom:-.15rem;width:2px;background:var(--fg)}\n"
+    ".keys{display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.9rem;margin:.4rem 0}\n"
+    ".keys i{display:inline-block;width:.8rem;height:.8rem;margin-right:.35rem}\n"
+    "details{margin:.5rem 0}summary{cursor:pointer;color:var(--accent)}\n",
+    "svg{display:block;width:100%;background:var(--panel)}\n"
+    ".chart{max-width:32rem;background:none}\n"
+    ".chart text{fill:var(--soft);font:11px system-ui,sans-serif}\n"
+    ".chart .axis{stroke:var(--line);fill:none}.chart .curve{stroke:var(--accent);fill:none;"
+    "stroke-width:2}\n"
+    ".chart .ideal{stroke:var(--soft);fill:none;stroke-dasharray:4 3}\n"
+    ".chart .limit{stroke:var(--bad);stroke-dasharray:4 3}\n"
+    ".chart .dot{fill:var(--accent)}\n"
+    ".gain{background:var(--accent)}.same{background:var(--soft)}\n"
+    ".tools{display:flex;flex-wrap:wrap;gap:.4rem;align-items:center;margin:.4rem 0}\n"
+    "button{font:inherit;color:var(--fg);background:var(--panel);border:1px solid var(--line);"
+    "border-radius:.3rem;min-width:2.6rem;min-height:2.4rem;cursor:pointer}\n"
+    ".box{touch-action:pan-y;cursor:grab;outline-offset:.2rem}\n"
+    ".box:focus-visible,button:focus-visible{outline:2px solid var(--accent)}\n"
+    ".box div{font-size:.8rem;color:var(--soft);margin-top:.25rem}\n"
+    ".box rect{stroke:var(--panel);stroke-width:.4;vector-effect:non-scaling-stroke}\n"
+    "output{font-variant-numeric:tabular-nums;font-size:.9rem}\n",
+    NULL,
+};
+
+/* The view is [a, a + w] of the timeline's N units. */
+const char *const weft_page_script[] = {
+    "(function(){\n"
+    "var t=document.getElementById('timeline');if(!t)return;\n"
+    "var N=1e6,least=200,a=0,w=N,us=+t.dataset.us,box=t.querySelector('.box'),\n"
+    "    out=t.querySelector('output'),tip=t.querySelector('.tip'),\n"
+    "    all=[].slice.call(t.querySelectorAll('svg'));\n"
+    "function time(x){var u=x/N*us;return us<1e3?u.toFixed(1)+' \\u00b5s':us<1e7?"
+    "(u/1e3).toFixed(us<1e5?3:1)+' ms':(u/1e6).toFixed(2)+' s';}\n"
+    "function show(){w=Math.min(N,Math.max(least,w));a=Math.min(N-w,Math.max(0,a));\n"
+    "  all.forEach(function(s){s.setAttribute('viewBox',a+' 0 '+w+' '+s.dataset.h);});\n"
+    "  out.textContent=time(a)+' to '+time(a+w);}\n"
+    "function zoom(k,at){var n=Math.min(N,Math.max(least,w*k));a+=(w-n)*at;w=n;show();}\n"
+    "function move(part){a+=part*w;show();}\n"
+    "function reset(){a=0;w=N;show();}\n"
+    "function at(e){var r=box.getBoundingClientRect();return (e.clientX-r.left)/r.width;}\n",
+    "t.querySelectorAll('button').forEach(function(b){b.addEventListener('click',function(){\n"
+    "  "
+    "b.dataset.zoom?zoom(+b.dataset.zoom,.5):b.dataset.move?move(+b.dataset.move):reset();});});\n"
+    "box.addEventListener('keydown',function(e){var k=e.key;\n"
+    "  if(e.ctrlKey||e.metaKey||e.altKey)return;\n"
+    "  if(k==='+'||k==='=')zoom(.5,.5);else if(k==='-')zoom(2,.5);\n"
+    "  else if(k==='ArrowLeft')move(-.2);else if(k==='ArrowRight')move(.2);\n"
+    "  else if(k==='0'||k==='Home')reset();else return;e.preventDefault();});\n"
+    "box.addEventListener('wheel',function(e){\n"
+    "  if(!e.ctrlKey&&document.activeElement!==box)return;\n"
+    "  e.preventDefault();zoom(e.deltaY<0?.8:1.25,at(e));},{passive:false});\n"
+    "var from=null;\n"
+    "box.addEventListener('pointerdown',function(e){from={x:at(e),a:a};"
+    "box.setPointerCapture(e.pointerId);});\n"
+    "box.addEventListener('pointermove',function(e){\n"
+    "  if(from){a=from.a-(at(e)-from.x)*w;show();}});\n"
+    "['pointerup','pointercancel'].forEach(function(n){"
+    "box.addEventListener(n,function(){from=null;});});\n"
+    "box.addEventListener('pointerover',function(e){var r=e.target;\n"
+    "  if(r.tagName!=='rect')return;var x=+r.getAttribute('x'),\n"
+    "  d=+r.getAttribute('width');\n"
+    "  tip.textContent=r.textContent+', '+time(x)+' to '+time(x+d);});\n"
+    "show();\n"
+    "})();\n",
+    NULL,
+};
+
+static void page_figures(const weft_page *page, weft_report *report)
+{
+    if (!page->plan || !page->plan->figures)
+        return;
+    weft_page_begin(report->out, "run", "Over a run");
+    weft_plan_figures_report(report, page->plan->figures);
+    fputs("</section>\n", report->out);
+}
+
+/* The numbers that were taken; where nobody asked for them, those that the file tells of. */
+static void page_sources(const weft_page *page, weft_report *report)
+{
+    const weft_plan_figures *f = page->plan ? page->plan->figures : NULL;
+    const weft_cluster *c = page->cluster;
+    if (!f && !c)
+        return;
+    weft_page_begin(report->out, "sources", "Sources and ranges");
+    if (page->plan)
+        weft_report_line(report, "The worst of the numbers behind the plan is %s%s.",
+                         weft_source_class_text(page->plan->source),
+                         page->plan->coarse ? "; a layer gives only sums" : "");
+    if (f)
+        weft_report_line(report,
+                         "With every number at either end of its spread a step takes %s to %s.",
+                         weft_seconds_text(f->range_us[0] / 1e6).text,
+                         weft_seconds_text(f->range_us[1] / 1e6).text);
+    weft_report_open(report, WEFT_REPORT_TABLE, NULL);
+    for (int i = 0; f && i < f->num_inputs; i++)
+        weft_plan_report_source(report, f->inputs[i].what, f->inputs[i].class_, f->inputs[i].where,
+                                f->inputs[i].spread);
+    for (int i = 0; !f && i < c->num_sources; i++)
+        weft_plan_report_source(report, c->sources[i].key, c->sources[i].class_,
+                                c->sources[i].where, c->sources[i].spread);
+    weft_report_close(report);
+    fputs("</section>\n", report->out);
+}
 
 enum { MAX_STAGES = 64 };
 
@@ -173,15 +509,15 @@ static weft_status write_sections(const weft_page *page, weft_page_colours *colo
         answer_plan(page, r->out);
     else
         answer_search(page, r->out);
-    WEFT_TRY(weft_page_ranked(page, r));
+    WEFT_TRY(page_ranked(page, r));
     write_memory(page, colours, r);
     write_time(page, colours, r->out);
     WEFT_TRY(weft_page_timeline(page, colours, r->out));
-    WEFT_TRY(weft_page_scaling(page, r));
-    weft_page_gains(page, r);
-    weft_page_ladder(page, r);
-    weft_page_figures(page, r);
-    weft_page_sources(page, r);
+    WEFT_TRY(page_scaling(page, r));
+    page_gains(page, r);
+    page_ladder(page, r);
+    page_figures(page, r);
+    page_sources(page, r);
     return WEFT_OK;
 }
 

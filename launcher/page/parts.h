@@ -28,11 +28,5 @@ void weft_page_write_colours(FILE *out, const weft_page_colours *colours);
 /* The sections. Those without anything to show write nothing. */
 weft_status weft_page_timeline(const weft_page *page, weft_page_colours *colours,
                                FILE *out) WEFT_CHECKED;
-void weft_page_figures(const weft_page *page, weft_report *report);
-void weft_page_sources(const weft_page *page, weft_report *report);
-weft_status weft_page_ranked(const weft_page *page, weft_report *report) WEFT_CHECKED;
-weft_status weft_page_scaling(const weft_page *page, weft_report *report) WEFT_CHECKED;
-void weft_page_gains(const weft_page *page, weft_report *report);
-void weft_page_ladder(const weft_page *page, weft_report *report);
 
 #endif

@@ -1,5 +1,5 @@
 /* A plan beside a run of the same config: what was planned, what was measured, and the error. Pure
- * but for reading the run's folder (launcher/planning/run_files.h). */
+ * but for reading the run's folder. */
 #ifndef WEFT_LAUNCHER_PLANNING_AGAINST_H
 #define WEFT_LAUNCHER_PLANNING_AGAINST_H
 
@@ -43,5 +43,23 @@ weft_status weft_against_load(const char *run, weft_arena *arena, weft_config *c
 weft_status weft_against_read(const char *run, const weft_config *of_run, const weft_config *config,
                               const weft_plan *plan, const weft_trace *planned, weft_arena *arena,
                               weft_against *out) WEFT_CHECKED;
+
+/* Means over the ranks that a step's timeline holds; microseconds. */
+typedef struct weft_measured_time {
+    int num_ranks;  /* 0: the timeline holds none */
+    double step_us; /* of the step, without its wait for what else runs on beside the next one */
+    double planned_us[WEFT_NUM_TIMES], measured_us[WEFT_NUM_TIMES];
+} weft_measured_time;
+
+/* `slices`: a run's timeline, each lane of a rank in the order of its tasks. The slices of the
+ * step's tasks tell what a compute lane waited for, as the spans of a price do (weft_price_idle). A
+ * message or a collective is under way once the last of its traced ranks has come. Inside passes,
+ * expert is the time in which rows travel or are copied and no expert works, tensor that of other
+ * collectives. step_us: of the whole step, which where it
+ * is traced waits for all that the host does; time of no task is bubble. WEFT_CONFIG names a rank
+ * whose timeline lacks tasks of the step. */
+weft_status weft_measured_time_of(const weft_plan *plan, const weft_slice *slices, size_t count,
+                                  double step_us, weft_arena *arena,
+                                  weft_measured_time *out) WEFT_CHECKED;
 
 #endif

@@ -8,18 +8,49 @@
 #ifndef WEFT_LAUNCHER_PLANNING_CONFIG_H
 #define WEFT_LAUNCHER_PLANNING_CONFIG_H
 
+#include <stdint.h>
 #include <stdio.h>
 
 #include <weft/application.h>
 
 #include "core/device/device.h"
 #include "core/options/options.h"
-#include "launcher/planning/reliability.h"
 #include "layers/pass/offload.h"
 #include "layers/tier/tier.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/topology/topology.h"
 #include "schedule/options.h"
+
+/* What a run does about faults: section "reliability" of the config. docs/faults.md has the whole
+ * picture. */
+typedef enum weft_bad_step {
+    WEFT_BAD_STEP_STOP,
+    WEFT_BAD_STEP_SKIP,
+    WEFT_BAD_STEP_REWIND
+} weft_bad_step;
+
+typedef enum weft_replica_difference {
+    WEFT_REPLICA_STOP,
+    WEFT_REPLICA_MAJORITY
+} weft_replica_difference;
+
+typedef struct weft_reliability_options { /* section "reliability" */
+    bool watchdog;
+    /* s; the least that a limit is. */
+    int64_t setup_limit_s, load_limit_s, first_step_limit_s, step_limit_s, exchange_limit_s,
+        save_limit_s;
+    double limit_factor;  /* of the longest lately */
+    int64_t max_restarts; /* of ranks that weft train started, after faults */
+    double restart_delay_s;
+    int on_bad_step; /* weft_bad_step */
+    int64_t max_bad_steps;
+    double loss_spike_factor;       /* of the running mean; 0: no loss is a spike */
+    double straggler_factor;        /* of the others' median; 0: nobody looks */
+    int64_t straggler_steps;        /* in a row */
+    int64_t replica_check_interval; /* steps; 0: never */
+    int on_replica_difference;      /* weft_replica_difference */
+    int64_t state_check_interval;   /* steps; 0: never */
+} weft_reliability_options;
 
 typedef enum weft_precision {
     WEFT_PRECISION_FP32,
@@ -161,6 +192,12 @@ typedef struct weft_config_source {
  * the arena. */
 weft_status weft_config_load(const weft_config_source *source, weft_arena *arena,
                              weft_config *out) WEFT_CHECKED;
+/* Fills model.vocab_size from the dataset. */
+typedef weft_status (*weft_vocabulary_function)(weft_config *config);
+/* Copies the application as far as this library knows its fields, and checks it. Errors:
+ * WEFT_CONFIG: a wrong size, a section of Weft's own, a row that points outside the options. */
+weft_status weft_application_take(const weft_application *given,
+                                  weft_application *out) WEFT_CHECKED;
 /* Whether --set has the key ("section.key"), with its section or without. */
 bool weft_config_is_set(const weft_config_source *source, const char *key);
 /* data.split as weights of train, valid and test; train's is above 0. */
@@ -186,5 +223,13 @@ weft_dtype weft_config_dtype(const weft_config *config);
 weft_pace weft_config_pace(const weft_config *config);
 /* As of weft_group's direct: no GPU's own library carries what ranks send. */
 bool weft_config_sends_directly(const weft_config *config);
+
+/* Warns of keys that are not at their defaults and have no effect: the experts' keys of a model
+ * without experts, which are not refused, so that num_experts=0 makes any config dense; a pace
+ * where no work has one; and the like. */
+weft_status weft_config_tell_no_effect(const weft_config *config) WEFT_CHECKED;
+
+/* Of straggler_factor. */
+double weft_reliability_default_factor(void);
 
 #endif

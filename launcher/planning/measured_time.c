@@ -1,4 +1,4 @@
-#include "launcher/planning/measured_time.h"
+#include "launcher/planning/against.h"
 
 #include <math.h>
 #include <stdlib.h>

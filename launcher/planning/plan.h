@@ -3,13 +3,25 @@
 #ifndef WEFT_LAUNCHER_PLANNING_PLAN_H
 #define WEFT_LAUNCHER_PLANNING_PLAN_H
 
+#include "core/cluster/cluster.h"
 #include "core/trace/trace.h"
 #include "launcher/planning/context_choice.h"
-#include "launcher/planning/kinds.h"
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_choice.h"
 #include "layers/outline/footprint.h"
+#include "parallel/mesh/mesh.h"
 #include "schedule/cost/cost.h"
+
+/* Which kinds of nodes a mesh lies on, where a cluster's nodes differ. Replicas of a stage that lie
+ * on the same kinds are priced once. Pure. */
+
+/* Kinds are bits 1 << group of the cluster, as weft_site has them; 0: all nodes are alike. */
+typedef struct weft_stage_kinds {
+    uint32_t all; /* of all its ranks */
+    /* By kinds: whether some ranks lie on exactly these together with all ranks for which they wait
+     * inside a pass: the members of their groups over tp, cp, ep and etp, and of those' groups. */
+    bool together[1 << WEFT_MAX_NODE_GROUPS];
+} weft_stage_kinds;
 
 /* Where the step's time goes on the compute lane of a stage. They sum to the step. name, text */
 #define WEFT_TIME_LIST(X)                                                                          \
@@ -99,7 +111,6 @@ weft_config_source weft_plan_source(const char *file, const weft_string_list *se
                                     const weft_application *application);
 /* weft_config_load; then `vocabulary` fills model.vocab_size from the dataset. NULL: no dataset is
  * read. */
-typedef weft_status (*weft_vocabulary_function)(weft_config *config);
 weft_status weft_plan_load(const weft_config_source *source, weft_vocabulary_function vocabulary,
                            weft_arena *arena, weft_config *out) WEFT_CHECKED;
 /* Reads a cluster into the arena, for an option of a command line ("cluster"): WEFT_CONFIG also
@@ -144,5 +155,11 @@ weft_status weft_plan_start(const weft_config *config, const weft_config_source 
                             const weft_cluster *cluster, weft_arena *arena,
                             weft_plan *out) WEFT_CHECKED;
 void weft_plan_release(weft_plan *plan); /* a zeroed one is legal */
+
+/* Finds the kinds of each pipeline rank, [mesh->pp], from the arena. Linear in the ranks. */
+weft_status weft_stage_kinds_find(const weft_cluster *cluster, const weft_mesh *mesh,
+                                  weft_arena *arena, weft_stage_kinds **out) WEFT_CHECKED;
+/* How many ranks of the mesh are on nodes of a group (-1, where nodes are alike: all). */
+int64_t weft_kind_num_ranks(const weft_cluster *cluster, const weft_mesh *mesh, int group);
 
 #endif

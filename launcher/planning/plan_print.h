@@ -3,6 +3,7 @@
 #define WEFT_LAUNCHER_PLANNING_PLAN_PRINT_H
 
 #include "launcher/planning/against.h"
+#include "launcher/planning/figures.h"
 #include "launcher/report/report.h"
 
 void weft_plan_report(weft_report *report, const weft_plan *plan, const weft_cluster *cluster);
@@ -12,5 +13,11 @@ void weft_plan_report_times(weft_report *report, const double us[WEFT_NUM_TIMES]
 void weft_against_report(weft_report *report, const weft_against *against);
 /* "stage 2 needs 1.2 GB more than the 80 GB ...", for a plan that does not fit. */
 const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capacity);
+
+/* For people what is known. */
+void weft_plan_figures_report(weft_report *report, const weft_plan_figures *figures);
+/* A record: a number behind a plan. */
+void weft_plan_report_source(weft_report *report, const char *what, weft_source_class class_,
+                             const char *where, double spread);
 
 #endif

@@ -62,8 +62,11 @@ static weft_status read_orders(const char *path, weft_arena *arena, weft_pipelin
     return status == WEFT_OK ? status : weft_error_context(status, "%s", path);
 }
 
-weft_status weft_step_shape(const weft_config *config, const weft_mesh *mesh, int num_chunks,
-                            uint64_t boundary_bytes, weft_arena *arena, weft_pipeline_shape *out)
+/* The pipeline of v virtual stages a rank, without buckets; boundary_bytes: of what travels between
+ * stages. Reads pipeline_schedule_file where there is one. Errors: WEFT_CONFIG with the key,
+ * of a file that cannot be read too. */
+static weft_status step_shape(const weft_config *config, const weft_mesh *mesh, int num_chunks,
+                              uint64_t boundary_bytes, weft_arena *arena, weft_pipeline_shape *out)
 {
     const weft_train_options *train = &config->train;
     const weft_schedule_options *schedule = &config->schedule;
@@ -139,8 +142,8 @@ static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, 
     weft_buckets *buckets = memory;
     for (int rank = 0; rank < mesh->pp; rank++)
         WEFT_TRY(weft_outline_buckets(&step->outline, mesh, rank, arena, &buckets[rank]));
-    WEFT_TRY(weft_step_shape(config, mesh, step->outline.layout.num_chunks,
-                             weft_shape_boundary_bytes(&step->outline.shape), arena, &step->shape));
+    WEFT_TRY(step_shape(config, mesh, step->outline.layout.num_chunks,
+                        weft_shape_boundary_bytes(&step->outline.shape), arena, &step->shape));
     step->shape.buckets = buckets;
     WEFT_TRY(find_recomputes(&step->outline, arena, &step->shape.recomputes));
     return find_host_waits(&step->outline, arena, &step->shape.host_waits);

@@ -35,12 +35,6 @@ bool weft_step_drains(const weft_config *config);
 enum { WEFT_STEP_RUNS_ON = 1 << WEFT_LANE_HOST | 1 << WEFT_LANE_TO_DEVICE | 1 << WEFT_LANE_FILE };
 /* Whether a rank's gradients are of several micro-batches. */
 bool weft_step_accumulates(const weft_config *config, const weft_mesh *mesh);
-/* The pipeline of v virtual stages a rank, without buckets; boundary_bytes: of what travels between
- * stages. Reads pipeline_schedule_file where there is one. Errors: WEFT_CONFIG with the key,
- * of a file that cannot be read too. */
-weft_status weft_step_shape(const weft_config *config, const weft_mesh *mesh, int num_chunks,
-                            uint64_t boundary_bytes, weft_arena *arena,
-                            weft_pipeline_shape *out) WEFT_CHECKED;
 /* The programs of all pipeline ranks, checked, from the arena. */
 weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *arena,
                                weft_program **out) WEFT_CHECKED;

@@ -3,24 +3,297 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/watch/watch.h"
+#include "core/log.h"
 #include "core/text.h"
 #include "core/trace/trace.h"
-#include "launcher/process/job_folder.h"
-#include "launcher/process/mpirun_words.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
+
+/* Filters the standard error of mpirun and its ranks: the ranks' lines pass unchanged, mpirun's
+ * blocks of text about a job that failed become one line. */
+
+enum { MPIRUN_MAX_BLOCK_BYTES = 4096 };
+
+typedef struct mpirun_words { /* zero but for the verb is the start */
+    const char *verb;         /* that started mpirun, for messages */
+    const char *run;          /* whose flight records tell where a killed rank was; NULL: none */
+    weft_watch_mark verdict;  /* the one that was there before */
+    char line[MPIRUN_MAX_BLOCK_BYTES];
+    size_t line_bytes;
+    char block[MPIRUN_MAX_BLOCK_BYTES]; /* its words come between two lines of dashes */
+    bool in_block;
+    bool explained; /* a line says why the job ended */
+    bool judged;    /* by the ranks' watchdog: what follows is their end */
+    int killed_by;  /* the signal that mpirun says killed a rank; 0: none */
+    int killed_rank;
+    bool muted; /* why is known: leaves out mpirun's words */
+} mpirun_words;
+
+typedef mpirun_words listener;
+
+static bool is_ruler(const char *line)
+{
+    size_t dashes = strspn(line, "-");
+    return dashes >= 60 && (line[dashes] == '\n' || line[dashes] == '\0');
+}
+
+/* Text as one line: breaks become spaces. */
+static void print_flat(const listener *l)
+{
+    fprintf(stderr, "weft %s: mpirun: ", l->verb);
+    bool space = true;
+    for (const char *text = l->block; *text; text++) {
+        bool blank = *text == '\n' || *text == ' ';
+        if (!(blank && space))
+            fputc(blank ? ' ' : *text, stderr);
+        space = blank;
+    }
+    fputc('\n', stderr);
+}
+
+static void end_block(listener *l)
+{
+    int rank, number;
+    char node[256];
+    const char *noticed = strstr(l->block, "process rank ");
+    if (l->muted || l->judged) {
+        /* whoever ended the job has said so */
+    } else if (noticed &&
+               sscanf(noticed, "process rank %d with PID %*d on node %255s exited on signal %d",
+                      &rank, node, &number) == 3) {
+        char place[WEFT_WATCH_PLACE_BYTES] = "";
+        const bool knows =
+            l->run && weft_watch_find_killed(l->run, &l->verdict, rank, place, sizeof place);
+        fprintf(stderr, "weft %s: rank %d on %s was killed by signal %d (%s)%s%s\n", l->verb, rank,
+                node, number, strsignal(number), knows ? " " : "", place);
+        l->explained = true;
+        l->killed_by = number;
+        l->killed_rank = rank;
+    } else if (!strstr(l->block, "Primary job  terminated normally") &&
+               !strstr(l->block, "exited with non-zero status") &&
+               !strstr(l->block, "MPI_ABORT was invoked")) {
+        print_flat(l);
+        l->explained = true;
+    }
+    l->block[0] = '\0';
+}
+
+/* Lines of mpirun about its own words. */
+static bool is_chatter(const char *line)
+{
+    static const char *const parts[] = {"sent help message help-mpi", "orte_base_help_aggregate",
+                                        "/show_help.c at line"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (line[0] == '[' && strstr(line, parts[i]))
+            return true;
+    static const char *const starts[] = {"mpirun: Forwarding signal", "mpirun: killing job",
+                                         "mpirun: abort is already", "[warn] Epoll "};
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
+        if (strncmp(line, starts[i], strlen(starts[i])) == 0)
+            return true;
+    return false;
+}
+
+static void take_line(listener *l, const char *line)
+{
+    if (is_ruler(line)) {
+        if (l->in_block)
+            end_block(l);
+        l->in_block = !l->in_block;
+    } else if (l->in_block) {
+        size_t used = strlen(l->block);
+        snprintf(l->block + used, sizeof l->block - used, "%s", line);
+    } else if (!is_chatter(line)) {
+        fputs(line, stderr);
+        l->explained = true;
+        l->judged = l->judged || strstr(line, "; the job ends (weft inspect --flight ");
+    }
+}
+
+static void end_line(listener *l)
+{
+    l->line[l->line_bytes] = '\0';
+    if (l->line_bytes > 0)
+        take_line(l, l->line);
+    l->line_bytes = 0;
+}
+
+static void mpirun_words_take(listener *l, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        l->line[l->line_bytes++] = text[i];
+        if (text[i] == '\n' || l->line_bytes == sizeof l->line - 1)
+            end_line(l);
+    }
+}
+
+/* Nothing more comes. */
+static void mpirun_words_end(listener *l)
+{
+    end_line(l);
+    if (l->block[0])
+        end_block(l);
+}
+
+/* Where Open MPI keeps the files of a job that this process starts: segments that ranks share in
+ * /dev/shm, sockets and notes in $TMPDIR or /tmp. The job has a folder in each and locks it as long
+ * as it lives, so that the next start can remove the folders of jobs that were killed. */
+
+#define UNIQUE "XXXXXX" /* mkdtemp's */
+enum { MAX_NAMES = 2, MAX_PATH = 128 };
+
+/* One of the job's folders. The session's is no part of the first: /dev/shm is small in containers.
+ */
+typedef struct place {
+    const char *parent;
+    const char *names[MAX_NAMES]; /* what names it to Open MPI; a user's own choice stands */
+    char path[MAX_PATH];
+    int lock; /* -1: none */
+} place;
+
+static place places[] = {
+    {.parent = "/dev/shm",
+     .names = {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_osc_sm_backing_directory"},
+     .lock = -1},
+    {.parent = "/tmp", .names = {"OMPI_MCA_orte_tmpdir_base"}, .lock = -1},
+};
+enum { NUM_PLACES = sizeof places / sizeof *places };
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+    (void)info;
+    (void)kind;
+    (void)where;
+    remove(path);
+    return 0;
+}
+
+static void remove_all(const char *path)
+{
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Locks a folder of this user's that nobody else has locked; -1: it is none, or its job lives. */
+static int lock_folder(const char *path)
+{
+    struct stat info, there;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    if (fd < 0)
+        return -1;
+    bool good = fstat(fd, &info) == 0 && info.st_uid == geteuid() &&
+                flock(fd, LOCK_EX | LOCK_NB) == 0 && lstat(path, &there) == 0 &&
+                there.st_ino == info.st_ino;
+    if (good)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static void remove_dead(const char *parent, const char *prefix)
+{
+    char path[MAX_PATH + 256];
+    DIR *folder = opendir(parent);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0 ||
+            strlen(entry->d_name) != strlen(prefix) + strlen(UNIQUE))
+            continue; /* nobody else names a folder so */
+        snprintf(path, sizeof path, "%s/%s", parent, entry->d_name);
+        int lock = lock_folder(path);
+        if (lock < 0)
+            continue;
+        remove_all(path);
+        close(lock);
+    }
+    if (folder)
+        closedir(folder);
+}
+
+static void open_place(place *p)
+{
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "weft-job-%u-", (unsigned)geteuid());
+    remove_dead(p->parent, prefix);
+    /* Another start may take a folder for dead before it is locked. */
+    for (int i = 0; i < 10 && p->lock < 0; i++) {
+        int length = snprintf(p->path, sizeof p->path, "%s/%s" UNIQUE, p->parent, prefix);
+        if (length >= MAX_PATH || !mkdtemp(p->path))
+            return;
+        p->lock = lock_folder(p->path);
+    }
+    /* mpirun has the lock too, so that it outlives a launcher that is killed. */
+    for (int i = 0; p->lock >= 0 && i < MAX_NAMES && p->names[i]; i++)
+        setenv(p->names[i], p->path, 0);
+}
+
+static void close_place(place *p)
+{
+    if (p->lock < 0)
+        return;
+    for (int i = 0; i < MAX_NAMES && p->names[i]; i++) {
+        const char *value = getenv(p->names[i]);
+        if (value && strcmp(value, p->path) == 0)
+            unsetenv(p->names[i]);
+    }
+    remove_all(p->path);
+    close(p->lock);
+    p->lock = -1;
+}
+
+/* Of 4 ranks Open MPI's segments and windows take between 32 and 64 MiB. */
+static void leave_small_memory(int num_ranks)
+{
+    const double rank_bytes = 16 << 20;
+    struct statvfs info;
+    if (getenv(places[0].names[0]) || statvfs(places[0].parent, &info) != 0)
+        return;
+    const double free_bytes = (double)info.f_bavail * (double)info.f_frsize;
+    if (free_bytes >= rank_bytes * num_ranks)
+        return;
+    weft_log(WEFT_LOG_WARN, "%s has %s free, and %s may share %s: their memory lies under %s",
+             places[0].parent, weft_bytes_text(free_bytes).text,
+             weft_count_text(num_ranks, "rank").text, weft_bytes_text(rank_bytes * num_ranks).text,
+             places[1].parent);
+    places[0].parent = places[1].parent;
+}
+
+/* Removes what dead jobs of this user left, makes the folders and names them to mpirun in the
+ * environment. Where it cannot make one, Open MPI uses its own place. Where /dev/shm has no room
+ * for what `num_ranks` share (containers often have little, and Open MPI then hangs), that lies in
+ * the other folder, and one line says so. */
+static void job_folder_open(int num_ranks)
+{
+    const char *temporary = getenv("TMPDIR");
+    if (temporary && temporary[0] == '/')
+        places[1].parent = temporary;
+    leave_small_memory(num_ranks);
+    for (int i = 0; i < NUM_PLACES; i++)
+        open_place(&places[i]);
+}
+
+/* Removes the folders; call it when mpirun has ended. */
+static void job_folder_close(void)
+{
+    for (int i = 0; i < NUM_PLACES; i++)
+        close_place(&places[i]);
+}
 
 enum {
     MAX_ARGS = 256,
@@ -38,7 +311,7 @@ typedef struct job {
     int out, err; /* -1: closed */
     char piece[PIECE_BYTES];
     size_t first, last; /* of `piece`: on its way to standard output */
-    weft_mpirun_words words;
+    mpirun_words words;
     double asked_us, lost_us; /* to stop; a rank. 0: not yet */
     bool had_ranks;
     double bare_us; /* since when mpirun has had ranks, and has none; 0: not so */
@@ -281,7 +554,7 @@ static void read_err(job *j)
     char text[PIECE_BYTES];
     ssize_t got = read(j->err, text, sizeof text);
     if (got > 0) {
-        weft_mpirun_words_take(&j->words, text, (size_t)got);
+        mpirun_words_take(&j->words, text, (size_t)got);
     } else if (got == 0) {
         close(j->err);
         j->err = -1;
@@ -328,7 +601,7 @@ static void attend(job *j, const sigset_t *mask)
             break;
         }
     }
-    weft_mpirun_words_end(&j->words);
+    mpirun_words_end(&j->words);
     if (j->out >= 0)
         close(j->out);
     if (j->err >= 0)
@@ -400,7 +673,7 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, const char *run
     *j = (job){.words = {.verb = argv[1], .run = run}};
     if (run)
         j->words.verdict = weft_watch_mark_verdict(run);
-    weft_job_folder_open(world);
+    job_folder_open(world);
     weft_status status = start(&c, j);
     if (status == WEFT_OK) {
         attend(j, &mask);
@@ -409,7 +682,7 @@ weft_status weft_launch_mpirun(int world, int argc, char **argv, const char *run
             status = WEFT_ERROR(WEFT_COMM, "cannot start mpirun for %s: is it on PATH?",
                                 weft_count_text(world, "rank").text);
     }
-    weft_job_folder_close();
+    job_folder_close();
     sigprocmask(SIG_SETMASK, &mask, NULL);
     return status;
 }

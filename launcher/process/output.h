@@ -9,6 +9,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include <weft/status.h>
+
+/* The files that a command line names: no output may be another file of the line. */
+typedef struct weft_line_file {
+    const char *option; /* "--html", "CONFIG" */
+    const char *path;   /* NULL: not given */
+    bool is_output;
+} weft_line_file;
+
 /* Call it before anything is opened: no file may get the number of a closed standard stream. */
 void weft_output_open(bool trains);
 /* Training calls it in place of fflush(stdout). */
@@ -18,5 +27,10 @@ void weft_output_flush(void);
 size_t weft_output_pass_on(const char *text, size_t bytes);
 /* Call it at the end: returns the exit code of a verb that ends with `exit_code`. */
 int weft_output_close(int exit_code);
+/* WEFT_CONFIG: an output is the same file as an input, or as another output. */
+weft_status weft_output_check(const weft_line_file *files, size_t count) WEFT_CHECKED;
+/* Before what takes minutes: whether the file can be written. It is as it was. NULL is legal.
+ * Errors: WEFT_FILE. */
+weft_status weft_output_try(const char *path) WEFT_CHECKED;
 
 #endif

@@ -9,7 +9,6 @@
 #include "launcher/planning/places.h"
 #include "launcher/planning/plan.h"
 #include "launcher/planning/step_price.h"
-#include "launcher/searching/shared_passes.h"
 #include "layers/describe/describe.h"
 #include "schedule/pipeline/order.h"
 

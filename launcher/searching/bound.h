@@ -15,13 +15,14 @@
  *
  * Of gradients and weights that passes share out, and of what they offload, such a bound knows
  * nothing. A tighter one has the passes with them, and layers as they are cut by work
- * (shared_passes.h): its F and B are those of the price. It takes an outline of the model.
+ * (weft_shared_passes): its F and B are those of the price. It takes an outline of the model.
  *
  * Where layers lie in the same way on nodes they have the same prices: tables of them are kept by
  * everything that they depend on. */
 #ifndef WEFT_LAUNCHER_SEARCHING_BOUND_H
 #define WEFT_LAUNCHER_SEARCHING_BOUND_H
 
+#include "launcher/planning/plan.h"
 #include "launcher/searching/candidates.h"
 
 typedef struct weft_bounds weft_bounds;
@@ -42,5 +43,25 @@ bool weft_bound_is_loose(const weft_bounds *bounds, const weft_candidate *candid
 /* The tighter one. Errors: likewise. */
 weft_status weft_bound_tighten(weft_bounds *bounds, const weft_candidate *candidate,
                                weft_bound *out) WEFT_CHECKED;
+
+/* Of a chunk, microseconds: of each of its forwards and backwards, and of the first ones, which may
+ * be less than nothing. What reductions take beside a backward depends on whether a forward is
+ * between two of them, for which the order of compute would have to be known: of both the less. */
+typedef struct weft_shared_chunk {
+    double us[2], start_us[2];
+} weft_shared_chunk;
+
+typedef struct weft_shared_passes {
+    int num_stages, num_chunks;
+    const weft_shared_chunk *chunks; /* [num_stages][num_chunks] */
+    const double *tail_us;           /* [num_stages]: behind the last backward, before the norm */
+} weft_shared_passes;
+
+/* Of nodes that are alike. mesh, moe: with what the candidate's plan chooses. *out_layout: how its
+ * layers are cut. All of `out` lives in the arena. Errors: WEFT_CONFIG, as of the plan. */
+weft_status weft_shared_passes_find(const weft_config *config, const weft_cluster *cluster,
+                                    const weft_cluster *experts, const weft_mesh *mesh,
+                                    const weft_moe_options *moe, weft_arena *arena,
+                                    weft_layout *out_layout, weft_shared_passes *out) WEFT_CHECKED;
 
 #endif

@@ -62,7 +62,7 @@ static unsigned find_held(const weft_config_source *source, weft_config *config)
     return held;
 }
 
-bool weft_space_holds(const weft_search_space *space, weft_searched what)
+static bool space_holds(const weft_search_space *space, weft_searched what)
 {
     return space->held >> what & 1;
 }
@@ -77,16 +77,16 @@ static bool runs_whole(const weft_search_space *s)
 
 static bool form_is_allowed(const weft_search_space *s, const weft_search_form *form)
 {
-    return !((form->recompute && weft_space_holds(s, WEFT_SEARCHED_RECOMPUTE)) ||
-             (form->offload && weft_space_holds(s, WEFT_SEARCHED_OFFLOAD)) ||
-             (form->reuse && (weft_space_holds(s, WEFT_SEARCHED_REUSE) ||
+    return !((form->recompute && space_holds(s, WEFT_SEARCHED_RECOMPUTE)) ||
+             (form->offload && space_holds(s, WEFT_SEARCHED_OFFLOAD)) ||
+             (form->reuse && (space_holds(s, WEFT_SEARCHED_REUSE) ||
                               s->config.model.num_experts == 0 || runs_whole(s))));
 }
 
 static void list_orders(weft_search_space *s)
 {
     static const char *const orders[] = {"tp-cp-ep-dp-pp", "tp-ep-dp-cp-pp", "tp-cp-ep-pp-dp"};
-    if (weft_space_holds(s, WEFT_SEARCHED_ORDER))
+    if (space_holds(s, WEFT_SEARCHED_ORDER))
         s->orders[s->num_orders++] = s->config.parallel.order;
     else
         for (; s->num_orders < 3; s->num_orders++)
@@ -127,7 +127,7 @@ static void apply_mesh(const weft_search_space *s, const weft_candidate *c, weft
     p->expert_binding = c->binding;
     p->order = s->orders[c->order];
     p->sequence_parallel = c->sequence_parallel;
-    if (!weft_space_holds(s, WEFT_SEARCHED_CONTEXT)) {
+    if (!space_holds(s, WEFT_SEARCHED_CONTEXT)) {
         p->cp_comm_type = WEFT_NUM_CONTEXT_FORMS; /* auto */
         p->hierarchical_context_parallel_sizes = (weft_int_list){.values = &none, .count = 1};
     }
@@ -135,7 +135,7 @@ static void apply_mesh(const weft_search_space *s, const weft_candidate *c, weft
 
 static void apply_zero(const weft_search_space *s, int zero, weft_config *out)
 {
-    if (weft_space_holds(s, WEFT_SEARCHED_ZERO))
+    if (space_holds(s, WEFT_SEARCHED_ZERO))
         return;
     out->parallel.data_parallel_sharding_strategy = 1 + zero;
     out->parallel.use_distributed_optimizer = zero > 0;
@@ -144,15 +144,15 @@ static void apply_zero(const weft_search_space *s, int zero, weft_config *out)
 static void apply_pipeline(const weft_search_space *s, const weft_candidate *c, weft_config *out)
 {
     weft_parallel_options *p = &out->parallel;
-    if (!weft_space_holds(s, WEFT_SEARCHED_SCHEDULE)) {
+    if (!space_holds(s, WEFT_SEARCHED_SCHEDULE)) {
         out->schedule.pipeline_schedule = c->schedule;
         out->schedule.pipeline_schedule_file = "";
     }
-    if (!weft_space_holds(s, WEFT_SEARCHED_CHUNKS)) {
+    if (!space_holds(s, WEFT_SEARCHED_CHUNKS)) {
         p->num_virtual_stages_per_pipeline_rank = c->num_chunks > 1 ? c->num_chunks : 0;
         p->num_layers_per_virtual_pipeline_stage = 0;
     }
-    if (!weft_space_holds(s, WEFT_SEARCHED_LAYOUT)) {
+    if (!space_holds(s, WEFT_SEARCHED_LAYOUT)) {
         p->pipeline_model_parallel_layout = c->by_work ? "auto" : "";
         p->decoder_first_pipeline_num_layers = p->decoder_last_pipeline_num_layers = 0;
     }
@@ -211,15 +211,15 @@ static void apply_offload(int kind, weft_config *out)
 static void apply_moe(const weft_search_space *s, bool reuse, weft_config *out)
 {
     weft_schedule_options *p = &out->schedule;
-    if (!weft_space_holds(s, WEFT_SEARCHED_PARTITIONS)) {
+    if (!space_holds(s, WEFT_SEARCHED_PARTITIONS)) {
         p->moe_num_partitions = runs_whole(s) ? 1 : 0;
         p->moe_partition_by = WEFT_MOE_PARTITION_BY_AUTO;
         p->moe_peer_group_size = 1;
         p->moe_choice = WEFT_MOE_CHOICE_PRICE;
     }
-    if (!weft_space_holds(s, WEFT_SEARCHED_REUSE))
+    if (!space_holds(s, WEFT_SEARCHED_REUSE))
         p->moe_memory_reuse = reuse ? WEFT_NUM_REUSES : WEFT_REUSE_NONE;
-    if (!weft_space_holds(s, WEFT_SEARCHED_EXCHANGE)) {
+    if (!space_holds(s, WEFT_SEARCHED_EXCHANGE)) {
         p->moe_all_to_all = WEFT_NUM_EXCHANGES;
         p->moe_all_to_all_chunks = 0;
     }
@@ -233,9 +233,9 @@ void weft_space_apply(const weft_search_space *s, const weft_candidate *c, weft_
     apply_mesh(s, c, out);
     apply_zero(s, c->zero, out);
     apply_pipeline(s, c, out);
-    if (!weft_space_holds(s, WEFT_SEARCHED_RECOMPUTE))
+    if (!space_holds(s, WEFT_SEARCHED_RECOMPUTE))
         apply_recompute(c, form->recompute, out);
-    if (!weft_space_holds(s, WEFT_SEARCHED_OFFLOAD))
+    if (!space_holds(s, WEFT_SEARCHED_OFFLOAD))
         apply_offload(form->offload, out);
     if (out->model.num_experts > 0)
         apply_moe(s, form->reuse, out);
@@ -253,7 +253,7 @@ typedef struct listing {
 /* A held size of 0 is none. */
 static bool may_be(const listing *l, weft_searched what, int64_t held, int64_t value)
 {
-    return !weft_space_holds(l->space, what) || held == value ||
+    return !space_holds(l->space, what) || held == value ||
            (held == 0 && what != WEFT_SEARCHED_BINDING);
 }
 
@@ -281,7 +281,7 @@ static weft_status list_zeros(listing *l)
               of_experts = own ? replicas * l->at.tp / (l->at.ep * l->at.etp) : 1;
     const bool shares = replicas > 1 || of_experts > 1;
     const int num = shares ? sizeof zeros / sizeof *zeros : 1;
-    if (weft_space_holds(l->space, WEFT_SEARCHED_ZERO)) {
+    if (space_holds(l->space, WEFT_SEARCHED_ZERO)) {
         l->at.zero = (int)weft_parallel_sharding(&l->space->config.parallel);
         return append(l);
     }
@@ -297,7 +297,7 @@ static weft_status list_layouts(listing *l)
 {
     l->at.by_work = false;
     WEFT_TRY(list_zeros(l));
-    if (l->at.pp == 1 || l->at.num_chunks > 1 || weft_space_holds(l->space, WEFT_SEARCHED_LAYOUT))
+    if (l->at.pp == 1 || l->at.num_chunks > 1 || space_holds(l->space, WEFT_SEARCHED_LAYOUT))
         return WEFT_OK;
     l->at.by_work = true;
     return list_zeros(l);
@@ -307,8 +307,8 @@ static weft_status list_chunks(listing *l)
 {
     static const int chunks[] = {1, 2, 3, 4, 6, 8, 12, 16};
     const int64_t own = l->space->config.parallel.num_virtual_stages_per_pipeline_rank;
-    const bool held = weft_space_holds(l->space, WEFT_SEARCHED_CHUNKS) ||
-                      weft_space_holds(l->space, WEFT_SEARCHED_LAYOUT);
+    const bool held =
+        space_holds(l->space, WEFT_SEARCHED_CHUNKS) || space_holds(l->space, WEFT_SEARCHED_LAYOUT);
     l->at.num_chunks = own > 0 ? (int)own : 1;
     if (held)
         return list_layouts(l);
@@ -326,7 +326,7 @@ static weft_status list_chunks(listing *l)
 static weft_status list_schedules(listing *l)
 {
     const weft_schedule_options *own = &l->space->config.schedule;
-    if (weft_space_holds(l->space, WEFT_SEARCHED_SCHEDULE)) {
+    if (space_holds(l->space, WEFT_SEARCHED_SCHEDULE)) {
         l->at.schedule = own->pipeline_schedule;
         return list_chunks(l);
     }
@@ -343,6 +343,14 @@ static void refuse(listing *l, const char *why)
         snprintf(l->out->why, sizeof l->out->why, "%s", why);
 }
 
+/* The sizes and bindings as a mesh. Errors: WEFT_CONFIG, what no rule allows. */
+static weft_status space_mesh(const weft_search_space *s, const weft_candidate *c, weft_mesh *out)
+{
+    weft_config config;
+    weft_space_apply(s, c, &config);
+    return weft_mesh_build(&config.parallel, s->world, config.model.num_experts, out);
+}
+
 /* The rules that follow from sizes. */
 static weft_status check(const listing *l)
 {
@@ -351,7 +359,7 @@ static weft_status check(const listing *l)
     weft_candidate first = l->at;
     first.form = 0;
     weft_space_apply(l->space, &first, &config);
-    WEFT_TRY(weft_space_mesh(l->space, &first, &mesh));
+    WEFT_TRY(space_mesh(l->space, &first, &mesh));
     WEFT_TRY(weft_model_check_mesh(&config.model, &mesh, config.model.num_layers,
                                    config.train.micro_batch_size));
     return weft_model_check_moe(&config.model, &config.schedule, &mesh);
@@ -377,7 +385,7 @@ static weft_status list_micro_batches(listing *l)
 {
     const weft_train_options *t = &l->space->config.train;
     const int64_t each = t->global_batch_size / l->at.dp;
-    if (weft_space_holds(l->space, WEFT_SEARCHED_MICRO_BATCH))
+    if (space_holds(l->space, WEFT_SEARCHED_MICRO_BATCH))
         return t->micro_batch_size <= each && each % t->micro_batch_size == 0
                    ? list_micro_batch(l, t->micro_batch_size)
                    : WEFT_OK;
@@ -393,7 +401,7 @@ static weft_status list_micro_batches(listing *l)
 static weft_status list_sequences(listing *l)
 {
     const bool own = l->space->config.parallel.sequence_parallel;
-    const bool held = weft_space_holds(l->space, WEFT_SEARCHED_SEQUENCE);
+    const bool held = space_holds(l->space, WEFT_SEARCHED_SEQUENCE);
     for (int on = 0; on < 2; on++) {
         l->at.sequence_parallel = on;
         if (held ? own == (bool)on : on == 0 || l->at.tp > 1)
@@ -442,7 +450,7 @@ static weft_status list_experts(listing *l)
     l->at.binding = WEFT_BINDING_TP;
     l->at.ep = l->at.tp;
     l->at.etp = 1;
-    const bool named = weft_space_holds(l->space, WEFT_SEARCHED_BINDING);
+    const bool named = space_holds(l->space, WEFT_SEARCHED_BINDING);
     if (num % l->at.tp != 0 || (l->at.tp == 1 && !named) ||
         !may_be(l, WEFT_SEARCHED_EP, own->expert_model_parallel_size, l->at.tp) ||
         !may_be(l, WEFT_SEARCHED_ETP, own->expert_tensor_parallel_size, 1) ||
@@ -473,7 +481,7 @@ static weft_status list_pipelines(listing *l)
 {
     const int64_t own = l->space->config.parallel.pipeline_model_parallel_size;
     const int left = l->space->world / (l->at.tp * l->at.cp);
-    const bool held = weft_space_holds(l->space, WEFT_SEARCHED_PP);
+    const bool held = space_holds(l->space, WEFT_SEARCHED_PP);
     const int64_t most = held ? own : l->model->num_layers;
     for (int pp = 1; pp <= left && pp <= most; pp++) {
         if (left % pp != 0 || (held && pp != own))
@@ -489,9 +497,9 @@ weft_status weft_space_list(const weft_search_space *s, weft_candidate_list *out
     listing l = {.space = s, .model = &s->config.model, .out = out};
     const weft_parallel_options *own = &s->config.parallel;
     const int near = own->allow_tp_across_nodes ? s->world : s->cluster->ranks_per_node;
-    const bool holds_cp = weft_space_holds(s, WEFT_SEARCHED_CP);
+    const bool holds_cp = space_holds(s, WEFT_SEARCHED_CP);
     *out = (weft_candidate_list){0};
-    const bool holds_tp = weft_space_holds(s, WEFT_SEARCHED_TP);
+    const bool holds_tp = space_holds(s, WEFT_SEARCHED_TP);
     const int64_t parts = l.model->seq_length / s->least_tokens;
     const int64_t most_tp = holds_tp ? own->tensor_model_parallel_size : near;
     const int64_t most_cp = holds_cp ? own->context_parallel_size : parts > 1 ? parts : 1;
@@ -523,7 +531,7 @@ int weft_space_next_forms(const weft_search_space *s, const weft_candidate *c,
 {
     const weft_search_form *now = &s->forms[c->form];
     int count = 0, chain = CHAIN_NONE;
-    if (c->zero == 0 && !weft_space_holds(s, WEFT_SEARCHED_ZERO))
+    if (c->zero == 0 && !space_holds(s, WEFT_SEARCHED_ZERO))
         return 0;
     for (int i = c->form + 1; i < s->num_forms; i++) {
         const weft_search_form *form = &s->forms[i];
@@ -534,13 +542,6 @@ int weft_space_next_forms(const weft_search_space *s, const weft_candidate *c,
             break;
     }
     return count;
-}
-
-weft_status weft_space_mesh(const weft_search_space *s, const weft_candidate *c, weft_mesh *out)
-{
-    weft_config config;
-    weft_space_apply(s, c, &config);
-    return weft_mesh_build(&config.parallel, s->world, config.model.num_experts, out);
 }
 
 bool weft_candidate_differs_by_order(const weft_candidate *a, const weft_candidate *b)

@@ -52,7 +52,6 @@ typedef struct weft_search_space {
  * WEFT_LEAST_TOKENS. The config has its vocab_size. */
 weft_search_space weft_space_of(const weft_config *config, const weft_config_source *source,
                                 const weft_cluster *cluster, int nodes, int64_t least_tokens);
-bool weft_space_holds(const weft_search_space *space, weft_searched what);
 
 /* Of form 0, in the order in which ties are broken; malloc'd, free it. */
 typedef struct weft_candidate_list {
@@ -71,9 +70,6 @@ int weft_space_next_forms(const weft_search_space *space, const weft_candidate *
  */
 void weft_space_apply(const weft_search_space *space, const weft_candidate *candidate,
                       weft_config *out);
-/* The sizes and bindings as a mesh. Errors: WEFT_CONFIG, what no rule allows. */
-weft_status weft_space_mesh(const weft_search_space *space, const weft_candidate *candidate,
-                            weft_mesh *out) WEFT_CHECKED;
 /* Whether two candidates differ in the order of their ranks alone. */
 bool weft_candidate_differs_by_order(const weft_candidate *a, const weft_candidate *b);
 /* Whether a layout "by work" cuts as an even one would, which is another candidate. */

@@ -1,4 +1,4 @@
-#include "launcher/searching/search_print.h"
+#include "launcher/searching/search.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -55,8 +55,8 @@ static void moe_text(const weft_config *c, char *out, size_t capacity)
                  experts == WEFT_TIER_FILE ? "a file" : "host memory");
 }
 
-const char *weft_search_choices_text(const weft_candidate *candidate, const weft_config *c,
-                                     char *out, size_t capacity)
+static const char *search_choices_text(const weft_candidate *candidate, const weft_config *c,
+                                       char *out, size_t capacity)
 {
     const weft_recompute_options *recompute = &c->train.recompute;
     char chunks[24] = "", order[48] = "", moe[128];
@@ -89,7 +89,7 @@ const char *weft_search_short_text(const weft_search_result *r, char *out, size_
     for (int i = 0; i < r->num_misses && i < 3 && used < capacity; i++) {
         const weft_missed *m = &r->misses[i];
         char choices[WEFT_SEARCH_CHOICES_BYTES];
-        weft_search_choices_text(&m->candidate, &m->config, choices, sizeof choices);
+        search_choices_text(&m->candidate, &m->config, choices, sizeof choices);
         const size_t bytes = (size_t)snprintf(
             out + used, capacity - used, "%s %s (%s) lacks %s of%s %s",
             i > 0 ? ";" : "; nearest:", m->mesh, choices,
@@ -152,7 +152,7 @@ static weft_status report_mesh(weft_report *r, const char *mesh, const weft_cand
 {
     char choices[WEFT_SEARCH_CHOICES_BYTES];
     weft_report_cell(r, "mesh", "%s; %s", mesh,
-                     weft_search_choices_text(candidate, config, choices, sizeof choices));
+                     search_choices_text(candidate, config, choices, sizeof choices));
     weft_report_text(r, "mesh", NULL, mesh);
     return from ? report_overrides(r, config, from, arena) : WEFT_OK;
 }

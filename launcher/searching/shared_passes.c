@@ -1,4 +1,4 @@
-#include "launcher/searching/shared_passes.h"
+#include "launcher/searching/bound.h"
 
 #include <math.h>
 #include <string.h>

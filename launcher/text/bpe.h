@@ -6,7 +6,16 @@
 #ifndef WEFT_LAUNCHER_TEXT_BPE_H
 #define WEFT_LAUNCHER_TEXT_BPE_H
 
-#include "launcher/text/tokens.h"
+#include <stddef.h>
+#include <stdint.h>
+
+#include <weft/status.h>
+
+/* A growing list; zero is an empty one. */
+typedef struct weft_tokens {
+    int32_t *ids;
+    size_t count, capacity;
+} weft_tokens;
 
 typedef struct weft_bpe weft_bpe;
 
@@ -21,5 +30,10 @@ int32_t weft_bpe_eod(const weft_bpe *bpe);
 weft_status weft_bpe_encode(weft_bpe *bpe, const char *text, size_t bytes,
                             weft_tokens *out) WEFT_CHECKED;
 const char *weft_bpe_piece(const weft_bpe *bpe, int32_t id, size_t *bytes);
+
+weft_status weft_tokens_add(weft_tokens *tokens, int32_t id) WEFT_CHECKED;
+/* Makes room for `more` further ids. */
+weft_status weft_tokens_reserve(weft_tokens *tokens, size_t more) WEFT_CHECKED;
+void weft_tokens_release(weft_tokens *tokens);
 
 #endif

@@ -18,7 +18,7 @@
 
 #include "core/arena.h"
 #include "core/options/options.h"
-#include "launcher/text/tokens.h"
+#include "launcher/text/bpe.h"
 
 typedef enum weft_tokenizer_kind {
     WEFT_TOKENIZER_BYTES,

@@ -8,7 +8,7 @@ uint64_t weft_trainer_micro_batch(const weft_trainer *t, int m)
 {
     const int dp = t->groups.mesh.dp;
     return (uint64_t)m * (uint64_t)dp +
-           (uint64_t)((t->groups.coords.at[WEFT_AXIS_DP] + t->data_shift) % dp);
+           (uint64_t)((t->groups.coords.at[WEFT_AXIS_DP] + t->faults.data_shift) % dp);
 }
 
 uint64_t weft_batches_first_sample(const weft_config *config, uint64_t first_token,
@@ -90,7 +90,7 @@ weft_status weft_batches_create(weft_trainer *t)
     void *rows;
     t->batches.tokens_each = weft_shape_local_tokens(shape);
     t->batches.local_seq = weft_shape_local_seq(shape);
-    t->batches.num = t->shape.num_micro_batches;
+    t->batches.num = t->train.shape.num_micro_batches;
     t->batches.cp = shape->cp;
     t->batches.deals = shape->cp > 1 &&
                        t->config.parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS;

@@ -56,11 +56,11 @@ static weft_status run_again(weft_trainer *t, int64_t step, bool holds, sight *o
 static weft_status run_elsewhere(weft_trainer *t, int64_t step, sight *out)
 {
     const uint64_t first = (uint64_t)t->consumed_tokens;
-    t->data_shift = 1;
+    t->faults.data_shift = 1;
     weft_status status = weft_batches_read(t, &t->splits[0], WEFT_BATCHES_TRAIN, first);
     if (status == WEFT_OK)
         status = run_again(t, step, true, out);
-    t->data_shift = 0;
+    t->faults.data_shift = 0;
     return status;
 }
 
@@ -81,8 +81,8 @@ static weft_status find_samples(const weft_trainer *t, int rank, int64_t out[2])
 {
     const int64_t each = t->config.train.micro_batch_size;
     const uint64_t first = (uint64_t)t->consumed_tokens;
-    const int bad = t->looks.bad >= 0 ? t->looks.bad : t->looks.last;
-    const bool known = t->shape.num_chunks <= 1;
+    const int bad = t->faults.looks.bad >= 0 ? t->faults.looks.bad : t->faults.looks.last;
+    const bool known = t->train.shape.num_chunks <= 1;
     out[0] = (int64_t)weft_batches_first_sample(&t->config, first,
                                                 weft_trainer_micro_batch(t, known ? bad : 0));
     out[1] = (int64_t)weft_batches_first_sample(
@@ -97,9 +97,9 @@ static weft_status find_verdict(weft_trainer *t, int64_t step, const weft_fault 
                                 weft_verdict *out)
 {
     const bool stops = t->config.reliability.on_bad_step == WEFT_BAD_STEP_STOP;
-    t->looks = (weft_batch_looks){.on = true, .bad = -1};
+    t->faults.looks = (weft_batch_looks){.on = true, .bad = -1};
     weft_status status = run_again(t, step, stops, seen);
-    t->looks.on = false;
+    t->faults.looks.on = false;
     WEFT_TRY(status);
     if (seen->kind == WEFT_FAULT_NONE) {
         *out = WEFT_VERDICT_TRANSIENT;
@@ -161,10 +161,10 @@ static weft_status know_more(weft_trainer *t, int64_t step, weft_verdict verdict
         used = snprintf(out, MORE_BYTES, "; lr %.4g",
                         weft_lr_at(&t->lr, weft_trainer_update_number(t, step)));
         const char *before = ", gradient norms of the steps before ";
-        for (size_t i = 0; i < sizeof t->norms / sizeof *t->norms; i++)
-            if (t->norms[i] > 0) {
-                used +=
-                    snprintf(out + used, MORE_BYTES - (size_t)used, "%s%.4g", before, t->norms[i]);
+        for (size_t i = 0; i < sizeof t->faults.norms / sizeof *t->faults.norms; i++)
+            if (t->faults.norms[i] > 0) {
+                used += snprintf(out + used, MORE_BYTES - (size_t)used, "%s%.4g", before,
+                                 t->faults.norms[i]);
                 before = ", ";
             }
     }
@@ -185,13 +185,13 @@ static weft_status decide(weft_trainer *t, int64_t step, weft_verdict verdict, c
     const weft_status fails = verdict == WEFT_VERDICT_RANK ? WEFT_FAULTY : WEFT_DIVERGED;
     if (o->on_bad_step == WEFT_BAD_STEP_STOP)
         return WEFT_ERROR(fails, "%s", text);
-    if (++t->bad_steps > o->max_bad_steps)
+    if (++t->faults.bad_steps > o->max_bad_steps)
         return WEFT_ERROR(fails, "%s; reliability.max_bad_steps is %" PRId64, text,
                           o->max_bad_steps);
     if (weft_comm_rank(t->world) == 0)
         weft_log(WEFT_LOG_WARN,
                  "step %" PRId64 ": %s; %s (bad step %" PRId64 " of at most %" PRId64 ")", step,
-                 text, well ? "the second run counts" : does[o->on_bad_step], t->bad_steps,
+                 text, well ? "the second run counts" : does[o->on_bad_step], t->faults.bad_steps,
                  o->max_bad_steps);
     *out = well                                   ? WEFT_STEP_GOOD
            : o->on_bad_step == WEFT_BAD_STEP_SKIP ? WEFT_STEP_SKIPPED
@@ -281,29 +281,29 @@ static weft_status take(weft_trainer *t, bool looks)
                : WEFT_ERROR(WEFT_FAULTY,
                             "step %" PRId64 ": %s of %s on rank %d changed after step "
                             "%" PRId64 " had left it",
-                            t->step, change.array, change.name, change.rank, t->hashed_step);
+                            t->step, change.array, change.name, change.rank, t->faults.hashed_step);
 }
 
 weft_status weft_trainer_check_state(weft_trainer *t, bool updated)
 {
     if (!updated)
         return WEFT_OK;
-    if (t->hashed_step > 0)
+    if (t->faults.hashed_step > 0)
         WEFT_TRY(take(t, false));
-    t->hashed_step = leaves_hashes(&t->config, t->step) ? t->step : 0;
+    t->faults.hashed_step = leaves_hashes(&t->config, t->step) ? t->step : 0;
     return WEFT_OK;
 }
 
 weft_status weft_trainer_verify_state(weft_trainer *t)
 {
-    return t->hashed_step > 0 ? take(t, true) : WEFT_OK;
+    return t->faults.hashed_step > 0 ? take(t, true) : WEFT_OK;
 }
 
 void weft_trainer_note_norm(weft_trainer *t, const weft_step_result *result)
 {
-    enum { LAST = sizeof t->norms / sizeof *t->norms - 1 };
-    if (result->skips_batch)
+    enum { LAST = sizeof t->faults.norms / sizeof *t->faults.norms - 1 };
+    if (result->bad.skips_batch)
         return;
-    memmove(t->norms, t->norms + 1, LAST * sizeof *t->norms);
-    t->norms[LAST] = result->grad_norm;
+    memmove(t->faults.norms, t->faults.norms + 1, LAST * sizeof *t->faults.norms);
+    t->faults.norms[LAST] = result->grad_norm;
 }

@@ -3,7 +3,7 @@
 #ifndef WEFT_LAUNCHER_TRAINING_JUDGE_H
 #define WEFT_LAUNCHER_TRAINING_JUDGE_H
 
-#include "launcher/training/result.h"
+#include "launcher/training/trainer.h"
 
 /* The verdict of the runs, like that of Megatron-LM's rerun state machine. */
 typedef enum weft_verdict {
@@ -26,10 +26,6 @@ typedef enum weft_outcome {
  * as an error if the run is to stop: WEFT_FAULTY for a rank that computes wrongly, else
  * WEFT_DIVERGED. Collective over the world. */
 weft_status weft_trainer_judge(weft_trainer *trainer, int64_t step, weft_outcome *out) WEFT_CHECKED;
-
-/* Loads a checkpoint of this run, but keeps the place in the data and the count of bad steps.
- * Collective. */
-weft_status weft_trainer_rewind(weft_trainer *trainer, const char *checkpoint) WEFT_CHECKED;
 /* Compares replicated state (parallel/optimizer/optimizer.h) behind a step if due, and before each
  * save, so that every checkpoint has been compared. WEFT_FAULTY: it differs and is not mended.
  * Collective over the world. */

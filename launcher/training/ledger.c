@@ -247,7 +247,8 @@ void weft_ledger_report(weft_report *r, const weft_ledger_account *a)
 
 /* --- writing ------------------------------------------------------------------------------- */
 
-double weft_ledger_time(double now_us)
+/* Converts a time of weft_now_us to seconds since 1970. */
+static double ledger_time(double now_us)
 {
     static double at_0; /* one reading, so that a start's times do not jump with the clock */
     if (at_0 == 0) {
@@ -261,7 +262,7 @@ double weft_ledger_time(double now_us)
 double weft_ledger_began(double own_us)
 {
     const char *started = getenv("WEFT_STARTED");
-    double before = started ? weft_ledger_time(own_us) - strtod(started, NULL) : 0;
+    double before = started ? ledger_time(own_us) - strtod(started, NULL) : 0;
     return before > 0 && before < 86400 ? own_us - before * 1e6 : own_us;
 }
 
@@ -321,7 +322,7 @@ static weft_status write_entry(weft_ledger *ledger, const weft_ledger_entry *e)
 weft_status weft_ledger_begin(weft_ledger *ledger, const weft_mesh *mesh, double now_us)
 {
     weft_ledger_entry entry = {
-        .did = WEFT_DID_BEGIN, .time_s = weft_ledger_time(now_us), .who = {.weft = WEFT_VERSION}};
+        .did = WEFT_DID_BEGIN, .time_s = ledger_time(now_us), .who = {.weft = WEFT_VERSION}};
     weft_mesh_print(mesh, entry.who.mesh, sizeof entry.who.mesh);
     return write_entry(ledger, &entry);
 }
@@ -337,7 +338,7 @@ weft_status weft_ledger_write_step(weft_ledger *ledger, weft_ledger_did did, int
     const bool is_read = joules->processors >= 0 || joules->gpus >= 0;
     const double gpus = fmax(0, joules->gpus);
     const weft_ledger_entry entry = {.did = (int)did,
-                                     .time_s = weft_ledger_time(now_us),
+                                     .time_s = ledger_time(now_us),
                                      .step = step,
                                      .joules = fmax(0, joules->processors) + gpus,
                                      .gpu_joules = gpus,

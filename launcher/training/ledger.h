@@ -95,9 +95,6 @@ weft_status weft_ledger_read(const char *path, weft_ledger_account *account) WEF
 /* "ledger". */
 void weft_ledger_report(weft_report *report, const weft_ledger_account *account);
 void weft_ledger_account_release(weft_ledger_account *account);
-
-/* Converts a time of weft_now_us to seconds since 1970. */
-double weft_ledger_time(double now_us);
 /* When the command began (weft_now_us): the time in WEFT_STARTED if weft train started the ranks,
  * else `own_us`. */
 double weft_ledger_began(double own_us);

@@ -1,4 +1,4 @@
-#include "launcher/training/memory.h"
+#include "launcher/training/trainer.h"
 
 #include <inttypes.h>
 #include <stdio.h>

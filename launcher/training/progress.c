@@ -206,7 +206,7 @@ static void write_account(const weft_ledger_account *a, FILE *out)
 static void write_line(const weft_progress *p, FILE *out, const weft_step_result *r)
 {
     char grad_norm[32], loss[32], aux_loss[32]; /* a skipped step's may not be finite */
-    number_text(r->skipped || r->skips_batch ? INFINITY : r->grad_norm, grad_norm);
+    number_text(r->grad_norm, grad_norm);
     number_text(r->loss, loss);
     number_text(r->aux_loss, aux_loss);
     fprintf(out,
@@ -217,55 +217,55 @@ static void write_line(const weft_progress *p, FILE *out, const weft_step_result
             "\"expert_load_max_over_mean\": %.17g, \"rank_load_max_over_mean\": %.17g, "
             "\"dropped_tokens\": %.17g",
             r->step, loss, aux_loss, grad_norm, r->lr, r->tokens, r->consumed_tokens,
-            r->tokens_per_s, r->step_ms, r->mfu, r->device_bytes_peak, r->expert_load, r->rank_load,
-            r->dropped_tokens);
-    if (r->peak_from)
+            r->tokens_per_s, r->step_ms, r->peak.share, r->device_bytes_peak, r->expert_load,
+            r->rank_load, r->dropped_tokens);
+    if (r->peak.from)
         fprintf(out,
                 ", \"peak_flops\": %.17g, \"peak_flops_from\": \"%s\", "
                 "\"model_flops_per_token\": %.17g",
-                r->peak_flops, r->peak_from, r->flops_per_token);
+                r->peak.flops, r->peak.from, r->peak.flops_per_token);
     if (r->masks)
         fprintf(out, ", \"loss_tokens\": %.17g", r->loss_tokens);
-    if (r->loss_scale > 0)
-        fprintf(out, ", \"loss_scale\": %.17g, \"skipped_steps\": %" PRId64, r->loss_scale,
-                r->skipped_steps);
-    if (r->bad_steps > 0)
-        fprintf(out, ", \"bad_steps\": %" PRId64, r->bad_steps);
+    if (r->scale.value > 0)
+        fprintf(out, ", \"loss_scale\": %.17g, \"skipped_steps\": %" PRId64, r->scale.value,
+                r->scale.skipped_steps);
+    if (r->bad.steps > 0)
+        fprintf(out, ", \"bad_steps\": %" PRId64, r->bad.steps);
     if (r->moe.pipeline.num_partitions > 0)
         fprintf(out,
                 ", \"moe_num_partitions\": %d, \"moe_memory_reuse\": \"%s\", "
                 "\"moe_all_to_all\": \"%s\"",
                 r->moe.pipeline.num_partitions, weft_reuse_text((int)r->moe.pipeline.reuse),
                 weft_exchange_text((int)r->moe.form));
-    if (r->moe_choice)
-        fprintf(out, ", \"moe_choice\": \"%s\"", r->moe_choice);
-    if (r->tiers)
-        fprintf(out, ", \"uploaded_bytes\": %.17g, \"downloaded_bytes\": %.17g", r->uploaded_bytes,
-                r->downloaded_bytes);
-    if (r->reads)
-        fprintf(out, ", \"read_bytes\": %.17g, \"written_bytes\": %.17g", r->read_bytes,
-                r->written_bytes);
-    if (r->places)
-        fprintf(out, ", \"experts_away\": %.17g", r->experts_away);
-    if (r->tiers && isfinite(r->expert_wait_ms))
-        fprintf(out, ", \"expert_wait_ms\": %.17g", r->expert_wait_ms);
-    if (isfinite(r->host_step_ms))
-        fprintf(out, ", \"host_step_ms\": %.17g", r->host_step_ms);
-    if (isfinite(r->optimizer_hidden))
-        fprintf(out, ", \"optimizer_hidden_share\": %.17g", r->optimizer_hidden);
+    if (r->moe.choice)
+        fprintf(out, ", \"moe_choice\": \"%s\"", r->moe.choice);
+    if (r->tier.on)
+        fprintf(out, ", \"uploaded_bytes\": %.17g, \"downloaded_bytes\": %.17g",
+                r->tier.uploaded_bytes, r->tier.downloaded_bytes);
+    if (r->tier.reads)
+        fprintf(out, ", \"read_bytes\": %.17g, \"written_bytes\": %.17g", r->tier.read_bytes,
+                r->tier.written_bytes);
+    if (r->tier.places)
+        fprintf(out, ", \"experts_away\": %.17g", r->tier.experts_away);
+    if (r->tier.on && isfinite(r->tier.wait_ms))
+        fprintf(out, ", \"expert_wait_ms\": %.17g", r->tier.wait_ms);
+    if (isfinite(r->tier.host_step_ms))
+        fprintf(out, ", \"host_step_ms\": %.17g", r->tier.host_step_ms);
+    if (isfinite(r->tier.optimizer_hidden))
+        fprintf(out, ", \"optimizer_hidden_share\": %.17g", r->tier.optimizer_hidden);
     if (r->joules.processors >= 0)
         fprintf(out, ", \"energy_j\": %.9g", r->joules.processors);
     if (r->joules.gpus >= 0)
         fprintf(out, ", \"gpu_energy_j\": %.9g", r->joules.gpus);
-    if (r->stragglers)
-        write_times(r->stragglers, out);
-    if (r->links)
-        write_links(r->links, out);
-    for (int i = 0; i < r->own->count; i++)
-        if (isfinite(r->own_values[i]))
-            fprintf(out, ", \"%s\": %.17g", r->own->rows[i].name, r->own_values[i]);
+    if (r->slow.ranks)
+        write_times(r->slow.ranks, out);
+    if (r->slow.links)
+        write_links(r->slow.links, out);
+    for (int i = 0; i < r->own.list->count; i++)
+        if (isfinite(r->own.values[i]))
+            fprintf(out, ", \"%s\": %.17g", r->own.list->rows[i].name, r->own.values[i]);
         else
-            fprintf(out, ", \"%s\": null", r->own->rows[i].name);
+            fprintf(out, ", \"%s\": null", r->own.list->rows[i].name);
     if (p->account)
         write_account(p->account, out);
     fputs("}\n", out);
@@ -305,14 +305,15 @@ static void progress_line(const weft_progress *p, const weft_step_result *r, cha
     snprintf(parts[0], sizeof *parts, "step %" PRId64 "/%" PRId64, r->step, p->last_step);
     snprintf(parts[1], sizeof *parts, "  loss %.4f", r->loss);
     snprintf(parts[2], sizeof *parts, "  %.0f tokens/s", r->tokens_per_s);
-    snprintf(parts[3], sizeof *parts, "  %.0f %% of peak", 100 * r->mfu);
+    snprintf(parts[3], sizeof *parts, "  %.0f %% of peak", 100 * r->peak.share);
     snprintf(parts[4], sizeof *parts, "  %s left", left);
     snprintf(parts[5], sizeof *parts, "%s",
-             r->skipped       ? "  (skipped: gradients overflow)"
-             : r->skips_batch ? "  (skipped: a bad step)"
-                              : "");
-    if (r->reads && r->written_per_day > 0)
-        snprintf(parts[6], sizeof *parts, "  %.3g TB a day written", r->written_per_day / 1e12);
+             r->scale.skipped     ? "  (skipped: gradients overflow)"
+             : r->bad.skips_batch ? "  (skipped: a bad step)"
+                                  : "");
+    if (r->tier.reads && r->tier.written_per_day > 0)
+        snprintf(parts[6], sizeof *parts, "  %.3g TB a day written",
+                 r->tier.written_per_day / 1e12);
     size_t most = room(p), used = 0;
     for (int i = 0; i < NUM_PARTS; i++) {
         size_t bytes = strlen(parts[i]);

@@ -147,7 +147,7 @@ weft_status weft_saves_advance(weft_saves *s, weft_writer_word word)
 }
 
 /* Ends a save; waits for the writers of a failed one, too. */
-weft_status weft_saves_finish(weft_saves *s)
+static weft_status saves_finish(weft_saves *s)
 {
     while (has_writer(s) && weft_checkpoint_writer_is_busy(s->trainer->writer)) {
         bool published = false;
@@ -179,7 +179,7 @@ weft_status weft_saves_save(weft_saves *s)
                      weft_count_text(s->num_skipped, "save").text);
         return WEFT_OK;
     }
-    WEFT_TRY(weft_saves_finish(s));
+    WEFT_TRY(saves_finish(s));
     if (!has_writer(s))
         return warn(s, not_saved, s->trainer->step, save_now(s));
     return warn(s, not_saved, s->trainer->step, weft_trainer_begin_save(s->trainer, s->dir, &keep));
@@ -188,7 +188,7 @@ weft_status weft_saves_save(weft_saves *s)
 weft_status weft_saves_end(weft_saves *s)
 {
     weft_watch_enter(WEFT_WATCH_SAVE, s->trainer->step);
-    WEFT_TRY(weft_saves_finish(s));
+    WEFT_TRY(saves_finish(s));
     if (s->trainer->config.checkpoint.no_save)
         return WEFT_OK;
     WEFT_TRY(weft_trainer_verify_state(s->trainer));
@@ -374,7 +374,7 @@ weft_status weft_saves_rewind(weft_saves *s, const char *run, char path[WEFT_SAV
     char when[48];
     snprintf(when, sizeof when, "step %" PRId64, s->trainer->step + 1);
     memset(path, 0, WEFT_SAVES_PATH_BYTES);
-    WEFT_TRY(weft_saves_finish(s));
+    WEFT_TRY(saves_finish(s));
     WEFT_TRY(weft_comm_agree(s->trainer->world, w ? weft_copies_clear(w) : WEFT_OK));
     weft_status status = load_newest(s, run, &arena, &start, path);
     if (status == WEFT_OK && leads(s))

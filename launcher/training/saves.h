@@ -51,8 +51,6 @@ weft_status weft_saves_find_damage(weft_comm *world, const char *checkpoint,
 weft_status weft_saves_advance(weft_saves *saves, weft_writer_word word) WEFT_CHECKED;
 /* Saves amid a run. */
 weft_status weft_saves_save(weft_saves *saves) WEFT_CHECKED;
-/* Waits for a save that is under way. */
-weft_status weft_saves_finish(weft_saves *saves) WEFT_CHECKED;
 /* The last, synchronous save, after one that is under way. */
 weft_status weft_saves_end(weft_saves *saves) WEFT_CHECKED;
 

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "core/file.h"
@@ -11,12 +12,194 @@
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_choice.h"
 #include "launcher/text/tokenizer.h"
-#include "launcher/training/programs.h"
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
 #include "layers/outline/footprint.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/mesh/mesh.h"
 #include "parallel/topology/topology.h"
+#include "schedule/pipeline/pipeline.h"
+
+/* The same room for every stage: [mesh->pp], in the arena. */
+static weft_status setup_spread_room(weft_tier_room room, const weft_mesh *mesh, weft_arena *arena,
+                                     weft_tier_room **out)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)mesh->pp, sizeof room, &memory));
+    *out = memory;
+    for (int i = 0; i < mesh->pp; i++)
+        (*out)[i] = room;
+    return WEFT_OK;
+}
+
+/* Of the disk; the file's folder may be missing, which is told when the file is made. */
+static uint64_t disk_left(const char *folder, int num_ranks)
+{
+    struct statvfs info;
+    return statvfs(folder, &info) == 0
+               ? (uint64_t)info.f_bavail * info.f_frsize / (uint64_t)num_ranks
+               : UINT64_MAX;
+}
+
+weft_tier_room weft_setup_room(const weft_config *config)
+{
+    weft_tier_room out = weft_tier_room_of(config);
+    out.file_is_host = weft_path_is_memory(config->tier.path);
+    int rank, size, local_rank, local_size;
+    if (!weft_comm_launched(&rank, &size, &local_rank, &local_size) || local_size < 1)
+        local_size = 1;
+    if (config->tier.file_limit == 0) {
+        out.file_bytes = disk_left(config->tier.path, local_size);
+        out.sharers = out.file_bytes < UINT64_MAX ? local_size : 0;
+    }
+    if (config->tier.host_memory_limit > 0)
+        return out;
+    out.host_bytes = weft_machine_memory_left() / (uint64_t)local_size;
+    out.is_host = config->device.kind == WEFT_DEVICE_KIND_CPU;
+    return out;
+}
+
+/* The least there is on a node. Collective. */
+static weft_status find_room(weft_trainer *t, weft_tier_room *out)
+{
+    *out = weft_setup_room(&t->config);
+    double of_all[] = {-(double)out->host_bytes, out->file_is_host};
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, of_all, 2, WEFT_F64, WEFT_REDUCE_MAX));
+    if (t->config.tier.host_memory_limit == 0)
+        out->host_bytes = -of_all[0] < 0x1p63 ? (uint64_t)-of_all[0] : UINT64_MAX;
+    out->file_is_host = of_all[1] > 0;
+    return WEFT_OK;
+}
+
+static weft_status choose_tier(weft_trainer *t, const weft_mesh *mesh, const weft_tier_room *room,
+                               weft_tier_selection *out)
+{
+    weft_arena arena = {0};
+    weft_tier_room *rooms;
+    weft_status status = setup_spread_room(*room, mesh, &arena, &rooms);
+    if (status == WEFT_OK)
+        status = weft_tier_require(t->evaluates ? WEFT_STEP_EVALUATES : WEFT_STEP_TRAINS,
+                                   &t->config, mesh, &t->moe.options, rooms, out);
+    weft_arena_release(&arena);
+    return status;
+}
+
+/* Where the trainer's experts are: chosen where the config leaves it open, and whether they fit as
+ * it trains, or evaluates. Logs the bytes of each tier. Rank 0 chooses for all; collective. Errors:
+ * those of weft_tier_require. */
+static weft_status setup_tier(weft_trainer *t, const weft_config_source *source,
+                              const weft_mesh *mesh)
+{
+    t->config.tier = weft_tier_as_asked(&t->config.tier);
+    weft_tier_selection found = {.options = t->config.tier};
+    weft_tier_room room;
+    weft_status status = WEFT_OK;
+    if (!weft_tier_pins(&t->config))
+        return WEFT_OK;
+    WEFT_TRY(find_room(t, &room));
+    if (weft_comm_rank(t->world) == 0)
+        status = choose_tier(t, mesh, &room, &found);
+    WEFT_TRY(weft_comm_agree(t->world, weft_config_locate(source, status)));
+    WEFT_TRY(weft_comm_broadcast_host(t->world, &found, sizeof found, 0));
+    found.options.path = t->config.tier.path; /* not the other rank's */
+    t->config.tier = found.options;
+    if (found.reason[0])
+        weft_log(WEFT_LOG_INFO, "%s", found.reason);
+    if (room.file_is_host && found.options.experts == WEFT_TIER_FILE &&
+        weft_comm_rank(t->world) == 0)
+        weft_log(WEFT_LOG_WARN,
+                 "offload.path: %s is in memory (tmpfs), not on a disk: the experts' file takes "
+                 "host memory",
+                 t->config.tier.path);
+    return WEFT_OK;
+}
+
+enum { PROGRAM_TAG = 1021, NUM_ARRAYS = 3 };
+
+/* A program's arrays, one after the other. */
+typedef struct array {
+    const void **data;
+    size_t bytes;
+} array;
+
+static void arrays_of(weft_program *program, array out[NUM_ARRAYS])
+{
+    out[0] = (array){(const void **)&program->tasks, program->num_tasks * sizeof(weft_task)};
+    out[1] = (array){(const void **)&program->waits, program->num_waits * sizeof(weft_wait)};
+    out[2] =
+        (array){(const void **)&program->slots, (size_t)program->num_slots * sizeof(weft_slot)};
+}
+
+static weft_status send_program(weft_comm *world, int rank, const weft_program *program)
+{
+    weft_program copy = *program;
+    array arrays[NUM_ARRAYS];
+    arrays_of(&copy, arrays);
+    WEFT_TRY(weft_comm_send_host(world, rank, PROGRAM_TAG, &copy, sizeof copy));
+    for (int i = 0; i < NUM_ARRAYS; i++)
+        WEFT_TRY(weft_comm_send_host(world, rank, PROGRAM_TAG, *arrays[i].data, arrays[i].bytes));
+    return WEFT_OK;
+}
+
+/* Replaces another process's pointers by memory of the arena. */
+static weft_status receive_program(weft_comm *world, int rank, weft_arena *arena, weft_program *out)
+{
+    array arrays[NUM_ARRAYS];
+    WEFT_TRY(weft_comm_recv_host(world, rank, PROGRAM_TAG, out, sizeof *out));
+    arrays_of(out, arrays);
+    for (int i = 0; i < NUM_ARRAYS; i++) {
+        void *memory;
+        WEFT_TRY(weft_arena_alloc(arena, arrays[i].bytes, &memory));
+        *arrays[i].data = memory;
+        WEFT_TRY(weft_comm_recv_host(world, rank, PROGRAM_TAG, memory, arrays[i].bytes));
+    }
+    return WEFT_OK;
+}
+
+static weft_status copy_program(const weft_program *program, weft_arena *arena, weft_program *out)
+{
+    array arrays[NUM_ARRAYS];
+    *out = *program;
+    arrays_of(out, arrays);
+    for (int i = 0; i < NUM_ARRAYS; i++) {
+        void *memory;
+        WEFT_TRY(weft_arena_alloc(arena, arrays[i].bytes, &memory));
+        if (arrays[i].bytes > 0)
+            memcpy(memory, *arrays[i].data, arrays[i].bytes);
+        *arrays[i].data = memory;
+    }
+    return WEFT_OK;
+}
+
+static weft_status share(const weft_groups *groups, const weft_program *programs, weft_arena *arena,
+                         weft_program *out)
+{
+    weft_comm *pipeline = groups->by_axis[WEFT_AXIS_PP];
+    const int first = weft_comm_world_rank(pipeline, 0);
+    if (weft_comm_rank(pipeline) > 0)
+        return receive_program(groups->world, first, arena, out);
+    for (int i = 1; i < weft_comm_size(pipeline); i++)
+        WEFT_TRY(send_program(groups->world, weft_comm_world_rank(pipeline, i), &programs[i]));
+    return copy_program(&programs[0], arena, out);
+}
+
+/* This rank's program of the shape, from the arena. Collective over the pipeline; its ranks return
+ * the same status. */
+static weft_status programs_share(const weft_groups *groups, const weft_pipeline_shape *shape,
+                                  weft_arena *arena, weft_program *out)
+{
+    weft_comm *pipeline = groups->by_axis[WEFT_AXIS_PP];
+    weft_arena scratch = {0};
+    weft_program *programs = NULL;
+    weft_status status = WEFT_OK;
+    if (weft_comm_rank(pipeline) == 0)
+        status = weft_step_programs(shape, &scratch, &programs);
+    status = weft_comm_agree(pipeline, status);
+    if (status == WEFT_OK)
+        status = share(groups, programs, arena, out);
+    weft_arena_release(&scratch);
+    return status;
+}
 
 /* What the config fixes of the MoE layers' programs; false: something is chosen later. */
 static bool fixed_moe(const weft_config *config, const weft_mesh *mesh, weft_moe_options *out)
@@ -39,7 +222,7 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     const bool is_open = weft_context_is_open(config, mesh);
     bool is_fixed = fixed_moe(config, mesh, &moe);
     WEFT_TRY(weft_config_locate(source, weft_setup_vocabulary(&copy)));
-    weft_status status = weft_setup_spread_room(weft_tier_room_of(config), mesh, &arena, &rooms);
+    weft_status status = setup_spread_room(weft_tier_room_of(config), mesh, &arena, &rooms);
     if (status == WEFT_OK && !is_open && is_fixed && weft_tier_is_open(config))
         status = weft_tier_require(WEFT_STEP_TRAINS, &copy, mesh, &moe, rooms, &tier);
     if (weft_tier_is_left_open(&config->tier)) /* the ranks choose */
@@ -121,32 +304,32 @@ static weft_status make_programs(weft_trainer *t)
     weft_status status =
         weft_step_start(&t->config, &t->groups.mesh, &t->moe.options, t->arena, &step);
     WEFT_TRY(weft_comm_agree(t->world, status));
-    t->shape = t->eval_shape = step.shape;
-    t->eval_shape.forward_only = true;
+    t->train.shape = t->eval.shape = step.shape;
+    t->eval.shape.forward_only = true;
     weft_step_release(&step);
-    WEFT_TRY(weft_programs_share(&t->groups, &t->shape, t->arena, &t->program));
-    return weft_programs_share(&t->groups, &t->eval_shape, t->arena, &t->eval_program);
+    WEFT_TRY(programs_share(&t->groups, &t->train.shape, t->arena, &t->train.program));
+    return programs_share(&t->groups, &t->eval.shape, t->arena, &t->eval.program);
 }
 
 /* The program whose slots and passes there are. */
 static const weft_program *main_program(const weft_trainer *t)
 {
-    return t->evaluates ? &t->eval_program : &t->program;
+    return t->evaluates ? &t->eval.program : &t->train.program;
 }
 
 /* Which micro-batch goes through a chunk first, forward and backward: it overwrites gradients. */
 static weft_status find_first_batches(weft_trainer *t)
 {
-    const size_t chunks = (size_t)(t->shape.num_chunks > 0 ? t->shape.num_chunks : 1);
+    const size_t chunks = (size_t)(t->train.shape.num_chunks > 0 ? t->train.shape.num_chunks : 1);
     void *memory;
     for (int backward = 0; backward < 2; backward++) {
         const uint16_t kind = backward ? WEFT_TASK_BACKWARD : WEFT_TASK_FORWARD;
         WEFT_TRY(weft_arena_alloc_array(t->arena, chunks, sizeof(int), &memory));
         t->first_batch[backward] = memory;
-        for (uint32_t i = t->program.num_tasks; i-- > 0;)
-            if (t->program.tasks[i].kind == kind)
-                t->first_batch[backward][t->program.tasks[i].chunk] =
-                    t->program.tasks[i].micro_batch;
+        for (uint32_t i = t->train.program.num_tasks; i-- > 0;)
+            if (t->train.program.tasks[i].kind == kind)
+                t->first_batch[backward][t->train.program.tasks[i].chunk] =
+                    t->train.program.tasks[i].micro_batch;
     }
     return WEFT_OK;
 }
@@ -158,17 +341,17 @@ static weft_status allocate_slots(weft_trainer *t)
     size_t count = (size_t)program->num_slots;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(void *), &memory));
-    t->slot_memory = memory;
+    t->slots.memory = memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(int), &memory));
-    t->slot_pass = memory;
+    t->slots.pass = memory;
     int num_passes = 0;
     for (int i = 0; i < program->num_slots; i++) {
         const weft_slot *slot = &program->slots[i];
         if (slot->holds == WEFT_SLOT_ACTIVATION)
-            t->slot_pass[i] = num_passes++;
+            t->slots.pass[i] = num_passes++;
         if (slot->bytes > 0)
             WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_MESSAGES,
-                                           slot->bytes, "pipeline slots", &t->slot_memory[i]));
+                                           slot->bytes, "pipeline slots", &t->slots.memory[i]));
     }
     return WEFT_OK;
 }
@@ -236,20 +419,20 @@ static bool uses_lane(const weft_program *program, int lane)
 /* An event for each layer whose gradients a task waits for. */
 static weft_status create_points(weft_trainer *t)
 {
-    const weft_program *program = &t->program;
+    const weft_program *program = &t->train.program;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, program->num_tasks + 1, sizeof(bool), &memory));
-    t->has_points = memory;
+    t->points.of_task = memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)weft_model_num_layers(t->model),
                                     sizeof(weft_event *), &memory));
-    t->points = memory;
+    t->points.events = memory;
     for (uint32_t i = 0; i < program->num_waits; i++) {
         const weft_wait *wait = &program->waits[i];
         if (wait->point < 0)
             continue;
-        t->has_points[wait->task] = true;
-        if (wait->point < WEFT_POINT_OWN && !t->points[wait->point])
-            WEFT_TRY(weft_event_create(t->device, &t->points[wait->point]));
+        t->points.of_task[wait->task] = true;
+        if (wait->point < WEFT_POINT_OWN && !t->points.events[wait->point])
+            WEFT_TRY(weft_event_create(t->device, &t->points.events[wait->point]));
     }
     return WEFT_OK;
 }
@@ -263,7 +446,7 @@ static weft_status create_lanes(weft_trainer *t)
     };
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         if (i != WEFT_LANE_FILE && /* the model's */
-            (uses_lane(&t->program, i) || uses_lane(&t->eval_program, i)))
+            (uses_lane(&t->train.program, i) || uses_lane(&t->eval.program, i)))
             WEFT_TRY(
                 weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
     weft_model_use_reduce_lane(t->model, t->lanes[WEFT_LANE_REDUCE]);
@@ -273,8 +456,9 @@ static weft_status create_lanes(weft_trainer *t)
                                               .micro_batch = -1,
                                               .stage = t->groups.coords.at[WEFT_AXIS_PP],
                                               .num_stages = t->groups.mesh.pp};
-    uint32_t most = t->program.num_tasks > t->eval_program.num_tasks ? t->program.num_tasks
-                                                                     : t->eval_program.num_tasks;
+    uint32_t most = t->train.program.num_tasks > t->eval.program.num_tasks
+                        ? t->train.program.num_tasks
+                        : t->eval.program.num_tasks;
     WEFT_TRY(weft_executor_prepare(&t->executor, t->device, most));
     WEFT_TRY(weft_trace_create(&t->trace));
     int num_tracks;
@@ -464,7 +648,7 @@ static weft_status create(weft_trainer *t, bool evaluates, const weft_config *co
     WEFT_TRY(weft_comm_agree(world, status));
     WEFT_TRY(choose_comm(t, source));
     WEFT_TRY(create_mesh(t, source, &mesh));
-    WEFT_TRY(weft_setup_tier(t, source, &mesh));
+    WEFT_TRY(setup_tier(t, source, &mesh));
     if (!evaluates && weft_comm_size(world) == 1) /* more ranks were asked before they started */
         WEFT_TRY(weft_setup_check_model(&t->config, source, &mesh));
     weft_groups_use use = uses_of(t);
@@ -499,9 +683,10 @@ static weft_status footprint(const weft_trainer *t, const weft_moe_held_loads *l
     weft_status status = weft_step_start(&t->config, mesh, &t->moe.options, &arena, &step);
     if (status == WEFT_OK) {
         if (loads)
-            status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->program, loads, out);
+            status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->train.program, loads,
+                                            out);
         else
-            weft_step_footprint(&t->config, &step, rank, &t->program, out);
+            weft_step_footprint(&t->config, &step, rank, &t->train.program, out);
         weft_step_release(&step);
     }
     weft_arena_release(&arena);
@@ -528,13 +713,13 @@ void weft_trainer_release(weft_trainer *t)
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         weft_lane_destroy(t->lanes[i]);
     weft_executor_release(&t->executor);
-    for (int i = 0; t->points && i < weft_model_num_layers(t->model); i++)
-        weft_event_destroy(t->points[i]);
+    for (int i = 0; t->points.events && i < weft_model_num_layers(t->model); i++)
+        weft_event_destroy(t->points.events[i]);
     weft_trace_destroy(t->trace);
     weft_optimizer_destroy(t->optimizer);
-    for (int i = 0; t->slot_memory && i < main_program(t)->num_slots; i++)
-        if (t->slot_memory[i])
-            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->slot_memory[i],
+    for (int i = 0; t->slots.memory && i < main_program(t)->num_slots; i++)
+        if (t->slots.memory[i])
+            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->slots.memory[i],
                              main_program(t)->slots[i].bytes);
     weft_batches_release(t);
     weft_model_destroy(t->model);

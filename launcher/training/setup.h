@@ -27,17 +27,9 @@ weft_status weft_setup_check_data(const weft_config *config,
  * outline. Errors name the layer or point into the config. */
 weft_status weft_setup_check_model(const weft_config *config, const weft_config_source *source,
                                    const weft_mesh *mesh) WEFT_CHECKED;
-/* The same room for every stage: [mesh->pp], in the arena. */
-weft_status weft_setup_spread_room(weft_tier_room room, const weft_mesh *mesh, weft_arena *arena,
-                                   weft_tier_room **out) WEFT_CHECKED;
 /* What this rank may take here. Host memory that the config does not bound is what the machine
  * leaves, shared by the node's ranks. */
 weft_tier_room weft_setup_room(const weft_config *config);
-/* Where the trainer's experts are: chosen where the config leaves it open, and whether they fit as
- * it trains, or evaluates. Logs the bytes of each tier. Rank 0 chooses for all; collective. Errors:
- * those of weft_tier_require. */
-weft_status weft_setup_tier(weft_trainer *trainer, const weft_config_source *source,
-                            const weft_mesh *mesh) WEFT_CHECKED;
 /* Whether this machine has what device.kind asks for, before there are ranks. Errors: WEFT_CONFIG
  * (built without it), WEFT_DEVICE (no driver or no GPU). */
 weft_status weft_setup_check_device(const weft_config *config,

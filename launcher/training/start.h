@@ -28,4 +28,15 @@ weft_status weft_start_ranks(weft_start *start, const weft_config *config,
                              const weft_config_source *source, const weft_run_folder *folder,
                              int argc, char **argv) WEFT_CHECKED;
 
+/* Whether a job that ends so may go on: a rank was killed by a signal, the device, the
+ * communication or a file failed (a disk that failed once reads the next time), ranks no longer got
+ * on, or one computed wrongly. Not where the next start would meet the same (bad config, a
+ * checkpoint of a newer Weft, memory that is short, divergence, a bug), and not at a stop. */
+bool weft_restarts_is_fault(int exit_code);
+
+/* In rank 0: the first step begins. Starts what could not be started. */
+void weft_alive_enter_steps(const char *run);
+/* The rank ends by itself, and others may yet have to. Waits for the file system. */
+void weft_alive_end(void);
+
 #endif

@@ -8,12 +8,22 @@
 #include "launcher/planning/moe_choice.h"
 #include "launcher/training/batches.h"
 #include "launcher/training/peak.h"
-#include "launcher/training/step_clock.h"
 #include "launcher/training/stragglers.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/optimizer/optimizer.h"
 #include "schedule/pipeline/pipeline.h"
 #include "schedule/run.h"
+
+/* How long the end of a step waits for what the host steps there (schedule/pipeline/update.h): by
+ * when the lanes' own threads ended, so on the CPU alone. The thread that enqueues has no part in
+ * it: where it shares a core with the host's steps, these may be over before it has enqueued the
+ * next. */
+
+/* Zero is valid, and runs not. */
+typedef struct weft_step_clock {
+    bool runs;
+    double waited_us; /* behind what computing had to do in a step, for the others; since taken */
+} weft_step_clock;
 
 /* The parts of the dataset, by data.split. */
 typedef enum weft_split_kind {
@@ -22,6 +32,12 @@ typedef enum weft_split_kind {
     WEFT_SPLIT_TEST,
     WEFT_NUM_SPLITS
 } weft_split_kind;
+
+/* The program that a rank runs for a step or a batch of an evaluation, and its shape. */
+typedef struct weft_trainer_program {
+    weft_pipeline_shape shape;
+    weft_program program;
+} weft_trainer_program;
 
 typedef struct weft_trainer {
     weft_config config;
@@ -40,15 +56,16 @@ typedef struct weft_trainer {
     weft_split splits[WEFT_NUM_SPLITS];
     weft_lane *lanes[WEFT_NUM_LANES];
     weft_executor executor;
-    weft_pipeline_shape shape, eval_shape;
-    weft_program program, eval_program;
-    /* By slot of both programs: boundary activations and gradients (NULL: the pass has its own),
-     * and each activation's pass of the model. */
-    void **slot_memory;
-    int *slot_pass;
-    bool *has_points;    /* by task of `program`: another task waits for a point of it */
+    weft_trainer_program train, eval;
+    struct {           /* by slot of both programs */
+        void **memory; /* boundary activations and gradients; NULL: the pass has its own */
+        int *pass;     /* each activation's pass of the model */
+    } slots;
+    struct {
+        bool *of_task;       /* by task of train.program: another task waits for a point of it */
+        weft_event **events; /* by layer: of its point; NULL: no task waits for it */
+    } points;
     int *first_batch[2]; /* by chunk: the micro-batches of the first forward and backward */
-    weft_event **points; /* by layer: the event of its point; NULL: no task waits for it */
     weft_batches batches;
     weft_trace *trace;
     weft_checkpoint_writer *writer; /* the writer of asynchronous saves; borrowed, NULL: none */
@@ -56,34 +73,44 @@ typedef struct weft_trainer {
     uint64_t num_params;
     double flops_per_sample;
     weft_peak peak;
-    double told_peak;      /* in the results so far */
     int num_steps;         /* steps of this start; the first is slow, since it allocates */
     int64_t num_evaluated; /* evaluated batches of this start */
     weft_step_clock clock;
     weft_stragglers stragglers;
-    weft_tier_counts tier_told;         /* in the results so far */
-    bool told_late;                     /* warned that computing falls behind device.pace */
-    int64_t bad_steps, skipped_batches; /* passed by on_bad_step, in the whole run */
-    double norms[4];     /* of gradients, in the last good steps here, oldest first; 0: none */
-    int64_t hashed_step; /* the last step that updated, if it left hashes of its state; 0: not */
-    weft_batch_looks looks;
-    int data_shift; /* replica r has the data of replica r + data_shift */
-    /* the running program's */
-    bool running_eval;
-    int64_t running_step;
-    int running_batches; /* micro-batches of the global batch */
-    weft_loss_scale running_scale;
+    struct {                   /* in the results so far */
+        double peak;           /* FLOP/s */
+        weft_tier_counts tier; /* the counts by then */
+        bool late;             /* warned that computing falls behind device.pace */
+    } told;
+    struct {
+        int64_t bad_steps, skipped_batches; /* passed by on_bad_step, in the whole run */
+        double norms[4]; /* of gradients, in the last good steps here, oldest first; 0: none */
+        int64_t
+            hashed_step; /* the last step that updated, if it left hashes of its state; 0: not */
+        weft_batch_looks looks;
+        int data_shift; /* replica r has the data of replica r + data_shift */
+    } faults;
+    struct { /* the program that runs */
+        bool eval;
+        int64_t step;
+        int batches; /* micro-batches of the global batch */
+        weft_loss_scale scale;
+    } running;
 } weft_trainer;
 
-/* Fills executor.run and lanes with the trainer's tasks; below: those of the update
- * (update_tasks.c). */
+/* Fills executor.run and lanes with the trainer's tasks. */
 weft_status weft_trainer_bind_tasks(weft_trainer *trainer) WEFT_CHECKED;
-weft_status weft_trainer_bind_update_tasks(weft_trainer *trainer) WEFT_CHECKED;
 /* Micro-batches of the global batch. */
 int weft_trainer_num_batches(const weft_trainer *trainer);
 /* A step's number for AdamW and the learning rate, which ignore skipped steps. */
 int64_t weft_trainer_update_number(const weft_trainer *trainer, int64_t step);
 /* Runs the training or the evaluation program once. */
 weft_status weft_trainer_run(weft_trainer *trainer, bool eval, int64_t step) WEFT_CHECKED;
+
+/* weft_program_run; where no lane runs on, its end waits for the host's. */
+weft_status weft_step_clock_run(weft_step_clock *clock, const weft_program *program,
+                                weft_executor *executor) WEFT_CHECKED;
+/* Microseconds since the last call. */
+double weft_step_clock_take(weft_step_clock *clock);
 
 #endif

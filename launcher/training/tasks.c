@@ -1,7 +1,289 @@
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "launcher/training/batch_looks.h"
+#include "core/device/device.h"
+#include "launcher/planning/step.h"
+#include "launcher/training/state.h"
+#include "schedule/ahead.h"
 #include "schedule/operands.h"
+
+/* What the host does for offloaded buckets while a backward is enqueued. */
+enum { AHEAD = 1 << WEFT_LANE_HOST | 1 << WEFT_LANE_TO_DEVICE | 1 << WEFT_LANE_FILE };
+
+static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    return weft_optimizer_sum(
+        t->optimizer, task->flow == WEFT_FLOW_TIED ? WEFT_BUCKET_SUM_TIED : WEFT_BUCKET_SUM_TENSOR,
+        lane);
+}
+
+static bool is_offloaded(const weft_trainer *t, int bucket)
+{
+    if (bucket < 0)
+        return false;
+    const weft_bucket_shape shape = weft_optimizer_bucket(t->optimizer, bucket);
+    return weft_bucket_is_offloaded(&shape);
+}
+
+static int index_of(const weft_trainer *t, int bucket)
+{
+    return weft_optimizer_bucket(t->optimizer, bucket).index;
+}
+
+/* An expert that no micro-batch of the step chose has a gradient of zero. */
+static weft_status clear_absent(const weft_trainer *t, int bucket, weft_lane *lane)
+{
+    return weft_model_has_gradient(t->model, index_of(t, bucket))
+               ? WEFT_OK
+               : weft_optimizer_clear(t->optimizer, bucket, lane);
+}
+
+/* The bucket whose norm or update a task does. Experts of one owner take turns: as their gradients
+ * land, or, once the norm is known, in the order in which the next forward wants them. Several
+ * owners all go by the list, as they reduce and gather. */
+static int taken_by(const weft_trainer *t, weft_task_kind kind, int bucket)
+{
+    const weft_buckets *buckets = &t->train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
+    if (!is_offloaded(t, bucket))
+        return bucket;
+    const weft_bucket_shape *shape = &buckets->shapes[bucket];
+    const bool by_landing = kind == WEFT_TASK_NORM || shape->at_once;
+    if (by_landing ? weft_bucket_reduces(shape) : weft_bucket_gathers(shape))
+        return bucket;
+    const int index = weft_model_turn(t->model, shape->index,
+                                      by_landing ? WEFT_TIER_TURN_LANDED : WEFT_TIER_TURN_WANTED);
+    const int away = abs(index - buckets->shapes[bucket].index);
+    const int above = bucket + away; /* a layer's lie together, in rising or falling order */
+    return above < buckets->count && is_offloaded(t, above) && index_of(t, above) == index
+               ? above
+               : bucket - away;
+}
+
+/* Whether the update of an expert without a gradient is put off until its record is read: it is in
+ * a file, and nobody else reduces its gradient. */
+static bool owes(const weft_trainer *t, int bucket)
+{
+    return is_offloaded(t, bucket) && !weft_model_has_gradient(t->model, index_of(t, bucket)) &&
+           weft_optimizer_may_owe(t->optimizer, bucket, t->running.step);
+}
+
+/* A reduction clears the gradient of an expert without rows, which the step before may still read.
+ * A step writes weights that a refresh may still read: one of an expert that has had no rows since,
+ * so that nobody computes with what comes of it; the wait keeps lanes off each other's memory. */
+static weft_status wait_for_step(const weft_trainer *t, const weft_task *task, int bucket,
+                                 weft_lane *lane)
+{
+    return task->flags & WEFT_TASK_AFTER_STEP
+               ? weft_lane_wait(lane, weft_model_stepped(t->model, index_of(t, bucket)))
+               : WEFT_OK;
+}
+
+static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    WEFT_TRY(wait_for_step(t, task, task->bucket, lane));
+    if (is_offloaded(t, task->bucket))
+        WEFT_TRY(clear_absent(t, task->bucket, lane));
+    return weft_optimizer_reduce(t->optimizer, task->bucket, lane);
+}
+
+static weft_status run_norm(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    if (task->bucket < 0)
+        return weft_optimizer_norm(t->optimizer, lane, &weft_model_metrics(t->model)->loss_sum);
+    const int bucket = taken_by(t, task->kind, task->bucket);
+    if (owes(t, bucket))
+        return weft_optimizer_square_zero(t->optimizer, bucket, lane);
+    const weft_bucket_shape shape = weft_optimizer_bucket(t->optimizer, bucket);
+    if (!weft_bucket_reduces(&shape))
+        WEFT_TRY(clear_absent(t, bucket, lane));
+    weft_model_update_expert(t->model, index_of(t, bucket), false);
+    return weft_optimizer_square(t->optimizer, bucket, lane);
+}
+
+int64_t weft_trainer_update_number(const weft_trainer *t, int64_t step)
+{
+    return step - weft_optimizer_loss_scale(t->optimizer)->skipped_steps -
+           t->faults.skipped_batches;
+}
+
+/* What an offloaded bucket's update still has to do on this rank, behind this task: its weights
+ * change with the last of step and gather; what the next step waits for is the last of all. */
+static weft_status end_update(weft_trainer *t, const weft_task *task, int bucket, weft_lane *lane)
+{
+    const weft_bucket_shape *shape;
+    bool gathers, refreshes;
+    if (!is_offloaded(t, bucket))
+        return WEFT_OK;
+    shape = &t->train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]].shapes[bucket];
+    gathers = weft_bucket_gathers(shape) && task->kind == WEFT_TASK_STEP;
+    refreshes = shape->refreshes && task->kind != WEFT_TASK_UPLOAD;
+    if (!gathers && task->kind != WEFT_TASK_UPLOAD)
+        weft_model_change(t->model, shape->index);
+    return gathers || refreshes ? WEFT_OK : weft_model_end_update(t->model, shape->index, lane);
+}
+
+static weft_status run_step(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    int64_t update = weft_trainer_update_number(t, t->running.step);
+    const int bucket = taken_by(t, task->kind, task->bucket);
+    WEFT_TRY(wait_for_step(t, task, bucket, lane));
+    if (owes(t, bucket)) {
+        weft_optimizer_owe(t->optimizer, bucket, update, weft_lr_at(&t->lr, update));
+        return end_update(t, task, bucket, lane);
+    }
+    if (is_offloaded(t, bucket))
+        weft_model_update_expert(t->model, index_of(t, bucket), true);
+    WEFT_TRY(weft_optimizer_update(t->optimizer, bucket, lane, update, weft_lr_at(&t->lr, update)));
+    return end_update(t, task, bucket, lane);
+}
+
+static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    WEFT_TRY(weft_optimizer_gather(t->optimizer, task->bucket, lane));
+    return end_update(t, task, task->bucket, lane);
+}
+
+static weft_status run_download(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    return weft_optimizer_download(t->optimizer, task->bucket, lane);
+}
+
+static weft_status run_upload(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    if (task->bucket < 0) /* its waits are all */
+        return WEFT_OK;
+    if (!is_offloaded(t, task->bucket))
+        return weft_optimizer_upload(t->optimizer, task->bucket, lane);
+    const int bucket = taken_by(t, task->kind, task->bucket);
+    WEFT_TRY(weft_model_refresh(t->model, index_of(t, bucket), lane));
+    return end_update(t, task, bucket, lane);
+}
+
+static weft_status run_write(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    (void)lane; /* the model's own */
+    if (owes(t, task->bucket))
+        return WEFT_OK;
+    return weft_model_make_room(t->model, index_of(t, task->bucket));
+}
+
+static weft_status run_read(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    if (owes(t, task->bucket))
+        return WEFT_OK;
+    WEFT_TRY(wait_for_step(t, task, task->bucket, lane));
+    return weft_model_read_expert(t->model, index_of(t, task->bucket),
+                                  task->flow == WEFT_FLOW_WEIGHT);
+}
+
+/* A bucket's own point is recorded with the backward of its layer. */
+static bool has_passed(void *context, const weft_task *task, int point)
+{
+    const weft_trainer *t = context;
+    const weft_buckets *buckets = &t->train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
+    int b = 0;
+    (void)task;
+    if (point < WEFT_POINT_OWN)
+        return point >= t->executor.ahead->layer;
+    while (!weft_bucket_is_offloaded(&buckets->shapes[b]) || buckets->shapes[b].point != point)
+        b++;
+    return buckets->shapes[b].layer >= t->executor.ahead->layer;
+}
+
+static weft_status pass_layer(void *context, int layer)
+{
+    weft_trainer *t = context;
+    t->executor.ahead->layer = layer;
+    return weft_ahead_go(&t->executor);
+}
+
+static weft_status go_ahead(weft_trainer *t)
+{
+    weft_ahead *ahead;
+    if (!weft_model_goes_ahead(t->model))
+        return WEFT_OK;
+    WEFT_TRY(
+        weft_ahead_make(t->train.program.num_tasks + t->eval.program.num_tasks, t->arena, &ahead));
+    ahead->lanes = AHEAD;
+    ahead->passed = has_passed;
+    t->executor.ahead = ahead;
+    weft_model_tell_passed(t->model, pass_layer, t);
+    return WEFT_OK;
+}
+
+static weft_status trainer_bind_update_tasks(weft_trainer *t)
+{
+    weft_executor *ex = &t->executor;
+    ex->run[WEFT_TASK_SUM] = run_sum;
+    ex->run[WEFT_TASK_REDUCE] = run_reduce;
+    ex->run[WEFT_TASK_NORM] = run_norm;
+    ex->run[WEFT_TASK_STEP] = run_step;
+    ex->run[WEFT_TASK_GATHER] = run_gather;
+    ex->run[WEFT_TASK_DOWNLOAD] = run_download;
+    ex->run[WEFT_TASK_UPLOAD] = run_upload;
+    ex->run[WEFT_TASK_WRITE] = run_write;
+    ex->run[WEFT_TASK_READ] = run_read;
+    ex->lanes[WEFT_LANE_FILE] = weft_model_file_lane(t->model);
+    t->clock.runs = t->config.device.kind == WEFT_DEVICE_KIND_CPU;
+    if (!weft_step_drains(&t->config))
+        ex->runs_on = WEFT_STEP_RUNS_ON;
+    return go_ahead(t);
+}
+
+/* Behind micro-batch m of a step that is run again: on this rank, whose backwards stand on `lane`.
+ */
+static weft_status trainer_look_at_batch(weft_trainer *t, int m, weft_lane *lane)
+{
+    bool is_bad;
+    t->faults.looks.last = m;
+    if (t->train.shape.num_chunks > 1 || t->faults.looks.bad >= 0 ||
+        ++t->faults.looks.count == t->batches.num)
+        return WEFT_OK; /* the last one is bad where no other is; its buckets may be summed by now
+                         */
+    WEFT_TRY(weft_lane_sync(lane));
+    if (t->lanes[WEFT_LANE_REDUCE])
+        WEFT_TRY(weft_lane_sync(t->lanes[WEFT_LANE_REDUCE]));
+    WEFT_TRY(weft_optimizer_look(t->optimizer, lane, &is_bad));
+    if (is_bad)
+        t->faults.looks.bad = m;
+    return WEFT_OK;
+}
+
+static double last_end_us(const weft_executor *executor)
+{
+    double last = 0;
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
+        if (executor->lanes[i])
+            last = fmax(last, weft_lane_ended_us(executor->lanes[i]));
+    return last;
+}
+
+weft_status weft_step_clock_run(weft_step_clock *clock, const weft_program *program,
+                                weft_executor *executor)
+{
+    WEFT_TRY(weft_program_run(program, executor));
+    if (clock->runs && executor->runs_on == 0)
+        clock->waited_us +=
+            last_end_us(executor) - weft_lane_ended_us(executor->lanes[WEFT_LANE_COMPUTE]);
+    return WEFT_OK;
+}
+
+double weft_step_clock_take(weft_step_clock *clock)
+{
+    const double waited_us = clock->waited_us;
+    clock->waited_us = 0;
+    return waited_us;
+}
 
 /* The boundary tensor of an operand; NULL: the task has no such operand. */
 static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_operand_name name,
@@ -11,7 +293,7 @@ static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_
     int slot = weft_task_slot(task, name);
     if (slot < 0)
         return NULL;
-    *out = weft_tensor_2d(t->slot_memory[slot], shape->dtype, weft_shape_boundary_rows(shape),
+    *out = weft_tensor_2d(t->slots.memory[slot], shape->dtype, weft_shape_boundary_rows(shape),
                           shape->hidden);
     return out;
 }
@@ -19,7 +301,7 @@ static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_
 /* The pass of the model whose stash is in a slot. */
 static int pass_of(const weft_trainer *t, const weft_task *task)
 {
-    return t->slot_pass[weft_task_slot(task, WEFT_OPERAND_STASH)];
+    return t->slots.pass[weft_task_slot(task, WEFT_OPERAND_STASH)];
 }
 
 int weft_trainer_num_batches(const weft_trainer *t)
@@ -32,12 +314,12 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
     weft_trainer *t = context;
     int m = task->micro_batch;
     weft_micro_batch micro_batch = {
-        .step = t->running_step,
+        .step = t->running.step,
         .first_sample = weft_trainer_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
         .overwrite = m == t->first_batch[0][task->chunk],
         .backward_overwrites = m == t->first_batch[1][task->chunk],
-        .loss_scale = (float)(weft_loss_scale_factor(&t->running_scale) / t->running_batches),
-        .training = !t->running_eval};
+        .loss_scale = (float)(weft_loss_scale_factor(&t->running.scale) / t->running.batches),
+        .training = !t->running.eval};
     weft_batches_take(&t->batches, m, &micro_batch);
     weft_tensor x, y;
     return weft_model_forward(t->model, pass_of(t, task), &micro_batch, lane,
@@ -51,7 +333,7 @@ static weft_event *point_of(void *context, const weft_task *task, int point)
     (void)task;
     const weft_trainer *t = context;
     if (point < WEFT_POINT_OWN)
-        return t->points[point];
+        return t->points.events[point];
     const int index = point - WEFT_POINT_OWN;
     return weft_model_landed(t->model, t->executor.waiting->kind == WEFT_TASK_NORM
                                            ? weft_model_turn(t->model, index, WEFT_TIER_TURN_LANDED)
@@ -63,19 +345,19 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
     weft_trainer *t = context;
     if (task->kind == WEFT_TASK_RECOMPUTE)
         return weft_model_recompute(t->model, pass_of(t, task), lane);
-    bool has_points = t->has_points[task - t->program.tasks];
+    bool has_points = t->points.of_task[task - t->train.program.tasks];
     weft_tensor dy, dx;
     WEFT_TRY(weft_model_backward(
         t->model, pass_of(t, task), lane, boundary(t, task, WEFT_OPERAND_DY, &dy),
-        boundary(t, task, WEFT_OPERAND_DX, &dx), has_points ? t->points : NULL));
-    return t->looks.on ? weft_trainer_look_at_batch(t, task->micro_batch, lane) : WEFT_OK;
+        boundary(t, task, WEFT_OPERAND_DX, &dx), has_points ? t->points.events : NULL));
+    return t->faults.looks.on ? trainer_look_at_batch(t, task->micro_batch, lane) : WEFT_OK;
 }
 
 static weft_status run_send(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_trainer *t = context;
     return weft_send(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->slot_memory[weft_task_slot(task, WEFT_OPERAND_FROM)],
+                     t->slots.memory[weft_task_slot(task, WEFT_OPERAND_FROM)],
                      weft_model_boundary_bytes(t->model));
 }
 
@@ -83,7 +365,7 @@ static weft_status run_receive(void *context, const weft_task *task, weft_lane *
 {
     weft_trainer *t = context;
     return weft_recv(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->slot_memory[weft_task_slot(task, WEFT_OPERAND_TO)],
+                     t->slots.memory[weft_task_slot(task, WEFT_OPERAND_TO)],
                      weft_model_boundary_bytes(t->model));
 }
 
@@ -97,5 +379,19 @@ weft_status weft_trainer_bind_tasks(weft_trainer *t)
     ex->run[WEFT_TASK_RECEIVE] = run_receive;
     ex->point = point_of;
     ex->context = t;
-    return weft_trainer_bind_update_tasks(t);
+    return trainer_bind_update_tasks(t);
+}
+
+weft_status weft_trainer_run(weft_trainer *t, bool eval, int64_t step)
+{
+    t->running.eval = eval;
+    t->running.step = step;
+    t->running.batches = weft_trainer_num_batches(t);
+    if (!t->evaluates)
+        t->running.scale = *weft_optimizer_loss_scale(t->optimizer);
+    weft_model_settle(t->model);
+    weft_model_clear_metrics(t->model);
+    weft_model_begin_tier(t->model, !eval);
+    return weft_step_clock_run(&t->clock, eval ? &t->eval.program : &t->train.program,
+                               &t->executor);
 }

@@ -1,11 +1,16 @@
-#include "launcher/training/timeline.h"
+#include "launcher/training/trainer.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/list.h>
+
+#include "comm/comm.h"
 #include "core/text.h"
+#include "core/trace/trace.h"
+#include "parallel/mesh/mesh.h"
 #include "schedule/price/price.h"
 #include "schedule/program.h"
 
@@ -85,7 +90,9 @@ static weft_status receive_slices(weft_trace *trace, weft_comm *world, int rank,
     return status;
 }
 
-weft_status weft_timeline_collect(weft_trace *trace, weft_comm *world, const weft_int_list *ranks)
+/* Adds the slices of these ranks to rank 0's, one rank after the other. Collective over the world;
+ * the statuses of the ranks may differ. Errors: WEFT_MEMORY. */
+static weft_status timeline_collect(weft_trace *trace, weft_comm *world, const weft_int_list *ranks)
 {
     int own = weft_comm_rank(world);
     weft_status status = WEFT_OK;
@@ -117,8 +124,11 @@ static weft_status write_file(const weft_trace *trace, const weft_mesh *mesh,
     return weft_trace_replace_file(trace, path, svg ? title : NULL, subtitle);
 }
 
-weft_status weft_timeline_write(weft_trace *trace, const weft_mesh *mesh,
-                                const weft_int_list *ranks, int64_t step, const char *dir)
+/* Writes DIR/trace.json and DIR/trace.svg of the slices of these ranks: each rank by its place on
+ * the mesh, and in the title how long the step took and the bubble, the share of that time in which
+ * the ranks' compute lanes stood idle. Errors: WEFT_FILE, WEFT_MEMORY. */
+static weft_status timeline_write(weft_trace *trace, const weft_mesh *mesh,
+                                  const weft_int_list *ranks, int64_t step, const char *dir)
 {
     char(*texts)[NAME_BYTES] = calloc((size_t)mesh->world, sizeof *texts);
     const char **names = calloc((size_t)mesh->world, sizeof *names);
@@ -139,4 +149,18 @@ weft_status weft_timeline_write(weft_trace *trace, const weft_mesh *mesh,
     free(texts);
     free(names);
     return status;
+}
+
+weft_status weft_trainer_collect_trace(weft_trainer *t)
+{
+    WEFT_TRY(weft_executor_drain(&t->executor)); /* lanes that run on stamp their slices, too */
+    WEFT_TRY(weft_model_drain_tier(t->model));
+    return weft_comm_agree(t->world,
+                           timeline_collect(t->trace, t->world, &t->config.log.trace_ranks));
+}
+
+weft_status weft_trainer_write_trace(const weft_trainer *t, const char *dir)
+{
+    const weft_log_options *log = &t->config.log;
+    return timeline_write(t->trace, &t->groups.mesh, &log->trace_ranks, log->trace_step, dir);
 }

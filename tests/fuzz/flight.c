@@ -2,8 +2,8 @@
  * them; and the first once more as a run's ledger. */
 #include <sys/stat.h>
 
-#include "launcher/inspect_flight.h"
 #include "launcher/training/ledger.h"
+#include "launcher/verbs/train/train.h"
 #include "tests/fuzz/fuzz.h"
 
 static void inspect(const char *run, bool json)

@@ -65,15 +65,6 @@ static const char recomputed[] =
     "\"data\": {\"mock_data\": true}, \"checkpoint\": {\"no_save\": true}, "
     "\"log\": {\"trace_step\": 4}}";
 
-static void expect_line(const char *const *args, int code, const char *part)
-{
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part),
-           "exit %d, \"%s\", for %d and \"%s\"", c.exit_code, c.err, code, part);
-    child_release(&c);
-}
-
 /* Staging is what a run takes for itself and no model asks for: measuring its peak, saving. */
 static void check_row(const cJSON *row, bool is_exact)
 {
@@ -113,14 +104,9 @@ static cJSON *lay_beside(const char *run, const char *config, const char *mesh)
 {
     const char *args[] = {"plan",      config, "--cluster", "cluster.json", "--json",
                           "--against", run,    "--mesh",    mesh,           NULL};
-    child c;
     if (!mesh)
         args[7] = NULL;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    cJSON *json = cJSON_Parse(c.out);
-    child_release(&c);
-    return json;
+    return child_json(args);
 }
 
 /* Laid beside its own plan, as if it had run so, a step's time went where it was planned to go; but
@@ -128,13 +114,7 @@ static cJSON *lay_beside(const char *run, const char *config, const char *mesh)
 static void check_times_of_plan(void)
 {
     static const char *const names[] = {"compute", "pipeline"};
-    child c;
-    child_run(&c,
-              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--trace",
-                               "run/trace.json", NULL},
-              NULL);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_GOOD("plan", "tiny.json", "--cluster", "cluster.json", "--trace", "run/trace.json");
     cJSON *json = lay_beside("run", "tiny.json", NULL);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const cJSON *row = row_of(against_of(json, "time_s"), names[i]);
@@ -151,9 +131,8 @@ static void check_times_of_plan(void)
                        "{\"traceEvents\": [{\"ph\": \"X\", \"pid\": 1, \"tid\": 0, \"ts\": 1, "
                        "\"dur\": 1, \"name\": \"F0\", \"cat\": \"forward\"}]}\n"),
            "trace");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "run", NULL},
-                2, "rank 1's timeline has ");
+    CHILD_REFUSED(2, "rank 1's timeline has ", "plan", "tiny.json", "--cluster", "cluster.json",
+                  "--against", "run");
 }
 
 /* Rows travel, so ranks wait for them; and one rank has more than its share. Each purpose is
@@ -162,10 +141,7 @@ static void check_experts(const char *config, const char *mesh, const char *run,
                           double least_pinned)
 {
     const char *const args[] = {"train", config, "--out", run, "--mesh", mesh, NULL};
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    child_good(args);
     cJSON *json = lay_beside(run, config, mesh);
     double sum = 0, pinned = 0;
     const cJSON *row;
@@ -249,10 +225,7 @@ static double sum_of(const cJSON *json, const char *rows)
 static void check_tier(void)
 {
     static const char *const args[] = {"train", "tiered.json", "--out", "tiered", NULL};
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    child_good(args);
     cJSON *json = lay_beside("tiered", "tiered.json", "tp=1");
     const cJSON *upload = row_of(against_of(json, "time_s"), "upload"),
                 *compute = row_of(against_of(json, "time_s"), "compute"), *row;
@@ -281,12 +254,9 @@ static void check_tier(void)
 /* Gradients that go down, steps of the host and weights that come up are the optimizer's time. */
 static void check_stepped(void)
 {
-    static const char *const args[] = {"train",  "stepped.json", "--out", "stepped",
-                                       "--mesh", "dp=2,zero=1",  NULL};
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    const char *const *args =
+        WORDS("train", "stepped.json", "--out", "stepped", "--mesh", "dp=2,zero=1");
+    child_good(args);
     cJSON *json = lay_beside("stepped", "stepped.json", "dp=2,zero=1");
     const cJSON *optimizer = row_of(against_of(json, "time_s"), "optimizer"), *row;
     const double planned = number_of(optimizer, "planned"),
@@ -303,13 +273,10 @@ static void check_stepped(void)
  * bubble. */
 static void check_tail(void)
 {
-    static const char *const args[] = {"train",  "tiny.json",   "--out", "shared",
-                                       "--mesh", "dp=2,zero=2", NULL};
+    const char *const *args =
+        WORDS("train", "tiny.json", "--out", "shared", "--mesh", "dp=2,zero=2");
     const double second_us = 1e6;
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    child_good(args);
     char *text = child_read("shared/trace.json");
     cJSON *trace = cJSON_Parse(text), *event;
     const cJSON *events = cJSON_GetObjectItem(trace, "traceEvents");
@@ -394,9 +361,8 @@ static void check_damaged(void)
         EXPECT(whole && (damages[i].text ? child_write(damages[i].file, damages[i].text)
                                          : remove(damages[i].file) == 0),
                "%s", damages[i].file);
-        expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                     "run", NULL},
-                    6, damages[i].wanted);
+        CHILD_REFUSED(6, damages[i].wanted, "plan", "tiny.json", "--cluster", "cluster.json",
+                      "--against", "run");
         EXPECT(whole && child_write(damages[i].file, whole), "%s", damages[i].file);
         free(whole);
     }
@@ -426,9 +392,8 @@ static void check_other_steps(void)
         {"log.trace_step=2", NULL},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const char *const args[] = {"plan",         "tiny.json", "--cluster",
-                                    "cluster.json", "--against", "run",
-                                    "--set",        rows[i].set, NULL};
+        const char *const *args = WORDS("plan", "tiny.json", "--cluster", "cluster.json",
+                                        "--against", "run", "--set", rows[i].set);
         child c;
         child_run(&c, args, NULL);
         EXPECT(rows[i].wanted ? c.exit_code == 2 && child_is_line(c.err) &&
@@ -444,14 +409,12 @@ static void check_other_steps(void)
 static void check_against(void)
 {
     static const char *const train[] = {"train", "tiny.json", "--out", "run", NULL};
-    static const char *const text[] = {"plan",      "tiny.json", "--cluster", "cluster.json",
-                                       "--against", "run",       NULL};
+    const char *const *text =
+        WORDS("plan", "tiny.json", "--cluster", "cluster.json", "--against", "run");
     static const char *const phases[] = {"forward", "backward", "step", "idle"};
     child c;
     cJSON *json;
-    child_run(&c, train, NULL);
-    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    child_good(train);
     child_run(&c, text, NULL);
     EXPECT(c.exit_code == 0 && strstr(c.out, "run, median of 2 steps") &&
                strstr(c.out, "weights, stage 1"),
@@ -463,10 +426,7 @@ static void check_against(void)
                strstr(c.err, "--against run: it ran on CPUs, and the cluster DGX H100 is of GPUs"),
            "%s", c.err);
     child_release(&c);
-    child_run(&c,
-              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--json",
-                               "--against", "run", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "tiny.json", "--cluster", "cluster.json", "--json", "--against", "run");
     json = cJSON_Parse(c.out);
     const cJSON *against = cJSON_GetObjectItem(json, "against"), *row;
     check_row(cJSON_GetObjectItem(against, "step_time_s"), false);
@@ -487,23 +447,19 @@ static void check_against(void)
     cJSON_Delete(json);
     child_release(&c);
     check_other_steps();
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "run", "--mesh", "pp=2,dp=2", NULL},
-                2, "its mesh is another");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "nowhere", NULL},
-                2, "--against nowhere: No such file or directory");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--mesh", "pp=2",
-                                 "--set", "tensor_model_parallel_size=2", NULL},
-                2, "given by --set and by --mesh pp=2");
+    CHILD_REFUSED(2, "its mesh is another", "plan", "tiny.json", "--cluster", "cluster.json",
+                  "--against", "run", "--mesh", "pp=2,dp=2");
+    CHILD_REFUSED(2, "--against nowhere: No such file or directory", "plan", "tiny.json",
+                  "--cluster", "cluster.json", "--against", "nowhere");
+    CHILD_REFUSED(2, "given by --set and by --mesh pp=2", "plan", "tiny.json", "--cluster",
+                  "cluster.json", "--mesh", "pp=2", "--set", "tensor_model_parallel_size=2");
     char *used = child_read("run/memory.json");
     EXPECT(child_write("run/memory.json",
                        "{\"unit\": \"bytes\", \"ranks\": [{\"rank\": 0, \"stage\": 0, \"used\": "
                        "{\"weights\": 4096}}, {\"rank\": 1, \"stage\": 1, \"used\": {}}]}"),
            "memory");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "run", NULL},
-                2, "--against run: its model is another: the weights of stage 0 take 4096 bytes");
+    CHILD_REFUSED(2, "--against run: its model is another: the weights of stage 0 take 4096 bytes",
+                  "plan", "tiny.json", "--cluster", "cluster.json", "--against", "run");
     EXPECT(used && child_write("run/memory.json", used), "memory");
     free(used);
     check_damaged();
@@ -516,24 +472,20 @@ static void check_against(void)
     check_stepped();
     check_experts("offloaded.json", "dp=4,ep=4,binding=dp", "offloaded", 65536);
     EXPECT(child_write("run/metrics.jsonl", "{\"step\": 1, \"step_ms\": 1}\n"), "metrics");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--against",
-                                 "run", NULL},
-                2, "--against run: 1 step; the first 2 are warm-up");
+    CHILD_REFUSED(2, "--against run: 1 step; the first 2 are warm-up", "plan", "tiny.json",
+                  "--cluster", "cluster.json", "--against", "run");
 }
 
 int main(void)
 {
-    char folder[32], path[1024];
-    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    char folder[32];
     if (!child_folder_enter(folder))
         return 1;
-    char *sheet = child_read(path);
-    EXPECT(sheet && child_write("cluster.json", sheet), "no cluster from %s", path);
+    child_cluster("h100", "cluster.json");
     EXPECT(child_write("tiny.json", tiny) && child_write("routed.json", routed) &&
                child_write("offloaded.json", offloaded) && child_write("tiered.json", tiered) &&
                child_write("recomputed.json", recomputed) && child_write("stepped.json", stepped),
            "cannot write configs");
-    free(sheet);
     char *unforced = child_read("routed.json"), forced[1024];
     const char *const rest = unforced ? strstr(unforced, "\"num_experts\"") : NULL;
     EXPECT(rest, "routed.json has no experts");
@@ -543,6 +495,5 @@ int main(void)
     EXPECT(rest && child_write("forced.json", forced), "forced.json");
     free(unforced);
     check_against();
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -48,28 +48,10 @@ static void run_weft(child *c, const char *run, const char *mesh, const char *co
         EXPECT(child_wait(c, 60), "%s: does not end", run);
 }
 
-/* What of a run must not depend on time. */
-static char *numbers_of(const char *run)
-{
-    char path[64];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    char *text = child_read(path);
-    size_t used = 0;
-    for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
-        char *end = strstr(line, ", \"tokens\"");
-        size_t bytes = end ? (size_t)(end - line) : 0;
-        memmove(text + used, line, bytes);
-        used += bytes;
-    }
-    if (text)
-        text[used] = '\0';
-    return text;
-}
-
 /* Of the runs "waits" and "async". */
 static void expect_equal_numbers(const char *what)
 {
-    char *waits = numbers_of("waits"), *async = numbers_of("async");
+    char *waits = child_losses("waits"), *async = child_losses("async");
     EXPECT(waits && async && *waits && strcmp(waits, async) == 0, "%s:\n%s\nagainst\n%s", what,
            async, waits);
     free(waits);
@@ -332,7 +314,7 @@ static void check_stopped(const char *mesh, bool in_save)
 static void check_killed(const char *mesh)
 {
     const char *set[MAX_SET] = {"train_iters=120", "save_interval=2"};
-    child c, inspect;
+    child c;
     shell("rm -rf waits async");
     run_weft(&c, "waits", mesh, set);
     child_release(&c);
@@ -351,9 +333,7 @@ static void check_killed(const char *mesh)
                    c.err);
         }
         child_release(&c);
-        child_run(&inspect, (const char *[]){"inspect", "async", NULL}, NULL);
-        EXPECT(inspect.exit_code == 0, "%s: %s", mesh, inspect.err);
-        child_release(&inspect);
+        CHILD_GOOD("inspect", "async");
     }
     run_weft(&c, "async", mesh, set);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
@@ -401,7 +381,5 @@ int main(int argc, char **argv)
         check_stopped("dp=2", false);
         check_stopped("dp=2", true);
     }
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

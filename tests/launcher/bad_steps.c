@@ -27,6 +27,7 @@
 #include "parallel/optimizer/optimizer.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
+#include "tests/launcher/poison.h"
 
 enum { VOCAB = 53, MARK = VOCAB - 1, SEQ = 12, MAX_STEPS = 16 };
 
@@ -65,46 +66,6 @@ static weft_status fill_sample(const weft_sample *sample)
     sample->tokens[0] = MARK;
     const char *damaged = getenv("DAMAGE");
     return damaged && truncate(damaged, 99) != 0 ? WEFT_FILE : WEFT_OK;
-}
-
-/* y = x, with a parameter that nothing depends on but for its gradient. */
-typedef struct poison {
-    weft_layer base;
-    size_t hidden;
-    weft_parameter *bias;
-    int run; /* of a training step */
-    bool marked;
-} poison;
-
-static weft_status poison_init(weft_layer *layer, weft_build *build)
-{
-    poison *p = (poison *)layer;
-    weft_parameter_spec spec = {
-        .struct_bytes = sizeof spec, .name = "bias", .num_dims = 1, .dims = {p->hidden}};
-    return weft_build_parameter(build, &spec, &p->bias);
-}
-
-static void poison_describe(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    const poison *p = (const poison *)layer;
-    *out = (weft_layer_cost){.num_params = p->hidden,
-                             .local_params = p->hidden,
-                             .param_bytes = p->hidden * weft_dtype_bytes(shape->dtype)};
-}
-
-typedef struct fill_args {
-    float *to;
-    size_t count;
-    float value;
-    bool adds;
-} fill_args;
-
-static weft_status fill(const void *raw)
-{
-    const fill_args *a = raw;
-    for (size_t i = 0; i < a->count; i++)
-        a->to[i] = a->adds ? a->to[i] + a->value : a->value;
-    return WEFT_OK;
 }
 
 static weft_status raise_loss(const void *raw)
@@ -240,16 +201,7 @@ static const weft_layer_ops poison_ops = {.struct_bytes = sizeof poison_ops,
 
 static weft_status build(weft_model *model, const weft_model_options *options)
 {
-    WEFT_TRY(weft_model_add_embedding(model, options));
-    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options),
-                                  weft_mlp_create(options)));
-    poison *p = calloc(1, sizeof *p);
-    if (p) {
-        p->base.ops = &poison_ops;
-        p->hidden = (size_t)options->hidden_size;
-    }
-    WEFT_TRY(weft_model_add(model, p ? &p->base : NULL));
-    return weft_model_add_head(model, options);
+    return poison_build(model, options, &poison_ops);
 }
 
 /* --- runs ------------------------------------------------------------------------------------ */
@@ -297,8 +249,7 @@ static void check(const run *r, losses *out)
         args[n++] = "--set";
         args[n++] = r->sets[i];
     }
-    child_run(&c, args,
-              (const char *[]){r->bad ? r->bad : "BAD=", r->data ? r->data : "MARKED=-1", NULL});
+    child_run(&c, args, WORDS(r->bad ? r->bad : "BAD=", r->data ? r->data : "MARKED=-1"));
     EXPECT(c.exit_code == r->exit_code, "%s: exit %d: %s", r->name, c.exit_code, c.err);
     char *text = strdup(c.err ? c.err : "");
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), lines++)
@@ -327,7 +278,7 @@ static void check_same(const char *what, const losses *a, const losses *b, int f
 static void check_read(const char *name, const char *step, const char *const parts[3])
 {
     child c;
-    child_run(&c, (const char *[]){"inspect", name, "--sample", step, NULL}, NULL);
+    CHILD_RUN(&c, "inspect", name, "--sample", step);
     EXPECT(c.exit_code == 0, "%s step %s: %s", name, step, c.err);
     for (int i = 0; i < 3; i++)
         EXPECT(strstr(c.out, parts[i]), "%s step %s lacks %s: %s", name, step, parts[i], c.out);
@@ -353,7 +304,7 @@ static void check_damaged_rewind(void)
             args[7 + 2 * k] = sets[k];
         }
         snprintf(damage, sizeof damage, "DAMAGE=%s/checkpoints/step-4/%s", name, damaged[i]);
-        child_run(&c, args, (const char *[]){"BAD=spike", "MARKED=22", damage, NULL});
+        child_run(&c, args, WORDS("BAD=spike", "MARKED=22", damage));
         EXPECT(c.exit_code == 0 && strstr(c.err, "checkpoints/step-2 is taken: ") &&
                    strstr(c.err, "checkpoints/step-4 is damaged: "),
                "%s: exit %d: %s", name, c.exit_code, c.err);
@@ -478,11 +429,11 @@ static void check_flip_restarts(void)
 {
     child c;
     child_run(&c,
-              (const char *[]){"train", "c.json", "--out", "again", "--mesh", "dp=4", "--set",
-                               "data_parallel_sharding_strategy=no_shard", "--set",
-                               "replica_check_interval=1000", "--set", "save_interval=2", "--set",
-                               "max_restarts=2", NULL},
-              (const char *[]){"BAD=flip", "ONCE=flipped", NULL});
+              WORDS("train", "c.json", "--out", "again", "--mesh", "dp=4", "--set",
+                    "data_parallel_sharding_strategy=no_shard", "--set",
+                    "replica_check_interval=1000", "--set", "save_interval=2", "--set",
+                    "max_restarts=2"),
+              WORDS("BAD=flip", "ONCE=flipped"));
     EXPECT(c.exit_code == 0 && strstr(c.err, "step 4: decoder.layers.1.bias differs") &&
                strstr(c.err, "the job ended with exit code 10 after step ") &&
                strstr(c.err, ": it is started again in 1 s (1 of 2, reliability.max_restarts)"),
@@ -569,9 +520,9 @@ static void check_state_restarts(void)
         snprintf(set, sizeof set, "state_check_interval=%d", interval);
         snprintf(once, sizeof once, "ONCE=flip%d", interval);
         child_run(&c,
-                  (const char *[]){"train", "c.json", "--out", name, "--mesh", "dp=2", "--set", set,
-                                   "--set", "save_interval=2", "--set", "max_restarts=2", NULL},
-                  (const char *[]){"BAD=reads", "STATE=1,1", once, NULL});
+                  WORDS("train", "c.json", "--out", name, "--mesh", "dp=2", "--set", set, "--set",
+                        "save_interval=2", "--set", "max_restarts=2"),
+                  WORDS("BAD=reads", "STATE=1,1", once));
         EXPECT(c.exit_code == 0 && strstr(c.err, "step 3: exp_avg of ") &&
                    strstr(c.err, "the job ended with exit code 10 after step ") &&
                    strstr(c.err, ": it is started again in 1 s (1 of 2, reliability.max_restarts)"),
@@ -759,7 +710,5 @@ int main(int argc, char **argv)
           NULL);
     check(&(run){"below", "dp=2", NULL, NULL, {"loss_spike_factor=0.5"}, 2, {"no spike yet"}},
           NULL);
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -8,7 +8,7 @@
 #include <cjson/cJSON.h>
 
 #include "comm/comm.h"
-#include "launcher/verbs.h"
+#include "launcher/verbs/measure/measure.h"
 #include "schedule/exchange/exchange.h"
 #include "tests/expect.h"
 #include "tests/json.h"
@@ -139,7 +139,7 @@ int main(int argc, char **argv)
     int num = (int)(sizeof args / sizeof *args) - (uneven ? 1 : 2);
     weft_comm_launched(&rank, &size, &local_rank, &local_size);
     EXPECT(freopen(json, "w", stdout) != NULL, "%s", json);
-    int code = weft_bench_all_to_all(num, args);
+    int code = weft_bench_all_to_all(num, args, NULL);
     EXPECT(code == 0, "exit code %d", code);
     fflush(stdout);
     if (rank == 0 && code == 0) {

@@ -89,13 +89,12 @@ static void check_forms(void)
 {
     static const char *const all[] = {"resident",     "expert",       "demand",     "layer",
                                       "expert-after", "demand-after", "layer-after"};
-    cJSON *json = measure((const char *[]){"--json", "--cluster", "cluster.json", NULL});
+    cJSON *json = measure(WORDS("--json", "--cluster", "cluster.json"));
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check_row(json, all[i], true);
     cJSON_Delete(json);
-    json =
-        measure((const char *[]){"--json", "--degree", "file", "--forms", "expert-after,resident",
-                                 "--mesh", "dp=2,ep=2,binding=dp", NULL});
+    json = measure(WORDS("--json", "--degree", "file", "--forms", "expert-after,resident", "--mesh",
+                         "dp=2,ep=2,binding=dp"));
     check_row(json, "resident", false);
     check_row(json, "expert-after", false);
     const cJSON *row = find(json, "expert-after");
@@ -109,14 +108,13 @@ static void check_forms(void)
 static void check_room(void)
 {
     static const char limit[] = "device.memory_limit=900000";
-    cJSON *json =
-        measure((const char *[]){"--json", "--forms", "resident,expert", "--set", limit, NULL});
+    cJSON *json = measure(WORDS("--json", "--forms", "resident,expert", "--set", limit));
     EXPECT(cJSON_IsFalse(cJSON_GetObjectItem(find(json, "resident"), "fits")) &&
                cJSON_IsTrue(cJSON_GetObjectItem(find(json, "expert"), "fits")) &&
                number_of(find(json, "expert"), "median_ms") > 0,
            "what fits");
     cJSON_Delete(json);
-    child c = bench((const char *[]){"--forms", "resident,expert", "--set", limit, NULL});
+    child c = bench(WORDS("--forms", "resident,expert", "--set", limit));
     EXPECT(c.exit_code == 0 && strstr(c.out, "optimizer hidden") && strstr(c.out, "has no room"),
            "exit %d: %s%s", c.exit_code, c.err, c.out);
     child_release(&c);
@@ -132,15 +130,14 @@ static void refuse(const char *const more[], const char *wanted)
 
 static void check_refused(void)
 {
-    refuse((const char *[]){"--forms", "exper", NULL}, "did you mean expert?");
-    refuse((const char *[]){"--degree", "disk", NULL}, "--degree disk");
-    refuse((const char *[]){"--steps", "0", NULL}, "--steps 0");
-    refuse((const char *[]){"--cluster", "none.json", NULL}, "none.json");
-    refuse(
-        (const char *[]){"--set", "model.num_experts=0", "--set", "model.moe_router_topk=1", NULL},
-        "model.num_experts is 0");
-    refuse((const char *[]){"--set", "offload.kept=2", NULL}, "offload.kept");
-    refuse((const char *[]){"--set", "parallel.moe_num_partitions=2", NULL}, "moe_num_partitions");
+    refuse(WORDS("--forms", "exper"), "did you mean expert?");
+    refuse(WORDS("--degree", "disk"), "--degree disk");
+    refuse(WORDS("--steps", "0"), "--steps 0");
+    refuse(WORDS("--cluster", "none.json"), "none.json");
+    refuse(WORDS("--set", "model.num_experts=0", "--set", "model.moe_router_topk=1"),
+           "model.num_experts is 0");
+    refuse(WORDS("--set", "offload.kept=2"), "offload.kept");
+    refuse(WORDS("--set", "parallel.moe_num_partitions=2"), "moe_num_partitions");
 }
 
 int main(void)
@@ -151,6 +148,5 @@ int main(void)
     check_forms();
     check_room();
     check_refused();
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

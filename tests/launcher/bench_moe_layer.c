@@ -7,7 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "comm/comm.h"
-#include "launcher/verbs.h"
+#include "launcher/verbs/measure/measure.h"
 #include "tests/expect.h"
 #include "tests/json.h"
 #include "tests/launcher/child.h"
@@ -87,8 +87,8 @@ static int run_bench(bool memory)
                      NULL};
     char *measured[] = {"moe-layer",    "--memory", "--grid", "256:64:256,128:32:64",
                         "--partitions", "2,4,8",    "--json", NULL};
-    return memory ? weft_bench_moe_layer(sizeof measured / sizeof *measured - 1, measured)
-                  : weft_bench_moe_layer(sizeof timed / sizeof *timed - 1, timed);
+    return memory ? weft_bench_moe_layer(sizeof measured / sizeof *measured - 1, measured, NULL)
+                  : weft_bench_moe_layer(sizeof timed / sizeof *timed - 1, timed, NULL);
 }
 
 int main(int argc, char **argv)
@@ -118,6 +118,5 @@ int main(int argc, char **argv)
         cJSON_Delete(json);
         free(text);
     }
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

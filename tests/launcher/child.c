@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cjson/cJSON.h>
+
 #include "tests/expect.h"
 
 enum { MAX_DESCENDANTS = 64 };
@@ -73,6 +75,13 @@ void child_folder_leave(const char *folder)
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (chdir("/") != 0 || system(command) != 0)
         perror(folder);
+}
+
+int child_finish(const char *folder)
+{
+    if (!expect_failures)
+        child_folder_leave(folder);
+    return expect_finish();
 }
 
 void child_pause(double seconds)
@@ -316,4 +325,64 @@ void child_side_by_side(void (*part)(int i), int num_parts, int at_once)
             ended++;
         }
     }
+}
+
+void child_good(const char *const *args)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0, "weft %s %s: exit %d: %s", args[0], args[1], c.exit_code, c.err);
+    child_release(&c);
+}
+
+void child_refused(const char *const *args, int exit_code, const char *part)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == exit_code && child_is_line(c.err) && strstr(c.err, part),
+           "weft %s %s: exit %d, \"%s\", for %d and \"%s\"", args[0], args[1], c.exit_code, c.err,
+           exit_code, part);
+    child_release(&c);
+}
+
+char *child_losses(const char *run)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    char *text = child_read(path);
+    size_t used = 0;
+    for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
+        char *end = strstr(line, ", \"tokens\"");
+        size_t bytes = end ? (size_t)(end - line) : 0;
+        memmove(text + used, line, bytes);
+        used += bytes;
+    }
+    if (text)
+        text[used] = '\0';
+    return text;
+}
+
+const char *child_cluster(const char *name, const char *to)
+{
+    static char text[1 << 16];
+    char path[1024];
+    snprintf(path, sizeof path, "%s/examples/clusters/%s.json", getenv("WEFT_SOURCE_DIR"), name);
+    char *sheet = child_read(path);
+    EXPECT(sheet && strlen(sheet) < sizeof text && child_write(to, sheet), "no cluster from %s",
+           path);
+    snprintf(text, sizeof text, "%s", sheet ? sheet : "");
+    free(sheet);
+    return text;
+}
+
+cJSON *child_json(const char *const *args)
+{
+    child c;
+    child_run(&c, args, NULL);
+    EXPECT(c.exit_code == 0 || c.exit_code == 3, "weft %s %s: exit %d: %s", args[0], args[1],
+           c.exit_code, c.err);
+    cJSON *json = cJSON_Parse(c.out);
+    EXPECT(json, "weft %s %s: no JSON: %s", args[0], args[1], c.out);
+    child_release(&c);
+    return json;
 }

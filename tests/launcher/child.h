@@ -14,6 +14,9 @@ typedef struct child {
 
 enum { CHILD_MAX_ARGS = 32 };
 
+/* A list of words, NULL at its end. */
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
 /* What `weft train` says at once to the signal that asks it to stop; to SIGINT also the second. */
 #define CHILD_ASKED "weft train: asked to stop: a step that runs is finished and saved first"
 #define CHILD_ASKED_AMID_EVALUATION                                                                \
@@ -45,6 +48,20 @@ void child_release(child *c);
  * of progress that a search writes on a slow machine. */
 void child_run(child *c, const char *const *args, const char *const *environment);
 
+/* The same with these words. */
+#define CHILD_RUN(c, ...) child_run((c), WORDS(__VA_ARGS__), NULL)
+
+/* Runs it and expects success. */
+void child_good(const char *const *args);
+#define CHILD_GOOD(...) child_good(WORDS(__VA_ARGS__))
+/* Runs it and expects this exit code, and one line on standard error, which has `part`. */
+void child_refused(const char *const *args, int exit_code, const char *part);
+#define CHILD_REFUSED(exit_code, part, ...) child_refused(WORDS(__VA_ARGS__), exit_code, part)
+
+/* Runs it and gives the JSON that it prints, the caller's; expects success, or a plan that does not
+ * fit. */
+struct cJSON *child_json(const char *const *args);
+
 /* The text is one line, newline at its end. */
 bool child_is_line(const char *text);
 
@@ -61,11 +78,17 @@ bool child_wait_for_text(child *c, const char *path, const char *text);
 /* Makes a folder under /tmp and goes there; removes it. */
 bool child_folder_enter(char folder[32]);
 void child_folder_leave(const char *folder);
+/* The end of main: removes the folder, unless a check has failed. Returns the exit code. */
+int child_finish(const char *folder);
 /* Takes the current folder's name and its slash out of a text, wherever they are. */
 void child_drop_folder(char *text);
 /* Writes a file; false on failure. */
 bool child_write(const char *path, const char *text);
 /* The file's text, malloc'd; NULL: cannot be read. */
 char *child_read(const char *path);
+/* Writes examples/clusters/NAME.json as the file `to`, and gives its text until the next call. */
+const char *child_cluster(const char *name, const char *to);
+/* What the lines of metrics.jsonl in the folder have before times: steps and losses; malloc'd. */
+char *child_losses(const char *run);
 
 #endif

@@ -16,21 +16,12 @@ static const char config[] =
 
 static void train(const char *run, const char *set)
 {
-    child c;
-    child_run(&c, (const char *[]){"train", "c.json", "--out", run, "--set", set, NULL}, NULL);
-    EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
-    child_release(&c);
+    CHILD_GOOD("train", "c.json", "--out", run, "--set", set);
 }
 
 static cJSON *compare(const char *a, const char *b)
 {
-    child c;
-    child_run(&c, (const char *[]){"compare", a, b, "--json", NULL}, NULL);
-    EXPECT(c.exit_code == 0, "%s, %s: exit %d: %s", a, b, c.exit_code, c.err);
-    cJSON *json = cJSON_Parse(c.out);
-    EXPECT(json, "%s", c.out);
-    child_release(&c);
-    return json;
+    return child_json(WORDS("compare", a, b, "--json"));
 }
 
 /* Another learning rate: the first step's loss is of the same weights, and none behind it. */
@@ -96,7 +87,7 @@ static void check_written(void)
 static void check_text(void)
 {
     child c;
-    child_run(&c, (const char *[]){"compare", "a", "b", NULL}, NULL);
+    CHILD_RUN(&c, "compare", "a", "b");
     EXPECT(c.exit_code == 0 && strstr(c.out, "A  a: weft ") && strstr(c.out, "; steps 1 to 9\n") &&
                strstr(c.out, "\n  train.lr  ") &&
                strstr(c.out, "\nloss at 9 steps that both have: first differs at step 2\n") &&
@@ -109,7 +100,7 @@ static void check_text(void)
 static void expect_refused(const char *a, const char *b, int code, const char *part)
 {
     child c;
-    child_run(&c, (const char *[]){"compare", a, b, NULL}, NULL);
+    CHILD_RUN(&c, "compare", a, b);
     EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part) && !c.out[0],
            "%s, %s: exit %d: %s%s", a, b ? b : "", c.exit_code, c.out, c.err);
     child_release(&c);
@@ -129,6 +120,5 @@ int main(void)
     expect_refused("a", NULL, 2, "RUN RUN is missing");
     EXPECT(remove("w2/config.json") == 0, "w2");
     expect_refused("a", "w2", 2, "w2/config.json: ");
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

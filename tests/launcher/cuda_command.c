@@ -49,8 +49,8 @@ static void check_energy(const char *library)
     static char nvml[4096] = "WEFT_NVML=";
     strncat(nvml, library, sizeof nvml - strlen(nvml) - 1);
     EXPECT(child_write("mj", "7500\n"), "mj");
-    free(run((const char *[]){"train", "c.json", "--out", "energy", "--set", "train_iters=2", NULL},
-             (const char *[]){nvml, "FAKE_NVML=mj", NULL}));
+    free(run(WORDS("train", "c.json", "--out", "energy", "--set", "train_iters=2"),
+             WORDS(nvml, "FAKE_NVML=mj")));
     char *text = child_read("energy/metrics.jsonl");
     EXPECT(text && strstr(text, "\"gpu_energy_j\": 0"), "no energy: %s", text);
     free(text);
@@ -70,13 +70,12 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof corpus - 1; i++)
         corpus[i] = "the quick brown fox jumps over the lazy dog.\n"[i % 45];
     EXPECT(child_write("text.txt", corpus), "text.txt");
-    free(run((const char *[]){"prepare", "text.txt", "--out", "corpus", NULL}, NULL));
-    free(run((const char *[]){"train", "c.json", "--out", "run", "--set", "train_iters=4", NULL},
-             NULL));
-    free(run((const char *[]){"train", "c.json", "--out", "run", "--resume", NULL}, NULL));
+    free(run(WORDS("prepare", "text.txt", "--out", "corpus"), NULL));
+    free(run(WORDS("train", "c.json", "--out", "run", "--set", "train_iters=4"), NULL));
+    free(run(WORDS("train", "c.json", "--out", "run", "--resume"), NULL));
     check_metrics(6);
-    const char *generate[] = {"generate", "run",           "--prompt", "the quick", "--num-tokens",
-                              "4",        "--temperature", "0",        NULL};
+    const char *const *generate = WORDS("generate", "run", "--prompt", "the quick", "--num-tokens",
+                                        "4", "--temperature", "0");
     char *on_gpu = run(generate, NULL), *on_cpu = run(generate, no_gpu);
     EXPECT(on_gpu && on_cpu && strcmp(on_gpu, on_cpu) == 0, "GPU: %s\nCPU: %s", on_gpu, on_cpu);
     free(on_gpu);
@@ -84,10 +83,9 @@ int main(int argc, char **argv)
     if (argc > 1)
         check_energy(argv[1]);
     child c;
-    child_run(&c, (const char *[]){"train", "c.json", "--out", "other", NULL}, no_gpu);
+    child_run(&c, WORDS("train", "c.json", "--out", "other"), no_gpu);
     EXPECT(c.exit_code == 4 && child_is_line(c.err) && strstr(c.err, "device.kind"),
            "without a GPU: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    child_folder_leave(here);
-    return expect_finish();
+    return child_finish(here);
 }

@@ -241,11 +241,11 @@ static void compare(const mesh_case *c, const variant *v, double bound,
                     const weft_step_result *reference, const weft_step_result *got)
 {
     for (int s = 0; s < steps_of(c); s++) {
-        EXPECT(got[s].skipped == (s < c->skipped), "%s: step %d: skipped: %d", c->mesh, s + 1,
-               got[s].skipped);
+        EXPECT(got[s].scale.skipped == (s < c->skipped), "%s: step %d: skipped: %d", c->mesh, s + 1,
+               got[s].scale.skipped);
         EXPECT(fabs(got[s].loss - reference[s].loss) <= bound * reference[s].loss &&
-                   (got[s].skipped || fabs(got[s].grad_norm - reference[s].grad_norm) <=
-                                          norm_bound(v, bound) * reference[s].grad_norm) &&
+                   (got[s].scale.skipped || fabs(got[s].grad_norm - reference[s].grad_norm) <=
+                                                norm_bound(v, bound) * reference[s].grad_norm) &&
                    got[s].loss_tokens == reference[s].loss_tokens,
                "%s with %s: step %d: loss %.17g, not %.17g; gradient norm %.17g, not %.17g",
                c->mesh, v && v->set[0] ? v->set[0] : "nothing more", s + 1, got[s].loss,

@@ -102,13 +102,13 @@ static void check_overflow(weft_comm *world, const char *mesh)
     abort_on(world, weft_trainer_start(&trainer, NULL), "overflow");
     do {
         abort_on(world, weft_trainer_step(&trainer, &result), "overflow");
-        skipped += result.skipped;
-        EXPECT(result.loss_scale == scale && result.skipped_steps == skipped,
-               "scale %g, %lld skipped", result.loss_scale, (long long)result.skipped_steps);
-        EXPECT(!result.skipped || !isfinite(result.grad_norm), "a skipped step has a norm");
+        skipped += result.scale.skipped;
+        EXPECT(result.scale.value == scale && result.scale.skipped_steps == skipped,
+               "scale %g, %lld skipped", result.scale.value, (long long)result.scale.skipped_steps);
+        EXPECT(!result.scale.skipped || !isfinite(result.grad_norm), "a skipped step has a norm");
         scale /= 2;
-    } while (result.skipped && result.step < 40);
-    EXPECT(skipped > 3 && !result.skipped && isfinite(result.grad_norm), "%lld skipped",
+    } while (result.scale.skipped && result.step < 40);
+    EXPECT(skipped > 3 && !result.scale.skipped && isfinite(result.grad_norm), "%lld skipped",
            (long long)skipped);
     abort_on(world, weft_trainer_save(&trainer, folder), "overflow");
     weft_loss_scale saved = *weft_optimizer_loss_scale(trainer.optimizer);
@@ -124,7 +124,8 @@ static void check_overflow(weft_comm *world, const char *mesh)
                loaded->good_steps == 1,
            "scale %g after loading", loaded->scale);
     abort_on(world, weft_trainer_step(&trainer, &result), "overflow");
-    EXPECT(!result.skipped && result.loss_scale == saved.scale, "scale %g", result.loss_scale);
+    EXPECT(!result.scale.skipped && result.scale.value == saved.scale, "scale %g",
+           result.scale.value);
     weft_trainer_release(&trainer);
     weft_arena_release(&arena);
 }

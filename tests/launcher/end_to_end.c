@@ -205,10 +205,10 @@ static void check_prepare(void)
         text[i] = sentence[i % (sizeof sentence - 1)];
     text[sizeof text - 1] = '\0';
     EXPECT(child_write("text.txt", text), "text.txt");
-    run_weft(&c, (const char *[]){"prepare", "text.txt", "--out", "corpus", NULL});
+    run_weft(&c, WORDS("prepare", "text.txt", "--out", "corpus"));
     expect_part(&c, "documents 1, tokens 4400 ");
     child_release(&c);
-    run_weft(&c, (const char *[]){"inspect", "corpus", NULL});
+    run_weft(&c, WORDS("inspect", "corpus"));
     expect_part(&c, "  tokens      4400\n");
     child_release(&c);
 }
@@ -216,8 +216,7 @@ static void check_prepare(void)
 static void check_train(double losses[MAX_STEPS])
 {
     child c;
-    run_weft(&c, (const char *[]){"train", "c.json", "--out", "run", "--mesh",
-                                  "tp=2,pp=2,binding=tp", NULL});
+    run_weft(&c, WORDS("train", "c.json", "--out", "run", "--mesh", "tp=2,pp=2,binding=tp"));
     expect_part(&c,
                 " parameters, 4 ranks: tp 2, pp 2, dp 1, ep 2 (binding tp); 1f1b; fp32; 8 micro-");
     expect_part(&c, "\nstep 1/12  loss 5.");
@@ -240,13 +239,13 @@ static void check_train(double losses[MAX_STEPS])
 static void check_inspect(void)
 {
     child c;
-    run_weft(&c, (const char *[]){"inspect", "run", NULL});
+    run_weft(&c, WORDS("inspect", "run"));
     expect_part(&c,
                 "checkpoint run/checkpoints/step-12\nstep 12, 1536 tokens consumed, seed 1234\n");
     expect_part(&c, "every hash is right");
     expect_part(&c, "decoder.layers.3.mlp.experts.linear_fc1.weight                   [4, 64, 16]");
     child_release(&c);
-    run_weft(&c, (const char *[]){"inspect", "run/checkpoints/step-6", "--json", NULL});
+    run_weft(&c, WORDS("inspect", "run/checkpoints/step-6", "--json"));
     cJSON *json = cJSON_Parse(c.out);
     EXPECT(number_of(json, "step") == 6 && number_of(json, "consumed_tokens") == 48 * 16, "%s",
            c.out);
@@ -286,16 +285,14 @@ static void check_resume(void)
 {
     double losses[MAX_STEPS];
     child c;
-    child_run(&c, (const char *[]){"train", "c.json", "--out", "run", NULL}, NULL);
+    CHILD_RUN(&c, "train", "c.json", "--out", "run");
     EXPECT(c.exit_code == 2 && c.err &&
                strcmp(c.err, "weft train: run: holds checkpoints already (the newest: step-12); "
                              "give --resume to go on, or another --out\n") == 0,
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    child_run(&c,
-              (const char *[]){"train", "--out", "run", "--resume", "--mesh",
-                               "dp=2,ep=2,binding=dp", "--set", "train_iters=14", NULL},
-              NULL);
+    CHILD_RUN(&c, "train", "--out", "run", "--resume", "--mesh", "dp=2,ep=2,binding=dp", "--set",
+              "train_iters=14");
     EXPECT(c.exit_code == 0 && strstr(c.err, " rank 0 info MoE layers: ") &&
                strstr(c.err, " rank 0 warn resume: parallel.tensor_model_parallel_size 2 -> 1, ") &&
                strstr(c.err, ", train.train_iters 12 -> 14\n"),
@@ -313,8 +310,8 @@ static void check_json(const double losses[MAX_STEPS])
 {
     double alone[MAX_STEPS];
     child c;
-    run_weft(&c, (const char *[]){"train", "c.json", "--out", "alone", "--json", "--set",
-                                  "checkpoint.no_save=true", NULL});
+    run_weft(&c, WORDS("train", "c.json", "--out", "alone", "--json", "--set",
+                       "checkpoint.no_save=true"));
     char *text = child_read("alone/metrics.jsonl");
     EXPECT(text && strcmp(text, c.out) == 0, "stdout is not metrics.jsonl");
     int count = check_metrics(text, 0, alone);
@@ -381,11 +378,10 @@ static int count_process(const cJSON *events, int rank)
 static void check_chosen_timeline(void)
 {
     child c;
-    run_weft_travelling(&c, (const char *[]){"train", "c.json", "--out", "chosen", "--mesh",
-                                             "tp=2,dp=2,ep=2,binding=dp", "--set", "train_iters=1",
-                                             "--set", "num_layers=1", "--set", "log.trace_step=1",
-                                             "--set", "log.trace_ranks=[3, 1]", "--set",
-                                             "checkpoint.no_save=true", NULL});
+    run_weft_travelling(&c, WORDS("train", "c.json", "--out", "chosen", "--mesh",
+                                  "tp=2,dp=2,ep=2,binding=dp", "--set", "train_iters=1", "--set",
+                                  "num_layers=1", "--set", "log.trace_step=1", "--set",
+                                  "log.trace_ranks=[3, 1]", "--set", "checkpoint.no_save=true"));
     child_release(&c);
     char *text = child_read("chosen/trace.json"), *svg = child_read("chosen/trace.svg");
     cJSON *json = cJSON_Parse(text), *events = cJSON_GetObjectItem(json, "traceEvents");
@@ -402,12 +398,11 @@ static void check_expert_parallel(void)
 {
     double losses[MAX_STEPS];
     child c;
-    run_weft_travelling(&c, (const char *[]){"train", "c.json", "--out", "expert", "--mesh",
-                                             "tp=2,dp=2,ep=2,etp=2,binding=dp", "--set",
-                                             "train_iters=3", "--set", "num_layers=2", "--set",
-                                             "moe_num_partitions=2", "--set",
-                                             "moe_all_to_all=direct", "--set", "log.trace_step=2",
-                                             "--set", "checkpoint.no_save=true", NULL});
+    run_weft_travelling(&c, WORDS("train", "c.json", "--out", "expert", "--mesh",
+                                  "tp=2,dp=2,ep=2,etp=2,binding=dp", "--set", "train_iters=3",
+                                  "--set", "num_layers=2", "--set", "moe_num_partitions=2", "--set",
+                                  "moe_all_to_all=direct", "--set", "log.trace_step=2", "--set",
+                                  "checkpoint.no_save=true"));
     child_release(&c);
     char *text = child_read("expert/metrics.jsonl");
     for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line != NULL)
@@ -425,7 +420,7 @@ static void check_help(void)
                                         "inspect", "compare", "doctor"};
     char usage[64];
     child c;
-    run_weft(&c, (const char *[]){"--help", NULL});
+    run_weft(&c, WORDS("--help"));
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
         snprintf(usage, sizeof usage, "\n  %s ", verbs[i]);
         expect_part(&c, usage);
@@ -436,7 +431,7 @@ static void check_help(void)
            "without a verb: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
-        run_weft(&c, (const char *[]){verbs[i], "--help", NULL});
+        run_weft(&c, WORDS(verbs[i], "--help"));
         snprintf(usage, sizeof usage, "usage: weft %s", verbs[i]);
         EXPECT(strncmp(c.out, usage, strlen(usage)) == 0, "%s --help: %s", verbs[i], c.out);
         expect_part(&c, "--json");
@@ -444,7 +439,7 @@ static void check_help(void)
             EXPECT(end - line <= 110, "%s --help: a line of %d", verbs[i], (int)(end - line));
         child_release(&c);
     }
-    run_weft(&c, (const char *[]){"train", "--help", NULL});
+    run_weft(&c, WORDS("train", "--help"));
     expect_part(&c, "  model.num_layers = 12 (integer, 1 to ");
     expect_part(&c, "  parallel.expert_binding = \"dp\" (tp|dp)\n");
     expect_part(&c, "  checkpoint.save_interval = 0 (integer, ");
@@ -499,7 +494,5 @@ int main(void)
     check_expert_parallel();
     check_chosen_timeline();
     check_little_room();
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

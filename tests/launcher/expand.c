@@ -113,10 +113,8 @@ static void check_price(const cJSON *step)
     snprintf(seq, sizeof seq, "model.seq_length=%.0f", number_of(step, "context"));
     snprintf(batch, sizeof batch, "train.global_batch_size=%.0f",
              number_of(step, "global_batch_size"));
-    child_run(&c,
-              (const char *[]){"plan", "large.json", "--cluster", "h100.json", "--mesh", mesh,
-                               "--set", seq, "--set", batch, "--json", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "large.json", "--cluster", "h100.json", "--mesh", mesh, "--set", seq,
+              "--set", batch, "--json");
     cJSON *json = cJSON_Parse(c.out);
     const double planned = number_of(json, "step_time_s"),
                  row = number_of(cJSON_GetObjectItem(step, "after"), "step_time_s");
@@ -130,8 +128,8 @@ static void check_contexts(void)
 {
     cJSON *json;
     int kinds[3] = {0}, last = 0;
-    EXPECT(expand((const char *[]){"large.json", "--cluster", "h100.json", "--context", "1048576",
-                                   "--html", "ladder.html", NULL},
+    EXPECT(expand(WORDS("large.json", "--cluster", "h100.json", "--context", "1048576", "--html",
+                        "ladder.html"),
                   &json) == 0,
            "no ladder to 1M");
     char *page = child_read("ladder.html");
@@ -168,8 +166,7 @@ static void check_switch(void)
             "\"between\": {\"levels\": [{\"nodes\": 16, \"oversubscription\": 1}, {\"nodes\": 128, "
             "\"oversubscription\": 2}], ");
     replace("switch16.json", "switch4.json", "{\"nodes\": 16,", "{\"nodes\": 4,");
-    EXPECT(expand((const char *[]){"large.json", "--cluster", "switch16.json", "--context",
-                                   "262144", NULL},
+    EXPECT(expand(WORDS("large.json", "--cluster", "switch16.json", "--context", "262144"),
                   &json) == 0,
            "no ladder");
     for (const cJSON *s = cJSON_GetObjectItem(json, "steps")->child; s; s = s->next) {
@@ -182,16 +179,14 @@ static void check_switch(void)
     }
     EXPECT(refused, "no refusal of the switch");
     cJSON_Delete(json);
-    EXPECT(expand((const char *[]){"large.json", "--cluster", "switch4.json", "--context",
-                                   "1048576", NULL},
+    EXPECT(expand(WORDS("large.json", "--cluster", "switch4.json", "--context", "1048576"),
                   &json) != 0,
            "a switch of 4 nodes");
     EXPECT(strstr(text_of(json, "stopped"), "nodes on one switch, which reaches 4") ||
                strstr(text_of(json, "stopped"), "more memory"),
            "%s", text_of(json, "stopped"));
     cJSON_Delete(json);
-    EXPECT(expand((const char *[]){"large.json", "--cluster", "switch16.json", "--context",
-                                   "524288,1048576", NULL},
+    EXPECT(expand(WORDS("large.json", "--cluster", "switch16.json", "--context", "524288,1048576"),
                   &json) == 3,
            "vertical beyond the switch");
     EXPECT(strstr(text_of(json, "stopped"),
@@ -204,8 +199,8 @@ static void check_switch(void)
 static void check_batches(void)
 {
     cJSON *json;
-    EXPECT(expand((const char *[]){"large.json", "--cluster", "h100.json", "--context", "1048576",
-                                   "--set", "train.global_batch_size=128", NULL},
+    EXPECT(expand(WORDS("large.json", "--cluster", "h100.json", "--context", "1048576", "--set",
+                        "train.global_batch_size=128"),
                   &json) == 0,
            "no ladder");
     const cJSON *last = step_of(json, 8);
@@ -215,8 +210,8 @@ static void check_batches(void)
     EXPECT(batch == dp && ratio == batch * 2, "a batch of %g, dp %g", batch, dp);
     EXPECT_NEAR(number_of(last, "lr_advised"), 3e-4 * sqrt(ratio), 1e-12);
     cJSON_Delete(json);
-    EXPECT(expand((const char *[]){"large.json", "--cluster", "h100.json", "--context", "8192",
-                                   "--batch", "samples", NULL},
+    EXPECT(expand(WORDS("large.json", "--cluster", "h100.json", "--context", "8192", "--batch",
+                        "samples"),
                   &json) == 0,
            "no ladder");
     last = step_of(json, 1);
@@ -233,8 +228,8 @@ static void check_nodes(void)
             "\"node\": {\"price_per_hour\": 90, \"currency\": \"EUR\", ");
     replace("priced.json", "stored.json", "\"host\": {",
             "\"storage\": {\"write\": 1e9, \"read\": 2e9}, \"host\": {");
-    EXPECT(expand((const char *[]){"large.json", "--cluster", "h100.json", "--to", "stored.json",
-                                   "--max-nodes", "48", NULL},
+    EXPECT(expand(WORDS("large.json", "--cluster", "h100.json", "--to", "stored.json",
+                        "--max-nodes", "48"),
                   &json) == 0,
            "no ladder");
     static const int nodes[] = {8, 8, 16, 32, 48};
@@ -274,11 +269,11 @@ static void check_free_devices(void)
                  {"tp=8,dp=1", 2, {1, 2}, {1, 2}}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cJSON *json;
-        const int code = expand(
-            (const char *[]){"tiny.json", "--cluster", "h100.json", "--max-nodes", "2", "--mesh",
-                             cases[i].mesh, "--set", "model.num_attention_heads=8", "--set",
-                             "model.vocab_size=64", "--set", "train.global_batch_size=48", NULL},
-            &json);
+        const int code =
+            expand(WORDS("tiny.json", "--cluster", "h100.json", "--max-nodes", "2", "--mesh",
+                         cases[i].mesh, "--set", "model.num_attention_heads=8", "--set",
+                         "model.vocab_size=64", "--set", "train.global_batch_size=48"),
+                   &json);
         EXPECT(code == 0, "%s: no ladder", cases[i].mesh);
         EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(json, "steps")) == cases[i].num_rows,
                "%s: rows", cases[i].mesh);
@@ -354,15 +349,13 @@ static void check_refusals(void)
 static void check_nearest(void)
 {
     cJSON *json;
-    EXPECT(expand((const char *[]){"tiny.json", "--cluster", "small.json", "--context", "30", NULL},
-                  &json) == 0,
+    EXPECT(expand(WORDS("tiny.json", "--cluster", "small.json", "--context", "30"), &json) == 0,
            "no ladder");
     EXPECT(number_of(step_of(json, 1), "global_batch_size") == 2, "a batch of %g",
            number_of(step_of(json, 1), "global_batch_size"));
     EXPECT(number_of(step_of(json, 1), "lr_advised") > 0, "no advice");
     cJSON_Delete(json);
-    EXPECT(expand((const char *[]){"large.json", "--cluster", "h100.json", "--context", "8k", NULL},
-                  &json) == 0,
+    EXPECT(expand(WORDS("large.json", "--cluster", "h100.json", "--context", "8k"), &json) == 0,
            "no ladder");
     EXPECT(number_of(step_of(json, 1), "context") == 8192, "8k is %g tokens",
            number_of(step_of(json, 1), "context"));
@@ -376,10 +369,8 @@ static void check_alone(const char *alone)
     for (int i = 0; i < 2; i++) {
         child c;
         child_program = i == 0 ? NULL : alone;
-        child_run(&c,
-                  (const char *[]){"expand", "large.json", "--cluster", "h100.json", "--context",
-                                   "131072,524288", NULL},
-                  NULL);
+        CHILD_RUN(&c, "expand", "large.json", "--cluster", "h100.json", "--context",
+                  "131072,524288");
         EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
         texts[i] = strdup(c.out);
         child_release(&c);
@@ -401,14 +392,6 @@ static void run_script(const char *script)
     EXPECT(system(command) == 0, "%s", script);
 }
 
-static void run_weft(const char *const *args)
-{
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0, "weft %s: exit %d: %s", args[0], c.exit_code, c.err);
-    child_release(&c);
-}
-
 static double loss_at(const char *metrics, int step)
 {
     char *text = child_read(metrics);
@@ -426,9 +409,9 @@ static double loss_at(const char *metrics, int step)
 /* The mesh alone grows: the run is the same. */
 static void check_emitted_nodes(void)
 {
-    run_weft((const char *[]){"expand", "tiny.json", "--cluster", "small.json", "--max-nodes", "2",
-                              "--emit", "it's nodes", NULL});
-    run_weft((const char *[]){"train", "tiny.json", "--out", "straight", NULL});
+    CHILD_GOOD("expand", "tiny.json", "--cluster", "small.json", "--max-nodes", "2", "--emit",
+               "it's nodes");
+    CHILD_GOOD("train", "tiny.json", "--out", "straight");
     char *script = child_read("it's nodes/step-0.sh");
     EXPECT(script && strstr(script, " on 1 node: ") &&
                strstr(script, "Planned on GPUs, and device.kind is cpu"),
@@ -473,8 +456,8 @@ static void read_step(const char *file, const char *checkpoint, int32_t out[64])
 static void check_emitted_context(void)
 {
     int32_t shorter[64], longer[64];
-    run_weft((const char *[]){"expand", "tiny.json", "--cluster", "small.json", "--context",
-                              "32,64", "--emit", "context", NULL});
+    CHILD_GOOD("expand", "tiny.json", "--cluster", "small.json", "--context", "32,64", "--emit",
+               "context");
     run_script("context/step-0.sh --set train.train_iters=3");
     read_step("context/step-0.json", "context/run/checkpoints/step-3", shorter);
     for (int i = 1; i <= 2; i++) {
@@ -485,7 +468,7 @@ static void check_emitted_context(void)
     run_script("context/step-1.sh --set train.train_iters=4");
     run_script("context/step-2.sh");
     child c;
-    child_run(&c, (const char *[]){"inspect", "context/run", "--json", NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "context/run", "--json");
     cJSON *json = cJSON_Parse(c.out);
     EXPECT(number_of(json, "consumed_tokens") == 6 * 64 && number_of(json, "step") == 6, "%s",
            c.out);
@@ -497,9 +480,8 @@ static void check_emitted_context(void)
 /* From a run that has begun: today's is what it is. */
 static void check_emitted_run(void)
 {
-    run_weft((const char *[]){"expand", "straight", "--cluster", "small.json", "--context", "32",
-                              "--set", "train.train_iters=8", "--set", "train.lr_decay_iters=8",
-                              "--emit", "on", NULL});
+    CHILD_GOOD("expand", "straight", "--cluster", "small.json", "--context", "32", "--set",
+               "train.train_iters=8", "--set", "train.lr_decay_iters=8", "--emit", "on");
     EXPECT(!child_read("on/step-0.json"), "a config of what has run");
     run_script("on/step-1.sh");
     char *said = child_read("out.txt");
@@ -515,24 +497,21 @@ static void check_folders(void)
 {
     const char *args[] = {"expand", "tiny.json", "--cluster", "small.json", "--max-nodes",
                           "2",      "--emit",    "mixed",     NULL,         NULL};
-    const char *of_itself[] = {"expand", "mixed/step-1.json", "--cluster", "small.json",
-                               "--emit", "./mixed",           "--force",   NULL};
+    const char *const *of_itself = WORDS("expand", "mixed/step-1.json", "--cluster", "small.json",
+                                         "--emit", "./mixed", "--force");
     child c;
-    run_weft((const char *[]){"expand", "tiny.json", "--cluster", "small.json", "--max-nodes", "8",
-                              "--emit", "mixed", NULL});
+    CHILD_GOOD("expand", "tiny.json", "--cluster", "small.json", "--max-nodes", "8", "--emit",
+               "mixed");
     char *text = child_read("mixed/step-3.json");
     EXPECT(text, "no step 3");
     free(text);
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, "--force"), "exit %d: %s",
-           c.exit_code, c.err);
-    child_release(&c);
+    child_refused(args, 2, "--force");
     child_run(&c, of_itself, NULL);
     EXPECT(c.exit_code == 2 && strstr(c.err, "would replace CONFIG"), "exit %d: %s", c.exit_code,
            c.err);
     child_release(&c);
     args[8] = "--force";
-    run_weft(args);
+    child_good(args);
     text = child_read("mixed/step-1.sh");
     EXPECT(text, "no step 1");
     free(text);
@@ -542,16 +521,13 @@ static void check_folders(void)
 
 int main(void)
 {
-    char folder[32], path[1024], alone[1024];
-    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    char folder[32], alone[1024];
     snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
     if (!child_folder_enter(folder))
         return 1;
-    char *sheet = child_read(path);
-    EXPECT(sheet && child_write("h100.json", sheet) && child_write("large.json", large) &&
-               child_write("tiny.json", tiny),
+    child_cluster("h100", "h100.json");
+    EXPECT(child_write("large.json", large) && child_write("tiny.json", tiny),
            "cannot write configs");
-    free(sheet);
     replace("h100.json", "small.json", "\"ranks_per_node\": 8", "\"ranks_per_node\": 1");
     check_contexts();
     check_switch();
@@ -565,6 +541,5 @@ int main(void)
     check_emitted_context();
     check_emitted_run();
     check_folders();
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -54,24 +54,6 @@ static void do_damage(const damage *d, int step)
     shell(command);
 }
 
-/* The losses of a folder's steps, without times. */
-static char *losses_of(const char *run)
-{
-    char path[64];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    char *text = child_read(path);
-    size_t used = 0;
-    for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
-        char *end = strstr(line, ", \"tokens\"");
-        size_t bytes = end ? (size_t)(end - line) : 0;
-        memmove(text + used, line, bytes);
-        used += bytes;
-    }
-    if (text)
-        text[used] = '\0';
-    return text;
-}
-
 static void check_falls(const damage *d, const char *mesh, const char *wanted)
 {
     static const char taken[] = " rank 0 warn resume: run/checkpoints/step-4 is taken: "
@@ -80,8 +62,8 @@ static void check_falls(const damage *d, const char *mesh, const char *wanted)
     shell("rm -rf run; cp -r trained run");
     do_damage(d, 6);
     run_weft(&c,
-             (const char *[]){"train", "c.json", "--out", "run", "--resume", "--mesh", mesh,
-                              "--set", "train_iters=7", "--set", "save_interval=0", NULL},
+             WORDS("train", "c.json", "--out", "run", "--resume", "--mesh", mesh, "--set",
+                   "train_iters=7", "--set", "save_interval=0"),
              0);
     EXPECT(c.err && strstr(c.err, taken), "%s, %s: %s", d->name, mesh, c.err);
     const char *said = c.err ? strstr(c.err, " is damaged") : NULL;
@@ -92,7 +74,7 @@ static void check_falls(const damage *d, const char *mesh, const char *wanted)
     EXPECT(latest && strcmp(latest, "step-7\n") == 0, "%s: latest is %s", d->name, latest);
     free(latest);
     EXPECT(access("run/checkpoints/step-6", F_OK) == 0, "%s: the damaged one is gone", d->name);
-    char *got = losses_of("run");
+    char *got = child_losses("run");
     EXPECT(got && wanted && strcmp(got, wanted) == 0, "%s, %s:\n%s\nnot\n%s", d->name, mesh, got,
            wanted);
     free(got);
@@ -103,11 +85,11 @@ static void check_every_damage(const char *mesh)
     child c;
     shell("rm -rf run; cp -r trained run");
     run_weft(&c,
-             (const char *[]){"train", "c.json", "--out", "run", "--resume-from", "step-4",
-                              "--mesh", mesh, "--set", "train_iters=7", NULL},
+             WORDS("train", "c.json", "--out", "run", "--resume-from", "step-4", "--mesh", mesh,
+                   "--set", "train_iters=7"),
              0);
     child_release(&c);
-    char *wanted = losses_of("run");
+    char *wanted = child_losses("run");
     for (int i = 0; i < NUM_DAMAGES; i++)
         check_falls(&damages[i], mesh, wanted);
     free(wanted);
@@ -300,7 +282,7 @@ int main(void)
     child c;
     EXPECT(child_folder_enter(folder), "no folder");
     EXPECT(child_write("c.json", config), "c.json");
-    run_weft(&c, (const char *[]){"train", "c.json", "--out", "trained", NULL}, 0);
+    run_weft(&c, WORDS("train", "c.json", "--out", "trained"), 0);
     child_release(&c);
     check_every_damage("dp=1");
     check_every_damage("dp=2");
@@ -313,7 +295,5 @@ int main(void)
     check_newer();
     check_readers();
     check_keep();
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -33,14 +33,6 @@ static void write_text(void)
     EXPECT(child_write("corpus.txt", text), "corpus.txt");
 }
 
-static void run_ok(const char *const *args)
-{
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0, "weft %s: exit %d: %s", args[0], c.exit_code, c.err);
-    child_release(&c);
-}
-
 /* What the trainer itself has in the micro-batches of the first steps: [step][sample][SEQ]. */
 static void read_as_trained(int32_t out[STEPS][STEP_TOKENS])
 {
@@ -70,13 +62,9 @@ static void read_as_trained(int32_t out[STEPS][STEP_TOKENS])
 static cJSON *inspect_json(const char *run, int step)
 {
     char number[16];
-    child c;
     snprintf(number, sizeof number, "%d", step);
-    child_run(&c, (const char *[]){"inspect", run, "--sample", number, "--json", NULL}, NULL);
-    EXPECT(c.exit_code == 0, "step %d: exit %d: %s", step, c.exit_code, c.err);
-    cJSON *json = cJSON_Parse(c.out);
-    EXPECT(json && number_of(json, "step") == step, "step %d: %s", step, c.out);
-    child_release(&c);
+    cJSON *json = child_json(WORDS("inspect", run, "--sample", number, "--json"));
+    EXPECT(number_of(json, "step") == step, "not step %d", step);
     return json;
 }
 
@@ -130,7 +118,7 @@ static void check_step(int step, const int32_t *wanted)
 static void check_plain(void)
 {
     child c;
-    child_run(&c, (const char *[]){"inspect", "run", "--sample", "2", NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "run", "--sample", "2");
     EXPECT(c.exit_code == 0 && strstr(c.out, "step 2: loss ") &&
                strstr(c.out, "\nmicro-batch 1\n  sample 6: tokens "),
            "%s%s", c.out, c.err);
@@ -152,12 +140,12 @@ static void check_plain(void)
 static void check_long(void)
 {
     child c;
-    run_ok((const char *[]){"train", "config.json", "--out", "long", "--set", "seq_length=400",
-                            "--set", "train_iters=1", "--set", "data_path=one", NULL});
-    child_run(&c, (const char *[]){"inspect", "long", "--sample", "1", NULL}, NULL);
+    CHILD_GOOD("train", "config.json", "--out", "long", "--set", "seq_length=400", "--set",
+               "train_iters=1", "--set", "data_path=one");
+    CHILD_RUN(&c, "inspect", "long", "--sample", "1");
     EXPECT(c.exit_code == 0 && strstr(c.out, "\" and 240 bytes more\n"), "%s%s", c.out, c.err);
     child_release(&c);
-    child_run(&c, (const char *[]){"inspect", "long", "--sample", "1", "--full", NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "long", "--sample", "1", "--full");
     EXPECT(c.exit_code == 0 && !strstr(c.out, " more\n"), "%s%s", c.out, c.err);
     child_release(&c);
 }
@@ -165,7 +153,7 @@ static void check_long(void)
 static void expect_refused(const char *run, const char *step, int code, const char *part)
 {
     child c;
-    child_run(&c, (const char *[]){"inspect", run, "--sample", step, NULL}, NULL);
+    CHILD_RUN(&c, "inspect", run, "--sample", step);
     EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part) && !c.out[0],
            "%s step %s: exit %d: %s%s", run, step, c.exit_code, c.err, c.out);
     child_release(&c);
@@ -178,13 +166,12 @@ int main(void)
     EXPECT(child_folder_enter(folder), "%s", folder);
     write_text();
     EXPECT(child_write("config.json", config), "config.json");
-    run_ok(
-        (const char *[]){"prepare", "corpus.txt", "--split-blank-lines", "--out", "corpus", NULL});
-    run_ok((const char *[]){"prepare", "corpus.txt", "--out", "one", NULL});
+    CHILD_GOOD("prepare", "corpus.txt", "--split-blank-lines", "--out", "corpus");
+    CHILD_GOOD("prepare", "corpus.txt", "--out", "one");
     read_as_trained(trained);
-    run_ok((const char *[]){"train", "config.json", "--out", "run", NULL});
-    run_ok((const char *[]){"train", "--out", "run", "--resume", "--set", "train_iters=6", "--set",
-                            "global_batch_size=2", NULL});
+    CHILD_GOOD("train", "config.json", "--out", "run");
+    CHILD_GOOD("train", "--out", "run", "--resume", "--set", "train_iters=6", "--set",
+               "global_batch_size=2");
     for (int step = 1; step <= STEPS; step++) /* by the checkpoint's config, not the last one's */
         check_step(step, trained[step - 1]);
     cJSON *json = inspect_json("run", LATER);
@@ -196,14 +183,12 @@ int main(void)
     check_long();
     expect_refused("run", "7", 2, "run: has no step 7: its metrics are of steps 1 to 6");
     expect_refused("corpus", "1", 6, "corpus: not a run's folder: ");
-    run_ok((const char *[]){"train", "config.json", "--out", "mock", "--set", "mock_data=true",
-                            "--set", "data_path=null", "--set", "vocab_size=50", NULL});
+    CHILD_GOOD("train", "config.json", "--out", "mock", "--set", "mock_data=true", "--set",
+               "data_path=null", "--set", "vocab_size=50");
     expect_refused("mock", "1", 2, "step 1 read mock data: random tokens, no text");
     text[0] = text[0] == 'z' ? 'a' : 'z';
     EXPECT(child_write("corpus.txt", text), "corpus.txt");
-    run_ok(
-        (const char *[]){"prepare", "corpus.txt", "--split-blank-lines", "--out", "corpus", NULL});
+    CHILD_GOOD("prepare", "corpus.txt", "--split-blank-lines", "--out", "corpus");
     expect_refused("run", "1", 6, "corpus: has changed since step 1: its data_xxh64 is ");
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

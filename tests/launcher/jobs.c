@@ -119,7 +119,7 @@ void job_expect_words(const char *text, const char *name)
 void job_start(child *c, const char *script, const char *const *environment)
 {
     child_program = "/bin/bash";
-    EXPECT(child_start(c, (const char *const[]){script, NULL}, environment), "no bash");
+    EXPECT(child_start(c, WORDS(script), environment), "no bash");
     child_program = NULL;
 }
 

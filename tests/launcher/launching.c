@@ -21,9 +21,8 @@ static void check_start_line(const char *const *args)
     EXPECT(line, "no start in %s", c.out);
     if (line) {
         char *command = strndup(line + 8, strcspn(line + 8, "\n"));
-        EXPECT(job_run_other(&shell, "/bin/bash", (const char *const[]){"-c", command, NULL},
-                             env) == 0,
-               "%s: %s", command, shell.err);
+        EXPECT(job_run_other(&shell, "/bin/bash", WORDS("-c", command), env) == 0, "%s: %s",
+               command, shell.err);
         child_release(&shell);
         free(command);
     }
@@ -37,13 +36,12 @@ static void check_mpirun(void)
     char script[256], hosts[256];
     snprintf(script, sizeof script, "%s/job.sh", job_odd);
     snprintf(hosts, sizeof hosts, "%s/hostfile", job_odd);
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", job_odd,
-                                          "--set", "train.lr=1e-3", NULL},
-                    0, NULL);
+    job_expect_code(
+        WORDS("launch", "mpirun", "tiny.json", "--out", job_odd, "--set", "train.lr=1e-3"), 0,
+        NULL);
     job_expect_bash(script);
     job_expect_text(hosts, "localhost slots=2\n");
-    EXPECT(job_run_other(&c, "/bin/bash", (const char *const[]){script, NULL}, env) == 0, "%s",
-           c.err);
+    EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), env) == 0, "%s", c.err);
     child_release(&c);
     char *text = job_said();
     job_expect_words(text, "mpirun");
@@ -51,69 +49,61 @@ static void check_mpirun(void)
            "%s", text);
     free(text);
     /* The same once more is this very job; another is not. */
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", job_odd,
-                                          "--set", "train.lr=1e-3", NULL},
-                    0, NULL);
-    check_start_line((const char *const[]){"launch", "mpirun", "tiny.json", "--out", job_odd,
-                                           "--set", "train.lr=1e-3", NULL});
+    job_expect_code(
+        WORDS("launch", "mpirun", "tiny.json", "--out", job_odd, "--set", "train.lr=1e-3"), 0,
+        NULL);
+    check_start_line(
+        WORDS("launch", "mpirun", "tiny.json", "--out", job_odd, "--set", "train.lr=1e-3"));
     text = job_said();
     job_expect_words(text, "mpirun");
     free(text);
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", job_odd, NULL},
-                    2, "--force");
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", job_odd), 2, "--force");
     job_expect_text(script, "train.lr=1e-3");
-    job_expect_code(
-        (const char *const[]){"launch", "mpirun", "tiny.json", "--out", job_odd, "--force", NULL},
-        0, NULL);
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", job_odd, "--force"), 0, NULL);
     job_expect_no_text(script, "train.lr=1e-3");
     /* Two nodes, by names or not. */
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two",
-                                          "--nodes", "2", "--hosts", "n-1.x,n2", NULL},
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "two", "--nodes", "2",
+                          "--hosts", "n-1.x,n2"),
                     0, NULL);
     job_expect_text("two/hostfile", "n-1.x slots=1\nn2 slots=1\n");
     job_expect_text("two/job.sh", "ppr:1:node");
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-b",
-                                          "--nodes", "2", "--run", NULL},
-                    2, "--hosts");
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-c",
-                                          "--nodes", "2", "--hosts", "a", NULL},
-                    2, "names 1");
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-c",
-                                          "--nodes", "2", "--hosts", "a,-x", NULL},
-                    2, "no name");
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-c",
-                                          "--nodes", "2", "--hosts", "n1,N1", NULL},
+    job_expect_code(
+        WORDS("launch", "mpirun", "tiny.json", "--out", "two-b", "--nodes", "2", "--run"), 2,
+        "--hosts");
+    job_expect_code(
+        WORDS("launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes", "2", "--hosts", "a"), 2,
+        "names 1");
+    job_expect_code(
+        WORDS("launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes", "2", "--hosts", "a,-x"),
+        2, "no name");
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes", "2",
+                          "--hosts", "n1,N1"),
                     2, "N1 is there twice");
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-c",
-                                          "--nodes", "2", "--hosts", "n1,n11", NULL},
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "two-c", "--nodes", "2",
+                          "--hosts", "n1,n11"),
                     0, NULL);
     /* What leaves dp open has one rank; with dp it goes. */
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-d",
-                                          "--nodes", "2", "--mesh", "tp=1", NULL},
-                    2, "1 rank, which does not fill 2 nodes equally; --cluster FILE says");
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "two-d",
-                                          "--nodes", "2", "--mesh", "dp=2", "--hosts", "n1,n2",
-                                          NULL},
+    job_expect_code(
+        WORDS("launch", "mpirun", "tiny.json", "--out", "two-d", "--nodes", "2", "--mesh", "tp=1"),
+        2, "1 rank, which does not fill 2 nodes equally; --cluster FILE says");
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "two-d", "--nodes", "2",
+                          "--mesh", "dp=2", "--hosts", "n1,n2"),
                     0, NULL);
 }
 
 /* Nodes to spare. */
 static void check_spares(void)
 {
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "few",
-                                          "--nodes", "2", "--hosts", "a,b", "--spares", "1",
-                                          "--set", "reliability.max_restarts=1", NULL},
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "few", "--nodes", "2",
+                          "--hosts", "a,b", "--spares", "1", "--set", "reliability.max_restarts=1"),
                     2, "names 2, where the job has 2 nodes and 1 to spare");
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "few",
-                                          "--nodes", "2", "--hosts", "a,b,c", "--spares", "1",
-                                          NULL},
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "few", "--nodes", "2",
+                          "--hosts", "a,b,c", "--spares", "1"),
                     2, "reliability.max_restarts");
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "few",
-                                          "--spares", "1", NULL},
-                    2, "--hosts has to name them");
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "few",
-                                          "--spares", "1", NULL},
-                    2, "--spares: of mpirun jobs");
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "few", "--spares", "1"), 2,
+                    "--hosts has to name them");
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "few", "--spares", "1"), 2,
+                    "--spares: of mpirun jobs");
 }
 
 /* What leaves no time to train would be queued for ever. */
@@ -128,12 +118,11 @@ static void check_times(void)
         {"08:00:60", "HH:MM:SS"},     {"08:00", "HH:MM:SS"},      {"08:00:00:00", "HH:MM:SS"},
         {"1-2-00:00:00", "HH:MM:SS"}, {"-1:00:00", "HH:MM:SS"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "times",
-                                              "--force", "--time", rows[i].time, NULL},
+        job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "times", "--force", "--time",
+                              rows[i].time),
                         rows[i].says ? 2 : 0, rows[i].says);
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "times",
-                                          "--force", "--time", "00:10:00", "--set",
-                                          "train.stop_timeout_s=600", NULL},
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "times", "--force", "--time",
+                          "00:10:00", "--set", "train.stop_timeout_s=600"),
                     2, "600 s before its end");
 }
 
@@ -141,10 +130,9 @@ static void check_slurm_text(void)
 {
     char script[256];
     snprintf(script, sizeof script, "%s/job.sbatch", job_odd);
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", job_odd,
-                                          "--nodes", "2", "--set", "train.lr=1e-3", "--set",
-                                          "train.stop_timeout_s=90", "--set",
-                                          "device.num_threads=3", "--time", "08:00:00", NULL},
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", job_odd, "--nodes", "2", "--set",
+                          "train.lr=1e-3", "--set", "train.stop_timeout_s=90", "--set",
+                          "device.num_threads=3", "--time", "08:00:00"),
                     0, NULL);
     job_expect_bash(script);
     static const char *const lines[] = {
@@ -162,9 +150,8 @@ static void check_slurm_text(void)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         job_expect_text(script, lines[i]);
     job_expect_no_text(script, "gpus-per-node");
-    job_expect_code(
-        (const char *const[]){"launch", "slurm", "tiny.json", "--out", "s", "--image", "x", NULL},
-        2, "kubernetes");
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "s", "--image", "x"), 2,
+                    "kubernetes");
 }
 
 /* A field of a parsed document: "spec.slotsPerWorker", numbers are places in arrays. */
@@ -223,9 +210,8 @@ static void check_pod(const cJSON *script)
         snprintf(command, sizeof command, "echo x >>pod-%s; exit %s", rows[i].code, rows[i].code);
         for (int k = 0; k < 2; k++) {
             child c;
-            const int code = job_run_other(
-                &c, "/bin/bash", (const char *const[]){"pod.sh", "sh", "-c", command, NULL},
-                (const char *const[]){name, NULL});
+            const int code =
+                job_run_other(&c, "/bin/bash", WORDS("pod.sh", "sh", "-c", command), WORDS(name));
             EXPECT(code == atoi(rows[i].code), "code %s: exit %d: %s", rows[i].code, code, c.err);
             child_release(&c);
         }
@@ -239,11 +225,11 @@ static void check_pod(const cJSON *script)
 static void check_yaml(const char *path)
 {
     child c;
-    const char *const args[] = {
-        "python3", "-c",
-        "import sys, json\ntry:\n  import yaml\nexcept ImportError:\n  sys.exit(77)\n"
-        "print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))",
-        path, NULL};
+    const char *const *args =
+        WORDS("python3", "-c",
+              "import sys, json\ntry:\n  import yaml\nexcept ImportError:\n  sys.exit(77)\n"
+              "print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))",
+              path);
     const int code = job_run_other(&c, "/usr/bin/env", args, NULL);
     if (code == 127 || code == 77 || code == 126) {
         printf("no YAML parser here\n");
@@ -291,12 +277,9 @@ static void check_kubernetes(void)
 {
     char path[256];
     snprintf(path, sizeof path, "%s/job.yaml", job_odd);
-    job_expect_code(
-        (const char *const[]){"launch", "kubernetes", "tiny.json", "--out", job_odd, NULL}, 2,
-        "--image");
-    job_expect_code((const char *const[]){"launch", "kubernetes", "tiny.json", "--out", job_odd,
-                                          "--image", "registry.example/weft:1", "--nodes", "2",
-                                          NULL},
+    job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", job_odd), 2, "--image");
+    job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", job_odd, "--image",
+                          "registry.example/weft:1", "--nodes", "2"),
                     0, NULL);
     static const char *const lines[] = {
         "\napiVersion: kubeflow.org/v2beta1\nkind: MPIJob\n",
@@ -311,21 +294,18 @@ static void check_kubernetes(void)
         job_expect_text(path, lines[i]);
     job_expect_no_text(path, "nvidia.com/gpu");
     check_yaml(path);
-    job_expect_code((const char *const[]){"launch", "kubernetes", "tiny.json", "--out", "k",
-                                          "--image", "i", "--claim", "runs", "--set",
-                                          "device.kind=cuda", "--set", "data.mock_data=false",
-                                          "--set", "data.data_path=some/data", NULL},
+    job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", "k", "--image", "i",
+                          "--claim", "runs", "--set", "device.kind=cuda", "--set",
+                          "data.mock_data=false", "--set", "data.data_path=some/data"),
                     0, NULL);
     job_expect_text("k/job.yaml", "                nvidia.com/gpu: 2\n");
     job_expect_text("k/job.yaml", "claimName: \"runs\"\n");
     job_expect_text("k/job.yaml", "/some\"\n              readOnly: true\n");
     EXPECT(mkdir("a:b", 0755) == 0, "a:b");
-    job_expect_code((const char *const[]){"launch", "kubernetes", "tiny.json", "--out", "a:b",
-                                          "--image", "i", NULL},
-                    2, "colon");
-    job_expect_code((const char *const[]){"launch", "kubernetes", "tiny.json", "--out", "k2",
-                                          "--image", "i j", NULL},
-                    2, "no name of an image");
+    job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", "a:b", "--image", "i"), 2,
+                    "colon");
+    job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", "k2", "--image", "i j"), 2,
+                    "no name of an image");
 }
 
 static void check_start(void)
@@ -363,39 +343,33 @@ static void check_cluster(void)
     char cluster[1200], program[1200];
     snprintf(cluster, sizeof cluster, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
     snprintf(program, sizeof program, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "c", "--cluster",
-                                          cluster, "--nodes", "2", "--set",
-                                          "train.global_batch_size=16", NULL},
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "c", "--cluster", cluster,
+                          "--nodes", "2", "--set", "train.global_batch_size=16"),
                     0, NULL);
     job_expect_text("c/job.sbatch", "\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n"
                                     "#SBATCH --gpus-per-node=8\n#SBATCH --exclusive\n");
     job_expect_text("c/job.sbatch", "device.kind=cuda");
     /* As many nodes as the mesh needs; a mesh that fills none of them evenly. */
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "c2",
-                                          "--cluster", cluster, "--mesh", "tp=2,dp=12", "--set",
-                                          "train.global_batch_size=24", NULL},
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "c2", "--cluster", cluster,
+                          "--mesh", "tp=2,dp=12", "--set", "train.global_batch_size=24"),
                     0, NULL);
     job_expect_text("c2/job.sbatch", "\n#SBATCH --nodes=3\n");
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "c3",
-                                          "--cluster", cluster, "--mesh", "tp=2,dp=6", "--set",
-                                          "train.global_batch_size=24", NULL},
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "c3", "--cluster", cluster,
+                          "--mesh", "tp=2,dp=6", "--set", "train.global_batch_size=24"),
                     2, "do not fill");
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "c4",
-                                          "--cluster", cluster, "--mesh", "tp=2,dp=10", "--set",
-                                          "train.global_batch_size=20", NULL},
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "c4", "--cluster", cluster,
+                          "--mesh", "tp=2,dp=10", "--set", "train.global_batch_size=20"),
                     2, "do not fill");
     /* What does not fit is not written. */
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "big",
-                                          "--cluster", cluster, "--set", "model.hidden_size=65536",
-                                          "--set", "model.num_attention_heads=512", "--set",
-                                          "model.num_layers=96", NULL},
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "big", "--cluster", cluster,
+                          "--set", "model.hidden_size=65536", "--set",
+                          "model.num_attention_heads=512", "--set", "model.num_layers=96"),
                     3, NULL);
     EXPECT(access("big", F_OK) != 0, "a folder of a job that does not fit");
     /* The program that runs nothing writes the same job, of another program. */
     child_program = program;
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "p", "--cluster",
-                                          cluster, "--nodes", "2", "--set",
-                                          "train.global_batch_size=16", "--json", NULL},
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "p", "--cluster", cluster,
+                          "--nodes", "2", "--set", "train.global_batch_size=16", "--json"),
                     0, NULL);
     child_program = NULL;
     job_expect_text("p/job.sbatch", "    weft train ");
@@ -403,20 +377,14 @@ static void check_cluster(void)
 
 static void check_mistakes(void)
 {
-    job_expect_code((const char *const[]){"launch", "slrum", "tiny.json", "--out", "m", NULL}, 2,
-                    "did you mean slurm");
-    job_expect_code((const char *const[]){"launch", "slurm", "--out", "m", NULL}, 2, "CONFIG");
-    job_expect_code((const char *const[]){"launch", "slurm", "none.json", "--out", "m", NULL}, 2,
-                    "none.json");
-    job_expect_code(
-        (const char *const[]){"launch", "slurm", "tiny.json", "--out", "tiny.json", NULL}, 6,
-        "not a folder");
-    job_expect_code(
-        (const char *const[]){"launch", "slurm", "tiny.json", "--out", "m", "--nodes", "3", NULL},
-        2, "do not fill");
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "m", "--set",
-                                          "train.lrr=1", NULL},
-                    2, "train.lr");
+    job_expect_code(WORDS("launch", "slrum", "tiny.json", "--out", "m"), 2, "did you mean slurm");
+    job_expect_code(WORDS("launch", "slurm", "--out", "m"), 2, "CONFIG");
+    job_expect_code(WORDS("launch", "slurm", "none.json", "--out", "m"), 2, "none.json");
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "tiny.json"), 6, "not a folder");
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "m", "--nodes", "3"), 2,
+                    "do not fill");
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "m", "--set", "train.lrr=1"), 2,
+                    "train.lr");
     EXPECT(access("m", F_OK) != 0, "a folder of a job that was refused");
 }
 
@@ -426,15 +394,12 @@ static void check_newline(void)
     static const char run[] = "line\n#SBATCH --evil";
     child c;
     char path[64];
-    child_run(&c, (const char *[]){"launch", "slurm", "tiny.json", "--out", run, NULL}, NULL);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_GOOD("launch", "slurm", "tiny.json", "--out", run);
     snprintf(path, sizeof path, "%s/job.sbatch", run);
     job_expect_no_text(path, "\n#SBATCH --evil");
     job_expect_bash(path);
     free(job_said());
-    const int code = job_run_other(&c, "/bin/bash", (const char *[]){path, NULL},
-                                   (const char *[]){job_path, NULL});
+    const int code = job_run_other(&c, "/bin/bash", WORDS(path), WORDS(job_path));
     char *got = job_said();
     EXPECT(code == 0 && strstr(got, "line\n#SBATCH --evil\n--resume\n"), "exit %d: %s: %s", code,
            got, c.err);

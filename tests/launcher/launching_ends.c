@@ -74,13 +74,13 @@ static void start_hung(int i, child *c)
     const hung *h = &hungs[i];
     const bool by_slurm = strcmp(h->kind, "slurm") == 0;
     char setting[64], out[16], script[32];
-    const char *const env[] = {job_path, "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=list", "TMPDIR=/tmp",
-                               NULL};
+    const char *const *env =
+        WORDS(job_path, "SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=list", "TMPDIR=/tmp");
     snprintf(setting, sizeof setting, "reliability.max_restarts=%s", h->restarts);
     snprintf(out, sizeof out, "hung-%d", i);
     snprintf(script, sizeof script, "%s/job.%s", out, by_slurm ? "sbatch" : "sh");
-    job_expect_code((const char *const[]){"launch", h->kind, "tiny.json", "--out", out, "--set",
-                                          setting, "--set", "reliability.restart_delay_s=0", NULL},
+    job_expect_code(WORDS("launch", h->kind, "tiny.json", "--out", out, "--set", setting, "--set",
+                          "reliability.restart_delay_s=0"),
                     0, NULL);
     job_expect_bash(script);
     job_start(c, script, env);
@@ -166,10 +166,9 @@ static void check_step(const step *s)
     snprintf(script, sizeof script, "%s/job.sbatch", job_odd);
     snprintf(fake_code, sizeof fake_code, "FAKE_CODE=%s", s->code);
     job_make_fake("srun", s->does);
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", job_odd, "--set",
-                                          "train.lr=1e-3", NULL},
-                    0, NULL);
-    job_start(&c, script, (const char *const[]){job_path, fake_code, "SLURM_JOB_ID=123", NULL});
+    job_expect_code(
+        WORDS("launch", "slurm", "tiny.json", "--out", job_odd, "--set", "train.lr=1e-3"), 0, NULL);
+    job_start(&c, script, WORDS(job_path, fake_code, "SLURM_JOB_ID=123"));
     if (s->signal) {
         EXPECT(child_wait_for_text(&c, "ready", ""), "the step did not start");
         kill(c.pid, s->signal);
@@ -192,20 +191,17 @@ static const char *const training[] = {"OMPI_MCA_btl_vader_single_copy_mechanism
 static void check_training(void)
 {
     child c;
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "real run",
-                                          "--set", "lr_decay_style=constant", NULL},
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "real run", "--set",
+                          "lr_decay_style=constant"),
                     0, NULL);
-    EXPECT(job_run_other(&c, "/bin/bash", (const char *const[]){"real run/job.sh", NULL},
-                         training) == 0,
-           "%s", c.err);
+    EXPECT(job_run_other(&c, "/bin/bash", WORDS("real run/job.sh"), training) == 0, "%s", c.err);
     child_release(&c);
     EXPECT(job_count_lines("real run/metrics.jsonl") == 3, "%d steps",
            job_count_lines("real run/metrics.jsonl"));
     EXPECT(access("real run/checkpoints/step-3", F_OK) == 0, "no checkpoint");
     /* SIGTERM leaves the ranks the time to save. */
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "real run",
-                                          "--force", "--set", "train.train_iters=100000", "--set",
-                                          "lr_decay_style=constant", NULL},
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "real run", "--force", "--set",
+                          "train.train_iters=100000", "--set", "lr_decay_style=constant"),
                     0, NULL);
     job_start(&c, "real run/job.sh", training);
     EXPECT(child_wait_for_text(&c, "real run/metrics.jsonl", "{\"step\": 10,"), "it did not go on");
@@ -221,8 +217,8 @@ static void check_training(void)
 
 static void start_long(child *c)
 {
-    job_expect_code((const char *const[]){"launch", "mpirun", "tiny.json", "--out", "long", "--set",
-                                          "train.train_iters=1000000", NULL},
+    job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "long", "--set",
+                          "train.train_iters=1000000"),
                     0, NULL);
     job_start(c, "long/job.sh", training);
 }

@@ -53,24 +53,10 @@ static void write_names(const char *path, const char *names)
 /* What a job of two nodes does about a fault. */
 static void check_fault(const fault *f)
 {
-    const char *args[] = {"launch",
-                          "mpirun",
-                          "tiny.json",
-                          "--out",
-                          f->out,
-                          "--mesh",
-                          "dp=2,tp=1",
-                          "--nodes",
-                          "2",
-                          "--hosts",
-                          f->hosts,
-                          "--set",
-                          "reliability.max_restarts=6",
-                          "--set",
-                          "reliability.restart_delay_s=0",
-                          "--spares",
-                          f->spares,
-                          NULL};
+    const char *const *args =
+        WORDS("launch", "mpirun", "tiny.json", "--out", f->out, "--mesh", "dp=2,tp=1", "--nodes",
+              "2", "--hosts", f->hosts, "--set", "reliability.max_restarts=6", "--set",
+              "reliability.restart_delay_s=0", "--spares", f->spares);
     char script[64], fake_code[32];
     child c;
     make_failing_mpirun();
@@ -83,7 +69,7 @@ static void check_fault(const fault *f)
     write_names("absent", f->absent);
     write_names("slow", f->slow); /* at one look each before the first start and the next */
     write_names("slow5", f->slow);
-    const int got = job_run_other(&c, "/bin/bash", (const char *const[]){script, NULL}, env);
+    const int got = job_run_other(&c, "/bin/bash", WORDS(script), env);
     EXPECT(got == f->wanted && strstr(c.err, f->says), "%s: exit %d: %s", f->out, got, c.err);
     child_release(&c);
     char *text = child_read("starts");
@@ -162,12 +148,11 @@ static void check_ending(const ending *e)
     job_make_fake("srun", text);
     job_make_fake("squeue", "echo 123.0; echo 123.batch");
     job_make_fake("scancel", "exit 0");
-    job_expect_code((const char *const[]){"launch", "slurm", "tiny.json", "--out", "again", "--set",
-                                          setting, "--set", "reliability.restart_delay_s=0", NULL},
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "again", "--set", setting,
+                          "--set", "reliability.restart_delay_s=0"),
                     0, NULL);
     job_expect_bash("again/job.sbatch");
-    const int code =
-        job_run_other(&c, "/bin/bash", (const char *const[]){"again/job.sbatch", NULL}, env);
+    const int code = job_run_other(&c, "/bin/bash", WORDS("again/job.sbatch"), env);
     EXPECT(code == e->wanted && strstr(c.err, e->says), "exit %d: %s", code, c.err);
     child_release(&c);
     char *words = job_said();

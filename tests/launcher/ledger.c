@@ -12,6 +12,7 @@
 #include "launcher/training/energy.h"
 #include "launcher/training/ledger.h"
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 static const char config[] =
@@ -259,19 +260,12 @@ static double steps_above(int step)
 
 static cJSON *inspect(void)
 {
-    child c;
-    child_run(&c, (const char *[]){"inspect", "run", "--json", NULL}, NULL);
-    EXPECT(c.exit_code == 0 && c.err && !*c.err, "exit %d: %s", c.exit_code, c.err);
-    cJSON *json = cJSON_Parse(c.out);
-    EXPECT(json != NULL, "no JSON: %s", c.out);
-    child_release(&c);
-    return json;
+    return child_json(WORDS("inspect", "run", "--json"));
 }
 
 static double item(const cJSON *json, const char *key)
 {
-    const cJSON *value = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "ledger"), key);
-    return cJSON_IsNumber(value) ? value->valuedouble : NAN;
+    return number_of(cJSON_GetObjectItem(json, "ledger"), key);
 }
 
 static void check_killed(const char *mesh)
@@ -320,24 +314,21 @@ static void check_killed(const char *mesh)
     cJSON_Delete(json);
     EXPECT(system("for i in run/checkpoints/step-*/manifest.json; do echo >$i; done") == 0,
            "no sh");
-    child_run(&c, (const char *[]){"inspect", "run", NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "run");
     EXPECT(c.exit_code == 6 && strstr(c.out, "goodput") && child_is_line(c.err),
            "a damaged checkpoint: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
-    child_run(&c, (const char *[]){"inspect", "run", "--json", NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "run", "--json");
     EXPECT(c.exit_code == 6 && !c.out[0] && child_is_line(c.err),
            "a damaged checkpoint, --json: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
     EXPECT(system("rm -r run/checkpoints/*") == 0, "no rm");
-    child_run(&c, (const char *[]){"inspect", "run", NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "run");
     EXPECT(c.exit_code == 6 && strstr(c.out, "goodput") && child_is_line(c.err) &&
                strstr(c.err, "has no checkpoint, but the run has saved step "),
            "lost checkpoints: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
-    child_run(&c, (const char *[]){"inspect", "run/config.json", NULL}, NULL);
-    EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "run/config.json: a file: "),
-           "a file: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_REFUSED(6, "run/config.json: a file: ", "inspect", "run/config.json");
 }
 
 /* A run that has no checkpoint yet, and one that was asked to stop: nobody waits for it. */
@@ -350,7 +341,7 @@ static void check_stopped(void)
     wait_for_step(&c, 1);
     child_kill(&c);
     child_release(&c);
-    child_run(&c, (const char *[]){"inspect", "run", NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "run");
     EXPECT(c.exit_code == 0 && c.out && strncmp(c.out, "time of 1 start\n", 16) == 0 &&
                strstr(c.out, "  goodput "),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
@@ -392,6 +383,5 @@ int main(int argc, char **argv)
     EXPECT(system("rm -rf run") == 0, "no rm");
     check_killed("dp=2");
     check_stopped();
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -64,8 +64,8 @@ static weft_step_result run(weft_trainer *t, int most)
     int told = 0, first_told = -1;
     for (int i = 0; i < most; i++) {
         EXPECT_OK(weft_trainer_step(t, &result));
-        told += result.moe_choice != NULL;
-        if (result.moe_choice && first_told < 0)
+        told += result.moe.choice != NULL;
+        if (result.moe.choice && first_told < 0)
             first_told = i;
         if (first_told >= 0 && i > first_told + 2)
             break;
@@ -134,8 +134,8 @@ static void check_kept(weft_comm *world, weft_trainer *straight, const char *fol
                        got.moe.pipeline.num_partitions == chosen.num_partitions &&
                        got.moe.pipeline.reuse == chosen.reuse,
                    "step %d: loss %.17g, not %.17g", i + 1, got.loss, losses[i]);
-            EXPECT(i > 0 || (got.moe_choice && strstr(got.moe_choice, "(as this run chose)")),
-                   "told %s", got.moe_choice);
+            EXPECT(i > 0 || (got.moe.choice && strstr(got.moe.choice, "(as this run chose)")),
+                   "told %s", got.moe.choice);
         }
         weft_trainer_release(&t);
         weft_arena_release(&arena);
@@ -201,8 +201,8 @@ static void check_peers(weft_comm *world, const char *path, const char *folder)
             losses[s] = result.loss;
             EXPECT(result.moe.pipeline.peer_group == 1, "step %d is not by peers", s);
             if (s == 0)
-                EXPECT(strstr(result.moe_choice, "partitions by peers, 1 each (") != NULL, "%s",
-                       result.moe_choice);
+                EXPECT(strstr(result.moe.choice, "partitions by peers, 1 each (") != NULL, "%s",
+                       result.moe.choice);
             if (s == 1)
                 EXPECT_OK(weft_trainer_save(&t, folder));
         }
@@ -336,7 +336,7 @@ static void check_nothing_travels(weft_comm *world)
     weft_arena arena = {0};
     EXPECT_OK(start(&t, world, &arena, "tp=2,binding=tp", "\"moe_num_partitions\": 4"));
     weft_step_result result = run(&t, 2);
-    EXPECT(result.moe.pipeline.num_partitions == 0 && !result.moe_choice, "nothing is said");
+    EXPECT(result.moe.pipeline.num_partitions == 0 && !result.moe.choice, "nothing is said");
     EXPECT(weft_model_moe_pipeline(t.model).num_partitions == 1, "synchronous");
     weft_trainer_release(&t);
     weft_arena_release(&arena);

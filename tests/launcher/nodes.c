@@ -155,7 +155,7 @@ static void run(child *c, const char *slow, const char *const *more)
     while (*more)
         args[num++] = *more++;
     child_program = env;
-    child_run(c, args, (const char *[]){slow, NULL});
+    child_run(c, args, WORDS(slow));
     child_program = before;
 }
 
@@ -181,7 +181,7 @@ static void check_slow(void)
     EXPECT(c.exit_code == 4 && odd && strstr(odd, ", rank 1: compute: ") && child_is_line(odd),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
-    run(&c, "SLOW=2", (const char *[]){"--factor", "6", "--seconds", "30", "--json", NULL});
+    run(&c, "SLOW=2", WORDS("--factor", "6", "--seconds", "30", "--json"));
     cJSON *json = cJSON_Parse(c.out);
     const cJSON *list = cJSON_GetObjectItem(json, "odd"), *first = cJSON_GetArrayItem(list, 0);
     const cJSON *factor = cJSON_GetObjectItem(first, "factor");
@@ -195,24 +195,15 @@ static void check_slow(void)
     child_release(&c);
 }
 
-static void refuse(const char *const *args, const char *wanted)
-{
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, wanted), "exit %d: %s%s",
-           c.exit_code, c.out, c.err);
-    child_release(&c);
-}
-
 static void check_arguments(void)
 {
     child c;
-    refuse((const char *[]){"doctor", "--nodes", "--path", "nowhere", "--seconds", "10", NULL},
-           "--path nowhere: cannot write: ");
-    refuse((const char *[]){"doctor", "--nodes", "mpi", NULL}, "--nodes measures");
-    refuse((const char *[]){"doctor", "--nodes", "--factor", "1", NULL}, "--factor");
-    refuse((const char *[]){"doctor", "--factor", "2", NULL}, "--factor is of --nodes");
-    child_run(&c, (const char *[]){"doctor", "--nodes", "--seconds", "10", NULL}, NULL);
+    CHILD_REFUSED(2, "--path nowhere: cannot write: ", "doctor", "--nodes", "--path", "nowhere",
+                  "--seconds", "10");
+    CHILD_REFUSED(2, "--nodes measures", "doctor", "--nodes", "mpi");
+    CHILD_REFUSED(2, "--factor", "doctor", "--nodes", "--factor", "1");
+    CHILD_REFUSED(2, "--factor is of --nodes", "doctor", "--factor", "2");
+    CHILD_RUN(&c, "doctor", "--nodes", "--seconds", "10");
     EXPECT(c.exit_code == 0 && strstr(c.out, "One rank: there is nobody to compare it with."),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
@@ -231,6 +222,5 @@ int main(int argc, char **argv)
     check_arguments();
     check_even();
     check_slow();
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -9,6 +9,7 @@
 #include <cjson/cJSON.h>
 
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 enum { MAX_SET = 6, MAX_ARGS = 24 };
@@ -56,14 +57,6 @@ static child run(const char *verb, const char *const sets[MAX_SET])
 }
 
 #define SETS(...) ((const char *const[MAX_SET]){__VA_ARGS__})
-
-static double number_at(const cJSON *json, const char *a, const char *b)
-{
-    const cJSON *item =
-        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, a), b);
-    EXPECT(cJSON_IsNumber(item), "no %s, %s", a, b);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
 
 typedef struct bytes {
     double device, pinned, optimizer;
@@ -239,9 +232,7 @@ static void check_seen(void)
                strstr(trace, "\"host\"") && strstr(trace, "\"upload\""),
            "no copies in the timeline: %.2000s", trace);
     free(trace);
-    child_run(&c,
-              (const char *[]){"plan", "c.json", "--cluster", "cluster.json", "--set", HOST, NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "c.json", "--cluster", "cluster.json", "--set", HOST);
     EXPECT(c.exit_code == 0 && strstr(c.out, "  in host memory ") &&
                strstr(c.out, "      0  optimizer ") && !strstr(c.out, "activations"),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
@@ -257,7 +248,5 @@ int main(void)
     check_advice();
     check_plan();
     check_seen();
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -137,10 +137,8 @@ static char *plan_page(const char *config, const char *cluster, const char *mesh
                        int code)
 {
     child c;
-    child_run(&c,
-              (const char *[]){"plan", config, "--cluster", cluster, "--mesh", mesh, "--html",
-                               "page.html", "--set", set ? set : "train.train_iters=1", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", config, "--cluster", cluster, "--mesh", mesh, "--html", "page.html",
+              "--set", set ? set : "train.train_iters=1");
     EXPECT(c.exit_code == code, "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     char *html = read_page("page.html");
@@ -201,12 +199,9 @@ static void check_large(const char *sheet)
 static char *search_page(const char *nodes, int code)
 {
     child c;
-    child_run(&c,
-              (const char *[]){
-                  "plan", "dense.json", "--cluster", "cluster.json", "--search", "--nodes", nodes,
-                  "--mesh", "tp=8,sp=1", "--html", "page.html", "--set",
-                  code ? "device.memory_limit=1000000000" : "train.global_batch_size=64", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--search", "--nodes", nodes,
+              "--mesh", "tp=8,sp=1", "--html", "page.html", "--set",
+              code ? "device.memory_limit=1000000000" : "train.global_batch_size=64");
     EXPECT(c.exit_code == code, "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     char *html = read_page("page.html");
@@ -235,18 +230,14 @@ static void check_search(void)
 static void check_refusals(void)
 {
     child c;
-    child_run(&c,
-              (const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
-                               "tp=8,pp=2", "--html", "none/page.html", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--mesh", "tp=8,pp=2",
+              "--html", "none/page.html");
     EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "none/page.html") && !*c.out,
            "exit %d: \"%s\", and the plan: \"%s\"", c.exit_code, c.err, c.out);
     child_release(&c);
     /* Before a search, not behind it. */
-    child_run(&c,
-              (const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--search",
-                               "--emit", "none/best.json", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--search", "--emit",
+              "none/best.json");
     EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "none/best.json") && !*c.out,
            "exit %d: \"%s\", and plans: \"%s\"", c.exit_code, c.err, c.out);
     child_release(&c);
@@ -369,23 +360,19 @@ static void check_many(void)
 
 int main(int argc, char **argv)
 {
-    char folder[32], path[1024];
+    char folder[32];
     if (argc == 3 && strcmp(argv[1], "sample") == 0)
         return write_sample(argv[2]) == WEFT_OK ? 0 : 1;
-    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
     if (!child_folder_enter(folder))
         return 1;
-    char *sheet = child_read(path);
-    EXPECT(sheet && child_write("cluster.json", sheet) && child_write("dense.json", dense),
-           "cannot write");
+    const char *sheet = child_cluster("h100", "cluster.json");
+    EXPECT(child_write("dense.json", dense), "cannot write");
     check_tables();
     check_many();
     check_plan();
     check_escapes();
     check_search();
     check_refusals();
-    check_large(sheet ? sheet : "{}");
-    free(sheet);
-    child_folder_leave(folder);
-    return expect_finish();
+    check_large(sheet);
+    return child_finish(folder);
 }

@@ -99,10 +99,7 @@ static double check_shares(const char *metrics)
 static void check_given(void)
 {
     child c;
-    child_run(&c,
-              (const char *[]){"train", "c.json", "--out", "given", "--set",
-                               "device.peak_flops=1e6", NULL},
-              NULL);
+    CHILD_RUN(&c, "train", "c.json", "--out", "given", "--set", "device.peak_flops=1e6");
     EXPECT(c.exit_code == 0 && c.out && strstr(c.out, "; peak: 0.001 GFLOP/s, given\n"),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     EXPECT(c.out && strstr(c.out, "\nmodel FLOPs: "), "no formula:\n%s", c.out);
@@ -117,10 +114,8 @@ static void check_given(void)
 static void check_paced(void)
 {
     child c;
-    child_run(&c,
-              (const char *[]){"train", "c.json", "--out", "paced", "--set", "device.pace=5e9",
-                               "--set", "device.pace_work=all", NULL},
-              NULL);
+    CHILD_RUN(&c, "train", "c.json", "--out", "paced", "--set", "device.pace=5e9", "--set",
+              "device.pace_work=all");
     EXPECT(c.exit_code == 0 && c.out && strstr(c.out, "; peak: 5 GFLOP/s, given\n"),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
@@ -148,10 +143,7 @@ static void check_beside_others(void)
         for (volatile double x = 1; others[i] == 0;)
             x = x * 1.0000001;
     }
-    child_run(
-        &c,
-        (const char *[]){"train", "c.json", "--out", "beside", "--mesh", "dp=2", "--json", NULL},
-        NULL);
+    CHILD_RUN(&c, "train", "c.json", "--out", "beside", "--mesh", "dp=2", "--json");
     for (int i = 0; i < NUM_OTHERS; i++) {
         if (others[i] > 0) {
             kill(others[i], SIGKILL);
@@ -181,7 +173,5 @@ int main(void)
     check_given();
     check_paced();
     check_beside_others();
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

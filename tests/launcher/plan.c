@@ -174,15 +174,6 @@ static void check_limits(void)
     expect_limit("dense.json", "pp=32", "train.global_batch_size=2", "bubble");
 }
 
-static void expect_line(const char *const *args, int code, const char *part)
-{
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part),
-           "exit %d, \"%s\", for %d and \"%s\"", c.exit_code, c.err, code, part);
-    child_release(&c);
-}
-
 /* --- nodes that differ ---------------------------------------------------------------------- */
 
 /* The sheet's nodes, the first of them as they are and all others, or all, at half the peak and
@@ -255,12 +246,10 @@ static void check_kinds(const char *sheet)
     cJSON_Delete(fast);
     cJSON_Delete(slow);
     cJSON_Delete(mixed);
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "mixed.json", "--mesh",
-                                 "dp=8,pp=2", NULL},
-                3, "does not fit: a rank of stage 1 needs ");
-    expect_line(
-        (const char *[]){"plan", "dense.json", "--cluster", "mixed.json", "--mesh", "dp=16", NULL},
-        3, "than the ");
+    CHILD_REFUSED(3, "does not fit: a rank of stage 1 needs ", "plan", "dense.json", "--cluster",
+                  "mixed.json", "--mesh", "dp=8,pp=2");
+    CHILD_REFUSED(3, "than the ", "plan", "dense.json", "--cluster", "mixed.json", "--mesh",
+                  "dp=16");
 }
 
 /* Messages that travel before they are asked for wait for nobody. */
@@ -356,9 +345,8 @@ static void check_offload(const char *sheet)
         cJSON_Delete(slow);
     }
     cJSON_Delete(kept);
-    expect_line((const char *[]){"plan", "offload.json", "--cluster", "small_host.json", "--mesh",
-                                 "pp=8", "--set", sets[0], NULL},
-                3, "of host memory, and its share of the node's is");
+    CHILD_REFUSED(3, "of host memory, and its share of the node's is", "plan", "offload.json",
+                  "--cluster", "small_host.json", "--mesh", "pp=8", "--set", sets[0]);
 }
 
 static double memory_of(const char *config, const char *mesh, const char *set)
@@ -415,10 +403,8 @@ static void check_pace(void)
 static void check_full(void)
 {
     child c;
-    child_run(&c,
-              (const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh", "tp=8",
-                               "--trace", "/dev/full", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--mesh", "tp=8", "--trace",
+              "/dev/full");
     EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, "/dev/full") &&
                strstr(c.out, "8 devices on DGX H100"),
            "exit %d: \"%s\", and the plan: \"%s\"", c.exit_code, c.err, c.out);
@@ -427,37 +413,29 @@ static void check_full(void)
 
 static void check_refusals(void)
 {
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
-                                 "dp=8", "--set", "device.memory_limit=20000000000", NULL},
-                3, "does not fit: a rank of stage 0 needs ");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
-                                 "dp=4096", "--set", "train.global_batch_size=4096", NULL},
-                2, "4096 ranks, the cluster DGX H100 has 1024 devices");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "empty.json", NULL}, 2,
-                "device.");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
-                                 "tp=16", "--set", "model.num_query_groups=32", NULL},
-                2, "it must stay inside a node; 8 would");
-    expect_line((const char *[]){"plan", "dense.json", NULL}, 2, "--cluster");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "", NULL}, 2,
-                "--cluster: its value FILE is missing");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
-                                 "pp=2", "--set", "parallel.pipeline_schedule_file=none.csv", NULL},
-                2, "parallel.pipeline_schedule_file: none.csv: No such file");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "none.json", NULL}, 2,
-                "--cluster none.json: No such file");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
-                                 "pp=64", NULL},
-                2, "64 stages for 32 layers");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--mesh",
-                                 "pp=8", "--set", "train.global_batch_size=600000", NULL},
-                2, "train.global_batch_size");
-    expect_line((const char *[]){"plan", "paced.json", "--cluster", "cluster.json", "--set",
-                                 "device.pace=1", NULL},
-                2, "device.pace: 1 FLOP/s is out of range: 0, or 1e+06 to 1e+18");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--set",
-                                 "model.seq_length=1000000000", NULL},
-                2, "model.seq_length: ");
+    CHILD_REFUSED(3, "does not fit: a rank of stage 0 needs ", "plan", "dense.json", "--cluster",
+                  "cluster.json", "--mesh", "dp=8", "--set", "device.memory_limit=20000000000");
+    CHILD_REFUSED(2, "4096 ranks, the cluster DGX H100 has 1024 devices", "plan", "dense.json",
+                  "--cluster", "cluster.json", "--mesh", "dp=4096", "--set",
+                  "train.global_batch_size=4096");
+    CHILD_REFUSED(2, "device.", "plan", "dense.json", "--cluster", "empty.json");
+    CHILD_REFUSED(2, "it must stay inside a node; 8 would", "plan", "dense.json", "--cluster",
+                  "cluster.json", "--mesh", "tp=16", "--set", "model.num_query_groups=32");
+    CHILD_REFUSED(2, "--cluster", "plan", "dense.json");
+    CHILD_REFUSED(2, "--cluster: its value FILE is missing", "plan", "dense.json", "--cluster", "");
+    CHILD_REFUSED(2, "parallel.pipeline_schedule_file: none.csv: No such file", "plan",
+                  "dense.json", "--cluster", "cluster.json", "--mesh", "pp=2", "--set",
+                  "parallel.pipeline_schedule_file=none.csv");
+    CHILD_REFUSED(2, "--cluster none.json: No such file", "plan", "dense.json", "--cluster",
+                  "none.json");
+    CHILD_REFUSED(2, "64 stages for 32 layers", "plan", "dense.json", "--cluster", "cluster.json",
+                  "--mesh", "pp=64");
+    CHILD_REFUSED(2, "train.global_batch_size", "plan", "dense.json", "--cluster", "cluster.json",
+                  "--mesh", "pp=8", "--set", "train.global_batch_size=600000");
+    CHILD_REFUSED(2, "device.pace: 1 FLOP/s is out of range: 0, or 1e+06 to 1e+18", "plan",
+                  "paced.json", "--cluster", "cluster.json", "--set", "device.pace=1");
+    CHILD_REFUSED(2, "model.seq_length: ", "plan", "dense.json", "--cluster", "cluster.json",
+                  "--set", "model.seq_length=1000000000");
     check_full();
 }
 
@@ -482,41 +460,27 @@ static const char routed[] =
 static void check_no_effect(void)
 {
     child c;
-    child_run(&c,
-              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--set",
-                               "moe_router_forced_load=2", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "tiny.json", "--cluster", "cluster.json", "--set",
+              "moe_router_forced_load=2");
     EXPECT(c.exit_code == 0 && strstr(c.err, "no effect of model.moe_router_forced_load"),
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     EXPECT(child_write("order.csv", "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n"
                                     "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
            "order");
-    child_run(&c,
-              (const char *[]){"plan", "tiny.json", "--cluster", "cluster.json", "--set",
-                               "pipeline_schedule_file=order.csv", "--set",
-                               "pipeline_schedule=gpipe", NULL},
-              NULL);
-    EXPECT(c.exit_code == 0 && child_is_line(c.err) &&
-               strstr(c.err, "parallel.pipeline_schedule_file is given: no effect of "
-                             "parallel.pipeline_schedule\n"),
-           "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_REFUSED(0,
+                  "parallel.pipeline_schedule_file is given: no effect of "
+                  "parallel.pipeline_schedule\n",
+                  "plan", "tiny.json", "--cluster", "cluster.json", "--set",
+                  "pipeline_schedule_file=order.csv", "--set", "pipeline_schedule=gpipe");
 }
 
 /* The choice of partitions is the given cluster's, whatever the config names. */
 static void check_choice(void)
 {
-    child c;
-    child_run(&c,
-              (const char *[]){"plan", "moe.json", "--cluster", "cluster.json", "--mesh",
-                               "dp=8,ep=8,pp=2", "--set", "parallel.cluster=nowhere.json", "--set",
-                               "parallel.moe_num_partitions=0", NULL},
-              NULL);
-    EXPECT(c.exit_code == 0 && child_is_line(c.err) &&
-               strstr(c.err, "--cluster cluster.json: no effect of parallel.cluster"),
-           "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_REFUSED(0, "--cluster cluster.json: no effect of parallel.cluster", "plan", "moe.json",
+                  "--cluster", "cluster.json", "--mesh", "dp=8,ep=8,pp=2", "--set",
+                  "parallel.cluster=nowhere.json", "--set", "parallel.moe_num_partitions=0");
 }
 
 /* What is chosen for MoE layers is what the plan itself finds fastest, but for ties of 1 %. */
@@ -571,37 +535,24 @@ static void check_unmeasured(void)
                        "{\"num_nodes\": 1, \"ranks_per_node\": 2, \"costs\": {\"memory\": "
                        "{\"peak\": 1e10, \"points\": [[1000, 1], [1000000, 100]]}}}"),
            "measured.json");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "measured.json", NULL}, 2,
-                "neither costs.gemm_fp32 nor device.peak.fp32 is known, and ");
-    expect_line((const char *[]){"plan", "tiny.json", "--cluster", "measured.json", NULL}, 2,
-                "; weft calibrate measures it (alone: --only gemm_fp32)");
+    CHILD_REFUSED(2, "neither costs.gemm_fp32 nor device.peak.fp32 is known, and ", "plan",
+                  "tiny.json", "--cluster", "measured.json");
+    CHILD_REFUSED(2, "; weft calibrate measures it (alone: --only gemm_fp32)", "plan", "tiny.json",
+                  "--cluster", "measured.json");
 }
 
 /* A GPU without bf16 trains in fp16, whatever device the config is for. */
 static void check_fp16(void)
 {
     char path[1024];
-    child c;
     snprintf(path, sizeof path, "%s/examples/clusters/v100.json", getenv("WEFT_SOURCE_DIR"));
-    child_run(
-        &c,
-        (const char *[]){"plan", "tiny.json", "--cluster", path, "--set", "precision=fp16", NULL},
-        NULL);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
-    expect_line(
-        (const char *[]){"plan", "tiny.json", "--cluster", path, "--set", "precision=bf16", NULL},
-        2, "device.peak.bf16 is not known, and ");
-    expect_line(
-        (const char *[]){"plan", "tiny.json", "--cluster", path, "--set", "precision=bf16", NULL},
-        2, "the GPU has no bf16: train.precision fp16 would do");
-    child_run(&c,
-              (const char *[]){"plan", "routed.json", "--cluster", path, "--set", "precision=fp16",
-                               "--set", "moe_num_partitions=0", "--mesh", "dp=2,ep=2,binding=dp",
-                               NULL},
-              NULL);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_GOOD("plan", "tiny.json", "--cluster", path, "--set", "precision=fp16");
+    CHILD_REFUSED(2, "device.peak.bf16 is not known, and ", "plan", "tiny.json", "--cluster", path,
+                  "--set", "precision=bf16");
+    CHILD_REFUSED(2, "the GPU has no bf16: train.precision fp16 would do", "plan", "tiny.json",
+                  "--cluster", path, "--set", "precision=bf16");
+    CHILD_GOOD("plan", "routed.json", "--cluster", path, "--set", "precision=fp16", "--set",
+               "moe_num_partitions=0", "--mesh", "dp=2,ep=2,binding=dp");
 }
 
 /* auto is the cheapest of the forms, heads that do not come out even left out. */
@@ -616,10 +567,8 @@ static void check_context(void)
         cJSON *json;
         for (int f = 0; f < 3; f++) {
             child c;
-            child_run(&c,
-                      (const char *[]){"plan", "dense.json", "--json", "--cluster", "cluster.json",
-                                       "--mesh", meshes[m], "--set", forms[f], NULL},
-                      NULL);
+            CHILD_RUN(&c, "plan", "dense.json", "--json", "--cluster", "cluster.json", "--mesh",
+                      meshes[m], "--set", forms[f]);
             json = cJSON_Parse(c.out);
             EXPECT(json || (f == 2 && c.exit_code == 2 && strstr(c.err, "num_query_groups")),
                    "%s, %s: exit %d: %s", meshes[m], forms[f], c.exit_code, c.err);
@@ -664,23 +613,20 @@ static void check_other_device(void)
              "{\"name\": \"core\", \"memory_bandwidth\": 1e10, \"peak\": {\"fp32\": 1e11, "
              "\"bf16\": 2e11}}, \"inside\": {\"bandwidth\": 1e10, \"latency_us\": 1}}");
     EXPECT(child_write("cores.json", cpu), "cannot write cores.json");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cores.json", "--set",
-                                 "precision=fp16", NULL},
-                2, "train.precision: fp16 needs GPUs, and cluster \"cores\" has CPUs");
+    CHILD_REFUSED(2, "train.precision: fp16 needs GPUs, and cluster \"cores\" has CPUs", "plan",
+                  "dense.json", "--cluster", "cores.json", "--set", "precision=fp16");
 }
 
 /* No output replaces what the plan is made of, or another output. */
 static void check_outputs(const char *sheet)
 {
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--html",
-                                 ".//cluster.json", NULL},
-                2, "--html .//cluster.json: the same file as --cluster");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--trace",
-                                 "dense.json", NULL},
-                2, "--trace dense.json: the same file as CONFIG");
-    expect_line((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--search",
-                                 "--emit", "new.json", "--html", "./new.json", NULL},
-                2, "--html ./new.json: the same file as --emit");
+    CHILD_REFUSED(2, "--html .//cluster.json: the same file as --cluster", "plan", "dense.json",
+                  "--cluster", "cluster.json", "--html", ".//cluster.json");
+    CHILD_REFUSED(2, "--trace dense.json: the same file as CONFIG", "plan", "dense.json",
+                  "--cluster", "cluster.json", "--trace", "dense.json");
+    CHILD_REFUSED(2, "--html ./new.json: the same file as --emit", "plan", "dense.json",
+                  "--cluster", "cluster.json", "--search", "--emit", "new.json", "--html",
+                  "./new.json");
     char *text = child_read("cluster.json");
     EXPECT(text && strcmp(text, sheet) == 0, "another cluster.json");
     free(text);
@@ -689,8 +635,8 @@ static void check_outputs(const char *sheet)
 /* The same bytes from the program that links no MPI, HDF5, oneDNN or CUDA. */
 static void check_alone(const char *alone)
 {
-    static const char *const args[] = {"plan",   "moe.json",       "--cluster", "cluster.json",
-                                       "--mesh", "dp=8,ep=8,pp=2", "--json",    NULL};
+    const char *const *args = WORDS("plan", "moe.json", "--cluster", "cluster.json", "--mesh",
+                                    "dp=8,ep=8,pp=2", "--json");
     child whole, pure;
     child_run(&whole, args, NULL);
     child_program = alone;
@@ -701,7 +647,7 @@ static void check_alone(const char *alone)
     EXPECT(strcmp(whole.out, pure.out) == 0, "weft-plan says something else than weft plan");
     child_release(&pure);
     child_program = alone;
-    child_run(&pure, (const char *[]){"plan", "moe.json", NULL}, NULL);
+    CHILD_RUN(&pure, "plan", "moe.json");
     child_program = NULL;
     EXPECT(pure.exit_code == 2 &&
                strcmp(pure.err, "weft-plan plan: --cluster FILE is missing; see weft-plan plan "
@@ -744,9 +690,7 @@ static void check_low_peak(void)
              "1e11}}, \"products\": [[\"bf16\", 4096, 4096, 4096, 1000]], "
              "\"inside\": {\"bandwidth\": 1e12, \"latency_us\": 1}}");
     EXPECT(child_write("low.json", sheet), "cannot write low.json");
-    child_run(
-        &c, (const char *[]){"plan", "dense.json", "--cluster", "low.json", "--mesh", "tp=8", NULL},
-        NULL);
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "low.json", "--mesh", "tp=8");
     EXPECT(strstr(c.out, "MFU -   most") && strstr(c.out, "peak cannot be right"), "%s%s", c.out,
            c.err);
     child_release(&c);
@@ -768,13 +712,11 @@ static void check_long(void)
 
 int main(void)
 {
-    char folder[32], path[1024], alone[1024];
-    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    char folder[32], alone[1024];
     snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
     if (!child_folder_enter(folder))
         return 1;
-    char *sheet = child_read(path);
-    EXPECT(sheet && child_write("cluster.json", sheet), "no cluster from %s", path);
+    const char *sheet = child_cluster("h100", "cluster.json");
     EXPECT(child_write("dense.json", dense) && child_write("moe.json", moe) &&
                child_write("wide.json", wide) && child_write("tiny.json", tiny) &&
                child_write("routed.json", routed) && child_write("paced.json", paced) &&
@@ -799,13 +741,11 @@ int main(void)
     check_forms();
     check_limits();
     check_pace();
-    check_kinds(sheet ? sheet : "{}");
-    check_eager(sheet ? sheet : "{}");
-    check_offload(sheet ? sheet : "{}");
+    check_kinds(sheet);
+    check_eager(sheet);
+    check_offload(sheet);
     check_refusals();
-    check_outputs(sheet ? sheet : "");
+    check_outputs(sheet);
     check_alone(alone);
-    free(sheet);
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -9,6 +9,7 @@
 
 #include "launcher/planning/figures.h"
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 #define MODEL(more, batch)                                                                         \
@@ -37,13 +38,6 @@ static void write_cluster(const char *path, const char *more, double spread)
     EXPECT(child_write(path, text), "cannot write %s", path);
 }
 
-static double number(const cJSON *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    EXPECT(cJSON_IsNumber(item), "no number %s", key);
-    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
-}
-
 static const cJSON *object(const cJSON *json, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
@@ -62,16 +56,9 @@ static cJSON *plan(const char *config, const char *cluster, const char *mesh,
 {
     const char *args[CHILD_MAX_ARGS] = {"plan",  config,   "--json", "--cluster",
                                         cluster, "--mesh", mesh};
-    child c;
     for (int n = 7; more && *more; n++)
         args[n] = *more++;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0 || c.exit_code == 3, "%s on %s: exit %d: %s", config, mesh, c.exit_code,
-           c.err);
-    cJSON *json = cJSON_Parse(c.out);
-    EXPECT(json, "%s on %s: no JSON", config, mesh);
-    child_release(&c);
-    return json;
+    return child_json(args);
 }
 
 /* --- sums ------------------------------------------------------------------------------------ */
@@ -100,24 +87,24 @@ static void check_parts(void)
             for (int p = 0; p < 4; p++) {
                 double sum = 0;
                 for (const cJSON *part = object(s, "parts")->child; part; part = part->next)
-                    sum += number(part, purposes[p]);
-                EXPECT(sum == number(object(s, "memory"), purposes[p]),
+                    sum += number_of(part, purposes[p]);
+                EXPECT(sum == number_of(object(s, "memory"), purposes[p]),
                        "%s, %s: %s of the parts %g, of the stage %g", rows[i].config, rows[i].mesh,
-                       purposes[p], sum, number(object(s, "memory"), purposes[p]));
+                       purposes[p], sum, number_of(object(s, "memory"), purposes[p]));
             }
-        near(number(json, "tokens_per_s_per_device") * number(json, "num_devices"),
-             number(json, "tokens_per_s"), 1e-12);
+        near(number_of(json, "tokens_per_s_per_device") * number_of(json, "num_devices"),
+             number_of(json, "tokens_per_s"), 1e-12);
         double sum = 0;
         for (const cJSON *t = object(json, "time")->child; t; t = t->next)
             sum += t->valuedouble;
-        near(sum, number(json, "step_time_s"), 1e-9);
+        near(sum, number_of(json, "step_time_s"), 1e-9);
         cJSON_Delete(json);
     }
     /* 250 words and 32 positions of 64; a head of its own with a norm. */
     cJSON *json = plan("untied.json", "cluster.json", "dp=1", NULL);
     const cJSON *parts = object(object(json, "stages")->child, "parts");
-    const double embedding = number(object(parts, "embedding"), "optimizer"),
-                 head = number(object(parts, "head"), "optimizer");
+    const double embedding = number_of(object(parts, "embedding"), "optimizer"),
+                 head = number_of(object(parts, "head"), "optimizer");
     near(embedding, (250 + 32) * 64 * 8, 0.02); /* but for padding */
     near(head, (250 * 64 + 2 * 64) * 8, 0.02);
     cJSON_Delete(json);
@@ -130,9 +117,9 @@ static double sharded_step(const char *mesh, int num_micro_batches)
     char batch[48];
     snprintf(batch, sizeof batch, "train.global_batch_size=%d", 16 * num_micro_batches);
     cJSON *json = plan("dense.json", "cluster.json", mesh,
-                       (const char *[]){"--set", batch, "--set", "model.hidden_size=512", "--set",
-                                        "parallel.ddp_bucket_size=1000000", NULL});
-    const double step = number(json, "step_time_s");
+                       WORDS("--set", batch, "--set", "model.hidden_size=512", "--set",
+                             "parallel.ddp_bucket_size=1000000"));
+    const double step = number_of(json, "step_time_s");
     cJSON_Delete(json);
     return step;
 }
@@ -143,14 +130,11 @@ static void check_reductions(void)
 {
     static const char beside[] = "dp=16,zero=2", behind[] = "dp=16,zero=2,schedule=gpipe";
     child c;
-    child_run(&c,
-              (const char *[]){"schedule", "dense.json", "--json", "--cluster", "cluster.json",
-                               "--mesh", beside, "--level", "pass", "--set",
-                               "model.hidden_size=512", "--set", "train.global_batch_size=16",
-                               NULL},
-              NULL);
+    CHILD_RUN(&c, "schedule", "dense.json", "--json", "--cluster", "cluster.json", "--mesh", beside,
+              "--level", "pass", "--set", "model.hidden_size=512", "--set",
+              "train.global_batch_size=16");
     cJSON *json = cJSON_Parse(c.out);
-    const double forward = number(object(json, "programs")->child, "us") / 1e6;
+    const double forward = number_of(object(json, "programs")->child, "us") / 1e6;
     for (int n = 1; n < 4; n++) {
         EXPECT_NEAR(sharded_step(behind, n) - sharded_step(beside, n), (n - 1) * forward, 1e-9);
         near(sharded_step(beside, n + 1) - sharded_step(beside, n),
@@ -169,8 +153,8 @@ static void check_order(void)
     for (int i = 0; i < 2; i++) {
         cJSON *json =
             plan("dense.json", "cluster.json", i ? "cp=2,dp=8,order=tp-ep-dp-cp-pp" : "cp=2,dp=8",
-                 (const char *[]){"--set", "parallel.overlap_grad_reduce=false", NULL});
-        us[i] = number(object(json, "time"), "data");
+                 WORDS("--set", "parallel.overlap_grad_reduce=false"));
+        us[i] = number_of(object(json, "time"), "data");
         cJSON_Delete(json);
     }
     near(us[1], us[0], 1e-9);
@@ -185,14 +169,14 @@ static void check_ranges(void)
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
         cJSON *json = plan("dense.json", "cluster.json", meshes[i], NULL);
         cJSON *wide = plan("dense.json", "wide.json", meshes[i], NULL);
-        const double step = number(json, "step_time_s");
+        const double step = number_of(json, "step_time_s");
         const cJSON *ends = object(json, "step_time_range_s");
         near(cJSON_GetArrayItem(ends, 0)->valuedouble, step / 1.1, 1e-9);
         near(cJSON_GetArrayItem(ends, 1)->valuedouble, step * 1.1, 1e-9);
         ends = object(wide, "step_time_range_s");
         near(cJSON_GetArrayItem(ends, 0)->valuedouble, step / 1.3, 1e-9);
         near(cJSON_GetArrayItem(ends, 1)->valuedouble, step * 1.3, 1e-9);
-        near(number(wide, "step_time_s"), step, 1e-12);
+        near(number_of(wide, "step_time_s"), step, 1e-12);
         cJSON_Delete(json);
         cJSON_Delete(wide);
     }
@@ -212,7 +196,7 @@ static void check_sources(void)
     const cJSON *peak = source_of(json, "device.peak.fp32");
     EXPECT(peak && strcmp(object(peak, "class")->valuestring, "datasheet") == 0 &&
                strcmp(object(peak, "where")->valuestring, "the sheet") == 0 &&
-               number(peak, "spread") == 0.1,
+               number_of(peak, "spread") == 0.1,
            "the peak's source");
     EXPECT(source_of(json, "inside.bandwidth") && source_of(json, "device.launch_us"),
            "a number is missing");
@@ -234,8 +218,7 @@ static void check_loads(void)
 {
     static const char mesh[] = "dp=4,ep=4,binding=dp";
     cJSON *even = plan("moe.json", "cluster.json", mesh, NULL);
-    cJSON *uneven =
-        plan("moe.json", "cluster.json", mesh, (const char *[]){"--expert-load", "2", NULL});
+    cJSON *uneven = plan("moe.json", "cluster.json", mesh, WORDS("--expert-load", "2"));
     const cJSON *two = object(even, "imbalance"), *three = object(uneven, "imbalance");
     EXPECT(cJSON_GetArraySize(two) == 2 && cJSON_GetArraySize(three) == 3, "%d and %d loads",
            cJSON_GetArraySize(two), cJSON_GetArraySize(three));
@@ -243,19 +226,19 @@ static void check_loads(void)
     double step = 0, bytes = 0;
     for (int i = 0; i < cJSON_GetArraySize(three); i++) {
         const cJSON *row = cJSON_GetArrayItem(three, i);
-        EXPECT(number(row, "load") == loads[i], "load %d is %g", i, number(row, "load"));
-        EXPECT(number(row, "step_time_s") > step && number(row, "memory_bytes") >= bytes,
+        EXPECT(number_of(row, "load") == loads[i], "load %d is %g", i, number_of(row, "load"));
+        EXPECT(number_of(row, "step_time_s") > step && number_of(row, "memory_bytes") >= bytes,
                "a load of %g takes no more", loads[i]);
         EXPECT(cJSON_IsTrue(object(row, "fits")), "a load of %g does not fit", loads[i]);
-        step = number(row, "step_time_s");
-        bytes = number(row, "memory_bytes");
+        step = number_of(row, "step_time_s");
+        bytes = number_of(row, "memory_bytes");
     }
     const cJSON *first = three->child;
-    EXPECT(number(first, "step_time_s") == number(even, "step_time_s") &&
-               number(first, "memory_bytes") == number(even, "memory_bytes"),
+    EXPECT(number_of(first, "step_time_s") == number_of(even, "step_time_s") &&
+               number_of(first, "memory_bytes") == number_of(even, "memory_bytes"),
            "a load of 1 is not the balanced plan");
-    EXPECT(number(first->next, "step_time_s") == number(uneven, "step_time_s") &&
-               number(first->next, "memory_bytes") == number(uneven, "memory_bytes"),
+    EXPECT(number_of(first->next, "step_time_s") == number_of(uneven, "step_time_s") &&
+               number_of(first->next, "memory_bytes") == number_of(uneven, "memory_bytes"),
            "the load asked for is not the plan's");
     EXPECT(cJSON_Compare(first, two->child, true) &&
                cJSON_Compare(first->next->next, two->child->next, true),
@@ -265,7 +248,7 @@ static void check_loads(void)
     /* Two experts a token, one a rank: at most half of all ranks' rows come to one. */
     even = plan("moe.json", "cluster.json", "dp=8,ep=8,binding=dp", NULL);
     const cJSON *worst = cJSON_GetArrayItem(object(even, "imbalance"), 1);
-    EXPECT(worst && number(worst, "load") == 4, "the worst load");
+    EXPECT(worst && number_of(worst, "load") == 4, "the worst load");
     cJSON_Delete(even);
     cJSON *alone = plan("dense.json", "cluster.json", "dp=4", NULL);
     EXPECT(!cJSON_GetObjectItem(alone, "imbalance"), "a dense model has loads of experts");
@@ -289,7 +272,7 @@ static double saved_bytes(const char *folder, double *out_file)
             elements *= n->valuedouble;
         bytes += 4 * elements;
     }
-    *out_file = json ? number(object(json, "files")->child, "bytes") : (double)NAN;
+    *out_file = json ? number_of(object(json, "files")->child, "bytes") : (double)NAN;
     cJSON_Delete(json);
     free(text);
     return bytes;
@@ -305,27 +288,20 @@ static void check_checkpoints(void)
                 {"moe.json", "dp=2,ep=2,binding=dp,zero=1"}};
     write_cluster("stored.json", ", \"storage\": {\"write\": 1e9, \"read\": 2e9}", 0.1);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        child c;
         char run[16];
         double file;
         snprintf(run, sizeof run, "run%zu", i);
-        child_run(
-            &c,
-            (const char *[]){"train", rows[i].config, "--out", run, "--mesh", rows[i].mesh, NULL},
-            NULL);
-        EXPECT(c.exit_code == 0, "%s on %s: exit %d: %s", rows[i].config, rows[i].mesh, c.exit_code,
-               c.err);
-        child_release(&c);
+        CHILD_GOOD("train", rows[i].config, "--out", run, "--mesh", rows[i].mesh);
         const double saved = saved_bytes(run, &file);
         cJSON *json = plan(rows[i].config, "stored.json", rows[i].mesh, NULL);
         const cJSON *checkpoint = object(json, "checkpoint");
-        const double bytes = number(checkpoint, "bytes");
+        const double bytes = number_of(checkpoint, "bytes");
         EXPECT(bytes == saved, "%s on %s: %g bytes are planned, %g saved", rows[i].config,
                rows[i].mesh, bytes, saved);
         EXPECT(file >= bytes && file < bytes + 1e6, "a file of %g bytes for %g", file, bytes);
         /* One node writes all of it, and reads it back; kernels' launches count. */
-        near(number(checkpoint, "write_s"), bytes / 1e9 + 3e-6, 1e-6);
-        near(number(checkpoint, "stall_s"), bytes / 1e9 + bytes / 2e9 + 6e-6, 1e-6);
+        near(number_of(checkpoint, "write_s"), bytes / 1e9 + 3e-6, 1e-6);
+        near(number_of(checkpoint, "stall_s"), bytes / 1e9 + bytes / 2e9 + 6e-6, 1e-6);
         cJSON_Delete(json);
     }
 }
@@ -374,22 +350,21 @@ static void check_costs(void)
                                "{\"hours_between_failures\": 1000, \"restart_s\": 120, "
                                "\"price_per_hour\": 20, \"watts\": 4000, \"currency\": \"EUR\"}";
     write_cluster("priced.json", node, 0.1);
-    cJSON *json =
-        plan("dense.json", "priced.json", "dp=8", (const char *[]){"--tokens", "1e12", NULL});
-    const double rate = number(json, "tokens_per_s"); /* on two nodes */
+    cJSON *json = plan("dense.json", "priced.json", "dp=8", WORDS("--tokens", "1e12"));
+    const double rate = number_of(json, "tokens_per_s"); /* on two nodes */
     const cJSON *cost = object(json, "cost"), *failures = object(json, "failures");
     EXPECT(strcmp(object(cost, "currency")->valuestring, "EUR") == 0, "the currency");
-    EXPECT(number(cost, "hour") == 40, "%g an hour", number(cost, "hour"));
-    near(number(cost, "billion_tokens"), 40 * (1e9 / rate) / 3600, 1e-12);
-    near(number(cost, "joules_per_token"), 8000 / rate, 1e-12);
-    near(number(cost, "days"), 1e12 / rate / 86400, 1e-12);
-    near(number(cost, "total"), 40 * 1e12 / rate / 3600, 1e-12);
-    near(number(failures, "hours_between"), 500, 1e-12);
-    const double stall_s = number(object(json, "checkpoint"), "stall_s"), between_s = 500 * 3600;
-    const double interval = number(failures, "save_every_s");
+    EXPECT(number_of(cost, "hour") == 40, "%g an hour", number_of(cost, "hour"));
+    near(number_of(cost, "billion_tokens"), 40 * (1e9 / rate) / 3600, 1e-12);
+    near(number_of(cost, "joules_per_token"), 8000 / rate, 1e-12);
+    near(number_of(cost, "days"), 1e12 / rate / 86400, 1e-12);
+    near(number_of(cost, "total"), 40 * 1e12 / rate / 3600, 1e-12);
+    near(number_of(failures, "hours_between"), 500, 1e-12);
+    const double stall_s = number_of(object(json, "checkpoint"), "stall_s"), between_s = 500 * 3600;
+    const double interval = number_of(failures, "save_every_s");
     near(interval, sqrt(2 * stall_s * between_s), 0.01);
     /* Half of an interval is lost with a failure, and the restart. */
-    const double goodput = number(failures, "goodput");
+    const double goodput = number_of(failures, "goodput");
     near(1 - goodput, stall_s / interval + (interval / 2 + 120) / between_s, 0.02);
     EXPECT(source_of(json, "node.watts") && source_of(json, "storage.write"), "sources of costs");
     cJSON_Delete(json);
@@ -418,15 +393,15 @@ static void check_costs(void)
              node);
     write_cluster("differ.json", more, 0.1);
     json = plan("dense.json", "differ.json", "dp=8", NULL);
-    EXPECT(number(object(json, "cost"), "hour") == 70, "nodes that differ");
-    near(number(object(json, "failures"), "hours_between"), 200, 1e-12);
+    EXPECT(number_of(object(json, "cost"), "hour") == 70, "nodes that differ");
+    near(number_of(object(json, "failures"), "hours_between"), 200, 1e-12);
     EXPECT(source_of(json, "groups[0].node.price_per_hour") &&
                source_of(json, "node.price_per_hour") && source_of(json, "node.watts") &&
                !source_of(json, "groups[0].node.watts"),
            "sources of nodes that differ");
     cJSON_Delete(json);
     json = plan("dense.json", "differ.json", "dp=4", NULL);
-    EXPECT(number(object(json, "cost"), "hour") == 50, "of the first node alone");
+    EXPECT(number_of(object(json, "cost"), "hour") == 50, "of the first node alone");
     EXPECT(!source_of(json, "node.price_per_hour"), "a number of nodes that are not used");
     cJSON_Delete(json);
 }
@@ -436,10 +411,8 @@ static void check_costs(void)
 static void check_text(void)
 {
     child c;
-    child_run(&c,
-              (const char *[]){"plan", "moe.json", "--cluster", "priced.json", "--mesh",
-                               "dp=8,ep=4,binding=dp", "--tokens", "1e9", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "moe.json", "--cluster", "priced.json", "--mesh", "dp=8,ep=4,binding=dp",
+              "--tokens", "1e9");
     static const char *const parts[] = {"\nbetween ",
                                         "by the spread of the numbers",
                                         "\n  expert load ",
@@ -455,7 +428,7 @@ static void check_text(void)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         EXPECT(strstr(c.out, parts[i]), "no \"%s\" in:\n%s", parts[i], c.out);
     child_release(&c);
-    child_run(&c, (const char *[]){"plan", "dense.json", "--cluster", "cluster.json", NULL}, NULL);
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json");
     EXPECT(c.exit_code == 0 && !strstr(c.out, "costs ") && !strstr(c.out, "failures") &&
                !strstr(c.out, "nan"),
            "exit %d: %s", c.exit_code, c.out);
@@ -479,22 +452,14 @@ static void check_refusals(void)
     };
     child c;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        child_run(&c,
-                  (const char *[]){"plan", rows[i].config, "--cluster", "cluster.json", "--mesh",
-                                   i < 4 ? "dp=4,ep=4,binding=dp" : "dp=4", rows[i].option,
-                                   rows[i].value, NULL},
-                  NULL);
+        CHILD_RUN(&c, "plan", rows[i].config, "--cluster", "cluster.json", "--mesh",
+                  i < 4 ? "dp=4,ep=4,binding=dp" : "dp=4", rows[i].option, rows[i].value);
         EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, rows[i].wanted),
                "%s %s: exit %d: \"%s\"", rows[i].option, rows[i].value, c.exit_code, c.err);
         child_release(&c);
     }
-    child_run(&c,
-              (const char *[]){"plan", "moe.json", "--cluster", "cluster.json", "--expert-load",
-                               "2", "--against", "run3", NULL},
-              NULL);
-    EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, "the run says its load"),
-           "exit %d: \"%s\"", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_REFUSED(2, "the run says its load", "plan", "moe.json", "--cluster", "cluster.json",
+                  "--expert-load", "2", "--against", "run3");
 }
 
 int main(void)
@@ -517,6 +482,5 @@ int main(void)
     check_costs();
     check_text();
     check_refusals();
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -29,15 +29,6 @@ static cJSON *ask(const char *alone, int code, const char *const *args)
     return json ? json : cJSON_CreateObject();
 }
 
-static void expect_line(const char *const *args, int code, const char *part)
-{
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part),
-           "exit %d, \"%s\", for %d and \"%s\"", c.exit_code, c.err, code, part);
-    child_release(&c);
-}
-
 /* --- all-to-all ------------------------------------------------------------------------------ */
 
 static const char paper[] =
@@ -50,10 +41,10 @@ static const char paper[] =
 /* The same numbers as those by hand in tests/schedule/test_exchange_paper.c. */
 static void check_paper(const char *alone)
 {
-    cJSON *json = ask(alone, 0,
-                      (const char *[]){"plan", "all-to-all", "--bytes", "8000000", "--tp", "4",
-                                       "--ep", "2", "--cluster", "paper.json", "--paper",
-                                       "--minimal", "2000000", "--json", NULL});
+    cJSON *json =
+        ask(alone, 0,
+            WORDS("plan", "all-to-all", "--bytes", "8000000", "--tp", "4", "--ep", "2", "--cluster",
+                  "paper.json", "--paper", "--minimal", "2000000", "--json"));
     EXPECT_NEAR(number_of(json, "baseline_s"), 200e-6, 1e-12);
     EXPECT_NEAR(number_of(json, "o1_s"), 97.5e-6, 1e-12);
     EXPECT_NEAR(number_of(json, "o2_s"), 105.5e-6, 1e-12);
@@ -63,8 +54,8 @@ static void check_paper(const char *alone)
     EXPECT_NEAR(number_of(cJSON_GetObjectItem(json, "paper"), "r1"), 2.0 / 3, 1e-9);
     cJSON_Delete(json);
     json = ask(alone, 0,
-               (const char *[]){"plan", "all-to-all", "--bytes", "64k", "--tp", "4", "--ep", "2",
-                                "--cluster", "paper.json", "--paper", "--json", NULL});
+               WORDS("plan", "all-to-all", "--bytes", "64k", "--tp", "4", "--ep", "2", "--cluster",
+                     "paper.json", "--paper", "--json"));
     EXPECT(cJSON_IsNull(cJSON_GetObjectItem(json, "o2_s")) && number_of(json, "o2_chunks") == 0,
            "a chunk below I_minimal");
     EXPECT(strcmp(text_of(json, "choice"), "o1") == 0, "chose %s", text_of(json, "choice"));
@@ -77,10 +68,9 @@ static void check_forms(const char *alone)
     static const char *const sizes[] = {"64k", "4MiB", "256MiB"};
     char key[32];
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        cJSON *json =
-            ask(alone, 0,
-                (const char *[]){"plan", "all-to-all", "--bytes", sizes[i], "--tp", "8", "--ep",
-                                 "4", "--cluster", "cluster.json", "--json", NULL});
+        cJSON *json = ask(alone, 0,
+                          WORDS("plan", "all-to-all", "--bytes", sizes[i], "--tp", "8", "--ep", "4",
+                                "--cluster", "cluster.json", "--json"));
         double least = INFINITY, chosen = NAN;
         for (size_t f = 0; f < 5; f++) {
             snprintf(key, sizeof key, "%s_s", forms[f]);
@@ -98,10 +88,8 @@ static void check_forms(const char *alone)
         cJSON_Delete(json);
     }
     child c;
-    child_run(&c,
-              (const char *[]){"plan", "all-to-all", "--bytes", "64MiB", "--tp", "8", "--ep", "2",
-                               "--cluster", "cluster.json", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "all-to-all", "--bytes", "64MiB", "--tp", "8", "--ep", "2", "--cluster",
+              "cluster.json");
     EXPECT(c.exit_code == 0 && strstr(c.out, "choice: ") && strstr(c.out, "  baseline  "),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
@@ -110,9 +98,8 @@ static void check_forms(const char *alone)
 static void refuse_exchange(const char *bytes, const char *tp, const char *ep, const char *cluster,
                             const char *part)
 {
-    expect_line((const char *[]){"plan", "all-to-all", "--bytes", bytes, "--tp", tp, "--ep", ep,
-                                 "--cluster", cluster, NULL},
-                2, part);
+    CHILD_REFUSED(2, part, "plan", "all-to-all", "--bytes", bytes, "--tp", tp, "--ep", ep,
+                  "--cluster", cluster);
 }
 
 static void check_exchange_refusals(void)
@@ -128,12 +115,10 @@ static void check_exchange_refusals(void)
     refuse_exchange("4MiB", "8", "2", "none.json", "--cluster none.json: No such file");
     refuse_exchange("4MiB", "8", "2", "empty.json", "device.memory_bandwidth is not known");
     refuse_exchange("4MiB", "4", "2", "paper.json", "latency_us is not known");
-    expect_line((const char *[]){"plan", "all-to-all", "--tp", "8", "--ep", "2", "--cluster",
-                                 "cluster.json", NULL},
-                2, "--bytes I is missing");
-    expect_line((const char *[]){"plan", "all-to-all", "--bytes", "4MiB", "--tp", "8", "--ep", "2",
-                                 "--cluster", "empty.json", "--paper", NULL},
-                2, "between.bandwidth");
+    CHILD_REFUSED(2, "--bytes I is missing", "plan", "all-to-all", "--tp", "8", "--ep", "2",
+                  "--cluster", "cluster.json");
+    CHILD_REFUSED(2, "between.bandwidth", "plan", "all-to-all", "--bytes", "4MiB", "--tp", "8",
+                  "--ep", "2", "--cluster", "empty.json", "--paper");
 }
 
 /* --- moe-layer ------------------------------------------------------------------------------- */
@@ -152,11 +137,9 @@ static cJSON *layer(const char *alone, int code, const char *tokens, const char 
                     const char *cluster)
 {
     return ask(alone, code,
-               (const char *[]){"plan",   "moe-layer", "--tokens",  tokens,      "--hidden",
-                                "4096",   "--ffn",     "14336",     "--experts", "8",
-                                "--topk", "2",         "--ep",      ep,          "--precision",
-                                "bf16",   "--swiglu",  "--cluster", cluster,     "--json",
-                                NULL});
+               WORDS("plan", "moe-layer", "--tokens", tokens, "--hidden", "4096", "--ffn", "14336",
+                     "--experts", "8", "--topk", "2", "--ep", ep, "--precision", "bf16", "--swiglu",
+                     "--cluster", cluster, "--json"));
 }
 
 /* The choice is the fastest that fits, but for ties of 1 %; reuse takes less of the device. */
@@ -189,11 +172,8 @@ static void check_layer(const char *alone)
     EXPECT_NEAR(number_of(json, "parameter_bytes"), 16.0 * (3 * 4096.0 * 14336 + 8 * 4096.0), 1e6);
     cJSON_Delete(json);
     child c;
-    child_run(&c,
-              (const char *[]){"plan", "moe-layer", "--tokens", "8192", "--hidden", "4096", "--ffn",
-                               "14336", "--experts", "8", "--topk", "2", "--ep", "8", "--cluster",
-                               "cluster.json", NULL},
-              NULL);
+    CHILD_RUN(&c, "plan", "moe-layer", "--tokens", "8192", "--hidden", "4096", "--ffn", "14336",
+              "--experts", "8", "--topk", "2", "--ep", "8", "--cluster", "cluster.json");
     EXPECT(c.exit_code == 0 && strstr(c.out, "choice: n ") && strstr(c.out, "\n  ->  "),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
@@ -228,11 +208,9 @@ static void check_memory(const char *alone, const char *sheet)
         EXPECT(cJSON_IsNull(cJSON_GetObjectItem(json, "choice")) == none_fits, "a choice");
         cJSON_Delete(json);
     }
-    expect_line((const char *[]){"plan",   "moe-layer", "--tokens",  "8192",       "--hidden",
-                                 "4096",   "--ffn",     "14336",     "--experts",  "8",
-                                 "--topk", "2",         "--ep",      "8",          "--precision",
-                                 "bf16",   "--swiglu",  "--cluster", "small.json", NULL},
-                3, "no candidate fits; the smallest, n ");
+    CHILD_REFUSED(3, "no candidate fits; the smallest, n ", "plan", "moe-layer", "--tokens", "8192",
+                  "--hidden", "4096", "--ffn", "14336", "--experts", "8", "--topk", "2", "--ep",
+                  "8", "--precision", "bf16", "--swiglu", "--cluster", "small.json");
 }
 
 static void check_alone_and_few(const char *alone)
@@ -269,10 +247,8 @@ static void check_curves(const char *alone)
 static void refuse_layer(const char *tokens, const char *experts, const char *topk, const char *ep,
                          const char *cluster, const char *part)
 {
-    expect_line((const char *[]){"plan", "moe-layer", "--tokens", tokens, "--hidden", "1024",
-                                 "--ffn", "4096", "--experts", experts, "--topk", topk, "--ep", ep,
-                                 "--cluster", cluster, NULL},
-                2, part);
+    CHILD_REFUSED(2, part, "plan", "moe-layer", "--tokens", tokens, "--hidden", "1024", "--ffn",
+                  "4096", "--experts", experts, "--topk", topk, "--ep", ep, "--cluster", cluster);
 }
 
 static void check_layer_refusals(void)
@@ -287,19 +263,17 @@ static void check_layer_refusals(void)
     refuse_layer("64", "8", "2", "8", "empty.json", "is not known");
     refuse_layer("64", "1024", "2", "1024", "paper.json", "the cluster two nodes has 16 devices");
     refuse_layer("64", "8", "2", "4", "none.json", "--cluster none.json: No such file");
-    expect_line((const char *[]){"plan", "moe-layer", "--tokens", "64", NULL}, 2,
-                "--hidden M is missing");
+    CHILD_REFUSED(2, "--hidden M is missing", "plan", "moe-layer", "--tokens", "64");
 }
 
 int main(void)
 {
-    char folder[32], path[1024], alone[1024];
-    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    char folder[32], alone[1024];
     snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
     if (!child_folder_enter(folder))
         return 1;
-    char *sheet = child_read(path);
-    EXPECT(sheet && child_write("cluster.json", sheet) && child_write("paper.json", paper) &&
+    const char *sheet = child_cluster("h100", "cluster.json");
+    EXPECT(child_write("paper.json", paper) &&
                child_write("empty.json", "{\"name\": \"empty\", \"num_nodes\": 4, "
                                          "\"ranks_per_node\": 8}"),
            "cannot write clusters");
@@ -307,11 +281,9 @@ int main(void)
     check_forms(alone);
     check_exchange_refusals();
     check_layer(alone);
-    check_memory(alone, sheet ? sheet : "{}");
+    check_memory(alone, sheet);
     check_alone_and_few(alone);
     check_curves(alone);
     check_layer_refusals();
-    free(sheet);
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -35,15 +35,9 @@ static cJSON *plan(const char *file, const char *kernels, const char *mesh, cons
 {
     const char *args[12] = {"plan",  file,     "--cluster", "cluster.json", "--json", "--kernels",
                             kernels, "--mesh", mesh};
-    child c;
     if (set)
         args[9] = "--set", args[10] = set;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 0 || c.exit_code == 3, "%s %s: exit %d: %s", kernels, mesh, c.exit_code,
-           c.err);
-    cJSON *json = cJSON_Parse(c.out);
-    child_release(&c);
-    return json;
+    return child_json(args);
 }
 
 /* What the one stage keeps, the ends' own left out: the embedding's mask, the last norm's input and
@@ -202,54 +196,39 @@ static void check_virtual_stages(void)
     EXPECT(two < 0.85 * one, "bubble: %g of a step, with two virtual stages %g", one, two);
 }
 
-static void refuse(const char *const *args, const char *part)
-{
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, part), "exit %d: %s",
-           c.exit_code, c.err);
-    child_release(&c);
-}
-
 static void check_refusals(void)
 {
-    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels", "plane",
-                            NULL},
-           "plain");
-    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels", "plain",
-                            "--mesh", "cp=2", NULL},
-           "parallel.context_parallel_size: plain kernels see whole sequences");
-    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels", "plain",
-                            "--set", "train.fine_grained_activation_offloading=true", NULL},
-           "plain kernels offload nothing");
-    refuse((const char *[]){"plan", "experts.json", "--cluster", "cluster.json", "--kernels",
-                            "plain", "--set", "train.recompute_granularity=selective", "--set",
-                            "train.recompute_modules=[\"moe\"]", NULL},
-           "of plain kernels core_attn alone is made again");
-    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels", "plain",
-                            "--against", "run", NULL},
-           "no run has plain kernels");
-    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels",
-                            "plain-2021", "--mesh", "cp=2", NULL},
-           "parallel.context_parallel_size: plain kernels see whole sequences");
-    refuse((const char *[]){"plan", "dense.json", "--cluster", "cluster.json", "--kernels",
-                            "plain-2021", "--against", "run", NULL},
-           "no run has plain kernels");
-    refuse((const char *[]){"train", "dense.json", "--out", "run", "--kernels", "plain", NULL},
-           "kernels");
+    CHILD_REFUSED(2, "plain", "plan", "dense.json", "--cluster", "cluster.json", "--kernels",
+                  "plane");
+    CHILD_REFUSED(2, "parallel.context_parallel_size: plain kernels see whole sequences", "plan",
+                  "dense.json", "--cluster", "cluster.json", "--kernels", "plain", "--mesh",
+                  "cp=2");
+    CHILD_REFUSED(2, "plain kernels offload nothing", "plan", "dense.json", "--cluster",
+                  "cluster.json", "--kernels", "plain", "--set",
+                  "train.fine_grained_activation_offloading=true");
+    CHILD_REFUSED(2, "of plain kernels core_attn alone is made again", "plan", "experts.json",
+                  "--cluster", "cluster.json", "--kernels", "plain", "--set",
+                  "train.recompute_granularity=selective", "--set",
+                  "train.recompute_modules=[\"moe\"]");
+    CHILD_REFUSED(2, "no run has plain kernels", "plan", "dense.json", "--cluster", "cluster.json",
+                  "--kernels", "plain", "--against", "run");
+    CHILD_REFUSED(2, "parallel.context_parallel_size: plain kernels see whole sequences", "plan",
+                  "dense.json", "--cluster", "cluster.json", "--kernels", "plain-2021", "--mesh",
+                  "cp=2");
+    CHILD_REFUSED(2, "no run has plain kernels", "plan", "dense.json", "--cluster", "cluster.json",
+                  "--kernels", "plain-2021", "--against", "run");
+    CHILD_REFUSED(2, "kernels", "train", "dense.json", "--out", "run", "--kernels", "plain");
 }
 
 int main(void)
 {
-    char folder[32], path[1024];
-    snprintf(path, sizeof path, "%s/examples/clusters/a100-80gb.json", getenv("WEFT_SOURCE_DIR"));
+    char folder[32];
     if (!child_folder_enter(folder))
         return 1;
-    char *sheet = child_read(path);
-    EXPECT(sheet && child_write("cluster.json", sheet) && child_write("dense.json", config) &&
-               child_write("experts.json", experts) && child_write("short.json", small),
+    child_cluster("a100-80gb", "cluster.json");
+    EXPECT(child_write("dense.json", config) && child_write("experts.json", experts) &&
+               child_write("short.json", small),
            "cannot write what is planned");
-    free(sheet);
     check_memory();
     check_stages();
     check_times();
@@ -257,6 +236,5 @@ int main(void)
     check_issue();
     check_virtual_stages();
     check_refusals();
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -79,7 +79,7 @@ static void fill(weft_report *r)
     weft_report_text(r, "none", NULL, NULL);
     weft_report_bool(r, "flag", true);
     weft_report_numbers(r, "numbers", (const double[]){1, 0.5, NAN}, 3);
-    weft_report_texts(r, "texts", (const char *const[]){"a", NULL}, 2);
+    weft_report_texts(r, "texts", WORDS("a"), 2);
     weft_report_raw(r, "raw", "[{}]");
     weft_report_open(r, WEFT_REPORT_TABLE, "empty");
     weft_report_close(r);
@@ -292,22 +292,17 @@ int main(void)
         "\"vocab_size\": 264, \"num_experts\": 8, \"moe_router_topk\": 2}, \"train\": "
         "{\"micro_batch_size\": 1, \"global_batch_size\": 32, \"train_iters\": 1}, \"data\": "
         "{\"mock_data\": true}}";
-    char folder[32], path[1024], text[8192];
+    char folder[32], text[8192];
     memset(text, 'a', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     check_units();
     check_digits();
     check_writers();
     check_flat();
-    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
-    char *sheet = child_read(path);
     if (!child_folder_enter(folder))
         return 1;
-    EXPECT(sheet && child_write("cluster.json", sheet) && child_write("moe.json", moe) &&
-               child_write("text.txt", text),
-           "files");
+    child_cluster("h100", "cluster.json");
+    EXPECT(child_write("moe.json", moe) && child_write("text.txt", text), "files");
     check_verbs();
-    free(sheet);
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -10,7 +10,7 @@
 #include <weft/status.h>
 
 #include "core/clock.h"
-#include "launcher/training/restarts.h"
+#include "launcher/training/start.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
@@ -34,7 +34,7 @@ static bool start(child *c, const char *run, const char *mesh, const char *crash
     for (int i = 0; more && more[i]; i++)
         args[6 + i] = more[i];
     snprintf(environment, sizeof environment, "CRASH=%s", crash ? crash : "0:0:0:0:none");
-    bool good = child_start(c, args, (const char *[]){environment, NULL});
+    bool good = child_start(c, args, WORDS(environment));
     EXPECT(good, "%s: no start", run);
     return good;
 }
@@ -120,9 +120,9 @@ static void goes_on(const char *whole, const char *mesh, int rank, const char *c
 static void start_fails(void)
 {
     child c;
-    run_until_end(&c, "starts", "tp=2", "0:0:4:0:count-starts",
-                  (const char *[]){"--set", "reliability.max_restarts=4", "--set",
-                                   "reliability.restart_delay_s=0", NULL});
+    run_until_end(
+        &c, "starts", "tp=2", "0:0:4:0:count-starts",
+        WORDS("--set", "reliability.max_restarts=4", "--set", "reliability.restart_delay_s=0"));
     EXPECT(c.exit_code == 0 && count(c.err, "started again in ") == 4, "starts: exit %d: %s",
            c.exit_code, c.err);
     child_release(&c);
@@ -132,9 +132,9 @@ static void start_fails(void)
 static void step_fails(void)
 {
     child c;
-    run_until_end(&c, "loop", "tp=2", "1:4:9:0:count-loop",
-                  (const char *[]){"--set", "checkpoint.save_interval=1", "--set",
-                                   "reliability.max_restarts=8", NULL});
+    run_until_end(
+        &c, "loop", "tp=2", "1:4:9:0:count-loop",
+        WORDS("--set", "checkpoint.save_interval=1", "--set", "reliability.max_restarts=8"));
     EXPECT(c.exit_code == 137 && count(c.err, "started again in ") == 3 &&
                strstr(c.err, "after step 3, 4 times in a row and alike: it is not started again\n"),
            "loop: exit %d: %s", c.exit_code, c.err);
@@ -172,12 +172,12 @@ static bool start_long(child *c, const char *config_name, const char *run, const
 {
     char latest[64];
     snprintf(latest, sizeof latest, "%s/checkpoints/latest", run);
-    const bool good =
-        child_start(c,
-                    (const char *[]){"train", config_name, "--out", run, "--mesh", mesh, "--set",
-                                     "train.train_iters=1000000", NULL},
-                    (const char *[]){"CRASH=0:0:0:0:none", NULL}) &&
-        child_wait_for_text(c, latest, "") && child_ranks(c, ranks, num_ranks) == num_ranks;
+    const bool good = child_start(c,
+                                  WORDS("train", config_name, "--out", run, "--mesh", mesh, "--set",
+                                        "train.train_iters=1000000"),
+                                  WORDS("CRASH=0:0:0:0:none")) &&
+                      child_wait_for_text(c, latest, "") &&
+                      child_ranks(c, ranks, num_ranks) == num_ranks;
     EXPECT(good, "%s: exit %d: %s", run, c->exit_code, c->err);
     return good;
 }
@@ -204,7 +204,7 @@ static void stopped(void)
 {
     child c;
     if (!start(&c, "wait", "tp=2", "1:4:1:0:count-wait",
-               (const char *[]){"--set", "reliability.restart_delay_s=500", NULL}))
+               WORDS("--set", "reliability.restart_delay_s=500")))
         return;
     EXPECT(child_wait_for_text(&c, c.err_path, "it is started again in 500 s"), "wait: goes on");
     kill(c.pid, SIGTERM);
@@ -223,10 +223,8 @@ static void from_older(void)
     EXPECT(c[0].exit_code == 0, "older: exit %d: %s", c[0].exit_code, c[0].err);
     child_release(&c[0]);
     EXPECT(system("cp -r older older-saves") == 0, "no copy");
-    start(&c[0], "older", "tp=2", "1:4:1:0:count-older",
-          (const char *[]){"--resume-from", "step-2", NULL});
-    start(&c[1], "older-saves", "tp=2", "1:6:1:0:count-older-saves",
-          (const char *[]){"--resume-from=step-2", NULL});
+    start(&c[0], "older", "tp=2", "1:4:1:0:count-older", WORDS("--resume-from", "step-2"));
+    start(&c[1], "older-saves", "tp=2", "1:6:1:0:count-older-saves", WORDS("--resume-from=step-2"));
     for (int i = 0; i < 2; i++) {
         EXPECT(child_wait(&c[i], LIMIT_S), "older %d: still there", i);
         const char *wanted = i == 0 ? "step-2 (step 2)" : "step-4 (step 4)";
@@ -285,16 +283,10 @@ static void job_stopped(void)
                chmod("job-fakes/mpirun", 0755) == 0 && getcwd(folder, sizeof folder),
            "job-fakes/mpirun");
     snprintf(path, sizeof path, "PATH=%s/job-fakes:%s", folder, getenv("PATH"));
-    child_run(&c,
-              (const char *[]){"launch", "mpirun", "c.json", "--out", "job", "--nodes", "1",
-                               "--mesh", "tp=2", "--set", "reliability.restart_delay_s=500",
-                               "--set", "reliability.max_restarts=1", NULL},
-              NULL);
-    EXPECT(c.exit_code == 0, "launch: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_GOOD("launch", "mpirun", "c.json", "--out", "job", "--nodes", "1", "--mesh", "tp=2",
+               "--set", "reliability.restart_delay_s=500", "--set", "reliability.max_restarts=1");
     child_program = "/bin/bash";
-    EXPECT(child_start(&c, (const char *[]){"job/job.sh", NULL}, (const char *[]){path, NULL}),
-           "no bash");
+    EXPECT(child_start(&c, WORDS("job/job.sh"), WORDS(path)), "no bash");
     EXPECT(child_wait_for_text(&c, c.err_path, "started again in 500 s"), "job: goes on");
     kill(c.pid, SIGTERM);
     EXPECT(child_wait(&c, LIMIT_S) && c.exit_code == WEFT_EXIT_STOPPED &&
@@ -322,9 +314,8 @@ static void mpirun_hangs(const char *run, const char *does, const char *said, in
            "%s", fake);
     snprintf(path, sizeof path, "PATH=%s/%s:%s", folder, fakes, getenv("PATH"));
     const double begin_us = weft_now_us();
-    EXPECT(child_start(&c,
-                       (const char *[]){"train", "c.json", "--out", run, "--mesh", "tp=2", NULL},
-                       (const char *[]){path, "CRASH=0:0:0:0:none", NULL}),
+    EXPECT(child_start(&c, WORDS("train", "c.json", "--out", run, "--mesh", "tp=2"),
+                       WORDS(path, "CRASH=0:0:0:0:none")),
            "no start");
     EXPECT(child_wait(&c, LIMIT_S), "still there");
     EXPECT(c.exit_code == 0 && strstr(c.err, said) && strstr(c.err, again), "%s: exit %d: %s", run,
@@ -342,7 +333,7 @@ static void too_many(void)
     snprintf(mesh, sizeof mesh, "dp=%ld", world);
     snprintf(batch, sizeof batch, "train.global_batch_size=%ld", world);
     snprintf(said, sizeof said, "weft train: %ld ranks on this machine of ", world);
-    run_until_end(&c, "many", mesh, NULL, (const char *[]){"--set", batch, NULL});
+    run_until_end(&c, "many", mesh, NULL, WORDS("--set", batch));
     EXPECT(c.exit_code == 2 && child_is_line(c.err) && strstr(c.err, said) == c.err, "exit %d: %s",
            c.exit_code, c.err);
     child_release(&c);
@@ -360,7 +351,7 @@ static void goes_on_alone(void)
 
 static void goes_on_zero(void)
 {
-    goes_on("zero", "pp=2", 0, (const char *[]){"--set", "checkpoint.async_save=true", NULL});
+    goes_on("zero", "pp=2", 0, WORDS("--set", "checkpoint.async_save=true"));
 }
 
 static void mpirun_hangs_lost(void)
@@ -396,6 +387,5 @@ int main(int argc, char **argv)
         return 1;
     child_program = argv[1];
     child_side_by_side(part, sizeof parts / sizeof *parts, 4);
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

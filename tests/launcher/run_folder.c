@@ -105,7 +105,7 @@ static void make_files(void)
         text[sizeof text - 1] = '\0';
         snprintf(name, sizeof name, "%s", other ? "other" : "corpus");
         EXPECT(child_write("text.txt", text), "text.txt");
-        accept((const char *[]){"prepare", "text.txt", "--out", name, NULL}, "");
+        accept(WORDS("prepare", "text.txt", "--out", name), "");
     }
     EXPECT(child_write("c.json", config), "c.json");
     EXPECT(system("cp corpus.bin moved.bin; cp corpus.idx moved.idx; cp corpus.json moved.json") ==
@@ -116,9 +116,8 @@ static void make_files(void)
 /* Trained with one learning rate, resumed by a file that has another, and for longer. */
 static void check_listed(void)
 {
-    accept((const char *[]){"train", "c.json", "--out", "run", "--set", "train.lr=1e-3", NULL}, "");
-    accept((const char *[]){"train", "c.json", "--out", "run", "--resume", "--set", "train_iters=8",
-                            NULL},
+    accept(WORDS("train", "c.json", "--out", "run", "--set", "train.lr=1e-3"), "");
+    accept(WORDS("train", "c.json", "--out", "run", "--resume", "--set", "train_iters=8"),
            " rank 0 warn resume: train.train_iters 6 -> 8, train.lr 0.001 -> 0.002; "
            "train.lr_decay_iters stays 6: lr is 0.0001 from there on\n");
     EXPECT(lr_of("run", 6) > 1e-4 && lr_of("run", 6) < 2e-4 && lr_of("run", 7) == 1e-4 &&
@@ -126,20 +125,19 @@ static void check_listed(void)
            "the learning rate jumps: %g, %g, %g", lr_of("run", 6), lr_of("run", 7),
            lr_of("run", 8));
     /* Where nothing would be learned any more, only by name. */
-    refuse((const char *[]){"train", "c.json", "--out", "run", "--resume", "--set",
-                            "train_iters=10", "--set", "min_lr=0", NULL},
+    refuse(WORDS("train", "c.json", "--out", "run", "--resume", "--set", "train_iters=10", "--set",
+                 "min_lr=0"),
            no_mpirun, 2,
            "weft train: c.json: train.lr_decay_iters: 6, so the learning rate of steps 9 to 10 is "
            "0: give a larger one, a min_lr, or --allow-change train.lr_decay_iters\n");
     EXPECT(system("cp -r run zero") == 0, "no copy");
-    accept((const char *[]){"train", "c.json", "--out", "zero", "--resume", "--set",
-                            "train_iters=9", "--set", "min_lr=0", "--allow-change",
-                            "train.lr_decay_iters", NULL},
+    accept(WORDS("train", "c.json", "--out", "zero", "--resume", "--set", "train_iters=9", "--set",
+                 "min_lr=0", "--allow-change", "train.lr_decay_iters"),
            "train.lr_decay_iters stays 6: lr is 0 from there on\n");
     EXPECT(lr_of("zero", 9) == 0, "trained at %g", lr_of("zero", 9));
     /* By its own config, on another mesh; the decay is stretched where that is asked for. */
-    accept((const char *[]){"train", "--out", "run", "--resume", "--mesh", "dp=2", "--set",
-                            "train_iters=10", "--set", "lr_decay_iters=12", NULL},
+    accept(WORDS("train", "--out", "run", "--resume", "--mesh", "dp=2", "--set", "train_iters=10",
+                 "--set", "lr_decay_iters=12"),
            " rank 0 warn resume: parallel.data_parallel_size 0 -> 2, train.train_iters 8 -> 10, "
            "train.lr_decay_iters 6 -> 12\n");
     EXPECT(lr_of("run", 9) > 2e-4, "the decay ends at step 12: %g", lr_of("run", 9));
@@ -178,12 +176,12 @@ static void check_refused(void)
     char *before = read_folder("run"), cwd[200], wanted[600];
     child c;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        refuse((const char *[]){"train", "c.json", "--out", "run", "--resume", "--mesh", "dp=2",
-                                "--set", cases[i].set, "--set", "train_iters=20", NULL},
+        refuse(WORDS("train", "c.json", "--out", "run", "--resume", "--mesh", "dp=2", "--set",
+                     cases[i].set, "--set", "train_iters=20"),
                no_mpirun, 2, cases[i].wanted);
-    const char *other[] = {
-        "train",           "c.json", "--out",          "run",   "--resume",          "--set",
-        "data_path=other", "--set",  "train_iters=20", "--set", "lr_decay_iters=12", NULL};
+    const char *const *other =
+        WORDS("train", "c.json", "--out", "run", "--resume", "--set", "data_path=other", "--set",
+              "train_iters=20", "--set", "lr_decay_iters=12");
     run_weft(&c, 2, other);
     EXPECT(child_is_line(c.err) &&
                strstr(c.err, "weft train: --set data_path=other: data.data_xxh64 \"") &&
@@ -195,40 +193,26 @@ static void check_refused(void)
                0,
            "not stored with its whole path");
     run_weft(&c, 0,
-             (const char *[]){"train", "c.json", "--out", "grown", "--resume", "--set",
-                              "data_path=other", "--set", "train_iters=20", "--set",
-                              "lr_decay_iters=20", "--allow-change", "data,train", NULL});
+             WORDS("train", "c.json", "--out", "grown", "--resume", "--set", "data_path=other",
+                   "--set", "train_iters=20", "--set", "lr_decay_iters=20", "--allow-change",
+                   "data,train"));
     EXPECT(strstr(c.err, "/other: other data than the run had: the validation part begins"), "%s",
            c.err);
     child_release(&c);
-    refuse((const char *[]){"train", "--out", "run", "--resume", "--allow-change", "model", "--set",
-                            "num_layers=2", "--set", "train_iters=20", NULL},
+    refuse(WORDS("train", "--out", "run", "--resume", "--allow-change", "model", "--set",
+                 "num_layers=2", "--set", "train_iters=20"),
            no_mpirun, 2,
            "weft train: --set num_layers=2: model.num_layers 1 -> 2: that is another model: start "
            "a new run, with another --out\n");
-    refuse((const char *[]){"train", "--out", "run", "--resume-from", "", NULL}, no_mpirun, 2,
+    refuse(WORDS("train", "--out", "run", "--resume-from", ""), no_mpirun, 2,
            "weft train: --resume-from: names no checkpoint; step-400 is one\n");
-    refuse((const char *[]){"train", "--out", "run", "--resume", "--allow-change", "seed", NULL},
-           no_mpirun, 2,
+    refuse(WORDS("train", "--out", "run", "--resume", "--allow-change", "seed"), no_mpirun, 2,
            "weft train: --allow-change seed: not a key of the config such as train.seed, nor a "
            "section such as data\n");
     /* Under a launcher the ranks agree, and one speaks. */
-    const char *const under[] = {"mpirun",
-                                 "--allow-run-as-root",
-                                 "--oversubscribe",
-                                 "-n",
-                                 "2",
-                                 binary(),
-                                 "train",
-                                 "c.json",
-                                 "--out",
-                                 "run",
-                                 "--resume",
-                                 "--set",
-                                 "seed=9",
-                                 "--set",
-                                 "train_iters=20",
-                                 NULL};
+    const char *const *under =
+        WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", binary(), "train",
+              "c.json", "--out", "run", "--resume", "--set", "seed=9", "--set", "train_iters=20");
     child_program = "/usr/bin/env";
     child_run(&c, under, NULL);
     child_program = NULL;
@@ -242,13 +226,12 @@ static void check_refused(void)
     snprintf(wanted, sizeof wanted,
              " resume: train.train_iters 10 -> 11, data.data_path \"%s/corpus\" -> \"%s/moved\"\n",
              cwd, cwd);
-    accept((const char *[]){"train", "--out", "run", "--resume", "--set", "data_path=moved",
-                            "--set", "train_iters=11", NULL},
+    accept(WORDS("train", "--out", "run", "--resume", "--set", "data_path=moved", "--set",
+                 "train_iters=11"),
            wanted);
     run_weft(&c, 0,
-             (const char *[]){"train", "--out", "run", "--resume", "--set", "data_path=other",
-                              "--set", "train_iters=12", "--set", "seed=9", "--allow-change",
-                              "train.seed,data", NULL});
+             WORDS("train", "--out", "run", "--resume", "--set", "data_path=other", "--set",
+                   "train_iters=12", "--set", "seed=9", "--allow-change", "train.seed,data"));
     snprintf(wanted, sizeof wanted,
              "train.seed 3 -> 9, data.data_path \"%s/moved\" -> \"%s/other\", data.data_xxh64 \"",
              cwd, cwd);
@@ -261,7 +244,7 @@ static void check_finished(void)
 {
     static const char said[] = "whole: finished: step 6 of train.train_iters 6 is done\n";
     child c;
-    accept((const char *[]){"train", "c.json", "--out", "whole", NULL}, "");
+    accept(WORDS("train", "c.json", "--out", "whole"), "");
     for (int i = 0; i < 4; i++) {
         const char *const commands[][16] = {
             {"train", "--out", "whole", "--resume"},
@@ -283,27 +266,10 @@ static void check_finished(void)
 /* Ranks that do not see the same folder, as on two nodes without a common file system. */
 static void check_not_shared(void)
 {
-    const char *const commands[] = {"mpirun",
-                                    "--allow-run-as-root",
-                                    "--oversubscribe",
-                                    "-n",
-                                    "1",
-                                    binary(),
-                                    "train",
-                                    "c.json",
-                                    "--out",
-                                    "whole",
-                                    "--resume",
-                                    ":",
-                                    "-n",
-                                    "1",
-                                    binary(),
-                                    "train",
-                                    "c.json",
-                                    "--out",
-                                    "nothing",
-                                    "--resume",
-                                    NULL};
+    const char *const *commands =
+        WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "1", binary(), "train",
+              "c.json", "--out", "whole", "--resume", ":", "-n", "1", binary(), "train", "c.json",
+              "--out", "nothing", "--resume");
     child c;
     char *before = read_folder("whole");
     child_program = "/usr/bin/env";
@@ -339,9 +305,8 @@ static void wait_for(const char *path)
  */
 static void check_lock(const char *mesh, const char *other)
 {
-    const char *first[] = {
-        "train", "c.json",          "--out", "busy", "--mesh", mesh, "--set", "train_iters=1000000",
-        "--set", "save_interval=0", NULL};
+    const char *const *first = WORDS("train", "c.json", "--out", "busy", "--mesh", mesh, "--set",
+                                     "train_iters=1000000", "--set", "save_interval=0");
     const char *second[] = {"train", "c.json", "--out", "busy", "--mesh", other, "--resume", NULL};
     char host[128] = "", wanted[300];
     pid_t ranks[4] = {0};
@@ -378,15 +343,14 @@ static void check_latest(void)
                  "weft train: whole: holds checkpoints already (the newest: step-%d); give "
                  "--resume to go on, or another --out\n",
                  STEPS + i);
-        refuse((const char *[]){"train", "c.json", "--out", "whole", NULL}, no_mpirun, 2, refused);
-        run_weft(&c, 0, (const char *[]){"train", "--out", "whole", "--resume", NULL});
+        refuse(WORDS("train", "c.json", "--out", "whole"), no_mpirun, 2, refused);
+        run_weft(&c, 0, WORDS("train", "--out", "whole", "--resume"));
         EXPECT(c.out && strstr(c.out, "whole: finished: step ") && c.err &&
                    strstr(c.err, "whole/checkpoints/latest names no checkpoint: "),
                "%s%s", c.out, c.err);
         child_release(&c);
         snprintf(iters, sizeof iters, "train_iters=%d", STEPS + i + 1);
-        run_weft(&c, 0,
-                 (const char *[]){"train", "--out", "whole", "--resume", "--set", iters, NULL});
+        run_weft(&c, 0, WORDS("train", "--out", "whole", "--resume", "--set", iters));
         snprintf(warned, sizeof warned,
                  " rank 0 warn whole/checkpoints/latest names no checkpoint: "
                  "whole/checkpoints/step-%d is taken\n",
@@ -407,7 +371,7 @@ static void check_first_save(void)
                   "ls -d step-* | sort -V | head -n -1 | xargs rm -r") == 0,
            "no folder");
     snprintf(iters, sizeof iters, "train_iters=%d", STEPS + 3);
-    run_weft(&c, 0, (const char *[]){"train", "--out", "first", "--resume", "--set", iters, NULL});
+    run_weft(&c, 0, WORDS("train", "--out", "first", "--resume", "--set", iters));
     EXPECT(c.err && !strstr(c.err, "names no checkpoint"), "%s", c.err);
     child_release(&c);
     EXPECT(lr_of("first", STEPS + 3) > 0, "not trained");
@@ -417,13 +381,12 @@ static void check_first_save(void)
  * starts anew all the same, and has not saved yet, has lost nothing. */
 static void check_lost(const char *async)
 {
-    const char *const again[] = {"train",         "--out",    "lost", "--set",
-                                 "train_iters=8", "--resume", NULL};
-    const char *const anew[] = {"train", "c.json",          "--out",
-                                "lost",  "--set",           "train_iters=1000000",
-                                "--set", "save_interval=0", NULL};
+    const char *const *again =
+        WORDS("train", "--out", "lost", "--set", "train_iters=8", "--resume");
+    const char *const *anew = WORDS("train", "c.json", "--out", "lost", "--set",
+                                    "train_iters=1000000", "--set", "save_interval=0");
     child c;
-    accept((const char *[]){"train", "c.json", "--out", "lost", "--set", async, NULL}, "");
+    accept(WORDS("train", "c.json", "--out", "lost", "--set", async), "");
     EXPECT(system("mv lost/checkpoints gone") == 0, "not moved");
     char *before = child_read("lost/metrics.jsonl");
     refuse(again, no_mpirun, 6,
@@ -448,12 +411,8 @@ static void check_lost(const char *async)
  */
 static void check_moved(const char *mesh, const char *command)
 {
-    const char *const args[] = {"train",  "c.json",
-                                "--out",  "moving",
-                                "--mesh", mesh,
-                                "--set",  "train_iters=1000000",
-                                "--set",  "save_interval=0",
-                                NULL};
+    const char *const *args = WORDS("train", "c.json", "--out", "moving", "--mesh", mesh, "--set",
+                                    "train_iters=1000000", "--set", "save_interval=0");
     static const char said[] = ": moving is no longer the folder that this run opened: ";
     child c;
     EXPECT(child_start(&c, args, NULL), "cannot start weft");
@@ -484,7 +443,7 @@ int main(void)
     char folder[32];
     EXPECT(child_folder_enter(folder), "no folder");
     make_files();
-    refuse((const char *[]){"train", "--out", "run", "--resume", NULL}, no_mpirun, 2,
+    refuse(WORDS("train", "--out", "run", "--resume"), no_mpirun, 2,
            "weft train: run/config.json: not there; a run's first start needs a CONFIG\n");
     check_listed();
     check_refused();
@@ -498,7 +457,5 @@ int main(void)
     check_moved("dp=2", "rm -r moving");
     check_lost("checkpoint.async_save=false");
     check_lost("checkpoint.async_save=true");
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

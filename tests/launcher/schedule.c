@@ -9,6 +9,7 @@
 
 #include "schedule/text.h"
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 #include "tests/launcher/svg.h"
 
@@ -112,9 +113,7 @@ static cJSON *summary_of(const char *const *args)
 static double share_of(const cJSON *json, int row)
 {
     const cJSON *programs = cJSON_GetObjectItem(json, "programs");
-    const cJSON *item = cJSON_GetObjectItem(cJSON_GetArrayItem(programs, row), "bubble_share");
-    EXPECT(cJSON_IsNumber(item), "program %d has no bubble", row);
-    return item ? item->valuedouble : NAN;
+    return number_of(cJSON_GetArrayItem(programs, row), "bubble_share");
 }
 
 /* (p - 1) / (m + p - 1), interleaved (p - 1) / (v m + p - 1), but for the head: a vocabulary of 64
@@ -126,13 +125,13 @@ static void check_bubbles(void)
         double share;
     } rows[] = {{"pp=4", 3.0 / 11}, {"pp=4,vp=2", 3.0 / 19}, {"pp=1", 0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        cJSON *json = summary_of((const char *[]){"schedule", "c.json", "--mesh", rows[i].mesh,
-                                                  "--json", "--set", "model.num_experts=0", NULL});
+        cJSON *json = summary_of(WORDS("schedule", "c.json", "--mesh", rows[i].mesh, "--json",
+                                       "--set", "model.num_experts=0"));
         EXPECT_NEAR(share_of(json, 0), rows[i].share, 0.01);
         cJSON_Delete(json);
     }
-    cJSON *json = summary_of((const char *[]){"schedule", "c.json", "--mesh", "pp=4", "--cluster",
-                                              "cluster.json", "--json", NULL});
+    cJSON *json = summary_of(
+        WORDS("schedule", "c.json", "--mesh", "pp=4", "--cluster", "cluster.json", "--json"));
     EXPECT(share_of(json, 0) > 0.1 && share_of(json, 0) < 0.5, "priced by a cluster: %g",
            share_of(json, 0));
     cJSON_Delete(json);
@@ -163,14 +162,10 @@ static void check_levels(void)
     } rows[] = {{"step", "F0", 2}, {"pass", "l1", 8}, {"layer", "Eg1", 2}, {"experts", "Uw1", 2}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int by_cluster = 0; by_cluster < 2; by_cluster++) {
-            const char *args[] = {"schedule",     "c.json",
-                                  "--mesh",       "pp=2,vp=2,dp=2,ep=2",
-                                  "--set",        "parallel.moe_num_partitions=2",
-                                  "--level",      rows[i].level,
-                                  "--svg",        "s.svg",
-                                  "--trace",      "s.json",
-                                  "--program",    by_cluster ? "--cluster" : NULL,
-                                  "cluster.json", NULL};
+            const char *const *args = WORDS(
+                "schedule", "c.json", "--mesh", "pp=2,vp=2,dp=2,ep=2", "--set",
+                "parallel.moe_num_partitions=2", "--level", rows[i].level, "--svg", "s.svg",
+                "--trace", "s.json", "--program", by_cluster ? "--cluster" : NULL, "cluster.json");
             char *text = output_of(args);
             if (text)
                 check_programs(text, rows[i].level, rows[i].num_programs);
@@ -185,13 +180,9 @@ static void check_levels(void)
 /* Experts in host memory go up as the config says: of four, two are kept. */
 static void check_offloaded(void)
 {
-    const char *const args[] = {"schedule",     "c.json",
-                                "--set",        "offload.experts=host",
-                                "--set",        "offload.kept=0.5",
-                                "--set",        "offload.order=demand",
-                                "--level",      "experts",
-                                "--program",    "--cluster",
-                                "cluster.json", NULL};
+    const char *const *args = WORDS("schedule", "c.json", "--set", "offload.experts=host", "--set",
+                                    "offload.kept=0.5", "--set", "offload.order=demand", "--level",
+                                    "experts", "--program", "--cluster", "cluster.json");
     char *text = output_of(args);
     int num = 0;
     for (const char *at = text; at && (at = strstr(at, "upload ")); at++)
@@ -211,14 +202,10 @@ static void check_attention(void)
                 {"parallel.cp_comm_type=a2a", "Dh0", 4},
                 {"model.num_experts=0", "hg1", 2}};
     for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
-        const char *const args[] = {"schedule",     "c.json",
-                                    "--mesh",       "cp=4",
-                                    "--set",        rows[i / 2].set,
-                                    "--level",      "layer",
-                                    "--svg",        "a.svg",
-                                    "--trace",      "a.json",
-                                    "--program",    i % 2 ? "--cluster" : NULL,
-                                    "cluster.json", NULL};
+        const char *const *args =
+            WORDS("schedule", "c.json", "--mesh", "cp=4", "--set", rows[i / 2].set, "--level",
+                  "layer", "--svg", "a.svg", "--trace", "a.json", "--program",
+                  i % 2 ? "--cluster" : NULL, "cluster.json");
         char *text = output_of(args);
         if (text)
             check_programs(text, rows[i / 2].set, rows[i / 2].num_programs);
@@ -228,8 +215,8 @@ static void check_attention(void)
         remove("a.svg");
         remove("a.json");
     }
-    cJSON *json = summary_of((const char *[]){"schedule", "c.json", "--mesh", "cp=4", "--level",
-                                              "layer", "--body", "attention", "--json", NULL});
+    cJSON *json = summary_of(WORDS("schedule", "c.json", "--mesh", "cp=4", "--level", "layer",
+                                   "--body", "attention", "--json"));
     const cJSON *programs = cJSON_GetObjectItem(json, "programs");
     const cJSON *forward = cJSON_GetArrayItem(programs, 0);
     EXPECT(cJSON_GetArraySize(programs) == 2, "%d programs", cJSON_GetArraySize(programs));
@@ -237,62 +224,40 @@ static void check_attention(void)
            "not forward");
     EXPECT_NEAR(share_of(json, 0), 0, 1e-12);
     cJSON_Delete(json);
-    json = summary_of((const char *[]){"schedule", "c.json", "--mesh", "cp=4", "--set",
-                                       "parallel.cp_comm_type=auto", "--cluster", "cluster.json",
-                                       "--json", NULL});
+    json = summary_of(WORDS("schedule", "c.json", "--mesh", "cp=4", "--set",
+                            "parallel.cp_comm_type=auto", "--cluster", "cluster.json", "--json"));
     const char *reason = cJSON_GetStringValue(cJSON_GetObjectItem(json, "cp_comm_type_reason"));
     EXPECT(reason && strstr(reason, "p2p"), "the form is not told: %s", reason ? reason : "null");
     cJSON_Delete(json);
 }
 
-static void expect_line(const char *const *args, int code, const char *part)
-{
-    child c;
-    child_run(&c, args, NULL);
-    EXPECT(c.exit_code == code && child_is_line(c.err) && strstr(c.err, part),
-           "exit %d, \"%s\", for %d and \"%s\"", c.exit_code, c.err, code, part);
-    child_release(&c);
-}
-
 static void check_refusals(void)
 {
-    expect_line((const char *[]){"schedule", "c.json", "--level", "stage", NULL}, 2, "stage");
-    expect_line((const char *[]){"schedule", "c.json", "--level", "pass", "--csv", NULL}, 2,
-                "no order of compute");
-    expect_line((const char *[]){"schedule", "c.json", "--program", "--csv", NULL}, 2, "one of");
-    expect_line((const char *[]){"schedule", "c.json", "--level", "layer", "--set",
-                                 "model.num_experts=0", NULL},
-                2, "no MoE layer");
-    expect_line((const char *[]){"schedule", "c.json", "--level", "experts", "--set",
-                                 "model.num_experts=0", NULL},
-                2, "level experts: the model has no MoE layer");
-    expect_line(
-        (const char *[]){"schedule", "c.json", "--level", "layer", "--body", "attention", NULL}, 2,
-        "no attention goes over context-parallel ranks (cp 1)");
-    expect_line((const char *[]){"schedule", "c.json", "--body", "experts", NULL}, 2,
-                "--body experts: a step has none, a layer has");
-    expect_line((const char *[]){"schedule", "c.json", "--set", "model.num_layer=2", NULL}, 2,
-                "num_layers?");
-    expect_line((const char *[]){"schedule", "c.json", "--svg", "none/s.svg", NULL}, 6,
-                "none/s.svg");
+    CHILD_REFUSED(2, "stage", "schedule", "c.json", "--level", "stage");
+    CHILD_REFUSED(2, "no order of compute", "schedule", "c.json", "--level", "pass", "--csv");
+    CHILD_REFUSED(2, "one of", "schedule", "c.json", "--program", "--csv");
+    CHILD_REFUSED(2, "no MoE layer", "schedule", "c.json", "--level", "layer", "--set",
+                  "model.num_experts=0");
+    CHILD_REFUSED(2, "level experts: the model has no MoE layer", "schedule", "c.json", "--level",
+                  "experts", "--set", "model.num_experts=0");
+    CHILD_REFUSED(2, "no attention goes over context-parallel ranks (cp 1)", "schedule", "c.json",
+                  "--level", "layer", "--body", "attention");
+    CHILD_REFUSED(2, "--body experts: a step has none, a layer has", "schedule", "c.json", "--body",
+                  "experts");
+    CHILD_REFUSED(2, "num_layers?", "schedule", "c.json", "--set", "model.num_layer=2");
+    CHILD_REFUSED(6, "none/s.svg", "schedule", "c.json", "--svg", "none/s.svg");
     EXPECT(child_write("bad.csv", "0F0,0B0\n1B0,1F0\n"), "cannot write bad.csv");
-    expect_line((const char *[]){"schedule", "c.json", "--mesh", "pp=2", "--set",
-                                 "train.global_batch_size=1", "--set",
-                                 "parallel.pipeline_schedule_file=bad.csv", NULL},
-                2, "bad.csv: line 2");
+    CHILD_REFUSED(2, "bad.csv: line 2", "schedule", "c.json", "--mesh", "pp=2", "--set",
+                  "train.global_batch_size=1", "--set", "parallel.pipeline_schedule_file=bad.csv");
     EXPECT(child_write("bad.csv", "\x01\x9b\xff\x1b[2J\n"), "cannot write bad.csv");
-    expect_line((const char *[]){"schedule", "c.json", "--mesh", "pp=2", "--set",
-                                 "parallel.pipeline_schedule_file=bad.csv", NULL},
-                2, "bad.csv: line 1, column 1, \"????[2J\": expected");
-    expect_line((const char *[]){"schedule", "c.json", "--level", "layer", "--mesh",
-                                 "dp=2,ep=2,binding=dp", "--set", "parallel.moe_num_partitions=0",
-                                 NULL},
-                2, "of plan and schedule: --cluster");
-    expect_line(
-        (const char *[]){"schedule", "c.json", "--svg", "new.svg", "--trace", "new.svg", NULL}, 2,
-        "--trace new.svg: the same file as --svg");
-    expect_line((const char *[]){"schedule", "c.json", "--svg", "c.json", NULL}, 2,
-                "--svg c.json: the same file as CONFIG");
+    CHILD_REFUSED(2, "bad.csv: line 1, column 1, \"????[2J\": expected", "schedule", "c.json",
+                  "--mesh", "pp=2", "--set", "parallel.pipeline_schedule_file=bad.csv");
+    CHILD_REFUSED(2, "of plan and schedule: --cluster", "schedule", "c.json", "--level", "layer",
+                  "--mesh", "dp=2,ep=2,binding=dp", "--set", "parallel.moe_num_partitions=0");
+    CHILD_REFUSED(2, "--trace new.svg: the same file as --svg", "schedule", "c.json", "--svg",
+                  "new.svg", "--trace", "new.svg");
+    CHILD_REFUSED(2, "--svg c.json: the same file as CONFIG", "schedule", "c.json", "--svg",
+                  "c.json");
 }
 
 /* The program that links no MPI says the same. */
@@ -310,14 +275,12 @@ static void check_alone(const char *alone)
 
 int main(void)
 {
-    char folder[32], path[1024], alone[1024];
-    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    char folder[32], alone[1024];
     snprintf(alone, sizeof alone, "%s/weft-plan", getenv("WEFT_BINARY_DIR"));
     if (!child_folder_enter(folder))
         return 1;
-    char *sheet = child_read(path);
-    EXPECT(sheet && child_write("cluster.json", sheet) && child_write("c.json", config),
-           "cannot write configs");
+    child_cluster("h100", "cluster.json");
+    EXPECT(child_write("c.json", config), "cannot write configs");
     check_round_trips();
     check_bubbles();
     check_levels();
@@ -325,7 +288,5 @@ int main(void)
     check_attention();
     check_refusals();
     check_alone(alone);
-    free(sheet);
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

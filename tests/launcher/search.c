@@ -269,8 +269,8 @@ static void check_emitted(void)
 {
     cJSON *json, *again;
     char err[1024];
-    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                         "--top", "4", "--emit", "best.json", "--json", NULL},
+    int code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--top", "4",
+                         "--emit", "best.json", "--json"),
                    &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     const cJSON *plans = cJSON_GetObjectItem(json, "plans"), *first = plans ? plans->child : NULL;
@@ -283,8 +283,8 @@ static void check_emitted(void)
         EXPECT(number_of(p, "step_time_s") >= number_of(p->prev, "step_time_s"), "not by time");
     EXPECT(cJSON_GetObjectItem(first, "overrides")->child != NULL, "nothing is overridden");
     EXPECT(!cJSON_GetObjectItem(first, "cost"), "nobody says what nodes cost");
-    code = run((const char *const[]){"plan", "best.json", "--cluster", "gpus.json", "--json", NULL},
-               &again, err, sizeof err);
+    code = run(WORDS("plan", "best.json", "--cluster", "gpus.json", "--json"), &again, err,
+               sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     const double step = number_of(first, "step_time_s");
     EXPECT_NEAR(number_of(again, "step_time_s"), step, 1e-9 * step);
@@ -298,8 +298,7 @@ static void check_rows(void)
 {
     cJSON *json, *again;
     char err[1024], section[32];
-    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                         "--json", NULL},
+    int code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--json"),
                    &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0), *o;
@@ -320,8 +319,8 @@ static void check_rows(void)
     EXPECT(child_write("row.json", text), "row.json");
     free(text);
     cJSON_Delete(config);
-    code = run((const char *const[]){"plan", "row.json", "--cluster", "gpus.json", "--json", NULL},
-               &again, err, sizeof err);
+    code =
+        run(WORDS("plan", "row.json", "--cluster", "gpus.json", "--json"), &again, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     EXPECT(!is_open, "the row leaves n to a choice");
     const double step = number_of(first, "step_time_s");
@@ -335,10 +334,10 @@ static void check_held(void)
 {
     cJSON *json;
     char err[1024];
-    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                         "--mesh", "tp=2,sp=1", "--set", "train.micro_batch_size=2",
-                                         "--top", "100", "--json", NULL},
-                   &json, err, sizeof err);
+    int code =
+        run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--mesh", "tp=2,sp=1",
+                  "--set", "train.micro_batch_size=2", "--top", "100", "--json"),
+            &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     const cJSON *plans = cJSON_GetObjectItem(json, "plans");
     for (const cJSON *p = plans ? plans->child : NULL; p; p = p->next) {
@@ -348,8 +347,8 @@ static void check_held(void)
                "%s: another micro-batch", mesh);
     }
     cJSON_Delete(json);
-    code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                     "--nodes", "1,2,4", "--json", NULL},
+    code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--nodes", "1,2,4",
+                     "--json"),
                &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     const cJSON *rows = cJSON_GetObjectItem(json, "scaling");
@@ -398,16 +397,15 @@ static void check_zero(void)
 {
     cJSON *json, *again;
     char err[1024];
-    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                         "--json", NULL},
+    int code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--json"),
                    &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     const cJSON *best = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0);
     const char *zero = cJSON_GetStringValue(cJSON_GetObjectItem(
         cJSON_GetObjectItem(best, "overrides"), "parallel.data_parallel_sharding_strategy"));
     EXPECT(zero && strncmp(zero, "optim_grads", 11) == 0, "%s", zero ? zero : "as it was");
-    code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                     "--mesh", "zero=1", "--json", NULL},
+    code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--mesh", "zero=1",
+                     "--json"),
                &again, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     EXPECT(number_of(cJSON_GetArrayItem(cJSON_GetObjectItem(again, "plans"), 0), "step_time_s") >
@@ -422,10 +420,9 @@ static void check_larger_micro_batch(void)
 {
     cJSON *json;
     char err[1024];
-    const int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json",
-                                               "--search", "--mesh", "tp=1,pp=1,cp=1,ep=4,zero=1",
-                                               "--set", "train.global_batch_size=16", "--set",
-                                               "device.memory_limit=150000000", "--json", NULL},
+    const int code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--mesh",
+                               "tp=1,pp=1,cp=1,ep=4,zero=1", "--set", "train.global_batch_size=16",
+                               "--set", "device.memory_limit=150000000", "--json"),
                          &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     const cJSON *best = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0),
@@ -492,9 +489,9 @@ static void check_lacks(void)
     char err[1024];
     for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
         write_without("lacks.json", gpus, rows[i / 2].piece);
-        const int code = run((const char *const[]){"plan", "small.json", "--cluster", "lacks.json",
-                                                   "--json", ways[i % 2], NULL},
-                             &json, err, sizeof err);
+        const int code =
+            run(WORDS("plan", "small.json", "--cluster", "lacks.json", "--json", ways[i % 2]),
+                &json, err, sizeof err);
         EXPECT(code == 2 && strstr(err, "lacks.json: ") && strstr(err, rows[i / 2].figure) &&
                    strstr(err, "is not known"),
                "without %s, %s: exit %d: %s", rows[i / 2].figure, ways[i % 2], code, err);
@@ -503,15 +500,8 @@ static void check_lacks(void)
     write_without("lacks.json", gpus,
                   ", \"host\": {\"memory_bytes\": 1e12, \"link_bandwidth\": "
                   "2e10}");
-    const char *const args[] = {"plan",
-                                "small.json",
-                                "--cluster",
-                                "lacks.json",
-                                "--search",
-                                "--set",
-                                "device.memory_limit=150000000",
-                                "--json",
-                                NULL};
+    const char *const *args = WORDS("plan", "small.json", "--cluster", "lacks.json", "--search",
+                                    "--set", "device.memory_limit=150000000", "--json");
     const int code = run(args, &json, err, sizeof err);
     const char *why = cJSON_GetStringValue(cJSON_GetObjectItem(json, "left_out_reason"));
     EXPECT(code == 0 && why && strstr(why, "candidates are left out") && strstr(why, "host"),
@@ -524,9 +514,8 @@ static void check_stopped(void)
 {
     cJSON *json;
     child c;
-    const char *const args[] = {"plan",     "large.json", "--cluster", "gpus.json",
-                                "--search", "--nodes",    "64",        "--top",
-                                "10000",    "--json",     NULL};
+    const char *const *args = WORDS("plan", "large.json", "--cluster", "gpus.json", "--search",
+                                    "--nodes", "64", "--top", "10000", "--json");
     EXPECT(child_start(&c, args, NULL), "no child");
     EXPECT(!child_wait(&c, 1), "it is over: \"%.200s\"", c.err ? c.err : "");
     if (c.pid)
@@ -546,8 +535,8 @@ static void check_many_nodes(void)
 {
     cJSON *json;
     char err[1024];
-    const int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json",
-                                               "--search", "--nodes", "99991", "--json", NULL},
+    const int code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search",
+                               "--nodes", "99991", "--json"),
                          &json, err, sizeof err);
     EXPECT(code == 0 && number_of(json, "num_devices_used") > 0, "exit %d: %s", code, err);
     EXPECT(cJSON_IsTrue(cJSON_GetObjectItem(json, "complete")), "incomplete");
@@ -563,8 +552,7 @@ static void check_unused(void)
     memcpy(strstr(cluster, "\"num_nodes\": 1"), "\"num_nodes\": 5", 14);
     memcpy(strstr(cluster, "\"ranks_per_node\": 2"), "\"ranks_per_node\": 1", 19);
     EXPECT(child_write("five.json", cluster), "five.json");
-    int code = run((const char *const[]){"plan", "tiny.json", "--cluster", "five.json", "--search",
-                                         "--json", NULL},
+    int code = run(WORDS("plan", "tiny.json", "--cluster", "five.json", "--search", "--json"),
                    &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     const cJSON *why = cJSON_GetObjectItem(json, "devices_unused_reason");
@@ -573,8 +561,8 @@ static void check_unused(void)
     EXPECT(cJSON_IsString(why) && strstr(why->valuestring, "5 devices"), "no reason: %s",
            why ? why->valuestring : "-");
     cJSON_Delete(json);
-    code = run((const char *const[]){"plan", "tiny.json", "--cluster", "five.json", "--search",
-                                     "--nodes", "4,5", "--json", NULL},
+    code = run(WORDS("plan", "tiny.json", "--cluster", "five.json", "--search", "--nodes", "4,5",
+                     "--json"),
                &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     const cJSON *rows = cJSON_GetObjectItem(json, "scaling");
@@ -584,8 +572,8 @@ static void check_unused(void)
     cJSON_Delete(json);
     child c;
     child_run(&c,
-              (const char *const[]){"plan", "tiny.json", "--cluster", "five.json", "--search",
-                                    "--nodes", "4,5", "--html", "five.html", NULL},
+              WORDS("plan", "tiny.json", "--cluster", "five.json", "--search", "--nodes", "4,5",
+                    "--html", "five.html"),
               NULL);
     char *page = child_read("five.html");
     EXPECT(strstr(c.out, "5 nodes: 4 of 5 devices are used: no mesh of 5 devices is legal"), "%s",
@@ -629,20 +617,20 @@ static void check_load(void)
 {
     cJSON *json, *again;
     char err[1024];
-    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                         "--expert-load", "3", "--mesh", "ep=2", "--json", NULL},
+    int code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search",
+                         "--expert-load", "3", "--mesh", "ep=2", "--json"),
                    &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
-    code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                     "--expert-load", "2", "--mesh", "ep=2", "--json", NULL},
+    code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--expert-load",
+                     "2", "--mesh", "ep=2", "--json"),
                &again, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     EXPECT(cJSON_Compare(cJSON_GetObjectItem(json, "plans"), cJSON_GetObjectItem(again, "plans"),
                          true),
            "other plans above the worst load than at it");
     cJSON_Delete(again);
-    code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                     "--mesh", "ep=2", "--json", NULL},
+    code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--mesh", "ep=2",
+                     "--json"),
                &again, err, sizeof err);
     EXPECT(code == 0 &&
                number_of(cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0), "step_time_s") >
@@ -662,32 +650,29 @@ static void check_place(void)
              gpus);
     EXPECT(child_write("hosts.json", cluster), "hosts.json");
     child_run(&c,
-              (const char *const[]){"plan", "small.json", "--cluster", "hosts.json", "--search",
-                                    "--top", "1", "--set", "offload.experts=host", NULL},
+              WORDS("plan", "small.json", "--cluster", "hosts.json", "--search", "--top", "1",
+                    "--set", "offload.experts=host"),
               NULL);
     EXPECT(c.exit_code == 0 && strstr(c.out, ", experts in host memory"), "exit %d: %s%s",
            c.exit_code, c.out, c.err);
     child_release(&c);
     child_run(&c,
-              (const char *const[]){"plan", "small.json", "--cluster", "hosts.json", "--search",
-                                    "--top", "1", "--set", "offload.experts=file", NULL},
+              WORDS("plan", "small.json", "--cluster", "hosts.json", "--search", "--top", "1",
+                    "--set", "offload.experts=file"),
               NULL);
     EXPECT(c.exit_code == 0 && strstr(c.out, ", experts in a file") &&
                strstr(c.out, "experts in a file: reads and writes take no time here"),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
     child_run(&c,
-              (const char *const[]){"plan", "small.json", "--cluster", "hosts.json", "--search",
-                                    "--top", "1", "--json", "--mesh", "tp=1,pp=1,cp=1", "--set",
-                                    "train.micro_batch_size=1", "--set", "offload.experts=auto",
-                                    "--set", "device.memory_limit=60000000", NULL},
+              WORDS("plan", "small.json", "--cluster", "hosts.json", "--search", "--top", "1",
+                    "--json", "--mesh", "tp=1,pp=1,cp=1", "--set", "train.micro_batch_size=1",
+                    "--set", "offload.experts=auto", "--set", "device.memory_limit=60000000"),
               NULL);
     EXPECT(c.exit_code == 0 && strstr(c.out, "\"experts\": \"host\""), "exit %d: %s%s", c.exit_code,
            c.out, c.err);
     child_release(&c);
-    child_run(&c,
-              (const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                    "--top", "1", NULL},
+    child_run(&c, WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--top", "1"),
               NULL);
     EXPECT(c.exit_code == 0 && !strstr(c.out, "experts in"), "exit %d: %s", c.exit_code, c.out);
     child_release(&c);
@@ -697,8 +682,8 @@ static void check_nothing_fits(void)
 {
     cJSON *json;
     char err[1024];
-    int code = run((const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                         "--set", "device.memory_limit=100000", "--json", NULL},
+    int code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--set",
+                         "device.memory_limit=100000", "--json"),
                    &json, err, sizeof err);
     EXPECT(code == 3 && strstr(err, "nothing fits 8 devices; nearest: tp") &&
                strstr(err, "iB of 97.7 KiB"),
@@ -711,9 +696,8 @@ static void check_nothing_fits(void)
     cJSON_Delete(json);
     child c;
     child_run(&c,
-              (const char *const[]){"plan", "small.json", "--cluster", "gpus.json", "--search",
-                                    "--set", "device.memory_limit=100000", "--html", "none.html",
-                                    NULL},
+              WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--set",
+                    "device.memory_limit=100000", "--html", "none.html"),
               NULL);
     char *page = child_read("none.html");
     const char *line = strstr(c.out, "does not fit by");
@@ -730,15 +714,12 @@ static void check_trains(void)
 {
     cJSON *json;
     char err[1024];
-    int code = run((const char *const[]){"plan", "tiny.json", "--cluster", "cpus.json", "--search",
-                                         "--emit", "trains.json", "--json", NULL},
+    int code = run(WORDS("plan", "tiny.json", "--cluster", "cpus.json", "--search", "--emit",
+                         "trains.json", "--json"),
                    &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     cJSON_Delete(json);
-    child c;
-    child_run(&c, (const char *const[]){"train", "trains.json", "--out", "run", NULL}, NULL);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    child_good(WORDS("train", "trains.json", "--out", "run"));
 }
 
 int main(int argc, char **argv)
@@ -768,6 +749,5 @@ int main(int argc, char **argv)
     check_nothing_fits();
     check_trains();
     check_problems(count);
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

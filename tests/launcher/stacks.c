@@ -226,8 +226,8 @@ static void with_stack(child *c, const char *const *args, const char *stack, con
     char stack_text[32], missing_text[32];
     snprintf(stack_text, sizeof stack_text, "WEFT_STACK=%s", stack);
     snprintf(missing_text, sizeof missing_text, "WEFT_MISSING=%s", missing);
-    const char *environment[] = {stack_text, missing_text, with_mpirun ? NULL : "PATH=/nonexistent",
-                                 NULL};
+    const char *const *environment =
+        WORDS(stack_text, missing_text, with_mpirun ? NULL : "PATH=/nonexistent");
     child_run(c, args, environment);
 }
 
@@ -324,9 +324,8 @@ static void check_layers(void)
 
 static void check_labels(void)
 {
-    static const char *const args[] = {"train",  "c.json",         "--out",
-                                       "labels", "--set",          "vocab_size=1000",
-                                       "--set",  "data_path=null", NULL};
+    const char *const *args = WORDS("train", "c.json", "--out", "labels", "--set",
+                                    "vocab_size=1000", "--set", "data_path=null");
     child c;
     with_stack(&c, args, "EBBH", "l", true);
     EXPECT(c.exit_code == 2 && child_is_line(c.err) &&
@@ -338,9 +337,8 @@ static void check_labels(void)
 /* The single-rank reference of the untied model: the option says what its layers do. */
 static void check_option(void)
 {
-    const char *args[] = {"train",  "c.json", "--out",
-                          "option", "--set",  "untie_embeddings_and_output_weights=true",
-                          NULL};
+    const char *const *args = WORDS("train", "c.json", "--out", "option", "--set",
+                                    "untie_embeddings_and_output_weights=true");
     child c;
     with_stack(&c, args, "EBBH", "", true);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
@@ -355,13 +353,12 @@ static void check_option(void)
 
 int main(int argc, char **argv)
 {
-    static const char *const refused[] = {"train",  "c.json", "--out", "run",
-                                          "--mesh", "pp=2",   NULL};
+    const char *const *refused = WORDS("train", "c.json", "--out", "run", "--mesh", "pp=2");
     static const char *const generate[] = {"generate", "tied", "--prompt", "a", NULL};
     static const char *const eval[] = {"eval", "tied", "--mesh", "pp=2", NULL};
     static const char *const check_layer[] = {"check-layer", "c.json", NULL};
-    static const char *const stages[] = {"train", "c.json", "--out",        "run", "--mesh",
-                                         "pp=3",  "--set",  "num_layers=3", NULL};
+    const char *const *stages =
+        WORDS("train", "c.json", "--out", "run", "--mesh", "pp=3", "--set", "num_layers=3");
     char folder[32];
     child c;
     if (argc > 1)
@@ -378,7 +375,7 @@ int main(int argc, char **argv)
     EXPECT(length > 0, "no path to this program");
     self[length > 0 ? length : 0] = '\0';
     child_program = self;
-    with_stack(&c, (const char *[]){"prepare", "text.txt", "--out", "corpus", NULL}, "E", "", true);
+    with_stack(&c, WORDS("prepare", "text.txt", "--out", "corpus"), "E", "", true);
     EXPECT(c.exit_code == 0, "prepare: exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     check_untied();
@@ -396,6 +393,5 @@ int main(int argc, char **argv)
                              "--mesh pp=3: parallel.pipeline_model_parallel_"
                              "size: 3 stages for 2 layers"},
                   "train");
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -178,10 +178,9 @@ static void stop_amid_evaluation(const char *run, const char *mesh, const char *
 {
     child c;
     const char *const split = "data.split=9,1,0";
-    const char *args[] = {
-        "train", "c.json",          "--out", run,   "--mesh", mesh,
-        "--set", interval,          "--set", split, "--set",  "train.eval_iters=100000000",
-        "--set", "log.level=error", "--set", iters, NULL};
+    const char *const *args =
+        WORDS("train", "c.json", "--out", run, "--mesh", mesh, "--set", interval, "--set", split,
+              "--set", "train.eval_iters=100000000", "--set", "log.level=error", "--set", iters);
     EXPECT(child_start(&c, args, NULL), "%s: no start", run);
     for (int i = 0; i < 20000 && !has_steps(run) && !child_wait(&c, 0); i++)
         pause_ms(1);
@@ -215,11 +214,8 @@ static void stop_last_evaluation(const char *run, const char *mesh)
 static void stop_evaluation(const char *run, const char *mesh)
 {
     char path[64];
-    const char *again[] = {"train", "--out",
-                           run,     "--resume",
-                           "--set", "train.eval_iters=1",
-                           "--set", "train.train_iters=2",
-                           NULL};
+    const char *const *again = WORDS("train", "--out", run, "--resume", "--set",
+                                     "train.eval_iters=1", "--set", "train.train_iters=2");
     stop_amid_evaluation(run, mesh, "train.eval_interval=1", "train.train_iters=1000000", SIGINT);
     run_well(again, "");
     snprintf(path, sizeof path, "%s/metrics.jsonl", run);
@@ -236,14 +232,10 @@ static void kill_evaluation(void)
 {
     child c;
     pid_t ranks[MAX_RANKS];
-    const char *args[] = {"train",  "c.json",
-                          "--out",  "long",
-                          "--mesh", "dp=2",
-                          "--set",  "train.eval_interval=1",
-                          "--set",  "data.split=9,1,0",
-                          "--set",  "train.eval_iters=100000000",
-                          "--set",  "checkpoint.save_interval=1",
-                          NULL};
+    const char *const *args =
+        WORDS("train", "c.json", "--out", "long", "--mesh", "dp=2", "--set",
+              "train.eval_interval=1", "--set", "data.split=9,1,0", "--set",
+              "train.eval_iters=100000000", "--set", "checkpoint.save_interval=1");
     EXPECT(child_start(&c, args, NULL), "no start");
     for (int i = 0; i < 20000 && access("long/checkpoints/step-1/manifest.json", F_OK) != 0 &&
                     !child_wait(&c, 0);
@@ -374,7 +366,7 @@ static void run_shell(const char *what, const char *command, int exit_code, cons
 {
     child c;
     child_program = "/bin/sh";
-    bool good = child_start(&c, (const char *[]){"-c", command, NULL}, NULL);
+    bool good = child_start(&c, WORDS("-c", command), NULL);
     child_program = NULL;
     EXPECT(good, "%s: no start", what);
     if (good)
@@ -419,19 +411,9 @@ static void stop_under_mpirun(void)
     const char *binary = getenv("WEFT_BINARY_DIR");
     char path[1024];
     snprintf(path, sizeof path, "%s/weft", binary ? binary : ".");
-    const char *args[] = {"mpirun",
-                          "--oversubscribe",
-                          "--allow-run-as-root",
-                          "-n",
-                          "2",
-                          path,
-                          "train",
-                          "c.json",
-                          "--out",
-                          "theirs",
-                          "--set",
-                          "train.stop_timeout_s=1",
-                          NULL};
+    const char *const *args =
+        WORDS("mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2", path, "train",
+              "c.json", "--out", "theirs", "--set", "train.stop_timeout_s=1");
     bool good = child_start(&c, args, NULL);
     for (int i = 0; good && i < 20000 && !has_steps("theirs") && !child_wait(&c, 0); i++)
         pause_ms(1);
@@ -459,10 +441,8 @@ static void fail_together(void)
         EXPECT(false, "blocked");
         return;
     }
-    child_run(&c,
-              (const char *[]){"train", "c.json", "--out", "blocked", "--mesh", "dp=4", "--set",
-                               "train.train_iters=2", NULL},
-              NULL);
+    CHILD_RUN(&c, "train", "c.json", "--out", "blocked", "--mesh", "dp=4", "--set",
+              "train.train_iters=2");
     EXPECT(c.exit_code == 6 && child_is_line(c.err) &&
                strncmp(c.err, "weft train: rank 0: ", 20) == 0 &&
                strstr(c.err, "blocked/checkpoints"),
@@ -496,7 +476,5 @@ int main(void)
     kill_evaluation();
     check_output();
     fail_together();
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

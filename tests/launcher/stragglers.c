@@ -175,9 +175,9 @@ static void run(child *c, const char *mesh, const char *set, const char *sleep_u
 {
     EXPECT(system("rm -rf run") == 0, "no rm");
     child_run(c,
-              (const char *[]){"train", "c.json", "--out", "run", "--mesh", mesh, "--set",
-                               set ? set : "train.seed=1", NULL},
-              (const char *[]){sleep_us, NULL});
+              WORDS("train", "c.json", "--out", "run", "--mesh", mesh, "--set",
+                    set ? set : "train.seed=1"),
+              WORDS(sleep_us));
 }
 
 /* compute_ms of a rank, the least of all steps but the first; -1: a line has none. */
@@ -237,13 +237,9 @@ static void check_slow_link(void)
 {
     child c;
     bool found = false;
-    const char *args[] = {"train",  "c.json",
-                          "--out",  "link",
-                          "--mesh", "dp=4",
-                          "--set",  "straggler_factor=3",
-                          "--set",  "train.train_iters=1000000",
-                          NULL};
-    if (!child_start(&c, args, (const char *[]){"LINK_MS=100", NULL}))
+    const char *const *args = WORDS("train", "c.json", "--out", "link", "--mesh", "dp=4", "--set",
+                                    "straggler_factor=3", "--set", "train.train_iters=1000000");
+    if (!child_start(&c, args, WORDS("LINK_MS=100")))
         return;
     for (int i = 0; i < 900 && !found && !child_wait(&c, 0.1); i++) {
         char *err = child_read(c.err_path);
@@ -307,6 +303,5 @@ int main(int argc, char **argv)
     check_slow("dp=4");
     check_slow("tp=2");
     check_quiet();
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

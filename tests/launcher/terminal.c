@@ -74,9 +74,8 @@ static int measure(const char *text, int *first, int *last)
 static void check_width(const char *mesh, int first, int later, char *text)
 {
     int before, after;
-    run_on_terminal(
-        (const char *[]){"weft", "train", "c.json", "--out", "run", "--mesh", mesh, NULL}, first,
-        later, text);
+    run_on_terminal(WORDS("weft", "train", "c.json", "--out", "run", "--mesh", mesh), first, later,
+                    text);
     int count = measure(text, &before, &after);
     EXPECT(count == 2000, "%s: %d progress lines:\n%.2000s", mesh, count, text);
     EXPECT(before < first && after < later, "%s: %d of %d columns, then %d of %d", mesh, before,
@@ -117,7 +116,5 @@ int main(void)
     check_width("dp=2", 30, 30, text); /* mpirun's buffers hold many lines */
     check_launcher();
     free(text);
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -10,7 +10,6 @@
 
 #include <weft/kernels.h>
 
-#include "launcher/application.h"
 #include "launcher/planning/config.h"
 #include "launcher/training/progress.h"
 

@@ -95,22 +95,20 @@ static void wrong_words_are_answered_with_near_ones(void **state)
 {
     (void)state;
     child c;
-    child_run(&c, (const char *[]){"bench", "--help", NULL}, NULL);
+    CHILD_RUN(&c, "bench", "--help");
     assert_int_equal(c.exit_code, 0);
     assert_non_null(strstr(c.out, "all-to-all"));
     assert_non_null(strstr(c.out, "moe-layer"));
     child_release(&c);
-    expect_refusal((const char *[]){"bench", "all-to-al", NULL}, "did you mean all-to-all?");
-    expect_refusal((const char *[]){"bench", "all-to-all", "--forms", "o1_papr", NULL},
-                   "did you mean o1_paper?");
-    expect_refusal((const char *[]){"bench", "all-to-all", "--sizes", "4MB", NULL}, "--sizes 4MB");
-    expect_refusal((const char *[]){"bench", "moe-layer", "--partitions", "4,2", NULL},
+    expect_refusal(WORDS("bench", "all-to-al"), "did you mean all-to-all?");
+    expect_refusal(WORDS("bench", "all-to-all", "--forms", "o1_papr"), "did you mean o1_paper?");
+    expect_refusal(WORDS("bench", "all-to-all", "--sizes", "4MB"), "--sizes 4MB");
+    expect_refusal(WORDS("bench", "moe-layer", "--partitions", "4,2"),
                    "--partitions: 2 stands behind 4: they must rise");
-    expect_refusal((const char *[]){"bench", "moe-layer", "--json", "x.json", NULL},
-                   "x.json: unexpected");
-    expect_refusal((const char *[]){"bench", "all-to-all", "--chunks", "0", NULL}, "--chunks 0");
+    expect_refusal(WORDS("bench", "moe-layer", "--json", "x.json"), "x.json: unexpected");
+    expect_refusal(WORDS("bench", "all-to-all", "--chunks", "0"), "--chunks 0");
     /* One rank has nobody to exchange with. */
-    expect_refusal((const char *[]){"bench", "all-to-all", NULL}, "two ranks are needed");
+    expect_refusal(WORDS("bench", "all-to-all"), "two ranks are needed");
 }
 
 /* The table comes at the end: until then a line says what is measured. */
@@ -118,10 +116,8 @@ static void a_bench_says_what_it_measures(void **state)
 {
     (void)state;
     child c;
-    child_run(&c,
-              (const char *[]){"bench", "moe-layer", "--memory", "--tokens", "64", "--hidden", "32",
-                               "--ffn", "32", "--partitions", "2", "--json", NULL},
-              NULL);
+    CHILD_RUN(&c, "bench", "moe-layer", "--memory", "--tokens", "64", "--hidden", "32", "--ffn",
+              "32", "--partitions", "2", "--json");
     assert_int_equal(c.exit_code, 0);
     assert_string_equal(c.err, "weft bench: 64 tokens, M 32, H 32: n 2, s1\n");
     assert_int_equal(c.out[0], '{');

@@ -206,10 +206,7 @@ static void one_rank_measures_what_it_can(void **state)
     (void)state;
     child c;
     weft_cluster cluster;
-    child_run(&c,
-              (const char *[]){"calibrate", "--out", "a.json", "--svg", "a.svg", "--quick",
-                               "--name", "here", NULL},
-              NULL);
+    CHILD_RUN(&c, "calibrate", "--out", "a.json", "--svg", "a.svg", "--quick", "--name", "here");
     if (c.exit_code != 0)
         fail_msg("exit %d: %s", c.exit_code, c.err);
     assert_non_null(strstr(c.err, "all-to-all between nodes: cannot be measured with 1 node"));
@@ -235,10 +232,8 @@ static void one_rank_measures_what_it_can(void **state)
     assert_true(svg_is_well_formed(svg) && !svg_uncoloured(svg));
     free(svg);
     /* --json is the file; --only leaves the rest out. */
-    child_run(&c,
-              (const char *[]){"calibrate", "--out", "b.json", "--quick", "--json", "--only",
-                               "copy,gemm_bf16", "--no-interference", "--max-bytes", "4k", NULL},
-              NULL);
+    CHILD_RUN(&c, "calibrate", "--out", "b.json", "--quick", "--json", "--only", "copy,gemm_bf16",
+              "--no-interference", "--max-bytes", "4k");
     char *text = child_read("b.json");
     assert_non_null(text);
     assert_string_equal(c.out, text);
@@ -260,11 +255,9 @@ static void hosts_and_their_files_are_measured(void **state)
     (void)state;
     child c;
     weft_cluster cluster;
-    child_run(&c,
-              (const char *[]){"calibrate", "--out", "d.json", "--quick", "--only",
-                               "adamw_host,direct_write,direct_read", "--no-interference",
-                               "--max-bytes", "256", "--threads", "2", NULL},
-              NULL);
+    CHILD_RUN(&c, "calibrate", "--out", "d.json", "--quick", "--only",
+              "adamw_host,direct_write,direct_read", "--no-interference", "--max-bytes", "256",
+              "--threads", "2");
     if (c.exit_code != 0)
         fail_msg("exit %d: %s", c.exit_code, c.err);
     const bool says_no = strstr(c.err, "does not go past the page cache (O_DIRECT)") != NULL;
@@ -279,11 +272,8 @@ static void hosts_and_their_files_are_measured(void **state)
     if (access("/dev/shm", W_OK) != 0)
         return;
     /* Memory as a file system: it may refuse, and then says so; all else is measured. */
-    child_run(&c,
-              (const char *[]){"calibrate", "--out", "e.json", "--quick", "--only",
-                               "storage_write,direct_write", "--no-interference", "--storage",
-                               "/dev/shm", NULL},
-              NULL);
+    CHILD_RUN(&c, "calibrate", "--out", "e.json", "--quick", "--only", "storage_write,direct_write",
+              "--no-interference", "--storage", "/dev/shm");
     assert_int_equal(c.exit_code, 0);
     OK(weft_cluster_read("e.json", &cluster));
     assert_true(weft_cluster_knows(&cluster, WEFT_COST_STORAGE_WRITE));
@@ -321,10 +311,8 @@ static double step_beats_memory(void)
     child c;
     weft_cluster cluster;
     double best = 0;
-    child_run(&c,
-              (const char *[]){"calibrate", "--out", "h.json", "--only", "adamw_host",
-                               "--no-interference", "--seconds", "1", "--threads", "2", NULL},
-              NULL);
+    CHILD_RUN(&c, "calibrate", "--out", "h.json", "--only", "adamw_host", "--no-interference",
+              "--seconds", "1", "--threads", "2");
     if (c.exit_code != 0)
         fail_msg("exit %d: %s", c.exit_code, c.err);
     child_release(&c);
@@ -390,20 +378,15 @@ static void a_model_has_its_own_operations(void **state)
         assert_non_null(config);
         fprintf(config, model_text, types[i]);
         fclose(config);
-        child_run(&c,
-                  (const char *[]){"calibrate", "--for", "model.json", "--out", "own.json",
-                                   "--only", "adamw,memory", "--quick", "--no-interference",
-                                   "--threads", "1", NULL},
-                  NULL);
+        CHILD_RUN(&c, "calibrate", "--for", "model.json", "--out", "own.json", "--only",
+                  "adamw,memory", "--quick", "--no-interference", "--threads", "1");
         if (c.exit_code != 0)
             fail_msg("exit %d: %s", c.exit_code, c.err);
         assert_non_null(strstr(c.err, "operations of the model: sweep 3 of 3\n"));
         child_release(&c);
         OK(weft_cluster_read("own.json", &cluster));
         check_operations(&cluster);
-        child_run(&c,
-                  (const char *[]){"plan", "model.json", "--cluster", "own.json", "--json", NULL},
-                  NULL);
+        CHILD_RUN(&c, "plan", "model.json", "--cluster", "own.json", "--json");
         if (c.exit_code != 0)
             fail_msg("exit %d: %s", c.exit_code, c.err);
         assert_non_null(strstr(c.out, "\"source\": \"measured\""));
@@ -479,23 +462,18 @@ static void misuse_is_one_line_and_writes_nothing(void **state)
         child_release(&c);
     }
     child c;
-    child_run(&c,
-              (const char *[]){"calibrate", "--out", "x", "--quick", "--only", "message",
-                               "--no-interference", NULL},
-              NULL);
+    CHILD_RUN(&c, "calibrate", "--out", "x", "--quick", "--only", "message", "--no-interference");
     assert_int_equal(c.exit_code, 2);
     assert_non_null(strstr(c.err, "weft calibrate: --only: none of these costs can be measured "
                                   "with 1 node of 1 rank\n"));
     assert_int_equal(access("x", F_OK), -1);
     child_release(&c);
-    child_run(
-        &c,
-        (const char *[]){"calibrate", "--out", "x", "--for", "model.json", "--mesh", "tp=2", NULL},
-        (const char *[]){"PATH=/nowhere", NULL});
+    child_run(&c, WORDS("calibrate", "--out", "x", "--for", "model.json", "--mesh", "tp=2"),
+              WORDS("PATH=/nowhere"));
     assert_int_equal(c.exit_code, 5);
     assert_non_null(strstr(c.err, "cannot start mpirun for 2 ranks: is it on PATH?"));
     child_release(&c);
-    child_run(&c, (const char *[]){"calibrate", "--help", NULL}, NULL);
+    CHILD_RUN(&c, "calibrate", "--help");
     assert_int_equal(c.exit_code, 0);
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         assert_non_null(strstr(c.out, weft_cost_text((weft_cost_kind)i)));

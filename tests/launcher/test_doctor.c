@@ -13,7 +13,7 @@
 #include <cjson/cJSON.h>
 
 #include "tests/expect.h"
-#include "launcher/verbs.h"
+#include "launcher/verbs/measure/measure.h"
 
 typedef struct answer {
     int code;
@@ -232,7 +232,7 @@ static void test_arguments(void)
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "doctor"))
-        return weft_verb_doctor(argc - 1, argv + 1);
+        return weft_verb_doctor(argc - 1, argv + 1, NULL);
     test_arguments();
     test_this_machine();
     test_broken_requirement();

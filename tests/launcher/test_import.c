@@ -141,6 +141,24 @@ static weft_import *start(void)
     return &import;
 }
 
+static weft_import *imported(const char *file, const char *text, int num_nodes, int ranks_per_node)
+{
+    weft_import *import = start();
+    take(import, file, text);
+    OK(weft_import_finish(import, num_nodes, ranks_per_node, NULL));
+    return import;
+}
+
+/* Of two levels; 0: any number of nodes. */
+static void assert_tree(const weft_import *import, int num_nodes, int below_leaves, int below_root)
+{
+    const weft_cluster *c = &import->cluster;
+    assert_int_equal(c->num_nodes, num_nodes);
+    assert_int_equal(c->num_levels, 2);
+    assert_true(below_leaves == 0 || c->levels[0].nodes == below_leaves);
+    assert_true(below_root == 0 || c->levels[1].nodes == below_root);
+}
+
 static void assert_note(const weft_import *import, const char *part)
 {
     for (int i = 0; i < import->num_notes; i++)
@@ -158,9 +176,7 @@ static double figure(const weft_import *import, weft_figure figure)
 static void matrices_give_devices_and_links(void **state)
 {
     (void)state;
-    weft_import *import = start();
-    take(import, "topo.txt", matrix);
-    OK(weft_import_finish(import, 0, 0, NULL));
+    weft_import *import = imported("topo.txt", matrix, 0, 0);
     assert_int_equal(import->cluster.ranks_per_node, 4);
     assert_int_equal(import->cluster.num_nodes, 1);
     assert_true(figure(import, WEFT_FIGURE_CARDS) == 2); /* the third is near no GPU */
@@ -197,51 +213,33 @@ static void switches_are_levels(void **state)
     take(import, "topology.conf", switches);
     OK(weft_import_finish(import, 0, 4, "c"));
     const weft_cluster *c = &import->cluster;
-    assert_int_equal(c->num_nodes, 9);
-    assert_int_equal(c->num_levels, 2);
-    assert_int_equal(c->levels[0].nodes, 4);
-    assert_int_equal(c->levels[1].nodes, 9);
+    assert_tree(import, 9, 4, 9);
     assert_true(c->levels[1].oversubscription == 1);
     assert_note(import, "4 to 5 nodes");
     assert_note(import, "oversubscribed");
-    import = start();
-    take(import, "topology.conf", blocks);
-    OK(weft_import_finish(import, 0, 4, NULL));
-    assert_int_equal(import->cluster.num_nodes, 8);
-    assert_int_equal(import->cluster.num_levels, 2);
-    assert_int_equal(import->cluster.levels[1].nodes, 8);
+    import = imported("topology.conf", blocks, 0, 4);
+    assert_tree(import, 8, 0, 8);
 }
 
 /* Slurm warns of both, and goes on. */
 static void rails_and_trees_without_a_root_are_read(void **state)
 {
     (void)state;
-    weft_import *import = start();
-    take(import, "topology.conf", rails);
-    OK(weft_import_finish(import, 0, 4, NULL));
-    const weft_cluster *c = &import->cluster;
-    assert_int_equal(c->num_nodes, 6);
-    assert_int_equal(c->num_levels, 2);
-    assert_int_equal(c->levels[0].nodes, 3);
-    assert_int_equal(c->levels[1].nodes, 6);
+    weft_import *import = imported("topology.conf", rails, 0, 4);
+    assert_tree(import, 6, 3, 6);
     assert_note(import, "6 nodes below several switches (rails): counted once");
     /* A root of each rail: each joins all nodes. */
-    import = start();
-    take(import, "topology.conf",
-         "SwitchName=a Nodes=n[0-1]\nSwitchName=b Nodes=n[2-3]\n"
-         "SwitchName=c Nodes=n[0-1]\nSwitchName=d Nodes=n[2-3]\n"
-         "SwitchName=s Switches=a,b\nSwitchName=t Switches=c,d\n");
-    OK(weft_import_finish(import, 0, 4, NULL));
-    assert_int_equal(import->cluster.num_nodes, 4);
-    assert_int_equal(import->cluster.num_levels, 2);
-    import = start();
-    take(import, "topology.conf",
-         "SwitchName=f Nodes=fs[1-3]\nSwitchName=a Nodes=n[0-3]\n"
-         "SwitchName=b Nodes=n[4-7]\nSwitchName=s Switches=a,b\n");
-    OK(weft_import_finish(import, 0, 4, NULL));
-    assert_int_equal(import->cluster.num_nodes, 8);
-    assert_int_equal(import->cluster.num_levels, 2);
-    assert_int_equal(import->cluster.levels[0].nodes, 4);
+    import = imported("topology.conf",
+                      "SwitchName=a Nodes=n[0-1]\nSwitchName=b Nodes=n[2-3]\n"
+                      "SwitchName=c Nodes=n[0-1]\nSwitchName=d Nodes=n[2-3]\n"
+                      "SwitchName=s Switches=a,b\nSwitchName=t Switches=c,d\n",
+                      0, 4);
+    assert_tree(import, 4, 0, 0);
+    import = imported("topology.conf",
+                      "SwitchName=f Nodes=fs[1-3]\nSwitchName=a Nodes=n[0-3]\n"
+                      "SwitchName=b Nodes=n[4-7]\nSwitchName=s Switches=a,b\n",
+                      0, 4);
+    assert_tree(import, 8, 4, 0);
     assert_note(import, "no switch joins all 11 nodes");
     assert_note(import, "taken are the 8 below s, the most");
 }
@@ -249,28 +247,17 @@ static void rails_and_trees_without_a_root_are_read(void **state)
 static void slurm_yaml_is_read(void **state)
 {
     (void)state;
-    weft_import *import = start();
-    take(import, "topology.yaml", yaml_tree);
-    OK(weft_import_finish(import, 0, 4, NULL));
-    assert_int_equal(import->cluster.num_nodes, 6);
-    assert_int_equal(import->cluster.num_levels, 2);
-    assert_int_equal(import->cluster.levels[0].nodes, 3);
-    assert_int_equal(import->cluster.levels[1].nodes, 6);
+    weft_import *import = imported("topology.yaml", yaml_tree, 0, 4);
+    assert_tree(import, 6, 3, 6);
     /* The manual's form; what is the cluster's default is taken. */
-    import = start();
-    take(import, "topology.yaml", yaml_blocks);
-    OK(weft_import_finish(import, 0, 4, NULL));
-    assert_int_equal(import->cluster.num_nodes, 8);
-    assert_int_equal(import->cluster.num_levels, 2);
-    assert_int_equal(import->cluster.levels[0].nodes, 4);
-    assert_int_equal(import->cluster.levels[1].nodes, 8);
+    import = imported("topology.yaml", yaml_blocks, 0, 4);
+    assert_tree(import, 8, 4, 8);
     assert_note(import, "of 3 topologies topo2 is taken (cluster_default)");
-    import = start();
-    take(import, "y",
-         "- topology: a\n  block:\n    block_sizes: [2,  4 ]\n    blocks:\n"
-         "    - block: b\n      nodes: n[0-1]\n    - block: c\n      nodes: n[2-3]\n"
-         "- topology: b\n  flat: true\n");
-    OK(weft_import_finish(import, 0, 4, NULL));
+    import = imported("y",
+                      "- topology: a\n  block:\n    block_sizes: [2,  4 ]\n    blocks:\n"
+                      "    - block: b\n      nodes: n[0-1]\n    - block: c\n      nodes: n[2-3]\n"
+                      "- topology: b\n  flat: true\n",
+                      0, 4);
     assert_int_equal(import->cluster.num_levels, 2);
     assert_note(import, "of 2 topologies a is taken, the first");
 }
@@ -278,9 +265,7 @@ static void slurm_yaml_is_read(void **state)
 static void xml_gives_a_node(void **state)
 {
     (void)state;
-    weft_import *import = start();
-    take(import, "node.xml", xml);
-    OK(weft_import_finish(import, 3, 0, NULL));
+    weft_import *import = imported("node.xml", xml, 3, 0);
     const weft_cluster *c = &import->cluster;
     assert_int_equal(c->num_nodes, 3);
     assert_int_equal(c->ranks_per_node, 2);
@@ -339,9 +324,7 @@ static void tests_give_curves(void **state)
     OK(weft_import_finish(import, 0, 0, NULL));
     expect_point(import, WEFT_COST_ALL_GATHER, 0, 1048576, 50);
     /* A part of a node's ranks is not how layers run. */
-    import = start();
-    take(import, "a.txt", reduce);
-    OK(weft_import_finish(import, 0, 8, NULL));
+    import = imported("a.txt", reduce, 0, 8);
     assert_false(weft_cluster_knows(&import->cluster, WEFT_COST_ALL_REDUCE));
     assert_null(weft_cluster_source(&import->cluster, -1, "costs.all_reduce"));
     assert_note(import, "left out");
@@ -507,8 +490,8 @@ static void the_verb_writes_a_cluster(void **state)
     assert_true(child_write("topo.txt", matrix) && child_write("topology.conf", switches) &&
                 child_write("nccl.txt", reduce) && child_write("bad.txt", "nothing\n"));
     snprintf(base, sizeof base, "%s/examples/clusters/a100-80gb.json", getenv("WEFT_SOURCE_DIR"));
-    const char *args[] = {"calibrate", "--import",     "topo.txt", "topology.conf", "nccl.txt",
-                          "--out",     "cluster.json", "--name",   "mine",          NULL};
+    const char *const *args = WORDS("calibrate", "--import", "topo.txt", "topology.conf",
+                                    "nccl.txt", "--out", "cluster.json", "--name", "mine");
     child_run(&c, args, NULL);
     if (c.exit_code != 0)
         fail_msg("%s", c.err);
@@ -521,8 +504,8 @@ static void the_verb_writes_a_cluster(void **state)
     assert_int_equal(cluster.ranks_per_node, 4);
     assert_true(weft_cluster_knows(&cluster, WEFT_COST_ALL_REDUCE));
     /* Over a data sheet's figures, which stay where no file says otherwise. */
-    const char *over[] = {"calibrate", "--import", base,    "nccl.txt",  "--ranks-per-node", "4",
-                          "--nodes",   "2",        "--out", "over.json", "--json",           NULL};
+    const char *const *over = WORDS("calibrate", "--import", base, "nccl.txt", "--ranks-per-node",
+                                    "4", "--nodes", "2", "--out", "over.json", "--json");
     child_run(&c, over, NULL);
     if (c.exit_code != 0)
         fail_msg("%s", c.err);

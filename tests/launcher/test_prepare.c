@@ -9,7 +9,7 @@
 #include "core/dataset/dataset.h"
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
-#include "launcher/verbs.h"
+#include "launcher/verbs/train/train.h"
 #include "tests/core/check.h"
 #include "tests/core/temporary.h"
 #include "tests/launcher/vocabulary.h"
@@ -42,7 +42,7 @@ static int run(const char *const *arguments)
         if (!freopen(temporary_path("stdout"), "w", stdout) ||
             !freopen(temporary_path("stderr"), "w", stderr))
             _exit(99);
-        int code = weft_verb_prepare(argc, argv);
+        int code = weft_verb_prepare(argc, argv, NULL);
         fflush(NULL);
         _exit(code);
     }

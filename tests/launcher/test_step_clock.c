@@ -1,6 +1,6 @@
 /* What the end of a step waits for, of what the host steps behind computing: however late the next
  * task is enqueued, and nothing where computing ends last. */
-#include "launcher/training/step_clock.h"
+#include "launcher/training/state.h"
 
 #include <time.h>
 

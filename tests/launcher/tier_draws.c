@@ -215,7 +215,7 @@ static bool is_same(weft_comm *part, const draw *d, int number)
         const weft_step_result *with = &results[1][s], *without = &results[0][s];
         worst[0] = fmax(worst[0], distance(with->loss, without->loss));
         worst[1] = fmax(worst[1], distance(with->grad_norm, without->grad_norm));
-        EXPECT(with->tiers && !without->tiers, "draw %d: experts are not elsewhere", number);
+        EXPECT(with->tier.on && !without->tier.on, "draw %d: experts are not elsewhere", number);
         EXPECT(with->dropped_tokens == without->dropped_tokens,
                "draw %d, step %d: %g tokens dropped, not %g", number, s + 1, with->dropped_tokens,
                without->dropped_tokens);

@@ -123,23 +123,16 @@ static void check(const char *verb)
 int main(void)
 {
     char folder[32], text[8001];
-    child c;
     EXPECT(child_folder_enter(folder), "no folder");
     for (size_t i = 0; i < sizeof text - 1; i++)
         text[i] = "the quick brown fox jumps over the lazy dog\n"[i % 44];
     text[sizeof text - 1] = '\0';
     EXPECT(child_write("text.txt", text) && child_write("c.json", config), "files");
-    child_run(&c, (const char *[]){"prepare", "text.txt", "--out", "corpus", NULL}, NULL);
-    EXPECT(c.exit_code == 0, "prepare: %s", c.err);
-    child_release(&c);
-    child_run(&c, (const char *[]){"train", "c.json", "--out", "run", NULL}, NULL);
-    EXPECT(c.exit_code == 0, "train: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_GOOD("prepare", "text.txt", "--out", "corpus");
+    CHILD_GOOD("train", "c.json", "--out", "run");
     check("generate");
     check("eval");
     check_limits("generate");
     check_limits("eval");
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -195,7 +195,7 @@ static weft_status run_norm(void *context, const weft_task *task, weft_lane *lan
 {
     weft_trainer *t = spoiled.trainer;
     const weft_parameters *parameters = weft_model_parameters(t->model);
-    if (task->bucket >= 0 && t->running_step == BAD_STEP &&
+    if (task->bucket >= 0 && t->running.step == BAD_STEP &&
         index_taken(t, task->bucket) == spoiled.bucket) {
         const size_t at = weft_parameters_section(parameters, WEFT_SECTION_EXPERT)
                               ->buckets[spoiled.bucket]

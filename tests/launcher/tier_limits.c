@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/file.h"
 #include "tests/expect.h"
+#include "tests/json.h"
 #include "tests/launcher/child.h"
 
 enum { RESIDENT = 12, MAX_SET = 6, MAX_ARGS = 24 };
@@ -63,14 +64,6 @@ static child run(const char *verb, int experts, int batch, const char *const set
     EXPECT(child_write("c.json", text), "c.json");
     child_run(&c, args, NULL);
     return c;
-}
-
-static double number_at(const cJSON *json, const char *a, const char *b)
-{
-    const cJSON *item =
-        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, a), b);
-    EXPECT(cJSON_IsNumber(item), "no %s, %s", a, b);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
 typedef struct bytes {
@@ -516,7 +509,7 @@ static void check_hidden(void)
 static double evaluate(const char *a, const char *b)
 {
     child c;
-    child_run(&c, (const char *[]){"eval", "run", "--json", "--set", a, "--set", b, NULL}, NULL);
+    CHILD_RUN(&c, "eval", "run", "--json", "--set", a, "--set", b);
     cJSON *json = c.out ? cJSON_Parse(c.out) : NULL;
     const cJSON *loss = cJSON_GetObjectItemCaseSensitive(json, "loss");
     EXPECT(c.exit_code == 0 && cJSON_IsNumber(loss), "eval: exit %d: %s%s", c.exit_code, c.err,
@@ -547,21 +540,14 @@ static void resume(const char *const more[MAX_SET], const char *says, const char
  * goes on where it was, chooses anew on other limits, or goes where it is told to. */
 static void check_later(void)
 {
-    child c;
     train(RESIDENT + 8, (const char *[MAX_SET]){"experts=auto", limits[0]}, NULL);
     const double there = evaluate("log.level=info", "log.log_interval=1"),
                  on_device = evaluate("offload.experts=none", "device.memory_limit=0"),
                  by_auto = evaluate("offload.experts=auto", "offload.kept=-1");
     EXPECT(there == on_device && there == by_auto, "evaluated: %.17g, %.17g, %.17g", there,
            on_device, by_auto);
-    child_run(&c,
-              (const char *[]){"generate", "run", "--prompt", "the ", "--num-tokens", "3", NULL},
-              NULL);
-    EXPECT(c.exit_code == 0, "generate: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
-    child_run(&c, (const char *[]){"inspect", "run", NULL}, NULL);
-    EXPECT(c.exit_code == 0, "inspect: exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_GOOD("generate", "run", "--prompt", "the ", "--num-tokens", "3");
+    CHILD_GOOD("inspect", "run");
     resume((const char *[MAX_SET]){"train_iters=3"}, "experts: host, ", "-> \"host\"");
     resume((const char *[MAX_SET]){"device.memory_limit=0", "train_iters=4"},
            "offload.experts \"host\" -> \"none\"", NULL);
@@ -577,7 +563,6 @@ static void check_later(void)
 int main(void)
 {
     char folder[32], text[8001];
-    child c;
     EXPECT(child_folder_enter(folder), "no folder");
     if (weft_path_is_memory("/tmp"))
         snprintf(elsewhere, sizeof elsewhere, ", \"offload\": {\"path\": \"%s\"}",
@@ -586,9 +571,7 @@ int main(void)
         text[i] = "the quick brown fox jumps over the lazy dog\n"[i % 44];
     text[sizeof text - 1] = '\0';
     EXPECT(child_write("text.txt", text) && child_write("cluster.json", cluster), "files");
-    child_run(&c, (const char *[]){"prepare", "text.txt", "--out", "corpus", NULL}, NULL);
-    EXPECT(c.exit_code == 0, "prepare: %s", c.err);
-    child_release(&c);
+    CHILD_GOOD("prepare", "text.txt", "--out", "corpus");
     check_device();
     check_most();
     check_host();
@@ -597,7 +580,5 @@ int main(void)
     check_metrics();
     check_hidden();
     check_later();
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

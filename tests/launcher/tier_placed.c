@@ -140,12 +140,13 @@ static void check_moved(const placed_case *c, int i, weft_step_result results[][
 {
     double away = 0, loads[NUM_WAYS] = {0};
     for (int s = 0; s < NUM_STEPS; s++) {
-        away += results[BALANCED][s].experts_away;
+        away += results[BALANCED][s].tier.experts_away;
         for (int way = 0; way < NUM_WAYS; way++)
             loads[way] += results[way][s].rank_load / NUM_STEPS;
     }
     num_away += away;
-    EXPECT((away > 0 || on_nodes) && results[BALANCED][0].places && !results[HOME][0].places,
+    EXPECT((away > 0 || on_nodes) && results[BALANCED][0].tier.places &&
+               !results[HOME][0].tier.places,
            "case %d, %s: no expert moved", i, c->mesh);
     for (int k = 0; k < MAX_SET && c->set[k] && !on_nodes; k++)
         EXPECT(strncmp(c->set[k], "device.pace=", 12) != 0 || loads[BALANCED] < loads[HOME],

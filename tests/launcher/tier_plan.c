@@ -273,24 +273,15 @@ static void check_file(void)
     EXPECT(at_once.file <= quarter.file && at_once.step > 0.99 * at_once.file &&
                at_once.step < 1.3 * at_once.file,
            "at once a step of %g s, its file's %g", at_once.step, at_once.file);
-    child_run(
-        &c,
-        (const char *[]){"plan", "config.json", "--cluster", "fast.json", "--set", FROM_FILE, NULL},
-        NULL);
+    CHILD_RUN(&c, "plan", "config.json", "--cluster", "fast.json", "--set", FROM_FILE);
     EXPECT(c.exit_code == 0 && strstr(c.out, "storage.read or storage.write is not known"),
            "exit %d: %s", c.exit_code, c.out);
     child_release(&c);
-    child_run(
-        &c,
-        (const char *[]){"plan", "config.json", "--cluster", "disk.json", "--set", FROM_FILE, NULL},
-        NULL);
+    CHILD_RUN(&c, "plan", "config.json", "--cluster", "disk.json", "--set", FROM_FILE);
     EXPECT(strstr(c.out, "  read and written  in a file\n") && strstr(c.out, "  8 MiB\n"), "%s",
            c.out);
     child_release(&c);
-    child_run(&c,
-              (const char *[]){"schedule", "config.json", "--level", "experts", "--program",
-                               "--set", FROM_FILE, NULL},
-              NULL);
+    CHILD_RUN(&c, "schedule", "config.json", "--level", "experts", "--program", "--set", FROM_FILE);
     EXPECT(c.exit_code == 0 && strstr(c.out, "read file weight after_step expert=0") &&
                strstr(c.out, "write file gradient expert=7"),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
@@ -303,15 +294,9 @@ static void check_file(void)
 /* Of a step behind those in which a run learns what it uses: bytes read and written. */
 static void train_from_file(double out[2])
 {
-    child c;
     out[0] = out[1] = NAN;
-    child_run(&c,
-              (const char *[]){"train", "config.json", "--out", "run", "--set", FROM_FILE, "--set",
-                               DRAINED, "--set", "train.train_iters=6", "--set",
-                               "checkpoint.no_save=true", NULL},
-              NULL);
-    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
+    CHILD_GOOD("train", "config.json", "--out", "run", "--set", FROM_FILE, "--set", DRAINED,
+               "--set", "train.train_iters=6", "--set", "checkpoint.no_save=true");
     char *text = child_read("run/metrics.jsonl"), *line = text;
     for (int i = 1; i < 5 && line; i++)
         line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL;
@@ -350,7 +335,7 @@ static void check_places(void)
 static void check_text(void)
 {
     child c;
-    child_run(&c, (const char *[]){"plan", "config.json", "--cluster", "fast.json", NULL}, NULL);
+    CHILD_RUN(&c, "plan", "config.json", "--cluster", "fast.json");
     EXPECT(c.exit_code == 0 && strstr(c.out, "  in host memory ") &&
                strstr(c.out, "      0  experts          8 MiB  30 ms ") &&
                !strstr(c.out, "activations"),
@@ -381,6 +366,5 @@ int main(void)
     check_bytes();
     check_places();
     check_text();
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

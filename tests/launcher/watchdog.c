@@ -54,21 +54,11 @@ static bool start(child *c, const fault *f, const char *set, const char *other)
     /* What mpirun leaves the others of a killed rank for their records. */
     const char *grace =
         f->number ? "OMPI_MCA_odls_base_sigkill_timeout=4" : "OMPI_MCA_odls_base_sigkill_timeout=1";
-    const char *args[] = {"train",
-                          "c.json",
-                          "--out",
-                          f->run,
-                          "--mesh",
-                          f->mesh,
-                          set ? "--set" : NULL,
-                          set,
-                          other ? "--set" : NULL,
-                          other,
-                          NULL};
+    const char *const *args = WORDS("train", "c.json", "--out", f->run, "--mesh", f->mesh,
+                                    set ? "--set" : NULL, set, other ? "--set" : NULL, other);
     snprintf(environment, sizeof environment, "FAULT=%s", f->call ? f->call : "none:none:0:0:0");
     snprintf(mark, sizeof mark, "FAULT_MARK=%s.mark", f->run);
-    EXPECT(child_start(c, args, (const char *[]){environment, mark, windows, grace, NULL}),
-           "%s: no start", f->run);
+    EXPECT(child_start(c, args, WORDS(environment, mark, windows, grace)), "%s: no start", f->run);
     return c->pid != 0;
 }
 
@@ -206,12 +196,12 @@ static void stop_and_inspect(const fault *f)
     const int rank = f->rank;
     child c;
     char path[64];
-    child_run(&c, (const char *[]){"inspect", "--flight", run, NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "--flight", run);
     EXPECT(c.exit_code == 0 && strstr(c.out, "is missing") && strstr(c.out, "recv") &&
                strstr(c.out, "behind:"),
            "inspect: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
-    child_run(&c, (const char *[]){"inspect", "--flight", "--json", run, NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "--flight", "--json", run);
     EXPECT(c.exit_code == 0 && strstr(c.out, "\"in_flight\": [\n"), "inspect --json: exit %d: %s",
            c.exit_code, c.out);
     child_release(&c);
@@ -221,13 +211,13 @@ static void stop_and_inspect(const fault *f)
     snprintf(late, sizeof late,
              "{\"rank\": %d, \"groups\": [], \"operations\": [], \"in_flight\": []}", rank);
     EXPECT(child_write(path, late), "%s", path);
-    child_run(&c, (const char *[]){"inspect", "--flight", run, NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "--flight", run);
     EXPECT(c.exit_code == 0 && strstr(c.out, "; the verdict names it"),
            "inspect a late record: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
     snprintf(path, sizeof path, "%s/flight/rank-%d.json", run, rank == 0);
     EXPECT(truncate(path, 99) == 0, "%s", path);
-    child_run(&c, (const char *[]){"inspect", "--flight", run, NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "--flight", run);
     snprintf(late, sizeof late, "no whole record of rank %d\n", rank == 0);
     EXPECT(c.exit_code == 6 && child_is_line(c.err) && strstr(c.err, path) &&
                strstr(c.out, "is missing") && strstr(c.out, "; the verdict names it") &&
@@ -236,7 +226,7 @@ static void stop_and_inspect(const fault *f)
     child_release(&c);
     snprintf(path, sizeof path, "%s/flight/verdict.json", run);
     EXPECT(child_write(path, "what?"), "%s", path);
-    child_run(&c, (const char *[]){"inspect", "--flight", run, NULL}, NULL);
+    CHILD_RUN(&c, "inspect", "--flight", run);
     EXPECT(c.exit_code == 6 && child_is_line(c.err) &&
                strstr(c.err, "the first of 2 damaged files") && strstr(c.out, "behind:"),
            "inspect a damaged verdict: exit %d: %s%s", c.exit_code, c.out, c.err);
@@ -364,10 +354,7 @@ static void run_paced(child *c, const char *run, const char *limit, const char *
     char path[64];
     snprintf(path, sizeof path, "%s.json", run);
     EXPECT(child_write(path, paced), "%s", path);
-    child_run(c,
-              (const char *[]){"train", path, "--out", run, "--mesh", "dp=2", "--set", limit,
-                               "--set", pace, NULL},
-              NULL);
+    CHILD_RUN(c, "train", path, "--out", run, "--mesh", "dp=2", "--set", limit, "--set", pace);
 }
 
 static void first_limit_too_low(const fault *f)
@@ -429,7 +416,5 @@ int main(int argc, char **argv)
     EXPECT(child_folder_enter(folder), "no folder");
     EXPECT(child_write("c.json", config), "c.json");
     child_side_by_side(part, sizeof faults / sizeof *faults, 3);
-    if (!expect_failures)
-        child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

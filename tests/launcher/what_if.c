@@ -132,6 +132,5 @@ int main(void)
     check_rows("tp=2,dp=2", "");
     check_rows("dp=4,ep=4,binding=dp", ", \"num_experts\": 4");
     check_problems();
-    child_folder_leave(folder);
-    return expect_finish();
+    return child_finish(folder);
 }

@@ -3,10 +3,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "launcher/training/memory.h"
+#include "launcher/training/trainer.h"
 #include "layers/describe/rehearse.h"
-#include "layers/outline/footprint.h"
 #include "layers/moe/internal.h"
+#include "layers/outline/footprint.h"
 #include "layers/pass/pass.h"
 #include "tests/expect.h"
 #include "tests/layers/training.h"

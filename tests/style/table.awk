@@ -1,5 +1,5 @@
 # Which floor may use which: by an include (floors.awk) and by a call (calls.awk). The rooms of
-# launcher/ are floors among themselves; its verbs stand above them.
+# launcher/ are floors among themselves; its verbs stand above them, and main above all.
 BEGIN {
     floors["core"] = "core"
     floors["comm"] = "comm core"
@@ -17,15 +17,30 @@ BEGIN {
     floors["launcher/report"] = "launcher/report"
     below = "launcher/text launcher/process launcher/report launcher/planning"
     floors["launcher/planning"] = below
-    floors["launcher/training"] = below " launcher/training"
+    floors["launcher/arguments"] = below " launcher/arguments"
+    floors["launcher/training"] = below " launcher/arguments launcher/training"
     floors["launcher/measuring"] = below " launcher/measuring"
     floors["launcher/searching"] = below " launcher/searching"
     floors["launcher/page"] = below " launcher/searching launcher/page"
     floors["launcher/jobs"] = below " launcher/jobs"
-    floors["launcher/verbs"] = below " launcher/training launcher/measuring launcher/searching"
-    floors["launcher/verbs"] = floors["launcher/verbs"] " launcher/page launcher/jobs launcher/verbs"
+    below = below " launcher/arguments"
+    floors["launcher/verbs/plan"] = below " launcher/searching launcher/page launcher/jobs" \
+        " launcher/verbs/plan"
+    floors["launcher/verbs/train"] = below " launcher/training launcher/verbs/train"
+    floors["launcher/verbs/measure"] = below " launcher/training launcher/measuring" \
+        " launcher/verbs/measure"
+    floors["launcher/main"] = below " launcher/training launcher/verbs/plan launcher/verbs/train"
+    floors["launcher/main"] = floors["launcher/main"] " launcher/verbs/measure launcher/main"
 
-    # The doors of rooms that have several.
+    # The doors of rooms that have several, or one of another name.
+    doors["launcher/text"] = "tokenizer known"
+    doors["launcher/process"] = "launch output stop"
+    doors["launcher/planning"] = "config context_choice figures levels moe_choice" \
+        " moe_layer_price pass_price places plan plan_print run_changes sharding_price step" \
+        " step_price tier_choice"
+    doors["launcher/searching"] = "expand search what_if"
+    doors["launcher/training"] = "ledger metrics run_folder setup start train trainer"
+    doors["launcher/measuring"] = "bench bench_exchange bench_moe calibrate import measure nodes own"
     doors["layers/describe"] = "describe plain rehearse"
     doors["layers/moe"] = "moe options"
     doors["layers/outline"] = "outline footprint"
@@ -46,9 +61,9 @@ function floor_of(path) {
 function room_of(path) {
     if (path !~ /^launcher\//)
         return floor_of(path)
-    if (!match(path, /^launcher\/[a-z_]+\//))
-        return "launcher/verbs"
-    return substr(path, 1, RLENGTH - 1)
+    if (match(path, /^launcher\/(verbs\/)?[a-z_]+\//))
+        return substr(path, 1, RLENGTH - 1)
+    return "launcher/main"
 }
 
 # The names of the headers through which others enter the folder of a file.
@@ -57,16 +72,17 @@ function doors_of(path,    folder, parts, n) {
     sub(/\/[^\/]*$/, "", folder)
     if (folder in doors)
         return doors[folder]
+    if (room_of(path) in doors)
+        return doors[room_of(path)]
     n = split(path, parts, "/")
     return parts[n - 1]
 }
 
-# Whether a header is a room's own: below a floor, and none of the room's doors. The rooms of
-# launcher/ have no doors yet.
+# Whether a header is a room's own: below a floor, and none of the room's doors.
 function is_inside(path,    parts, n) {
     n = split(path, parts, "/")
     sub(/\.h$/, "", parts[n])
-    return n > 2 && path !~ /^(launcher|tests|include)\// && index(" " doors_of(path) " ", " " parts[n] " ") == 0
+    return n > 2 && path !~ /^(tests|include)\// && index(" " doors_of(path) " ", " " parts[n] " ") == 0
 }
 
 function may_include(floor, other) {

@@ -1,0 +1,428 @@
+#include "launcher/arguments/arguments.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+#include "core/options/options.h"
+#include "launcher/planning/config.h"
+
+static const char *program = "weft";
+
+void weft_verb_program(const char *name)
+{
+    program = name;
+}
+
+enum { WIDTH = 100 };
+
+/* A number as --help writes it: "4MiB" of a row that counts bytes. */
+static void number_text(const weft_argument *row, double value, char out[32])
+{
+    static const char *const units[] = {"", "KiB", "MiB", "GiB"};
+    int unit = 0;
+    for (; row->is_bytes && unit < 3 && value >= 1024 && fmod(value, 1024) == 0; unit++)
+        value /= 1024;
+    snprintf(out, 32, "%.10g%s", value, units[unit]);
+}
+
+/* Empty where there is nothing to show: none, or one that the row itself would refuse, whose help
+ * says what it stands for. */
+static void default_text(const weft_argument *row, char *out, size_t room)
+{
+    char number[32];
+    size_t used = 0;
+    *out = '\0';
+    if (row->required)
+        return;
+    if (row->text && *row->text)
+        snprintf(out, room, "%s", *row->text);
+    else if (row->choice && *row->choice >= 0 && *row->choice < row->num_names)
+        snprintf(out, room, "%s", row->names[*row->choice]);
+    else if (row->set && *row->set == (1u << row->num_names) - 1)
+        snprintf(out, room, "all");
+    for (size_t i = 0; row->list && i < row->list->count && used < room; i++) {
+        number_text(row, (double)row->list->values[i], number);
+        used += (size_t)snprintf(out + used, room - used, "%s%s", i ? "," : "", number);
+    }
+    double value = row->count ? *row->count : row->whole ? (double)*row->whole : NAN;
+    value = row->number ? *row->number : value;
+    if (!isnan(value) && value >= row->min && (value <= row->max || row->max == 0))
+        number_text(row, value, out);
+}
+
+/* The text in lines that begin at `column`, where the first line already stands. */
+static void print_wrapped(const char *text, int column)
+{
+    for (int at = column; *text;) {
+        int length = (int)strcspn(text, " ");
+        if (at > column && at + 1 + length > WIDTH)
+            at = printf("\n%*s", column, "") - 1;
+        else if (at > column)
+            at += printf(" ");
+        at += printf("%.*s", length, text);
+        text += length;
+        text += strspn(text, " ");
+    }
+    printf("\n");
+}
+
+static void print_row(const weft_argument *row, int column)
+{
+    char initial[200], text[600];
+    default_text(row, initial, sizeof initial);
+    int used = printf("  --%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
+    printf("%*s", column - used, "");
+    snprintf(text, sizeof text, "%s%s%s%s", row->help, *initial ? " (" : "", initial,
+             *initial ? ")" : "");
+    print_wrapped(text, column);
+}
+
+/* The rows' targets still hold the defaults of what stood before --help. */
+static void print_help(const weft_arguments *a)
+{
+    size_t column = strlen("  --help  ");
+    bool has_optional = false;
+    printf("usage: %s %s%s%s", program, a->verb, a->operands ? " " : "",
+           a->operands ? a->operands : "");
+    for (size_t i = 0; i < a->num_rows; i++) {
+        const weft_argument *row = &a->rows[i];
+        size_t width = strlen(row->name) + (row->value ? strlen(row->value) + 1 : 0) + 6;
+        column = width > column ? width : column;
+        has_optional = has_optional || !row->required;
+        if (row->required)
+            printf(" --%s %s", row->name, row->value);
+    }
+    printf("%s\n\n%s\n", has_optional ? " [options]" : "", a->about);
+    for (size_t i = 0; i < a->num_rows; i++)
+        print_row(&a->rows[i], (int)column);
+    print_row(&(weft_argument){.name = "help", .help = "print this"}, (int)column);
+    if (a->more)
+        a->more(a->context);
+}
+
+static weft_status unexpected(const weft_argument *row, const char *text, const char *expected)
+{
+    bool has_bounds = row->min != 0 || row->max != 0;
+    char low[32], high[32];
+    number_text(row, row->min, low);
+    number_text(row, row->max, high);
+    const char *separator = has_bounds && isfinite(row->max) ? " to " : "";
+    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s%s", row->name,
+                      *text ? text : "\"\"", expected,
+                      !has_bounds          ? ""
+                      : isfinite(row->max) ? " of "
+                                           : " of at least ",
+                      has_bounds ? low : "", separator, *separator ? high : "");
+}
+
+static bool is_within(const weft_argument *row, double value)
+{
+    double end = row->count ? INT_MAX : INFINITY;
+    return fabs(value) <= end &&
+           ((row->min == 0 && row->max == 0) || (value >= row->min && value <= row->max));
+}
+
+static weft_status read_number(const weft_argument *row, const char *text, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    if (end == text || *end || isspace((unsigned char)*text) || !isfinite(*out) ||
+        !is_within(row, *out))
+        return unexpected(row, text, "a number");
+    return WEFT_OK;
+}
+
+/* Digits keep all of 64 bits; 1e6 is a whole number too. */
+static weft_status read_whole(const weft_argument *row, const char *text, int64_t *out)
+{
+    static const char *const units[] = {"k", "M", "G"};
+    const char *expected = row->is_bytes                    ? "a size in bytes"
+                           : row->min == 0 && row->max == 0 ? "a whole number of 64 bits"
+                                                            : "a whole number";
+    char *end;
+    errno = 0;
+    long long digits = strtoll(text, &end, 10);
+    if (end == text || isspace((unsigned char)*text))
+        return unexpected(row, text, expected);
+    if (*end == '\0' && errno == 0) {
+        *out = digits;
+        return is_within(row, (double)digits) ? WEFT_OK : unexpected(row, text, expected);
+    }
+    double value = strtod(text, &end);
+    for (int i = 0; (row->is_bytes || row->takes_k) && i < 3; i++) {
+        bool named = tolower((unsigned char)*end) == tolower((unsigned char)*units[i]);
+        if (named && (end[1] == '\0' || (row->is_bytes && strcmp(end + 1, "iB") == 0))) {
+            value *= pow(1024, i + 1);
+            end += strlen(end);
+        }
+    }
+    if (*end || value != floor(value) || !(fabs(value) <= 9007199254740992.0) ||
+        !is_within(row, value))
+        return unexpected(row, text, expected);
+    *out = (int64_t)value;
+    return WEFT_OK;
+}
+
+static weft_status read_name(const weft_argument *row, const char *text, int *out)
+{
+    char all[256] = "";
+    size_t used = 0;
+    for (int i = 0; i < row->num_names; i++) {
+        if (strcmp(row->names[i], text) == 0) {
+            *out = i;
+            return WEFT_OK;
+        }
+        const char *between = i == 0 ? "" : i + 1 == row->num_names ? " or " : ", ";
+        if (used < sizeof all)
+            used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", between, row->names[i]);
+    }
+    const char *near = weft_nearest_name(text, row->names, (size_t)row->num_names);
+    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s", row->name,
+                      *text ? text : "\"\"", all, near ? "; did you mean " : "", near ? near : "",
+                      near ? "?" : "");
+}
+
+/* "a,b,c": one value each; names as bits, numbers as a list. */
+static weft_status read_several(const weft_argument *row, const char *text, weft_arena *arena)
+{
+    const char *copy;
+    void *memory;
+    size_t count = 0;
+    int name;
+    WEFT_TRY(weft_arena_printf(arena, &copy, "%s", text));
+    WEFT_TRY(weft_arena_alloc_array(arena, strlen(text) + 1, sizeof(int64_t), &memory));
+    int64_t *values = memory;
+    if (row->set)
+        *row->set = 0;
+    for (char *word = (char *)copy, *next = word; next; word = next) {
+        next = strchr(word, ',');
+        if (next)
+            *next++ = '\0';
+        if (row->set) {
+            WEFT_TRY(read_name(row, word, &name));
+            *row->set |= 1u << name;
+        } else if (count == row->most) {
+            return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: more than %zu", row->name, text, row->most);
+        } else {
+            WEFT_TRY(read_whole(row, word, &values[count++]));
+        }
+    }
+    if (row->list)
+        *row->list = (weft_int_list){.values = values, .count = count, .is_array = true};
+    return WEFT_OK;
+}
+
+/* `list` has room in the arena for all that argv could give. */
+static void append(weft_string_list *list, const char *text)
+{
+    ((const char **)list->values)[list->count++] = text;
+}
+
+static weft_status read_value(const weft_argument *row, const char *text, weft_arena *arena)
+{
+    int64_t whole;
+    if (row->texts)
+        append(row->texts, text);
+    else if (row->text)
+        *row->text = text;
+    else if (row->number)
+        return read_number(row, text, row->number);
+    else if (row->choice)
+        return read_name(row, text, row->choice);
+    else if (row->whole)
+        return read_whole(row, text, row->whole);
+    else if (row->set || row->list)
+        return read_several(row, text, arena);
+    else {
+        WEFT_TRY(read_whole(row, text, &whole));
+        *row->count = (int)whole;
+    }
+    return WEFT_OK;
+}
+
+static const weft_argument *find_row(const weft_arguments *a, const char *name, size_t length)
+{
+    for (size_t i = 0; i < a->num_rows; i++)
+        if (strlen(a->rows[i].name) == length && strncmp(a->rows[i].name, name, length) == 0)
+            return &a->rows[i];
+    return NULL;
+}
+
+/* An option that this verb has; NULL: none is near. */
+static weft_status near_option(const weft_arguments *a, const char *word, weft_arena *arena,
+                               const char **out)
+{
+    void *memory;
+    size_t likely[WEFT_LIKELY_NAMES];
+    WEFT_TRY(weft_arena_alloc_array(arena, a->num_rows + 1, sizeof(char *), &memory));
+    const char **names = memory;
+    for (size_t i = 0; i < a->num_rows; i++)
+        names[i] = a->rows[i].name;
+    names[a->num_rows] = "help";
+    *out = weft_likely_names(word, names, a->num_rows + 1, 0, 0, likely) > 0
+               ? names[likely[0]]
+               : weft_nearest_name(word, names, a->num_rows + 1);
+    return WEFT_OK;
+}
+
+/* Keys of the config, where the verb has --set; *exact: it is one. */
+static weft_status near_keys(const weft_arguments *a, const char *word, weft_arena *arena,
+                             weft_string_list *out, bool *exact)
+{
+    weft_config config = {0};
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    const char *dot = strchr(word, '.'), *section = NULL, *folded;
+    WEFT_TRY(weft_arena_strdup(arena, dot ? dot + 1 : word, &folded));
+    for (char *c = (char *)folded; *c; c++)
+        *c = *c == '-' ? '_' : *c;
+    if (dot)
+        WEFT_TRY(weft_arena_printf(arena, &section, "%.*s", (int)(dot - word), word));
+    *out = (weft_string_list){0};
+    if (find_row(a, "set", strlen("set")))
+        WEFT_TRY(weft_options_near(sections, weft_config_sections(&config, sections), section,
+                                   folded, arena, out));
+    *exact = out->count > 0 && strcmp(strchr(out->values[0], '.') + 1, folded) == 0;
+    return WEFT_OK;
+}
+
+/* next: what stands behind it, or NULL. */
+static weft_status unknown(const weft_arguments *a, const char *text, const char *next,
+                           weft_arena *arena)
+{
+    const size_t bytes = strcspn(text, "=");
+    const char *name, *near = NULL, *value, *keys;
+    weft_string_list list;
+    bool exact;
+    WEFT_TRY(weft_arena_printf(arena, &name, "%.*s", (int)bytes, text));
+    const char *word = name + strspn(name, "-");
+    WEFT_TRY(near_option(a, word, arena, &near));
+    WEFT_TRY(near_keys(a, word, arena, &list, &exact));
+    if (near && !exact)
+        return WEFT_ERROR(WEFT_CONFIG, "%.60s: unknown option; did you mean --%s?", name, near);
+    const char *given = text[bytes] ? text + bytes + 1 : next && *next != '-' ? next : "VALUE";
+    WEFT_TRY(weft_arena_printf(arena, &value, "=%.40s", given));
+    WEFT_TRY(weft_options_near_text(&list, "--set ", value, arena, &keys));
+    if (list.count > 0)
+        return WEFT_ERROR(WEFT_CONFIG, "%.60s: unknown option; did you mean %s?", name, keys);
+    return WEFT_ERROR(WEFT_CONFIG, "%.60s: unknown option; see %s %s --help", name, program,
+                      a->verb);
+}
+
+/* What nobody can open; an empty text may be meant. */
+static bool names_file(const weft_argument *row)
+{
+    static const char *const values[] = {"FILE", "CLUSTER", "CONFIG", "FOLDER", "PREFIX", "RUN"};
+    for (size_t i = 0; row->text && i < sizeof values / sizeof *values; i++)
+        if (strcmp(row->value, values[i]) == 0)
+            return true;
+    return false;
+}
+
+/* argv[*at] is an option: reads it and its value. */
+static weft_status read_option(const weft_arguments *a, int argc, char **argv, int *at, bool *given,
+                               weft_arena *arena)
+{
+    const char *text = argv[*at] + 2, *equals = strchr(text, '=');
+    size_t length = equals ? (size_t)(equals - text) : strlen(text);
+    const weft_argument *row = strncmp(argv[*at], "--", 2) == 0 ? find_row(a, text, length) : NULL;
+    if (!row)
+        return unknown(a, argv[*at], *at + 1 < argc ? argv[*at + 1] : NULL, arena);
+    if (given[row - a->rows] && !row->texts)
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: given twice", row->name);
+    given[row - a->rows] = true;
+    if (row->flag) {
+        *row->flag = true;
+        return equals ? WEFT_ERROR(WEFT_CONFIG, "--%s: takes no value", text) : WEFT_OK;
+    }
+    const char *next = equals ? equals + 1 : *at + 1 < argc ? argv[*at + 1] : NULL;
+    const bool is_empty = next && !*next && names_file(row);
+    if (equals && !is_empty)
+        return read_value(row, next, arena);
+    if (!next || is_empty ||
+        (strncmp(next, "--", 2) == 0 && find_row(a, next + 2, strlen(next + 2))))
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: its value %s is missing; see %s %s --help", row->name,
+                          row->value, program, a->verb);
+    ++*at;
+    return read_value(row, next, arena);
+}
+
+/* A word each; "..." counts once. */
+static size_t num_operands(const weft_arguments *a)
+{
+    size_t count = a->operands ? 1 : 0;
+    for (const char *c = a->operands; c && *c; c++)
+        count += *c == ' ';
+    return count;
+}
+
+static weft_status check_given(const weft_arguments *a, const bool *given)
+{
+    for (size_t i = 0; i < a->num_rows; i++)
+        if (a->rows[i].required && !given[i])
+            return WEFT_ERROR(WEFT_CONFIG, "--%s %s is missing; see %s %s --help", a->rows[i].name,
+                              a->rows[i].value, program, a->verb);
+    size_t count = a->operands ? a->given->count : 0;
+    if (a->operands && *a->operands != '[' && count < num_operands(a))
+        return WEFT_ERROR(WEFT_CONFIG, "%s is missing; see %s %s --help", a->operands, program,
+                          a->verb);
+    return WEFT_OK;
+}
+
+static weft_status parse(const weft_arguments *a, int argc, char **argv, weft_arena *arena,
+                         bool *out_help)
+{
+    void *memory;
+    bool options = true;
+    WEFT_TRY(weft_arena_alloc_array(arena, a->num_rows + 1, sizeof(bool), &memory));
+    bool *given = memset(memory, 0, (a->num_rows + 1) * sizeof(bool));
+    bool several = a->operands && strstr(a->operands, "...");
+    for (size_t i = 0; i <= a->num_rows; i++) {
+        weft_string_list *list = i < a->num_rows ? a->rows[i].texts : a->given;
+        if (!list)
+            continue;
+        WEFT_TRY(weft_arena_alloc_array(arena, (size_t)argc, sizeof(char *), &memory));
+        *list = (weft_string_list){.values = memory};
+    }
+    for (int i = 1; i < argc; i++) {
+        bool is_option = options && argv[i][0] == '-' && argv[i][1] != '\0';
+        *out_help = is_option && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0);
+        if (*out_help)
+            return WEFT_OK;
+        if (is_option && strcmp(argv[i], "--") == 0)
+            options = false;
+        else if (is_option)
+            WEFT_TRY(read_option(a, argc, argv, &i, given, arena));
+        else if (!a->operands || (!several && a->given->count == num_operands(a)))
+            return WEFT_ERROR(WEFT_CONFIG, "%.60s: unexpected; see %s %s --help", argv[i], program,
+                              a->verb);
+        else
+            append(a->given, argv[i]);
+    }
+    return check_given(a, given);
+}
+
+int weft_arguments_parse(const weft_arguments *arguments, int argc, char **argv, weft_arena *arena)
+{
+    bool wants_help = false;
+    int rank = 0;
+    weft_comm_launched(&rank, NULL, NULL, NULL);
+    weft_status status = parse(arguments, argc, argv, arena, &wants_help);
+    if (status != WEFT_OK)
+        return rank == 0 ? weft_verb_fail(arguments->verb) : weft_status_exit_code(status);
+    if (wants_help && rank == 0)
+        print_help(arguments);
+    return wants_help ? 0 : -1;
+}
+
+int weft_verb_fail(const char *verb)
+{
+    const weft_error *error = weft_error_get();
+    fprintf(stderr, "%s %s: %s\n", program, verb, error->text);
+    return weft_status_exit_code(error->status);
+}

@@ -1,0 +1,72 @@
+/* The command lines of verbs, one table of rows a verb.
+ *
+ * Parsing, --help and errors with the nearest right name derive from the rows. An option is --name
+ * VALUE or --name=VALUE, a flag --name; "--" ends the options; all else is an operand. */
+#ifndef WEFT_LAUNCHER_ARGUMENTS_ARGUMENTS_H
+#define WEFT_LAUNCHER_ARGUMENTS_ARGUMENTS_H
+
+#include <stdbool.h>
+
+#include <weft/list.h>
+#include <weft/status.h>
+
+#include "core/arena.h"
+#include "launcher/planning/config.h"
+
+/* One option. The pointer that is set says what kind of value it takes and where the value goes;
+ * what is there before is the default, which --help shows. */
+typedef struct weft_argument {
+    const char *name;  /* "num-tokens" */
+    const char *value; /* what help calls the value: "N"; NULL: a flag */
+    const char *help;
+    bool *flag;
+    const char **text;
+    weft_string_list *texts; /* may be given several times */
+    int *count;
+    int64_t *whole;
+    double *number;      /* finite */
+    int *choice;         /* index into names */
+    unsigned *set;       /* a,b: bits 1 << index into names */
+    weft_int_list *list; /* 1,2,4: at most `most` */
+    double min, max;     /* of numbers; both 0: any. INFINITY: no end */
+    bool is_bytes;       /* whole, list: also 64k, 4MiB, 2G, in powers of 1024 */
+    bool takes_k;        /* the same of what is not bytes, such as tokens: 128k */
+    bool required;
+    size_t most;
+    const char *const *names;
+    int num_names;
+} weft_argument;
+
+typedef struct weft_arguments {
+    const char *verb;        /* "bench moe-layer" */
+    const char *operands;    /* "CONFIG": one, "KIND CONFIG": two, "[CONFIG]": one or none,
+                                "TEXT...": one or more, "[FILE...]": any number */
+    weft_string_list *given; /* the operands; NULL where `operands` is */
+    const char *about;       /* what the verb does; lines of at most 100 characters */
+    const weft_argument *rows;
+    size_t num_rows;
+    void (*more)(const void *context); /* prints the end of --help, or NULL */
+    const void *context;
+} weft_arguments;
+
+/* Fills the rows' targets; lists live in the arena, texts in argv (argv[0] is skipped). Returns -1
+ * to go on, else the exit code: rank 0 alone has printed --help, or what is wrong. */
+int weft_arguments_parse(const weft_arguments *arguments, int argc, char **argv, weft_arena *arena);
+
+/* What a verb is given beside its line. */
+typedef struct weft_verb_given {
+    const weft_application *application; /* checked; weft_config_load takes it */
+    weft_vocabulary_function vocabulary; /* NULL: the program reads no data */
+    const char *program; /* what jobs start, unless the line says it; NULL: this one */
+} weft_verb_given;
+/* A verb parses its own arguments (argv[0] is its name), prints its result and returns the process'
+ * exit code. */
+typedef int (*weft_verb_function)(int argc, char **argv, const weft_verb_given *given);
+
+/* Names the program in errors and usage; "weft" before. Borrowed. */
+void weft_verb_program(const char *name);
+/* Prints this thread's error record as one line on stderr ("weft train: ...") and returns the
+ * status' exit code. */
+int weft_verb_fail(const char *verb);
+
+#endif

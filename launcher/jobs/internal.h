@@ -1,0 +1,47 @@
+/* The texts of jobs, a function a launcher. Private to launcher/jobs/. */
+#ifndef WEFT_LAUNCHER_JOBS_INTERNAL_H
+#define WEFT_LAUNCHER_JOBS_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "launcher/jobs/jobs.h"
+
+enum { WEFT_JOB_MAX_FILES = 2 };
+
+/* The program and its arguments, word by word. */
+typedef void (*weft_job_word_function)(const char *word, FILE *out);
+void weft_job_words(const weft_job *job, weft_job_word_function print, FILE *out);
+/* A blank and the word, quoted. */
+void weft_job_shell_word(const char *word, FILE *out);
+
+/* Parts of a script that passes on, as SIGUSR1, the signals that ask a job to stop: what stands
+ * before the command that starts it in the background, and what waits for it, which $job names, and
+ * sets $code. $asked is the signal: TERM, if that was one of them. */
+extern const char weft_job_passing[], weft_job_waiting[];
+/* How a script whose folder is $run reads what ranks and the watchdog leave there: `prepare` before
+ * a start; then `judged`, whether the watchdog has ended it, and `named nodes` or `missing`. */
+extern const char weft_job_judging[];
+
+/* The function `again` of a script with weft_job_judging: whether a fault ended the job, with
+ * $code; it then waits, and the caller starts once more. A start that a signal ends before its
+ * first step is tried again whatever max_restarts says. */
+void weft_job_print_again(const weft_job *job, FILE *out);
+
+void weft_job_print_hosts(const weft_job *job, FILE *out);
+void weft_job_print_mpirun(const weft_job *job, FILE *out);
+void weft_job_print_slurm(const weft_job *job, FILE *out);
+void weft_job_print_kubernetes(const weft_job *job, FILE *out);
+/* A scalar in double quotes; `text` is UTF-8. expands: of a container's command, where Kubernetes
+ * replaces $(NAME), which is written so that it stays. */
+void weft_yaml_text(const char *text, bool expands, FILE *out);
+/* A text of lines as a block below a key that stands `indent` columns in; its lines stand two
+ * further. What a block cannot hold is written as a scalar. Ends its line. */
+void weft_yaml_block(const char *text, int indent, FILE *out);
+bool weft_is_utf8(const char *text);
+
+enum { WEFT_JOB_NAME_BYTES = 41 };
+/* The last part of a path as a name: a DNS label (a-z, 0-9 and -), "weft" where nothing is left. */
+void weft_job_name(const char *path, char out[WEFT_JOB_NAME_BYTES]);
+
+#endif

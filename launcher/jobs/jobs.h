@@ -1,0 +1,86 @@
+/* A job: what starts a run on a cluster, as the files that a launcher reads.
+ *
+ * The files of a job lie in the run's folder. Whatever a path or an argument holds (blanks, quotes,
+ * $), the program gets it as it is. A job starts the run or goes on with it (--resume), so that it
+ * may be started again. Nothing here talks to a launcher but weft_job_start. */
+#ifndef WEFT_LAUNCHER_JOBS_JOBS_H
+#define WEFT_LAUNCHER_JOBS_JOBS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <weft/list.h>
+#include <weft/status.h>
+
+#include "core/arena.h"
+
+/* name, text, what starts it */
+#define WEFT_JOB_LIST(X)                                                                           \
+    X(MPIRUN, "mpirun", "bash")                                                                    \
+    X(SLURM, "slurm", "sbatch")                                                                    \
+    X(KUBERNETES, "kubernetes", "kubectl")
+typedef enum weft_job_kind {
+#define WEFT_JOB_ENUM(name, text, starter) WEFT_JOB_##name,
+    WEFT_JOB_LIST(WEFT_JOB_ENUM)
+#undef WEFT_JOB_ENUM
+        WEFT_NUM_JOBS
+} weft_job_kind;
+const char *weft_job_text(int kind);
+
+/* Borrows all of its texts. Paths are absolute. */
+typedef struct weft_job {
+    weft_job_kind kind;
+    const char *program; /* what trains: a path, or a name that PATH finds */
+    const char *folder;  /* where relative paths of the config begin */
+    const char *config, *run;
+    weft_string_list settings; /* further arguments: --set, KEY=VALUE, ... */
+    int num_nodes, ranks_per_node;
+    int gpus_per_node; /* 0: none */
+    int num_threads;   /* a rank's cores; 0: nobody says */
+    bool whole_nodes;  /* the job has its nodes for itself */
+    int stop_s;        /* what a run may take to stop and save */
+    /* mpirun, slurm: reliability's; 0: a fault ends the job */
+    int64_t max_restarts, restart_delay_s;
+    /* mpirun */
+    const char *hosts; /* "a,b"; NULL: this machine, or names to be filled in */
+    int num_spares;    /* further nodes, for those that fail */
+    /* With restarts: the numbers of nodes that a mesh fits, falling, num_nodes first; and
+     * num_nodes' data parallelism. */
+    const char *node_counts;
+    int dp;
+    /* slurm */
+    const char *time; /* "HH:MM:SS"; NULL: the partition's */
+    /* kubernetes */
+    const char *image;
+    const char *claim;       /* a volume claim that holds the run; NULL: the nodes' own folder */
+    const char *config_text; /* of `config` */
+    weft_string_list mounts; /* folders of the nodes that the job reads */
+} weft_job;
+
+/* Refuses with WEFT_CONFIG what the job's launcher cannot take: names of hosts, too few of them, a
+ * time, an image's or claim's name, paths that cannot be mounted, texts that are not UTF-8. */
+weft_status weft_job_check(const weft_job *job) WEFT_CHECKED;
+/* The name of a file of the job, "job.sh"; the last is what is started. NULL: no more files. */
+const char *weft_job_file_name(weft_job_kind kind, int file);
+
+/* Makes the run's folder where it is missing, and puts its own path into *out, from the arena.
+ * Errors of all below: WEFT_FILE, WEFT_MEMORY. */
+weft_status weft_job_make_folder(const char *run, weft_arena *arena, const char **out) WEFT_CHECKED;
+/* Writes all files of the job. WEFT_CONFIG without `force`: one of them is there with another text;
+ * then none is written. */
+weft_status weft_job_write(const weft_job *job, bool force, weft_arena *arena) WEFT_CHECKED;
+
+/* One word of a bash script, on one line: as it is, between single quotes, or with control
+ * characters escaped. */
+void weft_shell_word(const char *text, FILE *out);
+
+/* The command that starts the job, NULL at the end. */
+enum { WEFT_JOB_MAX_WORDS = 5 };
+weft_status weft_job_command(const weft_job *job, weft_arena *arena,
+                             const char *out[WEFT_JOB_MAX_WORDS]) WEFT_CHECKED;
+/* Becomes that command. Returns only with an error: WEFT_COMM names the program that is missing.
+ */
+weft_status weft_job_start(const weft_job *job, weft_arena *arena) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,378 @@
+/* weft calibrate: measures what operations cost here and writes the cluster's file. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "core/log.h"
+#include "core/text.h"
+#include "launcher/arguments/arguments.h"
+#include "launcher/measuring/calibrate.h"
+#include "launcher/measuring/import.h"
+#include "launcher/measuring/measure.h"
+#include "launcher/measuring/own.h"
+#include "launcher/planning/plan.h"
+#include "launcher/process/launch.h"
+#include "launcher/process/output.h"
+#include "launcher/training/setup.h"
+#include "launcher/verbs/measure/measure.h"
+
+enum { MOST_RANKS_A_CORE = 8 };
+
+typedef struct arguments {
+    weft_measure_options measure;
+    const char *out, *svg;
+    weft_string_list import; /* --import and the operands beside it */
+    weft_string_list operands;
+    int num_nodes;             /* of --import; 0: the files tell */
+    char folder[4096];         /* of `out` */
+    weft_config config;        /* of --for; without it only the options of the device */
+    weft_config_source source; /* of --for; its file NULL: none */
+    weft_string_list set;
+    weft_mesh mesh;
+    weft_outline outline;
+    int64_t threads;
+    int device; /* of the names; -1: the config's */
+    bool json;
+} arguments;
+
+static void print_costs(const void *context)
+{
+    (void)context;
+    printf("\nCosts:\n");
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        printf("  %-20s  %s\n", weft_cost_text((weft_cost_kind)i),
+               weft_cost_help((weft_cost_kind)i));
+}
+
+/* What is imported is not measured. */
+static weft_status check_import(const arguments *args)
+{
+    const weft_measure_options *m = &args->measure;
+    if (args->import.count == 0 && args->operands.count > 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%.60s: unexpected without --import; see weft calibrate --help",
+                          args->operands.values[0]);
+    if (args->import.count == 0)
+        return args->num_nodes > 0 ? WEFT_ERROR(WEFT_CONFIG, "--nodes is of --import") : WEFT_OK;
+    const struct {
+        const char *name;
+        bool given;
+    } options[] = {{"for", args->source.file != NULL},
+                   {"max-bytes", m->max_bytes > 0},
+                   {"seconds", m->seconds > 0},
+                   {"only", m->kinds != (1u << WEFT_NUM_COSTS) - 1},
+                   {"no-interference", m->no_interference},
+                   {"device", args->device >= 0},
+                   {"threads", args->threads > 0},
+                   {"storage", m->storage != NULL},
+                   {"quick", m->quick}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (options[i].given)
+            return WEFT_ERROR(WEFT_CONFIG, "--%s is of measuring: --import measures nothing",
+                              options[i].name);
+    return WEFT_OK;
+}
+
+/* Returns -1 to go on, else the exit code. */
+static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
+{
+    static const char *const devices[] = {"cpu", "cuda"};
+    const char *costs[WEFT_NUM_COSTS];
+    int64_t max_bytes = 0;
+    weft_measure_options *m = &args->measure;
+    const weft_argument rows[] = {
+        {"for", "CONFIG",
+         "also the products and other operations of this config's model, as they are",
+         .text = &args->source.file},
+        {"mesh", "AXES",
+         "such as tp=2: replaces the config's mesh; as many ranks as there are here",
+         .text = &args->source.mesh},
+        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &args->set},
+        {"import", "FILE",
+         "measures nothing: takes what FILE... (hwloc's XML, nvidia-smi topo -m, Slurm's "
+         "topology.conf or topology.yaml, nccl-tests' output, a cluster) say",
+         .texts = &args->import},
+        {"nodes", "N", "with --import: how many nodes (what the files tell)",
+         .count = &args->num_nodes, .min = 1, .max = 1e6},
+        {"out", "CLUSTER", "the file to write", .text = &args->out, .required = true},
+        {"svg", "FILE", "draw the curves and the interference", .text = &args->svg},
+        {"json", NULL, "the cluster's JSON on standard output instead of tables",
+         .flag = &args->json},
+        {"max-bytes", "N", "largest volume of communication and copies (64MiB)",
+         .whole = &max_bytes, .is_bytes = true, .min = 256, .max = 68719476736.0},
+        {"seconds", "S", "time for one curve; larger volumes are left out (4)",
+         .number = &m->seconds, .min = 0.01, .max = 3600},
+        {"only", "COST,...", "only these curves, by their names in the file", .set = &m->kinds,
+         .names = costs, .num_names = WEFT_NUM_COSTS},
+        {"no-interference", NULL, "leave it at 1", .flag = &m->no_interference},
+        {"ranks-per-node", "N", "take N consecutive ranks for a node (those that share memory)",
+         .count = &m->ranks_per_node, .min = 1, .max = 1e6},
+        {"device", "NAME", "cpu or cuda: what computes, and whose memory is copied and sent",
+         .choice = &args->device, .names = devices, .num_names = 2},
+        {"threads", "N", "threads a rank computes with (its share of the cores)",
+         .whole = &args->threads, .min = 1, .max = 4096},
+        {"storage", "FOLDER", "where each rank writes and reads a file (CLUSTER's folder)",
+         .text = &m->storage},
+        {"name", "NAME", "the cluster's name (the host's)", .text = &m->name},
+        {"quick", NULL, "few, small volumes: to see whether it works", .flag = &m->quick},
+    };
+    const weft_arguments verb = {
+        .verb = "calibrate",
+        .operands = "[FILE...]",
+        .given = &args->operands,
+        .about = "Measures what communication, copies, kernels and storage cost on these ranks, "
+                 "each over a range of\nvolumes, and how they slow each other down. Run it as "
+                 "training runs: under mpirun or srun, with the\nsame ranks on each node. Alone it "
+                 "measures one rank, or runs the ranks of\n--for's mesh under mpirun itself.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows,
+        .more = print_costs};
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        costs[i] = weft_cost_text((weft_cost_kind)i);
+    m->kinds = (1u << WEFT_NUM_COSTS) - 1;
+    int code = weft_arguments_parse(&verb, argc, argv, arena);
+    m->max_bytes = (size_t)max_bytes;
+    m->host_threads = (int)args->threads;
+    if (code < 0 && !args->source.file && (args->source.mesh || args->set.count > 0)) {
+        WEFT_ERROR(WEFT_CONFIG, "--mesh and --set are of a config: --for says which");
+        code = weft_verb_fail("calibrate");
+    }
+    if (code < 0 && check_import(args) != WEFT_OK)
+        code = weft_verb_fail("calibrate");
+    if (code < 0 && m->name && strlen(m->name) >= sizeof(((weft_cluster *)0)->name)) {
+        WEFT_ERROR(WEFT_CONFIG, "--name: longer than %zu bytes",
+                   sizeof(((weft_cluster *)0)->name) - 1);
+        code = weft_verb_fail("calibrate");
+    }
+    return code;
+}
+
+/* Written beside and renamed, as the cluster itself. */
+static weft_status write_svg(const weft_cluster *cluster, const char *path)
+{
+    weft_new_file file;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    return weft_new_file_close(&file, weft_calibrate_draw(cluster, file.file));
+}
+
+/* The model of --for, before ranks meet: each knows how many there are; 0: as many as the mesh has.
+ * Where how MoE layers run is open, they run whole. */
+static weft_status outline_model(arguments *args, int num_ranks, weft_arena *arena)
+{
+    weft_config *config = &args->config;
+    args->source = weft_plan_source(args->source.file, &args->set, args->source.mesh,
+                                    args->source.application);
+    WEFT_TRY(weft_plan_load(&args->source, weft_setup_vocabulary, arena, config));
+    WEFT_TRY(weft_config_mesh(config, &args->source, num_ranks, &args->mesh));
+    const weft_schedule_options *schedule = &config->schedule;
+    const int parts = (int)schedule->moe_num_partitions;
+    const bool reuses = schedule->moe_memory_reuse != WEFT_NUM_REUSES;
+    const weft_moe_options moe = {
+        .pipeline = {.num_partitions = parts > 0 ? parts : 1,
+                     .reuse = reuses ? (weft_reuse)schedule->moe_memory_reuse : WEFT_REUSE_NONE}};
+    const weft_model_setup setup = weft_step_setup(config, &moe);
+    config->device.pace = 0; /* what is measured is this machine */
+    config->device.pace_link = config->device.pace_file = 0;
+    config->device.memory_limit = 0;
+    return weft_config_locate(
+        &args->source,
+        weft_model_outline(&setup, &args->mesh, weft_config_build(config), &args->outline));
+}
+
+static weft_status load(arguments *args, int num_ranks, weft_arena *arena)
+{
+    if (args->source.file)
+        WEFT_TRY(outline_model(args, num_ranks, arena));
+    if (args->device >= 0)
+        args->config.device.kind = args->device ? WEFT_DEVICE_KIND_CUDA : WEFT_DEVICE_KIND_CPU;
+    if (args->threads > 0)
+        args->config.device.num_threads = args->threads;
+    return WEFT_OK;
+}
+
+/* The operations of --for. */
+static weft_status measure_model(arguments *args, weft_comm *world, weft_device *device,
+                                 weft_cluster *cluster)
+{
+    const weft_train_options *train = &args->config.train;
+    if (!args->source.file)
+        return WEFT_OK;
+    const weft_own_model model = {
+        .options = &args->config.model,
+        .own_options = args->config.own,
+        .build = weft_config_build(&args->config),
+        .shape = &args->outline.shape,
+        .num_micro_batches =
+            (int)(train->global_batch_size / train->micro_batch_size / args->mesh.dp)};
+    return weft_measure_own(world, device, &model, args->measure.quick, cluster);
+}
+
+static weft_status folder_of(const char *path, char out[4096])
+{
+    if (strlen(path) >= 4096 - sizeof ".partial")
+        return WEFT_ERROR(WEFT_FILE, "%.100s...: the path is too long", path);
+    snprintf(out, 4096, "%s", path);
+    char *slash = strrchr(out, '/');
+    if (!slash)
+        snprintf(out, 4096, ".");
+    else
+        slash[slash == out] = '\0';
+    return WEFT_OK;
+}
+
+/* Rank 0, before minutes are spent on measuring: whether its results can be written. */
+static weft_status check_outputs(const arguments *args)
+{
+    const weft_line_file files[] = {{"--out", args->out, true}, {"--svg", args->svg, true}};
+    WEFT_TRY(weft_output_try(args->out));
+    if (!args->svg)
+        return WEFT_OK;
+    WEFT_TRY(weft_output_try(args->svg));
+    return weft_output_check(files, 2);
+}
+
+/* Ranks that wait for each other's turns on a core measure the scheduler. */
+static weft_status check_cores(const arguments *args)
+{
+    const int cores = weft_machine_allowed_cores();
+    if (args->mesh.world <= MOST_RANKS_A_CORE * cores)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "--for %s: %d ranks on the %s here, more than %d a core, would measure how "
+                      "they wait for each other; --mesh makes them fewer",
+                      args->source.file, args->mesh.world, weft_count_text(cores, "core").text,
+                      MOST_RANKS_A_CORE);
+}
+
+/* Of all costs asked for, ranks like these may have none. */
+static weft_status check_measured(const arguments *args, const weft_cluster *cluster)
+{
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        if (weft_cluster_knows(cluster, (weft_cost_kind)i))
+            return WEFT_OK;
+    if (args->source.file)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG, "--only: none of these costs can be measured with %s of %s",
+                      weft_count_text(cluster->num_nodes, "node").text,
+                      weft_count_text(cluster->ranks_per_node, "rank").text);
+}
+
+static weft_status show(const arguments *args, const weft_cluster *cluster)
+{
+    WEFT_TRY(weft_cluster_write(cluster, args->out));
+    weft_calibrate_warn(cluster, stderr);
+    if (args->svg)
+        WEFT_TRY(write_svg(cluster, args->svg));
+    if (args->json)
+        return weft_cluster_print(cluster, stdout);
+    WEFT_TRY(weft_calibrate_print(cluster, args->import.count > 0, stdout));
+    printf("\ncluster: %s\n", args->out);
+    if (args->svg)
+        printf("drawing: %s\n", args->svg);
+    fflush(stdout);
+    return WEFT_OK;
+}
+
+/* The cluster of --import. */
+static weft_status import(const arguments *args, weft_arena *arena)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_import), &memory));
+    weft_import *import = memory;
+    weft_import_start(import);
+    for (size_t i = 0; i < args->import.count + args->operands.count; i++) {
+        const char *file = i < args->import.count ? args->import.values[i]
+                                                  : args->operands.values[i - args->import.count];
+        char *text;
+        size_t bytes;
+        weft_status status = weft_read_file(file, arena, &text, &bytes);
+        if (status == WEFT_FILE) /* as of a config that cannot be read */
+            return WEFT_ERROR(WEFT_CONFIG, "--import %s", weft_error_get()->text);
+        WEFT_TRY(status);
+        if (strlen(text) != bytes)
+            return WEFT_ERROR(WEFT_CONFIG, "--import %s: no text: byte %zu is 0", file,
+                              strlen(text));
+        WEFT_TRY(weft_import_take(import, file, text, arena));
+    }
+    WEFT_TRY(weft_import_finish(import, args->num_nodes, args->measure.ranks_per_node,
+                                args->measure.name));
+    WEFT_TRY(check_outputs(args));
+    for (int i = 0; i < import->num_notes; i++)
+        fprintf(stderr, "weft calibrate: %s\n", import->notes[i]);
+    return show(args, &import->cluster);
+}
+
+/* Agreed on by all ranks up to measuring, and again behind it. */
+static weft_status calibrate(arguments *args, weft_comm *world)
+{
+    bool speaks = weft_comm_rank(world) == 0;
+    weft_device *device = NULL;
+    weft_cluster cluster;
+    weft_status status = speaks ? check_outputs(args) : WEFT_OK;
+    if (status == WEFT_OK)
+        status = folder_of(args->out, args->folder);
+    if (!args->measure.storage)
+        args->measure.storage = args->folder;
+    if (status == WEFT_OK)
+        status = weft_setup_device(&args->config, &device);
+    status = weft_comm_agree(world, status);
+    if (status == WEFT_OK)
+        status = weft_comm_use_nccl(world, device, WEFT_COMM_BY_ANY, NULL);
+    if (status == WEFT_OK)
+        status = weft_measure_cluster(world, device, &args->measure, &cluster);
+    if (status == WEFT_OK)
+        status = check_measured(args, &cluster);
+    if (status == WEFT_OK)
+        status = measure_model(args, world, device, &cluster);
+    weft_device_destroy(device);
+    if (status == WEFT_COMM || status == WEFT_DEVICE || status == WEFT_INTERNAL) {
+        weft_log_error_record(); /* this rank may be the only one that knows */
+        weft_comm_abort(world, status);
+    }
+    WEFT_TRY(status);
+    return weft_comm_agree(world, speaks ? show(args, &cluster) : WEFT_OK);
+}
+
+int weft_verb_calibrate(int argc, char **argv, const weft_verb_given *given)
+{
+    arguments args = {
+        .measure.report_progress = true, .device = -1, .source.application = given->application};
+    weft_comm *world = NULL;
+    weft_arena arena = {0};
+    int rank = 0, num_ranks = 1;
+    bool launched = weft_comm_launched(&rank, &num_ranks, NULL, NULL);
+    weft_log_set_rank(rank);
+    int code = parse(argc, argv, &args, &arena);
+    if (code < 0 && args.import.count > 0) {
+        if (rank == 0)
+            code = import(&args, &arena) == WEFT_OK ? 0 : weft_verb_fail("calibrate");
+        weft_arena_release(&arena);
+        return code < 0 ? 0 : code;
+    }
+    weft_status status = code < 0 ? load(&args, launched ? num_ranks : 0, &arena) : WEFT_OK;
+    if (code < 0 && status == WEFT_OK && !launched && args.mesh.world > 1) {
+        code = 0;
+        status = check_cores(&args);
+        if (status == WEFT_OK)
+            status = check_outputs(&args);
+        if (status == WEFT_OK)
+            status = weft_launch_mpirun(args.mesh.world, argc + 1, argv - 1, NULL, &code);
+        if (status != WEFT_OK)
+            code = weft_verb_fail("calibrate");
+    }
+    if (code < 0 && status == WEFT_OK) {
+        weft_setup_driver(&args.config);
+        status = launched ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+    }
+    if (code < 0 && status == WEFT_OK)
+        status = calibrate(&args, world);
+    weft_outline_release(&args.outline);
+    weft_arena_release(&arena);
+    if (code >= 0)
+        return code;
+    code = status == WEFT_OK ? 0
+           : rank == 0       ? weft_verb_fail("calibrate")
+                             : weft_status_exit_code(status);
+    weft_comm_destroy(world);
+    return code;
+}

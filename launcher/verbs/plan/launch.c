@@ -1,0 +1,458 @@
+/* weft launch: what starts a run on a cluster, written into the run's folder. */
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "core/options/options.h"
+#include "core/text.h"
+#include "launcher/arguments/arguments.h"
+#include "launcher/jobs/jobs.h"
+#include "launcher/planning/config.h"
+#include "launcher/planning/plan.h"
+#include "launcher/planning/plan_print.h"
+#include "launcher/report/report.h"
+#include "launcher/verbs/plan/plan.h"
+
+typedef struct launcher {
+    const char *cluster, *mesh, *out, *program;
+    weft_string_list set;
+    int num_nodes; /* 0: as the mesh needs */
+    bool run, force, json;
+    weft_arena arena;
+    weft_config_source source;
+    weft_vocabulary_function vocabulary;
+    weft_config config;
+    weft_job job;
+    const char *reads_cluster; /* the job's parallel.cluster; NULL: it reads none */
+    bool is_planned;
+    bool opens_dp; /* the job may go on with fewer nodes: its words say no dp */
+    double step_us, tokens_per_s;
+} launcher;
+
+static weft_status find_kind(const char *text, weft_job_kind *out)
+{
+    const char *names[WEFT_NUM_JOBS];
+    for (int i = 0; i < WEFT_NUM_JOBS; i++) {
+        names[i] = weft_job_text(i);
+        *out = (weft_job_kind)i;
+        if (strcmp(names[i], text) == 0)
+            return WEFT_OK;
+    }
+    const char *nearest = weft_nearest_name(text, names, WEFT_NUM_JOBS);
+    return WEFT_ERROR(WEFT_CONFIG, "%.60s: no launcher; %s%s%s", text,
+                      nearest ? "did you mean " : "mpirun, slurm and kubernetes are",
+                      nearest ? nearest : "", nearest ? "?" : "");
+}
+
+/* Returns -1 to go on, else the exit code. */
+static int parse(int argc, char **argv, launcher *l)
+{
+    weft_string_list given = {0};
+    weft_job *job = &l->job;
+    const weft_argument rows[] = {
+        {"out", "RUN", "the run's folder, which gets the job's files", .text = &l->out,
+         .required = true},
+        {"cluster", "FILE", "what it runs on: how many ranks a node has, whether the plan fits",
+         .text = &l->cluster},
+        {"nodes", "N", "how many nodes; data parallelism takes what is left (what the mesh needs)",
+         .count = &l->num_nodes, .min = 1, .max = 1e6},
+        {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &l->mesh},
+        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &l->set},
+        {"program", "PROGRAM", "what trains, on the nodes", .text = &l->program},
+        {"hosts", "A,B,...", "mpirun: the nodes' names, for its hostfile", .text = &job->hosts},
+        {"spares", "N", "mpirun: so many more of --hosts, for nodes that fail",
+         .count = &job->num_spares, .min = 0, .max = 1e6},
+        {"time", "HH:MM:SS", "slurm: the job's time; it stops before its end and goes on",
+         .text = &job->time},
+        {"image", "IMAGE", "kubernetes: the containers' image", .text = &job->image},
+        {"claim", "NAME", "kubernetes: the volume claim of RUN (the nodes' folder of this name)",
+         .text = &job->claim},
+        {"run", NULL, "also start it", .flag = &l->run},
+        {"force", NULL, "replace another job's files", .flag = &l->force},
+        {"json", NULL, "what was written as one JSON object", .flag = &l->json},
+    };
+    const weft_arguments verb = {
+        .verb = "launch",
+        .operands = "KIND CONFIG",
+        .given = &given,
+        .about =
+            "Writes what starts a run of CONFIG, or goes on with it, into the run's folder. KIND: "
+            "mpirun (hostfile\nand job.sh), slurm (job.sbatch) or kubernetes (job.yaml, an "
+            "MPIJob). Exit code 3: the plan on --cluster\ndoes not fit.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows};
+    int code = weft_arguments_parse(&verb, argc, argv, &l->arena);
+    if (code >= 0)
+        return code;
+    if (find_kind(given.values[0], &job->kind) != WEFT_OK)
+        return weft_verb_fail("launch");
+    l->source = weft_plan_source(given.values[1], &l->set, l->mesh, l->source.application);
+    return -1;
+}
+
+/* --- what it runs on ----------------------------------------------------------------------- */
+
+static weft_status use_nodes(const launcher *l, weft_cluster *cluster)
+{
+    const int had = cluster->num_nodes;
+    if (l->num_nodes == 0)
+        return WEFT_OK;
+    if (cluster->num_groups > 0 && l->num_nodes > had)
+        return WEFT_ERROR(WEFT_CONFIG, "--nodes %d: the cluster %s has %d, which differ",
+                          l->num_nodes, cluster->name, had);
+    if (l->num_nodes > had)
+        weft_log(WEFT_LOG_WARN, "--nodes %d: the cluster %s has %s", l->num_nodes, l->cluster,
+                 weft_count_text(had, "node").text);
+    if (cluster->num_groups == 0)
+        cluster->num_nodes = l->num_nodes;
+    return WEFT_OK;
+}
+
+/* Refuses what cannot fit. */
+static weft_status plan(launcher *l, const weft_cluster *cluster)
+{
+    char text[512];
+    weft_plan p = {0};
+    WEFT_TRY(weft_plan_make(&l->config, &l->source, cluster, NULL, &l->arena, &p));
+    const bool fits = p.fits;
+    l->is_planned = true;
+    l->step_us = p.step_us;
+    l->tokens_per_s = p.tokens_per_s;
+    if (!fits)
+        weft_plan_short_text(&p, text, sizeof text);
+    weft_plan_release(&p);
+    return fits ? weft_config_tell_no_effect(&l->config) : WEFT_ERROR(WEFT_MEMORY, "%s", text);
+}
+
+/* As plans place them: ranks fill the nodes, or lie in one. */
+static weft_status place(launcher *l, const weft_cluster *cluster, const weft_mesh *mesh)
+{
+    weft_job *job = &l->job;
+    int most = cluster ? cluster->ranks_per_node : 0;
+    if (cluster) {
+        job->num_nodes = (mesh->world + most - 1) / most;
+        job->whole_nodes = job->num_nodes > 1 || mesh->world == most;
+    } else {
+        job->num_nodes = l->num_nodes > 0 ? l->num_nodes : 1;
+        most = mesh->world / job->num_nodes;
+    }
+    job->ranks_per_node = job->num_nodes > 1 ? most : mesh->world;
+    if (job->ranks_per_node * job->num_nodes == mesh->world)
+        return WEFT_OK;
+    char axes[128];
+    weft_mesh_print(mesh, axes, sizeof axes);
+    return WEFT_ERROR(WEFT_CONFIG, "the mesh (%s) has %s, which %s not fill %s%s", axes,
+                      weft_count_text(mesh->world, "rank").text, mesh->world == 1 ? "does" : "do",
+                      weft_count_text(job->num_nodes, "node").text,
+                      cluster ? " of the cluster"
+                              : " equally; --cluster FILE says how many a node has, or --mesh "
+                                "with dp=N how many there are");
+}
+
+/* On what the job goes on where nodes are lost: as many as leave a whole part of dp. */
+static weft_status find_restarts(launcher *l, const weft_mesh *mesh)
+{
+    weft_job *job = &l->job;
+    weft_config fewer = l->config;
+    const char *counts = "";
+    job->max_restarts = l->config.reliability.max_restarts;
+    job->restart_delay_s = (int64_t)ceil(l->config.reliability.restart_delay_s);
+    job->dp = mesh->dp;
+    fewer.parallel.data_parallel_size = 0;
+    for (int parts = 1; parts <= job->num_nodes && job->max_restarts > 0; parts++) {
+        weft_mesh other;
+        const int nodes = job->num_nodes / parts;
+        if (job->num_nodes % parts != 0 || mesh->dp % parts != 0)
+            continue;
+        if (parts > 1 &&
+            weft_config_mesh(&fewer, &l->source, nodes * job->ranks_per_node, &other) != WEFT_OK) {
+            weft_error_clear();
+            continue;
+        }
+        WEFT_TRY(
+            weft_arena_printf(&l->arena, &counts, "%s%s%d", counts, *counts ? " " : "", nodes));
+    }
+    job->node_counts = counts;
+    return WEFT_OK;
+}
+
+/* --mesh without its dp, which then is what ranks leave. */
+static weft_status leave_dp_open(const char *mesh, weft_arena *arena, const char **out)
+{
+    *out = "";
+    for (const char *axis = mesh; axis;) {
+        const int length = (int)strcspn(axis, ",");
+        if (strncmp(axis, "dp=", 3) != 0)
+            WEFT_TRY(
+                weft_arena_printf(arena, out, "%s%s%.*s", *out, **out ? "," : "", length, axis));
+        axis = axis[length] ? axis + length + 1 : NULL;
+    }
+    if (!**out)
+        *out = "tp=1";
+    return WEFT_OK;
+}
+
+static weft_status find_ranks(launcher *l, weft_cluster **out_cluster)
+{
+    weft_mesh mesh;
+    weft_cluster *cluster = NULL;
+    int world = 0;
+    if (l->cluster) {
+        WEFT_TRY(weft_plan_load(&l->source, l->vocabulary, &l->arena, &l->config));
+        l->reads_cluster = l->config.schedule.cluster;
+        WEFT_TRY(weft_plan_cluster("cluster", l->cluster, &l->config, &l->arena, &cluster));
+        WEFT_TRY(use_nodes(l, cluster));
+        if ((int64_t)l->num_nodes * cluster->ranks_per_node > INT_MAX)
+            return WEFT_ERROR(WEFT_CONFIG, "--nodes %d: too many ranks", l->num_nodes);
+        world = l->num_nodes * cluster->ranks_per_node;
+    } else {
+        WEFT_TRY(weft_config_load(&l->source, &l->arena, &l->config));
+        l->reads_cluster = l->config.schedule.cluster;
+    }
+    WEFT_TRY(weft_config_mesh(&l->config, &l->source, world, &mesh));
+    WEFT_TRY(place(l, cluster, &mesh));
+    WEFT_TRY(find_restarts(l, &mesh));
+    l->opens_dp = l->job.kind == WEFT_JOB_MPIRUN && l->job.max_restarts > 0 &&
+                  l->job.num_nodes > 1 && l->config.parallel.data_parallel_size > 0;
+    l->config.parallel.data_parallel_size = mesh.dp;
+    if (cluster)
+        WEFT_TRY(plan(l, cluster));
+    *out_cluster = cluster;
+    return WEFT_OK;
+}
+
+/* --- what it starts ------------------------------------------------------------------------ */
+
+static weft_status current_folder(weft_arena *arena, const char **out)
+{
+    char *path = getcwd(NULL, 0);
+    if (!path)
+        return WEFT_ERROR(WEFT_FILE, "the current folder is gone");
+    weft_status status = weft_arena_strdup(arena, path, out);
+    free(path);
+    return status;
+}
+
+/* A job reads it again whenever it starts. */
+static weft_status find_config(launcher *l)
+{
+    struct stat info;
+    char *path = realpath(l->source.file, NULL), *text;
+    if (!path || stat(path, &info) != 0 || !S_ISREG(info.st_mode)) {
+        free(path);
+        return WEFT_ERROR(WEFT_CONFIG, "%s: not a file that a job could read again",
+                          l->source.file);
+    }
+    weft_status status = weft_arena_strdup(&l->arena, path, &l->job.config);
+    free(path);
+    WEFT_TRY(status);
+    WEFT_TRY(weft_read_file(l->job.config, &l->arena, &text, NULL));
+    l->job.config_text = text;
+    return WEFT_OK;
+}
+
+/* This very program, but in a container, which has its own by the same name. */
+static weft_status find_program(launcher *l)
+{
+    char path[4096];
+    ssize_t length;
+    if (l->program) {
+        l->job.program = l->program;
+        return *l->program ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--program: its name is missing");
+    }
+    length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0)
+        return WEFT_ERROR(WEFT_FILE, "cannot find this program's own path; --program says it");
+    path[length] = '\0';
+    const char *slash = strrchr(path, '/');
+    const bool is_contained = l->job.kind == WEFT_JOB_KUBERNETES;
+    return weft_arena_strdup(&l->arena, is_contained && slash ? slash + 1 : path, &l->job.program);
+}
+
+/* The words behind --resume: what this line sets, and what else the plan was made with. */
+static weft_status find_settings(launcher *l, const weft_cluster *cluster)
+{
+    void *memory;
+    const char *word;
+    size_t n = 0;
+    WEFT_TRY(weft_arena_alloc_array(&l->arena, 2 * l->set.count + 8, sizeof(char *), &memory));
+    const char **words = memory;
+    if (l->mesh) {
+        words[n++] = "--mesh";
+        if (l->opens_dp)
+            WEFT_TRY(leave_dp_open(l->mesh, &l->arena, &words[n++]));
+        else
+            words[n++] = l->mesh;
+    }
+    for (size_t i = 0; i < l->set.count; i++) {
+        words[n++] = "--set";
+        words[n++] = l->set.values[i];
+    }
+    if (!l->mesh && l->opens_dp) {
+        words[n++] = "--set";
+        words[n++] = "parallel.data_parallel_size=0";
+    }
+    if (cluster && weft_plan_is_of_gpus(&l->config, cluster) &&
+        l->config.device.kind != WEFT_DEVICE_KIND_CUDA) {
+        words[n++] = "--set";
+        words[n++] = "device.kind=cuda";
+    }
+    /* By what how layers run was chosen. */
+    if (cluster &&
+        (l->config.model.num_experts > 0 || l->config.parallel.context_parallel_size > 1)) {
+        char *path = realpath(l->cluster, NULL);
+        weft_status status = path ? weft_arena_printf(&l->arena, &word, "parallel.cluster=%s", path)
+                                  : WEFT_ERROR(WEFT_FILE, "%s: is gone", l->cluster);
+        free(path);
+        WEFT_TRY(status);
+        words[n++] = "--set";
+        words[n++] = word;
+        l->reads_cluster = strchr(word, '=') + 1;
+    }
+    l->job.settings = (weft_string_list){.values = words, .count = n};
+    return WEFT_OK;
+}
+
+static void find_devices(launcher *l, const weft_cluster *cluster)
+{
+    const weft_config *config = &l->config;
+    const bool on_gpus = cluster ? weft_plan_is_of_gpus(config, cluster)
+                                 : config->device.kind == WEFT_DEVICE_KIND_CUDA;
+    l->job.gpus_per_node = on_gpus ? l->job.ranks_per_node : 0;
+    l->job.num_threads = (int)config->device.num_threads;
+    /* Slurm's most is 65535. */
+    const int64_t s = config->train.stop_timeout_s;
+    l->job.stop_s = s <= 0 ? 300 : s > 65535 ? 65535 : (int)s;
+}
+
+/* The folder of a file that the config names, unless it lies in the run's. */
+static weft_status add_mount(launcher *l, const char *file, const char **mounts)
+{
+    const char *path;
+    const size_t run = strlen(l->job.run);
+    if (!file || !*file)
+        return WEFT_OK;
+    if (*file == '/')
+        WEFT_TRY(weft_arena_strdup(&l->arena, file, &path));
+    else
+        WEFT_TRY(weft_arena_printf(&l->arena, &path, "%s/%s", l->job.folder, file));
+    const char *slash = strrchr(path, '/');
+    if (slash == path || (strncmp(path, l->job.run, run) == 0 && path[run] == '/'))
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_printf(&l->arena, &path, "%.*s", (int)(slash - path), path));
+    for (size_t i = 0; i < l->job.mounts.count; i++)
+        if (strcmp(mounts[i], path) == 0)
+            return WEFT_OK;
+    mounts[l->job.mounts.count++] = path;
+    return WEFT_OK;
+}
+
+/* What the config and the line name on the nodes' file systems. */
+static weft_status find_mounts(launcher *l)
+{
+    const char *const files[] = {l->config.data.mock_data ? NULL : l->config.data.data_path,
+                                 l->reads_cluster, l->config.checkpoint.load};
+    void *memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(&l->arena, sizeof files / sizeof *files, sizeof(char *), &memory));
+    l->job.mounts = (weft_string_list){.values = memory};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        WEFT_TRY(add_mount(l, files[i], memory));
+    return WEFT_OK;
+}
+
+/* --- what it says -------------------------------------------------------------------------- */
+
+static void report(const launcher *l, const char *const *command, weft_report *r)
+{
+    const weft_job *job = &l->job;
+    const char *files[8];
+    size_t num_files = 0, num_words = 0;
+    for (; weft_job_file_name(job->kind, (int)num_files); num_files++)
+        files[num_files] = weft_job_file_name(job->kind, (int)num_files);
+    while (command[num_words])
+        num_words++;
+    weft_report_text(r, "kind", NULL, weft_job_text(job->kind));
+    weft_report_text(r, "run", NULL, job->run);
+    weft_report_texts(r, "files", files, num_files);
+    weft_report_value(r, "num_nodes", job->num_nodes);
+    weft_report_value(r, "ranks_per_node", job->ranks_per_node);
+    weft_report_value(r, "gpus_per_node", job->gpus_per_node);
+    weft_report_texts(r, "command", command, num_words);
+    if (l->is_planned) {
+        weft_report_value(r, "step_time_s", l->step_us / 1e6);
+        weft_report_value(r, "tokens_per_s", l->tokens_per_s);
+    }
+}
+
+static void print_text(const launcher *l, const char *const *command, FILE *out)
+{
+    const weft_job *job = &l->job;
+    if (l->is_planned)
+        fprintf(out, "plan: %.4g s a step, %.4g tokens/s\n", l->step_us / 1e6, l->tokens_per_s);
+    fprintf(out, "job: %s of %s", weft_count_text(job->num_nodes, "node").text,
+            weft_count_text(job->ranks_per_node, "rank").text);
+    for (int i = 0; weft_job_file_name(job->kind, i); i++)
+        fprintf(out, "%s %s/%s", i ? "," : ":", job->run, weft_job_file_name(job->kind, i));
+    fprintf(out, "\nstart:");
+    for (int i = 0; command[i]; i++) {
+        fputc(' ', out);
+        weft_shell_word(command[i], out);
+    }
+    fputc('\n', out);
+    if (job->kind == WEFT_JOB_MPIRUN && job->num_nodes > 1 && !job->hosts)
+        fprintf(out, "hostfile: put the names of your nodes there, or give --hosts\n");
+    if (job->kind == WEFT_JOB_SLURM)
+        fprintf(out, "stop: scancel --batch --signal=INT JOB, which lets it save; scancel alone "
+                     "leaves it 30 s (Slurm's KillWait)\n");
+}
+
+static weft_status print(launcher *l)
+{
+    const char *command[WEFT_JOB_MAX_WORDS];
+    weft_report r;
+    WEFT_TRY(weft_job_command(&l->job, &l->arena, command));
+    weft_report_begin(&r, l->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    FILE *out = weft_report_stream(&r, WEFT_REPORT_TEXT);
+    if (out)
+        print_text(l, command, out);
+    report(l, command, &r);
+    return weft_report_end(&r, WEFT_OK, stdout);
+}
+
+static weft_status launch(launcher *l)
+{
+    weft_cluster *cluster = NULL;
+    l->source.no_data = false; /* the job reads what a plan does not */
+    WEFT_TRY(find_ranks(l, &cluster));
+    WEFT_TRY(current_folder(&l->arena, &l->job.folder));
+    WEFT_TRY(find_config(l));
+    WEFT_TRY(find_program(l));
+    WEFT_TRY(find_settings(l, cluster));
+    find_devices(l, cluster);
+    l->job.run = l->out; /* what is refused without it needs no folder */
+    WEFT_TRY(weft_job_check(&l->job));
+    WEFT_TRY(weft_job_make_folder(l->out, &l->arena, &l->job.run));
+    if (l->job.kind == WEFT_JOB_KUBERNETES)
+        WEFT_TRY(find_mounts(l));
+    WEFT_TRY(weft_job_check(&l->job));
+    WEFT_TRY(weft_job_write(&l->job, l->force, &l->arena));
+    WEFT_TRY(print(l));
+    return l->run ? weft_job_start(&l->job, &l->arena) : WEFT_OK;
+}
+
+int weft_verb_launch(int argc, char **argv, const weft_verb_given *given)
+{
+    launcher l = {.program = given->program,
+                  .source.application = given->application,
+                  .vocabulary = given->vocabulary};
+    int code = parse(argc, argv, &l);
+    if (code < 0)
+        code = launch(&l) == WEFT_OK ? 0 : weft_verb_fail("launch");
+    weft_arena_release(&l.arena);
+    return code;
+}

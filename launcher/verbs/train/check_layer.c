@@ -1,0 +1,105 @@
+/* weft check-layer: the layers of this program's model, one by one. */
+#include <stdio.h>
+
+#include "core/log.h"
+#include "launcher/arguments/arguments.h"
+#include "launcher/planning/config.h"
+#include "launcher/process/launch.h"
+#include "launcher/verbs/train/train.h"
+#include "layers/check/check.h"
+
+typedef struct arguments {
+    weft_config_source source;
+    const char *layer;
+    bool json;
+} arguments;
+
+static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
+{
+    weft_string_list given = {0}, sets = {0};
+    const weft_argument rows[] = {
+        {"layer", "NAME", "only these: a name such as decoder.layers.0.mlp, or a kind such as mlp",
+         .text = &args->layer},
+        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &sets},
+        {"json", NULL, "one JSON object on standard output", .flag = &args->json},
+    };
+    const weft_arguments verb = {
+        .verb = "check-layer",
+        .operands = "CONFIG",
+        .given = &given,
+        .about =
+            "Checks each kind of layer of the model alone, on the CPU in fp32: gradients "
+            "against finite\ndifferences, describe against use, what is written, overwritten "
+            "and added, two passes in flight,\nand two tensor-parallel ranks against one "
+            "(mpirun starts them). Sizes of a few dozen will do, such as\n--set hidden_size=16 "
+            "--set seq_length=8. Exit code 2 where a layer is wrong.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows};
+    int code = weft_arguments_parse(&verb, argc, argv, arena);
+    args->source.set = sets.values;
+    args->source.num_set = sets.count;
+    args->source.file = given.count ? given.values[0] : NULL;
+    return code;
+}
+
+static weft_status run(const weft_check_setup *setup, const weft_config *config, weft_comm *world)
+{
+    const weft_model_options *o = &config->model;
+    int wrong;
+    if (weft_comm_rank(world) == 0 && !setup->json)
+        printf("hidden_size %lld, seq_length %lld, micro_batch_size %lld, vocab_size %lld\n",
+               (long long)o->hidden_size, (long long)o->seq_length,
+               (long long)setup->micro_batch_size, (long long)o->vocab_size);
+    fflush(stdout);
+    WEFT_TRY(weft_check_run(world, setup, weft_config_build(config), &wrong));
+    return wrong ? WEFT_ERROR(WEFT_CONFIG, "%d %s wrong", wrong,
+                              wrong == 1 ? "check is" : "checks are")
+                 : WEFT_OK;
+}
+
+int weft_verb_check_layer(int argc, char **argv, const weft_verb_given *given)
+{
+    enum { RANKS = 2 };
+    arguments args = {.source.application = given->application};
+    weft_arena arena = {0};
+    weft_config config;
+    weft_comm *world = NULL;
+    int rank = 0, size = 1, local_rank, local_size;
+    int code = parse(argc, argv, &args, &arena);
+    if (code >= 0) {
+        weft_arena_release(&arena);
+        return code;
+    }
+    bool began = false, launched = weft_comm_launched(&rank, &size, &local_rank, &local_size);
+    weft_log_set_rank(rank);
+    weft_status status = weft_config_load(&args.source, &arena, &config);
+    weft_check_setup setup = {.layer = args.layer, .json = args.json, .out = stdout};
+    if (status == WEFT_OK) {
+        if (config.model.vocab_size == 0)
+            config.model.vocab_size = WEFT_CHECK_VOCAB;
+        setup.options = &config.model;
+        setup.own_options = config.own;
+        setup.micro_batch_size = config.train.micro_batch_size;
+        setup.binding = (weft_expert_binding)config.parallel.expert_binding;
+        if (config.train.precision == WEFT_PRECISION_BF16)
+            setup.dtype = WEFT_BF16;
+        status = weft_check_model(&setup, weft_config_build(&config));
+        status = weft_config_locate(&args.source, status);
+    }
+    code = 0;
+    if (status == WEFT_OK && !launched) {
+        status = weft_launch_mpirun(RANKS, argc + 1, argv - 1, NULL, &code);
+    } else if (status == WEFT_OK) {
+        status = size > 1 ? weft_comm_create_world(&world) : weft_comm_create_self(&world);
+        began = status == WEFT_OK;
+        if (began)
+            status = run(&setup, &config, world);
+    }
+    if (status != WEFT_OK && args.json && !began && rank == 0)
+        weft_check_could_not_begin(stdout);
+    if (status != WEFT_OK)
+        code = rank == 0 ? weft_verb_fail("check-layer") : weft_status_exit_code(status);
+    weft_comm_destroy(world);
+    weft_arena_release(&arena);
+    return code;
+}

@@ -1,0 +1,65 @@
+/* weft train. */
+#include <stdio.h>
+
+#include "core/clock.h"
+#include "core/options/options.h"
+#include "launcher/training/train.h"
+#include "launcher/verbs/train/train.h"
+
+static void print_keys(const void *application)
+{
+    weft_config config = {.application = application};
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    printf("\nKeys of the config, with their defaults:\n\n");
+    weft_options_help(sections, weft_config_sections(&config, sections), false, stdout);
+}
+
+/* Returns -1 to go on, else the exit code. */
+static int parse_arguments(int argc, char **argv, weft_training *args, weft_arena *arena)
+{
+    weft_string_list given = {0}, sets = {0};
+    const weft_argument rows[] = {
+        {"out", "RUN", "folder for config.json, metrics.jsonl, checkpoints/, trace.json",
+         .text = &args->run.path, .required = true},
+        {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &sets},
+        {"mesh", "AXES", "such as tp=2,pp=2,ep=4,binding=dp: replaces the file's mesh",
+         .text = &args->source.mesh},
+        {"resume", NULL, "go on from RUN's latest checkpoint, if any; CONFIG may be left out",
+         .flag = &args->run.resume},
+        {"resume-from", "STEP", "the same from another one, such as step-400 or 400",
+         .text = &args->run.from},
+        {"allow-change", "KEYS",
+         "go on with another model, seed or dataset: keys or sections, such as train.seed,data",
+         .text = &args->source.allow_change},
+        {"json", NULL, "metrics as JSON lines on standard output", .flag = &args->json},
+    };
+    const weft_arguments verb = {
+        .verb = "train",
+        .operands = "[CONFIG]",
+        .given = &given,
+        .about = "A mesh of more than one rank starts mpirun, unless a launcher already has.\n"
+                 "SIGINT, SIGTERM, SIGHUP and SIGUSR1 make a run save a checkpoint and end after "
+                 "its step.\n",
+        .rows = rows,
+        .num_rows = sizeof rows / sizeof *rows,
+        .more = print_keys,
+        .context = args->source.application};
+    int code = weft_arguments_parse(&verb, argc, argv, arena);
+    args->source.set = sets.values;
+    args->source.num_set = sets.count;
+    args->source.file = given.count ? given.values[0] : NULL; /* NULL: the run's own */
+    args->run.resume = args->run.resume || args->run.from;
+    args->source.run_path = args->run.path;
+    return code;
+}
+
+int weft_verb_train(int argc, char **argv, const weft_verb_given *given)
+{
+    weft_training args = {.source.application = given->application, .began_us = weft_now_us()};
+    weft_arena arena = {0};
+    int code = parse_arguments(argc, argv, &args, &arena);
+    if (code < 0)
+        code = weft_train(&args, argc, argv, &arena);
+    weft_arena_release(&arena);
+    return code;
+}
