@@ -18,10 +18,9 @@ static uint64_t given_away(const weft_outline *outline, int layer, int end)
 {
     const weft_description *d = &outline->layers[layer].description;
     const uint64_t rows = row_piece(outline);
-    return layer == end - 1 && end < outline->num_layers && !d->keeps_input &&
-                   d->cost.activation_bytes >= rows
-               ? rows
-               : 0;
+    if (layer < end - 1 || end == outline->num_layers || d->keeps_input)
+        return 0;
+    return d->cost.activation_bytes >= rows ? rows : 0;
 }
 
 static bool begins_group(const weft_outline *outline, int layer, int first)

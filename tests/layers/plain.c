@@ -53,6 +53,14 @@ static weft_description described(const weft_model_options *o, const weft_shape 
     return d;
 }
 
+static weft_layer_cost cost_of(const weft_shape *shape, weft_layer_function make)
+{
+    weft_description d = described(&gpt, shape, make);
+    const weft_layer_cost cost = d.cost;
+    weft_description_release(&d);
+    return cost;
+}
+
 /* Bytes of a layer by the paper's equations 1, 2, 4 and 6. */
 static double paper_bytes(const weft_shape *shape, bool recomputes)
 {
@@ -67,9 +75,7 @@ static void check_layer(int tp, bool sequence_parallel, bool recomputes)
 {
     weft_shape shape = shape_of(tp, sequence_parallel);
     shape.recompute = recomputes ? WEFT_RECOMPUTE_MODULE(CORE_ATTN) : 0;
-    weft_description d = described(&gpt, &shape, block_of);
-    const weft_layer_cost cost = d.cost;
-    weft_description_release(&d);
+    const weft_layer_cost cost = cost_of(&shape, block_of);
     EXPECT((double)cost.activation_bytes == paper_bytes(&shape, recomputes),
            "tp %d, sp %d, selective %d: %g bytes instead of %g", tp, sequence_parallel, recomputes,
            (double)cost.activation_bytes, paper_bytes(&shape, recomputes));
@@ -83,14 +89,12 @@ static void check_ends(int tp)
 {
     const weft_shape shape = shape_of(tp, true);
     const double rows = 512.0 * 4 / tp;
-    weft_description first = described(&gpt, &shape, weft_embedding_create);
-    weft_description last = described(&gpt, &shape, weft_head_create);
-    EXPECT((double)first.cost.activation_bytes == rows * 1024, "embedding: %g",
-           (double)first.cost.activation_bytes);
-    EXPECT((double)last.cost.activation_bytes == rows * 1024 * 4 + 4 * 512.0 * 4 * 32000 / tp,
-           "head: %g", (double)last.cost.activation_bytes);
-    weft_description_release(&first);
-    weft_description_release(&last);
+    const weft_layer_cost first = cost_of(&shape, weft_embedding_create);
+    const weft_layer_cost last = cost_of(&shape, weft_head_create);
+    EXPECT((double)first.activation_bytes == rows * 1024, "embedding: %g",
+           (double)first.activation_bytes);
+    EXPECT((double)last.activation_bytes == rows * 1024 * 4 + 4 * 512.0 * 4 * 32000 / tp,
+           "head: %g", (double)last.activation_bytes);
 }
 
 /* --- years ----------------------------------------------------------------------------------- */
