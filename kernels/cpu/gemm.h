@@ -35,7 +35,14 @@ weft_status weft_gemm_widen(const weft_gemm_args *args);
 /* Whether oneDNN has bf16 matmul on this machine. */
 bool weft_gemm_native_works(void);
 
-weft_status weft_gemm_dnnl_status(dnnl_status_t status, const char *what);
+static inline weft_status weft_gemm_dnnl_status(dnnl_status_t status, const char *what)
+{
+    if (status == dnnl_success)
+        return WEFT_OK;
+    if (status == dnnl_out_of_memory)
+        return WEFT_ERROR(WEFT_MEMORY, "oneDNN: out of memory in %s", what);
+    return WEFT_ERROR(WEFT_DEVICE, "oneDNN: status %d from %s", (int)status, what);
+}
 #define WEFT_DNNL(call) weft_gemm_dnnl_status((call), #call)
 
 #endif

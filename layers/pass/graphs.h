@@ -1,5 +1,5 @@
 /* A model's forward and backward as CUDA graphs: the host enqueues one graph instead of many
- * kernels. Private to layers/.
+ * kernels.
  *
  * The first run of a pass goes kernel by kernel, so that its kernels allocate memory; the second
  * run is captured, later ones are replayed. Replays differ in tokens and labels alone, which are

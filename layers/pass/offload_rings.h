@@ -1,7 +1,7 @@
 /* The rings of offloaded stashes (layers/pass/offload.h), and copies between them and the host. A
  * layer has the same slot in every pass, so a prefetched stash lies where forward put it, and
  * pointers into it stay valid. Rings outlive programs: each slot has an event at its last use, and
- * the task that fills the slot next waits for it. Private to layers/. */
+ * the task that fills the slot next waits for it. */
 #ifndef WEFT_LAYERS_PASS_OFFLOAD_RINGS_H
 #define WEFT_LAYERS_PASS_OFFLOAD_RINGS_H
 

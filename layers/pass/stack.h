@@ -1,4 +1,4 @@
-/* Stacks, the memory of passes. Private to layers/. */
+/* Stacks, the memory of passes. */
 #ifndef WEFT_LAYERS_PASS_STACK_H
 #define WEFT_LAYERS_PASS_STACK_H
 

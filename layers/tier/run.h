@@ -3,7 +3,7 @@
  * (schedule/experts/experts.h). Slots outlive programs: each has an event at its last use, and the
  * task that fills it next waits for that. Each expert has events where its gradient is in host
  * memory and where its step is over. With experts in a file every task pins the record that it
- * uses. One thread drives a model. Private to layers/. */
+ * uses. One thread drives a model. */
 #ifndef WEFT_LAYERS_TIER_RUN_H
 #define WEFT_LAYERS_TIER_RUN_H
 

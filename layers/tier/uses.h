@@ -5,7 +5,7 @@
  * After a step's visits its update uses all experts, for the norm and to step them.
  *
  * Times are visit << 24 | order within the visit. In a first step and in evaluations a layer is
- * assumed to come again after all others. Private to layers/. */
+ * assumed to come again after all others. */
 #ifndef WEFT_LAYERS_TIER_USES_H
 #define WEFT_LAYERS_TIER_USES_H
 

@@ -1,4 +1,4 @@
-/* One rank's program, lowered from its order of compute. Private to schedule/.
+/* One rank's program, lowered from its order of compute.
  *
  * A rank's slots: each chunk has as many of kind activation as the order needs, each for one
  * micro-batch's input and stash. All chunks share slots of the kinds output (activations to send

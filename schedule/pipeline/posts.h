@@ -1,4 +1,4 @@
-/* Where messages stand in the programs of ranks whose hosts wait. Private to schedule/. Pure.
+/* Where messages stand in the programs of ranks whose hosts wait. Pure.
  *
  * While the host waits inside a compute it enqueues nothing, so messages stand ahead of such
  * computes where possible. The rule walks all ranks' computes in the order of their times

@@ -1,4 +1,4 @@
-/* The state of a simulation, which prices programs. Private to schedule/price*.c. */
+/* The state of a simulation, which prices programs. */
 #ifndef WEFT_SCHEDULE_PRICE_SIMULATION_H
 #define WEFT_SCHEDULE_PRICE_SIMULATION_H
 
