@@ -26,6 +26,8 @@ typedef struct operand {
     size_t offset;
     int region;  /* -1: host memory, or none */
     bool slides; /* it is cold, and no index */
+    bool apart;  /* hot, and one before it is the same: a train in place would wear numbers down to
+                    denormal ones, which are slow */
 } operand;
 
 /* Of a kernel or, without one, a copy. */
@@ -150,6 +152,8 @@ static void find_operands(rig *r, call *c, const call *before)
         else if (all[i].kind == WEFT_POINTER_INDEX && !given && !r->has_indices[o->region])
             c->runs = false;
         o->slides = all[i].kind == WEFT_POINTER_NUMBERS && slides(r, c, before, o);
+        for (int k = 0; k < i && use == WEFT_REGION_HOT; k++)
+            o->apart = o->apart || pointer_in(c->first->args, all[k].offset) == at;
     }
 }
 
@@ -274,6 +278,8 @@ static weft_status make(const rig *r, const call *c, int number)
         char *at = place_of(r, pointer_in(noted->args, o->offset));
         if (number >= 0 && o->slides)
             at += slid(r, c, o->region, (size_t)number);
+        else if (number >= 0 && o->apart)
+            at += r->places[o->region].used;
         memcpy((char *)c->args + o->offset, &at, sizeof at);
     }
     return c->kernel->run(r->lane, c->args);
@@ -305,7 +311,7 @@ static weft_status take_place(rig *r, const weft_region *region, place *out)
     const weft_dtype dtype = r->model->shape->dtype;
     void *memory;
     out->used = whole_lines(region->bytes + 64);
-    out->bytes = cold ? 2 * out->used + r->slid_bytes : out->used;
+    out->bytes = 2 * out->used + (cold ? r->slid_bytes : 0);
     WEFT_TRY(weft_device_alloc(r->device, WEFT_SPACE_DEVICE, out->bytes, what, &memory));
     out->memory = memory;
     const bool tokens = region->use == WEFT_REGION_TOKENS;
