@@ -176,6 +176,15 @@ static weft_status arrange_counts(const void *raw)
     return WEFT_OK;
 }
 
+static weft_status note_arrangement(const planning *p, weft_lane *lane)
+{
+    const size_t bytes = p->ep * p->kernel_parts * p->local * sizeof(int64_t);
+    const weft_range ranges[] = {
+        {.name = "counts", .base = p->state->partition_counts, .bytes = bytes},
+        {.name = "sent", .base = p->state->sent_counts, .bytes = bytes, .writes = true}};
+    return weft_note_ranges(lane, "dispatch counts", ranges, 2);
+}
+
 /* Partitions by experts at positions: an expert's partition follows from its rows of all ranks and
  * from whether its rank keeps it. */
 static weft_status sum_counts(const planning *p, weft_lane *lane)
@@ -200,8 +209,10 @@ static weft_status exchange_counts(const planning *p)
         bytes[peer] = p->kernel_parts * p->local * sizeof(int64_t);
     if (weft_pass_repeats(p->pass)) /* the counts are known already */
         return WEFT_OK;
-    if (p->kernel_parts > 1)
+    if (p->kernel_parts > 1) {
+        WEFT_TRY(note_arrangement(p, lane));
         WEFT_TRY(weft_lane_submit(lane, "dispatch counts", arrange_counts, p, sizeof *p));
+    }
     if (p->placed && p->m->dims.exchange)
         WEFT_TRY(weft_all_gather(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane, s->counts,
                                  s->received, p->seats, WEFT_I64));
@@ -210,10 +221,10 @@ static weft_status exchange_counts(const planning *p)
                                  s->sent_counts, bytes, s->received, bytes));
     if (p->by_experts && weft_pass_shape(p->pass)->experts_on_host)
         WEFT_TRY(sum_counts(p, lane));
-    if (weft_device_is_note(p->pass->model->setup.device))
-        return WEFT_OK;
     /* From here on sizes depend on the data: the host waits for them. */
     WEFT_TRY(weft_lane_sync(lane));
+    if (weft_device_is_note(p->pass->model->setup.device))
+        return WEFT_OK;
     WEFT_TRY(weft_dispatch_plan_check(&s->sort));
     if (p->placed && !p->m->dims.exchange) { /* as if the first rank sent all rows */
         memset(s->received, 0, p->ranks * p->seats * sizeof *s->received);

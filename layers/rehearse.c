@@ -28,8 +28,10 @@ typedef struct weft_rehearsal {
     void *somewhere; /* the address of weights, gradients, inputs and rows between layers */
     int32_t *runs;
     weft_sequence_cut cut;
-    weft_description *keeps; /* gets what is stashed; NULL: nobody does */
-    keeper keepers[2];       /* of the pass's stash, and of the offloaded one */
+    weft_description *keeps;     /* gets what is stashed; NULL: nobody does */
+    keeper keepers[2];           /* of the pass's stash, and of the offloaded one */
+    const weft_witness *witness; /* NULL: none */
+    size_t placed_bytes;         /* of weights and gradients */
 } weft_rehearsal;
 
 /* More than any layer takes: addresses cost nothing. */
@@ -118,11 +120,17 @@ static weft_status create_metrics(weft_rehearsal *r)
     return WEFT_OK;
 }
 
-/* Rows between layers, at a place of their own. */
-static weft_tensor rows_at(const weft_rehearsal *r, size_t place)
+/* A place of its own; what lies there, rows between layers first. */
+enum { FIRST_ROWS, TOKENS = 5, LABELS, INDEX, PARAMETERS, NUM_PLACES = 16 };
+static void *at_place(const weft_rehearsal *r, size_t place)
+{
+    return (char *)r->somewhere + place * (ample / NUM_PLACES);
+}
+
+static weft_tensor rows_at(const weft_rehearsal *r, size_t which)
 {
     const weft_shape *shape = &r->model.shape;
-    return weft_tensor_2d((char *)r->somewhere + place * (ample / 16), shape->dtype,
+    return weft_tensor_2d(at_place(r, FIRST_ROWS + which), shape->dtype,
                           weft_shape_boundary_rows(shape), shape->hidden);
 }
 
@@ -131,6 +139,8 @@ static weft_status init(weft_rehearsal *r, const weft_model_options *options,
 {
     weft_model *model = &r->model;
     WEFT_TRY(weft_device_create_note(&r->device));
+    if (r->witness)
+        weft_notes_keep_ranges(r->device);
     WEFT_TRY(weft_lane_create(r->device, 0, "compute", &r->lane));
     WEFT_TRY(weft_device_alloc(r->device, WEFT_SPACE_DEVICE, ample, "a rehearsal", &r->somewhere));
     WEFT_TRY(create_groups(r, shape));
@@ -160,10 +170,10 @@ static weft_status init(weft_rehearsal *r, const weft_model_options *options,
     model->gradients[1] = rows_at(r, 2);
     r->pass.model = model;
     r->pass.lane = r->lane;
-    r->pass.micro_batch = (weft_micro_batch){.tokens = r->somewhere,
-                                             .labels = r->somewhere,
+    r->pass.micro_batch = (weft_micro_batch){.tokens = at_place(r, TOKENS),
+                                             .labels = at_place(r, LABELS),
                                              .cut = shape->cp > 1 ? &r->cut : NULL,
-                                             .index = shape->cp > 1 ? r->somewhere : NULL,
+                                             .index = shape->cp > 1 ? at_place(r, INDEX) : NULL,
                                              .step = 1,
                                              .overwrite = true,
                                              .backward_overwrites = true,
@@ -199,11 +209,13 @@ static void destroy(weft_rehearsal *r)
 }
 
 static weft_status create(const weft_model_options *options, const void *own_options,
-                          const weft_shape *shape, weft_rehearsal **out)
+                          const weft_shape *shape, const weft_witness *witness,
+                          weft_rehearsal **out)
 {
     weft_rehearsal *r = calloc(1, sizeof *r);
     if (!r)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for a rehearsal");
+    r->witness = witness;
     const weft_status status = init(r, options, own_options, shape);
     if (status != WEFT_OK) {
         destroy(r);
@@ -223,6 +235,14 @@ typedef struct place {
     bool is_first, is_last;
 } place;
 
+/* The next address of a weight or a gradient. */
+static void *placed(weft_rehearsal *r, size_t bytes)
+{
+    void *memory = (char *)at_place(r, PARAMETERS) + r->placed_bytes;
+    r->placed_bytes += weft_piece_bytes(WEFT_U8, bytes, 1);
+    return memory;
+}
+
 /* Parameters that the layer declared have an address, and are listed. */
 static void place_parameters(weft_rehearsal *r, int first_use, int first, bool lists,
                              weft_description *out)
@@ -230,8 +250,8 @@ static void place_parameters(weft_rehearsal *r, int first_use, int first, bool l
     const weft_parameters *parameters = r->model.parameters;
     for (int i = first_use; i < r->model.num_uses; i++) {
         weft_parameter *parameter = r->model.uses[i].parameter;
-        parameter->weight.data = r->somewhere;
-        parameter->grad = r->somewhere;
+        parameter->weight.data = placed(r, weft_tensor_bytes(&parameter->weight));
+        parameter->grad = placed(r, weft_tensor_count(&parameter->weight) * sizeof(float));
     }
     for (int i = first; lists && i < weft_parameters_count(parameters); i++) {
         const weft_held held = weft_held_of(weft_parameters_at(parameters, i), r->model.shape.tp);
@@ -381,7 +401,7 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
     cost->recomputed_bytes = r->model.recomputed.peak_bytes;
     list(r, out);
     weft_cost_add(cost, &r->model.coarse); /* more than the list: coarse */
-    return WEFT_OK;
+    return r->witness ? r->witness->see(r->witness->context, layer, r->device) : WEFT_OK;
 }
 
 static weft_status register_layer(weft_rehearsal *r, weft_layer *layer, const place *at,
@@ -469,10 +489,11 @@ void weft_descriptions_release(weft_description *descriptions, int count)
 
 static weft_status rehearse_model(const weft_model_options *options, const void *own_options,
                                   const weft_shape *shape, weft_model_function build,
-                                  weft_description **out, int *out_count)
+                                  const weft_witness *witness, weft_description **out,
+                                  int *out_count)
 {
     weft_rehearsal *r;
-    WEFT_TRY(create(options, own_options, shape, &r));
+    WEFT_TRY(create(options, own_options, shape, witness, &r));
     weft_status status = weft_model_build(&r->model, build);
     const int count = r->model.num_layers;
     weft_description *all = calloc((size_t)count + 1, sizeof *all);
@@ -489,12 +510,25 @@ static weft_status rehearse_model(const weft_model_options *options, const void 
     return WEFT_OK;
 }
 
+weft_status weft_rehearse_before(const weft_witness *witness, const weft_model_options *options,
+                                 const void *own_options, const weft_shape *asked,
+                                 weft_model_function build)
+{
+    weft_shape shape = *asked;
+    weft_description *all;
+    int count;
+    shape.pp = 1;
+    WEFT_TRY(rehearse_model(options, own_options, &shape, build, witness, &all, &count));
+    weft_descriptions_release(all, count);
+    return WEFT_OK;
+}
+
 static weft_status rehearse_alone(const weft_model_options *options, const weft_shape *shape,
                                   weft_layer_function make, weft_description *out)
 {
     static const place alone = {.prefix = "layer.", .index = 1};
     weft_rehearsal *r;
-    WEFT_TRY(create(options, NULL, shape, &r));
+    WEFT_TRY(create(options, NULL, shape, NULL, &r));
     weft_status status = weft_model_add(&r->model, make(options));
     if (status == WEFT_OK)
         status = rehearse(r, r->model.layers[0], &alone, out);
@@ -592,13 +626,13 @@ weft_status weft_rehearse_model(const weft_model_options *options, const void *o
     weft_shape shape = *asked;
     shape.pp = 1;
     if (build && build != weft_model_build_gpt)
-        return rehearse_model(options, own_options, &shape, build, out, out_count);
+        return rehearse_model(options, own_options, &shape, build, NULL, out, out_count);
     remembered *m = place_of(NULL, options, &shape);
     if (is_known(m, NULL, options, &shape)) {
         *out_count = m->count;
         return copy_all(m->descriptions, m->count, out);
     }
-    WEFT_TRY(rehearse_model(options, own_options, &shape, build, out, out_count));
+    WEFT_TRY(rehearse_model(options, own_options, &shape, build, NULL, out, out_count));
     remember(m, NULL, options, &shape, *out, *out_count);
     return WEFT_OK;
 }

@@ -6,6 +6,7 @@
 #include "core/device/device.h"
 #include "kernels/flops.h"
 #include "kernels/kernels.h"
+#include "kernels/note/ranges.h"
 
 typedef weft_kernel_operations operations;
 
@@ -264,6 +265,7 @@ static weft_status note(weft_lane *lane, const operations *all)
     {                                                                                              \
         operations all = {0};                                                                      \
         of_##name(&all, args);                                                                     \
+        WEFT_TRY(weft_kernel_note_##name(lane, args));                                             \
         return note(lane, &all);                                                                   \
     }
 WEFT_KERNEL_LIST(NOTE)
