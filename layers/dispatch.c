@@ -530,6 +530,42 @@ static void deal_out(const planning *p, size_t i, size_t rows, size_t own, size_
     }
 }
 
+/* The rows at a position of this rank's experts. */
+static int64_t rows_at(const planning *p, size_t rows, size_t position)
+{
+    return (int64_t)(rows * (position + 1) / p->local - rows * position / p->local);
+}
+
+/* Experts beyond device memory stand at positions, in runs of them where these are partitions. */
+static void stand_planned(const planning *p, size_t rows)
+{
+    weft_moe_state *s = p->state;
+    const weft_moe_part *all = &s->parts[0];
+    const size_t experts = p->m->dims.experts, first = p->rank * p->local;
+    memset(s->totals, 0, experts * sizeof *s->totals);
+    weft_tier_stand((int)p->local, s->totals + experts + first, s->totals + first, all->positions);
+    for (size_t q = 0; q < p->local; q++)
+        all->all_offsets[all->positions[q] + 1] = rows_at(p, rows, q);
+    all->all_offsets[0] = 0;
+    for (int i = 0; i < s->num_parts; i++) {
+        memset(s->parts[i].offsets, 0, (p->local + 1) * sizeof(int64_t));
+        for (int q = s->parts[i].first_position; q < s->parts[i].end_position; q++)
+            s->parts[i].offsets[all->positions[q] + 1] = rows_at(p, rows, (size_t)q);
+        for (size_t e = 0; e < p->local; e++)
+            s->parts[i].offsets[e + 1] += s->parts[i].offsets[e];
+    }
+    for (size_t e = 0; e < p->local; e++)
+        all->all_offsets[e + 1] += all->all_offsets[e];
+}
+
+static void place_planned(const planning *p, size_t rows)
+{
+    if (p->by_experts)
+        stand_planned(p, rows);
+    for (int i = 0; i < p->state->num_parts; i++)
+        place_experts(p, &p->state->parts[i]);
+}
+
 /* The shape's load: rows that arrive and leave in all, and in the largest partition. */
 static weft_status plan_parts(const planning *p)
 {
@@ -563,6 +599,8 @@ static weft_status plan_parts(const planning *p)
             WEFT_TRY(take_order(p, part));
         count_part(s, part);
     }
+    if (p->pass->model->tier)
+        place_planned(p, rows);
     s->max_rows = at_load(shape->moe_part_load, balanced, n, largest_part(p, rows));
     s->max_sent = at_load(shape->moe_part_sent, balanced, n, largest_part(p, sent));
     return WEFT_OK;

@@ -1,11 +1,11 @@
 /* The proof of core/device/device.h that lanes do not disturb each other.
  *
- * Notes are walked in the order in which the host enqueued them, which no order of lanes contradicts.
- * Each lane has a vector clock: how many notes of every lane are done when its next one begins
- * (Lamport 1978; Fidge 1988, Mattern 1989). All ends of ranges cut memory into cells; a cell knows
- * who wrote it last and, since then, each lane's last reader. An operation is compared with these
- * alone, for whoever is ordered behind them is ordered behind those before (Flanagan and Freund
- * 2009, FastTrack). */
+ * Notes are walked in the order in which the host enqueued them, which no order of lanes
+ * contradicts. Each lane has a vector clock: how many notes of every lane are done when its next
+ * one begins (Lamport 1978; Fidge 1988, Mattern 1989). All ends of ranges cut memory into cells; a
+ * cell knows who wrote it last and, since then, each lane's last reader. An operation is compared
+ * with these alone, for whoever is ordered behind them is ordered behind those before (Flanagan and
+ * Freund 2009, FastTrack). */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,9 +22,9 @@ typedef struct walk {
     size_t count;
     const void **lanes, **events; /* sorted */
     size_t num_lanes, num_events;
-    uint32_t *numbers; /* by note: its number on its lane, from 1 */
-    uint32_t *of;      /* by range: its note */
-    uint32_t *clocks;  /* [num_lanes + 1, num_lanes]: each lane's, and last the host's */
+    uint32_t *numbers;  /* by note: its number on its lane, from 1 */
+    uint32_t *of;       /* by range: its note */
+    uint32_t *clocks;   /* [num_lanes + 1, num_lanes]: each lane's, and last the host's */
     uint32_t *recorded; /* [num_events, num_lanes] */
     uintptr_t *ends;    /* of ranges, sorted: cell c goes from ends[c] to ends[c + 1] */
     size_t num_ends;
@@ -59,7 +59,7 @@ static size_t place(const void *addresses, size_t count, uintptr_t address)
 
 static size_t num_rows(const weft_range *range)
 {
-    return !range->base || range->bytes == 0 ? 0
+    return !range->base || range->bytes == 0                   ? 0
            : range->rows == 0 || range->stride == range->bytes ? 1
                                                                : range->rows;
 }
@@ -230,9 +230,9 @@ static bool walk_note(walk *w, size_t i, weft_race *out)
     const weft_noted *note = &w->notes[i];
     uint32_t *host = clock_of(w, w->num_lanes);
     uint32_t *recorded =
-        note->event ? w->recorded + place(w->events, w->num_events, (uintptr_t)note->event) *
-                                        w->num_lanes
-                    : NULL;
+        note->event
+            ? w->recorded + place(w->events, w->num_events, (uintptr_t)note->event) * w->num_lanes
+            : NULL;
     if (note->kind == WEFT_NOTED_HOST_WAIT) {
         join(w, host, recorded);
         return true;
@@ -296,7 +296,7 @@ weft_race_words weft_race_text(const weft_race *race)
         used += (size_t)tell(race, i, words.text + used, size - used);
     }
     if (race->notes[0] && used < size)
-        snprintf(words.text + used, size - used, "; %zu bytes are the same, and no event orders them",
-                 race->bytes);
+        snprintf(words.text + used, size - used,
+                 "; %zu bytes are the same, and no event orders them", race->bytes);
     return words;
 }

@@ -1,5 +1,5 @@
-/* A table: each kernel's operands, one a line. A kernel that reads rows by an index reads, as far as
- * is known, all of them. */
+/* A table: each kernel's operands, one a line. A kernel that reads rows by an index reads, as far
+ * as is known, all of them. */
 #include "kernels/note/ranges.h"
 
 #include <string.h>
@@ -45,9 +45,9 @@ static void add(touched *t, const char *name, const void *base, bool writes, siz
 #define WRITES(operand, count)                                                                     \
     add(t, #operand, a->operand, true, (count) * sizeof *a->operand, 0, 0)
 #define READS_OF(dtype, operand, count)                                                            \
-    add(t, #operand, a->operand, false, (count) * weft_dtype_bytes(dtype), 0, 0)
+    add(t, #operand, a->operand, false, (count)*weft_dtype_bytes(dtype), 0, 0)
 #define WRITES_OF(dtype, operand, count)                                                           \
-    add(t, #operand, a->operand, true, (count) * weft_dtype_bytes(dtype), 0, 0)
+    add(t, #operand, a->operand, true, (count)*weft_dtype_bytes(dtype), 0, 0)
 #define READS_ROWS(dtype, operand, rows, width, stride)                                            \
     add_rows(t, #operand, a->operand, false, dtype, rows, width, stride)
 #define WRITES_ROWS(dtype, operand, rows, width, stride)                                           \
@@ -90,8 +90,8 @@ static void add_groups(touched *t, const weft_grouped_gemm_args *a)
                                          : (a->w_of ? a->w_of[g] : NULL);
         const char *base = is_gradient ? (const char *)a->wgrad : a->w;
         const void *at = (is_gradient ? a->wgrad_of != NULL : a->w_of != NULL) ? listed
-                         : base                                               ? base + g * stride * each
-                                                                              : NULL;
+                         : base ? base + g * stride * each
+                                : NULL;
         if (a->row_offsets[g + 1] > a->row_offsets[g] || (is_gradient && a->overwrite))
             add(t, is_gradient ? "wgrad" : "w", at, is_gradient, count * each, 0, 0);
     }
@@ -242,7 +242,8 @@ KERNEL(attention_backward)
 
 /* --- the ends of a model -------------------------------------------------------------------- */
 
-/* How many rows the table of positions has, nobody says: as many as there are tokens of a sample. */
+/* How many rows the table of positions has, nobody says: as many as there are tokens of a sample.
+ */
 KERNEL(embedding_forward)
 {
     const size_t positions = a->batch ? a->num_tokens / a->batch : 0;

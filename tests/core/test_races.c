@@ -75,9 +75,9 @@ static void check_orders(void)
         const char *order; /* w, r: lane a writes, lane b reads; R, W: event; H: the host for it; S:
                               for lane a */
         bool is_race;
-    } cases[] = {{"wr", true},    {"wRWr", false}, {"RwWr", true},   {"wWRr", true},
-                 {"wRHr", false}, {"RwHr", true},  {"wSr", false},   {"wRr", true},
-                 {"Swr", true},   {"rw", true},    {"wRWrw", true},  {"RwRWr", false},
+    } cases[] = {{"wr", true},    {"wRWr", false}, {"RwWr", true},  {"wWRr", true},
+                 {"wRHr", false}, {"RwHr", true},  {"wSr", false},  {"wRr", true},
+                 {"Swr", true},   {"rw", true},    {"wRWrw", true}, {"RwRWr", false},
                  {"wRRWr", false}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         open_device();
@@ -103,10 +103,18 @@ static void check_columns(void)
 {
     for (size_t width = 8; width <= 9; width++) {
         open_device();
-        const weft_range left = {.name = "left", .base = memory, .bytes = width, .rows = 5,
-                                 .stride = 16, .writes = true};
-        const weft_range right = {.name = "right", .base = memory + 8, .bytes = 8, .rows = 5,
-                                  .stride = 16, .writes = true};
+        const weft_range left = {.name = "left",
+                                 .base = memory,
+                                 .bytes = width,
+                                 .rows = 5,
+                                 .stride = 16,
+                                 .writes = true};
+        const weft_range right = {.name = "right",
+                                  .base = memory + 8,
+                                  .bytes = 8,
+                                  .rows = 5,
+                                  .stride = 16,
+                                  .writes = true};
         EXPECT_OK(weft_note_ranges(lanes[0], "cast", &left, 1));
         EXPECT_OK(weft_note_ranges(lanes[1], "cast", &right, 1));
         const weft_race race = find();
