@@ -241,6 +241,12 @@ static size_t group_of_part(const planning *p, size_t rank, size_t part)
     return (rank / p->group + part) % (p->ep / p->group);
 }
 
+/* And comes from the i-th group before it. */
+static size_t group_behind(const planning *p, size_t part)
+{
+    return group_of_part(p, p->rank, p->ep / p->group - part);
+}
+
 /* Rows that `peer` sends in partition `part` for local expert e. */
 static int64_t received_rows(const planning *p, size_t peer, size_t part, size_t e)
 {
@@ -512,12 +518,13 @@ static size_t largest_part(const planning *p, size_t rows)
     return p->by_experts ? (rows * experts + p->local - 1) / p->local : (rows + n - 1) / n;
 }
 
-/* Deals a partition's rows out to the peers that it goes to; `own` stay here. */
-static void deal_out(const planning *p, size_t i, size_t rows, size_t own, size_t *bytes)
+/* Deals a partition's rows out to the peers that it goes to or comes from, by peers a group; `own`
+ * stay here. */
+static void deal_out(const planning *p, size_t group, size_t rows, size_t own, size_t *bytes)
 {
     const weft_shape *shape = weft_pass_shape(p->pass);
     const size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
-    const size_t first = p->by_peers ? group_of_part(p, p->rank, i) * p->group : 0;
+    const size_t first = group * p->group;
     const size_t end = p->by_peers ? first + p->group : p->ep;
     const bool is_here = p->rank >= first && p->rank < end;
     size_t others = end - first - is_here, left = is_here ? rows - own : rows;
@@ -593,8 +600,9 @@ static weft_status plan_parts(const planning *p)
                                           : (int64_t)part->num_rows * (e - first) / (end - first);
         const size_t less = part->num_sent < part->num_rows ? part->num_sent : part->num_rows;
         const size_t own = less / (p->by_peers ? p->group : p->ep);
-        deal_out(p, i, part->num_sent, own, part->send_bytes);
-        deal_out(p, i, part->num_rows, own, part->recv_bytes);
+        deal_out(p, p->by_peers ? group_of_part(p, p->rank, i) : 0, part->num_sent, own,
+                 part->send_bytes);
+        deal_out(p, p->by_peers ? group_behind(p, i) : 0, part->num_rows, own, part->recv_bytes);
         if (orders)
             WEFT_TRY(take_order(p, part));
         count_part(s, part);
