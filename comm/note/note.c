@@ -30,8 +30,61 @@ static weft_collective collective_of(weft_comm_kind kind)
     }
 }
 
+static size_t sum_of(const size_t *bytes, int count)
+{
+    size_t sum = 0;
+    for (int i = 0; i < count; i++)
+        sum += bytes[i];
+    return sum;
+}
+
+/* What the operation reads of `send` and writes of `recv`, in bytes. */
+static void touched_bytes(const weft_comm_op *op, size_t *out_read, size_t *out_written)
+{
+    const size_t share = op->count * weft_dtype_bytes(op->dtype);
+    const int size = op->comm->size;
+    *out_read = *out_written = op->bytes;
+    switch (op->kind) {
+    case WEFT_COMM_ALL_GATHER:
+        *out_read = share;
+        break;
+    case WEFT_COMM_GATHER:
+        *out_read = share;
+        *out_written = op->comm->rank == op->peer ? op->bytes : 0;
+        break;
+    case WEFT_COMM_REDUCE_SCATTER:
+        *out_written = share;
+        break;
+    case WEFT_COMM_ALL_TO_ALL:
+    case WEFT_COMM_ALL_TO_ALL_SHARDED:
+        *out_written = sum_of(op->rows->bytes + size, size);
+        break;
+    case WEFT_COMM_BROADCAST:
+        *out_written = op->comm->rank == op->peer ? 0 : op->bytes;
+        break;
+    case WEFT_COMM_SEND_RECV:
+        *out_written = op->from_bytes;
+        break;
+    default: /* a message has one of the two */
+        break;
+    }
+}
+
+static weft_status note_ranges(weft_lane *lane, const weft_comm_op *op)
+{
+    size_t read, written;
+    if (!weft_lane_keeps_ranges(lane))
+        return WEFT_OK;
+    touched_bytes(op, &read, &written);
+    const weft_range ranges[] = {
+        {.name = "send", .base = op->send, .bytes = read},
+        {.name = "recv", .base = op->recv, .bytes = written, .writes = true}};
+    return weft_note_ranges(lane, weft_comm_kind_text(op->kind), ranges, 2);
+}
+
 static weft_status note_enqueue(weft_lane *lane, const weft_comm_op *op)
 {
+    WEFT_TRY(note_ranges(lane, op));
     weft_comm_rows_give_back(op);
     if (!weft_device_is_note(weft_lane_device(lane)))
         return WEFT_ERROR(WEFT_INTERNAL, "group %s only notes, and lane %s runs", op->comm->name,

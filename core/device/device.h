@@ -145,20 +145,25 @@ typedef enum weft_noted_kind {
     WEFT_NOTED_HOST, /* a function of the host */
     WEFT_NOTED_RECORD,
     WEFT_NOTED_WAIT,
-    WEFT_NOTED_PIECE /* no work: memory of its own */
+    WEFT_NOTED_PIECE, /* no work: memory of its own */
+    /* Kept with ranges alone: */
+    WEFT_NOTED_TOUCH,     /* what a kernel or a communicator reads and writes */
+    WEFT_NOTED_HOST_WAIT, /* the host waits for an event; no lane */
+    WEFT_NOTED_SYNC       /* the host waits for the lane */
 } weft_noted_kind;
 
 typedef struct weft_noted {
     weft_noted_kind kind;
     const weft_lane *lane;
-    weft_operation operation; /* OPERATION; COPY, ZERO and PIECE: bytes */
-    const char *label;        /* HOST; static */
-    const weft_event *event;  /* RECORD, WAIT */
+    weft_operation operation; /* OPERATION; COPY, ZERO and PIECE: bytes; TOUCH: module */
+    const char *label;        /* HOST, TOUCH; static */
+    const weft_event *event;  /* RECORD, WAIT, HOST_WAIT */
     void *to;                 /* COPY, PIECE */
     const void *from;         /* COPY */
     const char *kernel;       /* OPERATION: "gemm", static, and its arguments, where calls are */
     const void *args;         /* kept; those of one call share them */
     int entry;                /* OPERATION: a description's, once it is listed */
+    size_t first_range, num_ranges; /* COPY, ZERO, TOUCH: in weft_noted_ranges */
 } weft_noted;
 
 /* What a backward does that forward has done, too. */
@@ -222,5 +227,54 @@ bool weft_note_has(const void *memory);
 /* All that was enqueued since the device was made, or since the last clear. Borrowed. */
 weft_noted *weft_notes(const weft_device *device, size_t *out_count);
 void weft_notes_clear(weft_device *device);
+
+/* --- races ------------------------------------------------------------------------------------ */
+
+/* A proof that lanes do not disturb each other: no two operations of different lanes touch the same
+ * bytes, one of them writing, without an order. Order is a lane's own; from an event's record to
+ * what waits for it; and from what the host waits for to all that it enqueues later.
+ *
+ * Ranges of copies and zeroing are the device's to know, those of kernels and collectives follow
+ * from their arguments (kernels/note, comm/note). A function of the host (weft_lane_submit) is
+ * opaque: it has the ranges that its caller notes beside it, or none. What the host itself reads
+ * and writes between calls is not noted. */
+
+/* `rows` rows (0: one) of `bytes` each, `stride` bytes apart. */
+typedef struct weft_range {
+    const char *name; /* of the operand: "dy"; static */
+    const void *base; /* NULL: nothing */
+    size_t bytes, rows, stride;
+    bool writes;
+} weft_range;
+
+/* From now on the device, with nothing enqueued yet, keeps ranges and the host's waits. */
+void weft_notes_keep_ranges(weft_device *device);
+/* Whether the lane's device is such a one. */
+bool weft_lane_keeps_ranges(const weft_lane *lane);
+/* Notes what an operation touches, under the scope's module; elsewhere does nothing. label: static.
+ * WEFT_MEMORY. */
+weft_status weft_note_ranges(weft_lane *lane, const char *label, const weft_range *ranges,
+                             size_t count) WEFT_CHECKED;
+/* Of all notes. Borrowed. */
+const weft_range *weft_noted_ranges(const weft_device *device);
+
+/* Two operations without an order, in the order of their notes. */
+typedef struct weft_race {
+    const weft_noted *notes[2];  /* NULL: there is no race */
+    const weft_range *ranges[2]; /* theirs that meet */
+    const void *base;            /* the first bytes that both touch */
+    size_t bytes;
+} weft_race;
+
+/* The first pair; *out is zero where everything is ordered. Pure: the lanes of the notes are
+ * compared, and read by weft_race_text alone. An event waited for before its record here is
+ * complete. WEFT_MEMORY. */
+weft_status weft_race_find(const weft_noted *notes, size_t count, const weft_range *ranges,
+                           weft_race *out) WEFT_CHECKED;
+/* "lane expert: all_to_all of dispatch reads send, and lane compute: ...". */
+typedef struct weft_race_words {
+    char text[320];
+} weft_race_words;
+weft_race_words weft_race_text(const weft_race *race);
 
 #endif

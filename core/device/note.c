@@ -19,6 +19,9 @@ typedef struct note_device {
         const char *kernel;
         const void *args;
     } call; /* that is noted now */
+    bool keeps_ranges;
+    weft_range *ranges;
+    size_t num_ranges, ranges_capacity;
 } note_device;
 
 /* No machine maps these addresses. */
@@ -29,9 +32,8 @@ static note_device *device_of(const weft_lane *lane)
     return (note_device *)lane->device;
 }
 
-static weft_status keep(weft_lane *lane, const weft_noted *noted)
+static weft_status keep_on(note_device *d, const weft_lane *lane, const weft_noted *noted)
 {
-    note_device *d = device_of(lane);
     if (d->count == d->capacity) {
         const size_t capacity = 2 * d->capacity + 64;
         weft_noted *larger = realloc(d->notes, capacity * sizeof *larger);
@@ -43,6 +45,35 @@ static weft_status keep(weft_lane *lane, const weft_noted *noted)
     d->notes[d->count] = *noted;
     d->notes[d->count++].lane = lane;
     return WEFT_OK;
+}
+
+static weft_status keep(weft_lane *lane, const weft_noted *noted)
+{
+    return keep_on(device_of(lane), lane, noted);
+}
+
+static weft_status keep_ranges(weft_lane *lane, const weft_noted *noted, const weft_range *ranges,
+                               size_t count)
+{
+    note_device *d = device_of(lane);
+    weft_noted with = *noted;
+    if (!d->keeps_ranges)
+        return keep(lane, noted);
+    if (d->num_ranges + count > d->ranges_capacity) {
+        const size_t capacity = 2 * d->ranges_capacity + count + 64;
+        weft_range *larger = realloc(d->ranges, capacity * sizeof *larger);
+        if (!larger)
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for %zu ranges", capacity);
+        d->ranges = larger;
+        d->ranges_capacity = capacity;
+    }
+    if (!with.operation.module)
+        with.operation.module = d->scope.module ? d->scope.module : "own";
+    with.first_range = d->num_ranges;
+    with.num_ranges = count;
+    memcpy(d->ranges + d->num_ranges, ranges, count * sizeof *ranges);
+    d->num_ranges += count;
+    return keep(lane, &with);
 }
 
 /* --- memory --------------------------------------------------------------------------------- */
@@ -145,27 +176,34 @@ static weft_status note_wait(weft_lane *lane, const weft_event *event)
 
 static weft_status note_wait_host(const weft_event *event)
 {
-    (void)event;
-    return WEFT_OK;
+    note_device *d = (note_device *)event->device;
+    return d->keeps_ranges
+               ? keep_on(d, NULL, &(weft_noted){.kind = WEFT_NOTED_HOST_WAIT, .event = event})
+               : WEFT_OK;
 }
 
 static weft_status note_sync(weft_lane *lane)
 {
-    (void)lane;
-    return WEFT_OK;
+    return device_of(lane)->keeps_ranges ? keep(lane, &(weft_noted){.kind = WEFT_NOTED_SYNC})
+                                         : WEFT_OK;
 }
 
 static weft_status note_copy(weft_lane *lane, void *to, const void *from, size_t bytes)
 {
-    return keep(
-        lane, &(weft_noted){
-                  .kind = WEFT_NOTED_COPY, .operation = {.bytes = bytes}, .to = to, .from = from});
+    const weft_range ranges[] = {{.name = "from", .base = from, .bytes = bytes},
+                                 {.name = "to", .base = to, .bytes = bytes, .writes = true}};
+    return keep_ranges(
+        lane,
+        &(weft_noted){
+            .kind = WEFT_NOTED_COPY, .operation = {.bytes = bytes}, .to = to, .from = from},
+        ranges, 2);
 }
 
 static weft_status note_zero(weft_lane *lane, void *to, size_t bytes)
 {
-    (void)to;
-    return keep(lane, &(weft_noted){.kind = WEFT_NOTED_ZERO, .operation = {.bytes = bytes}});
+    const weft_range range = {.name = "to", .base = to, .bytes = bytes, .writes = true};
+    return keep_ranges(lane, &(weft_noted){.kind = WEFT_NOTED_ZERO, .operation = {.bytes = bytes}},
+                       &range, 1);
 }
 
 static weft_status note_submit(weft_lane *lane, const char *label, weft_lane_function function,
@@ -180,6 +218,7 @@ static void note_destroy(weft_device *base)
     note_device *d = (note_device *)base;
     weft_arena_release(&d->args);
     free(d->notes);
+    free(d->ranges);
     free(d);
 }
 
@@ -339,5 +378,32 @@ weft_noted *weft_notes(const weft_device *device, size_t *out_count)
 
 void weft_notes_clear(weft_device *device)
 {
-    ((note_device *)device)->count = 0;
+    note_device *d = (note_device *)device;
+    d->count = d->num_ranges = 0;
+}
+
+/* --- ranges --------------------------------------------------------------------------------- */
+
+void weft_notes_keep_ranges(weft_device *device)
+{
+    ((note_device *)device)->keeps_ranges = true;
+}
+
+bool weft_lane_keeps_ranges(const weft_lane *lane)
+{
+    return weft_device_is_note(lane->device) && device_of(lane)->keeps_ranges;
+}
+
+weft_status weft_note_ranges(weft_lane *lane, const char *label, const weft_range *ranges,
+                             size_t count)
+{
+    return weft_lane_keeps_ranges(lane)
+               ? keep_ranges(lane, &(weft_noted){.kind = WEFT_NOTED_TOUCH, .label = label}, ranges,
+                             count)
+               : WEFT_OK;
+}
+
+const weft_range *weft_noted_ranges(const weft_device *device)
+{
+    return ((const note_device *)device)->ranges;
 }

@@ -508,6 +508,7 @@ typedef struct weft_permute_args {
     const void *x;
     const int32_t *token_of;
     void *rows;
+    size_t num_tokens; /* optional: rows of x, for the device that runs nothing */
 } weft_permute_args;
 
 /* dx[t] = (accumulate: +=) sum over k of drows[row_of[t,k]]; -1 adds nothing. */

@@ -6,6 +6,7 @@
 #include "core/device/device.h"
 #include "kernels/flops.h"
 #include "kernels/kernels.h"
+#include "kernels/note/ranges.h"
 
 typedef weft_kernel_operations operations;
 
@@ -258,6 +259,7 @@ weft_kernel_operations weft_kernel_operations_of(const char *kernel, const void 
     {                                                                                              \
         operations all = {0};                                                                      \
         of_##name(&all, args);                                                                     \
+        WEFT_TRY(weft_kernel_note_##name(lane, args));                                             \
         return weft_note_call(lane, #name, args, sizeof *args, all.all, all.count);                \
     }
 WEFT_KERNEL_LIST(NOTE)

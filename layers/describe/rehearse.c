@@ -32,8 +32,10 @@ typedef struct weft_rehearsal {
     size_t widest;             /* bytes of the largest matrix of note_products */
     int32_t *runs;
     weft_sequence_cut cut;
-    weft_description *keeps; /* gets what is stashed; NULL: nobody does */
-    keeper keepers[2];       /* of the pass's stash, and of the offloaded one */
+    weft_description *keeps;     /* gets what is stashed; NULL: nobody does */
+    keeper keepers[2];           /* of the pass's stash, and of the offloaded one */
+    const weft_witness *witness; /* NULL: none */
+    size_t placed_bytes;         /* of weights and gradients */
 } weft_rehearsal;
 
 /* More than any layer takes: addresses cost nothing. */
@@ -155,6 +157,8 @@ static weft_status init(weft_rehearsal *r, const weft_model_options *options,
     WEFT_TRY(weft_device_create_note(&r->device));
     if (keeps_for)
         weft_note_keep_calls(r->device, keeps_for);
+    if (r->witness)
+        weft_notes_keep_ranges(r->device);
     WEFT_TRY(weft_lane_create(r->device, 0, "compute", &r->lane));
     WEFT_TRY(weft_device_alloc(r->device, WEFT_SPACE_DEVICE, ample, "a rehearsal", &r->somewhere));
     WEFT_TRY(create_groups(r, shape));
@@ -224,11 +228,13 @@ static void destroy(weft_rehearsal *r)
 }
 
 static weft_status create(const weft_model_options *options, const void *own_options,
-                          const weft_shape *shape, weft_device *keeps_for, weft_rehearsal **out)
+                          const weft_shape *shape, const weft_witness *witness,
+                          weft_device *keeps_for, weft_rehearsal **out)
 {
     weft_rehearsal *r = calloc(1, sizeof *r);
     if (!r)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for a rehearsal");
+    r->witness = witness;
     const weft_status status = init(r, options, own_options, shape, keeps_for);
     if (status != WEFT_OK) {
         destroy(r);
@@ -248,6 +254,14 @@ typedef struct place {
     bool is_first, is_last;
 } place;
 
+/* The address of a weight or a gradient; a witness sees each at its own. */
+static void *placed(weft_rehearsal *r, size_t in, size_t bytes)
+{
+    void *memory = (char *)address_of(r, in) + r->placed_bytes;
+    r->placed_bytes += r->witness ? weft_piece_bytes(WEFT_U8, bytes, 1) : 0;
+    return memory;
+}
+
 /* Parameters that the layer declared have an address, and are listed. */
 static void place_parameters(weft_rehearsal *r, int first_use, int first, bool lists,
                              weft_description *out)
@@ -255,8 +269,9 @@ static void place_parameters(weft_rehearsal *r, int first_use, int first, bool l
     const weft_parameters *parameters = r->model.parameters;
     for (int i = first_use; i < r->model.num_uses; i++) {
         weft_parameter *parameter = r->model.uses[i].parameter;
-        parameter->weight.data = address_of(r, PLACE_WEIGHTS);
-        parameter->grad = address_of(r, PLACE_PARAMETER_GRADIENTS);
+        parameter->weight.data = placed(r, PLACE_WEIGHTS, weft_tensor_bytes(&parameter->weight));
+        parameter->grad = placed(r, PLACE_PARAMETER_GRADIENTS,
+                                 weft_tensor_count(&parameter->weight) * sizeof(float));
     }
     for (int i = first; lists && i < weft_parameters_count(parameters); i++) {
         const weft_held held = weft_held_of(weft_parameters_at(parameters, i), r->model.shape.tp);
@@ -405,7 +420,7 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
     cost->recomputed_bytes = r->model.recomputed.peak_bytes;
     list(r, out);
     weft_cost_add(cost, &r->model.coarse); /* more than the list: coarse */
-    return WEFT_OK;
+    return r->witness ? r->witness->see(r->witness->context, layer, r->device) : WEFT_OK;
 }
 
 static weft_status register_layer(weft_rehearsal *r, weft_layer *layer, const place *at,
@@ -501,10 +516,11 @@ void weft_descriptions_release(weft_description *descriptions, int count)
 
 static weft_status rehearse_model(const weft_model_options *options, const void *own_options,
                                   const weft_shape *shape, weft_model_function build,
-                                  weft_description **out, int *out_count)
+                                  const weft_witness *witness, weft_description **out,
+                                  int *out_count)
 {
     weft_rehearsal *r;
-    WEFT_TRY(create(options, own_options, shape, NULL, &r));
+    WEFT_TRY(create(options, own_options, shape, witness, NULL, &r));
     weft_status status = weft_model_build(&r->model, build);
     const int count = r->model.num_layers;
     weft_description *all = calloc((size_t)count + 1, sizeof *all);
@@ -521,12 +537,25 @@ static weft_status rehearse_model(const weft_model_options *options, const void 
     return WEFT_OK;
 }
 
+weft_status weft_rehearse_before(const weft_witness *witness, const weft_model_options *options,
+                                 const void *own_options, const weft_shape *asked,
+                                 weft_model_function build)
+{
+    weft_shape shape = *asked;
+    weft_description *all;
+    int count;
+    shape.pp = 1;
+    WEFT_TRY(rehearse_model(options, own_options, &shape, build, witness, &all, &count));
+    weft_descriptions_release(all, count);
+    return WEFT_OK;
+}
+
 static weft_status rehearse_alone(const weft_model_options *options, const weft_shape *shape,
                                   weft_layer_function make, weft_description *out)
 {
     static const place alone = {.prefix = "layer.", .index = 1};
     weft_rehearsal *r;
-    WEFT_TRY(create(options, NULL, shape, NULL, &r));
+    WEFT_TRY(create(options, NULL, shape, NULL, NULL, &r));
     weft_status status = weft_model_add(&r->model, make(options));
     if (status == WEFT_OK)
         status = rehearse(r, r->model.layers[0], &alone, out);
@@ -663,7 +692,7 @@ weft_status weft_record_model(const weft_model_options *options, const void *own
     shape.pp = 1;
     even.moe_router_forced_load = 1;
     *out = (weft_recording){0};
-    WEFT_TRY(create(&even, own_options, &shape, device, &out->rehearsal));
+    WEFT_TRY(create(&even, own_options, &shape, NULL, device, &out->rehearsal));
     out->rehearsal->recording = out;
     weft_status status = weft_model_build(&out->rehearsal->model, build);
     if (status == WEFT_OK)
@@ -773,13 +802,13 @@ weft_status weft_rehearse_model(const weft_model_options *options, const void *o
     weft_shape shape = *asked;
     shape.pp = 1;
     if (build && build != weft_model_build_gpt)
-        return rehearse_model(options, own_options, &shape, build, out, out_count);
+        return rehearse_model(options, own_options, &shape, build, NULL, out, out_count);
     remembered *m = place_of(NULL, options, &shape);
     if (is_known(m, NULL, options, &shape)) {
         *out_count = m->count;
         return copy_all(m->descriptions, m->count, out);
     }
-    WEFT_TRY(rehearse_model(options, own_options, &shape, build, out, out_count));
+    WEFT_TRY(rehearse_model(options, own_options, &shape, build, NULL, out, out_count));
     remember(m, NULL, options, &shape, *out, *out_count);
     return WEFT_OK;
 }

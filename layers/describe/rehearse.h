@@ -19,6 +19,16 @@ weft_status weft_rehearse_model(const weft_model_options *options, const void *o
                                 weft_description **out, int *out_count) WEFT_CHECKED;
 void weft_descriptions_release(weft_description *descriptions, int count); /* NULL is legal */
 
+/* Sees the notes of each layer's forward and backward, with ranges (core/device/device.h); of
+ * layers that are alike one's. Nothing is remembered. Errors: the witness' too. */
+typedef struct weft_witness {
+    weft_status (*see)(void *context, const weft_layer *layer, const weft_device *device);
+    void *context;
+} weft_witness;
+weft_status weft_rehearse_before(const weft_witness *witness, const weft_model_options *options,
+                                 const void *own_options, const weft_shape *shape,
+                                 weft_model_function build) WEFT_CHECKED;
+
 /* A layer that no list has: one of the library's. */
 typedef weft_layer *(*weft_layer_function)(const weft_model_options *);
 weft_status weft_rehearse_alone(const weft_model_options *options, const weft_shape *shape,

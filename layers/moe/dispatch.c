@@ -176,6 +176,15 @@ static weft_status arrange_counts(const void *raw)
     return WEFT_OK;
 }
 
+static weft_status note_arrangement(const planning *p, weft_lane *lane)
+{
+    const size_t bytes = p->ep * p->kernel_parts * p->local * sizeof(int64_t);
+    const weft_range ranges[] = {
+        {.name = "counts", .base = p->state->partition_counts, .bytes = bytes},
+        {.name = "sent", .base = p->state->sent_counts, .bytes = bytes, .writes = true}};
+    return weft_note_ranges(lane, "dispatch counts", ranges, 2);
+}
+
 /* Partitions by experts at positions: an expert's partition follows from its rows of all ranks and
  * from whether its rank keeps it. */
 static weft_status sum_counts(const planning *p, weft_lane *lane)
@@ -200,8 +209,10 @@ static weft_status exchange_counts(const planning *p)
         bytes[peer] = p->kernel_parts * p->local * sizeof(int64_t);
     if (weft_pass_repeats(p->pass)) /* the counts are known already */
         return WEFT_OK;
-    if (p->kernel_parts > 1)
+    if (p->kernel_parts > 1) {
+        WEFT_TRY(note_arrangement(p, lane));
         WEFT_TRY(weft_lane_submit(lane, "dispatch counts", arrange_counts, p, sizeof *p));
+    }
     if (p->placed && p->m->dims.exchange)
         WEFT_TRY(weft_all_gather(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane, s->counts,
                                  s->received, p->seats, WEFT_I64));
@@ -210,10 +221,10 @@ static weft_status exchange_counts(const planning *p)
                                  s->sent_counts, bytes, s->received, bytes));
     if (p->by_experts && weft_pass_shape(p->pass)->experts_on_host)
         WEFT_TRY(sum_counts(p, lane));
-    if (weft_device_is_note(p->pass->model->setup.device))
-        return WEFT_OK;
     /* From here on sizes depend on the data: the host waits for them. */
     WEFT_TRY(weft_lane_sync(lane));
+    if (weft_device_is_note(p->pass->model->setup.device))
+        return WEFT_OK;
     WEFT_TRY(weft_dispatch_plan_check(&s->sort));
     if (p->placed && !p->m->dims.exchange) { /* as if the first rank sent all rows */
         memset(s->received, 0, p->ranks * p->seats * sizeof *s->received);
@@ -228,6 +239,12 @@ static weft_status exchange_counts(const planning *p)
 static size_t group_of_part(const planning *p, size_t rank, size_t part)
 {
     return (rank / p->group + part) % (p->ep / p->group);
+}
+
+/* And comes from the i-th group before it. */
+static size_t group_behind(const planning *p, size_t part)
+{
+    return group_of_part(p, p->rank, p->ep / p->group - part);
 }
 
 /* Rows that `peer` sends in partition `part` for local expert e. */
@@ -501,12 +518,13 @@ static size_t largest_part(const planning *p, size_t rows)
     return p->by_experts ? (rows * experts + p->local - 1) / p->local : (rows + n - 1) / n;
 }
 
-/* Deals a partition's rows out to the peers that it goes to; `own` stay here. */
-static void deal_out(const planning *p, size_t i, size_t rows, size_t own, size_t *bytes)
+/* Deals a partition's rows out to the peers that it goes to or comes from, by peers a group; `own`
+ * stay here. */
+static void deal_out(const planning *p, size_t group, size_t rows, size_t own, size_t *bytes)
 {
     const weft_shape *shape = weft_pass_shape(p->pass);
     const size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
-    const size_t first = p->by_peers ? group_of_part(p, p->rank, i) * p->group : 0;
+    const size_t first = group * p->group;
     const size_t end = p->by_peers ? first + p->group : p->ep;
     const bool is_here = p->rank >= first && p->rank < end;
     size_t others = end - first - is_here, left = is_here ? rows - own : rows;
@@ -531,6 +549,42 @@ static void order_evenly(const planning *p, const weft_moe_part *part)
         part->order[row] = (int32_t)from;
         part->inverse[from] = (int32_t)row;
     }
+}
+
+/* The rows at a position of this rank's experts. */
+static int64_t rows_at(const planning *p, size_t rows, size_t position)
+{
+    return (int64_t)(rows * (position + 1) / p->local - rows * position / p->local);
+}
+
+/* Experts beyond device memory stand at positions, in runs of them where these are partitions. */
+static void stand_planned(const planning *p, size_t rows)
+{
+    weft_moe_state *s = p->state;
+    const weft_moe_part *all = &s->parts[0];
+    const size_t experts = p->m->dims.experts, first = p->rank * p->local;
+    memset(s->totals, 0, experts * sizeof *s->totals);
+    weft_tier_stand((int)p->local, s->totals + experts + first, s->totals + first, all->positions);
+    for (size_t q = 0; q < p->local; q++)
+        all->all_offsets[all->positions[q] + 1] = rows_at(p, rows, q);
+    all->all_offsets[0] = 0;
+    for (int i = 0; i < s->num_parts; i++) {
+        memset(s->parts[i].offsets, 0, (p->local + 1) * sizeof(int64_t));
+        for (int q = s->parts[i].first_position; q < s->parts[i].end_position; q++)
+            s->parts[i].offsets[all->positions[q] + 1] = rows_at(p, rows, (size_t)q);
+        for (size_t e = 0; e < p->local; e++)
+            s->parts[i].offsets[e + 1] += s->parts[i].offsets[e];
+    }
+    for (size_t e = 0; e < p->local; e++)
+        all->all_offsets[e + 1] += all->all_offsets[e];
+}
+
+static void place_planned(const planning *p, size_t rows)
+{
+    if (p->by_experts)
+        stand_planned(p, rows);
+    for (int i = 0; i < p->state->num_parts; i++)
+        place_experts(p, &p->state->parts[i]);
 }
 
 /* The shape's load: rows that arrive and leave in all, and in the largest partition. */
@@ -560,14 +614,17 @@ static weft_status plan_parts(const planning *p)
                                           : (int64_t)part->num_rows * (e - first) / (end - first);
         const size_t less = part->num_sent < part->num_rows ? part->num_sent : part->num_rows;
         const size_t own = less / (p->by_peers ? p->group : p->ep);
-        deal_out(p, i, part->num_sent, own, part->send_bytes);
-        deal_out(p, i, part->num_rows, own, part->recv_bytes);
+        deal_out(p, p->by_peers ? group_of_part(p, p->rank, i) : 0, part->num_sent, own,
+                 part->send_bytes);
+        deal_out(p, p->by_peers ? group_behind(p, i) : 0, part->num_rows, own, part->recv_bytes);
         if (orders)
             WEFT_TRY(take_order(p, part));
         if (orders && weft_note_keeps_calls(p->pass->model->setup.device))
             order_evenly(p, part);
         count_part(s, part);
     }
+    if (p->pass->model->tier)
+        place_planned(p, rows);
     s->max_rows = at_load(shape->moe_part_load, balanced, n, largest_part(p, rows));
     s->max_sent = at_load(shape->moe_part_sent, balanced, n, largest_part(p, sent));
     return WEFT_OK;

@@ -192,7 +192,7 @@ weft_status weft_moe_select(weft_pass *pass, const weft_tensor *from, const int3
     return weft_permute(weft_pass_lane(pass),
                         &WEFT_ARGS(weft_permute_args, .num_rows = to->dims[0], .cols = to->dims[1],
                                    .dtype = to->dtype, .x = from->data, .token_of = index,
-                                   .rows = to->data));
+                                   .rows = to->data, .num_tokens = from->dims[0]));
 }
 
 weft_status weft_moe_experts_first(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r)

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/device/device.h"
 #include "kernels/host.h"
 #include "layers/pass/pass.h"
 #include "schedule/ahead.h"
@@ -232,6 +233,15 @@ static weft_status add(const void *raw)
     return weft_host_add(&a->args, a->num_threads);
 }
 
+static weft_status note_addition(const weft_add_args *a, weft_lane *lane)
+{
+    const size_t bytes = a->count * sizeof(float);
+    const weft_range ranges[] = {
+        {.name = "staging", .base = a->b, .bytes = bytes},
+        {.name = "gradient", .base = a->y, .bytes = bytes, .writes = true}};
+    return weft_note_ranges(lane, "accumulate", ranges, 2);
+}
+
 static weft_status run_accumulate(void *context, const weft_task *task, weft_lane *lane)
 {
     const work *w = context;
@@ -248,6 +258,7 @@ static weft_status run_accumulate(void *context, const weft_task *task, weft_lan
         WEFT_ARGS(weft_add_args, .count = weft_tier_section(t)->buckets[own].count,
                   .dtype = WEFT_F32, .a = gradient, .b = staging->memory, .y = gradient),
         t->setup.num_threads};
+    WEFT_TRY(note_addition(&sum.args, lane));
     WEFT_TRY(weft_lane_submit(lane, "accumulate", add, &sum, sizeof sum));
     WEFT_TRY(give_record(t, bucket, lane));
     WEFT_TRY(weft_lane_record(lane, staging->free));

@@ -158,6 +158,32 @@ static void check_lists(void)
     }
 }
 
+/* Partitions by peers: balanced rows go to the groups ahead, and as many come from those behind. */
+static void check_peers(void)
+{
+    weft_model_options o = options;
+    weft_shape by_peers = shape;
+    weft_description *all;
+    int count;
+    uint64_t bytes[2] = {0}; /* to the experts, and home */
+    o.num_experts = 8;
+    o.moe_router_topk = 2;
+    o.moe_ffn_hidden_size = 16;
+    by_peers.tp = 1;
+    by_peers.ep = by_peers.moe_partitions = 4;
+    by_peers.binding = by_peers.moe_peer_group = 1;
+    EXPECT_OK(weft_rehearse_model(&o, NULL, &by_peers, NULL, &all, &count));
+    for (int i = 0; i < all[1].num_operations; i++) {
+        const weft_operation *op = &all[1].operations[i];
+        if (op->kind == WEFT_OPERATION_COLLECTIVE && op->phase == WEFT_PHASE_FORWARD &&
+            op->collective == WEFT_COLLECTIVE_MESSAGE)
+            bytes[strcmp(op->module, "combine") == 0] += op->bytes;
+    }
+    EXPECT(bytes[0] == 24 * 2 * 16 * sizeof(float) && bytes[1] == bytes[0],
+           "%d bytes to the experts, %d home", (int)bytes[0], (int)bytes[1]);
+    weft_descriptions_release(all, count);
+}
+
 /* In a child of this process, which ends. */
 static void check_touching(void)
 {
@@ -186,6 +212,7 @@ int main(void)
 {
     check_own();
     check_lists();
+    check_peers();
     check_touching();
     return expect_finish();
 }

@@ -1,0 +1,166 @@
+#include "tests/layers/note_model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/note/note.h"
+#include "parallel/sequence.h"
+
+enum { BATCH = 2, ROW_BYTES = 1 << 20 };
+
+static weft_status read_options(note_model *m, const note_case *c)
+{
+    char text[2048];
+    snprintf(text, sizeof text, "{\"model\": {%s}, \"parallel\": {%s%s}}", c->model,
+             c->parallel ? c->parallel : "", "");
+    weft_option_section sections[] = {
+        {"model", weft_model_rows, weft_num_model_rows, &m->options, ""},
+        {"parallel", weft_parallel_rows, weft_num_parallel_rows, &m->parallel, ""}};
+    WEFT_TRY(weft_options_parse(sections, 2, c->name, text, NULL, 0, &m->arena));
+    WEFT_TRY(weft_mesh_apply_alias(c->mesh, &m->arena, &m->parallel, NULL));
+    return weft_model_options_resolve(&m->options);
+}
+
+static weft_status create_groups(note_model *m, const note_case *c)
+{
+    weft_groups *g = &m->groups;
+    WEFT_TRY(weft_mesh_build(&m->parallel, c->world, m->options.num_experts, &g->mesh));
+    g->coords = weft_mesh_coords(&g->mesh, c->rank);
+    WEFT_TRY(weft_comm_create_note("world", WEFT_AXIS_NONE, c->rank, c->world, &g->world));
+    for (weft_axis axis = WEFT_AXIS_NONE + 1; axis < WEFT_NUM_AXES; axis++)
+        WEFT_TRY(weft_comm_create_note(weft_axis_text(axis), axis, g->coords.at[axis],
+                                       g->coords.size[axis], &g->by_axis[axis]));
+    const struct {
+        weft_axis axis;
+        weft_comm **group;
+    } gathers[] = {{WEFT_AXIS_DP_CP, &g->gather_dense}, {WEFT_AXIS_EDP, &g->gather_experts}};
+    for (int i = 0; i < 2; i++)
+        WEFT_TRY(weft_comm_create_note("gather", gathers[i].axis, g->coords.at[gathers[i].axis],
+                                       g->coords.size[gathers[i].axis], gathers[i].group));
+    return g->mesh.pp > 1 ? weft_comm_create_note("embedding", WEFT_AXIS_PP, 0, 2, &g->embedding)
+                          : WEFT_OK;
+}
+
+static weft_status create_device(note_model *m)
+{
+    WEFT_TRY(weft_device_create_note(&m->device));
+    weft_notes_keep_ranges(m->device);
+    WEFT_TRY(weft_lane_create(m->device, 0, "compute", &m->compute));
+    WEFT_TRY(weft_lane_create(m->device, 1, "reduce", &m->reduce));
+    for (int i = 0; i < 2 * NOTE_PASSES; i++)
+        WEFT_TRY(weft_device_alloc(m->device, WEFT_SPACE_DEVICE, ROW_BYTES, "rows", &m->rows[i]));
+    const int cp = m->groups.mesh.cp;
+    m->runs = malloc(2 * (size_t)cp * sizeof *m->runs);
+    if (!m->runs)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for a test");
+    m->cut = weft_sequence_head_tail((size_t)m->options.seq_length, cp, m->runs);
+    return WEFT_OK;
+}
+
+weft_status note_model_create(note_model *m, const note_case *c)
+{
+    memset(m, 0, sizeof *m);
+    WEFT_TRY(read_options(m, c));
+    WEFT_TRY(create_groups(m, c));
+    WEFT_TRY(create_device(m));
+    const char *modules[1] = {c->modules};
+    const weft_string_list list = {.values = modules, .count = c->modules != NULL};
+    weft_recompute_options recompute = c->recompute;
+    const weft_offload_options offload = {.on = c->offloads, .modules = list};
+    if (!c->offloads)
+        recompute.modules = list;
+    weft_model_setup setup = {.options = &m->options,
+                              .groups = &m->groups,
+                              .device = m->device,
+                              .dtype = c->dtype,
+                              .micro_batch_size = BATCH,
+                              .bucket_elements = 1 << 12,
+                              .training = true,
+                              .parallel = &m->parallel,
+                              .num_passes = NOTE_PASSES,
+                              .recompute = &recompute,
+                              .offload = c->offloads ? &offload : NULL,
+                              .tier = c->tier.experts ? &c->tier : NULL,
+                              .accumulates = true,
+                              .host_threads = 1,
+                              .moe = c->moe};
+    WEFT_TRY(weft_model_create(&setup, NULL, &m->model));
+    weft_model_use_reduce_lane(m->model, m->reduce);
+    WEFT_TRY(weft_model_reset_tier(m->model));
+    weft_notes_clear(m->device);
+    return WEFT_OK;
+}
+
+void note_model_release(note_model *m)
+{
+    weft_model_destroy(m->model);
+    for (int i = 0; i < 2 * NOTE_PASSES; i++)
+        if (m->rows[i])
+            weft_device_free(m->device, WEFT_SPACE_DEVICE, m->rows[i], ROW_BYTES);
+    weft_lane_destroy(m->compute);
+    weft_lane_destroy(m->reduce);
+    for (int axis = 0; axis < WEFT_NUM_AXES; axis++)
+        weft_comm_destroy(m->groups.by_axis[axis]);
+    weft_comm_destroy(m->groups.embedding);
+    weft_comm_destroy(m->groups.gather_dense);
+    weft_comm_destroy(m->groups.gather_experts);
+    weft_comm_destroy(m->groups.world);
+    weft_device_destroy(m->device);
+    weft_arena_release(&m->arena);
+    free(m->runs);
+}
+
+static weft_tensor rows(const note_model *m, int which)
+{
+    const weft_shape *shape = weft_model_get_shape(m->model);
+    return weft_tensor_2d(m->rows[which], shape->dtype, weft_shape_boundary_rows(shape),
+                          shape->hidden);
+}
+
+static weft_status forward(note_model *m, int slot, bool is_first)
+{
+    const weft_coords *at = &m->groups.coords;
+    const int pp = at->at[WEFT_AXIS_PP];
+    const weft_tensor x = rows(m, slot);
+    weft_tensor y = rows(m, NOTE_PASSES + slot);
+    const bool cut = m->cut.cp > 1;
+    /* Tokens are on no lane's way: they lie where a stage's rows end. */
+    char *tokens = (char *)m->rows[slot] + ROW_BYTES / 2;
+    const weft_micro_batch micro_batch = {.tokens = (int32_t *)(void *)tokens,
+                                          .labels = (int32_t *)(void *)(tokens + ROW_BYTES / 8),
+                                          .cut = cut ? &m->cut : NULL,
+                                          .index = cut ? (int32_t *)(void *)(tokens + ROW_BYTES / 4)
+                                                       : NULL,
+                                          .step = 1,
+                                          .overwrite = is_first,
+                                          .backward_overwrites = is_first,
+                                          .loss_scale = 1,
+                                          .training = true};
+    return weft_model_forward(m->model, slot, &micro_batch, m->compute, pp > 0 ? &x : NULL,
+                              pp + 1 < at->size[WEFT_AXIS_PP] ? &y : NULL);
+}
+
+static weft_status backward(note_model *m, int slot)
+{
+    const weft_coords *at = &m->groups.coords;
+    const int pp = at->at[WEFT_AXIS_PP];
+    const weft_tensor dy = rows(m, NOTE_PASSES + slot);
+    weft_tensor dx = rows(m, slot);
+    WEFT_TRY(weft_model_recompute(m->model, slot, m->compute));
+    return weft_model_backward(m->model, slot, m->compute,
+                               pp + 1 < at->size[WEFT_AXIS_PP] ? &dy : NULL, pp > 0 ? &dx : NULL,
+                               NULL);
+}
+
+weft_status note_model_step(note_model *m, int micro_batches)
+{
+    weft_model_begin_tier(m->model, true);
+    weft_model_clear_metrics(m->model);
+    for (int i = 0; i < micro_batches + NOTE_PASSES - 1; i++) {
+        if (i < micro_batches)
+            WEFT_TRY(forward(m, i % NOTE_PASSES, i == 0));
+        if (i >= NOTE_PASSES - 1)
+            WEFT_TRY(backward(m, (i + 1 - NOTE_PASSES) % NOTE_PASSES));
+    }
+    return WEFT_OK;
+}
