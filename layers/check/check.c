@@ -246,6 +246,10 @@ static const char *not_comparable(const weft_check_place *p, const weft_check_la
 
 static weft_status check_first(check_job *j, const weft_check_layer *l, weft_check_result *out)
 {
+    bool races;
+    WEFT_TRY(weft_check_races(l, &j->report, &races));
+    if (races)
+        return WEFT_OK;
     WEFT_TRY(weft_check_alone(l, &j->report, out));
     if (!out->is_whole)
         return WEFT_OK;
@@ -257,7 +261,12 @@ static weft_status check_places(check_job *j, int index, const weft_check_result
 {
     for (int p = 1; p < j->num_places; p++) {
         weft_check_layer there;
+        bool races = false;
         WEFT_TRY(weft_check_layer_of(&j->places[p], index, &there));
+        if (j->places[p].model->shape.tp > 1)
+            WEFT_TRY(weft_check_races(&there, &j->report, &races));
+        if (races)
+            continue;
         const char *why = not_comparable(&j->places[p], &there);
         if (why)
             weft_check_report_add(&j->report, WEFT_CHECK_LEFT_OUT, j->meshes[p], "%s", why);

@@ -307,6 +307,68 @@ static weft_status build_own(weft_model *model, const weft_model_options *option
     return weft_model_add(model, own(&loss_ops, sizeof(weft_layer)));
 }
 
+/* --- a layer with a lane of its own --------------------------------------------------------- */
+
+/* y = x + kept, where another lane copies x to `kept`; it may forget that lane. */
+typedef struct copier {
+    weft_layer base;
+    weft_lane *lane;
+    weft_event *begun, *copied;
+} copier;
+static bool forgets;
+
+static weft_status copier_init(weft_layer *layer, weft_build *build)
+{
+    copier *c = (copier *)layer;
+    weft_device *device = weft_build_device(build);
+    WEFT_TRY(weft_lane_create(device, 0, "copies", &c->lane));
+    WEFT_TRY(weft_event_create(device, &c->begun));
+    return weft_event_create(device, &c->copied);
+}
+
+static weft_status copier_run(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                              weft_tensor *y)
+{
+    const copier *c = (const copier *)layer;
+    weft_lane *lane = weft_pass_lane(pass);
+    const size_t mark = weft_pass_mark(pass);
+    weft_tensor kept;
+    WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0], x->dims[1], &kept));
+    WEFT_TRY(weft_lane_record(lane, c->begun));
+    WEFT_TRY(weft_lane_wait(c->lane, c->begun));
+    WEFT_TRY(weft_lane_copy(c->lane, kept.data, x->data, weft_tensor_bytes(x)));
+    WEFT_TRY(weft_lane_record(c->lane, c->copied));
+    if (!forgets)
+        WEFT_TRY(weft_lane_wait(lane, c->copied));
+    weft_pass_release(pass, mark);
+    return weft_add(lane,
+                    &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(x), .dtype = x->dtype,
+                               .a = x->data, .b = kept.data, .y = y->data));
+}
+
+static void copier_destroy(weft_layer *layer)
+{
+    copier *c = (copier *)layer;
+    weft_lane_destroy(c->lane);
+    weft_event_destroy(c->begun);
+    weft_event_destroy(c->copied);
+    free(c);
+}
+
+static const weft_layer_ops copier_ops = {.struct_bytes = sizeof(weft_layer_ops),
+                                          .kind = "copier",
+                                          .init = copier_init,
+                                          .forward = copier_run,
+                                          .backward = copier_run,
+                                          .destroy = copier_destroy};
+
+static weft_status build_copier(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(weft_model_add_embedding(model, options));
+    WEFT_TRY(weft_model_add(model, own(&copier_ops, sizeof(copier))));
+    return weft_model_add_head(model, options);
+}
+
 /* The gate inside a block. */
 static weft_status build_inside(weft_model *model, const weft_model_options *options)
 {
@@ -391,6 +453,26 @@ static void check_inside(weft_comm *world)
     free(text);
 }
 
+/* A forgotten wait has a name, whether or not the lanes ran in a wrong order here. */
+static void check_own_lane(weft_comm *world)
+{
+    for (int f = 0; f < 2; f++) {
+        char *text;
+        forgets = f;
+        const int wrong =
+            check(world, "", WEFT_BINDING_TP, WEFT_F32, "copier", build_copier, &text);
+        const char *line = f ? "  WRONG  races: lane copies: copy of own writes to; lane compute: "
+                               "add of own reads b; 512 bytes are the same, and no event orders "
+                               "them; record an event behind the first"
+                             : "  ok     races";
+        EXPECT(wrong == f, "%d are wrong:\n%s", wrong, text);
+        EXPECT(weft_comm_rank(world) > 0 ||
+                   (strstr(text, "decoder.layers.0 (copier)") && strstr(text, line)),
+               "no \"%s\" in\n%s", line, text);
+        free(text);
+    }
+}
+
 int main(void)
 {
     weft_comm *world;
@@ -399,6 +481,7 @@ int main(void)
     for (int f = NONE; f < NUM_FAULTS; f++)
         check_fault(world, (fault)f);
     check_inside(world);
+    check_own_lane(world);
     check_good(world, ", \"hidden_dropout\": 0.1, \"attention_dropout\": 0.1", WEFT_BINDING_TP,
                WEFT_BF16, "(mlp)");
     check_good(world,

@@ -47,6 +47,8 @@ static weft_status create_device(note_model *m)
     weft_notes_keep_ranges(m->device);
     WEFT_TRY(weft_lane_create(m->device, 0, "compute", &m->compute));
     WEFT_TRY(weft_lane_create(m->device, 1, "reduce", &m->reduce));
+    WEFT_TRY(weft_lane_create(m->device, 1, "the host's steps", &m->host));
+    WEFT_TRY(weft_lane_create(m->device, 1, "refresh", &m->refresh));
     for (int i = 0; i < 2 * NOTE_PASSES; i++)
         WEFT_TRY(weft_device_alloc(m->device, WEFT_SPACE_DEVICE, ROW_BYTES, "rows", &m->rows[i]));
     const int cp = m->groups.mesh.cp;
@@ -99,6 +101,8 @@ void note_model_release(note_model *m)
             weft_device_free(m->device, WEFT_SPACE_DEVICE, m->rows[i], ROW_BYTES);
     weft_lane_destroy(m->compute);
     weft_lane_destroy(m->reduce);
+    weft_lane_destroy(m->host);
+    weft_lane_destroy(m->refresh);
     for (int axis = 0; axis < WEFT_NUM_AXES; axis++)
         weft_comm_destroy(m->groups.by_axis[axis]);
     weft_comm_destroy(m->groups.embedding);
@@ -152,6 +156,37 @@ static weft_status backward(note_model *m, int slot)
                                NULL);
 }
 
+/* As the trainer's update does (schedule/pipeline/update.h). */
+static weft_status step_expert(note_model *m, int bucket)
+{
+    const weft_parameters *p = weft_model_parameters(m->model);
+    const weft_bucket *b = &weft_parameters_section(p, WEFT_SECTION_EXPERT)->buckets[bucket];
+    const weft_range ranges[] = {
+        {.name = "gradient",
+         .base = weft_parameters_grad(p, WEFT_SECTION_EXPERT, bucket, b->offset),
+         .bytes = b->count * sizeof(float)},
+        {.name = "weights",
+         .base = weft_parameters_weight(p, WEFT_SECTION_EXPERT, bucket, b->offset),
+         .bytes = b->count * weft_dtype_bytes(weft_parameters_dtype(p)),
+         .writes = true}};
+    WEFT_TRY(weft_lane_wait(m->host, weft_model_landed(m->model, bucket)));
+    WEFT_TRY(weft_note_ranges(m->host, "AdamW on the host", ranges, 2));
+    weft_model_change(m->model, bucket);
+    return weft_model_end_update(m->model, bucket, m->host);
+}
+
+static weft_status step_experts(note_model *m)
+{
+    const weft_section *experts =
+        weft_parameters_section(weft_model_parameters(m->model), WEFT_SECTION_EXPERT);
+    for (int b = 0; m->model->tier && b < experts->num_buckets; b++)
+        if (weft_model_has_gradient(m->model, b))
+            WEFT_TRY(step_expert(m, b));
+    for (int b = 0; m->model->tier && b < experts->num_buckets; b++)
+        WEFT_TRY(weft_model_refresh(m->model, b, m->refresh));
+    return WEFT_OK;
+}
+
 weft_status note_model_step(note_model *m, int micro_batches)
 {
     weft_model_begin_tier(m->model, true);
@@ -162,5 +197,5 @@ weft_status note_model_step(note_model *m, int micro_batches)
         if (i >= NOTE_PASSES - 1)
             WEFT_TRY(backward(m, (i + 1 - NOTE_PASSES) % NOTE_PASSES));
     }
-    return WEFT_OK;
+    return step_experts(m);
 }

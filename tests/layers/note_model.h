@@ -25,7 +25,7 @@ typedef struct note_model {
     weft_parallel_options parallel;
     weft_groups groups;
     weft_device *device;
-    weft_lane *compute, *reduce;
+    weft_lane *compute, *reduce, *host, *refresh;
     weft_model *model;
     weft_sequence_cut cut;
     int32_t *runs;
@@ -34,7 +34,8 @@ typedef struct note_model {
 
 weft_status note_model_create(note_model *m, const note_case *c) WEFT_CHECKED;
 void note_model_release(note_model *m);
-/* A step: forward, forward, backward, backward, ... of that many micro-batches. */
+/* A step: forward, forward, backward, backward, ... of that many micro-batches; then the host steps
+ * experts beyond the device, each behind the landing of its gradient. */
 weft_status note_model_step(note_model *m, int micro_batches) WEFT_CHECKED;
 
 #endif
