@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/file.h"
 #include "core/log.h"
@@ -512,8 +513,9 @@ static weft_status write_to(const weft_trace *trace, const char *path, const cha
     return status == WEFT_OK ? WEFT_OK : weft_error_context(status, "%s", path);
 }
 
-weft_status weft_trace_write_file(const weft_trace *trace, const char *path, const char *title,
-                                  const char *subtitle)
+/* What is no regular file, such as a pipe, gets the text as it comes. */
+static weft_status write_through(const weft_trace *trace, const char *path, const char *title,
+                                 const char *subtitle)
 {
     FILE *out = fopen(path, "w");
     if (!out)
@@ -524,10 +526,13 @@ weft_status weft_trace_write_file(const weft_trace *trace, const char *path, con
     return status;
 }
 
-weft_status weft_trace_replace_file(const weft_trace *trace, const char *path, const char *title,
-                                    const char *subtitle)
+weft_status weft_trace_write_file(const weft_trace *trace, const char *path, const char *title,
+                                  const char *subtitle)
 {
+    struct stat info;
     weft_new_file file;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return write_through(trace, path, title, subtitle);
     WEFT_TRY(weft_new_file_open(path, &file));
     return weft_new_file_close(&file, write_to(trace, path, title, subtitle, file.file));
 }

@@ -67,12 +67,10 @@ weft_status weft_trace_write_svg(const weft_trace *trace, const char *title, con
 /* The colour of a category in drawings, "#0072b2"; one for all that have none. Static. */
 const char *weft_trace_colour(const char *category);
 
-/* One of the two into a file, over what is there: as SVG where there is a title, else as JSON. */
+/* One of the two, as SVG where there is a title, else as JSON, into a new file, which replaces what
+ * has its name once it is whole; or into what is there, if that is no regular file. */
 weft_status weft_trace_write_file(const weft_trace *trace, const char *path, const char *title,
                                   const char *subtitle) WEFT_CHECKED;
-/* The same into a new file, which replaces what has its name, a link and not its target. */
-weft_status weft_trace_replace_file(const weft_trace *trace, const char *path, const char *title,
-                                    const char *subtitle) WEFT_CHECKED;
 
 /* The tracks of a trace, for its writers. */
 

@@ -121,7 +121,7 @@ static weft_status write_file(const weft_trace *trace, const weft_mesh *mesh,
              us < 1e6 ? us / 1e3 : us / 1e6, us < 1e6 ? "ms" : "s", 100 * bubble);
     snprintf(subtitle, sizeof subtitle, "%s%s: %s", chosen,
              weft_count_text(mesh->world, "rank").text, axes);
-    return weft_trace_replace_file(trace, path, svg ? title : NULL, subtitle);
+    return weft_trace_write_file(trace, path, svg ? title : NULL, subtitle);
 }
 
 /* Writes DIR/trace.json and DIR/trace.svg of the slices of these ranks: each rank by its place on

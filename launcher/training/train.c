@@ -32,8 +32,13 @@
 
 static weft_status make_folder(const char *path)
 {
+    struct stat info;
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot make the folder: %s", path, strerror(errno));
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot make the folder: %s%s", path, strerror(errno),
+                          errno == ENOENT ? ": make the one that it is in first" : "");
+    if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
+        return WEFT_ERROR(WEFT_FILE, "%s: a file, and a run takes a folder: give another --out",
+                          path);
     return WEFT_OK;
 }
 

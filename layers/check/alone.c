@@ -257,7 +257,7 @@ static weft_status check_overwrite(const weft_check_layer *l, const weft_check_r
             overwrite ? "what was there is kept; where weft_pass_overwrite() is true it has to go"
             : distance(second.gradients[i], first->gradients[i], count, 0) <= tolerance
                 ? "what was there is gone; only where weft_pass_overwrite() is true it has to go"
-                : "not what was there and the gradient");
+                : "neither the gradient nor its sum with what was there, which it has to be");
     }
     if (!wrong && status == WEFT_OK && l->num_parameters > 0)
         weft_check_report_add(report, WEFT_CHECK_OK, check, "%s",

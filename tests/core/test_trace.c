@@ -2,8 +2,11 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 
@@ -355,6 +358,33 @@ static void a_full_disk_is_an_error(void **state)
 
 enum { NUM_THREADS = 4, NUM_EACH = 2000 };
 
+/* What was there before stays where the new file could not be written whole. */
+static void a_file_is_written_whole_or_not_at_all(void **state)
+{
+    (void)state;
+    char path[] = "trace_whole_XXXXXX", text[8] = "";
+    weft_trace *trace;
+    struct rlimit before, small;
+    OK(weft_trace_create(&trace));
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, "before", 6) == 6 && close(fd) == 0);
+    for (int i = 0; i < 64; i++)
+        add(trace, 0, 0, "F0", "forward", i, i + 1, i, 0);
+    getrlimit(RLIMIT_FSIZE, &before);
+    small = (struct rlimit){.rlim_cur = 100, .rlim_max = before.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    assert_int_equal(weft_trace_write_file(trace, path, "title", NULL), WEFT_FILE);
+    setrlimit(RLIMIT_FSIZE, &before);
+    FILE *file = fopen(path, "r");
+    assert_true(file && fgets(text, sizeof text, file) && fclose(file) == 0);
+    assert_string_equal(text, "before");
+    OK(weft_trace_write_file(trace, path, "title", NULL));
+    OK(weft_trace_write_file(trace, "/dev/null", NULL, NULL));
+    unlink(path);
+    weft_trace_destroy(trace);
+}
+
 static void *add_many(void *arg)
 {
     weft_slice slice = {.name = "x", .category = "forward", .micro_batch = -1, .stage = -1};
@@ -408,6 +438,7 @@ int main(void)
         cmocka_unit_test(empty_and_instant_traces_draw),
         cmocka_unit_test(many_categories_and_stages_draw),
         cmocka_unit_test(a_full_disk_is_an_error),
+        cmocka_unit_test(a_file_is_written_whole_or_not_at_all),
         cmocka_unit_test(threads_may_add),
         cmocka_unit_test(the_clock_runs),
     };
