@@ -80,6 +80,7 @@ static weft_status embedding_forward(weft_layer *layer, weft_pass *pass, const w
                    .first_row = (size_t)tp_rank * rows, .num_rows = rows, .dtype = y->dtype,
                    .table = e->words->weight.data,
                    .positions = e->positions && tp_rank == 0 ? e->positions->weight.data : NULL,
+                   .num_positions = e->positions ? e->positions->weight.dims[0] : 0,
                    .index = index_of(pass), .index_by_sample = weft_pass_positions(pass),
                    .y = partial.data)));
     WEFT_TRY(weft_pass_exit(pass, &partial, y));

@@ -317,6 +317,7 @@ typedef struct weft_embedding_forward_args {
     void *y;
     const int32_t *index; /* optional */
     bool index_by_sample;
+    size_t num_positions; /* optional: rows of positions, for the device that runs nothing */
 } weft_embedding_forward_args;
 
 /* Adds dy[num_tokens, cols] into dtable[num_rows, cols] and dpositions[num_positions, cols], both

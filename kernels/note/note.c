@@ -78,6 +78,8 @@ static void of_gemm(operations *out, const weft_gemm_args *a)
 
 static void of_grouped_gemm(operations *out, const weft_grouped_gemm_args *a)
 {
+    if (a->num_groups == 0)
+        return;
     const size_t rows = (size_t)(a->row_offsets[a->num_groups] - a->row_offsets[0]);
     if (a->kind == WEFT_GROUPED_WGRAD)
         add_gemm(out, WEFT_PHASE_WEIGHT_GRADIENT, a->dtype, a->out, a->in, rows, a->num_groups);

@@ -99,6 +99,8 @@ static void add_groups(touched *t, const weft_grouped_gemm_args *a)
 
 KERNEL(grouped_gemm)
 {
+    if (a->num_groups == 0)
+        return;
     const size_t first = (size_t)a->row_offsets[0];
     const size_t rows = (size_t)a->row_offsets[a->num_groups] - first;
     const size_t each = weft_dtype_bytes(a->dtype);
@@ -107,6 +109,9 @@ KERNEL(grouped_gemm)
         rows * a->in * each, 0, 0);
     add(t, "y", y ? y + first * a->out * each : y, a->kind == WEFT_GROUPED_FORWARD,
         rows * a->out * each, 0, 0);
+    READS(row_offsets, a->num_groups + 1);
+    READS(w_of, a->num_groups);
+    READS(wgrad_of, a->num_groups);
     add_groups(t, a);
 }
 
@@ -114,6 +119,7 @@ KERNEL(bias_gradient)
 {
     READS_ROWS(a->dtype, dy, a->rows, a->cols, a->stride);
     WRITES(db, a->cols * (a->num_groups ? a->num_groups : 1));
+    READS(row_offsets, a->num_groups ? a->num_groups + 1 : 0);
 }
 
 /* --- rows ----------------------------------------------------------------------------------- */
@@ -242,16 +248,19 @@ KERNEL(attention_backward)
 
 /* --- the ends of a model -------------------------------------------------------------------- */
 
-/* How many rows the table of positions has, nobody says: as many as there are tokens of a sample.
- */
+/* Of a batch that the last tokens may not fill. */
+static size_t index_count(size_t num_tokens, size_t batch, bool by_sample)
+{
+    return by_sample || batch == 0 ? num_tokens : (num_tokens + batch - 1) / batch;
+}
+
 KERNEL(embedding_forward)
 {
-    const size_t positions = a->batch ? a->num_tokens / a->batch : 0;
     READS(tokens, a->num_tokens);
     READS_OF(a->dtype, table, a->num_rows * a->cols);
-    READS_OF(a->dtype, positions, (a->index ? positions : a->first_position + positions) * a->cols);
+    READS_OF(a->dtype, positions, a->num_positions * a->cols);
     WRITES_OF(a->dtype, y, a->num_tokens * a->cols);
-    READS(index, a->index_by_sample ? a->num_tokens : positions);
+    READS(index, index_count(a->num_tokens, a->batch, a->index_by_sample));
 }
 
 KERNEL(embedding_backward)
@@ -260,7 +269,7 @@ KERNEL(embedding_backward)
     READS_OF(a->dtype, dy, a->num_tokens * a->cols);
     WRITES(dtable, a->num_rows * a->cols);
     WRITES(dpositions, a->num_positions * a->cols);
-    READS(index, a->index_by_sample || a->batch == 0 ? a->num_tokens : a->num_tokens / a->batch);
+    READS(index, index_count(a->num_tokens, a->batch, a->index_by_sample));
 }
 
 KERNEL(cross_entropy_stats)

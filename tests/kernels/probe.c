@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/device/device.h"
+
 enum {
     POOL_BYTES = 48 << 20,
     REFERENCE_BYTES = 256 << 20,
@@ -14,6 +16,9 @@ enum {
 };
 
 static weft_device *devices[PROBE_NUM_RUNS]; /* with CUDA: one */
+static weft_device *note_device;
+static weft_lane *note_lane;
+static unsigned char *written; /* by byte: 1 */
 static weft_lane *lanes[PROBE_NUM_RUNS];
 static unsigned char *pool, *initial, *first_result, *reference;
 static size_t pool_used, reference_used, guards[MAX_BUFFERS];
@@ -70,8 +75,13 @@ int probe_setup(void **state)
     initial = malloc(POOL_BYTES);
     first_result = malloc(POOL_BYTES);
     reference = aligned_alloc(64, REFERENCE_BYTES);
-    if (!pool || !initial || !first_result || !reference)
+    written = malloc(POOL_BYTES);
+    if (!pool || !initial || !first_result || !reference || !written)
         return -1;
+    if (weft_device_create_note(&note_device) != WEFT_OK ||
+        weft_lane_create(note_device, 0, "note", &note_lane) != WEFT_OK)
+        return -1;
+    weft_notes_keep_ranges(note_device);
     return 0;
 }
 
@@ -86,6 +96,9 @@ int probe_teardown(void **state)
         free(pool);
     for (int run = 0; run < PROBE_NUM_RUNS; run++)
         weft_device_destroy(devices[run]);
+    weft_lane_destroy(note_lane);
+    weft_device_destroy(note_device);
+    free(written);
     free(initial);
     free(first_result);
     free(reference);
@@ -269,6 +282,54 @@ void probe_after(int run, weft_status status, const char *kernel)
     else if (memcmp(first_result, pool, pool_used))
         fail_msg("%s differs between %s 1 and %d", kernel, probe_on_cuda() ? "lanes" : "threads",
                  run + 1);
+}
+
+/* --- ranges --------------------------------------------------------------------------------- */
+
+weft_lane *probe_note(void)
+{
+    weft_notes_clear(note_device);
+    return note_lane;
+}
+
+/* Restores what the last call on the note device touches, and marks what it writes. */
+static void restore(const weft_range *range)
+{
+    for (size_t row = 0; row < (range->rows ? range->rows : 1); row++) {
+        const size_t at = (size_t)((const unsigned char *)range->base - pool) + row * range->stride;
+        if (at + range->bytes > pool_used) /* not the pool's */
+            continue;
+        memcpy(pool + at, initial + at, range->bytes);
+        if (range->writes)
+            memset(written + at, 1, range->bytes);
+    }
+}
+
+void probe_before_ranges(weft_status status, const char *kernel)
+{
+    size_t count;
+    const weft_noted *notes = weft_notes(note_device, &count);
+    if (status != WEFT_OK)
+        fail_msg("%s: %s", kernel, weft_error_get()->text);
+    memset(written, 0, pool_used);
+    memset(pool, 0xa5, pool_used);
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < notes[i].num_ranges; k++)
+            restore(&weft_noted_ranges(note_device)[notes[i].first_range + k]);
+    memcpy(initial, pool, pool_used);
+}
+
+void probe_after_ranges(weft_status status, const char *kernel)
+{
+    if (status == WEFT_OK)
+        status = weft_lane_sync(lanes[0]);
+    if (status != WEFT_OK)
+        fail_msg("%s: %s", kernel, weft_error_get()->text);
+    for (size_t i = 0; i < pool_used; i++)
+        if (pool[i] != (written[i] ? first_result : initial)[i])
+            fail_msg("%s: byte %zu: %s", kernel, i,
+                     written[i] ? "it reads beyond its ranges" : "it writes beyond its ranges");
+    memcpy(pool, first_result, pool_used);
 }
 
 double probe_tolerance(weft_dtype dtype, double fp32)

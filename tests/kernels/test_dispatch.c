@@ -71,14 +71,14 @@ static void the_example_of_ppmoe(void **state)
         assert_memory_equal(p.counts, counts, sizeof counts);
         assert_memory_equal(p.token_of, tokens_of_rank[rank], rows * sizeof(int32_t));
         float *moved = probe_alloc(rows * COLS * sizeof *moved);
-        PROBE_RUN(permute, .num_rows = rows, .cols = COLS, .x = x, .token_of = p.token_of,
-                  .rows = moved);
+        PROBE_RUN(permute, .num_rows = rows, .num_tokens = TOKENS, .cols = COLS, .x = x,
+                  .token_of = p.token_of, .rows = moved);
         for (size_t i = 0; i < rows; i++)
             assert_memory_equal(moved + i * COLS, x + tokens_of_rank[rank][i] * COLS,
                                 COLS * sizeof *x);
         float *y = probe_alloc(TOKENS * COLS * sizeof *y);
-        PROBE_RUN(combine, .num_tokens = TOKENS, .topk = 1, .cols = COLS, .rows = moved,
-                  .row_of = p.row_of, .top_prob = prob, .y = y);
+        PROBE_RUN(combine, .num_tokens = TOKENS, .num_rows = rows, .topk = 1, .cols = COLS,
+                  .rows = moved, .row_of = p.row_of, .top_prob = prob, .y = y);
         PROBE_RUN(add, .count = TOKENS * COLS, .a = sum, .b = y, .y = sum);
     }
     /* The two ranks together give every token back: the all-reduce that ends PPMoE's layer. */
@@ -388,8 +388,8 @@ static void check_moves(size_t num_tokens, size_t num_experts, size_t topk, size
                    .token_of = p.token_of};
     const size_t count = num_tokens * cols, row_count = m.rows * cols;
     void *x = probe_random(count, dtype, 1.0, 2), *moved = probe_alloc(row_count * bytes);
-    PROBE_RUN(permute, .num_rows = m.rows, .cols = cols, .dtype = dtype, .x = x,
-              .token_of = p.token_of, .rows = moved);
+    PROBE_RUN(permute, .num_rows = m.rows, .num_tokens = num_tokens, .cols = cols, .dtype = dtype,
+              .x = x, .token_of = p.token_of, .rows = moved);
     for (size_t i = 0; i < m.rows; i++)
         assert_memory_equal((char *)moved + i * cols * bytes,
                             (char *)x + (size_t)p.token_of[i] * cols * bytes, cols * bytes);
@@ -397,8 +397,8 @@ static void check_moves(size_t num_tokens, size_t num_experts, size_t topk, size
     void *drows = probe_random(row_count, dtype, 1.0, 3);
     void *dx = accumulate ? probe_random(count, dtype, 1.0, 4) : probe_alloc(count * bytes);
     double *before = accumulate ? probe_read(dx, count, dtype) : NULL;
-    PROBE_RUN(permute_backward, .num_tokens = num_tokens, .topk = topk, .cols = cols,
-              .dtype = dtype, .drows = drows, .row_of = p.row_of, .dx = dx,
+    PROBE_RUN(permute_backward, .num_tokens = num_tokens, .num_rows = m.rows, .topk = topk,
+              .cols = cols, .dtype = dtype, .drows = drows, .row_of = p.row_of, .dx = dx,
               .accumulate = accumulate);
     m.x = probe_read(x, count, dtype);
     m.drows = probe_read(drows, row_count, dtype);
@@ -413,16 +413,16 @@ static void check_moves(size_t num_tokens, size_t num_experts, size_t topk, size
     m.moved = probe_read(rows, row_count, dtype);
     m.prob = probe_read(prob, num_choices, WEFT_F32);
     m.dy = probe_read(dy, count, dtype);
-    PROBE_RUN(combine, .num_tokens = num_tokens, .topk = topk, .cols = cols, .dtype = dtype,
-              .rows = rows, .row_of = p.row_of, .top_prob = prob, .y = y);
+    PROBE_RUN(combine, .num_tokens = num_tokens, .num_rows = m.rows, .topk = topk, .cols = cols,
+              .dtype = dtype, .rows = rows, .row_of = p.row_of, .top_prob = prob, .y = y);
     double *expected = probe_doubles(count);
     for (size_t i = 0; i < count; i++)
         expected[i] = combined(&m, i / cols, i % cols);
     probe_close(probe_read(y, count, dtype), expected, count, probe_tolerance(dtype, 1e-6),
                 "combine");
-    PROBE_RUN(combine_backward, .num_tokens = num_tokens, .topk = topk, .cols = cols,
-              .dtype = dtype, .dy = dy, .rows = rows, .row_of = p.row_of, .top_prob = prob,
-              .drows = drows_out, .dtop_prob = dprob);
+    PROBE_RUN(combine_backward, .num_tokens = num_tokens, .num_rows = m.rows, .topk = topk,
+              .cols = cols, .dtype = dtype, .dy = dy, .rows = rows, .row_of = p.row_of,
+              .top_prob = prob, .drows = drows_out, .dtop_prob = dprob);
     probe_gradient(combine_loss, &m, m.moved, row_count, probe_read(drows_out, row_count, dtype),
                    NULL, tolerance, "combine backward, rows");
     probe_gradient(combine_loss, &m, m.prob, num_choices, probe_read(dprob, num_choices, WEFT_F32),

@@ -67,8 +67,9 @@ static void check_embedding(embedding_case e, weft_dtype dtype, int tables, bool
     e.dy = probe_read(dy, count, dtype);
     PROBE_RUN(embedding_forward, .num_tokens = e.num_tokens, .batch = e.batch, .cols = e.cols,
               .tokens = tokens, .first_row = e.first_row, .num_rows = e.num_rows, .dtype = dtype,
-              .table = table, .positions = positions, .first_position = e.first_position, .y = y,
-              .index = e.index, .index_by_sample = e.numbering == 2);
+              .table = table, .positions = positions, .num_positions = num_positions,
+              .first_position = e.first_position, .y = y, .index = e.index,
+              .index_by_sample = e.numbering == 2);
     double *expected = probe_doubles(count);
     for (size_t i = 0; i < count; i++)
         expected[i] = probe_round(embedded(&e, i / e.cols, i % e.cols), dtype);
