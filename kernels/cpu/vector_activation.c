@@ -15,9 +15,11 @@ WEFT_INLINE float activate(float x, const weft_activation_kind kind)
         return x * weft_vector_sigmoid(x * (gelu_slope + gelu_cubic * x * x));
     case WEFT_ACTIVATION_RELU:
         return x > 0.0f ? x : 0.0f;
-    default:
-        return x * weft_vector_sigmoid(x);
+    case WEFT_ACTIVATION_SILU:
+    case WEFT_ACTIVATION_SWIGLU:
+        break;
     }
+    return x * weft_vector_sigmoid(x);
 }
 
 WEFT_INLINE float slope_of(float x, const weft_activation_kind kind)
@@ -29,11 +31,12 @@ WEFT_INLINE float slope_of(float x, const weft_activation_kind kind)
     }
     case WEFT_ACTIVATION_RELU:
         return x > 0.0f ? 1.0f : 0.0f;
-    default: {
-        float s = weft_vector_sigmoid(x);
-        return s + x * s * (1.0f - s);
+    case WEFT_ACTIVATION_SILU:
+    case WEFT_ACTIVATION_SWIGLU:
+        break;
     }
-    }
+    const float s = weft_vector_sigmoid(x);
+    return s + x * s * (1.0f - s);
 }
 
 WEFT_INLINE void forward(const void *x, void *y, size_t num, const weft_activation_kind kind,
@@ -78,22 +81,25 @@ WEFT_INLINE void backward_gated(const void *gate, const void *up, const void *dy
     }
 }
 
+#define BY_KIND(call, kind, dtype, ...)                                                            \
+    switch (kind) {                                                                                \
+    case WEFT_ACTIVATION_GELU:                                                                     \
+        call(__VA_ARGS__, WEFT_ACTIVATION_GELU, dtype);                                            \
+        break;                                                                                     \
+    case WEFT_ACTIVATION_RELU:                                                                     \
+        call(__VA_ARGS__, WEFT_ACTIVATION_RELU, dtype);                                            \
+        break;                                                                                     \
+    case WEFT_ACTIVATION_SILU:                                                                     \
+    case WEFT_ACTIVATION_SWIGLU:                                                                   \
+        call(__VA_ARGS__, WEFT_ACTIVATION_SILU, dtype);                                            \
+        break;                                                                                     \
+    }
 #define BY_KIND_AND_DTYPE(call, kind, dtype, ...)                                                  \
     do {                                                                                           \
         if ((dtype) == WEFT_F32) {                                                                 \
-            if ((kind) == WEFT_ACTIVATION_GELU)                                                    \
-                call(__VA_ARGS__, WEFT_ACTIVATION_GELU, WEFT_F32);                                 \
-            else if ((kind) == WEFT_ACTIVATION_RELU)                                               \
-                call(__VA_ARGS__, WEFT_ACTIVATION_RELU, WEFT_F32);                                 \
-            else                                                                                   \
-                call(__VA_ARGS__, WEFT_ACTIVATION_SILU, WEFT_F32);                                 \
+            BY_KIND(call, kind, WEFT_F32, __VA_ARGS__)                                             \
         } else {                                                                                   \
-            if ((kind) == WEFT_ACTIVATION_GELU)                                                    \
-                call(__VA_ARGS__, WEFT_ACTIVATION_GELU, WEFT_BF16);                                \
-            else if ((kind) == WEFT_ACTIVATION_RELU)                                               \
-                call(__VA_ARGS__, WEFT_ACTIVATION_RELU, WEFT_BF16);                                \
-            else                                                                                   \
-                call(__VA_ARGS__, WEFT_ACTIVATION_SILU, WEFT_BF16);                                \
+            BY_KIND(call, kind, WEFT_BF16, __VA_ARGS__)                                            \
         }                                                                                          \
     } while (0)
 

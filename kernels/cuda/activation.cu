@@ -212,9 +212,10 @@ template <typename T> weft_status forward(weft_lane *lane, const weft_activation
         return plain_forward<T, WEFT_ACTIVATION_RELU>(lane, args);
     case WEFT_ACTIVATION_SILU:
         return plain_forward<T, WEFT_ACTIVATION_SILU>(lane, args);
-    default:
-        return gated_forward<T>(lane, args);
+    case WEFT_ACTIVATION_SWIGLU:
+        break;
     }
+    return gated_forward<T>(lane, args);
 }
 
 template <typename T>
@@ -227,9 +228,10 @@ weft_status backward(weft_lane *lane, const weft_activation_backward_args *args)
         return plain_backward<T, WEFT_ACTIVATION_RELU>(lane, args);
     case WEFT_ACTIVATION_SILU:
         return plain_backward<T, WEFT_ACTIVATION_SILU>(lane, args);
-    default:
-        return gated_backward<T>(lane, args);
+    case WEFT_ACTIVATION_SWIGLU:
+        break;
     }
+    return gated_backward<T>(lane, args);
 }
 
 constexpr unsigned ROPE_THREADS = 256;

@@ -308,4 +308,10 @@ void weft_peak_print(const weft_peak *p, double flops_per_token)
     else
         printf("the processor's own (%.3g %s, %s; measured beside what else runs: %.4g)\n",
                p->cores, cores, weft_kernels_cpu_isa(), p->measured / 1e9);
+    if (p->given <= 0 && p->cores > 1 && p->measured < p->processor / 2)
+        puts("other work shares these cores: with device.num_threads 1, or OMP_WAIT_POLICY=PASSIVE "
+             "in the "
+             "environment, steps may take a fraction of the time, as threads that wait for others "
+             "keep "
+             "no core busy");
 }

@@ -366,6 +366,7 @@ static void a_file_is_written_whole_or_not_at_all(void **state)
     weft_trace *trace;
     struct rlimit before, small;
     OK(weft_trace_create(&trace));
+    weft_trace_name_lanes(trace, lanes, 2);
     int fd = mkstemp(path);
     assert_true(fd >= 0 && write(fd, "before", 6) == 6 && close(fd) == 0);
     for (int i = 0; i < 64; i++)
@@ -374,12 +375,12 @@ static void a_file_is_written_whole_or_not_at_all(void **state)
     small = (struct rlimit){.rlim_cur = 100, .rlim_max = before.rlim_max};
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &small);
-    assert_int_equal(weft_trace_write_file(trace, path, "title", NULL), WEFT_FILE);
+    assert_int_equal(weft_trace_write_file(trace, path, "title", "axes"), WEFT_FILE);
     setrlimit(RLIMIT_FSIZE, &before);
     FILE *file = fopen(path, "r");
     assert_true(file && fgets(text, sizeof text, file) && fclose(file) == 0);
     assert_string_equal(text, "before");
-    OK(weft_trace_write_file(trace, path, "title", NULL));
+    OK(weft_trace_write_file(trace, path, "title", "axes"));
     OK(weft_trace_write_file(trace, "/dev/null", NULL, NULL));
     unlink(path);
     weft_trace_destroy(trace);
