@@ -67,18 +67,32 @@ static weft_status described(const weft_layer *child, weft_pass *pass, bool back
     return status;
 }
 
+static _Thread_local const weft_layer *innermost;
+
+const weft_layer *weft_layer_innermost(void)
+{
+    return innermost;
+}
+
 weft_status weft_layer_forward(weft_layer *child, weft_pass *pass, const weft_tensor *x,
                                weft_tensor *y)
 {
-    return weft_layer_failed(child, "forward",
-                             is_described(child, pass) ? described(child, pass, false)
-                                                       : child->ops->forward(child, pass, x, y));
+    const weft_layer *outer = innermost;
+    innermost = child;
+    const weft_status status = is_described(child, pass) ? described(child, pass, false)
+                                                         : child->ops->forward(child, pass, x, y);
+    innermost = outer;
+    return weft_layer_failed(child, "forward", status);
 }
 
 weft_status weft_layer_backward(weft_layer *child, weft_pass *pass, const weft_tensor *dy,
                                 weft_tensor *dx)
 {
-    return weft_layer_failed(child, "backward",
-                             is_described(child, pass) ? described(child, pass, true)
-                                                       : child->ops->backward(child, pass, dy, dx));
+    const weft_layer *outer = innermost;
+    innermost = child;
+    const weft_status status = is_described(child, pass)
+                                   ? described(child, pass, true)
+                                   : child->ops->backward(child, pass, dy, dx);
+    innermost = outer;
+    return weft_layer_failed(child, "backward", status);
 }

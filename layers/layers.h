@@ -95,6 +95,9 @@ void weft_layer_free(weft_layer *layer);
 weft_status weft_layer_take(weft_layer *layer) WEFT_CHECKED;
 /* Whether a model has initialised the layer. */
 bool weft_layer_is_placed(const weft_layer *layer);
+/* The layer whose forward or backward this thread is in, of several inside each other the inner
+ * one. */
+const weft_layer *weft_layer_innermost(void);
 /* Whether the layer has a description of its own, of all that it does. */
 bool weft_layer_describes_itself(const weft_layer *layer);
 /* The layer's table in this library's version, whatever version the program has. */
