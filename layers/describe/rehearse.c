@@ -373,20 +373,19 @@ static weft_status backward(weft_rehearsal *r, weft_layer *layer, const place *a
 
 static _Thread_local char fault_text[256]; /* what a fault of this thread means; "": nothing */
 
-static void tell(const char *text)
-{
-    (void)!write(STDERR_FILENO, text, strlen(text));
-}
-
 static void tell_fault(int signal_number)
 {
     if (fault_text[0] == '\0') { /* another thread's */
         signal(signal_number, SIG_DFL);
         return;
     }
-    tell("weft: ");
-    tell(weft_layer_name(weft_layer_innermost()));
-    tell(fault_text);
+    const char *parts[] = {"weft: ", weft_layer_name(weft_layer_innermost()), fault_text};
+    char line[512]; /* what a handler may do is little */
+    size_t length = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        for (const char *c = parts[i]; *c && length < sizeof line; c++)
+            line[length++] = *c;
+    (void)!write(STDERR_FILENO, line, length);
     _exit(weft_status_exit_code(WEFT_CONFIG));
 }
 
@@ -394,11 +393,12 @@ static weft_status guarded(weft_rehearsal *r, weft_layer *layer, const place *at
 {
     const struct sigaction tells = {.sa_handler = tell_fault};
     struct sigaction before;
-    snprintf(fault_text, sizeof fault_text,
-             " %s reads or writes device memory on the host, where its rehearsal has none: let a "
-             "function on the lane do it (weft_lane_submit), or, where it branches on data, give the "
-             "layer a describe\n",
-             is_backward ? "backward" : "forward");
+    snprintf(
+        fault_text, sizeof fault_text,
+        " %s reads or writes device memory on the host, where its rehearsal has none: let a "
+        "function on the lane do it (weft_lane_submit), or, where it branches on data, give the "
+        "layer a describe\n",
+        is_backward ? "backward" : "forward");
     sigaction(SIGSEGV, &tells, &before);
     const weft_status status = (is_backward ? backward : forward)(r, layer, at);
     sigaction(SIGSEGV, &before, NULL);

@@ -83,8 +83,7 @@ static weft_status build(weft_model *model, const weft_model_options *options)
 static weft_status build_inside(weft_model *model, const weft_model_options *options)
 {
     WEFT_TRY(weft_model_add_embedding(model, options));
-    WEFT_TRY(
-        weft_model_add_block(model, options, weft_attention_create(options), square_create()));
+    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), square_create()));
     return weft_model_add_head(model, options);
 }
 
@@ -226,6 +225,7 @@ int main(void)
     check_lists();
     check_peers();
     check_touching(build, "weft: decoder.layers.0 forward reads or writes device memory");
-    check_touching(build_inside, "weft: decoder.layers.0.mlp forward reads or writes device memory");
+    check_touching(build_inside,
+                   "weft: decoder.layers.0.mlp forward reads or writes device memory");
     return expect_finish();
 }
