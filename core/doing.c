@@ -91,7 +91,7 @@ const char *weft_doing_text(const weft_doing *doing, char out[WEFT_DOING_TEXT_BY
     used = add(out, used, "micro-batch", doing->micro_batch);
     used = add(out, used, "chunk", doing->chunk);
     if (doing->inner && used < WEFT_DOING_TEXT_BYTES) {
-        const bool is_said = doing->layer >= 0 && strcmp(doing->inner, "layer") == 0; /* next */
+        const bool is_said = doing->layer >= 0 && strcmp(doing->inner, "layer") == 0;
         int more = snprintf(out + used, WEFT_DOING_TEXT_BYTES - used, ":%s%s", is_said ? "" : " ",
                             is_said ? "" : doing->inner);
         used += more > 0 ? (size_t)more : 0;

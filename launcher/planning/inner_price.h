@@ -14,7 +14,7 @@ typedef struct weft_task_time {
     double us, link_us[WEFT_NUM_LINKS]; /* link_us: as of weft_task_links */
 } weft_task_time;
 
-enum { WEFT_INNER_ROWS = 16 }; /* more than a direction of any program has kinds with flows */
+enum { WEFT_INNER_ROWS = 16 }; /* no program has as many kinds of tasks in one direction */
 /* Of one direction, by kind and flow: all tasks of the kind together; of attention until
  * weft_context_share, then each. Zeroed: nothing is known yet. */
 typedef struct weft_inner_row {

@@ -34,8 +34,8 @@ double weft_pass_taken_share(const weft_cluster *cluster);
  */
 enum { WEFT_HALF_FORWARD, WEFT_HALF_BACKWARD, WEFT_HALF_AGAIN, WEFT_NUM_HALVES };
 
-/* When a pass of a layer has its experts compute: behind what comes first, such as the counts of
- * rows, and what brings the rows. */
+/* What a layer's pass takes before its rows set out to the experts, until they are there, and for
+ * the experts. */
 typedef struct weft_pass_experts {
     double before_us, between_us, experts_us;
 } weft_pass_experts;
