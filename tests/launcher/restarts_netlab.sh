@@ -6,7 +6,7 @@
 netlab=${1:?usage: restarts_netlab.sh NETLAB WEFT} weft=${2:?}
 # shellcheck source=scripts/lab.sh
 . "$(dirname "$netlab")/lab.sh"
-export NETLAB_NAME=restarts$$ NETLAB_TIMEOUT=90
+export NETLAB_NAME=restarts$$ NETLAB_TIMEOUT=240
 export OMPI_MCA_oob_tcp_keepalive_time=300 OMPI_MCA_oob_tcp_keepalive_intvl=20 # Open MPI's own
 lab_up "$netlab" 7 none # three jobs side by side
 cat >c.json <<'END'
