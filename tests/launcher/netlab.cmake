@@ -4,7 +4,7 @@ add_test(NAME netlab COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/netlab.sh
   ${CMAKE_SOURCE_DIR}/scripts/netlab $<TARGET_FILE:netlab_nodes> WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
 add_test(NAME restarts_netlab COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/restarts_netlab.sh
   ${CMAKE_SOURCE_DIR}/scripts/netlab ${CMAKE_BINARY_DIR}/weft WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(restarts_netlab PROPERTIES TIMEOUT 240 COST 100 RESOURCE_LOCK netlab
+set_tests_properties(restarts_netlab PROPERTIES TIMEOUT 480 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_slow")
 # How soon mpirun ends a job, and how soon it starts one, is this machine's affair.
 add_test(NAME faults_netlab COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/faults --quick --build ${CMAKE_BINARY_DIR}
