@@ -203,7 +203,7 @@ static void end_alone(const weft_answer *own)
     static weft_verdict verdict;
     char node[65] = "";
     weft_siblings s;
-    weft_siblings_look(&s);
+    weft_siblings_look((int)getppid(), &s);
     const bool sees = s.num_stopped > 0;
     const char **nodes = calloc((size_t)t.size, sizeof *nodes);
     gethostname(node, sizeof node - 1);
