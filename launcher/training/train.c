@@ -509,13 +509,12 @@ static weft_status open_ledger(job *j)
     return WEFT_OK;
 }
 
-/* Rank 0: the folder's files, not before all else is known to be good. */
-static weft_status open_folder(job *j, const char *from, weft_arena *arena)
+/* Rank 0: the folder's files. */
+static weft_status open_files(job *j, const char *from, weft_arena *arena)
 {
     const weft_config *resolved = &j->trainer.config;
     weft_config told = *resolved;
     told.tier.experts = j->plan->config.tier.experts; /* `auto` may come to another degree */
-    WEFT_TRY(make_folder(j->args->run.path));
     WEFT_TRY(lock(j));
     if (j->folder < 0)
         j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -523,8 +522,8 @@ static weft_status open_folder(job *j, const char *from, weft_arena *arena)
     WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step,
                                 resolved->train.train_iters, resolved->log.log_interval,
                                 j->args->json));
-    WEFT_TRY(open_ledger(j));
     WEFT_TRY(write_config(j->args, resolved, arena));
+    WEFT_TRY(open_ledger(j));
     if (!j->args->json)
         print_start(&j->trainer, from);
     WEFT_TRY(weft_config_tell_no_effect(&told));
@@ -532,6 +531,32 @@ static weft_status open_folder(job *j, const char *from, weft_arena *arena)
         weft_trainer_tell_repeats(&j->trainer, WEFT_SPLIT_VALIDATION);
     WEFT_TRY(tell_changes(j, arena));
     return note(j, WEFT_DID_START);
+}
+
+/* What a start that came to no step has made: of a folder that was there, files without a byte. */
+static void remove_made(const char *run, bool is_new)
+{
+    static const char *const names[] = {"metrics.jsonl", "ledger.jsonl", "config.json", ".lock"};
+    char path[4096];
+    struct stat info;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if ((size_t)snprintf(path, sizeof path, "%s/%s", run, names[i]) < sizeof path &&
+            lstat(path, &info) == 0 && S_ISREG(info.st_mode) && (is_new || info.st_size == 0))
+            unlink(path);
+    if (is_new)
+        rmdir(run);
+}
+
+/* Rank 0: not before all else is known to be good. */
+static weft_status open_folder(job *j, const char *from, weft_arena *arena)
+{
+    const char *run = j->args->run.path;
+    const bool is_new = access(run, F_OK) != 0;
+    WEFT_TRY(make_folder(run));
+    weft_status status = open_files(j, from, arena);
+    if (status != WEFT_OK)
+        remove_made(run, is_new);
+    return status;
 }
 
 /* Every rank has looked for itself. */
