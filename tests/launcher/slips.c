@@ -110,6 +110,11 @@ static const slip slips[] = {
      6,
      "weft train: linked/.lock: a symbolic link, which is not followed: remove it\n",
      NULL},
+    {{"train", "c.json", "--out", "none", "--set", "hidden_size=1048576"},
+     3,
+     "; the largest is decoder.layers.0.mlp.linear_fc1.weight: 4194304 x 1048576, 16 TiB, from "
+     "model.hidden_size, model.ffn_hidden_size\n",
+     NULL},
     {{"train", "string.json", "--out", "none"},
      2,
      "weft train: string.json:1:26: model.num_layers: expected an integer, got a string \"2\"\n",
