@@ -66,8 +66,10 @@ static weft_status find_config(weft_training *args, const plan *p, weft_arena *a
 
 /* Of the learning rate alone the verb that trains asks so much: a few steps of any config can be
  * planned and measured. */
-static weft_status check_rate(const weft_train_options *t)
+static weft_status check_rate(const weft_config *c, const void *unused)
 {
+    const weft_train_options *t = &c->train;
+    (void)unused;
     const long long iters = (long long)t->train_iters;
     if (iters > 0 && t->lr_warmup_iters > iters)
         return WEFT_KEY_ERROR("train.lr_warmup_iters",
@@ -126,7 +128,7 @@ static weft_status make_plan(weft_training *args, weft_arena *arena, plan *out)
         args->source.run = &out->run;
     }
     WEFT_TRY(weft_config_load(&args->source, arena, &out->config));
-    WEFT_TRY(weft_config_locate(&args->source, check_rate(&out->config.train)));
+    WEFT_TRY(weft_config_check(&out->config, &args->source, check_rate, NULL));
     WEFT_TRY(weft_config_locate(
         &args->source, weft_run_check_decay(&out->config, &args->source, out->start.step)));
     WEFT_TRY(find_owed(args, out, arena));

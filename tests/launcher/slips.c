@@ -110,6 +110,25 @@ static const slip slips[] = {
      6,
      "weft train: linked/.lock: a symbolic link, which is not followed: remove it\n",
      NULL},
+    {{"train", "c.json", "--out", "none", "--set", "train.lr=1", "--set", "hidden_size=18"},
+     2,
+     "weft train: c.json:1:48, with --set hidden_size=18: model.num_attention_heads: hidden_size "
+     "18 does not divide ",
+     NULL},
+    {{"train", "c.json", "--out", "none", "--set", "micro_batch_size=3", "--set", "lr=1e-3"},
+     2,
+     "weft train: c.json:3:11, with --set micro_batch_size=3: train.global_batch_size: 4 does not "
+     "divide ",
+     NULL},
+    {{"train", "c.json", "--out", "none", "--mesh", "dp=2", "--set", "micro_batch_size=4"},
+     2,
+     "weft train: c.json:3:11, with --set micro_batch_size=4: train.global_batch_size: 4 does not "
+     "divide ",
+     NULL},
+    {{"train", "warm.json", "--out", "none", "--set", "train_iters=1"},
+     2,
+     "weft train: warm.json:1:12, with --set train_iters=1: train.lr_warmup_iters: a warm-up of 2 ",
+     NULL},
     {{"train", "c.json", "--out", "none", "--set", "hidden_size=1048576"},
      3,
      "; the largest is decoder.layers.0.mlp.linear_fc1.weight: 4194304 x 1048576, 16 TiB, from "
@@ -145,7 +164,10 @@ static bool make_files(void)
         text[i] = line[i % (sizeof line - 1)];
     text[sizeof text - 1] = '\0';
     bool good = child_write("text.txt", text) && child_write("c.json", config) &&
-                child_write("string.json", "{\"model\": {\"num_layers\": \"2\"}}");
+                child_write("string.json", "{\"model\": {\"num_layers\": \"2\"}}") &&
+                child_write("warm.json",
+                            "{\"train\": {\"lr_warmup_iters\": 2, \"train_iters\": 9}, \"data\": "
+                            "{\"data_path\": \"corpus\"}}");
     const char *source = getenv("WEFT_SOURCE_DIR");
     snprintf(path, sizeof path, "%s/examples/clusters/h100.json", source ? source : ".");
     good = good && symlink(path, "h100.json") == 0 && mkdir("linked", 0777) == 0 &&
