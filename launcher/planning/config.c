@@ -553,6 +553,16 @@ static void tell_modules(const weft_config *c)
             weft_log(WEFT_LOG_WARN, "%s: no effect of moe in train.offload_modules", no_experts);
 }
 
+/* A run may be resumed with more steps, so it is no error. */
+static void tell_trace(const weft_config *c, const weft_config *initial)
+{
+    if (c->log.trace_step > c->train.train_iters && c->log.trace_step != initial->log.trace_step)
+        weft_log(WEFT_LOG_WARN,
+                 "train.train_iters is %lld: no effect of log.trace_step %lld, behind the last "
+                 "step: no timeline is kept",
+                 (long long)c->train.train_iters, (long long)c->log.trace_step);
+}
+
 weft_status weft_config_tell_no_effect(const weft_config *config)
 {
     weft_config given = *config, initial = {0};
@@ -570,6 +580,7 @@ weft_status weft_config_tell_no_effect(const weft_config *config)
     tell(&t);
     weft_arena_release(&t.arena);
     tell_modules(config);
+    tell_trace(config, &initial);
     if (weft_recompute_names_always(&config->train.recompute))
         weft_log(WEFT_LOG_INFO, "recompute: no norm's and no activation's output is ever kept, so "
                                 "layernorm and moe_act change nothing");

@@ -47,6 +47,12 @@ static const slip slips[] = {
      0,
      "validation loss",
      "several times"},
+    {{"train", "c.json", "--out", "t", "--set", "trace_step=500"},
+     0,
+     " warn train.train_iters is 2: no effect of log.trace_step 500, behind the last step: no "
+     "timeline is kept\n",
+     "timeline:"},
+    {{"train", "c.json", "--out", "u", "--set", "trace_step=2"}, 0, "timeline: ", "no effect"},
     {{"eval", "c", "--iters", "9"}, 0, " 36 samples, and the validation part holds 1: ", NULL},
     {{"eval", "c", "--iters", "20", "--split", "train"},
      0,
