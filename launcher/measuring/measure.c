@@ -220,11 +220,9 @@ static course begin(const weft_measure_rig *rig)
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
         c.num += (rig->options.kinds & 1u << i) && weft_measure_can(rig, (weft_cost_kind)i);
     if (rig->options.report_progress)
-        weft_log(
-            WEFT_LOG_INFO,
-            "%s, of about %.3g s each: about %s (--only, --seconds and --quick make it shorter)",
-            weft_count_text(c.num, "measurement").text, rig->options.seconds,
-            weft_seconds_text(c.num * rig->options.seconds).text);
+        weft_log(WEFT_LOG_INFO, "%s, of about %.3g s each: about %s",
+                 weft_count_text(c.num, "measurement").text, rig->options.seconds,
+                 weft_seconds_text(c.num * rig->options.seconds).text);
     return c;
 }
 
