@@ -226,12 +226,18 @@ static weft_status tell(planner *p, const answer *a, const weft_config *config)
     weft_report report;
     weft_report_begin(&report, p->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     WEFT_TRY(weft_report_end(&report, fill(p, a, config, &p->arena, &report), stdout));
-    if (p->trace && a->has_plan)
+    if (p->trace && a->has_plan) {
         WEFT_TRY(weft_trace_write_file(a->trace, p->trace, NULL, NULL));
+        weft_output_tell_written(p->trace, p->json);
+    }
     if (p->html)
         WEFT_TRY(write_page(p, a));
-    if (p->search.on)
-        return plan_search_end(&p->search, &p->source, &p->arena);
+    weft_output_tell_written(p->html, p->json);
+    if (p->search.on) {
+        WEFT_TRY(plan_search_end(&p->search, &p->source, &p->arena));
+        weft_output_tell_written(p->search.best ? p->search.emit : NULL, p->json);
+        return WEFT_OK;
+    }
     if (a->plan.fits)
         return WEFT_OK;
     return WEFT_ERROR(WEFT_MEMORY, "%s", weft_plan_short_text(&a->plan, text, sizeof text));
