@@ -296,6 +296,10 @@ static weft_status load(const weft_config_source *source, weft_arena *arena, wef
     weft_status read = source_text(source, arena, &text);
     if (read != WEFT_OK) /* a config that cannot be read is a usage error */
         return WEFT_ERROR(WEFT_CONFIG, "%s", weft_error_get()->text);
+    int line, column;
+    if (text && weft_options_locate(text, "ranks_per_node", &line, &column))
+        return WEFT_ERROR(WEFT_CONFIG, "%s: a cluster's file, where a config of a model belongs",
+                          source->file);
     if (config.application && config.application->section)
         WEFT_TRY(weft_arena_alloc(arena, config.application->options_bytes, &config.own));
     size_t num_sections = weft_config_sections(&config, sections);

@@ -46,8 +46,11 @@ static weft_status plan_search_check(const plan_search *s, const char *against)
                 return WEFT_ERROR(WEFT_CONFIG, "--nodes: %lld stands there twice",
                                   (long long)s->nodes.values[i]);
     if (s->emit && s->nodes.count > 1)
-        return WEFT_ERROR(WEFT_CONFIG, "--emit: one plan's config, and --nodes has %zu numbers",
-                          s->nodes.count);
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "--emit: writes the config of one plan, and --nodes asks for plans on %zu "
+            "numbers of nodes: give it one",
+            s->nodes.count);
     return WEFT_OK;
 }
 
