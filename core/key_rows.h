@@ -16,8 +16,9 @@
     }
 #define RANGE(on_resume, field, value, low, high, of, ...)                                         \
     ROW(on_resume, #field, field, INT, value, low, high, of, __VA_ARGS__)
+/* Steps and other counts, which stay far from overflow where they are multiplied. */
 #define INT(on_resume, field, value, low, of, ...)                                                 \
-    RANGE(on_resume, field, value, low, 1e15, of, __VA_ARGS__)
+    RANGE(on_resume, field, value, low, 1e9, of, __VA_ARGS__)
 #define REAL(on_resume, field, value, low, high, ...)                                              \
     ROW(on_resume, #field, field, DOUBLE, value, low, high, NULL, __VA_ARGS__)
 #define FLAG(on_resume, field, value, ...)                                                         \

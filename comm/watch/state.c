@@ -369,10 +369,9 @@ static void look_at(int pid, weft_siblings *out)
     }
 }
 
-void weft_siblings_look(weft_siblings *out)
+void weft_siblings_look(int parent, weft_siblings *out)
 {
     char path[96];
-    const int parent = (int)getppid();
     *out = (weft_siblings){.first = -1};
     snprintf(path, sizeof path, "/proc/%d/task", parent);
     DIR *tasks = opendir(path);

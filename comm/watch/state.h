@@ -24,15 +24,4 @@ weft_status weft_watch_begin(const weft_watch_options *options) WEFT_CHECKED;
 void weft_watch_end(void);
 bool weft_watch_is_running(void);
 
-enum { WEFT_MAX_STOPPED = 16 };
-
-/* The ranks that this one's own parent has started on this machine, before they know of each other.
- */
-typedef struct weft_siblings {
-    int first; /* the lowest rank that is not stopped; -1: none is known */
-    int num_stopped;
-    int stopped[WEFT_MAX_STOPPED]; /* by SIGSTOP, the first of them that were found */
-} weft_siblings;
-void weft_siblings_look(weft_siblings *out);
-
 #endif

@@ -44,6 +44,7 @@ static struct {
     double quiet_us;  /* no alarm until then */
     double whole_us;  /* what waits for a link that was cut arrives until then */
     bool has_sought;  /* the dead */
+    bool has_told;    /* that a rank is silent */
     weft_answer *answers;
     const weft_answer **at;
     double
@@ -203,7 +204,7 @@ static void end_alone(const weft_answer *own)
     static weft_verdict verdict;
     char node[65] = "";
     weft_siblings s;
-    weft_siblings_look(&s);
+    weft_siblings_look((int)getppid(), &s);
     const bool sees = s.num_stopped > 0;
     const char **nodes = calloc((size_t)t.size, sizeof *nodes);
     gethostname(node, sizeof node - 1);
@@ -314,15 +315,14 @@ static bool is_over(const weft_answer *a)
     return a->phase_is_over || a->exchange_is_over;
 }
 
-/* The longest that a rank's watchdog has been silent, where this rank is the head that hears all.
- */
-static double longest_silence_s(void)
+/* Whose watchdog has been silent the longest, where this rank is the head that hears all. */
+static int most_silent(void)
 {
-    double most_s = 0;
-    for (int rank = 0; rank < t.size; rank++)
-        if (rank != t.rank && weft_watch_age_s(t.last_us[rank]) > most_s)
-            most_s = weft_watch_age_s(t.last_us[rank]);
-    return most_s;
+    int most = t.rank == 0;
+    for (int rank = most + 1; rank < t.size; rank++)
+        if (rank != t.rank && t.last_us[rank] < t.last_us[most])
+            most = rank;
+    return most;
 }
 
 /* Which rank's calls differ, as far as answers about the exchange that `rank` is in tell. */
@@ -415,15 +415,37 @@ static void beat(weft_watch_net *net)
         weft_watch_net_send(net, t.head, WEFT_WORD_BEAT, NULL);
 }
 
+/* Outside steps, whose exchanges have a limit of their own, a rank that is silent is told long
+ * before its silence ends the job. Once, until all are heard again. */
+static void tell_silent(weft_watch_net *net, const weft_answer *own, double limit_s)
+{
+    const int rank = most_silent();
+    const double silence = weft_watch_age_s(t.last_us[rank]);
+    if (silence <= own->exchange_limit_s) {
+        t.has_told = false;
+    } else if (own->phase != WEFT_WATCH_STEP && !t.has_told) {
+        t.has_told = true;
+        weft_log(WEFT_LOG_WARN,
+                 "rank %d (%s) is silent for %.1f s; rank %d is in %s (step %lld); after %.3g s "
+                 "(reliability.step_limit_s) the job ends",
+                 rank, weft_watch_net_nodes(net)[rank], silence, t.rank,
+                 weft_watch_phase_text(own->phase), (long long)own->step, limit_s);
+    }
+}
+
 static void look(weft_watch_net *net)
 {
     weft_answer own;
     const double now_us = weft_now_us();
     weft_watch_look(&own);
     const double limit_s = weft_watch_silence_limit_s();
+    const bool hears_all = net && t.head == t.rank;
     if (!is_over(&own)) {
         t.alarm_us = 0;
-        if (net && t.head == t.rank && now_us > t.quiet_us && longest_silence_s() > limit_s)
+        if (hears_all)
+            tell_silent(net, &own, limit_s);
+        if (hears_all && now_us > t.quiet_us &&
+            weft_watch_age_s(t.last_us[most_silent()]) > limit_s)
             conduct(net, t.rank, limit_s);
     } else if (!net) {
         end_alone(&own);

@@ -69,6 +69,16 @@ void weft_watch_record_all(char *out, size_t bytes);
 /* Ends the thread. */
 void weft_watch_stop(void);
 
+enum { WEFT_MAX_STOPPED = 16 };
+
+/* The ranks that a process has started on this machine. */
+typedef struct weft_siblings {
+    int first; /* the lowest rank that is not stopped; -1: none is known */
+    int num_stopped;
+    int stopped[WEFT_MAX_STOPPED]; /* by SIGSTOP, the first of them that were found */
+} weft_siblings;
+void weft_siblings_look(int parent, weft_siblings *out);
+
 enum { WEFT_WATCH_PLACE_BYTES = 640 };
 
 /* What tells one verdict in FOLDER/flight from another. */

@@ -318,6 +318,12 @@ weft_status weft_cluster_parse(const char *file, const char *text, weft_arena *a
     weft_json_fault fault;
     if (!weft_json_check(text, &root, &fault))
         return FAULT(&r, fault.at, NULL, NULL, "not valid JSON: %s", fault.reason);
+    int line, column;
+    if (weft_options_locate(text, "model", &line, &column))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: a config of a model, where a cluster's file belongs, such as weft "
+                          "calibrate writes",
+                          file);
     weft_cluster cluster = {.interference = weft_interference_none()};
     WEFT_TRY(read_root(&r, root, &cluster));
     *out = cluster;

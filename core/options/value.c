@@ -129,6 +129,8 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
         errno = 0;
         long long number = strtoll(digits.start, NULL, 10);
         if (errno == ERANGE)
+            WEFT_TRY(check_bounds(p, value, strtod(digits.start, NULL))); /* names the bound */
+        if (errno == ERANGE)
             return bad_value(p, value, "an integer of 64 bits");
         bool is_small = number >= -MOST_OF_DOUBLE && number <= MOST_OF_DOUBLE;
         if (kind == WEFT_JSON_STRING && is_small && p->source->text) /* --set has bare words */
@@ -136,6 +138,8 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
         *out = number;
     } else {
         double number = kind == WEFT_JSON_NUMBER ? strtod(value.start, NULL) : 0.5;
+        if (number == floor(number) && fabs(number) > (double)MOST_OF_DOUBLE)
+            WEFT_TRY(check_bounds(p, value, number));
         if (!(fabs(number) <= (double)MOST_OF_DOUBLE) || number != floor(number))
             return bad_value(p, value, expected);
         *out = (int64_t)number;

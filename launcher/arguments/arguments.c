@@ -368,7 +368,11 @@ static weft_status check_given(const weft_arguments *a, const bool *given)
             return WEFT_ERROR(WEFT_CONFIG, "--%s %s is missing; see %s %s --help", a->rows[i].name,
                               a->rows[i].value, program, a->verb);
     size_t count = a->operands ? a->given->count : 0;
-    if (a->operands && *a->operands != '[' && count < num_operands(a))
+    const bool lacks = a->operands && *a->operands != '[' && count < num_operands(a);
+    if (lacks && num_operands(a) > 1)
+        return WEFT_ERROR(WEFT_CONFIG, "takes %s, and %s given; see %s %s --help", a->operands,
+                          count == 0 ? "none is" : "one alone is", program, a->verb);
+    if (lacks)
         return WEFT_ERROR(WEFT_CONFIG, "%s is missing; see %s %s --help", a->operands, program,
                           a->verb);
     return WEFT_OK;

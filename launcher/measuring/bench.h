@@ -7,6 +7,7 @@
 #ifndef WEFT_LAUNCHER_MEASURING_BENCH_H
 #define WEFT_LAUNCHER_MEASURING_BENCH_H
 
+#include "core/text.h"
 #include "launcher/report/report.h"
 
 typedef struct weft_bench_options {
@@ -27,6 +28,9 @@ weft_spread weft_spread_ms(const weft_spread *us);
 /* A line on standard error, of one rank, which `speaks`: what is measured. At most one in five
  * seconds, the first at once. */
 void weft_bench_tell(bool speaks, const char *format, ...) WEFT_PRINTF(2, 3);
+
+/* ", about 12 s left" where `done` of `all` equal parts took `us`; "" before the first. */
+weft_counted weft_bench_left(double us, int done, int all);
 
 /* Rows of it: median, low and high in JSON; nothing of one without values. */
 void weft_bench_report_spread(weft_report *report, const char *key, const weft_spread *spread);

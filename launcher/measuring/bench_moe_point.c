@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/trace/trace.h"
 #include "launcher/measuring/bench_moe.h"
@@ -218,22 +219,28 @@ static weft_status run_case(layers *l, weft_bench_case *c, int round)
     return WEFT_OK;
 }
 
-static void tell_case(const layers *l, const weft_bench_point *p, int i, int round, int num_rounds)
+/* `us`: since the first of these cases' first round. */
+static void tell_case(const layers *l, const weft_bench_point *p, int i, int first, int round,
+                      int num_rounds, double us)
 {
     char text[48], of[48] = "warm-up";
+    const int num = p->num_cases - first;
     if (round >= 0)
         snprintf(of, sizeof of, "round %d of %d", round + 1, num_rounds);
-    weft_bench_tell(weft_comm_rank(l->main->world) == 0,
-                    "%lld tokens, M %lld, H %lld: %s, form %d of %d: %s",
-                    (long long)p->shape.tokens, (long long)p->shape.hidden, (long long)p->shape.ffn,
-                    of, i + 1, p->num_cases, weft_bench_case_text(&p->cases[i], text, sizeof text));
+    weft_bench_tell(
+        weft_comm_rank(l->main->world) == 0, "%lld tokens, M %lld, H %lld: %s, form %d of %d: %s%s",
+        (long long)p->shape.tokens, (long long)p->shape.hidden, (long long)p->shape.ffn, of, i + 1,
+        p->num_cases, weft_bench_case_text(&p->cases[i], text, sizeof text),
+        weft_bench_left(us, (round + WARM_UP) * num + i - first, (num_rounds + WARM_UP) * num)
+            .text);
 }
 
 static weft_status run_rounds(layers *l, weft_bench_point *p, int first, int num_rounds)
 {
+    const double start_us = weft_now_us();
     for (int round = -WARM_UP; round < num_rounds; round++)
         for (int i = first; i < p->num_cases; i++) {
-            tell_case(l, p, i, round, num_rounds);
+            tell_case(l, p, i, first, round, num_rounds, weft_now_us() - start_us);
             WEFT_TRY(run_case(l, &p->cases[i], round));
         }
     for (int i = first; i < p->num_cases; i++)

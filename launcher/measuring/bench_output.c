@@ -1,5 +1,6 @@
 #include "launcher/measuring/bench.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 
@@ -34,6 +35,15 @@ void weft_bench_tell(bool speaks, const char *format, ...)
     vfprintf(stderr, format, list);
     va_end(list);
     fputc('\n', stderr);
+}
+
+weft_counted weft_bench_left(double us, int done, int all)
+{
+    weft_counted out = {""};
+    if (done > 0)
+        snprintf(out.text, sizeof out.text, ", about %.30s left",
+                 weft_seconds_text(ceil(us / 1e6 / done * (all - done))).text);
+    return out;
 }
 
 void weft_bench_report_spread(weft_report *r, const char *key, const weft_spread *spread)

@@ -56,8 +56,9 @@ static void print_eager(const weft_cluster *cluster, weft_figure figure, const c
                          weft_bytes_text(cluster->hardware.figures[figure]).text);
 }
 
-static void print_unknown(const weft_cluster *cluster, FILE *out)
+static void print_unknown(const weft_cluster *cluster, bool is_imported, FILE *out)
 {
+    const bool is_alone = !is_imported && cluster->num_nodes * cluster->ranks_per_node == 1;
     bool any = false;
     for (int i = 0; i < WEFT_NUM_COSTS; i++) {
         if (weft_cluster_knows(cluster, (weft_cost_kind)i))
@@ -66,6 +67,10 @@ static void print_unknown(const weft_cluster *cluster, FILE *out)
         any = true;
     }
     fputs(any ? "\n" : "", out);
+    if (is_alone)
+        fputs("one rank has no links: to measure them start it as training runs, such as by mpirun "
+              "-n 4 weft calibrate\n",
+              out);
 }
 
 static void print_interference(const weft_cluster *cluster, weft_report *r)
@@ -102,7 +107,7 @@ weft_status weft_calibrate_print(const weft_cluster *cluster, bool is_imported, 
     print_eager(cluster, WEFT_FIGURE_INSIDE_EAGER, "inside a node", &r);
     print_eager(cluster, WEFT_FIGURE_BETWEEN_EAGER, "between nodes", &r);
     if (r.out)
-        print_unknown(cluster, r.out);
+        print_unknown(cluster, is_imported, r.out);
     if (memcmp(&none, &cluster->interference, sizeof none) == 0)
         weft_report_line(&r, "interference: not measured, taken for none");
     else

@@ -8,6 +8,7 @@
 #include <weft/kernels.h>
 
 #include "core/arena.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/measuring/measure_internal.h"
@@ -207,7 +208,26 @@ static weft_status measure_curve(weft_measure_rig *rig, weft_cost_kind kind, wef
                      weft_cost_text(kind), cost->peak, weft_cost_unit(kind), MAX_TRIES, least);
 }
 
-static void report(const weft_measure_rig *rig, weft_cost_kind kind, const weft_cost *cost)
+/* How much is measured, and when it began. */
+typedef struct course {
+    int num, done; /* curves, and interference as one more */
+    double start_us;
+} course;
+
+static course begin(const weft_measure_rig *rig)
+{
+    course c = {.num = !rig->options.no_interference, .start_us = weft_now_us()};
+    for (int i = 0; i < WEFT_NUM_COSTS; i++)
+        c.num += (rig->options.kinds & 1u << i) && weft_measure_can(rig, (weft_cost_kind)i);
+    if (rig->options.report_progress)
+        weft_log(WEFT_LOG_INFO, "%s, of about %.3g s each: about %s",
+                 weft_count_text(c.num, "measurement").text, rig->options.seconds,
+                 weft_seconds_text(c.num * rig->options.seconds).text);
+    return c;
+}
+
+static void report(const weft_measure_rig *rig, weft_cost_kind kind, const weft_cost *cost,
+                   const course *c)
 {
     if (!rig->options.report_progress)
         return;
@@ -216,9 +236,11 @@ static void report(const weft_measure_rig *rig, weft_cost_kind kind, const weft_
                  weft_count_text(rig->num_nodes, "node").text,
                  weft_count_text(rig->ranks_per_node, "rank").text);
     else
-        weft_log(WEFT_LOG_INFO, "%s: %.4g us and up, at best %.4g G%s/s", weft_cost_help(kind),
-                 cost->curve.time_us[0], cost->peak * 1e-9,
-                 *weft_cost_unit(kind) == 'F' ? "FLOP" : "B");
+        weft_log(WEFT_LOG_INFO,
+                 "%s: %.4g us and up, at best %.4g G%s/s; %d of %d, about %.0f s left",
+                 weft_cost_help(kind), cost->curve.time_us[0], cost->peak * 1e-9,
+                 *weft_cost_unit(kind) == 'F' ? "FLOP" : "B", c->done, c->num,
+                 (weft_now_us() - c->start_us) / 1e6 / c->done * (c->num - c->done));
 }
 
 /* --- the rig ------------------------------------------------------------------------------- */
@@ -397,13 +419,16 @@ static weft_status measure(weft_measure_rig *rig, weft_cluster *cluster)
 {
     WEFT_TRY(name_cluster(rig, cluster));
     WEFT_TRY(weft_measure_storage_agree(rig));
+    course c = begin(rig);
     for (int i = 0; i < WEFT_NUM_COSTS; i++) {
         weft_cost_kind kind = (weft_cost_kind)i;
         if (!(rig->options.kinds & 1u << i))
             continue;
-        if (weft_measure_can(rig, kind))
+        if (weft_measure_can(rig, kind)) {
             WEFT_TRY(measure_curve(rig, kind, cluster));
-        report(rig, kind, &cluster->costs[i]);
+            c.done++;
+        }
+        report(rig, kind, &cluster->costs[i], &c);
         if (weft_measure_can(rig, kind) &&
             (kind == WEFT_COST_MESSAGE || kind == WEFT_COST_MESSAGE_INSIDE))
             WEFT_TRY(weft_measure_eager(rig, kind, cluster));

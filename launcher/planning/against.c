@@ -370,9 +370,9 @@ static weft_status find_median(const run_steps *s, weft_arena *arena, weft_again
     WEFT_TRY(sort_counted(out->run, s->ms, s->count, arena, &sorted, &out->num_steps));
     const double median = weft_quantile(sorted, out->num_steps, 0.5);
     out->measured_us = 1e3 * median;
-    out->spread = (weft_quantile(sorted, out->num_steps, 0.75) -
-                   weft_quantile(sorted, out->num_steps, 0.25)) /
-                  median;
+    out->low_us = 1e3 * weft_quantile(sorted, out->num_steps, 0.25);
+    out->high_us = 1e3 * weft_quantile(sorted, out->num_steps, 0.75);
+    out->spread = (out->high_us - out->low_us) / out->measured_us;
     return WEFT_OK;
 }
 
@@ -504,6 +504,8 @@ static weft_status read_traced(const run_steps *s, int64_t traced_step, const we
     if (status == WEFT_CONFIG)
         return weft_error_context(status, "--against %s", out->run);
     WEFT_TRY(status);
+    out->traced_step = traced_step;
+    out->traced_us = time.step_us;
     WEFT_TRY(finish_phases(&p, num_ranks, time.step_us, out));
     return list_times(&time, arena, out);
 }

@@ -17,7 +17,10 @@ double weft_against_error(double planned, double measured); /* a share of measur
 typedef struct weft_against {
     const char *run;                  /* the folder; borrowed */
     double planned_us, measured_us;   /* of a step; measured: the median */
-    double spread;                    /* between the steps' quartiles, a share of the median */
+    double low_us, high_us;           /* half of the steps took a time between: quartiles */
+    double spread;                    /* between them, a share of the median */
+    int64_t traced_step;              /* the one step that phases and times are of */
+    double traced_us;                 /* what it took, without its wait for what else runs on */
     double load;                      /* rows at the fullest rank's experts over the mean, that the
                                          plan was made at; 0: no experts */
     int num_steps;                    /* of the median: without warm-up */

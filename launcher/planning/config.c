@@ -41,11 +41,13 @@ static bool is_mesh_size(const char *path)
            strcmp(path + bytes - (sizeof end - 1), end) == 0;
 }
 
-/* The record of this thread, with the place that `key` was given at before it. */
+/* The record of this thread, with the place that `key` was given at before it. `blame`: the --set
+ * that made a key of the file wrong; NULL: none. */
 static weft_status put_place(const weft_config_source *source, const char *text, const char *key,
-                             weft_status status)
+                             const char *blame, weft_status status)
 {
-    const char *override;
+    const char *override, *with = blame ? ", with --set " : "";
+    blame = blame ? blame : "";
     int line, column;
     if (source->mesh && is_mesh_size(key))
         return weft_error_context(status, "--mesh %s", source->mesh);
@@ -54,10 +56,10 @@ static weft_status put_place(const weft_config_source *source, const char *text,
     if ((override = find_override(source, key)) != NULL)
         return weft_error_context(status, "--set %s", override);
     if (text && weft_options_locate(text, key, &line, &column))
-        return weft_error_context(status, "%s:%d:%d", source->file, line, column);
+        return weft_error_context(status, "%s:%d:%d%s%s", source->file, line, column, with, blame);
     if (source->mesh && strncmp(key, "parallel.", 9) == 0)
         return weft_error_context(status, "--mesh %s", source->mesh);
-    return weft_error_context(status, "%s", source->file);
+    return weft_error_context(status, "%s%s%s", source->file, with, blame);
 }
 
 /* dp 0: not known yet. */
@@ -286,26 +288,7 @@ static weft_status source_text(const weft_config_source *source, weft_arena *are
     return WEFT_OK;
 }
 
-weft_status weft_config_locate(const weft_config_source *source, weft_status status)
-{
-    weft_arena arena = {0};
-    weft_error error;
-    char key[WEFT_ERROR_KEY_BYTES];
-    const char *text = NULL;
-    memcpy(key, weft_error_get()->key, sizeof key);
-    if (status != WEFT_CONFIG || !strchr(key, '.'))
-        return status;
-    weft_error_take(&error);
-    if (source_text(source, &arena, &text) != WEFT_OK)
-        text = NULL;
-    error.key[0] = '\0'; /* once is enough */
-    weft_error_put(&error);
-    put_place(source, text, key, status);
-    weft_arena_release(&arena);
-    return status;
-}
-
-weft_status weft_config_load(const weft_config_source *source, weft_arena *arena, weft_config *out)
+static weft_status load(const weft_config_source *source, weft_arena *arena, weft_config *out)
 {
     weft_config config = {.application = source->application};
     weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
@@ -313,14 +296,87 @@ weft_status weft_config_load(const weft_config_source *source, weft_arena *arena
     weft_status read = source_text(source, arena, &text);
     if (read != WEFT_OK) /* a config that cannot be read is a usage error */
         return WEFT_ERROR(WEFT_CONFIG, "%s", weft_error_get()->text);
+    int line, column;
+    if (text && weft_options_locate(text, "ranks_per_node", &line, &column))
+        return WEFT_ERROR(WEFT_CONFIG, "%s: a cluster's file, where a config of a model belongs",
+                          source->file);
     if (config.application && config.application->section)
         WEFT_TRY(weft_arena_alloc(arena, config.application->options_bytes, &config.own));
     size_t num_sections = weft_config_sections(&config, sections);
     WEFT_TRY(weft_options_parse(sections, num_sections, source->file, text, source->set,
                                 source->num_set, arena));
-    WEFT_TRY(weft_config_locate(source, resolve(&config, source, text, arena)));
+    WEFT_TRY(resolve(&config, source, text, arena));
     *out = config;
     return WEFT_OK;
+}
+
+/* The --set without which the config would be good: the mistake is there, whichever key shows it.
+ * NULL: none. */
+static const char *find_blame(const weft_config_source *source, const char *text,
+                              weft_config_function check, const void *context, weft_arena *arena)
+{
+    const char **others;
+    void *memory;
+    if (source->num_set == 0 ||
+        weft_arena_alloc_array(arena, source->num_set, sizeof *others, &memory) != WEFT_OK)
+        return NULL;
+    others = memory;
+    for (size_t i = 0; i < source->num_set; i++) {
+        weft_config_source without = *source;
+        weft_config config;
+        size_t count = 0;
+        for (size_t k = 0; k < source->num_set; k++)
+            if (k != i)
+                others[count++] = source->set[k];
+        without.text = text;
+        without.set = others;
+        without.num_set = count;
+        weft_status status = load(&without, arena, &config);
+        if (status == WEFT_OK && check)
+            status = check(&config, context);
+        if (status == WEFT_OK)
+            return source->set[i];
+    }
+    return NULL;
+}
+
+/* `reads`: the config was read and `check` (NULL: that alone) found the error. */
+static weft_status locate(const weft_config_source *source, weft_status status, bool reads,
+                          weft_config_function check, const void *context)
+{
+    weft_arena arena = {0};
+    weft_error error;
+    char key[WEFT_ERROR_KEY_BYTES];
+    const char *text = NULL, *blame = NULL;
+    memcpy(key, weft_error_get()->key, sizeof key);
+    if (status != WEFT_CONFIG || !strchr(key, '.'))
+        return status;
+    weft_error_take(&error);
+    if (source_text(source, &arena, &text) != WEFT_OK)
+        text = NULL;
+    if (reads && !find_override(source, key))
+        blame = find_blame(source, text, check, context, &arena);
+    error.key[0] = '\0'; /* once is enough */
+    weft_error_put(&error);
+    put_place(source, text, key, blame, status);
+    weft_arena_release(&arena);
+    return status;
+}
+
+weft_status weft_config_locate(const weft_config_source *source, weft_status status)
+{
+    return locate(source, status, false, NULL, NULL);
+}
+
+weft_status weft_config_check(const weft_config *config, const weft_config_source *source,
+                              weft_config_function check, const void *context)
+{
+    return locate(source, check(config, context), true, check, context);
+}
+
+weft_status weft_config_load(const weft_config_source *source, weft_arena *arena, weft_config *out)
+{
+    return locate(source, load(source, arena, out), true, NULL, NULL);
 }
 
 int weft_config_world(const weft_config *config)
@@ -396,12 +452,21 @@ static weft_status check_trace_ranks(const weft_config *c, int world)
     return WEFT_OK;
 }
 
-static weft_status check_world(const weft_config *c, int world, const weft_topology *topology,
-                               weft_mesh *out)
+/* The ranks of a mesh. */
+typedef struct ranks {
+    int world;
+    const weft_topology *topology; /* NULL: not known yet */
+    weft_mesh *out;
+} ranks;
+
+static weft_status check_world(const weft_config *c, const void *context_of_ranks)
 {
+    const ranks *r = context_of_ranks;
+    const weft_topology *topology = r->topology;
+    weft_mesh *out = r->out;
     fitting f = {c, topology};
     weft_mesh_request request = {.options = &c->parallel,
-                                 .world = world,
+                                 .world = r->world,
                                  .num_experts = c->model.num_experts,
                                  .check = check_fitting,
                                  .context = &f};
@@ -421,13 +486,15 @@ static weft_status check_world(const weft_config *c, int world, const weft_topol
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,
                              weft_mesh *out)
 {
-    return weft_config_locate(source, check_world(config, world, NULL, out));
+    const ranks r = {world, NULL, out};
+    return weft_config_check(config, source, check_world, &r);
 }
 
 weft_status weft_config_mesh_on(const weft_config *config, const weft_config_source *source,
                                 const weft_topology *topology, weft_mesh *out)
 {
-    return weft_config_locate(source, check_world(config, topology->world, topology, out));
+    const ranks r = {topology->world, topology, out};
+    return weft_config_check(config, source, check_world, &r);
 }
 
 typedef struct telling {
@@ -490,6 +557,16 @@ static void tell_modules(const weft_config *c)
             weft_log(WEFT_LOG_WARN, "%s: no effect of moe in train.offload_modules", no_experts);
 }
 
+/* A run may be resumed with more steps, so it is no error. */
+static void tell_trace(const weft_config *c, const weft_config *initial)
+{
+    if (c->log.trace_step > c->train.train_iters && c->log.trace_step != initial->log.trace_step)
+        weft_log(WEFT_LOG_WARN,
+                 "train.train_iters is %lld: no effect of log.trace_step %lld, behind the last "
+                 "step: no timeline is kept",
+                 (long long)c->train.train_iters, (long long)c->log.trace_step);
+}
+
 weft_status weft_config_tell_no_effect(const weft_config *config)
 {
     weft_config given = *config, initial = {0};
@@ -507,6 +584,7 @@ weft_status weft_config_tell_no_effect(const weft_config *config)
     tell(&t);
     weft_arena_release(&t.arena);
     tell_modules(config);
+    tell_trace(config, &initial);
     if (weft_recompute_names_always(&config->train.recompute))
         weft_log(WEFT_LOG_INFO, "recompute: no norm's and no activation's output is ever kept, so "
                                 "layernorm and moe_act change nothing");

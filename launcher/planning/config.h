@@ -192,6 +192,12 @@ typedef struct weft_config_source {
  * the arena. */
 weft_status weft_config_load(const weft_config_source *source, weft_arena *arena,
                              weft_config *out) WEFT_CHECKED;
+/* WEFT_CONFIG where something is wrong with the config. */
+typedef weft_status (*weft_config_function)(const weft_config *config, const void *context);
+/* What the check finds, as weft_config_locate; where one --set alone makes a key of the file wrong,
+ * that stands there, too. */
+weft_status weft_config_check(const weft_config *config, const weft_config_source *source,
+                              weft_config_function check, const void *context) WEFT_CHECKED;
 /* Fills model.vocab_size from the dataset. */
 typedef weft_status (*weft_vocabulary_function)(weft_config *config);
 /* Copies the application as far as this library knows its fields, and checks it. Errors:

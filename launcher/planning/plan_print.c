@@ -493,16 +493,26 @@ void weft_against_report(weft_report *r, const weft_against *a)
     char load[80] = "";
     if (a->load > 0)
         snprintf(load, sizeof load, ", planned at its fullest rank's load of %.4g", a->load);
-    weft_report_line(r, "\n%s, median of %s, between their quartiles %.1f %%%s:\n", a->run,
-                     weft_count_text(a->num_steps, "step").text, 100 * a->spread, load);
+    weft_report_line(r, "\n%s: %s after its warm-up, half of them between %s and %s%s", a->run,
+                     weft_count_text(a->num_steps, "step").text, time_text(a->low_us).text,
+                     time_text(a->high_us).text, load);
     weft_report_line(
-        r, "step %s planned, %s measured, error %s\n", time_text(a->planned_us).text,
-        time_text(a->measured_us).text,
+        r, "  a step: %s planned, %s measured (the median of these), error %s",
+        time_text(a->planned_us).text, time_text(a->measured_us).text,
         weft_unit_text(WEFT_UNIT_CHANGE, weft_against_error(a->planned_us, a->measured_us)).text);
+    if (a->num_times > 0)
+        weft_report_line(
+            r, "  step %lld, whose timeline was kept: %s planned, %s measured, error %s; of it\n",
+            (long long)a->traced_step, time_text(a->planned_us).text, time_text(a->traced_us).text,
+            weft_unit_text(WEFT_UNIT_CHANGE, weft_against_error(a->planned_us, a->traced_us)).text);
     weft_report_open(r, WEFT_REPORT_OBJECT, "against");
     weft_report_text(r, "run", NULL, a->run);
     weft_report_value(r, "num_steps", a->num_steps);
     weft_report_value(r, "spread", a->spread);
+    if (a->num_times > 0) {
+        weft_report_value(r, "traced_step", (double)a->traced_step);
+        weft_report_value(r, "traced_step_time_s", a->traced_us / 1e6);
+    }
     if (a->load > 0)
         weft_report_value(r, "rank_load", a->load);
     weft_report_open(r, WEFT_REPORT_OBJECT, "step_time_s");

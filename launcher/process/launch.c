@@ -512,6 +512,18 @@ static void look_for_ranks(job *j)
     }
 }
 
+/* A rank that is stopped neither steps nor saves: who asks again need not wait for it. */
+static void look_for_stopped(job *j)
+{
+    weft_siblings ranks;
+    weft_siblings_look((int)j->pid, &ranks);
+    if (ranks.num_stopped == 0)
+        return;
+    fprintf(stderr, "weft %s: asked to stop again, and rank %d is stopped (SIGSTOP): killed\n",
+            j->words.verb, ranks.stopped[0]);
+    end_job(j, WEFT_STOP_KILLED);
+}
+
 /* Ends a job that was asked to stop, or has lost a rank, and takes too long. Returns the
  * milliseconds until this has to be looked at again; -1: never. */
 static int heed_time(job *j)
@@ -519,6 +531,8 @@ static int heed_time(job *j)
     int stop_ms = -1, loss_ms = -1;
     if (!j->exit_code && weft_stop_num_interrupts() > 1)
         end_job(j, WEFT_STOP_INTERRUPTED);
+    if (!j->exit_code && weft_stop_num_signals() > 1)
+        look_for_stopped(j);
     if (!j->exit_code && weft_stop_asked() && weft_stop_timeout() > 0 &&
         (stop_ms = time_left(&j->asked_us, weft_stop_timeout())) == 0) {
         fprintf(stderr, "weft train: not stopped within %d s (train.stop_timeout_s): killed\n",

@@ -118,3 +118,9 @@ weft_status weft_output_try(const char *path)
     weft_new_file_drop(&file);
     return WEFT_OK;
 }
+
+void weft_output_tell_written(const char *path, bool is_for_programs)
+{
+    if (path && !is_for_programs)
+        printf("wrote %s\n", path);
+}

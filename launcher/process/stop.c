@@ -16,7 +16,7 @@ enum { ASKED, SAVED, EVALUATES, PAGE_WORDS };
 static const char place_variable[] = "WEFT_STOP_PAGE";
 
 /* Handlers touch lock-free atomics alone. */
-static atomic_int own, own_evaluates, interrupts, timeout_seconds;
+static atomic_int own, own_evaluates, signals, interrupts, timeout_seconds;
 static atomic_int *volatile asked = &own; /* in a page that ranks map, once that is shared */
 static atomic_int *volatile evaluates = &own_evaluates; /* likewise */
 static atomic_int *joined;                              /* the starter's page, in a rank */
@@ -71,6 +71,7 @@ static void asked_to_stop(int number, siginfo_t *info, void *unused)
     int error = errno;
     (void)unused;
     atomic_store(&last_signal, number);
+    atomic_fetch_add(&signals, 1);
     if (number == SIGTERM && info->si_pid == getppid())
         atomic_store(&is_ended, true);
     bool again = number == SIGINT && atomic_fetch_add(&interrupts, 1) > 0;
@@ -144,6 +145,11 @@ void weft_stop_set_timeout(int64_t seconds)
 int weft_stop_timeout(void)
 {
     return atomic_load(&timeout_seconds);
+}
+
+int weft_stop_num_signals(void)
+{
+    return atomic_load(&signals);
 }
 
 int weft_stop_num_interrupts(void)

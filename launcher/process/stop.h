@@ -39,6 +39,8 @@ enum { WEFT_STOP_KILLED = 128 + 9, WEFT_STOP_INTERRUPTED = 128 + 2 };
 /* In the process that starts ranks, before it does: puts the wish into a page, whose place the
  * environment tells the ranks. From here on SIGINT is only counted. Again: the page stays. */
 weft_status weft_stop_share(void) WEFT_CHECKED;
+/* That asked this process to stop, of any kind; of SIGINT alone. */
+int weft_stop_num_signals(void);
 int weft_stop_num_interrupts(void);
 /* In a rank: maps that page, where the environment names one. WEFT_COMM: its maker is gone. */
 weft_status weft_stop_join(void) WEFT_CHECKED;

@@ -125,9 +125,9 @@ static void report_step(weft_report *r, const weft_expand *e, int i)
     weft_report_row(r, NULL, "tokens/s", WEFT_UNIT_COUNT, step->tokens_per_s);
     weft_report_row(r, NULL, "cost/1e9", WEFT_UNIT_NONE, step->costs.billion_tokens);
     weft_report_row(r, "global_batch_size", "batch", WEFT_UNIT_COUNT, train->global_batch_size);
+    weft_report_row(r, "micro_batch_size", "micro-batch", WEFT_UNIT_COUNT, train->micro_batch_size);
     weft_report_text(r, "mesh", "mesh", axes);
     weft_report_bool(r, "fits", step->fits);
-    weft_report_value(r, "micro_batch_size", train->micro_batch_size);
     weft_report_value(r, "tokens", step->tokens);
     weft_report_bool(r, "micro_batches_run_out", runs_out(step));
     report_known(r, "lr_advised", step->lr_advised);

@@ -211,7 +211,7 @@ static void report_best(weft_report *r, const weft_what_if_row *row)
 {
     const weft_what_if_plan *best = &row->best;
     weft_report_cell(r, "most of it", "%s", best->known ? weft_limit_text((int)best->limits) : "-");
-    weft_report_row(r, NULL, "nodes", WEFT_UNIT_COUNT, row->num_nodes);
+    weft_report_row(r, NULL, "nodes", WEFT_UNIT_COUNT, best->known ? row->num_nodes : (double)NAN);
     if (isfinite(best->billion_tokens_cost) && best->billion_tokens_cost > 0)
         weft_report_row(r, NULL, "a billion tokens", WEFT_UNIT_NONE, best->billion_tokens_cost);
     weft_report_cell(r, "its mesh", "%s",
@@ -223,8 +223,8 @@ static void report_best(weft_report *r, const weft_what_if_row *row)
 static void report_row(weft_report *r, const weft_what_if_row *row)
 {
     weft_report_record(r);
-    weft_report_text(r, "name", "", row->name);
-    weft_report_text(r, "help", NULL, row->help);
+    weft_report_text(r, "name", NULL, row->name);
+    weft_report_text(r, "help", "", row->help);
     weft_report_value(r, "num_nodes", row->num_nodes);
     if (row->without)
         weft_report_text(r, "without", NULL, row->without);

@@ -436,8 +436,13 @@ weft_status weft_run_lock(const weft_run_folder *folder, const weft_run_start *s
     } else {
         gethostname(host, sizeof host - 1);
         int length = snprintf(who, sizeof who, "pid %d on %s\n", (int)getpid(), host);
-        if (ftruncate(fd, 0) != 0 || pwrite(fd, who, (size_t)length, 0) != length)
-            weft_log(WEFT_LOG_WARN, "%s: cannot write: %s", path, strerror(errno));
+        errno = ENOSPC; /* of a part that is written */
+        if (ftruncate(fd, 0) != 0 || pwrite(fd, who, (size_t)length, 0) != length) {
+            status = WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+            unlink(path);
+            close(fd);
+            return status;
+        }
     }
     *out_lock = fd;
     return WEFT_OK;

@@ -66,8 +66,10 @@ static weft_status find_config(weft_training *args, const plan *p, weft_arena *a
 
 /* Of the learning rate alone the verb that trains asks so much: a few steps of any config can be
  * planned and measured. */
-static weft_status check_rate(const weft_train_options *t)
+static weft_status check_rate(const weft_config *c, const void *unused)
 {
+    const weft_train_options *t = &c->train;
+    (void)unused;
     const long long iters = (long long)t->train_iters;
     if (iters > 0 && t->lr_warmup_iters > iters)
         return WEFT_KEY_ERROR("train.lr_warmup_iters",
@@ -126,7 +128,7 @@ static weft_status make_plan(weft_training *args, weft_arena *arena, plan *out)
         args->source.run = &out->run;
     }
     WEFT_TRY(weft_config_load(&args->source, arena, &out->config));
-    WEFT_TRY(weft_config_locate(&args->source, check_rate(&out->config.train)));
+    WEFT_TRY(weft_config_check(&out->config, &args->source, check_rate, NULL));
     WEFT_TRY(weft_config_locate(
         &args->source, weft_run_check_decay(&out->config, &args->source, out->start.step)));
     WEFT_TRY(find_owed(args, out, arena));
@@ -509,13 +511,12 @@ static weft_status open_ledger(job *j)
     return WEFT_OK;
 }
 
-/* Rank 0: the folder's files, not before all else is known to be good. */
-static weft_status open_folder(job *j, const char *from, weft_arena *arena)
+/* Rank 0: the folder's files. */
+static weft_status open_files(job *j, const char *from, weft_arena *arena)
 {
     const weft_config *resolved = &j->trainer.config;
     weft_config told = *resolved;
     told.tier.experts = j->plan->config.tier.experts; /* `auto` may come to another degree */
-    WEFT_TRY(make_folder(j->args->run.path));
     WEFT_TRY(lock(j));
     if (j->folder < 0)
         j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -523,8 +524,8 @@ static weft_status open_folder(job *j, const char *from, weft_arena *arena)
     WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step,
                                 resolved->train.train_iters, resolved->log.log_interval,
                                 j->args->json));
-    WEFT_TRY(open_ledger(j));
     WEFT_TRY(write_config(j->args, resolved, arena));
+    WEFT_TRY(open_ledger(j));
     if (!j->args->json)
         print_start(&j->trainer, from);
     WEFT_TRY(weft_config_tell_no_effect(&told));
@@ -532,6 +533,32 @@ static weft_status open_folder(job *j, const char *from, weft_arena *arena)
         weft_trainer_tell_repeats(&j->trainer, WEFT_SPLIT_VALIDATION);
     WEFT_TRY(tell_changes(j, arena));
     return note(j, WEFT_DID_START);
+}
+
+/* What a start that came to no step has made: of a folder that was there, files without a byte. */
+static void remove_made(const char *run, bool is_new)
+{
+    static const char *const names[] = {"metrics.jsonl", "ledger.jsonl", "config.json", ".lock"};
+    char path[4096];
+    struct stat info;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if ((size_t)snprintf(path, sizeof path, "%s/%s", run, names[i]) < sizeof path &&
+            lstat(path, &info) == 0 && S_ISREG(info.st_mode) && (is_new || info.st_size == 0))
+            unlink(path);
+    if (is_new)
+        rmdir(run);
+}
+
+/* Rank 0: not before all else is known to be good. */
+static weft_status open_folder(job *j, const char *from, weft_arena *arena)
+{
+    const char *run = j->args->run.path;
+    const bool is_new = access(run, F_OK) != 0;
+    WEFT_TRY(make_folder(run));
+    weft_status status = open_files(j, from, arena);
+    if (status != WEFT_OK)
+        remove_made(run, is_new);
+    return status;
 }
 
 /* Every rank has looked for itself. */

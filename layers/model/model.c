@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "layers/context/context.h"
 #include "layers/describe/rehearse.h"
 #include "layers/outline/footprint.h"
@@ -89,6 +90,59 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
     return create_metrics(model, weft_outline_repeats(outline));
 }
 
+/* ", from model.hidden_size": the keys that the sizes of a tensor are, or two to four times. */
+static void keys_of(const weft_model_options *o, const weft_parameter_spec *spec, char *out,
+                    size_t room)
+{
+    const struct {
+        const char *key;
+        int64_t value;
+    } keys[] = {{"hidden_size", o->hidden_size},
+                {"ffn_hidden_size", o->ffn_hidden_size},
+                {"moe_ffn_hidden_size", spec->is_expert ? o->moe_ffn_hidden_size : 0},
+                {"num_experts", spec->is_expert ? o->num_experts : 0},
+                {"vocab_size", spec->is_embedding ? o->vocab_size : 0}};
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        for (int d = 0; d < spec->num_dims && used < room; d++) {
+            const size_t value = (size_t)keys[i].value, dim = spec->dims[d];
+            if (value == 0 || dim % value != 0 || dim / value > 4)
+                continue;
+            used += (size_t)snprintf(out + used, room - used, "%smodel.%s", used ? ", " : ", from ",
+                                     keys[i].key);
+            break;
+        }
+}
+
+/* Parameters for which there is no memory: the largest of them, and the keys that make it large. */
+static weft_status name_largest(const weft_model *model, weft_status status)
+{
+    const weft_parameter *largest = NULL;
+    char dims[96] = "", keys[160];
+    size_t used = 0;
+    weft_error error;
+    if (status != WEFT_MEMORY)
+        return status;
+    for (int i = 0; i < weft_parameters_count(model->parameters); i++) {
+        const weft_parameter *p = &weft_parameters_at(model->parameters, i)->parameter;
+        if (!largest || weft_tensor_count(&p->weight) > weft_tensor_count(&largest->weight))
+            largest = p;
+    }
+    if (!largest)
+        return status;
+    for (int d = 0; d < largest->spec->num_dims; d++)
+        used += (size_t)snprintf(dims + used, sizeof dims - used, "%s%zu", d ? " x " : "",
+                                 largest->spec->dims[d]);
+    keys_of(&model->options, largest->spec, keys, sizeof keys);
+    weft_error_take(&error);
+    const size_t told = strlen(error.text);
+    snprintf(error.text + told, sizeof error.text - told, "; the largest is %s: %s, %s%s",
+             largest->name, dims, weft_bytes_text((double)weft_tensor_bytes(&largest->weight)).text,
+             keys);
+    return weft_error_put(&error);
+}
+
 static weft_status init(weft_model *model, const weft_outline *outline, weft_model_function build)
 {
     const weft_model_setup *s = &model->setup;
@@ -116,7 +170,8 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
         weft_parameters_use_file(model->parameters, &file);
     if (outline->shape.experts_placed)
         weft_parameters_share_experts(model->parameters);
-    WEFT_TRY(weft_parameters_allocate(model->parameters, &residency, s->training && !s->evaluates));
+    WEFT_TRY(name_largest(model, weft_parameters_allocate(model->parameters, &residency,
+                                                          s->training && !s->evaluates)));
     WEFT_TRY(weft_rings_create(s->device, model->parameters, &model->rings));
     if (outline->shape.experts_on_host)
         WEFT_TRY(weft_tier_create(&(weft_tier_setup){.device = s->device,

@@ -100,6 +100,17 @@ static weft_status parse_size(const weft_key *row, const char *name, const char 
     return WEFT_OK;
 }
 
+/* As in a file, or as a digit. */
+static weft_status parse_flag(const weft_key *row, const char *name, const char *value, bool *out)
+{
+    const bool is_on = strcmp(value, "1") == 0 || strcmp(value, "true") == 0;
+    if (!is_on && strcmp(value, "0") != 0 && strcmp(value, "false") != 0)
+        return WEFT_ERROR(WEFT_CONFIG, "--mesh %s=%s: %s is true, false, 1 or 0", name, value,
+                          row->key);
+    *out = is_on;
+    return WEFT_OK;
+}
+
 static weft_status parse_choice(const weft_key *row, const char *name, const char *value, int *out)
 {
     const char *choice = row->choices;
@@ -139,10 +150,7 @@ static weft_status apply(const weft_key *row, const char *name, const char *valu
     case WEFT_OPTION_CHOICE:
         return parse_choice(row, name, value, field);
     case WEFT_OPTION_BOOL:
-        if (strcmp(value, "0") && strcmp(value, "1"))
-            return WEFT_ERROR(WEFT_CONFIG, "--mesh %s=%s: %s is 0 or 1", name, value, row->key);
-        *(bool *)field = *value == '1';
-        return WEFT_OK;
+        return parse_flag(row, name, value, field);
     default: /* order, layout: checked with the rest of the mesh */
         *(const char **)field = value;
         return WEFT_OK;

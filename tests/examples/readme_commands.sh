@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The README's commands as they are printed, in their order, beside the config that it shows. What
-# takes a minute or builds is left out: scripts/*, calibrate.
+# takes a minute or builds is left out: scripts/*, mpirun.
 #   readme_commands.sh CHECKOUT BUILD
 set -uo pipefail
 folder=$(mktemp -d)
@@ -12,7 +12,7 @@ using=$(sed -n '/^## Using it/,/^## A model in C/p' "$1/README.md")
 sed -n '/^```json$/,/^```$/{/^```/!p}' <<<"$using" >config.json
 num=0
 while IFS= read -r line; do
-    [[ $line == build/weft\ * && $line != build/weft\ calibrate* ]] || continue
+    [[ $line == build/weft\ * ]] || continue
     num=$((num + 1))
     bash -c "$line" >out 2>err </dev/null || { echo "exit $?: $line" && cat err && exit 1; }
 done <<<"$using"

@@ -416,7 +416,10 @@ static void check_against(void)
     cJSON *json;
     child_good(train);
     child_run(&c, text, NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "run, median of 2 steps") &&
+    EXPECT(c.exit_code == 0 &&
+               strstr(c.out, "\nrun: 2 steps after its warm-up, half of them between ") &&
+               strstr(c.out, " measured (the median of these), error ") &&
+               strstr(c.out, "\n  step 4, whose timeline was kept: ") &&
                strstr(c.out, "weights, stage 1"),
            "exit %d: %s%s", c.exit_code, c.err, c.out);
     EXPECT(strstr(c.out, " planned, ") && strstr(c.out, "optimizer's step") &&
@@ -431,6 +434,12 @@ static void check_against(void)
     const cJSON *against = cJSON_GetObjectItem(json, "against"), *row;
     check_row(cJSON_GetObjectItem(against, "step_time_s"), false);
     EXPECT(number_of(against, "num_steps") == 2 && number_of(against, "spread") >= 0, "steps");
+    double traced_s = 0; /* like with like: what the rows of one step sum to is that step's */
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "time_s")) traced_s +=
+        number_of(row, "measured");
+    EXPECT(number_of(against, "traced_step") == 4 &&
+               fabs(traced_s / number_of(against, "traced_step_time_s") - 1) < 1e-6,
+           "%.9g s in the rows of %s", traced_s, c.out);
     for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
         bool found = false;
         cJSON_ArrayForEach(row, cJSON_GetObjectItem(against, "phases_s"))

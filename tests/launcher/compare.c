@@ -117,7 +117,7 @@ int main(void)
     check_text();
     expect_refused("a", "none", 6, "none: not a run's folder: none/metrics.jsonl: No such file");
     expect_refused("c.json", "a", 6, "c.json: not a run's folder");
-    expect_refused("a", NULL, 2, "RUN RUN is missing");
+    expect_refused("a", NULL, 2, "takes RUN RUN, and one alone is given");
     EXPECT(remove("w2/config.json") == 0, "w2");
     expect_refused("a", "w2", 2, "w2/config.json: ");
     return child_finish(folder);

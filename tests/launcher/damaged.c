@@ -559,6 +559,34 @@ static void check_full(void)
     child_release(&c);
 }
 
+/* A start for whose files there is no room: one line, and no file without a byte. What it says goes
+ * through a pipe, which has room. */
+static void check_full_start(void)
+{
+    static const struct {
+        const char *before, *says;
+        int blocks;
+    } rooms[] = {{"rm -rf bare", "weft train: bare/.lock: cannot write: File too large\n", 0},
+                 {"rm -rf bare", "weft train: bare/config.json: cannot write: File too large\n", 1},
+                 {"mkdir bare", "weft train: bare/config.json: cannot write: File too large\n", 1}};
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
+        char line[300];
+        child c;
+        snprintf(line, sizeof line,
+                 "%s; { (ulimit -f %d; $WEFT_BINARY_DIR/weft train c.json --out bare); "
+                 "echo $? >code; } 2>&1 | cat; test ! -e bare -o -z \"$(find bare -size 0)\" && "
+                 "exit $(cat code)",
+                 rooms[i].before, rooms[i].blocks);
+        child_program = "/bin/sh";
+        CHILD_RUN(&c, "-c", line);
+        child_program = NULL;
+        EXPECT(c.exit_code == 6 && c.out && strcmp(c.out, rooms[i].says) == 0, "exit %d: %s%s",
+               c.exit_code, c.out, c.err);
+        EXPECT((access("bare", F_OK) == 0) == (rooms[i].before[0] == 'm'), "%s", rooms[i].says);
+        child_release(&c);
+    }
+}
+
 static void check_latest_is(const char *run, const char *wanted)
 {
     char path[64];
@@ -695,6 +723,7 @@ int main(void)
     check_fails_once();
     check_links();
     check_full();
+    check_full_start();
     check_failing_saves();
     /* Nothing of all that has changed the files: they are good again. */
     child_good(inspect_run);

@@ -1,6 +1,7 @@
 /* The command as a user meets it: prepare a text, train on 4 ranks, look at what came out, let it
  * write, go on with other meshes. */
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -280,6 +281,25 @@ static void check_generate(void)
         free(texts[i]);
 }
 
+/* Tokens come as they are made: a text that nobody waits for to its end is not lost. */
+static void check_generate_stopped(void)
+{
+    struct stat info = {0};
+    child c;
+    EXPECT(child_start(
+               &c, WORDS("generate", "run", "--prompt", "the quick", "--num-tokens", "1000000000"),
+               NULL),
+           "no start");
+    for (int i = 0; i < 30000 && info.st_size < 20 && !child_wait(&c, 0); i++) {
+        child_pause(0.001);
+        EXPECT(stat(c.out_path, &info) == 0, "no output");
+    }
+    EXPECT(info.st_size >= 20, "%lld bytes came", (long long)info.st_size);
+    child_kill(&c);
+    EXPECT(c.out && strncmp(c.out, "the quick", 9) == 0 && strlen(c.out) >= 20, "%s", c.out);
+    child_release(&c);
+}
+
 /* On another mesh, by the resolved config that the run left. */
 static void check_resume(void)
 {
@@ -489,6 +509,7 @@ int main(void)
     check_train(losses);
     check_inspect();
     check_generate();
+    check_generate_stopped();
     check_resume();
     check_json(losses);
     check_expert_parallel();

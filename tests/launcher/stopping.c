@@ -172,6 +172,31 @@ static void interrupt_twice(void)
     expect_gone("impatient");
 }
 
+/* Whatever the second signal is. The checkpoint before stands. */
+static void ask_twice(const char *run, int second)
+{
+    child c;
+    pid_t ranks[MAX_RANKS];
+    char latest[64];
+    if (!start(&c, run, "dp=2", "checkpoint.save_interval=1", true))
+        return;
+    snprintf(latest, sizeof latest, "%s/checkpoints/latest", run);
+    EXPECT(child_wait_for_text(&c, latest, "step-"), "%s: %s", run, c.err);
+    if (child_ranks(&c, ranks, MAX_RANKS) == 2)
+        kill(ranks[1], SIGSTOP);
+    kill(c.pid, SIGTERM);
+    EXPECT(!child_wait(&c, 0.3), "ended with a rank that is stopped: %s", c.err);
+    kill(c.pid, second);
+    EXPECT(child_wait(&c, 5), "%s: still there", run);
+    check_end(run, &c, 128 + SIGKILL,
+              CHILD_ASKED
+              "\nweft train: asked to stop again, and rank 1 is stopped (SIGSTOP): killed\n");
+    expect_gone(run);
+    CHILD_RUN(&c, "inspect", run);
+    EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
+    child_release(&c);
+}
+
 /* Amid an evaluation that would take hours, behind the first step. */
 static void stop_amid_evaluation(const char *run, const char *mesh, const char *interval,
                                  const char *iters, int number)
@@ -468,6 +493,8 @@ int main(void)
     stop_last_evaluation("evaluates-last-pair", "dp=2");
     kill_stopped();
     interrupt_twice();
+    ask_twice("twice-term", SIGTERM);
+    ask_twice("term-int", SIGINT);
     lose_mpirun();
     end_mpirun();
     lose_starter();

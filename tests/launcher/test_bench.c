@@ -29,6 +29,15 @@ static void spreads_are_medians_and_quartiles(void **state)
     assert_true(nine[0] == 1 && nine[8] == 1e9);
 }
 
+static void what_is_left_is_as_what_was(void **state)
+{
+    (void)state;
+    assert_string_equal(weft_bench_left(5e6, 0, 10).text, "");
+    assert_string_equal(weft_bench_left(5e6, 1, 10).text, ", about 45 s left");
+    assert_string_equal(weft_bench_left(60e6, 1, 31).text, ", about 30 min left");
+    assert_string_equal(weft_bench_left(5e6, 10, 10).text, ", about 0 us left");
+}
+
 static void bars_are_drawn_to_scale(void **state)
 {
     (void)state;
@@ -128,6 +137,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spreads_are_medians_and_quartiles),
+        cmocka_unit_test(what_is_left_is_as_what_was),
         cmocka_unit_test(bars_are_drawn_to_scale),
         cmocka_unit_test(files_are_written_whole_or_not_at_all),
         cmocka_unit_test(wrong_words_are_answered_with_near_ones),

@@ -211,6 +211,10 @@ static void one_rank_measures_what_it_can(void **state)
         fail_msg("exit %d: %s", c.exit_code, c.err);
     assert_non_null(strstr(c.err, "all-to-all between nodes: cannot be measured with 1 node"));
     assert_non_null(strstr(c.out, "not measured: all_to_all, "));
+    assert_non_null(strstr(c.out, "\none rank has no links: "));
+    assert_non_null(strstr(c.err, ", of about 0.2 s each: about "));
+    assert_non_null(strstr(c.err, "; 1 of "));
+    assert_non_null(strstr(c.err, " s left\n"));
     assert_non_null(strstr(c.out, "gemm_fp32: GEMM in fp32, peak "));
     child_release(&c);
     OK(weft_cluster_read("a.json", &cluster));

@@ -291,18 +291,27 @@ static void save_slowly(const fault *f)
     child_release(&c);
 }
 
-/* A rank that dies in a save is not waited for as long as a save may take. */
+/* A rank that dies in a save is not waited for as long as a save may take, and is named in a
+ * warning as soon as in a step. */
 static void stop_in_save(const fault *f)
 {
     child c;
     pid_t ranks[MAX_RANKS];
     char mark[64];
-    if (!start(&c, f, "train.train_iters=3", "step_limit_s=6"))
+    if (!start(&c, f, "train.train_iters=3", "step_limit_s=8"))
         return;
     snprintf(mark, sizeof mark, "%s.mark", f->run);
     if (find_ranks(&c, f, ranks) && child_wait_for_text(&c, mark, ""))
         kill(ranks[f->rank], SIGSTOP);
-    check_named(f, &c, true, 1);
+    EXPECT(child_wait(&c, END_S), "%s: still there", f->run);
+    const char *end = c.err ? strchr(c.err, '\n') : NULL;
+    EXPECT(
+        end && strstr(c.err, " warn rank 1 (") && strstr(c.err, " is silent for 3.") < end &&
+            strstr(c.err, "; rank 0 is in save (step 3); after 8 s (reliability.step_limit_s) ") &&
+            child_is_line(end + 1) && strstr(end + 1, f->says),
+        "%s: said %s", f->run, c.err);
+    EXPECT(c.exit_code == weft_status_exit_code(WEFT_HUNG), "%s: exit %d", f->run, c.exit_code);
+    child_release(&c);
 }
 
 /* The file system hangs too: said all the same. */
@@ -384,7 +393,7 @@ static const fault faults[] = {
     {stop_all, "debugged-all", "tp=2,pp=2", 4, 0, 0, NULL, NULL},
     {save_slowly, "slow", "dp=2", 2, 1, 0, "slow:save:1:3:6", NULL},
     {stop_in_save, "dead-save", "dp=2", 2, 1, 0, "slow:save:1:3:600",
-     "(reliability.step_limit_s); rank 0 waits"},
+     "limit 8 s (reliability.step_limit_s); rank 0 waits"},
     {leave_out, "message", "tp=2,pp=2", 4, 1, 0, "skip:send:1:5:1", "group pp"},
     {leave_out, "last", "dp=4", 4, 2, 0, "skip:all_gather:2:5:0", "has left out all_gather "},
     {hang_with_files, "hung-files", "dp=4", 4, 2, 0, "hang:verdict:0:0:0", "hung-files hangs, too"},

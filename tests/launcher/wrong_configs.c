@@ -282,7 +282,8 @@ static const mistake mistakes[] = {
     {"\"tensor_model_parallel_size\": 1",
      "\"tensor_model_parallel_size\": 4",
      {"--set", "num_attention_heads=12", "--set", "num_query_groups=6", "--set", "hidden_size=12"},
-     "c.json:13:5: parallel.tensor_model_parallel_size: num_query_groups 6 neither divides by 4 "
+     "c.json:13:5, with --set num_query_groups=6: parallel.tensor_model_parallel_size: "
+     "num_query_groups 6 neither divides by 4 "
      "nor divides it; tp 1, 2, 3, 6 or 12 would\n"},
     {"\"tensor_model_parallel_size\": 1",
      "\"pipeline_model_parallel_size\": 3",
@@ -634,7 +635,7 @@ static const mistake mistakes[] = {
     {"\"data_path\": \"corpus\"",
      "\"data_path\": \"corpus\", \"split\": \"1,0,0\"",
      {"--set", "eval_interval=1"},
-     "c.json:21:28: data.split: evaluation needs a validation share"},
+     "c.json:21:28, with --set eval_interval=1: data.split: evaluation needs a validation share"},
     {"\"data_path\": \"corpus\"",
      "\"data_path\": \"corpus.bin\"",
      {0},

@@ -353,6 +353,11 @@ static void test_alias(void **state)
     assert_int_equal(schedule.pipeline_schedule, WEFT_PIPELINE_GPIPE);
     assert_string_equal(o.order, "tp-cp-ep-pp-dp");
 
+    assert_int_equal(weft_mesh_apply_alias("tp=4,sp=false", &arena, &o, NULL), WEFT_OK);
+    assert_false(o.sequence_parallel);
+    assert_int_equal(weft_mesh_apply_alias("tp=4,sp=true", &arena, &o, NULL), WEFT_OK);
+    assert_true(o.sequence_parallel);
+
     /* a layout has commas of its own */
     assert_int_equal(weft_mesh_apply_alias("layout=Et,t|t,L,tp=4,pp=2", &arena, &o, &all), WEFT_OK);
     assert_string_equal(o.pipeline_model_parallel_layout, "Et,t|t,L");
@@ -382,7 +387,7 @@ static void test_alias_refusals(void **state)
         {"tp=2,,pp=2", "--mesh '': not name=value"},
         {"tp=2,tp=2", "--mesh tp: given twice"},
         {"bindin=tp", "--mesh bindin: unknown name; did you mean binding?"},
-        {"sp=yes", "--mesh sp=yes: sequence_parallel is 0 or 1"},
+        {"sp=yes", "--mesh sp=yes: sequence_parallel is true, false, 1 or 0"},
         {"binding=pp", "--mesh binding=pp: expert_binding is one of tp|dp"},
         {"schedule=1f", "--mesh schedule=1f: pipeline_schedule is one of 1f1b|gpipe"},
     };

@@ -3,11 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/arguments/arguments.h"
 #include "launcher/measuring/bench_exchange.h"
 #include "launcher/measuring/measure.h"
+#include "launcher/process/output.h"
 #include "launcher/verbs/measure/measure.h"
 
 enum { MAX_ROUNDS = 1000 };
@@ -161,11 +163,16 @@ static weft_status measure_rounds(const arguments *args, weft_exchange_rig *rig,
             bare_us = fmax(us, 1);
     }
     result->train = (int)fmin(fmax(ceil(train_us / bare_us), 1), WEFT_BENCH_MAX_TRAIN);
+    const double start_us = weft_now_us();
     for (int round = 0; round < args->common.rounds; round++)
         for (int i = 0; i < result->num_variants; i++) {
-            weft_bench_tell(weft_comm_rank(rig->world) == 0, "%s: round %d of %d, form %d of %d",
+            weft_bench_tell(weft_comm_rank(rig->world) == 0, "%s: round %d of %d, form %d of %d%s",
                             weft_bytes_text(result->bytes).text, round + 1, args->common.rounds,
-                            i + 1, result->num_variants);
+                            i + 1, result->num_variants,
+                            weft_bench_left(weft_now_us() - start_us,
+                                            round * result->num_variants + i,
+                                            args->common.rounds * result->num_variants)
+                                .text);
             WEFT_TRY(weft_exchange_rig_time(rig, &result->variants[i], result->train,
                                             &result->variants[i].us[round]));
         }
@@ -243,6 +250,7 @@ static weft_status write_all(const arguments *args, const weft_exchange_report *
         WEFT_TRY(weft_exchange_json(report));
     if (args->common.svg)
         WEFT_TRY(weft_exchange_svg(report, args->common.svg));
+    weft_output_tell_written(args->common.svg, args->common.json);
     return WEFT_OK;
 }
 

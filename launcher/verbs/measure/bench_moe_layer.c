@@ -303,7 +303,11 @@ static weft_status run_points(weft_comm *world, const weft_bench_moe_options *o,
     }
     if (o->common.json || is_grid)
         weft_report_close(report);
-    return speaks && o->common.svg ? write_svg(o, &p) : WEFT_OK;
+    if (!speaks || !o->common.svg)
+        return WEFT_OK;
+    WEFT_TRY(write_svg(o, &p));
+    weft_report_line(report, "wrote %s", o->common.svg);
+    return WEFT_OK;
 }
 
 static weft_status run(weft_comm *world, const weft_bench_moe_options *options)

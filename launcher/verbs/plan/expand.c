@@ -148,10 +148,12 @@ static weft_status run(expander *x)
     if (x->emit)
         WEFT_TRY(weft_expand_emit(&expand, x->emit, r->goes_on ? x->given : NULL, own_cluster,
                                   &x->arena));
+    weft_output_tell_written(x->emit, x->json);
     if (x->html)
         WEFT_TRY(weft_page_write(
             &(weft_page){.title = x->given, .cluster = r->cluster, .expand = &expand, .request = r},
             x->html));
+    weft_output_tell_written(x->html, x->json);
     if (expand.stopped != WEFT_OK)
         return WEFT_ERROR(expand.stopped, "%s", expand.stop_text);
     return WEFT_OK;

@@ -393,7 +393,8 @@ static void print_text(const launcher *l, const char *const *command, FILE *out)
 {
     const weft_job *job = &l->job;
     if (l->is_planned)
-        fprintf(out, "plan: %.4g s a step, %.4g tokens/s\n", l->step_us / 1e6, l->tokens_per_s);
+        fprintf(out, "plan: %s a step, %s tokens/s\n", weft_seconds_text(l->step_us / 1e6).text,
+                weft_unit_text(WEFT_UNIT_COUNT, l->tokens_per_s).text);
     fprintf(out, "job: %s of %s", weft_count_text(job->num_nodes, "node").text,
             weft_count_text(job->ranks_per_node, "rank").text);
     for (int i = 0; weft_job_file_name(job->kind, i); i++)

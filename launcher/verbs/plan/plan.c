@@ -46,8 +46,11 @@ static weft_status plan_search_check(const plan_search *s, const char *against)
                 return WEFT_ERROR(WEFT_CONFIG, "--nodes: %lld stands there twice",
                                   (long long)s->nodes.values[i]);
     if (s->emit && s->nodes.count > 1)
-        return WEFT_ERROR(WEFT_CONFIG, "--emit: one plan's config, and --nodes has %zu numbers",
-                          s->nodes.count);
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "--emit: writes the config of one plan, and --nodes asks for plans on %zu "
+            "numbers of nodes: give it one",
+            s->nodes.count);
     return WEFT_OK;
 }
 
@@ -226,12 +229,18 @@ static weft_status tell(planner *p, const answer *a, const weft_config *config)
     weft_report report;
     weft_report_begin(&report, p->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     WEFT_TRY(weft_report_end(&report, fill(p, a, config, &p->arena, &report), stdout));
-    if (p->trace && a->has_plan)
+    if (p->trace && a->has_plan) {
         WEFT_TRY(weft_trace_write_file(a->trace, p->trace, NULL, NULL));
+        weft_output_tell_written(p->trace, p->json);
+    }
     if (p->html)
         WEFT_TRY(write_page(p, a));
-    if (p->search.on)
-        return plan_search_end(&p->search, &p->source, &p->arena);
+    weft_output_tell_written(p->html, p->json);
+    if (p->search.on) {
+        WEFT_TRY(plan_search_end(&p->search, &p->source, &p->arena));
+        weft_output_tell_written(p->search.best ? p->search.emit : NULL, p->json);
+        return WEFT_OK;
+    }
     if (a->plan.fits)
         return WEFT_OK;
     return WEFT_ERROR(WEFT_MEMORY, "%s", weft_plan_short_text(&a->plan, text, sizeof text));

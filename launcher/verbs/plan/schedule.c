@@ -168,10 +168,14 @@ static weft_status print(scheduler *s)
 static weft_status draw(const scheduler *s, const weft_trace *trace, const char *path, bool svg)
 {
     char axes[128], title[128];
+    if (!path)
+        return WEFT_OK;
     weft_mesh_print(&s->levels.plan.mesh, axes, sizeof axes);
     snprintf(title, sizeof title, "A %s as planned: %.4g ms by %.60s", level_names[s->level],
              s->levels.us / 1e3, priced_by(s));
-    return weft_trace_write_file(trace, path, svg ? title : NULL, axes);
+    WEFT_TRY(weft_trace_write_file(trace, path, svg ? title : NULL, axes));
+    weft_output_tell_written(path, s->json || s->csv || s->program);
+    return WEFT_OK;
 }
 
 static weft_status make(scheduler *s, weft_trace *trace)
@@ -180,9 +184,8 @@ static weft_status make(scheduler *s, weft_trace *trace)
                               (weft_body)s->body, trace, &s->arena, &s->levels));
     WEFT_TRY(weft_config_tell_no_effect(&s->config));
     WEFT_TRY(print(s));
-    if (s->svg)
-        WEFT_TRY(draw(s, trace, s->svg, true));
-    return s->trace ? draw(s, trace, s->trace, false) : WEFT_OK;
+    WEFT_TRY(draw(s, trace, s->svg, true));
+    return draw(s, trace, s->trace, false);
 }
 
 static weft_status run(scheduler *s)

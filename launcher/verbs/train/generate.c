@@ -218,6 +218,17 @@ static weft_status read_logits(generator *g, size_t row, float *to)
     return weft_lane_sync(g->lane);
 }
 
+/* At once, also into a pipe: what is there stays where the rest is not waited for. */
+static void print_from(const generator *g, const weft_tokens *tokens, size_t first)
+{
+    for (size_t i = first; i < tokens->count; i++) {
+        size_t bytes;
+        const char *piece = weft_tokenizer_piece(g->tokenizer, tokens->ids[i], &bytes);
+        fwrite(piece, 1, bytes, stdout);
+    }
+    fflush(stdout);
+}
+
 /* Adds tokens one by one; the model sees the last seq_length of them, in `window`. Attention is
  * causal, so what stands behind the last token does not matter. */
 static weft_status extend_in(generator *g, const arguments *args, int32_t *window, float *logits,
@@ -225,6 +236,8 @@ static weft_status extend_in(generator *g, const arguments *args, int32_t *windo
 {
     size_t seq = (size_t)g->config.model.seq_length, prompt = tokens->count;
     int32_t eod = (int32_t)weft_tokenizer_get_info(g->tokenizer)->eod;
+    if (!args->json)
+        print_from(g, tokens, 0);
     while (tokens->count < prompt + (size_t)args->num_tokens) {
         size_t shown = tokens->count < seq ? tokens->count : seq;
         memset(window, 0, seq * sizeof *window);
@@ -238,7 +251,11 @@ static weft_status extend_in(generator *g, const arguments *args, int32_t *windo
         if (next == eod)
             break;
         WEFT_TRY(weft_tokens_add(tokens, next));
+        if (!args->json)
+            print_from(g, tokens, tokens->count - 1);
     }
+    if (!args->json)
+        putchar('\n');
     return WEFT_OK;
 }
 
@@ -259,19 +276,14 @@ static weft_status extend(generator *g, const arguments *args, weft_tokens *toke
     return status;
 }
 
-static weft_status print_text(const generator *g, const arguments *args, const char *folder,
+static weft_status print_json(const generator *g, const arguments *args, const char *folder,
                               const weft_tokens *tokens, weft_arena *arena)
 {
     char *text;
     size_t bytes;
-    WEFT_TRY(weft_tokenizer_decode(g->tokenizer, tokens->ids, tokens->count, arena, &text, &bytes));
-    if (!args->json) {
-        fwrite(text, 1, bytes, stdout);
-        putchar('\n');
-        return WEFT_OK;
-    }
     const char *quoted; /* the text may have any bytes */
     weft_report r;
+    WEFT_TRY(weft_tokenizer_decode(g->tokenizer, tokens->ids, tokens->count, arena, &text, &bytes));
     WEFT_TRY(weft_json_quote_bytes(text, bytes, arena, &quoted));
     weft_report_begin(&r, WEFT_REPORT_JSON);
     weft_report_text(&r, "checkpoint", NULL, folder);
@@ -298,8 +310,8 @@ static weft_status generate(generator *g, const arguments *args, const char *fol
         status = WEFT_ERROR(WEFT_CONFIG, "--prompt: the text has no tokens");
     if (status == WEFT_OK)
         status = extend(g, args, &tokens);
-    if (status == WEFT_OK)
-        status = print_text(g, args, folder, &tokens, arena);
+    if (status == WEFT_OK && args->json)
+        status = print_json(g, args, folder, &tokens, arena);
     weft_tokens_release(&tokens);
     return status;
 }
