@@ -280,7 +280,8 @@ static weft_status check_tasks(const rank_check *check)
                                       : "waits for a step, but must not");
         for (int k = 0; k < WEFT_TASK_MAX_OPERANDS; k++)
             WEFT_TRY(check_operand(check, i, k));
-        if (expected->begins == expected->ends || task->flow != expected->flow)
+        if (expected->begins == expected->ends ||
+            (task->flow != expected->flow && task->flow != WEFT_FLOW_WEIGHT))
             continue;
         if (task->kind == expected->begins && ++in_flight > program->max_in_flight)
             return fail(check, i, "puts %d in flight, at most %d may be", in_flight,
@@ -459,8 +460,8 @@ static weft_status check_messages(const rank_check *check, const weft_program *p
         if (receive == peer->num_tasks)
             return fail(check, i, "has no receive left on stage %d", send->peer);
         char text[WEFT_TASK_TEXT_BYTES];
-        if (!weft_is_message(send, check->rank, &peer->tasks[receive], send->peer,
-                             check->num_ranks))
+        if (!weft_is_message(send, check->rank, &peer->tasks[receive], send->peer, check->num_ranks,
+                             peer->is_v))
             return fail(check, i, "meets stage %d, task %u (%s)", send->peer, receive,
                         weft_task_format(peer, receive, text, sizeof(text)));
         next[send->peer] = receive + 1;

@@ -34,15 +34,25 @@ static int group_at(const weft_order_shape *shape, int first)
     return first < num_large * (small + 1) ? small + 1 : small;
 }
 
-/* All forwards or all backwards of a rank, in the order in which they come. */
-static void list_all(const weft_order_shape *shape, bool backward, weft_compute *out)
+int64_t weft_compute_time(int kind)
+{
+    static const int64_t times[WEFT_NUM_COMPUTES] = {[WEFT_COMPUTE_FORWARD] = 1,
+                                                     [WEFT_COMPUTE_BACKWARD] = 16,
+                                                     [WEFT_COMPUTE_INPUT] = 8,
+                                                     [WEFT_COMPUTE_WEIGHT] = 8};
+    return times[kind];
+}
+
+/* All forwards or all whole backwards of a rank, in the order in which they come. */
+static void list_all(const weft_order_shape *shape, weft_compute_kind kind, weft_compute *out)
 {
     const int v = shape->num_chunks;
     for (int first = 0, size; first < shape->num_micro_batches; first += size) {
         size = group_at(shape, first);
         for (int chunk = 0; chunk < v; chunk++)
             for (int m = first; m < first + size; m++)
-                *out++ = (weft_compute){m, backward ? v - 1 - chunk : chunk, backward};
+                *out++ = (weft_compute){m, kind == WEFT_COMPUTE_BACKWARD ? v - 1 - chunk : chunk,
+                                        (int32_t)kind, 0};
     }
 }
 
@@ -65,8 +75,8 @@ weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *sha
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(arena, 2 * all, sizeof(weft_compute), &memory));
     const weft_compute *forwards = memory, *backwards = forwards + all;
-    list_all(shape, false, memory);
-    list_all(shape, true, (weft_compute *)memory + all);
+    list_all(shape, WEFT_COMPUTE_FORWARD, memory);
+    list_all(shape, WEFT_COMPUTE_BACKWARD, (weft_compute *)memory + all);
     for (int rank = 0; rank < shape->num_ranks; rank++) {
         WEFT_TRY(weft_arena_alloc_array(arena, 2 * all, sizeof(weft_compute), &memory));
         weft_order *order = &orders[rank];

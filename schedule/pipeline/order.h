@@ -1,7 +1,12 @@
 /* The order of a pipeline's compute: what each rank does in which order, and nothing else.
  * schedule/pipeline/pipeline.h derives messages, slots and waits from it. Pure.
  *
- * p ranks have v chunks each: virtual stage s of p * v is chunk s / p of rank s % p.
+ * p ranks have v chunks each, and virtual stage s of p * v is chunk s / p of a rank. In a loop the
+ * rank is s % p. In a V chunks run up and down in turn: chunk 0 of rank r is stage r, chunk 1 is
+ * stage 2p - 1 - r, so the first rank has the model's first and last stage.
+ *
+ * A backward is whole or in two: the gradient of its input, and later the gradients of its weights,
+ * for which no other rank waits (Qi et al. 2024, zero bubble).
  *
  *   1f1b, v = 1   (PipeDream-flush; Narayanan et al. 2021, §2.2): rank i runs p - i - 1 forwards
  *                 first, then one forward one backward; at most p - i micro-batches in flight.
@@ -20,10 +25,30 @@
 
 #include "core/arena.h"
 
-typedef enum weft_pipeline_kind { WEFT_PIPELINE_1F1B, WEFT_PIPELINE_GPIPE } weft_pipeline_kind;
+/* name, text, whether its virtual stages lie in a V */
+#define WEFT_PIPELINE_LIST(X)                                                                      \
+    X(1F1B, "1f1b", false)                                                                         \
+    X(GPIPE, "gpipe", false)
+
+typedef enum weft_pipeline_kind {
+#define WEFT_PIPELINE_ENUM(name, text, is_v) WEFT_PIPELINE_##name,
+    WEFT_PIPELINE_LIST(WEFT_PIPELINE_ENUM)
+#undef WEFT_PIPELINE_ENUM
+        WEFT_NUM_PIPELINES
+} weft_pipeline_kind;
+
+typedef enum weft_compute_kind {
+    WEFT_COMPUTE_FORWARD,
+    WEFT_COMPUTE_BACKWARD, /* whole */
+    WEFT_COMPUTE_INPUT,    /* the input's gradient */
+    WEFT_COMPUTE_WEIGHT,   /* the weights' gradients, behind the input's */
+    WEFT_NUM_COMPUTES
+} weft_compute_kind;
 
 typedef struct weft_compute {
-    int32_t micro_batch, chunk, backward; /* backward: 0 or 1 */
+    int32_t micro_batch, chunk, kind; /* weft_compute_kind */
+    int32_t is_paired;                /* 1: it and the next one, a forward and a backward, are one
+                                         pair (DualPipeV) */
 } weft_compute;
 
 typedef struct weft_order {
@@ -35,7 +60,31 @@ typedef struct weft_order {
 typedef struct weft_order_shape {
     int num_ranks, num_chunks, num_micro_batches; /* p, v, m */
     int group_size;                               /* N: p or more; 0: p */
+    bool is_v;                                    /* virtual stages lie in a V */
 } weft_order_shape;
+
+/* The virtual stage that is a rank's chunk; below, the rank of a virtual stage. */
+static inline int weft_stage_of(bool is_v, int num_ranks, int rank, int chunk)
+{
+    return chunk * num_ranks + (is_v && chunk % 2 ? num_ranks - 1 - rank : rank);
+}
+
+static inline int weft_rank_of_stage(bool is_v, int num_ranks, int stage)
+{
+    return is_v && stage / num_ranks % 2 ? num_ranks - 1 - stage % num_ranks : stage % num_ranks;
+}
+
+/* Whether the compute sends a gradient on: a backward that is whole, or its input's half. */
+static inline bool weft_compute_sends_gradient(int kind)
+{
+    return kind == WEFT_COMPUTE_BACKWARD || kind == WEFT_COMPUTE_INPUT;
+}
+
+/* F, B, I or W. */
+static inline char weft_compute_letter(int kind)
+{
+    return "FBIW"[kind];
+}
 
 /* The order of each rank, orders [num_ranks]. Errors: WEFT_CONFIG for an impossible shape. */
 weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *shape,
@@ -44,6 +93,6 @@ weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *sha
 /* How long computes take when an order is timed (schedule/pipeline/order_time.h). A backward takes
  * much longer than a forward: a message that is in time then is in time for shorter backwards too.
  */
-enum { WEFT_FORWARD_TIME = 1, WEFT_BACKWARD_TIME = 16 };
+int64_t weft_compute_time(int kind);
 
 #endif

@@ -54,9 +54,10 @@ static weft_status read_cell(reader *r, const char *text, const char *end, weft_
         return WEFT_ERROR(WEFT_CONFIG,
                           AT "expected a stage below %d, F or B, and a micro-batch below %d", PLACE,
                           num_stages, r->shape->num_micro_batches);
-    if (stage % p != r->row)
+    const int rank = weft_rank_of_stage(r->shape->is_v, p, stage);
+    if (rank != r->row)
         return WEFT_ERROR(WEFT_CONFIG, AT "stage %d is rank %d's, whose line is %d", PLACE, stage,
-                          stage % p, stage % p + 1);
+                          rank, rank + 1);
     const int backward = what == 'B';
     bool *seen = seen_at(r, backward, stage, m);
     if (*seen)
@@ -67,7 +68,8 @@ static weft_status read_cell(reader *r, const char *text, const char *end, weft_
 #undef PLACE
     *seen = true;
     r->columns[order->count] = r->column + 1;
-    order->computes[order->count++] = (weft_compute){m, stage / p, backward};
+    order->computes[order->count++] =
+        (weft_compute){m, stage / p, backward ? WEFT_COMPUTE_BACKWARD : WEFT_COMPUTE_FORWARD, 0};
     return WEFT_OK;
 }
 
@@ -89,7 +91,7 @@ static weft_status read_row(reader *r, const char *text, const char *end, weft_o
     for (int chunk = 0; chunk < r->shape->num_chunks; chunk++)
         for (int m = 0; m < r->shape->num_micro_batches; m++)
             for (int backward = 0; backward < 2; backward++) {
-                const int stage = chunk * r->shape->num_ranks + r->row;
+                const int stage = weft_stage_of(r->shape->is_v, r->shape->num_ranks, r->row, chunk);
                 if (!*seen_at(r, backward, stage, m))
                     return WEFT_ERROR(WEFT_CONFIG, "line %d: %d%c%d is missing", r->line, stage,
                                       backward ? 'B' : 'F', m);
@@ -138,8 +140,9 @@ weft_status weft_order_print(const weft_order_shape *shape, const weft_order *or
     for (int rank = 0; rank < shape->num_ranks; rank++) {
         for (uint32_t i = 0; i < orders[rank].count; i++) {
             const weft_compute *c = &orders[rank].computes[i];
-            fprintf(out, "%s%d%c%d", i ? "," : "", c->chunk * shape->num_ranks + rank,
-                    c->backward ? 'B' : 'F', c->micro_batch);
+            fprintf(out, "%s%d%c%d", i ? "," : "",
+                    weft_stage_of(shape->is_v, shape->num_ranks, rank, c->chunk),
+                    weft_compute_letter(c->kind), c->micro_batch);
         }
         fputc('\n', out);
     }

@@ -7,7 +7,8 @@ typedef struct timing {
     const weft_order_shape *shape;
     const weft_order *orders;
     int64_t **starts;
-    int64_t *ends[2]; /* of forwards and backwards, [virtual stage][micro-batch]; 0: not yet */
+    int64_t *ends[2]; /* of forwards and of what makes gradients, [virtual stage][micro-batch]; 0:
+                         not yet */
     uint32_t *heads;  /* of each rank: what it does next */
     int64_t *now;     /* of each rank: the end of what it did last */
     int *ready;       /* a stack of ranks that may go on */
@@ -15,22 +16,28 @@ typedef struct timing {
     int num_ready;
 } timing;
 
-static int64_t *end_of(const timing *t, int stage, int micro_batch, int backward)
+static int64_t *end_of(const timing *t, int stage, int micro_batch, bool gradient)
 {
-    return &t->ends[backward]
+    return &t->ends[gradient]
                    [(size_t)stage * (size_t)t->shape->num_micro_batches + (size_t)micro_batch];
 }
 
 /* The virtual stage of a compute, and that whose compute it waits for; -1: none. */
 static int stage_of(const weft_order_shape *shape, int rank, const weft_compute *compute)
 {
-    return compute->chunk * shape->num_ranks + rank;
+    return weft_stage_of(shape->is_v, shape->num_ranks, rank, compute->chunk);
 }
 
-static int needed_stage(const weft_order_shape *shape, int stage, int backward)
+static int needed_stage(const weft_order_shape *shape, int stage, int kind)
 {
-    const int needed = stage + (backward ? 1 : -1);
-    return needed < shape->num_ranks * shape->num_chunks ? needed : -1;
+    const int needed = stage + (kind == WEFT_COMPUTE_FORWARD ? -1 : 1);
+    return kind != WEFT_COMPUTE_WEIGHT && needed < shape->num_ranks * shape->num_chunks ? needed
+                                                                                        : -1;
+}
+
+static int rank_of(const weft_order_shape *shape, int stage)
+{
+    return weft_rank_of_stage(shape->is_v, shape->num_ranks, stage);
 }
 
 static void look_at(timing *t, int rank)
@@ -43,27 +50,30 @@ static void look_at(timing *t, int rank)
 /* Advances the rank as far as its inputs allow. */
 static void advance(timing *t, int rank)
 {
-    const int p = t->shape->num_ranks, num_stages = p * t->shape->num_chunks;
+    const int num_stages = t->shape->num_ranks * t->shape->num_chunks;
     for (; t->heads[rank] < t->orders[rank].count; t->heads[rank]++) {
         const weft_compute *c = &t->orders[rank].computes[t->heads[rank]];
+        const bool gradient = c->kind != WEFT_COMPUTE_FORWARD;
         const int stage = stage_of(t->shape, rank, c);
-        const int needed = needed_stage(t->shape, stage, c->backward);
-        const int64_t after = needed < 0 ? 1 : *end_of(t, needed, c->micro_batch, c->backward);
+        const int needed = needed_stage(t->shape, stage, c->kind);
+        const int64_t after = needed < 0 ? 1 : *end_of(t, needed, c->micro_batch, gradient);
         if (after == 0)
             return;
         const int64_t start = after > t->now[rank] ? after : t->now[rank];
-        const int64_t end = start + (c->backward ? WEFT_BACKWARD_TIME : WEFT_FORWARD_TIME);
         t->starts[rank][t->heads[rank]] = start;
-        *end_of(t, stage, c->micro_batch, c->backward) = t->now[rank] = end;
-        const int next = stage + (c->backward ? -1 : 1);
-        if (next >= 0 && next < num_stages && next % p != rank)
-            look_at(t, next % p);
+        t->now[rank] = start + weft_compute_time(c->kind);
+        if (c->kind == WEFT_COMPUTE_WEIGHT)
+            continue;
+        *end_of(t, stage, c->micro_batch, gradient) = t->now[rank];
+        const int next = stage + (gradient ? -1 : 1);
+        if (next >= 0 && next < num_stages && rank_of(t->shape, next) != rank)
+            look_at(t, rank_of(t->shape, next));
     }
 }
 
-static void put_cell(char *text, size_t bytes, int stage, int backward, int micro_batch)
+static void put_cell(char *text, size_t bytes, int stage, int kind, int micro_batch)
 {
-    snprintf(text, bytes, "%d%c%d", stage, backward ? 'B' : 'F', micro_batch);
+    snprintf(text, bytes, "%d%c%d", stage, weft_compute_letter(kind), micro_batch);
 }
 
 /* Follows the chain of waits: after num_ranks steps it stands on a circle. */
@@ -76,11 +86,11 @@ static weft_status circle(const timing *t, int rank)
     for (int step = 0; rank != first; step++) {
         const weft_compute *c = &t->orders[rank].computes[t->heads[rank]];
         const int stage = stage_of(t->shape, rank, c);
-        const int needed = needed_stage(t->shape, stage, c->backward);
+        const int needed = needed_stage(t->shape, stage, c->kind);
         const int32_t *columns = t->orders[rank].columns;
         char mine[32], other[32], place[48] = "";
-        put_cell(mine, sizeof(mine), stage, c->backward, c->micro_batch);
-        put_cell(other, sizeof(other), needed, c->backward, c->micro_batch);
+        put_cell(mine, sizeof(mine), stage, c->kind, c->micro_batch);
+        put_cell(other, sizeof(other), needed, c->kind, c->micro_batch);
         if (columns)
             snprintf(place, sizeof place, " (line %d, column %d)", rank + 1,
                      (int)columns[t->heads[rank]]);
@@ -89,14 +99,14 @@ static weft_status circle(const timing *t, int rank)
         if (step >= p && used < sizeof(text))
             used += (size_t)snprintf(text + used, sizeof(text) - used,
                                      "%srank %d stands at %s%s and waits for %s of rank %d",
-                                     used ? ", " : "", rank, mine, place, other, needed % p);
-        rank = needed % p;
+                                     used ? ", " : "", rank, mine, place, other,
+                                     rank_of(t->shape, needed));
+        rank = rank_of(t->shape, needed);
         if (step < p)
             first = -1;
     }
     return WEFT_ERROR(WEFT_CONFIG, "the order of compute never ends: %s", text);
 }
-
 static weft_status start_timing(timing *t, weft_arena *scratch)
 {
     const weft_order_shape *shape = t->shape;

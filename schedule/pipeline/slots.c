@@ -44,14 +44,16 @@ weft_status weft_lowering_add_slots(const weft_lowering *l, weft_program_builder
                                     const int *training)
 {
     static const weft_slot_kind kinds[] = {WEFT_SLOT_OUTPUT, WEFT_SLOT_GRADIENT,
-                                           WEFT_SLOT_INPUT_GRADIENT, WEFT_SLOT_RECOMPUTED};
+                                           WEFT_SLOT_INPUT_GRADIENT, WEFT_SLOT_RECOMPUTED,
+                                           WEFT_SLOT_DEFERRED};
     for (int i = 0; i < l->v + WEFT_POOL_ACTIVATION; i++) {
         /* Activations first. */
         const int index = i < l->v ? WEFT_POOL_ACTIVATION + i : i - l->v;
         weft_slot_pool *rows = &l->pools[index];
         const bool is_activation = index >= WEFT_POOL_ACTIVATION;
         const int chunk = is_activation ? i : -1;
-        const bool has_rows = is_activation ? l->rank > 0 || i > 0 : index != WEFT_POOL_RECOMPUTED;
+        const bool has_rows = is_activation ? weft_stage_of(l->shape->is_v, l->p, l->rank, i) > 0
+                                            : index < WEFT_POOL_RECOMPUTED;
         weft_slot slot = {.holds = is_activation ? WEFT_SLOT_ACTIVATION : kinds[index],
                           .chunk = chunk,
                           .bytes = has_rows ? l->shape->boundary_bytes : 0};
@@ -74,9 +76,10 @@ weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch, const int
         WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int32_t), &memory));
         l->held[i] = memory;
     }
-    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int32_t), &memory));
+    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(int32_t), &memory));
     l->stash = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 3 * all, sizeof(weft_task), &memory));
+    l->deferred = l->stash + all;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 4 * all, sizeof(weft_task), &memory));
     l->tasks = memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(weft_lowered_message), &memory));
     l->sends = memory;
@@ -91,7 +94,7 @@ weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch, const int
         const bool is_activation = i >= WEFT_POOL_ACTIVATION;
         const bool is_used = is_activation           ? training != NULL
                              : i == WEFT_POOL_OUTPUT ? l->p > 1 && (l->v > 1 || l->rank < l->p - 1)
-                             : l->shape->forward_only || i == WEFT_POOL_RECOMPUTED ? false
+                             : l->shape->forward_only || i >= WEFT_POOL_RECOMPUTED ? false
                              : i == WEFT_POOL_GRADIENT ? l->v > 1 || l->rank < l->p - 1
                                                        : l->p > 1 && (l->v > 1 || l->rank > 0);
         const size_t most = is_activation ? (size_t)l->m : all;

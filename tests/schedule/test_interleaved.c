@@ -15,7 +15,7 @@ static void order_is(const weft_order_shape *shape, int rank, const char *wanted
     for (uint32_t i = 0; i < orders[rank].count; i++) {
         const weft_compute *c = &orders[rank].computes[i];
         snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%d%c%d", i ? " " : "",
-                 c->chunk * shape->num_ranks + rank, c->backward ? 'B' : 'F', c->micro_batch);
+                 c->chunk * shape->num_ranks + rank, weft_compute_letter(c->kind), c->micro_batch);
     }
     assert_string_equal(text, wanted);
     weft_arena_release(&arena);
@@ -185,10 +185,10 @@ static void refuses(void **state)
     shape = (weft_order_shape){2, 1, 2, 0};
     ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made));
     /* Each rank begins with what the other has not done. */
-    made[0].computes[0] = (weft_compute){1, 0, 0};
-    made[0].computes[1] = (weft_compute){1, 0, 1};
-    made[0].computes[2] = (weft_compute){0, 0, 0};
-    made[0].computes[3] = (weft_compute){0, 0, 1};
+    made[0].computes[0] = (weft_compute){1, 0, WEFT_COMPUTE_FORWARD, 0};
+    made[0].computes[1] = (weft_compute){1, 0, WEFT_COMPUTE_BACKWARD, 0};
+    made[0].computes[2] = (weft_compute){0, 0, WEFT_COMPUTE_FORWARD, 0};
+    made[0].computes[3] = (weft_compute){0, 0, WEFT_COMPUTE_BACKWARD, 0};
     const weft_pipeline_shape pipeline = {
         .num_stages = 2, .num_micro_batches = 2, .boundary_bytes = 8, .orders = made};
     ASSERT_ERROR(weft_program_pipeline(&pipeline, &arena, programs), WEFT_CONFIG,
