@@ -230,6 +230,18 @@ static weft_status settle_sharding(weft_config *c, const weft_config_source *sou
 }
 
 /* So that a run goes on wherever it is resumed, and an error says where it was looked. */
+void weft_config_settle_stages(weft_config *c)
+{
+    weft_parallel_options *p = &c->parallel;
+    const bool is_open = p->num_virtual_stages_per_pipeline_rank == 0 &&
+                         p->num_layers_per_virtual_pipeline_stage == 0;
+    const char *layout = p->pipeline_model_parallel_layout;
+    p->stages_in_v = weft_pipeline_kind_is_v(c->schedule.pipeline_schedule);
+    if (p->stages_in_v && is_open && p->pipeline_model_parallel_size > 1 &&
+        (!layout || !layout[0] || strcmp(layout, "auto") == 0))
+        p->num_virtual_stages_per_pipeline_rank = 2;
+}
+
 static weft_status make_absolute(const char **path, weft_arena *arena)
 {
     char cwd[PATH_MAX];
@@ -258,6 +270,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
                                                               .num_rows = weft_num_schedule_rows,
                                                               .target = &c->schedule}));
     WEFT_TRY(settle_sharding(c, source, text));
+    weft_config_settle_stages(c);
     if (c->parallel.pipeline_model_parallel_size != file.pipeline_model_parallel_size)
         forget_layout(source, &file, &c->parallel);
     c->tier_asked = c->tier;

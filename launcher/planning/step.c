@@ -83,7 +83,8 @@ static weft_status step_shape(const weft_config *config, const weft_mesh *mesh, 
         .num_micro_batches = (int)m,
         .num_chunks = num_chunks,
         .group_size = (int)schedule->microbatch_group_size_per_virtual_pipeline_stage,
-        .boundary_bytes = boundary_bytes};
+        .boundary_bytes = boundary_bytes,
+        .is_v = mesh->stages_in_v};
     if (out->group_size > 0 && out->group_size < mesh->pp)
         return WEFT_KEY_ERROR("parallel.microbatch_group_size_per_virtual_pipeline_stage",
                               "%d micro-batches; a group has at least as many as there are ranks "
@@ -114,7 +115,8 @@ static weft_status find_recomputes(const weft_outline *outline, weft_arena *aren
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num, sizeof(bool), &memory));
     bool *recomputes = memory;
     for (int s = 0; s < num; s++)
-        recomputes[s] = weft_outline_recomputes_early(outline, s % p, s / p);
+        recomputes[s] = weft_outline_recomputes_early(
+            outline, weft_rank_of_stage(outline->layout.is_v, p, s), s / p);
     *out = recomputes;
     return WEFT_OK;
 }

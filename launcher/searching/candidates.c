@@ -148,6 +148,7 @@ static void apply_pipeline(const weft_search_space *s, const weft_candidate *c, 
         out->schedule.pipeline_schedule = c->schedule;
         out->schedule.pipeline_schedule_file = "";
     }
+    weft_config_settle_stages(out);
     if (!space_holds(s, WEFT_SEARCHED_CHUNKS)) {
         p->num_virtual_stages_per_pipeline_rank = c->num_chunks > 1 ? c->num_chunks : 0;
         p->num_layers_per_virtual_pipeline_stage = 0;

@@ -287,14 +287,14 @@ void weft_outline_release(weft_outline *outline)
 static weft_status outline_stages(weft_model *model, weft_groups *groups, weft_parameters **stages,
                                   weft_outline *out)
 {
-    int last = groups->mesh.pp - 1;
+    const int last = groups->mesh.pp - 1, end = weft_mesh_last_stage(&groups->mesh);
     WEFT_TRY(declare_stage(model, groups, 0, &stages[0]));
     weft_tied offered = model->embeddings;
     for (int s = 1; s <= last; s++)
         WEFT_TRY(declare_stage(model, groups, s, &stages[s]));
     out->metrics = model->metric_list;
-    if (last > 0)
-        WEFT_TRY(tie(model, &offered, stages[0], stages[last], &out->tied));
+    if (end > 0)
+        WEFT_TRY(tie(model, &offered, stages[0], stages[end], &out->tied));
     return freeze(&model->setup.frozen, stages, last + 1, &out->num_frozen);
 }
 

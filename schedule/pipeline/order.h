@@ -1,9 +1,8 @@
 /* The order of a pipeline's compute: what each rank does in which order, and nothing else.
  * schedule/pipeline/pipeline.h derives messages, slots and waits from it. Pure.
  *
- * p ranks have v chunks each, and virtual stage s of p * v is chunk s / p of a rank. In a loop the
- * rank is s % p. In a V chunks run up and down in turn: chunk 0 of rank r is stage r, chunk 1 is
- * stage 2p - 1 - r, so the first rank has the model's first and last stage.
+ * p ranks have v chunks each, and virtual stage s of p * v is chunk s / p of a rank, in a loop or
+ * in a V (core/stage.h).
  *
  * A backward is whole or in two: the gradient of its input, and later the gradients of its weights,
  * for which no other rank waits (Qi et al. 2024, zero bubble).
@@ -24,6 +23,7 @@
 #include <weft/status.h>
 
 #include "core/arena.h"
+#include "core/stage.h"
 
 /* name, text, whether its virtual stages lie in a V */
 #define WEFT_PIPELINE_LIST(X)                                                                      \
@@ -62,17 +62,6 @@ typedef struct weft_order_shape {
     int group_size;                               /* N: p or more; 0: p */
     bool is_v;                                    /* virtual stages lie in a V */
 } weft_order_shape;
-
-/* The virtual stage that is a rank's chunk; below, the rank of a virtual stage. */
-static inline int weft_stage_of(bool is_v, int num_ranks, int rank, int chunk)
-{
-    return chunk * num_ranks + (is_v && chunk % 2 ? num_ranks - 1 - rank : rank);
-}
-
-static inline int weft_rank_of_stage(bool is_v, int num_ranks, int stage)
-{
-    return is_v && stage / num_ranks % 2 ? num_ranks - 1 - stage % num_ranks : stage % num_ranks;
-}
 
 /* Whether the compute sends a gradient on: a backward that is whole, or its input's half. */
 static inline bool weft_compute_sends_gradient(int kind)
