@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/stage.h"
 #include "schedule/pipeline/order_text.h"
 
 bool weft_step_at_once(const weft_config *config)

@@ -455,7 +455,8 @@ static weft_status create_lanes(weft_trainer *t)
     t->executor.within = (weft_slice_context){.rank = weft_comm_rank(t->world),
                                               .micro_batch = -1,
                                               .stage = t->groups.coords.at[WEFT_AXIS_PP],
-                                              .num_stages = t->groups.mesh.pp};
+                                              .num_stages = t->groups.mesh.pp,
+                                              .is_v = t->groups.mesh.stages_in_v};
     uint32_t most = t->train.program.num_tasks > t->eval.program.num_tasks
                         ? t->train.program.num_tasks
                         : t->eval.program.num_tasks;

@@ -240,7 +240,7 @@ static void csv_round_trips(void **state)
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
         const weft_order_shape shape = {1 + (int)next_random(&random, 4),
                                         1 + (int)next_random(&random, 3),
-                                        1 + (int)next_random(&random, 6), 0};
+                                        1 + (int)next_random(&random, 6), 0, false};
         weft_arena arena = {0};
         weft_order made[MAX_STAGES], read[MAX_STAGES];
         ASSERT_OK(
