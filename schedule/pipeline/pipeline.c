@@ -140,7 +140,7 @@ static weft_status lower_rank(const lowerings *all, int rank, weft_arena *scratc
         return lower(all->shape, &all->training, rank, NULL, scratch, out);
     trained.forward_only = false;
     WEFT_TRY(lower(&trained, &all->training, rank, NULL, scratch, out));
-    for (int i = 0; i < out->v + WEFT_POOL_ACTIVATION; i++)
+    for (int i = 0; i < weft_lowering_num_pools(out); i++)
         all->rows[i] = weft_lowering_num_slots(out, i);
     return lower(all->shape, &all->forwards, rank, all->rows, scratch, out);
 }
@@ -223,8 +223,8 @@ static weft_status lower_all(const weft_pipeline_shape *shape, weft_arena *scrat
         WEFT_TRY(copy_forwards(&order_shape, all.training.orders, scratch, all.forwards.orders));
         WEFT_TRY(time_orders(&order_shape, scratch, &all.forwards));
     }
-    WEFT_TRY(
-        weft_arena_alloc_array(scratch, (size_t)v + WEFT_POOL_ACTIVATION, sizeof(int), &memory));
+    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * (size_t)v + WEFT_POOL_ACTIVATION, sizeof(int),
+                                    &memory));
     all.rows = memory;
     if (any_host_waits(shape, p * v))
         WEFT_TRY(find_posts(&all, &order_shape, scratch));
