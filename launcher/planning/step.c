@@ -29,6 +29,7 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
                               .steps_at_once = weft_step_at_once(config),
                               .dtype = weft_config_dtype(config),
                               .micro_batch_size = config->train.micro_batch_size,
+                              .num_deferred = config->schedule.splits_backward,
                               .training = true,
                               .moe = *moe,
                               .plain_kernels = config->plain_kernels,
