@@ -398,6 +398,20 @@ weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, co
         .pass = pass, .kind = WEFT_PASS_BACKWARD, .from = dy, .to = dx, .points = points});
 }
 
+weft_status weft_model_backward_input(weft_model *model, int slot, int deferred, weft_lane *lane,
+                                      const weft_tensor *dy, weft_tensor *dx)
+{
+    (void)deferred;
+    return weft_model_backward(model, slot, lane, dy, dx, NULL);
+}
+
+weft_status weft_model_backward_weights(weft_model *model, int slot, int deferred, weft_lane *lane,
+                                        weft_event *const *points)
+{
+    (void)model, (void)slot, (void)deferred, (void)lane, (void)points;
+    return WEFT_OK;
+}
+
 /* --- programs ------------------------------------------------------------------------------ */
 
 static weft_status make_program(weft_model *model, const weft_chunk_shape *shape,
