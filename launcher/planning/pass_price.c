@@ -207,7 +207,7 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         time->memory_us += estimate.memory_us;
     time->num_issued += (double)(op->count ? op->count : 1);
-    if (op->phase == WEFT_PHASE_WEIGHT_GRADIENT && !p->has_program[op->inner]) {
+    if (op->deferred && !p->has_program[op->inner]) {
         *place_of(&p->out->weights, op) += estimate.us;
         p->out->weights.memory_us += estimate.memory_us;
         p->out->weights.num_issued += (double)(op->count ? op->count : 1);

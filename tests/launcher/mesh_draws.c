@@ -153,7 +153,7 @@ static void draw_zero(draw *d)
 /* Of a V v is 2. */
 static const char *draw_schedule(int v)
 {
-    static const char *const kinds[] = {"1f1b",   "1f1b",   "gpipe", "zb_h1", "zb_h1", "auto",
+    static const char *const kinds[] = {"1f1b",   "1f1b",  "gpipe", "zb_h1", "zb_h1",    "auto",
                                         "v_half", "v_min", "zbv",   "zbv",   "dualpipev"};
     return kinds[next_random(v == 2 ? 11 : 6)];
 }
@@ -164,8 +164,7 @@ static void draw_mesh(int p, int v, int num_layers, bool moe, draw *d)
     const int tp = beside == 1 || beside == 3 ? 2 : 1, dp = beside >= 2 ? 2 : 1;
     char layout[64];
     draw_layout(p * v, num_layers, layout);
-    snprintf(d->mesh, sizeof d->mesh, "pp=%d,layout=%s,schedule=%s", p, layout,
-             draw_schedule(v));
+    snprintf(d->mesh, sizeof d->mesh, "pp=%d,layout=%s,schedule=%s", p, layout, draw_schedule(v));
     if (tp > 1)
         add(d->mesh, sizeof d->mesh, next_random(2) ? ",tp=2,sp=1" : ",tp=2");
     if (dp > 1)
