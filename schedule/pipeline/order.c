@@ -93,8 +93,8 @@ static int num_ahead(weft_pipeline_kind kind, const weft_order_shape *shape, int
     const int p = shape->num_ranks, v = shape->num_chunks, m = shape->num_micro_batches;
     if (kind == WEFT_PIPELINE_GPIPE)
         return m * v;
-    if (v == 1)
-        return smaller(p - rank, m);
+    if (v == 1 || kind == WEFT_PIPELINE_ZB_H1)
+        return smaller(p - rank + (v - 1) * group_at(shape, 0), m * v);
     return smaller(2 * (p - rank - 1) + (v - 1) * group_at(shape, 0) + 1, m * v);
 }
 
@@ -112,6 +112,20 @@ static void make_whole(const loop *all, size_t bound, weft_order *order)
             f < all->count && f - b < bound ? all->forwards[f++] : all->backwards[b++];
 }
 
+/* Qi et al. 2024, Zero Bubble, figure 2: of rank i the weights' gradients lag i behind, and wait
+ * where the rank would be idle at the end. */
+static void make_zb_h1(const loop *all, size_t bound, size_t lag, weft_order *order)
+{
+    for (size_t f = 0, i = 0, w = 0; w < all->count;) {
+        weft_compute *next = &order->computes[order->count++];
+        const bool weights = i - w > lag || i == all->count;
+        const bool forward = !weights && f < all->count && f - i < bound;
+        *next = forward ? all->forwards[f++] : all->backwards[weights ? w++ : i++];
+        if (!forward)
+            next->kind = weights ? WEFT_COMPUTE_WEIGHT : WEFT_COMPUTE_INPUT;
+    }
+}
+
 static weft_status make_loop(weft_pipeline_kind kind, const weft_order_shape *shape,
                              weft_arena *arena, weft_order *orders)
 {
@@ -121,8 +135,13 @@ static weft_status make_loop(weft_pipeline_kind kind, const weft_order_shape *sh
     const loop l = {memory, (weft_compute *)memory + all, all};
     list_all(shape, WEFT_COMPUTE_FORWARD, memory);
     list_all(shape, WEFT_COMPUTE_BACKWARD, (weft_compute *)memory + all);
-    for (int rank = 0; rank < shape->num_ranks; rank++)
-        make_whole(&l, (size_t)num_ahead(kind, shape, rank), &orders[rank]);
+    for (int rank = 0; rank < shape->num_ranks; rank++) {
+        const size_t bound = (size_t)num_ahead(kind, shape, rank);
+        if (kind == WEFT_PIPELINE_ZB_H1)
+            make_zb_h1(&l, bound, (size_t)rank, &orders[rank]);
+        else
+            make_whole(&l, bound, &orders[rank]);
+    }
     return WEFT_OK;
 }
 

@@ -5,8 +5,8 @@ enum { NUM_CHUNKS = 2, BLOCK = 6 }; /* BLOCK: computes of a micro-batch on a ran
 /* A rank's order while it is written: the next micro-batch of each chunk. zbv and dualpipev fill a
  * pipeline of 2p micro-batches; with fewer, those that do not exist are left out. */
 typedef struct writer {
-    int p, rank, m;                                 /* m: 2p or more */
-    int forward[NUM_CHUNKS], gradient[NUM_CHUNKS];  /* how many so far */
+    int p, rank, m;                                /* m: 2p or more */
+    int forward[NUM_CHUNKS], gradient[NUM_CHUNKS]; /* how many so far */
     uint32_t deferred; /* where to look for the oldest input's gradient without weights' */
     int num_micro_batches;
     weft_order *order;
@@ -170,11 +170,8 @@ void weft_order_make_v(weft_pipeline_kind kind, const weft_order_shape *shape, i
                        weft_order *order)
 {
     const int p = shape->num_ranks, m = shape->num_micro_batches;
-    writer w = {.p = p,
-                .rank = rank,
-                .m = m > 2 * p ? m : 2 * p,
-                .num_micro_batches = m,
-                .order = order};
+    writer w = {
+        .p = p, .rank = rank, .m = m > 2 * p ? m : 2 * p, .num_micro_batches = m, .order = order};
     if (kind == WEFT_PIPELINE_ZBV)
         make_zbv(&w);
     else if (kind == WEFT_PIPELINE_DUALPIPEV)

@@ -44,7 +44,23 @@ static timed time_kind(weft_pipeline_kind kind, int p, int v, int m)
     return t;
 }
 
-/* Qi et al. 2024, Zero Bubble, section 6: once a rank has begun it is never idle, and the stage of 2p halves holds no
+/* Qi et al. 2024, Zero Bubble, table 1 (ZB-H1): the bubble is (p - 1)(F + I - W), a third of
+ * 1F1B's, and no rank holds more micro-batches than 1F1B's first, p. With v virtual stages the
+ * bubble is as many computes, and p v virtual stages are held. */
+static void zb_h1(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= MAX_RANKS; p++)
+        for (int v = 1; v <= 3; v++)
+            for (int m = p; m <= 4 * p; m += v == 1 ? 1 : p) {
+                timed t = time_kind(WEFT_PIPELINE_ZB_H1, p, v, m);
+                assert_true(t.makespan == 3 * m * v + p - 1);
+                assert_int_equal(t.peak, p * v);
+                weft_arena_release(&t.arena);
+            }
+}
+
+/* Ibid., section 6: once a rank has begun it is never idle, and the stage of 2p halves holds no
  * more than 1F1B's p whole ones. */
 static void zbv(void **state)
 {
@@ -172,8 +188,8 @@ static void refuses(void **state)
     assert_int_equal(weft_order_make(WEFT_PIPELINE_ZBV, &shape, &arena, made), WEFT_CONFIG);
     assert_string_equal(weft_error_get()->key, "parallel.num_virtual_stages_per_pipeline_rank");
     weft_error_clear();
-    ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made), WEFT_CONFIG,
-                 "the schedule 1f1b has virtual stages in a loop, not in a V");
+    ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_ZB_H1, &shape, &arena, made), WEFT_CONFIG,
+                 "the schedule zb_h1 has virtual stages in a loop, not in a V");
     shape.is_v = false;
     ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_AUTO, &shape, &arena, made), WEFT_INTERNAL,
                  "made from costs");
@@ -183,7 +199,7 @@ static void refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-           cmocka_unit_test(zbv),
+        cmocka_unit_test(zb_h1),   cmocka_unit_test(zbv),
         cmocka_unit_test(refuses), cmocka_unit_test(controlled_memory),
         cmocka_unit_test(draws),   cmocka_unit_test(every_small_shape),
     };
