@@ -173,6 +173,41 @@ static void draws(void **state)
     }
 }
 
+static void row_is(weft_pipeline_kind kind, const weft_order_shape *shape, int rank,
+                   const char *wanted)
+{
+    weft_arena arena = {0};
+    weft_order orders[MAX_STAGES];
+    ASSERT_OK(weft_order_make(kind, shape, &arena, orders));
+    char *text = order_text(shape, orders), *row = text;
+    for (; rank > 0; rank--)
+        row = strchr(row, '\n') + 1;
+    *strchr(row, '\n') = '\0';
+    assert_string_equal(row, wanted);
+    free(text);
+    weft_arena_release(&arena);
+}
+
+/* Rows of files in PyTorch's test/distributed/pipelining/artifacts: zb1p_2rank_2stagep_compute.csv,
+ * where B is written for I and idle cells are empty, and dualpipev_4rank_10mb.csv. */
+static void pytorch_rows(void **state)
+{
+    (void)state;
+    row_is(WEFT_PIPELINE_ZB_H1,
+           &(weft_order_shape){.num_ranks = 2, .num_chunks = 2, .num_micro_batches = 8}, 1,
+           "1F0,1F1,3F0,3I0,3F1,3I1,3W0,1F2,1I0,3W1,1F3,1I1,1W0,3F2,3I2,1W1,3F3,3I3,3W2,1F4,1I2,"
+           "3W3,1F5,1I3,1W2,3F4,3I4,1W3,3F5,3I5,3W4,1F6,1I4,3W5,1F7,1I5,1W4,3F6,3I6,1W5,3F7,3I7,"
+           "3W6,1I6,3W7,1I7,1W6,1W7");
+    row_is(
+        WEFT_PIPELINE_DUALPIPEV,
+        &(weft_order_shape){.num_ranks = 4, .num_chunks = 2, .num_micro_batches = 10, .is_v = true},
+        2,
+        "2F0,2F1,2F2,5F0,2F3,5F1,2F4,5F2,5I0,5W0,5F3,(2F5;5B1)OVERLAP_F_B,(5F4;2B0)OVERLAP_F_B,"
+        "(2F6;5B2)OVERLAP_F_B,(5F5;2B1)OVERLAP_F_B,(2F7;5B3)OVERLAP_F_B,(5F6;2B2)OVERLAP_F_B,"
+        "(2F8;5B4)OVERLAP_F_B,(5F7;2B3)OVERLAP_F_B,(2F9;5B5)OVERLAP_F_B,(5F8;2B4)OVERLAP_F_B,"
+        "5B6,(5F9;2B5)OVERLAP_F_B,5B7,2B6,5B8,2I7,5I9,2I8,2W7,2I9,5W9,2W8,2W9");
+}
+
 static void refuses(void **state)
 {
     (void)state;
@@ -199,9 +234,13 @@ static void refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(zb_h1),   cmocka_unit_test(zbv),
-        cmocka_unit_test(refuses), cmocka_unit_test(controlled_memory),
-        cmocka_unit_test(draws),   cmocka_unit_test(every_small_shape),
+        cmocka_unit_test(zb_h1),
+        cmocka_unit_test(zbv),
+        cmocka_unit_test(pytorch_rows),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(controlled_memory),
+        cmocka_unit_test(draws),
+        cmocka_unit_test(every_small_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
