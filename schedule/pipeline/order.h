@@ -14,7 +14,23 @@
  *                 runs 2 (p - i - 1) + (v - 1) N forwards first. A last group smaller than p would
  *                 wait for itself (Megatron-LM refuses it): the micro-batches then form m / N
  *                 groups of sizes as equal as can be, and N is the size of the first.
- *   gpipe         (Huang et al. 2019): all forwards, then all backwards, groups as above. */
+ *   gpipe         (Huang et al. 2019): all forwards, then all backwards, groups as above.
+ *   interleaved   1f1b, v > 1, for those who want to be told if v is 1.
+ *   zb_h1         (Qi et al. 2024, Zero Bubble, §2.2 and figure 2; v > 1: PyTorch's
+ *                 ScheduleInterleavedZeroBubble): rank i runs p - i + (v - 1) N forwards first,
+ *                 then one forward one input's gradient; the weights' gradients lag i behind.
+ *   zbv           (ibid., §6): v = 2 in a V, forwards until the first gradient is back, then one
+ *                 of each; no rank is idle if F = I = W. At most 2p virtual stages in flight.
+ *   v_half, v_min (Qi et al. 2024, Pipeline Parallelism with Controllable Memory): v = 2 in a V. Of
+ *                 every micro-batch the same block of six computes, one in six times its rank's.
+ *                 How much earlier a rank is than its neighbour fixes how long stashes live: about
+ *                 p, and 2p / 3, virtual stages in flight.
+ *   dualpipev     (DeepSeek-AI, DualPipe, 2025; PyTorch's ScheduleDualPipeV): v = 2 in a V. A
+ *                 forward of one chunk and a backward of the other stand as a pair.
+ *   auto          made from costs (schedule/pipeline/order_auto.h).
+ *
+ * A chunk's weights' gradients come in the order of the micro-batches in every schedule, so that
+ * their sums have the same bits. */
 #ifndef WEFT_SCHEDULE_PIPELINE_ORDER_H
 #define WEFT_SCHEDULE_PIPELINE_ORDER_H
 
@@ -28,7 +44,14 @@
 /* name, text, whether its virtual stages lie in a V */
 #define WEFT_PIPELINE_LIST(X)                                                                      \
     X(1F1B, "1f1b", false)                                                                         \
-    X(GPIPE, "gpipe", false)
+    X(GPIPE, "gpipe", false)                                                                       \
+    X(INTERLEAVED, "interleaved", false)                                                           \
+    X(ZB_H1, "zb_h1", false)                                                                       \
+    X(ZBV, "zbv", true)                                                                            \
+    X(V_HALF, "v_half", true)                                                                      \
+    X(V_MIN, "v_min", true)                                                                        \
+    X(DUALPIPEV, "dualpipev", true)                                                                \
+    X(AUTO, "auto", false)
 
 typedef enum weft_pipeline_kind {
 #define WEFT_PIPELINE_ENUM(name, text, is_v) WEFT_PIPELINE_##name,
@@ -75,7 +98,8 @@ static inline char weft_compute_letter(int kind)
     return "FBIW"[kind];
 }
 
-/* The order of each rank, orders [num_ranks]. Errors: WEFT_CONFIG for an impossible shape. */
+/* The order of each rank, orders [num_ranks]; of every kind but auto. Errors: WEFT_CONFIG for an
+ * impossible shape, with the key where v does not fit the kind. */
 weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *shape,
                             weft_arena *arena, weft_order *orders) WEFT_CHECKED;
 

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "schedule/options.h"
+
 enum { NUM_DRAWS = 400 };
 
 static void order_is(const weft_order_shape *shape, int rank, const char *wanted)
@@ -212,7 +214,24 @@ static void csv_errors(void **state)
         {"0F0,0B0\n,1B0,1F0\n", "line 2, column 2, \"1B0\": premature: 1F0 has not come"},
         {"0F0,0F0,0B0\n1F0,1B0\n", "line 1, column 2, \"0F0\": repeated"},
         {"0F0,1B0\n1F0,1B0\n", "line 1, column 2, \"1B0\": stage 1 is rank 1's, whose line is 2"},
-        {"0F0,0W0\n1F0,1B0\n", "line 1, column 2, \"0W0\": expected a stage below 2, F or B"},
+        {"0F0,0X0\n1F0,1B0\n", "column 2, \"0X0\": expected a stage below 2, F, B, I or W"},
+        {"0F0,0W0\n1F0,1B0\n", "column 2, \"0W0\": premature: neither 0I0 nor 0B0 has come"},
+        {"0F0,0I0\n1F0,1B0\n", "line 1: 0W0 is missing"},
+        {"0F0,0I0,0B0,0W0\n1F0,1B0\n", "line 1, column 3, \"0B0\": repeated"},
+        {"0F0,0B0,0W0,0W0\n1F0,1B0\n", "line 1, column 4, \"0W0\": repeated"},
+        {"0F0,0BW0,0W0\n1F0,1B0\n", "line 1, column 3, \"0W0\": repeated"},
+        {"0F0,0BW0,0B0\n1F0,1B0\n", "line 1, column 3, \"0B0\": repeated"},
+        {"0F0,0B0,1SEND_B0\n1F0,1B0\n", "\"1SEND_B0\": stage 1 is rank 1's"},
+        {"0F0,0B0,0UNSHARD0\n1F0,1B0\n", "\"0UNSHARD0\": expected a stage"},
+        {"0F0,0B0,0SEND_F1\n1F0,1B0\n", "\"0SEND_F1\": expected a stage"},
+        {"0F0,0B0,0SEND_\n1F0,1B0\n", "\"0SEND_\": expected a stage"},
+        {"(0F0;0B0)\n1F0,1B0\n", "\"(0F0;0B0)\": expected a pair as (0F1;1B0)OVERLAP_F_B"},
+        {"(\n1F0,1B0\n", "column 1, \"(\": expected a pair"},
+        {"(0F0,0B0)OVERLAP_F_B\n1F0,1B0\n", "column 1, \"(0F0\": expected a pair"},
+        {"(0F0 0B0)OVERLAP_F_B\n1F0,1B0\n", ": expected a pair"},
+        {"(0F0;)OVERLAP_F_B\n1F0,1B0\n", ": expected a stage below 2"},
+        {"(0F0;0UNSHARD)OVERLAP_F_B,0B0\n1F0,1B0\n", ": a pair is a forward and a backward"},
+        {"0F0,(0I0;0W0)OVERLAP_F_B\n1F0,1B0\n", "column 2, \"(0I0;0W0)OVERLAP_F_B\": a pair is"},
         {"0F0,0B1\n1F0,1B0\n", "and a micro-batch below 1"},
         {"00F0\n1F0,1B0\n", "line 1, column 1, \"00F0\""},
         {"0F0x,0B0\n1F0,1B0\n", "\"0F0x\""},
@@ -232,20 +251,62 @@ static void csv_errors(void **state)
     weft_arena_release(&arena);
 }
 
+/* The same order of one rank, in either of the dialects of PyTorch's files, with and without what
+ * its lowering adds. A merged whole backward is a whole one. */
+static void csv_dialects(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "0F0,0F1,0I0,0W0,0F2,0B1,(0F3;0B2)OVERLAP_F_B,0I3,0W3\n",
+        "0F0,0F1,,0B0,0W0, ,0F2,0BW1,(0F3;0BW2)OVERLAP_F_B,0B3,0W3\n",
+        "0UNSHARD,0F0,0SEND_F0,0F1,0WAIT_SEND_F0,0RECV_B0,0B0,0W0,0F2,0RECV_F2,0B1,"
+        "(0F3;0B2)OVERLAP_F_B,0I3,0SEND_B3,0W3,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\n",
+    };
+    const weft_order_shape shape = {.num_ranks = 1, .num_chunks = 1, .num_micro_batches = 4};
+    weft_arena arena = {0};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        weft_order read[1];
+        ASSERT_OK(weft_order_parse(texts[i], &shape, &arena, read));
+        assert_int_equal(read[0].columns[read[0].count - 1] >= 9, 1);
+        char *text = order_text(&shape, read);
+        assert_string_equal(text, texts[0]);
+        free(text);
+    }
+    weft_arena_release(&arena);
+}
+
+static void csv_layouts(void **state)
+{
+    (void)state;
+    assert_true(weft_order_text_is_v("0F0,3F0\n1F0,2F0\n", 2));
+    assert_true(weft_order_text_is_v("\xef\xbb\xbf"
+                                     "0F0\r\n\n,(1F0;2B0)OVERLAP_F_B\n",
+                                     2));
+    assert_false(weft_order_text_is_v("0F0,2F0\n1F0,3F0\n", 2));
+    assert_false(weft_order_text_is_v("0F0,1F0\n", 1));
+    assert_false(weft_order_text_is_v("0F0\n1F0\n", 2));
+    assert_false(weft_order_text_is_v("x,99999999999999999999F0,\n", 2));
+    assert_false(weft_order_text_is_v("", 2));
+}
+
 /* Print and parse are inverses. */
 static void csv_round_trips(void **state)
 {
     (void)state;
     uint64_t random = 3;
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
-        const weft_order_shape shape = {1 + (int)next_random(&random, 4),
-                                        1 + (int)next_random(&random, 3),
-                                        1 + (int)next_random(&random, 6), 0, false};
+        const weft_pipeline_kind kind =
+            (weft_pipeline_kind)next_random(&random, WEFT_PIPELINE_AUTO);
+        const bool is_v = weft_pipeline_kind_is_v((int)kind);
+        const weft_order_shape shape = {.num_ranks = 1 + (int)next_random(&random, 4),
+                                        .num_chunks = is_v ? 2 : 2 + (int)next_random(&random, 2),
+                                        .num_micro_batches = 1 + (int)next_random(&random, 12),
+                                        .is_v = is_v};
         weft_arena arena = {0};
         weft_order made[MAX_STAGES], read[MAX_STAGES];
-        ASSERT_OK(
-            weft_order_make((weft_pipeline_kind)next_random(&random, 2), &shape, &arena, made));
+        ASSERT_OK(weft_order_make(kind, &shape, &arena, made));
         char *text = order_text(&shape, made), *again;
+        assert_true(weft_order_text_is_v(text, shape.num_ranks) == (is_v && shape.num_ranks > 1));
         ASSERT_OK(weft_order_parse(text, &shape, &arena, read));
         assert_true(same_orders(&shape, made, read));
         again = order_text(&shape, read);
@@ -262,6 +323,7 @@ int main(void)
         cmocka_unit_test(orders),          cmocka_unit_test(hands_over),
         cmocka_unit_test(refuses),         cmocka_unit_test(random_orders),
         cmocka_unit_test(csv_errors),      cmocka_unit_test(a_host_that_waits_for_itself),
+        cmocka_unit_test(csv_dialects),    cmocka_unit_test(csv_layouts),
         cmocka_unit_test(csv_round_trips), cmocka_unit_test(hosts_wait_behind_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
