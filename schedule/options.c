@@ -3,26 +3,7 @@
 #include "core/key_rows.h"
 #include "schedule/pipeline/order.h"
 
-static const struct {
-    const char *text;
-    bool is_v;
-} kinds[WEFT_NUM_PIPELINES] = {
-#define KIND(name, text, is_v) {text, is_v},
-    WEFT_PIPELINE_LIST(KIND)
-#undef KIND
-};
-
-const char *weft_pipeline_kind_text(int kind)
-{
-    return kinds[kind].text;
-}
-
-bool weft_pipeline_kind_is_v(int kind)
-{
-    return kinds[kind].is_v;
-}
-
-#define OR_KIND(name, text, is_v) "|" text
+#define OR_KIND(name, text, is_v, splits) "|" text
 
 #define T weft_schedule_options
 const weft_key weft_schedule_rows[] = {

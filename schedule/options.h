@@ -34,10 +34,6 @@ typedef struct weft_schedule_options {  /* of section "parallel", as a user writ
     int moe_choice;                /* weft_moe_choice_by */
     const char *cluster;           /* path of what `weft calibrate` wrote; "" none */
 } weft_schedule_options;
-/* The text of a weft_pipeline_kind; below, whether its virtual stages lie in a V, of two chunks a
- * rank. */
-const char *weft_pipeline_kind_text(int kind);
-bool weft_pipeline_kind_is_v(int kind);
 extern const weft_key weft_schedule_rows[];
 extern const size_t weft_num_schedule_rows;
 

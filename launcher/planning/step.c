@@ -80,7 +80,9 @@ static weft_status step_shape(const weft_config *config, const weft_mesh *mesh, 
                               "stages a step has at most %" PRId64,
                               train->global_batch_size, m, mesh->pp * num_chunks, most);
     *out = (weft_pipeline_shape){
-        .kind = (weft_pipeline_kind)schedule->pipeline_schedule,
+        .kind = mesh->pp == 1 && weft_pipeline_kind_splits(schedule->pipeline_schedule)
+                    ? WEFT_PIPELINE_1F1B /* of one stage: the same */
+                    : (weft_pipeline_kind)schedule->pipeline_schedule,
         .num_stages = mesh->pp,
         .num_micro_batches = (int)m,
         .num_chunks = num_chunks,

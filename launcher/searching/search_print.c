@@ -11,6 +11,7 @@
 #include "launcher/planning/plan_print.h"
 #include "schedule/exchange/exchange.h"
 #include "schedule/moe/layer.h"
+#include "schedule/pipeline/order.h"
 
 /* --- text ---------------------------------------------------------------------------------- */
 

@@ -29,6 +29,7 @@
 #include "launcher/training/start.h"
 #include "launcher/training/trainer.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "schedule/pipeline/order.h"
 
 static weft_status make_folder(const char *path)
 {

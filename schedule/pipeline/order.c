@@ -4,12 +4,27 @@
 
 static const struct {
     const char *text;
-    bool is_v;
+    bool is_v, splits;
 } kinds[WEFT_NUM_PIPELINES] = {
-#define KIND(name, text, is_v) {text, is_v},
+#define KIND(name, text, is_v, splits) {text, is_v, splits},
     WEFT_PIPELINE_LIST(KIND)
 #undef KIND
 };
+
+const char *weft_pipeline_kind_text(int kind)
+{
+    return kinds[kind].text;
+}
+
+bool weft_pipeline_kind_is_v(int kind)
+{
+    return kinds[kind].is_v;
+}
+
+bool weft_pipeline_kind_splits(int kind)
+{
+    return kinds[kind].splits;
+}
 
 static int smaller(int a, int b)
 {

@@ -41,24 +41,28 @@
 #include "core/arena.h"
 #include "core/stage.h"
 
-/* name, text, whether its virtual stages lie in a V */
+/* name, text, whether its virtual stages lie in a V, whether backwards are in two halves */
 #define WEFT_PIPELINE_LIST(X)                                                                      \
-    X(1F1B, "1f1b", false)                                                                         \
-    X(GPIPE, "gpipe", false)                                                                       \
-    X(INTERLEAVED, "interleaved", false)                                                           \
-    X(ZB_H1, "zb_h1", false)                                                                       \
-    X(ZBV, "zbv", true)                                                                            \
-    X(V_HALF, "v_half", true)                                                                      \
-    X(V_MIN, "v_min", true)                                                                        \
-    X(DUALPIPEV, "dualpipev", true)                                                                \
-    X(AUTO, "auto", false)
+    X(1F1B, "1f1b", false, false)                                                                  \
+    X(GPIPE, "gpipe", false, false)                                                                \
+    X(INTERLEAVED, "interleaved", false, false)                                                    \
+    X(ZB_H1, "zb_h1", false, true)                                                                 \
+    X(ZBV, "zbv", true, true)                                                                      \
+    X(V_HALF, "v_half", true, true)                                                                \
+    X(V_MIN, "v_min", true, true)                                                                  \
+    X(DUALPIPEV, "dualpipev", true, true)                                                          \
+    X(AUTO, "auto", false, true)
 
 typedef enum weft_pipeline_kind {
-#define WEFT_PIPELINE_ENUM(name, text, is_v) WEFT_PIPELINE_##name,
+#define WEFT_PIPELINE_ENUM(name, text, is_v, splits) WEFT_PIPELINE_##name,
     WEFT_PIPELINE_LIST(WEFT_PIPELINE_ENUM)
 #undef WEFT_PIPELINE_ENUM
         WEFT_NUM_PIPELINES
 } weft_pipeline_kind;
+
+const char *weft_pipeline_kind_text(int kind);
+bool weft_pipeline_kind_is_v(int kind);
+bool weft_pipeline_kind_splits(int kind);
 
 typedef enum weft_compute_kind {
     WEFT_COMPUTE_FORWARD,
