@@ -51,7 +51,14 @@ static weft_status check_layout(weft_pipeline_kind kind, const weft_order_shape 
     return WEFT_OK;
 }
 
-static weft_status check_shape(const weft_order_shape *shape)
+bool weft_order_has_layout(weft_pipeline_kind kind, const weft_order_shape *shape)
+{
+    return kind != WEFT_PIPELINE_AUTO && shape->is_v == kinds[kind].is_v &&
+           (!shape->is_v || shape->num_chunks == 2) &&
+           (kind != WEFT_PIPELINE_INTERLEAVED || shape->num_chunks > 1);
+}
+
+weft_status weft_order_check_shape(const weft_order_shape *shape)
 {
     const int p = shape->num_ranks, v = shape->num_chunks, m = shape->num_micro_batches;
     if (p < 1 || v < 1 || m < 1)
@@ -163,7 +170,7 @@ static weft_status make_loop(weft_pipeline_kind kind, const weft_order_shape *sh
 weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *shape,
                             weft_arena *arena, weft_order *orders)
 {
-    WEFT_TRY(check_shape(shape));
+    WEFT_TRY(weft_order_check_shape(shape));
     WEFT_TRY(check_layout(kind, shape));
     const size_t all = (size_t)shape->num_micro_batches * (size_t)shape->num_chunks;
     for (int rank = 0; rank < shape->num_ranks; rank++) {

@@ -107,6 +107,11 @@ static inline char weft_compute_letter(int kind)
 weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *shape,
                             weft_arena *arena, weft_order *orders) WEFT_CHECKED;
 
+/* Whether weft_order_make makes the kind of such virtual stages; below, whether there is a pipeline
+ * of the shape at all. Errors: WEFT_CONFIG. */
+bool weft_order_has_layout(weft_pipeline_kind kind, const weft_order_shape *shape);
+weft_status weft_order_check_shape(const weft_order_shape *shape) WEFT_CHECKED;
+
 /* How long computes take when an order is timed (schedule/pipeline/order_time.h). A backward takes
  * much longer than a forward: a message that is in time then is in time for shorter backwards too.
  */
