@@ -106,13 +106,13 @@ static void not_worse_than_kinds(void **state)
         assert_true(judge(&shape, &d, made) <= best_kind(&shape, &d));
         ASSERT_OK(weft_order_make_auto(&shape, &d.costs, &arena, again));
         assert_true(same_orders(&shape, made, again));
-        program_set set = make_shaped_set(&(weft_pipeline_shape){
-            .num_stages = shape.num_ranks,
-            .num_chunks = shape.num_chunks,
-            .num_micro_batches = shape.num_micro_batches,
-            .boundary_bytes = 8,
-            .orders = made,
-            .is_v = shape.is_v});
+        program_set set =
+            make_shaped_set(&(weft_pipeline_shape){.num_stages = shape.num_ranks,
+                                                   .num_chunks = shape.num_chunks,
+                                                   .num_micro_batches = shape.num_micro_batches,
+                                                   .boundary_bytes = 8,
+                                                   .orders = made,
+                                                   .is_v = shape.is_v});
         ASSERT_OK(check_set(&set));
         release_set(&set);
         weft_arena_release(&arena);
@@ -165,8 +165,8 @@ static double input_at(const tree *t, const node *n, int r, int kind)
     const int needed = r + (forward ? -1 : 1);
     if (kind == WEFT_COMPUTE_WEIGHT || needed < 0 || needed == t->p)
         return 0;
-    const double end = forward ? n->forward[needed][n->count[r][0]]
-                               : n->gradient[needed][n->count[r][1]];
+    const double end =
+        forward ? n->forward[needed][n->count[r][0]] : n->gradient[needed][n->count[r][1]];
     return end < 0 ? -1 : end + t->d->costs.message_us;
 }
 
