@@ -19,8 +19,10 @@
     ROW(WEIGHTS, "weights")                                                                        \
     ROW(WEIGHT_GRADIENTS, "weight_gradients")                                                      \
     ROW(KEYS, "keys")                                                                              \
-    ROW(DEFERRED, "deferred") ROW(OFFLOADED, "offloaded") ROW(STAGING, "stagin"                    \
-                                                                       "g")
+    ROW(DEFERRED, "deferred")                                                                      \
+    ROW(OFFLOADED, "offloaded")                                                                    \
+    ROW(STAGING, "stagin"                                                                          \
+                 "g")
 
 typedef enum weft_operand_name {
 #define WEFT_OPERAND_ENUM(name, text) WEFT_OPERAND_##name,

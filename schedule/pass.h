@@ -111,8 +111,9 @@ typedef enum weft_pass_kind {
     WEFT_PASS_FORWARD,
     WEFT_PASS_BACKWARD,
     WEFT_PASS_RECOMPUTE, /* no tasks without recomputes_early */
-    WEFT_PASS_INPUT,     /* the first half of a backward */
-    WEFT_PASS_WEIGHTS,   /* the second */
+    WEFT_NUM_WHOLE_PASS_KINDS,
+    WEFT_PASS_INPUT = WEFT_NUM_WHOLE_PASS_KINDS, /* the first half of a backward */
+    WEFT_PASS_WEIGHTS,                           /* the second */
     WEFT_NUM_PASS_KINDS
 } weft_pass_kind;
 
