@@ -212,6 +212,7 @@ static weft_status described_shape(const weft_model_setup *setup, const weft_mes
     shape.experts_on_host = setup->options->num_experts > 0 && setup->tier &&
                             weft_tier_closed(setup->tier).experts != WEFT_TIER_NONE;
     *out = shape;
+    out->splits_backward = setup->training && setup->num_deferred > 0;
     if (setup->training && setup->recompute)
         WEFT_TRY(weft_recompute_modules(setup->recompute, &out->recompute));
     if (setup->training && setup->recompute && setup->offload)
@@ -437,6 +438,13 @@ bool weft_outline_repeats(const weft_outline *outline)
     return false;
 }
 
+bool weft_outline_splits(const weft_outline *outline, int layer)
+{
+    const weft_outline_layer *l = &outline->layers[layer];
+    return l->description.splits && l->recompute_group == 0 && !l->offloads && !l->offloads_input &&
+           layer < outline->num_layers - 1;
+}
+
 weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, weft_arena *arena,
                               weft_chunk_shape *out)
 {
@@ -477,7 +485,10 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
             .gathers = held->weight_slots > 0 && weft_outline_shares(layer),
             .reduces = weft_outline_shares(layer),
             .is_loss = l == outline->num_layers - 1,
-            .group = layer->recompute_group};
+            .group = layer->recompute_group,
+            .splits = weft_outline_splits(outline, l),
+            .deferred_bytes =
+                weft_outline_splits(outline, l) ? layer->description.deferred_bytes : 0};
     }
     return WEFT_OK;
 }
