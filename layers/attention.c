@@ -22,6 +22,7 @@ typedef struct attention_state {
     weft_tensor qkv, out;         /* [S*B, qkv], [S*B, heads * head_dim] */
     weft_tensor heads, heads_out; /* qkv and out by heads, if ranks exchange heads */
     float *lse;
+    weft_tensor dy, dqkv; /* of a backward in two halves */
 } attention_state;
 
 /* Of a group's rows, [q..., k, v], this rank's q. */
@@ -48,6 +49,7 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
     size_t qkv_all = (d->heads_all + 2 * d->groups_all) * d->head_dim;
     size_t proj_all = d->heads_all * d->head_dim;
     const bool has_bias = !o->disable_bias_linear;
+    weft_layer_set_splits(layer, true);
     const weft_linear_row rows[] = {
         {&a->qkv, "linear_qkv", WEFT_LINEAR_COLUMN, d->hidden, qkv_all, has_bias || o->add_qkv_bias,
          0},
@@ -269,6 +271,55 @@ static weft_status qkv_backward(const attention *a, weft_pass *pass, const weft_
                : WEFT_OK;
 }
 
+/* --- a backward in two halves ---------------------------------------------------------------- */
+
+static weft_status attention_weights(weft_layer *layer, weft_pass *pass)
+{
+    attention *a = (attention *)layer;
+    attention_state *state = weft_pass_state(pass, layer);
+    const weft_tensor dkv = columns_from(&state->dqkv, a->qkv.out);
+    size_t mark = weft_pass_mark(pass);
+    weft_tensor x_full;
+    WEFT_TRY(weft_linear_backward_weights(pass, &a->proj, &state->out, &state->dy));
+    WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
+    WEFT_TRY(weft_linear_backward_weights(pass, &a->qkv, &x_full, &state->dqkv));
+    if (a->kv.weight)
+        WEFT_TRY(weft_linear_backward_weights(pass, &a->kv, &x_full, &dkv));
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+static weft_status qkv_backward_input(const attention *a, weft_pass *pass, const weft_tensor *dqkv,
+                                      weft_tensor *dx)
+{
+    const weft_tensor dkv = columns_from(dqkv, a->qkv.out);
+    WEFT_TRY(weft_linear_backward_input(pass, &a->qkv, dqkv, false, dx));
+    return a->kv.weight ? weft_linear_backward_input(pass, &a->kv, &dkv, true, dx) : WEFT_OK;
+}
+
+/* Behind the core's recomputation. */
+static weft_status attention_input(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                   weft_tensor *dx)
+{
+    attention *a = (attention *)layer;
+    attention_state *state = weft_pass_state(pass, layer);
+    size_t mark = weft_pass_mark(pass);
+    weft_tensor dout, partial;
+    WEFT_TRY(weft_pass_enter_deferred(pass, dy, &state->dy));
+    WEFT_TRY(weft_pass_deferred(pass, dy->dtype, a->dims.rows_full, a->dims.qkv, &state->dqkv));
+    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, a->dims.rows_full, a->proj.in, &dout));
+    WEFT_TRY(weft_linear_backward_input(pass, &a->proj, &state->dy, false, &dout));
+    WEFT_TRY(core_backward(a, pass, state, &dout, &state->dqkv));
+    WEFT_TRY(rotate(a, pass, &state->dqkv, true));
+    WEFT_TRY(weft_pass_partial(pass, dx, &partial));
+    WEFT_TRY(qkv_backward_input(a, pass, &state->dqkv, &partial));
+    WEFT_TRY(weft_pass_exit(pass, &partial, dx));
+    weft_pass_release(pass, mark);
+    return weft_pass_defer(pass, layer, attention_weights);
+}
+
+/* --- whole ----------------------------------------------------------------------------------- */
+
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                      weft_tensor *y)
 {
@@ -309,6 +360,8 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
         weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
         weft_pass_release(pass, mark);
     }
+    if (weft_pass_defers(pass))
+        return attention_input(layer, pass, dy, dx);
     WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, a->proj.in, &dout));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &dqkv));

@@ -10,6 +10,7 @@ typedef struct block_state {
     weft_tensor x; /* borrowed: the block's input */
     weft_tensor middle;
     weft_norm_stats stats1, stats2;
+    weft_norm_deferred deferred1, deferred2; /* of a backward in two halves */
 } block_state;
 
 static bool block_is_static(const weft_layer *layer)
@@ -27,7 +28,9 @@ static weft_status block_init(weft_layer *layer, weft_build *build)
     WEFT_TRY(weft_norm_init(build, &b->common.options, "input_layernorm", &b->norm1));
     WEFT_TRY(weft_build_child(build, "self_attention.", b->attention));
     WEFT_TRY(weft_norm_init(build, &b->common.options, "pre_mlp_layernorm", &b->norm2));
-    return weft_build_child(build, "mlp.", b->mlp);
+    WEFT_TRY(weft_build_child(build, "mlp.", b->mlp));
+    weft_layer_set_splits(layer, weft_layer_splits(b->attention) && weft_layer_splits(b->mlp));
+    return WEFT_OK;
 }
 
 /* to = residual + dropout(branch); to may be branch. The backward drops gradients alike. */
@@ -79,6 +82,34 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_
     return WEFT_OK;
 }
 
+/* --- the second half of a backward in two: before the MLP's, and before attention's ------------
+ */
+
+static weft_status rerun_norm2(weft_layer *layer, weft_pass *pass)
+{
+    const weft_block *b = (const weft_block *)layer;
+    const block_state *state = weft_pass_state(pass, layer);
+    WEFT_TRY(weft_norm_end_deferred(pass, &b->norm2, &state->deferred2));
+    return weft_norm_rerun_deferred(pass, &b->norm2, &state->middle, &state->stats2,
+                                    &state->deferred2);
+}
+
+static weft_status rerun_norm1(weft_layer *layer, weft_pass *pass)
+{
+    const weft_block *b = (const weft_block *)layer;
+    const block_state *state = weft_pass_state(pass, layer);
+    WEFT_TRY(weft_norm_end_deferred(pass, &b->norm1, &state->deferred1));
+    return weft_norm_rerun_deferred(pass, &b->norm1, &state->x, &state->stats1, &state->deferred1);
+}
+
+static weft_status defer_norms(weft_layer *layer, weft_pass *pass)
+{
+    const weft_block *b = (const weft_block *)layer;
+    block_state *state = weft_pass_state(pass, layer);
+    WEFT_TRY(weft_norm_defer(pass, &b->norm2, &state->deferred2));
+    return weft_norm_defer(pass, &b->norm1, &state->deferred1);
+}
+
 static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
                                   weft_tensor *dx)
 {
@@ -94,20 +125,26 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft
         WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &dropped));
         WEFT_TRY(drop(b, pass, 1, dy, NULL, &dropped));
     }
-    WEFT_TRY(weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2));
+    const bool defers = weft_pass_defers(pass);
+    if (defers)
+        WEFT_TRY(defer_norms(layer, pass));
+    WEFT_TRY(defers ? weft_pass_defer(pass, layer, rerun_norm2)
+                    : weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2));
     WEFT_TRY(weft_layer_backward(b->mlp, pass, &dropped, &branch));
     /* dx collects dy (the residual) and both norms' gradients; dx and dy may be one place. */
     if (dx->data != dy->data)
         WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data, weft_tensor_bytes(dy)));
-    WEFT_TRY(
-        weft_norm_run_backward(pass, &b->norm2, &branch, &state->middle, &state->stats2, true, dx));
+    WEFT_TRY(weft_norm_backward_deferring(pass, &b->norm2, &branch, &state->middle, &state->stats2,
+                                          true, &state->deferred2, dx));
     if (drops(b, pass))
         WEFT_TRY(drop(b, pass, 0, dx, NULL, &dropped));
     else
         dropped = *dx;
-    WEFT_TRY(weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
+    WEFT_TRY(defers ? weft_pass_defer(pass, layer, rerun_norm1)
+                    : weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
     WEFT_TRY(weft_layer_backward(b->attention, pass, &dropped, &branch));
-    WEFT_TRY(weft_norm_run_backward(pass, &b->norm1, &branch, &state->x, &state->stats1, true, dx));
+    WEFT_TRY(weft_norm_backward_deferring(pass, &b->norm1, &branch, &state->x, &state->stats1, true,
+                                          &state->deferred1, dx));
     weft_pass_release(pass, mark);
     return WEFT_OK;
 }

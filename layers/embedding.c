@@ -1,5 +1,6 @@
 /* Token and learned position embedding, vocabulary-parallel (Shoeybi et al. 2019, §3): every TP
  * rank looks up the rows it holds and the region's exit sums them. */
+#include "core/device/device.h"
 #include "layers/layers.h"
 
 #include <string.h>
@@ -22,10 +23,16 @@ weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options 
         out);
 }
 
+/* Of a backward in two halves, which is the second one's but for its input. */
+typedef struct embedding_state {
+    weft_tensor dy;
+} embedding_state;
+
 static weft_status embedding_init(weft_layer *layer, weft_build *build)
 {
     embedding *e = (embedding *)layer;
     const weft_model_options *o = &e->common.options;
+    weft_layer_set_splits(layer, true);
     WEFT_TRY(weft_vocabulary_declare(build, o, WEFT_WORD_EMBEDDINGS, &e->words));
     if (o->position_embedding_type == WEFT_POSITION_LEARNED) {
         const weft_parameter_spec spec = WEFT_ARGS(
@@ -88,11 +95,8 @@ static weft_status embedding_forward(weft_layer *layer, weft_pass *pass, const w
     return drops(e, pass) ? drop(e, pass, y, y) : WEFT_OK;
 }
 
-static weft_status embedding_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                      weft_tensor *dx)
+static weft_status add_gradients(const embedding *e, weft_pass *pass, const weft_tensor *dy)
 {
-    (void)dx;
-    embedding *e = (embedding *)layer;
     const weft_shape *shape = weft_pass_shape(pass);
     int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
     size_t mark = weft_pass_mark(pass), rows = e->words->weight.dims[0];
@@ -128,6 +132,24 @@ static weft_status embedding_backward(weft_layer *layer, weft_pass *pass, const 
     return WEFT_OK;
 }
 
+static weft_status embedding_weights(weft_layer *layer, weft_pass *pass)
+{
+    const embedding_state *state = weft_pass_state(pass, layer);
+    return add_gradients((embedding *)layer, pass, &state->dy);
+}
+
+static weft_status embedding_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                      weft_tensor *dx)
+{
+    (void)dx;
+    embedding_state *state = weft_pass_state(pass, layer);
+    if (!weft_pass_defers(pass))
+        return add_gradients((embedding *)layer, pass, dy);
+    WEFT_TRY(weft_pass_deferred(pass, dy->dtype, dy->dims[0], dy->dims[1], &state->dy));
+    WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), state->dy.data, dy->data, weft_tensor_bytes(dy)));
+    return weft_pass_defer(pass, layer, embedding_weights);
+}
+
 static bool embedding_is_static(const weft_layer *layer)
 {
     return ((const embedding *)layer)->common.options.hidden_dropout == 0;
@@ -136,6 +158,7 @@ static bool embedding_is_static(const weft_layer *layer)
 static const weft_layer_ops embedding_ops = {
     .struct_bytes = sizeof embedding_ops,
     .kind = "embedding",
+    .state_bytes = sizeof(embedding_state),
     .init = embedding_init,
     .forward = embedding_forward,
     .backward = embedding_backward,

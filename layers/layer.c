@@ -42,6 +42,16 @@ bool weft_layer_always_static(const weft_layer *layer)
     return true;
 }
 
+void weft_layer_set_splits(weft_layer *layer, bool splits)
+{
+    layer->place->splits = splits;
+}
+
+bool weft_layer_splits(const weft_layer *layer)
+{
+    return layer->place->splits;
+}
+
 /* The place of a layer that has an owner and no name yet. */
 static weft_layer_place owned;
 

@@ -36,6 +36,13 @@ weft_status weft_norm_rerun(weft_pass *pass, const weft_norm *norm, const weft_t
 weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const weft_tensor *dy,
                                    const weft_tensor *x, const weft_norm_stats *stats,
                                    bool accumulate, weft_tensor *dx) WEFT_CHECKED;
+/* The same as a first half; `deferred` NULL or the backward whole: weft_norm_run_backward. */
+struct weft_norm_deferred;
+weft_status weft_norm_backward_deferring(weft_pass *pass, const weft_norm *norm,
+                                         const weft_tensor *dy, const weft_tensor *x,
+                                         const weft_norm_stats *stats, bool accumulate,
+                                         const struct weft_norm_deferred *deferred,
+                                         weft_tensor *dx) WEFT_CHECKED;
 
 /* Whether this forward is a recomputation. It gets the first forward's pieces of host memory, with
  * their content. */
@@ -52,6 +59,43 @@ void weft_pass_keep(weft_pass *pass);
 size_t weft_pass_host_mark(const weft_pass *pass);
 void weft_pass_begin_repeat(weft_pass *pass, size_t host_mark);
 void weft_pass_end_repeat(weft_pass *pass);
+
+/* --- a backward in two halves (weft_model_backward_input) ------------------------------------- */
+
+/* Says in a layer's init whether its backward can leave the gradients of all its parameters to the
+ * second half. A layer says nothing: it cannot. Below: whether it can. */
+void weft_layer_set_splits(weft_layer *layer, bool splits);
+bool weft_layer_splits(const weft_layer *layer);
+/* Whether the backward that runs is a first half, and must leave them. */
+bool weft_pass_defers(const weft_pass *pass);
+/* What the second half does for the layer, in the order of these calls. The layer's state and its
+ * stash are as the first half left them; scratch is free. */
+typedef weft_status (*weft_deferred_function)(weft_layer *layer, weft_pass *pass);
+weft_status weft_pass_defer(weft_pass *pass, weft_layer *layer,
+                            weft_deferred_function run) WEFT_CHECKED;
+/* Allocates a tensor that both halves see. Stashes of a recomputed module are such, too. */
+weft_status weft_pass_deferred(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
+                               weft_tensor *out) WEFT_CHECKED;
+/* weft_pass_enter, into such a tensor; without sequence parallelism it is a copy. */
+weft_status weft_pass_enter_deferred(weft_pass *pass, const weft_tensor *x,
+                                     weft_tensor *full) WEFT_CHECKED;
+
+/* A norm in two halves: [2, H], of weight and of bias. Gathered weights are copied, since they are
+ * not gathered for the second half. A ring's gradients are made here, since their slot is filled in
+ * the second half. Both lie in the deferred memory whether needed or not: they are small. */
+typedef struct weft_norm_deferred {
+    weft_tensor weights, gradients;
+} weft_norm_deferred;
+/* In the first half, before the next functions. */
+weft_status weft_norm_defer(weft_pass *pass, const weft_norm *norm,
+                            weft_norm_deferred *out) WEFT_CHECKED;
+/* weft_norm_rerun, in the second half. */
+weft_status weft_norm_rerun_deferred(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
+                                     const weft_norm_stats *stats,
+                                     const weft_norm_deferred *deferred) WEFT_CHECKED;
+/* Adds gradients to a ring's slot, in the second half; nothing where they are no ring's. */
+weft_status weft_norm_end_deferred(weft_pass *pass, const weft_norm *norm,
+                                   const weft_norm_deferred *deferred) WEFT_CHECKED;
 
 /* Communicators and coordinates of the mesh the model runs on. */
 const weft_groups *weft_build_groups(const weft_build *build);

@@ -131,6 +131,20 @@ static weft_gemm_args input_backward_of(const weft_linear *linear, const weft_te
                      .b = linear->weight->weight.data, .c = dx->data, .alpha = 1);
 }
 
+weft_status weft_linear_backward_weights(weft_pass *pass, const weft_linear *linear,
+                                         const weft_tensor *x, const weft_tensor *dy)
+{
+    return parameters_backward(pass, linear, x, dy, weft_pass_overwrite(pass));
+}
+
+weft_status weft_linear_backward_input(weft_pass *pass, const weft_linear *linear,
+                                       const weft_tensor *dy, bool add, weft_tensor *dx)
+{
+    weft_gemm_args args = input_backward_of(linear, dy, dx);
+    args.beta = add ? 1 : 0;
+    return multiply(pass, linear, &args);
+}
+
 weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                  const weft_tensor *dy, weft_tensor *dx)
 {
@@ -142,10 +156,16 @@ weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
                                     bool add, weft_tensor *dx)
 {
     WEFT_TRY(parameters_backward(pass, linear, x, dy, overwrite));
-    if (!dx)
-        return WEFT_OK;
-    weft_gemm_args args = input_backward_of(linear, dy, dx);
-    args.beta = add ? 1 : 0;
+    return dx ? weft_linear_backward_input(pass, linear, dy, add, dx) : WEFT_OK;
+}
+
+weft_status weft_linear_gelu_backward_input(weft_pass *pass, const weft_linear *linear,
+                                            const weft_tensor *dy, const weft_tensor *pre,
+                                            weft_tensor *dpre)
+{
+    weft_gemm_args args = input_backward_of(linear, dy, dpre);
+    args.epilogue = WEFT_GEMM_GELU_BACKWARD;
+    args.pre = pre->data;
     return multiply(pass, linear, &args);
 }
 
@@ -153,11 +173,8 @@ weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear
                                       const weft_tensor *x, const weft_tensor *dy,
                                       const weft_tensor *pre, weft_tensor *dpre)
 {
-    WEFT_TRY(parameters_backward(pass, linear, x, dy, weft_pass_overwrite(pass)));
-    weft_gemm_args args = input_backward_of(linear, dy, dpre);
-    args.epilogue = WEFT_GEMM_GELU_BACKWARD;
-    args.pre = pre->data;
-    return multiply(pass, linear, &args);
+    WEFT_TRY(weft_linear_backward_weights(pass, linear, x, dy));
+    return weft_linear_gelu_backward_input(pass, linear, dy, pre, dpre);
 }
 
 weft_status weft_norm_init(weft_build *build, const weft_model_options *options, const char *name,
@@ -187,22 +204,26 @@ weft_status weft_norm_init(weft_build *build, const weft_model_options *options,
     return WEFT_OK;
 }
 
-static weft_status run(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
-                       const weft_tensor *residual, weft_tensor *sum, const weft_tensor *y,
-                       const weft_norm_stats *stats)
+/* weight, bias: where the norm's lie now; bias NULL: it has none. */
+static weft_status run(weft_pass *pass, const weft_norm *norm, const void *weight, const void *bias,
+                       const weft_tensor *x, const weft_tensor *residual, weft_tensor *sum,
+                       const weft_tensor *y, const weft_norm_stats *stats)
 {
     weft_lane *lane = weft_pass_lane(pass);
-    WEFT_TRY_AS(
-        lane, norm->name,
-        weft_norm_forward(
-            lane,
-            &WEFT_ARGS(weft_norm_forward_args, .kind = norm->kind, .rows = x->dims[0],
-                       .cols = x->dims[1], .dtype = x->dtype, .x = x->data,
-                       .residual = residual ? residual->data : NULL,
-                       .sum = residual ? sum->data : NULL, .weight = norm->weight->weight.data,
-                       .bias = norm->bias ? norm->bias->weight.data : NULL, .y = y->data,
-                       .mean = stats->mean, .rstd = stats->rstd, .epsilon = norm->epsilon)));
+    WEFT_TRY_AS(lane, norm->name,
+                weft_norm_forward(
+                    lane, &WEFT_ARGS(weft_norm_forward_args, .kind = norm->kind, .rows = x->dims[0],
+                                     .cols = x->dims[1], .dtype = x->dtype, .x = x->data,
+                                     .residual = residual ? residual->data : NULL,
+                                     .sum = residual ? sum->data : NULL, .weight = weight,
+                                     .bias = bias, .y = y->data, .mean = stats->mean,
+                                     .rstd = stats->rstd, .epsilon = norm->epsilon)));
     return WEFT_OK;
+}
+
+static const void *bias_of(const weft_norm *norm)
+{
+    return norm->bias ? norm->bias->weight.data : NULL;
 }
 
 weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
@@ -216,29 +237,90 @@ weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_ten
     WEFT_TRY_AS(lane, norm->name, weft_pass_stash(pass, WEFT_F32, x->dims[0], 1, &rstd));
     stats->mean = mean.data;
     stats->rstd = rstd.data;
-    return run(pass, norm, x, residual, sum, y, stats);
+    return run(pass, norm, norm->weight->weight.data, bias_of(norm), x, residual, sum, y, stats);
 }
 
 weft_status weft_norm_rerun(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
                             const weft_norm_stats *stats)
 {
-    return run(pass, norm, x, NULL, NULL, weft_pass_normed(pass), stats);
+    return run(pass, norm, norm->weight->weight.data, bias_of(norm), x, NULL, NULL,
+               weft_pass_normed(pass), stats);
 }
 
 weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const weft_tensor *dy,
                                    const weft_tensor *x, const weft_norm_stats *stats,
                                    bool accumulate, weft_tensor *dx)
 {
+    return weft_norm_backward_deferring(pass, norm, dy, x, stats, accumulate, NULL, dx);
+}
+
+/* --- a norm in two halves -------------------------------------------------------------------- */
+
+/* A rehearsal has no rings. */
+static bool uses_ring(const weft_pass *pass, const weft_norm *norm, bool weights)
+{
+    const weft_parameters *parameters = pass->model->rings.parameters;
+    return parameters && weft_parameters_uses_ring(parameters, norm->weight, weights);
+}
+
+/* Row 0 of [2, H] is the weight's, row 1 the bias'. */
+static void *row_of(const weft_tensor *t, size_t row)
+{
+    return (char *)t->data + row * t->dims[1] * weft_dtype_bytes(t->dtype);
+}
+
+weft_status weft_norm_defer(weft_pass *pass, const weft_norm *norm, weft_norm_deferred *out)
+{
+    const weft_parameter *of[] = {norm->weight, norm->bias};
+    const size_t cols = norm->weight->weight.dims[0];
+    WEFT_TRY(weft_pass_deferred(pass, norm->weight->weight.dtype, 2, cols, &out->weights));
+    WEFT_TRY(weft_pass_deferred(pass, WEFT_F32, 2, cols, &out->gradients));
+    for (size_t i = 0; i < 2 && uses_ring(pass, norm, true); i++)
+        if (of[i])
+            WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), row_of(&out->weights, i),
+                                    of[i]->weight.data, weft_tensor_bytes(&of[i]->weight)));
+    return WEFT_OK;
+}
+
+weft_status weft_norm_rerun_deferred(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
+                                     const weft_norm_stats *stats, const weft_norm_deferred *d)
+{
+    if (!uses_ring(pass, norm, true))
+        return weft_norm_rerun(pass, norm, x, stats);
+    return run(pass, norm, row_of(&d->weights, 0), norm->bias ? row_of(&d->weights, 1) : NULL, x,
+               NULL, NULL, weft_pass_normed(pass), stats);
+}
+
+weft_status weft_norm_backward_deferring(weft_pass *pass, const weft_norm *norm,
+                                         const weft_tensor *dy, const weft_tensor *x,
+                                         const weft_norm_stats *stats, bool accumulate,
+                                         const weft_norm_deferred *d, weft_tensor *dx)
+{
     weft_lane *lane = weft_pass_lane(pass);
-    WEFT_TRY_AS(lane, norm->name,
-                weft_norm_backward(lane, &WEFT_ARGS(weft_norm_backward_args, .kind = norm->kind,
-                                                    .rows = x->dims[0], .cols = x->dims[1],
-                                                    .dtype = x->dtype, .dy = dy->data, .x = x->data,
-                                                    .weight = norm->weight->weight.data,
-                                                    .mean = stats->mean, .rstd = stats->rstd,
-                                                    .dx = dx->data, .accumulate = accumulate,
-                                                    .dweight = norm->weight->grad,
-                                                    .dbias = norm->bias ? norm->bias->grad : NULL,
-                                                    .overwrite = weft_pass_overwrite(pass))));
+    const bool later = d && weft_pass_defers(pass) && uses_ring(pass, norm, false);
+    float *dbias = norm->bias ? norm->bias->grad : NULL;
+    if (later)
+        dbias = norm->bias ? row_of(&d->gradients, 1) : NULL;
+    WEFT_TRY_AS(
+        lane, norm->name,
+        weft_norm_backward(
+            lane, &WEFT_ARGS(weft_norm_backward_args, .kind = norm->kind, .rows = x->dims[0],
+                             .cols = x->dims[1], .dtype = x->dtype, .dy = dy->data, .x = x->data,
+                             .weight = norm->weight->weight.data, .mean = stats->mean,
+                             .rstd = stats->rstd, .dx = dx->data, .accumulate = accumulate,
+                             .dweight = later ? row_of(&d->gradients, 0) : norm->weight->grad,
+                             .dbias = dbias, .overwrite = later || weft_pass_overwrite(pass))));
+    return WEFT_OK;
+}
+
+/* The slot was cleared, so that one sum added to it has the bits of its parts added in turn. */
+weft_status weft_norm_end_deferred(weft_pass *pass, const weft_norm *norm,
+                                   const weft_norm_deferred *d)
+{
+    const weft_parameter *of[] = {norm->weight, norm->bias};
+    for (size_t i = 0; i < 2 && uses_ring(pass, norm, false); i++)
+        if (of[i])
+            WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), of[i]->grad, row_of(&d->gradients, i),
+                                    d->gradients.dims[1] * sizeof(float)));
     return WEFT_OK;
 }

@@ -45,11 +45,20 @@ weft_status weft_linear_gelu_forward(weft_pass *pass, const weft_linear *linear,
  * in] where given: it may take x's place. */
 weft_status weft_linear_backward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
                                  const weft_tensor *dy, weft_tensor *dx) WEFT_CHECKED;
+/* Its two halves: the gradients of parameters; dx. */
+weft_status weft_linear_backward_weights(weft_pass *pass, const weft_linear *linear,
+                                         const weft_tensor *x, const weft_tensor *dy) WEFT_CHECKED;
+weft_status weft_linear_backward_input(weft_pass *pass, const weft_linear *linear,
+                                       const weft_tensor *dy, bool add,
+                                       weft_tensor *dx) WEFT_CHECKED;
 /* weft_linear_backward where x = gelu(pre), pre [rows, in]: dpre, pre's gradient, may take x's
  * place, not pre's. */
 weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear,
                                       const weft_tensor *x, const weft_tensor *dy,
                                       const weft_tensor *pre, weft_tensor *dpre) WEFT_CHECKED;
+weft_status weft_linear_gelu_backward_input(weft_pass *pass, const weft_linear *linear,
+                                            const weft_tensor *dy, const weft_tensor *pre,
+                                            weft_tensor *dpre) WEFT_CHECKED;
 /* weft_linear_backward where the caller says whether it adds to the gradients and to dx. */
 weft_status weft_linear_backward_to(weft_pass *pass, const weft_linear *linear,
                                     const weft_tensor *x, const weft_tensor *dy, bool overwrite,

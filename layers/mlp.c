@@ -7,8 +7,9 @@
 #include "layers/layers.h"
 
 typedef struct mlp_state {
-    weft_tensor x;      /* borrowed */
-    weft_tensor hidden; /* [S*B, gates * ffn] */
+    weft_tensor x;                /* borrowed */
+    weft_tensor hidden;           /* [S*B, gates * ffn] */
+    weft_tensor dy, act, dhidden; /* of a backward in two halves; with GELU act is made again */
 } mlp_state;
 
 static weft_status mlp_init(weft_layer *layer, weft_build *build)
@@ -22,6 +23,7 @@ static weft_status mlp_init(weft_layer *layer, weft_build *build)
         {&mlp->fc1, "linear_fc1", first, hidden, ffn, has_bias, 0},
         {&mlp->fc2, "linear_fc2", WEFT_LINEAR_ROW, ffn, hidden, has_bias, 0},
     };
+    weft_layer_set_splits(layer, !(weft_build_shape(build)->recompute & mlp->modules));
     return weft_linears_declare(build, o, rows, 2);
 }
 
@@ -68,6 +70,17 @@ static weft_status fc1_again(const weft_mlp *mlp, weft_pass *pass, const weft_te
                : activate(mlp, pass, hidden, act);
 }
 
+static weft_status activate_backward(const weft_mlp *mlp, weft_pass *pass,
+                                     const weft_tensor *hidden, const weft_tensor *dact,
+                                     const weft_tensor *dhidden)
+{
+    return weft_activation_backward(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&mlp->common.options),
+                   .rows = dact->dims[0], .cols = dact->dims[1], .dtype = dact->dtype,
+                   .x = hidden->data, .dy = dact->data, .dx = dhidden->data));
+}
+
 /* dhidden overwrites act or hidden, which nobody needs any more. */
 static weft_status fc2_backward(const weft_mlp *mlp, weft_pass *pass, weft_tensor *act,
                                 const weft_tensor *dy, weft_tensor *hidden, weft_tensor *dhidden)
@@ -76,11 +89,7 @@ static weft_status fc2_backward(const weft_mlp *mlp, weft_pass *pass, weft_tenso
     if (has_gelu(mlp))
         return weft_linear_gelu_backward(pass, &mlp->fc2, act, dy, hidden, dhidden);
     WEFT_TRY(weft_linear_backward(pass, &mlp->fc2, act, dy, act));
-    return weft_activation_backward(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&mlp->common.options),
-                   .rows = act->dims[0], .cols = act->dims[1], .dtype = act->dtype,
-                   .x = hidden->data, .dy = act->data, .dx = dhidden->data));
+    return activate_backward(mlp, pass, hidden, act, dhidden);
 }
 
 static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
@@ -101,6 +110,64 @@ static weft_status mlp_forward(weft_layer *layer, weft_pass *pass, const weft_te
     return WEFT_OK;
 }
 
+/* --- a backward in two halves: what is made for the weights' gradients alone is made in the second
+ * half, and the rest is kept where it takes least: GELU's input is there, SwiGLU's dhidden lies in
+ * its place ---------------------------------------------------------------------------------- */
+
+static weft_status mlp_weights(weft_layer *layer, weft_pass *pass)
+{
+    weft_mlp *mlp = (weft_mlp *)layer;
+    mlp_state *state = weft_pass_state(pass, layer);
+    size_t mark = weft_pass_mark(pass);
+    weft_tensor x_full;
+    if (has_gelu(mlp)) {
+        WEFT_TRY(weft_pass_scratch(pass, state->hidden.dtype, state->hidden.dims[0], mlp->fc2.in,
+                                   &state->act));
+        WEFT_TRY(activate(mlp, pass, &state->hidden, &state->act));
+    }
+    WEFT_TRY(weft_linear_backward_weights(pass, &mlp->fc2, &state->act, &state->dy));
+    WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
+    WEFT_TRY(weft_linear_backward_weights(pass, &mlp->fc1, &x_full, &state->dhidden));
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+static weft_status fc2_backward_input(const weft_mlp *mlp, weft_pass *pass, mlp_state *state)
+{
+    const weft_tensor *hidden = &state->hidden;
+    const size_t rows = hidden->dims[0];
+    weft_tensor dact;
+    if (has_gelu(mlp)) {
+        WEFT_TRY(weft_pass_deferred(pass, hidden->dtype, rows, mlp->fc2.in, &state->dhidden));
+        return weft_linear_gelu_backward_input(pass, &mlp->fc2, &state->dy, hidden,
+                                               &state->dhidden);
+    }
+    WEFT_TRY(weft_pass_deferred(pass, hidden->dtype, rows, mlp->fc2.in, &state->act));
+    WEFT_TRY(activate(mlp, pass, hidden, &state->act));
+    WEFT_TRY(weft_pass_scratch(pass, hidden->dtype, rows, mlp->fc2.in, &dact));
+    WEFT_TRY(weft_linear_backward_input(pass, &mlp->fc2, &state->dy, false, &dact));
+    state->dhidden = *hidden;
+    return activate_backward(mlp, pass, hidden, &dact, &state->dhidden);
+}
+
+static weft_status mlp_input(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                             weft_tensor *dx)
+{
+    weft_mlp *mlp = (weft_mlp *)layer;
+    mlp_state *state = weft_pass_state(pass, layer);
+    size_t mark = weft_pass_mark(pass);
+    weft_tensor partial;
+    WEFT_TRY(weft_pass_enter_deferred(pass, dy, &state->dy));
+    WEFT_TRY(fc2_backward_input(mlp, pass, state));
+    WEFT_TRY(weft_pass_partial(pass, dx, &partial));
+    WEFT_TRY(weft_linear_backward_input(pass, &mlp->fc1, &state->dhidden, false, &partial));
+    WEFT_TRY(weft_pass_exit(pass, &partial, dx));
+    weft_pass_release(pass, mark);
+    return weft_pass_defer(pass, layer, mlp_weights);
+}
+
+/* --- a whole one ----------------------------------------------------------------------------- */
+
 static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
                                 weft_tensor *dx)
 {
@@ -108,6 +175,8 @@ static weft_status mlp_backward(weft_layer *layer, weft_pass *pass, const weft_t
     mlp_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
     weft_tensor dy_full, act, dhidden, x_full, partial;
+    if (weft_pass_defers(pass))
+        return mlp_input(layer, pass, dy, dx);
     WEFT_TRY(weft_pass_enter(pass, dy, &dy_full));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     const bool again = weft_pass_shape(pass)->recompute & mlp->modules;

@@ -41,7 +41,8 @@ typedef struct weft_expectation {
      * num_waits, of any number; a wait's task is an index of `tasks`. */
     const weft_wait *waits;
     uint32_t ordered; /* kinds (bits) whose tasks, flow by flow, keep the order of `tasks` */
-    /* Tasks that begin and end what max_in_flight bounds; equal kinds: nothing is bounded. */
+    /* Tasks of this flow that begin and end what max_in_flight bounds; where a weights' half
+     * exists, it is the end. Equal kinds: nothing is bounded. */
     weft_task_kind begins, ends;
     weft_flow flow;
     /* A kind with num_parts slots has part k in slot k; 0: parts may lie in any slot. */

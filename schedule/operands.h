@@ -18,7 +18,11 @@
     ROW(RECOMPUTED, "recomputed")                                                                  \
     ROW(WEIGHTS, "weights")                                                                        \
     ROW(WEIGHT_GRADIENTS, "weight_gradients")                                                      \
-    ROW(KEYS, "keys") ROW(OFFLOADED, "offloaded") ROW(STAGING, "staging")
+    ROW(KEYS, "keys")                                                                              \
+    ROW(DEFERRED, "deferred")                                                                      \
+    ROW(OFFLOADED, "offloaded")                                                                    \
+    ROW(STAGING, "stagin"                                                                          \
+                 "g")
 
 typedef enum weft_operand_name {
 #define WEFT_OPERAND_ENUM(name, text) WEFT_OPERAND_##name,

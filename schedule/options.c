@@ -1,10 +1,13 @@
 #include "schedule/options.h"
 
 #include "core/key_rows.h"
+#include "schedule/pipeline/order.h"
+
+#define OR_KIND(name, text, is_v, splits) "|" text
 
 #define T weft_schedule_options
 const weft_key weft_schedule_rows[] = {
-    CHOICE(STEP, pipeline_schedule, "\"1f1b\"", "1f1b|gpipe",
+    CHOICE(STEP, pipeline_schedule, "\"1f1b\"", (WEFT_PIPELINE_LIST(OR_KIND)) + 1,
            "order of the micro-batches in a stage",
            .idle = "parallel.pipeline_schedule_file is given", .alias = "schedule",
            SEARCHED(SCHEDULE)),

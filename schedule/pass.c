@@ -16,7 +16,9 @@ typedef struct writer {
     int32_t again, between;            /* first slots of recomputed stashes and outputs */
     int32_t weights, weight_gradients; /* first slots of the rings */
     int32_t offloaded, inputs, host;   /* first slots of the rings; of stashes on the host */
-    weft_task *tasks;                  /* the layers' tasks, which `emit` appends */
+    int32_t deferred;                  /* the first slot */
+    weft_pass_kind kind;
+    weft_task *tasks; /* the layers' tasks, which `emit` appends */
     int num_tasks;
     weft_arena *scratch;
 } writer;
@@ -30,20 +32,35 @@ static weft_status add_slots(writer *w, weft_slot_kind holds, int count, uint64_
 
 bool weft_pass_gathers(const weft_chunk_shape *s, int i, weft_flow flow)
 {
-    return s->weight_slots > 0 && s->layers[i].gathers &&
+    return s->weight_slots > 0 && s->layers[i].gathers && flow != WEFT_FLOW_WEIGHT &&
            (flow == WEFT_FLOW_ACTIVATION || !s->layers[i].is_loss);
 }
 
 bool weft_pass_reduces(const weft_chunk_shape *s, int i, weft_flow flow)
 {
-    return s->gradient_slots > 0 && s->layers[i].reduces &&
+    return s->gradient_slots > 0 && s->layers[i].reduces && flow != WEFT_FLOW_INPUT &&
+           (flow != WEFT_FLOW_WEIGHT || s->layers[i].splits) &&
            (flow == WEFT_FLOW_ACTIVATION) == s->layers[i].is_loss;
 }
 
-/* The index of a LAYER's operand for weight gradients. */
+/* The index of a LAYER's operand for weight gradients, in a flow that has one. */
 static int gradients_of(weft_flow flow)
 {
-    return flow == WEFT_FLOW_GRADIENT ? 4 : 5;
+    return flow == WEFT_FLOW_WEIGHT ? 2 : flow == WEFT_FLOW_GRADIENT ? 4 : 5;
+}
+
+static bool is_backward(weft_pass_kind kind)
+{
+    return kind == WEFT_PASS_BACKWARD || kind == WEFT_PASS_INPUT;
+}
+
+/* The flow of a layer's task. */
+static weft_flow flow_of(const weft_chunk_shape *s, weft_pass_kind kind, int i)
+{
+    return kind == WEFT_PASS_WEIGHTS                        ? WEFT_FLOW_WEIGHT
+           : kind == WEFT_PASS_INPUT && s->layers[i].splits ? WEFT_FLOW_INPUT
+           : is_backward(kind)                              ? WEFT_FLOW_GRADIENT
+                                                            : WEFT_FLOW_ACTIVATION;
 }
 
 /* Whether a pass fills slots of weights' gradients. */
@@ -150,6 +167,34 @@ static weft_status add_offloaded(writer *w)
     return WEFT_OK;
 }
 
+static weft_status add_stashes(writer *w)
+{
+    const weft_chunk_shape *s = w->shape;
+    for (int i = 0; i < s->num_layers; i++)
+        WEFT_TRY(add_slots(w, WEFT_SLOT_LAYER_STASH, 1,
+                           s->layers[i].group > 0 ? 0 : s->layers[i].stash_bytes,
+                           i == 0 ? &w->stash : NULL));
+    return WEFT_OK;
+}
+
+static weft_status add_deferred(writer *w)
+{
+    const weft_chunk_shape *s = w->shape;
+    for (int i = 0; i < s->num_layers; i++)
+        WEFT_TRY(add_slots(w, WEFT_SLOT_DEFERRED, 1, s->layers[i].deferred_bytes,
+                           i == 0 ? &w->deferred : NULL));
+    return WEFT_OK;
+}
+
+static weft_status add_weights_memory(writer *w)
+{
+    const weft_chunk_shape *s = w->shape;
+    WEFT_TRY(add_stashes(w));
+    WEFT_TRY(add_slots(w, WEFT_SLOT_WEIGHT_GRADIENTS, s->gradient_slots, s->gradient_bytes,
+                       &w->weight_gradients));
+    return add_deferred(w);
+}
+
 static weft_status add_memory(writer *w, bool backward)
 {
     const weft_chunk_shape *s = w->shape;
@@ -160,10 +205,7 @@ static weft_status add_memory(writer *w, bool backward)
                        backward ? s->passes_on : s->receives, s->row_bytes, &w->from));
     WEFT_TRY(add_slots(w, backward ? WEFT_SLOT_INPUT_GRADIENT : WEFT_SLOT_OUTPUT,
                        backward ? s->receives : s->passes_on, s->row_bytes, &w->to));
-    for (int i = 0; i < s->num_layers; i++)
-        WEFT_TRY(add_slots(w, WEFT_SLOT_LAYER_STASH, 1,
-                           s->layers[i].group > 0 ? 0 : s->layers[i].stash_bytes,
-                           i == 0 ? &w->stash : NULL));
+    WEFT_TRY(add_stashes(w));
     WEFT_TRY(add_slots(w, WEFT_SLOT_WEIGHTS, s->weight_slots, s->weight_bytes, &w->weights));
     if (fills_gradients(s, backward))
         WEFT_TRY(add_slots(w, WEFT_SLOT_WEIGHT_GRADIENTS, s->gradient_slots, s->gradient_bytes,
@@ -178,6 +220,8 @@ static weft_status add_memory(writer *w, bool backward)
                                s->layers[i + 1].offloads_input ? 0 : s->row_bytes,
                                i == 0 ? &w->outputs : NULL));
     WEFT_TRY(add_offloaded(w));
+    if (w->kind == WEFT_PASS_INPUT)
+        WEFT_TRY(add_deferred(w));
     return again ? add_recomputed(w) : WEFT_OK;
 }
 
@@ -252,11 +296,27 @@ static void append_backwards(writer *w)
         int32_t dx = is_own && s->layers[i].in_place ? dy : other;
         if (i == 0 && w->to >= 0)
             dx = w->to;
-        append(w, task_of(s, WEFT_TASK_LAYER, WEFT_FLOW_GRADIENT, i), stash_of(w, i), dy, dx);
-        w->tasks[w->num_tasks - 1].operands[5] = offloaded_of(w, i);
-        w->tasks[w->num_tasks - 1].operands[6] = input_of(w, i);
+        const weft_flow flow = flow_of(s, w->kind, i);
+        append(w, task_of(s, WEFT_TASK_LAYER, flow, i), stash_of(w, i), dy, dx);
+        weft_task *task = &w->tasks[w->num_tasks - 1];
+        if (flow == WEFT_FLOW_INPUT) {
+            task->operands[4] = w->deferred + i;
+        } else {
+            task->operands[5] = offloaded_of(w, i);
+            task->operands[6] = input_of(w, i);
+        }
         dy = dx;
     }
+}
+
+/* Appends the second halves of backwards; operands stash, deferred. */
+static void append_weights(writer *w)
+{
+    const weft_chunk_shape *s = w->shape;
+    for (int i = s->num_layers - 1; i >= 0; i--)
+        append(w, task_of(s, WEFT_TASK_LAYER, WEFT_FLOW_WEIGHT, i),
+               s->layers[i].splits ? stash_of(w, i) : -1,
+               s->layers[i].splits ? w->deferred + i : -1, -1);
 }
 
 /* --- what layers share out ----------------------------------------------------------------- */
@@ -389,7 +449,7 @@ static weft_status emit(writer *w)
     WEFT_TRY(make_queue(w, &gathers));
     WEFT_TRY(make_queue(w, &prefetches));
     gathers.count = find_gathers(w, gathers.items);
-    if (w->num_tasks > 0 && w->tasks[w->num_tasks - 1].flow == WEFT_FLOW_GRADIENT)
+    if (is_backward(w->kind))
         prefetches.count = find_prefetches(w, prefetches.items);
     WEFT_TRY(emit_ahead(w, &gathers, -1));
     WEFT_TRY(emit_ahead(w, &prefetches, -1));
@@ -421,11 +481,15 @@ static weft_status write(writer *w, weft_pass_kind kind)
     WEFT_TRY(weft_arena_alloc_array(w->scratch, 2 * (size_t)s->num_layers + 1, sizeof(weft_task),
                                     &tasks));
     w->tasks = tasks;
-    WEFT_TRY(add_memory(w, kind != WEFT_PASS_FORWARD));
+    w->kind = kind;
+    WEFT_TRY(kind == WEFT_PASS_WEIGHTS ? add_weights_memory(w)
+                                       : add_memory(w, kind != WEFT_PASS_FORWARD));
     if (kind == WEFT_PASS_FORWARD)
         append_forwards(w);
-    else if (kind == WEFT_PASS_BACKWARD)
+    else if (is_backward(kind))
         append_backwards(w);
+    else if (kind == WEFT_PASS_WEIGHTS)
+        append_weights(w);
     else if (early_group(s) < s->num_layers)
         append_group(w, s->num_layers - 1, w->gradients);
     return emit(w);
@@ -445,20 +509,26 @@ weft_status weft_program_pass(const weft_chunk_shape *shape, weft_pass_kind kind
 
 /* --- the checker --------------------------------------------------------------------------- */
 
-static weft_flow flow_of(weft_pass_kind kind)
+static void expect_weights(const weft_chunk_shape *s, int i, weft_task *task)
 {
-    return kind == WEFT_PASS_BACKWARD ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
+    *task = task_of(s, WEFT_TASK_LAYER, WEFT_FLOW_WEIGHT, i);
+    task->operands[0] = task->operands[1] = s->layers[i].splits ? 0 : -1;
+    task->operands[2] = weft_pass_reduces(s, i, WEFT_FLOW_WEIGHT) ? 0 : -1;
 }
 
 static void expect_layer(const weft_chunk_shape *s, weft_pass_kind kind, int i, weft_task *task)
 {
-    const bool backward = kind == WEFT_PASS_BACKWARD, is_last = i == s->num_layers - 1;
-    const weft_flow flow = flow_of(kind);
+    const bool backward = is_backward(kind), is_last = i == s->num_layers - 1;
+    const weft_flow flow = flow_of(s, kind, i);
     *task = task_of(s, WEFT_TASK_LAYER, flow, i);
     task->operands[0] = backward || i > 0 || s->receives ? 0 : -1;
     task->operands[1] = !backward || !is_last || s->passes_on ? 0 : -1;
     task->operands[2] = backward || !is_last || s->passes_on ? 0 : -1;
     task->operands[3] = weft_pass_gathers(s, i, flow) ? 0 : -1;
+    if (flow == WEFT_FLOW_INPUT) {
+        task->operands[4] = 0;
+        return;
+    }
     task->operands[gradients_of(flow)] = weft_pass_reduces(s, i, flow) ? 0 : -1;
     if (backward) {
         task->operands[5] = s->layers[i].offloads ? 0 : -1;
@@ -484,7 +554,7 @@ static uint32_t list_shared(const weft_chunk_shape *s, weft_pass_kind kind,
         out[count++].operands[0] = 0;
     }
     for (int i = s->num_layers - 1; i >= 0 && kind != WEFT_PASS_RECOMPUTE; i--)
-        if (weft_pass_reduces(s, i, flow_of(kind))) {
+        if (weft_pass_reduces(s, i, flow_of(s, kind, i))) {
             out[count] = reduce_task(s->first + i);
             out[count++].operands[0] = 0;
         }
@@ -494,9 +564,9 @@ static uint32_t list_shared(const weft_chunk_shape *s, weft_pass_kind kind,
 /* Lists offloads (forward) or prefetches (backward). */
 static uint32_t list_copies(const weft_chunk_shape *s, weft_pass_kind kind, weft_task *out)
 {
-    const bool backward = kind == WEFT_PASS_BACKWARD;
+    const bool backward = is_backward(kind), copies = backward || kind == WEFT_PASS_FORWARD;
     uint32_t count = 0;
-    for (int k = 0; k < s->num_layers && kind != WEFT_PASS_RECOMPUTE; k++) {
+    for (int k = 0; k < s->num_layers && copies; k++) {
         const int i = backward ? s->num_layers - 1 - k : k;
         if (!s->layers[i].offloads)
             continue;
@@ -536,6 +606,8 @@ static weft_status check_kept(const weft_chunk_shape *s, const weft_program *pro
             continue;
         const int32_t x = weft_task_slot(task, WEFT_OPERAND_X);
         const int32_t stash = weft_task_slot(task, WEFT_OPERAND_STASH);
+        if (stash < 0)
+            continue;
         const bool again = s->layers[i].group > 0;
         const bool inside = again && place_in_group(s, i) > 0;
         if ((program->slots[stash].holds == WEFT_SLOT_RECOMPUTED) != again)
@@ -589,7 +661,8 @@ static weft_status check_with(const weft_chunk_shape *shape, weft_pass_kind kind
                               const weft_program *program, weft_arena *scratch)
 {
     const int num = shape->num_layers, early = early_group(shape);
-    const char *const names[WEFT_NUM_PASS_KINDS] = {"forward", "backward", "recompute"};
+    const char *const names[WEFT_NUM_PASS_KINDS] = {"forward", "backward", "recompute",
+                                                    "input gradients", "weight gradients"};
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, 4 * (size_t)num + program->num_tasks + 1,
                                     sizeof(weft_task), &memory));
@@ -597,10 +670,12 @@ static weft_status check_with(const weft_chunk_shape *shape, weft_pass_kind kind
     uint32_t count = 0;
     if (kind == WEFT_PASS_RECOMPUTE)
         count = list_recomputes(shape, early, num, tasks);
-    if (kind == WEFT_PASS_BACKWARD)
+    if (is_backward(kind))
         count = list_recomputes(shape, 0, early, tasks);
-    for (int k = 0; k < num && kind != WEFT_PASS_RECOMPUTE; k++)
-        expect_layer(shape, kind, kind == WEFT_PASS_BACKWARD ? num - 1 - k : k, &tasks[count++]);
+    for (int k = 0; k < num && kind != WEFT_PASS_RECOMPUTE && kind != WEFT_PASS_WEIGHTS; k++)
+        expect_layer(shape, kind, is_backward(kind) ? num - 1 - k : k, &tasks[count++]);
+    for (int k = 0; k < num && kind == WEFT_PASS_WEIGHTS; k++)
+        expect_weights(shape, num - 1 - k, &tasks[count++]);
     count += list_shared(shape, kind, program, tasks + count);
     count += list_copies(shape, kind, tasks + count);
     weft_expectation expected = {
@@ -621,6 +696,9 @@ static weft_status check_with(const weft_chunk_shape *shape, weft_pass_kind kind
         expected.num_holds = 1;
     else if (kind == WEFT_PASS_RECOMPUTE || early == num)
         expected.num_holds = 5;
+    if (kind == WEFT_PASS_WEIGHTS)
+        expected.holds[0] =
+            (weft_holding){WEFT_SLOT_DEFERRED, WEFT_VALUE_DEFERRED, WEFT_BY_LAYER, shape->first, 0};
     snprintf(expected.where, sizeof(expected.where), "%s", names[kind]);
     WEFT_TRY(weft_program_check(program, &expected, 1));
     WEFT_TRY(check_kept(shape, program, names[kind]));

@@ -1,5 +1,6 @@
-/* Programs of a pass: a chunk's layers, forward or backward, on the compute lane, with the gathers
- * and reductions of sharded layers (parallel/residency/residency.h). Pure.
+/* Programs of a pass: a chunk's layers, forward or backward (whole, or in two halves), on the
+ * compute lane, with the gathers and reductions of sharded layers (parallel/residency/residency.h).
+ * Pure.
  *
  *   0 layer compute activation layer=3 x=0 stash=1 y=2
  *   0 layer compute gradient layer=4 stash=1 dy=3 dx=5
@@ -17,6 +18,7 @@
  *                               with it. A layer has its slots by its number among those of the
  *                               chunk that offload, so what comes back is where it was
  *   host_stash                  on the host, one a layer
+ *   deferred                    one a layer: what the second half of its backward needs
  *   recomputed                  stashes of the layers that are recomputed, which all passes share:
  *                               one for each layer of a group
  *   recomputed_layer            outputs inside such a group
@@ -51,6 +53,15 @@
  *   0 prefetch prefetch stash layer=3 from=11 offloaded=6 x=8
  *   2 layer compute gradient layer=3 stash=2 dy=3 dx=4 offloaded=6 x=8 waits=0
  *
+ * A backward in two halves is two programs. In the first a layer that splits leaves its parameters'
+ * gradients to the second, which has a task a layer, in falling order; that of another layer does
+ * nothing. Reductions follow the tasks that make the gradients:
+ *
+ *   1 layer compute input layer=3 stash=1 dy=3 dx=5 weights=4 deferred=7 waits=0
+ *
+ *   0 layer compute weight layer=3 stash=1 deferred=7 weight_gradients=6
+ *   1 reduce reduce layer=3 weight_gradients=6 waits=0
+ *
  * Gathers have a communicator and a lane of their own: the first ones of a pass need not wait for
  * the last reductions of the pass before. */
 #ifndef WEFT_SCHEDULE_PASS_H
@@ -72,6 +83,9 @@ typedef struct weft_pass_layer {
     bool offloads_input;      /* so is its input, another layer's output */
     uint64_t offloaded_bytes; /* the part's bytes, without the input */
     int group;                /* layers of one number are recomputed together; 0: not recomputed */
+    bool splits;              /* its backward can be in two halves: no layer that is recomputed,
+                                 offloads or is_loss */
+    uint64_t deferred_bytes;  /* bytes of its `deferred` */
 } weft_pass_layer;
 
 typedef struct weft_chunk_shape {
@@ -97,6 +111,9 @@ typedef enum weft_pass_kind {
     WEFT_PASS_FORWARD,
     WEFT_PASS_BACKWARD,
     WEFT_PASS_RECOMPUTE, /* no tasks without recomputes_early */
+    WEFT_NUM_WHOLE_PASS_KINDS,
+    WEFT_PASS_INPUT = WEFT_NUM_WHOLE_PASS_KINDS, /* the first half of a backward */
+    WEFT_PASS_WEIGHTS,                           /* the second */
     WEFT_NUM_PASS_KINDS
 } weft_pass_kind;
 
@@ -104,7 +121,7 @@ typedef enum weft_pass_kind {
 weft_status weft_program_pass(const weft_chunk_shape *shape, weft_pass_kind kind, weft_arena *arena,
                               weft_program *out) WEFT_CHECKED;
 /* Proves that a program is a pass of that shape: every layer runs once and reads what its neighbour
- * wrote. The backward's stashes exist before it starts, except those of recomputed layers, which it
+ * wrote. A backward's stashes exist before it starts, except those of recomputed layers, which it
  * makes from kept inputs, and offloaded parts, which are on the host. */
 weft_status weft_program_pass_check(const weft_chunk_shape *shape, weft_pass_kind kind,
                                     const weft_program *program) WEFT_CHECKED;

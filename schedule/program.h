@@ -13,9 +13,10 @@
  *
  * Points: other tasks may wait for a point inside a task. When a backward passes point l, the
  * gradients of layer l and of all layers above it hold this micro-batch's share. It passes its
- * points in falling order. A point from WEFT_POINT_OWN on belongs to one bucket, whose gradient
- * comes to the host on a lane of its own. A program knows no order among these: neither another
- * point nor the task's end says that one of them is passed. */
+ * points in falling order; of a backward in two halves the weights' half passes them. A point from
+ * WEFT_POINT_OWN on belongs to one bucket, whose gradient comes to the host on a lane of its own. A
+ * program knows no order among these: neither another point nor the task's end says that one of
+ * them is passed. */
 #ifndef WEFT_SCHEDULE_PROGRAM_H
 #define WEFT_SCHEDULE_PROGRAM_H
 
@@ -33,7 +34,7 @@ enum {
     WEFT_TASK_MAX_WAITS = 12, /* lanes are FIFOs: one wait for each other lane is enough */
     WEFT_PROGRAM_MAX_SLOTS = 65536,
     WEFT_POINT_OWN = 65536,          /* the first point that is a bucket's own, above all layers */
-    WEFT_PROGRAM_MAX_CHUNKS = 32768, /* chunk * p + rank stays an int */
+    WEFT_PROGRAM_MAX_CHUNKS = 32768, /* a virtual stage's number stays an int */
     /* A task's flags. The host waits inside the task and enqueues nothing behind it until it is
      * done. */
     WEFT_TASK_HOST_WAITS = 1,
@@ -44,10 +45,11 @@ enum {
 
 /* Without padding, so that equal programs are equal bytes. */
 typedef struct weft_task {
-    uint16_t kind, lane;  /* weft_task_kind, weft_lane_kind */
-    uint16_t flow, flags; /* weft_flow */
-    int32_t micro_batch;  /* within the step; -1 here and below: none */
-    int32_t chunk;        /* virtual stage of this rank; its number among all: chunk * p + rank */
+    uint16_t kind, lane;         /* weft_task_kind, weft_lane_kind */
+    uint16_t flow, flags;        /* weft_flow */
+    int32_t micro_batch;         /* within the step; -1 here and below: none */
+    int32_t chunk;               /* virtual stage of this rank; its number among all: weft_stage_of
+                                    (core/stage.h) */
     int32_t layer, part, bucket; /* part: of an MoE layer, an exchange; a layer's later GATHER */
     int32_t expert; /* the expert's position in the program (schedule/experts/experts.h) */
     int32_t peer; /* SEND, RECEIVE: the other rank. A part by peers: how many groups of ranks ahead
@@ -74,6 +76,7 @@ typedef struct weft_program {
     uint32_t num_tasks, num_waits;
     int32_t num_slots;
     int32_t max_in_flight; /* bound on micro-batches (parts) begun and not yet ended */
+    bool is_v;             /* a step's: virtual stages lie in a V (core/stage.h) */
 } weft_program;
 
 /* A task of this kind and flow, on its lane in the table of operands; all other fields none. */

@@ -28,6 +28,7 @@
     X(GATHERED, "gathered")                                                                        \
     X(RECOMPUTED, "recomputed")                                                                    \
     X(RECOMPUTED_LAYER, "recomputed_layer")                                                        \
+    X(DEFERRED, "deferred")                                                                        \
     X(KEYS, "keys")                                                                                \
     X(KEYS_GRADIENT, "keys_gradient")                                                              \
     X(OWN_GRADIENT, "own_gradient")                                                                \

@@ -95,10 +95,12 @@ static void put_slots(line *out, const weft_slot *slot, int32_t first, int32_t l
         put(out, " bytes=%" PRIu64, slot->bytes);
 }
 
+#define LAYOUT_V " layout=v"
+
 weft_status weft_program_print(const weft_program *program, FILE *out)
 {
     char text[WEFT_TASK_TEXT_BYTES];
-    fprintf(out, "program in_flight=%d\n", program->max_in_flight);
+    fprintf(out, "program in_flight=%d%s\n", program->max_in_flight, program->is_v ? LAYOUT_V : "");
     for (int32_t first = 0, next; first < program->num_slots; first = next) {
         const weft_slot *slot = &program->slots[first];
         for (next = first + 1; next < program->num_slots && same_slot(slot, &program->slots[next]);)
@@ -215,12 +217,13 @@ static weft_status read_slots(const char *text, weft_slot *previous, int32_t *nu
     return WEFT_OK;
 }
 
-static weft_status read_header(const char *text, int32_t *max_in_flight)
+static weft_status read_header(const char *text, int32_t *max_in_flight, bool *is_v)
 {
     const char *equals = strchr(text, '=');
     *max_in_flight = equals ? (int32_t)strtol(equals + 1, NULL, 10) : 0;
     char again[64];
-    snprintf(again, sizeof(again), "program in_flight=%d", *max_in_flight);
+    *is_v = strstr(text, LAYOUT_V) != NULL;
+    snprintf(again, sizeof(again), "program in_flight=%d%s", *max_in_flight, *is_v ? LAYOUT_V : "");
     if (strcmp(text, again) != 0)
         return WEFT_ERROR(WEFT_CONFIG, "\"%.80s\" should read \"%s\"", text, again);
     return WEFT_OK;
@@ -231,6 +234,7 @@ weft_status weft_program_parse(const char *text, weft_arena *arena, weft_program
     weft_program_builder *builder = NULL;
     WEFT_TRY(weft_program_builder_create(arena, &builder));
     int32_t num_slots = 0, max_in_flight = 0;
+    bool is_v = false;
     uint32_t number = 1, num_tasks = 0;
     weft_slot previous = {0};
     do {
@@ -244,7 +248,7 @@ weft_status weft_program_parse(const char *text, weft_arena *arena, weft_program
         one[end - text] = '\0';
         weft_status status;
         if (number == 1)
-            status = read_header(one, &max_in_flight);
+            status = read_header(one, &max_in_flight, &is_v);
         else if (num_tasks == 0 && strncmp(one, "slots ", strlen("slots ")) == 0)
             status = read_slots(one, &previous, &num_slots, builder);
         else
@@ -255,5 +259,6 @@ weft_status weft_program_parse(const char *text, weft_arena *arena, weft_program
         number++;
     } while (*text);
     WEFT_TRY(weft_program_finish(builder, max_in_flight, out));
+    out->is_v = is_v;
     return WEFT_OK;
 }

@@ -40,6 +40,7 @@
     X(ARRIVED, "what arrived", WEFT_SLOT_BIT(ARRIVED))                                             \
     X(GATHERED, "what was gathered", WEFT_SLOT_BIT(GATHERED))                                      \
     X(RECOMPUTED, "the stash made again", WEFT_SLOT_BIT(RECOMPUTED))                               \
+    X(DEFERRED, "what weights' gradients are made of", WEFT_SLOT_BIT(DEFERRED))                    \
     X(KEYS, "keys and values", WEFT_SLOT_BIT(KEYS))                                                \
     X(SHARE, "the share of the keys' gradient", WEFT_SLOT_BIT(KEYS_GRADIENT))                      \
     X(OWN_SHARE, "the share of its own keys' gradient", WEFT_SLOT_BIT(OWN_GRADIENT))               \

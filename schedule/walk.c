@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/stage.h"
+
 static uint32_t next_on_lane(const weft_program *program, int lane, uint32_t from)
 {
     while (from < program->num_tasks && program->tasks[from].lane != lane)
@@ -111,13 +113,14 @@ static bool have_all_come(weft_walk *walk, int meeting)
 }
 
 bool weft_is_message(const weft_task *send, int sender, const weft_task *receive, int receiver,
-                     int num_ranks)
+                     int num_ranks, bool is_v)
 {
     const int next = send->flow == WEFT_FLOW_ACTIVATION ? 1 : -1;
     return receive->kind == WEFT_TASK_RECEIVE && receive->peer == sender &&
            send->peer == receiver && receive->flow == send->flow &&
            receive->micro_batch == send->micro_batch &&
-           receive->chunk * num_ranks + receiver == send->chunk * num_ranks + sender + next;
+           weft_stage_of(is_v, num_ranks, receiver, receive->chunk) ==
+               weft_stage_of(is_v, num_ranks, sender, send->chunk) + next;
 }
 
 void weft_walk_pass(weft_walk *walk, int stage, uint32_t task, int point)
@@ -148,7 +151,8 @@ static bool find_receive(const weft_walk *walk, int stage, const weft_task *send
     const uint32_t receive = walk->stages[send->peer].head[WEFT_LANE_RECEIVE];
     *out_receive = receive;
     return ready(walk, send->peer, receive) &&
-           weft_is_message(send, stage, &peer->tasks[receive], send->peer, walk->num_stages);
+           weft_is_message(send, stage, &peer->tasks[receive], send->peer, walk->num_stages,
+                           walk->programs[0].is_v);
 }
 
 bool weft_walk_ready(const weft_walk *walk, int stage, int lane, uint32_t *out_task)

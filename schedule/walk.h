@@ -38,9 +38,10 @@ typedef struct weft_walk_step {
     uint32_t task, receive;
 } weft_walk_step;
 
-/* Whether a RECEIVE of rank `receiver` takes what a SEND of rank `sender` carries. */
+/* Whether a RECEIVE of rank `receiver` takes what a SEND of rank `sender` carries. is_v: as in
+ * weft_program. */
 bool weft_is_message(const weft_task *send, int sender, const weft_task *receive, int receiver,
-                     int num_ranks);
+                     int num_ranks, bool is_v);
 
 /* The programs must be well-formed (the builder's ranges; waits on earlier tasks). */
 weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int num_stages,

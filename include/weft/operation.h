@@ -74,6 +74,7 @@ typedef struct weft_operation {
     weft_inner inner;
     int task, flow; /* of `inner`, the task that enqueues it: its kind and what it moves
                        (schedule/kinds.h, schedule/flows.h) */
+    bool deferred;  /* of a backward in two halves, the second one enqueues it */
 } weft_operation;
 
 /* A piece of memory that a layer stashes. May grow at its end. */

@@ -65,6 +65,8 @@ typedef struct weft_shape {
                              (weft_plain_year); 0: its own */
     bool experts_on_host; /* they come up to compute, one by one (offload.experts) */
     bool experts_placed;  /* each micro-batch, on any rank of their node (offload.placement) */
+    bool splits_backward; /* the gradient of a stage's input comes first, those of its parameters
+                             later */
 } weft_shape;
 /* The software of published runs: until the summer of 2021, and since. */
 typedef enum weft_plain_year { WEFT_PLAIN_NONE, WEFT_PLAIN_2021, WEFT_PLAIN_2022 } weft_plain_year;

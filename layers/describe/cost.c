@@ -115,7 +115,7 @@ static bool is_alike(const weft_operation *a, const weft_operation *b)
            a->dtype == b->dtype && a->axis == b->axis && a->collective == b->collective &&
            a->m == b->m && a->n == b->n && a->k == b->k && a->groups == b->groups &&
            a->bytes * b->count == b->bytes * a->count && a->inner == b->inner &&
-           a->task == b->task && a->flow == b->flow &&
+           a->task == b->task && a->flow == b->flow && a->deferred == b->deferred &&
            (a->module == b->module || strcmp(a->module, b->module) == 0);
 }
 

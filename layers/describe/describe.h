@@ -75,6 +75,10 @@ typedef struct weft_description {
     bool lacks_memory; /* while the list is made: memory ran out */
     const char *lacks; /* likewise: the kind of a child that does not describe itself */
     bool keeps_input;  /* in place of its output; what is made again is scratch, inside backward */
+    /* Of a shape whose backward comes in two halves, which `operations` tell apart: whether the
+     * second one does anything, and the bytes that it finds kept by the first. */
+    bool splits;
+    uint64_t deferred_bytes;
     weft_dtype dtype;
     int *users; /* of the arrays */
 } weft_description;

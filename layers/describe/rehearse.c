@@ -1,6 +1,7 @@
 #include "layers/describe/rehearse.h"
 
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,9 +26,12 @@ typedef struct weft_rehearsal {
     weft_device *device;
     weft_lane *lane;
     weft_pass pass;
-    weft_stack out;            /* the offloaded stash */
-    void *somewhere;           /* the addresses of parameters, inputs and rows between layers */
-    size_t first;              /* of the notes: the layer's */
+    weft_stack out; /* the offloaded stash */
+    weft_deferred deferred;
+    size_t second, end; /* of the notes: those of a backward's second half; those behind the layer's
+                           list */
+    void *somewhere;    /* the addresses of parameters, inputs and rows between layers */
+    size_t first;       /* of the notes: the layer's */
     weft_recording *recording; /* NULL: calls are not kept */
     size_t widest;             /* bytes of the largest matrix of note_products */
     int32_t *runs;
@@ -106,7 +110,8 @@ static weft_status create_groups(weft_rehearsal *r, const weft_shape *shape)
 static weft_status create_stacks(weft_rehearsal *r)
 {
     weft_model *model = &r->model;
-    weft_stack *const stacks[] = {&r->pass.stash, &model->scratch, &model->recomputed, &r->out};
+    weft_stack *const stacks[] = {&r->pass.stash, &model->scratch, &model->recomputed, &r->out,
+                                  &r->deferred.stack};
     for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++) {
         *stacks[i] = (weft_stack){.device = r->device, .purpose = "a rehearsal"};
         WEFT_TRY(weft_stack_reserve(stacks[i], ample));
@@ -187,6 +192,7 @@ static weft_status init(weft_rehearsal *r, const weft_model_options *options,
     model->gradients[0] = rows_at(r, PLACE_GRADIENTS);
     model->gradients[1] = rows_at(r, PLACE_GRADIENTS + 1);
     r->pass.model = model;
+    r->pass.deferred = &r->deferred;
     r->pass.lane = r->lane;
     r->pass.micro_batch =
         (weft_micro_batch){.tokens = address_of(r, PLACE_TOKENS),
@@ -207,6 +213,7 @@ static void destroy(weft_rehearsal *r)
     weft_stack_release(&r->pass.stash);
     weft_stack_release(&r->pass.host);
     weft_stack_release(&r->out);
+    weft_deferred_release(&r->deferred);
     weft_stack_release(&model->scratch);
     weft_stack_release(&model->recomputed);
     free(r->pass.states);
@@ -327,10 +334,11 @@ static void list(const weft_rehearsal *r, weft_description *out)
     size_t count;
     weft_noted *notes = weft_notes(r->device, &count);
     pieces p = {.of_values = true};
-    for (size_t i = r->first; i < count; i++) {
+    for (size_t i = r->first; i < count && i < r->end; i++) {
         weft_operation o = notes[i].operation;
         if (notes[i].kind != WEFT_NOTED_OPERATION)
             continue;
+        o.deferred = i >= r->second;
         if (o.kind != WEFT_OPERATION_GEMM)
             o.dtype = r->model.shape.dtype;
         if (r->model.shape.cp > 1 && o.fused) {
@@ -406,11 +414,43 @@ static weft_status guarded(weft_rehearsal *r, weft_layer *layer, const place *at
     return status;
 }
 
+/* The backward in two halves, of a layer that can be split. */
+static weft_status run_halves(weft_rehearsal *r, weft_layer *layer, const place *at,
+                              weft_description *out)
+{
+    weft_deferred *d = &r->deferred;
+    weft_stack_rewind(&d->stack, 0);
+    d->stack.peak_bytes = 0;
+    d->num_works = d->next = 0;
+    r->pass.defers = true;
+    r->pass.listed = at->index;
+    const weft_status status = guarded(r, layer, at, true);
+    r->pass.defers = false;
+    WEFT_TRY(status);
+    (void)weft_notes(r->device, &r->second);
+    out->splits = true;
+    out->deferred_bytes = d->stack.peak_bytes;
+    return weft_pass_run_deferred(&r->pass, at->index);
+}
+
+/* What a backward in two halves enqueues is listed; a whole one, which a step also has, may take
+ * more scratch. */
+static weft_status run_backward(weft_rehearsal *r, weft_layer *layer, const place *at,
+                                weft_description *out)
+{
+    if (!r->model.shape.splits_backward || !weft_layer_splits(layer))
+        return guarded(r, layer, at, true);
+    WEFT_TRY(run_halves(r, layer, at, out));
+    (void)weft_notes(r->device, &r->end);
+    return guarded(r, layer, at, true);
+}
+
 static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, weft_description *out)
 {
     weft_layer_cost *cost = &out->cost;
     const weft_stack *scratch = &r->model.scratch;
     empty(r);
+    r->second = r->end = SIZE_MAX;
     r->model.coarse = (weft_layer_cost){0};
     r->keeps = out;
     weft_status status = guarded(r, layer, at, false);
@@ -419,7 +459,7 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
     cost->scratch.own[0] = scratch->peak_bytes;
     if (r->model.shape.training) {
         r->model.scratch.peak_bytes = 0;
-        WEFT_TRY(guarded(r, layer, at, true));
+        WEFT_TRY(run_backward(r, layer, at, out));
         cost->scratch.own[1] = scratch->peak_bytes;
     }
     cost->scratch_bytes =

@@ -33,6 +33,25 @@ static weft_status create_metrics(weft_model *model, bool repeats)
     return WEFT_OK;
 }
 
+static weft_status create_deferred(weft_model *model, const weft_outline *outline)
+{
+    const weft_model_setup *s = &model->setup;
+    if (s->num_deferred == 0)
+        return WEFT_OK;
+    model->deferred = calloc((size_t)s->num_deferred, sizeof *model->deferred);
+    if (!model->deferred)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for backwards in two halves");
+    for (int i = 0; i < s->num_deferred; i++) {
+        weft_stack *stack = &model->deferred[i].stack;
+        *stack = (weft_stack){.device = s->device,
+                              .holds = WEFT_MEMORY_ACTIVATIONS,
+                              .purpose = "deferred activations"};
+        const int chunk = s->deferred_chunks ? s->deferred_chunks[i] : 0;
+        WEFT_TRY(weft_stack_reserve(stack, weft_footprint_deferred(outline, model->rank, chunk)));
+    }
+    return WEFT_OK;
+}
+
 /* Reserves the footprint, so that a step allocates nothing. */
 static weft_status create_passes(weft_model *model, const weft_outline *outline)
 {
@@ -87,6 +106,7 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
     const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, model->rank);
     const weft_tensor row = weft_tensor_2d(NULL, model->shape.dtype, rows, hidden);
     WEFT_TRY(weft_offload_create(model->setup.device, &sizes, &row, &model->offload));
+    WEFT_TRY(create_deferred(model, outline));
     return create_metrics(model, weft_outline_repeats(outline));
 }
 
@@ -151,6 +171,7 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
     model->shape.offload = outline->shape.offload;
     model->shape.experts_on_host = outline->shape.experts_on_host;
     model->shape.experts_placed = outline->shape.experts_placed;
+    model->shape.splits_backward = outline->shape.splits_backward;
     model->metric_list = outline->metrics;
     model->num_frozen = outline->num_frozen;
     model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);
@@ -229,6 +250,9 @@ void weft_model_destroy(weft_model *model)
         free(model->passes[i].offloaded);
     }
     free(model->passes);
+    for (int i = 0; model->deferred && i < model->setup.num_deferred; i++)
+        weft_deferred_release(&model->deferred[i]);
+    free(model->deferred);
     free(model->loads.values);
     weft_executor_release(&model->executor);
     weft_rings_release(&model->rings);
@@ -278,7 +302,7 @@ weft_status weft_model_totals(const weft_model *model, uint64_t *out_params, dou
     weft_description *layers;
     int count;
     whole.tp = whole.cp = whole.ep = whole.etp = whole.pp = 1;
-    whole.sequence_parallel = false;
+    whole.sequence_parallel = whole.splits_backward = false;
     whole.recompute = whole.offload = 0;
     whole.moe_partitions = whole.moe_reuse = whole.moe_peer_group = whole.moe_by_experts = 0;
     WEFT_TRY(weft_rehearse_model(&model->options, model->setup.own_options, &whole, model->build,
@@ -407,6 +431,8 @@ void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_
         add_stack(&model->passes[i].stash, purpose, out);
         add_stack(&model->passes[i].host, purpose, out);
     }
+    for (int i = 0; i < model->setup.num_deferred; i++)
+        add_stack(&model->deferred[i].stack, purpose, out);
 }
 
 void weft_model_settle(weft_model *model)
@@ -417,6 +443,13 @@ void weft_model_settle(weft_model *model)
             continue;
         weft_stack_rewind(stash, 0);
         weft_stack_settle(stash);
+    }
+    for (int i = 0; i < model->setup.num_deferred; i++) {
+        weft_stack *stack = &model->deferred[i].stack;
+        if (stack->num_blocks < 2)
+            continue;
+        weft_stack_rewind(stack, 0);
+        weft_stack_settle(stack);
     }
     weft_stack_settle(&model->scratch);
     if (model->recomputed.num_blocks > 1) {

@@ -64,6 +64,10 @@ typedef struct weft_model_setup {
     const weft_parallel_options *parallel; /* the cut into stages; NULL: evenly; borrowed */
     int num_passes;                        /* micro-batches in flight on this rank */
     const int *pass_chunks; /* each pass's chunk; NULL: chunk 0; borrowed until the model is made */
+    /* Slots for backwards in two halves, and each slot's chunk (NULL, likewise). 0: all backwards
+     * are whole. Outlines look only at whether there are any (weft_shape.splits_backward). */
+    int num_deferred;
+    const int *deferred_chunks;
     const weft_recompute_options *recompute; /* NULL: nothing; borrowed */
     const weft_offload_options *offload;     /* NULL: nothing; borrowed */
     const weft_tier_options *tier;           /* NULL: experts are on the device; borrowed */
@@ -128,6 +132,17 @@ weft_status weft_model_recompute(weft_model *model, int slot, weft_lane *lane) W
  * for them, and the backward may be kept as a graph. */
 weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
                                 weft_tensor *dx, weft_event *const *points) WEFT_CHECKED;
+/* The same in two halves, with the same bits in every gradient: dx first; what gradients of
+ * parameters need is kept in `deferred`, a slot of the setup's num_deferred for the pass's chunk.
+ * Until the second half nothing else uses the slot, or the pass. A chunk's second halves and whole
+ * backwards follow each other in the order of their forwards. Layers that cannot be split do all
+ * in the first half: those of programs, recomputed as a whole or offloading; blocks with such a
+ * layer inside, with a recomputed MLP or MoE layer, or with experts that are beyond device memory
+ * or do not keep their tokens. Points are recorded by the second half, in the layers' order. */
+weft_status weft_model_backward_input(weft_model *model, int slot, int deferred, weft_lane *lane,
+                                      const weft_tensor *dy, weft_tensor *dx) WEFT_CHECKED;
+weft_status weft_model_backward_weights(weft_model *model, int slot, int deferred, weft_lane *lane,
+                                        weft_event *const *points) WEFT_CHECKED;
 /* Bytes of the hidden states that travel between stages. */
 size_t weft_model_boundary_bytes(const weft_model *model);
 /* The step's sums on this rank; valid when the lane is idle. */

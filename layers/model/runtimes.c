@@ -63,6 +63,9 @@ weft_status weft_model_set_moe_pipeline(weft_model *model, const weft_moe_pipeli
 {
     if (!weft_model_moe_exchanges(model))
         return WEFT_OK;
+    if (model->setup.num_deferred > 0 && !model->setup.moe.pipeline.reuse && pipeline->reuse)
+        return WEFT_ERROR(WEFT_INTERNAL, "MoE layers that keep their tokens for a backward in two "
+                                         "halves cannot begin to reuse memory");
     return use_pipeline(model, pipeline);
 }
 

@@ -43,6 +43,16 @@ static weft_status activate(const weft_moe *m, weft_pass *pass, const span *s)
                    .x = s->middle.data, .y = s->act.data));
 }
 
+/* The middle's gradient takes its place. */
+static weft_status activate_backward(const weft_moe *m, weft_pass *pass, const span *s)
+{
+    return weft_activation_backward(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&m->common.options),
+                   .rows = s->act.dims[0], .cols = s->act.dims[1], .dtype = s->act.dtype,
+                   .x = s->middle.data, .dy = s->act.data, .dx = s->middle.data));
+}
+
 static weft_status span_forward(const weft_moe *m, weft_pass *pass, const span *s)
 {
     WEFT_TRY(grouped(pass, s, WEFT_GROUPED_FORWARD, true, &s->x, &s->middle));
@@ -56,12 +66,20 @@ static weft_status span_backward(const weft_moe *m, weft_pass *pass, const span 
     WEFT_TRY(grouped(pass, s, WEFT_GROUPED_WGRAD, false, &s->act, &s->dy));
     /* The activation's gradient takes its place. */
     WEFT_TRY(grouped(pass, s, WEFT_GROUPED_DGRAD, false, &s->act, &s->dy));
-    WEFT_TRY(weft_activation_backward(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&m->common.options),
-                   .rows = s->act.dims[0], .cols = s->act.dims[1], .dtype = s->act.dtype,
-                   .x = s->middle.data, .dy = s->act.data, .dx = s->middle.data)));
+    WEFT_TRY(activate_backward(m, pass, s));
     WEFT_TRY(grouped(pass, s, WEFT_GROUPED_WGRAD, true, &s->x, &s->middle));
+    return grouped(pass, s, WEFT_GROUPED_DGRAD, true, &s->dx, &s->middle);
+}
+
+/* dy -> dx; act is kept in `act`, and s->act gets its gradient. */
+static weft_status span_input(const weft_moe *m, weft_pass *pass, const span *s,
+                              const weft_tensor *act)
+{
+    span kept = *s;
+    kept.act = *act;
+    WEFT_TRY(activate(m, pass, &kept));
+    WEFT_TRY(grouped(pass, s, WEFT_GROUPED_DGRAD, false, &s->act, &s->dy));
+    WEFT_TRY(activate_backward(m, pass, s));
     return grouped(pass, s, WEFT_GROUPED_DGRAD, true, &s->dx, &s->middle);
 }
 
@@ -228,4 +246,42 @@ weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass, const weft_m
     all.dx = r->part->order ? all.x : *din;
     WEFT_TRY(run(m, pass, r, &all, true));
     return r->part->order ? weft_moe_select(pass, &all.x, r->part->inverse, din) : WEFT_OK;
+}
+
+/* --- a backward in two halves ---------------------------------------------------------------- */
+
+/* The partition's rows of what is kept of all. */
+static weft_tensor kept_of(const weft_moe_expert_rows *r, const weft_tensor *all)
+{
+    return rows_of(all, r->part->first_row, r->part->num_rows);
+}
+
+weft_status weft_moe_experts_backward_input(weft_moe *m, weft_pass *pass,
+                                            const weft_moe_expert_rows *r, const weft_tensor *dout,
+                                            const weft_tensor *din)
+{
+    span all = all_of(m, pass, r);
+    const weft_tensor act = kept_of(r, &r->kept_act);
+    all.dy = kept_of(r, &r->kept_dout);
+    all.dx = r->part->order ? r->ordered : *din;
+    if (r->part->order)
+        WEFT_TRY(weft_moe_select(pass, dout, r->part->order, &all.dy));
+    else if (r->part->num_rows > 0)
+        WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), all.dy.data, dout->data,
+                                weft_tensor_bytes(&all.dy)));
+    WEFT_TRY(span_input(m, pass, &all, &act));
+    return r->part->order ? weft_moe_select(pass, &all.dx, r->part->inverse, din) : WEFT_OK;
+}
+
+weft_status weft_moe_experts_backward_weights(weft_moe *m, weft_pass *pass,
+                                              const weft_moe_expert_rows *r, bool overwrite)
+{
+    span all = all_of(m, pass, r);
+    const weft_tensor act = kept_of(r, &r->kept_act), dout = kept_of(r, &r->kept_dout);
+    all.overwrite = overwrite;
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_AGAIN);
+    WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
+    WEFT_TRY(grouped(pass, &all, WEFT_GROUPED_WGRAD, false, &act, &dout));
+    return grouped(pass, &all, WEFT_GROUPED_WGRAD, true, &all.x, &all.middle);
 }

@@ -59,6 +59,9 @@ typedef struct weft_moe_state {
     weft_tensor dispatched, middle; /* T_DI [R, H] and T_M [R, gates ffn], kept unless reused */
     char *host_input, *host_middle; /* offloaded T_DI and T_M: pinned, back to back by partition */
     weft_tensor returned;           /* at home: [num_sent, H] */
+    /* Of a backward in two halves, by expert within a partition: the activation's output [R, ffn],
+     * the answers' gradients [R, H]; and the logits' [T, E]. */
+    weft_tensor act, dout, dlogits;
 } weft_moe_state;
 
 /* Fills m->forced for moe_router_forced_load: added to the logits, it decides each token's experts:
@@ -74,10 +77,13 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
  * counts, when the sums are valid. */
 void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *state);
 /* Computes router gradients from dprob [T, K] and the auxiliary losses; adds the rows' gradients to
- * dx. */
+ * dx. As a first half it reads of rows the shape alone, and leaves the weight's gradient to the
+ * next function. */
 weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                     const weft_tensor *rows, const weft_tensor *dprob,
                                     const weft_tensor *dx) WEFT_CHECKED;
+weft_status weft_moe_route_weights(weft_moe *m, weft_pass *pass, const weft_moe_state *state,
+                                   const weft_tensor *rows) WEFT_CHECKED;
 
 /* Sorts the choices by partition and expert. Enqueued. */
 weft_status weft_moe_sort_choices(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
@@ -92,9 +98,11 @@ weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass,
 weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                  const weft_tensor *rows) WEFT_CHECKED;
 /* Replaces the answers' gradients in state->returned by those of the sent rows. Adds weight
- * gradients, or in a step's first micro-batch writes them. */
+ * gradients, or in a step's first micro-batch writes them; or leaves them to the next function. */
 weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                   const weft_tensor *rows) WEFT_CHECKED;
+/* The experts' gradients, of each partition in turn, in a backward's second half. */
+weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
 
 /* Fill executor.run for programs of schedule/moe/layer.h, whose context is tasks.c's own; and for
  * those of schedule/exchange/exchange.h, with that of exchange.c. */
@@ -107,6 +115,7 @@ void weft_moe_bind_exchange_tasks(weft_executor *executor);
 typedef struct weft_moe_expert_rows {
     const weft_moe_part *part;
     weft_tensor x, middle, act, ordered, dordered;
+    weft_tensor kept_act, kept_dout; /* in two halves: of all partitions */
 } weft_moe_expert_rows;
 /* The first linear layer alone: x -> middle. */
 weft_status weft_moe_experts_first(weft_moe *m, weft_pass *pass,
@@ -119,6 +128,16 @@ weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, const weft_moe_expert
 weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass,
                                       const weft_moe_expert_rows *rows, const weft_tensor *dout,
                                       const weft_tensor *din, bool overwrite) WEFT_CHECKED;
+
+/* The same in two halves: dout -> din, and what the gradients of weights need -> kept_act,
+ * kept_dout, middle; below, the gradients of weights from x, kept_act, kept_dout and middle. */
+weft_status weft_moe_experts_backward_input(weft_moe *m, weft_pass *pass,
+                                            const weft_moe_expert_rows *rows,
+                                            const weft_tensor *dout,
+                                            const weft_tensor *din) WEFT_CHECKED;
+weft_status weft_moe_experts_backward_weights(weft_moe *m, weft_pass *pass,
+                                              const weft_moe_expert_rows *rows,
+                                              bool overwrite) WEFT_CHECKED;
 
 /* to[i] = from[index[i]], rows. */
 weft_status weft_moe_select(weft_pass *pass, const weft_tensor *from, const int32_t *index,

@@ -23,6 +23,15 @@
 #include "layers/pass/note.h"
 #include "layers/pass/pass.h"
 
+/* Experts' rows stay where forward left them, and so do the experts. */
+static bool can_split(const weft_moe *m, const weft_build *build)
+{
+    const weft_shape *shape = weft_build_shape(build);
+    const bool reuses = m->dims.exchange && build->model->setup.moe.pipeline.reuse;
+    return !reuses && !shape->experts_on_host && !(shape->recompute & WEFT_RECOMPUTE_MODULE(MOE)) &&
+           (!m->shared || weft_layer_splits(m->shared));
+}
+
 static weft_status moe_init(weft_layer *layer, weft_build *build)
 {
     weft_moe *m = (weft_moe *)layer;
@@ -51,7 +60,10 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
         {&m->fc2, "experts.linear_fc2", WEFT_LINEAR_ROW, d->ffn_all, hidden, false, d->experts},
     };
     WEFT_TRY(weft_linears_declare(build, o, rows, 3));
-    return m->shared ? weft_build_child(build, "shared_experts.", m->shared) : WEFT_OK;
+    if (m->shared)
+        WEFT_TRY(weft_build_child(build, "shared_experts.", m->shared));
+    weft_layer_set_splits(layer, can_split(m, build));
+    return WEFT_OK;
 }
 
 /* The rows that this rank routes: the layer's whole input, or this rank's slice. */
@@ -258,6 +270,26 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     return weft_note_end(pass, weft_pass_lane(pass), whole);
 }
 
+/* The second half of a backward in two. */
+static weft_status moe_weights(weft_layer *layer, weft_pass *pass)
+{
+    weft_moe *m = (weft_moe *)layer;
+    weft_moe_state *state = weft_pass_state(pass, layer);
+    weft_lane *lane = weft_pass_lane(pass);
+    const size_t scratch = scratch_before(pass), mark = weft_pass_mark(pass);
+    weft_tensor rows;
+    size_t whole;
+    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_MOE, &whole));
+    weft_lane_mark_experts(lane, true);
+    WEFT_TRY_AS(lane, "experts", weft_moe_run_weights(m, pass, state));
+    weft_lane_mark_experts(lane, false);
+    WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
+    WEFT_TRY_AS(lane, "router", weft_moe_route_weights(m, pass, state, &rows));
+    note_scratch(m, pass, state, scratch);
+    weft_pass_release(pass, mark);
+    return weft_note_end(pass, lane, whole);
+}
+
 static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
                                 weft_tensor *dx)
 {
@@ -281,7 +313,11 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
                          .rows = state->returned.data, .row_of = state->row_of,
                          .num_rows = state->num_sent, .top_prob = state->prob.data,
                          .drows = state->returned.data, .dtop_prob = dprob.data)));
-    WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
+    rows = dy_rows; /* of which a first half reads the shape */
+    if (weft_pass_defers(pass))
+        WEFT_TRY(weft_pass_defer(pass, layer, moe_weights));
+    else
+        WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
     WEFT_TRY(weft_moe_run_backward(m, pass, state, &rows));
     WEFT_TRY(result_rows(m, pass, dx, &part));
     WEFT_TRY(weft_permute_backward(

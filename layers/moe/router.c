@@ -124,7 +124,8 @@ weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state
     double total = (double)(shape->seq * shape->batch), topk = (double)o->moe_router_topk;
     double scale = weft_pass_loss_scale(pass) / (d->full && !d->summed ? (double)shape->tp : 1.0);
     weft_tensor dlogits;
-    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, d->experts, &dlogits));
+    WEFT_TRY((weft_pass_defers(pass) ? weft_pass_deferred : weft_pass_scratch)(
+        pass, WEFT_F32, d->tokens, d->experts, &dlogits));
     WEFT_TRY(weft_route_backward(
         lane, &WEFT_ARGS(weft_route_backward_args, .num_tokens = d->tokens,
                          .num_experts = d->experts, .topk = (size_t)o->moe_router_topk,
@@ -136,25 +137,38 @@ weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state
                                               (total * topk) * scale),
                          .z_scale = (float)(o->moe_z_loss_coeff / total * scale),
                          .dlogits = dlogits.data)));
-    /* The weight's gradient stays fp32 all through; dx is of the activations' precision. */
-    weft_tensor rows32 = *rows, dlogits_act = dlogits;
+    /* dx is of the activations' precision. */
+    weft_tensor dlogits_act = dlogits;
     if (rows->dtype != WEFT_F32) {
-        WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows->dims[0], rows->dims[1], &rows32));
-        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(rows),
-                                            .from_dtype = rows->dtype, .to_dtype = WEFT_F32,
-                                            .from = rows->data, .to = rows32.data)));
         WEFT_TRY(weft_pass_scratch(pass, rows->dtype, d->tokens, d->experts, &dlogits_act));
         WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(&dlogits),
                                             .from_dtype = WEFT_F32, .to_dtype = rows->dtype,
                                             .from = dlogits.data, .to = dlogits_act.data)));
     }
-    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = d->experts, .n = rows->dims[1],
-                                        .k = d->tokens, .transpose_a = true, .dtype = WEFT_F32,
-                                        .c_dtype = WEFT_F32, .a = dlogits.data, .b = rows32.data,
-                                        .c = m->router.weight->grad, .alpha = 1,
-                                        .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f)));
+    state->dlogits = dlogits;
+    if (!weft_pass_defers(pass))
+        WEFT_TRY(weft_moe_route_weights(m, pass, state, rows));
     return weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = d->tokens, .n = rows->dims[1],
                                       .k = d->experts, .dtype = rows->dtype, .c_dtype = rows->dtype,
                                       .a = dlogits_act.data, .b = m->router.weight->weight.data,
                                       .c = dx->data, .alpha = 1, .beta = 1));
+}
+
+/* The weight's gradient stays fp32 all through. */
+weft_status weft_moe_route_weights(weft_moe *m, weft_pass *pass, const weft_moe_state *state,
+                                   const weft_tensor *rows)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    weft_tensor rows32 = *rows;
+    if (rows->dtype != WEFT_F32) {
+        WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows->dims[0], rows->dims[1], &rows32));
+        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(rows),
+                                            .from_dtype = rows->dtype, .to_dtype = WEFT_F32,
+                                            .from = rows->data, .to = rows32.data)));
+    }
+    return weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = m->dims.experts, .n = rows->dims[1],
+                                      .k = m->dims.tokens, .transpose_a = true, .dtype = WEFT_F32,
+                                      .c_dtype = WEFT_F32, .a = state->dlogits.data,
+                                      .b = rows32.data, .c = m->router.weight->grad, .alpha = 1,
+                                      .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f));
 }

@@ -81,6 +81,8 @@ static weft_moe_expert_rows expert_rows(const work *w, const weft_task *task)
                               .ordered = w->ordered,
                               .dordered = w->dordered};
     r.act.dims[0] = r.ordered.dims[0] = r.dordered.dims[0] = r.part->num_rows;
+    r.kept_act = w->state->act;
+    r.kept_dout = w->state->dout;
     return r;
 }
 
@@ -192,6 +194,8 @@ static weft_status work_of_experts(const work *w, const weft_task *task)
     }
     weft_tensor dout = operand(w, task, WEFT_OPERAND_DY);
     weft_tensor din = operand(w, task, WEFT_OPERAND_DX);
+    if (weft_pass_defers(w->pass))
+        return weft_moe_experts_backward_input(w->m, w->pass, &r, &dout, &din);
     /* Partitions by experts have each expert once. */
     const bool is_first = task->part == 0 || w->state->plan->pipeline.by_experts;
     return weft_moe_experts_backward(w->m, w->pass, &r, &dout, &din,
@@ -382,5 +386,38 @@ weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *
     WEFT_TRY(
         take_answer(&w, WEFT_SLOT_DT_DI)); /* in place: nobody needs dT_DO when dT_DI is written */
     WEFT_TRY(take_expert_rows(&w, true));
+    if (weft_pass_defers(pass)) {
+        WEFT_TRY(weft_pass_deferred(pass, rows->dtype, state->num_rows, m->dims.ffn, &state->act));
+        WEFT_TRY(
+            weft_pass_deferred(pass, rows->dtype, state->num_rows, rows->dims[1], &state->dout));
+    }
     return run(&w);
+}
+
+/* A partition's rows of a tensor of all. */
+static weft_tensor part_of(const weft_moe_part *part, weft_tensor all)
+{
+    all.data = (char *)all.data + part->first_row * all.dims[1] * weft_dtype_bytes(all.dtype);
+    all.dims[0] = part->num_rows;
+    return all;
+}
+
+weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
+    const size_t mark = weft_pass_mark(pass);
+    weft_moe_expert_rows r = {.act = state->act, .kept_act = state->act, .kept_dout = state->dout};
+    if (state->parts[0].order)
+        WEFT_TRY(weft_pass_scratch(pass, state->dout.dtype, state->max_rows, state->dout.dims[1],
+                                   &r.ordered));
+    for (int i = 0; i < state->num_parts; i++) {
+        r.part = &state->parts[i];
+        r.x = part_of(r.part, state->dispatched);
+        r.middle = part_of(r.part, state->middle);
+        r.act.dims[0] = r.ordered.dims[0] = r.part->num_rows;
+        const bool is_first = i == 0 || state->plan->pipeline.by_experts;
+        WEFT_TRY(
+            weft_moe_experts_backward_weights(m, pass, &r, is_first && weft_pass_overwrite(pass)));
+    }
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
 }

@@ -111,6 +111,17 @@ uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk)
     return bytes;
 }
 
+uint64_t weft_footprint_deferred(const weft_outline *outline, int rank, int chunk)
+{
+    uint64_t bytes = 0;
+    int first, end;
+    weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+    for (int l = first; l < end; l++)
+        bytes +=
+            weft_outline_splits(outline, l) ? outline->layers[l].description.deferred_bytes : 0;
+    return bytes;
+}
+
 uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk)
 {
     uint64_t bytes = 0;
@@ -341,9 +352,11 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
     add_parameters(outline, s, out);
     for (int i = 0; i < s->program->num_slots; i++) {
         const weft_slot *slot = &s->program->slots[i];
-        if (!keeps_inputs || slot->holds != WEFT_SLOT_ACTIVATION)
-            out->bytes[WEFT_MEMORY_MESSAGES] += slot->bytes;
         int chunk = slot->chunk > 0 ? slot->chunk : 0;
+        if (slot->holds == WEFT_SLOT_DEFERRED)
+            add_module(out, "deferred", weft_footprint_deferred(outline, s->rank, chunk));
+        else if (!keeps_inputs || slot->holds != WEFT_SLOT_ACTIVATION)
+            out->bytes[WEFT_MEMORY_MESSAGES] += slot->bytes;
         if (slot->holds != WEFT_SLOT_ACTIVATION)
             continue;
         add_pass(outline, s->rank, chunk, out);

@@ -47,6 +47,9 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
 uint64_t weft_footprint_offloaded(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk);
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
+/* Of one slot that keeps what the weights' half of the chunk's backward needs (activations of
+ * module "deferred"). */
+uint64_t weft_footprint_deferred(const weft_outline *outline, int rank, int chunk);
 /* Shared by all passes of the rank: the stashes of one group of recomputed layers or one module. */
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
 /* Scratch, shared by all passes of the rank. */

@@ -89,6 +89,8 @@ bool weft_outline_recomputes_early(const weft_outline *outline, int rank, int ch
 /* Whether that task recomputes the layer, one of the chunk. */
 bool weft_outline_recomputes_layer_early(const weft_outline *outline, int rank, int chunk,
                                          int layer);
+/* Whether the layer's backward can be in two halves. */
+bool weft_outline_splits(const weft_outline *outline, int layer);
 /* Whether some layer's forward runs again. */
 bool weft_outline_repeats(const weft_outline *outline);
 

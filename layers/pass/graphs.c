@@ -12,6 +12,7 @@ typedef struct graph_key {
     const weft_pass *pass;
     const weft_lane *lane;
     const void *from, *to;
+    const weft_deferred *deferred;
     weft_pass_kind kind;
     bool training, overwrite;
 } graph_key;
@@ -19,7 +20,8 @@ typedef struct graph_key {
 /* The host's state of a pass after its enqueueing. */
 typedef struct host_state {
     char *states;
-    weft_stack stash, host;
+    weft_stack stash, host, deferred;
+    size_t num_works; /* all passes of a chunk have the same ones */
 } host_state;
 
 typedef struct kept_pass {
@@ -122,6 +124,10 @@ static weft_status save(const weft_pass *pass, host_state *out)
     memcpy(out->states, pass->states, bytes);
     out->stash = pass->stash;
     out->host = pass->host;
+    if (pass->deferred) {
+        out->deferred = pass->deferred->stack;
+        out->num_works = pass->deferred->num_works;
+    }
     return WEFT_OK;
 }
 
@@ -130,6 +136,10 @@ static void restore(const host_state *saved, weft_pass *pass)
     memcpy(pass->states, saved->states, pass->model->states_bytes);
     weft_stack_restore(&saved->stash, &pass->stash);
     weft_stack_restore(&saved->host, &pass->host);
+    if (pass->deferred) {
+        weft_stack_restore(&saved->deferred, &pass->deferred->stack);
+        pass->deferred->num_works = saved->num_works;
+    }
 }
 
 static weft_status capture(kept_pass *kept, const weft_pass_call *call, weft_pass_enqueue enqueue)
@@ -156,6 +166,7 @@ static graph_key key_of(const weft_pass_call *call)
     key.lane = pass->lane;
     key.from = call->from ? call->from->data : NULL;
     key.to = call->to ? call->to->data : NULL;
+    key.deferred = call->deferred;
     key.kind = call->kind;
     key.training = pass->micro_batch.training;
     key.overwrite = weft_pass_overwrite(pass);

@@ -18,6 +18,7 @@ typedef struct weft_pass_call {
     const weft_tensor *from;   /* x, or dy; recomputation: this and `to` are NULL */
     weft_tensor *to;           /* y, or dx */
     weft_event *const *points; /* backward: events by layer; NULL with a graph */
+    weft_deferred *deferred;   /* of a half of a backward; else NULL */
 } weft_pass_call;
 typedef weft_status (*weft_pass_enqueue)(const weft_pass_call *call);
 

@@ -2,6 +2,7 @@
 #include "layers/pass/pass.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/device/device.h"
@@ -163,7 +164,7 @@ weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t
     if (pass->out && pass->goes_out)
         stack = pass->out;
     if (pass->shares_stash || pass->leaves_out)
-        stack = &pass->model->recomputed;
+        stack = pass->defers ? &pass->deferred->stack : &pass->model->recomputed;
     return take(stack, dtype, d0, d1, out);
 }
 
@@ -197,6 +198,16 @@ void weft_pass_release(weft_pass *pass, size_t mark)
     weft_stack_rewind(&pass->model->scratch, mark);
 }
 
+static weft_status gather_rows(weft_pass *pass, const weft_tensor *x, const weft_tensor *gathered)
+{
+    size_t note;
+    WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
+    WEFT_TRY_AS(pass->lane, "enter",
+                weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], pass->lane, x->data,
+                                gathered->data, weft_tensor_count(x), x->dtype));
+    return weft_note_end(pass, pass->lane, note);
+}
+
 weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *full)
 {
     WEFT_TRY(WEFT_GIVEN(pass));
@@ -210,12 +221,7 @@ weft_status weft_pass_enter(weft_pass *pass, const weft_tensor *x, weft_tensor *
     weft_tensor gathered;
     WEFT_TRY(
         weft_pass_scratch(pass, x->dtype, x->dims[0] * (size_t)shape->tp, x->dims[1], &gathered));
-    size_t note;
-    WEFT_TRY(weft_note_begin(pass, pass->lane, WEFT_NOTE_TENSOR, &note));
-    WEFT_TRY_AS(pass->lane, "enter",
-                weft_all_gather(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], pass->lane, x->data,
-                                gathered.data, weft_tensor_count(x), x->dtype));
-    WEFT_TRY(weft_note_end(pass, pass->lane, note));
+    WEFT_TRY(gather_rows(pass, x, &gathered));
     *full = gathered;
     return WEFT_OK;
 }
@@ -252,6 +258,59 @@ weft_status weft_pass_exit(weft_pass *pass, const weft_tensor *partial, weft_ten
                     weft_all_reduce(tp, pass->lane, y->data, weft_tensor_count(y), y->dtype,
                                     WEFT_REDUCE_SUM));
     return weft_note_end(pass, pass->lane, note);
+}
+
+/* --- a backward in two halves ----------------------------------------------------------------- */
+
+bool weft_pass_defers(const weft_pass *pass)
+{
+    return pass->defers;
+}
+
+weft_status weft_pass_defer(weft_pass *pass, weft_layer *layer, weft_deferred_function run)
+{
+    weft_deferred *d = pass->deferred;
+    if (d->num_works == d->capacity) { /* in the first step alone */
+        const size_t capacity = 2 * d->capacity + 16;
+        void *larger = realloc(d->works, capacity * sizeof *d->works);
+        if (!larger)
+            return WEFT_ERROR(WEFT_MEMORY, "out of host memory: a backward in two halves");
+        d->works = larger;
+        d->capacity = capacity;
+    }
+    d->works[d->num_works++] = (struct weft_deferred_work){run, layer, pass->listed};
+    return WEFT_OK;
+}
+
+weft_status weft_pass_run_deferred(weft_pass *pass, int listed)
+{
+    weft_deferred *d = pass->deferred;
+    for (; d->next < d->num_works && d->works[d->next].listed == listed; d->next++) {
+        const struct weft_deferred_work *work = &d->works[d->next];
+        WEFT_TRY(weft_layer_failed(work->layer, "backward", work->run(work->layer, pass)));
+    }
+    return WEFT_OK;
+}
+
+void weft_deferred_release(weft_deferred *deferred)
+{
+    weft_stack_release(&deferred->stack);
+    free(deferred->works);
+}
+
+weft_status weft_pass_deferred(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
+                               weft_tensor *out)
+{
+    return take(&pass->deferred->stack, dtype, d0, d1, out);
+}
+
+weft_status weft_pass_enter_deferred(weft_pass *pass, const weft_tensor *x, weft_tensor *full)
+{
+    const weft_shape *shape = &pass->model->shape;
+    const size_t ranks = shape->sequence_parallel ? (size_t)shape->tp : 1;
+    WEFT_TRY(weft_pass_deferred(pass, x->dtype, x->dims[0] * ranks, x->dims[1], full));
+    return ranks > 1 ? gather_rows(pass, x, full)
+                     : weft_lane_copy(pass->lane, full->data, x->data, weft_tensor_bytes(x));
 }
 
 /* --- stashes: recomputed, offloaded ----------------------------------------------------------- */

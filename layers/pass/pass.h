@@ -38,12 +38,27 @@ typedef struct weft_rings {
     int turn[2]; /* the ring's slot for the next program's first slot */
 } weft_rings;
 
+/* What the first half of a backward leaves to the second: functions of layers, in order, and memory
+ * for what they read. */
+typedef struct weft_deferred {
+    weft_stack stack;
+    struct weft_deferred_work {
+        weft_deferred_function run;
+        weft_layer *layer;
+        int listed; /* the layer of the list that it is, or is inside */
+    } * works;
+    size_t num_works, next, capacity;
+} weft_deferred;
+
 struct weft_pass {
     weft_model *model;
     int chunk, first, end; /* its chunk, whose layers are [first, end) */
     weft_lane *lane;
     weft_micro_batch micro_batch;
-    bool backward; /* a backward is being enqueued */
+    bool backward;           /* a backward is being enqueued */
+    weft_deferred *deferred; /* the slot of a backward in two halves */
+    bool defers;             /* a layer's first half is being enqueued */
+    int listed;              /* likewise: the layer of the list */
     weft_stack stash, host;
     /* rows: this micro-batch's; kept_rows: of MoE layers that keep their stash; fullest: the same
      * two of the micro-batch that used most memory. */
@@ -60,6 +75,10 @@ struct weft_pass {
     char *states;              /* every layer's state struct, back to back; then weft_pass_kept */
     void *near[WEFT_PASS_INPUTS]; /* with graphs: device memory of the inputs */
 };
+
+/* Does all that the first half left of a layer of the list; those above it come first. */
+weft_status weft_pass_run_deferred(weft_pass *pass, int listed) WEFT_CHECKED;
+void weft_deferred_release(weft_deferred *deferred);
 
 /* A layer of this stage, from the list or a child. */
 typedef struct weft_member {
@@ -100,6 +119,7 @@ struct weft_model {
     weft_layer_place *places; /* the members' places, the last first */
     size_t states_bytes;
     weft_pass *passes;
+    weft_deferred *deferred;
     size_t kept_offset;    /* in a pass's states */
     weft_stack recomputed; /* shared likewise: the stashes of one group of layers, or module */
     weft_rows again, fullest_again; /* rows of its MoE layers; those that used most of it */
@@ -157,7 +177,8 @@ bool weft_model_has_layer(const weft_model *model, int layer);
 struct weft_layer_place {
     weft_layer_ops ops; /* the layer's, in this library's version */
     char name[64];
-    int index; /* of the member */
+    int index;   /* of the member */
+    bool splits; /* weft_layer_set_splits */
     weft_layer_place *next;
 };
 

@@ -200,19 +200,35 @@ static weft_status repeat_forward(weft_pass_work *w, const weft_task *task)
     return copy_metrics(pass, model->own_metrics, model->saved_metrics);
 }
 
+static weft_status pass_point(const weft_pass_work *w, int layer)
+{
+    const weft_pass *pass = w->call->pass;
+    weft_event *const *points = w->call->points;
+    if (points && points[layer])
+        WEFT_TRY(weft_lane_record(pass->lane, points[layer]));
+    return points && pass->model->passed ? pass->model->passed(pass->model->passed_context, layer)
+                                         : WEFT_OK;
+}
+
 static weft_status backward(weft_pass_work *w, const weft_task *task)
 {
     weft_pass *pass = w->call->pass;
-    weft_event *const *points = w->call->points;
     weft_layer *layer = pass->model->layers[task->layer];
     weft_tensor dy = operand(w, task, WEFT_OPERAND_DY), dx = operand(w, task, WEFT_OPERAND_DX);
-    WEFT_TRY(weft_layer_backward(layer, pass, &dy, &dx));
+    pass->defers = task->flow == WEFT_FLOW_INPUT;
+    pass->listed = task->layer;
+    const weft_status status = weft_layer_backward(layer, pass, &dy, &dx);
+    pass->defers = false;
+    WEFT_TRY(status);
     WEFT_TRY(weft_offload_end(&pass->model->offload, w->program, task, pass->lane));
-    if (points && points[task->layer])
-        WEFT_TRY(weft_lane_record(pass->lane, points[task->layer]));
-    return points && pass->model->passed
-               ? pass->model->passed(pass->model->passed_context, task->layer)
-               : WEFT_OK;
+    return w->call->kind == WEFT_PASS_INPUT ? WEFT_OK : pass_point(w, task->layer);
+}
+
+/* Of a layer that does not split the first half has left nothing. */
+static weft_status weights(weft_pass_work *w, const weft_task *task)
+{
+    WEFT_TRY(weft_pass_run_deferred(w->call->pass, task->layer));
+    return pass_point(w, task->layer);
 }
 
 static weft_status run_layer(void *context, const weft_task *task, weft_lane *lane)
@@ -221,7 +237,9 @@ static weft_status run_layer(void *context, const weft_task *task, weft_lane *la
     weft_rings *rings = &w->call->pass->model->rings;
     if (weft_pass_training(w->call->pass))
         WEFT_TRY(begin_gradients(rings, w->program, task, lane));
-    WEFT_TRY(task->flow == WEFT_FLOW_GRADIENT ? backward(w, task) : run_forward(w, task));
+    WEFT_TRY((task->flow == WEFT_FLOW_ACTIVATION ? run_forward
+              : task->flow == WEFT_FLOW_WEIGHT   ? weights
+                                                 : backward)(w, task));
     return end_weights(rings, w->program, task, lane);
 }
 
@@ -325,8 +343,14 @@ static weft_status enqueue(const weft_pass_call *call)
         pass->rows = pass->kept_rows = (weft_rows){0};
         memset(pass->states, 0, model->states_bytes);
     }
+    if (call->kind == WEFT_PASS_INPUT) {
+        weft_stack_rewind(&pass->deferred->stack, 0);
+        pass->deferred->num_works = 0;
+    }
+    if (call->kind == WEFT_PASS_WEIGHTS)
+        pass->deferred->next = 0;
     if (program->num_tasks == 0) /* an empty stage */
-        return call->kind == WEFT_PASS_RECOMPUTE
+        return call->kind == WEFT_PASS_RECOMPUTE || call->kind == WEFT_PASS_WEIGHTS
                    ? WEFT_OK
                    : weft_lane_copy(pass->lane, call->to->data, call->from->data,
                                     weft_shape_boundary_bytes(&model->shape));
@@ -374,6 +398,7 @@ weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_bat
     weft_pass *pass = &model->passes[slot];
     pass->lane = lane;
     pass->backward = false;
+    pass->deferred = NULL;
     pass->micro_batch = *micro_batch;
     if (model->graphs)
         WEFT_TRY(weft_graphs_take_tokens(pass));
@@ -398,6 +423,33 @@ weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, co
         .pass = pass, .kind = WEFT_PASS_BACKWARD, .from = dy, .to = dx, .points = points});
 }
 
+static weft_pass_call half_of(weft_model *model, weft_pass_kind kind, int slot, int deferred,
+                              weft_lane *lane)
+{
+    weft_pass *pass = &model->passes[slot];
+    pass->lane = lane;
+    pass->backward = true;
+    pass->deferred = &model->deferred[deferred];
+    return (weft_pass_call){.pass = pass, .kind = kind, .deferred = pass->deferred};
+}
+
+weft_status weft_model_backward_input(weft_model *model, int slot, int deferred, weft_lane *lane,
+                                      const weft_tensor *dy, weft_tensor *dx)
+{
+    weft_pass_call call = half_of(model, WEFT_PASS_INPUT, slot, deferred, lane);
+    call.from = dy;
+    call.to = dx;
+    return run(&call);
+}
+
+weft_status weft_model_backward_weights(weft_model *model, int slot, int deferred, weft_lane *lane,
+                                        weft_event *const *points)
+{
+    weft_pass_call call = half_of(model, WEFT_PASS_WEIGHTS, slot, deferred, lane);
+    call.points = points;
+    return run(&call);
+}
+
 /* --- programs ------------------------------------------------------------------------------ */
 
 static weft_status make_program(weft_model *model, const weft_chunk_shape *shape,
@@ -420,7 +472,10 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
         WEFT_TRY(weft_outline_pass(outline, model->rank, chunk, &model->arena, &shape));
         if (!model->setup.training || model->setup.evaluates)
             shape.gradient_slots = 0;
-        for (int kind = 0; kind < (model->setup.training ? WEFT_NUM_PASS_KINDS : 1); kind++) {
+        const int num_kinds = model->setup.num_deferred > 0 ? WEFT_NUM_PASS_KINDS
+                              : model->setup.training       ? WEFT_NUM_WHOLE_PASS_KINDS
+                                                            : 1;
+        for (int kind = 0; kind < num_kinds; kind++) {
             weft_program *program = &model->programs[WEFT_NUM_PASS_KINDS * chunk + kind];
             WEFT_TRY(make_program(model, &shape, (weft_pass_kind)kind, program));
             most_slots = most_slots < program->num_slots ? program->num_slots : most_slots;

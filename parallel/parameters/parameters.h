@@ -176,6 +176,9 @@ void weft_parameters_kept(const weft_parameters *parameters, const weft_placed *
 bool weft_parameters_shares(const weft_parameters *parameters, const weft_bucket *bucket,
                             bool weights);
 const weft_ring *weft_parameters_ring(const weft_parameters *parameters, bool weights);
+/* Whether passes have the parameter's weights, or its gradient, in a slot of a ring. */
+bool weft_parameters_uses_ring(const weft_parameters *parameters, const weft_parameter *parameter,
+                               bool weights);
 
 /* Gathers a unit's weights into a slot of their ring and points its parameters there. Collective
  * over the gradient groups, on communicators of their own (parallel/mesh/mesh.h). */

@@ -125,6 +125,14 @@ const weft_ring *weft_parameters_ring(const weft_parameters *p, bool weights)
     return &p->rings[weights];
 }
 
+bool weft_parameters_uses_ring(const weft_parameters *p, const weft_parameter *parameter,
+                               bool weights)
+{
+    const weft_placed *placed = (const weft_placed *)parameter;
+    return p->rings[weights].num_slots > 0 &&
+           p->sections[placed->section].buckets[placed->bucket].unit >= 0;
+}
+
 static size_t in_slot(const weft_parameters *p, const weft_placed *placed)
 {
     const weft_bucket *bucket = &p->sections[placed->section].buckets[placed->bucket];

@@ -9,6 +9,8 @@
 typedef struct list {
     const weft_pipeline_shape *shape;
     int rank, stage, last; /* stage, last: of all virtual stages */
+    int chunk;
+    const bool *is_split; /* [chunk][m]: the program has the backward in two halves */
     weft_task_list list;
 } list;
 
@@ -39,14 +41,17 @@ static void add_part(list *l, weft_task_kind kind, weft_flow flow, int micro_bat
     const weft_operands *operands = weft_operands_of((int)kind, (int)flow);
     const bool message = kind == WEFT_TASK_SEND || kind == WEFT_TASK_RECEIVE;
     const bool downwards = (kind == WEFT_TASK_SEND) == (flow == WEFT_FLOW_ACTIVATION);
-    const int p = l->shape->num_stages, peer = (l->stage + p + (downwards ? 1 : -1)) % p;
-    if (message && (peer == l->rank || !has_value(l, &operands->rows[0])))
+    if (message && !has_value(l, &operands->rows[0]))
+        return;
+    const int peer = weft_rank_of_stage(l->shape->is_v, l->shape->num_stages,
+                                        message ? l->stage + (downwards ? 1 : -1) : 0);
+    if (message && peer == l->rank)
         return;
     if (kind == WEFT_TASK_RECOMPUTE && !has_value(l, &operands->rows[1]))
         return;
     weft_task *task = add(l, kind, flow);
     task->micro_batch = micro_batch;
-    task->chunk = l->stage / p;
+    task->chunk = l->chunk;
     if (message)
         task->peer = peer;
     if (kind == WEFT_TASK_FORWARD && l->shape->host_waits && l->shape->host_waits[l->stage])
@@ -66,20 +71,35 @@ static void list_stage(list *l)
             continue;
         add_part(l, WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT, i);
         add_part(l, WEFT_TASK_RECOMPUTE, WEFT_FLOW_STASH, i);
-        add_part(l, WEFT_TASK_BACKWARD, WEFT_FLOW_NONE, i);
+        const bool is_split = l->is_split[l->chunk * m + i];
+        add_part(l, WEFT_TASK_BACKWARD, is_split ? WEFT_FLOW_INPUT : WEFT_FLOW_NONE, i);
+        if (is_split)
+            add_part(l, WEFT_TASK_BACKWARD, WEFT_FLOW_WEIGHT, i);
         add_part(l, WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, i);
     }
 }
 
-/* By chunk: the micro-batch of its last backward in the program; -1: there is none. */
-static void find_last_backwards(const weft_program *program, int num_chunks, int32_t *out)
+static bool ends_backward(const weft_task *task)
+{
+    return task->kind == WEFT_TASK_BACKWARD && task->flow != WEFT_FLOW_INPUT;
+}
+
+/* By chunk: the micro-batch of its last backward in the program; -1: there is none. By chunk and
+ * micro-batch: whether the backward is in two halves. */
+static void find_backwards(const weft_program *program, int num_chunks, int num_micro_batches,
+                           int32_t *last, bool *is_split)
 {
     for (int chunk = 0; chunk < num_chunks; chunk++)
-        out[chunk] = -1;
+        last[chunk] = -1;
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
-        if (task->kind == WEFT_TASK_BACKWARD && task->chunk >= 0 && task->chunk < num_chunks)
-            out[task->chunk] = task->micro_batch;
+        if (task->kind != WEFT_TASK_BACKWARD || task->chunk < 0 || task->chunk >= num_chunks ||
+            task->micro_batch < 0 || task->micro_batch >= num_micro_batches)
+            continue;
+        if (ends_backward(task))
+            last[task->chunk] = task->micro_batch;
+        else
+            is_split[task->chunk * num_micro_batches + task->micro_batch] = true;
     }
 }
 
@@ -97,25 +117,30 @@ static weft_status expect(const void *context, int rank, weft_arena *scratch, we
     const weft_buckets *buckets = shape->buckets ? &shape->buckets[rank] : &none;
     const int p = shape->num_stages, v = shape->num_chunks ? shape->num_chunks : 1;
     const size_t all = (size_t)v * (size_t)shape->num_micro_batches;
-    void *tasks, *waits, *batches, *indices;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 7 * all + weft_update_max_tasks(buckets),
+    void *tasks, *waits, *batches, *indices, *splits;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 8 * all + weft_update_max_tasks(buckets),
                                     sizeof(weft_task), &tasks));
     WEFT_TRY(weft_arena_alloc_array(scratch, weft_update_max_waits(buckets, v), sizeof(weft_wait),
                                     &waits));
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(int32_t), &batches));
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(uint32_t), &indices));
+    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(bool), &splits));
     const int32_t *last_batch = batches;
     uint32_t *last_backward = indices;
-    find_last_backwards(&q->programs[rank], v, batches);
-    list l = {.shape = shape, .rank = rank, .last = p * v - 1, .list = {tasks, waits, 0, 0}};
+    find_backwards(&q->programs[rank], v, shape->num_micro_batches, batches, splits);
+    list l = {.shape = shape,
+              .rank = rank,
+              .last = p * v - 1,
+              .is_split = splits,
+              .list = {tasks, waits, 0, 0}};
     for (int chunk = 0; chunk < v; chunk++) {
         uint32_t i = l.list.num_tasks;
-        l.stage = chunk * p + rank;
+        l.chunk = chunk;
+        l.stage = weft_stage_of(shape->is_v, p, rank, chunk);
         list_stage(&l);
         last_backward[chunk] = UINT32_MAX;
         for (; i < l.list.num_tasks; i++)
-            if (l.list.tasks[i].kind == WEFT_TASK_BACKWARD &&
-                l.list.tasks[i].micro_batch == last_batch[chunk])
+            if (ends_backward(&l.list.tasks[i]) && l.list.tasks[i].micro_batch == last_batch[chunk])
                 last_backward[chunk] = i;
     }
     if (!shape->forward_only)

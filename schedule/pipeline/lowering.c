@@ -14,24 +14,26 @@ static size_t at_chunk(const weft_lowering *l, int stage, int m)
     return at_stage(l, stage / l->p, m);
 }
 
-static int64_t end_of(const weft_lowering *l, int backward, int stage, int m)
+static int rank_of(const weft_lowering *l, int stage)
 {
-    return l->times[backward][at_stage(l, stage, m)] +
-           (backward ? WEFT_BACKWARD_TIME : WEFT_FORWARD_TIME);
+    return weft_rank_of_stage(l->shape->is_v, l->p, stage);
 }
 
 /* The slot of a forward's input and stash, until the backward is done. */
 static int32_t take_activation(const weft_lowering *l, int stage, int m, int64_t now,
                                int64_t *out_free_at)
 {
-    const int64_t end = end_of(l, !l->shape->forward_only, stage, m);
+    const weft_order_times *times = l->times;
+    const int64_t end =
+        (l->shape->forward_only ? times->ends[0] : times->over)[at_stage(l, stage, m)];
     return weft_lowering_take(l, WEFT_POOL_ACTIVATION + stage / l->p, now, end, out_free_at);
 }
 
 static int32_t take_gradient(const weft_lowering *l, int stage, int m, int64_t now,
                              int64_t *out_free_at)
 {
-    return weft_lowering_take(l, WEFT_POOL_GRADIENT, now, end_of(l, true, stage, m), out_free_at);
+    return weft_lowering_take(l, WEFT_POOL_GRADIENT, now, l->times->ends[1][at_stage(l, stage, m)],
+                              out_free_at);
 }
 
 static weft_task *add_task(weft_lowering *l, weft_task_kind kind, weft_flow flow, int stage, int m)
@@ -49,7 +51,7 @@ static weft_lowered_message message(const weft_lowering *l, weft_task_kind kind,
     weft_lowered_message out = {weft_task_of(kind, flow), at, 0, l->compute};
     out.task.micro_batch = m;
     out.task.chunk = stage / l->p;
-    out.task.peer = other % l->p;
+    out.task.peer = rank_of(l, other);
     return out;
 }
 
@@ -59,13 +61,13 @@ static int32_t make_output(weft_lowering *l, weft_flow flow, int out, int stage,
                            int64_t now)
 {
     const int backward = flow == WEFT_FLOW_GRADIENT;
-    if (user % l->p == l->rank) {
+    if (rank_of(l, user) == l->rank) {
         int32_t *slot = &l->held[backward][at_chunk(l, user, m)];
         *slot = backward ? take_gradient(l, user, m, now, NULL)
                          : take_activation(l, user, m, now, NULL);
         return *slot;
     }
-    const int64_t at = l->times[backward][at_stage(l, user, m)];
+    const int64_t at = l->times->starts[backward][at_stage(l, user, m)];
     weft_lowered_message *sent = &l->sends[l->num_sends++];
     *sent = message(l, WEFT_TASK_SEND, flow, stage, user, m, at);
     sent->task.operands[0] = weft_lowering_take(l, out, now, at, NULL);
@@ -77,7 +79,7 @@ static int32_t take_input(weft_lowering *l, weft_flow flow, int stage, int maker
                           int64_t now)
 {
     const int backward = flow == WEFT_FLOW_GRADIENT;
-    if (maker % l->p == l->rank)
+    if (rank_of(l, maker) == l->rank)
         return l->held[backward][at_chunk(l, stage, m)];
     weft_lowered_message *received = &l->receives[l->num_receives++];
     *received = message(l, WEFT_TASK_RECEIVE, flow, stage, maker, m, now);
@@ -105,7 +107,7 @@ static void lower_forward(weft_lowering *l, int stage, int m, int64_t now)
         l->max_in_flight = l->in_flight;
 }
 
-static void lower_backward(weft_lowering *l, int stage, int m, int64_t now)
+static void lower_backward(weft_lowering *l, int stage, int m, int64_t now, bool is_whole)
 {
     const int last = l->p * l->v - 1;
     int32_t again = -1;
@@ -117,13 +119,26 @@ static void lower_backward(weft_lowering *l, int stage, int m, int64_t now)
         recompute->operands[1] = again =
             weft_lowering_take(l, WEFT_POOL_RECOMPUTED, now, now, NULL);
     }
-    weft_task *task = add_task(l, WEFT_TASK_BACKWARD, WEFT_FLOW_NONE, stage, m);
+    weft_task *task =
+        add_task(l, WEFT_TASK_BACKWARD, is_whole ? WEFT_FLOW_NONE : WEFT_FLOW_INPUT, stage, m);
     task->operands[0] = l->stash[at_chunk(l, stage, m)];
     task->operands[1] = dy;
     task->operands[3] = again;
+    if (!is_whole)
+        task->operands[4] = l->deferred[at_chunk(l, stage, m)] =
+            weft_lowering_take(l, WEFT_POOL_ACTIVATION + l->v + stage / l->p, now,
+                               l->times->over[at_stage(l, stage, m)], NULL);
     if (stage > 0)
         task->operands[2] =
             make_output(l, WEFT_FLOW_GRADIENT, WEFT_POOL_INPUT_GRADIENT, stage, stage - 1, m, now);
+    l->in_flight -= is_whole;
+}
+
+static void lower_weights(weft_lowering *l, int stage, int m)
+{
+    weft_task *task = add_task(l, WEFT_TASK_BACKWARD, WEFT_FLOW_WEIGHT, stage, m);
+    task->operands[0] = l->stash[at_chunk(l, stage, m)];
+    task->operands[1] = l->deferred[at_chunk(l, stage, m)];
     l->in_flight--;
 }
 
@@ -140,11 +155,14 @@ void weft_lowering_run(weft_lowering *l)
 {
     for (; l->compute < l->order->count; l->compute++) {
         const weft_compute *c = &l->order->computes[l->compute];
-        const int stage = c->chunk * l->p + l->rank;
-        if (c->backward)
-            lower_backward(l, stage, c->micro_batch, l->starts[l->compute]);
-        else
+        const int stage = weft_stage_of(l->shape->is_v, l->p, l->rank, c->chunk);
+        if (c->kind == WEFT_COMPUTE_FORWARD)
             lower_forward(l, stage, c->micro_batch, l->starts[l->compute]);
+        else if (c->kind == WEFT_COMPUTE_WEIGHT)
+            lower_weights(l, stage, c->micro_batch);
+        else
+            lower_backward(l, stage, c->micro_batch, l->starts[l->compute],
+                           c->kind == WEFT_COMPUTE_BACKWARD);
     }
     qsort(l->sends, l->num_sends, sizeof(weft_lowered_message), compare_messages);
 }
@@ -206,7 +224,7 @@ static weft_status append_all(weft_lowering *l, weft_program_builder *builder)
         WEFT_TRY(append_messages(l, builder, compute));
         WEFT_TRY(append(l, builder, &l->tasks[i], &index));
         compute += is_compute(&l->tasks[i]);
-        if (l->tasks[i].kind == WEFT_TASK_BACKWARD)
+        if (l->tasks[i].kind == WEFT_TASK_BACKWARD && l->tasks[i].flow != WEFT_FLOW_INPUT)
             l->last_backward[l->tasks[i].chunk] = index;
     }
     WEFT_TRY(append_messages(l, builder, compute));
@@ -229,5 +247,8 @@ weft_status weft_lowering_finish(weft_lowering *l, weft_arena *arena, const int 
     WEFT_TRY(weft_program_expect(builder, num_tasks, 2 * num_tasks, l->scratch));
     WEFT_TRY(weft_lowering_add_slots(l, builder, training));
     WEFT_TRY(append_all(l, builder));
-    return weft_program_finish(builder, l->shape->forward_only ? num_held : l->max_in_flight, out);
+    WEFT_TRY(
+        weft_program_finish(builder, l->shape->forward_only ? num_held : l->max_in_flight, out));
+    out->is_v = l->shape->is_v;
+    return WEFT_OK;
 }

@@ -5,7 +5,8 @@
  * on), gradient (received) and input_gradient (to send back). There are two of each, so that a rank
  * computes or receives one micro-batch while it sends or uses another, and more where messages wait
  * longer. A slot has a boundary's bytes; activations of virtual stage 0 and slots of kind
- * recomputed (filled right before a backward) have none.
+ * recomputed (filled right before a backward) and deferred (what a backward leaves for its weights'
+ * half) have none.
  *
  * Evaluation takes no memory of its own: a forward_only program uses slots of the rank's training
  * program, under the same numbers. It uses two of a chunk's activations (one if training has one,
@@ -25,6 +26,12 @@ typedef struct weft_lowered_message {
     uint32_t compute; /* this rank's compute that makes or uses it */
 } weft_lowered_message;
 
+/* Times by [virtual stage][m]. */
+typedef struct weft_order_times {
+    int64_t *starts[2], *ends[2]; /* of forwards; of backwards, whole or the input's half */
+    int64_t *over;                /* the end of the backward, its weights' half included */
+} weft_order_times;
+
 /* One rank's program while it is lowered. Operands of tasks name a pool's slot until all pools are
  * known: pool * WEFT_POOL_SLOTS + index. */
 enum {
@@ -33,7 +40,7 @@ enum {
     WEFT_POOL_GRADIENT,
     WEFT_POOL_INPUT_GRADIENT,
     WEFT_POOL_RECOMPUTED,
-    WEFT_POOL_ACTIVATION
+    WEFT_POOL_ACTIVATION /* of each chunk; behind these what its backwards defer, of each chunk */
 };
 
 typedef struct weft_lowering {
@@ -41,9 +48,9 @@ typedef struct weft_lowering {
     int rank, p, v, m;
     const weft_order *order;
     const int64_t *starts; /* when its computes start */
-    int64_t *times[2];     /* starts by [forward, backward][virtual stage][m] */
+    const weft_order_times *times;
     /* Slots by [chunk][m]: held: x and dy that go between this rank's chunks. */
-    int32_t *held[2], *stash;
+    int32_t *held[2], *stash, *deferred;
     struct weft_slot_pool *pools; /* by WEFT_POOL_...; those of chunks come last */
     uint32_t compute;             /* the current compute */
     weft_task *tasks;             /* of the compute lane */
@@ -51,7 +58,7 @@ typedef struct weft_lowering {
     weft_lowered_message *sends, *receives;
     uint32_t num_sends, num_receives, num_appended[2]; /* appended: sends, receives */
     const weft_rank_posts *posts; /* where messages stand; NULL: where they are wanted */
-    uint32_t *last_backward;      /* of each chunk */
+    uint32_t *last_backward;      /* of each chunk: what makes weights' gradients */
     int in_flight, max_in_flight;
     weft_arena *scratch; /* lasts as long as the lowering */
 } weft_lowering;
@@ -64,6 +71,7 @@ weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch,
  * when its previous user was done. */
 int32_t weft_lowering_take(const weft_lowering *l, int pool, int64_t now, int64_t free_at,
                            int64_t *out_free_at);
+int weft_lowering_num_pools(const weft_lowering *l);
 int weft_lowering_num_slots(const weft_lowering *l, int pool); /* taken so far */
 /* An operand's row of the program's table, after weft_lowering_add_slots. */
 int32_t weft_lowering_row(const weft_lowering *l, int32_t operand);

@@ -10,7 +10,8 @@ weft_order_shape weft_pipeline_order_shape(const weft_pipeline_shape *shape)
     return (weft_order_shape){.num_ranks = shape->num_stages,
                               .num_chunks = shape->num_chunks ? shape->num_chunks : 1,
                               .num_micro_batches = shape->num_micro_batches,
-                              .group_size = shape->group_size};
+                              .group_size = shape->group_size,
+                              .is_v = shape->is_v};
 }
 
 int64_t weft_pipeline_max_micro_batches(int num_stages, int num_chunks)
@@ -22,7 +23,8 @@ int64_t weft_pipeline_max_micro_batches(int num_stages, int num_chunks)
 /* The orders of all ranks in time. */
 typedef struct timed {
     weft_order *orders;
-    int64_t **starts, *times[2];
+    int64_t **starts;
+    weft_order_times times;
 } timed;
 
 static weft_status time_orders(const weft_order_shape *shape, weft_arena *scratch, timed *t)
@@ -31,20 +33,61 @@ static weft_status time_orders(const weft_order_shape *shape, weft_arena *scratc
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(int64_t *), &memory));
     t->starts = memory;
-    for (int i = 0; i < 2; i++) {
+    int64_t **arrays[] = {&t->times.starts[0], &t->times.starts[1], &t->times.ends[0],
+                          &t->times.ends[1], &t->times.over};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         WEFT_TRY(weft_arena_alloc_array(
             scratch, p * (size_t)shape->num_chunks * (size_t)shape->num_micro_batches,
             sizeof(int64_t), &memory));
-        t->times[i] = memory;
+        *arrays[i] = memory;
     }
     WEFT_TRY(weft_order_time(shape, t->orders, scratch, t->starts));
     for (int rank = 0; rank < shape->num_ranks; rank++)
         for (uint32_t i = 0; i < t->orders[rank].count; i++) {
             const weft_compute *c = &t->orders[rank].computes[i];
-            const size_t stage = (size_t)(c->chunk * shape->num_ranks + rank);
-            t->times[c->backward][stage * (size_t)shape->num_micro_batches +
-                                  (size_t)c->micro_batch] = t->starts[rank][i];
+            const int stage = weft_stage_of(shape->is_v, shape->num_ranks, rank, c->chunk);
+            const size_t at =
+                (size_t)stage * (size_t)shape->num_micro_batches + (size_t)c->micro_batch;
+            const int64_t start = t->starts[rank][i], end = start + weft_compute_time(c->kind);
+            const bool backward = c->kind != WEFT_COMPUTE_FORWARD;
+            if (backward)
+                t->times.over[at] = end;
+            if (c->kind == WEFT_COMPUTE_WEIGHT)
+                continue;
+            t->times.starts[backward][at] = start;
+            t->times.ends[backward][at] = end;
         }
+    return WEFT_OK;
+}
+
+/* Of a chunk the micro-batches' gradients of weights come in the order of those of inputs. */
+static weft_status check_weights(const weft_order_shape *shape, int rank, const weft_order *order,
+                                 weft_arena *scratch)
+{
+    const size_t m = (size_t)shape->num_micro_batches;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)shape->num_chunks * (m + 2), sizeof(int32_t),
+                                    &memory));
+    int32_t *const queues = memory; /* of each chunk */
+    int32_t *const ends = queues + (size_t)shape->num_chunks * m, *const heads =
+                                                                      ends + shape->num_chunks;
+    for (uint32_t i = 0; i < order->count; i++) {
+        const weft_compute *c = &order->computes[i];
+        int32_t *const queue = queues + (size_t)c->chunk * m;
+        if (weft_compute_sends_gradient(c->kind))
+            queue[ends[c->chunk]++] = c->micro_batch;
+        const bool makes_weights =
+            c->kind == WEFT_COMPUTE_BACKWARD || c->kind == WEFT_COMPUTE_WEIGHT;
+        if (!makes_weights)
+            continue;
+        const int32_t wanted = heads[c->chunk] < ends[c->chunk] ? queue[heads[c->chunk]++] : -1;
+        if (wanted != c->micro_batch)
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "rank %d: %d%c%d is not in its turn; a stage's gradients of weights "
+                              "come in the order of its input gradients",
+                              rank, weft_stage_of(shape->is_v, shape->num_ranks, rank, c->chunk),
+                              weft_compute_letter(c->kind), c->micro_batch);
+    }
     return WEFT_OK;
 }
 
@@ -57,7 +100,7 @@ static weft_status copy_forwards(const weft_order_shape *shape, const weft_order
             weft_arena_alloc_array(scratch, orders[rank].count, sizeof(weft_compute), &memory));
         out[rank] = (weft_order){.computes = memory};
         for (uint32_t i = 0; i < orders[rank].count; i++)
-            if (!orders[rank].computes[i].backward)
+            if (orders[rank].computes[i].kind == WEFT_COMPUTE_FORWARD)
                 out[rank].computes[out[rank].count++] = orders[rank].computes[i];
     }
     return WEFT_OK;
@@ -81,7 +124,7 @@ static weft_status lower(const weft_pipeline_shape *shape, const timed *t, int r
                            .m = shape->num_micro_batches,
                            .order = &t->orders[rank],
                            .starts = t->starts[rank],
-                           .times = {t->times[0], t->times[1]},
+                           .times = &t->times,
                            .scratch = scratch};
     WEFT_TRY(weft_lowering_start(out, scratch, training));
     weft_lowering_run(out);
@@ -97,7 +140,7 @@ static weft_status lower_rank(const lowerings *all, int rank, weft_arena *scratc
         return lower(all->shape, &all->training, rank, NULL, scratch, out);
     trained.forward_only = false;
     WEFT_TRY(lower(&trained, &all->training, rank, NULL, scratch, out));
-    for (int i = 0; i < out->v + WEFT_POOL_ACTIVATION; i++)
+    for (int i = 0; i < weft_lowering_num_pools(out); i++)
         all->rows[i] = weft_lowering_num_slots(out, i);
     return lower(all->shape, &all->forwards, rank, all->rows, scratch, out);
 }
@@ -171,6 +214,8 @@ static weft_status lower_all(const weft_pipeline_shape *shape, weft_arena *scrat
         memcpy(memory, shape->orders, (size_t)p * sizeof(weft_order));
     else
         WEFT_TRY(weft_order_make(shape->kind, &order_shape, scratch, all.training.orders));
+    for (int rank = 0; rank < p; rank++)
+        WEFT_TRY(check_weights(&order_shape, rank, &all.training.orders[rank], scratch));
     WEFT_TRY(time_orders(&order_shape, scratch, &all.training));
     if (shape->forward_only) {
         WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)p, sizeof(weft_order), &memory));
@@ -178,8 +223,8 @@ static weft_status lower_all(const weft_pipeline_shape *shape, weft_arena *scrat
         WEFT_TRY(copy_forwards(&order_shape, all.training.orders, scratch, all.forwards.orders));
         WEFT_TRY(time_orders(&order_shape, scratch, &all.forwards));
     }
-    WEFT_TRY(
-        weft_arena_alloc_array(scratch, (size_t)v + WEFT_POOL_ACTIVATION, sizeof(int), &memory));
+    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * (size_t)v + WEFT_POOL_ACTIVATION, sizeof(int),
+                                    &memory));
     all.rows = memory;
     if (any_host_waits(shape, p * v))
         WEFT_TRY(find_posts(&all, &order_shape, scratch));

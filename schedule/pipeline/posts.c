@@ -36,10 +36,13 @@ static bool is_message(const sequence *s, int from, const weft_post *send, int t
 {
     const weft_compute *maker = &s->orders[from].computes[send->compute];
     const weft_compute *user = &s->orders[to].computes[receive->compute];
-    const int p = s->shape->num_ranks, next = maker->backward ? -1 : 1;
-    return receive->peer == from && maker->backward == user->backward &&
+    const int p = s->shape->num_ranks, next = maker->kind == WEFT_COMPUTE_FORWARD ? 1 : -1;
+    const bool is_v = s->shape->is_v;
+    return receive->peer == from &&
+           (maker->kind == WEFT_COMPUTE_FORWARD) == (user->kind == WEFT_COMPUTE_FORWARD) &&
            maker->micro_batch == user->micro_batch &&
-           maker->chunk * p + from + next == user->chunk * p + to;
+           weft_stage_of(is_v, p, from, maker->chunk) + next ==
+               weft_stage_of(is_v, p, to, user->chunk);
 }
 
 /* Whether the receiver has room: for its next compute, or for one message beyond that. */

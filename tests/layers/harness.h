@@ -22,6 +22,9 @@ typedef struct harness {
     /* Of micro-batches with documents; NULL: without. Borrowed. */
     const int32_t *positions, *first_seen;
     const float *label_weights;
+    weft_arena arena; /* of the strings of: */
+    weft_parallel_options parallel;
+    weft_lane *reduce; /* NULL: nothing is sharded */
 } harness;
 
 /* How the MoE layers of models made from now on run; zero: synchronous. */
@@ -30,6 +33,10 @@ extern weft_moe_options harness_moe;
 extern const char *harness_parallel;
 /* What models made from now on recompute; NULL: nothing. */
 extern const weft_recompute_options *harness_recompute;
+/* Passes (0: one) and slots for backwards in two halves of models made from now on; whether they
+ * are sharded as harness_parallel says. */
+extern int harness_passes, harness_deferred;
+extern bool harness_shards;
 /* Models made from now on have weights alone, as for generating text. */
 extern bool harness_generates;
 

@@ -17,6 +17,7 @@ weft_add_test(NAME text_before SOURCES layers/text_before.c layers/harness.c LAB
 weft_add_test(NAME describe TIER release SOURCES layers/describe.c layers/used.c layers/rig.c layers/harness.c RANKS 4
   TIMEOUT 300 LABELS layers)
 weft_add_test(NAME rehearse SOURCES layers/rehearse.c LABELS layers)
+weft_add_test(NAME halves SOURCES layers/halves.c layers/harness.c RANKS 2 LABELS layers)
 weft_add_test(NAME races TIER slow SOURCES layers/races.c layers/note_model.c LABELS layers)
 weft_add_test(NAME plain SOURCES layers/plain.c LABELS layers)
 weft_add_test(NAME stack CMOCKA SOURCES layers/test_stack.c LABELS layers)

@@ -254,6 +254,62 @@ static void the_last_layer_reduces_in_the_forward(void **state)
               "has no reduce reduce layer=3");
 }
 
+/* Two layers of four split: of another one the first half has the whole backward, and the second a
+ * task that does nothing. */
+static void comes_in_two_halves(void **state)
+{
+    (void)state;
+    weft_pass_layer two[4];
+    weft_chunk_shape shape = shared;
+    memcpy(two, sharing, sizeof two);
+    two[0].splits = two[2].splits = true;
+    two[0].deferred_bytes = 70;
+    two[2].deferred_bytes = 80;
+    shape.layers = two;
+    shape.receives = true;
+    expect_text(shape, WEFT_PASS_INPUT,
+                "program in_flight=0\n"
+                "slots 0-0 input_gradient bytes=64\n"
+                "slots 1-4 layer_stash\n"
+                "slots 5-6 weights bytes=50\n"
+                "slots 7-8 weight_gradients bytes=90\n"
+                "slots 9-10 layer_gradient bytes=64\n"
+                "slots 11-11 deferred bytes=70\n"
+                "slots 12-12 deferred\n"
+                "slots 13-13 deferred bytes=80\n"
+                "slots 14-14 deferred\n"
+                "0 gather gather weight layer=3 weights=5\n"
+                "1 gather gather weight layer=2 weights=6\n"
+                "2 layer compute gradient layer=3 stash=4 dx=9 weights=5 weight_gradients=7 "
+                "waits=0\n"
+                "3 gather gather weight layer=0 weights=5 waits=2\n"
+                "4 reduce reduce layer=3 weight_gradients=7 waits=2\n"
+                "5 layer compute input layer=2 stash=3 dy=9 dx=10 weights=6 deferred=13 waits=1\n"
+                "6 layer compute gradient layer=1 stash=2 dy=10 dx=10\n"
+                "7 layer compute input layer=0 stash=1 dy=10 dx=0 weights=5 deferred=11 waits=3\n");
+    expect_text(shape, WEFT_PASS_WEIGHTS,
+                "program in_flight=0\n"
+                "slots 0-3 layer_stash\n"
+                "slots 4-5 weight_gradients bytes=90\n"
+                "slots 6-6 deferred bytes=70\n"
+                "slots 7-7 deferred\n"
+                "slots 8-8 deferred bytes=80\n"
+                "slots 9-9 deferred\n"
+                "0 layer compute weight layer=3\n"
+                "1 layer compute weight layer=2 stash=2 deferred=8 weight_gradients=4\n"
+                "2 reduce reduce layer=2 weight_gradients=4 waits=1\n"
+                "3 layer compute weight layer=1\n"
+                "4 layer compute weight layer=0 stash=0 deferred=6 weight_gradients=5\n"
+                "5 reduce reduce layer=0 weight_gradients=5 waits=4\n");
+    refuse_in(shape, WEFT_PASS_INPUT, "weights=6 deferred=13", "weights=6", "must write");
+    refuse_in(shape, WEFT_PASS_WEIGHTS, "stash=2 deferred=8", "stash=2 deferred=6",
+              "needs what weights' gradients are made of");
+    refuse_in(shape, WEFT_PASS_WEIGHTS, "weight layer=1", "weight layer=7",
+              "weight gradients, task 3 (layer compute weight layer=7) has no place");
+    refuse_in(shape, WEFT_PASS_WEIGHTS, "5 reduce reduce layer=0 weight_gradients=5 waits=4\n", "",
+              "has no reduce reduce layer=0");
+}
+
 /* Recomputing a layer and its backward use what is gathered once; of a longer group what has left
  * the ring is gathered again. */
 static void shares_out_what_is_recomputed(void **state)
@@ -524,6 +580,7 @@ int main(void)
         cmocka_unit_test(the_last_group_is_recomputed_early),
         cmocka_unit_test(shares_out),
         cmocka_unit_test(shares_out_what_is_recomputed),
+        cmocka_unit_test(comes_in_two_halves),
         cmocka_unit_test(offloads),
         cmocka_unit_test(offloads_beside_the_rest),
         cmocka_unit_test(the_last_layer_reduces_in_the_forward),
