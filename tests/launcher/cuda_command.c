@@ -11,7 +11,8 @@
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 4,\n"
     "\"seq_length\": 16}, \"train\": {\"global_batch_size\": 4, \"train_iters\": 6, \"lr\": 1e-2,\n"
-    "\"precision\": \"fp16\", \"initial_loss_scale\": 1e9, \"hysteresis\": 1},\n"
+    "\"lr_decay_style\": \"constant\", \"precision\": \"fp16\", \"initial_loss_scale\": 1e9, "
+    "\"hysteresis\": 1},\n"
     "\"data\": {\"data_path\": \"corpus\"}, \"checkpoint\": {\"save_interval\": 4},\n"
     "\"device\": {\"kind\": \"cuda\", \"peak_flops\": 1e9}}\n";
 

@@ -209,20 +209,24 @@ static void check(const halves_case *c, weft_comm *world)
 static const char *zero(int level)
 {
     static char text[96];
-    snprintf(text, sizeof text,
-             "{\"parallel\": {\"data_parallel_sharding_strategy\": \"%s\"}}",
-             (const char *const[]){"no_shard", "optim", "optim_grads", "optim_grads_params"}[level]);
+    snprintf(
+        text, sizeof text, "{\"parallel\": {\"data_parallel_sharding_strategy\": \"%s\"}}",
+        (const char *const[]){"no_shard", "optim", "optim_grads", "optim_grads_params"}[level]);
     return text;
 }
 
 static void check_all(weft_comm *world)
 {
     static const char *core[] = {"core_attn"}, *mlp[] = {"mlp"};
-    static const weft_recompute_options
-        cores = {.granularity = WEFT_RECOMPUTE_SELECTIVE, .num_layers = 1, .modules = {core, 1}},
-        mlps = {.granularity = WEFT_RECOMPUTE_SELECTIVE, .num_layers = 1, .modules = {mlp, 1}},
-        block = {
-            .granularity = WEFT_RECOMPUTE_FULL, .method = WEFT_RECOMPUTE_BLOCK, .num_layers = 1};
+    static const weft_recompute_options cores = {.granularity = WEFT_RECOMPUTE_SELECTIVE,
+                                                 .num_layers = 1,
+                                                 .modules = {core, 1}},
+                                        mlps = {.granularity = WEFT_RECOMPUTE_SELECTIVE,
+                                                .num_layers = 1,
+                                                .modules = {mlp, 1}},
+                                        block = {.granularity = WEFT_RECOMPUTE_FULL,
+                                                 .method = WEFT_RECOMPUTE_BLOCK,
+                                                 .num_layers = 1};
     char gelu[1024], swiglu[1024];
     snprintf(gelu, sizeof gelu, moe, "false");
     snprintf(swiglu, sizeof swiglu, moe, "true");
