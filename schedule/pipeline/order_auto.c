@@ -6,10 +6,10 @@
 #include "schedule/pipeline/order_list.h"
 
 enum {
-    NUM_KEPT = 4,         /* candidates that are improved */
-    MAX_TRIES = 24000,    /* moves of all of them */
-    MAX_TIMED = 4000000,  /* computes that are timed for these moves */
-    REACH = 8,            /* the farthest that a compute moves */
+    NUM_KEPT = 4,        /* candidates that are improved */
+    MAX_TRIES = 24000,   /* moves of all of them */
+    MAX_TIMED = 4000000, /* computes that are timed for these moves */
+    REACH = 8,           /* the farthest that a compute moves */
 };
 
 /* Orders of all ranks with room for every backward in halves. */
@@ -29,7 +29,7 @@ typedef struct search {
     struct place {
         int rank;
         uint32_t at;
-    } *path; /* computes on the critical path, the last first */
+    } * path; /* computes on the critical path, the last first */
     uint32_t path_length;
     uint64_t random;
 } search;
@@ -37,8 +37,8 @@ typedef struct search {
 static weft_status allocate(const search *s, weft_arena *arena, weft_order **out)
 {
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)s->shape->num_ranks, sizeof(weft_order),
-                                    &memory));
+    WEFT_TRY(
+        weft_arena_alloc_array(arena, (size_t)s->shape->num_ranks, sizeof(weft_order), &memory));
     weft_order *orders = memory;
     for (int rank = 0; rank < s->shape->num_ranks; rank++) {
         WEFT_TRY(weft_arena_alloc_array(arena, s->per_rank, sizeof(weft_compute), &memory));
@@ -140,8 +140,7 @@ static int stage_of(const search *s, int rank, const weft_compute *c)
 static double end_of(const search *s, const weft_order *orders, int rank, uint32_t at)
 {
     const weft_compute *c = &orders[rank].computes[at];
-    return s->timer.starts[rank][at] +
-           weft_order_cost_us(s->costs, c->kind, stage_of(s, rank, c));
+    return s->timer.starts[rank][at] + weft_order_cost_us(s->costs, c->kind, stage_of(s, rank, c));
 }
 
 /* Fills the path, from the starts of the timer's last run: each compute begins when the one before
@@ -238,7 +237,11 @@ static void improve(search *s, int which, int num_tries)
     double makespan = weft_order_timer_run(&s->timer, orders);
     find_path(s, orders);
     for (int i = 0; i < num_tries; i++) {
-        const struct place from = s->path[below(s, (int)s->path_length)];
+        struct place from = s->path[below(s, (int)s->path_length)];
+        if (below(s, 4) == 0) { /* so that the path finds room of time or memory */
+            from.rank = below(s, s->shape->num_ranks);
+            from.at = (uint32_t)below(s, (int)orders[from.rank].count);
+        }
         const int distance = 1 + below(s, REACH);
         const bool cuts = below(s, 16) == 0;
         weft_order *order = &s->now.orders[from.rank];
