@@ -237,7 +237,11 @@ static void improve(search *s, int which, int num_tries)
     double makespan = weft_order_timer_run(&s->timer, orders);
     find_path(s, orders);
     for (int i = 0; i < num_tries; i++) {
-        const struct place from = s->path[below(s, (int)s->path_length)];
+        struct place from = s->path[below(s, (int)s->path_length)];
+        if (below(s, 4) == 0) { /* so that the path finds room of time or memory */
+            from.rank = below(s, s->shape->num_ranks);
+            from.at = (uint32_t)below(s, (int)orders[from.rank].count);
+        }
         const int distance = 1 + below(s, REACH);
         const bool cuts = below(s, 16) == 0;
         weft_order *order = &s->now.orders[from.rank];

@@ -153,9 +153,9 @@ static void draw_zero(draw *d)
 /* Of a V v is 2. */
 static const char *draw_schedule(int v)
 {
-    static const char *const kinds[] = {"1f1b",   "1f1b",  "gpipe", "zb_h1", "zb_h1",    "auto",
-                                        "v_half", "v_min", "zbv",   "zbv",   "dualpipev"};
-    return kinds[next_random(v == 2 ? 11 : 6)];
+    static const char *const kinds[] = {"1f1b", "1f1b",   "gpipe", "zb_h1", "zb_h1",
+                                        "auto", "v_half", "v_min", "zbv",   "dualpipev"};
+    return kinds[v == 2 ? 2 + next_random(8) : next_random(6)];
 }
 
 static void draw_mesh(int p, int v, int num_layers, bool moe, draw *d)
