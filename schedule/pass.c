@@ -507,6 +507,13 @@ weft_status weft_program_pass(const weft_chunk_shape *shape, weft_pass_kind kind
     return weft_program_finish(w.builder, 0, out);
 }
 
+const char *weft_pass_kind_text(weft_pass_kind kind)
+{
+    static const char *const texts[WEFT_NUM_PASS_KINDS] = {"forward", "backward", "recompute",
+                                                           "input gradients", "weight gradients"};
+    return texts[kind];
+}
+
 /* --- the checker --------------------------------------------------------------------------- */
 
 static void expect_weights(const weft_chunk_shape *s, int i, weft_task *task)
@@ -661,8 +668,6 @@ static weft_status check_with(const weft_chunk_shape *shape, weft_pass_kind kind
                               const weft_program *program, weft_arena *scratch)
 {
     const int num = shape->num_layers, early = early_group(shape);
-    const char *const names[WEFT_NUM_PASS_KINDS] = {"forward", "backward", "recompute",
-                                                    "input gradients", "weight gradients"};
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, 4 * (size_t)num + program->num_tasks + 1,
                                     sizeof(weft_task), &memory));
@@ -699,10 +704,10 @@ static weft_status check_with(const weft_chunk_shape *shape, weft_pass_kind kind
     if (kind == WEFT_PASS_WEIGHTS)
         expected.holds[0] =
             (weft_holding){WEFT_SLOT_DEFERRED, WEFT_VALUE_DEFERRED, WEFT_BY_LAYER, shape->first, 0};
-    snprintf(expected.where, sizeof(expected.where), "%s", names[kind]);
+    snprintf(expected.where, sizeof(expected.where), "%s", weft_pass_kind_text(kind));
     WEFT_TRY(weft_program_check(program, &expected, 1));
-    WEFT_TRY(check_kept(shape, program, names[kind]));
-    return check_rings(shape, program, names[kind]);
+    WEFT_TRY(check_kept(shape, program, weft_pass_kind_text(kind)));
+    return check_rings(shape, program, weft_pass_kind_text(kind));
 }
 
 weft_status weft_program_pass_check(const weft_chunk_shape *shape, weft_pass_kind kind,

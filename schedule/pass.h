@@ -117,6 +117,8 @@ typedef enum weft_pass_kind {
     WEFT_NUM_PASS_KINDS
 } weft_pass_kind;
 
+const char *weft_pass_kind_text(weft_pass_kind kind); /* static */
+
 /* Errors: WEFT_MEMORY; WEFT_CONFIG where a program has no room for so many layers. */
 weft_status weft_program_pass(const weft_chunk_shape *shape, weft_pass_kind kind, weft_arena *arena,
                               weft_program *out) WEFT_CHECKED;

@@ -260,13 +260,14 @@ static weft_status make_passes(making *m)
     const weft_outline *outline = &m->out->plan.step.outline;
     const weft_layout *layout = &outline->layout;
     weft_chunk_shape shape;
-    static const char *const kinds[WEFT_NUM_PASS_KINDS] = {"forward", "backward", "recompute"};
-    const int num = WEFT_NUM_PASS_KINDS * weft_layout_num_stages(layout);
+    const int num_kinds =
+        outline->shape.splits_backward ? WEFT_NUM_PASS_KINDS : WEFT_NUM_WHOLE_PASS_KINDS;
+    const int num = num_kinds * weft_layout_num_stages(layout);
     WEFT_TRY(add_rows(m, num));
     for (int i = 0; i < num; i++) {
-        const int pass = i / WEFT_NUM_PASS_KINDS;
+        const int pass = i / num_kinds;
         const int rank = pass / layout->num_chunks, chunk = pass % layout->num_chunks;
-        const weft_pass_kind kind = (weft_pass_kind)(i % WEFT_NUM_PASS_KINDS);
+        const weft_pass_kind kind = (weft_pass_kind)(i % num_kinds);
         weft_program *program = &m->programs[m->out->num_rows];
         WEFT_TRY(weft_outline_pass(outline, rank, chunk, m->arena, &shape));
         if (shape.num_layers == 0 || (kind == WEFT_PASS_RECOMPUTE && !shape.recomputes_early))
@@ -274,7 +275,7 @@ static weft_status make_passes(making *m)
         WEFT_TRY(weft_program_pass(&shape, kind, m->arena, program));
         WEFT_TRY(weft_program_pass_check(&shape, kind, program));
         WEFT_TRY(weft_arena_printf(m->arena, &m->out->rows[m->out->num_rows++].name,
-                                   "rank %d chunk %d %s", rank, chunk, kinds[kind]));
+                                   "rank %d chunk %d %s", rank, chunk, weft_pass_kind_text(kind)));
     }
     return WEFT_OK;
 }

@@ -66,11 +66,10 @@ static void compare_passes(const weft_trainer *t, const weft_config *config,
     EXPECT_OK(weft_levels_make(config, source, NULL, WEFT_LEVEL_PASS, WEFT_BODY_ALL, NULL,
                                &watch.arena, &levels));
     int num_compared = 0, num_chunks = 0;
-    static const char *const kinds[WEFT_NUM_PASS_KINDS] = {"forward", "backward", "recompute"};
     for (int i = 0; i < WEFT_NUM_PASS_KINDS * model->layout.num_chunks; i++) {
         char name[64];
         snprintf(name, sizeof name, "rank %d chunk %d %s", model->rank, i / WEFT_NUM_PASS_KINDS,
-                 kinds[i % WEFT_NUM_PASS_KINDS]);
+                 weft_pass_kind_text((weft_pass_kind)(i % WEFT_NUM_PASS_KINDS)));
         num_chunks += model->programs[i].num_tasks > 0;
         for (int r = 0; r < levels.num_rows; r++)
             if (strcmp(levels.rows[r].name, name) == 0) {

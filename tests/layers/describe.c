@@ -68,9 +68,9 @@ static const cost_case moe_cases[] = {
 
 typedef struct costs {
     uint64_t num_params, local_params, param_bytes, activation_bytes, recomputed_bytes,
-        scratch_bytes;
+        scratch_bytes, deferred_bytes;
     uint64_t flops[2], tp_bytes[2], ep_bytes[2]; /* forward, backward */
-    used_half done[2];
+    used_half done[3];                           /* forward, backward; its second half */
 } costs;
 
 static const struct {
@@ -83,6 +83,7 @@ static const struct {
     {"activation bytes", offsetof(costs, activation_bytes)},
     {"recomputed bytes", offsetof(costs, recomputed_bytes)},
     {"scratch bytes", offsetof(costs, scratch_bytes)},
+    {"deferred bytes", offsetof(costs, deferred_bytes)},
     {"forward FLOPs", offsetof(costs, flops[0])},
     {"backward FLOPs", offsetof(costs, flops[1])},
     {"forward TP bytes", offsetof(costs, tp_bytes[0])},
@@ -119,7 +120,8 @@ static uint64_t total(int kind)
 static void measure(harness *h, const int32_t *tokens, const int32_t *labels, costs *out)
 {
     const bool is_cut = h->groups.mesh.cp > 1;
-    uint64_t at[3][3];
+    const int last = harness_deferred > 0 ? 3 : 2;
+    uint64_t at[4][3];
     weft_micro_batch micro_batch = {.tokens = tokens,
                                     .labels = labels,
                                     .cut = is_cut ? &h->cut : NULL,
@@ -131,12 +133,16 @@ static void measure(harness *h, const int32_t *tokens, const int32_t *labels, co
                                     .training = true};
     memset(out, 0, sizeof *out);
     measure_parameters(h->model, out);
-    for (int stop = 0; stop < 3; stop++) {
+    for (int stop = 0; stop <= last; stop++) {
         if (stop > 0)
             used_begin();
         if (stop == 1)
             EXPECT_OK(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
-        if (stop == 2)
+        if (stop == 2 && last == 3)
+            EXPECT_OK(weft_model_backward_input(h->model, 0, 0, h->lane, NULL, NULL));
+        if (stop == 3)
+            EXPECT_OK(weft_model_backward_weights(h->model, 0, 0, h->lane, NULL));
+        if (stop == 2 && last == 2)
             EXPECT_OK(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL));
         EXPECT_OK(weft_lane_sync(h->lane));
         EXPECT_OK(weft_comm_barrier(h->world));
@@ -146,13 +152,34 @@ static void measure(harness *h, const int32_t *tokens, const int32_t *labels, co
             at[stop][kind] = total(kind);
     }
     for (int half = 0; half < 2; half++) {
-        out->flops[half] = at[half + 1][0] - at[half][0];
-        out->tp_bytes[half] = at[half + 1][1] - at[half][1];
-        out->ep_bytes[half] = at[half + 1][2] - at[half][2];
+        const int end = half ? last : 1;
+        out->flops[half] = at[end][0] - at[half][0];
+        out->tp_bytes[half] = at[end][1] - at[half][1];
+        out->ep_bytes[half] = at[end][2] - at[half][2];
+    }
+    if (last == 3) { /* a whole one may take more scratch */
+        EXPECT_OK(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
+        EXPECT_OK(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL));
+        EXPECT_OK(weft_lane_sync(h->lane));
+        out->deferred_bytes = h->model->deferred[0].stack.peak_bytes;
     }
     out->activation_bytes = weft_model_stash_bytes(h->model, 0);
     out->recomputed_bytes = h->model->recomputed.peak_bytes;
     out->scratch_bytes = h->model->scratch.peak_bytes;
+}
+
+/* The operations of a half: 0 forward, 1 backward, 2 the second half of a backward in two. */
+static void add_listed(used_half *out, const weft_description *d, int half)
+{
+    enum { MOST = 256 };
+    weft_operation operations[MOST];
+    weft_description part = *d;
+    part.operations = operations;
+    part.num_operations = 0;
+    for (int o = 0; o < d->num_operations && o < MOST; o++)
+        if (half == 0 || d->operations[o].deferred == (half == 2))
+            operations[part.num_operations++] = d->operations[o];
+    used_add_listed(out, &part, half == 0);
 }
 
 /* The layers' sum, and what the model adds: the norms' outputs, two gradients between layers, and
@@ -176,8 +203,9 @@ static void expected(const cost_case *c, const harness *h, int first, int end, c
             d = all[i];
         EXPECT(!d.coarse, "layer %d of %s is coarse", i, c->name);
         weft_cost_add(&sum, &d.cost);
-        for (int half = 0; half < 2; half++)
-            used_add_listed(&out->done[half], &d, half == 0);
+        out->deferred_bytes += d.deferred_bytes;
+        for (int half = 0; half < 3; half++)
+            add_listed(&out->done[half], &d, half);
         for (int o = 0; o < d.num_operations; o++)
             if (d.operations[o].phase == WEFT_PHASE_RECOMPUTE && !d.operations[o].fused)
                 redone += d.operations[o].flops;
@@ -282,14 +310,15 @@ static void check_named(const cost_case *c, weft_comm *part, const char *mesh, c
     const bool all = of->groups.coords.at[WEFT_AXIS_TP] == 0;
     /* attention over cp attends in pieces; its list sums them */
     const bool in_pieces = of->groups.mesh.cp > 1 && c->attentions > 0;
-    for (int half = 0; half < 2; half++) {
+    static const char *const texts[] = {"forward", "backward", "backward's second half"};
+    for (int half = 0; half < (harness_deferred > 0 ? 3 : 2); half++) {
         char what[160];
         if (in_pieces) {
             used_drop_products(&got.done[half]);
             used_drop_products(&wanted.done[half]);
         }
         snprintf(what, sizeof what, "%s in %s on %s, %s", c->name, weft_dtype_text(dtype), name,
-                 half ? "backward" : "forward");
+                 texts[half]);
         used_compare(&got.done[half], &wanted.done[half], all, what);
     }
     free(x);
@@ -379,6 +408,17 @@ static void check_recomputed(const cost_case *cases, size_t num, weft_comm *part
     harness_recompute = NULL;
 }
 
+/* Backwards in two halves. */
+static void check_halves(const cost_case *cases, size_t num, weft_comm *part, const char *mesh)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s, in two halves", mesh);
+    harness_deferred = 1;
+    for (size_t i = 0; i < num; i++)
+        check_named(&cases[i], part, mesh, name, i % 2 ? WEFT_BF16 : WEFT_F32);
+    harness_deferred = 0;
+}
+
 static void check_on(const cost_case *cases, size_t num, weft_comm *world, int ranks,
                      const char *mesh)
 {
@@ -393,6 +433,7 @@ static void check_on(const cost_case *cases, size_t num, weft_comm *world, int r
             check(&cases[i], part, mesh, bf16 ? WEFT_BF16 : WEFT_F32);
     if (strstr(mesh, "binding=dp") && cases == moe_cases)
         check_pipelines(part, mesh);
+    check_halves(cases, num, part, mesh);
     if (strcmp(mesh, "tp=2,sp=1") == 0 || strcmp(mesh, "cp=2,binding=dp,ep=2") == 0)
         check_recomputed(cases, num, part, mesh);
     weft_comm_destroy(part);

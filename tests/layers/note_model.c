@@ -80,12 +80,14 @@ weft_status note_model_create(note_model *m, const note_case *c)
                               .training = true,
                               .parallel = &m->parallel,
                               .num_passes = NOTE_PASSES,
+                              .num_deferred = c->halves ? NOTE_PASSES : 0,
                               .recompute = &recompute,
                               .offload = c->offloads ? &offload : NULL,
                               .tier = c->tier.experts ? &c->tier : NULL,
                               .accumulates = true,
                               .host_threads = 1,
                               .moe = c->moe};
+    m->halves = c->halves;
     WEFT_TRY(weft_model_create(&setup, NULL, &m->model));
     weft_model_use_reduce_lane(m->model, m->reduce);
     WEFT_TRY(weft_model_reset_tier(m->model));
@@ -148,12 +150,19 @@ static weft_status backward(note_model *m, int slot)
 {
     const weft_coords *at = &m->groups.coords;
     const int pp = at->at[WEFT_AXIS_PP];
-    const weft_tensor dy = rows(m, NOTE_PASSES + slot);
-    weft_tensor dx = rows(m, slot);
+    const weft_tensor rows_dy = rows(m, NOTE_PASSES + slot);
+    const weft_tensor *dy = pp + 1 < at->size[WEFT_AXIS_PP] ? &rows_dy : NULL;
+    weft_tensor rows_dx = rows(m, slot), *dx = pp > 0 ? &rows_dx : NULL;
     WEFT_TRY(weft_model_recompute(m->model, slot, m->compute));
-    return weft_model_backward(m->model, slot, m->compute,
-                               pp + 1 < at->size[WEFT_AXIS_PP] ? &dy : NULL, pp > 0 ? &dx : NULL,
-                               NULL);
+    return m->halves ? weft_model_backward_input(m->model, slot, slot, m->compute, dy, dx)
+                     : weft_model_backward(m->model, slot, m->compute, dy, dx, NULL);
+}
+
+/* The second half, right before another micro-batch needs the pass. */
+static weft_status finish(note_model *m, int slot)
+{
+    return m->halves ? weft_model_backward_weights(m->model, slot, slot, m->compute, NULL)
+                     : WEFT_OK;
 }
 
 /* As the trainer's update does (schedule/pipeline/update.h). */
@@ -191,10 +200,12 @@ weft_status note_model_step(note_model *m, int micro_batches)
 {
     weft_model_begin_tier(m->model, true);
     weft_model_clear_metrics(m->model);
-    for (int i = 0; i < micro_batches + NOTE_PASSES - 1; i++) {
+    for (int i = 0; i < micro_batches + NOTE_PASSES; i++) {
+        if (i >= NOTE_PASSES)
+            WEFT_TRY(finish(m, i % NOTE_PASSES));
         if (i < micro_batches)
             WEFT_TRY(forward(m, i % NOTE_PASSES, i == 0));
-        if (i >= NOTE_PASSES - 1)
+        if (i >= NOTE_PASSES - 1 && i < micro_batches + NOTE_PASSES - 1)
             WEFT_TRY(backward(m, (i + 1 - NOTE_PASSES) % NOTE_PASSES));
     }
     return step_experts(m);

@@ -15,6 +15,7 @@ typedef struct note_case {
     weft_recompute_options recompute;
     const char *modules; /* of recompute, or of offload; NULL: none */
     bool offloads;
+    bool halves; /* backwards are in two halves */
     weft_tier_options tier;
 } note_case;
 
@@ -27,6 +28,7 @@ typedef struct note_model {
     weft_device *device;
     weft_lane *compute, *reduce, *host, *refresh;
     weft_model *model;
+    bool halves;
     weft_sequence_cut cut;
     int32_t *runs;
     void *rows[2 * NOTE_PASSES]; /* between stages: what comes and goes, and tokens */

@@ -323,6 +323,8 @@ static void run_passes(void)
                         c.offloads = offload > 0;
                         c.modules = modules[offload];
                         run(&c);
+                        c.halves = true;
+                        run(&c);
                     }
 }
 

@@ -19,6 +19,8 @@ static weft_moe_pipeline draw_pipeline(const draws *d)
 
 static weft_pass_kind pass_kind(const subject *s)
 {
+    if (s->halves)
+        return s->backward ? WEFT_PASS_WEIGHTS : WEFT_PASS_INPUT;
     return s->backward ? WEFT_PASS_BACKWARD : WEFT_PASS_FORWARD;
 }
 
@@ -43,13 +45,17 @@ void make_subject(const draws *d, subject *s)
         break;
     }
     case PASS:
+        s->halves = draw(d, 2);
         for (int i = 0; i < 4; i++)
             s->layers[i] = (weft_pass_layer){.stash_bytes = draw(d, 2) * 64,
                                              .in_place = draw(d, 2),
                                              .host_waits = draw(d, 2),
                                              .gathers = draw(d, 2),
                                              .reduces = draw(d, 2),
-                                             .group = (int)draw(d, 3)};
+                                             .group = (int)draw(d, 3),
+                                             .splits = draw(d, 2)};
+        for (int i = 0; i < 4; i++)
+            s->layers[i].splits = s->layers[i].splits && s->layers[i].group == 0;
         s->chunk = (weft_chunk_shape){.layers = s->layers,
                                       .first = (int)draw(d, 3),
                                       .num_layers = 1 + (int)draw(d, 4),

@@ -25,7 +25,7 @@ typedef struct subject {
     weft_exchange_form form;
     weft_experts_shape experts;
     int kind, num_programs;
-    bool backward, host_waits[MAX_STAGES];
+    bool backward, halves, host_waits[MAX_STAGES]; /* halves: a backward in two, or its second */
     weft_program programs[MAX_STAGES];
 } subject;
 enum { STEP, PASS, LAYER, EXCHANGE, EXPERTS, NUM_SUBJECTS };
