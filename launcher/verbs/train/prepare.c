@@ -213,6 +213,7 @@ typedef struct document {
 typedef struct prepare {
     const prepare_options *options;
     weft_tokenizer *tokenizer;
+    weft_encoder *encoder;
     weft_dataset_writer *writer;
     char *line; /* getline's */
     size_t line_capacity;
@@ -260,7 +261,7 @@ static weft_status add_document(prepare *p, const char *text, size_t bytes)
     if (bytes == 0)
         return WEFT_OK;
     p->tokens.count = 0;
-    WEFT_TRY(weft_tokenizer_encode(p->tokenizer, text, bytes, &p->tokens));
+    WEFT_TRY(weft_encoder_encode(p->encoder, text, bytes, &p->tokens));
     if (p->options->append_eod) {
         int64_t eod = weft_tokenizer_get_info(p->tokenizer)->eod;
         WEFT_TRY(weft_tokens_add(&p->tokens, (int32_t)eod));
@@ -530,6 +531,8 @@ static weft_status run(const prepare_options *o)
     p.hash = XXH64_createState();
     weft_status status = p.hash ? weft_dataset_writer_create(o->out, vocab_size, &p.writer)
                                 : WEFT_ERROR(WEFT_MEMORY, "no memory for a hash");
+    if (status == WEFT_OK)
+        status = weft_encoder_create(p.tokenizer, &p.encoder);
     if (p.hash)
         XXH64_reset(p.hash, 0);
     if (status == WEFT_OK)
@@ -538,6 +541,7 @@ static weft_status run(const prepare_options *o)
         status = print_result(&p, &arena);
     weft_dataset_writer_destroy(p.writer);
     XXH64_freeState(p.hash);
+    weft_encoder_destroy(p.encoder);
     weft_tokenizer_destroy(p.tokenizer);
     weft_tokens_release(&p.tokens);
     free(p.document.text);
