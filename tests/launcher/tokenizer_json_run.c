@@ -1,5 +1,5 @@
-/* A tokenizer.json goes with what was made by it: prepare copies it beside the dataset, training into
- * checkpoints, and generate needs neither the file nor the dataset. */
+/* A tokenizer.json goes with what was made by it: prepare copies it beside the dataset, training
+ * into checkpoints, and generate needs neither the file nor the dataset. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
