@@ -305,6 +305,7 @@ static void what_is_not_known_is_refused_by_name(void **state)
          "pretokenizers[0].pattern.Regex: the pattern's \"\\h\" is not known"},
         {"llama3", "{1,3}", "{1,3}+", "the pattern's \"{1,3}+\" is not known"},
         {"llama3", "(?i:", "(?x:", "the pattern's \"(?x:\" is not known"},
+        {"llama3", "'re|", "'ss|", "the pattern's \"ss\" has ligatures where case is ignored"},
         {"llama3", "[^\\\\r", "[[^\\\\r", "nests classes, which is not known"},
         {"llama3", "\\\\s+(?!", "\\\\s*(?!", "the pattern may match no character"},
         {"llama3", "\"add_prefix_space\":false", "\"add_prefix_space\":true",
