@@ -19,14 +19,10 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
     if (!weft_config_reads_file(config))
         return WEFT_OK;
     const char *path;
-    char *text;
-    size_t bytes;
     WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
     if (access(path, R_OK) != 0) /* Megatron's datasets have none */
         return WEFT_OK;
-    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
-    *out = text;
-    return WEFT_OK;
+    return weft_prepared_pack(path, arena, out);
 }
 
 /* All zero where the dataset has none. */

@@ -3,6 +3,12 @@
 #include "tests/core/temporary.h"
 #include "tests/launcher/vocabulary.h"
 
+#define GPT2(vocab, merges)                                                                        \
+    (weft_tokenizer_source)                                                                        \
+    {                                                                                              \
+        .name = "gpt2", .vocab_file = vocab, .merge_file = merges                                  \
+    }
+
 static vocabulary trained;
 
 static int create_vocabulary(void **state)
@@ -17,9 +23,19 @@ static int create_vocabulary(void **state)
 static weft_tokenizer *open_trained(void)
 {
     weft_tokenizer *tokenizer;
-    OK(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, temporary_path("vocab.json"),
-                             temporary_path("merges.bpe"), &tokenizer));
+    OK(weft_tokenizer_create(&GPT2(temporary_path("vocab.json"), temporary_path("merges.bpe")),
+                             &tokenizer));
     return tokenizer;
+}
+
+/* With an encoder of its own. */
+static void encode(const weft_tokenizer *tokenizer, const char *text, size_t bytes,
+                   weft_tokens *out)
+{
+    weft_encoder *encoder;
+    OK(weft_encoder_create(tokenizer, &encoder));
+    OK(weft_encoder_encode(encoder, text, bytes, out));
+    weft_encoder_destroy(encoder);
 }
 
 static uint64_t random_state = 99;
@@ -54,7 +70,7 @@ static void merges_join_as_defined(void **state)
             at += n;
         }
         tokens.count = 0;
-        OK(weft_tokenizer_encode(tokenizer, text, (size_t)bytes, &tokens));
+        encode(tokenizer, text, (size_t)bytes, &tokens);
         assert_int_equal(tokens.count, count);
         for (int i = 0; i < count; i++)
             assert_int_equal(tokens.ids[i], wanted[i]);
@@ -68,7 +84,7 @@ static void expect_pieces(weft_tokenizer *tokenizer, const char *text, const cha
     weft_tokens tokens = {0};
     char got[256] = "";
     size_t used = 0;
-    OK(weft_tokenizer_encode(tokenizer, text, strlen(text), &tokens));
+    encode(tokenizer, text, strlen(text), &tokens);
     for (size_t i = 0; i < tokens.count; i++) {
         size_t bytes;
         const char *piece = weft_tokenizer_piece(tokenizer, tokens.ids[i], &bytes);
@@ -107,7 +123,7 @@ static void words_are_split_first(void **state)
     fclose(vocab);
     fclose(file);
     weft_tokenizer *tokenizer;
-    OK(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, vocab_path, merge_path, &tokenizer));
+    OK(weft_tokenizer_create(&GPT2(vocab_path, merge_path), &tokenizer));
     expect_pieces(tokenizer, "a's", "a|'s");
     expect_pieces(tokenizer, "'sa", "'s|a");
     expect_pieces(tokenizer, "a a", "a| a");
@@ -131,7 +147,7 @@ static void all_bytes_come_back(void **state)
 {
     (void)state;
     weft_tokenizer *tokenizers[2] = {open_trained(), NULL};
-    OK(weft_tokenizer_create(WEFT_TOKENIZER_BYTES, NULL, NULL, &tokenizers[1]));
+    OK(weft_tokenizer_create(&(weft_tokenizer_source){0}, &tokenizers[1]));
     weft_arena arena = {0};
     weft_tokens tokens = {0};
     for (int k = 0; k < 2; k++) {
@@ -146,7 +162,7 @@ static void all_bytes_come_back(void **state)
                               : "\xf0\x9f\x99\x82\xe6\x97\xa5\xc3\xed\xa0 th"[next_random(13)];
             }
             tokens.count = 0;
-            OK(weft_tokenizer_encode(tokenizers[k], text, bytes, &tokens));
+            encode(tokenizers[k], text, bytes, &tokens);
             OK(weft_tokenizer_decode(tokenizers[k], tokens.ids, tokens.count, &arena, &back,
                                      &back_bytes));
             assert_int_equal(back_bytes, bytes);
@@ -167,10 +183,10 @@ static void bytes_are_their_own_tokens(void **state)
     weft_tokenizer *tokenizer;
     weft_tokens tokens = {0};
     size_t bytes;
-    OK(weft_tokenizer_create(WEFT_TOKENIZER_BYTES, NULL, NULL, &tokenizer));
+    OK(weft_tokenizer_create(&(weft_tokenizer_source){0}, &tokenizer));
     assert_int_equal(weft_tokenizer_get_info(tokenizer)->vocab_size, 257);
     assert_int_equal(weft_tokenizer_get_info(tokenizer)->eod, 256);
-    OK(weft_tokenizer_encode(tokenizer, "A\xff", 2, &tokens));
+    encode(tokenizer, "A\xff", 2, &tokens);
     assert_int_equal(tokens.count, 2);
     assert_int_equal(tokens.ids[0], 65);
     assert_int_equal(tokens.ids[1], 255);
@@ -201,13 +217,13 @@ static void long_words_and_forged_ends(void **state)
     size_t bytes;
     for (int i = 0; i < BYTES; i++)
         text[i] = "the"[i % 3];
-    OK(weft_tokenizer_encode(tokenizer, text, BYTES, &tokens));
+    encode(tokenizer, text, BYTES, &tokens);
     assert_true(tokens.count < BYTES / 2);
     OK(weft_tokenizer_decode(tokenizer, tokens.ids, tokens.count, &arena, &back, &bytes));
     assert_int_equal(bytes, BYTES);
     assert_memory_equal(back, text, BYTES);
     tokens.count = 0;
-    OK(weft_tokenizer_encode(tokenizer, "<|endoftext|>", 13, &tokens));
+    encode(tokenizer, "<|endoftext|>", 13, &tokens);
     assert_true(tokens.count > 1);
     for (size_t i = 0; i < tokens.count; i++)
         assert_int_not_equal(tokens.ids[i], VOCABULARY_EOD);
@@ -222,6 +238,8 @@ static void a_full_cache_starts_again(void **state)
 {
     (void)state;
     weft_tokenizer *tokenizer = open_trained();
+    weft_encoder *encoder;
+    OK(weft_encoder_create(tokenizer, &encoder));
     weft_tokens tokens = {0};
     for (int i = 0; i < 200000; i++) {
         char word[16];
@@ -229,12 +247,13 @@ static void a_full_cache_starts_again(void **state)
         for (char *c = word; *c; c++) /* digits would be words of their own */
             *c = *c <= '9' ? (char)(*c - '0' + 'p') : *c;
         tokens.count = 0;
-        OK(weft_tokenizer_encode(tokenizer, word, (size_t)bytes, &tokens));
+        OK(weft_encoder_encode(encoder, word, (size_t)bytes, &tokens));
         assert_int_equal(tokens.count, vocabulary_encode_word(&trained, word, bytes, wanted));
         for (size_t t = 0; t < tokens.count; t++)
             assert_int_equal(tokens.ids[t], wanted[t]);
     }
     weft_tokens_release(&tokens);
+    weft_encoder_destroy(encoder);
     weft_tokenizer_destroy(tokenizer);
 }
 
@@ -274,7 +293,7 @@ static void damaged_vocabularies_are_refused(void **state)
         {"vocab.json", "\"t\": 116", "\"zqz\": 116", "bad.json: no token for byte 116"},
         {"merges.bpe", "t h\n", "th\n", "bad.bpe:"},
         {"merges.bpe", "t h\n", "t q\n", "a part or the whole is not in the vocabulary"},
-        {"merges.bpe", "t h\n", "t h\nt h\n", "the same merge stands twice"},
+        {"merges.bpe", "t h\n", "t h\nt h\n", "merges 0 and 1 are the same"},
         {"merges.bpe", "t h\n", "t h x\n", "expected two symbols of GPT-2's characters"},
         {"merges.bpe", "t h\n", " h\n", "expected two symbols of GPT-2's characters"},
     };
@@ -283,9 +302,9 @@ static void damaged_vocabularies_are_refused(void **state)
         bool is_vocab = strcmp(cases[i].file, "vocab.json") == 0;
         const char *bad = changed_copy(cases[i].file, is_vocab ? "bad.json" : "bad.bpe",
                                        cases[i].from, cases[i].to);
-        FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2,
-                                    is_vocab ? bad : temporary_path("vocab.json"),
-                                    is_vocab ? temporary_path("merges.bpe") : bad, &tokenizer),
+        FAILS(weft_tokenizer_create(&GPT2(is_vocab ? bad : temporary_path("vocab.json"),
+                                          is_vocab ? temporary_path("merges.bpe") : bad),
+                                    &tokenizer),
               WEFT_FILE, cases[i].text);
     }
 }
@@ -294,23 +313,23 @@ static void files_are_asked_for_and_checked(void **state)
 {
     (void)state;
     weft_tokenizer *tokenizer;
-    weft_tokenizer_kind kind;
     const char *vocab = temporary_path("vocab.json"), *merges = temporary_path("merges.bpe");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, NULL, NULL, &tokenizer), WEFT_CONFIG,
+    FAILS(weft_tokenizer_create(&GPT2(NULL, NULL), &tokenizer), WEFT_CONFIG,
           "wants its vocabulary (encoder.json) and merges (vocab.bpe)");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, vocab, NULL, &tokenizer), WEFT_CONFIG,
+    FAILS(weft_tokenizer_create(&GPT2(vocab, NULL), &tokenizer), WEFT_CONFIG,
           "wants its merges (vocab.bpe)");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, NULL, merges, &tokenizer), WEFT_CONFIG,
+    FAILS(weft_tokenizer_create(&GPT2(NULL, merges), &tokenizer), WEFT_CONFIG,
           "wants its vocabulary (encoder.json)");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_BYTES, vocab, NULL, &tokenizer), WEFT_CONFIG,
-          "has no vocabulary");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, "absent.json", merges, &tokenizer), WEFT_FILE,
+    FAILS(weft_tokenizer_create(&(weft_tokenizer_source){.vocab_file = vocab}, &tokenizer),
+          WEFT_CONFIG, "has no vocabulary");
+    FAILS(weft_tokenizer_create(&GPT2("absent.json", merges), &tokenizer), WEFT_FILE,
           "absent.json: No such file");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, merges, vocab, &tokenizer), WEFT_FILE,
+    FAILS(weft_tokenizer_create(&GPT2(merges, vocab), &tokenizer), WEFT_FILE,
           "merges.bpe:1:1: not valid JSON");
-    FAILS(weft_tokenizer_kind_parse("byte", &kind), WEFT_CONFIG, "did you mean bytes?");
-    OK(weft_tokenizer_kind_parse("gpt2", &kind));
-    assert_int_equal(kind, WEFT_TOKENIZER_GPT2);
+    FAILS(weft_tokenizer_create(&(weft_tokenizer_source){.name = "byte"}, &tokenizer), WEFT_CONFIG,
+          "did you mean bytes?");
+    FAILS(weft_tokenizer_create(&(weft_tokenizer_source){.eod = "x"}, &tokenizer), WEFT_CONFIG,
+          "--eod-token is for a tokenizer.json alone");
     weft_tokenizer *again, *first = open_trained();
     weft_tokenizer_info info = *weft_tokenizer_get_info(first);
     assert_int_equal(info.vocab_file[0], '/');

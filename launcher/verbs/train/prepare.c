@@ -199,7 +199,8 @@ static bool json_start_find(const char *bytes, size_t num_bytes, json_start *out
 }
 
 typedef struct prepare_options {
-    const char *out, *tokenizer, *vocab_file, *merge_file;
+    const char *out;
+    weft_tokenizer_source tokenizer;
     bool append_eod, split_blank_lines, any_bytes, json;
     weft_string_list texts;
 } prepare_options;
@@ -213,6 +214,8 @@ typedef struct document {
 typedef struct prepare {
     const prepare_options *options;
     weft_tokenizer *tokenizer;
+    weft_encoder *encoder;
+    const char *tokenizer_file; /* the copy beside the dataset; NULL: none */
     weft_dataset_writer *writer;
     char *line; /* getline's */
     size_t line_capacity;
@@ -233,9 +236,14 @@ static int parse(int argc, char **argv, prepare_options *o, weft_arena *arena)
 {
     const weft_argument rows[] = {
         {"out", "PREFIX", "where to write", .text = &o->out, .required = true},
-        {"tokenizer", "NAME", "bytes: 257 tokens; gpt2: 50,257", .text = &o->tokenizer},
-        {"vocab-file", "FILE", "gpt2: encoder.json", .text = &o->vocab_file},
-        {"merge-file", "FILE", "gpt2: vocab.bpe", .text = &o->merge_file},
+        {"tokenizer", "NAME", "bytes: 257 tokens; gpt2: 50,257; or the path of a tokenizer.json",
+         .text = &o->tokenizer.name},
+        {"vocab-file", "FILE", "gpt2: encoder.json", .text = &o->tokenizer.vocab_file},
+        {"merge-file", "FILE", "gpt2: vocab.bpe", .text = &o->tokenizer.merge_file},
+        {"eod-token", "TEXT", "tokenizer.json: the end-of-document token, where it is another",
+         .text = &o->tokenizer.eod},
+        {"no-special-tokens", NULL, "tokenizer.json: nothing around documents",
+         .flag = &o->tokenizer.no_special_tokens},
         {"append-eod", NULL, "end each document with the end-of-document token",
          .flag = &o->append_eod},
         {"split-blank-lines", NULL, "a document ends at a blank line; else each file is one",
@@ -251,7 +259,7 @@ static int parse(int argc, char **argv, prepare_options *o, weft_arena *arena)
                  "indexed format) and\nPREFIX.json (the tokenizer, for training and generating).\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
-    *o = (prepare_options){.tokenizer = "bytes"};
+    *o = (prepare_options){.tokenizer = {.name = "bytes"}};
     return weft_arguments_parse(&verb, argc, argv, arena);
 }
 
@@ -260,11 +268,11 @@ static weft_status add_document(prepare *p, const char *text, size_t bytes)
     if (bytes == 0)
         return WEFT_OK;
     p->tokens.count = 0;
-    WEFT_TRY(weft_tokenizer_encode(p->tokenizer, text, bytes, &p->tokens));
-    if (p->options->append_eod) {
-        int64_t eod = weft_tokenizer_get_info(p->tokenizer)->eod;
-        WEFT_TRY(weft_tokens_add(&p->tokens, (int32_t)eod));
-    }
+    WEFT_TRY(weft_encoder_encode(p->encoder, text, bytes, &p->tokens));
+    const int32_t eod = (int32_t)weft_tokenizer_get_info(p->tokenizer)->eod;
+    const size_t count = p->tokens.count; /* a tokenizer.json may put the token there itself */
+    if (p->options->append_eod && (count == 0 || p->tokens.ids[count - 1] != eod))
+        WEFT_TRY(weft_tokens_add(&p->tokens, eod));
     WEFT_TRY(weft_dataset_writer_add(p->writer, p->tokens.ids, p->tokens.count));
     XXH64_update(p->hash, p->tokens.ids, p->tokens.count * sizeof *p->tokens.ids);
     for (size_t i = 0; i < p->tokens.count; i++)
@@ -479,6 +487,7 @@ static weft_status write_all(prepare *p, weft_arena *arena)
     /* No dataset without a description, or an older one's, is ever to be seen. */
     if (unlink(description) != 0 && errno != ENOENT)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", description, strerror(errno));
+    WEFT_TRY(weft_tokenizer_keep(p->tokenizer, o->out, &p->tokenizer_file));
     WEFT_TRY(weft_dataset_writer_finish(p->writer));
     WEFT_TRY(write_description(p, description, arena));
     WEFT_TRY(weft_tokenizer_identity(weft_tokenizer_get_info(p->tokenizer), arena, &tokenizer));
@@ -492,11 +501,13 @@ static weft_status write_all(prepare *p, weft_arena *arena)
 static weft_status print_result(const prepare *p, weft_arena *arena)
 {
     const weft_tokenizer_info *info = weft_tokenizer_get_info(p->tokenizer);
-    const char *out = p->options->out, *name = weft_tokenizer_kind_name(info->kind), *files[3];
+    const char *out = p->options->out, *name = weft_tokenizer_kind_name(info->kind), *files[4];
+    const size_t num_files = p->tokenizer_file ? 4 : 3;
     static const char *const suffixes[] = {"bin", "idx", "json"};
     weft_report r;
     for (int i = 0; i < 3; i++)
         WEFT_TRY(weft_arena_printf(arena, &files[i], "%s.%s", out, suffixes[i]));
+    files[3] = p->tokenizer_file;
     weft_report_begin(&r, p->options->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     if (p->num_empty > 0)
         weft_report_line(&r, "%s empty", weft_count_text((long long)p->num_empty, "file").text);
@@ -505,8 +516,9 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
                      "%" PRId64 " (%s)",
                      p->prepared.documents, p->prepared.tokens,
                      (double)p->num_bytes / (double)p->prepared.tokens, info->vocab_size, name);
-    weft_report_line(&r, "%s %s, %s and %s", p->replaces ? "replaced" : "wrote", files[0], files[1],
-                     files[2]);
+    weft_report_line(&r, "%s %s, %s%s%s and %s", p->replaces ? "replaced" : "wrote", files[0],
+                     files[1], p->tokenizer_file ? ", " : "",
+                     p->tokenizer_file ? p->tokenizer_file : "", files[2]);
     weft_report_value(&r, "documents", p->prepared.documents);
     weft_report_value(&r, "empty_files", p->num_empty);
     weft_report_value(&r, "tokens", p->prepared.tokens);
@@ -514,7 +526,7 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     weft_report_text(&r, "tokenizer", NULL, name);
     weft_report_value(&r, "vocab_size", info->vocab_size);
     weft_report_bool(&r, "replaced", p->replaces);
-    weft_report_texts(&r, "files", files, 3);
+    weft_report_texts(&r, "files", files, num_files);
     return weft_report_end(&r, WEFT_OK, stdout);
 }
 
@@ -523,13 +535,13 @@ static weft_status run(const prepare_options *o)
     static prepare p; /* large */
     p = (prepare){.options = o, .prepared = {.append_eod = o->append_eod}};
     weft_arena arena = {0};
-    weft_tokenizer_kind kind;
-    WEFT_TRY(weft_tokenizer_kind_parse(o->tokenizer, &kind));
-    WEFT_TRY(weft_tokenizer_create(kind, o->vocab_file, o->merge_file, &p.tokenizer));
+    WEFT_TRY(weft_tokenizer_create(&o->tokenizer, &p.tokenizer));
     int64_t vocab_size = weft_tokenizer_get_info(p.tokenizer)->vocab_size;
     p.hash = XXH64_createState();
     weft_status status = p.hash ? weft_dataset_writer_create(o->out, vocab_size, &p.writer)
                                 : WEFT_ERROR(WEFT_MEMORY, "no memory for a hash");
+    if (status == WEFT_OK)
+        status = weft_encoder_create(p.tokenizer, &p.encoder);
     if (p.hash)
         XXH64_reset(p.hash, 0);
     if (status == WEFT_OK)
@@ -538,6 +550,7 @@ static weft_status run(const prepare_options *o)
         status = print_result(&p, &arena);
     weft_dataset_writer_destroy(p.writer);
     XXH64_freeState(p.hash);
+    weft_encoder_destroy(p.encoder);
     weft_tokenizer_destroy(p.tokenizer);
     weft_tokens_release(&p.tokens);
     free(p.document.text);
