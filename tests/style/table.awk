@@ -33,7 +33,7 @@ BEGIN {
     floors["launcher/main"] = floors["launcher/main"] " launcher/verbs/measure launcher/main"
 
     # The doors of rooms that have several, or one of another name.
-    doors["launcher/text"] = "tokenizer known"
+    doors["launcher/text"] = "input json_lines known tokenizer"
     doors["launcher/process"] = "launch output stop"
     doors["launcher/planning"] = "config context_choice figures levels moe_choice" \
         " moe_layer_price pass_price places plan plan_print run_changes sharding_price step" \
