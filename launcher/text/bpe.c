@@ -61,7 +61,7 @@ typedef struct bpe_word {
 } bpe_word;
 
 struct weft_bpe {
-    weft_arena arena;       /* everything but the cache and the scratch */
+    weft_arena arena;
     bpe_piece_text *pieces; /* by id */
     uint32_t vocab_size, eod;
     uint32_t byte_ids[256]; /* the token of each byte */
@@ -69,10 +69,13 @@ struct weft_bpe {
     uint32_t *merged;       /* by rank: the joined token */
     size_t num_slots;
     pcre2_code *pattern;
+};
+
+struct weft_bpe_cache {
     pcre2_match_data *match;
-    weft_arena cache_arena;
-    bpe_word **cache; /* WEFT_BPE_CACHE_SLOTS */
-    size_t num_cached;
+    weft_arena arena; /* the words */
+    bpe_word **words; /* CACHE_SLOTS */
+    size_t num_words;
     void *scratch; /* of the word being joined */
     size_t scratch_bytes;
 };
@@ -359,10 +362,6 @@ static weft_status bpe_init(weft_bpe *bpe, const char *vocab_name, const char *v
                           at);
     /* Without JIT support the interpreter matches the same, slower. */
     (void)pcre2_jit_compile(bpe->pattern, PCRE2_JIT_COMPLETE);
-    bpe->match = pcre2_match_data_create(1, NULL);
-    bpe->cache = calloc(CACHE_SLOTS, sizeof(*bpe->cache));
-    if (!bpe->match || !bpe->cache)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for the tokenizer");
     return WEFT_OK;
 }
 
@@ -385,13 +384,35 @@ void weft_bpe_destroy(weft_bpe *bpe)
 {
     if (!bpe)
         return;
-    pcre2_match_data_free(bpe->match);
     pcre2_code_free(bpe->pattern);
-    weft_arena_release(&bpe->cache_arena);
     weft_arena_release(&bpe->arena);
-    free(bpe->cache);
-    free(bpe->scratch);
     free(bpe);
+}
+
+weft_status weft_bpe_cache_create(weft_bpe_cache **out)
+{
+    weft_bpe_cache *cache = calloc(1, sizeof(*cache));
+    if (cache) {
+        cache->match = pcre2_match_data_create(1, NULL);
+        cache->words = calloc(CACHE_SLOTS, sizeof(*cache->words));
+    }
+    if (!cache || !cache->match || !cache->words) {
+        weft_bpe_cache_destroy(cache);
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for the tokenizer's cache");
+    }
+    *out = cache;
+    return WEFT_OK;
+}
+
+void weft_bpe_cache_destroy(weft_bpe_cache *cache)
+{
+    if (!cache)
+        return;
+    pcre2_match_data_free(cache->match);
+    weft_arena_release(&cache->arena);
+    free(cache->words);
+    free(cache->scratch);
+    free(cache);
 }
 
 int32_t weft_bpe_vocab_size(const weft_bpe *bpe)
@@ -461,26 +482,27 @@ static void rank_pair(const weft_bpe *bpe, symbol *symbols, heap *h, uint32_t i)
     heap_push(h, (uint64_t)merge->rank << 32 | i);
 }
 
-static weft_status reserve_scratch(weft_bpe *bpe, size_t bytes)
+static weft_status reserve_scratch(weft_bpe_cache *cache, size_t bytes)
 {
-    if (bytes <= bpe->scratch_bytes)
+    if (bytes <= cache->scratch_bytes)
         return WEFT_OK;
-    free(bpe->scratch);
-    bpe->scratch_bytes = 0;
-    bpe->scratch = malloc(bytes);
-    if (!bpe->scratch)
+    free(cache->scratch);
+    cache->scratch_bytes = 0;
+    cache->scratch = malloc(bytes);
+    if (!cache->scratch)
         return WEFT_ERROR(WEFT_MEMORY, "no memory to encode a word of %zu bytes", bytes / 40);
-    bpe->scratch_bytes = bytes;
+    cache->scratch_bytes = bytes;
     return WEFT_OK;
 }
 
-static weft_status join_word(weft_bpe *bpe, const char *text, size_t bytes, weft_tokens *out)
+static weft_status join_word(const weft_bpe *bpe, weft_bpe_cache *cache, const char *text,
+                             size_t bytes, weft_tokens *out)
 {
     if (bytes >= WEFT_BPE_NONE)
         return WEFT_ERROR(WEFT_CONFIG, "a word of %zu bytes is too long to encode", bytes);
     /* Each pair is pushed once at the start, and each join pushes two at most. */
-    WEFT_TRY(reserve_scratch(bpe, bytes * (sizeof(symbol) + 3 * sizeof(uint64_t))));
-    heap h = {.entries = bpe->scratch};
+    WEFT_TRY(reserve_scratch(cache, bytes * (sizeof(symbol) + 3 * sizeof(uint64_t))));
+    heap h = {.entries = cache->scratch};
     symbol *symbols = (symbol *)(void *)(h.entries + 3 * bytes);
     uint32_t count = (uint32_t)bytes;
     for (uint32_t i = 0; i < count; i++)
@@ -509,17 +531,17 @@ static weft_status join_word(weft_bpe *bpe, const char *text, size_t bytes, weft
     return WEFT_OK;
 }
 
-static weft_status remember(weft_bpe *bpe, uint64_t hash, const char *text, size_t bytes,
+static weft_status remember(weft_bpe_cache *cache, uint64_t hash, const char *text, size_t bytes,
                             const int32_t *ids, size_t count)
 {
-    if (bpe->num_cached == MAX_CACHED) {
-        weft_arena_reset(&bpe->cache_arena);
-        memset(bpe->cache, 0, CACHE_SLOTS * sizeof(*bpe->cache));
-        bpe->num_cached = 0;
+    if (cache->num_words == MAX_CACHED) {
+        weft_arena_reset(&cache->arena);
+        memset(cache->words, 0, CACHE_SLOTS * sizeof(*cache->words));
+        cache->num_words = 0;
     }
     void *memory;
-    WEFT_TRY(weft_arena_alloc(&bpe->cache_arena, sizeof(bpe_word) + count * sizeof(*ids) + bytes,
-                              &memory));
+    WEFT_TRY(
+        weft_arena_alloc(&cache->arena, sizeof(bpe_word) + count * sizeof(*ids) + bytes, &memory));
     bpe_word *word = memory;
     word->hash = hash;
     word->bytes = (uint32_t)bytes;
@@ -527,21 +549,22 @@ static weft_status remember(weft_bpe *bpe, uint64_t hash, const char *text, size
     memcpy(word->ids, ids, count * sizeof(*ids));
     memcpy(word->ids + count, text, bytes);
     size_t slot = hash & (CACHE_SLOTS - 1);
-    while (bpe->cache[slot])
+    while (cache->words[slot])
         slot = (slot + 1) & (CACHE_SLOTS - 1);
-    bpe->cache[slot] = word;
-    bpe->num_cached++;
+    cache->words[slot] = word;
+    cache->num_words++;
     return WEFT_OK;
 }
 
-static weft_status encode_word(weft_bpe *bpe, const char *text, size_t bytes, weft_tokens *out)
+static weft_status encode_word(const weft_bpe *bpe, weft_bpe_cache *cache, const char *text,
+                               size_t bytes, weft_tokens *out)
 {
     if (bytes > MAX_CACHED_BYTES)
-        return join_word(bpe, text, bytes, out);
+        return join_word(bpe, cache, text, bytes, out);
     uint64_t hash = XXH64(text, bytes, 0);
-    for (size_t slot = hash & (CACHE_SLOTS - 1); bpe->cache[slot];
+    for (size_t slot = hash & (CACHE_SLOTS - 1); cache->words[slot];
          slot = (slot + 1) & (CACHE_SLOTS - 1)) {
-        const bpe_word *word = bpe->cache[slot];
+        const bpe_word *word = cache->words[slot];
         if (word->hash != hash || word->bytes != bytes ||
             memcmp(word->ids + word->num_ids, text, bytes) != 0)
             continue;
@@ -551,22 +574,23 @@ static weft_status encode_word(weft_bpe *bpe, const char *text, size_t bytes, we
         return WEFT_OK;
     }
     size_t first = out->count;
-    WEFT_TRY(join_word(bpe, text, bytes, out));
-    WEFT_TRY(remember(bpe, hash, text, bytes, out->ids + first, out->count - first));
+    WEFT_TRY(join_word(bpe, cache, text, bytes, out));
+    WEFT_TRY(remember(cache, hash, text, bytes, out->ids + first, out->count - first));
     return WEFT_OK;
 }
 
 /* Splits valid UTF-8 into words; every character belongs to one. */
-static weft_status encode_utf8(weft_bpe *bpe, const char *text, size_t bytes, weft_tokens *out)
+static weft_status encode_utf8(const weft_bpe *bpe, weft_bpe_cache *cache, const char *text,
+                               size_t bytes, weft_tokens *out)
 {
-    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(bpe->match);
+    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(cache->match);
     for (size_t at = 0; at < bytes; at = range[1]) {
         int found = pcre2_match(bpe->pattern, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK,
-                                bpe->match, NULL);
+                                cache->match, NULL);
         if (found < 1 || range[1] <= at)
             return WEFT_ERROR(WEFT_INTERNAL, "PCRE2 cannot split the text at byte %zu: error %d",
                               at, found);
-        WEFT_TRY(encode_word(bpe, text + at, range[1] - at, out));
+        WEFT_TRY(encode_word(bpe, cache, text + at, range[1] - at, out));
     }
     return WEFT_OK;
 }
@@ -595,18 +619,19 @@ static size_t utf8_bytes(const unsigned char *s, size_t left)
     return bytes;
 }
 
-weft_status weft_bpe_encode(weft_bpe *bpe, const char *text, size_t bytes, weft_tokens *out)
+weft_status weft_bpe_encode(const weft_bpe *bpe, weft_bpe_cache *cache, const char *text,
+                            size_t bytes, weft_tokens *out)
 {
     const unsigned char *s = (const unsigned char *)text;
     for (size_t at = 0; at < bytes;) {
         size_t first = at, step;
         while (at < bytes && (step = utf8_bytes(s + at, bytes - at)) > 0)
             at += step;
-        WEFT_TRY(encode_utf8(bpe, text + first, at - first, out));
+        WEFT_TRY(encode_utf8(bpe, cache, text + first, at - first, out));
         for (first = at; at < bytes && utf8_bytes(s + at, bytes - at) == 0; at++)
             ;
         if (at > first)
-            WEFT_TRY(encode_word(bpe, text + first, at - first, out));
+            WEFT_TRY(encode_word(bpe, cache, text + first, at - first, out));
     }
     return WEFT_OK;
 }

@@ -17,7 +17,9 @@ typedef struct weft_tokens {
     size_t count, capacity;
 } weft_tokens;
 
+/* Never changes once it is made: any number of threads encode with one, each with its cache. */
 typedef struct weft_bpe weft_bpe;
+typedef struct weft_bpe_cache weft_bpe_cache;
 
 /* From the texts of encoder.json (ids 0 to n - 1, one of them "<|endoftext|>", all 256 bytes among
  * them) and vocab.bpe (a merge a line, the earliest first); their names are for errors. */
@@ -26,9 +28,11 @@ weft_status weft_bpe_create(const char *vocab_name, const char *vocab_text, cons
 void weft_bpe_destroy(weft_bpe *bpe);
 int32_t weft_bpe_vocab_size(const weft_bpe *bpe);
 int32_t weft_bpe_eod(const weft_bpe *bpe);
-/* As weft_tokenizer_encode and weft_tokenizer_piece. */
-weft_status weft_bpe_encode(weft_bpe *bpe, const char *text, size_t bytes,
-                            weft_tokens *out) WEFT_CHECKED;
+weft_status weft_bpe_cache_create(weft_bpe_cache **out) WEFT_CHECKED;
+void weft_bpe_cache_destroy(weft_bpe_cache *cache);
+/* As weft_encoder_encode and weft_tokenizer_piece. */
+weft_status weft_bpe_encode(const weft_bpe *bpe, weft_bpe_cache *cache, const char *text,
+                            size_t bytes, weft_tokens *out) WEFT_CHECKED;
 const char *weft_bpe_piece(const weft_bpe *bpe, int32_t id, size_t *bytes);
 
 weft_status weft_tokens_add(weft_tokens *tokens, int32_t id) WEFT_CHECKED;

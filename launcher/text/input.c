@@ -86,7 +86,8 @@ weft_status weft_input_list_add(weft_input_list *list, const char *path, weft_ar
     if (!S_ISDIR(info.st_mode))
         return add_path(list, path, &info, arena);
     WEFT_TRY(add_folder(list, path, arena));
-    return list->count > before ? WEFT_OK : WEFT_ERROR(WEFT_FILE, "%s: a folder without files", path);
+    return list->count > before ? WEFT_OK
+                                : WEFT_ERROR(WEFT_FILE, "%s: a folder without files", path);
 }
 
 const char *weft_input_name(const char *path)
@@ -127,8 +128,8 @@ struct weft_input {
     uint64_t num_read;
     unsigned char packed[PACKED_BYTES]; /* as they are stored, */
     size_t packed_at, packed_end;       /* of which these are not unpacked yet */
-    bool is_inside;   /* of a gzip member or a zstd frame */
-    bool is_full;     /* the last unpacking had no room for all that it knew */
+    bool is_inside;                     /* of a gzip member or a zstd frame */
+    bool is_full;                       /* the last unpacking had no room for all that it knew */
     bool has_gzip, has_ended;
     z_stream gzip;
     ZSTD_DStream *zstd;
@@ -189,8 +190,8 @@ static weft_status start_format(weft_input *in)
     }
     if (in->is == FORMAT_ZSTD) {
         in->zstd = ZSTD_createDStream();
-        if (!in->zstd || ZSTD_isError(ZSTD_DCtx_setParameter(in->zstd, ZSTD_d_windowLogMax,
-                                                             LONGEST_WINDOW)))
+        if (!in->zstd ||
+            ZSTD_isError(ZSTD_DCtx_setParameter(in->zstd, ZSTD_d_windowLogMax, LONGEST_WINDOW)))
             return WEFT_ERROR(WEFT_MEMORY, "no memory to read zstd");
     }
     return WEFT_OK;

@@ -56,8 +56,8 @@ static weft_status find_value(weft_json_span at, const char *key, weft_json_span
     for (;;) {
         if (weft_json_kind_of(at) != WEFT_JSON_OBJECT)
             return WEFT_ERROR(WEFT_FILE, "%.*s%s%s, not an object%s",
-                              (int)(rest > key ? rest - key - 1 : 0), key,
-                              rest > key ? " is " : "", weft_json_kind_text(at),
+                              (int)(rest > key ? rest - key - 1 : 0), key, rest > key ? " is " : "",
+                              weft_json_kind_text(at),
                               rest == key && weft_json_kind_of(at) == WEFT_JSON_ARRAY
                                   ? ": jq -c '.[]' would print one a line"
                                   : "");
@@ -86,7 +86,9 @@ weft_status weft_json_line_text(const char *line, size_t bytes, const char *key,
         return WEFT_ERROR(WEFT_FILE, "\"%.64s\" is %s, not a string", key,
                           weft_json_kind_text(value));
     weft_status status = weft_json_string(value, arena, out);
-    return status == WEFT_CONFIG ? WEFT_ERROR(WEFT_FILE, "\"%.64s\": a \\u escape is half of a "
-                                                         "surrogate pair", key)
+    return status == WEFT_CONFIG ? WEFT_ERROR(WEFT_FILE,
+                                              "\"%.64s\": a \\u escape is half of a "
+                                              "surrogate pair",
+                                              key)
                                  : status;
 }

@@ -20,6 +20,11 @@ struct weft_tokenizer {
     char bytes[256];  /* the pieces of bytes */
 };
 
+struct weft_encoder {
+    const weft_tokenizer *tokenizer;
+    weft_bpe_cache *cache; /* NULL: bytes */
+};
+
 static const char *const kind_names[] = {"bytes", "gpt2"};
 enum { NUM_KINDS = sizeof kind_names / sizeof *kind_names, BYTES_EOD = 256 };
 
@@ -229,11 +234,34 @@ const weft_tokenizer_info *weft_tokenizer_get_info(const weft_tokenizer *tokeniz
     return &tokenizer->info;
 }
 
-weft_status weft_tokenizer_encode(weft_tokenizer *tokenizer, const char *text, size_t bytes,
-                                  weft_tokens *out)
+weft_status weft_encoder_create(const weft_tokenizer *tokenizer, weft_encoder **out)
 {
-    if (tokenizer->bpe)
-        return weft_bpe_encode(tokenizer->bpe, text, bytes, out);
+    weft_encoder *e = calloc(1, sizeof *e);
+    if (!e)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for the tokenizer's cache");
+    e->tokenizer = tokenizer;
+    weft_status status = tokenizer->bpe ? weft_bpe_cache_create(&e->cache) : WEFT_OK;
+    if (status != WEFT_OK) {
+        weft_encoder_destroy(e);
+        return status;
+    }
+    *out = e;
+    return WEFT_OK;
+}
+
+void weft_encoder_destroy(weft_encoder *encoder)
+{
+    if (!encoder)
+        return;
+    weft_bpe_cache_destroy(encoder->cache);
+    free(encoder);
+}
+
+weft_status weft_encoder_encode(weft_encoder *encoder, const char *text, size_t bytes,
+                                weft_tokens *out)
+{
+    if (encoder->cache)
+        return weft_bpe_encode(encoder->tokenizer->bpe, encoder->cache, text, bytes, out);
     WEFT_TRY(weft_tokens_reserve(out, bytes));
     for (size_t i = 0; i < bytes; i++)
         out->ids[out->count++] = (unsigned char)text[i];

@@ -7,8 +7,10 @@
  * is 13 ordinary characters.
  *
  * `weft prepare` writes PREFIX.json beside a dataset, with the tokenizer as section "tokenizer" and
- * the counts as section "dataset"; training and generating read it. A tokenizer caches words: one
- * thread at a time uses it. */
+ * the counts as section "dataset"; training and generating read it.
+ *
+ * Threads: a tokenizer never changes once it is made, and any number of threads may use it. Each
+ * thread that encodes has an encoder of its own, which caches words. */
 #ifndef WEFT_LAUNCHER_TEXT_TOKENIZER_H
 #define WEFT_LAUNCHER_TEXT_TOKENIZER_H
 
@@ -41,6 +43,7 @@ typedef struct weft_prepared {
 } weft_prepared;
 
 typedef struct weft_tokenizer weft_tokenizer;
+typedef struct weft_encoder weft_encoder;
 
 /* "bytes" or "gpt2"; WEFT_CONFIG with the nearest name otherwise. */
 weft_status weft_tokenizer_kind_parse(const char *name, weft_tokenizer_kind *out) WEFT_CHECKED;
@@ -56,9 +59,13 @@ void weft_tokenizer_destroy(weft_tokenizer *tokenizer);
 /* Borrowed. */
 const weft_tokenizer_info *weft_tokenizer_get_info(const weft_tokenizer *tokenizer);
 
-/* Appends the tokens of `bytes` bytes of text to `out`. */
-weft_status weft_tokenizer_encode(weft_tokenizer *tokenizer, const char *text, size_t bytes,
-                                  weft_tokens *out) WEFT_CHECKED;
+/* One a thread; the tokenizer must outlive it. */
+weft_status weft_encoder_create(const weft_tokenizer *tokenizer, weft_encoder **out) WEFT_CHECKED;
+void weft_encoder_destroy(weft_encoder *encoder);
+/* Appends the tokens of a document, of `bytes` bytes of text, to `out`; the end-of-document token
+ * is not among them. The same text gives the same tokens whatever was encoded before. */
+weft_status weft_encoder_encode(weft_encoder *encoder, const char *text, size_t bytes,
+                                weft_tokens *out) WEFT_CHECKED;
 /* The bytes of one token, borrowed; a character may need several tokens. The eod token and ids
  * outside the vocabulary (a padded one) have none. */
 const char *weft_tokenizer_piece(const weft_tokenizer *tokenizer, int32_t id, size_t *bytes);

@@ -8,8 +8,10 @@
 static void encode(weft_bpe *bpe, const char *text, size_t bytes)
 {
     weft_tokens tokens = {0};
+    weft_bpe_cache *cache;
     size_t at = 0;
-    FUZZ_OK(weft_bpe_encode(bpe, text, bytes, &tokens));
+    FUZZ_OK(weft_bpe_cache_create(&cache));
+    FUZZ_OK(weft_bpe_encode(bpe, cache, text, bytes, &tokens));
     for (size_t i = 0; i < tokens.count; i++) {
         size_t length;
         const char *piece = weft_bpe_piece(bpe, tokens.ids[i], &length);
@@ -19,6 +21,7 @@ static void encode(weft_bpe *bpe, const char *text, size_t bytes)
     }
     FUZZ_CHECK(at == bytes, "%zu of %zu bytes", at, bytes);
     weft_tokens_release(&tokens);
+    weft_bpe_cache_destroy(cache);
 }
 
 static void load(const char *vocab, const char *merges, const char *text, size_t bytes)

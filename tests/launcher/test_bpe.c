@@ -22,6 +22,16 @@ static weft_tokenizer *open_trained(void)
     return tokenizer;
 }
 
+/* With an encoder of its own. */
+static void encode(const weft_tokenizer *tokenizer, const char *text, size_t bytes,
+                   weft_tokens *out)
+{
+    weft_encoder *encoder;
+    OK(weft_encoder_create(tokenizer, &encoder));
+    OK(weft_encoder_encode(encoder, text, bytes, out));
+    weft_encoder_destroy(encoder);
+}
+
 static uint64_t random_state = 99;
 
 static uint32_t next_random(uint32_t limit)
@@ -54,7 +64,7 @@ static void merges_join_as_defined(void **state)
             at += n;
         }
         tokens.count = 0;
-        OK(weft_tokenizer_encode(tokenizer, text, (size_t)bytes, &tokens));
+        encode(tokenizer, text, (size_t)bytes, &tokens);
         assert_int_equal(tokens.count, count);
         for (int i = 0; i < count; i++)
             assert_int_equal(tokens.ids[i], wanted[i]);
@@ -68,7 +78,7 @@ static void expect_pieces(weft_tokenizer *tokenizer, const char *text, const cha
     weft_tokens tokens = {0};
     char got[256] = "";
     size_t used = 0;
-    OK(weft_tokenizer_encode(tokenizer, text, strlen(text), &tokens));
+    encode(tokenizer, text, strlen(text), &tokens);
     for (size_t i = 0; i < tokens.count; i++) {
         size_t bytes;
         const char *piece = weft_tokenizer_piece(tokenizer, tokens.ids[i], &bytes);
@@ -146,7 +156,7 @@ static void all_bytes_come_back(void **state)
                               : "\xf0\x9f\x99\x82\xe6\x97\xa5\xc3\xed\xa0 th"[next_random(13)];
             }
             tokens.count = 0;
-            OK(weft_tokenizer_encode(tokenizers[k], text, bytes, &tokens));
+            encode(tokenizers[k], text, bytes, &tokens);
             OK(weft_tokenizer_decode(tokenizers[k], tokens.ids, tokens.count, &arena, &back,
                                      &back_bytes));
             assert_int_equal(back_bytes, bytes);
@@ -170,7 +180,7 @@ static void bytes_are_their_own_tokens(void **state)
     OK(weft_tokenizer_create(WEFT_TOKENIZER_BYTES, NULL, NULL, &tokenizer));
     assert_int_equal(weft_tokenizer_get_info(tokenizer)->vocab_size, 257);
     assert_int_equal(weft_tokenizer_get_info(tokenizer)->eod, 256);
-    OK(weft_tokenizer_encode(tokenizer, "A\xff", 2, &tokens));
+    encode(tokenizer, "A\xff", 2, &tokens);
     assert_int_equal(tokens.count, 2);
     assert_int_equal(tokens.ids[0], 65);
     assert_int_equal(tokens.ids[1], 255);
@@ -201,13 +211,13 @@ static void long_words_and_forged_ends(void **state)
     size_t bytes;
     for (int i = 0; i < BYTES; i++)
         text[i] = "the"[i % 3];
-    OK(weft_tokenizer_encode(tokenizer, text, BYTES, &tokens));
+    encode(tokenizer, text, BYTES, &tokens);
     assert_true(tokens.count < BYTES / 2);
     OK(weft_tokenizer_decode(tokenizer, tokens.ids, tokens.count, &arena, &back, &bytes));
     assert_int_equal(bytes, BYTES);
     assert_memory_equal(back, text, BYTES);
     tokens.count = 0;
-    OK(weft_tokenizer_encode(tokenizer, "<|endoftext|>", 13, &tokens));
+    encode(tokenizer, "<|endoftext|>", 13, &tokens);
     assert_true(tokens.count > 1);
     for (size_t i = 0; i < tokens.count; i++)
         assert_int_not_equal(tokens.ids[i], VOCABULARY_EOD);
@@ -222,6 +232,8 @@ static void a_full_cache_starts_again(void **state)
 {
     (void)state;
     weft_tokenizer *tokenizer = open_trained();
+    weft_encoder *encoder;
+    OK(weft_encoder_create(tokenizer, &encoder));
     weft_tokens tokens = {0};
     for (int i = 0; i < 200000; i++) {
         char word[16];
@@ -229,12 +241,13 @@ static void a_full_cache_starts_again(void **state)
         for (char *c = word; *c; c++) /* digits would be words of their own */
             *c = *c <= '9' ? (char)(*c - '0' + 'p') : *c;
         tokens.count = 0;
-        OK(weft_tokenizer_encode(tokenizer, word, (size_t)bytes, &tokens));
+        OK(weft_encoder_encode(encoder, word, (size_t)bytes, &tokens));
         assert_int_equal(tokens.count, vocabulary_encode_word(&trained, word, bytes, wanted));
         for (size_t t = 0; t < tokens.count; t++)
             assert_int_equal(tokens.ids[t], wanted[t]);
     }
     weft_tokens_release(&tokens);
+    weft_encoder_destroy(encoder);
     weft_tokenizer_destroy(tokenizer);
 }
 

@@ -38,6 +38,7 @@ typedef struct generator {
     weft_lane *lane;
     weft_model *model;
     weft_tokenizer *tokenizer;
+    weft_encoder *encoder;
 } generator;
 
 /* Returns -1 to go on, else the exit code. */
@@ -291,9 +292,10 @@ static weft_status generate(generator *g, const arguments *args, const char *fol
 {
     weft_tokens tokens = {0};
     WEFT_TRY(open_tokenizer(folder, arena, &g->tokenizer));
+    WEFT_TRY(weft_encoder_create(g->tokenizer, &g->encoder));
     WEFT_TRY(open_model(g, folder, args, arena, application));
     weft_status status =
-        weft_tokenizer_encode(g->tokenizer, args->prompt, strlen(args->prompt), &tokens);
+        weft_encoder_encode(g->encoder, args->prompt, strlen(args->prompt), &tokens);
     if (status == WEFT_OK && tokens.count == 0)
         status = WEFT_ERROR(WEFT_CONFIG, "--prompt: the text has no tokens");
     if (status == WEFT_OK)
@@ -325,6 +327,7 @@ int weft_verb_generate(int argc, char **argv, const weft_verb_given *given)
     weft_groups_release(&g.groups);
     weft_device_destroy(g.device);
     weft_comm_destroy(g.self);
+    weft_encoder_destroy(g.encoder);
     weft_tokenizer_destroy(g.tokenizer);
     weft_arena_release(&arena);
     return code;

@@ -63,9 +63,8 @@ typedef struct weft_prepare_result {
     struct XXH64_state_s *hash;
 } weft_prepare_result;
 
-/* Reads, encodes and writes all documents. tokenizer: opened anew for each thread. */
+/* Reads, encodes and writes all documents. */
 weft_status weft_prepare_encode(weft_prepare_source *source, const weft_tokenizer *tokenizer,
-                                weft_dataset_writer *writer,
-                                weft_prepare_result *out) WEFT_CHECKED;
+                                weft_dataset_writer *writer, weft_prepare_result *out) WEFT_CHECKED;
 
 #endif

@@ -39,7 +39,7 @@ typedef struct block {
 
 typedef struct worker {
     struct weft_prepare_ring *ring;
-    weft_tokenizer *tokenizer;
+    weft_encoder *encoder;
     weft_arena scratch; /* of a document */
     pthread_t thread;
 } worker;
@@ -161,12 +161,13 @@ static weft_status add_tokens(const worker *w, const document *d, const char *by
                               weft_tokens *out)
 {
     const size_t count = d->bytes / sizeof(int32_t);
-    const int64_t vocab_size = weft_tokenizer_get_info(w->tokenizer)->vocab_size;
+    const int64_t vocab_size = weft_tokenizer_get_info(w->ring->tokenizer)->vocab_size;
     WEFT_TRY(weft_tokens_reserve(out, count));
     memcpy(out->ids + out->count, bytes, d->bytes);
     for (size_t i = 0; i < count; i++)
         if (out->ids[out->count + i] >= vocab_size)
-            return WEFT_ERROR(WEFT_FILE, "%s: token %" PRId32 " is outside the tokenizer's %" PRId64,
+            return WEFT_ERROR(WEFT_FILE,
+                              "%s: token %" PRId32 " is outside the tokenizer's %" PRId64,
                               weft_input_name(d->path), out->ids[out->count + i], vocab_size);
     out->count += count;
     return WEFT_OK;
@@ -180,15 +181,16 @@ static weft_status encode(worker *w, document *d, const char *bytes, weft_tokens
     if (d->kind == WEFT_DOCUMENT_JSON) {
         const char *text;
         weft_arena_reset(&w->scratch);
-        weft_status status = weft_json_line_text(bytes, d->bytes - 1, w->ring->source->options->jsonl,
-                                                 &w->scratch, &text);
+        weft_status status = weft_json_line_text(
+            bytes, d->bytes - 1, w->ring->source->options->jsonl, &w->scratch, &text);
         if (status == WEFT_FILE)
-            return weft_error_context(status, "%s: line %" PRId64, weft_input_name(d->path), d->line);
+            return weft_error_context(status, "%s: line %" PRId64, weft_input_name(d->path),
+                                      d->line);
         WEFT_TRY(status);
         bytes = text;
         d->text_bytes = strlen(text);
     }
-    return weft_tokenizer_encode(w->tokenizer, bytes, d->text_bytes, out);
+    return weft_encoder_encode(w->encoder, bytes, d->text_bytes, out);
 }
 
 static bool ends_with_eod(const weft_prepare_ring *ring, const document *d)
@@ -361,7 +363,7 @@ static weft_status start(weft_prepare_ring *ring)
     for (int i = 0; i < num_threads; i++) {
         worker *w = &ring->workers[i];
         w->ring = ring;
-        WEFT_TRY(weft_tokenizer_open(weft_tokenizer_get_info(ring->tokenizer), &w->tokenizer));
+        WEFT_TRY(weft_encoder_create(ring->tokenizer, &w->encoder));
         WEFT_TRY(start_thread(&w->thread, encode_all, w));
         ring->num_workers++;
     }
@@ -386,7 +388,7 @@ static void stop(weft_prepare_ring *ring)
 static void release(weft_prepare_ring *ring)
 {
     for (int i = 0; ring->workers && i < ring->source->options->num_threads; i++) {
-        weft_tokenizer_destroy(ring->workers[i].tokenizer);
+        weft_encoder_destroy(ring->workers[i].encoder);
         weft_arena_release(&ring->workers[i].scratch);
     }
     for (uint64_t i = 0; ring->blocks && i < ring->num_blocks; i++) {
