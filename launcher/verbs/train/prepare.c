@@ -164,7 +164,7 @@ static weft_status prepare_init(prepare *p)
     WEFT_TRY(weft_tokenizer_kind_parse(o->tokenizer, &kind));
     WEFT_TRY(weft_tokenizer_create(kind, o->vocab_file, o->merge_file, &p->tokenizer));
     const weft_tokenizer_info *info = weft_tokenizer_get_info(p->tokenizer);
-    p->source = (weft_prepare_source){.options = o, .eod = info->eod};
+    p->source = (weft_prepare_source){.options = o, .read = weft_prepare_read, .eod = info->eod};
     p->result.prepared.append_eod = true; /* until a document has none */
     p->result.hash = XXH64_createState();
     if (!p->result.hash)

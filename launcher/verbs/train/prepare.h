@@ -44,12 +44,14 @@ weft_status weft_prepare_end(weft_prepare_ring *ring, weft_document_kind kind, c
                              int64_t line, uint64_t num_read) WEFT_CHECKED;
 
 /* What is read. */
-typedef struct weft_prepare_source {
+typedef struct weft_prepare_source weft_prepare_source;
+struct weft_prepare_source {
     const weft_prepare_options *options;
+    weft_status (*read)(weft_prepare_source *, weft_prepare_ring *); /* weft_prepare_read */
     weft_input_list files;
     int64_t eod;       /* the token at which token files are cut */
     int64_t num_empty; /* files */
-} weft_prepare_source;
+};
 
 /* Reads all files. Errors: WEFT_FILE (what is no text, with file and line), WEFT_MEMORY. */
 weft_status weft_prepare_read(weft_prepare_source *source, weft_prepare_ring *ring) WEFT_CHECKED;

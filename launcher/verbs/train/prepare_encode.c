@@ -141,7 +141,7 @@ weft_status weft_prepare_end(weft_prepare_ring *ring, weft_document_kind kind, c
 static void *read_all(void *context)
 {
     weft_prepare_ring *ring = context;
-    weft_status status = weft_prepare_read(ring->source, ring);
+    weft_status status = ring->source->read(ring->source, ring);
     pthread_mutex_lock(&ring->lock);
     ring->status = status;
     if (status != WEFT_OK)
