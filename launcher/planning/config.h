@@ -80,8 +80,10 @@ typedef struct weft_train_options { /* section "train" */
 } weft_train_options;
 
 typedef struct weft_data_options { /* section "data" */
-    const char *data_path;         /* prefix of .bin and .idx; NULL with mock_data */
+    const char *data_path;         /* prefix of .bin and .idx; NULL: none */
+    weft_string_list blend;        /* in its place: a weight and a prefix in turn */
     const char *split;             /* "969,30,1" */
+    weft_string_list validation;   /* prefixes of sets of their own */
     bool mock_data;
     int64_t shuffle_block_tokens; /* 0: seq_length */
     /* Packed documents, as Megatron means them: parallel/sequence.h. */

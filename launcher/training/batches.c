@@ -18,18 +18,18 @@ uint64_t weft_batches_first_sample(const weft_config *config, uint64_t first_tok
            micro_batch * (uint64_t)config->train.micro_batch_size;
 }
 
-uint64_t weft_batches_find_sample(const weft_config *config, const weft_split *split,
-                                  weft_batches_use use, uint64_t number)
+weft_split_place weft_batches_find_sample(const weft_config *config, const weft_split *split,
+                                          weft_batches_use use, uint64_t number)
 {
     return weft_split_find(split, (uint64_t)config->train.seed, use == WEFT_BATCHES_TRAIN, number);
 }
 
-weft_status weft_batches_read_sample(const weft_config *config, const weft_dataset *dataset,
-                                     const weft_split *split, weft_batches_use use, uint64_t number,
-                                     int32_t *tokens, int32_t *labels)
+weft_status weft_batches_read_sample(const weft_config *config, const weft_split *split,
+                                     weft_batches_use use, uint64_t number, int32_t *tokens,
+                                     int32_t *labels)
 {
-    return weft_split_read(dataset, split, (uint64_t)config->train.seed, use == WEFT_BATCHES_TRAIN,
-                           number, tokens, labels);
+    return weft_split_read(split, (uint64_t)config->train.seed, use == WEFT_BATCHES_TRAIN, number,
+                           tokens, labels);
 }
 
 /* What the micro-batches bring, and where it is kept. */
@@ -125,8 +125,8 @@ static weft_status read_samples(weft_trainer *t, const weft_split *split, weft_b
     *count = 0;
     for (size_t b = 0; b < batch; b++) {
         int32_t *tokens = t->batches.rows + 2 * b * seq;
-        WEFT_TRY(weft_batches_read_sample(&t->config, t->dataset, split, use, first_sample + b,
-                                          tokens, tokens + seq));
+        WEFT_TRY(weft_batches_read_sample(&t->config, split, use, first_sample + b, tokens,
+                                          tokens + seq));
         if (weft_config_has_documents(&t->config))
             weft_documents_find(tokens, seq, eod, batch, t->batches.rows + 2 * batch * seq + b);
         for (size_t s = 0; s < seq; s++)
