@@ -297,6 +297,11 @@ bool weft_config_has_own_data(const weft_config *config)
            !weft_config_reads_file(config);
 }
 
+bool weft_config_tells_losses(const weft_config *config)
+{
+    return !config->data.mock_data && config->data.blend.count > 2;
+}
+
 bool weft_config_has_documents(const weft_config *config)
 {
     const weft_data_options *data = &config->data;

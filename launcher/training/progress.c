@@ -214,18 +214,24 @@ static void write_account(const weft_ledger_account *a, FILE *out)
     fprintf(out, ", \"goodput\": %.17g", weft_ledger_goodput(a));
 }
 
-/* The share of each dataset in the run's samples so far. */
-static void write_shares(const weft_step_result *r, FILE *out)
+/* The share of each dataset in the run's samples so far, and its loss in this step. */
+static void write_parts(const weft_step_result *r, FILE *out)
 {
+    const weft_data *blend = r->blend;
     double all = 0;
-    for (size_t i = 0; i < r->blend->num_parts; i++)
+    for (size_t i = 0; i < blend->num_parts; i++)
         all += (double)r->part_samples[i];
-    for (size_t i = 0; i < r->blend->num_parts; i++) {
-        fputs(i ? ", " : ", \"data_shares\": {", out);
-        write_name(r->blend->parts[i].name, out);
-        fprintf(out, "%.17g", (double)r->part_samples[i] / all);
+    for (int k = 0; k < 2; k++) {
+        fputs(k ? ", \"data_losses\": {" : ", \"data_shares\": {", out);
+        for (size_t i = 0; i < blend->num_parts; i++) {
+            char number[32];
+            number_text(k ? r->part_losses[i] : (double)r->part_samples[i] / all, number);
+            fputs(i ? ", " : "", out);
+            write_name(blend->parts[i].name, out);
+            fputs(number, out);
+        }
+        fputc('}', out);
     }
-    fputc('}', out);
 }
 
 static void write_line(const weft_progress *p, FILE *out, const weft_step_result *r)
@@ -283,7 +289,7 @@ static void write_line(const weft_progress *p, FILE *out, const weft_step_result
     if (r->joules.gpus >= 0)
         fprintf(out, ", \"gpu_energy_j\": %.9g", r->joules.gpus);
     if (r->blend)
-        write_shares(r, out);
+        write_parts(r, out);
     if (r->slow.ranks)
         write_times(r->slow.ranks, out);
     if (r->slow.links)

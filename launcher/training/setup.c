@@ -393,6 +393,7 @@ static weft_status create_model(weft_trainer *t)
     setup.host_threads = host_threads(t);
     setup.accumulates = weft_step_accumulates(&t->config, &t->groups.mesh);
     setup.documents = weft_config_has_documents(&t->config);
+    setup.losses = weft_config_tells_losses(&t->config);
     WEFT_TRY(weft_model_create(&setup, weft_config_build(&t->config), &t->model));
     if (t->config.model.num_experts > 0 && t->config.tier.experts != WEFT_TIER_NONE &&
         t->config.tier.placement == WEFT_TIER_BALANCED &&
@@ -532,6 +533,9 @@ static weft_status create_data(weft_trainer *t, const weft_config_source *source
         WEFT_TRY(
             weft_arena_alloc_array(t->arena, t->data.num_parts, sizeof *t->part_samples, &memory));
         t->part_samples = memory;
+        WEFT_TRY(weft_arena_alloc_array(t->arena, 2 * t->data.num_parts, sizeof *t->part_losses,
+                                        &memory));
+        t->part_losses = memory;
     }
     if (whole)
         tell_other_data(t, source);

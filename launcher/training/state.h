@@ -54,6 +54,7 @@ typedef struct weft_trainer {
     weft_data data;
     weft_evaluated_set *evaluated; /* [data.num_validation], by the last evaluation */
     uint64_t *part_samples; /* [data.num_parts]: of the run's samples so far; NULL: no blend */
+    double *part_losses;    /* [2][data.num_parts]: the last step's; weights of its labels */
     weft_lane *lanes[WEFT_NUM_LANES];
     weft_executor executor;
     weft_trainer_program train, eval;

@@ -95,13 +95,6 @@ static weft_status trainer_result(weft_trainer *t, double step_ms, weft_step_res
     const weft_train_options *train = &t->config.train;
     out->consumed_tokens = t->consumed_tokens;
     out->tokens = (double)(train->global_batch_size * t->config.model.seq_length);
-    if (t->part_samples) {
-        weft_split_count(&t->data.splits[WEFT_SPLIT_TRAIN],
-                         (uint64_t)(t->consumed_tokens / t->config.model.seq_length),
-                         t->part_samples);
-        out->blend = &t->data;
-        out->part_samples = t->part_samples;
-    }
     out->loss = sums[0] / out->tokens;
     out->aux_loss = sums[1] / weft_trainer_num_batches(t);
     out->expert_load = sums[3] > 0 ? sums[2] / sums[3] : 0;
@@ -226,6 +219,26 @@ static void trainer_note_moe(weft_trainer *t, weft_step_result *out)
     weft_moe_selection_tell(&t->moe);
 }
 
+/* What a step took of each dataset, and its mean loss there. Collective. */
+static weft_status add_parts(weft_trainer *t, weft_step_result *out)
+{
+    const size_t count = t->data.num_parts;
+    double *losses = t->part_losses, *weights = losses + count;
+    if (count == 1)
+        return WEFT_OK;
+    weft_split_count(&t->data.splits[WEFT_SPLIT_TRAIN],
+                     (uint64_t)(t->consumed_tokens / t->config.model.seq_length), t->part_samples);
+    weft_batches_sum_losses(t, losses, weights);
+    weft_doing_pass(WEFT_DOING_BEHIND);
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, losses, 2 * count, WEFT_F64, WEFT_REDUCE_SUM));
+    for (size_t i = 0; i < count; i++)
+        losses[i] = weights[i] > 0 ? losses[i] / weights[i] : NAN;
+    out->blend = &t->data;
+    out->part_samples = t->part_samples;
+    out->part_losses = losses;
+    return WEFT_OK;
+}
+
 static void set_trace(weft_trainer *t, weft_trace *trace)
 {
     t->executor.trace = trace;
@@ -281,6 +294,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     t->step = step;
     t->consumed_tokens += tokens;
     WEFT_TRY(trainer_result(t, (weft_now_us() - start) / 1e3, out));
+    WEFT_TRY(add_parts(t, out));
     WEFT_TRY(trainer_note(t, out));
     weft_moe_selection_after(&t->moe, out->step_ms);
     weft_doing_pass(WEFT_DOING_BEHIND);

@@ -21,6 +21,7 @@ typedef struct weft_step_result {
     bool masks;                   /* some labels may bear none */
     const weft_data *blend;       /* what was read, if several datasets; else NULL */
     const uint64_t *part_samples; /* of each of them in the run so far, with this batch */
+    const double *part_losses;    /* this batch's mean of each; NaN: no label of it bears one */
     double step_ms;               /* slowest rank */
     double tokens_per_s;
     double device_bytes_peak; /* largest of all ranks */

@@ -66,15 +66,21 @@ static double member(const cJSON *line, const char *object, const char *name)
     return number_of(cJSON_GetObjectItemCaseSensitive(line, object), name);
 }
 
-/* A step of 8 samples is a period of the blend. */
+/* A step of 8 samples is a period of the blend; its loss is the mean of the datasets' own. */
 static void check_shares(const char *run)
 {
+    static const char *const names[] = {"a", "b", "c"};
+    static const double shares[] = {0.5, 0.375, 0.125};
     for (int step = 1; step <= STEPS; step++) {
         cJSON *line = read_line(run, step, false);
-        EXPECT(member(line, "data_shares", "a") == 0.5 &&
-                   member(line, "data_shares", "b") == 0.375 &&
-                   member(line, "data_shares", "c") == 0.125,
-               "%s: step %d", run, step);
+        double mean = 0;
+        for (int i = 0; i < 3; i++) {
+            EXPECT(member(line, "data_shares", names[i]) == shares[i], "%s: step %d: %s", run, step,
+                   names[i]);
+            mean += shares[i] * member(line, "data_losses", names[i]);
+        }
+        EXPECT(fabs(mean - number_of(line, "loss")) < 1e-5, "%s: step %d: %g and %g", run, step,
+               mean, number_of(line, "loss"));
         cJSON_Delete(line);
     }
 }
@@ -86,6 +92,9 @@ static void expect_same(const char *run, const char *other, double bound)
         const double x = number_of(a, "loss"), y = number_of(b, "loss");
         EXPECT(fabs(x - y) <= bound * x, "%s and %s: step %d: %.9g and %.9g", run, other, step, x,
                y);
+        const double of_a = member(a, "data_losses", "c"), of_b = member(b, "data_losses", "c");
+        EXPECT(fabs(of_a - of_b) <= bound * of_a, "%s and %s: step %d: c has %.9g and %.9g", run,
+               other, step, of_a, of_b);
         cJSON_Delete(a);
         cJSON_Delete(b);
     }
@@ -98,7 +107,8 @@ static void check_meshes(void)
     } rows[] = {{"dp2", "dp=2", "micro_batch_size=1"},
                 {"dp2m", "dp=2", "micro_batch_size=4"},
                 {"pp2", "pp=2", "micro_batch_size=2"},
-                {"tp2", "tp=2", "micro_batch_size=8"}};
+                {"tp2", "tp=2", "micro_batch_size=8"},
+                {"cp2", "cp=2", "micro_batch_size=4"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         CHILD_GOOD("train", "run.json", "--out", rows[i].run, "--mesh", rows[i].mesh, "--set",
                    rows[i].set);
@@ -117,6 +127,23 @@ static void check_resume(void)
     EXPECT(chdir("..") == 0, "no folder");
     expect_same("one", "again", 1e-5);
     check_shares("again");
+}
+
+/* Labels that bear no loss count in no dataset's mean. */
+static void check_masks(void)
+{
+    CHILD_GOOD("train", "run.json", "--out", "masks", "--set", "eod_mask_loss=true", "--set",
+               "train_iters=2");
+    CHILD_GOOD("train", "run.json", "--out", "masks2", "--set", "eod_mask_loss=true", "--set",
+               "train_iters=2", "--mesh", "dp=2", "--set", "calculate_per_token_loss=true");
+    for (int k = 0; k < 2; k++) {
+        cJSON *line = read_line(k ? "masks2" : "masks", 1, false);
+        const double loss = number_of(line, "loss"), c = member(line, "data_losses", "c");
+        /* untrained, every label has about the same */
+        EXPECT(number_of(line, "loss_tokens") <= 8 * 16 && fabs(c - loss) < 0.5, "%g and %g", c,
+               loss);
+        cJSON_Delete(line);
+    }
 }
 
 static void check_validation(void)
@@ -212,6 +239,7 @@ int main(void)
     check_inspect();
     check_meshes();
     check_resume();
+    check_masks();
     check_mistakes();
     return child_finish(folder);
 }
