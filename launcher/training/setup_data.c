@@ -32,14 +32,10 @@ weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *are
     if (sources.count == 0)
         return WEFT_OK;
     const char *path;
-    char *text;
-    size_t bytes;
     WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", sources.of[0].prefix));
     if (access(path, R_OK) != 0) /* Megatron's datasets have none */
         return WEFT_OK;
-    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
-    *out = text;
-    return WEFT_OK;
+    return weft_prepared_pack(path, arena, out);
 }
 
 /* --- tokenizers ---------------------------------------------------------------------------- */

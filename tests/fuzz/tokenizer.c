@@ -1,41 +1,64 @@
 /* A tokenizer's files. The first byte says which: 'f' encoder.json, vocab.bpe and a text to encode;
- * 'm' the same of merges alone, a vocabulary that fits them made here; 'p' the description that
- * weft prepare writes. Parts end with a NUL. What is encoded comes back when it is decoded. */
-#include "launcher/text/bpe.h"
+ * 'm' the same of merges alone, a vocabulary that fits them made here; 'j' a tokenizer.json and a
+ * text; 'p' the description that weft prepare writes. Parts end with a NUL. What is encoded by the
+ * first two comes back when it is decoded; by the third it has ids of the vocabulary. */
+#include "launcher/text/rules.h"
 #include "launcher/text/tokenizer.h"
+#include "launcher/text/tokenizer_json.h"
 #include "tests/fuzz/fuzz.h"
 
-static void encode(weft_bpe *bpe, const char *text, size_t bytes)
+static void encode(const weft_rules *rules, bool comes_back, const char *text, size_t bytes)
 {
     weft_tokens tokens = {0};
-    weft_bpe_cache *cache;
+    weft_rules_worker *worker;
     size_t at = 0;
-    FUZZ_OK(weft_bpe_cache_create(&cache));
-    FUZZ_OK(weft_bpe_encode(bpe, cache, text, bytes, &tokens));
+    FUZZ_OK(weft_rules_worker_create(&worker));
+    FUZZ_OK(weft_rules_encode(rules, worker, (weft_bytes){text, bytes}, &tokens));
     for (size_t i = 0; i < tokens.count; i++) {
-        size_t length;
-        const char *piece = weft_bpe_piece(bpe, tokens.ids[i], &length);
-        FUZZ_CHECK(length <= bytes - at && memcmp(piece, text + at, length) == 0,
+        FUZZ_CHECK(tokens.ids[i] >= 0 && (uint32_t)tokens.ids[i] < rules->tables.num_tokens,
+                   "token %zu is %d", i, tokens.ids[i]);
+        const weft_bytes piece = rules->pieces[tokens.ids[i]];
+        FUZZ_CHECK(!comes_back || (piece.bytes <= bytes - at &&
+                                   memcmp(piece.text, text + at, piece.bytes) == 0),
                    "token %zu is not byte %zu", i, at);
-        at += length;
+        at += piece.bytes;
     }
-    FUZZ_CHECK(at == bytes, "%zu of %zu bytes", at, bytes);
+    FUZZ_CHECK(!comes_back || at == bytes, "%zu of %zu bytes", at, bytes);
     weft_tokens_release(&tokens);
-    weft_bpe_cache_destroy(cache);
+    weft_rules_worker_destroy(worker);
 }
 
 static void load(const char *vocab, const char *merges, const char *text, size_t bytes)
 {
-    weft_bpe *bpe;
-    const weft_status status = weft_bpe_create("v.json", vocab, "m.bpe", merges, &bpe);
-    if (status != WEFT_OK) {
+    weft_arena arena = {0};
+    weft_rules rules;
+    uint32_t eod;
+    const weft_status status =
+        weft_gpt2_read("v.json", vocab, "m.bpe", merges, &arena, &rules, &eod);
+    if (status == WEFT_OK) {
+        FUZZ_CHECK(rules.tables.num_tokens > eod, "eod %u", eod);
+        encode(&rules, true, text, bytes);
+        encode(&rules, true, vocab, strlen(vocab) < 4096 ? strlen(vocab) : 4096);
+    } else {
         fuzz_refused(status);
-        return;
     }
-    FUZZ_CHECK(weft_bpe_vocab_size(bpe) > weft_bpe_eod(bpe), "eod %d", weft_bpe_eod(bpe));
-    encode(bpe, text, bytes);
-    encode(bpe, vocab, strlen(vocab) < 4096 ? strlen(vocab) : 4096);
-    weft_bpe_destroy(bpe);
+    weft_rules_release(&rules);
+    weft_arena_release(&arena);
+}
+
+static void load_json(const char *json, const char *text, size_t bytes)
+{
+    weft_arena arena = {0};
+    weft_rules rules;
+    const weft_status status = weft_tokenizer_json_read("t.json", json, &arena, &rules);
+    if (status == WEFT_OK) {
+        encode(&rules, false, text, bytes);
+        encode(&rules, false, json, strlen(json) < 4096 ? strlen(json) : 4096);
+    } else {
+        fuzz_refused(status);
+    }
+    weft_rules_release(&rules);
+    weft_arena_release(&arena);
 }
 
 /* GPT-2's names of bytes: those that can be printed are themselves, the others follow 255. */
@@ -105,9 +128,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_parts parts;
     if (size == 0)
         return 0;
-    fuzz_cut(data + 1, size - 1, data[0] == 'p' ? 1 : data[0] == 'm' ? 2 : 3, &parts);
+    fuzz_cut(data + 1, size - 1, data[0] == 'p' ? 1 : data[0] == 'f' ? 3 : 2, &parts);
     if (data[0] == 'p') {
         read_description(parts.at[0], parts.bytes[0]);
+    } else if (data[0] == 'j') {
+        load_json(parts.at[0], parts.at[1], parts.bytes[1]);
     } else if (data[0] == 'm') {
         char *vocab = vocabulary_of(parts.at[0]);
         load(vocab, parts.at[0], parts.at[1], parts.bytes[1]);

@@ -3,6 +3,12 @@
 #include "tests/core/temporary.h"
 #include "tests/launcher/vocabulary.h"
 
+#define GPT2(vocab, merges)                                                                        \
+    (weft_tokenizer_source)                                                                        \
+    {                                                                                              \
+        .name = "gpt2", .vocab_file = vocab, .merge_file = merges                                  \
+    }
+
 static vocabulary trained;
 
 static int create_vocabulary(void **state)
@@ -17,8 +23,8 @@ static int create_vocabulary(void **state)
 static weft_tokenizer *open_trained(void)
 {
     weft_tokenizer *tokenizer;
-    OK(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, temporary_path("vocab.json"),
-                             temporary_path("merges.bpe"), &tokenizer));
+    OK(weft_tokenizer_create(&GPT2(temporary_path("vocab.json"), temporary_path("merges.bpe")),
+                             &tokenizer));
     return tokenizer;
 }
 
@@ -117,7 +123,7 @@ static void words_are_split_first(void **state)
     fclose(vocab);
     fclose(file);
     weft_tokenizer *tokenizer;
-    OK(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, vocab_path, merge_path, &tokenizer));
+    OK(weft_tokenizer_create(&GPT2(vocab_path, merge_path), &tokenizer));
     expect_pieces(tokenizer, "a's", "a|'s");
     expect_pieces(tokenizer, "'sa", "'s|a");
     expect_pieces(tokenizer, "a a", "a| a");
@@ -141,7 +147,7 @@ static void all_bytes_come_back(void **state)
 {
     (void)state;
     weft_tokenizer *tokenizers[2] = {open_trained(), NULL};
-    OK(weft_tokenizer_create(WEFT_TOKENIZER_BYTES, NULL, NULL, &tokenizers[1]));
+    OK(weft_tokenizer_create(&(weft_tokenizer_source){0}, &tokenizers[1]));
     weft_arena arena = {0};
     weft_tokens tokens = {0};
     for (int k = 0; k < 2; k++) {
@@ -177,7 +183,7 @@ static void bytes_are_their_own_tokens(void **state)
     weft_tokenizer *tokenizer;
     weft_tokens tokens = {0};
     size_t bytes;
-    OK(weft_tokenizer_create(WEFT_TOKENIZER_BYTES, NULL, NULL, &tokenizer));
+    OK(weft_tokenizer_create(&(weft_tokenizer_source){0}, &tokenizer));
     assert_int_equal(weft_tokenizer_get_info(tokenizer)->vocab_size, 257);
     assert_int_equal(weft_tokenizer_get_info(tokenizer)->eod, 256);
     encode(tokenizer, "A\xff", 2, &tokens);
@@ -287,7 +293,7 @@ static void damaged_vocabularies_are_refused(void **state)
         {"vocab.json", "\"t\": 116", "\"zqz\": 116", "bad.json: no token for byte 116"},
         {"merges.bpe", "t h\n", "th\n", "bad.bpe:"},
         {"merges.bpe", "t h\n", "t q\n", "a part or the whole is not in the vocabulary"},
-        {"merges.bpe", "t h\n", "t h\nt h\n", "the same merge stands twice"},
+        {"merges.bpe", "t h\n", "t h\nt h\n", "merges 0 and 1 are the same"},
         {"merges.bpe", "t h\n", "t h x\n", "expected two symbols of GPT-2's characters"},
         {"merges.bpe", "t h\n", " h\n", "expected two symbols of GPT-2's characters"},
     };
@@ -296,9 +302,9 @@ static void damaged_vocabularies_are_refused(void **state)
         bool is_vocab = strcmp(cases[i].file, "vocab.json") == 0;
         const char *bad = changed_copy(cases[i].file, is_vocab ? "bad.json" : "bad.bpe",
                                        cases[i].from, cases[i].to);
-        FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2,
-                                    is_vocab ? bad : temporary_path("vocab.json"),
-                                    is_vocab ? temporary_path("merges.bpe") : bad, &tokenizer),
+        FAILS(weft_tokenizer_create(&GPT2(is_vocab ? bad : temporary_path("vocab.json"),
+                                          is_vocab ? temporary_path("merges.bpe") : bad),
+                                    &tokenizer),
               WEFT_FILE, cases[i].text);
     }
 }
@@ -307,23 +313,23 @@ static void files_are_asked_for_and_checked(void **state)
 {
     (void)state;
     weft_tokenizer *tokenizer;
-    weft_tokenizer_kind kind;
     const char *vocab = temporary_path("vocab.json"), *merges = temporary_path("merges.bpe");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, NULL, NULL, &tokenizer), WEFT_CONFIG,
+    FAILS(weft_tokenizer_create(&GPT2(NULL, NULL), &tokenizer), WEFT_CONFIG,
           "wants its vocabulary (encoder.json) and merges (vocab.bpe)");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, vocab, NULL, &tokenizer), WEFT_CONFIG,
+    FAILS(weft_tokenizer_create(&GPT2(vocab, NULL), &tokenizer), WEFT_CONFIG,
           "wants its merges (vocab.bpe)");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, NULL, merges, &tokenizer), WEFT_CONFIG,
+    FAILS(weft_tokenizer_create(&GPT2(NULL, merges), &tokenizer), WEFT_CONFIG,
           "wants its vocabulary (encoder.json)");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_BYTES, vocab, NULL, &tokenizer), WEFT_CONFIG,
-          "has no vocabulary");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, "absent.json", merges, &tokenizer), WEFT_FILE,
+    FAILS(weft_tokenizer_create(&(weft_tokenizer_source){.vocab_file = vocab}, &tokenizer),
+          WEFT_CONFIG, "has no vocabulary");
+    FAILS(weft_tokenizer_create(&GPT2("absent.json", merges), &tokenizer), WEFT_FILE,
           "absent.json: No such file");
-    FAILS(weft_tokenizer_create(WEFT_TOKENIZER_GPT2, merges, vocab, &tokenizer), WEFT_FILE,
+    FAILS(weft_tokenizer_create(&GPT2(merges, vocab), &tokenizer), WEFT_FILE,
           "merges.bpe:1:1: not valid JSON");
-    FAILS(weft_tokenizer_kind_parse("byte", &kind), WEFT_CONFIG, "did you mean bytes?");
-    OK(weft_tokenizer_kind_parse("gpt2", &kind));
-    assert_int_equal(kind, WEFT_TOKENIZER_GPT2);
+    FAILS(weft_tokenizer_create(&(weft_tokenizer_source){.name = "byte"}, &tokenizer), WEFT_CONFIG,
+          "did you mean bytes?");
+    FAILS(weft_tokenizer_create(&(weft_tokenizer_source){.eod = "x"}, &tokenizer), WEFT_CONFIG,
+          "--eod-token is for a tokenizer.json alone");
     weft_tokenizer *again, *first = open_trained();
     weft_tokenizer_info info = *weft_tokenizer_get_info(first);
     assert_int_equal(info.vocab_file[0], '/');

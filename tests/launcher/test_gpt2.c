@@ -111,7 +111,8 @@ int main(void)
     char vocab[600], merges[600];
     snprintf(vocab, sizeof(vocab), "%s/encoder.json", folder);
     snprintf(merges, sizeof(merges), "%s/vocab.bpe", folder);
-    if (weft_tokenizer_create(WEFT_TOKENIZER_GPT2, vocab, merges, &tokenizer) != WEFT_OK ||
+    const weft_tokenizer_source source = {"gpt2", vocab, merges, NULL, false};
+    if (weft_tokenizer_create(&source, &tokenizer) != WEFT_OK ||
         weft_encoder_create(tokenizer, &encoder) != WEFT_OK) {
         printf("%s\n", weft_error_get()->text);
         return 1;

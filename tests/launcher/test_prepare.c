@@ -268,7 +268,8 @@ static void mistakes_are_one_line(void **state)
                    "--outt: unknown option; did you mean --out?");
     expect_refusal(RUN(text_path, "-x"), 2, "-x: unknown option");
     expect_refusal(RUN(text_path, "--out", out_path, "--tokenizer", "gpt"), 2,
-                   "unknown tokenizer \"gpt\"; expected bytes or gpt2; did you mean gpt2?");
+                   "unknown tokenizer \"gpt\"; expected bytes, gpt2 or the path of a "
+                   "tokenizer.json; did you mean gpt2?");
     expect_refusal(RUN(text_path, "--out", out_path, "--tokenizer", "gpt2"), 2,
                    "wants its vocabulary (encoder.json) and merges (vocab.bpe)");
     expect_refusal(RUN(text_path, "--out", out_path, "--vocab-file", text_path), 2,

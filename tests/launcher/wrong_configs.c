@@ -765,7 +765,8 @@ static const misuse misuses[] = {
     {{"prepare", "text.txt"}, "weft prepare: "},
     {{"prepare", "--out", "x"}, "weft prepare: "},
     {{"prepare", "text.txt", "--out", "x", "--tokenizer", "gpt3"},
-     "weft prepare: unknown tokenizer \"gpt3\"; expected bytes or gpt2; did you mean gpt2?\n"},
+     "weft prepare: unknown tokenizer \"gpt3\"; expected bytes, gpt2 or the path of a "
+     "tokenizer.json; did you mean gpt2?\n"},
 };
 
 #define CLUSTER "{\"name\": \"c\", \"num_nodes\": 1, \"ranks_per_node\": 8, "

@@ -295,7 +295,7 @@ static weft_status generate(generator *g, const arguments *args, const char *fol
     WEFT_TRY(weft_encoder_create(g->tokenizer, &g->encoder));
     WEFT_TRY(open_model(g, folder, args, arena, application));
     weft_status status =
-        weft_encoder_encode(g->encoder, args->prompt, strlen(args->prompt), &tokens);
+        weft_encoder_prompt(g->encoder, args->prompt, strlen(args->prompt), &tokens);
     if (status == WEFT_OK && tokens.count == 0)
         status = WEFT_ERROR(WEFT_CONFIG, "--prompt: the text has no tokens");
     if (status == WEFT_OK)

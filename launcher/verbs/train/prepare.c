@@ -21,6 +21,7 @@ enum { MAX_THREADS = 1024 };
 typedef struct prepare {
     const weft_prepare_options *options;
     weft_tokenizer *tokenizer;
+    const char *tokenizer_file; /* the copy beside the dataset; NULL: none */
     weft_dataset_writer *writer;
     weft_prepare_source source;
     weft_prepare_result result;
@@ -32,9 +33,14 @@ static int parse(int argc, char **argv, weft_prepare_options *o, weft_arena *are
 {
     const weft_argument rows[] = {
         {"out", "PREFIX", "where to write", .text = &o->out, .required = true},
-        {"tokenizer", "NAME", "bytes: 257 tokens; gpt2: 50,257", .text = &o->tokenizer},
-        {"vocab-file", "FILE", "gpt2: encoder.json", .text = &o->vocab_file},
-        {"merge-file", "FILE", "gpt2: vocab.bpe", .text = &o->merge_file},
+        {"tokenizer", "NAME", "bytes: 257 tokens; gpt2: 50,257; or the path of a tokenizer.json",
+         .text = &o->tokenizer.name},
+        {"vocab-file", "FILE", "gpt2: encoder.json", .text = &o->tokenizer.vocab_file},
+        {"merge-file", "FILE", "gpt2: vocab.bpe", .text = &o->tokenizer.merge_file},
+        {"eod-token", "TEXT", "tokenizer.json: the end-of-document token, where it is another",
+         .text = &o->tokenizer.eod},
+        {"no-special-tokens", NULL, "tokenizer.json: nothing around documents",
+         .flag = &o->tokenizer.no_special_tokens},
         {"jsonl", "KEY", "files are JSON lines, a document a line: its text is under KEY, or a.b",
          .text = &o->jsonl},
         {"append-eod", NULL,
@@ -57,7 +63,7 @@ static int parse(int argc, char **argv, weft_prepare_options *o, weft_arena *are
                  "llm.c's token files.\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
-    *o = (weft_prepare_options){.tokenizer = "bytes"};
+    *o = (weft_prepare_options){.tokenizer = {.name = "bytes"}};
     return weft_arguments_parse(&verb, argc, argv, arena);
 }
 
@@ -98,6 +104,7 @@ static weft_status write_all(prepare *p, weft_arena *arena)
     /* No dataset without a description, or an older one's, is ever to be seen. */
     if (unlink(description) != 0 && errno != ENOENT)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", description, strerror(errno));
+    WEFT_TRY(weft_tokenizer_keep(p->tokenizer, o->out, &p->tokenizer_file));
     WEFT_TRY(weft_dataset_writer_finish(p->writer));
     WEFT_TRY(write_description(p, description, arena));
     WEFT_TRY(weft_tokenizer_identity(weft_tokenizer_get_info(p->tokenizer), arena, &tokenizer));
@@ -111,7 +118,8 @@ static weft_status write_all(prepare *p, weft_arena *arena)
 static weft_status print_result(const prepare *p, weft_arena *arena)
 {
     const weft_tokenizer_info *info = weft_tokenizer_get_info(p->tokenizer);
-    const char *out = p->options->out, *name = weft_tokenizer_kind_name(info->kind), *files[3];
+    const char *out = p->options->out, *name = weft_tokenizer_kind_name(info->kind), *files[4];
+    const size_t num_files = p->tokenizer_file ? 4 : 3;
     static const char *const suffixes[] = {"bin", "idx", "json"};
     const weft_prepared *prepared = &p->result.prepared;
     char each[48] = "";
@@ -121,6 +129,7 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
                  (double)p->result.num_bytes / (double)prepared->tokens);
     for (int i = 0; i < 3; i++)
         WEFT_TRY(weft_arena_printf(arena, &files[i], "%s.%s", out, suffixes[i]));
+    files[3] = p->tokenizer_file;
     weft_report_begin(&r, p->options->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     if (p->source.num_empty > 0)
         weft_report_line(&r, "%s empty",
@@ -130,8 +139,9 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
                          weft_count_text(p->result.num_empty_documents, "document").text);
     weft_report_line(&r, "documents %" PRId64 ", tokens %" PRId64 "%s, vocabulary %" PRId64 " (%s)",
                      prepared->documents, prepared->tokens, each, info->vocab_size, name);
-    weft_report_line(&r, "%s %s, %s and %s", p->replaces ? "replaced" : "wrote", files[0], files[1],
-                     files[2]);
+    weft_report_line(&r, "%s %s, %s%s%s and %s", p->replaces ? "replaced" : "wrote", files[0],
+                     files[1], p->tokenizer_file ? ", " : "",
+                     p->tokenizer_file ? p->tokenizer_file : "", files[2]);
     weft_report_value(&r, "documents", prepared->documents);
     weft_report_value(&r, "empty_files", p->source.num_empty);
     weft_report_value(&r, "empty_documents", p->result.num_empty_documents);
@@ -140,7 +150,7 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     weft_report_text(&r, "tokenizer", NULL, name);
     weft_report_value(&r, "vocab_size", info->vocab_size);
     weft_report_bool(&r, "replaced", p->replaces);
-    weft_report_texts(&r, "files", files, 3);
+    weft_report_texts(&r, "files", files, num_files);
     return weft_report_end(&r, WEFT_OK, stdout);
 }
 
@@ -159,10 +169,8 @@ static weft_status check_options(const weft_prepare_options *o)
 static weft_status prepare_init(prepare *p)
 {
     const weft_prepare_options *o = p->options;
-    weft_tokenizer_kind kind;
     WEFT_TRY(check_options(o));
-    WEFT_TRY(weft_tokenizer_kind_parse(o->tokenizer, &kind));
-    WEFT_TRY(weft_tokenizer_create(kind, o->vocab_file, o->merge_file, &p->tokenizer));
+    WEFT_TRY(weft_tokenizer_create(&o->tokenizer, &p->tokenizer));
     const weft_tokenizer_info *info = weft_tokenizer_get_info(p->tokenizer);
     p->source = (weft_prepare_source){.options = o, .read = weft_prepare_read, .eod = info->eod};
     p->result.prepared.append_eod = true; /* until a document has none */

@@ -20,7 +20,8 @@
 #include "launcher/text/tokenizer.h"
 
 typedef struct weft_prepare_options {
-    const char *out, *tokenizer, *vocab_file, *merge_file;
+    const char *out;
+    weft_tokenizer_source tokenizer;
     const char *jsonl; /* the key of the text; NULL: files are text */
     bool append_eod, split_blank_lines, any_bytes, json;
     int num_threads;

@@ -190,7 +190,8 @@ static weft_status encode(worker *w, document *d, const char *bytes, weft_tokens
         bytes = text;
         d->text_bytes = strlen(text);
     }
-    return weft_encoder_encode(w->encoder, bytes, d->text_bytes, out);
+    return d->text_bytes == 0 ? WEFT_OK /* also where a tokenizer would put something around it */
+                              : weft_encoder_encode(w->encoder, bytes, d->text_bytes, out);
 }
 
 static bool ends_with_eod(const weft_prepare_ring *ring, const document *d)
@@ -201,9 +202,11 @@ static bool ends_with_eod(const weft_prepare_ring *ring, const document *d)
 static weft_status encode_document(worker *w, document *d, const char *bytes, weft_tokens *out)
 {
     const size_t before = out->count;
+    const int32_t eod = (int32_t)w->ring->source->eod;
     WEFT_TRY(encode(w, d, bytes, out));
-    if (out->count > before && ends_with_eod(w->ring, d))
-        WEFT_TRY(weft_tokens_add(out, (int32_t)w->ring->source->eod));
+    /* a tokenizer.json may put the token there itself */
+    if (out->count > before && ends_with_eod(w->ring, d) && out->ids[out->count - 1] != eod)
+        WEFT_TRY(weft_tokens_add(out, eod));
     d->num_tokens = out->count - before;
     return WEFT_OK;
 }
