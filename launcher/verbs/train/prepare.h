@@ -2,10 +2,10 @@
  * documents, prepare_encode.c turns them into tokens.
  *
  * One thread reads, several encode, the caller's writes. What passes between them are blocks of
- * documents, in a ring: memory holds so many blocks, and a block its documents of 1 MiB together,
- * or one that is longer. Blocks are written in the order in which they were read, and the first
- * error in that order is the one that is told: files and messages are the same for any number of
- * threads. */
+ * documents, in a ring: a block has documents of 1 MiB together, or one that is longer, and all
+ * blocks together 4 MiB each, or one document that is longer. Blocks are written in the order in
+ * which they were read, and the first error in that order is the one that is told: files and
+ * messages are the same for any number of threads. */
 #ifndef WEFT_LAUNCHER_VERBS_TRAIN_PREPARE_H
 #define WEFT_LAUNCHER_VERBS_TRAIN_PREPARE_H
 

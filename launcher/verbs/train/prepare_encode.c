@@ -14,7 +14,8 @@
 #include "launcher/process/output.h"
 #include "launcher/text/json_lines.h"
 
-enum { BLOCK_BYTES = 1 << 20 };
+/* LARGE_BYTES: what a block may have on average, and keep for the next. */
+enum { BLOCK_BYTES = 1 << 20, LARGE_BYTES = 4 * BLOCK_BYTES };
 
 typedef struct document {
     const char *path;
@@ -53,6 +54,7 @@ struct weft_prepare_ring {
     pthread_cond_t filled, done, written; /* threads that encode, write, read wait for one each */
     block *blocks;
     uint64_t num_blocks, num_filled, num_taken, num_written;
+    size_t num_bytes;      /* of documents in blocks that are filled and not written */
     bool has_ended, stops; /* all is read; nobody wants more */
     weft_status status;    /* of reading, behind all blocks */
     weft_error error;
@@ -100,13 +102,22 @@ static weft_status add_document(block *b, const document *d)
     return WEFT_OK;
 }
 
+/* Documents that are longer than a block take the room of several. */
+static bool is_full(const weft_prepare_ring *ring)
+{
+    const uint64_t used = ring->num_filled - ring->num_written;
+    return used == ring->num_blocks ||
+           (used > 0 && ring->num_bytes > ring->num_blocks * LARGE_BYTES);
+}
+
 /* Passes the block on, and waits for a free one. */
 static void hand_over(weft_prepare_ring *ring)
 {
     pthread_mutex_lock(&ring->lock);
+    ring->num_bytes += open_block(ring)->num_bytes;
     ring->num_filled++;
     pthread_cond_signal(&ring->filled);
-    while (ring->num_filled - ring->num_written == ring->num_blocks && !ring->stops)
+    while (is_full(ring) && !ring->stops)
         pthread_cond_wait(&ring->written, &ring->lock);
     pthread_mutex_unlock(&ring->lock);
 }
@@ -146,8 +157,10 @@ static void *read_all(void *context)
     ring->status = status;
     if (status != WEFT_OK)
         weft_error_take(&ring->error);
-    if (open_block(ring)->num_documents > 0 && !ring->stops)
+    if (open_block(ring)->num_documents > 0 && !ring->stops) {
+        ring->num_bytes += open_block(ring)->num_bytes;
         ring->num_filled++;
+    }
     ring->has_ended = true;
     pthread_cond_broadcast(&ring->filled);
     pthread_cond_signal(&ring->done);
@@ -180,6 +193,8 @@ static weft_status encode(worker *w, document *d, const char *bytes, weft_tokens
     d->text_bytes = d->bytes;
     if (d->kind == WEFT_DOCUMENT_JSON) {
         const char *text;
+        if (d->bytes > LARGE_BYTES)
+            weft_arena_release(&w->scratch);
         weft_arena_reset(&w->scratch);
         weft_status status = weft_json_line_text(
             bytes, d->bytes - 1, w->ring->source->options->jsonl, &w->scratch, &text);
@@ -327,9 +342,18 @@ static block *await_block(weft_prepare_ring *ring)
 
 static void free_block(weft_prepare_ring *ring, block *b)
 {
+    const size_t bytes = b->num_bytes;
     b->num_documents = 0;
     b->num_bytes = b->begun_at = 0;
+    if (b->capacity_bytes > LARGE_BYTES) {
+        free(b->bytes);
+        b->bytes = NULL;
+        b->capacity_bytes = 0;
+    }
+    if (b->tokens.capacity > LARGE_BYTES)
+        weft_tokens_release(&b->tokens);
     pthread_mutex_lock(&ring->lock);
+    ring->num_bytes -= bytes;
     b->is_done = false;
     ring->num_written++;
     pthread_cond_signal(&ring->written);
