@@ -40,6 +40,8 @@ weft_status weft_bytes_copy(weft_bytes text, weft_arena *arena, weft_bytes *out)
 
 weft_status weft_buffer_add(weft_buffer *buffer, weft_bytes more)
 {
+    if (more.bytes == 0)
+        return WEFT_OK;
     if (more.bytes > buffer->capacity - buffer->bytes) {
         size_t capacity = 2 * buffer->capacity + 256;
         if (capacity < buffer->bytes + more.bytes)

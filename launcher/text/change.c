@@ -99,7 +99,7 @@ weft_status weft_change_text(const weft_change *changes, size_t count, weft_matc
         weft_buffer *to = &room[used++ % 2]; /* the text is in the other one */
         to->bytes = 0;
         WEFT_TRY(make_change(&changes[i], matcher, text, to));
-        text = (weft_bytes){to->text, to->bytes};
+        text = (weft_bytes){to->bytes ? to->text : "", to->bytes};
     }
     *out = text;
     return WEFT_OK;

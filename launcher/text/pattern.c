@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -26,6 +27,7 @@ typedef struct translation {
     const char *at; /* what is still to be read */
     FILE *out;
     bool in_class;
+    int depth, caseless; /* of groups; of the outermost (?i:, 0: in none */
 } translation;
 
 static weft_status refuse(const translation *t, size_t bytes, const char *why)
@@ -49,13 +51,20 @@ static weft_status translate_property(translation *t)
     return WEFT_OK;
 }
 
-/* \uHHHH. */
+/* \uHHHH and \x{H...}. */
 static weft_status translate_code(translation *t)
 {
-    if (strspn(t->at + 2, "0123456789abcdefABCDEF") < 4)
-        return refuse(t, 6, "is not \\uHHHH");
-    fprintf(t->out, "\\x{%.4s}", t->at + 2);
-    t->at += 6;
+    const bool has_braces = t->at[1] == 'x';
+    const char *code = t->at + 2 + has_braces;
+    const size_t digits =
+        t->at[2] == '{' || !has_braces ? strspn(code, "0123456789abcdefABCDEF") : 0;
+    const size_t bytes = has_braces ? digits : 4;
+    if (t->caseless)
+        return refuse(t, 6, "is not known where case is ignored");
+    if (digits < bytes || bytes == 0 || (has_braces && code[bytes] != '}'))
+        return refuse(t, 6, "is not \\uHHHH or \\x{HHHH}");
+    fprintf(t->out, "\\x{%.*s}", (int)bytes, code);
+    t->at = code + bytes + has_braces;
     return WEFT_OK;
 }
 
@@ -65,7 +74,7 @@ static weft_status translate_escape(translation *t)
     const char *known = NULL;
     if (c == 'p' || c == 'P')
         return translate_property(t);
-    if (c == 'u')
+    if (c == 'u' || c == 'x')
         return translate_code(t);
     if (c == 's')
         known = t->in_class ? SPACE : "[" SPACE "]";
@@ -75,7 +84,7 @@ static weft_status translate_escape(translation *t)
         known = c == 'd' ? "\\p{Nd}" : "\\P{Nd}";
     else if (c == 'v')
         known = "\\x{0b}";
-    if (!known && (!c || !strchr("rntfxae/-!\"#$%&'()*+,.:;<=>?@[\\]^_`{|}~", c)))
+    if (!known && (!c || !strchr("rntfae/-!\"#$%&'()*+,.:;<=>?@[\\]^_`{|}~", c)))
         return refuse(t, 2, t->in_class ? "is not known in a class" : "is not known");
     if (known)
         fputs(known, t->out);
@@ -120,8 +129,33 @@ static weft_status translate_group(translation *t)
             bytes = strlen(known[i]);
     if (bytes == 0 || t->at[1] == '*')
         return refuse(t, 4, "is not known");
+    t->depth++;
+    if (bytes > 2 && t->at[2] == 'i' && !t->caseless)
+        t->caseless = t->depth;
     fprintf(t->out, "%.*s", (int)bytes, t->at);
     t->at += bytes;
+    return WEFT_OK;
+}
+
+/* Oniguruma lets "ss" match a sharp s where case is ignored, and so for each ligature of letters;
+ * PCRE2 does not. */
+static bool is_folded(const char *at)
+{
+    static const char *const pairs[] = {"ss", "ff", "fi", "fl", "st"};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (strncasecmp(at, pairs[i], 2) == 0)
+            return true;
+    return (unsigned char)*at >= 0x80;
+}
+
+static weft_status translate_literal(translation *t)
+{
+    if (t->caseless && is_folded(t->at))
+        return refuse(t, 2, "has ligatures where case is ignored, which is not known");
+    t->depth -= *t->at == ')';
+    if (t->depth < t->caseless)
+        t->caseless = 0;
+    fputc(*t->at++, t->out);
     return WEFT_OK;
 }
 
@@ -153,7 +187,7 @@ static weft_status translate(translation *t)
         else if (*t->at == '{')
             WEFT_TRY(translate_interval(t));
         else
-            fputc(*t->at++, t->out);
+            WEFT_TRY(translate_literal(t));
     }
     return WEFT_OK;
 }

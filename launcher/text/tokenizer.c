@@ -64,6 +64,24 @@ void weft_prepared_sections(weft_tokenizer_info *info, weft_prepared *prepared,
                                    "what was made"};
 }
 
+static weft_status refuse_changed(const char *file)
+{
+    return WEFT_ERROR(WEFT_FILE,
+                      "%s: not the file that the dataset was prepared with (its checksum differs)",
+                      file);
+}
+
+static weft_status print_checksum(const char *text, size_t bytes, weft_arena *arena,
+                                  const char **out)
+{
+    return weft_arena_printf(arena, out, "%016llx", (unsigned long long)XXH64(text, bytes, 0));
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a && b && strcmp(a, b) == 0);
+}
+
 /* A file that is not where it was may have moved together with the JSON file at `path`. */
 static weft_status find_moved(const char *path, weft_arena *arena, const char **file)
 {
@@ -99,16 +117,22 @@ weft_status weft_prepared_pack(const char *path, weft_arena *arena, const char *
     weft_prepared prepared = {0};
     weft_option_section sections[2];
     char *text;
+    const char *checksum;
+    size_t bytes;
     WEFT_TRY(weft_file_read_text(path, arena, &text, NULL));
     WEFT_TRY(weft_prepared_read(path, arena, &info, &prepared));
     *out = text;
     if (info.kind != WEFT_TOKENIZER_JSON)
         return WEFT_OK;
-    WEFT_TRY(weft_file_read_text(info.vocab_file, arena, &text, NULL));
+    if (!info.vocab_file)
+        return WEFT_ERROR(WEFT_FILE, "%s: names no tokenizer.json", path);
+    WEFT_TRY(weft_file_read_text(info.vocab_file, arena, &text, &bytes));
+    WEFT_TRY(print_checksum(text, bytes, arena, &checksum));
+    if (!same_text(checksum, info.vocab_file_xxh64))
+        return refuse_changed(info.vocab_file);
     info.vocab_text = text;
     weft_prepared_sections(&info, &prepared, sections);
     char *packed = NULL;
-    size_t bytes;
     FILE *stream = open_memstream(&packed, &bytes);
     if (!stream)
         return WEFT_ERROR(WEFT_MEMORY, "no memory for the tokenizer's description");
@@ -161,8 +185,7 @@ static weft_status note_file(weft_tokenizer *t, const char *path, const char *te
 {
     if (strlen(text) != bytes)
         return WEFT_ERROR(WEFT_FILE, "%s: holds a NUL byte: not a vocabulary's file", path);
-    WEFT_TRY(weft_arena_printf(&t->arena, checksum, "%016llx",
-                               (unsigned long long)XXH64(text, bytes, 0)));
+    WEFT_TRY(print_checksum(text, bytes, &t->arena, checksum));
     char *real = realpath(path, NULL);
     weft_status status = weft_arena_strdup(&t->arena, real ? real : path, absolute);
     free(real);
@@ -284,8 +307,8 @@ static uint32_t find_token(const weft_rules *r, const char *text)
 static weft_status guess_eod(const weft_tokenizer *t, const char *file, uint32_t *out)
 {
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
-                                        "<\xef\xbd\x9c"
-                                        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
+                                        ("<\xef\xbd\x9c"
+                                         "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>")};
     int count = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const uint32_t id = find_token(&t->rules, names[i]);
@@ -356,11 +379,6 @@ weft_status weft_tokenizer_create(const weft_tokenizer_source *source, weft_toke
     return WEFT_OK;
 }
 
-static bool same_text(const char *a, const char *b)
-{
-    return a == b || (a && b && strcmp(a, b) == 0);
-}
-
 weft_status weft_tokenizer_open(const weft_tokenizer_info *info, weft_tokenizer **out)
 {
     weft_tokenizer *t;
@@ -371,11 +389,8 @@ weft_status weft_tokenizer_open(const weft_tokenizer_info *info, weft_tokenizer 
     else if (!same_text(info->merge_file_xxh64, t->info.merge_file_xxh64))
         changed = info->merge_file;
     if (changed) {
-        weft_status status = WEFT_ERROR(
-            WEFT_FILE, "%s: not the file that the dataset was prepared with (its checksum differs)",
-            changed);
         weft_tokenizer_destroy(t);
-        return status;
+        return refuse_changed(changed);
     }
     *out = t;
     return WEFT_OK;

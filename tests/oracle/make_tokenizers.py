@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers import pre_tokenizers, processors, trainers
 
 NUM_LINES = 2400
+SIZES = [1100, 1400] # tokens of bytes, of characters
 MARK = "\u2581"
 
 SENTENCES = """The weaver threw the shuttle, and the loom's frame didn't even creak.
@@ -134,10 +135,10 @@ def template(token, id):
     return processors.TemplateProcessing(single=f"{token} $A", special_tokens=[(token, id)])
 
 
-def train(tokenizer, lines, tokens, added=(), size=1100, alphabet=None):
+def train(tokenizer, lines, tokens, added=(), alphabet=None):
     limit = {"limit_alphabet": 500} if alphabet is not None else {}
     trainer = trainers.BpeTrainer(
-        vocab_size=size, show_progress=False, special_tokens=tokens,
+        vocab_size=SIZES[alphabet is not None], show_progress=False, special_tokens=tokens,
         initial_alphabet=P.ByteLevel.alphabet() if alphabet is None else alphabet, **limit)
     tokenizer.train_from_iterator(lines, trainer)
     tokenizer.add_tokens(list(added))
@@ -162,7 +163,7 @@ def of_characters(lines, names, added=(), normalizer=None, words=None, after=Non
     if words:
         tokenizer.pre_tokenizer = words
     fallbacks = [f"<0x{b:02X}>" for b in range(256)] if fallback else []
-    train(tokenizer, lines, special(*names) + fallbacks, [], 1400, [])
+    train(tokenizer, lines, special(*names) + fallbacks, [], [])
     text = json.loads(tokenizer.to_str())
     text["added_tokens"] = [t for t in text["added_tokens"] if t["content"] not in fallbacks]
     tokenizer = Tokenizer.from_str(json.dumps(text))
