@@ -594,6 +594,29 @@ static void threads_and_forms_change_nothing(void **state)
     }
 }
 
+/* Encoders cache words: each thread has its own, and what it met before changes no token. */
+static void threads_share_no_words(void **state)
+{
+    (void)state;
+    static const char *const threads[] = {"1", "6"};
+    static vocabulary trained;
+    char path[256], words[256], merges[256], out[2][256];
+    vocabulary_train(&trained, vocabulary_text);
+    snprintf(words, sizeof words, "%s", temporary_path("e.json"));
+    snprintf(merges, sizeof merges, "%s", temporary_path("m.bpe"));
+    vocabulary_write(&trained, words, merges);
+    snprintf(path, sizeof path, "%s", temporary_path("words.jsonl"));
+    write_corpus(path, 6, 150);
+    for (int i = 0; i < 2; i++) {
+        snprintf(out[i], sizeof out[i], "%s", temporary_path(i ? "many" : "single"));
+        assert_int_equal(RUN(path, "--jsonl", "text", "--tokenizer", "gpt2", "--vocab-file", words,
+                             "--merge-file", merges, "--threads", threads[i], "--out", out[i]),
+                         0);
+    }
+    expect_same_file(out[0], out[1], "bin");
+    expect_same_file(out[0], out[1], "idx");
+}
+
 /* The first in the order of the files, whoever finds another one earlier. */
 static void the_first_bad_line_is_told(void **state)
 {
@@ -699,6 +722,7 @@ int main(void)
         cmocka_unit_test(a_path_of_keys_leads_to_the_text),
         cmocka_unit_test(a_bad_line_is_named),
         cmocka_unit_test(threads_and_forms_change_nothing),
+        cmocka_unit_test(threads_share_no_words),
         cmocka_unit_test(the_first_bad_line_is_told),
         cmocka_unit_test(folders_are_read_in_order),
         cmocka_unit_test(token_files_are_cut_into_documents),
