@@ -1,4 +1,5 @@
-target_link_libraries(weft_launcher PUBLIC PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::CJSON MPI::MPI_C)
+target_link_libraries(weft_launcher PUBLIC PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::CJSON
+  PkgConfig::ZLIB PkgConfig::ZSTD MPI::MPI_C)
 # What `weft train` preloads into the mpirun that it starts, and where it looks for it.
 add_library(weft_loopback MODULE launcher/process/preload/loopback.c)
 target_compile_definitions(weft_loopback PRIVATE _GNU_SOURCE)

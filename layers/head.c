@@ -96,6 +96,12 @@ static const float *weights_of(const weft_pass *pass, const chunk *c)
     return weights ? weights + c->first : NULL;
 }
 
+static float *losses_of(const weft_pass *pass, const chunk *c)
+{
+    float *losses = weft_pass_losses(pass);
+    return losses ? losses + c->first : NULL;
+}
+
 static weft_status add_loss(head *h, weft_pass *pass, const chunk *c)
 {
     WEFT_TRY(reduce_stats(h, pass, c));
@@ -105,7 +111,8 @@ static weft_status add_loss(head *h, weft_pass *pass, const chunk *c)
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_cross_entropy_loss_args, .rows = c->num, .row_max = c->max.data,
                    .row_sum = c->sums.data, .target = (float *)c->sums.data + c->num,
-                   .mask = weights_of(pass, c), .loss_sum = &weft_pass_metrics(pass)->loss_sum));
+                   .mask = weights_of(pass, c), .loss = losses_of(pass, c),
+                   .loss_sum = &weft_pass_metrics(pass)->loss_sum));
 }
 
 /* Turns the chunk's logits into their gradient, and computes the weight's gradient and dx. */

@@ -11,6 +11,8 @@
 #include "parallel/parameters/parameters.h"
 #include "parallel/sequence.h"
 
+/* Where a last layer leaves each label's loss (weft_micro_batch); NULL: nowhere. */
+float *weft_pass_losses(const weft_pass *pass);
 typedef struct weft_norm {
     weft_norm_kind kind;
     float epsilon;

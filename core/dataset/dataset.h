@@ -4,7 +4,8 @@
  * share one token. weft_rng_permute orders each epoch's samples as a pure function of (seed,
  * epoch), so a rank finds its samples from their numbers alone and nothing is stored. Samples of
  * one block stay together and in order: blocks of the same size give the tokens the same order
- * whatever the samples' length. Tokens are read from the file when a sample is. */
+ * whatever the samples' length. Tokens are read from the file when a sample is. Several datasets
+ * are blended by weight: in one order of blocks that is a pure function of the weights. */
 #ifndef WEFT_CORE_DATASET_DATASET_H
 #define WEFT_CORE_DATASET_DATASET_H
 
@@ -58,13 +59,40 @@ weft_status weft_dataset_read_documents(const weft_dataset *dataset, weft_arena 
  * file, place and token. */
 void weft_dataset_set_vocabulary(weft_dataset *dataset, int64_t vocab_size);
 
-/* A contiguous share of the samples: train, valid or test. */
-typedef struct weft_split {
-    uint64_t first_sample, num_samples; /* of floor((tokens - 1) / seq_length) */
+/* The order in which several datasets give blocks of samples, by weights that are whole numbers
+ * without a common divisor: a period of as many blocks as their sum, of which each dataset has its
+ * weight, again and again. Block b of the order is number b mod period of its period, so its
+ * dataset, and which of that dataset's blocks it is, follow from b alone. At every place each
+ * dataset has given less than a block more or less than its share (weft_blend_order). */
+typedef struct weft_blend {
+    size_t count; /* datasets */
+    const int64_t *weights;
+    uint64_t period;
+    const uint16_t *which;  /* [period]: the dataset */
+    const uint32_t *before; /* [period]: its blocks before this one in the period */
+} weft_blend;
+
+enum { WEFT_BLEND_MAX_DATASETS = 1024, WEFT_BLEND_MAX_PERIOD = 1 << 20 };
+/* Block b goes to the dataset whose next block is due first, of those that are not ahead: with a
+ * share w, block j of a dataset (from 0) takes one of the places floor(j / w) to ceil((j + 1) / w)
+ * - 1 (Baruah et al. 1996, "Proportionate progress"; places of the earliest deadline suffice, since
+ * the shares' sum is 1). weights: above 0, divided here by what divides them all; their sum is then
+ * at most WEFT_BLEND_MAX_PERIOD, else WEFT_CONFIG. Memory of the arena. */
+weft_status weft_blend_order(const int64_t *weights, size_t count, weft_arena *arena,
+                             weft_blend *out) WEFT_CHECKED;
+
+/* A contiguous share of a dataset's samples: train, valid or test; or a blend of such shares. */
+typedef struct weft_split weft_split;
+struct weft_split {
+    const weft_dataset *dataset;        /* borrowed, as all */
+    uint64_t first_sample, num_samples; /* of floor((tokens - 1) / seq_length); a blend's: until a
+                                           dataset begins again */
     int64_t seq_length;
     uint64_t block_samples; /* shuffled as one */
     weft_sample_use use;
-} weft_split;
+    const weft_blend *blend; /* NULL: one dataset */
+    const weft_split *parts; /* [blend->count] */
+};
 
 /* Divides the samples by weights such as {969, 30, 1}, in whole blocks of block_tokens, a multiple
  * of seq_length (0: seq_length). A split with weight > 0 gets at least one block, else WEFT_CONFIG.
@@ -72,15 +100,27 @@ typedef struct weft_split {
 weft_status weft_dataset_split(const weft_dataset *dataset, int64_t seq_length,
                                int64_t block_tokens, const double weights[3],
                                weft_split out[3]) WEFT_CHECKED;
-/* The place in the dataset of the first token of the run's sample number `number` (0-based over all
- * epochs) of a split with samples, shuffled by (seed, epoch) when `shuffle`, else in order. Not of
- * weft_dataset_open_own, whose samples have no place. */
-uint64_t weft_split_find(const weft_split *split, uint64_t seed, bool shuffle, uint64_t number);
+/* The same shares of several datasets, blended; num_samples 0 where they have none. */
+weft_split weft_split_blend(const weft_blend *blend, const weft_split *parts);
+/* The dataset that sample number `number` of a blend comes from; 0 without a blend. */
+size_t weft_split_part(const weft_split *split, uint64_t number);
+/* counts[i]: how many of the first `num_samples` of a blend come from dataset i. Goes through one
+ * period. */
+void weft_split_count(const weft_split *split, uint64_t num_samples, uint64_t *counts);
+/* The place of a sample's first token. */
+typedef struct weft_split_place {
+    size_t part; /* of a blend; else 0 */
+    uint64_t first_token;
+} weft_split_place;
+/* The place of the run's sample number `number` (0-based over all epochs) of a split with samples,
+ * shuffled by (seed, epoch) when `shuffle`, else in order. Not of weft_dataset_open_own, whose
+ * samples have no place. */
+weft_split_place weft_split_find(const weft_split *split, uint64_t seed, bool shuffle,
+                                 uint64_t number);
 /* Reads the run's sample number `number` (0-based over all epochs) of a split, shuffled by
  * (seed, epoch) when `shuffle`, else in order: seq_length tokens and their next tokens. */
-weft_status weft_split_read(const weft_dataset *dataset, const weft_split *split, uint64_t seed,
-                            bool shuffle, uint64_t number, int32_t *tokens,
-                            int32_t *labels) WEFT_CHECKED;
+weft_status weft_split_read(const weft_split *split, uint64_t seed, bool shuffle, uint64_t number,
+                            int32_t *tokens, int32_t *labels) WEFT_CHECKED;
 
 /* Writing: add appends a document; finish writes the index and gives both files their names. dtype
  * is u16 when vocab_size < 65,500, else i32. */

@@ -1,12 +1,10 @@
 #include "launcher/planning/config.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <weft/kernels.h>
 
@@ -15,6 +13,7 @@
 #include "core/sized.h"
 #include "core/text.h"
 #include "launcher/planning/context_choice.h"
+#include "launcher/planning/data_sources.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/run_changes.h"
 #include "layers/model/model.h"
@@ -112,10 +111,32 @@ static weft_status check_bad_steps(const weft_config *c)
     return WEFT_OK;
 }
 
-static weft_status check_train(const weft_config *c, bool no_data)
+static weft_status check_data(const weft_config *c, bool no_data, weft_arena *arena)
+{
+    weft_data_sources training, validation;
+    double weights[3];
+    if (!no_data && !c->data.mock_data && !weft_config_reads_file(c) &&
+        !weft_config_has_own_data(c))
+        return WEFT_KEY_ERROR("data.data_path", "missing; make a dataset with weft prepare, or set "
+                                                "data.mock_data");
+    if (c->data.mock_data && c->model.vocab_size == 0)
+        return WEFT_KEY_ERROR("model.vocab_size", "mock data needs one");
+    if (weft_config_has_own_data(c) && c->model.vocab_size == 0)
+        return WEFT_KEY_ERROR("model.vocab_size", "the program's own data needs one");
+    WEFT_TRY(weft_data_find_training(c, arena, &training));
+    WEFT_TRY(weft_data_find_validation(c, arena, &validation));
+    WEFT_TRY(check_blocks(c));
+    WEFT_TRY(weft_config_split(c, weights));
+    if (c->train.eval_interval > 0 && !(weights[1] > 0) && validation.count == 0)
+        return WEFT_KEY_ERROR("data.split",
+                              "evaluation needs a validation share, not %s, or data.validation",
+                              c->data.split);
+    return WEFT_OK;
+}
+
+static weft_status check_train(const weft_config *c, bool no_data, weft_arena *arena)
 {
     const weft_train_options *t = &c->train;
-    double weights[3];
     unsigned modules;
     WEFT_TRY(weft_recompute_modules(&t->recompute, &modules));
     WEFT_TRY(weft_offload_modules(&t->offload, &t->recompute, &modules));
@@ -133,24 +154,12 @@ static weft_status check_train(const weft_config *c, bool no_data)
         return WEFT_KEY_ERROR("train.min_lr", "%g is above lr %g", t->min_lr, t->lr);
     WEFT_TRY(check_batch(c, 0));
     WEFT_TRY(check_bad_steps(c));
-    if (!no_data && !c->data.mock_data && !c->data.data_path && !weft_config_has_own_data(c))
-        return WEFT_KEY_ERROR("data.data_path", "missing; make a dataset with weft prepare, or set "
-                                                "data.mock_data");
-    if (c->data.mock_data && c->model.vocab_size == 0)
-        return WEFT_KEY_ERROR("model.vocab_size", "mock data needs one");
-    if (weft_config_has_own_data(c) && c->model.vocab_size == 0)
-        return WEFT_KEY_ERROR("model.vocab_size", "the program's own data needs one");
     if (c->parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS &&
         !c->data.reset_attention_mask)
         return WEFT_KEY_ERROR("parallel.context_parallel_load_balancer",
                               "documents needs data.reset_attention_mask; without it head_tail is "
                               "even");
-    WEFT_TRY(check_blocks(c));
-    WEFT_TRY(weft_config_split(c, weights));
-    if (t->eval_interval > 0 && !(weights[1] > 0))
-        return WEFT_KEY_ERROR("data.split", "evaluation needs a validation share, not %s",
-                              c->data.split);
-    return WEFT_OK;
+    return check_data(c, no_data, arena);
 }
 
 bool weft_config_is_set(const weft_config_source *source, const char *key)
@@ -305,9 +314,9 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
         t->lr_decay_iters = t->train_iters;
     if (t->lr_wsd_decay_iters == 0)
         t->lr_wsd_decay_iters = t->lr_decay_iters / 5;
-    WEFT_TRY(make_absolute(&c->data.data_path, arena));
+    WEFT_TRY(weft_data_make_absolute(&c->data, arena));
     WEFT_TRY(weft_model_options_resolve(&c->model));
-    return check_train(c, source->no_data);
+    return check_train(c, source->no_data, arena);
 }
 
 static weft_status source_text(const weft_config_source *source, weft_arena *arena,

@@ -80,8 +80,10 @@ typedef struct weft_train_options { /* section "train" */
 } weft_train_options;
 
 typedef struct weft_data_options { /* section "data" */
-    const char *data_path;         /* prefix of .bin and .idx; NULL with mock_data */
+    const char *data_path;         /* prefix of .bin and .idx; NULL: none */
+    weft_string_list blend;        /* in its place: a weight and a prefix in turn */
     const char *split;             /* "969,30,1" */
+    weft_string_list validation;   /* prefixes of sets of their own */
     bool mock_data;
     int64_t shuffle_block_tokens; /* 0: seq_length */
     /* Packed documents, as Megatron means them: parallel/sequence.h. */
@@ -170,6 +172,8 @@ bool weft_config_reads_file(const weft_config *config);
 /* Whether a checkpoint is to be made behind a step, where the run ends as asked if `stops`. */
 bool weft_config_saves_at(const weft_config *config, int64_t step, bool stops);
 bool weft_config_has_own_data(const weft_config *config);
+/* Whether micro-batches tell each label's loss: those of several datasets. */
+bool weft_config_tells_losses(const weft_config *config);
 /* Whether micro-batches say where documents begin, or weigh labels. */
 bool weft_config_has_documents(const weft_config *config);
 /* The model function of the config's application; NULL: the model that the config describes. */

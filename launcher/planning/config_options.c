@@ -128,7 +128,12 @@ static const weft_key train_rows[] = {
 #define T weft_data_options
 static const weft_key data_rows[] = {
     TEXT(FREE, data_path, NULL, "prefix of the dataset's .bin and .idx"),
+    ROW(FREE, "blend", blend, STRINGS, "[]", 0, 0, NULL,
+        "in its place several datasets, by weight: [0.7, \"wiki\", 0.3, \"books\"]",
+        .idle = "data.mock_data is true"),
     TEXT(RUN, split, "\"969,30,1\"", "weights of train, valid and test"),
+    ROW(FREE, "validation", validation, STRINGS, "[]", 0, 0, NULL,
+        "datasets to evaluate on, each with its own loss, not on data.split's second part"),
     FLAG(RUN, mock_data, "false", "random tokens, for speed runs (needs model.vocab_size)"),
     RANGE(RUN, shuffle_block_tokens, "0", 0, 1e15, "tokens",
           "stay together in the order of samples, a multiple of seq_length; 0: seq_length"),
@@ -283,13 +288,18 @@ bool weft_config_saves_at(const weft_config *config, int64_t step, bool stops)
 
 bool weft_config_reads_file(const weft_config *config)
 {
-    return !config->data.mock_data && config->data.data_path;
+    return !config->data.mock_data && (config->data.data_path || config->data.blend.count > 0);
 }
 
 bool weft_config_has_own_data(const weft_config *config)
 {
     return config->application && config->application->sample && !config->data.mock_data &&
-           !config->data.data_path;
+           !weft_config_reads_file(config);
+}
+
+bool weft_config_tells_losses(const weft_config *config)
+{
+    return !config->data.mock_data && config->data.blend.count > 2;
 }
 
 bool weft_config_has_documents(const weft_config *config)

@@ -252,7 +252,7 @@ static weft_status refuse_change(void *context, const char *section, const weft_
         return WEFT_OK;
     add_change(r, name, before, after);
     if (strcmp(row->key, "data_xxh64") == 0)
-        add_text(r, " (other tokens or another tokenizer)");
+        add_text(r, " (other tokens, weights or another tokenizer)");
     bool is_data = strcmp(section, "data") == 0;
     char *asked = r->names[is_data ? 2 : strcmp(section, "train") == 0];
     snprintf(asked, sizeof r->names[0], "%s", asked[0] || is_data ? section : name);

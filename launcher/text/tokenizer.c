@@ -307,8 +307,8 @@ static uint32_t find_token(const weft_rules *r, const char *text)
 static weft_status guess_eod(const weft_tokenizer *t, const char *file, uint32_t *out)
 {
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
-                                        "<\xef\xbd\x9c"
-                                        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
+                                        ("<\xef\xbd\x9c"
+                                         "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>")};
     int count = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const uint32_t id = find_token(&t->rules, names[i]);

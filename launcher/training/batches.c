@@ -1,5 +1,6 @@
 #include "launcher/training/batches.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "launcher/training/state.h"
@@ -18,18 +19,18 @@ uint64_t weft_batches_first_sample(const weft_config *config, uint64_t first_tok
            micro_batch * (uint64_t)config->train.micro_batch_size;
 }
 
-uint64_t weft_batches_find_sample(const weft_config *config, const weft_split *split,
-                                  weft_batches_use use, uint64_t number)
+weft_split_place weft_batches_find_sample(const weft_config *config, const weft_split *split,
+                                          weft_batches_use use, uint64_t number)
 {
     return weft_split_find(split, (uint64_t)config->train.seed, use == WEFT_BATCHES_TRAIN, number);
 }
 
-weft_status weft_batches_read_sample(const weft_config *config, const weft_dataset *dataset,
-                                     const weft_split *split, weft_batches_use use, uint64_t number,
-                                     int32_t *tokens, int32_t *labels)
+weft_status weft_batches_read_sample(const weft_config *config, const weft_split *split,
+                                     weft_batches_use use, uint64_t number, int32_t *tokens,
+                                     int32_t *labels)
 {
-    return weft_split_read(dataset, split, (uint64_t)config->train.seed, use == WEFT_BATCHES_TRAIN,
-                           number, tokens, labels);
+    return weft_split_read(split, (uint64_t)config->train.seed, use == WEFT_BATCHES_TRAIN, number,
+                           tokens, labels);
 }
 
 /* What the micro-batches bring, and where it is kept. */
@@ -39,7 +40,7 @@ typedef struct input {
     void **at;
 } input;
 
-enum { NUM_INPUTS = 6 };
+enum { NUM_INPUTS = 7 };
 
 static void list_inputs(weft_trainer *t, input out[NUM_INPUTS])
 {
@@ -54,6 +55,7 @@ static void list_inputs(weft_trainer *t, input out[NUM_INPUTS])
         {data->reset_position_ids ? bytes : 0, "positions", (void **)&t->batches.positions},
         {data->reset_attention_mask ? bytes * cp : 0, "documents", (void **)&t->batches.first_seen},
         {data->eod_mask_loss ? bytes : 0, "label weights", (void **)&t->batches.label_weights},
+        {weft_config_tells_losses(&t->config) ? bytes : 0, "losses", (void **)&t->batches.losses},
         {cuts * index, "indices of tokens", (void **)&t->batches.index},
     };
     for (int i = 0; i < NUM_INPUTS; i++)
@@ -102,6 +104,11 @@ weft_status weft_batches_create(weft_trainer *t)
     WEFT_TRY(
         weft_arena_alloc_array(t->arena, 3 * shape->seq * shape->batch, sizeof(int32_t), &rows));
     t->batches.rows = rows;
+    if (t->batches.losses) {
+        WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)t->batches.num * shape->batch,
+                                        sizeof *t->batches.parts, &rows));
+        t->batches.parts = rows;
+    }
     return create_cuts(t);
 }
 
@@ -116,8 +123,8 @@ void weft_batches_release(weft_trainer *t)
 
 /* The samples of micro-batch m into t->batches.rows; returns how many labels bear a loss in
  * `count`. */
-static weft_status read_samples(weft_trainer *t, const weft_split *split, weft_batches_use use,
-                                uint64_t first_sample, size_t *count)
+static weft_status read_samples(weft_trainer *t, int m, const weft_split *split,
+                                weft_batches_use use, uint64_t first_sample, size_t *count)
 {
     const size_t seq = (size_t)t->config.model.seq_length;
     const size_t batch = (size_t)t->config.train.micro_batch_size;
@@ -125,8 +132,11 @@ static weft_status read_samples(weft_trainer *t, const weft_split *split, weft_b
     *count = 0;
     for (size_t b = 0; b < batch; b++) {
         int32_t *tokens = t->batches.rows + 2 * b * seq;
-        WEFT_TRY(weft_batches_read_sample(&t->config, t->dataset, split, use, first_sample + b,
-                                          tokens, tokens + seq));
+        WEFT_TRY(weft_batches_read_sample(&t->config, split, use, first_sample + b, tokens,
+                                          tokens + seq));
+        if (t->batches.parts)
+            t->batches.parts[(size_t)m * batch + b] =
+                (uint16_t)weft_split_part(split, first_sample + b);
         if (weft_config_has_documents(&t->config))
             weft_documents_find(tokens, seq, eod, batch, t->batches.rows + 2 * batch * seq + b);
         for (size_t s = 0; s < seq; s++)
@@ -219,10 +229,13 @@ weft_status weft_batches_read(weft_trainer *t, const weft_split *split, weft_bat
     const bool counts = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0 && at[WEFT_AXIS_PP] == 0;
     weft_status status = WEFT_OK;
     t->batches.loss_tokens = 0;
+    for (size_t i = 0; t->batches.losses && i < (size_t)t->batches.num * t->batches.tokens_each;
+         i++)
+        t->batches.losses[i] = NAN; /* a program's last layer tells none */
     for (int m = 0; m < t->batches.num && reads(t); m++) {
         size_t count;
         status = read_samples(
-            t, split, use,
+            t, m, split, use,
             weft_batches_first_sample(&t->config, first_token, weft_trainer_micro_batch(t, m)),
             &count);
         if (status != WEFT_OK)
@@ -234,6 +247,24 @@ weft_status weft_batches_read(weft_trainer *t, const weft_split *split, weft_bat
     return by_token ? weigh_by_token(t) : WEFT_OK;
 }
 
+void weft_batches_sum_losses(const weft_trainer *t, double *losses, double *weights)
+{
+    const weft_batches *all = &t->batches;
+    const int *at = t->groups.coords.at;
+    const size_t batch = (size_t)t->config.train.micro_batch_size;
+    memset(losses, 0, t->data.num_parts * sizeof *losses);
+    memset(weights, 0, t->data.num_parts * sizeof *weights);
+    if (at[WEFT_AXIS_TP] != 0 || at[WEFT_AXIS_PP] != t->groups.mesh.pp - 1)
+        return;
+    for (int m = 0; m < all->num; m++)
+        for (size_t i = 0; i < all->tokens_each; i++) {
+            const size_t token = (size_t)m * all->tokens_each + i;
+            const size_t part = all->parts[(size_t)m * batch + i % batch];
+            losses[part] += all->losses[token];
+            weights[part] += all->label_weights ? all->label_weights[token] : 1;
+        }
+}
+
 void weft_batches_take(const weft_batches *all, int m, weft_micro_batch *out)
 {
     const size_t at = (size_t)m * all->tokens_each;
@@ -242,6 +273,7 @@ void weft_batches_take(const weft_batches *all, int m, weft_micro_batch *out)
     out->positions = all->positions ? all->positions + at : NULL;
     out->first_seen = all->first_seen ? all->first_seen + at * (size_t)all->cp : NULL;
     out->label_weights = all->label_weights ? all->label_weights + at : NULL;
+    out->losses = all->losses ? all->losses + at : NULL;
     if (!all->cuts)
         return;
     const size_t cut = all->deals ? (size_t)m : 0;

@@ -30,6 +30,8 @@ typedef struct weft_batches {
     int32_t *cut_runs; /* [num][cp * WEFT_DEAL_MAX_RUNS]: the memory of cuts by documents */
     int32_t *rows;     /* a micro-batch's input: [S] tokens and [S] labels of each sample, and their
                           documents' first tokens, [S, B] */
+    float *losses;     /* pinned, [num] times: of each label; NULL: one dataset */
+    uint16_t *parts;   /* [num][B]: the dataset of each sample, where there are losses */
     double loss_tokens; /* the batch's labels that bear a loss; 0: another rank counts them */
 } weft_batches;
 
@@ -41,13 +43,13 @@ typedef enum weft_batches_use { WEFT_BATCHES_TRAIN, WEFT_BATCHES_EVALUATE } weft
  * global batch that begins with the sample that holds token `first_token` of that order. */
 uint64_t weft_batches_first_sample(const weft_config *config, uint64_t first_token,
                                    uint64_t micro_batch);
-/* The place in the dataset of the first token of the sample with this number (weft_split_find). */
-uint64_t weft_batches_find_sample(const weft_config *config, const weft_split *split,
-                                  weft_batches_use use, uint64_t number);
+/* The place of the first token of the sample with this number (weft_split_find). */
+weft_split_place weft_batches_find_sample(const weft_config *config, const weft_split *split,
+                                          weft_batches_use use, uint64_t number);
 /* Reads the sample with this number: seq_length tokens and as many labels. */
-weft_status weft_batches_read_sample(const weft_config *config, const weft_dataset *dataset,
-                                     const weft_split *split, weft_batches_use use, uint64_t number,
-                                     int32_t *tokens, int32_t *labels) WEFT_CHECKED;
+weft_status weft_batches_read_sample(const weft_config *config, const weft_split *split,
+                                     weft_batches_use use, uint64_t number, int32_t *tokens,
+                                     int32_t *labels) WEFT_CHECKED;
 
 struct weft_trainer;
 /* The number of rank-local micro-batch m in the global batch. */
@@ -60,6 +62,9 @@ void weft_batches_release(struct weft_trainer *trainer);
  * + b. Collective over the world if masked labels are weighed over the whole batch. */
 weft_status weft_batches_read(struct weft_trainer *trainer, const weft_split *split,
                               weft_batches_use use, uint64_t first_token) WEFT_CHECKED;
+/* By dataset of a blend: the sum of the losses of this rank's labels in the batch that ran last,
+ * each times its weight, and the sum of their weights. Where another rank counts them: zeros. */
+void weft_batches_sum_losses(const struct weft_trainer *trainer, double *losses, double *weights);
 /* Fills in the arrays of micro-batch m. */
 void weft_batches_take(const weft_batches *batches, int m, weft_micro_batch *out);
 

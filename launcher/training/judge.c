@@ -57,7 +57,7 @@ static weft_status run_elsewhere(weft_trainer *t, int64_t step, sight *out)
 {
     const uint64_t first = (uint64_t)t->consumed_tokens;
     t->faults.data_shift = 1;
-    weft_status status = weft_batches_read(t, &t->splits[0], WEFT_BATCHES_TRAIN, first);
+    weft_status status = weft_batches_read(t, &t->data.splits[0], WEFT_BATCHES_TRAIN, first);
     if (status == WEFT_OK)
         status = run_again(t, step, true, out);
     t->faults.data_shift = 0;

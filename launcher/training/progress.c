@@ -15,6 +15,7 @@
 #include <cjson/cJSON.h>
 
 #include "core/file.h"
+#include "core/json_write.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/process/output.h"
@@ -131,6 +132,9 @@ static const char *const keys[] = {"step",
                                    "optimizer_hidden_share",
                                    "validation_loss",
                                    "validation_tokens",
+                                   "validation_losses",
+                                   "data_shares",
+                                   "data_losses",
                                    "model_flops_per_token",
                                    "peak_flops",
                                    "peak_flops_from",
@@ -161,6 +165,13 @@ weft_status weft_progress_check_metrics(const weft_metric_list *own)
                                   "metric %s: Weft writes that key itself; name it otherwise",
                                   keys[k]);
     return WEFT_OK;
+}
+
+/* A dataset's, as a key. */
+static void write_name(const char *name, FILE *out)
+{
+    weft_json_write_string(out, name, strlen(name), false);
+    fputs(": ", out);
 }
 
 /* JSON has no numbers that are not finite. */
@@ -201,6 +212,26 @@ static void write_account(const weft_ledger_account *a, FILE *out)
     for (weft_ledger_part i = 0; i < WEFT_NUM_LEDGER_PARTS; i++)
         fprintf(out, ", \"%s\": %.17g", weft_ledger_part_text(i), a->seconds[i]);
     fprintf(out, ", \"goodput\": %.17g", weft_ledger_goodput(a));
+}
+
+/* The share of each dataset in the run's samples so far, and its loss in this step. */
+static void write_parts(const weft_step_result *r, FILE *out)
+{
+    const weft_data *blend = r->blend;
+    double all = 0;
+    for (size_t i = 0; i < blend->num_parts; i++)
+        all += (double)r->part_samples[i];
+    for (int k = 0; k < 2; k++) {
+        fputs(k ? ", \"data_losses\": {" : ", \"data_shares\": {", out);
+        for (size_t i = 0; i < blend->num_parts; i++) {
+            char number[32];
+            number_text(k ? r->part_losses[i] : (double)r->part_samples[i] / all, number);
+            fputs(i ? ", " : "", out);
+            write_name(blend->parts[i].name, out);
+            fputs(number, out);
+        }
+        fputc('}', out);
+    }
 }
 
 static void write_line(const weft_progress *p, FILE *out, const weft_step_result *r)
@@ -257,6 +288,8 @@ static void write_line(const weft_progress *p, FILE *out, const weft_step_result
         fprintf(out, ", \"energy_j\": %.9g", r->joules.processors);
     if (r->joules.gpus >= 0)
         fprintf(out, ", \"gpu_energy_j\": %.9g", r->joules.gpus);
+    if (r->blend)
+        write_parts(r, out);
     if (r->slow.ranks)
         write_times(r->slow.ranks, out);
     if (r->slow.links)
@@ -377,9 +410,14 @@ void weft_progress_step(weft_progress *p, const weft_step_result *r)
 
 static void write_evaluation(FILE *out, int64_t step, const weft_evaluation *e)
 {
-    fprintf(out,
-            "{\"step\": %" PRId64 ", \"validation_loss\": %.17g, \"validation_tokens\": %.17g}\n",
+    fprintf(out, "{\"step\": %" PRId64 ", \"validation_loss\": %.17g, \"validation_tokens\": %.17g",
             step, e->loss, e->tokens);
+    for (size_t i = 0; i < e->num_sets; i++) {
+        fputs(i ? ", " : ", \"validation_losses\": {", out);
+        write_name(e->sets[i].name, out);
+        fprintf(out, "%.17g%s", e->sets[i].loss, i + 1 < e->num_sets ? "" : "}");
+    }
+    fputs("}\n", out);
 }
 
 void weft_progress_evaluation(weft_progress *p, int64_t step, const weft_evaluation *e)
@@ -392,6 +430,8 @@ void weft_progress_evaluation(weft_progress *p, int64_t step, const weft_evaluat
         fflush(stdout);
     }
     weft_progress_note(p, "step %" PRId64 "  validation loss %.4f", step, e->loss);
+    for (size_t i = 0; i < e->num_sets && e->num_sets > 1; i++)
+        weft_progress_note(p, "  %s %.4f", e->sets[i].name, e->sets[i].loss);
 }
 
 void weft_progress_note(weft_progress *p, const char *format, ...)

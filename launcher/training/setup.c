@@ -398,6 +398,7 @@ static weft_status create_model(weft_trainer *t)
     setup.host_threads = host_threads(t);
     setup.accumulates = weft_step_accumulates(&t->config, &t->groups.mesh);
     setup.documents = weft_config_has_documents(&t->config);
+    setup.losses = weft_config_tells_losses(&t->config);
     WEFT_TRY(weft_model_create(&setup, weft_config_build(&t->config), &t->model));
     if (t->config.model.num_experts > 0 && t->config.tier.experts != WEFT_TIER_NONE &&
         t->config.tier.placement == WEFT_TIER_BALANCED &&
@@ -406,7 +407,7 @@ static weft_status create_model(weft_trainer *t)
                  t->config.tier.experts == WEFT_TIER_HOST ? "each rank has all experts"
                                                           : "experts are not in host memory");
     WEFT_TRY(weft_progress_check_metrics(weft_model_metric_list(t->model)));
-    weft_dataset_set_labels(t->dataset, weft_model_labels_are_tokens(t->model));
+    weft_dataset_set_labels(t->data.parts[0].dataset, weft_model_labels_are_tokens(t->model));
     double flops;
     WEFT_TRY(weft_model_totals(t->model, &t->num_params, &flops));
     t->flops_per_sample = flops / (double)t->config.train.micro_batch_size;
@@ -517,18 +518,31 @@ static void tell_other_data(const weft_trainer *t, const weft_config_source *sou
 {
     const char *had = source->run ? source->run->data.data_xxh64 : NULL;
     const char *has = t->config.data.data_xxh64;
-    if (had && has && strcmp(had, has) != 0 && t->splits[WEFT_SPLIT_VALIDATION].num_samples > 0)
+    if (had && has && strcmp(had, has) != 0 && t->data.num_validation == 0 &&
+        t->data.splits[WEFT_SPLIT_VALIDATION].num_samples > 0)
         weft_log(WEFT_LOG_WARN,
                  "%s: other data than the run had: the validation part begins elsewhere, may hold "
                  "what the run was trained on, and its losses are not those of before",
-                 t->config.data.data_path);
+                 weft_dataset_name(t->data.parts[0].dataset));
 }
 
 /* One rank reads the whole file: they all agree on what it finds. */
 static weft_status create_data(weft_trainer *t, const weft_config_source *source)
 {
     bool whole = weft_comm_rank(t->world) == 0;
-    WEFT_TRY(weft_setup_data(&t->config, source, whole, t->arena, &t->dataset, t->splits));
+    void *memory;
+    WEFT_TRY(weft_setup_data(&t->config, source, whole, t->arena, &t->data));
+    WEFT_TRY(weft_arena_alloc_array(t->arena, t->data.num_validation + 1, sizeof *t->evaluated,
+                                    &memory));
+    t->evaluated = memory;
+    if (t->data.num_parts > 1) {
+        WEFT_TRY(
+            weft_arena_alloc_array(t->arena, t->data.num_parts, sizeof *t->part_samples, &memory));
+        t->part_samples = memory;
+        WEFT_TRY(weft_arena_alloc_array(t->arena, 2 * t->data.num_parts, sizeof *t->part_losses,
+                                        &memory));
+        t->part_losses = memory;
+    }
     if (whole)
         tell_other_data(t, source);
     return WEFT_OK;
@@ -729,7 +743,7 @@ void weft_trainer_release(weft_trainer *t)
                              main_program(t)->slots[i].bytes);
     weft_batches_release(t);
     weft_model_destroy(t->model);
-    weft_dataset_close(t->dataset);
+    weft_data_close(&t->data);
     weft_groups_release(&t->groups);
     weft_device_destroy(t->device);
     memset(t, 0, sizeof *t);

@@ -6,20 +6,20 @@
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/trainer.h"
 
-/* The tokenizer description beside the dataset (PREFIX.json), NULL when there is none. */
+/* The tokenizer description beside the (first) dataset (PREFIX.json), NULL when there is none. */
 weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *arena,
                                       const char **out) WEFT_CHECKED;
-/* Fills model.vocab_size from the dataset's tokenizer where the config leaves it 0, and refuses a
- * dataset that asks for more; so data.eod_token where documents are told apart. */
+/* Fills model.vocab_size from the datasets' tokenizer where the config leaves it 0, and refuses
+ * datasets that ask for more, or that have several; so data.eod_token where documents are told
+ * apart. */
 weft_status weft_setup_vocabulary(weft_config *config) WEFT_CHECKED;
-/* Opens the dataset and divides its samples, after weft_setup_vocabulary. whole: learns the hash
- * and the largest of its tokens, by reading them all unless that is kept beside it, fills
- * data.data_xxh64, and refuses changes that make the resumed run another one. Tokens outside the
- * vocabulary are refused where they are read. The caller owns *out, also after an error where it is
- * not NULL. Rank-local; errors point into the config. */
+/* Opens the datasets and divides their samples, after weft_setup_vocabulary. whole: learns the hash
+ * and the largest of the training's tokens, by reading them all unless that is kept beside them,
+ * fills data.data_xxh64, and refuses changes that make the resumed run another one. Tokens outside
+ * the vocabulary are refused where they are read. out: zero before; the caller closes it, also
+ * after an error. Rank-local; errors point into the config. */
 weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
-                            weft_arena *arena, weft_dataset **out,
-                            weft_split splits[3]) WEFT_CHECKED;
+                            weft_arena *arena, weft_data *out) WEFT_CHECKED;
 /* weft_setup_data before there are ranks; keeps nothing. */
 weft_status weft_setup_check_data(const weft_config *config,
                                   const weft_config_source *source) WEFT_CHECKED;

@@ -1,39 +1,88 @@
-/* Opens the trainer's dataset, checks it against the config and divides it. */
+/* Opens the trainer's datasets, checks them against the config and divides them. */
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <xxhash.h>
+
 #include "core/file.h"
 #include "core/log.h"
+#include "launcher/planning/data_sources.h"
 #include "launcher/planning/run_changes.h"
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/setup.h"
 
+void weft_data_close(weft_data *data)
+{
+    for (size_t i = 0; i < data->num_parts; i++)
+        weft_dataset_close(data->parts[i].dataset);
+    for (size_t i = 0; i < data->num_validation; i++)
+        weft_dataset_close(data->validation[i].dataset);
+    *data = (weft_data){0};
+}
+
 weft_status weft_setup_tokenizer_text(const weft_config *config, weft_arena *arena,
                                       const char **out)
 {
+    weft_data_sources sources;
     *out = NULL;
-    if (!weft_config_reads_file(config))
+    WEFT_TRY(weft_data_find_training(config, arena, &sources));
+    if (sources.count == 0)
         return WEFT_OK;
     const char *path;
-    WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", config->data.data_path));
+    WEFT_TRY(weft_arena_printf(arena, &path, "%s.json", sources.of[0].prefix));
     if (access(path, R_OK) != 0) /* Megatron's datasets have none */
         return WEFT_OK;
     return weft_prepared_pack(path, arena, out);
 }
 
-/* All zero where the dataset has none. */
-static weft_status read_tokenizer(const weft_config *config, weft_arena *arena,
-                                  weft_tokenizer_info *out, weft_prepared *prepared)
+/* --- tokenizers ---------------------------------------------------------------------------- */
+
+/* What the descriptions of all datasets say. All zero where none has one. */
+typedef struct described {
+    weft_tokenizer_info tokenizer;
+    const char *identity; /* of the tokenizer; "": unknown */
+    const char *prefix;   /* of the dataset that says it */
+    bool append_eod;      /* each document of each dataset ends with the eod token */
+} described;
+
+/* Datasets whose tokens mean different texts do not mix. One without a description is believed. */
+static weft_status add_described(const weft_data_source *source, const char *key, weft_arena *arena,
+                                 described *out)
 {
-    *out = (weft_tokenizer_info){0};
-    *prepared = (weft_prepared){0};
-    return weft_config_reads_file(config)
-               ? weft_prepared_find(config->data.data_path, arena, out, prepared)
-               : WEFT_OK;
+    weft_tokenizer_info tokenizer;
+    weft_prepared prepared;
+    const char *identity;
+    WEFT_TRY(weft_prepared_find(source->prefix, arena, &tokenizer, &prepared));
+    WEFT_TRY(weft_tokenizer_identity(&tokenizer, arena, &identity));
+    out->append_eod = out->append_eod && prepared.append_eod;
+    if (!*identity)
+        return WEFT_OK;
+    if (*out->identity && strcmp(identity, out->identity) != 0)
+        return WEFT_KEY_ERROR(key, "%s has another tokenizer than %s", source->prefix, out->prefix);
+    if (*out->identity)
+        return WEFT_OK;
+    out->tokenizer = tokenizer;
+    out->identity = identity;
+    out->prefix = source->prefix;
+    return WEFT_OK;
+}
+
+static weft_status read_descriptions(const weft_config *config, weft_arena *arena, described *out)
+{
+    weft_data_sources training, validation;
+    WEFT_TRY(weft_data_find_training(config, arena, &training));
+    WEFT_TRY(weft_data_find_validation(config, arena, &validation));
+    *out = (described){.identity = "", .append_eod = training.count > 0};
+    for (size_t i = 0; i < training.count; i++)
+        WEFT_TRY(add_described(&training.of[i], training.key, arena, out));
+    const bool append_eod = out->append_eod;
+    for (size_t i = 0; i < validation.count; i++)
+        WEFT_TRY(add_described(&validation.of[i], validation.key, arena, out));
+    out->append_eod = append_eod; /* as a validation set may be Megatron's */
+    return WEFT_OK;
 }
 
 /* The key of data that asks for the end of documents. */
@@ -45,8 +94,7 @@ static const char *asks_for_documents(const weft_data_options *data)
 }
 
 /* Fills data.eod_token where documents are asked for and the dataset says how they end. */
-static weft_status find_eod(weft_config *config, const weft_tokenizer_info *tokenizer,
-                            const weft_prepared *prepared)
+static weft_status find_eod(weft_config *config, const described *said)
 {
     weft_data_options *data = &config->data;
     if (!weft_config_has_documents(config))
@@ -56,74 +104,104 @@ static weft_status find_eod(weft_config *config, const weft_tokenizer_info *toke
                               (long long)data->eod_token, (long long)config->model.vocab_size);
     if (data->eod_token >= 0)
         return WEFT_OK;
-    if (prepared->append_eod && tokenizer->eod < config->model.vocab_size) {
-        data->eod_token = tokenizer->eod;
+    if (said->append_eod && said->tokenizer.eod < config->model.vocab_size) {
+        data->eod_token = said->tokenizer.eod;
         return WEFT_OK;
     }
     if (!weft_config_reads_file(config))
         return WEFT_KEY_ERROR(asks_for_documents(data),
                               "needs data.eod_token, the token that ends a document");
-    return WEFT_KEY_ERROR(asks_for_documents(data),
-                          "needs the token that ends a document: %s.json %s; data.eod_token would "
-                          "say",
-                          data->data_path,
-                          tokenizer->vocab_size == 0 ? "is not there"
-                                                     : "says that its documents end with none");
+    return WEFT_KEY_ERROR(
+        asks_for_documents(data),
+        "needs the token that ends a document: %s.json %s; data.eod_token would "
+        "say",
+        data->data_path ? data->data_path : "data.blend: a",
+        said->tokenizer.vocab_size == 0 ? "is not there" : "says that its documents end with none");
 }
 
-weft_status weft_setup_vocabulary(weft_config *config)
+static weft_status settle_vocabulary(weft_config *config, const described *said)
 {
-    weft_arena arena = {0};
-    weft_tokenizer_info tokenizer;
-    weft_prepared prepared;
-    weft_status status = read_tokenizer(config, &arena, &tokenizer, &prepared);
-    int64_t size = tokenizer.vocab_size;
-    weft_arena_release(&arena);
-    WEFT_TRY(status);
+    const int64_t size = said->tokenizer.vocab_size;
     if (config->model.vocab_size == 0)
         config->model.vocab_size = size;
     if (config->model.vocab_size == 0)
         return WEFT_KEY_ERROR("model.vocab_size",
                               "missing, and %s.json, which would say, is not there",
-                              config->data.data_path);
+                              config->data.data_path ? config->data.data_path : "a dataset's");
     if (config->model.vocab_size < size)
         return WEFT_KEY_ERROR("model.vocab_size",
                               "%lld is less than the dataset's vocabulary of %lld",
                               (long long)config->model.vocab_size, (long long)size);
-    return find_eod(config, &tokenizer, &prepared);
+    return find_eod(config, said);
 }
+
+weft_status weft_setup_vocabulary(weft_config *config)
+{
+    weft_arena arena = {0};
+    described said;
+    weft_status status = read_descriptions(config, &arena, &said);
+    if (status == WEFT_OK)
+        status = settle_vocabulary(config, &said);
+    weft_arena_release(&arena);
+    return status;
+}
+
+/* --- what is in the files ------------------------------------------------------------------ */
 
 /* What the next start reads again is told from so many tokens on, which take seconds. */
 enum { MANY_TOKENS = 1000000000 };
 
-static weft_status check_tokens(weft_config *config, const weft_config_source *source,
-                                const weft_dataset *dataset, const weft_tokenizer_info *info,
-                                weft_arena *arena)
+/* Where nothing can be written beside a dataset, RUN keeps what is known of it. */
+static weft_status find_spare(const weft_config_source *source, const weft_data *data, size_t part,
+                              weft_arena *arena, const char **out)
 {
-    const char *tokenizer, *spare = NULL;
-    weft_known known;
+    *out = NULL;
+    if (!source->run_path)
+        return WEFT_OK;
+    return data->num_parts == 1 ? weft_arena_printf(arena, out, "%s/data", source->run_path)
+                                : weft_arena_printf(arena, out, "%s/data.%s", source->run_path,
+                                                    data->parts[part].name);
+}
+
+static weft_status check_tokens(const weft_config *config, const weft_config_source *source,
+                                const weft_data *data, size_t part, const described *said,
+                                weft_arena *arena, weft_known *known)
+{
+    const weft_dataset *dataset = data->parts[part].dataset;
+    const char *spare, *prefix = weft_dataset_name(dataset);
     bool kept = true;
-    WEFT_TRY(weft_tokenizer_identity(info, arena, &tokenizer));
-    if (source->run_path)
-        WEFT_TRY(weft_arena_printf(arena, &spare, "%s/data", source->run_path));
-    if (!weft_known_recall(dataset, spare, tokenizer, &known))
-        WEFT_TRY(weft_known_look(dataset, spare, tokenizer, &known, &kept));
+    WEFT_TRY(find_spare(source, data, part, arena, &spare));
+    if (!weft_known_recall(dataset, spare, said->identity, known))
+        WEFT_TRY(weft_known_look(dataset, spare, said->identity, known, &kept));
     if (!kept && weft_dataset_num_tokens(dataset) >= MANY_TOKENS)
         weft_log(WEFT_LOG_WARN,
                  "%s" WEFT_KNOWN_SUFFIX ": cannot be written: the next start reads all %.3g "
                  "tokens again",
-                 config->data.data_path, (double)weft_dataset_num_tokens(dataset));
-    WEFT_TRY(weft_arena_printf(arena, &config->data.data_xxh64, "%016" PRIx64, known.xxh64));
-    WEFT_TRY(weft_known_check(config->data.data_path, info->vocab_size, &known));
-    if (known.max_token >= config->model.vocab_size)
+                 prefix, (double)weft_dataset_num_tokens(dataset));
+    WEFT_TRY(weft_known_check(prefix, said->tokenizer.vocab_size, known));
+    if (known->max_token >= config->model.vocab_size)
         return WEFT_KEY_ERROR("model.vocab_size", "%lld, but %s.bin holds token %d",
-                              (long long)config->model.vocab_size, config->data.data_path,
-                              (int)known.max_token);
+                              (long long)config->model.vocab_size, prefix, (int)known->max_token);
     return WEFT_OK;
 }
 
+/* Of one dataset its own hash; of a blend that of all with their weights. */
+static weft_status check_all_tokens(weft_config *config, const weft_config_source *source,
+                                    const weft_data *data, const described *said, weft_arena *arena)
+{
+    weft_known known = {0};
+    uint64_t hash = 0;
+    for (size_t i = 0; i < data->num_parts; i++) {
+        WEFT_TRY(check_tokens(config, source, data, i, said, arena, &known));
+        const uint64_t part[] = {hash, known.xxh64, (uint64_t)data->blend.weights[i]};
+        hash = XXH64(part, sizeof part, 0);
+    }
+    return weft_arena_printf(arena, &config->data.data_xxh64, "%016" PRIx64,
+                             data->num_parts == 1 ? known.xxh64 : hash);
+}
+
 /* A file of a dataset that is there, where the dataset's own name belongs. */
-static weft_status check_suffix(const char *path, weft_arena *arena)
+static weft_status check_suffix(const char *key, const char *path, weft_arena *arena)
 {
     static const char *const suffixes[] = {".bin", ".idx", ".json"};
     const size_t bytes = strlen(path);
@@ -134,94 +212,145 @@ static weft_status check_suffix(const char *path, weft_arena *arena)
             continue;
         WEFT_TRY(weft_arena_printf(arena, &index, "%.*s.idx", (int)own, path));
         if (access(index, F_OK) == 0)
-            return WEFT_KEY_ERROR("data.data_path", "%s: a dataset is named without %s; %.*s would",
-                                  path, suffixes[i], (int)own, path);
+            return WEFT_KEY_ERROR(key, "%s: a dataset is named without %s; %.*s would", path,
+                                  suffixes[i], (int)own, path);
     }
     return WEFT_OK;
 }
 
-/* What a relative path is of; NULL of others. */
-static weft_status find_cwd(const char *path, weft_arena *arena, const char **out)
-{
-    char cwd[PATH_MAX];
-    *out = NULL;
-    return path[0] != '/' && getcwd(cwd, sizeof cwd) ? weft_arena_strdup(arena, cwd, out) : WEFT_OK;
-}
-
 /* Before its description is asked for anything: a wrong path should be called one. */
-static weft_status find_dataset(const weft_config *c)
+static weft_status find_datasets(const weft_data_sources *sources, weft_arena *arena)
 {
-    weft_arena arena = {0};
-    const char *index;
-    if (!weft_config_reads_file(c))
+    for (size_t i = 0; i < sources->count; i++) {
+        const char *index, *prefix = sources->of[i].prefix;
+        WEFT_TRY(weft_arena_printf(arena, &index, "%s.idx", prefix));
+        if (access(index, F_OK) == 0)
+            continue;
+        WEFT_TRY(check_suffix(sources->key, prefix, arena));
+        return WEFT_KEY_ERROR(sources->key, "%s: %s; weft prepare makes datasets", index,
+                              strerror(ENOENT));
+    }
+    return WEFT_OK;
+}
+
+/* --- opening ------------------------------------------------------------------------------- */
+
+static weft_status open_sets(const weft_data_sources *sources, weft_arena *arena,
+                             weft_data_set **sets, size_t *count)
+{
+    void *memory;
+    if (sources->count == 0)
         return WEFT_OK;
-    weft_status status = weft_arena_printf(&arena, &index, "%s.idx", c->data.data_path);
-    const bool is_there = status != WEFT_OK || access(index, F_OK) == 0;
-    if (!is_there)
-        status = check_suffix(c->data.data_path, &arena);
-    const char *cwd = NULL;
-    if (status == WEFT_OK && !is_there)
-        status = find_cwd(c->data.data_path, &arena, &cwd);
-    if (status == WEFT_OK && !is_there)
-        status = WEFT_KEY_ERROR("data.data_path", "%s: %s%s%s; weft prepare makes datasets", index,
-                                strerror(ENOENT), cwd ? " in " : "", cwd ? cwd : "");
-    weft_arena_release(&arena);
-    return status;
+    WEFT_TRY(weft_arena_alloc_array(arena, sources->count, sizeof **sets, &memory));
+    *sets = memory;
+    for (size_t i = 0; i < sources->count; i++) {
+        (*sets)[i].name = sources->of[i].name;
+        WEFT_TRY(weft_dataset_open(sources->of[i].prefix, &(*sets)[i].dataset));
+        *count = i + 1;
+    }
+    return WEFT_OK;
 }
 
-/* So that the run goes on wherever it is resumed. */
-static weft_status make_absolute(weft_config *config, weft_arena *arena)
+/* Data without files: the program's own, or mock data. */
+static weft_status open_made(const weft_config *c, weft_arena *arena, weft_data *out)
 {
-    const char *cwd = NULL, *path = config->data.data_path;
-    WEFT_TRY(find_cwd(path, arena, &cwd));
-    return cwd ? weft_arena_printf(arena, &config->data.data_path, "%s/%s", cwd, path) : WEFT_OK;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, 1, sizeof *out->parts, &memory));
+    out->parts = memory;
+    weft_dataset **dataset = &out->parts[0].dataset;
+    WEFT_TRY(
+        weft_config_has_own_data(c)
+            ? weft_dataset_open_own(c->application->sample, c->own, c->model.vocab_size, dataset)
+            : weft_dataset_open_mock(
+                  (uint64_t)c->train.global_batch_size * 64 * (uint64_t)c->model.seq_length + 1,
+                  (int32_t)c->model.vocab_size, (uint64_t)c->train.seed, dataset));
+    out->num_parts = 1;
+    return WEFT_OK;
 }
 
-static weft_status open_dataset(const weft_config *c, weft_dataset **out)
+static weft_status make_order(const weft_data_sources *sources, weft_arena *arena, weft_blend *out)
 {
-    if (weft_config_has_own_data(c))
-        return weft_dataset_open_own(c->application->sample, c->own, c->model.vocab_size, out);
-    if (c->data.mock_data)
-        return weft_dataset_open_mock(
-            (uint64_t)c->train.global_batch_size * 64 * (uint64_t)c->model.seq_length + 1,
-            (int32_t)c->model.vocab_size, (uint64_t)c->train.seed, out);
-    return weft_dataset_open(c->data.data_path, out);
+    void *memory;
+    const size_t count = sources->count > 0 ? sources->count : 1;
+    WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(int64_t), &memory));
+    int64_t *weights = memory;
+    weights[0] = 1;
+    for (size_t i = 0; i < sources->count; i++)
+        weights[i] = sources->of[i].weight;
+    weft_status status = weft_blend_order(weights, count, arena, out);
+    return status == WEFT_CONFIG ? weft_error_key(status, sources->key) : status;
 }
 
 static weft_status open_checked(weft_config *config, const weft_config_source *source, bool whole,
-                                weft_arena *arena, weft_dataset **out)
+                                weft_arena *arena, weft_data *out)
 {
-    weft_tokenizer_info tokenizer;
-    weft_prepared prepared;
+    weft_data_sources training, validation;
+    described said;
     config->data.data_xxh64 = NULL;
-    WEFT_TRY(find_dataset(config));
+    WEFT_TRY(weft_data_find_training(config, arena, &training));
+    WEFT_TRY(weft_data_find_validation(config, arena, &validation));
+    WEFT_TRY(find_datasets(&training, arena));
+    WEFT_TRY(find_datasets(&validation, arena));
     WEFT_TRY(weft_setup_vocabulary(config));
-    WEFT_TRY(open_dataset(config, out));
+    WEFT_TRY(make_order(&training, arena, &out->blend));
+    WEFT_TRY(training.count > 0 ? open_sets(&training, arena, &out->parts, &out->num_parts)
+                                : open_made(config, arena, out));
+    WEFT_TRY(open_sets(&validation, arena, &out->validation, &out->num_validation));
     if (whole) {
-        WEFT_TRY(read_tokenizer(config, arena, &tokenizer, &prepared));
-        if (weft_config_reads_file(config))
-            WEFT_TRY(check_tokens(config, source, *out, &tokenizer, arena));
+        WEFT_TRY(read_descriptions(config, arena, &said));
+        if (training.count > 0)
+            WEFT_TRY(check_all_tokens(config, source, out, &said, arena));
         WEFT_TRY(weft_run_check_changes(config, source));
-        if (weft_config_reads_file(config))
-            WEFT_TRY(make_absolute(config, arena));
     }
-    weft_dataset_set_vocabulary(*out, config->model.vocab_size);
+    for (size_t i = 0; i < out->num_parts; i++)
+        weft_dataset_set_vocabulary(out->parts[i].dataset, config->model.vocab_size);
+    for (size_t i = 0; i < out->num_validation; i++)
+        weft_dataset_set_vocabulary(out->validation[i].dataset, config->model.vocab_size);
+    return WEFT_OK;
+}
+
+/* --- parts --------------------------------------------------------------------------------- */
+
+static weft_status split_set(weft_data_set *set, int64_t seq, int64_t block,
+                             const double weights[WEFT_NUM_SPLITS], const char *key)
+{
+    weft_status status = weft_dataset_split(set->dataset, seq, block, weights, set->splits);
+    return status == WEFT_CONFIG ? weft_error_key(status, key) : status;
+}
+
+static weft_status split_all(const weft_config *config, weft_arena *arena, weft_data *data)
+{
+    static const double whole[] = {0, 1, 0};
+    const int64_t seq = config->model.seq_length, block = config->data.shuffle_block_tokens;
+    const char *key = block > seq                    ? "data.shuffle_block_tokens"
+                      : config->data.blend.count > 0 ? "data.blend"
+                                                     : "data.data_path";
+    double weights[WEFT_NUM_SPLITS];
+    WEFT_TRY(weft_config_split(config, weights));
+    for (size_t i = 0; i < data->num_parts; i++)
+        WEFT_TRY(split_set(&data->parts[i], seq, block, weights, key));
+    for (size_t i = 0; i < data->num_validation; i++)
+        WEFT_TRY(split_set(&data->validation[i], seq, 0, whole, "data.validation"));
+    for (int k = 0; k < WEFT_NUM_SPLITS; k++) {
+        void *memory;
+        data->splits[k] = data->parts[0].splits[k];
+        if (data->num_parts == 1)
+            continue;
+        WEFT_TRY(weft_arena_alloc_array(arena, data->num_parts, sizeof *data->splits, &memory));
+        weft_split *parts = memory;
+        for (size_t i = 0; i < data->num_parts; i++)
+            parts[i] = data->parts[i].splits[k];
+        data->splits[k] = weft_split_blend(&data->blend, parts);
+    }
     return WEFT_OK;
 }
 
 weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
-                            weft_arena *arena, weft_dataset **out, weft_split splits[3])
+                            weft_arena *arena, weft_data *out)
 {
-    double weights[3];
     weft_status status = open_checked(config, source, whole, arena, out);
     if (status == WEFT_OK)
-        status = weft_config_split(config, weights);
-    WEFT_TRY(weft_config_locate(source, status));
-    status = weft_dataset_split(*out, config->model.seq_length, config->data.shuffle_block_tokens,
-                                weights, splits);
-    const bool in_blocks = config->data.shuffle_block_tokens > config->model.seq_length;
-    if (status == WEFT_CONFIG)
-        weft_error_key(status, in_blocks ? "data.shuffle_block_tokens" : "data.data_path");
+        status = split_all(config, arena, out);
     return weft_config_locate(source, status);
 }
 
@@ -229,10 +358,9 @@ weft_status weft_setup_check_data(const weft_config *config, const weft_config_s
 {
     weft_config copy = *config;
     weft_arena arena = {0};
-    weft_dataset *dataset = NULL;
-    weft_split splits[3];
-    weft_status status = weft_setup_data(&copy, source, true, &arena, &dataset, splits);
-    weft_dataset_close(dataset);
+    weft_data data = {0};
+    weft_status status = weft_setup_data(&copy, source, true, &arena, &data);
+    weft_data_close(&data);
     weft_arena_release(&arena);
     return status;
 }

@@ -7,6 +7,7 @@
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/training/batches.h"
+#include "launcher/training/data.h"
 #include "launcher/training/peak.h"
 #include "launcher/training/stragglers.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -25,19 +26,17 @@ typedef struct weft_step_clock {
     double waited_us; /* behind what computing had to do in a step, for the others; since taken */
 } weft_step_clock;
 
-/* The parts of the dataset, by data.split. */
-typedef enum weft_split_kind {
-    WEFT_SPLIT_TRAIN,
-    WEFT_SPLIT_VALIDATION,
-    WEFT_SPLIT_TEST,
-    WEFT_NUM_SPLITS
-} weft_split_kind;
-
 /* The program that a rank runs for a step or a batch of an evaluation, and its shape. */
 typedef struct weft_trainer_program {
     weft_pipeline_shape shape;
     weft_program program;
 } weft_trainer_program;
+
+/* A set of data.validation. */
+typedef struct weft_evaluated_set {
+    const char *name; /* borrowed */
+    double loss, tokens;
+} weft_evaluated_set;
 
 typedef struct weft_trainer {
     weft_config config;
@@ -52,8 +51,10 @@ typedef struct weft_trainer {
     bool evaluates;            /* an evaluation alone, no training */
     weft_optimizer *optimizer; /* NULL in an evaluation */
     weft_lr_schedule lr;
-    weft_dataset *dataset;
-    weft_split splits[WEFT_NUM_SPLITS];
+    weft_data data;
+    weft_evaluated_set *evaluated; /* [data.num_validation], by the last evaluation */
+    uint64_t *part_samples; /* [data.num_parts]: of the run's samples so far; NULL: no blend */
+    double *part_losses;    /* [2][data.num_parts]: the last step's; weights of its labels */
     weft_lane *lanes[WEFT_NUM_LANES];
     weft_executor executor;
     weft_trainer_program train, eval;

@@ -219,6 +219,26 @@ static void trainer_note_moe(weft_trainer *t, weft_step_result *out)
     weft_moe_selection_tell(&t->moe);
 }
 
+/* What a step took of each dataset, and its mean loss there. Collective. */
+static weft_status add_parts(weft_trainer *t, weft_step_result *out)
+{
+    const size_t count = t->data.num_parts;
+    double *losses = t->part_losses, *weights = losses + count;
+    if (count == 1)
+        return WEFT_OK;
+    weft_split_count(&t->data.splits[WEFT_SPLIT_TRAIN],
+                     (uint64_t)(t->consumed_tokens / t->config.model.seq_length), t->part_samples);
+    weft_batches_sum_losses(t, losses, weights);
+    weft_doing_pass(WEFT_DOING_BEHIND);
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, losses, 2 * count, WEFT_F64, WEFT_REDUCE_SUM));
+    for (size_t i = 0; i < count; i++)
+        losses[i] = weights[i] > 0 ? losses[i] / weights[i] : NAN;
+    out->blend = &t->data;
+    out->part_samples = t->part_samples;
+    out->part_losses = losses;
+    return WEFT_OK;
+}
+
 static void set_trace(weft_trainer *t, weft_trace *trace)
 {
     t->executor.trace = trace;
@@ -232,7 +252,8 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     *out = (weft_step_result){.step = step,
                               .lr = weft_lr_at(&t->lr, weft_trainer_update_number(t, step))};
     double start = weft_now_us();
-    WEFT_TRY(weft_batches_read(t, &t->splits[0], WEFT_BATCHES_TRAIN, (uint64_t)t->consumed_tokens));
+    WEFT_TRY(
+        weft_batches_read(t, &t->data.splits[0], WEFT_BATCHES_TRAIN, (uint64_t)t->consumed_tokens));
     WEFT_TRY(weft_moe_selection_before(&t->moe, t->model));
     trainer_note_moe(t, out);
     if (t->num_steps == 0)
@@ -273,6 +294,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     t->step = step;
     t->consumed_tokens += tokens;
     WEFT_TRY(trainer_result(t, (weft_now_us() - start) / 1e3, out));
+    WEFT_TRY(add_parts(t, out));
     WEFT_TRY(trainer_note(t, out));
     weft_moe_selection_after(&t->moe, out->step_ms);
     weft_doing_pass(WEFT_DOING_BEHIND);
@@ -284,19 +306,38 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
 
 static const char *const names[] = {"training", "validation", "test"};
 
-void weft_trainer_tell_repeats(const weft_trainer *t, weft_split_kind split)
+static void tell_repeats(const weft_train_options *o, const char *what, uint64_t held)
 {
-    const weft_train_options *o = &t->config.train;
-    const uint64_t held = t->splits[split].num_samples;
     const double wanted = (double)o->eval_iters * (double)o->global_batch_size;
     if (wanted > (double)held)
         weft_log(WEFT_LOG_WARN,
                  "train.eval_iters %" PRId64 " x global_batch_size %" PRId64
-                 ": %.0f samples, and the %s part holds %" PRIu64 ": they count several times",
-                 o->eval_iters, o->global_batch_size, wanted, names[split], held);
+                 ": %.0f samples, and the %s holds %" PRIu64 ": they count several times",
+                 o->eval_iters, o->global_batch_size, wanted, what, held);
 }
 
-weft_status weft_trainer_evaluate(weft_trainer *t, weft_split_kind split, weft_evaluation *out)
+/* Whether this evaluates the sets of data.validation. */
+static bool has_sets(const weft_trainer *t, weft_split_kind split)
+{
+    return split == WEFT_SPLIT_VALIDATION && t->data.num_validation > 0;
+}
+
+void weft_trainer_tell_repeats(const weft_trainer *t, weft_split_kind split)
+{
+    char what[300];
+    snprintf(what, sizeof what, "%s part", names[split]);
+    if (!has_sets(t, split))
+        tell_repeats(&t->config.train, what, t->data.splits[split].num_samples);
+    for (size_t i = 0; has_sets(t, split) && i < t->data.num_validation; i++) {
+        const weft_data_set *set = &t->data.validation[i];
+        snprintf(what, sizeof what, "validation set %.200s", set->name);
+        tell_repeats(&t->config.train, what, set->splits[split].num_samples);
+    }
+}
+
+/* what: in messages. */
+static weft_status evaluate(weft_trainer *t, const weft_split *split, const char *what,
+                            weft_evaluation *out)
 {
     weft_evaluation e = {0};
     weft_step_result result;
@@ -304,8 +345,7 @@ weft_status weft_trainer_evaluate(weft_trainer *t, weft_split_kind split, weft_e
     for (int64_t i = 0; i < t->config.train.eval_iters && !e.stopped; i++) {
         weft_watch_enter(t->num_evaluated++ == 0 ? WEFT_WATCH_FIRST_STEP : WEFT_WATCH_STEP,
                          t->step);
-        WEFT_TRY(
-            weft_batches_read(t, &t->splits[split], WEFT_BATCHES_EVALUATE, (uint64_t)(i * batch)));
+        WEFT_TRY(weft_batches_read(t, split, WEFT_BATCHES_EVALUATE, (uint64_t)(i * batch)));
         WEFT_TRY(weft_trainer_run(t, true, t->step));
         WEFT_TRY(trainer_result(t, 1, &result));
         e.loss += result.loss * result.loss_tokens; /* where none bears one, 0 * 0 */
@@ -315,15 +355,42 @@ weft_status weft_trainer_evaluate(weft_trainer *t, weft_split_kind split, weft_e
     weft_lane_take_busy(t->lanes[WEFT_LANE_COMPUTE]); /* no step's */
     if (!e.stopped && !(e.tokens > 0))
         return WEFT_KEY_ERROR(
-            "data.eod_mask_loss", "no label of the %s part's first %lld samples bears a loss",
-            names[split],
+            "data.eod_mask_loss", "no label of the %s's first %lld samples bears a loss", what,
             (long long)(t->config.train.eval_iters * t->config.train.global_batch_size));
     e.loss /= e.tokens > 0 ? e.tokens : 1;
     if (!isfinite(e.loss))
-        return WEFT_ERROR(WEFT_DIVERGED, "step %lld: %s loss is %g", (long long)t->step,
-                          names[split], e.loss);
+        return WEFT_ERROR(WEFT_DIVERGED, "step %lld: the %s's loss is %g", (long long)t->step, what,
+                          e.loss);
     *out = e;
     return WEFT_OK;
+}
+
+/* Each set, and the mean over all their labels. */
+static weft_status evaluate_sets(weft_trainer *t, weft_evaluation *out)
+{
+    weft_evaluation all = {.sets = t->evaluated, .num_sets = t->data.num_validation};
+    for (size_t i = 0; i < t->data.num_validation && !all.stopped; i++) {
+        const weft_data_set *set = &t->data.validation[i];
+        weft_evaluation e;
+        char what[300];
+        snprintf(what, sizeof what, "validation set %.200s", set->name);
+        WEFT_TRY(evaluate(t, &set->splits[WEFT_SPLIT_VALIDATION], what, &e));
+        t->evaluated[i] = (weft_evaluated_set){set->name, e.loss, e.tokens};
+        all.loss += e.loss * e.tokens;
+        all.tokens += e.tokens;
+        all.stopped = e.stopped;
+    }
+    all.loss /= all.tokens > 0 ? all.tokens : 1;
+    *out = all;
+    return WEFT_OK;
+}
+
+weft_status weft_trainer_evaluate(weft_trainer *t, weft_split_kind split, weft_evaluation *out)
+{
+    char what[32];
+    snprintf(what, sizeof what, "%s part", names[split]);
+    return has_sets(t, split) ? evaluate_sets(t, out)
+                              : evaluate(t, &t->data.splits[split], what, out);
 }
 
 static weft_status fill(weft_trainer *t, const char *checkpoint, weft_lane *lane)

@@ -14,12 +14,15 @@
 typedef struct weft_step_result {
     int64_t step;
     double loss, aux_loss, lr;
-    double grad_norm;        /* not finite: no update, by an overflow or a bad step */
-    double tokens;           /* tokens of the global batch */
-    int64_t consumed_tokens; /* of the data's order, with this batch */
-    double loss_tokens;      /* tokens whose labels bear a loss */
-    bool masks;              /* some labels may bear none */
-    double step_ms;          /* slowest rank */
+    double grad_norm;             /* not finite: no update, by an overflow or a bad step */
+    double tokens;                /* tokens of the global batch */
+    int64_t consumed_tokens;      /* of the data's order, with this batch */
+    double loss_tokens;           /* tokens whose labels bear a loss */
+    bool masks;                   /* some labels may bear none */
+    const weft_data *blend;       /* what was read, if several datasets; else NULL */
+    const uint64_t *part_samples; /* of each of them in the run so far, with this batch */
+    const double *part_losses;    /* this batch's mean of each; NaN: no label of it bears one */
+    double step_ms;               /* slowest rank */
     double tokens_per_s;
     double device_bytes_peak; /* largest of all ranks */
     double expert_load; /* rows of the fullest expert over the mean, averaged; 0: no MoE layer */
@@ -76,6 +79,9 @@ typedef struct weft_evaluation {
     double loss;   /* the mean over all labels that bear one */
     double tokens; /* the number of these labels */
     bool stopped;  /* stopped on request; loss and tokens cover the batches until then */
+    const weft_evaluated_set
+        *sets; /* of data.validation, of which all is the mean; the trainer's */
+    size_t num_sets;
 } weft_evaluation;
 
 /* Makes device, mesh, data, model, optimizer and programs. Fills config.model.vocab_size 0 from the
@@ -103,7 +109,8 @@ weft_status weft_trainer_rewind(weft_trainer *trainer, const char *checkpoint) W
 /* One optimizer step, or none where out->rewinds. Collective. */
 weft_status weft_trainer_step(weft_trainer *trainer, weft_step_result *out) WEFT_CHECKED;
 /* Mean loss over the labels of the first eval_iters global batches of a split, in the order of the
- * dataset; where the split ends it starts again. A stop that is asked for ends it behind the batch
+ * dataset; where the split ends it starts again. With data.validation the validation split is the
+ * sets that it names, each so. A stop that is asked for ends it behind the batch
  * that runs. WEFT_DIVERGED where the loss is not finite, WEFT_CONFIG where no label bears one.
  * Collective. */
 weft_status weft_trainer_evaluate(weft_trainer *trainer, weft_split_kind split,

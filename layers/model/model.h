@@ -80,6 +80,7 @@ typedef struct weft_model_setup {
     size_t logit_rows; /* weft_shape.logit_rows, which weft_model_create sets */
     bool graphs;       /* run passes as CUDA graphs where device and layers can */
     bool documents;    /* micro-batches have documents' inputs */
+    bool losses;       /* micro-batches have memory for each label's loss */
     int plain_kernels; /* outlines alone: weft_shape.plain_kernels */
 } weft_model_setup;
 
@@ -107,6 +108,9 @@ typedef struct weft_micro_batch {
      * reads first_seen, too. */
     const int32_t *tokens, *labels, *positions, *first_seen;
     const float *label_weights;
+    /* NULL; or [S / cp, B], pinned, if the setup has losses: each label's loss, times its weight,
+     * on tp rank 0 of the last stage, by the end of its forward. */
+    float *losses;
     /* cp > 1: the sequence's cut, and the index in the sequence of each token here, int32 [S / cp],
      * device-readable. NULL: the whole sequence is here. */
     const weft_sequence_cut *cut;

@@ -53,6 +53,12 @@ static size_t token_bytes(const weft_model *model)
     return weft_shape_local_tokens(&model->shape) * sizeof(int32_t);
 }
 
+static weft_status allocate_near(weft_model *model, const char *what, void **out)
+{
+    return weft_device_alloc_for(model->setup.device, WEFT_SPACE_DEVICE, WEFT_MEMORY_SCRATCH,
+                                 token_bytes(model), what, out);
+}
+
 static int num_inputs(const weft_model *model)
 {
     return model->setup.documents ? WEFT_PASS_INPUTS : WEFT_PASS_PLAIN_INPUTS;
@@ -63,11 +69,14 @@ weft_status weft_graphs_create(weft_model *model)
     model->graphs = calloc(1, sizeof *model->graphs);
     if (!model->graphs)
         return WEFT_ERROR(WEFT_MEMORY, "out of host memory: graphs");
-    for (int i = 0; i < model->setup.num_passes; i++)
+    for (int i = 0; i < model->setup.num_passes; i++) {
+        void *losses = NULL;
         for (int input = 0; input < num_inputs(model); input++)
-            WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_DEVICE,
-                                           WEFT_MEMORY_SCRATCH, token_bytes(model), "tokens",
-                                           &model->passes[i].near[input]));
+            WEFT_TRY(allocate_near(model, "tokens", &model->passes[i].near[input]));
+        if (model->setup.losses)
+            WEFT_TRY(allocate_near(model, "losses", &losses));
+        model->passes[i].near_losses = losses;
+    }
     return WEFT_OK;
 }
 
@@ -82,10 +91,14 @@ void weft_graphs_destroy(weft_model *model)
     }
     free(graphs);
     model->graphs = NULL;
-    for (int i = 0; i < model->setup.num_passes; i++)
+    for (int i = 0; i < model->setup.num_passes; i++) {
         for (int input = 0; input < num_inputs(model); input++)
             weft_device_free(model->setup.device, WEFT_SPACE_DEVICE, model->passes[i].near[input],
                              token_bytes(model));
+        if (model->passes[i].near_losses)
+            weft_device_free(model->setup.device, WEFT_SPACE_DEVICE, model->passes[i].near_losses,
+                             token_bytes(model));
+    }
 }
 
 uint64_t weft_model_num_replays(const weft_model *model)
@@ -109,7 +122,16 @@ weft_status weft_graphs_take_tokens(weft_pass *pass)
     m->positions = from[2] ? pass->near[2] : NULL;
     m->first_seen = from[3] ? pass->near[3] : NULL;
     m->label_weights = from[4] ? pass->near[4] : NULL;
+    pass->far_losses = judges ? m->losses : NULL;
+    m->losses = pass->far_losses ? pass->near_losses : NULL;
     return WEFT_OK;
+}
+
+weft_status weft_graphs_give_losses(weft_pass *pass)
+{
+    return pass->far_losses ? weft_lane_copy(pass->lane, pass->far_losses, pass->near_losses,
+                                             token_bytes(pass->model))
+                            : WEFT_OK;
 }
 
 /* --- capturing and replaying --------------------------------------------------------------- */

@@ -27,6 +27,8 @@ void weft_pass_note_recomputed(weft_model *model);
 void weft_pass_empty_recomputed(weft_model *model);
 /* Copies the micro-batch's tokens and labels to where graphs read them. */
 weft_status weft_graphs_take_tokens(weft_pass *pass) WEFT_CHECKED;
+/* Copies its losses, behind its forward, from where graphs write them. */
+weft_status weft_graphs_give_losses(weft_pass *pass) WEFT_CHECKED;
 /* Enqueues the call, by its graph where there is one. */
 weft_status weft_graphs_run(const weft_pass_call *call, weft_pass_enqueue enqueue) WEFT_CHECKED;
 

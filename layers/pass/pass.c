@@ -94,6 +94,11 @@ const float *weft_pass_label_weights(const weft_pass *pass)
     return pass->micro_batch.label_weights;
 }
 
+float *weft_pass_losses(const weft_pass *pass)
+{
+    return pass->micro_batch.losses;
+}
+
 weft_metrics *weft_pass_metrics(weft_pass *pass)
 {
     return pass->model->metrics + pass->repeats;

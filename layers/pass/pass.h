@@ -74,6 +74,8 @@ struct weft_pass {
     weft_offloaded *offloaded; /* of the chunk's layers; NULL: nothing is offloaded */
     char *states;              /* every layer's state struct, back to back; then weft_pass_kept */
     void *near[WEFT_PASS_INPUTS]; /* with graphs: device memory of the inputs */
+    float *near_losses;           /* likewise of the losses; NULL: they are not asked for */
+    float *far_losses;            /* likewise, where they go behind the forward; NULL: nowhere */
 };
 
 /* Does all that the first half left of a layer of the list; those above it come first. */

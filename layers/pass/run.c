@@ -402,7 +402,8 @@ weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_bat
     pass->micro_batch = *micro_batch;
     if (model->graphs)
         WEFT_TRY(weft_graphs_take_tokens(pass));
-    return run(&(weft_pass_call){.pass = pass, .kind = WEFT_PASS_FORWARD, .from = x, .to = y});
+    WEFT_TRY(run(&(weft_pass_call){.pass = pass, .kind = WEFT_PASS_FORWARD, .from = x, .to = y}));
+    return model->graphs ? weft_graphs_give_losses(pass) : WEFT_OK;
 }
 
 weft_status weft_model_recompute(weft_model *model, int slot, weft_lane *lane)

@@ -280,11 +280,10 @@ static weft_dataset *counting_dataset(void)
 }
 
 /* Where the run's sample `number` stands in the file. */
-static int read_sample(const weft_dataset *dataset, const weft_split *split, uint64_t seed,
-                       bool shuffle, uint64_t number)
+static int read_sample(const weft_split *split, uint64_t seed, bool shuffle, uint64_t number)
 {
     int32_t tokens[LENGTH], labels[LENGTH];
-    OK(weft_split_read(dataset, split, seed, shuffle, number, tokens, labels));
+    OK(weft_split_read(split, seed, shuffle, number, tokens, labels));
     assert_int_equal(tokens[0] % LENGTH, 0);
     for (int i = 0; i < LENGTH; i++) {
         assert_int_equal(tokens[i], tokens[0] + i);
@@ -308,7 +307,7 @@ static void blocks_fix_the_order_of_tokens(void **state)
         assert_int_equal(split[0].num_samples * (uint64_t)length, 24 * BLOCK);
         assert_int_equal(split[1].first_sample * (uint64_t)length, 24 * BLOCK);
         for (int i = 0; i < 2 * 24 * BLOCK / length; i++)
-            OK(weft_split_read(dataset, &split[0], 7, true, (uint64_t)i, order[longer] + i * length,
+            OK(weft_split_read(&split[0], 7, true, (uint64_t)i, order[longer] + i * length,
                                labels));
     }
     assert_memory_equal(order[0], order[1], 2 * 24 * BLOCK * sizeof(int32_t));
@@ -335,8 +334,8 @@ static void each_epoch_takes_every_sample_once(void **state)
             for (int epoch = 0; epoch < EPOCHS; epoch++) {
                 bool seen[SAMPLES] = {false};
                 for (int i = 0; i < n; i++) {
-                    int at = read_sample(dataset, &split[part], (uint64_t)seed, true,
-                                         (uint64_t)(epoch * n + i));
+                    int at =
+                        read_sample(&split[part], (uint64_t)seed, true, (uint64_t)(epoch * n + i));
                     assert_in_range(at, split[part].first_sample,
                                     split[part].first_sample + split[part].num_samples - 1);
                     assert_false(seen[at]);
@@ -356,15 +355,14 @@ static void each_epoch_takes_every_sample_once(void **state)
         }
         /* Reading starts anywhere: the number alone decides. */
         for (int number = n * EPOCHS - 1; number >= 0; number -= 13)
-            assert_int_equal(read_sample(dataset, &split[part], 2, true, (uint64_t)number),
+            assert_int_equal(read_sample(&split[part], 2, true, (uint64_t)number),
                              order[2][number / n][number % n]);
         for (int i = 0; i < 2 * n; i++)
-            assert_int_equal(read_sample(dataset, &split[part], 0, false, (uint64_t)i),
+            assert_int_equal(read_sample(&split[part], 0, false, (uint64_t)i),
                              (int)split[part].first_sample + i % n);
     }
     int32_t tokens[LENGTH], labels[LENGTH];
-    FAILS(weft_split_read(dataset, &split[2], 0, true, 0, tokens, labels), WEFT_CONFIG,
-          "no samples");
+    FAILS(weft_split_read(&split[2], 0, true, 0, tokens, labels), WEFT_CONFIG, "no samples");
     weft_dataset_close(dataset);
 }
 
@@ -417,6 +415,108 @@ static void mock_tokens_are_the_same_however_they_are_read(void **state)
     weft_dataset_close(other);
 }
 
+/* --- blends --------------------------------------------------------------------------------- */
+
+static int64_t divide(int64_t a, int64_t b)
+{
+    return b == 0 ? a : divide(b, a % b);
+}
+
+/* At every place of two periods each dataset has less than a block more or less than its share, by
+ * whole numbers; and what is counted and numbered agrees with a walk from the start. */
+static void check_blend(const int64_t *weights, size_t count)
+{
+    weft_arena arena = {0};
+    weft_blend blend;
+    weft_split parts[40] = {{0}}, split;
+    uint64_t seen[40] = {0}, counts[40];
+    int64_t sum = 0, divisor = 0;
+    OK(weft_blend_order(weights, count, &arena, &blend));
+    for (size_t i = 0; i < count; i++) {
+        sum += weights[i];
+        divisor = divide(weights[i], divisor);
+        parts[i] = (weft_split){.num_samples = 1 << 20, .seq_length = 1, .block_samples = 1};
+    }
+    split = weft_split_blend(&blend, parts);
+    assert_int_equal(blend.period, sum / divisor);
+    for (int64_t b = 0; b < 2 * (int64_t)blend.period; b++) {
+        const weft_split_place place = weft_split_find(&split, 0, false, (uint64_t)b);
+        assert_true(place.part < count);
+        assert_int_equal(place.first_token, seen[place.part]); /* in order, none left out */
+        seen[place.part]++;
+        for (size_t i = 0; i < count; i++) {
+            const int64_t ahead = (int64_t)seen[i] * sum - (b + 1) * weights[i];
+            assert_true(ahead < sum && ahead > -sum);
+        }
+        if (b % 7 == 0) {
+            weft_split_count(&split, (uint64_t)b + 1, counts);
+            assert_memory_equal(counts, seen, count * sizeof *counts);
+        }
+    }
+    weft_arena_release(&arena);
+}
+
+static void a_blend_is_never_a_block_off(void **state)
+{
+    (void)state;
+    static const int64_t plain[] = {7, 3}, one[] = {5}, same[] = {2, 2, 2}, odd[] = {969, 30, 1},
+                         last[] = {1, 1, 1, 1, 1, 1, 1, 93};
+    check_blend(plain, 2);
+    check_blend(one, 1);
+    check_blend(same, 3);
+    check_blend(odd, 3);
+    check_blend(last, 8);
+    uint32_t seed = 9;
+    for (int k = 0; k < 300; k++) {
+        int64_t weights[40];
+        const size_t count = 2 + (size_t)k % 39;
+        for (size_t i = 0; i < count; i++) {
+            seed = seed * 1664525 + 1013904223;
+            weights[i] = 1 + (seed >> 16) % (k % 3 ? 60 : 7);
+        }
+        check_blend(weights, count);
+    }
+}
+
+static void a_blend_reads_its_datasets(void **state)
+{
+    (void)state;
+    weft_dataset *datasets[2];
+    weft_split all[2][3], parts[2], split;
+    weft_arena arena = {0};
+    weft_blend blend;
+    enum { EACH = 5, BLOCK_TOKENS = 15 };
+    OK(weft_dataset_open_mock(400, 50, 1, &datasets[0]));
+    OK(weft_dataset_open_mock(90, 50, 2, &datasets[1]));
+    OK(weft_blend_order((int64_t[]){200, 100}, 2, &arena, &blend));
+    for (int i = 0; i < 2; i++) {
+        OK(weft_dataset_split(datasets[i], EACH, BLOCK_TOKENS, (double[]){1, 0, 0}, all[i]));
+        parts[i] = all[i][0];
+    }
+    split = weft_split_blend(&blend, parts);
+    assert_int_equal(split.num_samples, 5 * 3 * 3); /* 5 blocks of the second, at 1 in 3 */
+    for (uint64_t n = 0, own[2] = {0}; n < 400; n++) {
+        int32_t got[2][EACH], wanted[2][EACH];
+        const size_t part = weft_split_part(&split, n);
+        OK(weft_split_read(&split, 3, true, n, got[0], got[1]));
+        OK(weft_split_read(&parts[part], 3, true, own[part], wanted[0], wanted[1]));
+        assert_memory_equal(got, wanted, sizeof got);
+        own[part]++;
+        assert_int_equal(part, weft_split_part(&split, n - n % 3)); /* blocks stay together */
+    }
+    weft_split none[2] = {all[0][1], all[1][1]};
+    split = weft_split_blend(&blend, none);
+    assert_int_equal(split.num_samples, 0);
+    int32_t tokens[EACH], labels[EACH];
+    FAILS(weft_split_read(&split, 0, true, 0, tokens, labels), WEFT_CONFIG, "has no samples");
+    FAILS(weft_blend_order((int64_t[]){1, 0}, 2, &arena, &blend), WEFT_CONFIG, "0 is not above 0");
+    FAILS(weft_blend_order((int64_t[]){1, 1 << 20}, 2, &arena, &blend), WEFT_CONFIG,
+          "repeats after 1048577 blocks, of at most 1048576: fewer digits");
+    for (int i = 0; i < 2; i++)
+        weft_dataset_close(datasets[i]);
+    weft_arena_release(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -429,6 +529,8 @@ int main(void)
         cmocka_unit_test(splits_follow_the_weights),
         cmocka_unit_test(blocks_fix_the_order_of_tokens),
         cmocka_unit_test(each_epoch_takes_every_sample_once),
+        cmocka_unit_test(a_blend_is_never_a_block_off),
+        cmocka_unit_test(a_blend_reads_its_datasets),
         cmocka_unit_test(mock_tokens_are_the_same_however_they_are_read),
     };
     return cmocka_run_group_tests(tests, temporary_create, temporary_remove);

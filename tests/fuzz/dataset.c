@@ -19,7 +19,7 @@ static void read_samples(const weft_dataset *dataset, int64_t seq_length)
     note(status);
     for (int i = 0; status == WEFT_OK && i < 3; i++)
         for (uint64_t k = 0; k < 2 * splits[i].num_samples && k < 64; k++)
-            note(weft_split_read(dataset, &splits[i], 7, true, k, tokens, tokens + seq_length));
+            note(weft_split_read(&splits[i], 7, true, k, tokens, tokens + seq_length));
     free(tokens);
 }
 

@@ -95,7 +95,7 @@ static const struct {
      "--set train.global_batch_size=2?\n"},
     {{"train", "--reusme"}, "weft train: --reusme: unknown option; did you mean --resume?\n"},
     {{"train", "--frobnicate", "1"}, "weft train: --frobnicate: unknown option; see weft train "},
-    {{"prepare", "--eod"}, "weft prepare: --eod: unknown option; did you mean --append-eod?\n"},
+    {{"prepare", "--eod"}, "weft prepare: --eod: unknown option; did you mean --eod-token?\n"},
     {{"prepare", "--lr"}, "weft prepare: --lr: unknown option; see weft prepare --help\n"},
     {{"train", "keys.json", "--out", "run"},
      "weft train: keys.json:1:2: learning_rate: unknown section; did you mean key train.lr?\n"},

@@ -185,8 +185,9 @@ static void check_refused(void)
     run_weft(&c, 2, other);
     EXPECT(child_is_line(c.err) &&
                strstr(c.err, "weft train: --set data_path=other: data.data_xxh64 \"") &&
-               strstr(c.err, " (other tokens or another tokenizer): that would be another run; "
-                             "--allow-change data asks for it\n"),
+               strstr(c.err,
+                      " (other tokens, weights or another tokenizer): that would be another run; "
+                      "--allow-change data asks for it\n"),
            "%s", c.err);
     child_release(&c);
     EXPECT(system("cp -r run grown && grep -q '\"data_path\": \"/.*/corpus\"' grown/config.json") ==

@@ -115,16 +115,16 @@ static void test_own_data(void **state)
     assert_int_equal(weft_dataset_open_own(fill, NULL, 32, &dataset), WEFT_OK);
     assert_int_equal(weft_dataset_split(dataset, 4, 0, (double[3]){9, 1, 0}, splits), WEFT_OK);
     /* in order, though the run shuffles files */
-    assert_int_equal(weft_split_read(dataset, &splits[1], 5, true, 7, tokens, labels), WEFT_OK);
+    assert_int_equal(weft_split_read(&splits[1], 5, true, 7, tokens, labels), WEFT_OK);
     assert_true(tokens[0] == 17 && tokens[3] == 20 && labels[3] == -3);
-    expect_status(weft_split_read(dataset, &splits[0], 5, true, 30, tokens, labels), WEFT_CONFIG,
+    expect_status(weft_split_read(&splits[0], 5, true, 30, tokens, labels), WEFT_CONFIG,
                   "token 32 at 2 of training sample 30 is outside a vocabulary of 32");
-    expect_status(weft_split_read(dataset, &splits[2], 5, true, 0, tokens, labels), WEFT_CONFIG,
+    expect_status(weft_split_read(&splits[2], 5, true, 0, tokens, labels), WEFT_CONFIG,
                   "no samples");
-    expect_status(weft_split_read(dataset, &splits[1], 5, true, 5, tokens, labels), WEFT_FILE,
+    expect_status(weft_split_read(&splits[1], 5, true, 5, tokens, labels), WEFT_FILE,
                   "own data: validation sample 5: nothing to fill it from");
     weft_dataset_set_labels(dataset, true); /* as under Weft's head */
-    expect_status(weft_split_read(dataset, &splits[1], 5, true, 7, tokens, labels), WEFT_CONFIG,
+    expect_status(weft_split_read(&splits[1], 5, true, 7, tokens, labels), WEFT_CONFIG,
                   "label -1 at 1 of validation sample 7 is outside a vocabulary of 32");
     weft_dataset_close(dataset);
 }

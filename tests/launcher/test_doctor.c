@@ -63,8 +63,8 @@ static void expect_state(const cJSON *root, const char *name, const char *state)
 
 static void test_this_machine(void)
 {
-    static const char *const required[] = {"compiler", "CPU",   "hwloc", "oneDNN", "MPI",
-                                           "HDF5",     "PCRE2", "cJSON", "xxHash"};
+    static const char *const required[] = {"compiler", "CPU",   "hwloc",  "oneDNN", "MPI", "HDF5",
+                                           "PCRE2",    "cJSON", "xxHash", "zlib",   "zstd"};
     answer json = run("", "--json");
     cJSON *root = cJSON_Parse(json.text);
     EXPECT(root != NULL, "not JSON: %s", json.text);

@@ -5,6 +5,8 @@
 #include <time.h>
 
 #include <cjson/cJSON.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include "core/dataset/dataset.h"
 #include "launcher/text/known.h"
@@ -275,7 +277,10 @@ static void mistakes_are_one_line(void **state)
     expect_refusal(RUN(text_path, "--out", temporary_path("no/such/out")), 6,
                    "no/such/out.bin: cannot write: No such file or directory\n");
     expect_refusal(RUN(temporary_path("absent"), "--out", out_path), 6, "absent: No such file");
-    expect_refusal(RUN(temporary_folder, "--out", out_path), 6, "Is a directory");
+    expect_refusal(RUN(text_path, "--out", out_path, "--jsonl", "t", "--any-bytes"), 2,
+                   "--any-bytes is for text, --jsonl for JSON lines");
+    expect_refusal(RUN(text_path, "--out", out_path, "--jsonl", ""), 2,
+                   "--jsonl wants the key of the text");
 }
 
 /* By content, whatever the file's name; --any-bytes insists. */
@@ -287,21 +292,27 @@ static void what_is_no_text_is_refused(void **state)
         size_t count; /* 0: a C string */
         const char *line;
     } cases[] = {
-        {"\x1f\x8b\x08\x00", 4, "is gzip, not text: weft prepare <(zcat "},
-        {"\x28\xb5\x2f\xfd....", 8, "is zstd, not text: weft prepare <(zstdcat "},
+        {"BZh9....", 8, "is bzip2, not text: weft prepare <(bzcat "},
+        {"\xfd"
+         "7zXZ...",
+         8, "is xz, not text: weft prepare <(xzcat "},
+        {"\x1f\x8b\x08\x00", 4, "cut short: its gzip data end too soon"},
+        {"\x1f\x8b\x09\x00", 4, "damaged gzip data before byte 4: unknown compression method"},
+        {"\x28\xb5\x2f\xfd\x04\x40", 6, "cut short: its zstd data end too soon"},
         {"a line\nan\0other\n", 16, "line 2 has a zero byte: not text"},
         {"{\"text\": \"one\"}\n{\"text\": \"two\"}\n", 32,
-         "holds JSON objects, not text: jq -r .text "},
-        {" {}", 3, "holds JSON objects, not text: jq would print"},
-        {"\xef\xbb\xbf{\"id\": 1, \"body\": \"x\"}\n", 0, "JSON objects, not text: jq -r .body "},
-        {"\n \n\n{\"a\": {\"b\": \"c\"}, \"d e\": \"f\"}\n", 0, "jq -r '.\"d e\"' "},
-        {"{\n  \"title\":\n    \"one\",\n  \"text\": \"two\"\n}\n", 0, "jq -r .text "},
+         "holds JSON objects, not text: --jsonl text reads the text of its lines; "},
+        {" {}", 3, "holds JSON objects, not text: --jsonl KEY reads"},
+        {"\xef\xbb\xbf{\"id\": 1, \"body\": \"x\"}\n", 0,
+         "JSON objects, not text: --jsonl body reads"},
+        {"\n \n\n{\"a\": {\"b\": \"c\"}, \"d e\": \"f\"}\n", 0, "--jsonl 'd e' reads"},
+        {"{\n  \"title\":\n    \"one\",\n  \"text\": \"two\"\n}\n", 0, "--jsonl text reads"},
         {"[\n  {\"n\": [1, \"}\"], \"s\": \"x\"},\n  {}\n]\n", 0,
-         "holds a JSON array, not text: jq -r '.[].s' "},
-        {"[{\"n\": 1}]", 0, "holds a JSON array, not text: jq would print"},
-        {"[\"one\", \"two\"]", 0, "holds a JSON array, not text: jq -r '.[]' "},
+         "holds a JSON array, not text: jq -c '.[]' would print lines for --jsonl; "},
+        {"[{\"n\": 1}]", 0, "holds a JSON array, not text: jq -c '.[]' would print"},
+        {"[\"one\", \"two\"]", 0, "not text: jq -r '.[]' would print its texts; "},
         {"[[1, 2],\n [3]]\n", 0, "holds a JSON array, not text"},
-        {"{\"it's\": \"x\"}", 0, "holds JSON objects, not text: jq would print"},
+        {"{\"it's\": \"x\"}", 0, "holds JSON objects, not text: --jsonl KEY reads"},
     };
     const char *path = temporary_path("odd.txt");
     char odd[256];
@@ -310,7 +321,6 @@ static void what_is_no_text_is_refused(void **state)
         temporary_write(odd, cases[i].bytes,
                         cases[i].count ? cases[i].count : strlen(cases[i].bytes));
         expect_refusal(RUN(text_path, odd, "--out", out_path), 6, cases[i].line);
-        assert_non_null(strstr(complained, "--any-bytes"));
         assert_int_equal(RUN(odd, "--any-bytes", "--out", out_path), 0);
     }
     static const char *const texts[] = {"{one, as prose has it}\n",
@@ -373,18 +383,18 @@ static void a_pipe_is_a_text(void **state)
 static void an_open_file_is_called_a_pipe(void **state)
 {
     (void)state;
-    static const char json[] = "{\"text\": \"one\"}\n", gzip[] = "\x1f\x8b\x08";
+    static const char json[] = "{\"text\": \"one\"}\n", bzip2[] = "BZh9";
     int fds[2];
     char path[32];
     for (int i = 0; i < 2; i++) {
-        const char *bytes = i ? gzip : json;
+        const char *bytes = i ? bzip2 : json;
         assert_int_equal(pipe(fds), 0);
         assert_true(write(fds[1], bytes, strlen(bytes)) > 0);
         close(fds[1]);
         snprintf(path, sizeof path, "/dev/fd/%d", fds[0]);
         expect_refusal(RUN(path, "--out", out_path), 6,
-                       i ? "prepare: a pipe: is gzip, not text: zcat makes it text; "
-                         : "prepare: a pipe: holds JSON objects, not text: jq -r .text would");
+                       i ? "prepare: a pipe: is bzip2, not text: bzcat makes it text; "
+                         : "prepare: a pipe: holds JSON objects, not text: --jsonl text reads");
         close(fds[0]);
     }
     temporary_write(temporary_path("in.json"), json, strlen(json));
@@ -403,10 +413,287 @@ static void a_long_first_string_is_json(void **state)
     memset(text, 'x', sizeof text);
     memcpy(text, "[\"", 2);
     temporary_write(path, text, sizeof text);
-    expect_refusal(RUN(path, "--out", out_path), 6, "holds a JSON array, not text: jq -r '.[]' ");
+    expect_refusal(RUN(path, "--out", out_path), 6,
+                   "holds a JSON array, not text: jq -r '.[]' would");
     memcpy(text, "{\"t\":\"", 6);
     temporary_write(path, text, sizeof text);
-    expect_refusal(RUN(path, "--out", out_path), 6, "holds JSON objects, not text: jq -r .t ");
+    expect_refusal(RUN(path, "--out", out_path), 6,
+                   "holds JSON objects, not text: --jsonl t reads");
+}
+
+/* --- JSON lines ----------------------------------------------------------------------------- */
+
+static void each_line_is_a_document(void **state)
+{
+    (void)state;
+    static const char lines[] =
+        "\xef\xbb\xbf{\"text\": \"one\\n\", \"n\": [1, {\"text\": \"no\"}]}\n"
+        "\n  \r\n"
+        "{\"id\": 2, \"text\": \"\"}\r\n"
+        "{\"text\": \"no\", \"text\": \"\\u0074wo \\ud83d\\ude00\"}\n"
+        "{\"text\": \"three|\"}";
+    char path[256];
+    snprintf(path, sizeof path, "%s", temporary_path("lines.jsonl"));
+    temporary_write(path, lines, sizeof lines - 1);
+    assert_int_equal(RUN(path, "--jsonl", "text", "--out", out_path, "--json"), 0);
+    expect_tokens("one\n|two \xf0\x9f\x98\x80|three||", 3);
+    assert_non_null(strstr(printed, "\"empty_documents\": 1,"));
+    assert_int_equal(RUN(path, "--jsonl", "text", "--out", out_path), 0);
+    assert_non_null(strstr(printed, "1 document empty\n"));
+    weft_arena arena = {0};
+    weft_tokenizer_info info;
+    weft_prepared prepared;
+    OK(weft_prepared_find(out_path, &arena, &info, &prepared));
+    assert_true(prepared.append_eod);
+    weft_arena_release(&arena);
+}
+
+static void a_path_of_keys_leads_to_the_text(void **state)
+{
+    (void)state;
+    static const char lines[] =
+        "{\"a\": {\"b\": {\"c\": \"one\"}}}\n{\"a\": 1, \"a.b\": {\"c\": \"no\"}, "
+        "\"a.b.c\": \"two\"}\n";
+    char path[256];
+    snprintf(path, sizeof path, "%s", temporary_path("deep.jsonl"));
+    temporary_write(path, lines, sizeof lines - 1);
+    assert_int_equal(RUN(path, "--jsonl", "a.b.c", "--out", out_path), 0);
+    expect_tokens("one|two|", 2);
+}
+
+static void a_bad_line_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *fault;
+    } cases[] = {
+        {"{\"text\": 3}", "\"text\" is a number, not a string"},
+        {"{\"text\": null}", "\"text\" is null, not a string"},
+        {"{\"txt\": \"x\", \"id\": 1}",
+         "no key \"text\"; its keys are \"txt\", \"id\"; did you mean txt?"},
+        {"{}", "no key \"text\": an empty object"},
+        {"{\"text\": \"x\"", "column 1: this '{' is never closed"},
+        {"{\"text\": \"x\"} x", "column 15: text after the end"},
+        {"{\"text\": \"x", "column 10: the string is never closed"},
+        {"{\"text\": \"\\ud800\"}", "\"text\": a \\u escape is half of a surrogate pair"},
+        {"[{\"text\": \"x\"}]", "an array, not an object: jq -c '.[]' would print one a line"},
+        {"plain text", "column 1: expected a value"},
+    };
+    char path[256], text[256], wanted[320];
+    snprintf(path, sizeof path, "%s", temporary_path("bad.jsonl"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int bytes =
+            snprintf(text, sizeof text, "{\"text\": \"fine\"}\n\n%s\n", cases[i].line);
+        temporary_write(path, text, (size_t)bytes);
+        snprintf(wanted, sizeof wanted, "bad.jsonl: line 3: %s\n", cases[i].fault);
+        expect_refusal(RUN(path, "--jsonl", "text", "--out", out_path), 6, wanted);
+    }
+    temporary_write(path, "{\"text\": \"a\0b\"}", 16);
+    expect_refusal(RUN(path, "--jsonl", "text", "--out", out_path), 6,
+                   "line 1: column 12: a zero byte");
+    temporary_write(path, "{\"a\": {\"b\": [1]}}", 17);
+    expect_refusal(RUN(path, "--jsonl", "a.b.c", "--out", out_path), 6,
+                   "line 1: a.b is an array, not an object");
+}
+
+/* --- many threads --------------------------------------------------------------------------- */
+
+/* Words by a little generator, documents of very different lengths, some longer than a block. */
+static void write_corpus(const char *path, uint32_t seed, int num_documents)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (int i = 0; i < num_documents; i++) {
+        seed = seed * 1664525 + 1013904223;
+        uint32_t words = (seed >> 16) % (i % 97 == 0 ? 200000 : 300);
+        fprintf(file, "{\"id\": %d, \"text\": \"", i);
+        for (; words > 0; words--) {
+            seed = seed * 1664525 + 1013904223;
+            fprintf(file, "%s%x", words % 9 ? " " : "\\n", seed >> 20);
+        }
+        fputs("\"}\n", file);
+    }
+    fclose(file);
+}
+
+static void expect_same_file(const char *a, const char *b, const char *suffix)
+{
+    char paths[2][300];
+    size_t bytes[2];
+    snprintf(paths[0], sizeof paths[0], "%s.%s", a, suffix);
+    snprintf(paths[1], sizeof paths[1], "%s.%s", b, suffix);
+    unsigned char *first = temporary_read(paths[0], &bytes[0]);
+    unsigned char *second = temporary_read(paths[1], &bytes[1]);
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_memory_equal(first, second, bytes[0]);
+    free(first);
+    free(second);
+}
+
+/* Appends a gzip member or a zstd frame that holds the file. */
+static void append_packed(const char *path, bool is_gzip, const char *from)
+{
+    size_t bytes, packed_bytes = 0;
+    unsigned char *data = temporary_read(from, &bytes);
+    if (is_gzip) {
+        gzFile file = gzopen(path, "ab");
+        assert_int_equal(gzwrite(file, data, (unsigned)bytes), bytes);
+        assert_int_equal(gzclose(file), Z_OK);
+    } else {
+        unsigned char *packed = malloc(ZSTD_compressBound(bytes));
+        FILE *file = fopen(path, "ab");
+        packed_bytes = ZSTD_compress(packed, ZSTD_compressBound(bytes), data, bytes, 3);
+        assert_int_equal(fwrite(packed, 1, packed_bytes, file), packed_bytes);
+        fclose(file);
+        free(packed);
+    }
+    free(data);
+}
+
+/* Plain, gzip and zstd, in several members and frames, named one by one or by their folder: the
+ * tokens are the same, for any number of threads. */
+static void threads_and_forms_change_nothing(void **state)
+{
+    (void)state;
+    static const char *const threads[] = {"1", "2", "7"};
+    char folder[256], a[300], b[300], c[300], one[256], other[256];
+    snprintf(folder, sizeof folder, "%s", temporary_path("corpus"));
+    snprintf(one, sizeof one, "%s", temporary_path("one"));
+    snprintf(other, sizeof other, "%s", temporary_path("other"));
+    snprintf(a, sizeof a, "%s/a.jsonl", folder);
+    snprintf(b, sizeof b, "%s/b/x.jsonl", folder);
+    snprintf(c, sizeof c, "%s/b.jsonl", folder);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_int_equal(mkdir(temporary_path("corpus/b"), 0700), 0);
+    write_corpus(a, 1, 200);
+    write_corpus(b, 2, 50);
+    write_corpus(c, 3, 100);
+    temporary_write(temporary_path("corpus/.hidden"), "x", 1);
+    assert_int_equal(RUN(a, b, c, "--jsonl", "text", "--threads", "1", "--out", one), 0);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(RUN(folder, "--jsonl", "text", "--threads", threads[i], "--out", other),
+                         0);
+        expect_same_file(one, other, "bin");
+        expect_same_file(one, other, "idx");
+        expect_same_file(one, other, "json");
+    }
+    for (int is_gzip = 0; is_gzip < 2; is_gzip++) {
+        char packed[256];
+        snprintf(packed, sizeof packed, "%s", temporary_path(is_gzip ? "packed.1" : "packed.2"));
+        append_packed(packed, is_gzip, a);
+        append_packed(packed, is_gzip, b);
+        assert_int_equal(RUN(packed, c, "--jsonl", "text", "--out", other), 0);
+        expect_same_file(one, other, "bin");
+        size_t bytes;
+        unsigned char *data = temporary_read(packed, &bytes);
+        for (size_t cut = bytes - 1; cut > bytes / 2; cut -= bytes / 5) {
+            temporary_write(packed, data, cut);
+            assert_int_equal(RUN(packed, "--jsonl", "text", "--out", other), 6);
+        }
+        free(data);
+    }
+}
+
+/* Encoders cache words: each thread has its own, and what it met before changes no token. */
+static void threads_share_no_words(void **state)
+{
+    (void)state;
+    static const char *const threads[] = {"1", "6"};
+    static vocabulary trained;
+    char path[256], words[256], merges[256], out[2][256];
+    vocabulary_train(&trained, vocabulary_text);
+    snprintf(words, sizeof words, "%s", temporary_path("e.json"));
+    snprintf(merges, sizeof merges, "%s", temporary_path("m.bpe"));
+    vocabulary_write(&trained, words, merges);
+    snprintf(path, sizeof path, "%s", temporary_path("words.jsonl"));
+    write_corpus(path, 6, 150);
+    for (int i = 0; i < 2; i++) {
+        snprintf(out[i], sizeof out[i], "%s", temporary_path(i ? "many" : "single"));
+        assert_int_equal(RUN(path, "--jsonl", "text", "--tokenizer", "gpt2", "--vocab-file", words,
+                             "--merge-file", merges, "--threads", threads[i], "--out", out[i]),
+                         0);
+    }
+    expect_same_file(out[0], out[1], "bin");
+    expect_same_file(out[0], out[1], "idx");
+}
+
+/* The first in the order of the files, whoever finds another one earlier. */
+static void the_first_bad_line_is_told(void **state)
+{
+    (void)state;
+    char path[256], bad[256], message[MAX_OUTPUT] = "";
+    snprintf(path, sizeof path, "%s", temporary_path("good.jsonl"));
+    snprintf(bad, sizeof bad, "%s", temporary_path("late.jsonl"));
+    write_corpus(path, 4, 300);
+    write_corpus(bad, 5, 300);
+    FILE *file = fopen(bad, "a");
+    fputs("{\"text\": 1}\n", file);
+    fclose(file);
+    for (int i = 0; i < 6; i++) {
+        expect_refusal(RUN(path, bad, bad, temporary_path("text.txt"), "--jsonl", "text", "--out",
+                           out_path, "--threads", i % 2 ? "5" : "1"),
+                       6, "late.jsonl: line 301: \"text\" is a number");
+        if (i > 0)
+            assert_string_equal(complained, message);
+        snprintf(message, sizeof message, "%s", complained);
+    }
+    char parts[400];
+    snprintf(parts, sizeof parts, "ls %s | grep -c part >/dev/null", temporary_folder);
+    assert_int_not_equal(system(parts), 0);
+}
+
+static void folders_are_read_in_order(void **state)
+{
+    (void)state;
+    char folder[256];
+    snprintf(folder, sizeof folder, "%s", temporary_path("f"));
+    assert_int_equal(mkdir(folder, 0700), 0);
+    expect_refusal(RUN(folder, "--out", out_path), 6, "f: a folder without files");
+    assert_int_equal(mkdir(temporary_path("f/b"), 0700), 0);
+    temporary_write(temporary_path("f/c.txt"), "4", 1);
+    temporary_write(temporary_path("f/b/z"), "2", 1);
+    temporary_write(temporary_path("f/b.txt"), "3", 1);
+    temporary_write(temporary_path("f/a"), "1", 1);
+    temporary_write(temporary_path("f/.b"), "0", 1);
+    assert_int_equal(symlink("../text.txt", temporary_path("f/d")), 0);
+    assert_int_equal(RUN(folder, "--append-eod", "--out", out_path), 0);
+    expect_tokens("1|2|3|4|one\ntwo\n\n \t\nthree\n|", 5);
+    assert_int_equal(symlink("b", temporary_path("f/e")), 0);
+    expect_refusal(RUN(folder, "--out", out_path), 6, "f/e: a link to a folder; ");
+}
+
+/* --- llm.c's token files --------------------------------------------------------------------- */
+
+static void write_shard(const char *path, int32_t magic, int32_t version, int32_t says,
+                        const int32_t *tokens, size_t count)
+{
+    int32_t header[256] = {magic, version, says};
+    FILE *file = fopen(path, "wb");
+    fwrite(header, sizeof header, 1, file);
+    for (size_t i = 0; i < count; i++)
+        fwrite(&tokens[i], magic == 20240520 ? 2 : 4, 1, file);
+    fclose(file);
+}
+
+static void token_files_are_cut_into_documents(void **state)
+{
+    (void)state;
+    static const int32_t tokens[] = {256, 'o', 'n', 'e', 256, 't', 'w', 'o'}, odd[] = {300, 1};
+    char a[256], b[256];
+    snprintf(a, sizeof a, "%s", temporary_path("a.bin"));
+    snprintf(b, sizeof b, "%s", temporary_path("b.bin"));
+    write_shard(a, 20240520, 1, 6, tokens, 6);
+    write_shard(b, 20240801, 7, 2, tokens + 6, 2);
+    assert_int_equal(RUN(a, b, text_path, "--out", out_path), 0);
+    expect_tokens("one|two|one\ntwo\n\n \t\nthree\n", 3);
+    assert_int_equal(RUN(a, b, "--out", out_path), 0);
+    assert_non_null(strstr(printed, "documents 2, tokens 8, vocabulary 257 (bytes)\n"));
+    expect_tokens("one|two|", 2);
+    write_shard(a, 20240520, 1, 7, tokens, 6);
+    expect_refusal(RUN(a, "--out", out_path), 6,
+                   "a.bin: a token file of llm.c whose header says 7");
+    write_shard(a, 20240520, 1, 2, odd, 2);
+    expect_refusal(RUN(a, "--out", out_path), 6, "a.bin: token 300 is outside the tokenizer's 257");
 }
 
 static void help_is_printed(void **state)
@@ -431,6 +718,14 @@ int main(void)
         cmocka_unit_test(a_pipe_is_a_text),
         cmocka_unit_test(an_open_file_is_called_a_pipe),
         cmocka_unit_test(a_long_first_string_is_json),
+        cmocka_unit_test(each_line_is_a_document),
+        cmocka_unit_test(a_path_of_keys_leads_to_the_text),
+        cmocka_unit_test(a_bad_line_is_named),
+        cmocka_unit_test(threads_and_forms_change_nothing),
+        cmocka_unit_test(threads_share_no_words),
+        cmocka_unit_test(the_first_bad_line_is_told),
+        cmocka_unit_test(folders_are_read_in_order),
+        cmocka_unit_test(token_files_are_cut_into_documents),
         cmocka_unit_test(help_is_printed),
     };
     return cmocka_run_group_tests(tests, create_texts, temporary_remove);

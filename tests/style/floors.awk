@@ -30,6 +30,7 @@ BEGIN {
     home["^(new|tuple|type_traits|utility)$|^(elf|link|ucontext|library_types)\\.h$|^sanitizer/"] = \
         "^tests/"
     home["^(pcre2|utf8proc)\\.h$"] = "^launcher/"
+    home["^(zlib|zstd)\\.h$"] = "^launcher/|^tests/"
     split("arpa/inet assert complex ctype dirent dlfcn errno fcntl fenv float fnmatch ftw getopt " \
           "ifaddrs net/if " \
           "glob inttypes libgen limits locale math netdb netinet/in poll pthread pty pwd regex sched " \

@@ -17,6 +17,8 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include "comm/comm.h"
 #include "comm/probe.h"
@@ -246,6 +248,37 @@ static void probe_pcre2(weft_probe *out)
         weft_probe_say(out, WEFT_PROBE_BROKEN, version, "no Unicode support");
 }
 
+/* What weft prepare unpacks: a text there and back. */
+static const char packed_text[] = "weft weft weft weft weft weft weft weft weft weft";
+
+static void say_unpacked(weft_probe *out, const char *version, const char *text)
+{
+    if (memcmp(text, packed_text, sizeof packed_text) == 0)
+        weft_probe_say(out, WEFT_PROBE_WORKS, version, "unpacks what it packed");
+    else
+        weft_probe_say(out, WEFT_PROBE_BROKEN, version, "does not unpack what it packed");
+}
+
+static void probe_zlib(weft_probe *out)
+{
+    unsigned char packed[256];
+    char text[sizeof packed_text] = "";
+    uLongf packed_bytes = sizeof packed, bytes = sizeof text;
+    if (compress(packed, &packed_bytes, (const unsigned char *)packed_text, sizeof packed_text) ==
+        Z_OK)
+        (void)uncompress((unsigned char *)text, &bytes, packed, packed_bytes);
+    say_unpacked(out, zlibVersion(), text);
+}
+
+static void probe_zstd(weft_probe *out)
+{
+    char packed[256], text[sizeof packed_text] = "";
+    const size_t bytes = ZSTD_compress(packed, sizeof packed, packed_text, sizeof packed_text, 1);
+    if (!ZSTD_isError(bytes))
+        (void)ZSTD_decompress(text, sizeof text, packed, bytes);
+    say_unpacked(out, ZSTD_versionString(), text);
+}
+
 static int pair_main(void)
 {
     weft_comm *world = NULL;
@@ -321,6 +354,8 @@ static const struct check {
     {"PCRE2", true, probe_pcre2},
     {"cJSON", true, weft_probe_cjson},
     {"xxHash", true, weft_probe_xxhash},
+    {"zlib", true, probe_zlib},
+    {"zstd", true, probe_zstd},
     {"huge pages", false, weft_probe_huge_pages},
     {"shared memory", false, weft_probe_shared_memory},
     {"file I/O", false, probe_file_io},

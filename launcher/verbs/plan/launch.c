@@ -12,6 +12,7 @@
 #include "launcher/arguments/arguments.h"
 #include "launcher/jobs/jobs.h"
 #include "launcher/planning/config.h"
+#include "launcher/planning/data_sources.h"
 #include "launcher/planning/plan.h"
 #include "launcher/planning/plan_print.h"
 #include "launcher/report/report.h"
@@ -354,13 +355,19 @@ static weft_status add_mount(launcher *l, const char *file, const char **mounts)
 /* What the config and the line name on the nodes' file systems. */
 static weft_status find_mounts(launcher *l)
 {
-    const char *const files[] = {l->config.data.mock_data ? NULL : l->config.data.data_path,
-                                 l->reads_cluster, l->config.checkpoint.load};
+    const char *const files[] = {l->reads_cluster, l->config.checkpoint.load};
+    const size_t num_files = sizeof files / sizeof *files;
+    weft_data_sources data[2];
     void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(&l->arena, sizeof files / sizeof *files, sizeof(char *), &memory));
+    WEFT_TRY(weft_data_find_training(&l->config, &l->arena, &data[0]));
+    WEFT_TRY(weft_data_find_validation(&l->config, &l->arena, &data[1]));
+    WEFT_TRY(weft_arena_alloc_array(&l->arena, data[0].count + data[1].count + num_files,
+                                    sizeof(char *), &memory));
     l->job.mounts = (weft_string_list){.values = memory};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < data[k].count; i++)
+            WEFT_TRY(add_mount(l, data[k].of[i].prefix, memory));
+    for (size_t i = 0; i < num_files; i++)
         WEFT_TRY(add_mount(l, files[i], memory));
     return WEFT_OK;
 }

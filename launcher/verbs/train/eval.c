@@ -89,6 +89,8 @@ static weft_status load_config(evaluator *e)
             weft_arena_printf(&e->arena, &set[count++], "train.eval_iters=%" PRId64, args->iters));
     if (args->data) {
         WEFT_TRY(weft_arena_printf(&e->arena, &set[count++], "data.data_path=%s", args->data));
+        set[count++] = "data.blend=[]";
+        set[count++] = "data.validation=[]";
         set[count++] = "data.mock_data=false";
         set[count++] = "data.shuffle_block_tokens=0"; /* of the run's data */
     }
@@ -111,6 +113,8 @@ static weft_status check_part(const evaluator *e)
 {
     double weights[WEFT_NUM_SPLITS];
     WEFT_TRY(weft_config_split(&e->config, weights));
+    if (e->args.split == WEFT_SPLIT_VALIDATION && e->config.data.validation.count > 0)
+        return WEFT_OK;
     if (!(weights[part_of(e)] > 0))
         return WEFT_ERROR(WEFT_CONFIG, "--split %s: data.split %s leaves nothing for it",
                           split_names[e->args.split], e->config.data.split);
@@ -131,6 +135,14 @@ static weft_status print(const evaluator *e, int64_t step, const weft_evaluation
     weft_report_value(&r, "loss", result->loss);
     weft_report_value(&r, "perplexity", perplexity);
     weft_report_value(&r, "tokens", result->tokens);
+    weft_report_open(&r, WEFT_REPORT_TABLE, result->num_sets > 0 ? "sets" : NULL);
+    for (size_t i = 0; i < result->num_sets; i++) {
+        weft_report_record(&r);
+        weft_report_text(&r, "name", "set", result->sets[i].name);
+        weft_report_row(&r, "loss", "loss", WEFT_UNIT_NONE, result->sets[i].loss);
+        weft_report_row(&r, "tokens", "tokens", WEFT_UNIT_COUNT, result->sets[i].tokens);
+    }
+    weft_report_close(&r);
     return weft_report_end(&r, WEFT_OK, stdout);
 }
 
@@ -141,7 +153,8 @@ static void tell_other_data(const evaluator *e, const weft_config *now)
     if (!e->args.data && of_run && now->data.data_xxh64 &&
         strcmp(of_run, now->data.data_xxh64) != 0)
         weft_log(WEFT_LOG_WARN, "%s: no longer the data of the run: data_xxh64 is %s, and was %s",
-                 now->data.data_path, now->data.data_xxh64, of_run);
+                 now->data.data_path ? now->data.data_path : "data.blend", now->data.data_xxh64,
+                 of_run);
 }
 
 /* Set-up ends in agreement, so that rank 0 can speak for all; after it the rank that finds an error

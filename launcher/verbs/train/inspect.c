@@ -49,10 +49,9 @@ typedef struct reader {
     step_line line;
     weft_arena arena;
     weft_config config;
-    weft_dataset *dataset;
-    weft_split splits[WEFT_NUM_SPLITS];
+    weft_data data;
     weft_tokenizer *tokenizer; /* NULL: none that decodes */
-    uint64_t *documents;       /* where they begin; NULL: the program's own data */
+    uint64_t **documents;      /* of each dataset, where they begin; NULL: the program's own data */
     uint64_t first_token;
     int32_t *tokens; /* [S] tokens and [S] labels */
     weft_report *report;
@@ -143,14 +142,14 @@ static weft_status check_config(const reader *r, const weft_config_source *sourc
 static weft_status open_data(reader *r, const weft_config_source *source)
 {
     const char *was = r->config.data.data_xxh64;
-    WEFT_TRY(weft_setup_data(&r->config, source, true, &r->arena, &r->dataset, r->splits));
+    WEFT_TRY(weft_setup_data(&r->config, source, true, &r->arena, &r->data));
     const char *is = r->config.data.data_xxh64;
     if (was && is && strcmp(was, is) != 0)
         return WEFT_ERROR(
             WEFT_FILE,
             "%s: has changed since step %" PRId64
-            ": its data_xxh64 is %s, the run's %s (other tokens or another tokenizer)",
-            r->config.data.data_path, r->line.step, is, was);
+            ": its data_xxh64 is %s, the run's %s (other tokens, weights or another tokenizer)",
+            weft_dataset_name(r->data.parts[0].dataset), r->line.step, is, was);
     return WEFT_OK;
 }
 
@@ -161,7 +160,8 @@ static weft_status open_tokenizer(reader *r)
     weft_prepared prepared;
     if (!weft_config_reads_file(&r->config))
         return WEFT_OK;
-    WEFT_TRY(weft_prepared_find(r->config.data.data_path, &r->arena, &info, &prepared));
+    WEFT_TRY(weft_prepared_find(weft_dataset_name(r->data.parts[0].dataset), &r->arena, &info,
+                                &prepared));
     if (info.vocab_size == 0)
         return WEFT_OK;
     weft_status status = weft_tokenizer_open(&info, &r->tokenizer);
@@ -169,6 +169,17 @@ static weft_status open_tokenizer(reader *r)
         return status;
     weft_log(WEFT_LOG_WARN, "%s; token ids are shown", weft_error_get()->text);
     weft_error_clear();
+    return WEFT_OK;
+}
+
+static weft_status read_documents(reader *r)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(&r->arena, r->data.num_parts, sizeof *r->documents, &memory));
+    r->documents = memory;
+    for (size_t i = 0; i < r->data.num_parts; i++)
+        WEFT_TRY(
+            weft_dataset_read_documents(r->data.parts[i].dataset, &r->arena, &r->documents[i]));
     return WEFT_OK;
 }
 
@@ -182,7 +193,7 @@ static weft_status open_all(reader *r)
     WEFT_TRY(open_data(r, &source));
     WEFT_TRY(open_tokenizer(r));
     if (weft_config_reads_file(&r->config))
-        WEFT_TRY(weft_dataset_read_documents(r->dataset, &r->arena, &r->documents));
+        WEFT_TRY(read_documents(r));
     WEFT_TRY(weft_arena_alloc_array(&r->arena, 2 * (size_t)r->config.model.seq_length,
                                     sizeof *r->tokens, &memory));
     r->tokens = memory;
@@ -239,9 +250,10 @@ static void report_ids(const reader *r, const int32_t *ids, size_t count)
     weft_json_close(json);
 }
 
-/* Tokens of one document, from its token `position` on. documents NULL: nobody knows of any. */
-static weft_status report_piece(reader *r, uint64_t document, uint64_t position, const int32_t *ids,
-                                size_t count, weft_arena *arena)
+/* Tokens of one document of `length` tokens, from its token `position` on. documents NULL: nobody
+ * knows of any. */
+static weft_status report_piece(reader *r, uint64_t document, uint64_t position, uint64_t length,
+                                const int32_t *ids, size_t count, weft_arena *arena)
 {
     FILE *out = weft_report_stream(r->report, WEFT_REPORT_TEXT);
     weft_report_record(r->report);
@@ -251,8 +263,7 @@ static weft_status report_piece(reader *r, uint64_t document, uint64_t position,
     }
     if (out && r->documents)
         fprintf(out, "    document %" PRIu64 ", tokens %" PRIu64 " to %" PRIu64 " of %" PRIu64 ": ",
-                document, position, position + count - 1,
-                r->documents[document + 1] - r->documents[document]);
+                document, position, position + count - 1, length);
     else if (out)
         fputs("    tokens: ", out);
     if (r->tokenizer)
@@ -267,12 +278,12 @@ static weft_status report_piece(reader *r, uint64_t document, uint64_t position,
 }
 
 /* The last document that begins at or before this token, which is the one that holds it. */
-static uint64_t find_document(const reader *r, uint64_t token)
+static uint64_t find_document(const reader *r, size_t part, uint64_t token)
 {
-    uint64_t low = 0, high = weft_dataset_num_documents(r->dataset);
+    uint64_t low = 0, high = weft_dataset_num_documents(r->data.parts[part].dataset);
     while (high - low > 1) {
         const uint64_t middle = low + (high - low) / 2;
-        if (r->documents[middle] <= token)
+        if (r->documents[part][middle] <= token)
             low = middle;
         else
             high = middle;
@@ -280,17 +291,19 @@ static uint64_t find_document(const reader *r, uint64_t token)
     return low;
 }
 
-static weft_status report_pieces(reader *r, uint64_t place, weft_arena *arena)
+static weft_status report_pieces(reader *r, weft_split_place place, weft_arena *arena)
 {
     const size_t seq = (size_t)r->config.model.seq_length;
     if (!r->documents)
-        return report_piece(r, 0, 0, r->tokens, seq, arena);
+        return report_piece(r, 0, 0, 0, r->tokens, seq, arena);
     for (size_t at = 0, count; at < seq; at += count) {
-        const uint64_t token = place + at, document = find_document(r, token);
-        const uint64_t left = r->documents[document + 1] - token;
+        const uint64_t token = place.first_token + at;
+        const uint64_t document = find_document(r, place.part, token);
+        const uint64_t *begins = r->documents[place.part] + document;
+        const uint64_t left = begins[1] - token;
         count = left < seq - at ? (size_t)left : seq - at;
-        WEFT_TRY(report_piece(r, document, token - r->documents[document], r->tokens + at, count,
-                              arena));
+        WEFT_TRY(report_piece(r, document, token - begins[0], begins[1] - begins[0], r->tokens + at,
+                              count, arena));
     }
     return WEFT_OK;
 }
@@ -298,22 +311,27 @@ static weft_status report_pieces(reader *r, uint64_t place, weft_arena *arena)
 static weft_status report_sample(reader *r, uint64_t micro_batch, uint64_t number,
                                  weft_arena *arena)
 {
-    const weft_split *split = &r->splits[WEFT_SPLIT_TRAIN];
+    const weft_split *split = &r->data.splits[WEFT_SPLIT_TRAIN];
     const size_t seq = (size_t)r->config.model.seq_length;
-    const uint64_t place =
-        r->documents ? weft_batches_find_sample(&r->config, split, WEFT_BATCHES_TRAIN, number) : 0;
-    char where[96] = "";
-    WEFT_TRY(weft_batches_read_sample(&r->config, r->dataset, split, WEFT_BATCHES_TRAIN, number,
-                                      r->tokens, r->tokens + seq));
-    if (r->documents)
-        snprintf(where, sizeof where, ": tokens %" PRIu64 " to %" PRIu64 " of the dataset", place,
-                 place + seq - 1);
+    const bool blends = r->data.num_parts > 1;
+    weft_split_place place = {0};
+    char where[256] = "";
+    WEFT_TRY(weft_batches_read_sample(&r->config, split, WEFT_BATCHES_TRAIN, number, r->tokens,
+                                      r->tokens + seq));
+    if (r->documents) {
+        place = weft_batches_find_sample(&r->config, split, WEFT_BATCHES_TRAIN, number);
+        snprintf(where, sizeof where, ": tokens %" PRIu64 " to %" PRIu64 " of %.128s",
+                 place.first_token, place.first_token + seq - 1,
+                 blends ? r->data.parts[place.part].name : "the dataset");
+    }
     weft_report_line(r->report, "  sample %" PRIu64 "%s", number, where);
     weft_report_record(r->report);
     weft_report_value(r->report, "micro_batch", micro_batch);
     weft_report_value(r->report, "sample", number);
     if (r->documents)
-        weft_report_value(r->report, "first_token", place);
+        weft_report_value(r->report, "first_token", place.first_token);
+    if (blends)
+        weft_report_text(r->report, "dataset", NULL, r->data.parts[place.part].name);
     weft_report_open(r->report, WEFT_REPORT_GROUP, "documents");
     WEFT_TRY(report_pieces(r, place, arena));
     weft_report_close(r->report);
@@ -385,12 +403,13 @@ static weft_status inspect_sample_print(const inspect_sample *asked, FILE *out)
     weft_report_begin(&report, asked->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     weft_status status = open_all(&r);
     if (status == WEFT_OK) {
-        report_head(&r, weft_dataset_name(r.dataset));
+        report_head(&r, r.data.num_parts > 1 ? "data.blend"
+                                             : weft_dataset_name(r.data.parts[0].dataset));
         status = report_samples(&r);
     }
     status = weft_report_end(&report, status, out);
     weft_tokenizer_destroy(r.tokenizer);
-    weft_dataset_close(r.dataset);
+    weft_data_close(&r.data);
     weft_arena_release(&r.arena);
     return status;
 }
