@@ -274,18 +274,6 @@ void weft_config_settle_stages(weft_config *c)
         look_at_order(file, pp, c);
 }
 
-/* So that a run goes on wherever it is resumed, and an error says where it was looked. */
-static weft_status make_absolute(const char **path, weft_arena *arena)
-{
-    char cwd[PATH_MAX];
-    const char *rest = *path;
-    while (rest && strncmp(rest, "./", 2) == 0)
-        rest += 2;
-    if (!rest || *rest == '/' || *rest == '\0' || !getcwd(cwd, sizeof cwd))
-        return WEFT_OK;
-    return weft_arena_printf(arena, path, "%s/%s", cwd, rest);
-}
-
 static weft_status resolve(weft_config *c, const weft_config_source *source, const char *text,
                            weft_arena *arena)
 {
