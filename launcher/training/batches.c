@@ -207,7 +207,8 @@ static weft_status weigh_by_token(weft_trainer *t)
 /* A file that cannot be read, or holds what it did not, is no one rank's: one of them says it. */
 static weft_status agree_on_data(const weft_trainer *t, weft_status status)
 {
-    return weft_config_reads_file(&t->config) ? weft_comm_agree(t->world, status) : status;
+    const bool reads_files = weft_config_reads_file(&t->config) || t->data.num_validation > 0;
+    return reads_files ? weft_comm_agree(t->world, status) : status;
 }
 
 /* Stages in the middle need to know of documents and cuts alone. */

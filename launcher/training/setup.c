@@ -545,6 +545,12 @@ static weft_status create_data(weft_trainer *t, const weft_config_source *source
     }
     if (whole)
         tell_other_data(t, source);
+    if (whole && t->data.num_validation > 0 &&
+        t->data.splits[WEFT_SPLIT_VALIDATION].num_samples > 0)
+        weft_log(WEFT_LOG_WARN,
+                 "data.split %s: nothing trains or evaluates on its second part, as "
+                 "data.validation is given; \"1\" trains on all",
+                 t->config.data.split);
     return WEFT_OK;
 }
 

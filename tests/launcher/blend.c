@@ -226,6 +226,18 @@ static void check_mistakes(void)
                "blend=[4,\"a\",3,\"more/b\",1,\"c\"]");
 }
 
+static void check_waste(void)
+{
+    child c;
+    CHILD_RUN(&c, "train", "run.json", "--out", "waste", "--set", "split=9,1", "--set",
+              "train_iters=1");
+    EXPECT(
+        c.exit_code == 0 && c.err &&
+            strstr(c.err, " warn data.split 9,1: nothing trains or evaluates on its second part"),
+        "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+}
+
 int main(void)
 {
     char folder[32];
@@ -241,5 +253,6 @@ int main(void)
     check_resume();
     check_masks();
     check_mistakes();
+    check_waste();
     return child_finish(folder);
 }
