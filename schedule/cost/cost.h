@@ -20,6 +20,12 @@
  * times. A row of `operations` replaces what follows, for the same module, phase and type; its
  * volume scales it up to 4 times.
  *
+ * Products of many matrices in one launch (experts') have m / groups rows each on average. Rows
+ * differ, so a group's last tile is half full: m / groups / tile_m + 1/2 tiles.
+ *
+ * Attention, one kernel each way: launch + FLOPs / (peak efficiency), by the keys that a query sees
+ * and the channels of a head.
+ *
  * Kernels that memory bounds: launches + bytes / (memory_bandwidth efficiency).
  *
  * Collectives, n ranks, a buffer of V bytes, latency a, rate B:

@@ -466,21 +466,27 @@ static void operations_take_their_measured_times(void **state)
     assert_int_equal(c.num_operations, 1);
 }
 
-static double attention(const weft_cluster *c, uint64_t flops)
+static double attention_of(const weft_cluster *c, uint64_t flops, uint64_t width, weft_phase phase)
 {
     const weft_site site = {.cluster = c};
     const weft_operation o = {.kind = WEFT_OPERATION_GEMM,
+                              .phase = phase,
                               .module = "core_attention",
                               .dtype = WEFT_BF16,
                               .m = 1024,
                               .n = 1024,
-                              .k = 64,
+                              .k = width,
                               .count = 8,
                               .flops = flops,
                               .fused = true};
     weft_estimate out;
     OK(weft_operation_us(&site, &o, &out));
     return out.us;
+}
+
+static double attention(const weft_cluster *c, uint64_t flops)
+{
+    return attention_of(c, flops, 64, WEFT_PHASE_FORWARD);
 }
 
 /* A product of attention is half of what forward computes in one launch. */
@@ -492,6 +498,16 @@ static void attention_has_costs_of_its_own(void **state)
     close_to(attention(&c, flops), (3 + 2 * (double)flops / 100e6) / 2);
     c.hardware.efficiencies[WEFT_EFFICIENCY_ATTENTION] = (weft_share_curve){1, {1}, {0.25}};
     close_to(attention(&c, flops), (3 + 4 * 2 * (double)flops / 100e6) / 2);
+    /* Backward and narrow heads have curves of their own; between two widths it is interpolated. */
+    c.hardware.efficiencies[WEFT_EFFICIENCY_ATTENTION_BACKWARD] =
+        (weft_share_curve){2, {512, 1024}, {0.1, 0.2}};
+    close_to(attention(&c, flops), (3 + 4 * 2 * (double)flops / 100e6) / 2);
+    close_to(attention_of(&c, flops, 128, WEFT_PHASE_INPUT_GRADIENT),
+             (3 + 5 * 2 * (double)flops / 100e6) / 2);
+    c.hardware.efficiencies[WEFT_EFFICIENCY_ATTENTION_64] = (weft_share_curve){1, {1}, {0.125}};
+    close_to(attention(&c, flops), (3 + 8 * 2 * (double)flops / 100e6) / 2);
+    close_to(attention_of(&c, flops, 96, WEFT_PHASE_FORWARD),
+             (3 + 2 * (double)flops / 100e6 / 0.1875) / 2);
     c.costs[WEFT_COST_ATTENTION_BF16].curve = weft_curve_linear(10, 1e7);
     close_to(attention(&c, flops), (10 + 2 * (double)flops / 1e7) / 2);
     /* By products alone: half of them, as it is causal. */
