@@ -406,6 +406,65 @@ static void check_costs(void)
     cJSON_Delete(json);
 }
 
+/* --- promises --------------------------------------------------------------------------------- */
+
+/* A dense model of 7B on a node of each published GPU. */
+#define PUBLISHED                                                                                  \
+    "{\"model\": {\"num_layers\": 32, \"hidden_size\": 4096, \"num_attention_heads\": 32, "        \
+    "\"seq_length\": 2048, \"vocab_size\": 50368, \"disable_bias_linear\": true}, "                \
+    "\"train\": {\"micro_batch_size\": 6, \"global_batch_size\": 48, \"train_iters\": 1, "         \
+    "\"precision\": \"%s\", \"recompute_granularity\": \"%s\"}, "                                  \
+    "\"data\": {\"mock_data\": true}}"
+
+static cJSON *plan_on(const char *file, const char *precision, const char *recompute, child *text)
+{
+    char path[4096], config[1024];
+    snprintf(config, sizeof config, PUBLISHED, precision, recompute);
+    snprintf(path, sizeof path, "%s/examples/clusters/%s.json", getenv("WEFT_SOURCE_DIR"), file);
+    EXPECT(child_write("published.json", config), "cannot write published.json");
+    CHILD_RUN(text, "plan", "published.json", "--cluster", path, "--mesh", "dp=8,zero=3");
+    return plan("published.json", path, "dp=8,zero=3", NULL);
+}
+
+/* Ranges follow from the sources; more than any published run did is said; so is a full device. */
+static void check_promises(void)
+{
+    static const char *const files[] = {"v100", "a100-40gb", "a100-80gb", "a800",
+                                        "h100", "h200",      "b200"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const bool is_v100 = i == 0;
+        child c;
+        cJSON *json = plan_on(files[i], is_v100 ? "fp16" : "bf16", "full", &c);
+        const cJSON *range = object(json, "step_time_range_s");
+        const double step = number_of(json, "step_time_s"),
+                     low = cJSON_GetArrayItem(range, 0)->valuedouble,
+                     high = cJSON_GetArrayItem(range, 1)->valuedouble;
+        EXPECT(low < 0.95 * step && high > 1.05 * step && high - low < 2 * 0.2 * step,
+               "%s: %g s, %g to %g", files[i], step, low, high);
+        EXPECT(
+            strstr(c.out, "by data sheets and published measurements; nothing was measured here"),
+            "%s: %s", files[i], c.out);
+        child_release(&c);
+        cJSON_Delete(json);
+    }
+    for (int h100 = 0; h100 < 2; h100++) {
+        child c;
+        cJSON *json = plan_on(h100 ? "h100" : "a100-80gb", "bf16", "none", &c);
+        const double share = number_of(json, "model_flops_utilization"),
+                     best = number_of(json, "published_utilization");
+        EXPECT_NEAR(best, h100 ? 0.52 : 0.705, 1e-12);
+        EXPECT((share > best) == (strstr(c.out, "MFU above the best published") != NULL),
+               "%g beside %g: %s", share, best, c.out);
+        /* What is left of the memory is said where it is little. */
+        const double part = number_of(json, "memory_bytes") / number_of(json, "memory_limit_bytes");
+        EXPECT(!cJSON_IsTrue(object(json, "tight")) == (part <= 0.95), "%g of the memory", part);
+        EXPECT((part > 0.95 && part <= 1) == (strstr(c.out, "fits with no margin") != NULL),
+               "%g of the memory: %s", part, c.out);
+        child_release(&c);
+        cJSON_Delete(json);
+    }
+}
+
 /* --- lines ------------------------------------------------------------------------------------ */
 
 static void check_text(void)
@@ -413,8 +472,8 @@ static void check_text(void)
     child c;
     CHILD_RUN(&c, "plan", "moe.json", "--cluster", "priced.json", "--mesh", "dp=8,ep=4,binding=dp",
               "--tokens", "1e9");
-    static const char *const parts[] = {"\nbetween ",
-                                        "by the spread of the numbers",
+    static const char *const parts[] = {" (",
+                                        ": by data sheets; nothing was measured here)",
                                         "\n  expert load ",
                                         "\n  a checkpoint ",
                                         "\n  best saved every ",
@@ -480,6 +539,7 @@ int main(void)
     check_loads();
     check_checkpoints();
     check_costs();
+    check_promises();
     check_text();
     check_refusals();
     return child_finish(folder);
