@@ -1,5 +1,5 @@
-/* What published training runs reached of a GPU's peak: said beside a plan that promises more, and in
- * no price. */
+/* What published training runs reached of a GPU's peak: said beside a plan that promises more, and
+ * in no price. */
 #ifndef WEFT_LAUNCHER_PLANNING_PUBLISHED_H
 #define WEFT_LAUNCHER_PLANNING_PUBLISHED_H
 

@@ -72,6 +72,7 @@ typedef struct pricing {
     double between_us; /* ahead of the layer with which the second pass begins */
     int second;        /* its number; -1: one pass */
     bool is_alone;     /* the pass neither gathers nor reduces, nor copies */
+    const weft_interference *interference; /* NULL: none */
 } pricing;
 
 static int number_of(const pricing *p, const weft_task *task)
@@ -128,7 +129,8 @@ typedef struct waiting {
 static weft_status price_passes(pricing *p, const weft_chunk_shape *chunk, bool backward, int times,
                                 weft_arena *arena, waiting *out)
 {
-    const weft_pricing asked = {.cost = task_us, .links = task_links, .context = p};
+    const weft_pricing asked = {
+        .cost = task_us, .interference = p->interference, .links = task_links, .context = p};
     weft_chunk_shape shape = *chunk;
     weft_program program;
     weft_price price;
@@ -255,7 +257,8 @@ weft_status weft_sharding_price(const weft_site *site, const weft_outline *outli
                                 weft_sharding_time *out)
 {
     const weft_held_elements *held = &outline->held[rank];
-    pricing p = {.outline = outline};
+    pricing p = {.outline = outline,
+                 .interference = weft_pass_is_slowed(site) ? &site->cluster->interference : NULL};
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     *out = (weft_sharding_time){0};

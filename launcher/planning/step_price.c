@@ -723,7 +723,6 @@ static void sum_tier(const pricing *p, int stage)
     out->tier_us[3] -= p->stages[stage].behind_us; /* it waits */
 }
 
-/* Whether communication takes multiprocessors from what a GPU computes. */
 static bool is_slowed(const pricing *p)
 {
     return weft_pass_taken_share(p->cluster) > 0 && !weft_config_sends_directly(p->config);

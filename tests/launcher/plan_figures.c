@@ -465,6 +465,45 @@ static void check_promises(void)
     }
 }
 
+/* The H100's file with interference of 1, at the path. */
+static void write_undisturbed(const char *path)
+{
+    static const char row[] = "\"interference\": [[1, 0.82, 1, 0.82]";
+    char text[16384], from[4096];
+    snprintf(from, sizeof from, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    FILE *file = fopen(from, "r");
+    const size_t bytes = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    text[bytes] = '\0';
+    if (file)
+        fclose(file);
+    char *found = strstr(text, row);
+    EXPECT(found, "no row of interference in %s", from);
+    if (found)
+        memcpy(found, "\"interference\": [[1, 1.00, 1, 1.00]", sizeof row - 1);
+    EXPECT(child_write(path, text), "cannot write %s", path);
+}
+
+/* Gathers and reductions beside computation slow it; over MPI the hosts send. */
+static void check_interference(void)
+{
+    static const char *const meshes[] = {"dp=8,zero=3", "dp=8"};
+    const char *const overlap[] = {"--set", "parallel.overlap_grad_reduce=true", NULL};
+    char config[1024], path[4096];
+    snprintf(config, sizeof config, PUBLISHED, "bf16", "full");
+    EXPECT(child_write("published.json", config), "cannot write published.json");
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    write_undisturbed("undisturbed.json");
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        cJSON *slowed = plan("published.json", path, meshes[i], overlap);
+        cJSON *alone = plan("published.json", "undisturbed.json", meshes[i], overlap);
+        const double longer =
+            number_of(slowed, "step_time_s") / number_of(alone, "step_time_s") - 1;
+        EXPECT(longer > 0.002 && longer < 0.18, "%s: %g longer", meshes[i], longer);
+        cJSON_Delete(slowed);
+        cJSON_Delete(alone);
+    }
+}
+
 /* --- lines ------------------------------------------------------------------------------------ */
 
 static void check_text(void)
@@ -540,6 +579,7 @@ int main(void)
     check_checkpoints();
     check_costs();
     check_promises();
+    check_interference();
     check_text();
     check_refusals();
     return child_finish(folder);

@@ -489,6 +489,35 @@ static double attention(const weft_cluster *c, uint64_t flops)
     return attention_of(c, flops, 64, WEFT_PHASE_FORWARD);
 }
 
+/* Rows of experts differ: the last tile of each is half full. */
+static void experts_leave_tiles_half_full(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    c.hardware.figures[WEFT_FIGURE_MULTIPROCESSORS] = 1;
+    c.hardware.given |= 1u << WEFT_FIGURE_MULTIPROCESSORS;
+    const weft_site site = {.cluster = &c};
+    weft_operation o = {.kind = WEFT_OPERATION_GEMM,
+                        .module = "linear_fc1",
+                        .dtype = WEFT_BF16,
+                        .m = 8 * 256,
+                        .n = 1024,
+                        .k = 4096,
+                        .groups = 8,
+                        .count = 1,
+                        .flops = UINT64_C(2) * 8 * 256 * 1024 * 4096};
+    weft_estimate even, uneven;
+    OK(weft_operation_us(&site, &o, &even));
+    o.inner = WEFT_INNER_EXPERTS;
+    OK(weft_operation_us(&site, &o, &uneven));
+    assert_true(uneven.us > 1.1 * even.us && uneven.us < 1.3 * even.us);
+    o.m *= 16; /* of many tiles a half is little */
+    OK(weft_operation_us(&site, &o, &uneven));
+    o.inner = WEFT_INNER_NONE;
+    OK(weft_operation_us(&site, &o, &even));
+    assert_true(uneven.us > even.us && uneven.us < 1.03 * even.us);
+}
+
 /* A product of attention is half of what forward computes in one launch. */
 static void attention_has_costs_of_its_own(void **state)
 {
@@ -867,6 +896,7 @@ int main(void)
         cmocka_unit_test(tiles_fit_their_products),
         cmocka_unit_test(products_take_their_measured_times),
         cmocka_unit_test(operations_take_their_measured_times),
+        cmocka_unit_test(experts_leave_tiles_half_full),
         cmocka_unit_test(attention_has_costs_of_its_own),
         cmocka_unit_test(a_pace_takes_flops_alone),
         cmocka_unit_test(a_link_pace_takes_copies_alone),
