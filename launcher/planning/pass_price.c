@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "launcher/planning/software.h"
 #include "schedule/exchange/exchange.h"
 
 double weft_pass_us(const weft_pass_time *time)
@@ -106,6 +107,7 @@ static bool is_sharded_exchange(const pricing *p, const weft_operation *op)
 static void scale(weft_estimate *estimate, double share)
 {
     estimate->us *= share;
+    estimate->memory_us *= share;
     for (int l = 0; l < WEFT_NUM_LINKS; l++) {
         estimate->links[l].us *= share;
         estimate->links[l].bytes *= share;
@@ -190,6 +192,8 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
         scale(&estimate, form_share(p, op));
     if (is_plain_exchange(p, op))
         scale(&estimate, OFF_RAILS);
+    if (op->kind != WEFT_OPERATION_COLLECTIVE)
+        scale(&estimate, weft_software_factor(p->site, op));
     if (op->kind == WEFT_OPERATION_GEMM)
         p->gemm_us = estimate.us;
     if (op->beside)

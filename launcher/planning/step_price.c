@@ -5,6 +5,7 @@
 
 #include "launcher/planning/places.h"
 #include "launcher/planning/sharding_price.h"
+#include "launcher/planning/software.h"
 #include "launcher/planning/tier_price.h"
 #include "layers/describe/plain.h"
 #include "parallel/parameters/parameters.h"
@@ -91,6 +92,7 @@ weft_status weft_step_site(const weft_config *config, const weft_cluster *cluste
                        .curves = cluster == config->planned_on ? config->planned_curves : NULL,
                        .kinds = kinds,
                        .unsourced = plan->unsourced,
+                       .software = config->software,
                        .exchange = (int)plan->step.moe.form,
                        .exchange_chunks = plan->step.moe.num_chunks};
     WEFT_TRY(weft_places_groups(mesh, cluster, weft_mesh_rank(mesh, 0, 0, 0, stage),
@@ -399,7 +401,7 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
             out->backward_us[c][l - first] = weft_pass_us(&chunk->backward) - before;
         }
         WEFT_TRY(price_sharing(site, &p->plan->step, stage, c, out));
-        if (outline->shape.plain_kernels) {
+        if (outline->shape.plain_kernels || site->software != WEFT_SOFTWARE_WEFT) {
             weft_pass_issue(&chunk->forward);
             weft_pass_issue(&chunk->backward);
         }

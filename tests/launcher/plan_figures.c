@@ -465,6 +465,44 @@ static void check_promises(void)
     }
 }
 
+/* The same work by FSDP of PyTorch takes longer, on what its rules name; no run of Weft is so. */
+static void check_software(void)
+{
+    const char *const fsdp[] = {"--software", "fsdp", NULL};
+    char config[1024], path[4096];
+    double longer[2];
+    child c;
+    for (int h100 = 0; h100 < 2; h100++) {
+        snprintf(config, sizeof config, PUBLISHED, "bf16", "full");
+        EXPECT(child_write("published.json", config), "cannot write published.json");
+        snprintf(path, sizeof path, "%s/examples/clusters/%s.json", getenv("WEFT_SOURCE_DIR"),
+                 h100 ? "h100" : "a100-80gb");
+        cJSON *own = plan("published.json", path, "dp=8,zero=3", NULL);
+        cJSON *theirs = plan("published.json", path, "dp=8,zero=3", fsdp);
+        longer[h100] = number_of(theirs, "step_time_s") / number_of(own, "step_time_s") - 1;
+        EXPECT_NEAR(number_of(theirs, "memory_bytes"), number_of(own, "memory_bytes"), 0.5);
+        double sum = 0;
+        for (const cJSON *part = object(theirs, "time")->child; part; part = part->next)
+            sum += part->valuedouble;
+        near(sum, number_of(theirs, "step_time_s"), 1e-6);
+        cJSON_Delete(own);
+        cJSON_Delete(theirs);
+    }
+    /* FlashAttention-2 is an A100's own; an H100 has faster ones. */
+    EXPECT(longer[0] > 0.005 && longer[0] < 0.05 && longer[1] > 0.04 && longer[1] < 0.2,
+           "%g longer on A100, %g on H100", longer[0], longer[1]);
+    CHILD_RUN(&c, "plan", "published.json", "--cluster", path, "--mesh", "dp=8", "--software",
+              "fsdp", "--kernels", "plain");
+    EXPECT(c.exit_code == 2 && strstr(c.err, "--software fsdp: Weft's runs and plain kernels"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    CHILD_RUN(&c, "plan", "published.json", "--cluster", path, "--search", "--nodes", "1",
+              "--software", "fsdp");
+    EXPECT(c.exit_code == 2 && strstr(c.err, "--software: of one mesh"), "exit %d: %s", c.exit_code,
+           c.err);
+    child_release(&c);
+}
+
 /* The H100's file with interference of 1, at the path. */
 static void write_undisturbed(const char *path)
 {
@@ -580,6 +618,7 @@ int main(void)
     check_costs();
     check_promises();
     check_interference();
+    check_software();
     check_text();
     check_refusals();
     return child_finish(folder);
