@@ -104,8 +104,9 @@ static void set_peaks(weft_hardware *hardware, double flops)
         hardware->given |= 1u << peaks[i];
     }
     hardware->given &= ~(1u << WEFT_FIGURE_MULTIPROCESSORS);
-    hardware->efficiencies[WEFT_EFFICIENCY_GEMM].num_points = 0;
-    hardware->efficiencies[WEFT_EFFICIENCY_ATTENTION].num_points = 0;
+    for (int kind = 0; kind < WEFT_NUM_EFFICIENCIES; kind++)
+        if (kind != WEFT_EFFICIENCY_MEMORY && kind < WEFT_EFFICIENCY_INSIDE)
+            hardware->efficiencies[kind].num_points = 0;
 }
 
 weft_interference weft_interference_paced(const weft_interference *interference,

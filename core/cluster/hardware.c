@@ -63,10 +63,12 @@ static const struct figure {
 #undef FIGURE_ROW
 };
 
-static const char *const efficiency_paths[WEFT_NUM_EFFICIENCIES] = {
-#define EFFICIENCY_PATH(name, path, unit, help) [WEFT_EFFICIENCY_##name] = path,
-    WEFT_EFFICIENCY_LIST(EFFICIENCY_PATH)
-#undef EFFICIENCY_PATH
+static const struct efficiency {
+    const char *path, *unit;
+} efficiencies[WEFT_NUM_EFFICIENCIES] = {
+#define EFFICIENCY_ROW(name, path, unit, help) [WEFT_EFFICIENCY_##name] = {path, unit},
+    WEFT_EFFICIENCY_LIST(EFFICIENCY_ROW)
+#undef EFFICIENCY_ROW
 };
 
 const char *weft_figure_path(weft_figure figure)
@@ -86,7 +88,12 @@ const char *weft_figure_help(weft_figure figure)
 
 const char *weft_efficiency_path(weft_efficiency_kind kind)
 {
-    return efficiency_paths[kind];
+    return efficiencies[kind].path;
+}
+
+const char *weft_efficiency_unit(weft_efficiency_kind kind)
+{
+    return efficiencies[kind].unit;
 }
 
 bool weft_figure_is_plausible(weft_figure figure, double value, double *out_meant)

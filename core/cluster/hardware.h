@@ -109,10 +109,20 @@ const char *weft_figure_help(weft_figure figure);
  * wrong (312 FLOP/s: 312e12), or 0. */
 bool weft_figure_is_plausible(weft_figure figure, double value, double *out_meant);
 
-/* The share of a rate that an operation reaches by its volume: name, path, unit of volume, help */
+/* The share of a rate that an operation reaches by its volume: name, path, unit of volume, help.
+ * Attention's volume is the keys that a query sees. Without a curve of its own backward goes at
+ * forward's, and heads of up to 64 channels at those of 128; between 64 and 128 channels the share
+ * is interpolated. */
 #define WEFT_EFFICIENCY_LIST(X)                                                                    \
     X(GEMM, "device.efficiency.gemm", "FLOPs", "products, of the peak of their type")              \
-    X(ATTENTION, "device.efficiency.attention", "FLOPs", "attention, of the same peak")            \
+    X(ATTENTION, "device.efficiency.attention", "keys",                                            \
+      "attention forward, of the same peak, by the keys that a query sees")                        \
+    X(ATTENTION_BACKWARD, "device.efficiency.attention_backward", "keys",                          \
+      "attention backward (as forward)")                                                           \
+    X(ATTENTION_64, "device.efficiency.attention_64", "keys",                                      \
+      "attention forward of heads of up to 64 channels (as of 128)")                               \
+    X(ATTENTION_64_BACKWARD, "device.efficiency.attention_64_backward", "keys",                    \
+      "attention backward of such heads (as of 128)")                                              \
     X(MEMORY, "device.efficiency.memory", "bytes", "kernels bound by memory, of its bandwidth")    \
     X(INSIDE, "inside.efficiency", "bytes", "what a rank sends inside a node")                     \
     X(BETWEEN, "between.efficiency", "bytes", "what a rank sends to other nodes")
@@ -124,6 +134,7 @@ typedef enum weft_efficiency_kind {
         WEFT_NUM_EFFICIENCIES
 } weft_efficiency_kind;
 const char *weft_efficiency_path(weft_efficiency_kind kind);
+const char *weft_efficiency_unit(weft_efficiency_kind kind); /* of volumes: "FLOPs"; static */
 
 /* A level of the network. Each of its switches joins `nodes` nodes. What leaves the level below (at
  * the first level: the node) gets the cards' bandwidth divided by `oversubscription`. */
@@ -148,6 +159,7 @@ bool weft_hardware_knows(const weft_hardware *hardware, weft_figure figure);
     X(MEASURED, "measured")   /* here, at this very shape */                                       \
     X(SCALED, "scaled")       /* measured at another shape; no file has it */                      \
     X(DATASHEET, "datasheet") /* the maker's */                                                    \
+    X(PUBLISHED, "published") /* others measured such operations, and printed it */                \
     X(ASSUMED, "assumed")     /* by the writer, or unknown */
 typedef enum weft_source_class {
 #define WEFT_SOURCE_ENUM(name, text) WEFT_SOURCE_##name,
@@ -161,7 +173,7 @@ const char *weft_source_class_text(weft_source_class class_);
 typedef struct weft_source {
     char key[72];
     weft_source_class class_;
-    char where[176];
+    char where[224];
     double spread; /* of the value, as a share of it (0.05); 0: unknown */
 } weft_source;
 

@@ -108,9 +108,14 @@ static weft_status read_figure(const reader *r, weft_json_span value, const char
     return WEFT_OK;
 }
 
+/* No query sees as many keys. */
+#define MOST_KEYS 1e8
+
 static weft_status read_shares(const reader *r, weft_json_span array, const char *path,
-                               const char *key, weft_share_curve *out)
+                               const char *key, weft_efficiency_kind kind, weft_share_curve *out)
 {
+    const char *unit = weft_efficiency_unit(kind);
+    const double most = strcmp(unit, "keys") == 0 ? MOST_KEYS : INFINITY;
     const char *cursor = NULL;
     weft_json_span pair;
     weft_share_curve curve = {0};
@@ -126,6 +131,9 @@ static weft_status read_shares(const reader *r, weft_json_span array, const char
         WEFT_TRY(
             weft_cluster_numbers_read(r, pair, path, element.text, 2, "[volume, share]", point));
         double before = n > 0 ? curve.volume[n - 1] : 0;
+        if (point[0] > most)
+            return FAULT(r, pair.start, path, element.text, "a volume of %g %s: FLOPs?", point[0],
+                         unit);
         if (!(point[0] > before))
             return FAULT(r, pair.start, path, element.text, "the volume %g does not rise above %g",
                          point[0], before);
@@ -199,7 +207,8 @@ static weft_status read_leaf(const reader *r, weft_json_span value, const char *
     int kind = leaf - WEFT_NUM_FIGURES;
     if (to->group)
         to->group->own_efficiencies |= 1u << kind;
-    return read_shares(r, value, path, key, &to->hardware->efficiencies[kind]);
+    return read_shares(r, value, path, key, (weft_efficiency_kind)kind,
+                       &to->hardware->efficiencies[kind]);
 }
 
 /* An object at a path and all below it. Paths have three parts at most. */
@@ -342,7 +351,8 @@ static bool gives(const weft_cluster *cluster, const char *key)
 static weft_status read_source(const reader *r, weft_json_span array, weft_source *source)
 {
     static const char path[] = "sources";
-    static const char what[] = "[\"measured\", \"datasheet\" or \"assumed\", where, spread]";
+    static const char what[] =
+        "[\"measured\", \"datasheet\", \"published\" or \"assumed\", where, spread]";
     const char *cursor = NULL;
     weft_json_span value;
     int n = 0;
@@ -358,7 +368,7 @@ static weft_status read_source(const reader *r, weft_json_span array, weft_sourc
                 c++;
             if (c == WEFT_NUM_SOURCE_CLASSES)
                 return FAULT(r, value.start, path, source->key,
-                             "expected measured, datasheet or assumed");
+                             "expected measured, datasheet, published or assumed");
             source->class_ = (weft_source_class)c;
         } else if (n == 1) {
             WEFT_TRY(weft_cluster_string_read(r, value, path, source->key, source->where,

@@ -5,10 +5,8 @@
 #include <string.h>
 
 static const double class_spreads[WEFT_NUM_SOURCE_CLASSES] = {
-    [WEFT_SOURCE_MEASURED] = 0.05,
-    [WEFT_SOURCE_SCALED] = 0.05,
-    [WEFT_SOURCE_DATASHEET] = 0.05,
-    [WEFT_SOURCE_ASSUMED] = 0.2,
+    [WEFT_SOURCE_MEASURED] = 0.05, [WEFT_SOURCE_SCALED] = 0.05, [WEFT_SOURCE_DATASHEET] = 0.05,
+    [WEFT_SOURCE_PUBLISHED] = 0.1, [WEFT_SOURCE_ASSUMED] = 0.2,
 };
 
 static bool is_measurement(const char *path)

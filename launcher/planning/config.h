@@ -153,6 +153,7 @@ typedef struct weft_config {
     double moe_expert_load; /* in plans: rows of the fullest expert over the mean; 0: nobody says */
     bool moe_load_asked;    /* by a line, of any mesh: at most the worst of each */
     int plain_kernels;      /* in plans: weft_shape.plain_kernels */
+    int software;           /* in plans: weft_software */
     bool moe_is_kept;
     weft_schedule_options asked;
     weft_tier_options tier_asked; /* `tier` as the config has it */

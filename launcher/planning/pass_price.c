@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "launcher/planning/software.h"
 #include "schedule/exchange/exchange.h"
 
 double weft_pass_us(const weft_pass_time *time)
@@ -40,6 +41,10 @@ void weft_pass_time_subtract(weft_pass_time *sum, const weft_pass_time *other)
 }
 
 #define ISSUE_US 7.0
+
+/* A GPU idles from the end of what the host waits for until the next kernel begins: kernels of 2.9
+ * us with a wait after each take 9.6 us (developer.nvidia.com/blog/cuda-graphs, 2019). */
+#define HOST_WAIT_US 6.7
 
 void weft_pass_issue(weft_pass_time *time)
 {
@@ -116,6 +121,7 @@ static bool is_sharded_exchange(const pricing *p, const weft_operation *op)
 static void scale(weft_estimate *estimate, double share)
 {
     estimate->us *= share;
+    estimate->memory_us *= share;
     for (int l = 0; l < WEFT_NUM_LINKS; l++) {
         estimate->links[l].us *= share;
         estimate->links[l].bytes *= share;
@@ -161,6 +167,11 @@ double weft_pass_taken_share(const weft_cluster *cluster)
     return all > COLLECTIVE_MULTIPROCESSORS ? COLLECTIVE_MULTIPROCESSORS / all : 0;
 }
 
+bool weft_pass_is_slowed(const weft_site *site)
+{
+    return weft_pass_taken_share(site->cluster) > 0 && !site->groups[WEFT_AXIS_DP_CP].direct;
+}
+
 /* What a collective adds to the product beside it. */
 static double beside_us(const pricing *p, double us)
 {
@@ -195,6 +206,8 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
         scale(&estimate, form_share(p, op));
     if (is_plain_exchange(p, op))
         scale(&estimate, OFF_RAILS);
+    if (op->kind != WEFT_OPERATION_COLLECTIVE)
+        scale(&estimate, weft_software_factor(p->site, op));
     if (op->kind == WEFT_OPERATION_GEMM)
         p->gemm_us = estimate.us;
     if (op->beside)
@@ -447,6 +460,13 @@ bool weft_pass_same_layer(const weft_outline *outline, int a, int b)
                   (size_t)d->num_operations * sizeof *d->operations) == 0;
 }
 
+/* Whether the host waits for the counts of experts' rows before it issues what follows. */
+static bool waits_on_gpu(const pricing *p)
+{
+    return weft_pass_taken_share(p->site->cluster) > 0 && !p->outline->shape.plain_kernels &&
+           weft_description_has_experts(&p->layer->description);
+}
+
 weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outline, int first,
                                 int end, weft_pass_price *out)
 {
@@ -454,6 +474,8 @@ weft_status weft_pass_price_add(const weft_site *site, const weft_outline *outli
     for (int i = first; i < end; i++) {
         p.layer = &outline->layers[i];
         weft_status status = add_layer(&p);
+        if (waits_on_gpu(&p))
+            p.out->forward.compute_us += HOST_WAIT_US;
         if (status == WEFT_OK)
             status = add_recompute(&p);
         if (status != WEFT_OK)

@@ -30,6 +30,9 @@ void weft_pass_issue(weft_pass_time *time);
 /* The share of a GPU's multiprocessors that a collective takes from what runs beside it; 0: nobody
  * says how many there are. */
 double weft_pass_taken_share(const weft_cluster *cluster);
+/* Whether communication takes multiprocessors from what a GPU computes: the cluster's interference
+ * holds. Over MPI hosts send. */
+bool weft_pass_is_slowed(const weft_site *site);
 
 /* A layer whose MoE part or attention is recomputed runs that forward once more, before backward.
  */

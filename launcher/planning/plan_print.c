@@ -5,6 +5,7 @@
 
 #include "core/text.h"
 #include "launcher/planning/figures.h"
+#include "launcher/planning/published.h"
 #include "launcher/report/report.h"
 #include "layers/outline/footprint.h"
 #include "schedule/context.h"
@@ -72,9 +73,6 @@ void weft_plan_report_source(weft_report *r, const char *what, weft_source_class
 void weft_plan_figures_report(weft_report *r, const weft_plan_figures *f)
 {
     const double range_s[] = {f->range_us[0] / 1e6, f->range_us[1] / 1e6};
-    if (r->form == WEFT_REPORT_TEXT)
-        weft_report_line(r, "between %s and %s, by the spread of the numbers behind it",
-                         weft_seconds_text(range_s[0]).text, weft_seconds_text(range_s[1]).text);
     weft_report_numbers(r, "step_time_range_s", range_s, 2);
     if (f->num_loads > 1 || (f->num_loads > 0 && r->form == WEFT_REPORT_JSON))
         report_loads(r, f);
@@ -187,6 +185,16 @@ const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capaci
     return out;
 }
 
+/* Of a device's memory that is left, this share may be taken by what no plan counts: fragments,
+ * libraries' workspaces, other programs. */
+#define LEAST_MARGIN 0.05
+
+bool weft_plan_is_tight(const weft_plan *plan)
+{
+    return plan->memory_limit_bytes > 0 &&
+           (double)plan->memory_bytes > (1 - LEAST_MARGIN) * (double)plan->memory_limit_bytes;
+}
+
 /* What host memory holds. */
 enum { OF_EXPERTS, OF_OPTIMIZER, OF_ACTIVATIONS };
 
@@ -223,22 +231,54 @@ static void print_utilization(const weft_plan *plan, FILE *out)
                      "causal and computes half\n");
 }
 
+/* A plan promises no more than what stands behind it. */
+static void print_range(const weft_plan *plan, FILE *out)
+{
+    const weft_plan_figures *f = plan->figures;
+    bool of_classes[WEFT_NUM_SOURCE_CLASSES] = {false};
+    for (int i = 0; f && i < f->num_inputs; i++)
+        of_classes[f->inputs[i].class_] = true;
+    if (!f)
+        return;
+    fprintf(out, "   (%s to %s: ", time_text(f->range_us[0]).text, time_text(f->range_us[1]).text);
+    if (of_classes[WEFT_SOURCE_MEASURED] || of_classes[WEFT_SOURCE_SCALED])
+        fprintf(out, "by measurements of this machine)");
+    else
+        fprintf(out, "by data sheets%s; nothing was measured here)",
+                of_classes[WEFT_SOURCE_PUBLISHED] ? " and published measurements" : "");
+}
+
+/* What no published run has done. */
+static void print_published(const weft_plan *plan, const weft_cluster *cluster, FILE *out)
+{
+    const weft_published_best *best = weft_published_best_of(plan, cluster);
+    if (weft_published_is_below(plan, cluster))
+        fprintf(out, "MFU above the best published of %s models on %s, %.3g %% (%s): expect less\n",
+                best->experts ? "MoE" : "dense", best->device, 100 * best->share, best->where);
+}
+
 static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE *out)
 {
     char axes[128];
     weft_mesh_print(&plan->mesh, axes, sizeof axes);
     fprintf(out, "%s on %s: %s\n", weft_count_text(plan->mesh.world, "device").text, cluster->name,
             axes);
-    fprintf(out, "step %s   %s tokens/s   MFU %s   most of it: %s\n", time_text(plan->step_us).text,
+    fprintf(out, "step %s", time_text(plan->step_us).text);
+    print_range(plan, out);
+    fprintf(out, "   %s tokens/s   MFU %s   most of it: %s\n",
             weft_unit_text(WEFT_UNIT_COUNT, plan->tokens_per_s).text,
             weft_unit_text(WEFT_UNIT_SHARE, plan->model_flops_utilization).text,
             weft_limit_text(plan->limits));
     print_utilization(plan, out);
+    print_published(plan, cluster, out);
     fprintf(out, "memory %s of the fullest rank", weft_bytes_text((double)plan->memory_bytes).text);
     if (plan->num_stages > 1)
         fprintf(out, " (stage %d)", plan->fullest);
     if (plan->memory_limit_bytes > 0)
         fprintf(out, ", of %s", weft_bytes_text((double)plan->memory_limit_bytes).text);
+    if (plan->fits && weft_plan_is_tight(plan))
+        fprintf(out, ": %.3g %%, which fits with no margin; libraries may take the rest",
+                100 * (double)plan->memory_bytes / (double)plan->memory_limit_bytes);
     if (plan->context.reason[0])
         fprintf(out, "\nattention over %d context-parallel ranks: %s", plan->mesh.cp,
                 plan->context.reason);
@@ -410,15 +450,18 @@ static void report_choices(weft_report *r, const weft_plan *plan)
         weft_report_text(r, "cp_comm_type_reason", NULL, plan->context.reason);
 }
 
-static void report_head(weft_report *r, const weft_plan *plan)
+static void report_head(weft_report *r, const weft_plan *plan, const weft_cluster *cluster)
 {
+    const weft_published_best *best = weft_published_best_of(plan, cluster);
     char axes[128];
     weft_mesh_print(&plan->mesh, axes, sizeof axes);
     weft_report_bool(r, "fits", plan->fits);
+    weft_report_bool(r, "tight", weft_plan_is_tight(plan));
     weft_report_value(r, "step_time_s", plan->step_us / 1e6);
     weft_report_value(r, "tokens_per_s", plan->tokens_per_s);
     weft_report_value(r, "tokens_per_s_per_device", plan->tokens_per_s / plan->mesh.world);
     weft_report_value(r, "model_flops_utilization", plan->model_flops_utilization);
+    weft_report_value(r, "published_utilization", best ? best->share : (double)NAN);
     weft_report_value(r, "memory_bytes", plan->memory_bytes);
     weft_report_value(r, "memory_limit_bytes", plan->memory_limit_bytes);
     weft_report_value(r, "host_memory_bytes", plan->host_memory_bytes);
@@ -439,7 +482,7 @@ void weft_plan_report(weft_report *r, const weft_plan *plan, const weft_cluster 
     FILE *out = weft_report_stream(r, WEFT_REPORT_TEXT);
     if (out)
         print_head(plan, cluster, out);
-    report_head(r, plan);
+    report_head(r, plan, cluster);
     if (plan->figures)
         weft_plan_figures_report(r, plan->figures);
     weft_report_line(r, "%s", "");

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "launcher/planning/software.h"
 #include "schedule/price/price.h"
 
 /* A collective of each bucket; *bytes: of all of them. */
@@ -57,6 +58,10 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
     out->reduce_us += estimate.us;
     WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, sizeof(float) * elements, &estimate));
     out->clear_us = estimate.us;
+    if (site->software != WEFT_SOFTWARE_WEFT) {
+        WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, 2 * element_bytes * elements, &estimate));
+        out->copy_us = estimate.us;
+    }
     return WEFT_OK;
 }
 
@@ -72,6 +77,7 @@ typedef struct pricing {
     double between_us; /* ahead of the layer with which the second pass begins */
     int second;        /* its number; -1: one pass */
     bool is_alone;     /* the pass neither gathers nor reduces, nor copies */
+    const weft_interference *interference; /* NULL: none */
 } pricing;
 
 static int number_of(const pricing *p, const weft_task *task)
@@ -128,7 +134,8 @@ typedef struct waiting {
 static weft_status price_passes(pricing *p, const weft_chunk_shape *chunk, bool backward, int times,
                                 weft_arena *arena, waiting *out)
 {
-    const weft_pricing asked = {.cost = task_us, .links = task_links, .context = p};
+    const weft_pricing asked = {
+        .cost = task_us, .interference = p->interference, .links = task_links, .context = p};
     weft_chunk_shape shape = *chunk;
     weft_program program;
     weft_price price;
@@ -192,10 +199,9 @@ static weft_status price_layers(pricing *p, const weft_site *site, const weft_ch
         p->is_alone &= !gathers && !reduces;
         p->layers[i] = backward ? price.backward : price.forward;
         p->again[i] = price.recompute;
-        if (reduces) {
-            p->layers[i].compute_us += unit->clear_us;
-            out->clear_us += unit->clear_us;
-        }
+        const double besides = (reduces ? unit->clear_us : 0) + (gathers ? unit->copy_us : 0);
+        p->layers[i].compute_us += besides;
+        out->clear_us += besides;
         p->reduced_us += reduces ? unit->reduce_us : 0;
         for (int l = 0; l < WEFT_NUM_LINKS; l++) {
             out->link_us[l] += gathers ? unit->link_us[0][l] : 0;
@@ -255,7 +261,8 @@ weft_status weft_sharding_price(const weft_site *site, const weft_outline *outli
                                 weft_sharding_time *out)
 {
     const weft_held_elements *held = &outline->held[rank];
-    pricing p = {.outline = outline};
+    pricing p = {.outline = outline,
+                 .interference = weft_pass_is_slowed(site) ? &site->cluster->interference : NULL};
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     *out = (weft_sharding_time){0};

@@ -11,6 +11,7 @@ typedef struct weft_unit_time {
     double gather_us, reduce_us;
     double link_us[2][WEFT_NUM_LINKS]; /* of the gather, of the reduction */
     double clear_us;                   /* on the compute lane, ahead of what makes gradients */
+    double copy_us;                    /* there, behind a gather, by software that copies */
     double offload_us, prefetch_us;    /* to the host, and back */
 } weft_unit_time;
 /* Errors: WEFT_CONFIG with the figure that the

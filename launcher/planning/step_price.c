@@ -6,6 +6,7 @@
 #include "core/stage.h"
 #include "launcher/planning/places.h"
 #include "launcher/planning/sharding_price.h"
+#include "launcher/planning/software.h"
 #include "launcher/planning/tier_price.h"
 #include "layers/describe/plain.h"
 #include "parallel/parameters/parameters.h"
@@ -94,6 +95,7 @@ weft_status weft_step_site(const weft_config *config, const weft_cluster *cluste
                        .curves = cluster == config->planned_on ? config->planned_curves : NULL,
                        .kinds = kinds,
                        .unsourced = plan->unsourced,
+                       .software = config->software,
                        .exchange = (int)plan->step.moe.form,
                        .exchange_chunks = plan->step.moe.num_chunks};
     WEFT_TRY(weft_places_groups(mesh, cluster, weft_mesh_rank(mesh, 0, 0, 0, stage),
@@ -409,7 +411,7 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
             out->weights_us[c][l - first] = weft_pass_us(&one.weights);
         }
         WEFT_TRY(price_sharing(site, &p->plan->step, stage, c, out));
-        if (outline->shape.plain_kernels) {
+        if (outline->shape.plain_kernels || site->software != WEFT_SOFTWARE_WEFT) {
             weft_pass_issue(&chunk->forward);
             weft_pass_issue(&chunk->backward);
         }
@@ -695,14 +697,14 @@ static void lay_to_links(double us, const double needed[WEFT_NUM_LINKS], double 
 
 /* Of a pass: what it is longer than alone it waits for what it exposes, which shares its links.
  * What it hid, and company slows until it shows, is taken for the reductions'; so is all that slows
- * plain kernels, which lack the multiprocessors that reductions take. */
+ * a GPU, which lacks the multiprocessors that reductions take. */
 static void add_pass(const weft_pass_time *pass, const weft_span *span, double start, double sent,
-                     double tier, bool plain, weft_plan_stage *out)
+                     double tier, bool taken, weft_plan_stage *out)
 {
     double *us = out->us;
     double slowed = span->end_us - span->start_us - weft_pass_us(pass) - start - sent - tier;
     const double exposed = pass->tensor_us + pass->expert_us + pass->context_us;
-    const bool of_passes = exposed > 0 && !plain;
+    const bool of_passes = exposed > 0 && !taken;
     slowed = slowed > ROUNDING * span->end_us ? slowed : 0;
     tier = tier > ROUNDING * span->end_us ? tier : 0;
     const double longer = of_passes ? 1 + slowed / exposed : 1;
@@ -745,6 +747,11 @@ static void sum_tier(const pricing *p, int stage)
     out->tier_us[3] -= p->stages[stage].behind_us; /* it waits */
 }
 
+static bool is_slowed(const pricing *p)
+{
+    return weft_pass_taken_share(p->cluster) > 0 && !weft_config_sends_directly(p->config);
+}
+
 /* What the compute lane does, by what for. */
 static void sum_stage(const pricing *p, const weft_price *price, int stage)
 {
@@ -764,7 +771,7 @@ static void sum_stage(const pricing *p, const weft_price *price, int stage)
         const stage_cost *cost = &p->stages[stage];
         add_pass(pass_of(cost, task), &price->spans[stage][i], start_us(cost, task),
                  sent_us(p, stage, task), tier_us(p, stage, task),
-                 p->plan->step.outline.shape.plain_kernels != 0, out);
+                 p->plan->step.outline.shape.plain_kernels != 0 || is_slowed(p), out);
     }
     us[WEFT_TIME_DATA] += idle.reduce_us;
     us[WEFT_TIME_PIPELINE] += idle.message_us;
@@ -793,8 +800,9 @@ static weft_status simulate_once(const pricing *p, weft_trace *trace, weft_arena
     weft_interference taken = weft_interference_none();
     taken.alpha[WEFT_WORK_COMP][WEFT_WORK_COMM] = 1 - weft_pass_taken_share(p->cluster);
     const weft_pricing asked = {.cost = task_us,
-                                .interference =
-                                    plan->step.outline.shape.plain_kernels ? &taken : NULL,
+                                .interference = plan->step.outline.shape.plain_kernels ? &taken
+                                                : is_slowed(p) ? &p->cluster->interference
+                                                               : NULL,
                                 .buffered = is_buffered,
                                 .point = point_share,
                                 .links = task_links,

@@ -568,6 +568,10 @@ weft_status weft_search_run(const weft_config *config, const weft_config_source 
     if (config->plain_kernels)
         return WEFT_ERROR(WEFT_CONFIG, "--kernels plain: of one mesh; nothing runs them, and "
                                        "--search looks for what runs");
+    if (config->software)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--software: of one mesh; Weft runs none, and --search looks "
+                          "for what runs");
     WEFT_TRY(with_nodes(cluster, asked, arena, &on));
     WEFT_TRY(add_curves(on, arena, &planned));
     *out = (weft_search_result){0};

@@ -112,6 +112,8 @@ static double timed_us(weft_costing *p, const weft_operation *o)
 /* `num` products [m, k] x [k, n] in one launch. */
 typedef struct products {
     double m, n, k, num;
+    bool
+        uneven; /* m is the mean of rows that differ: a group's last tile is half full on average */
 } products;
 
 static double flops_of(const products *x)
@@ -186,7 +188,7 @@ static double tiled_us(weft_costing *p, const products *x, const tiling *largest
     tiling t = {narrowed(largest->m, x->m), narrowed(largest->n, x->n)};
     double best_us = INFINITY, tiles = 0;
     while (tiles < at_once) {
-        tiles = x->num * ceil(x->m / t.m) * ceil(x->n / t.n);
+        tiles = x->num * (x->uneven ? x->m / t.m + 0.5 : ceil(x->m / t.m)) * ceil(x->n / t.n);
         best_us = fmin(best_us, waves_us(p, x, &t, tiles, flop_us, dtype));
         if (fmax(t.m, t.n) <= LEAST_TILE)
             break;
@@ -256,7 +258,7 @@ static double scaled_us(weft_costing *p, const products *x, weft_dtype dtype)
     if (own || !weft_hardware_knows(p->hardware, WEFT_FIGURE_MULTIPROCESSORS) || width == 0)
         return x->num * weft_costing_curve(p, kind, flops / x->num, !own);
     double waves, own_waves;
-    const products measured = {flops / (2 * width * width), width, width, 1};
+    const products measured = {flops / (2 * width * width), width, width, 1, false};
     const double ratio = wave_flops(p, x, &waves) / wave_flops(p, &measured, &own_waves);
     const double wave_us = weft_costing_figure_or(p, WEFT_FIGURE_WAVE, 0);
     const double launch_us = weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0);
@@ -285,7 +287,8 @@ static double with_bound(weft_costing *p, const products *x, weft_dtype dtype, d
 /* One such product's time over a measured one's, by waves of tiles or by FLOPs. */
 static double ratio_of(weft_costing *p, const products *x, const weft_product *known)
 {
-    const products one = {x->m, x->n, x->k, 1}, measured = {known->m, known->n, known->k, 1};
+    const products one = {x->m, x->n, x->k, 1, false},
+                   measured = {known->m, known->n, known->k, 1, false};
     double waves;
     if (flops_of(&one) == flops_of(&measured))
         return 1;
@@ -309,14 +312,46 @@ static double products_us(weft_costing *p, const products *x, weft_dtype dtype)
                                        : model_us(p, x, dtype);
 }
 
-/* Attention of `flops`, both of its products; of a batch in one launch. */
-static double attention_us(weft_costing *p, weft_cost_kind kind, weft_dtype dtype, double flops)
+/* What an attention kernel computes. */
+typedef struct attention {
+    double flops; /* of both of its products; of a batch in one launch */
+    double keys;  /* that a query sees */
+    double width; /* channels of a head */
+    bool backward;
+} attention;
+
+/* Heads up to the first go at the curves of narrow ones, from the second on at those of wide ones.
+ */
+#define NARROW_HEAD 64.0
+#define WIDE_HEAD 128.0
+
+/* By the first of the curves that the file has. */
+static double share_of_width(weft_costing *p, const attention *x, bool narrow)
 {
+    static const weft_efficiency_kind kinds[] = {
+        WEFT_EFFICIENCY_ATTENTION_64_BACKWARD, WEFT_EFFICIENCY_ATTENTION_BACKWARD,
+        WEFT_EFFICIENCY_ATTENTION_64, WEFT_EFFICIENCY_ATTENTION};
+    for (size_t i = x->backward ? 0 : 2; i < sizeof kinds / sizeof *kinds; i++)
+        if (p->hardware->efficiencies[kinds[i]].num_points > 0 && (narrow || i % 2 == 1))
+            return weft_costing_share(p, kinds[i], x->keys);
+    return weft_costing_share(p, WEFT_EFFICIENCY_GEMM, x->flops);
+}
+
+static double attention_share(weft_costing *p, const attention *x)
+{
+    const double part = fmin(fmax((x->width - NARROW_HEAD) / (WIDE_HEAD - NARROW_HEAD), 0), 1);
+    const double narrow = part < 1 ? share_of_width(p, x, true) : 0;
+    const double wide = part > 0 ? share_of_width(p, x, false) : 0;
+    return (1 - part) * narrow + part * wide;
+}
+
+static double attention_us(weft_costing *p, weft_cost_kind kind, weft_dtype dtype,
+                           const attention *x)
+{
+    const double flops = x->flops;
     if (weft_costing_knows(p, kind))
         return weft_costing_curve(p, kind, flops, false);
-    const bool known = p->hardware->efficiencies[WEFT_EFFICIENCY_ATTENTION].num_points > 0;
-    const double share =
-        weft_costing_share(p, known ? WEFT_EFFICIENCY_ATTENTION : WEFT_EFFICIENCY_GEMM, flops);
+    const double share = attention_share(p, x);
     const double peak = peak_of(p, dtype);
     return weft_costing_figure_or(p, WEFT_FIGURE_LAUNCH, 0) + flops / (peak * share) * 1e6;
 }
@@ -324,7 +359,7 @@ static double attention_us(weft_costing *p, weft_cost_kind kind, weft_dtype dtyp
 static double gemm_us(weft_costing *p, const weft_operation *o)
 {
     const double count = (double)(o->count ? o->count : 1), groups = (double)o->groups;
-    products x = {(double)o->m, (double)o->n, (double)o->k, 1};
+    products x = {(double)o->m, (double)o->n, (double)o->k, 1, false};
     if (o->fused) {
         const weft_cost_kind kind =
             weft_dtype_bytes(o->dtype) < 4 ? WEFT_COST_ATTENTION_BF16 : WEFT_COST_ATTENTION_FP32;
@@ -333,8 +368,12 @@ static double gemm_us(weft_costing *p, const weft_operation *o)
             return count * measured_us;
         const bool priced =
             weft_costing_knows(p, kind) || !weft_costing_knows(p, gemm_kind(o->dtype));
+        const attention both = {.flops = 2 * (double)o->flops,
+                                .keys = fmax(x.n, x.k),
+                                .width = fmin(x.n, x.k),
+                                .backward = o->phase != WEFT_PHASE_FORWARD};
         if (priced) /* one of the two operations of a launch */
-            return attention_us(p, kind, o->dtype, 2 * (double)o->flops) / 2;
+            return attention_us(p, kind, o->dtype, &both) / 2;
         x.num = count;
         const double share = fmin((double)o->flops / flops_of(&x), 1),
                      us = products_us(p, &x, o->dtype);
@@ -346,6 +385,8 @@ static double gemm_us(weft_costing *p, const weft_operation *o)
     else if (groups > 0)
         x.m = ceil(x.m / groups);
     x.num = groups > 0 ? groups : 1;
+    x.uneven =
+        groups > 1 && o->inner == WEFT_INNER_EXPERTS && o->phase != WEFT_PHASE_WEIGHT_GRADIENT;
     const double us = products_us(p, &x, o->dtype);
     p->estimate.memory_us *= count;
     return count * us;
@@ -514,7 +555,7 @@ static weft_status answer_work(weft_costing *p, const weft_site *site, const que
     case WEFT_COST_ATTENTION_FP32:
     case WEFT_COST_ATTENTION_BF16:
         *us = attention_us(p, kind, kind == WEFT_COST_ATTENTION_BF16 ? WEFT_BF16 : WEFT_F32,
-                           q->volume);
+                           &(attention){.flops = q->volume, .keys = INFINITY, .width = WIDE_HEAD});
         break;
     case WEFT_COST_ADAMW_HOST:
         *us = host_adamw_us(p, q->volume, site->cluster->ranks_per_node);

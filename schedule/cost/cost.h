@@ -20,6 +20,12 @@
  * times. A row of `operations` replaces what follows, for the same module, phase and type; its
  * volume scales it up to 4 times.
  *
+ * Products of many matrices in one launch (experts') have m / groups rows each on average. Rows
+ * differ, so a group's last tile is half full: m / groups / tile_m + 1/2 tiles.
+ *
+ * Attention, one kernel each way: launch + FLOPs / (peak efficiency), by the keys that a query sees
+ * and the channels of a head.
+ *
  * Kernels that memory bounds: launches + bytes / (memory_bandwidth efficiency).
  *
  * Collectives, n ranks, a buffer of V bytes, latency a, rate B:
@@ -98,6 +104,7 @@ typedef struct weft_site {
     weft_group heads, ring;
     int exchange, exchange_chunks; /* how tensor-sharded experts exchange rows, a
                                       weft_exchange_form; chunks 0: 1 */
+    int software;                  /* whose operations (launcher/planning/software.h); 0: Weft's */
     weft_inputs *inputs;           /* out: the numbers that prices used; NULL: not wanted */
     bool unsourced;                /* estimates lack source and spread, which are slow to look up */
 } weft_site;

@@ -223,7 +223,7 @@ static const char everything[] =
     "    \"wave_us\": 1.5,\n"
     "    \"peak\": {\"fp32\": 1.95e+13, \"bf16\": 3.12e+14, \"fp16\": 3.12e+14},\n"
     "    \"efficiency\": {\"gemm\": [[1e+09, 0.5], [1e+11, 0.85]],\n"
-    "      \"attention\": [[1e+09, 0.4]], \"memory\": [[1000000, 0.25], [100000000, 0.9]]}\n"
+    "      \"attention\": [[1024, 0.4]], \"memory\": [[1000000, 0.25], [100000000, 0.9]]}\n"
     "  },\n"
     "  \"inside\": {\n"
     "    \"bandwidth\": 3e+11,\n"
@@ -511,6 +511,8 @@ static const struct wrong {
     {DEVICE("\"efficiency\": {\"gemm\": [[0, 1]]}"), "gemm[0]: the volume 0 does not rise above 0"},
     {DEVICE("\"efficiency\": {\"gemm\": [[1e9, 0.1], [2e9, 0.3]]}"),
      "gemm[1]: a volume of 2e+09 would take less time than one of 1e+09"},
+    {DEVICE("\"efficiency\": {\"attention\": [[1e9, 0.5]]}"),
+     "device.efficiency.attention[0]: a volume of 1e+09 keys: FLOPs?"},
     {DEVICE("\"efficiency\": {\"gemm\": []}"),
      "device.efficiency.gemm: an efficiency needs a point"},
     {HEAD "\"inside\": {\"bandwidth\": 600}}", "inside.bandwidth: 600 bytes/s: meant 600e9?"},
@@ -562,9 +564,9 @@ static const struct wrong {
     {SOURCE("\"storage\": [\"measured\"]"),
      "sources.storage: expected [\"measured\", \"datasheet\""},
     {SOURCE("\"storage\": [\"guessed\", \"x\"]"),
-     "sources.storage: expected measured, datasheet or"},
+     "sources.storage: expected measured, datasheet, published or"},
     {SOURCE("\"storage\": [\"scaled\", \"x\"]"),
-     "sources.storage: expected measured, datasheet or"},
+     "sources.storage: expected measured, datasheet, published or"},
     {SOURCE("\"storage\": [\"assumed\", \"x\", 20]"),
      "sources.storage: a spread of 20, where 0.05"},
     {SOURCE("\"storage\": [\"assumed\", \"x\", 0, 1]"), "sources.storage: expected [\"measured\""},

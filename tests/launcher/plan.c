@@ -81,7 +81,7 @@ static void check_sums(const cJSON *json, const char *name)
     const double step = number_of(json, "step_time_s");
     double most = 0;
     EXPECT(step > 0 && isfinite(step), "%s: a step of %g s", name, step);
-    EXPECT_NEAR(sum_of(cJSON_GetObjectItem(json, "time")), step, 1e-9 * step);
+    EXPECT_NEAR(sum_of(cJSON_GetObjectItem(json, "time")), step, 1e-8 * step);
     for (const cJSON *s = cJSON_GetObjectItem(json, "stages")->child; s; s = s->next) {
         EXPECT_NEAR(sum_of(cJSON_GetObjectItem(s, "time")), step, 1e-6 * step);
         const cJSON *bytes = cJSON_GetObjectItem(s, "memory");

@@ -101,6 +101,53 @@ static double step_of(const char *file, const char *kernels, const char *mesh, c
     return step;
 }
 
+/* Seconds of a step on A100 80 GB: Korthikanti et al. 2022, tables 3 and 5. What others measured of
+ * single operations has to give them. */
+static void check_published(void)
+{
+    static const struct {
+        const char *model, *mesh;
+        int micro, batch;
+        double full, selective;
+    } rows[] = {
+        {"\"num_layers\": 48, \"hidden_size\": 6144, \"num_attention_heads\": 64", "tp=8", 4, 4,
+         1.42, 1.10},
+        {"\"num_layers\": 96, \"hidden_size\": 12288, \"num_attention_heads\": 96",
+         "tp=8,pp=8,vp=3", 1, 64, 18.13, 13.75},
+        {"\"num_layers\": 105, \"hidden_size\": 20480, \"num_attention_heads\": 128",
+         "tp=8,pp=35,vp=3", 1, 280, 49.05, 37.83},
+        {"\"num_layers\": 128, \"hidden_size\": 25600, \"num_attention_heads\": 160", "tp=8,pp=64",
+         1, 512, 94.42, 71.49},
+    };
+    const size_t count = sizeof rows / sizeof *rows;
+    char path[4096];
+    double sum = 0;
+    snprintf(path, sizeof path, "%s/examples/clusters/a100-80gb.json", getenv("WEFT_SOURCE_DIR"));
+    for (size_t i = 0; i < 2 * count; i++) {
+        const bool full = i % 2 == 0;
+        char text[1024], mesh[64];
+        snprintf(text, sizeof text,
+                 "{\"model\": {%s, \"seq_length\": 2048, \"vocab_size\": 51200, "
+                 "\"hidden_dropout\": 0.1, \"attention_dropout\": 0.1}, \"parallel\": "
+                 "{\"use_distributed_optimizer\": false}, \"train\": {\"micro_batch_size\": %d, "
+                 "\"global_batch_size\": %d, \"train_iters\": 1, \"precision\": \"fp16\", "
+                 "\"recompute_granularity\": \"%s\"}, \"data\": {\"mock_data\": true}}",
+                 rows[i / 2].model, rows[i / 2].micro, rows[i / 2].batch,
+                 full ? "full" : "selective");
+        snprintf(mesh, sizeof mesh, "%s%s", rows[i / 2].mesh, full ? "" : ",sp=1");
+        EXPECT(child_write("published.json", text), "cannot write published.json");
+        cJSON *json =
+            child_json((const char *[]){"plan", "published.json", "--cluster", path, "--json",
+                                        "--kernels", "plain", "--mesh", mesh, NULL});
+        const double wanted = full ? rows[i / 2].full : rows[i / 2].selective;
+        const double error = number_of(json, "step_time_s") / wanted - 1;
+        EXPECT(fabs(error) < 0.06, "%s: off by %g", mesh, error);
+        sum += fabs(error);
+        cJSON_Delete(json);
+    }
+    EXPECT(sum / (2 * (double)count) < 0.025, "a mean error of %g", sum / (2 * (double)count));
+}
+
 static void check_times(void)
 {
     static const char full[] = "train.recompute_granularity=full";
@@ -231,6 +278,7 @@ int main(void)
            "cannot write what is planned");
     check_memory();
     check_stages();
+    check_published();
     check_times();
     check_taken();
     check_issue();

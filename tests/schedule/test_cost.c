@@ -466,21 +466,56 @@ static void operations_take_their_measured_times(void **state)
     assert_int_equal(c.num_operations, 1);
 }
 
-static double attention(const weft_cluster *c, uint64_t flops)
+static double attention_of(const weft_cluster *c, uint64_t flops, uint64_t width, weft_phase phase)
 {
     const weft_site site = {.cluster = c};
     const weft_operation o = {.kind = WEFT_OPERATION_GEMM,
+                              .phase = phase,
                               .module = "core_attention",
                               .dtype = WEFT_BF16,
                               .m = 1024,
                               .n = 1024,
-                              .k = 64,
+                              .k = width,
                               .count = 8,
                               .flops = flops,
                               .fused = true};
     weft_estimate out;
     OK(weft_operation_us(&site, &o, &out));
     return out.us;
+}
+
+static double attention(const weft_cluster *c, uint64_t flops)
+{
+    return attention_of(c, flops, 64, WEFT_PHASE_FORWARD);
+}
+
+/* Rows of experts differ: the last tile of each is half full. */
+static void experts_leave_tiles_half_full(void **state)
+{
+    (void)state;
+    weft_cluster c = modelled();
+    c.hardware.figures[WEFT_FIGURE_MULTIPROCESSORS] = 1;
+    c.hardware.given |= 1u << WEFT_FIGURE_MULTIPROCESSORS;
+    const weft_site site = {.cluster = &c};
+    weft_operation o = {.kind = WEFT_OPERATION_GEMM,
+                        .module = "linear_fc1",
+                        .dtype = WEFT_BF16,
+                        .m = 8 * 256,
+                        .n = 1024,
+                        .k = 4096,
+                        .groups = 8,
+                        .count = 1,
+                        .flops = UINT64_C(2) * 8 * 256 * 1024 * 4096};
+    weft_estimate even, uneven;
+    OK(weft_operation_us(&site, &o, &even));
+    o.inner = WEFT_INNER_EXPERTS;
+    OK(weft_operation_us(&site, &o, &uneven));
+    assert_true(uneven.us > 1.1 * even.us && uneven.us < 1.3 * even.us);
+    o.m *= 16; /* of many tiles a half is little */
+    OK(weft_operation_us(&site, &o, &uneven));
+    o.inner = WEFT_INNER_NONE;
+    OK(weft_operation_us(&site, &o, &even));
+    assert_true(uneven.us > even.us && uneven.us < 1.03 * even.us);
 }
 
 /* A product of attention is half of what forward computes in one launch. */
@@ -492,6 +527,16 @@ static void attention_has_costs_of_its_own(void **state)
     close_to(attention(&c, flops), (3 + 2 * (double)flops / 100e6) / 2);
     c.hardware.efficiencies[WEFT_EFFICIENCY_ATTENTION] = (weft_share_curve){1, {1}, {0.25}};
     close_to(attention(&c, flops), (3 + 4 * 2 * (double)flops / 100e6) / 2);
+    /* Backward and narrow heads have curves of their own; between two widths it is interpolated. */
+    c.hardware.efficiencies[WEFT_EFFICIENCY_ATTENTION_BACKWARD] =
+        (weft_share_curve){2, {512, 1024}, {0.1, 0.2}};
+    close_to(attention(&c, flops), (3 + 4 * 2 * (double)flops / 100e6) / 2);
+    close_to(attention_of(&c, flops, 128, WEFT_PHASE_INPUT_GRADIENT),
+             (3 + 5 * 2 * (double)flops / 100e6) / 2);
+    c.hardware.efficiencies[WEFT_EFFICIENCY_ATTENTION_64] = (weft_share_curve){1, {1}, {0.125}};
+    close_to(attention(&c, flops), (3 + 8 * 2 * (double)flops / 100e6) / 2);
+    close_to(attention_of(&c, flops, 96, WEFT_PHASE_FORWARD),
+             (3 + 2 * (double)flops / 100e6 / 0.1875) / 2);
     c.costs[WEFT_COST_ATTENTION_BF16].curve = weft_curve_linear(10, 1e7);
     close_to(attention(&c, flops), (10 + 2 * (double)flops / 1e7) / 2);
     /* By products alone: half of them, as it is causal. */
@@ -851,6 +896,7 @@ int main(void)
         cmocka_unit_test(tiles_fit_their_products),
         cmocka_unit_test(products_take_their_measured_times),
         cmocka_unit_test(operations_take_their_measured_times),
+        cmocka_unit_test(experts_leave_tiles_half_full),
         cmocka_unit_test(attention_has_costs_of_its_own),
         cmocka_unit_test(a_pace_takes_flops_alone),
         cmocka_unit_test(a_link_pace_takes_copies_alone),

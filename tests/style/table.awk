@@ -36,7 +36,7 @@ BEGIN {
     doors["launcher/text"] = "input json_lines known tokenizer"
     doors["launcher/process"] = "launch output stop"
     doors["launcher/planning"] = "config context_choice data_sources figures levels moe_choice" \
-        " moe_layer_price pass_price places plan plan_print run_changes sharding_price step" \
+        " moe_layer_price pass_price places plan plan_print run_changes sharding_price software step" \
         " step_price tier_choice"
     doors["launcher/searching"] = "expand search what_if"
     doors["launcher/training"] = "ledger metrics run_folder setup start train trainer"

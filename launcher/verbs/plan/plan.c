@@ -11,6 +11,7 @@
 #include "launcher/planning/config.h"
 #include "launcher/planning/figures.h"
 #include "launcher/planning/plan_print.h"
+#include "launcher/planning/software.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
 #include "launcher/report/report.h"
@@ -114,6 +115,7 @@ typedef struct planner {
     bool json, asks_what_if;
     bool is_stopped;                /* before all was answered */
     int kernels;                    /* weft_kernels_kind */
+    int software;                   /* weft_software */
     double expert_load, num_tokens; /* 0: not given */
     weft_arena arena;
     weft_config_source source;
@@ -148,6 +150,8 @@ static int parse(int argc, char **argv, planner *p)
         {"kernels", "KIND",
          "weft's own, or of published runs, which only plans know: plain, plain-2021",
          .choice = &p->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
+        {"software", "KIND", "weft, or fsdp: PyTorch's, by rules that only plans know",
+         .choice = &p->software, .names = weft_software_texts, .num_names = WEFT_NUM_SOFTWARE},
         {"html", "FILE", "the plan as a page: one file, which a browser opens offline",
          .text = &p->html},
         {"what-if", NULL, "what better links, memory, devices or more nodes would gain",
@@ -319,6 +323,10 @@ static weft_status load(planner *p, weft_config *config, weft_config *of_run,
     WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, config));
     if (p->against && p->kernels != WEFT_KERNELS_WEFT)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: no run has plain kernels", p->against);
+    if (p->software != WEFT_SOFTWARE_WEFT && (p->against || p->kernels != WEFT_KERNELS_WEFT))
+        return WEFT_ERROR(WEFT_CONFIG, "--software %s: Weft's runs and plain kernels have none",
+                          weft_software_texts[p->software]);
+    config->software = p->software;
     WEFT_TRY(weft_plan_set_kernels((weft_kernels_kind)p->kernels, &p->source, config));
     if (p->against)
         WEFT_TRY(weft_against_check(config, &p->source, p->against, &p->arena, of_run));
