@@ -31,7 +31,7 @@ static weft_status head_init(weft_layer *layer, weft_build *build)
     WEFT_TRY(weft_norm_init(build, o, "final_layernorm", &h->norm));
     bool tied = !o->untie_embeddings_and_output_weights;
     weft_parameter *words;
-    if (!tied || weft_build_groups(build)->mesh.pp > 1)
+    if (!tied || weft_mesh_parts_ends(&weft_build_groups(build)->mesh))
         WEFT_TRY(weft_vocabulary_declare(
             build, o, tied ? WEFT_WORD_EMBEDDINGS : "output_layer.weight", &words));
     else

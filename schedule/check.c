@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "core/stage.h"
 #include "schedule/past.h"
 #include "schedule/text.h"
 #include "schedule/walk.h"
@@ -45,12 +46,17 @@ static weft_status fail(const rank_check *check, uint32_t index, const char *for
                       weft_task_format(check->program, index, task, sizeof(task)), what);
 }
 
+static int stage_of(const rank_check *check, int chunk)
+{
+    return weft_stage_of(check->program->is_v, check->num_ranks, check->rank, chunk);
+}
+
 static content content_of(const rank_check *check, const weft_task *task,
                           const weft_operand *operand)
 {
     content c = {.value = (int)operand->value,
                  .micro_batch = task->micro_batch,
-                 .stage = task->chunk < 0 ? -1 : task->chunk * check->num_ranks + check->rank,
+                 .stage = task->chunk < 0 ? -1 : stage_of(check, task->chunk),
                  .layer = task->layer,
                  .part = operand->value == WEFT_VALUE_WEIGHTS ? -1 : task->part,
                  .expert = task->expert};
@@ -155,7 +161,7 @@ static weft_status check_operand(const rank_check *check, uint32_t index, int i)
     if (!(weft_value_slots(c.value) >> memory->holds & 1))
         return fail(check, index, "has %s in slot %d, which is memory for %s",
                     weft_value_text(c.value), slot, weft_slot_kind_text((int)memory->holds));
-    if (memory->chunk >= 0 && memory->chunk * check->num_ranks + check->rank != c.stage)
+    if (memory->chunk >= 0 && stage_of(check, memory->chunk) != c.stage)
         return fail(check, index, "has %s in slot %d, which is chunk %d's",
                     weft_value_text(c.value), slot, memory->chunk);
     const int x = weft_task_slot(task, WEFT_OPERAND_X);

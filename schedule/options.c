@@ -3,7 +3,7 @@
 #include "core/key_rows.h"
 #include "schedule/pipeline/order.h"
 
-#define OR_KIND(name, text, is_v) "|" text
+#define OR_KIND(name, text, is_v, splits) "|" text
 
 #define T weft_schedule_options
 const weft_key weft_schedule_rows[] = {

@@ -21,6 +21,7 @@ typedef enum weft_moe_partition_by {
 
 typedef struct weft_schedule_options {  /* of section "parallel", as a user writes it */
     int pipeline_schedule;              /* weft_pipeline_kind */
+    bool splits_backward;               /* no key: the schedule has backwards in two halves */
     const char *pipeline_schedule_file; /* an order of compute as CSV; "": by pipeline_schedule */
     int64_t microbatch_group_size_per_virtual_pipeline_stage; /* 0: p */
     /* MoE layers whose tokens travel. Reuse and all-to-all are numbered as in schedule/moe/layer.h

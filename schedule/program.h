@@ -49,7 +49,7 @@ typedef struct weft_task {
     uint16_t flow, flags;        /* weft_flow */
     int32_t micro_batch;         /* within the step; -1 here and below: none */
     int32_t chunk;               /* virtual stage of this rank; its number among all: weft_stage_of
-                                    (schedule/pipeline/order.h) */
+                                    (core/stage.h) */
     int32_t layer, part, bucket; /* part: of an MoE layer, an exchange; a layer's later GATHER */
     int32_t expert; /* the expert's position in the program (schedule/experts/experts.h) */
     int32_t peer; /* SEND, RECEIVE: the other rank. A part by peers: how many groups of ranks ahead
@@ -76,7 +76,7 @@ typedef struct weft_program {
     uint32_t num_tasks, num_waits;
     int32_t num_slots;
     int32_t max_in_flight; /* bound on micro-batches (parts) begun and not yet ended */
-    bool is_v;             /* a step's: virtual stages lie in a V (schedule/pipeline/order.h) */
+    bool is_v;             /* a step's: virtual stages lie in a V (core/stage.h) */
 } weft_program;
 
 /* A task of this kind and flow, on its lane in the table of operands; all other fields none. */

@@ -17,7 +17,8 @@ typedef struct weft_slice_context {
     int micro_batch;       /* for tasks without one; -1: none */
     bool backward;         /* " back" is appended to the category */
     const int *tracks;     /* [WEFT_NUM_LANES]: the slice's lane by the task's; NULL: the same */
-    int stage, num_stages; /* chunk c has stage c * num_stages + stage */
+    int stage, num_stages; /* the rank's number among the pipeline's */
+    bool is_v;             /* as in weft_program */
 } weft_slice_context;
 
 /* Zero is valid; fill in lanes, run and context, then prepare. */

@@ -12,7 +12,7 @@ static weft_status run_traced(const weft_executor *executor, const weft_task *ta
     const weft_slice_context *within = &executor->within;
     weft_slice slice;
     size_t index;
-    weft_slice_of_task(task, within->stage, within->num_stages, &slice);
+    weft_slice_of_task(task, within->stage, within->num_stages, within->is_v, &slice);
     slice.rank = within->rank;
     if (within->tracks)
         slice.lane = within->tracks[task->lane];

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "schedule/pipeline/order.h"
+#include "core/stage.h"
 
 static uint32_t next_on_lane(const weft_program *program, int lane, uint32_t from)
 {

@@ -10,6 +10,7 @@
 
 #include <weft/kernels.h>
 
+#include "core/file.h"
 #include "core/log.h"
 #include "core/sized.h"
 #include "core/text.h"
@@ -17,6 +18,7 @@
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/run_changes.h"
 #include "layers/model/model.h"
+#include "schedule/pipeline/order_text.h"
 
 /* The override that sets `path` ("section.key"); NULL: none. */
 static const char *find_override(const weft_config_source *source, const char *path)
@@ -229,6 +231,38 @@ static weft_status settle_sharding(weft_config *c, const weft_config_source *sou
     return WEFT_OK;
 }
 
+/* What a file's order says; of one that cannot be read nothing: whoever runs it says why. */
+static void look_at_order(const char *path, int num_ranks, weft_config *c)
+{
+    weft_arena arena = {0};
+    char *text;
+    size_t bytes;
+    if (weft_read_file(path, &arena, &text, &bytes) == WEFT_OK) {
+        c->parallel.stages_in_v = weft_order_text_is_v(text, num_ranks);
+        c->schedule.splits_backward = strchr(text, 'W') != NULL;
+    } else {
+        weft_error_clear();
+    }
+    weft_arena_release(&arena);
+}
+
+void weft_config_settle_stages(weft_config *c)
+{
+    weft_parallel_options *p = &c->parallel;
+    const int kind = c->schedule.pipeline_schedule, pp = (int)p->pipeline_model_parallel_size;
+    const char *file = c->schedule.pipeline_schedule_file,
+               *layout = p->pipeline_model_parallel_layout;
+    const bool is_open = p->num_virtual_stages_per_pipeline_rank == 0 &&
+                         p->num_layers_per_virtual_pipeline_stage == 0 &&
+                         (!layout || strchr(layout, '|') == NULL);
+    p->stages_in_v = weft_pipeline_kind_is_v(kind);
+    c->schedule.splits_backward = pp > 1 && weft_pipeline_kind_splits(kind);
+    if (p->stages_in_v && is_open && pp > 1)
+        p->num_virtual_stages_per_pipeline_rank = 2;
+    if (file && file[0])
+        look_at_order(file, pp, c);
+}
+
 /* So that a run goes on wherever it is resumed, and an error says where it was looked. */
 static weft_status make_absolute(const char **path, weft_arena *arena)
 {
@@ -258,6 +292,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
                                                               .num_rows = weft_num_schedule_rows,
                                                               .target = &c->schedule}));
     WEFT_TRY(settle_sharding(c, source, text));
+    weft_config_settle_stages(c);
     if (c->parallel.pipeline_model_parallel_size != file.pipeline_model_parallel_size)
         forget_layout(source, &file, &c->parallel);
     c->tier_asked = c->tier;

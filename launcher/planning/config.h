@@ -207,6 +207,9 @@ weft_status weft_config_split(const weft_config *config, double out[3]) WEFT_CHE
 weft_status weft_config_locate(const weft_config_source *source, weft_status status) WEFT_CHECKED;
 /* The number of ranks the config asks for when no launcher says: tp * cp * pp * dp, with dp the
  * smallest that the expert grid allows when it is not given. */
+/* What of the parallel options follows from the schedule: a V has two chunks a rank unless a key
+ * says otherwise. */
+void weft_config_settle_stages(weft_config *config);
 int weft_config_world(const weft_config *config);
 /* Builds the mesh of `world` ranks (0: as many as the config asks for) and checks all that depends
  * on config and mesh alone. Errors point into the file. */

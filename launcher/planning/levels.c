@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/stage.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/step_price.h"
@@ -23,7 +24,8 @@ typedef struct making {
     weft_arena *arena;
     weft_levels *out;
     weft_program *programs;
-    double (*layer_us)[3]; /* [num_layers]: forward, backward, recompute */
+    double (*layer_us)[4]; /* [num_layers]: forward, backward, recompute, of backward the weights'
+                              half */
     weft_unit_time *units; /* [num_layers] */
     /* What is a program inside a layer: whose forward and backward rows 2 i and 2 i + 1 are; the
      * first layer that has each, -1: none; what their tasks take, forward and backward. */
@@ -149,7 +151,7 @@ static weft_status price_layers(making *m)
     WEFT_TRY(weft_step_experts(m->config, m->cluster, m->arena, &experts));
     WEFT_TRY(weft_stage_kinds_find(m->cluster, mesh, m->arena, &kinds));
     for (int s = 0; s < weft_layout_num_stages(layout); s++) {
-        const int rank = s % layout->num_ranks;
+        const int rank = weft_rank_of_stage(layout->is_v, layout->num_ranks, s);
         WEFT_TRY(weft_step_site(m->config, m->cluster, experts, &m->out->plan, rank,
                                 kinds[rank].all, &site));
         for (int l = layout->first[s]; l < layout->first[s + 1]; l++) {
@@ -160,6 +162,7 @@ static weft_status price_layers(making *m)
             m->layer_us[l][1] = weft_pass_us(&price.backward);
             m->layer_us[l][l < outline->num_layers - 1] += m->units[l].clear_us;
             m->layer_us[l][2] = weft_pass_us(&price.recompute);
+            m->layer_us[l][3] = weft_pass_us(&price.weights);
             if (l == m->moe_layer)
                 WEFT_TRY(weft_pass_price_partition(&site, outline, l, m->moe));
             if (l == m->moe_layer && m->level == WEFT_LEVEL_EXPERTS)
@@ -203,7 +206,12 @@ static double task_us(const void *context, int row, const weft_task *task)
     weft_layout_range(layout, row, task->chunk, &first, &end);
     for (int l = first; l < end; l++) {
         const bool is_early = weft_outline_recomputes_layer_early(outline, row, task->chunk, l);
+        if (task->flow == WEFT_FLOW_WEIGHT) {
+            us += m->layer_us[l][3];
+            continue;
+        }
         us += task->kind == WEFT_TASK_RECOMPUTE ? 0 : m->layer_us[l][backward];
+        us -= task->flow == WEFT_FLOW_INPUT ? m->layer_us[l][3] : 0;
         us += (task->kind == WEFT_TASK_RECOMPUTE) == is_early && task->kind != WEFT_TASK_FORWARD
                   ? m->layer_us[l][2]
                   : 0;

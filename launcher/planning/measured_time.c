@@ -109,10 +109,11 @@ static part part_of(const reading *r, const weft_slice *slice)
     return PART_NONE;
 }
 
-static bool is_slice_of(const weft_slice *slice, const weft_task *task, int stage, int num_stages)
+static bool is_slice_of(const weft_slice *slice, const weft_task *task, int stage, int num_stages,
+                        bool is_v)
 {
     weft_slice expected;
-    weft_slice_of_task(task, stage, num_stages, &expected);
+    weft_slice_of_task(task, stage, num_stages, is_v, &expected);
     return slice->lane == expected.lane && strcmp(slice->name, expected.name) == 0 &&
            strcmp(slice->category, expected.category) == 0;
 }
@@ -127,8 +128,9 @@ static uint32_t find_task(const reading *r, const weft_slice *slice)
     uint32_t next = r->ranks[slice->rank].next[slice->lane];
     while (next < program->num_tasks && program->tasks[next].lane != slice->lane)
         next++;
-    return next < program->num_tasks && is_slice_of(slice, &program->tasks[next],
-                                                    stage_of(r, slice->rank), r->plan->num_stages)
+    return next < program->num_tasks &&
+                   is_slice_of(slice, &program->tasks[next], stage_of(r, slice->rank),
+                               r->plan->num_stages, program->is_v)
                ? next
                : program->num_tasks;
 }

@@ -25,6 +25,20 @@ void weft_pass_time_add(weft_pass_time *sum, const weft_pass_time *other)
     sum->num_issued += other->num_issued;
 }
 
+void weft_pass_time_subtract(weft_pass_time *sum, const weft_pass_time *other)
+{
+    sum->compute_us -= other->compute_us;
+    sum->memory_us -= other->memory_us;
+    sum->tensor_us -= other->tensor_us;
+    sum->expert_us -= other->expert_us;
+    sum->context_us -= other->context_us;
+    sum->data_us -= other->data_us;
+    sum->host_us -= other->host_us;
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        sum->link_us[l] -= other->link_us[l];
+    sum->num_issued -= other->num_issued;
+}
+
 #define ISSUE_US 7.0
 
 void weft_pass_issue(weft_pass_time *time)
@@ -193,6 +207,11 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         time->memory_us += estimate.memory_us;
     time->num_issued += (double)(op->count ? op->count : 1);
+    if (op->deferred && !p->has_program[op->inner]) {
+        *place_of(&p->out->weights, op) += estimate.us;
+        p->out->weights.memory_us += estimate.memory_us;
+        p->out->weights.num_issued += (double)(op->count ? op->count : 1);
+    }
     for (int l = 0; l < WEFT_NUM_LINKS; l++)
         time->link_us[l] += estimate.links[l].us;
     if (estimate.source > p->out->source)

@@ -21,6 +21,7 @@ typedef struct weft_pass_time {
     double num_issued;              /* kernels, products and collectives */
 } weft_pass_time;
 void weft_pass_time_add(weft_pass_time *sum, const weft_pass_time *other);
+void weft_pass_time_subtract(weft_pass_time *sum, const weft_pass_time *other);
 double weft_pass_us(const weft_pass_time *time); /* the sum of compute and the rest */
 /* Of published runs: computes no less than a framework takes to issue all that the pass does, one
  * after the other, 7 us each (pytorch/pytorch issue 41383: the smallest operation with autograd).
@@ -42,6 +43,7 @@ typedef struct weft_pass_experts {
 
 typedef struct weft_pass_price {
     weft_pass_time forward, backward;
+    weft_pass_time weights;   /* of backward: what its weights' half does where it is in two */
     weft_pass_time recompute; /* of whole layers, before their backward: not part of it */
     weft_pass_experts experts[WEFT_NUM_HALVES]; /* of one layer */
     weft_source_class source;                   /* of the worst number */

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/stage.h"
+#include "schedule/pipeline/order_auto.h"
 #include "schedule/pipeline/order_text.h"
 
 bool weft_step_at_once(const weft_config *config)
@@ -28,6 +30,7 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
                               .steps_at_once = weft_step_at_once(config),
                               .dtype = weft_config_dtype(config),
                               .micro_batch_size = config->train.micro_batch_size,
+                              .num_deferred = config->schedule.splits_backward,
                               .training = true,
                               .moe = *moe,
                               .plain_kernels = config->plain_kernels,
@@ -78,12 +81,15 @@ static weft_status step_shape(const weft_config *config, const weft_mesh *mesh, 
                               "stages a step has at most %" PRId64,
                               train->global_batch_size, m, mesh->pp * num_chunks, most);
     *out = (weft_pipeline_shape){
-        .kind = (weft_pipeline_kind)schedule->pipeline_schedule,
+        .kind = mesh->pp == 1 && weft_pipeline_kind_splits(schedule->pipeline_schedule)
+                    ? WEFT_PIPELINE_1F1B /* of one stage: the same */
+                    : (weft_pipeline_kind)schedule->pipeline_schedule,
         .num_stages = mesh->pp,
         .num_micro_batches = (int)m,
         .num_chunks = num_chunks,
         .group_size = (int)schedule->microbatch_group_size_per_virtual_pipeline_stage,
-        .boundary_bytes = boundary_bytes};
+        .boundary_bytes = boundary_bytes,
+        .is_v = mesh->stages_in_v};
     if (out->group_size > 0 && out->group_size < mesh->pp)
         return WEFT_KEY_ERROR("parallel.microbatch_group_size_per_virtual_pipeline_stage",
                               "%d micro-batches; a group has at least as many as there are ranks "
@@ -114,7 +120,8 @@ static weft_status find_recomputes(const weft_outline *outline, weft_arena *aren
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num, sizeof(bool), &memory));
     bool *recomputes = memory;
     for (int s = 0; s < num; s++)
-        recomputes[s] = weft_outline_recomputes_early(outline, s % p, s / p);
+        recomputes[s] = weft_outline_recomputes_early(
+            outline, weft_rank_of_stage(outline->layout.is_v, p, s), s / p);
     *out = recomputes;
     return WEFT_OK;
 }
@@ -134,6 +141,69 @@ static weft_status find_host_waits(const weft_outline *outline, weft_arena *aren
     return WEFT_OK;
 }
 
+/* The bytes that a rank's passes may have: what a limit leaves beside all that they do not decide;
+ * 0: any. */
+static uint64_t bytes_for_passes(const weft_config *config, const weft_step *step, int rank)
+{
+    static const weft_program none;
+    const uint64_t limit = (uint64_t)config->device.memory_limit;
+    weft_footprint footprint;
+    if (limit == 0)
+        return 0;
+    weft_step_footprint(config, step, rank, &none, &footprint);
+    return limit > footprint.device_bytes ? limit - footprint.device_bytes : 1;
+}
+
+static void add_work(const weft_description *description, double us[3])
+{
+    for (int i = 0; i < description->num_operations; i++) {
+        const weft_operation *o = &description->operations[i];
+        const double work = (double)o->flops;
+        us[o->deferred ? 2 : o->phase == WEFT_PHASE_FORWARD && !o->repeated ? 0 : 1] += work;
+    }
+    if (description->coarse) {
+        us[0] += (double)description->cost.forward_flops;
+        us[1] += (double)description->cost.backward_flops;
+    }
+}
+
+/* The order of `auto`: by the stages' FLOPs, so that every rank and every plan makes the same. */
+static weft_status make_auto(const weft_config *config, const weft_step *step, weft_arena *arena,
+                             weft_pipeline_shape *shape)
+{
+    const weft_outline *outline = &step->outline;
+    const weft_layout *layout = &outline->layout;
+    const weft_order_shape order = weft_pipeline_order_shape(shape);
+    const size_t stages = (size_t)weft_layout_num_stages(layout), p = (size_t)layout->num_ranks;
+    void *times, *bytes, *orders;
+    WEFT_TRY(weft_arena_alloc_array(arena, 3 * stages, sizeof(double), &times));
+    WEFT_TRY(weft_arena_alloc_array(arena, 2 * stages + p, sizeof(uint64_t), &bytes));
+    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(weft_order), &orders));
+    double *const us = times;
+    uint64_t *const kept = bytes;
+    for (int s = 0; s < (int)stages; s++) {
+        const int rank = weft_rank_of_stage(layout->is_v, layout->num_ranks, s),
+                  chunk = s / layout->num_ranks;
+        double work[3] = {0};
+        for (int l = layout->first[s]; l < layout->first[s + 1]; l++)
+            add_work(&outline->layers[l].description, work);
+        for (int i = 0; i < 3; i++)
+            us[i * (int)stages + s] = work[i];
+        kept[s] = weft_footprint_stash(outline, rank, chunk);
+        kept[(int)stages + s] = weft_footprint_deferred(outline, rank, chunk);
+    }
+    for (int rank = 0; rank < (int)p; rank++)
+        kept[2 * stages + (size_t)rank] = bytes_for_passes(config, step, rank);
+    const weft_order_costs costs = {.forward_us = us,
+                                    .input_us = us + stages,
+                                    .weight_us = us + 2 * stages,
+                                    .stash_bytes = kept,
+                                    .deferred_bytes = kept + stages,
+                                    .limit_bytes = kept + 2 * stages};
+    shape->orders = orders;
+    return weft_order_make_auto(&order, &costs, arena, orders);
+}
+
 static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, weft_arena *arena,
                               weft_step *step)
 {
@@ -145,6 +215,8 @@ static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, 
     WEFT_TRY(step_shape(config, mesh, step->outline.layout.num_chunks,
                         weft_shape_boundary_bytes(&step->outline.shape), arena, &step->shape));
     step->shape.buckets = buckets;
+    if (step->shape.kind == WEFT_PIPELINE_AUTO && !step->shape.orders)
+        WEFT_TRY(make_auto(config, step, arena, &step->shape));
     WEFT_TRY(find_recomputes(&step->outline, arena, &step->shape.recomputes));
     return find_host_waits(&step->outline, arena, &step->shape.host_waits);
 }

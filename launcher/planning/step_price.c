@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/stage.h"
 #include "launcher/planning/places.h"
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/tier_price.h"
@@ -22,6 +23,8 @@ typedef struct bucket_time {
 typedef struct stage_cost {
     weft_pass_price *chunks;
     double **backward_us;     /* [num_chunks][layers of the chunk] */
+    double **weights_us;      /* the same of the weights' halves */
+    weft_pass_time *inputs;   /* [num_chunks]: of backwards' input halves */
     weft_estimate message[2]; /* to the stage before and the one behind */
     double sent_us[2];        /* of plain kernels: what a pass to them waits for its message */
     bucket_time *buckets;
@@ -352,6 +355,7 @@ static void add_price(weft_pass_price *sum, const weft_pass_price *layer)
 {
     weft_pass_time_add(&sum->forward, &layer->forward);
     weft_pass_time_add(&sum->backward, &layer->backward);
+    weft_pass_time_add(&sum->weights, &layer->weights);
     weft_pass_time_add(&sum->recompute, &layer->recompute);
     sum->coarse |= layer->coarse;
     if (layer->source > sum->source)
@@ -375,14 +379,19 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
     out->chunks = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->backward_us, &memory));
     out->backward_us = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->weights_us, &memory));
+    out->weights_us = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->inputs, &memory));
+    out->inputs = memory;
     WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->start_us, &memory));
     out->start_us = memory;
     for (int c = 0; c < outline->layout.num_chunks; c++) {
         int first, end;
         weft_pass_price *chunk = &out->chunks[c];
         weft_layout_range(&outline->layout, stage, c, &first, &end);
-        WEFT_TRY(weft_arena_alloc_array(arena, (size_t)(end - first), sizeof(double), &memory));
+        WEFT_TRY(weft_arena_alloc_array(arena, 2 * (size_t)(end - first), sizeof(double), &memory));
         out->backward_us[c] = memory;
+        out->weights_us[c] = out->backward_us[c] + (end - first);
         for (int l = first; l < end; l++) {
             const double before = weft_pass_us(&chunk->backward);
             if (priced < 0 || !weft_pass_same_layer(outline, priced, l)) {
@@ -397,12 +406,15 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
                 chunk->recompute = (weft_pass_time){0};
             }
             out->backward_us[c][l - first] = weft_pass_us(&chunk->backward) - before;
+            out->weights_us[c][l - first] = weft_pass_us(&one.weights);
         }
         WEFT_TRY(price_sharing(site, &p->plan->step, stage, c, out));
         if (outline->shape.plain_kernels) {
             weft_pass_issue(&chunk->forward);
             weft_pass_issue(&chunk->backward);
         }
+        out->inputs[c] = chunk->backward;
+        weft_pass_time_subtract(&out->inputs[c], &chunk->weights);
         *out_us += weft_pass_us(&chunk->forward) + weft_pass_us(&chunk->backward) +
                    weft_pass_us(&chunk->recompute);
         p->plan->coarse |= chunk->coarse;
@@ -430,6 +442,8 @@ static weft_status price_slowest(pricing *p, const weft_site *site, int stage, w
         if (us > slowest) {
             p->stages[stage].chunks = cost.chunks;
             p->stages[stage].backward_us = cost.backward_us;
+            p->stages[stage].weights_us = cost.weights_us;
+            p->stages[stage].inputs = cost.inputs;
             p->stages[stage].start_us = cost.start_us;
             p->stages[stage].tail_us = cost.tail_us;
             p->stages[stage].tier = cost.tier;
@@ -498,9 +512,12 @@ static bool is_pass(int kind)
 
 static const weft_pass_time *pass_of(const stage_cost *cost, const weft_task *task)
 {
-    const weft_pass_price *chunk = &cost->chunks[task->chunk > 0 ? task->chunk : 0];
+    const int at = task->chunk > 0 ? task->chunk : 0;
+    const weft_pass_price *chunk = &cost->chunks[at];
     return task->kind == WEFT_TASK_FORWARD     ? &chunk->forward
            : task->kind == WEFT_TASK_RECOMPUTE ? &chunk->recompute
+           : task->flow == WEFT_FLOW_INPUT     ? &cost->inputs[at]
+           : task->flow == WEFT_FLOW_WEIGHT    ? &chunk->weights
                                                : &chunk->backward;
 }
 
@@ -509,7 +526,8 @@ static const weft_pass_time *pass_of(const stage_cost *cost, const weft_task *ta
 static double start_us(const stage_cost *cost, const weft_task *task)
 {
     const int chunk = task->chunk > 0 ? task->chunk : 0;
-    if (task->micro_batch > 0 || task->kind == WEFT_TASK_RECOMPUTE)
+    if (task->micro_batch > 0 || task->kind == WEFT_TASK_RECOMPUTE ||
+        task->flow == WEFT_FLOW_WEIGHT)
         return 0;
     return cost->start_us[chunk][task->kind == WEFT_TASK_BACKWARD];
 }
@@ -520,10 +538,12 @@ static double sent_us(const pricing *p, int stage, const weft_task *task)
 {
     const weft_layout *layout = &p->plan->step.outline.layout;
     const int chunk = task->chunk > 0 ? task->chunk : 0;
-    const int virtual_stage = chunk * layout->num_ranks + stage;
+    const int virtual_stage = weft_stage_of(layout->is_v, layout->num_ranks, stage, chunk);
     if (task->kind == WEFT_TASK_FORWARD)
         return virtual_stage + 1 < weft_layout_num_stages(layout) ? p->stages[stage].sent_us[1] : 0;
-    return task->kind == WEFT_TASK_BACKWARD && virtual_stage > 0 ? p->stages[stage].sent_us[0] : 0;
+    return task->kind == WEFT_TASK_BACKWARD && task->flow != WEFT_FLOW_WEIGHT && virtual_stage > 0
+               ? p->stages[stage].sent_us[0]
+               : 0;
 }
 
 static uint32_t index_of(const pricing *p, int stage, const weft_task *task)
@@ -624,9 +644,11 @@ static double point_share(const void *context, int stage, const weft_task *task,
         return own_share(p, stage, task, layer);
     int first, end;
     double us = 0, all = 0;
+    double *const *by_layer =
+        task->flow == WEFT_FLOW_WEIGHT ? p->stages[stage].weights_us : p->stages[stage].backward_us;
     weft_layout_range(&p->plan->step.outline.layout, stage, task->chunk, &first, &end);
     for (int l = first; l < end; l++) {
-        const double own = p->stages[stage].backward_us[task->chunk][l - first];
+        const double own = by_layer[task->chunk][l - first];
         us += l >= layer ? own : 0;
         all += own;
     }

@@ -477,7 +477,8 @@ static double num_in_flight(const bounding *b, int stage, int num_chunks)
 {
     const weft_schedule_options *o = &b->config.schedule;
     const int p = b->mesh.pp, m = b->num_micro_batches;
-    if (o->pipeline_schedule_file && o->pipeline_schedule_file[0])
+    if ((o->pipeline_schedule_file && o->pipeline_schedule_file[0]) ||
+        weft_pipeline_kind_is_v(o->pipeline_schedule) || o->pipeline_schedule == WEFT_PIPELINE_AUTO)
         return 1;
     if (o->pipeline_schedule == WEFT_PIPELINE_GPIPE)
         return (double)m * num_chunks;
@@ -620,7 +621,7 @@ static kind_price least_block(const bounding *b)
 
 /* However layers are cut. Some stage has as many blocks as the mean, rounded up. And with stages'
  * passes T_s, whose sum is T, x >= m T_s + sum of T_i, i < s, for all s means T_s <= (x - sum) / m,
- * so that T <= x (1 - (1 - 1 / m)^p). */
+ * so that T <= x (1 - (1 - 1 / m)^p). Of backwards in two halves T <= x p / m. */
 static weft_status bound_by_mean(bounding *b, weft_bound *out)
 {
     const update_price *updates;
@@ -633,7 +634,8 @@ static weft_status bound_by_mean(bounding *b, weft_bound *out)
     const chunk_sum most = {.dense = blocks * block.dense, .experts = blocks * block.experts};
     const double passes = blocks * m * (block.forward_us + block.backward_us);
     note_memory(b, state_bytes(b, &sum) / b->mesh.pp, out);
-    out->step_us = (sum.forward_us + sum.backward_us) / (1 - pow(1 - 1 / m, p));
+    out->step_us = (sum.forward_us + sum.backward_us) /
+                   (b->config.schedule.splits_backward ? p / m : 1 - pow(1 - 1 / m, p));
     out->step_us = fmax(out->step_us, passes);
     out->step_us =
         fmax(out->step_us, passes - blocks * block.backward_us + reduce_us(updates, &most));
@@ -657,6 +659,7 @@ static stage_sum sum_stage(const bounding *b, const weft_layout *layout, int sta
                            const update_price *updates)
 {
     const double m = b->num_micro_batches;
+    const bool splits = b->config.schedule.splits_backward;
     stage_sum out = {.least_kept = INFINITY};
     double behind_us = 0;
     for (int c = layout->num_chunks - 1; c >= 0; c--) {
@@ -671,7 +674,7 @@ static stage_sum sum_stage(const bounding *b, const weft_layout *layout, int sta
             out.first_start_us[0] = shared->start_us[0];
             out.first_start_us[1] = fmin(0, shared->start_us[1]);
         }
-        out.behind_us = fmax(out.behind_us, behind_us + (m - 1) * sum.backward_us);
+        out.behind_us = splits ? 0 : fmax(out.behind_us, behind_us + (m - 1) * sum.backward_us);
         behind_us += m * sum.backward_us - reduce_us(updates, &sum);
         out.all.forward_us += sum.forward_us;
         out.all.backward_us += sum.backward_us;
@@ -712,7 +715,9 @@ static weft_status bound_by_stages(bounding *b, weft_bound *out)
                                    sum.behind_us + reduce_us(updates, &sum.all));
         after_us = fmax(after_us, after_norm_us(updates, &sum.all));
         before_us[0] += sum.first.forward_us + sum.first_start_us[0];
-        before_us[1] += sum.first.backward_us + sum.first_start_us[1];
+        /* Of halves nothing waits for the weights'. */
+        before_us[1] +=
+            b->config.schedule.splits_backward ? 0 : sum.first.backward_us + sum.first_start_us[1];
         note_memory(
             b, state_bytes(b, &sum.all) + sum.least_kept * num_in_flight(b, s, layout->num_chunks),
             out);

@@ -148,6 +148,7 @@ static void apply_pipeline(const weft_search_space *s, const weft_candidate *c, 
         out->schedule.pipeline_schedule = c->schedule;
         out->schedule.pipeline_schedule_file = "";
     }
+    weft_config_settle_stages(out);
     if (!space_holds(s, WEFT_SEARCHED_CHUNKS)) {
         p->num_virtual_stages_per_pipeline_rank = c->num_chunks > 1 ? c->num_chunks : 0;
         p->num_layers_per_virtual_pipeline_stage = 0;
@@ -272,15 +273,17 @@ static weft_status append(listing *l)
     return WEFT_OK;
 }
 
-/* Among one rank all ZeRO stages are the same. */
+/* Among one rank all ZeRO stages are the same. Backwards in two halves would keep what the last two
+ * stages give back. */
 static weft_status list_zeros(listing *l)
 {
     static const int zeros[] = {1, 0, 2, 3};
+    const bool splits = weft_pipeline_kind_splits(l->at.schedule);
     const bool own = l->model->num_experts > 0 && l->at.binding == WEFT_BINDING_DP;
     const int replicas = l->at.dp * l->at.cp,
               of_experts = own ? replicas * l->at.tp / (l->at.ep * l->at.etp) : 1;
     const bool shares = replicas > 1 || of_experts > 1;
-    const int num = shares ? sizeof zeros / sizeof *zeros : 1;
+    const int num = !shares ? 1 : splits ? 2 : sizeof zeros / sizeof *zeros;
     if (space_holds(l->space, WEFT_SEARCHED_ZERO)) {
         l->at.zero = (int)weft_parallel_sharding(&l->space->config.parallel);
         return append(l);
@@ -292,12 +295,14 @@ static weft_status list_zeros(listing *l)
     return WEFT_OK;
 }
 
-/* Evenly, and by the layers' work where a pipeline's stages have a chunk each. */
+/* Evenly, and by the layers' work where a pipeline's stages have a chunk each and backwards are
+ * whole. */
 static weft_status list_layouts(listing *l)
 {
     l->at.by_work = false;
     WEFT_TRY(list_zeros(l));
-    if (l->at.pp == 1 || l->at.num_chunks > 1 || space_holds(l->space, WEFT_SEARCHED_LAYOUT))
+    if (l->at.pp == 1 || l->at.num_chunks > 1 || weft_pipeline_kind_splits(l->at.schedule) ||
+        space_holds(l->space, WEFT_SEARCHED_LAYOUT))
         return WEFT_OK;
     l->at.by_work = true;
     return list_zeros(l);
@@ -313,16 +318,18 @@ static weft_status list_chunks(listing *l)
     if (held)
         return list_layouts(l);
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
-        const bool cut = l->at.pp > 1 && l->at.schedule == WEFT_PIPELINE_1F1B &&
-                         l->model->num_layers % ((int64_t)l->at.pp * chunks[i]) == 0;
+        const bool is_v = weft_pipeline_kind_is_v(l->at.schedule);
+        const bool cuts = l->at.schedule == WEFT_PIPELINE_1F1B || is_v;
+        const bool divides = l->model->num_layers % ((int64_t)l->at.pp * chunks[i]) == 0;
         l->at.num_chunks = chunks[i];
-        if (chunks[i] == 1 || cut)
+        if (is_v ? chunks[i] == 2 && divides : chunks[i] == 1 || (l->at.pp > 1 && cuts && divides))
             WEFT_TRY(list_layouts(l));
     }
     return WEFT_OK;
 }
 
-/* Of one stage both schedules are the same. */
+/* Of one stage all schedules are the same. Of those with backwards in two halves the ones that need
+ * no more memory than 1F1B stand for all. */
 static weft_status list_schedules(listing *l)
 {
     const weft_schedule_options *own = &l->space->config.schedule;
@@ -330,8 +337,10 @@ static weft_status list_schedules(listing *l)
         l->at.schedule = own->pipeline_schedule;
         return list_chunks(l);
     }
-    for (int kind = WEFT_PIPELINE_1F1B; kind <= (l->at.pp > 1 ? WEFT_PIPELINE_GPIPE : 0); kind++) {
-        l->at.schedule = kind;
+    static const int kinds[] = {WEFT_PIPELINE_1F1B, WEFT_PIPELINE_GPIPE, WEFT_PIPELINE_ZB_H1,
+                                WEFT_PIPELINE_ZBV};
+    for (size_t i = 0; i < (l->at.pp > 1 ? sizeof kinds / sizeof *kinds : 1); i++) {
+        l->at.schedule = kinds[i];
         WEFT_TRY(list_chunks(l));
     }
     return WEFT_OK;

@@ -11,6 +11,7 @@
 #include "launcher/planning/plan_print.h"
 #include "schedule/exchange/exchange.h"
 #include "schedule/moe/layer.h"
+#include "schedule/pipeline/order.h"
 
 /* --- text ---------------------------------------------------------------------------------- */
 
@@ -66,11 +67,9 @@ static const char *search_choices_text(const weft_candidate *candidate, const we
     if (c->parallel.num_virtual_stages_per_pipeline_rank > 1)
         snprintf(chunks, sizeof chunks, " v %" PRId64,
                  c->parallel.num_virtual_stages_per_pipeline_rank);
-    snprintf(out, capacity, "b %d, zero %d%s%s%s%s%s%s", candidate->micro_batch,
-             (int)weft_parallel_sharding(&c->parallel),
-             candidate->pp == 1                                          ? ""
-             : c->schedule.pipeline_schedule == (int)WEFT_PIPELINE_GPIPE ? ", gpipe"
-                                                                         : ", 1f1b",
+    snprintf(out, capacity, "b %d, zero %d%s%s%s%s%s%s%s", candidate->micro_batch,
+             (int)weft_parallel_sharding(&c->parallel), candidate->pp == 1 ? "" : ", ",
+             candidate->pp == 1 ? "" : weft_pipeline_kind_text(c->schedule.pipeline_schedule),
              chunks, candidate->by_work ? ", cut by work" : "", order, moe,
              recompute->granularity != WEFT_RECOMPUTE_FULL ? ""
              : recompute->method == WEFT_RECOMPUTE_BLOCK   ? ", recompute some layers"

@@ -204,7 +204,7 @@ static weft_status agree_on_data(const weft_trainer *t, weft_status status)
 static bool reads(const weft_trainer *t)
 {
     const int stage = t->groups.coords.at[WEFT_AXIS_PP];
-    return stage == 0 || stage == t->groups.mesh.pp - 1 || t->batches.positions ||
+    return stage == 0 || stage == weft_mesh_last_stage(&t->groups.mesh) || t->batches.positions ||
            t->batches.first_seen;
 }
 

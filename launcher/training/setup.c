@@ -344,11 +344,13 @@ static weft_status allocate_slots(weft_trainer *t)
     t->slots.memory = memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(int), &memory));
     t->slots.pass = memory;
-    int num_passes = 0;
+    int num_passes = 0, num_deferred = 0;
     for (int i = 0; i < program->num_slots; i++) {
         const weft_slot *slot = &program->slots[i];
         if (slot->holds == WEFT_SLOT_ACTIVATION)
             t->slots.pass[i] = num_passes++;
+        if (slot->holds == WEFT_SLOT_DEFERRED)
+            t->slots.pass[i] = num_deferred++;
         if (slot->bytes > 0)
             WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_MESSAGES,
                                            slot->bytes, "pipeline slots", &t->slots.memory[i]));
@@ -356,18 +358,20 @@ static weft_status allocate_slots(weft_trainer *t)
     return WEFT_OK;
 }
 
-/* The chunk that each pass is of, in the order of the slots that have them. */
-static weft_status list_pass_chunks(weft_trainer *t, weft_model_setup *setup)
+/* The chunk that each slot of a kind is of, in their order. */
+static weft_status list_chunks(weft_trainer *t, weft_slot_kind holds, int *out_num,
+                               const int **out_chunks)
 {
     const weft_program *program = main_program(t);
     void *memory;
     WEFT_TRY(
         weft_arena_alloc_array(t->arena, (size_t)program->num_slots + 1, sizeof(int), &memory));
     int *chunks = memory;
+    *out_num = 0;
     for (int i = 0; i < program->num_slots; i++)
-        if (program->slots[i].holds == WEFT_SLOT_ACTIVATION)
-            chunks[setup->num_passes++] = program->slots[i].chunk;
-    setup->pass_chunks = chunks;
+        if (program->slots[i].holds == holds)
+            chunks[(*out_num)++] = program->slots[i].chunk;
+    *out_chunks = chunks;
     return WEFT_OK;
 }
 
@@ -387,7 +391,8 @@ static weft_status create_model(weft_trainer *t)
     setup.device = t->device;
     setup.bucket_elements = (size_t)t->config.parallel.ddp_bucket_size;
     setup.evaluates = t->evaluates;
-    WEFT_TRY(list_pass_chunks(t, &setup));
+    WEFT_TRY(list_chunks(t, WEFT_SLOT_ACTIVATION, &setup.num_passes, &setup.pass_chunks));
+    WEFT_TRY(list_chunks(t, WEFT_SLOT_DEFERRED, &setup.num_deferred, &setup.deferred_chunks));
     setup.seed = (uint64_t)t->config.train.seed;
     setup.graphs = t->config.device.cuda_graphs && !t->evaluates;
     setup.host_threads = host_threads(t);
@@ -455,7 +460,8 @@ static weft_status create_lanes(weft_trainer *t)
     t->executor.within = (weft_slice_context){.rank = weft_comm_rank(t->world),
                                               .micro_batch = -1,
                                               .stage = t->groups.coords.at[WEFT_AXIS_PP],
-                                              .num_stages = t->groups.mesh.pp};
+                                              .num_stages = t->groups.mesh.pp,
+                                              .is_v = t->groups.mesh.stages_in_v};
     uint32_t most = t->train.program.num_tasks > t->eval.program.num_tasks
                         ? t->train.program.num_tasks
                         : t->eval.program.num_tasks;

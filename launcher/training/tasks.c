@@ -345,11 +345,21 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
     weft_trainer *t = context;
     if (task->kind == WEFT_TASK_RECOMPUTE)
         return weft_model_recompute(t->model, pass_of(t, task), lane);
-    bool has_points = t->points.of_task[task - t->train.program.tasks];
+    weft_event *const *points =
+        t->points.of_task[task - t->train.program.tasks] ? t->points.events : NULL;
+    const int slot = weft_task_slot(task, WEFT_OPERAND_DEFERRED);
     weft_tensor dy, dx;
-    WEFT_TRY(weft_model_backward(
-        t->model, pass_of(t, task), lane, boundary(t, task, WEFT_OPERAND_DY, &dy),
-        boundary(t, task, WEFT_OPERAND_DX, &dx), has_points ? t->points.events : NULL));
+    if (task->flow == WEFT_FLOW_INPUT)
+        return weft_model_backward_input(t->model, pass_of(t, task), t->slots.pass[slot], lane,
+                                         boundary(t, task, WEFT_OPERAND_DY, &dy),
+                                         boundary(t, task, WEFT_OPERAND_DX, &dx));
+    if (task->flow == WEFT_FLOW_WEIGHT)
+        WEFT_TRY(weft_model_backward_weights(t->model, pass_of(t, task), t->slots.pass[slot], lane,
+                                             points));
+    else
+        WEFT_TRY(weft_model_backward(t->model, pass_of(t, task), lane,
+                                     boundary(t, task, WEFT_OPERAND_DY, &dy),
+                                     boundary(t, task, WEFT_OPERAND_DX, &dx), points));
     return t->faults.looks.on ? trainer_look_at_batch(t, task->micro_batch, lane) : WEFT_OK;
 }
 

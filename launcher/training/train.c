@@ -29,6 +29,7 @@
 #include "launcher/training/start.h"
 #include "launcher/training/trainer.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "schedule/pipeline/order.h"
 
 static weft_status make_folder(const char *path)
 {
@@ -189,7 +190,7 @@ static void print_on_mesh(const weft_trainer *t, char *out, size_t room)
 {
     const weft_config *c = &t->config;
     const weft_mesh *mesh = &t->groups.mesh;
-    const char *order = c->schedule.pipeline_schedule == WEFT_PIPELINE_GPIPE ? "gpipe" : "1f1b";
+    const char *order = weft_pipeline_kind_text(c->schedule.pipeline_schedule);
     char chunks[24] = "", zero[24] = "";
     if (t->train.shape.num_chunks > 1)
         snprintf(chunks, sizeof chunks, ", vp %d", t->train.shape.num_chunks);

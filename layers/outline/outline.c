@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/device/device.h"
+#include "core/stage.h"
 #include "layers/describe/rehearse.h"
 #include "layers/pass/pass.h"
 
@@ -288,14 +289,14 @@ void weft_outline_release(weft_outline *outline)
 static weft_status outline_stages(weft_model *model, weft_groups *groups, weft_parameters **stages,
                                   weft_outline *out)
 {
-    int last = groups->mesh.pp - 1;
+    const int last = groups->mesh.pp - 1, end = weft_mesh_last_stage(&groups->mesh);
     WEFT_TRY(declare_stage(model, groups, 0, &stages[0]));
     weft_tied offered = model->embeddings;
     for (int s = 1; s <= last; s++)
         WEFT_TRY(declare_stage(model, groups, s, &stages[s]));
     out->metrics = model->metric_list;
-    if (last > 0)
-        WEFT_TRY(tie(model, &offered, stages[0], stages[last], &out->tied));
+    if (end > 0)
+        WEFT_TRY(tie(model, &offered, stages[0], stages[end], &out->tied));
     return freeze(&model->setup.frozen, stages, last + 1, &out->num_frozen);
 }
 
@@ -450,25 +451,26 @@ weft_status weft_outline_pass(const weft_outline *outline, int rank, int chunk, 
     const weft_layout *layout = &outline->layout;
     const weft_held_elements *held = &outline->held[rank];
     const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, rank);
+    const int stage = weft_stage_of(layout->is_v, layout->num_ranks, rank, chunk);
     int first, end;
     void *layers;
     weft_layout_range(layout, rank, chunk, &first, &end);
     WEFT_TRY(
         weft_arena_alloc_array(arena, (size_t)(end - first) + 1, sizeof(weft_pass_layer), &layers));
-    *out = (weft_chunk_shape){
-        .layers = layers,
-        .first = first,
-        .num_layers = end - first,
-        .receives = rank > 0 || chunk > 0,
-        .passes_on = rank < layout->num_ranks - 1 || chunk < layout->num_chunks - 1,
-        .row_bytes = weft_shape_boundary_bytes(&outline->shape),
-        .weight_slots = held->weight_slots,
-        .gradient_slots = held->gradient_slots,
-        .weight_bytes = held->slot * weft_dtype_bytes(outline->shape.dtype),
-        .gradient_bytes = held->slot * sizeof(float),
-        .offload_slots = sizes.num_slots,
-        .input_slots = sizes.num_inputs,
-        .recomputes_early = weft_outline_recomputes_early(outline, rank, chunk)};
+    *out =
+        (weft_chunk_shape){.layers = layers,
+                           .first = first,
+                           .num_layers = end - first,
+                           .receives = stage > 0,
+                           .passes_on = stage < weft_layout_num_stages(layout) - 1,
+                           .row_bytes = weft_shape_boundary_bytes(&outline->shape),
+                           .weight_slots = held->weight_slots,
+                           .gradient_slots = held->gradient_slots,
+                           .weight_bytes = held->slot * weft_dtype_bytes(outline->shape.dtype),
+                           .gradient_bytes = held->slot * sizeof(float),
+                           .offload_slots = sizes.num_slots,
+                           .input_slots = sizes.num_inputs,
+                           .recomputes_early = weft_outline_recomputes_early(outline, rank, chunk)};
     for (int k = 0; k < sizes.num_slots; k++)
         out->offload_bytes[k] = sizes.slot_bytes[k];
     for (int l = first; l < end; l++) {

@@ -60,7 +60,7 @@ static weft_status init(weft_groups *groups, const weft_groups_use *use)
                                      coords->at[axis], name, purposes[axis], group));
     }
     WEFT_TRY(create_gathers(groups, use));
-    if (mesh->pp == 1 || !use->ties)
+    if (!weft_mesh_parts_ends(mesh) || !use->ties)
         return WEFT_OK;
     int stage = coords->at[WEFT_AXIS_PP];
     bool holds_embedding = stage == 0 || stage == mesh->pp - 1;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/stage.h"
 #include "core/text.h"
 
 #define KEY "parallel.pipeline_model_parallel_layout"
@@ -19,7 +20,7 @@ int weft_layout_num_stages(const weft_layout *layout)
 
 void weft_layout_range(const weft_layout *layout, int rank, int chunk, int *first, int *end)
 {
-    int stage = chunk * layout->num_ranks + rank;
+    const int stage = weft_stage_of(layout->is_v, layout->num_ranks, rank, chunk);
     *first = layout->first[stage];
     *end = layout->first[stage + 1];
 }
@@ -238,7 +239,8 @@ static weft_status cut_with_ends(const weft_parallel_options *o, weft_layout *ou
                               weft_count_text(between, "layer").text,
                               weft_count_text(others * v, "stage").text);
     for (int s = 0, index = 0; s < p * v; s++) {
-        bool is_first = first > 0 && s % p == 0, is_last = last > 0 && s % p == p - 1;
+        const int rank = weft_rank_of_stage(out->is_v, p, s);
+        bool is_first = first > 0 && rank == 0, is_last = last > 0 && rank == p - 1;
         counts[s] = (uint16_t)(is_first  ? first / v
                                : is_last ? last / v
                                          : share((int)rest, others * v, index++));
@@ -388,6 +390,7 @@ weft_status weft_layout_build(const weft_parallel_options *o, int pp, int num_la
     memset(out, 0, sizeof *out);
     out->num_ranks = pp;
     out->num_layers = num_layers;
+    out->is_v = o->stages_in_v && pp > 1;
     if (num_layers > MOST_LAYERS)
         return WEFT_ERROR(WEFT_CONFIG, "a model of %d layers: at most %d", num_layers, MOST_LAYERS);
     WEFT_TRY(check_exclusive(o));

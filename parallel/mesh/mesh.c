@@ -161,6 +161,16 @@ int weft_mesh_stride(const weft_mesh *mesh, bool expert, weft_axis axis)
     return grid_stride(&g, axis);
 }
 
+int weft_mesh_last_stage(const weft_mesh *mesh)
+{
+    return mesh->stages_in_v ? 0 : mesh->pp - 1;
+}
+
+bool weft_mesh_parts_ends(const weft_mesh *mesh)
+{
+    return weft_mesh_last_stage(mesh) > 0;
+}
+
 int weft_mesh_rank(const weft_mesh *mesh, int tp, int cp, int dp, int pp)
 {
     int at[WEFT_NUM_AXES] = {0};

@@ -52,6 +52,7 @@ typedef struct weft_parallel_options { /* of section "parallel" */
     const char *pipeline_model_parallel_layout;
     int64_t num_virtual_stages_per_pipeline_rank, num_layers_per_virtual_pipeline_stage;
     int64_t decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers;
+    bool stages_in_v;  /* no key: follows from the schedule (core/stage.h) */
     const char *order; /* "tp-cp-ep-dp-pp" */
     int cp_comm_type;  /* weft_context_form (schedule/context.h), then "auto" */
     weft_int_list hierarchical_context_parallel_sizes; /* of a2a+p2p: inside a node, between */
@@ -67,6 +68,7 @@ typedef struct weft_mesh {
     int world, tp, cp, dp, pp, ep, etp, edp;
     weft_expert_binding binding;
     bool sequence_parallel;
+    bool stages_in_v;           /* the options'; pp 1: false */
     int cp_comm_type, cp_inner; /* weft_context_plan's; where options leave it open: p2p */
     char order[24];
 } weft_mesh;
@@ -121,14 +123,17 @@ int weft_mesh_group_rising(const weft_mesh *mesh, weft_axis axis, int rank, int 
 weft_status weft_mesh_apply_alias(const char *text, weft_arena *arena,
                                   weft_parallel_options *options,
                                   const weft_option_section *more) WEFT_CHECKED;
+/* The pipeline rank of the model's last layer; below, whether another rank has its first one. */
+int weft_mesh_last_stage(const weft_mesh *mesh);
+bool weft_mesh_parts_ends(const weft_mesh *mesh);
 /* MoNTA, Fig. 12: whether experts lie along CP, so that a sequence's parts share them; else across
  * it, so that replicas of a part do. Of a mesh with cp, ep above 1 and binding dp. */
 bool weft_mesh_is_vertical(const weft_mesh *mesh);
 /* One line: "tp 2, pp 2, dp 1, ep 2 (binding tp)". */
 void weft_mesh_print(const weft_mesh *mesh, char *out, size_t capacity);
 
-/* The stage layout: how a model's list of layers is cut into p * v virtual stages, stage s on
- * pipeline rank s mod p as its chunk s / p (Narayanan et al. 2021, §2.2). Pure.
+/* The stage layout: how a model's list of layers is cut into p * v virtual stages, in a
+ * loop or in a V (core/stage.h). Pure.
  *
  * The first layer of the list is on virtual stage 0 and the last layer on the last stage. A stage
  * between may be empty, and then passes on what comes. From section "parallel":
@@ -146,8 +151,9 @@ void weft_mesh_print(const weft_mesh *mesh, char *out, size_t capacity);
 enum { WEFT_MAX_STAGES = 8192 };
 
 typedef struct weft_layout {
-    int num_ranks, num_chunks;           /* p, v */
-    int num_layers;                      /* of the whole list */
+    int num_ranks, num_chunks; /* p, v */
+    int num_layers;            /* of the whole list */
+    bool is_v;
     uint16_t first[WEFT_MAX_STAGES + 1]; /* virtual stage s has [first[s], first[s + 1]) */
 } weft_layout;
 

@@ -232,6 +232,7 @@ weft_status weft_mesh_build_plain(const weft_parallel_options *options, int worl
     WEFT_TRY(check_order(order));
     memcpy(mesh.order, order, strlen(order) + 1);
     WEFT_TRY(check_dense(options, world, &mesh));
+    mesh.stages_in_v = options->stages_in_v && mesh.pp > 1;
 
     if (!num_experts) { /* no expert grid: one group of every stage's ranks stands in for it */
         if (options->expert_model_parallel_size > 1)

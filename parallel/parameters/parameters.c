@@ -186,7 +186,7 @@ static weft_status choose_section(const weft_parameters *p, const weft_parameter
                                   const weft_placed_rows *rows, const char *name,
                                   weft_section_kind *out)
 {
-    bool tied = spec->is_embedding && p->groups->mesh.pp > 1;
+    bool tied = spec->is_embedding && weft_mesh_parts_ends(&p->groups->mesh);
     if (spec->sum_over_tp && (spec->is_expert || tied))
         return WEFT_ERROR(WEFT_CONFIG,
                           "parameter %s: sum_over_tp is for dense parameters that are not tied",

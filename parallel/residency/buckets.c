@@ -16,8 +16,8 @@ static weft_bucket_sum sum_of(const list *l, weft_section_kind kind)
     const bool by_tensor = kind == WEFT_SECTION_DENSE_SUM || kind == WEFT_SECTION_DENSE_SHARED;
     if (by_tensor && l->mesh->tp > 1)
         return WEFT_BUCKET_SUM_TENSOR;
-    return kind == WEFT_SECTION_EMBEDDING && l->mesh->pp > 1 ? WEFT_BUCKET_SUM_TIED
-                                                             : WEFT_BUCKET_SUM_NONE;
+    return kind == WEFT_SECTION_EMBEDDING && weft_mesh_parts_ends(l->mesh) ? WEFT_BUCKET_SUM_TIED
+                                                                           : WEFT_BUCKET_SUM_NONE;
 }
 
 /* The layer that a bucket waits for. Buckets of a section start in their order; those of units

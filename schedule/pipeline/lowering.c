@@ -125,8 +125,9 @@ static void lower_backward(weft_lowering *l, int stage, int m, int64_t now, bool
     task->operands[1] = dy;
     task->operands[3] = again;
     if (!is_whole)
-        task->operands[4] = l->deferred[at_chunk(l, stage, m)] = weft_lowering_take(
-            l, WEFT_POOL_DEFERRED, now, l->times->over[at_stage(l, stage, m)], NULL);
+        task->operands[4] = l->deferred[at_chunk(l, stage, m)] =
+            weft_lowering_take(l, WEFT_POOL_ACTIVATION + l->v + stage / l->p, now,
+                               l->times->over[at_stage(l, stage, m)], NULL);
     if (stage > 0)
         task->operands[2] =
             make_output(l, WEFT_FLOW_GRADIENT, WEFT_POOL_INPUT_GRADIENT, stage, stage - 1, m, now);

@@ -40,8 +40,7 @@ enum {
     WEFT_POOL_GRADIENT,
     WEFT_POOL_INPUT_GRADIENT,
     WEFT_POOL_RECOMPUTED,
-    WEFT_POOL_DEFERRED,
-    WEFT_POOL_ACTIVATION
+    WEFT_POOL_ACTIVATION /* of each chunk; behind these what its backwards defer, of each chunk */
 };
 
 typedef struct weft_lowering {
@@ -72,6 +71,7 @@ weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch,
  * when its previous user was done. */
 int32_t weft_lowering_take(const weft_lowering *l, int pool, int64_t now, int64_t free_at,
                            int64_t *out_free_at);
+int weft_lowering_num_pools(const weft_lowering *l);
 int weft_lowering_num_slots(const weft_lowering *l, int pool); /* taken so far */
 /* An operand's row of the program's table, after weft_lowering_add_slots. */
 int32_t weft_lowering_row(const weft_lowering *l, int32_t operand);

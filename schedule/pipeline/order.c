@@ -1,11 +1,64 @@
 #include "schedule/pipeline/order.h"
 
+#include "schedule/pipeline/order_v.h"
+
+static const struct {
+    const char *text;
+    bool is_v, splits;
+} kinds[WEFT_NUM_PIPELINES] = {
+#define KIND(name, text, is_v, splits) {text, is_v, splits},
+    WEFT_PIPELINE_LIST(KIND)
+#undef KIND
+};
+
+const char *weft_pipeline_kind_text(int kind)
+{
+    return kinds[kind].text;
+}
+
+bool weft_pipeline_kind_is_v(int kind)
+{
+    return kinds[kind].is_v;
+}
+
+bool weft_pipeline_kind_splits(int kind)
+{
+    return kinds[kind].splits;
+}
+
 static int smaller(int a, int b)
 {
     return a < b ? a : b;
 }
 
-static weft_status check_shape(const weft_order_shape *shape)
+/* Whether virtual stages are as the kind needs them. */
+static weft_status check_layout(weft_pipeline_kind kind, const weft_order_shape *shape)
+{
+    const int v = shape->num_chunks;
+#define VIRTUAL_STAGES "parallel.num_virtual_stages_per_pipeline_rank"
+    if (kind == WEFT_PIPELINE_INTERLEAVED && v < 2)
+        return WEFT_KEY_ERROR(VIRTUAL_STAGES, "%d; the schedule interleaved has 2 or more", v);
+    if (kinds[kind].is_v && v != 2)
+        return WEFT_KEY_ERROR(VIRTUAL_STAGES, "%d; the schedule %s has 2, in a V", v,
+                              kinds[kind].text);
+#undef VIRTUAL_STAGES
+    if (shape->is_v != kinds[kind].is_v)
+        return WEFT_ERROR(WEFT_CONFIG, "the schedule %s has virtual stages in a %s, not in a %s",
+                          kinds[kind].text, kinds[kind].is_v ? "V" : "loop",
+                          shape->is_v ? "V" : "loop");
+    if (kind == WEFT_PIPELINE_AUTO)
+        return WEFT_ERROR(WEFT_INTERNAL, "the schedule auto is made from costs");
+    return WEFT_OK;
+}
+
+bool weft_order_has_layout(weft_pipeline_kind kind, const weft_order_shape *shape)
+{
+    return kind != WEFT_PIPELINE_AUTO && shape->is_v == kinds[kind].is_v &&
+           (!shape->is_v || shape->num_chunks == 2) &&
+           (kind != WEFT_PIPELINE_INTERLEAVED || shape->num_chunks > 1);
+}
+
+weft_status weft_order_check_shape(const weft_order_shape *shape)
 {
     const int p = shape->num_ranks, v = shape->num_chunks, m = shape->num_micro_batches;
     if (p < 1 || v < 1 || m < 1)
@@ -62,31 +115,72 @@ static int num_ahead(weft_pipeline_kind kind, const weft_order_shape *shape, int
     const int p = shape->num_ranks, v = shape->num_chunks, m = shape->num_micro_batches;
     if (kind == WEFT_PIPELINE_GPIPE)
         return m * v;
-    if (v == 1)
-        return smaller(p - rank, m);
+    if (v == 1 || kind == WEFT_PIPELINE_ZB_H1)
+        return smaller(p - rank + (v - 1) * group_at(shape, 0), m * v);
     return smaller(2 * (p - rank - 1) + (v - 1) * group_at(shape, 0) + 1, m * v);
+}
+
+/* A loop's forwards and whole backwards of a rank, each in their order. */
+typedef struct loop {
+    const weft_compute *forwards, *backwards;
+    size_t count; /* of each */
+} loop;
+
+/* One rule: forward while fewer are in flight than may be, else backward. */
+static void make_whole(const loop *all, size_t bound, weft_order *order)
+{
+    for (size_t f = 0, b = 0; b < all->count;)
+        order->computes[order->count++] =
+            f < all->count && f - b < bound ? all->forwards[f++] : all->backwards[b++];
+}
+
+/* Qi et al. 2024, Zero Bubble, figure 2: of rank i the weights' gradients lag i behind, and wait
+ * where the rank would be idle at the end. */
+static void make_zb_h1(const loop *all, size_t bound, size_t lag, weft_order *order)
+{
+    for (size_t f = 0, i = 0, w = 0; w < all->count;) {
+        weft_compute *next = &order->computes[order->count++];
+        const bool weights = i - w > lag || i == all->count;
+        const bool forward = !weights && f < all->count && f - i < bound;
+        *next = forward ? all->forwards[f++] : all->backwards[weights ? w++ : i++];
+        if (!forward)
+            next->kind = weights ? WEFT_COMPUTE_WEIGHT : WEFT_COMPUTE_INPUT;
+    }
+}
+
+static weft_status make_loop(weft_pipeline_kind kind, const weft_order_shape *shape,
+                             weft_arena *arena, weft_order *orders)
+{
+    const size_t all = (size_t)shape->num_micro_batches * (size_t)shape->num_chunks;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, 2 * all, sizeof(weft_compute), &memory));
+    const loop l = {memory, (weft_compute *)memory + all, all};
+    list_all(shape, WEFT_COMPUTE_FORWARD, memory);
+    list_all(shape, WEFT_COMPUTE_BACKWARD, (weft_compute *)memory + all);
+    for (int rank = 0; rank < shape->num_ranks; rank++) {
+        const size_t bound = (size_t)num_ahead(kind, shape, rank);
+        if (kind == WEFT_PIPELINE_ZB_H1)
+            make_zb_h1(&l, bound, (size_t)rank, &orders[rank]);
+        else
+            make_whole(&l, bound, &orders[rank]);
+    }
+    return WEFT_OK;
 }
 
 weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *shape,
                             weft_arena *arena, weft_order *orders)
 {
-    WEFT_TRY(check_shape(shape));
+    WEFT_TRY(weft_order_check_shape(shape));
+    WEFT_TRY(check_layout(kind, shape));
     const size_t all = (size_t)shape->num_micro_batches * (size_t)shape->num_chunks;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, 2 * all, sizeof(weft_compute), &memory));
-    const weft_compute *forwards = memory, *backwards = forwards + all;
-    list_all(shape, WEFT_COMPUTE_FORWARD, memory);
-    list_all(shape, WEFT_COMPUTE_BACKWARD, (weft_compute *)memory + all);
     for (int rank = 0; rank < shape->num_ranks; rank++) {
-        WEFT_TRY(weft_arena_alloc_array(arena, 2 * all, sizeof(weft_compute), &memory));
-        weft_order *order = &orders[rank];
-        *order = (weft_order){.computes = memory};
-        /* One rule makes every schedule: forward while fewer are in flight than may be, else
-         * backward. */
-        const size_t bound = (size_t)num_ahead(kind, shape, rank);
-        for (size_t f = 0, b = 0; b < all;)
-            order->computes[order->count++] =
-                f < all && f - b < bound ? forwards[f++] : backwards[b++];
+        void *memory;
+        WEFT_TRY(weft_arena_alloc_array(arena, 3 * all, sizeof(weft_compute), &memory));
+        orders[rank] = (weft_order){.computes = memory};
     }
+    if (!kinds[kind].is_v)
+        return make_loop(kind, shape, arena, orders);
+    for (int rank = 0; rank < shape->num_ranks; rank++)
+        weft_order_make_v(kind, shape, rank, &orders[rank]);
     return WEFT_OK;
 }

@@ -2,21 +2,7 @@
 
 #include <stdio.h>
 
-/* The virtual stages' computes in time. */
-typedef struct timing {
-    const weft_order_shape *shape;
-    const weft_order *orders;
-    int64_t **starts;
-    int64_t *ends[2]; /* of forwards and of what makes gradients, [virtual stage][micro-batch]; 0:
-                         not yet */
-    uint32_t *heads;  /* of each rank: what it does next */
-    int64_t *now;     /* of each rank: the end of what it did last */
-    int *ready;       /* a stack of ranks that may go on */
-    bool *is_ready;
-    int num_ready;
-} timing;
-
-static int64_t *end_of(const timing *t, int stage, int micro_batch, bool gradient)
+static double *end_of(const weft_order_timer *t, int stage, int micro_batch, bool gradient)
 {
     return &t->ends[gradient]
                    [(size_t)stage * (size_t)t->shape->num_micro_batches + (size_t)micro_batch];
@@ -40,28 +26,48 @@ static int rank_of(const weft_order_shape *shape, int stage)
     return weft_rank_of_stage(shape->is_v, shape->num_ranks, stage);
 }
 
-static void look_at(timing *t, int rank)
+double weft_order_cost_us(const weft_order_costs *costs, int kind, int stage)
+{
+    if (!costs)
+        return (double)weft_compute_time(kind);
+    const double input_us = kind == WEFT_COMPUTE_WEIGHT ? 0 : costs->input_us[stage];
+    return kind == WEFT_COMPUTE_FORWARD ? costs->forward_us[stage]
+           : kind == WEFT_COMPUTE_INPUT ? input_us
+                                        : input_us + costs->weight_us[stage];
+}
+
+static void look_at(weft_order_timer *t, int rank)
 {
     if (!t->is_ready[rank])
         t->ready[t->num_ready++] = rank;
     t->is_ready[rank] = true;
 }
 
+/* When the compute's input is there; below 0: not yet. */
+static double input_at(const weft_order_timer *t, int rank, int stage, const weft_compute *c)
+{
+    const int needed = needed_stage(t->shape, stage, c->kind);
+    if (needed < 0)
+        return 0;
+    const double end = *end_of(t, needed, c->micro_batch, c->kind != WEFT_COMPUTE_FORWARD);
+    const bool travels = t->costs && end >= 0 && rank_of(t->shape, needed) != rank;
+    return travels ? end + t->costs->message_us : end;
+}
+
 /* Advances the rank as far as its inputs allow. */
-static void advance(timing *t, int rank)
+static void advance(weft_order_timer *t, int rank)
 {
     const int num_stages = t->shape->num_ranks * t->shape->num_chunks;
     for (; t->heads[rank] < t->orders[rank].count; t->heads[rank]++) {
         const weft_compute *c = &t->orders[rank].computes[t->heads[rank]];
         const bool gradient = c->kind != WEFT_COMPUTE_FORWARD;
         const int stage = stage_of(t->shape, rank, c);
-        const int needed = needed_stage(t->shape, stage, c->kind);
-        const int64_t after = needed < 0 ? 1 : *end_of(t, needed, c->micro_batch, gradient);
-        if (after == 0)
+        const double after = input_at(t, rank, stage, c);
+        if (after < 0)
             return;
-        const int64_t start = after > t->now[rank] ? after : t->now[rank];
+        const double start = after > t->now[rank] ? after : t->now[rank];
         t->starts[rank][t->heads[rank]] = start;
-        t->now[rank] = start + weft_compute_time(c->kind);
+        t->now[rank] = start + weft_order_cost_us(t->costs, c->kind, stage);
         if (c->kind == WEFT_COMPUTE_WEIGHT)
             continue;
         *end_of(t, stage, c->micro_batch, gradient) = t->now[rank];
@@ -77,7 +83,7 @@ static void put_cell(char *text, size_t bytes, int stage, int kind, int micro_ba
 }
 
 /* Follows the chain of waits: after num_ranks steps it stands on a circle. */
-static weft_status circle(const timing *t, int rank)
+static weft_status circle(const weft_order_timer *t, int rank)
 {
     const int p = t->shape->num_ranks;
     char text[WEFT_ERROR_TEXT_BYTES / 2] = "";
@@ -107,54 +113,137 @@ static weft_status circle(const timing *t, int rank)
     }
     return WEFT_ERROR(WEFT_CONFIG, "the order of compute never ends: %s", text);
 }
-static weft_status start_timing(timing *t, weft_arena *scratch)
+
+weft_status weft_order_timer_start(const weft_order_shape *shape, const weft_order_costs *costs,
+                                   weft_arena *arena, weft_order_timer *out)
 {
-    const weft_order_shape *shape = t->shape;
     const size_t p = (size_t)shape->num_ranks;
-    const size_t all = p * (size_t)shape->num_chunks * (size_t)shape->num_micro_batches;
+    const size_t of_rank = (size_t)shape->num_chunks * (size_t)shape->num_micro_batches;
     void *memory;
+    *out = (weft_order_timer){.shape = shape, .costs = costs};
     for (int i = 0; i < 2; i++) {
-        WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int64_t), &memory));
-        t->ends[i] = memory;
+        WEFT_TRY(weft_arena_alloc_array(arena, p * of_rank, sizeof(double), &memory));
+        out->ends[i] = memory;
     }
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(uint32_t), &memory));
-    t->heads = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(int64_t), &memory));
-    t->now = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(int), &memory));
-    t->ready = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(bool), &memory));
-    t->is_ready = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(double *), &memory));
+    out->starts = memory;
+    for (size_t rank = 0; rank < p; rank++) {
+        WEFT_TRY(weft_arena_alloc_array(arena, 3 * of_rank, sizeof(double), &memory));
+        out->starts[rank] = memory;
+    }
+    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(uint32_t), &memory));
+    out->heads = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(double), &memory));
+    out->now = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(int), &memory));
+    out->ready = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(bool), &memory));
+    out->is_ready = memory;
     return WEFT_OK;
 }
 
-static weft_status run_timing(timing *t, weft_arena *scratch)
+/* The rank that stands first; -1: all are done. */
+static int run(weft_order_timer *t, const weft_order *orders)
 {
-    WEFT_TRY(start_timing(t, scratch));
-    for (int rank = 0; rank < t->shape->num_ranks; rank++)
+    const int p = t->shape->num_ranks;
+    const int of_rank = t->shape->num_chunks * t->shape->num_micro_batches;
+    t->orders = orders;
+    for (int i = 0; i < p * of_rank; i++)
+        t->ends[0][i] = t->ends[1][i] = -1;
+    for (int rank = p - 1; rank >= 0; rank--) {
+        t->heads[rank] = 0;
+        t->now[rank] = 0;
         look_at(t, rank);
+    }
     while (t->num_ready > 0) {
         const int rank = t->ready[--t->num_ready];
         t->is_ready[rank] = false;
         advance(t, rank);
     }
+    for (int rank = 0; rank < p; rank++)
+        if (t->heads[rank] < orders[rank].count)
+            return rank;
+    return -1;
+}
+
+static double makespan_of(const weft_order_timer *t)
+{
+    double end = 0;
     for (int rank = 0; rank < t->shape->num_ranks; rank++)
-        if (t->heads[rank] < t->orders[rank].count)
-            return circle(t, rank);
+        end = t->now[rank] > end ? t->now[rank] : end;
+    return end;
+}
+
+double weft_order_timer_run(weft_order_timer *timer, const weft_order *orders)
+{
+    return run(timer, orders) < 0 ? makespan_of(timer) : -1;
+}
+
+uint64_t weft_order_peak_bytes(const weft_order_shape *shape, int rank, const weft_order *order,
+                               const weft_order_costs *costs)
+{
+    uint64_t now = 0, most = 0;
+    for (uint32_t i = 0; i < order->count; i++) {
+        const weft_compute *c = &order->computes[i];
+        const int stage = stage_of(shape, rank, c);
+        const uint64_t stash = costs->stash_bytes ? costs->stash_bytes[stage] : 0;
+        const uint64_t deferred = costs->deferred_bytes ? costs->deferred_bytes[stage] : 0;
+        now += c->kind == WEFT_COMPUTE_FORWARD ? stash : 0;
+        now += c->kind == WEFT_COMPUTE_INPUT ? deferred : 0;
+        most = now > most ? now : most;
+        now -= c->kind == WEFT_COMPUTE_WEIGHT     ? stash + deferred
+               : c->kind == WEFT_COMPUTE_BACKWARD ? stash
+                                                  : 0;
+    }
+    return most;
+}
+
+static weft_status time_order(weft_order_timer *t, const weft_order_shape *shape,
+                              const weft_order_costs *costs, const weft_order *orders,
+                              weft_arena *scratch)
+{
+    WEFT_TRY(weft_order_timer_start(shape, costs, scratch, t));
+    const int stands = run(t, orders);
+    return stands < 0 ? WEFT_OK : circle(t, stands);
+}
+
+weft_status weft_order_simulate(const weft_order_shape *shape, const weft_order *orders,
+                                const weft_order_costs *costs, double *out_makespan_us,
+                                uint64_t *peak_bytes)
+{
+    weft_arena scratch = {0};
+    weft_order_timer t;
+    const weft_status status = time_order(&t, shape, costs, orders, &scratch);
+    if (status == WEFT_OK)
+        *out_makespan_us = makespan_of(&t);
+    weft_arena_release(&scratch);
+    WEFT_TRY(status);
+    for (int rank = 0; peak_bytes && rank < shape->num_ranks; rank++)
+        peak_bytes[rank] = weft_order_peak_bytes(shape, rank, &orders[rank], costs);
+    return WEFT_OK;
+}
+
+static weft_status copy_starts(const weft_order_timer *t, weft_arena *arena, int64_t **starts)
+{
+    for (int rank = 0; rank < t->shape->num_ranks; rank++) {
+        void *memory;
+        const uint32_t count = t->orders[rank].count;
+        WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(int64_t), &memory));
+        starts[rank] = memory;
+        for (uint32_t i = 0; i < count; i++)
+            starts[rank][i] = 1 + (int64_t)t->starts[rank][i];
+    }
     return WEFT_OK;
 }
 
 weft_status weft_order_time(const weft_order_shape *shape, const weft_order *orders,
                             weft_arena *arena, int64_t **starts)
 {
-    for (int rank = 0; rank < shape->num_ranks; rank++) {
-        void *memory;
-        WEFT_TRY(weft_arena_alloc_array(arena, orders[rank].count, sizeof(int64_t), &memory));
-        starts[rank] = memory;
-    }
     weft_arena scratch = {0};
-    timing t = {.shape = shape, .orders = orders, .starts = starts};
-    const weft_status status = run_timing(&t, &scratch);
+    weft_order_timer t;
+    weft_status status = time_order(&t, shape, NULL, orders, &scratch);
+    if (status == WEFT_OK)
+        status = copy_starts(&t, arena, starts);
     weft_arena_release(&scratch);
     WEFT_TRY(status);
     return WEFT_OK;

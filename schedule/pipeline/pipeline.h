@@ -37,8 +37,9 @@ int64_t weft_pipeline_max_micro_batches(int num_stages, int num_chunks);
 weft_order_shape weft_pipeline_order_shape(const weft_pipeline_shape *shape);
 
 /* The program of every rank: programs [num_stages]. Errors: WEFT_CONFIG for a shape without stages
- * or micro-batches, with too many of them, a group size below p, an order that never ends;
- * WEFT_MEMORY. */
+ * or micro-batches, with too many of them, a group size below p, an order that never ends, or
+ * one in which a chunk's weights' gradients come in another order than its input gradients: the
+ * first of a step writes what the others add to; WEFT_MEMORY. */
 weft_status weft_program_pipeline(const weft_pipeline_shape *shape, weft_arena *arena,
                                   weft_program *programs) WEFT_CHECKED;
 

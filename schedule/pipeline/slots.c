@@ -8,7 +8,8 @@ typedef struct weft_slot_pool {
         int32_t index;
     } * entries;
     uint32_t head, tail;
-    int num_rows, first;
+    int num_rows;
+    int32_t first;
 } weft_slot_pool;
 
 static int32_t take(weft_slot_pool *from, int64_t now, int64_t free_at, int64_t *out_free_at)
@@ -40,31 +41,50 @@ int32_t weft_lowering_row(const weft_lowering *l, int32_t operand)
     return l->pools[operand / WEFT_POOL_SLOTS].first + operand % WEFT_POOL_SLOTS;
 }
 
+int weft_lowering_num_pools(const weft_lowering *l)
+{
+    return WEFT_POOL_ACTIVATION + 2 * l->v;
+}
+
+/* The chunk whose activations a pool has, or what its backwards defer; -1: neither. */
+static int chunk_of(const weft_lowering *l, int pool, bool *out_defers)
+{
+    *out_defers = pool >= WEFT_POOL_ACTIVATION + l->v;
+    return pool < WEFT_POOL_ACTIVATION ? -1 : (pool - WEFT_POOL_ACTIVATION) % l->v;
+}
+
+static weft_status add_pool(const weft_lowering *l, weft_program_builder *builder,
+                            const int *training, int pool)
+{
+    static const weft_slot_kind kinds[] = {WEFT_SLOT_OUTPUT, WEFT_SLOT_GRADIENT,
+                                           WEFT_SLOT_INPUT_GRADIENT, WEFT_SLOT_RECOMPUTED};
+    weft_slot_pool *rows = &l->pools[pool];
+    bool defers;
+    const int chunk = chunk_of(l, pool, &defers);
+    const bool is_activation = chunk >= 0 && !defers;
+    const bool has_rows = is_activation ? weft_stage_of(l->shape->is_v, l->p, l->rank, chunk) > 0
+                                        : pool < WEFT_POOL_RECOMPUTED;
+    weft_slot slot = {.holds = defers          ? WEFT_SLOT_DEFERRED
+                               : is_activation ? WEFT_SLOT_ACTIVATION
+                                               : kinds[pool],
+                      .chunk = chunk,
+                      .bytes = has_rows ? l->shape->boundary_bytes : 0};
+    WEFT_TRY(weft_program_add_slots(builder, &slot, rows->num_rows, &rows->first));
+    slot.bytes = 0;
+    return is_activation && training
+               ? weft_program_add_slots(builder, &slot, training[pool] - rows->num_rows, NULL)
+               : WEFT_OK;
+}
+
+/* Activations first. */
 weft_status weft_lowering_add_slots(const weft_lowering *l, weft_program_builder *builder,
                                     const int *training)
 {
-    static const weft_slot_kind kinds[] = {WEFT_SLOT_OUTPUT, WEFT_SLOT_GRADIENT,
-                                           WEFT_SLOT_INPUT_GRADIENT, WEFT_SLOT_RECOMPUTED,
-                                           WEFT_SLOT_DEFERRED};
-    for (int i = 0; i < l->v + WEFT_POOL_ACTIVATION; i++) {
-        /* Activations first. */
-        const int index = i < l->v ? WEFT_POOL_ACTIVATION + i : i - l->v;
-        weft_slot_pool *rows = &l->pools[index];
-        const bool is_activation = index >= WEFT_POOL_ACTIVATION;
-        const int chunk = is_activation ? i : -1;
-        const bool has_rows = is_activation ? weft_stage_of(l->shape->is_v, l->p, l->rank, i) > 0
-                                            : index < WEFT_POOL_RECOMPUTED;
-        weft_slot slot = {.holds = is_activation ? WEFT_SLOT_ACTIVATION : kinds[index],
-                          .chunk = chunk,
-                          .bytes = has_rows ? l->shape->boundary_bytes : 0};
-        int32_t first;
-        WEFT_TRY(weft_program_add_slots(builder, &slot, rows->num_rows, &first));
-        rows->first = first;
-        slot.bytes = 0;
-        if (is_activation && training)
-            WEFT_TRY(
-                weft_program_add_slots(builder, &slot, training[index] - rows->num_rows, NULL));
-    }
+    for (int c = 0; c < l->v; c++)
+        WEFT_TRY(add_pool(l, builder, training, WEFT_POOL_ACTIVATION + c));
+    for (int pool = 0; pool < weft_lowering_num_pools(l); pool++)
+        if (pool < WEFT_POOL_ACTIVATION || pool >= WEFT_POOL_ACTIVATION + l->v)
+            WEFT_TRY(add_pool(l, builder, training, pool));
     return WEFT_OK;
 }
 
@@ -87,17 +107,19 @@ weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch, const int
     l->receives = memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)l->v, sizeof(uint32_t), &memory));
     l->last_backward = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)(l->v + WEFT_POOL_ACTIVATION),
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)weft_lowering_num_pools(l),
                                     sizeof(weft_slot_pool), &memory));
     l->pools = memory;
-    for (int i = 0; i < l->v + WEFT_POOL_ACTIVATION; i++) {
-        const bool is_activation = i >= WEFT_POOL_ACTIVATION;
+    for (int i = 0; i < weft_lowering_num_pools(l); i++) {
+        bool defers;
+        const int chunk = chunk_of(l, i, &defers);
+        const bool is_activation = chunk >= 0 && !defers;
         const bool is_used = is_activation           ? training != NULL
                              : i == WEFT_POOL_OUTPUT ? l->p > 1 && (l->v > 1 || l->rank < l->p - 1)
                              : l->shape->forward_only || i >= WEFT_POOL_RECOMPUTED ? false
                              : i == WEFT_POOL_GRADIENT ? l->v > 1 || l->rank < l->p - 1
                                                        : l->p > 1 && (l->v > 1 || l->rank > 0);
-        const size_t most = is_activation ? (size_t)l->m : all;
+        const size_t most = chunk >= 0 ? (size_t)l->m : all;
         WEFT_TRY(weft_arena_alloc_array(scratch, most + 2, sizeof(struct weft_slot_free), &memory));
         l->pools[i] = (weft_slot_pool){.entries = memory};
         int rows = is_used ? 2 : 0;

@@ -1,6 +1,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/stage.h"
 #include "schedule/price/price.h"
 #include "schedule/price/simulation.h"
 
@@ -25,11 +26,13 @@ void weft_slices_explain(weft_trace *trace)
     weft_trace_explain(trace, rows, WEFT_NUM_FLOWS);
 }
 
-void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_slice *out)
+void weft_slice_of_task(const weft_task *task, int stage, int num_stages, bool is_v,
+                        weft_slice *out)
 {
-    *out = (weft_slice){.lane = task->lane,
-                        .micro_batch = task->micro_batch,
-                        .stage = stage + (task->chunk > 0 ? task->chunk * num_stages : 0)};
+    *out = (weft_slice){
+        .lane = task->lane,
+        .micro_batch = task->micro_batch,
+        .stage = weft_stage_of(is_v, num_stages, stage, task->chunk > 0 ? task->chunk : 0)};
     const char *letter = weft_task_kind_letter(task->kind);
     const int number = task->micro_batch >= 0 ? task->micro_batch
                        : task->part >= 0      ? task->part
@@ -235,7 +238,8 @@ static weft_status note(weft_simulation *sim, int stage, uint32_t index, const w
     if (!sim->pricing->trace)
         return WEFT_OK;
     weft_slice slice;
-    weft_slice_of_task(&sim->programs[stage].tasks[index], stage, sim->num_stages, &slice);
+    weft_slice_of_task(&sim->programs[stage].tasks[index], stage, sim->num_stages,
+                       sim->programs[stage].is_v, &slice);
     slice.rank = stage;
     slice.start_us = done->start_us;
     slice.end_us = done->end_us;

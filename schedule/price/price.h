@@ -82,12 +82,14 @@ weft_work_class weft_lane_work_class(int lane);
 void weft_slices_explain(weft_trace *trace);
 /* A flow's letters in a slice's name. */
 const char *weft_flow_letters(int flow);
-/* Fills a slice's lane, name, category, micro_batch and stage (chunk c: c * num_stages + stage) for
- * a task: measured and priced timelines look alike. Where there is no micro-batch the name has the
- * part, the expert or the bucket. Names: F3 and B3, s3 and r3 (a message's ends), sg3 and rg3 when
+/* Fills a slice's lane, name, category, micro_batch and stage (of its chunk; core/stage.h) for a
+ * task: measured and priced timelines look alike. Where there is no micro-batch the name has the
+ * part, the expert or the bucket. Names: F3 and B3, or
+ * Bi3 and Bw3 of its halves, s3 and r3 (a message's ends), sg3 and rg3 when
  * it is a gradient; R0, S0 and Gw0 of a bucket, sums At and Ae, N; of an MoE layer c, P3, D3, E3,
  * C3 with a g for gradients, M3, and Oi3, Om3, pi3, pm3 for T_DI and T_M offloaded and prefetched;
  * G3 and L3; of an expert Uw3, E3 and Eg3, dg3, +g3. The rest is zero. */
-void weft_slice_of_task(const weft_task *task, int stage, int num_stages, weft_slice *out);
+void weft_slice_of_task(const weft_task *task, int stage, int num_stages, bool is_v,
+                        weft_slice *out);
 
 #endif

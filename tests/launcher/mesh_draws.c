@@ -55,6 +55,12 @@ static struct {
     {"zero=3 alone", 0},
     {"schedule=gpipe", 0},
     {"schedule=1f1b", 0},
+    {"schedule=zb_h1", 0},
+    {"schedule=zbv", 0},
+    {"schedule=v_half", 0},
+    {"schedule=v_min", 0},
+    {"schedule=dualpipev", 0},
+    {"schedule=auto", 0},
     {"interleaved", 0},
     {"\"core_attn\"", 0},
     {"\"mlp\"", 0},
@@ -144,14 +150,21 @@ static void draw_zero(draw *d)
     add(d->mesh, sizeof d->mesh, zero);
 }
 
+/* Of a V v is 2. */
+static const char *draw_schedule(int v)
+{
+    static const char *const kinds[] = {"1f1b",   "1f1b",  "gpipe", "zb_h1", "zb_h1",    "auto",
+                                        "v_half", "v_min", "zbv",   "zbv",   "dualpipev"};
+    return kinds[next_random(v == 2 ? 11 : 6)];
+}
+
 static void draw_mesh(int p, int v, int num_layers, bool moe, draw *d)
 {
     const int beside = p == 4 ? 0 : next_random(p == 1 ? 4 : 3); /* nothing, tp, dp, both */
     const int tp = beside == 1 || beside == 3 ? 2 : 1, dp = beside >= 2 ? 2 : 1;
     char layout[64];
     draw_layout(p * v, num_layers, layout);
-    snprintf(d->mesh, sizeof d->mesh, "pp=%d,layout=%s,schedule=%s", p, layout,
-             next_random(4) ? "1f1b" : "gpipe");
+    snprintf(d->mesh, sizeof d->mesh, "pp=%d,layout=%s,schedule=%s", p, layout, draw_schedule(v));
     if (tp > 1)
         add(d->mesh, sizeof d->mesh, next_random(2) ? ",tp=2,sp=1" : ",tp=2");
     if (dp > 1)

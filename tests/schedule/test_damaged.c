@@ -231,7 +231,7 @@ static void orders(void **state)
     fuzz_start(&f, 3);
     while (fuzz_next(&f)) {
         const weft_order_shape shape = {1 + (int)draw(&f, 4), 1 + (int)draw(&f, 3),
-                                        1 + (int)draw(&f, 6), 0};
+                                        1 + (int)draw(&f, 6), 0, false};
         weft_arena arena = {0};
         weft_order made[MAX_STAGES], read[MAX_STAGES], twice[MAX_STAGES];
         ASSERT_OK(weft_order_make((weft_pipeline_kind)draw(&f, 2), &shape, &arena, made));

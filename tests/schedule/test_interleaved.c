@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "schedule/options.h"
+
 enum { NUM_DRAWS = 400 };
 
 static void order_is(const weft_order_shape *shape, int rank, const char *wanted)
@@ -26,14 +28,16 @@ static void order_is(const weft_order_shape *shape, int rank, const char *wanted
 static void orders(void **state)
 {
     (void)state;
-    order_is(&(weft_order_shape){2, 2, 4, 0}, 0,
+    order_is(&(weft_order_shape){2, 2, 4, 0, false}, 0,
              "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3");
-    order_is(&(weft_order_shape){2, 2, 4, 0}, 1,
+    order_is(&(weft_order_shape){2, 2, 4, 0, false}, 1,
              "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3");
-    order_is(&(weft_order_shape){2, 2, 5, 3}, 1,
+    order_is(&(weft_order_shape){2, 2, 5, 3, false}, 1,
              "1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1F3 1B0 1F4 1B1 3F3 1B2 3F4 3B3 3B4 1B3 1B4");
-    order_is(&(weft_order_shape){2, 2, 3, 0}, 1, "1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1B0 1B1 1B2");
-    order_is(&(weft_order_shape){1, 3, 2, 0}, 0, "0F0 1F0 2F0 2B0 0F1 1B0 1F1 0B0 2F1 2B1 1B1 0B1");
+    order_is(&(weft_order_shape){2, 2, 3, 0, false}, 1,
+             "1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1B0 1B1 1B2");
+    order_is(&(weft_order_shape){1, 3, 2, 0, false}, 0,
+             "0F0 1F0 2F0 2B0 0F1 1B0 1F1 0B0 2F1 2B1 1B1 0B1");
 }
 
 /* A rank alone hands over from chunk to chunk: nothing is sent, and a chunk's output is the next
@@ -101,7 +105,7 @@ static void random_orders(void **state)
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
         weft_order_shape shape = {1 + (int)next_random(&random, 4),
                                   1 + (int)next_random(&random, 3),
-                                  1 + (int)next_random(&random, 8), 0};
+                                  1 + (int)next_random(&random, 8), 0, false};
         weft_arena arena = {0};
         weft_order drawn[MAX_STAGES];
         ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, drawn));
@@ -179,10 +183,10 @@ static void refuses(void **state)
     weft_arena arena = {0};
     weft_order made[4];
     weft_program programs[4];
-    weft_order_shape shape = {4, 2, 8, 3};
+    weft_order_shape shape = {4, 2, 8, 3, false};
     ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made), WEFT_CONFIG,
                  "groups of 3 micro-batches in a pipeline of 4 ranks");
-    shape = (weft_order_shape){2, 1, 2, 0};
+    shape = (weft_order_shape){2, 1, 2, 0, false};
     ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made));
     /* Each rank begins with what the other has not done. */
     made[0].computes[0] = (weft_compute){1, 0, WEFT_COMPUTE_FORWARD, 0};
@@ -200,7 +204,7 @@ static void refuses(void **state)
 static void csv_errors(void **state)
 {
     (void)state;
-    const weft_order_shape shape = {2, 1, 1, 0};
+    const weft_order_shape shape = {2, 1, 1, 0, false};
     static const struct {
         const char *text, *error;
     } cases[] = {
@@ -210,7 +214,24 @@ static void csv_errors(void **state)
         {"0F0,0B0\n,1B0,1F0\n", "line 2, column 2, \"1B0\": premature: 1F0 has not come"},
         {"0F0,0F0,0B0\n1F0,1B0\n", "line 1, column 2, \"0F0\": repeated"},
         {"0F0,1B0\n1F0,1B0\n", "line 1, column 2, \"1B0\": stage 1 is rank 1's, whose line is 2"},
-        {"0F0,0W0\n1F0,1B0\n", "line 1, column 2, \"0W0\": expected a stage below 2, F or B"},
+        {"0F0,0X0\n1F0,1B0\n", "column 2, \"0X0\": expected a stage below 2, F, B, I or W"},
+        {"0F0,0W0\n1F0,1B0\n", "column 2, \"0W0\": premature: neither 0I0 nor 0B0 has come"},
+        {"0F0,0I0\n1F0,1B0\n", "line 1: 0W0 is missing"},
+        {"0F0,0I0,0B0,0W0\n1F0,1B0\n", "line 1, column 3, \"0B0\": repeated"},
+        {"0F0,0B0,0W0,0W0\n1F0,1B0\n", "line 1, column 4, \"0W0\": repeated"},
+        {"0F0,0BW0,0W0\n1F0,1B0\n", "line 1, column 3, \"0W0\": repeated"},
+        {"0F0,0BW0,0B0\n1F0,1B0\n", "line 1, column 3, \"0B0\": repeated"},
+        {"0F0,0B0,1SEND_B0\n1F0,1B0\n", "\"1SEND_B0\": stage 1 is rank 1's"},
+        {"0F0,0B0,0UNSHARD0\n1F0,1B0\n", "\"0UNSHARD0\": expected a stage"},
+        {"0F0,0B0,0SEND_F1\n1F0,1B0\n", "\"0SEND_F1\": expected a stage"},
+        {"0F0,0B0,0SEND_\n1F0,1B0\n", "\"0SEND_\": expected a stage"},
+        {"(0F0;0B0)\n1F0,1B0\n", "\"(0F0;0B0)\": expected a pair as (0F1;1B0)OVERLAP_F_B"},
+        {"(\n1F0,1B0\n", "column 1, \"(\": expected a pair"},
+        {"(0F0,0B0)OVERLAP_F_B\n1F0,1B0\n", "column 1, \"(0F0\": expected a pair"},
+        {"(0F0 0B0)OVERLAP_F_B\n1F0,1B0\n", ": expected a pair"},
+        {"(0F0;)OVERLAP_F_B\n1F0,1B0\n", ": expected a stage below 2"},
+        {"(0F0;0UNSHARD)OVERLAP_F_B,0B0\n1F0,1B0\n", ": a pair is a forward and a backward"},
+        {"0F0,(0I0;0W0)OVERLAP_F_B\n1F0,1B0\n", "column 2, \"(0I0;0W0)OVERLAP_F_B\": a pair is"},
         {"0F0,0B1\n1F0,1B0\n", "and a micro-batch below 1"},
         {"00F0\n1F0,1B0\n", "line 1, column 1, \"00F0\""},
         {"0F0x,0B0\n1F0,1B0\n", "\"0F0x\""},
@@ -220,7 +241,7 @@ static void csv_errors(void **state)
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
         ASSERT_ERROR(weft_order_parse(cases[c].text, &shape, &arena, read), WEFT_CONFIG,
                      cases[c].error);
-    const weft_order_shape two = {2, 1, 2, 0};
+    const weft_order_shape two = {2, 1, 2, 0, false};
     ASSERT_ERROR(weft_order_parse("0F1,0B1,0F0,0B0\n1F0,1B0,1F1,1B1\n", &two, &arena, read),
                  WEFT_CONFIG,
                  "rank 0 stands at 0B1 (line 1, column 2) and waits for 1B1 of rank 1, rank 1 "
@@ -230,20 +251,62 @@ static void csv_errors(void **state)
     weft_arena_release(&arena);
 }
 
+/* The same order of one rank, in either of the dialects of PyTorch's files, with and without what
+ * its lowering adds. A merged whole backward is a whole one. */
+static void csv_dialects(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "0F0,0F1,0I0,0W0,0F2,0B1,(0F3;0B2)OVERLAP_F_B,0I3,0W3\n",
+        "0F0,0F1,,0B0,0W0, ,0F2,0BW1,(0F3;0BW2)OVERLAP_F_B,0B3,0W3\n",
+        "0UNSHARD,0F0,0SEND_F0,0F1,0WAIT_SEND_F0,0RECV_B0,0B0,0W0,0F2,0RECV_F2,0B1,"
+        "(0F3;0B2)OVERLAP_F_B,0I3,0SEND_B3,0W3,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\n",
+    };
+    const weft_order_shape shape = {.num_ranks = 1, .num_chunks = 1, .num_micro_batches = 4};
+    weft_arena arena = {0};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        weft_order read[1];
+        ASSERT_OK(weft_order_parse(texts[i], &shape, &arena, read));
+        assert_int_equal(read[0].columns[read[0].count - 1] >= 9, 1);
+        char *text = order_text(&shape, read);
+        assert_string_equal(text, texts[0]);
+        free(text);
+    }
+    weft_arena_release(&arena);
+}
+
+static void csv_layouts(void **state)
+{
+    (void)state;
+    assert_true(weft_order_text_is_v("0F0,3F0\n1F0,2F0\n", 2));
+    assert_true(weft_order_text_is_v("\xef\xbb\xbf"
+                                     "0F0\r\n\n,(1F0;2B0)OVERLAP_F_B\n",
+                                     2));
+    assert_false(weft_order_text_is_v("0F0,2F0\n1F0,3F0\n", 2));
+    assert_false(weft_order_text_is_v("0F0,1F0\n", 1));
+    assert_false(weft_order_text_is_v("0F0\n1F0\n", 2));
+    assert_false(weft_order_text_is_v("x,99999999999999999999F0,\n", 2));
+    assert_false(weft_order_text_is_v("", 2));
+}
+
 /* Print and parse are inverses. */
 static void csv_round_trips(void **state)
 {
     (void)state;
     uint64_t random = 3;
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
-        const weft_order_shape shape = {1 + (int)next_random(&random, 4),
-                                        1 + (int)next_random(&random, 3),
-                                        1 + (int)next_random(&random, 6), 0};
+        const weft_pipeline_kind kind =
+            (weft_pipeline_kind)next_random(&random, WEFT_PIPELINE_AUTO);
+        const bool is_v = weft_pipeline_kind_is_v((int)kind);
+        const weft_order_shape shape = {.num_ranks = 1 + (int)next_random(&random, 4),
+                                        .num_chunks = is_v ? 2 : 2 + (int)next_random(&random, 2),
+                                        .num_micro_batches = 1 + (int)next_random(&random, 12),
+                                        .is_v = is_v};
         weft_arena arena = {0};
         weft_order made[MAX_STAGES], read[MAX_STAGES];
-        ASSERT_OK(
-            weft_order_make((weft_pipeline_kind)next_random(&random, 2), &shape, &arena, made));
+        ASSERT_OK(weft_order_make(kind, &shape, &arena, made));
         char *text = order_text(&shape, made), *again;
+        assert_true(weft_order_text_is_v(text, shape.num_ranks) == (is_v && shape.num_ranks > 1));
         ASSERT_OK(weft_order_parse(text, &shape, &arena, read));
         assert_true(same_orders(&shape, made, read));
         again = order_text(&shape, read);
@@ -260,6 +323,7 @@ int main(void)
         cmocka_unit_test(orders),          cmocka_unit_test(hands_over),
         cmocka_unit_test(refuses),         cmocka_unit_test(random_orders),
         cmocka_unit_test(csv_errors),      cmocka_unit_test(a_host_that_waits_for_itself),
+        cmocka_unit_test(csv_dialects),    cmocka_unit_test(csv_layouts),
         cmocka_unit_test(csv_round_trips), cmocka_unit_test(hosts_wait_behind_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -599,7 +599,7 @@ static void every_slice_has_a_name(void **state)
         for (int flow = 0; flow < WEFT_NUM_FLOWS; flow++) {
             weft_task task = {.kind = (uint16_t)kind, .flow = (uint16_t)flow, .micro_batch = 3};
             weft_slice slice;
-            weft_slice_of_task(&task, 0, 1, &slice);
+            weft_slice_of_task(&task, 0, 1, false, &slice);
             assert_true(slice.name[0] && !strchr(slice.name, '('));
             assert_int_equal(slice.name[strlen(slice.name) - 1], '3');
         }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "parallel/mesh/mesh.h"
+#include "schedule/options.h"
 #include "schedule/price/price.h"
 
 enum { NUM_DRAWS = 600, MAX_RANKS = 8, MAX_CHUNKS = 4, MAX_LAYERS = 48, MAX_BUCKETS = 64 };
@@ -18,13 +19,27 @@ static int num_draws(void)
     return draws ? atoi(draws) : NUM_DRAWS;
 }
 
+/* A kind that is made of a shape alone, and as many virtual stages as it takes. */
+static weft_pipeline_kind draw_kind(uint64_t *random, int *num_chunks)
+{
+    const weft_pipeline_kind kind = (weft_pipeline_kind)next_random(random, WEFT_PIPELINE_AUTO);
+    *num_chunks = 1 + (int)next_random(random, MAX_CHUNKS);
+    if (weft_pipeline_kind_is_v((int)kind))
+        *num_chunks = 2;
+    else if (kind == WEFT_PIPELINE_INTERLEAVED && *num_chunks == 1)
+        *num_chunks = MAX_CHUNKS;
+    return kind;
+}
+
 /* Half of them of a multiple of p micro-batches. */
 static weft_pipeline_shape draw_shape(uint64_t *random, bool host_waits[MAX_STAGES])
 {
-    weft_pipeline_shape shape = {.kind = next_random(random, 4) ? WEFT_PIPELINE_1F1B
-                                                                : WEFT_PIPELINE_GPIPE,
+    int num_chunks;
+    const weft_pipeline_kind kind = draw_kind(random, &num_chunks);
+    weft_pipeline_shape shape = {.kind = kind,
+                                 .is_v = weft_pipeline_kind_is_v((int)kind),
                                  .num_stages = 1 + (int)next_random(random, MAX_RANKS),
-                                 .num_chunks = 1 + (int)next_random(random, MAX_CHUNKS),
+                                 .num_chunks = num_chunks,
                                  .num_micro_batches = 1 + (int)next_random(random, 32),
                                  .forward_only = next_random(random, 5) == 0,
                                  .boundary_bytes = 64};
@@ -43,9 +58,9 @@ static weft_pipeline_shape draw_shape(uint64_t *random, bool host_waits[MAX_STAG
 static void must_hold(bool holds, const weft_pipeline_shape *shape, const char *what, double number)
 {
     if (!holds)
-        fail_msg("kind %d p=%d v=%d m=%d N=%d forward_only=%d: %s %g", shape->kind,
-                 shape->num_stages, shape->num_chunks, shape->num_micro_batches, shape->group_size,
-                 shape->forward_only, what, number);
+        fail_msg("%s p=%d v=%d m=%d N=%d forward_only=%d: %s %g",
+                 weft_pipeline_kind_text((int)shape->kind), shape->num_stages, shape->num_chunks,
+                 shape->num_micro_batches, shape->group_size, shape->forward_only, what, number);
 }
 
 static void must_pass(const program_set *set)
@@ -64,15 +79,28 @@ static double free_messages(const void *context, int stage, const weft_task *tas
     return task->kind == WEFT_TASK_FORWARD ? us[0] : task->kind == WEFT_TASK_BACKWARD ? us[1] : 0;
 }
 
+static bool ends_backward(const weft_task *task)
+{
+    return task->kind == WEFT_TASK_BACKWARD && task->flow != WEFT_FLOW_INPUT;
+}
+
 static int most_held(const weft_program *program)
 {
     int held = 0, most = 0;
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         held += program->tasks[i].kind == WEFT_TASK_FORWARD;
-        held -= program->tasks[i].kind == WEFT_TASK_BACKWARD;
+        held -= ends_backward(&program->tasks[i]);
         most = held > most ? held : most;
     }
     return most;
+}
+
+/* Whole backwards, and groups of p micro-batches. */
+static bool has_formula(const weft_pipeline_shape *shape)
+{
+    const bool is_whole = shape->num_chunks == 1 ||
+                          (shape->num_micro_batches % shape->num_stages == 0 && !shape->group_size);
+    return is_whole && shape->kind <= WEFT_PIPELINE_INTERLEAVED;
 }
 
 /* The bubble is (p - 1)(f + b) of one virtual stage, and a rank holds what the formulas say:
@@ -83,8 +111,7 @@ static void judge(const weft_pipeline_shape *shape, double f, double b)
     program_set set = make_shaped_set(shape);
     must_pass(&set);
     const bool gpipe = shape->kind == WEFT_PIPELINE_GPIPE;
-    const bool is_whole = v == 1 || (m % p == 0 && !shape->group_size);
-    if (!shape->forward_only && is_whole && !shape->host_waits) {
+    if (!shape->forward_only && has_formula(shape) && !shape->host_waits) {
         const double us[] = {f, b};
         const weft_pricing pricing = {.cost = free_messages, .context = us};
         weft_price price;
@@ -242,7 +269,7 @@ static void hosts_wait_beside_messages(void **state)
         shape.host_waits = host_waits;
         const double f = 1 + next_random(&random, 9), b = 1 + next_random(&random, 9);
         const int p = shape.num_stages, v = shape.num_chunks, m = shape.num_micro_batches;
-        if (shape.forward_only || (v > 1 && (m % p != 0 || shape.group_size)))
+        if (shape.forward_only || !has_formula(&shape))
             continue;
         program_set set = make_shaped_set(&shape);
         const double idle = price_of(&set, (const double[]){f, b}) - m * v * (f + b);
@@ -251,7 +278,7 @@ static void hosts_wait_beside_messages(void **state)
         num_judged++;
         release_set(&set);
     }
-    assert_in_range(num_judged, num_draws() / 4, num_draws());
+    assert_in_range(num_judged, num_draws() / 8, num_draws());
 }
 
 /* --- random layouts and costs -------------------------------------------------------------- */
@@ -266,15 +293,17 @@ typedef struct drawn {
     weft_buckets buckets[MAX_RANKS];
 } drawn;
 
-static void draw_layout(uint64_t *random, int p, int v, drawn *d)
+static void draw_layout(uint64_t *random, const weft_pipeline_shape *shape, drawn *d)
 {
-    const int num_stages = p * v, n = 2 + (int)next_random(random, MAX_LAYERS - 1);
+    const int p = shape->num_stages, v = shape->num_chunks, num_stages = p * v,
+              n = 2 + (int)next_random(random, MAX_LAYERS - 1);
     int on_stage[MAX_RANKS * MAX_CHUNKS] = {0};
     on_stage[0]++;
     on_stage[num_stages - 1]++;
     for (int l = 2; l < n; l++)
         on_stage[next_random(random, (uint32_t)num_stages)]++;
-    d->layout = (weft_layout){.num_ranks = p, .num_chunks = v, .num_layers = n};
+    d->layout =
+        (weft_layout){.num_ranks = p, .num_chunks = v, .num_layers = n, .is_v = shape->is_v};
     for (int s = 0; s < num_stages; s++)
         d->layout.first[s + 1] = (uint16_t)(d->layout.first[s] + on_stage[s]);
     for (int l = 0; l < n; l++)
@@ -322,8 +351,11 @@ static double drawn_us(const void *context, int rank, const weft_task *task)
     const drawn *d = context;
     switch (task->kind) {
     case WEFT_TASK_FORWARD:
-    case WEFT_TASK_BACKWARD:
-        return compute_us(d, rank, task->chunk, task->kind == WEFT_TASK_BACKWARD, 0);
+        return compute_us(d, rank, task->chunk, 0, 0);
+    case WEFT_TASK_BACKWARD: /* an input's half takes a third */
+        return compute_us(d, rank, task->chunk, 1, 0) * (task->flow == WEFT_FLOW_INPUT    ? 1
+                                                         : task->flow == WEFT_FLOW_WEIGHT ? 2
+                                                                                          : 3);
     case WEFT_TASK_SEND:
         return d->message_us;
     default:
@@ -334,7 +366,8 @@ static double drawn_us(const void *context, int rank, const weft_task *task)
 /* A layer's gradients are final when its backward and those above it are over. */
 static double drawn_share(const void *context, int rank, const weft_task *task, int layer)
 {
-    const double all = drawn_us(context, rank, task);
+    const double all = compute_us(context, rank, task->chunk, 1, 0);
+    (void)task;
     return all > 0 ? compute_us(context, rank, task->chunk, 1, layer) / all : 1;
 }
 
@@ -356,7 +389,13 @@ static double least_makespan(const program_set *set, const drawn *d)
                 const bool backward = task->kind == WEFT_TASK_BACKWARD;
                 if (!backward && task->kind != WEFT_TASK_FORWARD)
                     continue;
-                const int stage = task->chunk * p + rank, m = task->micro_batch;
+                if (backward && task->flow == WEFT_FLOW_WEIGHT) {
+                    now[rank] += drawn_us(d, rank, task);
+                    least = fmax(least, now[rank]);
+                    continue;
+                }
+                const int stage = weft_stage_of(set->shape.is_v, p, rank, task->chunk);
+                const int m = task->micro_batch;
                 const int needed = stage + (backward ? 1 : -1);
                 const double after = needed < 0 || needed > last ? 0 : ends[backward][needed][m];
                 if (isnan(after))
@@ -434,7 +473,7 @@ static void random_layouts_and_costs(void **state)
         bool host_waits[MAX_STAGES];
         static drawn d;
         weft_pipeline_shape shape = draw_shape(&random, host_waits);
-        draw_layout(&random, shape.num_stages, shape.num_chunks, &d);
+        draw_layout(&random, &shape, &d);
         draw_buckets(&random, &d);
         shape.buckets = d.buckets;
         judge_costs(&shape, &d);

@@ -34,6 +34,10 @@ weft_add_test(NAME schedule_cost CMOCKA SOURCES schedule/test_cost.c)
 weft_add_test(NAME schedule_clusters CMOCKA SOURCES schedule/test_clusters.c)
 weft_add_test(NAME schedule_interleaved CMOCKA
   SOURCES schedule/test_interleaved.c schedule/programs.c)
+weft_add_test(NAME schedule_orders CMOCKA
+  SOURCES schedule/test_orders.c schedule/programs.c)
+weft_add_test(NAME schedule_order_auto CMOCKA
+  SOURCES schedule/test_order_auto.c schedule/programs.c)
 weft_add_test(NAME schedule_damaged CMOCKA
   SOURCES schedule/test_damaged.c schedule/subjects.c schedule/programs.c)
 weft_add_test(NAME schedule_properties CMOCKA

@@ -1,0 +1,375 @@
+#include "schedule/pipeline/order_auto.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "schedule/pipeline/order_list.h"
+
+enum {
+    NUM_KEPT = 4,        /* candidates that are improved */
+    MAX_TRIES = 24000,   /* moves of all of them */
+    MAX_TIMED = 4000000, /* computes that are timed for these moves */
+    REACH = 8,           /* the farthest that a compute moves */
+};
+
+/* Orders of all ranks with room for every backward in halves. */
+typedef struct candidate {
+    weft_order *orders;
+    double makespan; /* below 0: none */
+} candidate;
+
+typedef struct search {
+    const weft_order_shape *shape;
+    const weft_order_costs *costs;
+    weft_order_timer timer;
+    size_t per_rank;          /* the most computes of a rank */
+    candidate kept[NUM_KEPT]; /* the best first */
+    candidate now, trial;
+    uint32_t *positions[2]; /* of forwards and gradients in their ranks, [virtual stage][m] */
+    struct place {
+        int rank;
+        uint32_t at;
+    } * path; /* computes on the critical path, the last first */
+    uint32_t path_length;
+    uint64_t random;
+} search;
+
+static weft_status allocate(const search *s, weft_arena *arena, weft_order **out)
+{
+    void *memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(arena, (size_t)s->shape->num_ranks, sizeof(weft_order), &memory));
+    weft_order *orders = memory;
+    for (int rank = 0; rank < s->shape->num_ranks; rank++) {
+        WEFT_TRY(weft_arena_alloc_array(arena, s->per_rank, sizeof(weft_compute), &memory));
+        orders[rank] = (weft_order){.computes = memory};
+    }
+    *out = orders;
+    return WEFT_OK;
+}
+
+static void copy(const search *s, const weft_order *from, weft_order *to)
+{
+    for (int rank = 0; rank < s->shape->num_ranks; rank++) {
+        to[rank].count = from[rank].count;
+        memcpy(to[rank].computes, from[rank].computes, from[rank].count * sizeof(weft_compute));
+    }
+}
+
+static bool rank_fits(const search *s, int rank, const weft_order *order)
+{
+    const uint64_t limit = s->costs->limit_bytes ? s->costs->limit_bytes[rank] : 0;
+    return limit == 0 || weft_order_peak_bytes(s->shape, rank, order, s->costs) <= limit;
+}
+
+/* Keeps the orders if they fit and are among the best. */
+static void offer(search *s, const weft_order *orders)
+{
+    for (int rank = 0; rank < s->shape->num_ranks; rank++)
+        if (!rank_fits(s, rank, &orders[rank]))
+            return;
+    const double makespan = weft_order_timer_run(&s->timer, orders);
+    int at = 0;
+    while (at < NUM_KEPT && s->kept[at].makespan >= 0 && s->kept[at].makespan <= makespan)
+        at++;
+    if (at == NUM_KEPT || (at > 0 && s->kept[at - 1].makespan == makespan))
+        return;
+    candidate last = s->kept[NUM_KEPT - 1];
+    memmove(&s->kept[at + 1], &s->kept[at], (size_t)(NUM_KEPT - 1 - at) * sizeof last);
+    last.makespan = makespan;
+    copy(s, orders, last.orders);
+    s->kept[at] = last;
+}
+
+static weft_status offer_kinds(search *s)
+{
+    for (int kind = 0; kind < WEFT_PIPELINE_AUTO; kind++) {
+        weft_arena scratch = {0};
+        weft_status status = WEFT_OK;
+        if (weft_order_has_layout((weft_pipeline_kind)kind, s->shape)) {
+            void *made;
+            status = weft_arena_alloc_array(&scratch, (size_t)s->shape->num_ranks,
+                                            sizeof(weft_order), &made);
+            if (status == WEFT_OK)
+                status = weft_order_make((weft_pipeline_kind)kind, s->shape, &scratch, made);
+            if (status == WEFT_OK)
+                offer(s, made);
+        }
+        weft_arena_release(&scratch);
+        WEFT_TRY(status);
+    }
+    return WEFT_OK;
+}
+
+static weft_status offer_lists(search *s)
+{
+    static const double overlaps[] = {0, 0.5, 1}, aheads[] = {0, 1, 1, 1.5, 2};
+    const int num_chunks = s->shape->num_chunks > 1 ? 2 : 1;
+    for (int i = 0; i < 2 * 3 * 5 * num_chunks; i++) {
+        const weft_list_rule rule = {.forward_first = i % 2,
+                                     .overlap = overlaps[i / 2 % 3],
+                                     .ahead = aheads[i / 6 % 5],
+                                     .fewer_late = i / 6 % 5 == 2,
+                                     .late_first = i / 30};
+        weft_arena scratch = {0};
+        const weft_status status =
+            weft_order_list(s->shape, s->costs, &rule, &scratch, s->trial.orders);
+        weft_arena_release(&scratch);
+        WEFT_TRY(status);
+        offer(s, s->trial.orders);
+    }
+    return WEFT_OK;
+}
+
+static int below(search *s, int bound)
+{
+    s->random = s->random * 6364136223846793005u + 1442695040888963407u;
+    return (int)((s->random >> 33) % (uint64_t)bound);
+}
+
+static size_t at_stage(const search *s, int stage, int m)
+{
+    return (size_t)stage * (size_t)s->shape->num_micro_batches + (size_t)m;
+}
+
+static int stage_of(const search *s, int rank, const weft_compute *c)
+{
+    return weft_stage_of(s->shape->is_v, s->shape->num_ranks, rank, c->chunk);
+}
+
+static double end_of(const search *s, const weft_order *orders, int rank, uint32_t at)
+{
+    const weft_compute *c = &orders[rank].computes[at];
+    return s->timer.starts[rank][at] + weft_order_cost_us(s->costs, c->kind, stage_of(s, rank, c));
+}
+
+/* Fills the path, from the starts of the timer's last run: each compute begins when the one before
+ * it ends. */
+static void find_path(search *s, const weft_order *orders)
+{
+    const int p = s->shape->num_ranks;
+    struct place here = {0, 0};
+    double last = -1;
+    for (int rank = 0; rank < p; rank++) {
+        for (uint32_t i = 0; i < orders[rank].count; i++) {
+            const weft_compute *c = &orders[rank].computes[i];
+            if (c->kind != WEFT_COMPUTE_WEIGHT)
+                s->positions[c->kind != WEFT_COMPUTE_FORWARD]
+                            [at_stage(s, stage_of(s, rank, c), c->micro_batch)] = i;
+        }
+        if (s->timer.now[rank] > last) {
+            last = s->timer.now[rank];
+            here = (struct place){rank, orders[rank].count - 1};
+        }
+    }
+    for (s->path_length = 0;;) {
+        s->path[s->path_length++] = here;
+        const double start = s->timer.starts[here.rank][here.at];
+        if (start <= 0)
+            return;
+        if (here.at > 0 && end_of(s, orders, here.rank, here.at - 1) >= start) {
+            here.at--;
+            continue;
+        }
+        const weft_compute *c = &orders[here.rank].computes[here.at];
+        const bool gradient = c->kind != WEFT_COMPUTE_FORWARD;
+        const int needed = stage_of(s, here.rank, c) + (gradient ? 1 : -1);
+        here.rank = weft_rank_of_stage(s->shape->is_v, p, needed);
+        here.at = s->positions[gradient][at_stage(s, needed, c->micro_batch)];
+    }
+}
+
+/* Of one chunk the order of micro-batches stays, and a micro-batch's own computes stay in turn. */
+static bool may_pass(const weft_compute *a, const weft_compute *b)
+{
+    const bool same_kind = (a->kind == WEFT_COMPUTE_FORWARD) == (b->kind == WEFT_COMPUTE_FORWARD) &&
+                           (a->kind == b->kind || a->kind == WEFT_COMPUTE_BACKWARD ||
+                            b->kind == WEFT_COMPUTE_BACKWARD);
+    return a->chunk != b->chunk || (!same_kind && a->micro_batch != b->micro_batch);
+}
+
+/* Moves the compute by up to `steps`, as far as it may go; returns where it is then. */
+static uint32_t move(const weft_order *order, uint32_t at, int steps)
+{
+    weft_compute *c = order->computes;
+    for (; steps != 0; steps += steps < 0 ? 1 : -1) {
+        const uint32_t to = steps < 0 ? at - 1 : at + 1; /* wraps below 0 */
+        if (to >= order->count || !may_pass(&c[at], &c[to]))
+            break;
+        const weft_compute moved = c[at];
+        c[at] = c[to];
+        c[to] = moved;
+        at = to;
+    }
+    return at;
+}
+
+/* Cuts a whole backward in halves, or joins halves that stand side by side; the second call undoes
+ * the first. False: it is neither. */
+static bool cut_or_join(weft_order *order, uint32_t at)
+{
+    weft_compute *c = &order->computes[at], *next = c + 1;
+    if (c->kind == WEFT_COMPUTE_BACKWARD) {
+        memmove(next + 1, next, (order->count++ - at - 1) * sizeof *c);
+        *next = *c;
+        next->kind = WEFT_COMPUTE_WEIGHT;
+        c->kind = WEFT_COMPUTE_INPUT;
+        return true;
+    }
+    if (c->kind != WEFT_COMPUTE_INPUT || at + 1 == order->count ||
+        next->kind != WEFT_COMPUTE_WEIGHT || next->chunk != c->chunk ||
+        next->micro_batch != c->micro_batch)
+        return false;
+    memmove(next, next + 1, (--order->count - at - 1) * sizeof *c);
+    c->kind = WEFT_COMPUTE_BACKWARD;
+    return true;
+}
+
+/* Improves kept[which] and keeps what is better than kept[0] there. Worse orders are gone through
+ * too, by less and less. */
+static void improve(search *s, int which, int num_tries)
+{
+    const weft_order *orders = s->now.orders;
+    copy(s, s->kept[which].orders, s->now.orders);
+    for (int rank = 0; rank < s->shape->num_ranks; rank++)
+        for (uint32_t i = 0; i < orders[rank].count; i++)
+            orders[rank].computes[i].is_paired = 0;
+    double makespan = weft_order_timer_run(&s->timer, orders);
+    find_path(s, orders);
+    for (int i = 0; i < num_tries; i++) {
+        const struct place from = s->path[below(s, (int)s->path_length)];
+        const int distance = 1 + below(s, REACH);
+        const bool cuts = below(s, 16) == 0;
+        weft_order *order = &s->now.orders[from.rank];
+        const uint32_t to =
+            cuts ? from.at : move(order, from.at, below(s, 2) ? distance : -distance);
+        if (cuts ? !cut_or_join(order, to) : to == from.at)
+            continue;
+        const double allowed = makespan * (1 + 0.02 * (num_tries - i) / num_tries);
+        const double tried =
+            rank_fits(s, from.rank, order) ? weft_order_timer_run(&s->timer, orders) : -1;
+        if (tried < 0 || tried > allowed) {
+            if (cuts)
+                cut_or_join(order, to);
+            else
+                move(order, to, (int)from.at - (int)to);
+            continue;
+        }
+        makespan = tried;
+        find_path(s, orders);
+        if (makespan < s->kept[0].makespan) {
+            s->kept[0].makespan = makespan;
+            copy(s, orders, s->kept[0].orders);
+        }
+    }
+}
+
+/* The same order with all whole backwards in halves, where they fit. */
+static void split(search *s, const candidate *from)
+{
+    for (int rank = 0; rank < s->shape->num_ranks; rank++) {
+        weft_order *to = &s->trial.orders[rank];
+        to->count = 0;
+        for (uint32_t i = 0; i < from->orders[rank].count; i++) {
+            weft_compute c = from->orders[rank].computes[i];
+            const bool whole = c.kind == WEFT_COMPUTE_BACKWARD;
+            c.kind = whole ? WEFT_COMPUTE_INPUT : c.kind;
+            to->computes[to->count++] = c;
+            c.kind = WEFT_COMPUTE_WEIGHT;
+            if (whole)
+                to->computes[to->count++] = c;
+        }
+    }
+    offer(s, s->trial.orders);
+}
+
+static weft_status begin(search *s, weft_arena *scratch)
+{
+    const size_t all = (size_t)s->shape->num_ranks * s->per_rank;
+    void *memory;
+    for (int i = 0; i < NUM_KEPT; i++) {
+        WEFT_TRY(allocate(s, scratch, &s->kept[i].orders));
+        s->kept[i].makespan = -1;
+    }
+    WEFT_TRY(allocate(s, scratch, &s->now.orders));
+    WEFT_TRY(allocate(s, scratch, &s->trial.orders));
+    for (int i = 0; i < 2; i++) {
+        WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(uint32_t), &memory));
+        s->positions[i] = memory;
+    }
+    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof *s->path, &memory));
+    s->path = memory;
+    return weft_order_timer_start(s->shape, s->costs, scratch, &s->timer);
+}
+
+/* No order is shorter: a rank begins when the first forward has come down to it. */
+static double least_makespan(const search *s)
+{
+    double least = 0, first_us = 0;
+    for (int rank = 0; rank < s->shape->num_ranks; rank++) {
+        double work_us = 0;
+        for (int chunk = 0; chunk < s->shape->num_chunks; chunk++) {
+            const int stage = weft_stage_of(s->shape->is_v, s->shape->num_ranks, rank, chunk);
+            work_us += weft_order_cost_us(s->costs, WEFT_COMPUTE_FORWARD, stage) +
+                       weft_order_cost_us(s->costs, WEFT_COMPUTE_BACKWARD, stage);
+        }
+        work_us = first_us + s->shape->num_micro_batches * work_us;
+        least = work_us > least ? work_us : least;
+        first_us += s->costs->forward_us[rank] + s->costs->message_us;
+    }
+    return least;
+}
+
+static weft_status find_best(search *s, weft_arena *scratch)
+{
+    WEFT_TRY(begin(s, scratch));
+    WEFT_TRY(offer_kinds(s));
+    if (s->kept[0].makespan >= 0)
+        split(s, &s->kept[0]);
+    WEFT_TRY(offer_lists(s));
+    const size_t all = (size_t)s->shape->num_ranks * s->per_rank;
+    const size_t tries = MAX_TIMED / all < MAX_TRIES ? MAX_TIMED / all : MAX_TRIES;
+    const double least = least_makespan(s);
+    for (int i = NUM_KEPT - 1; i >= 0; i--)
+        if (s->kept[i].makespan >= 0 && s->kept[0].makespan > least)
+            improve(s, i, (int)(tries / NUM_KEPT));
+    return WEFT_OK;
+}
+
+/* Each rank has room for a micro-batch's stashes. */
+static weft_status check_limits(const weft_order_shape *shape, const weft_order_costs *costs)
+{
+    for (int rank = 0; costs->limit_bytes && costs->stash_bytes && rank < shape->num_ranks;
+         rank++) {
+        uint64_t bytes = 0;
+        for (int chunk = 0; chunk < shape->num_chunks; chunk++)
+            bytes += costs->stash_bytes[weft_stage_of(shape->is_v, shape->num_ranks, rank, chunk)];
+        if (costs->limit_bytes[rank] > 0 && bytes > costs->limit_bytes[rank])
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "no order of compute fits: a micro-batch takes %" PRIu64
+                              " bytes of rank %d, which has %" PRIu64,
+                              bytes, rank, costs->limit_bytes[rank]);
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_order_make_auto(const weft_order_shape *shape, const weft_order_costs *costs,
+                                 weft_arena *arena, weft_order *orders)
+{
+    WEFT_TRY(weft_order_check_shape(shape));
+    WEFT_TRY(check_limits(shape, costs));
+    search s = {.shape = shape,
+                .costs = costs,
+                .per_rank = 3 * (size_t)shape->num_chunks * (size_t)shape->num_micro_batches,
+                .random = 1};
+    weft_order *best;
+    WEFT_TRY(allocate(&s, arena, &best));
+    weft_arena scratch = {0};
+    const weft_status status = find_best(&s, &scratch);
+    if (status == WEFT_OK)
+        copy(&s, s.kept[0].orders, best);
+    weft_arena_release(&scratch);
+    WEFT_TRY(status);
+    memcpy(orders, best, (size_t)shape->num_ranks * sizeof(weft_order));
+    return WEFT_OK;
+}

@@ -1,0 +1,246 @@
+/* Orders of compute that take backwards in two halves or lay virtual stages in a V: what papers say
+ * of them, and what holds of every kind. */
+#include "tests/schedule/programs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "schedule/options.h"
+#include "schedule/pipeline/order_time.h"
+
+enum { MAX_RANKS = 12, NUM_DRAWS = 10000 };
+
+/* An order with F = I = W = 1 and free messages; memory counts virtual stages in flight. */
+typedef struct timed {
+    weft_arena arena;
+    weft_order_shape shape;
+    weft_order orders[MAX_STAGES];
+    double makespan, idle; /* idle: the most of a rank between its first and its last compute */
+    uint64_t peak;         /* of the rank that has most */
+} timed;
+
+static timed time_kind(weft_pipeline_kind kind, int p, int v, int m)
+{
+    double one[MAX_STAGES * 4];
+    uint64_t stash[MAX_STAGES * 4], peaks[MAX_STAGES];
+    for (int s = 0; s < MAX_STAGES * 4; s++)
+        one[s] = stash[s] = 1;
+    const weft_order_costs costs = {
+        .forward_us = one, .input_us = one, .weight_us = one, .stash_bytes = stash};
+    timed t = {.shape = {.num_ranks = p,
+                         .num_chunks = v,
+                         .num_micro_batches = m,
+                         .is_v = weft_pipeline_kind_is_v((int)kind)}};
+    ASSERT_OK(weft_order_make(kind, &t.shape, &t.arena, t.orders));
+    ASSERT_OK(weft_order_simulate(&t.shape, t.orders, &costs, &t.makespan, peaks));
+    weft_order_timer timer;
+    ASSERT_OK(weft_order_timer_start(&t.shape, &costs, &t.arena, &timer));
+    assert_true(weft_order_timer_run(&timer, t.orders) == t.makespan);
+    for (int rank = 0; rank < p; rank++) {
+        const double idle = timer.now[rank] - timer.starts[rank][0] - 3 * m * v;
+        t.idle = idle > t.idle ? idle : t.idle;
+        t.peak = peaks[rank] > t.peak ? peaks[rank] : t.peak;
+    }
+    return t;
+}
+
+/* Qi et al. 2024, Zero Bubble, table 1 (ZB-H1): the bubble is (p - 1)(F + I - W), a third of
+ * 1F1B's, and no rank holds more micro-batches than 1F1B's first, p. With v virtual stages the
+ * bubble is as many computes, and p v virtual stages are held. */
+static void zb_h1(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= MAX_RANKS; p++)
+        for (int v = 1; v <= 3; v++)
+            for (int m = p; m <= 4 * p; m += v == 1 ? 1 : p) {
+                timed t = time_kind(WEFT_PIPELINE_ZB_H1, p, v, m);
+                assert_true(t.makespan == 3 * m * v + p - 1);
+                assert_int_equal(t.peak, p * v);
+                weft_arena_release(&t.arena);
+            }
+}
+
+/* Ibid., section 6: once a rank has begun it is never idle, and the stage of 2p halves holds no
+ * more than 1F1B's p whole ones. */
+static void zbv(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= MAX_RANKS; p++)
+        for (int m = 2 * p; m <= 5 * p; m++) {
+            timed t = time_kind(WEFT_PIPELINE_ZBV, p, 2, m);
+            assert_true(t.idle == 0);
+            assert_true(t.makespan == 6 * m + p - 1);
+            assert_int_equal(t.peak, 2 * p);
+            weft_arena_release(&t.arena);
+        }
+}
+
+/* Qi et al. 2024, Controllable Memory, table 1: half and a third of 1F1B's memory, 2p halves, and
+ * what is constant; the bubble stays below 1F1B's 6 (p - 1). DualPipeV: 2p + 1 halves, and the
+ * bubble of ZB-H1. */
+static void controlled_memory(void **state)
+{
+    (void)state;
+    for (int p = 2; p <= MAX_RANKS; p++)
+        for (int m = 2 * p; m <= 5 * p; m++) {
+            timed half = time_kind(WEFT_PIPELINE_V_HALF, p, 2, m);
+            assert_in_range(half.peak, p, p + 3);
+            assert_true(half.makespan < 6 * m + 6 * (p - 1));
+            timed third = time_kind(WEFT_PIPELINE_V_MIN, p, 2, m);
+            assert_in_range(third.peak, 2 * p / 3, 2 * p / 3 + 3);
+            assert_true(third.makespan < 6 * m + 6 * (p - 1));
+            timed dual = time_kind(WEFT_PIPELINE_DUALPIPEV, p, 2, m);
+            assert_int_equal(dual.peak, 2 * p + 1);
+            assert_true(dual.makespan == 6 * m + p - 1);
+            weft_arena_release(&half.arena);
+            weft_arena_release(&third.arena);
+            weft_arena_release(&dual.arena);
+        }
+}
+
+/* Each of a chunk's micro-batches once in each half, in ascending order, weights behind inputs. */
+static void judge_rank(const weft_order_shape *shape, const weft_order *order)
+{
+    int next[4][WEFT_NUM_COMPUTES] = {{0}};
+    for (uint32_t i = 0; i < order->count; i++) {
+        const weft_compute *c = &order->computes[i];
+        int *n = next[c->chunk];
+        const bool sends = weft_compute_sends_gradient(c->kind);
+        if (c->kind == WEFT_COMPUTE_FORWARD)
+            assert_int_equal(c->micro_batch, n[WEFT_COMPUTE_FORWARD]++);
+        if (sends)
+            assert_int_equal(c->micro_batch, n[WEFT_COMPUTE_INPUT]++);
+        if (c->kind == WEFT_COMPUTE_BACKWARD || c->kind == WEFT_COMPUTE_WEIGHT)
+            assert_int_equal(c->micro_batch, n[WEFT_COMPUTE_WEIGHT]++);
+        assert_true(n[WEFT_COMPUTE_INPUT] <= n[WEFT_COMPUTE_FORWARD]);
+        assert_true(n[WEFT_COMPUTE_WEIGHT] <= n[WEFT_COMPUTE_INPUT]);
+        if (c->is_paired) {
+            assert_true(i + 1 < order->count && !c[1].is_paired && c->chunk != c[1].chunk);
+            assert_int_equal(c->kind, WEFT_COMPUTE_FORWARD);
+            assert_int_equal(c[1].kind, WEFT_COMPUTE_BACKWARD);
+        }
+    }
+    for (int chunk = 0; chunk < shape->num_chunks; chunk++) {
+        assert_int_equal(next[chunk][WEFT_COMPUTE_FORWARD], shape->num_micro_batches);
+        assert_int_equal(next[chunk][WEFT_COMPUTE_WEIGHT], shape->num_micro_batches);
+    }
+}
+
+static void every_small_shape(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < WEFT_PIPELINE_AUTO; kind++)
+        for (int p = 1; p <= 6; p++)
+            for (int v = kind == WEFT_PIPELINE_INTERLEAVED ? 2 : 1; v <= 3; v++)
+                for (int m = 1; m <= 3 * p + 1; m++) {
+                    if (weft_pipeline_kind_is_v(kind) && v != 2)
+                        continue;
+                    timed t = time_kind((weft_pipeline_kind)kind, p, v, m);
+                    for (int rank = 0; rank < p; rank++)
+                        judge_rank(&t.shape, &t.orders[rank]);
+                    weft_arena_release(&t.arena);
+                }
+}
+
+/* Every kind's programs pass the checker. */
+static void draws(void **state)
+{
+    (void)state;
+    uint64_t random = 21;
+    for (int draw = 0; draw < NUM_DRAWS; draw++) {
+        const int kind = (int)next_random(&random, WEFT_PIPELINE_AUTO);
+        const bool is_v = weft_pipeline_kind_is_v(kind);
+        const int least = kind == WEFT_PIPELINE_INTERLEAVED ? 2 : 1;
+        bool host_waits[MAX_STAGES];
+        for (int s = 0; s < MAX_STAGES; s++)
+            host_waits[s] = next_random(&random, 3) == 0;
+        weft_pipeline_shape shape = {.kind = (weft_pipeline_kind)kind,
+                                     .is_v = is_v,
+                                     .num_stages = 1 + (int)next_random(&random, 5),
+                                     .num_micro_batches = 1 + (int)next_random(&random, 11),
+                                     .forward_only = next_random(&random, 8) == 0,
+                                     .boundary_bytes = 8};
+        shape.num_chunks = is_v ? 2 : least + (int)next_random(&random, 3);
+        if (next_random(&random, 2))
+            shape.host_waits = host_waits;
+        if (next_random(&random, 4) == 0)
+            shape.group_size = shape.num_stages + (int)next_random(&random, 4);
+        program_set set = make_shaped_set(&shape);
+        if (check_set(&set) != WEFT_OK)
+            fail_msg("draw %d, %s: %s", draw, weft_pipeline_kind_text(kind),
+                     weft_error_get()->text);
+        release_set(&set);
+    }
+}
+
+static void row_is(weft_pipeline_kind kind, const weft_order_shape *shape, int rank,
+                   const char *wanted)
+{
+    weft_arena arena = {0};
+    weft_order orders[MAX_STAGES];
+    ASSERT_OK(weft_order_make(kind, shape, &arena, orders));
+    char *text = order_text(shape, orders), *row = text;
+    for (; rank > 0; rank--)
+        row = strchr(row, '\n') + 1;
+    *strchr(row, '\n') = '\0';
+    assert_string_equal(row, wanted);
+    free(text);
+    weft_arena_release(&arena);
+}
+
+/* Rows of files in PyTorch's test/distributed/pipelining/artifacts: zb1p_2rank_2stagep_compute.csv,
+ * where B is written for I and idle cells are empty, and dualpipev_4rank_10mb.csv. */
+static void pytorch_rows(void **state)
+{
+    (void)state;
+    row_is(WEFT_PIPELINE_ZB_H1,
+           &(weft_order_shape){.num_ranks = 2, .num_chunks = 2, .num_micro_batches = 8}, 1,
+           "1F0,1F1,3F0,3I0,3F1,3I1,3W0,1F2,1I0,3W1,1F3,1I1,1W0,3F2,3I2,1W1,3F3,3I3,3W2,1F4,1I2,"
+           "3W3,1F5,1I3,1W2,3F4,3I4,1W3,3F5,3I5,3W4,1F6,1I4,3W5,1F7,1I5,1W4,3F6,3I6,1W5,3F7,3I7,"
+           "3W6,1I6,3W7,1I7,1W6,1W7");
+    row_is(
+        WEFT_PIPELINE_DUALPIPEV,
+        &(weft_order_shape){.num_ranks = 4, .num_chunks = 2, .num_micro_batches = 10, .is_v = true},
+        2,
+        "2F0,2F1,2F2,5F0,2F3,5F1,2F4,5F2,5I0,5W0,5F3,(2F5;5B1)OVERLAP_F_B,(5F4;2B0)OVERLAP_F_B,"
+        "(2F6;5B2)OVERLAP_F_B,(5F5;2B1)OVERLAP_F_B,(2F7;5B3)OVERLAP_F_B,(5F6;2B2)OVERLAP_F_B,"
+        "(2F8;5B4)OVERLAP_F_B,(5F7;2B3)OVERLAP_F_B,(2F9;5B5)OVERLAP_F_B,(5F8;2B4)OVERLAP_F_B,"
+        "5B6,(5F9;2B5)OVERLAP_F_B,5B7,2B6,5B8,2I7,5I9,2I8,2W7,2I9,5W9,2W8,2W9");
+}
+
+static void refuses(void **state)
+{
+    (void)state;
+    weft_arena arena = {0};
+    weft_order made[4];
+    weft_order_shape shape = {.num_ranks = 2, .num_chunks = 1, .num_micro_batches = 4};
+    ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_INTERLEAVED, &shape, &arena, made), WEFT_CONFIG,
+                 "1; the schedule interleaved has 2 or more");
+    shape.is_v = true;
+    for (int kind = WEFT_PIPELINE_ZBV; kind <= WEFT_PIPELINE_DUALPIPEV; kind++)
+        ASSERT_ERROR(weft_order_make((weft_pipeline_kind)kind, &shape, &arena, made), WEFT_CONFIG,
+                     " has 2, in a V");
+    assert_int_equal(weft_order_make(WEFT_PIPELINE_ZBV, &shape, &arena, made), WEFT_CONFIG);
+    assert_string_equal(weft_error_get()->key, "parallel.num_virtual_stages_per_pipeline_rank");
+    weft_error_clear();
+    ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_ZB_H1, &shape, &arena, made), WEFT_CONFIG,
+                 "the schedule zb_h1 has virtual stages in a loop, not in a V");
+    shape.is_v = false;
+    ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_AUTO, &shape, &arena, made), WEFT_INTERNAL,
+                 "made from costs");
+    weft_arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(zb_h1),
+        cmocka_unit_test(zbv),
+        cmocka_unit_test(pytorch_rows),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(controlled_memory),
+        cmocka_unit_test(draws),
+        cmocka_unit_test(every_small_shape),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
