@@ -140,6 +140,28 @@ typedef struct halves_case {
     weft_moe_options moe;
 } halves_case;
 
+/* What slots took more than at the planned load is what the loads say, but for rounding of rows. */
+static void check_load(const fixture *f, const halves_case *c)
+{
+    const weft_model *model = f->h.model;
+    weft_model_setup setup = model->setup;
+    weft_moe_held_loads loads;
+    weft_outline outline;
+    double used = 0;
+    weft_model_held_loads(model, &loads);
+    setup.moe.load = loads.deferred;
+    EXPECT_OK(weft_model_outline(&setup, &f->h.groups.mesh, NULL, &outline));
+    const double planned = BATCHES * (double)weft_footprint_deferred(&outline, 0, 0);
+    for (int i = 0; i < BATCHES; i++) {
+        const weft_stack *stack = &model->deferred[i].stack;
+        used += (double)(stack->peak_bytes > stack->first_bytes ? stack->peak_bytes
+                                                                : stack->first_bytes);
+    }
+    EXPECT(fabs(planned - used) <= 0.02 * used, "%s: %g bytes at load %g, %g used", c->name,
+           planned, loads.deferred.rows, used);
+    weft_outline_release(&outline);
+}
+
 static void check_memory(const fixture *f, const halves_case *c)
 {
     size_t most = 0;
@@ -177,6 +199,8 @@ static void check_delay(fixture *f, const halves_case *c, int delay, const char 
                c->name);
     }
     check_memory(f, c);
+    if (delay == BATCHES - 1) /* every slot was used */
+        check_load(f, c);
 }
 
 static void fill(fixture *f)
