@@ -303,9 +303,10 @@ void weft_step_footprint(const weft_config *config, const weft_step *step, int r
         out);
 }
 
-/* What the passes of a rank share: recomputed stashes, slots of what is offloaded. */
+/* What the passes of a rank share: recomputed stashes, slots of what second halves of backwards
+ * need and of what is offloaded. */
 typedef struct shared_bytes {
-    uint64_t recomputed, slots[WEFT_OFFLOAD_SLOTS];
+    uint64_t recomputed, deferred, slots[WEFT_OFFLOAD_SLOTS];
 } shared_bytes;
 
 static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh,
@@ -322,6 +323,7 @@ static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &loaded.outline));
     weft_step_footprint(config, &loaded, rank, program, out);
     out_shared->recomputed = weft_footprint_recomputed(&loaded.outline, rank);
+    out_shared->deferred = weft_footprint_all_deferred(&loaded.outline, rank, program);
     const weft_offload_sizes sizes = weft_outline_offload_sizes(&loaded.outline, rank);
     memcpy(out_shared->slots, sizes.slot_bytes, sizeof out_shared->slots);
     weft_outline_release(&loaded.outline);
@@ -335,11 +337,14 @@ weft_status weft_step_footprint_at(const weft_config *config, const weft_mesh *m
     weft_footprint other;
     shared_bytes kept, at;
     WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->passes, out, &kept));
-    uint64_t planned = kept.recomputed, shared;
+    uint64_t planned = kept.recomputed + kept.deferred, shared;
     WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->pinned, &other, &at));
     out->bytes[WEFT_MEMORY_PINNED] = other.bytes[WEFT_MEMORY_PINNED];
     WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->recomputed, &other, &at));
     shared = at.recomputed;
+    if (kept.deferred > 0)
+        WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->deferred, &other, &at));
+    shared += kept.deferred > 0 ? at.deferred : 0;
     for (int k = 0; k < WEFT_OFFLOAD_SLOTS; k++) {
         planned += kept.slots[k];
         if (kept.slots[k] == 0)

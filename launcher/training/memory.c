@@ -84,6 +84,7 @@ static void write_rank(FILE *out, const weft_mesh *mesh, int rank, bool routes, 
         write_load(out, "load", &m->loads.passes);
         write_load(out, "pinned_load", &m->loads.pinned);
         write_load(out, "recomputed_load", &m->loads.recomputed);
+        write_load(out, "deferred_load", &m->loads.deferred);
         write_load(out, "offloaded_load_0", &m->loads.offloaded[0]);
         write_load(out, "offloaded_load_1", &m->loads.offloaded[1]);
         write_load(out, "scratch_load", &m->loads.scratch);

@@ -458,12 +458,10 @@ void weft_model_settle(weft_model *model)
     }
 }
 
-/* Adds a pass's peak; a peak within the reservation counts at the reserved load. */
-static void add_rows(const weft_model *model, const weft_pass *pass, const weft_rows *most,
-                     weft_rows *sum)
+/* Adds a peak; one within the reservation counts at the reserved load. */
+static void add_rows(const weft_model *model, bool grew, const weft_rows *most, weft_rows *sum)
 {
     const weft_moe_load *planned = &model->setup.moe.load;
-    const bool grew = pass->held_bytes > pass->stash.first_bytes + pass->host.first_bytes;
     sum->balanced += most->balanced;
     sum->rows += grew ? most->rows : most->balanced * (planned->rows > 0 ? planned->rows : 1);
     sum->sent += grew ? most->sent : most->balanced * (planned->sent > 0 ? planned->sent : 1);
@@ -479,15 +477,22 @@ static void take_load(const weft_rows *sum, weft_moe_load *out)
 void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
 {
     const weft_moe_load *planned = &model->setup.moe.load;
-    weft_rows kept = {0}, all = {0};
+    weft_rows kept = {0}, all = {0}, deferred = {0};
     for (int i = 0; i < model->setup.num_passes; i++) {
         const weft_pass *pass = &model->passes[i];
-        add_rows(model, pass, &pass->fullest_kept, &kept);
-        add_rows(model, pass, &pass->fullest, &all);
+        const bool grew = pass->held_bytes > pass->stash.first_bytes + pass->host.first_bytes;
+        add_rows(model, grew, &pass->fullest_kept, &kept);
+        add_rows(model, grew, &pass->fullest, &all);
     }
-    *out = (weft_moe_held_loads){*planned, *planned, *planned, {*planned, *planned}, *planned};
+    for (int i = 0; i < model->setup.num_deferred; i++) {
+        const weft_deferred *d = &model->deferred[i];
+        add_rows(model, d->stack.peak_bytes > d->stack.first_bytes, &d->fullest, &deferred);
+    }
+    *out = (weft_moe_held_loads){*planned, *planned, *planned, *planned, {*planned, *planned},
+                                 *planned};
     take_load(&kept, &out->passes);
     take_load(&all, &out->pinned);
+    take_load(&deferred, &out->deferred);
     if (model->recomputed.peak_bytes > model->recomputed.first_bytes)
         take_load(&model->fullest_again, &out->recomputed);
     for (int i = 0; i < model->offload.num_slots; i++)

@@ -185,11 +185,16 @@ static size_t fullest_rows(const weft_moe *m, const weft_moe_state *state)
     return most;
 }
 
+static double balanced_rows(const weft_moe *m, const weft_pass *pass)
+{
+    return (double)weft_moe_balanced_rows(&m->dims, (size_t)m->common.options.moe_router_topk,
+                                          (size_t)weft_pass_shape(pass)->ep);
+}
+
 static weft_status count_rows(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
 {
     weft_loads *loads = &pass->model->loads;
-    const double balanced = (double)weft_moe_balanced_rows(
-        &m->dims, (size_t)m->common.options.moe_router_topk, (size_t)weft_pass_shape(pass)->ep);
+    const double balanced = balanced_rows(m, pass);
     if (loads->count == loads->capacity) { /* in the first step alone */
         size_t capacity = 2 * loads->capacity + 16;
         double *larger = realloc(loads->values, capacity * sizeof *larger);
@@ -213,6 +218,14 @@ static weft_status count_rows(const weft_moe *m, weft_pass *pass, const weft_moe
     return WEFT_OK;
 }
 
+static void count_deferred(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
+{
+    weft_rows *rows = &pass->deferred->rows;
+    rows->rows += (double)state->num_rows;
+    rows->sent += (double)state->num_sent;
+    rows->balanced += balanced_rows(m, pass);
+}
+
 static size_t scratch_before(const weft_pass *pass)
 {
     return pass->model->scratch.peak_bytes;
@@ -222,8 +235,7 @@ static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_stat
                          size_t before)
 {
     weft_model *model = pass->model;
-    const double balanced = (double)weft_moe_balanced_rows(
-        &m->dims, (size_t)m->common.options.moe_router_topk, (size_t)weft_pass_shape(pass)->ep);
+    const double balanced = balanced_rows(m, pass);
     const double part = balanced / state->num_parts;
     if (model->scratch.peak_bytes > before)
         model->scratch_load = (weft_moe_load){.rows = (double)state->num_rows / balanced,
@@ -314,10 +326,12 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
                          .num_rows = state->num_sent, .top_prob = state->prob.data,
                          .drows = state->returned.data, .dtop_prob = dprob.data)));
     rows = dy_rows; /* of which a first half reads the shape */
-    if (weft_pass_defers(pass))
+    if (weft_pass_defers(pass)) {
+        count_deferred(m, pass, state);
         WEFT_TRY(weft_pass_defer(pass, layer, moe_weights));
-    else
+    } else {
         WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
+    }
     WEFT_TRY(weft_moe_run_backward(m, pass, state, &rows));
     WEFT_TRY(result_rows(m, pass, dx, &part));
     WEFT_TRY(weft_permute_backward(

@@ -122,6 +122,16 @@ uint64_t weft_footprint_deferred(const weft_outline *outline, int rank, int chun
     return bytes;
 }
 
+uint64_t weft_footprint_all_deferred(const weft_outline *outline, int rank,
+                                     const weft_program *program)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < program->num_slots; i++)
+        if (program->slots[i].holds == WEFT_SLOT_DEFERRED)
+            bytes += weft_footprint_deferred(outline, rank, program->slots[i].chunk);
+    return bytes;
+}
+
 uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk)
 {
     uint64_t bytes = 0;
@@ -353,15 +363,17 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
     for (int i = 0; i < s->program->num_slots; i++) {
         const weft_slot *slot = &s->program->slots[i];
         int chunk = slot->chunk > 0 ? slot->chunk : 0;
-        if (slot->holds == WEFT_SLOT_DEFERRED)
-            add_module(out, "deferred", weft_footprint_deferred(outline, s->rank, chunk));
-        else if (!keeps_inputs || slot->holds != WEFT_SLOT_ACTIVATION)
+        if (slot->holds != WEFT_SLOT_DEFERRED &&
+            (!keeps_inputs || slot->holds != WEFT_SLOT_ACTIVATION))
             out->bytes[WEFT_MEMORY_MESSAGES] += slot->bytes;
         if (slot->holds != WEFT_SLOT_ACTIVATION)
             continue;
         add_pass(outline, s->rank, chunk, out);
         out->bytes[WEFT_MEMORY_PINNED] += weft_footprint_host(outline, s->rank, chunk);
     }
+    const uint64_t deferred = weft_footprint_all_deferred(outline, s->rank, s->program);
+    if (deferred > 0)
+        add_module(out, "deferred", deferred);
     if (ring_bytes(outline, s->rank) > 0)
         add_module(out, "offloaded", ring_bytes(outline, s->rank));
     const uint64_t recomputed = weft_footprint_recomputed(outline, s->rank);

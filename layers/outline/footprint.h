@@ -50,6 +50,9 @@ uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk);
 /* Of one slot that keeps what the weights' half of the chunk's backward needs (activations of
  * module "deferred"). */
 uint64_t weft_footprint_deferred(const weft_outline *outline, int rank, int chunk);
+/* Of all such slots of a rank's program. */
+uint64_t weft_footprint_all_deferred(const weft_outline *outline, int rank,
+                                     const weft_program *program);
 /* Shared by all passes of the rank: the stashes of one group of recomputed layers or one module. */
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
 /* Scratch, shared by all passes of the rank. */

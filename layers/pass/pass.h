@@ -48,6 +48,8 @@ typedef struct weft_deferred {
         int listed; /* the layer of the list that it is, or is inside */
     } * works;
     size_t num_works, next, capacity;
+    weft_rows rows, fullest; /* of its MoE layers, and of those that used most of the stack */
+    size_t fullest_bytes;
 } weft_deferred;
 
 struct weft_pass {

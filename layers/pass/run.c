@@ -346,6 +346,7 @@ static weft_status enqueue(const weft_pass_call *call)
     if (call->kind == WEFT_PASS_INPUT) {
         weft_stack_rewind(&pass->deferred->stack, 0);
         pass->deferred->num_works = 0;
+        pass->deferred->rows = (weft_rows){0};
     }
     if (call->kind == WEFT_PASS_WEIGHTS)
         pass->deferred->next = 0;
@@ -370,6 +371,11 @@ static weft_status enqueue(const weft_pass_call *call)
         pass->held_bytes = held;
         pass->fullest = pass->rows;
         pass->fullest_kept = pass->kept_rows;
+    }
+    weft_deferred *d = pass->deferred;
+    if (call->kind == WEFT_PASS_INPUT && d->stack.used_bytes > d->fullest_bytes) {
+        d->fullest_bytes = d->stack.used_bytes;
+        d->fullest = d->rows;
     }
     return WEFT_OK;
 }
