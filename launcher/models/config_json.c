@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/json_write.h"
+#include "layers/model/model.h"
 
 enum { MAX_SEQ_LENGTH = 4096 };
 
@@ -376,19 +377,34 @@ weft_status weft_config_json_load(const weft_config_json *json, const weft_appli
 
 /* --- the other way ------------------------------------------------------------------------- */
 
-/* A key of section "model" as JSON. */
+/* A key of section "model"; NULL: there is none. */
+static const weft_key *row_of(const char *key)
+{
+    for (size_t i = 0; i < weft_num_model_rows; i++)
+        if (strcmp(weft_model_rows[i].key, key) == 0)
+            return &weft_model_rows[i];
+    return NULL;
+}
+
+/* Its value as JSON. */
 static weft_status value_of(const weft_config *config, const char *key, weft_arena *arena,
                             const char **out)
 {
-    weft_config copy = *config;
-    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
-    const size_t count = weft_config_sections(&copy, sections);
-    for (size_t s = 0; s < count; s++) {
-        for (size_t i = 0; strcmp(sections[s].name, "model") == 0 && i < sections[s].num_rows; i++)
-            if (strcmp(sections[s].rows[i].key, key) == 0)
-                return weft_option_text(&sections[s], &sections[s].rows[i], arena, out);
-    }
-    return WEFT_ERROR(WEFT_INTERNAL, "a family of models names model.%s, which is no key", key);
+    weft_model_options copy = config->model;
+    const weft_option_section section = {"model", weft_model_rows, weft_num_model_rows, &copy, ""};
+    const weft_key *row = row_of(key);
+    return row ? weft_option_text(&section, row, arena, out)
+               : WEFT_ERROR(WEFT_INTERNAL, "a family of models names model.%s, which is no key",
+                            key);
+}
+
+/* As Python's readers want it: a number that may be a fraction has a point or an exponent. */
+static weft_status value_for_python(const weft_config *config, const char *key, weft_arena *arena,
+                                    const char **out)
+{
+    WEFT_TRY(value_of(config, key, arena, out));
+    const bool is_real = row_of(key)->type == WEFT_OPTION_DOUBLE;
+    return is_real && !strpbrk(*out, ".eE") ? weft_arena_printf(arena, out, "%s.0", *out) : WEFT_OK;
 }
 
 static weft_status is_of(const weft_family *family, const weft_config *config, weft_arena *arena,
@@ -425,7 +441,7 @@ static weft_status write_key(const weft_family_key *key, const weft_config *conf
     if (key->kind == WEFT_KEY_EACH)
         return WEFT_OK;
     if (key->weft)
-        WEFT_TRY(value_of(config, key->weft, arena, &value));
+        WEFT_TRY(value_for_python(config, key->weft, arena, &value));
     else
         WEFT_TRY(weft_arena_printf(arena, &value, "%.*s", (int)strcspn(value, "|"), value));
     if (key->kind == WEFT_KEY_NOT)
@@ -447,7 +463,7 @@ static weft_status write_all(const weft_family *family, const weft_config *confi
     for (size_t i = 0; i < family->num_keys; i++)
         WEFT_TRY(write_key(&family->keys[i], config, arena, out));
     if (family->rope_theta) {
-        WEFT_TRY(value_of(config, "rotary_base", arena, &theta));
+        WEFT_TRY(value_for_python(config, "rotary_base", arena, &theta));
         weft_json_raw(out, "rope_theta", theta);
     }
     weft_json_text(out, "torch_dtype", dtype);

@@ -55,7 +55,7 @@ static const weft_family_key mixtral_keys[] = {DECODER_KEYS,
                                                NO_WINDOW("null"),
                                                SAME("num_local_experts", "num_experts", "8"),
                                                SAME("num_experts_per_tok", "moe_router_topk", "2"),
-                                               ONLY("router_jitter_noise", "0", "0")};
+                                               ONLY("router_jitter_noise", "0.0", "0.0")};
 
 static const weft_family_fixed gpt2_fixed[] = {{"normalization", "\"LayerNorm\""},
                                                {"swiglu", "false"},

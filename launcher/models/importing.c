@@ -153,14 +153,32 @@ static weft_status find_whole_path(const weft_new_folder *run, weft_arena *arena
     return status;
 }
 
+/* As a member of a larger object. */
+static weft_status indent(const char *json, weft_arena *arena, const char **out)
+{
+    void *memory;
+    size_t used = 0;
+    WEFT_TRY(weft_arena_alloc(arena, 3 * strlen(json) + 1, &memory));
+    char *text = memory;
+    for (const char *at = json; *at && !(at[0] == '\n' && !at[1]); at++) {
+        text[used++] = *at;
+        if (*at == '\n')
+            text[used++] = ' ', text[used++] = ' ';
+    }
+    text[used] = '\0';
+    *out = text;
+    return WEFT_OK;
+}
+
 static weft_status write_config(importing *m, const weft_new_folder *run)
 {
-    const char *path, *quoted, *text;
+    const char *path, *quoted, *text, *model = NULL;
     WEFT_TRY(find_whole_path(run, m->arena, &path));
     WEFT_TRY(weft_json_quote(path, m->arena, &quoted));
+    WEFT_TRY(indent(m->json.model, m->arena, &model));
     WEFT_TRY(weft_arena_printf(m->arena, &text,
                                "{\n  \"model\": %s,\n  \"checkpoint\": {\"load\": %s}\n}\n",
-                               m->json.model, quoted));
+                               model, quoted));
     return weft_folder_write(run->partial, "config.json", text);
 }
 

@@ -191,3 +191,4 @@ set_tests_properties(search what_if PROPERTIES COST 50)
 weft_add_test(NAME models TIER release SOURCES launcher/models.c launcher/child.c layers/harness.c
   LABELS launcher)
 add_dependencies(test_models weft_binary)
+weft_add_test(NAME model_faults SOURCES launcher/model_faults.c launcher/child.c LABELS launcher)
