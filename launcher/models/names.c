@@ -445,6 +445,8 @@ static weft_status list_tensor(listing *l, const weft_family_name *row, const nu
 static weft_status list_row(listing *l, const weft_family_name *row, int64_t layer)
 {
     numbers n = {layer, -1};
+    if (find_of_row(l->model, row, &n) == SIZE_MAX)
+        return WEFT_OK;
     if (!strstr(row->file, "{expert}"))
         return list_tensor(l, row, &n);
     for (n.expert = 0; n.expert < l->model->options->num_experts; n.expert++)
