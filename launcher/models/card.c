@@ -73,9 +73,9 @@ void weft_card_report(const weft_card *card, weft_report *r)
     weft_report_value(r, "num_parameters", (double)card->num_elements);
     weft_report_value(r, "num_weights", (double)card->num_parameters);
     weft_report_line(r, "%s model %s", card->family, card->from);
-    weft_report_line(r, "%s in %s, %s", weft_count_text((long long)card->num_tensors, "tensor").text,
-                     weft_count_text(card->num_files, "file").text,
-                     weft_bytes_text((double)card->bytes).text);
+    weft_report_line(
+        r, "%s in %s, %s", weft_count_text((long long)card->num_tensors, "tensor").text,
+        weft_count_text(card->num_files, "file").text, weft_bytes_text((double)card->bytes).text);
     weft_report_line(r, "%s parameters in %s",
                      weft_unit_text(WEFT_UNIT_COUNT, (double)card->num_elements).text,
                      weft_count_text((long long)card->num_parameters, "weight").text);
@@ -87,7 +87,8 @@ void weft_card_report(const weft_card *card, weft_report *r)
     }
     report_list(r, "copies", &card->copies, "the same as another tensor, so not kept");
     report_list(r, "ignored_tensors", &card->ignored_tensors, "no parameters");
-    report_list(r, "ignored_keys", &card->ignored_keys, "keys of config.json that Weft does not use");
+    report_list(r, "ignored_keys", &card->ignored_keys,
+                "keys of config.json that Weft does not use");
     report_tensors(card, r);
     if (card->to)
         weft_report_line(r, "written: %s", card->to);

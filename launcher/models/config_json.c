@@ -237,11 +237,10 @@ static weft_status check_quantization(const reader *r)
 
 static bool is_read(const weft_family *family, weft_json_span key)
 {
-    static const char *const always[] = {"architectures",       "model_type",
-                                         "dtype",               "torch_dtype",
-                                         "text_config",         "rope_theta",
-                                         "rope_scaling",        "rope_parameters",
-                                         "quantization_config", "partial_rotary_factor"};
+    static const char *const always[] = {
+        "architectures",       "model_type",           "dtype",        "torch_dtype",
+        "text_config",         "rope_theta",           "rope_scaling", "rope_parameters",
+        "quantization_config", "partial_rotary_factor"};
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (is_key(key, always[i]))
             return true;
@@ -334,8 +333,7 @@ static weft_status parse(reader *r)
     }
     if (weft_json_kind_of(r->root) != WEFT_JSON_OBJECT)
         return WEFT_ERROR(WEFT_CONFIG, "%s: %s, not an object", path, weft_json_kind_text(r->root));
-    if (!find(r->root, "text_config", &r->part) ||
-        weft_json_kind_of(r->part) != WEFT_JSON_OBJECT)
+    if (!find(r->root, "text_config", &r->part) || weft_json_kind_of(r->part) != WEFT_JSON_OBJECT)
         r->part = r->root;
     const char **keys;
     size_t count;

@@ -153,8 +153,8 @@ static weft_status take_source_tensors(exporting *x, const weft_origin *source)
 static weft_status split_into_files(exporting *x)
 {
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof(weft_safetensor *),
-                                    &memory));
+    WEFT_TRY(
+        weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof(weft_safetensor *), &memory));
     weft_safetensor **order = memory;
     for (size_t i = 0; i < x->num_tensors; i++)
         order[i] = &x->tensors[i];
@@ -217,8 +217,8 @@ static weft_status check_weights(const exporting *x)
 static weft_status match(exporting *x)
 {
     void *memory;
-    WEFT_TRY(weft_names_match(&x->model, x->tensors, x->num_tensors, x->folder, x->arena,
-                              &x->matched));
+    WEFT_TRY(
+        weft_names_match(&x->model, x->tensors, x->num_tensors, x->folder, x->arena, &x->matched));
     WEFT_TRY(weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof *x->uses, &memory));
     x->uses = memory;
     WEFT_TRY(weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof *x->hashes, &memory));
@@ -285,8 +285,8 @@ static weft_status write_pieces(exporting *x, size_t index, weft_gather *gather,
         const size_t left = elements - at;
         const size_t count = left < WEFT_PIECE_ELEMENTS ? left : WEFT_PIECE_ELEMENTS;
         const size_t bytes = count * weft_dtype_bytes(t->dtype);
-        WEFT_TRY(weft_gather_map(gather, &use->map, use->parameter, of_parameter, at, count,
-                                 x->piece));
+        WEFT_TRY(
+            weft_gather_map(gather, &use->map, use->parameter, of_parameter, at, count, x->piece));
         WEFT_TRY(check_range(t, x->piece, count));
         weft_half_round(x->piece, count, t->dtype, x->rounded);
         XXH64_update(state, x->rounded, bytes);
@@ -356,8 +356,8 @@ static weft_status write_config(exporting *x, const char *folder)
 {
     const char *text;
     if (!x->source)
-        WEFT_TRY(weft_config_json_make(x->family, &x->config, asked_dtype(x)->config, x->arena,
-                                       &text));
+        WEFT_TRY(
+            weft_config_json_make(x->family, &x->config, asked_dtype(x)->config, x->arena, &text));
     else if (x->asked->dtype)
         WEFT_TRY(weft_config_json_set_dtype(&x->json, asked_dtype(x)->config, x->arena, &text));
     else

@@ -6,17 +6,28 @@
 
 /* --- keys of config.json ------------------------------------------------------------------- */
 
-#define SAME(key, weft, missing) {key, WEFT_KEY_SAME, weft, missing, NULL}
-#define NOT(key, weft, missing) {key, WEFT_KEY_NOT, weft, missing, NULL}
-#define ONLY(key, missing, values) {key, WEFT_KEY_ONLY, NULL, missing, values}
-#define EACH(key, missing, values) {key, WEFT_KEY_EACH, NULL, missing, values}
+#define SAME(key, weft, missing)                                                                   \
+    {                                                                                              \
+        key, WEFT_KEY_SAME, weft, missing, NULL                                                    \
+    }
+#define NOT(key, weft, missing)                                                                    \
+    {                                                                                              \
+        key, WEFT_KEY_NOT, weft, missing, NULL                                                     \
+    }
+#define ONLY(key, missing, values)                                                                 \
+    {                                                                                              \
+        key, WEFT_KEY_ONLY, NULL, missing, values                                                  \
+    }
+#define EACH(key, missing, values)                                                                 \
+    {                                                                                              \
+        key, WEFT_KEY_EACH, NULL, missing, values                                                  \
+    }
 
 #define DECODER_KEYS                                                                               \
     SAME("hidden_size", "hidden_size", NULL), SAME("intermediate_size", "ffn_hidden_size", NULL),  \
         SAME("num_hidden_layers", "num_layers", NULL),                                             \
         SAME("num_attention_heads", "num_attention_heads", NULL),                                  \
-        SAME("head_dim", "kv_channels", ""),                                                       \
-        SAME("vocab_size", "vocab_size", NULL),                                                    \
+        SAME("head_dim", "kv_channels", ""), SAME("vocab_size", "vocab_size", NULL),               \
         SAME("max_position_embeddings", "max_position_embeddings", NULL),                          \
         SAME("attention_dropout", "attention_dropout", "0"),                                       \
         SAME("initializer_range", "init_method_std", "0.02"),                                      \
@@ -33,16 +44,21 @@
 
 #define LLAMA_FIXED                                                                                \
     {"normalization", "\"RMSNorm\""}, {"swiglu", "true"}, {"disable_bias_linear", "true"},         \
-        {"position_embedding_type", "\"rope\""}, {"rotary_percent", "1"}
+        {"position_embedding_type", "\"rope\""},                                                   \
+    {                                                                                              \
+        "rotary_percent", "1"                                                                      \
+    }
 
 static const weft_family_fixed llama_fixed[] = {
     LLAMA_FIXED, {"add_qkv_bias", "false"}, {"num_experts", "0"}};
 static const weft_family_key llama_keys[] = {DECODER_KEYS, GROUPS(""), RMS_NORM("1e-6"), NO_BIAS,
                                              ONLY("pretraining_tp", "1", "1")};
-static const weft_family_key mistral_keys[] = {DECODER_KEYS, GROUPS("8"), RMS_NORM("1e-6"), NO_WINDOW("4096")};
+static const weft_family_key mistral_keys[] = {DECODER_KEYS, GROUPS("8"), RMS_NORM("1e-6"),
+                                               NO_WINDOW("4096")};
 static const weft_family_fixed qwen2_fixed[] = {
     LLAMA_FIXED, {"add_qkv_bias", "true"}, {"num_experts", "0"}};
-static const weft_family_key qwen2_keys[] = {DECODER_KEYS, GROUPS("32"), RMS_NORM("1e-6"), UNUSED_WINDOW};
+static const weft_family_key qwen2_keys[] = {DECODER_KEYS, GROUPS("32"), RMS_NORM("1e-6"),
+                                             UNUSED_WINDOW};
 
 static const weft_family_fixed mixtral_fixed[] = {LLAMA_FIXED,
                                                   {"add_qkv_bias", "false"},
@@ -74,8 +90,7 @@ static const weft_family_key gpt2_keys[] = {
     SAME("attn_pdrop", "attention_dropout", "0.1"),
     SAME("initializer_range", "init_method_std", "0.02"),
     NOT("tie_word_embeddings", "untie_embeddings_and_output_weights", "true"),
-    ONLY("activation_function", "\"gelu_new\"",
-         "\"gelu_new\"|\"gelu_pytorch_tanh\"|\"gelu_fast\""),
+    ONLY("activation_function", "\"gelu_new\"", "\"gelu_new\"|\"gelu_pytorch_tanh\"|\"gelu_fast\""),
     ONLY("scale_attn_weights", "true", "true"),
     ONLY("scale_attn_by_inverse_layer_idx", "false", "false"),
     ONLY("add_cross_attention", "false", "false")};
@@ -85,9 +100,18 @@ static const weft_family_key gpt2_keys[] = {
 #define LAYER "model.layers.{layer}."
 #define OURS "decoder.layers.{layer}."
 #define WORDS "embedding.word_embeddings.weight"
-#define ROW(file, parameter) {file, parameter, WEFT_NAME_WHOLE, false}
-#define PART(file, parameter, layout) {file, parameter, WEFT_NAME_##layout, false}
-#define TURNED(file, parameter, layout) {file, parameter, WEFT_NAME_##layout, true}
+#define ROW(file, parameter)                                                                       \
+    {                                                                                              \
+        file, parameter, WEFT_NAME_WHOLE, false                                                    \
+    }
+#define PART(file, parameter, layout)                                                              \
+    {                                                                                              \
+        file, parameter, WEFT_NAME_##layout, false                                                 \
+    }
+#define TURNED(file, parameter, layout)                                                            \
+    {                                                                                              \
+        file, parameter, WEFT_NAME_##layout, true                                                  \
+    }
 
 #define ENDS                                                                                       \
     ROW("model.embed_tokens.weight", WORDS),                                                       \

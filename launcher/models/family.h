@@ -16,12 +16,12 @@
  * experts before all others; a pattern with {expert} is of one of them, another of all. */
 typedef enum weft_name_layout {
     WEFT_NAME_WHOLE,
-    WEFT_NAME_QUERY, /* of packed QKV, [q..., k, v] a group: the rows of all queries, */
-    WEFT_NAME_KEY,   /* of all keys, */
-    WEFT_NAME_VALUE, /* of all values */
-    WEFT_NAME_QKV,   /* those three, behind each other */
-    WEFT_NAME_GATE,  /* of a gated [2, F, H]: the first F rows, */
-    WEFT_NAME_UP,    /* the others */
+    WEFT_NAME_QUERY,   /* of packed QKV, [q..., k, v] a group: the rows of all queries, */
+    WEFT_NAME_KEY,     /* of all keys, */
+    WEFT_NAME_VALUE,   /* of all values */
+    WEFT_NAME_QKV,     /* those three, behind each other */
+    WEFT_NAME_GATE,    /* of a gated [2, F, H]: the first F rows, */
+    WEFT_NAME_UP,      /* the others */
     WEFT_NAME_GATE_UP, /* both, behind each other */
     WEFT_NAME_COPY, /* the file may have it as well: the same as what fills the parameter, where no
                        other tensor does; a tied head */
@@ -47,8 +47,8 @@ typedef struct weft_family_key {
     const char *weft;    /* of section "model"; NULL: none */
     const char *missing; /* JSON: what it means that the file lacks the key (SAME, NOT: or has
                             null); NULL: it must have it; "": Weft's key keeps its own default */
-    const char *values;  /* JSON, those that Weft can hold, apart by '|', the first one written; NULL:
-                            any */
+    const char *values;  /* JSON, those that Weft can hold, apart by '|', the first one written;
+                            NULL:  any */
 } weft_family_key;
 
 /* Of section "model": what the family always has, by which a run's config is known to be of it. */

@@ -43,8 +43,7 @@ static uint16_t to_fp16(float x)
     if (magnitude >= 0x477ff000u)
         return sign | 0x7c00u;
     if (magnitude >= 0x38800000u)
-        return (uint16_t)(sign |
-                          (magnitude + 0xfffu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13);
+        return (uint16_t)(sign | (magnitude + 0xfffu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13);
     /* 0.5 has the place value of fp16's subnormals in its last bit: the sum rounds as wanted */
     return (uint16_t)(sign | (bits_of(from_bits(magnitude) + 0.5f) - 0x3f000000u));
 }

@@ -147,8 +147,8 @@ static weft_status find_whole_path(const weft_new_folder *run, weft_arena *arena
     char *path = realpath(run->partial, NULL);
     if (!path)
         return WEFT_ERROR(WEFT_FILE, "%s: has no whole path", run->partial);
-    weft_status status = weft_arena_printf(arena, out, "%.*s",
-                                           (int)(strlen(path) - strlen(partial)), path);
+    weft_status status =
+        weft_arena_printf(arena, out, "%.*s", (int)(strlen(path) - strlen(partial)), path);
     free(path);
     return status;
 }
@@ -177,8 +177,8 @@ static weft_status write_config(importing *m, const weft_new_folder *run)
     WEFT_TRY(weft_json_quote(path, m->arena, &quoted));
     WEFT_TRY(indent(m->json.model, m->arena, &model));
     WEFT_TRY(weft_arena_printf(m->arena, &text,
-                               "{\n  \"model\": %s,\n  \"checkpoint\": {\"load\": %s}\n}\n",
-                               model, quoted));
+                               "{\n  \"model\": %s,\n  \"checkpoint\": {\"load\": %s}\n}\n", model,
+                               quoted));
     return weft_folder_write(run->partial, "config.json", text);
 }
 

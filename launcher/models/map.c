@@ -50,8 +50,7 @@ static weft_map_piece arrange(const weft_map_piece *piece, weft_map_side side)
     for (int a = 0; a < sorted.num_axes; a++) {
         const int last = out.num_axes - 1;
         const size_t extent = sorted.extent[a];
-        const bool follows = last >= 0 &&
-                             out.stride[0][last] == extent * sorted.stride[0][a] &&
+        const bool follows = last >= 0 && out.stride[0][last] == extent * sorted.stride[0][a] &&
                              out.stride[1][last] == extent * sorted.stride[1][a];
         if (!follows) {
             weft_map_add_axis(&out, extent, sorted.stride[0][a], sorted.stride[1][a]);

@@ -1,6 +1,7 @@
 /* Where the elements of a file's tensor lie in a parameter, for every layout there is: up to three
  * pieces, each a block of both sides with a stride of its own on every axis. A transposition is two
- * axes that change places, the queries of packed QKV are an axis of groups before one of rows. Pure.
+ * axes that change places, the queries of packed QKV are an axis of groups before one of rows.
+ * Pure.
  */
 #ifndef WEFT_LAUNCHER_MODELS_MAP_H
 #define WEFT_LAUNCHER_MODELS_MAP_H

@@ -2,8 +2,8 @@
  *
  *   RUN/config.json            what `weft train` takes: the model, and checkpoint.load: RUN
  *   RUN/checkpoints/step-0/    the weights alone, in fp32
- *   RUN/source/                what the folder had beside its tensors, and tensors.json: their names,
- *                              dtypes, shapes and files, by which export makes the same again
+ *   RUN/source/                what the folder had beside its tensors, and tensors.json: their
+ * names, dtypes, shapes and files, by which export makes the same again
  *
  * Tensors pass through one by one, in pieces: what is in memory does not grow with the model, but
  * for one tensor where it is transposed. Rank-local. Errors name the file, the tensor, the

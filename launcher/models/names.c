@@ -111,11 +111,11 @@ static size_t find_of_row(const weft_names_model *m, const weft_family_name *row
 
 /* A row's tensor beside its parameter, both as matrices of one expert or of each. */
 typedef struct matrix {
-    size_t experts, each;   /* of the tensor: 1, or all; elements of one in the parameter */
-    size_t rows, cols;      /* of the tensor, not transposed */
-    bool is_vector;         /* it has no columns */
-    size_t first;           /* of the parameter: where its expert begins */
-    size_t in_row, in_col;  /* strides of the tensor */
+    size_t experts, each;  /* of the tensor: 1, or all; elements of one in the parameter */
+    size_t rows, cols;     /* of the tensor, not transposed */
+    bool is_vector;        /* it has no columns */
+    size_t first;          /* of the parameter: where its expert begins */
+    size_t in_row, in_col; /* strides of the tensor */
 } matrix;
 
 static bool is_gated(weft_name_layout layout)
@@ -302,17 +302,15 @@ static weft_status match_tensor(matching *x, size_t index)
         return WEFT_ERROR(WEFT_FILE, "%s: %s: no parameter of this %s model takes it", x->where,
                           t->name, m->family->name);
     const bool is_copy = row->layout == WEFT_NAME_COPY;
-    weft_name_use *use =
-        is_copy ? &out->copies[out->num_copies++] : &out->uses[out->num_uses++];
+    weft_name_use *use = is_copy ? &out->copies[out->num_copies++] : &out->uses[out->num_uses++];
     use->tensor = index;
     use->parameter = parameter;
     place(m, row, &m->listed[parameter], &n, &shape, &use->map);
     const int count = shape_of(&shape, row, &n, &m->listed[parameter], dims);
     WEFT_TRY(check_shape(t, dims, count, x->where));
     return t->can_read ? WEFT_OK
-                       : WEFT_ERROR(WEFT_FILE,
-                                    "%s: %s has dtype %s; Weft reads F32, BF16 and F16", x->where,
-                                    t->name, t->dtype_text);
+                       : WEFT_ERROR(WEFT_FILE, "%s: %s has dtype %s; Weft reads F32, BF16 and F16",
+                                    x->where, t->name, t->dtype_text);
 }
 
 static int compare_uses(const void *a, const void *b)

@@ -42,8 +42,8 @@ weft_status weft_names_match(const weft_names_model *model, const weft_safetenso
                              weft_names *out) WEFT_CHECKED;
 /* The tensors that the family's files have of the model: names, shapes; no dtype. In the order of
  * the model's layers. */
-weft_status weft_names_list(const weft_names_model *model, weft_arena *arena,
-                            weft_safetensor **out, size_t *out_count) WEFT_CHECKED;
+weft_status weft_names_list(const weft_names_model *model, weft_arena *arena, weft_safetensor **out,
+                            size_t *out_count) WEFT_CHECKED;
 /* The index of a parameter; SIZE_MAX: none. */
 size_t weft_names_find(const weft_names_model *model, const char *parameter);
 size_t weft_listed_elements(const weft_listed_parameter *parameter);

@@ -23,16 +23,13 @@ typedef struct known_dtype {
 } known_dtype;
 
 static const known_dtype known_dtypes[] = {
-    {"F32", 32, WEFT_F32, true},      {"BF16", 16, WEFT_BF16, true},
-    {"F16", 16, WEFT_F16, true},      {"F64", 64, WEFT_F64, false},
-    {"I64", 64, WEFT_I64, false},     {"U64", 64, WEFT_I64, false},
-    {"I32", 32, WEFT_I32, false},     {"U32", 32, WEFT_I32, false},
-    {"I16", 16, WEFT_I32, false},     {"U16", 16, WEFT_I32, false},
-    {"I8", 8, WEFT_U8, false},        {"U8", 8, WEFT_U8, false},
-    {"BOOL", 8, WEFT_U8, false},      {"F8_E4M3", 8, WEFT_U8, false},
-    {"F8_E5M2", 8, WEFT_U8, false},   {"F8_E8M0", 8, WEFT_U8, false},
-    {"F4", 4, WEFT_U8, false},        {"F6_E2M3", 6, WEFT_U8, false},
-    {"F6_E3M2", 6, WEFT_U8, false},   {"C64", 64, WEFT_F32, false},
+    {"F32", 32, WEFT_F32, true},    {"BF16", 16, WEFT_BF16, true},  {"F16", 16, WEFT_F16, true},
+    {"F64", 64, WEFT_F64, false},   {"I64", 64, WEFT_I64, false},   {"U64", 64, WEFT_I64, false},
+    {"I32", 32, WEFT_I32, false},   {"U32", 32, WEFT_I32, false},   {"I16", 16, WEFT_I32, false},
+    {"U16", 16, WEFT_I32, false},   {"I8", 8, WEFT_U8, false},      {"U8", 8, WEFT_U8, false},
+    {"BOOL", 8, WEFT_U8, false},    {"F8_E4M3", 8, WEFT_U8, false}, {"F8_E5M2", 8, WEFT_U8, false},
+    {"F8_E8M0", 8, WEFT_U8, false}, {"F4", 4, WEFT_U8, false},      {"F6_E2M3", 6, WEFT_U8, false},
+    {"F6_E3M2", 6, WEFT_U8, false}, {"C64", 64, WEFT_F32, false},
 };
 enum { NUM_DTYPES = sizeof known_dtypes / sizeof *known_dtypes };
 
@@ -235,8 +232,8 @@ static weft_status read_length(const weft_file *file, uint64_t *out)
         *out = *out << 8 | bytes[i];
     if (*out > MAX_HEADER_BYTES || *out > file->bytes - LENGTH_BYTES)
         return WEFT_ERROR(WEFT_FILE,
-                          "%s: says that its header has %" PRIu64
-                          " bytes; the file has %" PRIu64 ", and a header at most %d",
+                          "%s: says that its header has %" PRIu64 " bytes; the file has %" PRIu64
+                          ", and a header at most %d",
                           file->path, *out, file->bytes, MAX_HEADER_BYTES);
     return WEFT_OK;
 }
@@ -420,7 +417,7 @@ static weft_status check_index(const index_file *index, const weft_safetensors *
     while (i < index->count || t < s->num_tensors) {
         const mapped *item = &index->items[i];
         const weft_safetensor *tensor = &s->tensors[t];
-        const int order = i == index->count      ? 1
+        const int order = i == index->count     ? 1
                           : t == s->num_tensors ? -1
                                                 : strcmp(item->name, tensor->name);
         if (order < 0)

@@ -34,8 +34,7 @@ typedef struct gathering {
     float *out;
 } gathering;
 
-static weft_status gather_run(void *context, size_t here, size_t there, size_t count,
-                              size_t stride)
+static weft_status gather_run(void *context, size_t here, size_t there, size_t count, size_t stride)
 {
     const gathering *g = context;
     float *out = g->out + (here - g->first);

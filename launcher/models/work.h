@@ -52,8 +52,8 @@ weft_status weft_new_folder_open(const char *path, weft_arena *arena,
 weft_status weft_new_folder_close(const weft_new_folder *folder, weft_status status) WEFT_CHECKED;
 /* Writes a file whole. */
 weft_status weft_folder_write(const char *folder, const char *name, const char *text) WEFT_CHECKED;
-/* Copies what stands beside a model's tensors: configs and the tokenizer's files, but for config.json
- * and what lists tensors. */
+/* Copies what stands beside a model's tensors: configs and the tokenizer's files, but for
+ * config.json and what lists tensors. */
 weft_status weft_folder_copy_texts(const char *from, const char *to) WEFT_CHECKED;
 
 /* --- the source's tensors ------------------------------------------------------------------ */
@@ -65,7 +65,6 @@ typedef struct weft_origin {
     const char **names; /* of files */
     int num_files;
 } weft_origin;
-weft_status weft_origin_read(const char *folder, weft_arena *arena,
-                             weft_origin *out) WEFT_CHECKED;
+weft_status weft_origin_read(const char *folder, weft_arena *arena, weft_origin *out) WEFT_CHECKED;
 
 #endif

@@ -211,8 +211,8 @@ static weft_status verify_weights(weft_weights_reader *r, const char *folder, co
 static weft_status open_reader(weft_weights_reader *r, const char *folder)
 {
     const char *model;
-    WEFT_TRY(weft_arena_printf(&r->arena, &model, "%s/%s", folder,
-                               weft_part_names[WEFT_PART_MODEL]));
+    WEFT_TRY(
+        weft_arena_printf(&r->arena, &model, "%s/%s", folder, weft_part_names[WEFT_PART_MODEL]));
     WEFT_TRY(weft_manifest_read(folder, &r->arena, &r->manifest));
     WEFT_TRY(weft_parts_check(folder, &r->manifest, &r->arena));
     WEFT_TRY(verify_weights(r, folder, model));

@@ -154,14 +154,15 @@ static const change changes[] = {
     {"llama", "\"attention_bias\": false", "\"attention_bias\": true", "attention_bias is true"},
     {"llama", "\"rope_type\": \"default\"", "\"rope_type\": \"longest\", \"factor\": 8.0",
      "rope_parameters.rope_type is \"longest\""},
-    {"llama", "\"rope_theta\": 10000.0",
-     "\"rope_theta\": 10000.0, \"partial_rotary_factor\": 0.5", "partial_rotary_factor is 0.5"},
+    {"llama", "\"rope_theta\": 10000.0", "\"rope_theta\": 10000.0, \"partial_rotary_factor\": 0.5",
+     "partial_rotary_factor is 0.5"},
     {"llama", "\"rope_parameters\": {",
      "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, \"rope_parameters\": {",
      "rope_scaling.type is \"linear\""},
     {"llama", "\"rope_parameters\": {", "\"rope_parameters\": {\"full_attention\": {}, ",
      "rope_parameters differs by layer (\"full_attention\")"},
-    {"llama", "\"vocab_size\"", "\"quantization_config\": {\"quant_method\": \"fp8\"}, \"vocab_size\"",
+    {"llama", "\"vocab_size\"",
+     "\"quantization_config\": {\"quant_method\": \"fp8\"}, \"vocab_size\"",
      "quantised weights (\"fp8\")"},
     {"llama", "\"vocab_size\"", "\"vocab_size\": 53, \"vocab_size\"",
      "\"vocab_size\" stands there twice"},
@@ -170,10 +171,12 @@ static const change changes[] = {
     {"mixtral", "\"sliding_window\": null", "\"sliding_window\": 4096", "sliding_window is 4096"},
     {"qwen2", "\"use_sliding_window\": false", "\"use_sliding_window\": true",
      "use_sliding_window is true"},
-    {"qwen2", "\"full_attention\"", "\"sliding_attention\"", "layer_types is \"sliding_attention\""},
+    {"qwen2", "\"full_attention\"", "\"sliding_attention\"",
+     "layer_types is \"sliding_attention\""},
     {"gpt2", "\"gelu_new\"", "\"gelu\"", "activation_function is \"gelu\""},
     {"gpt2", "\"gelu_new\"", "\"gelu_pytorch_tanh\"", NULL},
-    {"llama", "\"rope_parameters\": {\n    \"rope_theta\": 10000.0,\n    \"rope_type\": \"default\"\n  }",
+    {"llama",
+     "\"rope_parameters\": {\n    \"rope_theta\": 10000.0,\n    \"rope_type\": \"default\"\n  }",
      "\"rope_scaling\": null, \"rope_theta\": 10000.0", NULL}, /* as transformers 4 spells it */
     {"llama", "\"dtype\"", "\"torch_dtype\"", NULL},
     {"llama", "\"vocab_size\": 53\n}", "\"vocab_size\": 53\n} trailing", "text after the end"},
@@ -317,8 +320,9 @@ static void old_names_are_read(void)
 static void copy_model(const char *name, const char *to)
 {
     char command[800];
-    snprintf(command, sizeof command, "rm -rf %s; cp -r %s/tests/oracle/models/%s %s; chmod -R u+w %s",
-             to, getenv("WEFT_SOURCE_DIR"), name, to, to);
+    snprintf(command, sizeof command,
+             "rm -rf %s; cp -r %s/tests/oracle/models/%s %s; chmod -R u+w %s", to,
+             getenv("WEFT_SOURCE_DIR"), name, to, to);
     EXPECT(system(command) == 0, "%s", command);
 }
 

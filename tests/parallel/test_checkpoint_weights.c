@@ -46,7 +46,8 @@ static void check_state(tiny *t)
         for (size_t e = 0; e < piece.count; e++) {
             EXPECT(piece.data[WEFT_STATE_MASTER][e] == value_of(weight, piece.first + e), "%zu", e);
             for (int kind = 1; kind < WEFT_NUM_STATES; kind++)
-                EXPECT(piece.data[kind][e] == 0, "moment %d: %g", kind, (double)piece.data[kind][e]);
+                EXPECT(piece.data[kind][e] == 0, "moment %d: %g", kind,
+                       (double)piece.data[kind][e]);
         }
     }
 }
