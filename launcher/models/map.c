@@ -96,8 +96,8 @@ static weft_status visit_axes(const weft_map_piece *piece, weft_map_side side, i
                               const size_t at[2], const range *r)
 {
     const weft_map_side other = side == WEFT_MAP_FILE ? WEFT_MAP_PARAMETER : WEFT_MAP_FILE;
-    if (axis >= piece->num_axes - 1)
-        return visit_run(r, at[side], at[other], piece->num_axes > 0 ? piece->extent[axis] : 1);
+    if (axis == piece->num_axes - 1)
+        return visit_run(r, at[side], at[other], piece->extent[axis]);
     const size_t step = piece->stride[side][axis];
     size_t from = 0, to = piece->extent[axis];
     if (at[side] < r->first) /* an index spans no more than a step */
@@ -115,11 +115,16 @@ static weft_status visit_axes(const weft_map_piece *piece, weft_map_side side, i
 weft_status weft_map_visit(const weft_map_piece *piece, weft_map_side side, size_t first,
                            size_t count, weft_map_function visit, void *context)
 {
-    const weft_map_piece p = arrange(piece, side);
+    weft_map_piece p = arrange(piece, side);
+    if (p.num_axes == 0 || p.stride[side][p.num_axes - 1] != 1) { /* runs of one element */
+        p.extent[p.num_axes] = 1;
+        p.stride[0][p.num_axes] = p.stride[1][p.num_axes] = 1;
+        p.num_axes++;
+    }
     const weft_map_side other = side == WEFT_MAP_FILE ? WEFT_MAP_PARAMETER : WEFT_MAP_FILE;
     const range r = {.first = first,
                      .end = first + count,
-                     .stride = p.num_axes > 0 ? p.stride[other][p.num_axes - 1] : 1,
+                     .stride = p.stride[other][p.num_axes - 1],
                      .visit = visit,
                      .context = context};
     return visit_axes(&p, side, 0, p.first, &r);

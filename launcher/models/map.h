@@ -11,7 +11,7 @@
 
 #include <weft/status.h>
 
-enum { WEFT_MAP_AXES = 4, WEFT_MAP_PIECES = 3 };
+enum { WEFT_MAP_AXES = 5, WEFT_MAP_PIECES = 3 }; /* axes: one more than any layout has */
 
 /* The two sides of a map. */
 typedef enum weft_map_side { WEFT_MAP_FILE, WEFT_MAP_PARAMETER } weft_map_side;
@@ -28,7 +28,8 @@ typedef struct weft_map {
     weft_map_piece pieces[WEFT_MAP_PIECES];
 } weft_map;
 
-/* Adds an axis to a piece that begins with none; axes of one index are left out. */
+/* Adds an axis, one of four at most, to a piece that begins with none; axes of one index are left
+ * out. */
 void weft_map_add_axis(weft_map_piece *piece, size_t extent, size_t in_file, size_t in_parameter);
 size_t weft_map_elements(const weft_map *map);
 /* Whether both sides have the same runs: nothing is transposed. */

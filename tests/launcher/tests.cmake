@@ -192,3 +192,4 @@ weft_add_test(NAME models TIER release SOURCES launcher/models.c launcher/child.
   LABELS launcher)
 add_dependencies(test_models weft_binary)
 weft_add_test(NAME model_faults SOURCES launcher/model_faults.c launcher/child.c LABELS launcher)
+weft_add_test(NAME model_map SOURCES launcher/model_map.c LABELS launcher)
