@@ -1,5 +1,6 @@
 #include "launcher/models/config_json.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,10 +21,20 @@ typedef struct reader {
 
 /* --- values -------------------------------------------------------------------------------- */
 
+/* name: one spelling, or several with '|' between them. */
 static bool is_key(weft_json_span key, const char *name)
 {
-    const size_t bytes = strlen(name);
-    return key.bytes == bytes + 2 && memcmp(key.start + 1, name, bytes) == 0;
+    for (const char *at = name; *at; at += strcspn(at, "|"), at += *at == '|') {
+        const size_t bytes = strcspn(at, "|");
+        if (key.bytes == bytes + 2 && memcmp(key.start + 1, at, bytes) == 0)
+            return true;
+    }
+    return false;
+}
+
+static weft_status first_spelling(const char *name, weft_arena *arena, const char **out)
+{
+    return weft_arena_printf(arena, out, "%.*s", (int)strcspn(name, "|"), name);
 }
 
 static bool find(weft_json_span object, const char *name, weft_json_span *out)
@@ -147,53 +158,162 @@ static weft_status read_key(reader *r, const weft_family_key *key)
 
 /* --- rotary positions ---------------------------------------------------------------------- */
 
-/* What rope_scaling or rope_parameters says of how frequencies are scaled. */
-static weft_status check_rope(const reader *r, const char *name, weft_json_span rope)
+/* How frequencies may be scaled: rope_type and Weft's rotary_scaling_type. */
+enum { ROPE_DEFAULT = 1, ROPE_LINEAR = 2, ROPE_LLAMA3 = 4, ROPE_YARN = 8 };
+typedef struct rope_type {
+    const char *type, *weft; /* JSON */
+    unsigned bit;
+} rope_type;
+
+static const rope_type rope_types[] = {{"\"default\"", "\"none\"", ROPE_DEFAULT},
+                                       {"\"linear\"", "\"linear\"", ROPE_LINEAR},
+                                       {"\"llama3\"", "\"llama3\"", ROPE_LLAMA3},
+                                       {"\"yarn\"", "\"yarn\"", ROPE_YARN}};
+enum { NUM_ROPE_TYPES = sizeof rope_types / sizeof *rope_types };
+
+typedef struct rope_key {
+    const char *key, *weft, *missing; /* as of weft_family_key */
+    unsigned types;
+} rope_key;
+
+static const rope_key rope_keys[] = {
+    {"factor", "rotary_scaling_factor", NULL, ROPE_LINEAR | ROPE_LLAMA3 | ROPE_YARN},
+    {"original_max_position_embeddings", "original_max_position_embeddings", NULL,
+     ROPE_LLAMA3 | ROPE_YARN},
+    {"low_freq_factor", "rotary_low_freq_factor", NULL, ROPE_LLAMA3},
+    {"high_freq_factor", "rotary_high_freq_factor", NULL, ROPE_LLAMA3},
+    {"beta_fast", "yarn_beta_fast", "32", ROPE_YARN},
+    {"beta_slow", "yarn_beta_slow", "1", ROPE_YARN},
+    {"truncate", "yarn_correction_range_round_to_int", "true", ROPE_YARN}};
+enum { NUM_ROPE_KEYS = sizeof rope_keys / sizeof *rope_keys };
+
+/* What says it, and what it is called there. */
+typedef struct rope_object {
+    const char *name; /* NULL: nothing does */
+    weft_json_span object;
+} rope_object;
+
+static bool find_in_rope(const rope_object *rope, const char *key, weft_json_span *out)
+{
+    return rope->name && find(rope->object, key, out) && !is_null(*out);
+}
+
+static weft_status check_rope(const reader *r, const char *name, weft_json_span object)
 {
     const char *cursor = NULL;
     weft_json_span key, value;
-    if (is_null(rope))
-        return WEFT_OK;
-    if (weft_json_kind_of(rope) != WEFT_JSON_OBJECT)
+    if (weft_json_kind_of(object) != WEFT_JSON_OBJECT)
         return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %s, not an object", r->json->path, name,
-                          weft_json_kind_text(rope));
-    while (weft_json_next(rope, &cursor, &key, &value)) {
+                          weft_json_kind_text(object));
+    while (weft_json_next(object, &cursor, &key, &value))
         if (weft_json_kind_of(value) == WEFT_JSON_OBJECT)
             return WEFT_ERROR(WEFT_CONFIG, "%s: %s differs by layer (%.*s), which Weft has not",
                               r->json->path, name, shown(key), key.start);
-        if ((is_key(key, "rope_type") || is_key(key, "type")) && !is_among(value, "\"default\""))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: %s.%.*s is %.*s; Weft has \"default\" alone",
-                              r->json->path, name, (int)key.bytes - 2, key.start + 1, shown(value),
-                              value.start);
+    return WEFT_OK;
+}
+
+static weft_status find_rope(const reader *r, rope_object *out)
+{
+    static const char *const names[] = {"rope_parameters", "rope_scaling"};
+    weft_json_span object;
+    *out = (rope_object){.name = NULL};
+    for (int i = 0; i < 2; i++) {
+        if (!find_key(r, names[i], &object) || is_null(object))
+            continue;
+        WEFT_TRY(check_rope(r, names[i], object));
+        if (out->name && !are_equal(out->object, object))
+            return WEFT_ERROR(WEFT_CONFIG, "%s: rope_parameters and rope_scaling differ",
+                              r->json->path);
+        *out = (rope_object){names[i], object};
     }
     return WEFT_OK;
 }
 
-/* A key of the rotary positions: in rope_parameters, or by itself. */
-static bool find_rope_key(const reader *r, const char *name, weft_json_span *out)
+static weft_status find_rope_type(const reader *r, const rope_object *rope, const rope_type **out)
 {
-    weft_json_span rope;
-    if (find_key(r, "rope_parameters", &rope) && weft_json_kind_of(rope) == WEFT_JSON_OBJECT &&
-        find(rope, name, out) && !is_null(*out))
-        return true;
-    return find_key(r, name, out) && !is_null(*out);
+    weft_json_span type = span_of(rope_types[0].type, strlen(rope_types[0].type));
+    const char *key = "rope_type";
+    if (!find_in_rope(rope, key, &type) && find_in_rope(rope, "type", &type))
+        key = "type";
+    for (int i = 0; i < NUM_ROPE_TYPES; i++)
+        if (is_among(type, rope_types[i].type)) {
+            *out = &rope_types[i];
+            return WEFT_OK;
+        }
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "%s: %s.%s is %.*s; Weft has \"default\", \"linear\", \"llama3\" and "
+                      "\"yarn\"",
+                      r->json->path, rope->name, key, shown(type), type.start);
+}
+
+static weft_status read_rope_key(reader *r, const rope_object *rope, const rope_key *key)
+{
+    weft_json_span value;
+    if (!find_in_rope(rope, key->key, &value)) {
+        if (!key->missing)
+            return WEFT_ERROR(WEFT_CONFIG, "%s: %s lacks %s", r->json->path, rope->name, key->key);
+        value = span_of(key->missing, strlen(key->missing));
+    }
+    return write_raw(r, key->weft, value);
+}
+
+static double number_in_rope(const rope_object *rope, const char *key)
+{
+    weft_json_span value;
+    return find_in_rope(rope, key, &value) ? strtod(value.start, NULL) : 0;
+}
+
+static double magnitude_of(double factor, double mscale)
+{
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
+/* YaRN's rotated channels grow: as mscale and mscale_all_dim say where both are there. */
+static weft_status read_magnitude(reader *r, const rope_object *rope)
+{
+    const double factor = number_in_rope(rope, "factor"),
+                 asked = number_in_rope(rope, "attention_factor");
+    double mscale = number_in_rope(rope, "mscale"), all = number_in_rope(rope, "mscale_all_dim");
+    if (mscale == 0 || all == 0)
+        mscale = 1, all = 0;
+    const double is = magnitude_of(factor, mscale) / magnitude_of(factor, all);
+    if (asked != 0 && fabs(asked - is) > 1e-6 * is)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: %s.attention_factor is %g; Weft has what factor and mscale say, %g, "
+                          "alone",
+                          r->json->path, rope->name, asked, is);
+    weft_json_number(&r->out, "yarn_mscale", mscale);
+    weft_json_number(&r->out, "yarn_mscale_all_dim", all);
+    return WEFT_OK;
+}
+
+/* A key of the rotary positions: in rope_parameters, or by itself. */
+static bool find_rope_key(const reader *r, const rope_object *rope, const char *name,
+                          weft_json_span *out)
+{
+    return find_in_rope(rope, name, out) || (find_key(r, name, out) && !is_null(*out));
 }
 
 static weft_status read_rope(reader *r)
 {
-    static const char *const names[] = {"rope_parameters", "rope_scaling"};
     const char *theta = r->json->family->rope_theta;
     weft_json_span value;
+    const rope_type *type = NULL;
+    rope_object rope;
     if (!theta)
         return WEFT_OK;
-    for (int i = 0; i < 2; i++)
-        if (find_key(r, names[i], &value))
-            WEFT_TRY(check_rope(r, names[i], value));
-    if (find_rope_key(r, "partial_rotary_factor", &value) && !is_among(value, "1"))
+    WEFT_TRY(find_rope(r, &rope));
+    WEFT_TRY(find_rope_type(r, &rope, &type));
+    if (find_rope_key(r, &rope, "partial_rotary_factor", &value) && !is_among(value, "1"))
         return refuse(r, "partial_rotary_factor", value, "1");
-    if (!find_rope_key(r, "rope_theta", &value))
+    if (!find_rope_key(r, &rope, "rope_theta", &value))
         value = span_of(theta, strlen(theta));
-    return write_raw(r, "rotary_base", value);
+    WEFT_TRY(write_raw(r, "rotary_base", value));
+    weft_json_raw(&r->out, "rotary_scaling_type", type->weft);
+    for (int i = 0; i < NUM_ROPE_KEYS; i++)
+        if (rope_keys[i].types & type->bit)
+            WEFT_TRY(read_rope_key(r, &rope, &rope_keys[i]));
+    return type->bit == ROPE_YARN ? read_magnitude(r, &rope) : WEFT_OK;
 }
 
 /* --- the whole ----------------------------------------------------------------------------- */
@@ -435,24 +555,61 @@ weft_status weft_family_find(const weft_config *config, weft_arena *arena, const
 static weft_status write_key(const weft_family_key *key, const weft_config *config,
                              weft_arena *arena, weft_json_out *out)
 {
-    const char *value = key->values;
+    const char *value, *name;
     if (key->kind == WEFT_KEY_EACH)
         return WEFT_OK;
-    if (key->weft)
-        WEFT_TRY(value_for_python(config, key->weft, arena, &value));
-    else
-        WEFT_TRY(weft_arena_printf(arena, &value, "%.*s", (int)strcspn(value, "|"), value));
+    WEFT_TRY(first_spelling(key->key, arena, &name));
+    WEFT_TRY(key->weft ? value_for_python(config, key->weft, arena, &value)
+                       : first_spelling(key->values, arena, &value));
     if (key->kind == WEFT_KEY_NOT)
-        weft_json_bool(out, key->key, strcmp(value, "false") == 0);
+        weft_json_bool(out, name, strcmp(value, "false") == 0);
     else
-        weft_json_raw(out, key->key, value);
+        weft_json_raw(out, name, value);
+    return WEFT_OK;
+}
+
+static weft_status write_magnitude(const weft_config *config, weft_arena *arena, weft_json_out *out)
+{
+    const char *mscale, *all;
+    if (config->model.yarn_mscale == 1 && config->model.yarn_mscale_all_dim == 0)
+        return WEFT_OK;
+    WEFT_TRY(value_for_python(config, "yarn_mscale", arena, &mscale));
+    WEFT_TRY(value_for_python(config, "yarn_mscale_all_dim", arena, &all));
+    weft_json_raw(out, "mscale", mscale);
+    weft_json_raw(out, "mscale_all_dim", all);
+    return WEFT_OK;
+}
+
+/* In the spelling that both generations read. */
+static weft_status write_rope(const weft_config *config, weft_arena *arena, weft_json_out *out)
+{
+    const char *value, *weft;
+    const rope_type *type = &rope_types[0];
+    WEFT_TRY(value_for_python(config, "rotary_base", arena, &value));
+    weft_json_raw(out, "rope_theta", value);
+    WEFT_TRY(value_of(config, "rotary_scaling_type", arena, &weft));
+    for (int i = 0; i < NUM_ROPE_TYPES; i++)
+        if (strcmp(rope_types[i].weft, weft) == 0)
+            type = &rope_types[i];
+    if (type->bit == ROPE_DEFAULT)
+        return WEFT_OK;
+    weft_json_open(out, "rope_scaling", '{');
+    weft_json_raw(out, "rope_type", type->type);
+    for (int i = 0; i < NUM_ROPE_KEYS; i++) {
+        if (!(rope_keys[i].types & type->bit))
+            continue;
+        WEFT_TRY(value_for_python(config, rope_keys[i].weft, arena, &value));
+        weft_json_raw(out, rope_keys[i].key, value);
+    }
+    if (type->bit == ROPE_YARN)
+        WEFT_TRY(write_magnitude(config, arena, out));
+    weft_json_close(out);
     return WEFT_OK;
 }
 
 static weft_status write_all(const weft_family *family, const weft_config *config,
                              const char *dtype, weft_arena *arena, weft_json_out *out)
 {
-    const char *theta;
     weft_json_open(out, NULL, '{');
     weft_json_open_flat(out, "architectures", '[');
     weft_json_text(out, NULL, family->architecture);
@@ -460,10 +617,8 @@ static weft_status write_all(const weft_family *family, const weft_config *confi
     weft_json_text(out, "model_type", family->model_type);
     for (size_t i = 0; i < family->num_keys; i++)
         WEFT_TRY(write_key(&family->keys[i], config, arena, out));
-    if (family->rope_theta) {
-        WEFT_TRY(value_for_python(config, "rotary_base", arena, &theta));
-        weft_json_raw(out, "rope_theta", theta);
-    }
+    if (family->rope_theta)
+        WEFT_TRY(write_rope(config, arena, out));
     weft_json_text(out, "torch_dtype", dtype);
     weft_json_close(out);
     return WEFT_OK;

@@ -27,7 +27,7 @@
     SAME("hidden_size", "hidden_size", NULL), SAME("intermediate_size", "ffn_hidden_size", NULL),  \
         SAME("num_hidden_layers", "num_layers", NULL),                                             \
         SAME("num_attention_heads", "num_attention_heads", NULL),                                  \
-        SAME("head_dim", "kv_channels", ""), SAME("vocab_size", "vocab_size", NULL),               \
+        SAME("vocab_size", "vocab_size", NULL),                                                    \
         SAME("max_position_embeddings", "max_position_embeddings", NULL),                          \
         SAME("attention_dropout", "attention_dropout", "0"),                                       \
         SAME("initializer_range", "init_method_std", "0.02"),                                      \
@@ -35,6 +35,7 @@
         ONLY("hidden_act", "\"silu\"", "\"silu\"|\"swish\""),                                      \
         EACH("layer_types", "\"full_attention\"", "\"full_attention\"")
 
+#define HEAD_DIM(missing) SAME("head_dim", "kv_channels", missing)
 #define RMS_NORM(missing) SAME("rms_norm_eps", "norm_epsilon", missing)
 #define NO_BIAS ONLY("attention_bias", "false", "false"), ONLY("mlp_bias", "false", "false")
 #define GROUPS(missing) SAME("num_key_value_heads", "num_query_groups", missing)
@@ -44,28 +45,43 @@
 
 #define LLAMA_FIXED                                                                                \
     {"normalization", "\"RMSNorm\""}, {"swiglu", "true"}, {"disable_bias_linear", "true"},         \
-        {"position_embedding_type", "\"rope\""},                                                   \
+        {"position_embedding_type", "\"rope\""}, {"rotary_percent", "1"},                          \
+        {"rotary_interleaved", "false"}, {"no_rope_freq", "0"}, {"softmax_scale", "0"},            \
     {                                                                                              \
-        "rotary_percent", "1"                                                                      \
+        "add_proj_bias", "false"                                                                   \
+    }
+#define NO_QK_NORM                                                                                 \
+    {                                                                                              \
+        "qk_layernorm", "false"                                                                    \
+    }
+#define QK_NORM                                                                                    \
+    {"qk_layernorm", "true"},                                                                      \
+    {                                                                                              \
+        "qk_layernorm_across_heads", "false"                                                       \
     }
 
 static const weft_family_fixed llama_fixed[] = {
-    LLAMA_FIXED, {"add_qkv_bias", "false"}, {"num_experts", "0"}};
-static const weft_family_key llama_keys[] = {DECODER_KEYS, GROUPS(""), RMS_NORM("1e-6"), NO_BIAS,
-                                             ONLY("pretraining_tp", "1", "1")};
-static const weft_family_key mistral_keys[] = {DECODER_KEYS, GROUPS("8"), RMS_NORM("1e-6"),
-                                               NO_WINDOW("4096")};
+    LLAMA_FIXED, NO_QK_NORM, {"add_qkv_bias", "false"}, {"num_experts", "0"}};
+static const weft_family_key llama_keys[] = {DECODER_KEYS, HEAD_DIM(""),
+                                             GROUPS(""),   RMS_NORM("1e-6"),
+                                             NO_BIAS,      ONLY("pretraining_tp", "1", "1")};
+static const weft_family_key mistral_keys[] = {DECODER_KEYS, HEAD_DIM(""), GROUPS("8"),
+                                               RMS_NORM("1e-6"), NO_WINDOW("4096")};
 static const weft_family_fixed qwen2_fixed[] = {
-    LLAMA_FIXED, {"add_qkv_bias", "true"}, {"num_experts", "0"}};
-static const weft_family_key qwen2_keys[] = {DECODER_KEYS, GROUPS("32"), RMS_NORM("1e-6"),
-                                             UNUSED_WINDOW};
+    LLAMA_FIXED, NO_QK_NORM, {"add_qkv_bias", "true"}, {"num_experts", "0"}};
+static const weft_family_key qwen2_keys[] = {DECODER_KEYS, HEAD_DIM(""), GROUPS("32"),
+                                             RMS_NORM("1e-6"), UNUSED_WINDOW};
 
-static const weft_family_fixed mixtral_fixed[] = {LLAMA_FIXED,
-                                                  {"add_qkv_bias", "false"},
-                                                  {"moe_layer_freq", "1"},
-                                                  {"moe_router_pre_softmax", "false"},
-                                                  {"moe_shared_expert_intermediate_size", "0"}};
+#define MOE_FIXED                                                                                  \
+    {"add_qkv_bias", "false"}, {"moe_layer_freq", "1"},                                            \
+    {                                                                                              \
+        "moe_shared_expert_intermediate_size", "0"                                                 \
+    }
+
+static const weft_family_fixed mixtral_fixed[] = {
+    LLAMA_FIXED, NO_QK_NORM, MOE_FIXED, {"moe_router_pre_softmax", "false"}};
 static const weft_family_key mixtral_keys[] = {DECODER_KEYS,
+                                               HEAD_DIM(""),
                                                GROUPS("8"),
                                                RMS_NORM("1e-5"),
                                                NO_WINDOW("null"),
@@ -73,10 +89,32 @@ static const weft_family_key mixtral_keys[] = {DECODER_KEYS,
                                                SAME("num_experts_per_tok", "moe_router_topk", "2"),
                                                ONLY("router_jitter_noise", "0.0", "0.0")};
 
+static const weft_family_fixed qwen3_fixed[] = {
+    LLAMA_FIXED, QK_NORM, {"add_qkv_bias", "false"}, {"num_experts", "0"}};
+static const weft_family_key qwen3_keys[] = {
+    DECODER_KEYS,     HEAD_DIM("128"), GROUPS("32"),
+    RMS_NORM("1e-6"), UNUSED_WINDOW,   ONLY("attention_bias", "false", "false")};
+static const weft_family_fixed qwen3_moe_fixed[] = {LLAMA_FIXED, QK_NORM, MOE_FIXED};
+static const weft_family_key qwen3_moe_keys[] = {
+    DECODER_KEYS,
+    HEAD_DIM(""),
+    GROUPS("4"),
+    RMS_NORM("1e-6"),
+    UNUSED_WINDOW,
+    ONLY("attention_bias", "false", "false"),
+    SAME("num_experts|num_local_experts", "num_experts", NULL),
+    SAME("num_experts_per_tok", "moe_router_topk", "8"),
+    SAME("moe_intermediate_size", "moe_ffn_hidden_size", NULL),
+    NOT("norm_topk_prob", "moe_router_pre_softmax", "false"),
+    ONLY("decoder_sparse_step", "1", "1"),
+    ONLY("mlp_only_layers", "[]", "[]|null")};
+
 static const weft_family_fixed gpt2_fixed[] = {{"normalization", "\"LayerNorm\""},
                                                {"swiglu", "false"},
                                                {"disable_bias_linear", "false"},
                                                {"position_embedding_type", "\"learned_absolute\""},
+                                               NO_QK_NORM,
+                                               {"softmax_scale", "0"},
                                                {"num_experts", "0"}};
 static const weft_family_key gpt2_keys[] = {
     SAME("n_embd", "hidden_size", NULL),
@@ -124,6 +162,9 @@ static const weft_family_key gpt2_keys[] = {
     PART(LAYER "self_attn.q_proj." what, OURS "self_attention.linear_qkv." what, QUERY),           \
         PART(LAYER "self_attn.k_proj." what, OURS "self_attention.linear_qkv." what, KEY),         \
         PART(LAYER "self_attn.v_proj." what, OURS "self_attention.linear_qkv." what, VALUE)
+#define QK_NORMS                                                                                   \
+    ROW(LAYER "self_attn.q_norm.weight", OURS "self_attention.q_layernorm.weight"),                \
+        ROW(LAYER "self_attn.k_norm.weight", OURS "self_attention.k_layernorm.weight")
 #define PROJECTION ROW(LAYER "self_attn.o_proj.weight", OURS "self_attention.linear_proj.weight")
 #define MLP                                                                                        \
     PART(LAYER "mlp.gate_proj.weight", OURS "mlp.linear_fc1.weight", GATE),                        \
@@ -144,6 +185,11 @@ static const weft_family_key gpt2_keys[] = {
 static const weft_family_name llama_names[] = {ENDS, NORMS, ATTENTION("weight"), PROJECTION, MLP};
 static const weft_family_name qwen2_names[] = {
     ENDS, NORMS, ATTENTION("weight"), ATTENTION("bias"), PROJECTION, MLP};
+static const weft_family_name qwen3_names[] = {ENDS,     NORMS,      ATTENTION("weight"),
+                                               QK_NORMS, PROJECTION, MLP};
+static const weft_family_name qwen3_moe_names[] = {
+    ENDS,     NORMS,      ATTENTION("weight"),
+    QK_NORMS, PROJECTION, EXPERTS("mlp", "gate_proj", "up_proj", "down_proj")};
 static const weft_family_name mixtral_names[] = {
     ENDS,
     NORMS,
@@ -203,6 +249,17 @@ static const weft_family qwen2 = {.name = "Qwen2",
                                   .model_type = "qwen2",
                                   .rope_theta = "1e4",
                                   TABLES(qwen2_fixed, qwen2_keys, qwen2_names, llama_ignored)};
+static const weft_family qwen3 = {.name = "Qwen3",
+                                  .architecture = "Qwen3ForCausalLM",
+                                  .model_type = "qwen3",
+                                  .rope_theta = "1e4",
+                                  TABLES(qwen3_fixed, qwen3_keys, qwen3_names, llama_ignored)};
+static const weft_family qwen3_moe = {
+    .name = "Qwen3-MoE",
+    .architecture = "Qwen3MoeForCausalLM",
+    .model_type = "qwen3_moe",
+    .rope_theta = "1e4",
+    TABLES(qwen3_moe_fixed, qwen3_moe_keys, qwen3_moe_names, llama_ignored)};
 static const weft_family mixtral = {
     .name = "Mixtral",
     .architecture = "MixtralForCausalLM",
@@ -210,5 +267,6 @@ static const weft_family mixtral = {
     .rope_theta = "1e6",
     TABLES(mixtral_fixed, mixtral_keys, mixtral_names, llama_ignored)};
 
-const weft_family *const weft_families[] = {&gpt2, &llama, &mistral, &qwen2, &mixtral};
+const weft_family *const weft_families[] = {&gpt2,  &llama,   &mistral,  &qwen2,
+                                            &qwen3, &mixtral, &qwen3_moe};
 const size_t weft_num_families = COUNT(weft_families);

@@ -42,7 +42,7 @@ typedef enum weft_family_kind {
 } weft_family_kind;
 
 typedef struct weft_family_key {
-    const char *key; /* in config.json */
+    const char *key; /* in config.json; other spellings behind '|', the first is written */
     weft_family_kind kind;
     const char *weft;    /* of section "model"; NULL: none */
     const char *missing; /* JSON: what it means that the file lacks the key (SAME, NOT: or has

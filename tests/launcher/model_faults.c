@@ -158,7 +158,19 @@ static const change changes[] = {
      "partial_rotary_factor is 0.5"},
     {"llama", "\"rope_parameters\": {",
      "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, \"rope_parameters\": {",
-     "rope_scaling.type is \"linear\""},
+     "rope_parameters and rope_scaling differ"},
+    {"llama", "\"rope_type\": \"default\"", "\"rope_type\": \"linear\"",
+     "rope_parameters lacks factor"},
+    {"llama3", "\"low_freq_factor\"", "\"low_freq_factors\"",
+     "rope_parameters lacks low_freq_factor"},
+    {"qwen3", "\"factor\": 4.0", "\"factor\": 4.0, \"attention_factor\": 1.0",
+     "attention_factor is 1; Weft has what factor and mscale say, 1.13863"},
+    {"qwen3", "\"factor\": 4.0", "\"factor\": 4.0, \"attention_factor\": 1.1386294361119891", NULL},
+    {"qwen3_moe", "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2",
+     "decoder_sparse_step is 2"},
+    {"qwen3_moe", "\"mlp_only_layers\": []", "\"mlp_only_layers\": [1]", "mlp_only_layers is [1]"},
+    {"qwen3_moe", "\"num_local_experts\"", "\"num_experts\"",
+     NULL}, /* as transformers 4 spells it */
     {"llama", "\"rope_parameters\": {", "\"rope_parameters\": {\"full_attention\": {}, ",
      "rope_parameters differs by layer (\"full_attention\")"},
     {"llama", "\"vocab_size\"",
@@ -194,6 +206,45 @@ static void configs_are_read_or_refused(void)
             refused(&m, WEFT_CONFIG, c->part);
         else
             taken(&m, &card);
+    }
+}
+
+static void has_text(const char *path, const char *part)
+{
+    char *text = child_read(path);
+    EXPECT(text && strstr(text, part), "%s lacks %s", path, part);
+    free(text);
+}
+
+/* In the run's config, and in the config.json that is made where the source's is gone. */
+static void scaled_positions_stay_scaled(void)
+{
+    static const char *const models[][3] = {
+        {"llama", "\"rotary_scaling_type\": \"linear\"", "\"rope_type\": \"linear\""},
+        {"llama3", "\"rotary_high_freq_factor\": 2.0", "\"high_freq_factor\": 2.0"},
+        {"qwen3", "\"rotary_scaling_type\": \"yarn\"", "\"truncate\": true"}};
+    for (int i = 0; i < 3; i++) {
+        model m;
+        weft_card card;
+        weft_arena arena = {0};
+        load(&m, models[i][0]);
+        if (i == 0)
+            say(&m,
+                "\"rope_parameters\": {\n    \"rope_theta\": 10000.0,\n    \"rope_type\": "
+                "\"default\"",
+                "\"rope_theta\": 1e4, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 8.0");
+        write_folder(&m, "altered");
+        EXPECT_OK(import_to("altered", "scaled", &card));
+        has_text("scaled/config.json", models[i][1]);
+        EXPECT(system("rm -r scaled/source") == 0, "source");
+        EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = "scaled", .out = "made"}, &arena,
+                                    &card));
+        has_text("made/config.json", models[i][2]);
+        EXPECT_OK(import_to("made", "again", &card));
+        has_text("again/config.json", models[i][1]);
+        EXPECT(system("rm -r scaled made again") == 0, "folders");
+        weft_arena_release(&arena);
+        release(&m);
     }
 }
 
@@ -461,6 +512,7 @@ int main(void)
     if (!child_folder_enter(folder))
         return 1;
     configs_are_read_or_refused();
+    scaled_positions_stay_scaled();
     text_config_is_descended_into();
     heads_are_tied_by_config();
     every_expert_is_there();

@@ -13,8 +13,10 @@
 
 enum { BATCH = 2, SEQ = 12, BYTES = 1 << 18 };
 
-static const char *const models[] = {"gpt2",  "llama",   "llama_tied",   "llama_bf16",
-                                     "qwen2", "mixtral", "mixtral_fused"};
+static const char *const models[] = {"gpt2",       "llama",        "llama3",
+                                     "llama_tied", "llama_bf16",   "qwen2",
+                                     "qwen3",      "qwen3_moe",    "qwen3_moe_unnormed",
+                                     "mixtral",    "mixtral_fused"};
 enum { NUM_MODELS = sizeof models / sizeof *models };
 
 /* --- round trip ---------------------------------------------------------------------------- */
@@ -293,7 +295,7 @@ int main(void)
         check_computation(models[i], source);
         if (strcmp(models[i], "gpt2") == 0 || strcmp(models[i], "llama_tied") == 0)
             check_training(models[i], source, "tp=2,pp=2");
-        if (strcmp(models[i], "mixtral") == 0)
+        if (strcmp(models[i], "mixtral") == 0 || strcmp(models[i], "qwen3_moe") == 0)
             check_training(models[i], source, "tp=2,dp=2,ep=4,etp=1");
     }
     return child_finish(folder);

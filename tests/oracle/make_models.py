@@ -4,7 +4,7 @@ them: for each family random weights, config.json and safetensors as transformer
 NAME.golden beside them with the loss, logits and every gradient of fixed tokens, in fp32 and
 computed in fp64.
 
-    python3 make_models.py OUT_DIR                (pip: transformers, torch, safetensors)
+    python3 make_models.py OUT_DIR [NAME...]      (pip: transformers, torch, safetensors)
     python3 make_models.py --open FOLDER...       opens folders strictly: no name missing or left over
 
 NAME.golden/ has tensors: tokens, loss [S, B] a token, logits, grad/<name of the file>.
@@ -29,6 +29,18 @@ MODELS = {
                         rope_parameters={"rope_type": "default", "rope_theta": 500.0}), {}),
     "llama_bf16": (dict(BASE, model_type="llama", dtype="bfloat16"), {"max_shard_size": "6KB"}),
     "qwen2": (dict(BASE, model_type="qwen2"), {}),
+    "llama3": (dict(BASE, model_type="llama", rope_parameters={
+        "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 2.0, "original_max_position_embeddings": 8}), {}),
+    "qwen3": (dict(BASE, model_type="qwen3", head_dim=8, tie_word_embeddings=True, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
+        "original_max_position_embeddings": 8}), {}),
+    "qwen3_moe": (dict(BASE, model_type="qwen3_moe", head_dim=8, num_experts=4,
+                       num_experts_per_tok=2, moe_intermediate_size=16, norm_topk_prob=True,
+                       mlp_only_layers=[]), {}),
+    "qwen3_moe_unnormed": (dict(BASE, model_type="qwen3_moe", num_experts=4, num_experts_per_tok=2,
+                                moe_intermediate_size=16, norm_topk_prob=False,
+                                mlp_only_layers=[]), {}),
     "mixtral": (dict(BASE, model_type="mixtral", num_local_experts=4, num_experts_per_tok=2,
                      rms_norm_eps=1e-5), {}),
     "mixtral_fused": (dict(BASE, model_type="mixtral", num_local_experts=4, num_experts_per_tok=2),
@@ -92,8 +104,8 @@ def main():
         for folder in sys.argv[2:]:
             open_strictly(folder)
         return
-    for seed, name in enumerate(MODELS):
-        make(sys.argv[1], name, seed)
+    for name in sys.argv[2:] or MODELS:
+        make(sys.argv[1], name, sum(map(ord, name)))
 
 
 if __name__ == "__main__":
