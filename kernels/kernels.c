@@ -128,6 +128,50 @@ static const char *check_norm_backward(const weft_norm_backward_args *a)
     return NULL;
 }
 
+static const char *check_heads_norm(const weft_heads_shape *s, weft_norm_kind kind,
+                                    const float *sums, size_t whole)
+{
+    if (kind != WEFT_NORM_LAYER && kind != WEFT_NORM_RMS)
+        return "unknown kind";
+    if (s->head_dim > WEFT_MAX_NORMED_HEAD_DIM)
+        return "head_dim is above WEFT_MAX_NORMED_HEAD_DIM";
+    if (sums && (kind != WEFT_NORM_RMS || whole == 0))
+        return "sums are RMSNorm's, of a whole that is not 0";
+    return NULL;
+}
+
+static const char *check_heads_norm_forward(const weft_heads_norm_forward_args *a)
+{
+    const char *wrong = check_heads_norm(&a->shape, a->kind, a->sums, a->whole);
+    if (wrong)
+        return wrong;
+    if (a->kind == WEFT_NORM_RMS && a->bias)
+        return "RMSNorm has no bias";
+    if (a->shape.tokens > 0 && (!a->x || !a->weight || !a->y))
+        return "x, weight and y are required";
+    return NULL;
+}
+
+static const char *check_heads_norm_backward(const weft_heads_norm_backward_args *a)
+{
+    const char *wrong = check_heads_norm(&a->shape, a->kind, a->sums, a->whole);
+    if (wrong)
+        return wrong;
+    if (a->kind == WEFT_NORM_RMS && a->dbias)
+        return "RMSNorm has no bias";
+    if (!a->weight || !a->dweight)
+        return "weight and dweight are required";
+    if (a->shape.tokens > 0 && (!a->x || !a->dx || (a->sums && !a->along)))
+        return "x, dx and, with sums, along are required";
+    return NULL;
+}
+
+static const char *check_heads_sums(const weft_heads_sums_args *a)
+{
+    return a->shape.tokens > 0 && (!a->a || !a->b || !a->sums) ? "a, b and sums are required"
+                                                               : NULL;
+}
+
 static bool is_activation_kind(weft_activation_kind kind)
 {
     return kind == WEFT_ACTIVATION_GELU || kind == WEFT_ACTIVATION_SWIGLU ||
@@ -158,6 +202,10 @@ static const char *check_rope(const weft_rope_args *a)
         return "rotary_dim must be even and within head_dim";
     if (!(a->base > 0))
         return "base must be positive";
+    if (a->magnitude < 0 || a->scaling.factor < 0)
+        return "magnitude and the scaling's factor must not be negative";
+    if (a->scaling.factor > 0 && a->scaling.begin == a->scaling.end)
+        return "the scaling's begin and end must differ";
     if (a->groups > 1 && a->group_stride == 0)
         return "several groups need a group_stride";
     if (a->seq > 0 && a->batch > 0 && a->heads > 0 && !a->x)

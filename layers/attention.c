@@ -7,19 +7,25 @@
  */
 #include "core/device/device.h"
 #include "layers/context/context.h"
+#include "layers/heads_norm.h"
 #include "layers/layers.h"
 #include "layers/pass/note.h"
+#include "layers/rotary.h"
 
 typedef struct attention {
     weft_layer_common common;
     weft_linear qkv, proj;
     weft_linear kv; /* where ranks share a group; qkv is q alone then */
+    weft_heads_norms norms;
+    weft_rotary rotary;
     weft_dims dims;
 } attention;
 
 typedef struct attention_state {
-    weft_tensor x;                /* borrowed: the normalised input */
-    weft_tensor qkv, out;         /* [S*B, qkv], [S*B, heads * head_dim] */
+    weft_tensor x;        /* borrowed: the normalised input */
+    weft_tensor qkv, out; /* [S*B, qkv], [S*B, heads * head_dim] */
+    weft_tensor ready;    /* what attention reads: qkv, or with norms of q and k another */
+    weft_heads_squares sums;
     weft_tensor heads, heads_out; /* qkv and out by heads, if ranks exchange heads */
     float *lse;
     weft_tensor dy, dqkv; /* of a backward in two halves */
@@ -46,15 +52,18 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
     const weft_model_options *o = &a->common.options;
     a->dims = weft_dims_of(o, weft_build_shape(build));
     const weft_dims *d = &a->dims;
+    a->rotary = weft_rotary_of(o, d->rotary);
     size_t qkv_all = (d->heads_all + 2 * d->groups_all) * d->head_dim;
     size_t proj_all = d->heads_all * d->head_dim;
     const bool has_bias = !o->disable_bias_linear;
-    weft_layer_set_splits(layer, true);
     const weft_linear_row rows[] = {
         {&a->qkv, "linear_qkv", WEFT_LINEAR_COLUMN, d->hidden, qkv_all, has_bias || o->add_qkv_bias,
          0},
-        {&a->proj, "linear_proj", WEFT_LINEAR_ROW, proj_all, d->hidden, has_bias, 0},
+        {&a->proj, "linear_proj", WEFT_LINEAR_ROW, proj_all, d->hidden,
+         has_bias || o->add_proj_bias, 0},
     };
+    WEFT_TRY(weft_heads_norms_init(build, o, d, &a->norms));
+    weft_layer_set_splits(layer, !a->norms.of[0].weight);
     if (d->sharers == 1)
         return weft_linears_declare(build, o, rows, 2);
     weft_linear_row kv = rows[0];
@@ -86,6 +95,7 @@ static weft_attention_shape shape_of(const attention *a, weft_pass *pass)
         .k_token_stride = d->qkv,
         .k_group_stride = group_stride,
         .causal = true,
+        .scale = (float)a->common.options.softmax_scale,
         .dropout = weft_pass_training(pass) ? (float)a->common.options.attention_dropout : 0.0f,
         .seed = weft_pass_seed(pass),
         .stream = weft_pass_stream(pass, &a->common.base, 0),
@@ -112,15 +122,17 @@ static weft_status rotate(const attention *a, weft_pass *pass, const weft_tensor
         return WEFT_OK;
     const int32_t *positions = weft_pass_positions(pass);
     size_t in_group = d->heads / d->groups + 1;
-    return weft_rope(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(
-            weft_rope_args, .seq = weft_shape_local_seq(weft_pass_shape(pass)),
-            .batch = weft_pass_shape(pass)->batch, .heads = in_group, .head_dim = d->head_dim,
-            .token_stride = d->qkv, .head_stride = d->head_dim, .groups = d->groups,
-            .group_stride = (in_group + 1) * d->head_dim, .rotary_dim = d->rotary,
-            .base = (float)o->rotary_base, .dtype = qkv->dtype, .x = qkv->data, .inverse = inverse,
-            .index = positions ? positions : weft_pass_index(pass), .index_by_sample = positions));
+    return weft_rope(weft_pass_lane(pass),
+                     &WEFT_ARGS(weft_rope_args, .seq = weft_shape_local_seq(weft_pass_shape(pass)),
+                                .batch = weft_pass_shape(pass)->batch, .heads = in_group,
+                                .head_dim = d->head_dim, .token_stride = d->qkv,
+                                .head_stride = d->head_dim, .groups = d->groups,
+                                .group_stride = (in_group + 1) * d->head_dim,
+                                .rotary_dim = d->rotary, .base = (float)o->rotary_base,
+                                .dtype = qkv->dtype, .x = qkv->data, .inverse = inverse,
+                                .index = positions ? positions : weft_pass_index(pass),
+                                .index_by_sample = positions, .interleaved = o->rotary_interleaved,
+                                .magnitude = a->rotary.magnitude, .scaling = a->rotary.scaling));
 }
 
 /* --- over context-parallel ranks ------------------------------------------------------------ */
@@ -132,7 +144,7 @@ static weft_context_call call_of(const attention *a, weft_pass *pass, const atte
         .attention = shape_of(a, pass),
         .cut = weft_pass_cut(pass),
         .first_seen = weft_pass_first_seen(pass),
-        .qkv = state->qkv.data,
+        .qkv = state->ready.data,
         .heads = state->heads.data,
         .heads_out = state->heads_out.data,
         .out = state->out.data,
@@ -188,8 +200,8 @@ static weft_status whole_forward(const attention *a, weft_pass *pass, const atte
     return weft_attention_forward(
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_attention_forward_args, .shape = shape_of(a, pass),
-                   .dtype = state->qkv.dtype, .q = packed(a, &state->qkv, 0),
-                   .k = packed(a, &state->qkv, 1), .v = packed(a, &state->qkv, 2),
+                   .dtype = state->ready.dtype, .q = packed(a, &state->ready, 0),
+                   .k = packed(a, &state->ready, 1), .v = packed(a, &state->ready, 2),
                    .out = state->out.data, .lse = state->lse,
                    .first_seen = weft_pass_first_seen(pass)));
 }
@@ -202,8 +214,8 @@ static weft_status whole_backward(const attention *a, weft_pass *pass, const att
     return weft_attention_backward(
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_attention_backward_args, .shape = shape_of(a, pass), .dtype = dout->dtype,
-                   .q = packed(a, &state->qkv, 0), .k = packed(a, &state->qkv, 1),
-                   .v = packed(a, &state->qkv, 2), .out = state->out.data, .dout = dout->data,
+                   .q = packed(a, &state->ready, 0), .k = packed(a, &state->ready, 1),
+                   .v = packed(a, &state->ready, 2), .out = state->out.data, .dout = dout->data,
                    .lse = state->lse, .delta = delta.data, .dq = packed(a, dqkv, 0),
                    .dk = packed(a, dqkv, 1), .dv = packed(a, dqkv, 2),
                    .first_seen = weft_pass_first_seen(pass)));
@@ -271,6 +283,25 @@ static weft_status qkv_backward(const attention *a, weft_pass *pass, const weft_
                : WEFT_OK;
 }
 
+/* Makes `ready`, which scratch holds where q and k have norms: backward norms them again. */
+static weft_status make_ready(const attention *a, weft_pass *pass, attention_state *state)
+{
+    const weft_dims *d = &a->dims;
+    if (!a->norms.of[0].weight)
+        return WEFT_OK;
+    WEFT_TRY(weft_pass_scratch(pass, state->qkv.dtype, d->rows_full, d->qkv, &state->ready));
+    WEFT_TRY(weft_heads_norms_run(&a->norms, pass, &state->qkv, &state->sums, &state->ready));
+    return rotate(a, pass, &state->ready, false);
+}
+
+static weft_status make_ready_again(const attention *a, weft_pass *pass, attention_state *state)
+{
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_AGAIN);
+    WEFT_TRY(make_ready(a, pass, state));
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
+    return WEFT_OK;
+}
+
 /* --- a backward in two halves ---------------------------------------------------------------- */
 
 static weft_status attention_weights(weft_layer *layer, weft_pass *pass)
@@ -335,7 +366,11 @@ static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const w
                 weft_pass_stash(pass, x->dtype, d->rows_full, d->qkv, &state->qkv));
     weft_pass_keep(pass);
     WEFT_TRY(qkv_forward(a, pass, &full, &state->qkv));
-    WEFT_TRY(rotate(a, pass, &state->qkv, false));
+    state->ready = state->qkv;
+    WEFT_TRY(weft_heads_norms_sum(&a->norms, pass, &state->qkv, &state->sums));
+    WEFT_TRY(make_ready(a, pass, state));
+    if (!a->norms.of[0].weight)
+        WEFT_TRY(rotate(a, pass, &state->ready, false));
     WEFT_TRY(core_forward(a, pass, state));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     /* One rank's partial sum carries the bias, so that the sum has it once. */
@@ -352,8 +387,10 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     attention *a = (attention *)layer;
     attention_state *state = weft_pass_state(pass, layer);
     const weft_dims *d = &a->dims;
-    size_t mark = weft_pass_mark(pass);
+    const size_t start = weft_pass_mark(pass);
     weft_tensor dy_full, dout, dqkv, x_full, partial;
+    WEFT_TRY(make_ready_again(a, pass, state));
+    const size_t mark = weft_pass_mark(pass);
     if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN)) {
         weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
         WEFT_TRY(core_forward(a, pass, state));
@@ -368,11 +405,13 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     WEFT_TRY(weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &dout));
     WEFT_TRY(core_backward(a, pass, state, &dout, &dqkv));
     WEFT_TRY(rotate(a, pass, &dqkv, true));
+    if (a->norms.of[0].weight)
+        WEFT_TRY(weft_heads_norms_backward(&a->norms, pass, &state->qkv, &state->sums, &dqkv));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
     WEFT_TRY(qkv_backward(a, pass, &x_full, &dqkv, &partial));
     WEFT_TRY(weft_pass_exit(pass, &partial, dx));
-    weft_pass_release(pass, mark);
+    weft_pass_release(pass, start);
     return WEFT_OK;
 }
 

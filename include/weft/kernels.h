@@ -45,6 +45,9 @@ extern "C" {
     X(bias_gradient)                                                                               \
     X(norm_forward)                                                                                \
     X(norm_backward)                                                                               \
+    X(heads_norm_forward)                                                                          \
+    X(heads_norm_backward)                                                                         \
+    X(heads_sums)                                                                                  \
     X(activation_forward)                                                                          \
     X(activation_backward)                                                                         \
     X(rope)                                                                                        \
@@ -190,6 +193,59 @@ typedef struct weft_norm_backward_args {
     bool overwrite;  /* of dweight, dbias */
 } weft_norm_backward_args;
 
+/* Heads in packed rows: head h of group g of token t has its head_dim numbers at t * token_stride +
+ * g
+ * * group_stride + h * head_dim. Fixed: it stands in other structs. */
+typedef struct weft_heads_shape {
+    size_t tokens, groups, heads, head_dim; /* heads: of a group */
+    size_t token_stride, group_stride;
+} weft_heads_shape;
+
+enum { WEFT_MAX_NORMED_HEAD_DIM = 1024 };
+
+/* Norms of queries or keys (Henry et al. 2020, with learned weights as in Dehghani et al. 2023): of
+ * each head, with weight and bias [head_dim]; or, where `sums` is given, RMSNorm of all of a
+ * token's heads together, with weight [groups * heads * head_dim]: sums[t] is the sum of the
+ * squares of `whole` numbers, which heads on other ranks are part of. x and y lie alike. */
+typedef struct weft_heads_norm_forward_args {
+    size_t struct_bytes;
+    weft_norm_kind kind;
+    weft_heads_shape shape;
+    weft_dtype dtype;
+    const void *x;
+    const void *weight, *bias; /* bias: optional, LayerNorm only */
+    void *y;
+    const float *sums; /* optional, [tokens] */
+    size_t whole;      /* with sums */
+    float epsilon;
+} weft_heads_norm_forward_args;
+
+/* dx, in dy's place. `along` goes with sums: along[t] is the sum of dy * x * weight over the same
+ * `whole` numbers. */
+typedef struct weft_heads_norm_backward_args {
+    size_t struct_bytes;
+    weft_norm_kind kind;
+    weft_heads_shape shape;
+    weft_dtype dtype;
+    const void *x, *weight;
+    void *dx; /* dy before */
+    const float *sums, *along;
+    size_t whole;
+    float epsilon;
+    float *dweight, *dbias; /* dbias optional */
+    bool overwrite;         /* of dweight, dbias */
+} weft_heads_norm_backward_args;
+
+/* sums[t] = the sum over all heads' numbers of a * b * weight. */
+typedef struct weft_heads_sums_args {
+    size_t struct_bytes;
+    weft_heads_shape shape;
+    weft_dtype dtype;
+    const void *a, *b;  /* they lie alike */
+    const void *weight; /* optional, [groups * heads * head_dim] */
+    float *sums;        /* [tokens] */
+} weft_heads_sums_args;
+
 /* GELU (Hendrycks and Gimpel 2016, its tanh form), SiLU and ReLU take x[rows, cols]; SwiGLU
  * (Shazeer 2020) takes x[rows, 2 cols] = [gate | up] and gives silu(gate) * up. */
 typedef enum weft_activation_kind {
@@ -218,6 +274,16 @@ typedef struct weft_activation_backward_args {
     void *dx;       /* like x; may be x itself or, but for SwiGLU, dy */
 } weft_activation_backward_args;
 
+/* How far a pair's angle a position is divided by `factor`: share s of the way, from 0 where the
+ * pair stands at `begin` to 1 at `end` and beyond. It stands at its index i, or by_turns at the
+ * turns that it makes in `length` positions (Peng et al. 2023, YaRN; Llama 3.1). */
+typedef struct weft_rope_scaling {
+    double factor; /* 0: nothing is divided */
+    double begin, end;
+    bool by_turns;
+    double length;
+} weft_rope_scaling;
+
 /* Rotary positions (Su et al. 2021; half-rotation form, as Llama and Megatron), in place. Head h of
  * group g of token t = s * batch + b stands at x + t * token_stride + g * group_stride + h *
  * head_stride (elements) and has position first_position + s or, where `index` is given, index[s],
@@ -235,6 +301,9 @@ typedef struct weft_rope_args {
     bool inverse;
     bool index_by_sample;
     const int32_t *index; /* optional */
+    bool interleaved; /* pair i is channels 2 i and 2 i + 1 (GPT-J), not i and i + rotary_dim / 2 */
+    float magnitude;  /* of sines and cosines (YaRN's attention factor); 0: 1 */
+    weft_rope_scaling scaling;
 } weft_rope_args;
 
 enum { WEFT_CUDA_MAX_HEAD_DIM = 256 }; /* of attention on a GPU; the CPU has no limit */

@@ -32,6 +32,13 @@ typedef enum weft_position_embedding {
     WEFT_POSITION_NONE,
 } weft_position_embedding;
 
+typedef enum weft_rotary_scaling {
+    WEFT_ROTARY_UNSCALED,
+    WEFT_ROTARY_LINEAR,
+    WEFT_ROTARY_LLAMA3,
+    WEFT_ROTARY_YARN,
+} weft_rotary_scaling;
+
 /* Section "model" of a config, in Megatron's names. "0:" says what 0 means. */
 typedef struct weft_model_options {
     size_t
@@ -64,6 +71,17 @@ typedef struct weft_model_options {
     int moe_token_drop_policy;                   /* weft_drop_policy */
     int64_t moe_shared_expert_intermediate_size; /* 0: none */
     double moe_router_forced_load;               /* for measurements; 0: the router decides */
+    bool add_proj_bias;
+    bool qk_layernorm, qk_layernorm_across_heads;
+    double softmax_scale; /* of attention's scores; 0: 1 / sqrt(kv_channels) */
+    bool rotary_interleaved;
+    int64_t no_rope_freq; /* every N-th decoder layer has no rotary positions; 0: all have them */
+    int rotary_scaling_type; /* weft_rotary_scaling */
+    double rotary_scaling_factor;
+    int64_t original_max_position_embeddings; /* llama3, yarn: that the model was trained with */
+    double rotary_low_freq_factor, rotary_high_freq_factor; /* llama3 */
+    double yarn_beta_fast, yarn_beta_slow, yarn_mscale, yarn_mscale_all_dim;
+    bool yarn_correction_range_round_to_int;
 } weft_model_options;
 
 /* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a

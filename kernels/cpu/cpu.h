@@ -30,6 +30,9 @@
     X(bias_gradient)                                                                               \
     X(norm_forward)                                                                                \
     X(norm_backward)                                                                               \
+    X(heads_norm_forward)                                                                          \
+    X(heads_norm_backward)                                                                         \
+    X(heads_sums)                                                                                  \
     X(activation_forward)                                                                          \
     X(activation_backward)                                                                         \
     X(rope)                                                                                        \

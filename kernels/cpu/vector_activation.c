@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "kernels/cpu/vector_math.h"
+#include "kernels/rope.h"
 
 /* GELU's tanh form: 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
 static const float gelu_slope = 1.5957691216f; /* 2 sqrt(2 / pi) */
@@ -173,6 +174,37 @@ WEFT_INLINE void rotate(void *first, void *second, size_t num, const float *rest
     }
 }
 
+WEFT_INLINE void rotate_neighbours(void *x, size_t num, const float *restrict sine,
+                                   const float *restrict cosine, const weft_dtype dtype)
+{
+#pragma omp simd
+    for (size_t i = 0; i < num; i++) {
+        float a = weft_vector_load(x, 2 * i, dtype), b = weft_vector_load(x, 2 * i + 1, dtype);
+        weft_vector_store(x, 2 * i, a * cosine[i] - b * sine[i], dtype);
+        weft_vector_store(x, 2 * i + 1, b * cosine[i] + a * sine[i], dtype);
+    }
+}
+
+/* `num` pairs from `first` on of a head at x. */
+WEFT_INLINE void rotate_head(const weft_rope_args *args, void *x, size_t first, size_t num,
+                             const float *restrict sine, const float *restrict cosine,
+                             const weft_dtype dtype)
+{
+    const size_t half = args->rotary_dim / 2;
+    if (args->interleaved)
+        rotate_neighbours(weft_vector_at(x, 2 * first, dtype), num, sine, cosine, dtype);
+    else
+        rotate(weft_vector_at(x, first, dtype), weft_vector_at(x, first + half, dtype), num, sine,
+               cosine, dtype);
+}
+
+static double frequency_of(const weft_rope_args *args, size_t pair)
+{
+    const size_t half = args->rotary_dim / 2;
+    const double frequency = pow((double)args->base, -(double)pair / (double)half);
+    return frequency * weft_rope_scale(&args->scaling, (double)pair, frequency);
+}
+
 weft_status WEFT_VECTOR(rope)(const weft_rope_args *args)
 {
     const size_t half = args->rotary_dim / 2;
@@ -184,7 +216,7 @@ weft_status WEFT_VECTOR(rope)(const weft_rope_args *args)
         const size_t num = weft_vector_min(ROPE_PAIRS, half - first);
         double frequency[ROPE_PAIRS];
         for (size_t i = 0; i < num; i++) {
-            frequency[i] = pow((double)args->base, -(double)(first + i) / (double)half);
+            frequency[i] = frequency_of(args, first + i);
             if (args->inverse)
                 frequency[i] = -frequency[i];
         }
@@ -197,17 +229,21 @@ weft_status WEFT_VECTOR(rope)(const weft_rope_args *args)
 #pragma omp simd
             for (size_t i = 0; i < num; i++)
                 weft_vector_sincos(position * frequency[i], &sine[i], &cosine[i]);
+            for (size_t i = 0; i < num && args->magnitude > 0; i++) {
+                sine[i] *= args->magnitude;
+                cosine[i] *= args->magnitude;
+            }
             for (size_t b = 0; b < together; b++) {
                 for (size_t h = 0; h < heads; h++) {
                     void *x = weft_vector_at(args->x,
                                              (s * together + b) * args->token_stride +
                                                  h / args->heads * args->group_stride +
-                                                 h % args->heads * args->head_stride + first,
+                                                 h % args->heads * args->head_stride,
                                              dtype);
                     if (dtype == WEFT_F32)
-                        rotate(x, weft_vector_at(x, half, dtype), num, sine, cosine, WEFT_F32);
+                        rotate_head(args, x, first, num, sine, cosine, WEFT_F32);
                     else
-                        rotate(x, weft_vector_at(x, half, dtype), num, sine, cosine, WEFT_BF16);
+                        rotate_head(args, x, first, num, sine, cosine, WEFT_BF16);
                 }
             }
         }

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "kernels/cuda/each.cuh"
+#include "kernels/rope.h"
 
 namespace
 {
@@ -245,19 +246,24 @@ struct rope_shape {
     uint64_t first_position;
     const int32_t *index;        /* of positions, or NULL */
     double log2_base, direction; /* 1, or -1: back */
+    float magnitude;
+    weft_rope_scaling scaling;
 };
 
 /* A block turns one position's heads. Pair i turns by position base^(-i / half): its angle, which
  * grows to thousands of revolutions, is taken in fp64 and only what remains of a revolution goes to
  * fp32. The first numbers are on their way while that is computed. */
-template <typename T, int n>
+template <typename T, int n, bool NEIGHBOURS>
 __global__ void __launch_bounds__(ROPE_THREADS) rope(T *x, rope_shape shape)
 {
     WEFT_DYNAMIC_SHARED(float, table); /* [num_pairs] cosines, [num_pairs] sines */
     float *cosines = table, *sines = table + shape.num_pairs;
     const uint32_t s = blockIdx.x, packs = shape.packs;
     const uint32_t num = shape.batch * shape.groups * shape.heads * packs;
-    T *const tokens = x + size_t(s) * shape.batch * shape.token_stride + shape.first_pair;
+    constexpr int each = NEIGHBOURS ? 2 * n : n; /* channels from a pack of pairs to the next */
+    const size_t apart = NEIGHBOURS ? n : shape.half;
+    T *const tokens =
+        x + size_t(s) * shape.batch * shape.token_stride + each / n * shape.first_pair;
     for (uint32_t first = threadIdx.x; first == threadIdx.x || first < num;
          first += ROPE_UNROLL * blockDim.x) {
         pack<T, n> low[ROPE_UNROLL], high[ROPE_UNROLL];
@@ -267,10 +273,10 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope(T *x, rope_shape shape)
             const uint32_t i = first + u * blockDim.x, head = i / packs, group = head / shape.heads;
             at[u] = tokens + group / shape.groups * shape.token_stride +
                     group % shape.groups * shape.group_stride +
-                    head % shape.heads * shape.head_stride + i % packs * n;
+                    head % shape.heads * shape.head_stride + i % packs * each;
             if (i < num) {
                 low[u] = load_pack<n>(at[u]);
-                high[u] = load_pack<n>(at[u] + shape.half);
+                high[u] = load_pack<n>(at[u] + apart);
             }
         }
         if (first == threadIdx.x) {
@@ -278,11 +284,16 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope(T *x, rope_shape shape)
                 double(shape.index ? uint64_t(shape.index[s]) : shape.first_position + s);
             for (uint32_t i = threadIdx.x; i < shape.num_pairs; i += blockDim.x) {
                 const double pair = double(shape.first_pair + i) / double(shape.half);
+                const double frequency = exp2(-pair * shape.log2_base);
                 const double turns =
-                    position * exp2(-pair * shape.log2_base) * 0.15915494309189533577;
+                    position *
+                    (frequency *
+                     weft_rope_scale(&shape.scaling, double(shape.first_pair + i), frequency)) *
+                    0.15915494309189533577;
                 const float angle = float((turns - rint(turns)) * 6.283185307179586477);
                 sincosf(angle, &sines[i], &cosines[i]);
-                sines[i] *= float(shape.direction);
+                sines[i] *= float(shape.direction) * shape.magnitude;
+                cosines[i] *= shape.magnitude;
             }
             __syncthreads();
         }
@@ -294,12 +305,15 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope(T *x, rope_shape shape)
 #pragma unroll
             for (int k = 0; k < n; k++) {
                 const float cosine = cosines[i % packs * n + k], sine = sines[i % packs * n + k];
-                const float a = to_float(low[u].at[k]), b = to_float(high[u].at[k]);
-                low[u].at[k] = from_float<T>(a * cosine - b * sine);
-                high[u].at[k] = from_float<T>(b * cosine + a * sine);
+                const int first = NEIGHBOURS ? 2 * k : k, second = NEIGHBOURS ? 2 * k + 1 : n + k;
+                T &to_a = first < n ? low[u].at[first % n] : high[u].at[first % n];
+                T &to_b = second < n ? low[u].at[second % n] : high[u].at[second % n];
+                const float a = to_float(to_a), b = to_float(to_b);
+                to_a = from_float<T>(a * cosine - b * sine);
+                to_b = from_float<T>(b * cosine + a * sine);
             }
             store_pack(at[u], low[u]);
-            store_pack(at[u] + shape.half, high[u]);
+            store_pack(at[u] + apart, high[u]);
         }
     }
 }
@@ -330,17 +344,23 @@ template <typename T> weft_status launch_rope(weft_lane *lane, const weft_rope_a
                                   args->first_position,
                                   index,
                                   log2(static_cast<double>(args->base)),
-                                  args->inverse ? -1.0 : 1.0};
+                                  args->inverse ? -1.0 : 1.0,
+                                  args->magnitude > 0 ? args->magnitude : 1.0f,
+                                  args->scaling};
         const unsigned blocks = static_cast<unsigned>(positions);
         const size_t packs = size_t(shape.batch) * shape.groups * shape.heads * shape.packs;
         unsigned threads = num_blocks(packs, ROPE_UNROLL * WARP) * WARP;
         threads = threads < 64 ? 64 : threads < ROPE_THREADS ? threads : ROPE_THREADS;
         const size_t shared = 2 * num * sizeof(float);
         cudaStream_t stream = weft_cuda_stream(lane);
-        if (aligned)
-            WEFT_TRY(WEFT_LAUNCH((rope<T, n>), blocks, threads, shared, stream, x, shape));
+        if (aligned && !args->interleaved)
+            WEFT_TRY(WEFT_LAUNCH((rope<T, n, false>), blocks, threads, shared, stream, x, shape));
+        else if (aligned)
+            WEFT_TRY(WEFT_LAUNCH((rope<T, n, true>), blocks, threads, shared, stream, x, shape));
+        else if (!args->interleaved)
+            WEFT_TRY(WEFT_LAUNCH((rope<T, 1, false>), blocks, threads, shared, stream, x, shape));
         else
-            WEFT_TRY(WEFT_LAUNCH((rope<T, 1>), blocks, threads, shared, stream, x, shape));
+            WEFT_TRY(WEFT_LAUNCH((rope<T, 1, true>), blocks, threads, shared, stream, x, shape));
     }
     return WEFT_OK;
 }

@@ -11,6 +11,9 @@
     ROW(bias_gradient, 3, dy, db, row_offsets)                                                     \
     ROW(norm_forward, 8, x, residual, sum, weight, bias, y, mean, rstd)                            \
     ROW(norm_backward, 8, dy, x, weight, mean, rstd, dx, dweight, dbias)                           \
+    ROW(heads_norm_forward, 5, x, weight, bias, y, sums)                                           \
+    ROW(heads_norm_backward, 7, x, weight, dx, sums, along, dweight, dbias)                        \
+    ROW(heads_sums, 4, a, b, weight, sums)                                                         \
     ROW(activation_forward, 2, x, y)                                                               \
     ROW(activation_backward, 3, x, dy, dx)                                                         \
     ROW(rope, 2, x, index)                                                                         \

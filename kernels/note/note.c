@@ -105,6 +105,27 @@ static void of_norm_backward(operations *out, const weft_norm_backward_args *a)
                (a->accumulate ? 4 : 3) * a->rows * a->cols);
 }
 
+static size_t heads_numbers(const weft_heads_shape *s)
+{
+    return s->tokens * s->groups * s->heads * s->head_dim;
+}
+
+static void of_heads_norm_forward(operations *out, const weft_heads_norm_forward_args *a)
+{
+    add_memory(out, WEFT_PHASE_FORWARD, NULL, a->dtype, 2 * heads_numbers(&a->shape));
+}
+
+static void of_heads_norm_backward(operations *out, const weft_heads_norm_backward_args *a)
+{
+    add_memory(out, WEFT_PHASE_INPUT_GRADIENT, NULL, a->dtype, 3 * heads_numbers(&a->shape));
+}
+
+static void of_heads_sums(operations *out, const weft_heads_sums_args *a)
+{
+    add_memory(out, a->weight ? WEFT_PHASE_INPUT_GRADIENT : WEFT_PHASE_FORWARD, NULL, a->dtype,
+               (a->a == a->b ? 1 : 2) * heads_numbers(&a->shape));
+}
+
 static void of_rope(operations *out, const weft_rope_args *a)
 {
     add_memory(out, a->inverse ? WEFT_PHASE_INPUT_GRADIENT : WEFT_PHASE_FORWARD, "rotary", a->dtype,

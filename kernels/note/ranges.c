@@ -148,6 +148,48 @@ KERNEL(norm_backward)
     WRITES(dbias, a->cols);
 }
 
+/* One range a group: other numbers lie between. */
+static void add_heads(touched *t, const char *name, const void *base, bool writes, weft_dtype dtype,
+                      const weft_heads_shape *s)
+{
+    for (size_t g = 0; g < s->groups && base; g++)
+        add_rows(t, name, (const char *)base + g * s->group_stride * weft_dtype_bytes(dtype),
+                 writes, dtype, s->tokens, s->heads * s->head_dim, s->token_stride);
+}
+
+static size_t heads_weights(const weft_heads_shape *s, const float *sums)
+{
+    return (sums ? s->groups * s->heads : 1) * s->head_dim;
+}
+
+KERNEL(heads_norm_forward)
+{
+    add_heads(t, "x", a->x, false, a->dtype, &a->shape);
+    READS_OF(a->dtype, weight, heads_weights(&a->shape, a->sums));
+    READS_OF(a->dtype, bias, a->shape.head_dim);
+    READS(sums, a->shape.tokens);
+    add_heads(t, "y", a->y, true, a->dtype, &a->shape);
+}
+
+KERNEL(heads_norm_backward)
+{
+    add_heads(t, "x", a->x, false, a->dtype, &a->shape);
+    READS_OF(a->dtype, weight, heads_weights(&a->shape, a->sums));
+    READS(sums, a->shape.tokens);
+    READS(along, a->shape.tokens);
+    add_heads(t, "dx", a->dx, true, a->dtype, &a->shape);
+    WRITES(dweight, heads_weights(&a->shape, a->sums));
+    WRITES(dbias, a->shape.head_dim);
+}
+
+KERNEL(heads_sums)
+{
+    add_heads(t, "a", a->a, false, a->dtype, &a->shape);
+    add_heads(t, "b", a->b, false, a->dtype, &a->shape);
+    READS_OF(a->dtype, weight, a->shape.groups * a->shape.heads * a->shape.head_dim);
+    WRITES(sums, a->shape.tokens);
+}
+
 static size_t inputs(weft_activation_kind kind)
 {
     return kind == WEFT_ACTIVATION_SWIGLU ? 2 : 1;

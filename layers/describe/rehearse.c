@@ -13,6 +13,7 @@
 #include "layers/describe/plain.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/pass.h"
+#include "layers/rotary.h"
 
 /* Lists what a stack of stashes gives. */
 typedef struct keeper {
@@ -537,7 +538,8 @@ static int alike_before(const weft_rehearsal *r, weft_model_function build, int 
     if ((build && build != weft_model_build_gpt) || layer == r->model.num_layers - 1)
         return -1;
     for (int i = 1; i < layer; i++)
-        if (weft_model_is_moe_layer(o, i - 1) == weft_model_is_moe_layer(o, layer - 1))
+        if (weft_model_is_moe_layer(o, i - 1) == weft_model_is_moe_layer(o, layer - 1) &&
+            weft_rotary_leaves_out(o, i - 1) == weft_rotary_leaves_out(o, layer - 1))
             return i;
     return -1;
 }

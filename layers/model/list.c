@@ -6,6 +6,7 @@
 #include "core/sized.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/pass.h"
+#include "layers/rotary.h"
 
 weft_status weft_model_add(weft_model *model, weft_layer *layer)
 {
@@ -59,6 +60,14 @@ weft_status weft_model_add_head(weft_model *model, const weft_model_options *opt
     return weft_model_add(model, weft_head_create(options));
 }
 
+static weft_layer *attention_of(const weft_model_options *options, int64_t index)
+{
+    weft_model_options own = *options;
+    if (own.position_embedding_type == WEFT_POSITION_ROPE && weft_rotary_leaves_out(options, index))
+        own.position_embedding_type = WEFT_POSITION_NONE;
+    return weft_attention_create(&own);
+}
+
 weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options)
 {
     WEFT_TRY(WEFT_GIVEN(model));
@@ -67,7 +76,7 @@ weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *op
     for (int64_t i = 0; i < options->num_layers; i++) {
         weft_layer *mlp = weft_model_is_moe_layer(options, i) ? weft_moe_create(options)
                                                               : weft_mlp_create(options);
-        WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), mlp));
+        WEFT_TRY(weft_model_add_block(model, options, attention_of(options, i), mlp));
     }
     return weft_model_add_head(model, options);
 }

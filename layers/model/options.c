@@ -2,6 +2,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <weft/kernels.h>
+
 #include "core/key_rows.h"
 #include "core/text.h"
 #include "layers/describe/describe.h"
@@ -10,6 +12,12 @@
 #define T weft_model_options
 #define SIZE(on_resume, field, value, low, of, ...)                                                \
     RANGE(on_resume, field, value, low, 1e12, of, __VA_ARGS__)
+
+#define NO_QK_NORM "model.qk_layernorm is false"
+#define NOT_ROPE "model.position_embedding_type is not rope"
+#define SCALED(type) "model.rotary_scaling_type is " type
+#define NOT_SCALED SCALED("none")
+#define NOT_SCALED_AS(type) SCALED("not " type)
 
 const weft_key weft_model_rows[] = {
     RANGE(SHAPES, num_layers, "12", 1, 65533, NULL, "decoder layers"),
@@ -26,11 +34,44 @@ const weft_key weft_model_rows[] = {
     FLAG(SHAPES, swiglu, "false", "gated MLP: silu(gate) * up instead of GELU"),
     FLAG(SHAPES, disable_bias_linear, "false", "no biases in linear layers"),
     FLAG(SHAPES, add_qkv_bias, "false", "a bias on QKV even without the others"),
+    FLAG(SHAPES, add_proj_bias, "false",
+         "a bias on attention's projection even without the others"),
+    FLAG(SHAPES, qk_layernorm, "false",
+         "norm each head of queries and keys before positions enter"),
+    FLAG(SHAPES, qk_layernorm_across_heads, "false",
+         "norm a token's queries together, and its keys: RMSNorm alone", .idle = NO_QK_NORM),
     CHOICE(SHAPES, position_embedding_type, "\"learned_absolute\"", "learned_absolute|rope|none",
            "how positions enter"),
     REAL(TASK, rotary_base, "10000", 1, 1e12, "base of the rotary frequencies"),
     REAL(TASK, rotary_percent, "1.0", 0.01, 1,
          "share of the head dimension that rotates: an even number of channels"),
+    FLAG(TASK, rotary_interleaved, "false",
+         "rotate neighbouring channels, not channels half a rotation apart", .idle = NOT_ROPE),
+    INT(TASK, no_rope_freq, "0", 0, "layers",
+        "every N-th has no rotary positions; 0: all have them", .idle = NOT_ROPE),
+    CHOICE(TASK, rotary_scaling_type, "\"none\"", "none|linear|llama3|yarn",
+           "which rotary frequencies are divided for longer sequences", .idle = NOT_ROPE),
+    REAL(TASK, rotary_scaling_factor, "1", 1, 1e6, "what frequencies are divided by",
+         .idle = NOT_SCALED),
+    SIZE(TASK, original_max_position_embeddings, "0", 0, "tokens",
+         "sequences that the model saw before it was scaled",
+         .idle = NOT_SCALED "; " SCALED("linear")),
+    REAL(TASK, rotary_low_freq_factor, "1", 1e-6, 1e6,
+         "turns in those tokens up to which all of a frequency is divided",
+         .idle = NOT_SCALED_AS("llama3")),
+    REAL(TASK, rotary_high_freq_factor, "4", 1e-6, 1e6, "turns from which none of it is",
+         .idle = NOT_SCALED_AS("llama3")),
+    REAL(TASK, yarn_beta_fast, "32", 1e-6, 1e6, "turns from which no frequency is divided",
+         .idle = NOT_SCALED_AS("yarn")),
+    REAL(TASK, yarn_beta_slow, "1", 1e-6, 1e6, "turns up to which all of it is",
+         .idle = NOT_SCALED_AS("yarn")),
+    REAL(TASK, yarn_mscale, "1", 0, 100,
+         "m: rotated channels grow by (0.1 m ln factor + 1) / (0.1 n ln factor + 1)",
+         .idle = NOT_SCALED_AS("yarn")),
+    REAL(TASK, yarn_mscale_all_dim, "0", 0, 100, "n of the same", .idle = NOT_SCALED_AS("yarn")),
+    FLAG(TASK, yarn_correction_range_round_to_int, "true", "whole pairs begin and end the range",
+         .idle = NOT_SCALED_AS("yarn")),
+    REAL(TASK, softmax_scale, "0", 0, 1e6, "of attention's scores; 0: 1 / sqrt(kv_channels)"),
     FLAG(SHAPES, untie_embeddings_and_output_weights, "false",
          "give the output layer weights of its own"),
     REAL(STEP, hidden_dropout, "0", 0, 0.999999, "dropout on residual branches and the embedding"),
@@ -115,6 +156,39 @@ static weft_status check_rotary(const weft_model_options *o)
                           channels == 1 ? "" : "s", below, share_of(channels / 2 * 2 + 2, all));
 }
 
+static weft_status check_scaling(const weft_model_options *o)
+{
+    const weft_rotary_scaling type = (weft_rotary_scaling)o->rotary_scaling_type;
+    if (o->position_embedding_type != WEFT_POSITION_ROPE || type == WEFT_ROTARY_UNSCALED ||
+        type == WEFT_ROTARY_LINEAR)
+        return WEFT_OK;
+    if (o->original_max_position_embeddings == 0)
+        return WEFT_KEY_ERROR("model.original_max_position_embeddings",
+                              "is needed: the tokens of the sequences before scaling");
+    if (type == WEFT_ROTARY_LLAMA3 && o->rotary_high_freq_factor <= o->rotary_low_freq_factor)
+        return WEFT_KEY_ERROR("model.rotary_high_freq_factor",
+                              "%g is not above "
+                              "rotary_low_freq_factor %g",
+                              o->rotary_high_freq_factor, o->rotary_low_freq_factor);
+    if (type == WEFT_ROTARY_YARN && o->yarn_beta_fast < o->yarn_beta_slow)
+        return WEFT_KEY_ERROR("model.yarn_beta_fast", "%g is below yarn_beta_slow %g",
+                              o->yarn_beta_fast, o->yarn_beta_slow);
+    if (type == WEFT_ROTARY_YARN && o->rotary_base <= 1)
+        return WEFT_KEY_ERROR("model.rotary_base", "%g: YaRN needs one above 1", o->rotary_base);
+    return WEFT_OK;
+}
+
+static weft_status check_qk_norm(const weft_model_options *o)
+{
+    if (o->qk_layernorm && o->kv_channels > WEFT_MAX_NORMED_HEAD_DIM)
+        return WEFT_KEY_ERROR("model.qk_layernorm", "of a head dimension of at most %d, not %lld",
+                              WEFT_MAX_NORMED_HEAD_DIM, (long long)o->kv_channels);
+    if (o->qk_layernorm && o->qk_layernorm_across_heads && o->normalization != WEFT_RMSNORM)
+        return WEFT_KEY_ERROR("model.qk_layernorm_across_heads",
+                              "is RMSNorm's: set model.normalization to RMSNorm, or this to false");
+    return WEFT_OK;
+}
+
 weft_status weft_model_options_resolve(weft_model_options *o)
 {
     weft_fits fits;
@@ -153,5 +227,7 @@ weft_status weft_model_options_resolve(weft_model_options *o)
                               "rotary positions need an even head dimension, not %lld",
                               (long long)o->kv_channels);
     WEFT_TRY(check_rotary(o));
+    WEFT_TRY(check_scaling(o));
+    WEFT_TRY(check_qk_norm(o));
     return check_moe(o);
 }

@@ -372,40 +372,122 @@ static weft_status outline(const weft_model_setup *setup, weft_model *model, wef
     return status;
 }
 
-weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
-                               weft_model_function build, weft_outline *out)
+/* A model before it has layers. `groups` lives as long. */
+static weft_model *begin_model(const weft_model_setup *setup, const weft_groups *groups)
 {
-    weft_groups groups = {.mesh = *mesh};
-    memset(out, 0, sizeof *out);
     weft_model *model = calloc(1, sizeof *model);
-    weft_parameters **stages = calloc((size_t)mesh->pp, sizeof *stages);
-    if (!model || !stages) {
-        free(model);
-        free(stages);
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model's outline");
-    }
+    if (!model)
+        return NULL;
     model->options = *setup->options;
     model->setup = (weft_model_setup){.options = &model->options,
                                       .own_options = setup->own_options,
                                       .frozen = setup->frozen,
                                       .parallel = setup->parallel,
                                       .recompute = setup->training ? setup->recompute : NULL,
-                                      .groups = &groups,
+                                      .groups = groups,
                                       .dtype = setup->dtype,
                                       .micro_batch_size = setup->micro_batch_size,
                                       .training = true};
-    model->shape =
-        weft_model_shape(&model->options, mesh, setup->micro_batch_size, setup->dtype, true);
+    model->shape = weft_model_shape(&model->options, &groups->mesh, setup->micro_batch_size,
+                                    setup->dtype, true);
+    return model;
+}
+
+static void end_model(weft_model *model)
+{
+    model->parameters = NULL;
+    weft_model_forget(model);
+    weft_device_destroy(model->setup.device);
+    free(model);
+}
+
+weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
+                               weft_model_function build, weft_outline *out)
+{
+    weft_groups groups = {.mesh = *mesh};
+    memset(out, 0, sizeof *out);
+    weft_model *model = begin_model(setup, &groups);
+    weft_parameters **stages = calloc((size_t)mesh->pp, sizeof *stages);
+    if (!model || !stages) {
+        free(model);
+        free(stages);
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model's outline");
+    }
     const weft_status status = outline(setup, model, &groups, build, stages, out);
     if (status != WEFT_OK)
         weft_outline_release(out);
-    model->parameters = NULL;
-    weft_model_forget(model);
+    end_model(model);
     for (int s = 0; s < mesh->pp; s++)
         weft_parameters_destroy(stages[s]);
     free(stages);
-    weft_device_destroy(model->setup.device);
-    free(model);
+    return status;
+}
+
+/* --- the list of parameters --------------------------------------------------------------- */
+
+static int compare_listed(const void *a, const void *b)
+{
+    return strcmp(((const weft_listed_parameter *)a)->name,
+                  ((const weft_listed_parameter *)b)->name);
+}
+
+static weft_status take_list(const weft_parameters *parameters, weft_arena *arena,
+                             weft_listed_parameter **out, size_t *out_count)
+{
+    const size_t count = (size_t)weft_parameters_count(parameters);
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof **out, &memory));
+    *out = memory;
+    *out_count = count;
+    for (size_t i = 0; i < count; i++) {
+        const weft_placed *placed = weft_parameters_at(parameters, (int)i);
+        weft_listed_parameter *listed = &(*out)[i];
+        snprintf(listed->name, sizeof listed->name, "%s", placed->parameter.name);
+        listed->num_dims = placed->box.num_dims;
+        memcpy(listed->dims, placed->box.global_dims, sizeof listed->dims);
+        listed->by_expert = placed->spec.by_expert;
+    }
+    qsort(*out, count, sizeof **out, compare_listed);
+    return WEFT_OK;
+}
+
+static weft_status list_parameters(weft_model *model, weft_groups *groups,
+                                   weft_model_function build, weft_parameters **parameters,
+                                   weft_arena *arena, weft_listed_parameter **out,
+                                   size_t *out_count)
+{
+    static const weft_parallel_options evenly;
+    WEFT_TRY(weft_device_create_note(&model->setup.device));
+    WEFT_TRY(weft_model_build(model, build));
+    double *work = calloc((size_t)model->num_layers, sizeof *work);
+    if (!work)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the stage layout");
+    weft_status status = weft_layout_build(&evenly, 1, model->num_layers, work, &model->layout);
+    free(work);
+    WEFT_TRY(status);
+    WEFT_TRY(declare_stage(model, groups, 0, parameters));
+    return take_list(*parameters, arena, out, out_count);
+}
+
+weft_status weft_model_list_parameters(const weft_model_setup *setup, weft_model_function build,
+                                       weft_arena *arena, weft_listed_parameter **out,
+                                       size_t *out_count)
+{
+    static const weft_parallel_options one_rank = {.tensor_model_parallel_size = 1,
+                                                   .pipeline_model_parallel_size = 1,
+                                                   .context_parallel_size = 1,
+                                                   .expert_binding = WEFT_BINDING_DP,
+                                                   .order = "tp-cp-ep-dp-pp"};
+    weft_groups groups = {0};
+    weft_parameters *parameters = NULL;
+    WEFT_TRY(weft_mesh_build(&one_rank, 1, setup->options->num_experts, &groups.mesh));
+    weft_model *model = begin_model(setup, &groups);
+    if (!model)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model's parameters");
+    const weft_status status =
+        list_parameters(model, &groups, build, &parameters, arena, out, out_count);
+    end_model(model);
+    weft_parameters_destroy(parameters);
     return status;
 }
 

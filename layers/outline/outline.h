@@ -67,6 +67,20 @@ typedef struct weft_outline {
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
                                weft_model_function build, weft_outline *out) WEFT_CHECKED;
 
+/* A parameter of a whole model, as checkpoints have it. */
+typedef struct weft_listed_parameter {
+    char name[WEFT_MAX_NAME_BYTES];
+    int num_dims;
+    size_t dims[WEFT_MAX_DIMS];
+    bool by_expert; /* the first axis counts experts */
+} weft_listed_parameter;
+
+/* The parameters of the model on one rank, each once, sorted by name; memory from the arena. Reads
+ * of the setup: options, own_options, dtype, micro_batch_size. Errors as weft_model_outline. */
+weft_status weft_model_list_parameters(const weft_model_setup *setup, weft_model_function build,
+                                       weft_arena *arena, weft_listed_parameter **out,
+                                       size_t *out_count) WEFT_CHECKED;
+
 /* The number of buckets of a layer's parameters: one for each local expert. */
 size_t weft_outline_parts(const weft_outline_layer *layer);
 /* Whether the layer has sharded parameters. */

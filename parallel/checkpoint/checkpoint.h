@@ -82,8 +82,9 @@ weft_status weft_checkpoint_read_config(const char *folder, weft_arena *arena,
 weft_status weft_checkpoint_read_tokenizer(const char *folder, weft_arena *arena,
                                            const char **out_text) WEFT_CHECKED;
 /* Verifies every shard's hash (each rank a part of them), fills the optimizer's pieces (masters and
- * moments), then weft_optimizer_reload. A dataset that is missing, of another shape or left over is
- * an error naming it; then nothing has been filled. Synced on return. */
+ * moments; moments are zero where the checkpoint has weights alone), then weft_optimizer_reload. A
+ * dataset that is missing, of another shape or left over is an error naming it; then nothing has
+ * been filled. Synced on return. */
 weft_status weft_checkpoint_load(const char *folder, weft_parameters *parameters,
                                  weft_optimizer *optimizer, weft_lane *lane) WEFT_CHECKED;
 /* Fills weights alone, for generate; verifies the shards of weights. */
@@ -92,6 +93,41 @@ weft_status weft_checkpoint_load_weights(const char *folder, weft_parameters *pa
 /* Prints step, datasets with shapes, and parameter count; verifies every hash. json: as JSON.
  * Rank-local. */
 weft_status weft_checkpoint_inspect(const char *folder, bool json, FILE *out) WEFT_CHECKED;
+
+/* Checkpoints of weights alone, as a whole and without a mesh: where models come from other formats
+ * and go to them. They are of step 0, of no seed. Rank-local. */
+
+typedef struct weft_weight { /* a parameter */
+    char name[WEFT_MAX_NAME_BYTES];
+    int num_dims;
+    size_t dims[WEFT_MAX_DIMS];
+} weft_weight;
+
+typedef struct weft_weights_writer weft_weights_writer;
+/* Fills in elements first, first + 1, ... of a weight, in row-major order. */
+typedef weft_status (*weft_weights_function)(void *context, size_t first, size_t count, float *out);
+
+/* Begins DIR/step-0. Errors: a save's. */
+weft_status weft_weights_create(const char *dir, const weft_weight *weights, size_t count,
+                                weft_weights_writer **out) WEFT_CHECKED;
+/* Writes one of them, in pieces that `fill` gives in rising order. WEFT_DIVERGED: one that is not
+ * finite. */
+weft_status weft_weights_write(weft_weights_writer *writer, const char *name,
+                               weft_weights_function fill, void *context) WEFT_CHECKED;
+/* Reads all back, compares the hashes and publishes. WEFT_FILE: one of them was not written. */
+weft_status weft_weights_publish(weft_weights_writer *writer, const char *config_text) WEFT_CHECKED;
+/* What is not published goes. NULL is legal. */
+void weft_weights_abandon(weft_weights_writer *writer);
+
+typedef struct weft_weights_reader weft_weights_reader;
+/* Opens a checkpoint's weights and verifies their hashes. */
+weft_status weft_weights_open(const char *folder, weft_weights_reader **out) WEFT_CHECKED;
+/* Sorted by name; borrowed. */
+const weft_weight *weft_weights_list(const weft_weights_reader *reader, size_t *out_count);
+/* Elements first, first + 1, ... of weight `index` of the list. */
+weft_status weft_weights_read(const weft_weights_reader *reader, size_t index, size_t first,
+                              size_t count, float *out) WEFT_CHECKED;
+void weft_weights_close(weft_weights_reader *reader); /* NULL is legal */
 
 /* Asynchronous saves: the ranks train on while a process beside each of them writes.
  *

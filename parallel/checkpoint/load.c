@@ -16,6 +16,7 @@ typedef struct load {
     weft_manifest manifest;
     weft_shard_list shards; /* on rank 0 all; then those that this rank verifies */
     weft_stored_list wanted;
+    bool has_state; /* the optimizer's, beside weights */
     weft_tensor_file *file;
     float *staging;        /* pinned, WEFT_SHARD_MAX_ELEMENTS */
     float *device_staging; /* where weights are cast from; NULL unless needed */
@@ -111,6 +112,15 @@ static weft_status verify(load *l)
     return weft_shards_verify(l->file, l->model, &l->manifest.datasets, &l->shards);
 }
 
+/* Checkpoints of weights alone have no dataset of moments. */
+static bool has_state(const weft_stored_list *stored)
+{
+    for (int i = 0; i < stored->count; i++)
+        if (strncmp(stored->items[i].name, "model/", 6) != 0)
+            return true;
+    return false;
+}
+
 /* Where a range of a parameter's local elements goes. */
 typedef struct target {
     load *l;
@@ -150,6 +160,18 @@ static weft_status read_run(void *context, size_t first, size_t count)
     return weft_lane_sync(l->lane);
 }
 
+/* Zeroes in the place of a range that the checkpoint does not have. */
+static weft_status clear_range(load *l, size_t count, float *data)
+{
+    memset(l->staging, 0, staging_bytes);
+    for (size_t done = 0; done < count; done += WEFT_SHARD_MAX_ELEMENTS) {
+        const size_t left = count - done;
+        const size_t now = left < WEFT_SHARD_MAX_ELEMENTS ? left : WEFT_SHARD_MAX_ELEMENTS;
+        WEFT_TRY(weft_lane_copy(l->lane, data + done, l->staging, now * sizeof *data));
+    }
+    return weft_lane_sync(l->lane);
+}
+
 static weft_status read_range(load *l, const weft_placed *placed, weft_state_kind kind,
                               size_t first, size_t count, void *data)
 {
@@ -181,8 +203,10 @@ static weft_status read_all(load *l)
         weft_state_piece piece;
         WEFT_TRY(weft_optimizer_open(l->optimizer, i, true, l->lane, &piece));
         for (int kind = 0; kind < WEFT_NUM_STATES; kind++)
-            WEFT_TRY(read_range(l, piece.placed, (weft_state_kind)kind, piece.first, piece.count,
-                                piece.data[kind]));
+            WEFT_TRY(kind == WEFT_STATE_MASTER || l->has_state
+                         ? read_range(l, piece.placed, (weft_state_kind)kind, piece.first,
+                                      piece.count, piece.data[kind])
+                         : clear_range(l, piece.count, piece.data[kind]));
         WEFT_TRY(weft_optimizer_close(l->optimizer, i, true, l->lane));
     }
     for (int i = 0; !l->optimizer && i < weft_parameters_count(l->parameters); i++) {
@@ -207,8 +231,9 @@ static weft_status reload(load *l)
 
 static weft_status load_phases(load *l)
 {
-    int num_kinds = l->optimizer ? WEFT_NUM_STATES : 1;
     WEFT_TRY(weft_comm_agree(l->world, prepare(l)));
+    l->has_state = has_state(&l->manifest.datasets);
+    const int num_kinds = l->optimizer && l->has_state ? WEFT_NUM_STATES : 1;
     WEFT_TRY(weft_comm_agree(l->world, read_shards(l)));
     WEFT_TRY(weft_comm_agree(l->world,
                              weft_stored_collect(l->parameters, num_kinds, &l->arena, &l->wanted)));

@@ -15,7 +15,7 @@ function(weft_add_fuzz kind)
     ARGS ${CMAKE_CURRENT_LIST_DIR}/corpus/${kind})
 endfunction()
 
-foreach(kind config cluster import tokenizer dataset flight json_lines)
+foreach(kind config cluster import tokenizer dataset flight json_lines model)
   weft_add_fuzz(${kind})
 endforeach()
 weft_add_fuzz(program SOURCES schedule/subjects.c schedule/programs.c

@@ -139,7 +139,29 @@ typedef struct rope_case {
     const int32_t *index;
     double base, *x, *dy, *y;
     size_t count;
+    bool interleaved;
+    float magnitude;
+    weft_rope_scaling scaling;
 } rope_case;
+
+/* As each paper's code writes it. */
+static double scaled(const rope_case *r, size_t pair)
+{
+    const weft_rope_scaling *s = &r->scaling;
+    const double plain = pow(r->base, -2.0 * (double)pair / (double)r->rotary_dim);
+    if (s->factor == 0)
+        return plain;
+    if (s->by_turns) { /* Llama 3.1: begin and end are its high and low factor */
+        const double wave = 2 * 3.14159265358979323846 / plain;
+        const double smooth = (s->length / wave - s->end) / (s->begin - s->end);
+        if (wave < s->length / s->begin)
+            return plain;
+        return wave > s->length / s->end ? plain / s->factor
+                                         : (1 - smooth) * plain / s->factor + smooth * plain;
+    }
+    const double ramp = fmin(fmax(((double)pair - s->begin) / (s->end - s->begin), 0), 1);
+    return plain / s->factor * ramp + plain * (1 - ramp);
+}
 
 static double position_of(const rope_case *r, size_t t)
 {
@@ -157,11 +179,13 @@ static void rope_forward(const rope_case *r)
             const size_t head = t * r->token_stride + h / r->heads * r->group_stride +
                                 h % r->heads * r->head_stride;
             for (size_t i = 0; i < half; i++) {
-                double angle =
-                    position_of(r, t) * pow(r->base, -2.0 * (double)i / (double)r->rotary_dim);
-                double a = r->x[head + i], b = r->x[head + i + half];
-                r->y[head + i] = a * cos(angle) - b * sin(angle);
-                r->y[head + i + half] = b * cos(angle) + a * sin(angle);
+                const double angle = position_of(r, t) * scaled(r, i);
+                const double m = r->magnitude > 0 ? (double)r->magnitude : 1;
+                const size_t first = head + (r->interleaved ? 2 * i : i);
+                const size_t second = first + (r->interleaved ? 1 : half);
+                const double a = r->x[first], b = r->x[second];
+                r->y[first] = m * (a * cos(angle) - b * sin(angle));
+                r->y[second] = m * (b * cos(angle) + a * sin(angle));
             }
         }
     }
@@ -195,16 +219,46 @@ static void check_rope(rope_case r, weft_dtype dtype)
               .token_stride = r.token_stride, .head_stride = r.head_stride, .groups = r.groups,
               .group_stride = r.group_stride, .rotary_dim = r.rotary_dim,
               .first_position = r.first_position, .base = 10000.0f, .dtype = dtype, .x = x,
-              .index = r.index, .index_by_sample = r.numbering == 2);
+              .index = r.index, .index_by_sample = r.numbering == 2, .interleaved = r.interleaved,
+              .magnitude = r.magnitude, .scaling = r.scaling);
     rope_forward(&r);
     probe_close(probe_read(x, r.count, dtype), r.y, r.count, probe_tolerance(dtype, 1e-6), "rope");
     PROBE_RUN(rope, .seq = r.seq, .batch = r.batch, .heads = r.heads, .head_dim = r.head_dim,
               .token_stride = r.token_stride, .head_stride = r.head_stride, .groups = r.groups,
               .group_stride = r.group_stride, .rotary_dim = r.rotary_dim,
               .first_position = r.first_position, .base = 10000.0f, .dtype = dtype, .x = dy,
-              .inverse = true, .index = r.index, .index_by_sample = r.numbering == 2);
+              .inverse = true, .index = r.index, .index_by_sample = r.numbering == 2,
+              .interleaved = r.interleaved, .magnitude = r.magnitude, .scaling = r.scaling);
     probe_gradient(rope_loss, &r, r.x, r.count, probe_read(dy, r.count, dtype), NULL,
                    probe_tolerance(dtype, 1e-5), "rope backward");
+}
+
+static void rope_of_other_forms_equals_fp64(void **state)
+{
+    (void)state;
+    static const weft_rope_scaling scalings[] = {
+        {0},
+        {.factor = 4, .begin = -2, .end = -1}, /* all pairs */
+        {.factor = 40, .begin = 1, .end = 6.5},
+        {.factor = 8, .begin = 4, .end = 1, .by_turns = true, .length = 8192},
+    };
+    for (int form = 0; form < 16 * probe_num_dtypes(); form++) {
+        rope_case r = {.numbering = form % 4 ? 0 : 1,
+                       .seq = 7,
+                       .batch = 2,
+                       .heads = 3,
+                       .head_dim = 32,
+                       .token_stride = 2 * 5 * 32,
+                       .head_stride = 32,
+                       .groups = 2,
+                       .group_stride = 5 * 32,
+                       .first_position = 1000,
+                       .rotary_dim = form & 8 ? 32 : 12,
+                       .interleaved = form & 4,
+                       .magnitude = form % 4 == 2 ? 1.25f : 0,
+                       .scaling = scalings[form % 4]};
+        check_rope(r, probe_dtype(form / 16));
+    }
 }
 
 static void rope_equals_fp64_and_finite_differences(void **state)
@@ -351,6 +405,7 @@ int main(void)
         PROBE_TEST(activations_equal_fp64_and_finite_differences),
         PROBE_TEST(extreme_inputs_have_the_definitions_slopes),
         PROBE_TEST(rope_equals_fp64_and_finite_differences),
+        PROBE_TEST(rope_of_other_forms_equals_fp64),
         PROBE_TEST(rope_of_groups_equals_calls_of_one_group),
         PROBE_TEST(rope_refuses_groups_that_coincide),
     };

@@ -77,6 +77,17 @@ static const model_case models[] = {
      "\"num_attention_heads\": 4, \"seq_length\": 16, \"vocab_size\": 7, "
      "\"init_method_std\": 0.1}",
      ", \"calculate_per_token_loss\": true", 1e-5, 1e-4, true},
+    {"qk-norm",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"num_query_groups\": 2, \"kv_channels\": 8, "
+     "\"qk_layernorm\": true, \"add_qkv_bias\": true, \"add_proj_bias\": true, "
+     "\"disable_bias_linear\": true, \"position_embedding_type\": \"rope\", "
+     "\"rotary_interleaved\": true, " COMMON "}",
+     FP32},
+    {"qk-norm-across",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"num_query_groups\": 2, \"kv_channels\": 8, "
+     "\"normalization\": \"RMSNorm\", \"qk_layernorm\": true, "
+     "\"qk_layernorm_across_heads\": true, \"position_embedding_type\": \"rope\", " COMMON "}",
+     FP32},
 };
 
 typedef struct mesh_case {
@@ -206,6 +217,15 @@ static const mesh_case meshes[] = {
     {5, 8, "tp=4,cp=2", CONTEXT("all_gather")},
     {6, 2, "tp=2,sp=1", NULL},
     {6, 4, "tp=4", NULL},
+    /* norms of queries and keys */
+    {8, 4, "tp=4", NULL},
+    {8, 4, "tp=2,cp=2,sp=1", CONTEXT("p2p")},
+    {8, 4, "cp=2,pp=2", CONTEXT("a2a")},
+    {8, 4, "tp=2,dp=2,sp=1,zero=3", NULL},
+    {9, 4, "tp=4,sp=1", NULL},
+    {9, 8, "tp=4,cp=2", CONTEXT("all_gather")},
+    {9, 4, "tp=2,pp=2,sp=1", NULL},
+    {9, 8, "tp=4,dp=2,zero=2", NULL},
     {4, 4, "cp=4", NULL},
     {4, 4, "tp=2,cp=2,sp=1", NULL},
 };
@@ -233,6 +253,9 @@ static const struct {
     {{0, 2, "pp=2,schedule=zbv", NULL},
      ", \"recompute_granularity\": \"full\", \"recompute_method\": \"uniform\""},
     {{3, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL}, RECOMPUTE("\"moe\"")},
+    {{8, 4, "cp=2,pp=2", CONTEXT("a2a")}, RECOMPUTE("\"core_attn\"")},
+    {{9, 4, "tp=2,pp=2,sp=1", NULL}, OFFLOAD("\"core_attn\"") RECOMPUTE("\"mlp\"")},
+    {{9, 4, "tp=4", NULL}, ", \"recompute_granularity\": \"full\""},
 };
 enum {
     NUM_MESHES = sizeof meshes / sizeof *meshes,

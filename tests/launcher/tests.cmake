@@ -190,3 +190,8 @@ set_tests_properties(restarts watchdog skipped skipped_all launching_faults tier
 # Three or four jobs of ranks at once, side by side.
 set_tests_properties(killed restarts watchdog PROPERTIES PROCESSORS 2)
 set_tests_properties(search what_if PROPERTIES COST 50)
+weft_add_test(NAME models TIER release SOURCES launcher/models.c launcher/child.c layers/harness.c
+  LABELS launcher)
+add_dependencies(test_models weft_binary)
+weft_add_test(NAME model_faults SOURCES launcher/model_faults.c launcher/child.c LABELS launcher)
+weft_add_test(NAME model_map SOURCES launcher/model_map.c LABELS launcher)

@@ -269,6 +269,17 @@ static const mistake mistakes[] = {
      {"--set", "rotary_percent=0.5"},
      "--set rotary_percent=0.5: model.rotary_percent: 0.5 of a head dimension of 6 is 3 channels, "
      "and an even number rotates; 0.333334 or 0.666667 would\n"},
+    {"\"seq_length\": 12",
+     "\"seq_length\": 12, \"qk_layernorm\": true",
+     {"--set", "qk_layernorm_across_heads=true"},
+     "--set qk_layernorm_across_heads=true: model.qk_layernorm_across_heads: is RMSNorm's: set "
+     "model.normalization to RMSNorm, or this to false\n"},
+    {"\"seq_length\": 12",
+     "\"seq_length\": 12, \"position_embedding_type\": \"rope\"",
+     {"--set", "rotary_scaling_type=yarn"},
+     "c.json: model.original_max_position_embeddings: is needed: the tokens of the sequences "
+     "before "
+     "scaling\n"},
     {"\"hidden_size\": 16",
      "\"hidden_size\": 400000000000",
      {0},

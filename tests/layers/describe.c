@@ -48,6 +48,12 @@ static const cost_case dense_cases[] = {
     {"attention, grouped", LLAMA ", \"num_query_groups\": 2, \"add_qkv_bias\": true",
      weft_attention_create, NULL, 1},
     {"attention, few groups", GPT2 ", \"num_query_groups\": 1", weft_attention_create, NULL, 1},
+    {"attention, norms of q and k", GPT2 ", \"num_query_groups\": 1, \"qk_layernorm\": true",
+     weft_attention_create, NULL, 1},
+    {"attention, norms across heads",
+     LLAMA ", \"num_query_groups\": 2, \"qk_layernorm\": true, "
+           "\"qk_layernorm_across_heads\": true",
+     weft_attention_create, NULL, 1},
     {"mlp", GPT2, weft_mlp_create, NULL, 0},
     {"mlp, swiglu", LLAMA, weft_mlp_create, NULL, 0},
     {"block", GPT2, block_of_mlp, NULL, 1},

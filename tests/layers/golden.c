@@ -1,5 +1,6 @@
-/* Losses and every gradient of a GPT-2, a Llama-like and a Mixtral-like stack against PyTorch's:
- * see tests/oracle/make_golden.py for the files. */
+/* Losses and every gradient of a GPT-2, a Llama-like and a Mixtral-like stack against PyTorch's,
+ * and of published families against transformers': see tests/oracle/make_golden.py and
+ * make_family_golden.py for the files. */
 #include "tests/layers/golden_file.h"
 
 static void check(const char *name)
@@ -56,5 +57,14 @@ int main(void)
     check("gpt2");
     check("llama");
     check("mixtral");
+    check("qwen3");
+    check("llama-biases");
+    check("qwen2-linear");
+    check("llama3");
+    check("qwen3-yarn");
+    check("yarn-mscale");
+    check("glm");
+    check("smollm3");
+    check("olmoe");
     return expect_finish();
 }

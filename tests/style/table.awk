@@ -19,6 +19,7 @@ BEGIN {
     floors["launcher/planning"] = below
     floors["launcher/arguments"] = below " launcher/arguments"
     floors["launcher/training"] = below " launcher/arguments launcher/training"
+    floors["launcher/models"] = "launcher/report launcher/planning launcher/models"
     floors["launcher/measuring"] = below " launcher/measuring"
     floors["launcher/searching"] = below " launcher/searching"
     floors["launcher/page"] = below " launcher/searching launcher/page"
@@ -26,7 +27,8 @@ BEGIN {
     below = below " launcher/arguments"
     floors["launcher/verbs/plan"] = below " launcher/searching launcher/page launcher/jobs" \
         " launcher/verbs/plan"
-    floors["launcher/verbs/train"] = below " launcher/training launcher/verbs/train"
+    floors["launcher/verbs/train"] = below " launcher/training launcher/models" \
+        " launcher/verbs/train"
     floors["launcher/verbs/measure"] = below " launcher/training launcher/measuring" \
         " launcher/verbs/measure"
     floors["launcher/main"] = below " launcher/training launcher/verbs/plan launcher/verbs/train"
@@ -40,6 +42,7 @@ BEGIN {
         " step_price tier_choice"
     doors["launcher/searching"] = "expand search what_if"
     doors["launcher/training"] = "ledger metrics run_folder setup start train trainer"
+    doors["launcher/models"] = "models family safetensors"
     doors["launcher/measuring"] = "bench bench_exchange bench_moe calibrate import measure nodes own"
     doors["layers/describe"] = "describe plain rehearse"
     doors["layers/moe"] = "moe options"

@@ -96,8 +96,10 @@ static weft_status load_config(generator *g, const char *folder, const arguments
                                            "device.memory_limit=0", "device.num_threads=0"};
     static const char *const on_cpu[] = {"device.kind=cpu", "train.precision=fp32"};
     enum { NUM_ANYWHERE = 3, NUM_ON_CPU = 2 };
-    weft_config_source source = {
-        .file = folder, .mesh = "tp=1,pp=1,dp=1,ep=1,etp=1", .application = application};
+    weft_config_source source = {.file = folder,
+                                 .mesh = "tp=1,pp=1,dp=1,ep=1,etp=1",
+                                 .no_data = true,
+                                 .application = application};
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(arena, args->set.count + NUM_ANYWHERE + NUM_ON_CPU,
                                     sizeof(char *), &memory));

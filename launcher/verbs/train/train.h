@@ -10,6 +10,8 @@ int weft_verb_train(int argc, char **argv, const weft_verb_given *given);
 int weft_verb_eval(int argc, char **argv, const weft_verb_given *given);
 int weft_verb_generate(int argc, char **argv, const weft_verb_given *given);
 int weft_verb_prepare(int argc, char **argv, const weft_verb_given *given);
+int weft_verb_import(int argc, char **argv, const weft_verb_given *given);
+int weft_verb_export(int argc, char **argv, const weft_verb_given *given);
 int weft_verb_inspect(int argc, char **argv, const weft_verb_given *given);
 int weft_verb_compare(int argc, char **argv, const weft_verb_given *given);
 int weft_verb_check_layer(int argc, char **argv, const weft_verb_given *given);

@@ -1,0 +1,658 @@
+#include "launcher/models/config_json.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "core/json_write.h"
+#include "layers/model/model.h"
+
+enum { MAX_SEQ_LENGTH = 4096 };
+
+/* What is being read: keys of the text stand in `part`, which is text_config or the whole. */
+typedef struct reader {
+    weft_config_json *json;
+    weft_json_span root, part;
+    weft_arena *arena;
+    weft_json_out out; /* of section "model" */
+} reader;
+
+/* --- values -------------------------------------------------------------------------------- */
+
+/* name: one spelling, or several with '|' between them. */
+static bool is_key(weft_json_span key, const char *name)
+{
+    for (const char *at = name; *at; at += strcspn(at, "|"), at += *at == '|') {
+        const size_t bytes = strcspn(at, "|");
+        if (key.bytes == bytes + 2 && memcmp(key.start + 1, at, bytes) == 0)
+            return true;
+    }
+    return false;
+}
+
+static weft_status first_spelling(const char *name, weft_arena *arena, const char **out)
+{
+    return weft_arena_printf(arena, out, "%.*s", (int)strcspn(name, "|"), name);
+}
+
+static bool find(weft_json_span object, const char *name, weft_json_span *out)
+{
+    const char *cursor = NULL;
+    weft_json_span key, value;
+    while (weft_json_next(object, &cursor, &key, &value))
+        if (is_key(key, name)) {
+            *out = value;
+            return true;
+        }
+    return false;
+}
+
+/* Of the text's config, and where that lacks it of the whole. */
+static bool find_key(const reader *r, const char *name, weft_json_span *out)
+{
+    return find(r->part, name, out) || find(r->root, name, out);
+}
+
+static weft_json_span span_of(const char *text, size_t bytes)
+{
+    return (weft_json_span){text, bytes};
+}
+
+static bool is_null(weft_json_span value)
+{
+    return weft_json_kind_of(value) == WEFT_JSON_NULL;
+}
+
+static bool are_equal(weft_json_span a, weft_json_span b)
+{
+    if (weft_json_kind_of(a) == WEFT_JSON_NUMBER && weft_json_kind_of(b) == WEFT_JSON_NUMBER)
+        return strtod(a.start, NULL) == strtod(b.start, NULL);
+    return a.bytes == b.bytes && memcmp(a.start, b.start, a.bytes) == 0;
+}
+
+/* Whether the value is one of those that stand apart by '|'. */
+static bool is_among(weft_json_span value, const char *values)
+{
+    for (const char *at = values; *at; at += strcspn(at, "|"), at += *at == '|')
+        if (are_equal(value, span_of(at, strcspn(at, "|"))))
+            return true;
+    return false;
+}
+
+static int shown(weft_json_span value)
+{
+    return value.bytes < 80 ? (int)value.bytes : 80;
+}
+
+static weft_status refuse(const reader *r, const char *key, weft_json_span value,
+                          const char *values)
+{
+    return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %.*s; Weft's %s has %s alone", r->json->path, key,
+                      shown(value), value.start, r->json->family->name, values);
+}
+
+static weft_status write_raw(reader *r, const char *key, weft_json_span value)
+{
+    const char *text;
+    WEFT_TRY(weft_arena_printf(r->arena, &text, "%.*s", (int)value.bytes, value.start));
+    weft_json_raw(&r->out, key, text);
+    return WEFT_OK;
+}
+
+/* --- keys ---------------------------------------------------------------------------------- */
+
+static weft_status check_only(const reader *r, const weft_family_key *key, weft_json_span value)
+{
+    return is_among(value, key->values) ? WEFT_OK : refuse(r, key->key, value, key->values);
+}
+
+static weft_status check_each(const reader *r, const weft_family_key *key, weft_json_span list)
+{
+    const char *cursor = NULL;
+    weft_json_span value;
+    if (is_null(list))
+        return WEFT_OK;
+    if (weft_json_kind_of(list) != WEFT_JSON_ARRAY)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %s, not a list", r->json->path, key->key,
+                          weft_json_kind_text(list));
+    while (weft_json_next(list, &cursor, NULL, &value))
+        WEFT_TRY(check_only(r, key, value));
+    return WEFT_OK;
+}
+
+static weft_status write_opposite(reader *r, const weft_family_key *key, weft_json_span value)
+{
+    if (weft_json_kind_of(value) != WEFT_JSON_BOOL)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %s, neither true nor false", r->json->path,
+                          key->key, weft_json_kind_text(value));
+    weft_json_bool(&r->out, key->weft, *value.start == 'f');
+    return WEFT_OK;
+}
+
+static weft_status read_key(reader *r, const weft_family_key *key)
+{
+    weft_json_span value;
+    const bool takes = key->kind == WEFT_KEY_SAME || key->kind == WEFT_KEY_NOT;
+    bool is_there = find_key(r, key->key, &value) && !(takes && is_null(value));
+    if (!is_there && !key->missing)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: lacks %s, which a %s model needs", r->json->path,
+                          key->key, r->json->family->name);
+    if (!is_there && (!*key->missing || key->kind == WEFT_KEY_EACH))
+        return WEFT_OK;
+    if (!is_there)
+        value = span_of(key->missing, strlen(key->missing));
+    switch (key->kind) {
+    case WEFT_KEY_SAME:
+        return write_raw(r, key->weft, value);
+    case WEFT_KEY_NOT:
+        return write_opposite(r, key, value);
+    case WEFT_KEY_ONLY:
+        return check_only(r, key, value);
+    case WEFT_KEY_EACH:
+        return check_each(r, key, value);
+    }
+    return WEFT_OK;
+}
+
+/* --- rotary positions ---------------------------------------------------------------------- */
+
+/* How frequencies may be scaled: rope_type and Weft's rotary_scaling_type. */
+enum { ROPE_DEFAULT = 1, ROPE_LINEAR = 2, ROPE_LLAMA3 = 4, ROPE_YARN = 8 };
+typedef struct rope_type {
+    const char *type, *weft; /* JSON */
+    unsigned bit;
+} rope_type;
+
+static const rope_type rope_types[] = {{"\"default\"", "\"none\"", ROPE_DEFAULT},
+                                       {"\"linear\"", "\"linear\"", ROPE_LINEAR},
+                                       {"\"llama3\"", "\"llama3\"", ROPE_LLAMA3},
+                                       {"\"yarn\"", "\"yarn\"", ROPE_YARN}};
+enum { NUM_ROPE_TYPES = sizeof rope_types / sizeof *rope_types };
+
+typedef struct rope_key {
+    const char *key, *weft, *missing; /* as of weft_family_key */
+    unsigned types;
+} rope_key;
+
+static const rope_key rope_keys[] = {
+    {"factor", "rotary_scaling_factor", NULL, ROPE_LINEAR | ROPE_LLAMA3 | ROPE_YARN},
+    {"original_max_position_embeddings", "original_max_position_embeddings", NULL,
+     ROPE_LLAMA3 | ROPE_YARN},
+    {"low_freq_factor", "rotary_low_freq_factor", NULL, ROPE_LLAMA3},
+    {"high_freq_factor", "rotary_high_freq_factor", NULL, ROPE_LLAMA3},
+    {"beta_fast", "yarn_beta_fast", "32", ROPE_YARN},
+    {"beta_slow", "yarn_beta_slow", "1", ROPE_YARN},
+    {"truncate", "yarn_correction_range_round_to_int", "true", ROPE_YARN}};
+enum { NUM_ROPE_KEYS = sizeof rope_keys / sizeof *rope_keys };
+
+/* What says it, and what it is called there. */
+typedef struct rope_object {
+    const char *name; /* NULL: nothing does */
+    weft_json_span object;
+} rope_object;
+
+static bool find_in_rope(const rope_object *rope, const char *key, weft_json_span *out)
+{
+    return rope->name && find(rope->object, key, out) && !is_null(*out);
+}
+
+static weft_status check_rope(const reader *r, const char *name, weft_json_span object)
+{
+    const char *cursor = NULL;
+    weft_json_span key, value;
+    if (weft_json_kind_of(object) != WEFT_JSON_OBJECT)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %s, not an object", r->json->path, name,
+                          weft_json_kind_text(object));
+    while (weft_json_next(object, &cursor, &key, &value))
+        if (weft_json_kind_of(value) == WEFT_JSON_OBJECT)
+            return WEFT_ERROR(WEFT_CONFIG, "%s: %s differs by layer (%.*s), which Weft has not",
+                              r->json->path, name, shown(key), key.start);
+    return WEFT_OK;
+}
+
+static weft_status find_rope(const reader *r, rope_object *out)
+{
+    static const char *const names[] = {"rope_parameters", "rope_scaling"};
+    weft_json_span object;
+    *out = (rope_object){.name = NULL};
+    for (int i = 0; i < 2; i++) {
+        if (!find_key(r, names[i], &object) || is_null(object))
+            continue;
+        WEFT_TRY(check_rope(r, names[i], object));
+        if (out->name && !are_equal(out->object, object))
+            return WEFT_ERROR(WEFT_CONFIG, "%s: rope_parameters and rope_scaling differ",
+                              r->json->path);
+        *out = (rope_object){names[i], object};
+    }
+    return WEFT_OK;
+}
+
+static weft_status find_rope_type(const reader *r, const rope_object *rope, const rope_type **out)
+{
+    weft_json_span type = span_of(rope_types[0].type, strlen(rope_types[0].type));
+    const char *key = "rope_type";
+    if (!find_in_rope(rope, key, &type) && find_in_rope(rope, "type", &type))
+        key = "type";
+    for (int i = 0; i < NUM_ROPE_TYPES; i++)
+        if (is_among(type, rope_types[i].type)) {
+            *out = &rope_types[i];
+            return WEFT_OK;
+        }
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "%s: %s.%s is %.*s; Weft has \"default\", \"linear\", \"llama3\" and "
+                      "\"yarn\"",
+                      r->json->path, rope->name, key, shown(type), type.start);
+}
+
+static weft_status read_rope_key(reader *r, const rope_object *rope, const rope_key *key)
+{
+    weft_json_span value;
+    if (!find_in_rope(rope, key->key, &value)) {
+        if (!key->missing)
+            return WEFT_ERROR(WEFT_CONFIG, "%s: %s lacks %s", r->json->path, rope->name, key->key);
+        value = span_of(key->missing, strlen(key->missing));
+    }
+    return write_raw(r, key->weft, value);
+}
+
+static double number_in_rope(const rope_object *rope, const char *key)
+{
+    weft_json_span value;
+    return find_in_rope(rope, key, &value) ? strtod(value.start, NULL) : 0;
+}
+
+static double magnitude_of(double factor, double mscale)
+{
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
+/* YaRN's rotated channels grow: as mscale and mscale_all_dim say where both are there. */
+static weft_status read_magnitude(reader *r, const rope_object *rope)
+{
+    const double factor = number_in_rope(rope, "factor"),
+                 asked = number_in_rope(rope, "attention_factor");
+    double mscale = number_in_rope(rope, "mscale"), all = number_in_rope(rope, "mscale_all_dim");
+    if (mscale == 0 || all == 0)
+        mscale = 1, all = 0;
+    const double is = magnitude_of(factor, mscale) / magnitude_of(factor, all);
+    if (asked != 0 && fabs(asked - is) > 1e-6 * is)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: %s.attention_factor is %g; Weft has what factor and mscale say, %g, "
+                          "alone",
+                          r->json->path, rope->name, asked, is);
+    weft_json_number(&r->out, "yarn_mscale", mscale);
+    weft_json_number(&r->out, "yarn_mscale_all_dim", all);
+    return WEFT_OK;
+}
+
+/* A key of the rotary positions: in rope_parameters, or by itself. */
+static bool find_rope_key(const reader *r, const rope_object *rope, const char *name,
+                          weft_json_span *out)
+{
+    return find_in_rope(rope, name, out) || (find_key(r, name, out) && !is_null(*out));
+}
+
+static weft_status read_rope(reader *r)
+{
+    const char *theta = r->json->family->rope_theta;
+    weft_json_span value;
+    const rope_type *type = NULL;
+    rope_object rope;
+    if (!theta)
+        return WEFT_OK;
+    WEFT_TRY(find_rope(r, &rope));
+    WEFT_TRY(find_rope_type(r, &rope, &type));
+    if (find_rope_key(r, &rope, "partial_rotary_factor", &value) && !is_among(value, "1"))
+        return refuse(r, "partial_rotary_factor", value, "1");
+    if (!find_rope_key(r, &rope, "rope_theta", &value))
+        value = span_of(theta, strlen(theta));
+    WEFT_TRY(write_raw(r, "rotary_base", value));
+    weft_json_raw(&r->out, "rotary_scaling_type", type->weft);
+    for (int i = 0; i < NUM_ROPE_KEYS; i++)
+        if (rope_keys[i].types & type->bit)
+            WEFT_TRY(read_rope_key(r, &rope, &rope_keys[i]));
+    return type->bit == ROPE_YARN ? read_magnitude(r, &rope) : WEFT_OK;
+}
+
+/* --- the whole ----------------------------------------------------------------------------- */
+
+static weft_status find_family(reader *r)
+{
+    weft_json_span list, value = {"null", 4};
+    const char *cursor = NULL;
+    if (find(r->root, "architectures", &list) && weft_json_kind_of(list) == WEFT_JSON_ARRAY)
+        (void)weft_json_next(list, &cursor, NULL, &value);
+    if (is_null(value))
+        (void)find(r->root, "model_type", &value);
+    for (size_t i = 0; i < weft_num_families; i++)
+        if (is_key(value, weft_families[i]->architecture) ||
+            is_key(value, weft_families[i]->model_type)) {
+            r->json->family = weft_families[i];
+            return WEFT_OK;
+        }
+    char names[256] = "";
+    for (size_t i = 0, used = 0; i < weft_num_families && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                                 weft_families[i]->architecture);
+    return WEFT_ERROR(WEFT_CONFIG, "%s: the architecture is %.*s; Weft has %s", r->json->path,
+                      shown(value), value.start, names);
+}
+
+static weft_status check_quantization(const reader *r)
+{
+    static const char *const names[] = {"quantization_config", "compression_config"};
+    weft_json_span value, method = {"unnamed", 7};
+    for (int i = 0; i < 2; i++)
+        if (find_key(r, names[i], &value) && !is_null(value)) {
+            if (weft_json_kind_of(value) == WEFT_JSON_OBJECT)
+                (void)find(value, "quant_method", &method);
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "%s: %s: quantised weights (%.*s), which Weft does not read",
+                              r->json->path, names[i], shown(method), method.start);
+        }
+    return WEFT_OK;
+}
+
+static bool is_read(const weft_family *family, weft_json_span key)
+{
+    static const char *const always[] = {
+        "architectures",       "model_type",           "dtype",        "torch_dtype",
+        "text_config",         "rope_theta",           "rope_scaling", "rope_parameters",
+        "quantization_config", "partial_rotary_factor"};
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++)
+        if (is_key(key, always[i]))
+            return true;
+    for (size_t i = 0; i < family->num_keys; i++)
+        if (is_key(key, family->keys[i].key))
+            return true;
+    return false;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Lists the keys of an object, and refuses one that is there twice. */
+static weft_status list_keys(const reader *r, weft_json_span object, const char ***out,
+                             size_t *out_count)
+{
+    const char *cursor = NULL;
+    weft_json_span key, value;
+    size_t count = 0;
+    void *memory;
+    while (weft_json_next(object, &cursor, &key, &value))
+        count++;
+    WEFT_TRY(weft_arena_alloc_array(r->arena, count + 1, sizeof(char *), &memory));
+    const char **keys = memory;
+    *out = keys;
+    *out_count = count;
+    cursor = NULL;
+    for (size_t i = 0; i < count && weft_json_next(object, &cursor, &key, &value); i++)
+        WEFT_TRY(weft_arena_printf(r->arena, &keys[i], "%.*s", (int)key.bytes, key.start));
+    qsort(keys, count, sizeof *keys, compare_texts);
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(keys[i - 1], keys[i]) == 0)
+            return WEFT_ERROR(WEFT_CONFIG, "%s: %s stands there twice", r->json->path, keys[i]);
+    return WEFT_OK;
+}
+
+static weft_status list_ignored(reader *r)
+{
+    const char **keys;
+    size_t count, used = 0;
+    WEFT_TRY(list_keys(r, r->part, &keys, &count));
+    for (size_t i = 0; i < count; i++) {
+        const weft_json_span key = span_of(keys[i], strlen(keys[i]));
+        if (!is_read(r->json->family, key))
+            WEFT_TRY(weft_json_string(key, r->arena, &keys[used++]));
+    }
+    r->json->ignored = (weft_string_list){.values = keys, .count = used};
+    return WEFT_OK;
+}
+
+/* Of a context that the model bears Weft trains a part, unless it is told another. */
+static void write_seq_length(reader *r)
+{
+    for (size_t i = 0; i < r->json->family->num_keys; i++) {
+        const weft_family_key *key = &r->json->family->keys[i];
+        weft_json_span value;
+        if (!key->weft || strcmp(key->weft, "max_position_embeddings") != 0 ||
+            !find_key(r, key->key, &value))
+            continue;
+        const double longest = strtod(value.start, NULL);
+        weft_json_number(&r->out, "seq_length",
+                         longest < MAX_SEQ_LENGTH ? longest : MAX_SEQ_LENGTH);
+    }
+}
+
+static weft_status read_model(reader *r)
+{
+    const weft_family *family = r->json->family;
+    weft_json_open(&r->out, NULL, '{');
+    for (size_t i = 0; i < family->num_fixed; i++)
+        weft_json_raw(&r->out, family->fixed[i].weft, family->fixed[i].value);
+    for (size_t i = 0; i < family->num_keys; i++)
+        WEFT_TRY(read_key(r, &family->keys[i]));
+    WEFT_TRY(read_rope(r));
+    write_seq_length(r);
+    weft_json_close(&r->out);
+    return WEFT_OK;
+}
+
+static weft_status parse(reader *r)
+{
+    weft_json_fault fault;
+    const char *path = r->json->path;
+    if (!weft_json_check(r->json->text, &r->root, &fault)) {
+        int line, column;
+        weft_json_position(r->json->text, fault.at, &line, &column);
+        return WEFT_ERROR(WEFT_CONFIG, "%s:%d:%d: %s", path, line, column, fault.reason);
+    }
+    if (weft_json_kind_of(r->root) != WEFT_JSON_OBJECT)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s, not an object", path, weft_json_kind_text(r->root));
+    if (!find(r->root, "text_config", &r->part) || weft_json_kind_of(r->part) != WEFT_JSON_OBJECT)
+        r->part = r->root;
+    const char **keys;
+    size_t count;
+    return list_keys(r, r->root, &keys, &count);
+}
+
+weft_status weft_config_json_read(const char *path, weft_arena *arena, weft_config_json *out)
+{
+    *out = (weft_config_json){.path = path};
+    reader r = {.json = out, .arena = arena};
+    char *text, *model = NULL;
+    size_t bytes;
+    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
+    out->text = text;
+    WEFT_TRY(parse(&r));
+    WEFT_TRY(find_family(&r));
+    WEFT_TRY(check_quantization(&r));
+    WEFT_TRY(list_ignored(&r));
+    r.out.file = open_memstream(&model, &bytes);
+    if (!r.out.file)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for the model's config", path);
+    weft_status status = read_model(&r);
+    if (fclose(r.out.file) != 0 && status == WEFT_OK)
+        status = WEFT_ERROR(WEFT_MEMORY, "%s: no memory for the model's config", path);
+    if (status == WEFT_OK)
+        status = weft_arena_strdup(arena, model, &out->model);
+    free(model);
+    return status;
+}
+
+weft_status weft_config_json_load(const weft_config_json *json, const weft_application *application,
+                                  weft_arena *arena, weft_config *out)
+{
+    weft_config_source source = {.no_data = true, .application = application};
+    WEFT_TRY(weft_arena_printf(arena, &source.file, "%s, as section model", json->path));
+    WEFT_TRY(weft_arena_printf(arena, &source.text, "{\"model\": %s}", json->model));
+    return weft_config_load(&source, arena, out);
+}
+
+/* --- the other way ------------------------------------------------------------------------- */
+
+/* A key of section "model"; NULL: there is none. */
+static const weft_key *row_of(const char *key)
+{
+    for (size_t i = 0; i < weft_num_model_rows; i++)
+        if (strcmp(weft_model_rows[i].key, key) == 0)
+            return &weft_model_rows[i];
+    return NULL;
+}
+
+/* Its value as JSON. */
+static weft_status value_of(const weft_config *config, const char *key, weft_arena *arena,
+                            const char **out)
+{
+    weft_model_options copy = config->model;
+    const weft_option_section section = {"model", weft_model_rows, weft_num_model_rows, &copy, ""};
+    const weft_key *row = row_of(key);
+    return row ? weft_option_text(&section, row, arena, out)
+               : WEFT_ERROR(WEFT_INTERNAL, "a family of models names model.%s, which is no key",
+                            key);
+}
+
+/* As Python's readers want it: a number that may be a fraction has a point or an exponent. */
+static weft_status value_for_python(const weft_config *config, const char *key, weft_arena *arena,
+                                    const char **out)
+{
+    WEFT_TRY(value_of(config, key, arena, out));
+    const bool is_real = row_of(key)->type == WEFT_OPTION_DOUBLE;
+    return is_real && !strpbrk(*out, ".eE") ? weft_arena_printf(arena, out, "%s.0", *out) : WEFT_OK;
+}
+
+static weft_status is_of(const weft_family *family, const weft_config *config, weft_arena *arena,
+                         bool *out)
+{
+    *out = true;
+    for (size_t i = 0; *out && i < family->num_fixed; i++) {
+        const weft_family_fixed *fixed = &family->fixed[i];
+        const char *value;
+        WEFT_TRY(value_of(config, fixed->weft, arena, &value));
+        *out = is_among(span_of(value, strlen(value)), fixed->value);
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_family_find(const weft_config *config, weft_arena *arena, const weft_family **out)
+{
+    *out = NULL;
+    for (size_t i = 0; i < weft_num_families; i++) {
+        bool is;
+        WEFT_TRY(is_of(weft_families[i], config, arena, &is));
+        if (is) {
+            *out = weft_families[i];
+            return WEFT_OK;
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status write_key(const weft_family_key *key, const weft_config *config,
+                             weft_arena *arena, weft_json_out *out)
+{
+    const char *value, *name;
+    if (key->kind == WEFT_KEY_EACH)
+        return WEFT_OK;
+    WEFT_TRY(first_spelling(key->key, arena, &name));
+    WEFT_TRY(key->weft ? value_for_python(config, key->weft, arena, &value)
+                       : first_spelling(key->values, arena, &value));
+    if (key->kind == WEFT_KEY_NOT)
+        weft_json_bool(out, name, strcmp(value, "false") == 0);
+    else
+        weft_json_raw(out, name, value);
+    return WEFT_OK;
+}
+
+static weft_status write_magnitude(const weft_config *config, weft_arena *arena, weft_json_out *out)
+{
+    const char *mscale, *all;
+    if (config->model.yarn_mscale == 1 && config->model.yarn_mscale_all_dim == 0)
+        return WEFT_OK;
+    WEFT_TRY(value_for_python(config, "yarn_mscale", arena, &mscale));
+    WEFT_TRY(value_for_python(config, "yarn_mscale_all_dim", arena, &all));
+    weft_json_raw(out, "mscale", mscale);
+    weft_json_raw(out, "mscale_all_dim", all);
+    return WEFT_OK;
+}
+
+/* In the spelling that both generations read. */
+static weft_status write_rope(const weft_config *config, weft_arena *arena, weft_json_out *out)
+{
+    const char *value, *weft;
+    const rope_type *type = &rope_types[0];
+    WEFT_TRY(value_for_python(config, "rotary_base", arena, &value));
+    weft_json_raw(out, "rope_theta", value);
+    WEFT_TRY(value_of(config, "rotary_scaling_type", arena, &weft));
+    for (int i = 0; i < NUM_ROPE_TYPES; i++)
+        if (strcmp(rope_types[i].weft, weft) == 0)
+            type = &rope_types[i];
+    if (type->bit == ROPE_DEFAULT)
+        return WEFT_OK;
+    weft_json_open(out, "rope_scaling", '{');
+    weft_json_raw(out, "rope_type", type->type);
+    for (int i = 0; i < NUM_ROPE_KEYS; i++) {
+        if (!(rope_keys[i].types & type->bit))
+            continue;
+        WEFT_TRY(value_for_python(config, rope_keys[i].weft, arena, &value));
+        weft_json_raw(out, rope_keys[i].key, value);
+    }
+    if (type->bit == ROPE_YARN)
+        WEFT_TRY(write_magnitude(config, arena, out));
+    weft_json_close(out);
+    return WEFT_OK;
+}
+
+static weft_status write_all(const weft_family *family, const weft_config *config,
+                             const char *dtype, weft_arena *arena, weft_json_out *out)
+{
+    weft_json_open(out, NULL, '{');
+    weft_json_open_flat(out, "architectures", '[');
+    weft_json_text(out, NULL, family->architecture);
+    weft_json_close(out);
+    weft_json_text(out, "model_type", family->model_type);
+    for (size_t i = 0; i < family->num_keys; i++)
+        WEFT_TRY(write_key(&family->keys[i], config, arena, out));
+    if (family->rope_theta)
+        WEFT_TRY(write_rope(config, arena, out));
+    weft_json_text(out, "torch_dtype", dtype);
+    weft_json_close(out);
+    return WEFT_OK;
+}
+
+weft_status weft_config_json_make(const weft_family *family, const weft_config *config,
+                                  const char *dtype, weft_arena *arena, const char **out)
+{
+    char *text = NULL;
+    size_t bytes;
+    weft_json_out json = {.file = open_memstream(&text, &bytes)};
+    if (!json.file)
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for a config.json");
+    weft_status status = write_all(family, config, dtype, arena, &json);
+    if (fclose(json.file) != 0 && status == WEFT_OK)
+        status = WEFT_ERROR(WEFT_MEMORY, "no memory for a config.json");
+    if (status == WEFT_OK)
+        status = weft_arena_strdup(arena, text, out);
+    free(text);
+    return status;
+}
+
+weft_status weft_config_json_set_dtype(const weft_config_json *json, const char *dtype,
+                                       weft_arena *arena, const char **out)
+{
+    static const char *const names[] = {"dtype", "torch_dtype"};
+    weft_json_span root, value;
+    weft_json_fault fault;
+    *out = json->text;
+    if (!weft_json_check(json->text, &root, &fault))
+        return WEFT_ERROR(WEFT_INTERNAL, "%s: %s", json->path, fault.reason);
+    for (int i = 0; i < 2; i++)
+        if (find(root, names[i], &value))
+            return weft_arena_printf(arena, out, "%.*s\"%s\"%s", (int)(value.start - json->text),
+                                     json->text, dtype, value.start + value.bytes);
+    return WEFT_OK;
+}

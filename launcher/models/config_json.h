@@ -1,0 +1,40 @@
+/* Hugging Face's config.json: read as Weft's section "model" by a family's keys, and written.
+ *
+ * Both generations of spelling are read: rope_theta and rope_scaling (transformers 4),
+ * rope_parameters (5); torch_dtype and dtype. Keys of the text in a model of several kinds of input
+ * stand in text_config. What Weft cannot hold is refused by name. */
+#ifndef WEFT_LAUNCHER_MODELS_CONFIG_JSON_H
+#define WEFT_LAUNCHER_MODELS_CONFIG_JSON_H
+
+#include <weft/list.h>
+
+#include "core/arena.h"
+#include "launcher/models/family.h"
+#include "launcher/planning/config.h"
+
+typedef struct weft_config_json {
+    const char *path, *text;
+    const weft_family *family;
+    const char *model;        /* section "model" as a JSON object */
+    weft_string_list ignored; /* keys that nothing reads */
+} weft_config_json;
+
+/* Memory from the arena. Errors: WEFT_CONFIG naming file and key: an architecture that no family
+ * has, a value that Weft cannot hold, a key that is missing or there twice; WEFT_FILE. */
+weft_status weft_config_json_read(const char *path, weft_arena *arena,
+                                  weft_config_json *out) WEFT_CHECKED;
+/* The model of that section, resolved, and the default of all else; a config without data. */
+weft_status weft_config_json_load(const weft_config_json *json, const weft_application *application,
+                                  weft_arena *arena, weft_config *out) WEFT_CHECKED;
+/* The family whose fixed values the model has; NULL: none. */
+weft_status weft_family_find(const weft_config *config, weft_arena *arena,
+                             const weft_family **out) WEFT_CHECKED;
+/* A config.json of the model. dtype: "bfloat16". In the arena. */
+weft_status weft_config_json_make(const weft_family *family, const weft_config *config,
+                                  const char *dtype, weft_arena *arena,
+                                  const char **out) WEFT_CHECKED;
+/* The text with another dtype where it has one. In the arena. */
+weft_status weft_config_json_set_dtype(const weft_config_json *json, const char *dtype,
+                                       weft_arena *arena, const char **out) WEFT_CHECKED;
+
+#endif

@@ -1,0 +1,421 @@
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "core/file.h"
+#include "launcher/models/half.h"
+#include "launcher/models/work.h"
+#include "launcher/planning/run_changes.h"
+#include "parallel/checkpoint/checkpoint.h"
+
+typedef struct exporting {
+    const weft_export *asked;
+    weft_arena *arena;
+    const char *folder; /* of the checkpoint */
+    weft_config config;
+    const char *source;    /* the folder of what was imported; NULL: none */
+    weft_config_json json; /* of it */
+    const weft_family *family;
+    weft_names_model model;
+    weft_weights_reader *reader;
+    weft_safetensor *tensors; /* that are written */
+    size_t num_tensors;
+    const char **names; /* of files */
+    int num_files;
+    weft_names matched;
+    const weft_name_use **uses; /* by tensor */
+    uint64_t *hashes;           /* by tensor */
+    float *piece;
+    void *rounded;
+} exporting;
+
+/* --- dtypes -------------------------------------------------------------------------------- */
+
+typedef struct dtype_name {
+    const char *weft, *file, *config;
+    weft_dtype dtype;
+} dtype_name;
+
+static const dtype_name dtype_names[] = {{"fp32", "F32", "float32", WEFT_F32},
+                                         {"bf16", "BF16", "bfloat16", WEFT_BF16},
+                                         {"fp16", "F16", "float16", WEFT_F16}};
+enum { NUM_DTYPES = sizeof dtype_names / sizeof *dtype_names };
+
+/* That of --dtype, else the run's own. */
+static const dtype_name *asked_dtype(const exporting *x)
+{
+    const char *name =
+        x->asked->dtype ? x->asked->dtype : weft_dtype_text(weft_config_dtype(&x->config));
+    for (int i = 0; i < NUM_DTYPES; i++)
+        if (strcmp(dtype_names[i].weft, name) == 0)
+            return &dtype_names[i];
+    return &dtype_names[0];
+}
+
+static void set_dtype(weft_safetensor *t, const dtype_name *dtype)
+{
+    t->dtype_text = dtype->file;
+    t->dtype = dtype->dtype;
+    t->can_read = true;
+    t->bytes = weft_safetensor_elements(t) * weft_dtype_bytes(dtype->dtype);
+}
+
+/* --- what it was imported from ------------------------------------------------------------- */
+
+/* RUN/source of RUN/checkpoints/step-N, where it is. */
+static weft_status find_source_of(const char *checkpoint, weft_arena *arena, const char **out)
+{
+    const char *source, *config;
+    WEFT_TRY(weft_arena_printf(arena, &source, "%s/../../" WEFT_SOURCE_FOLDER, checkpoint));
+    WEFT_TRY(weft_arena_printf(arena, &config, "%s/config.json", source));
+    *out = access(config, F_OK) == 0 ? source : NULL;
+    return WEFT_OK;
+}
+
+/* Beside the checkpoint, or beside the one that its run started from. */
+static weft_status find_source(exporting *x)
+{
+    const char *load = x->config.checkpoint.load, *from;
+    x->source = x->asked->like;
+    if (x->source)
+        return WEFT_OK;
+    WEFT_TRY(find_source_of(x->folder, x->arena, &x->source));
+    if (x->source || !load || access(load, F_OK) != 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_checkpoint_resolve(load, x->arena, &from));
+    return find_source_of(from, x->arena, &x->source);
+}
+
+typedef struct comparing {
+    const char *source;
+} comparing;
+
+/* Training's own keys may differ; the rest is the function that the weights are of. */
+static weft_status refuse_difference(void *context, const char *section, const weft_key *row,
+                                     const char *is, const char *wanted)
+{
+    static const char *const free_keys[] = {"seq_length", "moe_expert_capacity_factor",
+                                            "moe_token_drop_policy", "moe_router_forced_load"};
+    const comparing *c = context;
+    if (strcmp(section, "model") != 0 ||
+        (row->resume != WEFT_RESUME_SHAPES && row->resume != WEFT_RESUME_TASK))
+        return WEFT_OK;
+    for (size_t i = 0; i < sizeof free_keys / sizeof *free_keys; i++)
+        if (strcmp(row->key, free_keys[i]) == 0)
+            return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG,
+                      "the checkpoint has model.%s %s, and %s/config.json says %s: give --like a "
+                      "folder whose config.json is the model's",
+                      row->key, is, c->source, wanted);
+}
+
+static weft_status read_source(exporting *x)
+{
+    const char *path;
+    weft_config wanted;
+    comparing c = {.source = x->source};
+    WEFT_TRY(weft_arena_printf(x->arena, &path, "%s/config.json", x->source));
+    WEFT_TRY(weft_config_json_read(path, x->arena, &x->json));
+    WEFT_TRY(weft_config_json_load(&x->json, x->asked->application, x->arena, &wanted));
+    x->family = x->json.family;
+    return weft_run_compare(&x->config, &wanted, refuse_difference, &c);
+}
+
+/* --- which tensors ------------------------------------------------------------------------- */
+
+/* Those of the source that are parameters, as they are there. */
+static weft_status take_source_tensors(exporting *x, const weft_origin *source)
+{
+    weft_names names;
+    void *memory;
+    for (size_t i = 0; i < source->num_tensors; i++)
+        for (int d = 0; d < NUM_DTYPES; d++)
+            if (strcmp(source->tensors[i].dtype_text, dtype_names[d].file) == 0)
+                set_dtype(&source->tensors[i], &dtype_names[d]);
+    WEFT_TRY(weft_names_match(&x->model, source->tensors, source->num_tensors, x->source, x->arena,
+                              &names));
+    WEFT_TRY(weft_arena_alloc_array(x->arena, source->num_tensors + 1, sizeof(bool), &memory));
+    bool *is_used = memory;
+    for (size_t i = 0; i < names.num_uses; i++)
+        is_used[names.uses[i].tensor] = true;
+    x->tensors = source->tensors;
+    for (size_t i = 0; i < source->num_tensors; i++)
+        if (is_used[i])
+            x->tensors[x->num_tensors++] = source->tensors[i];
+    return WEFT_OK;
+}
+
+static weft_status split_into_files(exporting *x)
+{
+    void *memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof(weft_safetensor *), &memory));
+    weft_safetensor **order = memory;
+    for (size_t i = 0; i < x->num_tensors; i++)
+        order[i] = &x->tensors[i];
+    weft_safetensors_split(order, x->num_tensors, x->asked->max_shard_bytes, &x->num_files);
+    WEFT_TRY(weft_arena_alloc_array(x->arena, (size_t)x->num_files, sizeof(char *), &memory));
+    x->names = memory;
+    for (int f = 0; f < x->num_files; f++)
+        WEFT_TRY(weft_safetensors_name(f, x->num_files, x->arena, &x->names[f]));
+    return WEFT_OK;
+}
+
+static int compare_tensors(const void *a, const void *b)
+{
+    return strcmp(((const weft_safetensor *)a)->name, ((const weft_safetensor *)b)->name);
+}
+
+static weft_status list_tensors(exporting *x)
+{
+    const char *tensors = NULL;
+    weft_origin source;
+    if (x->source)
+        WEFT_TRY(weft_arena_printf(x->arena, &tensors, "%s/" WEFT_SOURCE_TENSORS, x->source));
+    const bool as_source = tensors && access(tensors, F_OK) == 0;
+    if (as_source) {
+        WEFT_TRY(weft_origin_read(x->source, x->arena, &source));
+        WEFT_TRY(take_source_tensors(x, &source));
+    } else {
+        WEFT_TRY(weft_names_list(&x->model, x->arena, &x->tensors, &x->num_tensors));
+    }
+    for (size_t i = 0; i < x->num_tensors && (!as_source || x->asked->dtype); i++)
+        set_dtype(&x->tensors[i], asked_dtype(x));
+    if (as_source && !x->asked->dtype) {
+        x->names = source.names;
+        x->num_files = source.num_files;
+    } else {
+        WEFT_TRY(split_into_files(x));
+    }
+    qsort(x->tensors, x->num_tensors, sizeof *x->tensors, compare_tensors);
+    return WEFT_OK;
+}
+
+/* The checkpoint holds what its config says. */
+static weft_status check_weights(const exporting *x)
+{
+    size_t count;
+    const weft_weight *weights = weft_weights_list(x->reader, &count);
+    for (size_t i = 0; i < count || i < x->model.num_listed; i++) {
+        const weft_listed_parameter *listed = &x->model.listed[i];
+        if (i < count && i < x->model.num_listed && strcmp(weights[i].name, listed->name) == 0 &&
+            weights[i].num_dims == listed->num_dims &&
+            memcmp(weights[i].dims, listed->dims,
+                   (size_t)listed->num_dims * sizeof listed->dims[0]) == 0)
+            continue;
+        return WEFT_ERROR(WEFT_FILE, "%s: %s is not as its config.json says", x->folder,
+                          i < count ? weights[i].name : listed->name);
+    }
+    return WEFT_OK;
+}
+
+static weft_status match(exporting *x)
+{
+    void *memory;
+    WEFT_TRY(
+        weft_names_match(&x->model, x->tensors, x->num_tensors, x->folder, x->arena, &x->matched));
+    WEFT_TRY(weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof *x->uses, &memory));
+    x->uses = memory;
+    WEFT_TRY(weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof *x->hashes, &memory));
+    x->hashes = memory;
+    for (size_t i = 0; i < x->matched.num_uses; i++)
+        x->uses[x->matched.uses[i].tensor] = &x->matched.uses[i];
+    return WEFT_OK;
+}
+
+static weft_status open_all(exporting *x)
+{
+    weft_config_source source = {.no_data = true, .application = x->asked->application};
+    WEFT_TRY(weft_checkpoint_resolve(x->asked->checkpoint, x->arena, &x->folder));
+    WEFT_TRY(weft_arena_printf(x->arena, &source.file, "%s/config.json", x->folder));
+    WEFT_TRY(weft_checkpoint_read_config(x->folder, x->arena, &source.text));
+    if (!source.text)
+        return WEFT_ERROR(WEFT_FILE, "%s: holds no config", x->folder);
+    WEFT_TRY(weft_config_load(&source, x->arena, &x->config));
+    WEFT_TRY(find_source(x));
+    WEFT_TRY(x->source ? read_source(x) : weft_family_find(&x->config, x->arena, &x->family));
+    if (!x->family)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: its model is of no family that has files at Hugging Face's: no "
+                          "family has its section \"model\"",
+                          x->folder);
+    WEFT_TRY(weft_names_model_of(x->family, &x->config, x->arena, &x->model));
+    WEFT_TRY(list_tensors(x));
+    WEFT_TRY(match(x));
+    WEFT_TRY(weft_weights_open(x->folder, &x->reader));
+    x->piece = malloc(WEFT_PIECE_ELEMENTS * sizeof(float));
+    x->rounded = malloc(WEFT_PIECE_ELEMENTS * sizeof(float));
+    if (!x->piece || !x->rounded)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", x->folder);
+    return check_weights(x);
+}
+
+/* --- tensors ------------------------------------------------------------------------------- */
+
+static weft_status read_parameter(void *context, size_t index, size_t first, size_t count,
+                                  float *out)
+{
+    return weft_weights_read(((exporting *)context)->reader, index, first, count, out);
+}
+
+/* What a dtype cannot hold would be infinite in it. */
+static weft_status check_range(const weft_safetensor *t, const float *piece, size_t count)
+{
+    for (size_t i = 0; t->dtype == WEFT_F16 && i < count; i++)
+        if (fabsf(piece[i]) >= 65520.0f)
+            return WEFT_ERROR(WEFT_CONFIG, "%s: holds %g, beyond fp16's range: give --dtype bf16",
+                              t->name, (double)piece[i]);
+    return WEFT_OK;
+}
+
+/* file NULL: for its hash alone. */
+static weft_status write_pieces(exporting *x, size_t index, weft_gather *gather,
+                                XXH64_state_t *state, FILE *file, const char *name)
+{
+    const weft_safetensor *t = &x->tensors[index];
+    const weft_name_use *use = x->uses[index];
+    const size_t elements = weft_safetensor_elements(t),
+                 of_parameter = weft_listed_elements(&x->model.listed[use->parameter]);
+    for (size_t at = 0; at < elements; at += WEFT_PIECE_ELEMENTS) {
+        const size_t left = elements - at;
+        const size_t count = left < WEFT_PIECE_ELEMENTS ? left : WEFT_PIECE_ELEMENTS;
+        const size_t bytes = count * weft_dtype_bytes(t->dtype);
+        WEFT_TRY(
+            weft_gather_map(gather, &use->map, use->parameter, of_parameter, at, count, x->piece));
+        WEFT_TRY(check_range(t, x->piece, count));
+        weft_half_round(x->piece, count, t->dtype, x->rounded);
+        XXH64_update(state, x->rounded, bytes);
+        if (file && fwrite(x->rounded, 1, bytes, file) != bytes)
+            return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", name, strerror(errno));
+    }
+    return WEFT_OK;
+}
+
+static weft_status write_tensor(exporting *x, size_t index, FILE *file, const char *name)
+{
+    weft_gather gather = {.side = WEFT_MAP_FILE, .read = read_parameter, .context = x};
+    XXH64_state_t *state = XXH64_createState();
+    if (!state)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a hash", x->tensors[index].name);
+    XXH64_reset(state, 0);
+    weft_status status = write_pieces(x, index, &gather, state, file, name);
+    x->hashes[index] = XXH64_digest(state);
+    XXH64_freeState(state);
+    weft_gather_release(&gather);
+    return status;
+}
+
+/* --- files --------------------------------------------------------------------------------- */
+
+static weft_status write_tensors(exporting *x, weft_safetensor *const *tensors, size_t count,
+                                 const char *head, size_t head_bytes, const weft_new_file *to)
+{
+    if (fwrite(head, 1, head_bytes, to->file) != head_bytes)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", to->path, strerror(errno));
+    for (size_t i = 0; i < count; i++)
+        WEFT_TRY(write_tensor(x, (size_t)(tensors[i] - x->tensors), to->file, to->path));
+    return WEFT_OK;
+}
+
+static weft_status write_file(exporting *x, const char *folder, int file)
+{
+    const char *path, *head;
+    size_t head_bytes, count = 0;
+    weft_new_file to;
+    void *memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof(weft_safetensor *), &memory));
+    weft_safetensor **tensors = memory;
+    for (size_t i = 0; i < x->num_tensors; i++)
+        if (x->tensors[i].file == file)
+            tensors[count++] = &x->tensors[i];
+    WEFT_TRY(weft_safetensors_lay_out(tensors, count, x->arena, &head, &head_bytes));
+    WEFT_TRY(weft_arena_printf(x->arena, &path, "%s/%s", folder, x->names[file]));
+    WEFT_TRY(weft_new_file_open(path, &to));
+    return weft_new_file_close(&to, write_tensors(x, tensors, count, head, head_bytes, &to));
+}
+
+static weft_status write_index(exporting *x, const char *folder)
+{
+    const char *path;
+    weft_new_file to;
+    if (x->num_files == 1 && strcmp(x->names[0], WEFT_SAFETENSORS_FILE) == 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_printf(x->arena, &path, "%s/" WEFT_SAFETENSORS_INDEX, folder));
+    WEFT_TRY(weft_new_file_open(path, &to));
+    return weft_new_file_close(
+        &to, weft_safetensors_write_index(x->tensors, x->num_tensors, x->names, to.file));
+}
+
+static weft_status write_config(exporting *x, const char *folder)
+{
+    const char *text;
+    if (!x->source)
+        WEFT_TRY(
+            weft_config_json_make(x->family, &x->config, asked_dtype(x)->config, x->arena, &text));
+    else if (x->asked->dtype)
+        WEFT_TRY(weft_config_json_set_dtype(&x->json, asked_dtype(x)->config, x->arena, &text));
+    else
+        text = x->json.text;
+    return weft_folder_write(folder, "config.json", text);
+}
+
+static weft_status write_folder(exporting *x, const char *folder)
+{
+    for (int f = 0; f < x->num_files; f++)
+        WEFT_TRY(write_file(x, folder, f));
+    WEFT_TRY(write_index(x, folder));
+    WEFT_TRY(write_config(x, folder));
+    return x->source ? weft_folder_copy_texts(x->source, folder) : WEFT_OK;
+}
+
+static weft_status hash_alone(exporting *x)
+{
+    for (size_t i = 0; i < x->num_tensors; i++)
+        WEFT_TRY(write_tensor(x, i, NULL, ""));
+    return WEFT_OK;
+}
+
+static weft_status write_all(exporting *x)
+{
+    weft_new_folder to;
+    if (!x->asked->out)
+        return hash_alone(x);
+    WEFT_TRY(weft_new_folder_open(x->asked->out, x->arena, &to));
+    return weft_new_folder_close(&to, write_folder(x, to.partial));
+}
+
+static void fill_card(const exporting *x, weft_card *card)
+{
+    *card = (weft_card){.from = x->folder,
+                        .to = x->asked->out,
+                        .family = x->family->name,
+                        .tensors = x->tensors,
+                        .hashes = x->hashes,
+                        .num_tensors = x->num_tensors,
+                        .num_parameters = x->model.num_listed,
+                        .num_files = x->num_files};
+    for (size_t i = 0; i < x->num_tensors; i++)
+        card->bytes += x->tensors[i].bytes;
+    for (size_t i = 0; i < x->model.num_listed; i++)
+        card->num_elements += weft_listed_elements(&x->model.listed[i]);
+}
+
+weft_status weft_export_model(const weft_export *export, weft_arena *arena, weft_card *card)
+{
+    exporting x = {.asked = export, .arena = arena};
+    weft_status status = open_all(&x);
+    if (status == WEFT_OK)
+        status = write_all(&x);
+    if (status == WEFT_OK)
+        fill_card(&x, card);
+    weft_weights_close(x.reader);
+    free(x.piece);
+    free(x.rounded);
+    return status;
+}

@@ -1,0 +1,272 @@
+/* The tables. A family's config keys and names stand beside each other; what families share is said
+ * once, as macros of rows. */
+#include "launcher/models/family.h"
+
+#define COUNT(rows) (sizeof(rows) / sizeof *(rows))
+
+/* --- keys of config.json ------------------------------------------------------------------- */
+
+#define SAME(key, weft, missing)                                                                   \
+    {                                                                                              \
+        key, WEFT_KEY_SAME, weft, missing, NULL                                                    \
+    }
+#define NOT(key, weft, missing)                                                                    \
+    {                                                                                              \
+        key, WEFT_KEY_NOT, weft, missing, NULL                                                     \
+    }
+#define ONLY(key, missing, values)                                                                 \
+    {                                                                                              \
+        key, WEFT_KEY_ONLY, NULL, missing, values                                                  \
+    }
+#define EACH(key, missing, values)                                                                 \
+    {                                                                                              \
+        key, WEFT_KEY_EACH, NULL, missing, values                                                  \
+    }
+
+#define DECODER_KEYS                                                                               \
+    SAME("hidden_size", "hidden_size", NULL), SAME("intermediate_size", "ffn_hidden_size", NULL),  \
+        SAME("num_hidden_layers", "num_layers", NULL),                                             \
+        SAME("num_attention_heads", "num_attention_heads", NULL),                                  \
+        SAME("vocab_size", "vocab_size", NULL),                                                    \
+        SAME("max_position_embeddings", "max_position_embeddings", NULL),                          \
+        SAME("attention_dropout", "attention_dropout", "0"),                                       \
+        SAME("initializer_range", "init_method_std", "0.02"),                                      \
+        NOT("tie_word_embeddings", "untie_embeddings_and_output_weights", "false"),                \
+        ONLY("hidden_act", "\"silu\"", "\"silu\"|\"swish\""),                                      \
+        EACH("layer_types", "\"full_attention\"", "\"full_attention\"")
+
+#define HEAD_DIM(missing) SAME("head_dim", "kv_channels", missing)
+#define RMS_NORM(missing) SAME("rms_norm_eps", "norm_epsilon", missing)
+#define NO_BIAS ONLY("attention_bias", "false", "false"), ONLY("mlp_bias", "false", "false")
+#define GROUPS(missing) SAME("num_key_value_heads", "num_query_groups", missing)
+#define NO_WINDOW(missing) ONLY("sliding_window", missing, "null")
+/* A window that is there and not used. */
+#define UNUSED_WINDOW ONLY("use_sliding_window", "false", "false")
+
+#define LLAMA_FIXED                                                                                \
+    {"normalization", "\"RMSNorm\""}, {"swiglu", "true"}, {"disable_bias_linear", "true"},         \
+        {"position_embedding_type", "\"rope\""}, {"rotary_percent", "1"},                          \
+        {"rotary_interleaved", "false"}, {"no_rope_freq", "0"}, {"softmax_scale", "0"},            \
+    {                                                                                              \
+        "add_proj_bias", "false"                                                                   \
+    }
+#define NO_QK_NORM                                                                                 \
+    {                                                                                              \
+        "qk_layernorm", "false"                                                                    \
+    }
+#define QK_NORM                                                                                    \
+    {"qk_layernorm", "true"},                                                                      \
+    {                                                                                              \
+        "qk_layernorm_across_heads", "false"                                                       \
+    }
+
+static const weft_family_fixed llama_fixed[] = {
+    LLAMA_FIXED, NO_QK_NORM, {"add_qkv_bias", "false"}, {"num_experts", "0"}};
+static const weft_family_key llama_keys[] = {DECODER_KEYS, HEAD_DIM(""),
+                                             GROUPS(""),   RMS_NORM("1e-6"),
+                                             NO_BIAS,      ONLY("pretraining_tp", "1", "1")};
+static const weft_family_key mistral_keys[] = {DECODER_KEYS, HEAD_DIM(""), GROUPS("8"),
+                                               RMS_NORM("1e-6"), NO_WINDOW("4096")};
+static const weft_family_fixed qwen2_fixed[] = {
+    LLAMA_FIXED, NO_QK_NORM, {"add_qkv_bias", "true"}, {"num_experts", "0"}};
+static const weft_family_key qwen2_keys[] = {DECODER_KEYS, HEAD_DIM(""), GROUPS("32"),
+                                             RMS_NORM("1e-6"), UNUSED_WINDOW};
+
+#define MOE_FIXED                                                                                  \
+    {"add_qkv_bias", "false"}, {"moe_layer_freq", "1"},                                            \
+    {                                                                                              \
+        "moe_shared_expert_intermediate_size", "0"                                                 \
+    }
+
+static const weft_family_fixed mixtral_fixed[] = {
+    LLAMA_FIXED, NO_QK_NORM, MOE_FIXED, {"moe_router_pre_softmax", "false"}};
+static const weft_family_key mixtral_keys[] = {DECODER_KEYS,
+                                               HEAD_DIM(""),
+                                               GROUPS("8"),
+                                               RMS_NORM("1e-5"),
+                                               NO_WINDOW("null"),
+                                               SAME("num_local_experts", "num_experts", "8"),
+                                               SAME("num_experts_per_tok", "moe_router_topk", "2"),
+                                               ONLY("router_jitter_noise", "0.0", "0.0")};
+
+static const weft_family_fixed qwen3_fixed[] = {
+    LLAMA_FIXED, QK_NORM, {"add_qkv_bias", "false"}, {"num_experts", "0"}};
+static const weft_family_key qwen3_keys[] = {
+    DECODER_KEYS,     HEAD_DIM("128"), GROUPS("32"),
+    RMS_NORM("1e-6"), UNUSED_WINDOW,   ONLY("attention_bias", "false", "false")};
+static const weft_family_fixed qwen3_moe_fixed[] = {LLAMA_FIXED, QK_NORM, MOE_FIXED};
+static const weft_family_key qwen3_moe_keys[] = {
+    DECODER_KEYS,
+    HEAD_DIM(""),
+    GROUPS("4"),
+    RMS_NORM("1e-6"),
+    UNUSED_WINDOW,
+    ONLY("attention_bias", "false", "false"),
+    SAME("num_experts|num_local_experts", "num_experts", NULL),
+    SAME("num_experts_per_tok", "moe_router_topk", "8"),
+    SAME("moe_intermediate_size", "moe_ffn_hidden_size", NULL),
+    NOT("norm_topk_prob", "moe_router_pre_softmax", "false"),
+    ONLY("decoder_sparse_step", "1", "1"),
+    ONLY("mlp_only_layers", "[]", "[]|null")};
+
+static const weft_family_fixed gpt2_fixed[] = {{"normalization", "\"LayerNorm\""},
+                                               {"swiglu", "false"},
+                                               {"disable_bias_linear", "false"},
+                                               {"position_embedding_type", "\"learned_absolute\""},
+                                               NO_QK_NORM,
+                                               {"softmax_scale", "0"},
+                                               {"num_experts", "0"}};
+static const weft_family_key gpt2_keys[] = {
+    SAME("n_embd", "hidden_size", NULL),
+    SAME("n_layer", "num_layers", NULL),
+    SAME("n_head", "num_attention_heads", NULL),
+    SAME("n_positions", "max_position_embeddings", NULL),
+    SAME("n_inner", "ffn_hidden_size", ""),
+    SAME("vocab_size", "vocab_size", NULL),
+    SAME("layer_norm_epsilon", "norm_epsilon", "1e-5"),
+    SAME("resid_pdrop", "hidden_dropout", "0.1"),
+    SAME("attn_pdrop", "attention_dropout", "0.1"),
+    SAME("initializer_range", "init_method_std", "0.02"),
+    NOT("tie_word_embeddings", "untie_embeddings_and_output_weights", "true"),
+    ONLY("activation_function", "\"gelu_new\"", "\"gelu_new\"|\"gelu_pytorch_tanh\"|\"gelu_fast\""),
+    ONLY("scale_attn_weights", "true", "true"),
+    ONLY("scale_attn_by_inverse_layer_idx", "false", "false"),
+    ONLY("add_cross_attention", "false", "false")};
+
+/* --- names of tensors ---------------------------------------------------------------------- */
+
+#define LAYER "model.layers.{layer}."
+#define OURS "decoder.layers.{layer}."
+#define WORDS "embedding.word_embeddings.weight"
+#define ROW(file, parameter)                                                                       \
+    {                                                                                              \
+        file, parameter, WEFT_NAME_WHOLE, false                                                    \
+    }
+#define PART(file, parameter, layout)                                                              \
+    {                                                                                              \
+        file, parameter, WEFT_NAME_##layout, false                                                 \
+    }
+#define TURNED(file, parameter, layout)                                                            \
+    {                                                                                              \
+        file, parameter, WEFT_NAME_##layout, true                                                  \
+    }
+
+#define ENDS                                                                                       \
+    ROW("model.embed_tokens.weight", WORDS),                                                       \
+        ROW("model.norm.weight", "decoder.final_layernorm.weight"),                                \
+        ROW("lm_head.weight", "output_layer.weight"), PART("lm_head.weight", WORDS, COPY)
+#define NORMS                                                                                      \
+    ROW(LAYER "input_layernorm.weight", OURS "input_layernorm.weight"),                            \
+        ROW(LAYER "post_attention_layernorm.weight", OURS "pre_mlp_layernorm.weight")
+#define ATTENTION(what)                                                                            \
+    PART(LAYER "self_attn.q_proj." what, OURS "self_attention.linear_qkv." what, QUERY),           \
+        PART(LAYER "self_attn.k_proj." what, OURS "self_attention.linear_qkv." what, KEY),         \
+        PART(LAYER "self_attn.v_proj." what, OURS "self_attention.linear_qkv." what, VALUE)
+#define QK_NORMS                                                                                   \
+    ROW(LAYER "self_attn.q_norm.weight", OURS "self_attention.q_layernorm.weight"),                \
+        ROW(LAYER "self_attn.k_norm.weight", OURS "self_attention.k_layernorm.weight")
+#define PROJECTION ROW(LAYER "self_attn.o_proj.weight", OURS "self_attention.linear_proj.weight")
+#define MLP                                                                                        \
+    PART(LAYER "mlp.gate_proj.weight", OURS "mlp.linear_fc1.weight", GATE),                        \
+        PART(LAYER "mlp.up_proj.weight", OURS "mlp.linear_fc1.weight", UP),                        \
+        ROW(LAYER "mlp.down_proj.weight", OURS "mlp.linear_fc2.weight")
+/* `moe`: the module's name; g, u, d: what an expert's matrices are called. The other form is what
+ * transformers 5 has in memory, and writes where it is told not to convert back. */
+#define EXPERTS(moe, g, u, d)                                                                      \
+    ROW(LAYER moe ".gate.weight", OURS "mlp.router.weight"),                                       \
+        PART(LAYER moe ".experts.{expert}." g ".weight", OURS "mlp.experts.linear_fc1.weight",     \
+             GATE),                                                                                \
+        PART(LAYER moe ".experts.{expert}." u ".weight", OURS "mlp.experts.linear_fc1.weight",     \
+             UP),                                                                                  \
+        ROW(LAYER moe ".experts.{expert}." d ".weight", OURS "mlp.experts.linear_fc2.weight"),     \
+        PART(LAYER "mlp.experts.gate_up_proj", OURS "mlp.experts.linear_fc1.weight", GATE_UP),     \
+        ROW(LAYER "mlp.experts.down_proj", OURS "mlp.experts.linear_fc2.weight")
+
+static const weft_family_name llama_names[] = {ENDS, NORMS, ATTENTION("weight"), PROJECTION, MLP};
+static const weft_family_name qwen2_names[] = {
+    ENDS, NORMS, ATTENTION("weight"), ATTENTION("bias"), PROJECTION, MLP};
+static const weft_family_name qwen3_names[] = {ENDS,     NORMS,      ATTENTION("weight"),
+                                               QK_NORMS, PROJECTION, MLP};
+static const weft_family_name qwen3_moe_names[] = {
+    ENDS,     NORMS,      ATTENTION("weight"),
+    QK_NORMS, PROJECTION, EXPERTS("mlp", "gate_proj", "up_proj", "down_proj")};
+static const weft_family_name mixtral_names[] = {
+    ENDS,
+    NORMS,
+    ATTENTION("weight"),
+    PROJECTION,
+    EXPERTS("block_sparse_moe", "w1", "w3", "w2"),
+    ROW(LAYER "mlp.gate.weight", OURS "mlp.router.weight")};
+static const char *const llama_ignored[] = {LAYER "self_attn.rotary_emb.inv_freq"};
+
+#define BLOCK "transformer.h.{layer}."
+static const weft_family_name gpt2_names[] = {
+    ROW("transformer.wte.weight", WORDS),
+    ROW("transformer.wpe.weight", "embedding.position_embeddings.weight"),
+    ROW("transformer.ln_f.weight", "decoder.final_layernorm.weight"),
+    ROW("transformer.ln_f.bias", "decoder.final_layernorm.bias"),
+    ROW("lm_head.weight", "output_layer.weight"),
+    PART("lm_head.weight", WORDS, COPY),
+    ROW(BLOCK "ln_1.weight", OURS "input_layernorm.weight"),
+    ROW(BLOCK "ln_1.bias", OURS "input_layernorm.bias"),
+    ROW(BLOCK "ln_2.weight", OURS "pre_mlp_layernorm.weight"),
+    ROW(BLOCK "ln_2.bias", OURS "pre_mlp_layernorm.bias"),
+    TURNED(BLOCK "attn.c_attn.weight", OURS "self_attention.linear_qkv.weight", QKV),
+    PART(BLOCK "attn.c_attn.bias", OURS "self_attention.linear_qkv.bias", QKV),
+    TURNED(BLOCK "attn.c_proj.weight", OURS "self_attention.linear_proj.weight", WHOLE),
+    ROW(BLOCK "attn.c_proj.bias", OURS "self_attention.linear_proj.bias"),
+    TURNED(BLOCK "mlp.c_fc.weight", OURS "mlp.linear_fc1.weight", WHOLE),
+    ROW(BLOCK "mlp.c_fc.bias", OURS "mlp.linear_fc1.bias"),
+    TURNED(BLOCK "mlp.c_proj.weight", OURS "mlp.linear_fc2.weight", WHOLE),
+    ROW(BLOCK "mlp.c_proj.bias", OURS "mlp.linear_fc2.bias")};
+static const char *const gpt2_ignored[] = {BLOCK "attn.bias", BLOCK "attn.masked_bias"};
+
+/* --- families ------------------------------------------------------------------------------ */
+
+#define TABLES(of_fixed, of_keys, of_names, of_ignored)                                            \
+    .fixed = of_fixed, .num_fixed = COUNT(of_fixed), .keys = of_keys, .num_keys = COUNT(of_keys),  \
+    .names = of_names, .num_names = COUNT(of_names), .ignored = of_ignored,                        \
+    .num_ignored = COUNT(of_ignored)
+
+static const weft_family gpt2 = {.name = "GPT-2",
+                                 .architecture = "GPT2LMHeadModel",
+                                 .model_type = "gpt2",
+                                 .root = "transformer.",
+                                 .other_root = "",
+                                 TABLES(gpt2_fixed, gpt2_keys, gpt2_names, gpt2_ignored)};
+static const weft_family llama = {.name = "Llama",
+                                  .architecture = "LlamaForCausalLM",
+                                  .model_type = "llama",
+                                  .rope_theta = "1e4",
+                                  TABLES(llama_fixed, llama_keys, llama_names, llama_ignored)};
+static const weft_family mistral = {.name = "Mistral",
+                                    .architecture = "MistralForCausalLM",
+                                    .model_type = "mistral",
+                                    .rope_theta = "1e4",
+                                    TABLES(llama_fixed, mistral_keys, llama_names, llama_ignored)};
+static const weft_family qwen2 = {.name = "Qwen2",
+                                  .architecture = "Qwen2ForCausalLM",
+                                  .model_type = "qwen2",
+                                  .rope_theta = "1e4",
+                                  TABLES(qwen2_fixed, qwen2_keys, qwen2_names, llama_ignored)};
+static const weft_family qwen3 = {.name = "Qwen3",
+                                  .architecture = "Qwen3ForCausalLM",
+                                  .model_type = "qwen3",
+                                  .rope_theta = "1e4",
+                                  TABLES(qwen3_fixed, qwen3_keys, qwen3_names, llama_ignored)};
+static const weft_family qwen3_moe = {
+    .name = "Qwen3-MoE",
+    .architecture = "Qwen3MoeForCausalLM",
+    .model_type = "qwen3_moe",
+    .rope_theta = "1e4",
+    TABLES(qwen3_moe_fixed, qwen3_moe_keys, qwen3_moe_names, llama_ignored)};
+static const weft_family mixtral = {
+    .name = "Mixtral",
+    .architecture = "MixtralForCausalLM",
+    .model_type = "mixtral",
+    .rope_theta = "1e6",
+    TABLES(mixtral_fixed, mixtral_keys, mixtral_names, llama_ignored)};
+
+const weft_family *const weft_families[] = {&gpt2,  &llama,   &mistral,  &qwen2,
+                                            &qwen3, &mixtral, &qwen3_moe};
+const size_t weft_num_families = COUNT(weft_families);

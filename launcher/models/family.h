@@ -1,0 +1,75 @@
+/* A family of models as Hugging Face's files hold it: how its config.json is section "model", and a
+ * table of names. One table serves import and export, and is total in both directions: each tensor
+ * of the files is used once or named in `ignored`, each element of each parameter is filled once.
+ *
+ * Names are patterns: {layer} and {expert} stand for numbers from 0. A row holds for those layers
+ * and experts whose parameter the model has, so that one table is of dense and MoE layers, of tied
+ * and untied heads. Where several rows fill the same parameter (experts one by one, or all in one
+ * tensor), the files have one form or the other; export writes the first row's. */
+#ifndef WEFT_LAUNCHER_MODELS_FAMILY_H
+#define WEFT_LAUNCHER_MODELS_FAMILY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* What of the parameter the tensor is. Rows are outputs. A parameter of experts has an axis of
+ * experts before all others; a pattern with {expert} is of one of them, another of all. */
+typedef enum weft_name_layout {
+    WEFT_NAME_WHOLE,
+    WEFT_NAME_QUERY,   /* of packed QKV, [q..., k, v] a group: the rows of all queries, */
+    WEFT_NAME_KEY,     /* of all keys, */
+    WEFT_NAME_VALUE,   /* of all values */
+    WEFT_NAME_QKV,     /* those three, behind each other */
+    WEFT_NAME_GATE,    /* of a gated [2, F, H]: the first F rows, */
+    WEFT_NAME_UP,      /* the others */
+    WEFT_NAME_GATE_UP, /* both, behind each other */
+    WEFT_NAME_COPY, /* the file may have it as well: the same as what fills the parameter, where no
+                       other tensor does; a tied head */
+} weft_name_layout;
+
+typedef struct weft_family_name {
+    const char *file, *parameter; /* patterns */
+    weft_name_layout layout;
+    bool transposed; /* the file has [in, out] */
+} weft_family_name;
+
+/* What a key of config.json becomes. */
+typedef enum weft_family_kind {
+    WEFT_KEY_SAME, /* the value of Weft's key */
+    WEFT_KEY_NOT,  /* the opposite of a flag */
+    WEFT_KEY_ONLY, /* nothing: Weft has the one value alone */
+    WEFT_KEY_EACH, /* the same of each entry of a list */
+} weft_family_kind;
+
+typedef struct weft_family_key {
+    const char *key; /* in config.json; other spellings behind '|', the first is written */
+    weft_family_kind kind;
+    const char *weft;    /* of section "model"; NULL: none */
+    const char *missing; /* JSON: what it means that the file lacks the key (SAME, NOT: or has
+                            null); NULL: it must have it; "": Weft's key keeps its own default */
+    const char *values;  /* JSON, those that Weft can hold, apart by '|', the first one written;
+                            NULL:  any */
+} weft_family_key;
+
+/* Of section "model": what the family always has, by which a run's config is known to be of it. */
+typedef struct weft_family_fixed {
+    const char *weft, *value; /* JSON */
+} weft_family_fixed;
+
+typedef struct weft_family {
+    const char *name, *architecture, *model_type;
+    const char *root, *other_root; /* names that begin with `root` may begin so; NULL: none */
+    const char *rope_theta; /* where config.json, which has three spellings, says nothing of it;
+                               NULL: the family has no rotary positions */
+    const weft_family_fixed *fixed;
+    const weft_family_key *keys;
+    const weft_family_name *names;
+    const char *const *ignored; /* patterns of tensors that are no parameters */
+    size_t num_fixed, num_keys, num_names, num_ignored;
+} weft_family;
+
+/* All that Weft has. */
+extern const weft_family *const weft_families[];
+extern const size_t weft_num_families;
+
+#endif

@@ -1,0 +1,18 @@
+/* How the options scale rotary positions. Pure. Private to layers/. */
+#ifndef WEFT_LAYERS_ROTARY_H
+#define WEFT_LAYERS_ROTARY_H
+
+#include <weft/kernels.h>
+#include <weft/model.h>
+
+typedef struct weft_rotary {
+    weft_rope_scaling scaling;
+    float magnitude; /* of sines and cosines; 0: 1 */
+} weft_rotary;
+
+/* channels: of a head, that rotate. */
+weft_rotary weft_rotary_of(const weft_model_options *options, size_t channels);
+/* Whether no_rope_freq leaves the positions out of decoder layer `index`. */
+bool weft_rotary_leaves_out(const weft_model_options *options, int64_t index);
+
+#endif

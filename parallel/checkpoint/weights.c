@@ -1,0 +1,256 @@
+/* Checkpoints of weights alone, written and read by one process that has no model. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/checkpoint/internal.h"
+
+static const size_t piece_bytes = WEFT_SHARD_MAX_ELEMENTS * sizeof(float);
+
+static weft_box box_of(const weft_stored *stored)
+{
+    weft_box box = {.num_dims = stored->num_dims};
+    memcpy(box.global_dims, stored->dims, sizeof box.global_dims);
+    memcpy(box.local, stored->dims, sizeof box.local);
+    memcpy(box.valid, stored->dims, sizeof box.valid);
+    return box;
+}
+
+static int compare_stored(const void *a, const void *b)
+{
+    return strcmp(((const weft_stored *)a)->name, ((const weft_stored *)b)->name);
+}
+
+/* --- writing ------------------------------------------------------------------------------- */
+
+struct weft_weights_writer {
+    weft_comm *self;
+    weft_save save;
+    weft_raw_file file;
+    float *piece;
+    bool published;
+};
+
+/* The weight that is being written. */
+typedef struct filling {
+    weft_weights_writer *writer;
+    int64_t dataset;
+    weft_box box;
+    size_t first; /* of the piece */
+    weft_weights_function fill;
+    void *context;
+} filling;
+
+static weft_status list_datasets(weft_save *s, const weft_weight *weights, size_t count)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(&s->arena, count + 1, sizeof(weft_stored), &memory));
+    s->datasets = (weft_stored_list){memory, (int)count};
+    for (size_t i = 0; i < count; i++) {
+        weft_stored *stored = &s->datasets.items[i];
+        stored->num_dims = weights[i].num_dims;
+        memcpy(stored->dims, weights[i].dims, sizeof stored->dims);
+        weft_stored_name(WEFT_STATE_MASTER, weights[i].name, stored->name);
+    }
+    qsort(s->datasets.items, count, sizeof(weft_stored), compare_stored);
+    return WEFT_OK;
+}
+
+static weft_status open_writer(weft_weights_writer *w, const char *dir, const weft_weight *weights,
+                               size_t count)
+{
+    weft_save *s = &w->save;
+    w->piece = malloc(piece_bytes);
+    if (!w->piece)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a checkpoint's piece", dir);
+    WEFT_TRY(weft_comm_create_self(&w->self));
+    s->world = w->self;
+    WEFT_TRY(weft_arena_strdup(&s->arena, dir, &s->dir));
+    WEFT_TRY(list_datasets(s, weights, count));
+    WEFT_TRY(weft_save_open(s, WEFT_OK));
+    return weft_raw_open(s->model, &w->file);
+}
+
+weft_status weft_weights_create(const char *dir, const weft_weight *weights, size_t count,
+                                weft_weights_writer **out)
+{
+    weft_weights_writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a checkpoint", dir);
+    w->file.fd = -1;
+    weft_status status = open_writer(w, dir, weights, count);
+    if (status == WEFT_OK)
+        *out = w;
+    else
+        weft_weights_abandon(w);
+    return status;
+}
+
+static weft_status write_slab(void *context, const weft_slab *slab)
+{
+    const filling *f = context;
+    weft_weights_writer *w = f->writer;
+    weft_save *s = &w->save;
+    const weft_stored *dataset = &s->datasets.items[f->dataset];
+    const float *data = w->piece + (slab->local_offset - f->first);
+    weft_stored_shard shard = {.dataset = f->dataset};
+    memcpy(shard.start, slab->start, sizeof shard.start);
+    memcpy(shard.count, slab->count, sizeof shard.count);
+    WEFT_TRY(weft_shard_hash(s->info.step, dataset, &shard, data));
+    WEFT_TRY(weft_raw_write(&w->file, dataset, &shard, data));
+    return weft_shard_append(&s->shards, &s->arena, &shard);
+}
+
+static weft_status write_piece(void *context, size_t first, size_t count)
+{
+    filling *f = context;
+    f->first = first;
+    WEFT_TRY(f->fill(f->context, first, count, f->writer->piece));
+    return weft_box_visit(&f->box, first, count, write_slab, f);
+}
+
+weft_status weft_weights_write(weft_weights_writer *w, const char *name, weft_weights_function fill,
+                               void *context)
+{
+    char stored[WEFT_STORED_NAME_BYTES];
+    weft_stored_name(WEFT_STATE_MASTER, name, stored);
+    const int dataset = weft_stored_find(&w->save.datasets, stored);
+    if (dataset < 0)
+        return WEFT_ERROR(WEFT_INTERNAL, "weft_weights_write: %s is none of the weights", name);
+    const weft_stored *of = &w->save.datasets.items[dataset];
+    filling f = {
+        .writer = w, .dataset = dataset, .box = box_of(of), .fill = fill, .context = context};
+    return weft_runs_visit(&f.box, 0, (size_t)weft_stored_elements(of), write_piece, &f);
+}
+
+weft_status weft_weights_publish(weft_weights_writer *w, const char *config_text)
+{
+    weft_save *s = &w->save;
+    WEFT_TRY(weft_raw_close(&w->file, false));
+    WEFT_TRY(weft_save_gather(s));
+    WEFT_TRY(weft_shards_check_cover(s->model, &s->datasets, &s->shards));
+    WEFT_TRY(weft_save_verify(s->model, &s->datasets, &s->dealt));
+    WEFT_TRY(weft_save_publish(s, config_text, NULL));
+    w->published = true;
+    return WEFT_OK;
+}
+
+void weft_weights_abandon(weft_weights_writer *w)
+{
+    if (!w)
+        return;
+    if (w->file.fd >= 0)
+        close(w->file.fd);
+    if (w->self)
+        weft_save_release(&w->save, !w->published);
+    weft_comm_destroy(w->self);
+    free(w->piece);
+    free(w);
+}
+
+/* --- reading ------------------------------------------------------------------------------- */
+
+struct weft_weights_reader {
+    weft_arena arena;
+    weft_manifest manifest;
+    weft_file file;
+    weft_weight *weights;
+    const weft_stored **stored; /* of the weights */
+    size_t count;
+};
+
+static const char prefix[] = "model/";
+
+static bool is_weight(const weft_stored *stored)
+{
+    return strncmp(stored->name, prefix, sizeof prefix - 1) == 0;
+}
+
+static weft_status list_weights(weft_weights_reader *r)
+{
+    const weft_stored_list *all = &r->manifest.datasets;
+    void *memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(&r->arena, (size_t)all->count + 1, sizeof *r->weights, &memory));
+    r->weights = memory;
+    WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)all->count + 1, sizeof *r->stored, &memory));
+    r->stored = memory;
+    for (int i = 0; i < all->count; i++) {
+        const weft_stored *stored = &all->items[i];
+        weft_weight *weight = &r->weights[r->count];
+        if (!is_weight(stored))
+            continue;
+        snprintf(weight->name, sizeof weight->name, "%.*s", WEFT_MAX_NAME_BYTES - 1,
+                 stored->name + sizeof prefix - 1);
+        weight->num_dims = stored->num_dims;
+        memcpy(weight->dims, stored->dims, sizeof weight->dims);
+        r->stored[r->count++] = stored;
+    }
+    return WEFT_OK;
+}
+
+static weft_status verify_weights(weft_weights_reader *r, const char *folder, const char *model)
+{
+    weft_shard_list shards;
+    weft_tensor_file *file;
+    size_t kept = 0;
+    const weft_stored_list *all = &r->manifest.datasets;
+    WEFT_TRY(weft_shards_read(folder, all, &r->arena, &shards));
+    for (size_t i = 0; i < shards.count; i++)
+        if (is_weight(&all->items[shards.items[i].dataset]))
+            shards.items[kept++] = shards.items[i];
+    shards.count = kept;
+    WEFT_TRY(weft_tensor_file_open(model, all, &file));
+    weft_status status = weft_shards_verify(file, model, all, &shards);
+    weft_status closed = weft_tensor_file_close(file);
+    return status == WEFT_OK ? closed : status;
+}
+
+static weft_status open_reader(weft_weights_reader *r, const char *folder)
+{
+    const char *model;
+    WEFT_TRY(
+        weft_arena_printf(&r->arena, &model, "%s/%s", folder, weft_part_names[WEFT_PART_MODEL]));
+    WEFT_TRY(weft_manifest_read(folder, &r->arena, &r->manifest));
+    WEFT_TRY(weft_parts_check(folder, &r->manifest, &r->arena));
+    WEFT_TRY(verify_weights(r, folder, model));
+    WEFT_TRY(list_weights(r));
+    return weft_file_open(model, &r->file);
+}
+
+weft_status weft_weights_open(const char *folder, weft_weights_reader **out)
+{
+    weft_weights_reader *r = calloc(1, sizeof *r);
+    if (!r)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", folder);
+    weft_status status = open_reader(r, folder);
+    if (status == WEFT_OK)
+        *out = r;
+    else
+        weft_weights_close(r);
+    return status;
+}
+
+const weft_weight *weft_weights_list(const weft_weights_reader *r, size_t *out_count)
+{
+    *out_count = r->count;
+    return r->weights;
+}
+
+weft_status weft_weights_read(const weft_weights_reader *r, size_t index, size_t first,
+                              size_t count, float *out)
+{
+    return weft_file_read(&r->file, r->stored[index]->offset + first * sizeof *out, out,
+                          count * sizeof *out);
+}
+
+void weft_weights_close(weft_weights_reader *r)
+{
+    if (!r)
+        return;
+    weft_file_close(&r->file);
+    weft_arena_release(&r->arena);
+    free(r);
+}

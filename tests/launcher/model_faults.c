@@ -1,0 +1,526 @@
+/* What converters of models get wrong: each is right here, or refused by name, and leaves nothing
+ * behind. A folder is taken from those of tests/oracle/models, altered, and imported. */
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "launcher/models/half.h"
+#include "launcher/models/models.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+enum { MAX_TENSORS = 128, MAX_BYTES = 1 << 16 };
+
+/* A folder in memory. */
+typedef struct model {
+    weft_arena arena;
+    const char *config;
+    weft_safetensor tensors[MAX_TENSORS];
+    char *data[MAX_TENSORS]; /* by tensor */
+    size_t count;
+} model;
+
+static void load(model *m, const char *name)
+{
+    char path[600];
+    weft_safetensors files;
+    char *text = NULL;
+    size_t bytes;
+    memset(m, 0, sizeof *m);
+    snprintf(path, sizeof path, "%s/tests/oracle/models/%s/config.json", getenv("WEFT_SOURCE_DIR"),
+             name);
+    EXPECT_OK(weft_file_read_text(path, &m->arena, &text, &bytes));
+    m->config = text;
+    *strrchr(path, '/') = '\0';
+    EXPECT_OK(weft_safetensors_open(path, &m->arena, &files));
+    m->count = files.num_tensors;
+    for (size_t i = 0; i < m->count; i++) {
+        const weft_safetensor *t = &files.tensors[i];
+        m->tensors[i] = *t;
+        m->data[i] = calloc(1, t->bytes + 1);
+        EXPECT_OK(weft_file_read(&files.files[t->file], t->offset, m->data[i], t->bytes));
+        m->tensors[i].file = 0;
+    }
+    weft_safetensors_release(&files);
+}
+
+static void release(model *m)
+{
+    for (size_t i = 0; i < m->count; i++)
+        free(m->data[i]);
+    weft_arena_release(&m->arena);
+}
+
+static size_t find(const model *m, const char *name)
+{
+    for (size_t i = 0; i < m->count; i++)
+        if (strcmp(m->tensors[i].name, name) == 0)
+            return i;
+    EXPECT(false, "no tensor %s", name);
+    return 0;
+}
+
+static void drop(model *m, const char *name)
+{
+    const size_t at = find(m, name);
+    free(m->data[at]);
+    m->count--;
+    for (size_t i = at; i < m->count; i++) {
+        m->tensors[i] = m->tensors[i + 1];
+        m->data[i] = m->data[i + 1];
+    }
+}
+
+/* A tensor with another's shape and bytes. */
+static size_t add(model *m, const char *name, const char *like)
+{
+    const size_t of = find(m, like), at = m->count++;
+    m->tensors[at] = m->tensors[of];
+    m->tensors[at].name = name;
+    m->data[at] = calloc(1, m->tensors[of].bytes + 1);
+    memcpy(m->data[at], m->data[of], m->tensors[of].bytes);
+    return at;
+}
+
+/* The first `from` in the config becomes `to`. */
+static void say(model *m, const char *from, const char *to)
+{
+    const char *at = strstr(m->config, from), *text = NULL;
+    EXPECT(at != NULL, "the config has no %s", from);
+    if (at)
+        EXPECT_OK(weft_arena_printf(&m->arena, &text, "%.*s%s%s", (int)(at - m->config), m->config,
+                                    to, at + strlen(from)));
+    if (at)
+        m->config = text;
+}
+
+static void write_folder(model *m, const char *folder)
+{
+    char path[64];
+    const char *head;
+    size_t head_bytes;
+    weft_safetensor *order[MAX_TENSORS];
+    mkdir(folder, 0777);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    EXPECT(child_write(path, m->config), "%s", path);
+    for (size_t i = 0; i < m->count; i++)
+        order[i] = &m->tensors[i];
+    EXPECT_OK(weft_safetensors_lay_out(order, m->count, &m->arena, &head, &head_bytes));
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    FILE *file = fopen(path, "wb");
+    fwrite(head, 1, head_bytes, file);
+    for (size_t i = 0; i < m->count; i++)
+        fwrite(m->data[order[i] - m->tensors], 1, order[i]->bytes, file);
+    fclose(file);
+}
+
+static weft_status import_to(const char *folder, const char *run, weft_card *card)
+{
+    static weft_arena arena;
+    weft_arena_reset(&arena);
+    return weft_import_model(&(weft_import){.folder = folder, .out = run}, &arena, card);
+}
+
+/* The folder is refused with this text, and no run is there afterwards. */
+static void refused(model *m, weft_status status, const char *part)
+{
+    weft_card card;
+    write_folder(m, "altered");
+    EXPECT_ERROR(import_to("altered", "run", &card), status, part);
+    EXPECT(access("run", F_OK) != 0 && access("run.partial", F_OK) != 0, "half a run after %s",
+           part);
+    release(m);
+}
+
+static void taken(model *m, weft_card *card)
+{
+    write_folder(m, "altered");
+    EXPECT_OK(import_to("altered", NULL, card));
+    release(m);
+}
+
+/* --- config.json --------------------------------------------------------------------------- */
+
+typedef struct change {
+    const char *model, *from, *to, *part; /* part NULL: taken */
+} change;
+
+static const change changes[] = {
+    {"llama", "\"LlamaForCausalLM\"", "\"LlamaForCausalLMX\"",
+     "architecture is \"LlamaForCausalLMX\"; Weft has GPT2LMHeadModel, LlamaForCausalLM"},
+    {"llama", "\"silu\"", "\"relu2\"", "hidden_act is \"relu2\""},
+    {"llama", "\"attention_bias\": false", "\"attention_bias\": true", "attention_bias is true"},
+    {"llama", "\"rope_type\": \"default\"", "\"rope_type\": \"longest\", \"factor\": 8.0",
+     "rope_parameters.rope_type is \"longest\""},
+    {"llama", "\"rope_theta\": 10000.0", "\"rope_theta\": 10000.0, \"partial_rotary_factor\": 0.5",
+     "partial_rotary_factor is 0.5"},
+    {"llama", "\"rope_parameters\": {",
+     "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, \"rope_parameters\": {",
+     "rope_parameters and rope_scaling differ"},
+    {"llama", "\"rope_type\": \"default\"", "\"rope_type\": \"linear\"",
+     "rope_parameters lacks factor"},
+    {"llama3", "\"low_freq_factor\"", "\"low_freq_factors\"",
+     "rope_parameters lacks low_freq_factor"},
+    {"qwen3", "\"factor\": 4.0", "\"factor\": 4.0, \"attention_factor\": 1.0",
+     "attention_factor is 1; Weft has what factor and mscale say, 1.13863"},
+    {"qwen3", "\"factor\": 4.0", "\"factor\": 4.0, \"attention_factor\": 1.1386294361119891", NULL},
+    {"qwen3_moe", "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2",
+     "decoder_sparse_step is 2"},
+    {"qwen3_moe", "\"mlp_only_layers\": []", "\"mlp_only_layers\": [1]", "mlp_only_layers is [1]"},
+    {"qwen3_moe", "\"num_local_experts\"", "\"num_experts\"",
+     NULL}, /* as transformers 4 spells it */
+    {"llama", "\"rope_parameters\": {", "\"rope_parameters\": {\"full_attention\": {}, ",
+     "rope_parameters differs by layer (\"full_attention\")"},
+    {"llama", "\"vocab_size\"",
+     "\"quantization_config\": {\"quant_method\": \"fp8\"}, \"vocab_size\"",
+     "quantised weights (\"fp8\")"},
+    {"llama", "\"vocab_size\"", "\"vocab_size\": 53, \"vocab_size\"",
+     "\"vocab_size\" stands there twice"},
+    {"llama", ",\n  \"vocab_size\": 53", "", "lacks vocab_size"},
+    {"llama", "\"vocab_size\": 53", "\"vocab_size\": \"many\"", "vocab_size"},
+    {"mixtral", "\"sliding_window\": null", "\"sliding_window\": 4096", "sliding_window is 4096"},
+    {"qwen2", "\"use_sliding_window\": false", "\"use_sliding_window\": true",
+     "use_sliding_window is true"},
+    {"qwen2", "\"full_attention\"", "\"sliding_attention\"",
+     "layer_types is \"sliding_attention\""},
+    {"gpt2", "\"gelu_new\"", "\"gelu\"", "activation_function is \"gelu\""},
+    {"gpt2", "\"gelu_new\"", "\"gelu_pytorch_tanh\"", NULL},
+    {"llama",
+     "\"rope_parameters\": {\n    \"rope_theta\": 10000.0,\n    \"rope_type\": \"default\"\n  }",
+     "\"rope_scaling\": null, \"rope_theta\": 10000.0", NULL}, /* as transformers 4 spells it */
+    {"llama", "\"dtype\"", "\"torch_dtype\"", NULL},
+    {"llama", "\"vocab_size\": 53\n}", "\"vocab_size\": 53\n} trailing", "text after the end"},
+};
+
+static void configs_are_read_or_refused(void)
+{
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        const change *c = &changes[i];
+        model m;
+        weft_card card;
+        load(&m, c->model);
+        say(&m, c->from, c->to);
+        if (c->part)
+            refused(&m, WEFT_CONFIG, c->part);
+        else
+            taken(&m, &card);
+    }
+}
+
+static void has_text(const char *path, const char *part)
+{
+    char *text = child_read(path);
+    EXPECT(text && strstr(text, part), "%s lacks %s", path, part);
+    free(text);
+}
+
+/* In the run's config, and in the config.json that is made where the source's is gone. */
+static void scaled_positions_stay_scaled(void)
+{
+    static const char *const models[][3] = {
+        {"llama", "\"rotary_scaling_type\": \"linear\"", "\"rope_type\": \"linear\""},
+        {"llama3", "\"rotary_high_freq_factor\": 2.0", "\"high_freq_factor\": 2.0"},
+        {"qwen3", "\"rotary_scaling_type\": \"yarn\"", "\"truncate\": true"}};
+    for (int i = 0; i < 3; i++) {
+        model m;
+        weft_card card;
+        weft_arena arena = {0};
+        load(&m, models[i][0]);
+        if (i == 0)
+            say(&m,
+                "\"rope_parameters\": {\n    \"rope_theta\": 10000.0,\n    \"rope_type\": "
+                "\"default\"",
+                "\"rope_theta\": 1e4, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 8.0");
+        write_folder(&m, "altered");
+        EXPECT_OK(import_to("altered", "scaled", &card));
+        has_text("scaled/config.json", models[i][1]);
+        EXPECT(system("rm -r scaled/source") == 0, "source");
+        EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = "scaled", .out = "made"}, &arena,
+                                    &card));
+        has_text("made/config.json", models[i][2]);
+        EXPECT_OK(import_to("made", "again", &card));
+        has_text("again/config.json", models[i][1]);
+        EXPECT(system("rm -r scaled made again") == 0, "folders");
+        weft_arena_release(&arena);
+        release(&m);
+    }
+}
+
+/* The text's model in a model of several kinds of input. */
+static void text_config_is_descended_into(void)
+{
+    model m;
+    weft_card card;
+    const char *text;
+    load(&m, "llama");
+    EXPECT_OK(weft_arena_printf(&m.arena, &text,
+                                "{\"architectures\": [\"LlamaForCausalLM\"], \"text_config\": %s, "
+                                "\"vocab_size\": 1}",
+                                m.config));
+    m.config = text;
+    taken(&m, &card);
+}
+
+/* --- tensors ------------------------------------------------------------------------------- */
+
+static void heads_are_tied_by_config(void)
+{
+    model m;
+    weft_card card;
+    load(&m, "llama");
+    drop(&m, "lm_head.weight");
+    refused(&m, WEFT_FILE, "lacks lm_head.weight, which fills output_layer.weight");
+
+    load(&m, "llama_tied"); /* the same head once more */
+    add(&m, "lm_head.weight", "model.embed_tokens.weight");
+    taken(&m, &card);
+    EXPECT(card.copies.count == 1 && strcmp(card.copies.values[0], "lm_head.weight") == 0, "%zu",
+           card.copies.count);
+
+    load(&m, "llama_tied"); /* another */
+    m.data[add(&m, "lm_head.weight", "model.embed_tokens.weight")][5] ^= 1;
+    refused(&m, WEFT_FILE, "lm_head.weight differs from model.embed_tokens.weight");
+}
+
+static void every_expert_is_there(void)
+{
+    model m;
+    load(&m, "mixtral");
+    drop(&m, "model.layers.1.block_sparse_moe.experts.3.w2.weight");
+    refused(&m, WEFT_FILE, "lacks model.layers.1.block_sparse_moe.experts.3.w2.weight");
+    load(&m, "mixtral");
+    add(&m, "model.layers.1.block_sparse_moe.experts.4.w2.weight",
+        "model.layers.1.block_sparse_moe.experts.3.w2.weight");
+    refused(&m, WEFT_FILE, "experts.4.w2.weight: no parameter of this Mixtral model takes it");
+    load(&m, "mixtral"); /* a number is written in one way */
+    add(&m, "model.layers.1.block_sparse_moe.experts.03.w2.weight",
+        "model.layers.1.block_sparse_moe.experts.3.w2.weight");
+    refused(&m, WEFT_FILE, "experts.03.w2.weight: no parameter");
+    load(&m, "mixtral_fused"); /* both forms at once */
+    const size_t one = add(&m, "model.layers.0.block_sparse_moe.experts.0.w1.weight",
+                           "model.layers.0.mlp.experts.gate_up_proj");
+    m.tensors[one].num_dims = 2;
+    m.tensors[one].dims[0] = 36;
+    m.tensors[one].dims[1] = 24;
+    m.tensors[one].bytes = 4 * 36 * 24;
+    refused(&m, WEFT_FILE, "fill the same part of decoder.layers.0.mlp.experts.linear_fc1.weight");
+}
+
+static void names_and_shapes_are_the_tables(void)
+{
+    model m;
+    weft_card card;
+    load(&m, "llama");
+    drop(&m, "model.layers.1.self_attn.k_proj.weight");
+    refused(&m, WEFT_FILE, "lacks model.layers.1.self_attn.k_proj.weight, which fills");
+    load(&m, "llama");
+    add(&m, "model.layers.2.self_attn.k_proj.weight", "model.layers.1.self_attn.k_proj.weight");
+    refused(&m, WEFT_FILE, "model.layers.2.self_attn.k_proj.weight: no parameter of this Llama");
+    load(&m, "llama");
+    add(&m, "model.layers.1.self_attn.q_proj.bias", "model.norm.weight");
+    refused(&m, WEFT_FILE, "model.layers.1.self_attn.q_proj.bias: no parameter");
+    load(&m, "llama");
+    const size_t down = find(&m, "model.layers.0.mlp.down_proj.weight");
+    m.tensors[down].dims[0] = 36;
+    m.tensors[down].dims[1] = 24;
+    refused(&m, WEFT_FILE, "down_proj.weight has shape [36, 24], the model wants [24, 36]");
+    load(&m, "llama"); /* rows that another program padded the vocabulary with */
+    say(&m, "\"vocab_size\": 53", "\"vocab_size\": 52");
+    refused(&m, WEFT_FILE, "has shape [53, 24], the model wants [52, 24]");
+    load(&m, "llama");
+    const size_t norm = find(&m, "model.norm.weight");
+    m.tensors[norm].dtype_text = "F8_E4M3";
+    m.tensors[norm].bytes = 24;
+    refused(&m, WEFT_FILE, "model.norm.weight has dtype F8_E4M3; Weft reads F32, BF16 and F16");
+    load(&m, "llama");
+    memset(m.data[find(&m, "model.norm.weight")], 0xff, 4);
+    refused(&m, WEFT_DIVERGED, "decoder.final_layernorm.weight [0:24] is not finite");
+    load(&m, "llama"); /* buffers that old files have */
+    add(&m, "model.layers.0.self_attn.rotary_emb.inv_freq", "model.norm.weight");
+    taken(&m, &card);
+    EXPECT(card.ignored_tensors.count == 1 && card.num_tensors == 21, "%zu, %zu",
+           card.ignored_tensors.count, card.num_tensors);
+}
+
+/* Old files of GPT-2 have no "transformer.", and masks. */
+static void old_names_are_read(void)
+{
+    model m;
+    weft_card card, again;
+    load(&m, "gpt2");
+    for (size_t i = 0; i < m.count; i++)
+        m.tensors[i].name += strlen("transformer.");
+    add(&m, "h.0.attn.bias", "ln_f.weight");
+    write_folder(&m, "altered");
+    EXPECT_OK(import_to("altered", "run", &card));
+    EXPECT(card.ignored_tensors.count == 1, "%zu", card.ignored_tensors.count);
+    EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = "run"}, &m.arena, &again));
+    EXPECT(again.num_tensors == card.num_tensors, "%zu", again.num_tensors);
+    for (size_t i = 0; i < again.num_tensors; i++)
+        EXPECT(strcmp(again.tensors[i].name, card.tensors[i].name) == 0, "%s",
+               again.tensors[i].name);
+    EXPECT(system("rm -r run") == 0, "run");
+    add(&m, "transformer.ln_f.weight", "ln_f.weight");
+    refused(&m, WEFT_FILE, "fill the same part of decoder.final_layernorm.weight");
+}
+
+/* --- files --------------------------------------------------------------------------------- */
+
+static void copy_model(const char *name, const char *to)
+{
+    char command[800];
+    snprintf(command, sizeof command,
+             "rm -rf %s; cp -r %s/tests/oracle/models/%s %s; chmod -R u+w %s", to,
+             getenv("WEFT_SOURCE_DIR"), name, to, to);
+    EXPECT(system(command) == 0, "%s", command);
+}
+
+static void edit(const char *path, const char *from, const char *to)
+{
+    char *text = child_read(path), *at = text ? strstr(text, from) : NULL, *out;
+    EXPECT(at != NULL, "%s has no %s", path, from);
+    out = calloc(1, strlen(text) + strlen(to) + 1);
+    sprintf(out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    EXPECT(child_write(path, out), "%s", path);
+    free(text);
+    free(out);
+}
+
+static void index_refused(const char *from, const char *to, const char *part)
+{
+    weft_card card;
+    copy_model("llama_bf16", "shards");
+    edit("shards/model.safetensors.index.json", from, to);
+    EXPECT_ERROR(import_to("shards", "run", &card), WEFT_FILE, part);
+}
+
+#define OF "-of-00005.safetensors"
+static void indices_agree_with_files(void)
+{
+    weft_card card;
+    index_refused("\"weight_map\": {", "\"weight_map\": {\n    \"ghost\": \"model-00001" OF "\",",
+                  "ghost: model-00001" OF " does not hold it");
+    index_refused("\"weight_map\": {", "\"weight_map\": {\n    \"ghost\": \"model-00006" OF "\",",
+                  "model-00006" OF ": No such file");
+    index_refused("\"weight_map\": {", "\"weight_map\": {\n    \"ghost\": \"../config.json\",",
+                  "\"../config.json\" is no file of this folder");
+    index_refused("\"model.norm.weight\": \"model-0000", "\"model.norm.other\": \"model-0000",
+                  "model.norm.other: model-0000");
+    index_refused("\"lm_head.weight\": \"model-00005", "\"lm_head.weight\": \"model-00001",
+                  "lm_head.weight: model-00001" OF " does not hold it");
+    index_refused("\"model.norm.weight\": \"model-00004", "\"model.norm.weight\": \"model-00001",
+                  "model.norm.weight is in model-00004" OF ", not in model-00001" OF);
+    index_refused("\"weight_map\": {", "\"weight_map\": {\n    \"model.norm.weight\": \"a\",",
+                  "model.norm.weight stands there twice");
+    index_refused("\"total_size\": 22608", "\"total_size\": 22606", "total_size is 22606");
+    index_refused("\"weight_map\"", "\"weights\"", "has no weight_map");
+    copy_model("llama_bf16", "shards"); /* one file fewer than it says */
+    EXPECT(unlink("shards/model-00003" OF) == 0, "unlink");
+    EXPECT_ERROR(import_to("shards", "run", &card), WEFT_FILE, "model-00003" OF);
+    copy_model("llama_bf16", "shards"); /* cut */
+    EXPECT(truncate("shards/model-00002" OF, 3000) == 0, "truncate");
+    EXPECT_ERROR(import_to("shards", "run", &card), WEFT_FILE, "do not lie in the file's");
+    copy_model("llama_bf16", "shards");
+    EXPECT(child_write("shards/model.safetensors", "x"), "write");
+    EXPECT_ERROR(import_to("shards", "run", &card), WEFT_FILE, "has both");
+}
+
+/* --- the way back -------------------------------------------------------------------------- */
+
+static weft_status export_to(const char *run, const char *out, const char *dtype, uint64_t most,
+                             weft_card *card)
+{
+    static weft_arena arena;
+    weft_arena_reset(&arena);
+    return weft_export_model(
+        &(weft_export){.checkpoint = run, .out = out, .dtype = dtype, .max_shard_bytes = most},
+        &arena, card);
+}
+
+/* A tensor as large as a file stands alone in one; none is lost where one file ends. */
+static void files_are_split_by_size(void)
+{
+    weft_card whole, parts, again;
+    copy_model("llama", "source");
+    EXPECT_OK(import_to("source", "split", &whole));
+    for (uint64_t most = 1; most <= 1 << 16; most *= 4) {
+        EXPECT_OK(export_to("split", "out", "fp32", most, &parts));
+        EXPECT(parts.num_tensors == whole.num_tensors && parts.bytes == whole.bytes &&
+                   (most > 1 || parts.num_files == (int)parts.num_tensors),
+               "%zu tensors in %d files", parts.num_tensors, parts.num_files);
+        EXPECT_OK(import_to("out", NULL, &again));
+        EXPECT(again.num_tensors == parts.num_tensors && again.num_files == parts.num_files, "%d",
+               again.num_files);
+        for (size_t i = 0; i < again.num_tensors; i++)
+            EXPECT(again.hashes[i] == parts.hashes[i], "%s", again.tensors[i].name);
+        EXPECT(system("rm -r out") == 0, "out");
+    }
+}
+
+static void numbers_fit_their_dtype(void)
+{
+    const float values[] = {1.0f, 65504.0f, 1e-7f, 3e38f, -0.0f, 0x1.006p0f, 0x1.01p0f, NAN};
+    const uint16_t bf16[] = {0x3f80, 0x4780, 0x33d7, 0x7f62, 0x8000, 0x3f80, 0x3f80, 0x7fc0},
+                   fp16[] = {0x3c00, 0x7bff, 0x0002, 0x7c00, 0x8000, 0x3c02, 0x3c04, 0x7e00};
+    uint16_t out[8];
+    float back[1], wide[1];
+    weft_half_round(values, 8, WEFT_BF16, out);
+    EXPECT(memcmp(out, bf16, sizeof out) == 0, "bf16");
+    weft_half_round(values, 8, WEFT_F16, out);
+    EXPECT(memcmp(out, fp16, sizeof out) == 0, "fp16: %x %x %x", out[2], out[5], out[6]);
+    for (unsigned bits = 0; bits < 1 << 16; bits++) {
+        const uint16_t half = (uint16_t)bits;
+        const bool is_nan = (bits & 0x7fff) > 0x7c00;
+        weft_half_widen(&half, WEFT_F16, 1, wide);
+        weft_half_round(wide, 1, WEFT_F16, out);
+        EXPECT(is_nan ? isnan(wide[0]) : out[0] == half, "fp16 %04x: %04x", bits, out[0]);
+        weft_half_widen(&half, WEFT_BF16, 1, back);
+        weft_half_round(back, 1, WEFT_BF16, out);
+        EXPECT(isnan(back[0]) || out[0] == half, "bf16 %04x: %04x", bits, out[0]);
+    }
+    model m;
+    weft_card card;
+    load(&m, "llama");
+    const float large = 70000;
+    memcpy(m.data[find(&m, "model.norm.weight")], &large, sizeof large);
+    write_folder(&m, "altered");
+    release(&m);
+    EXPECT_OK(import_to("altered", "large", &card));
+    EXPECT_ERROR(export_to("large", "out", "fp16", 1 << 20, &card), WEFT_CONFIG,
+                 "model.norm.weight: holds 70000, beyond fp16's range");
+    EXPECT(access("out", F_OK) != 0 && access("out.partial", F_OK) != 0, "half an export");
+    EXPECT_OK(export_to("large", "out", "bf16", 1 << 20, &card));
+}
+
+static void a_config_that_is_not_the_models_is_refused(void)
+{
+    weft_card card;
+    copy_model("llama", "source");
+    EXPECT_OK(import_to("source", "other", &card));
+    edit("other/source/config.json", "\"rope_theta\": 10000.0", "\"rope_theta\": 20000.0");
+    EXPECT_ERROR(export_to("other", "out2", NULL, 1 << 20, &card), WEFT_CONFIG,
+                 "the checkpoint has model.rotary_base 10000, and other/checkpoints/step-0/../../"
+                 "source/config.json says 20000");
+    EXPECT_ERROR(import_to("source", "other", &card), WEFT_CONFIG, "other: is there already");
+}
+
+int main(void)
+{
+    char folder[32];
+    if (!child_folder_enter(folder))
+        return 1;
+    configs_are_read_or_refused();
+    scaled_positions_stay_scaled();
+    text_config_is_descended_into();
+    heads_are_tied_by_config();
+    every_expert_is_there();
+    names_and_shapes_are_the_tables();
+    old_names_are_read();
+    indices_agree_with_files();
+    files_are_split_by_size();
+    numbers_fit_their_dtype();
+    a_config_that_is_not_the_models_is_refused();
+    return child_finish(folder);
+}

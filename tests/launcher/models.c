@@ -1,0 +1,302 @@
+/* Models that transformers wrote (tests/oracle/make_models.py): imported, they compute what
+ * transformers computes, loss, logits and every gradient; exported, the folder is the same byte for
+ * byte. */
+#include <dirent.h>
+#include <stdlib.h>
+
+#include "launcher/models/models.h"
+#include "launcher/models/work.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+#include "tests/layers/harness.h"
+
+enum { BATCH = 2, SEQ = 12, BYTES = 1 << 18 };
+
+static const char *const models[] = {"gpt2",       "llama",        "llama3",
+                                     "llama_tied", "llama_bf16",   "qwen2",
+                                     "qwen3",      "qwen3_moe",    "qwen3_moe_unnormed",
+                                     "mixtral",    "mixtral_fused"};
+enum { NUM_MODELS = sizeof models / sizeof *models };
+
+/* --- round trip ---------------------------------------------------------------------------- */
+
+/* Every file of `a` is in `b` with the same bytes; how many. */
+static int compare_folders(const char *a, const char *b)
+{
+    DIR *folder = opendir(a);
+    int count = 0;
+    EXPECT(folder != NULL, "%s", a);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char paths[2][600];
+        weft_arena arena = {0};
+        char *texts[2] = {"", ""};
+        size_t bytes[2] = {0};
+        if (entry->d_name[0] == '.')
+            continue;
+        count++;
+        snprintf(paths[0], sizeof paths[0], "%s/%s", a, entry->d_name);
+        snprintf(paths[1], sizeof paths[1], "%s/%s", b, entry->d_name);
+        for (int i = 0; i < 2; i++)
+            EXPECT_OK(weft_file_read_text(paths[i], &arena, &texts[i], &bytes[i]));
+        EXPECT(bytes[0] == bytes[1] && memcmp(texts[0], texts[1], bytes[0]) == 0,
+               "%s differs from %s", paths[1], paths[0]);
+        weft_arena_release(&arena);
+    }
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
+static void check_round_trip(const char *name, const char *source)
+{
+    char run[64], back[64];
+    weft_arena arena = {0};
+    weft_card card;
+    snprintf(run, sizeof run, "%s.run", name);
+    snprintf(back, sizeof back, "%s.back", name);
+    EXPECT_OK(weft_import_model(&(weft_import){.folder = source, .out = run}, &arena, &card));
+    EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = run, .out = back}, &arena, &card));
+    EXPECT(compare_folders(source, back) == compare_folders(back, source), "%s", name);
+    weft_arena_release(&arena);
+}
+
+/* --- what it computes ---------------------------------------------------------------------- */
+
+typedef struct reference {
+    weft_arena arena;
+    weft_safetensors files;
+} reference;
+
+static float *read_reference(reference *r, const char *name, size_t *count)
+{
+    const weft_safetensor *t = weft_safetensors_find(&r->files, name);
+    EXPECT(t != NULL, "no %s", name);
+    *count = t ? weft_safetensor_elements(t) : 0;
+    float *out = calloc(*count + 1, sizeof *out);
+    if (t)
+        EXPECT_OK(weft_safetensor_read(&r->files, t, 0, *count, NULL, out));
+    return out;
+}
+
+static double relative(const float *is, const float *wanted, size_t count)
+{
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < count; i++) {
+        difference += pow((double)is[i] - (double)wanted[i], 2);
+        norm += pow((double)wanted[i], 2);
+    }
+    return sqrt(difference / norm);
+}
+
+static void fill_weights(harness *h, const char *run)
+{
+    weft_arena arena = {0};
+    const char *folder = "";
+    weft_parameters *parameters = weft_model_parameters(h->model);
+    EXPECT_OK(weft_checkpoint_resolve(run, &arena, &folder));
+    EXPECT_OK(weft_checkpoint_load_weights(folder, parameters, h->lane));
+    EXPECT_OK(weft_lane_sync(h->lane));
+    weft_arena_release(&arena);
+}
+
+/* The harness has rows of [S, B]; files have [B, S]. */
+static void take_tokens(reference *r, int32_t *tokens, int32_t *labels)
+{
+    size_t count;
+    float *from = read_reference(r, "tokens", &count);
+    EXPECT(count == BATCH * (SEQ + 1), "%zu tokens", count);
+    for (int b = 0; b < BATCH; b++)
+        for (int s = 0; s < SEQ; s++) {
+            tokens[s * BATCH + b] = (int32_t)from[b * (SEQ + 1) + s];
+            labels[s * BATCH + b] = (int32_t)from[b * (SEQ + 1) + s + 1];
+        }
+    free(from);
+}
+
+static void check_logits(const char *name, harness *h, reference *r)
+{
+    size_t count, vocab = (size_t)h->options.vocab_size;
+    float *wanted = read_reference(r, "logits", &count), *is = calloc(count + 1, sizeof *is);
+    weft_tensor logits;
+    EXPECT_OK(weft_model_logits(h->model, 0, &logits));
+    for (size_t i = 0; i < count; i++) {
+        const size_t row = i / vocab, b = row / SEQ, s = row % SEQ;
+        is[i] = ((const float *)logits.data)[(s * BATCH + b) * logits.dims[1] + i % vocab];
+    }
+    const double worst = relative(is, wanted, count);
+    EXPECT(worst <= 1e-5, "%s: logits are off by %.3g", name, worst);
+    free(wanted);
+    free(is);
+}
+
+typedef struct gradient {
+    weft_parameters *parameters;
+    const weft_names_model *model;
+} gradient;
+
+static weft_status read_gradient(void *context, size_t index, size_t first, size_t count,
+                                 float *out)
+{
+    const gradient *g = context;
+    for (int i = 0; i < weft_parameters_count(g->parameters); i++) {
+        const weft_parameter *p = &weft_parameters_at(g->parameters, i)->parameter;
+        for (size_t k = 0; strcmp(p->name, g->model->listed[index].name) == 0 && k < count; k++)
+            out[k] = p->grad[weft_parameter_place(p, first + k)];
+    }
+    return WEFT_OK;
+}
+
+/* By the names of the files' tensors, through the table. transformers has experts fused. */
+static double check_gradients(const char *name, harness *h, const weft_config *config,
+                              const weft_family *family, reference *r)
+{
+    weft_arena arena = {0};
+    weft_names_model model;
+    weft_names names;
+    double worst = 0;
+    size_t count = 0, used = 0;
+    EXPECT_OK(weft_names_model_of(family, config, &arena, &model));
+    weft_safetensor *tensors = calloc(r->files.num_tensors + 1, sizeof *tensors);
+    for (size_t i = 0; i < r->files.num_tensors; i++)
+        if (strncmp(r->files.tensors[i].name, "grad/", 5) == 0) {
+            tensors[used] = r->files.tensors[i];
+            tensors[used++].name += 5;
+        }
+    EXPECT_OK(weft_names_match(&model, tensors, used, name, &arena, &names));
+    gradient g = {weft_model_parameters(h->model), &model};
+    for (size_t i = 0; i < names.num_uses; i++) {
+        const weft_name_use *use = &names.uses[i];
+        weft_gather gather = {.side = WEFT_MAP_FILE, .read = read_gradient, .context = &g};
+        char wanted[200];
+        snprintf(wanted, sizeof wanted, "grad/%s", tensors[use->tensor].name);
+        float *from = read_reference(r, wanted, &count), *is = calloc(count + 1, sizeof *is);
+        EXPECT_OK(weft_gather_map(&gather, &use->map, use->parameter,
+                                  weft_listed_elements(&model.listed[use->parameter]), 0, count,
+                                  is));
+        const double off = relative(is, from, count);
+        EXPECT(off <= 1e-5, "%s: gradient of %s is off by %.3g", name, wanted + 5, off);
+        worst = off > worst ? off : worst;
+        weft_gather_release(&gather);
+        free(from);
+        free(is);
+    }
+    free(tensors);
+    weft_arena_release(&arena);
+    return worst;
+}
+
+static void check_loss(const char *name, const harness *h, reference *r)
+{
+    size_t count;
+    float *losses = read_reference(r, "loss", &count);
+    double wanted = 0;
+    for (size_t i = 0; i < count; i++)
+        wanted += (double)losses[i];
+    const double is = weft_model_metrics(h->model)->loss_sum;
+    EXPECT(fabs(is - wanted) <= 1e-5 * wanted, "%s: loss %.9g against %.9g", name, is, wanted);
+    free(losses);
+}
+
+static void check_computation(const char *name, const char *source)
+{
+    char run[64], path[600];
+    reference r = {.files.folder = NULL};
+    weft_comm *self;
+    weft_config config;
+    weft_config_json json;
+    int32_t tokens[SEQ * BATCH] = {0}, labels[SEQ * BATCH] = {0};
+    snprintf(run, sizeof run, "%s.run", name);
+    snprintf(path, sizeof path, "%s.golden", source);
+    EXPECT_OK(weft_safetensors_open(path, &r.arena, &r.files));
+    snprintf(path, sizeof path, "%s/config.json", source);
+    EXPECT_OK(weft_config_json_read(path, &r.arena, &json));
+    EXPECT_OK(weft_config_json_load(&json, NULL, &r.arena, &config));
+    config.model.seq_length = SEQ;
+    config.model.hidden_dropout = config.model.attention_dropout = 0;
+    take_tokens(&r, tokens, labels);
+    EXPECT_OK(weft_comm_create_self(&self));
+    for (int trains = 0; trains < 2; trains++) {
+        harness h;
+        harness_generates = !trains;
+        EXPECT_OK(harness_create(&h, self, &config.model, NULL, BATCH, WEFT_F32, NULL));
+        fill_weights(&h, run);
+        EXPECT_OK(harness_pass(&h, tokens, trains ? labels : NULL, trains, true));
+        if (trains) {
+            check_loss(name, &h, &r);
+            printf("%s: worst gradient %.2g relative\n", name,
+                   check_gradients(name, &h, &config, json.family, &r));
+        } else {
+            check_logits(name, &h, &r);
+        }
+        harness_release(&h);
+    }
+    weft_comm_destroy(self);
+    weft_safetensors_release(&r.files);
+    weft_arena_release(&r.arena);
+}
+
+/* --- trained and exported ------------------------------------------------------------------ */
+
+/* Training starts from the import on any mesh with the same loss, and what it has made is exported
+ * under the source's names: no padded row of the vocabulary, no expert or stage left out. */
+static double train(const char *config, const char *run, const char *mesh)
+{
+    child c;
+    double loss = NAN;
+    CHILD_RUN(&c, "train", config, "--out", run, "--mesh", mesh, "--json", "--set",
+              "data.mock_data=true", "--set", "train.train_iters=2", "--set",
+              "train.micro_batch_size=2", "--set", "train.global_batch_size=8", "--set",
+              "model.hidden_dropout=0", "--set", "model.attention_dropout=0", "--set",
+              "device.peak_flops=1e9");
+    EXPECT(c.exit_code == 0, "%s: exit %d: %s", run, c.exit_code, c.err);
+    const char *at = c.out ? strstr(c.out, "\"loss\": ") : NULL;
+    if (at)
+        loss = atof(at + strlen("\"loss\": "));
+    child_release(&c);
+    return loss;
+}
+
+static void check_training(const char *name, const char *source, const char *mesh)
+{
+    char config[64], one[64], many[64], back[64];
+    weft_arena arena = {0};
+    weft_card before, after;
+    snprintf(config, sizeof config, "%s.run/config.json", name);
+    snprintf(one, sizeof one, "%s.one", name);
+    snprintf(many, sizeof many, "%s.many", name);
+    snprintf(back, sizeof back, "%s.trained", name);
+    const double loss = train(config, one, "tp=1"), again = train(config, many, mesh);
+    EXPECT(fabs(loss - again) <= 1e-5 * loss, "%s: loss %.9g, on %s %.9g", name, loss, mesh, again);
+    EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = many, .out = back}, &arena, &after));
+    EXPECT_OK(weft_import_model(&(weft_import){.folder = source}, &arena, &before));
+    EXPECT(before.num_tensors == after.num_tensors && before.bytes == after.bytes,
+           "%s: %zu tensors, %zu", name, before.num_tensors, after.num_tensors);
+    for (size_t i = 0; i < before.num_tensors && i < after.num_tensors; i++) {
+        EXPECT(strcmp(before.tensors[i].name, after.tensors[i].name) == 0 &&
+                   before.tensors[i].num_dims == after.tensors[i].num_dims &&
+                   before.tensors[i].dims[0] == after.tensors[i].dims[0],
+               "%s", after.tensors[i].name);
+        EXPECT(before.hashes[i] != after.hashes[i], "%s: not trained", after.tensors[i].name);
+    }
+    EXPECT_OK(weft_import_model(&(weft_import){.folder = back}, &arena, &before));
+    weft_arena_release(&arena);
+}
+
+int main(void)
+{
+    char folder[32], source[512];
+    if (!child_folder_enter(folder))
+        return 1;
+    for (int i = 0; i < NUM_MODELS; i++) {
+        snprintf(source, sizeof source, "%s/tests/oracle/models/%s", getenv("WEFT_SOURCE_DIR"),
+                 models[i]);
+        check_round_trip(models[i], source);
+        check_computation(models[i], source);
+        if (strcmp(models[i], "gpt2") == 0 || strcmp(models[i], "llama_tied") == 0)
+            check_training(models[i], source, "tp=2,pp=2");
+        if (strcmp(models[i], "mixtral") == 0 || strcmp(models[i], "qwen3_moe") == 0)
+            check_training(models[i], source, "tp=2,dp=2,ep=4,etp=1");
+    }
+    return child_finish(folder);
+}

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Writes the small models that tests/launcher/models.c imports, and what transformers computes with
+them: for each family random weights, config.json and safetensors as transformers writes them, and
+NAME.golden beside them with the loss, logits and every gradient of fixed tokens, in fp32 and
+computed in fp64.
+
+    python3 make_models.py OUT_DIR [NAME...]      (pip: transformers, torch, safetensors)
+    python3 make_models.py --open FOLDER...       opens folders strictly: no name missing or left over
+
+NAME.golden/ has tensors: tokens, loss [S, B] a token, logits, grad/<name of the file>.
+"""
+import json
+import os
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+BATCH, SEQ = 2, 12
+BASE = dict(vocab_size=53, hidden_size=24, intermediate_size=36, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16,
+            initializer_range=0.2, rms_norm_eps=1e-6)
+MODELS = {
+    "gpt2": (dict(model_type="gpt2", vocab_size=53, n_embd=24, n_layer=2, n_head=4, n_positions=16,
+                  n_inner=40, initializer_range=0.2), {}),
+    "llama": (dict(BASE, model_type="llama"), {}),
+    "llama_tied": (dict(BASE, model_type="llama", tie_word_embeddings=True, head_dim=8,
+                        rope_parameters={"rope_type": "default", "rope_theta": 500.0}), {}),
+    "llama_bf16": (dict(BASE, model_type="llama", dtype="bfloat16"), {"max_shard_size": "6KB"}),
+    "qwen2": (dict(BASE, model_type="qwen2"), {}),
+    "llama3": (dict(BASE, model_type="llama", rope_parameters={
+        "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 2.0, "original_max_position_embeddings": 8}), {}),
+    "qwen3": (dict(BASE, model_type="qwen3", head_dim=8, tie_word_embeddings=True, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
+        "original_max_position_embeddings": 8}), {}),
+    "qwen3_moe": (dict(BASE, model_type="qwen3_moe", head_dim=8, num_experts=4,
+                       num_experts_per_tok=2, moe_intermediate_size=16, norm_topk_prob=True,
+                       mlp_only_layers=[]), {}),
+    "qwen3_moe_unnormed": (dict(BASE, model_type="qwen3_moe", num_experts=4, num_experts_per_tok=2,
+                                moe_intermediate_size=16, norm_topk_prob=False,
+                                mlp_only_layers=[]), {}),
+    "mixtral": (dict(BASE, model_type="mixtral", num_local_experts=4, num_experts_per_tok=2,
+                     rms_norm_eps=1e-5), {}),
+    "mixtral_fused": (dict(BASE, model_type="mixtral", num_local_experts=4, num_experts_per_tok=2),
+                      {"save_original_format": False}),
+}
+
+
+def randomize(model, generator):
+    """Biases and norms too, so that no name is right by chance."""
+    for name, p in model.named_parameters():
+        norm = p.dim() == 1 and "norm" in name or ".ln_" in name and name.endswith("weight")
+        with torch.no_grad():
+            p.copy_(torch.randn(p.shape, generator=generator) * 0.2 + (1.0 if norm else 0.0))
+
+
+def golden(model, path):
+    generator = torch.Generator().manual_seed(7)
+    tokens = torch.randint(model.config.vocab_size, (BATCH, SEQ + 1), generator=generator)
+    model = model.double()
+    logits = model(input_ids=tokens[:, :-1]).logits
+    loss = torch.nn.functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1), reduction="none")
+    loss.mean().backward()
+    out = {"tokens": tokens.float(), "loss": loss.detach(), "logits": logits.detach()}
+    for name, p in model.named_parameters():
+        out["grad/" + name] = p.grad
+    os.makedirs(path, exist_ok=True)
+    save_file({k: v.float().contiguous() for k, v in out.items()},
+              os.path.join(path, "model.safetensors"))
+    return loss.mean().item()
+
+
+def make(folder, name, seed):
+    config, how = MODELS[name]
+    config = dict(config)
+    dtype = config.pop("dtype", "float32")
+    kind = config.pop("model_type")
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **config),
+                                             attn_implementation="eager",
+                                             experts_implementation="eager",
+                                             dtype=getattr(torch, dtype)).eval()
+    randomize(model, torch.Generator().manual_seed(100 + seed))
+    model.tie_weights()
+    model.save_pretrained(os.path.join(folder, name), **how)
+    for other in os.listdir(os.path.join(folder, name)):
+        if other == "generation_config.json":
+            os.remove(os.path.join(folder, name, other))
+    print(name, golden(model, os.path.join(folder, name + ".golden")))
+
+
+def open_strictly(folder):
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    print(folder, type(model).__name__, model.dtype, json.dumps(
+        {k: sorted(map(str, v)) for k, v in info.items() if v}))
+    assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+
+
+def main():
+    if sys.argv[1] == "--open":
+        for folder in sys.argv[2:]:
+            open_strictly(folder)
+        return
+    for name in sys.argv[2:] or MODELS:
+        make(sys.argv[1], name, sum(map(ord, name)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+/* Checkpoints of weights alone: what writes them gives them whole; training starts from them with
+ * moments of zero, whatever stood there before. */
+#include <sys/stat.h>
+
+#include "tests/parallel/checkpoint_tiny.h"
+
+static const weft_weight weights[] = {{"beta", 1, {3}}, {"alpha", 2, {5, 7}}};
+
+static float value_of(size_t weight, size_t element)
+{
+    return (float)(100 * weight + element) / 8;
+}
+
+typedef struct filling {
+    size_t weight, bad; /* bad: the element that is not finite */
+} filling;
+
+static weft_status fill(void *context, size_t first, size_t count, float *out)
+{
+    const filling *f = context;
+    for (size_t i = 0; i < count; i++)
+        out[i] = first + i == f->bad ? NAN : value_of(f->weight, first + i);
+    return WEFT_OK;
+}
+
+static weft_status write_all(const char *dir, size_t num, size_t bad)
+{
+    weft_weights_writer *writer;
+    weft_status status = WEFT_OK;
+    WEFT_TRY(weft_weights_create(dir, weights, 2, &writer));
+    for (size_t i = 0; status == WEFT_OK && i < num; i++) {
+        filling f = {i, i == 1 ? bad : SIZE_MAX};
+        status = weft_weights_write(writer, weights[i].name, fill, &f);
+    }
+    if (status == WEFT_OK)
+        status = weft_weights_publish(writer, "{\"a\": 1}");
+    weft_weights_abandon(writer);
+    return status;
+}
+
+static void check_state(tiny *t)
+{
+    for (int i = 0; i < weft_optimizer_num_pieces(t->optimizer); i++) {
+        const weft_state_piece piece = weft_optimizer_piece(t->optimizer, i);
+        const size_t weight = strcmp(piece.placed->parameter.name, "alpha") == 0;
+        for (size_t e = 0; e < piece.count; e++) {
+            EXPECT(piece.data[WEFT_STATE_MASTER][e] == value_of(weight, piece.first + e), "%zu", e);
+            for (int kind = 1; kind < WEFT_NUM_STATES; kind++)
+                EXPECT(piece.data[kind][e] == 0, "moment %d: %g", kind,
+                       (double)piece.data[kind][e]);
+        }
+    }
+}
+
+static void weights_train_with_fresh_moments(const char *dir)
+{
+    tiny t;
+    weft_arena arena = {0};
+    const char *folder = "";
+    weft_checkpoint_info info = {.step = 9};
+    EXPECT_OK(write_all(dir, 2, SIZE_MAX));
+    EXPECT_OK(weft_checkpoint_resolve(dir, &arena, &folder));
+    EXPECT_OK(weft_checkpoint_read_info(folder, &info));
+    EXPECT(info.step == 0 && info.consumed_tokens == 0, "step %lld", (long long)info.step);
+    if (tiny_create(&t, PLAIN)) {
+        visit_state(&t, 5, true);
+        EXPECT_OK(load(&t, folder));
+        check_state(&t);
+        EXPECT_OK(save_state(&t, dir, 6));
+    }
+    tiny_release(&t);
+    if (tiny_create(&t, EXTRA))
+        EXPECT_ERROR(load(&t, folder), WEFT_FILE, "lacks model/gamma, which the model has");
+    tiny_release(&t);
+    if (tiny_create(&t, LACKING))
+        EXPECT_ERROR(load(&t, folder), WEFT_FILE, "has model/beta, which the model lacks");
+    tiny_release(&t);
+    weft_arena_release(&arena);
+}
+
+/* Of a checkpoint with the optimizer's state, too. */
+static void weights_are_read(const char *dir)
+{
+    for (int step = 0; step <= 6; step += 6) {
+        char folder[96];
+        weft_weights_reader *reader;
+        size_t count = 0;
+        float values[4];
+        snprintf(folder, sizeof folder, "%s/step-%d", dir, step);
+        EXPECT_OK(weft_weights_open(folder, &reader));
+        const weft_weight *list = weft_weights_list(reader, &count);
+        EXPECT(count == 2 && strcmp(list[0].name, "alpha") == 0 && list[0].num_dims == 2 &&
+                   list[0].dims[1] == 7,
+               "%zu", count);
+        EXPECT_OK(weft_weights_read(reader, 0, 20, 4, values));
+        for (size_t i = 0; i < 4; i++)
+            EXPECT(values[i] == value_of(1, 20 + i), "%g", (double)values[i]);
+        weft_weights_close(reader);
+    }
+}
+
+static void flip_last_byte(const char *path)
+{
+    FILE *file = fopen(path, "r+b");
+    EXPECT(file && fseek(file, -40, SEEK_END) == 0, "%s", path);
+    const int byte = fgetc(file);
+    fseek(file, -1, SEEK_CUR);
+    fputc(byte ^ 1, file);
+    fclose(file);
+}
+
+static void nothing_half_written(const char *dir)
+{
+    struct stat info;
+    weft_weights_reader *reader;
+    char path[96];
+    EXPECT_ERROR(write_all(dir, 1, SIZE_MAX), WEFT_FILE, "model/alpha: the shards hold 0 of 35");
+    EXPECT_ERROR(write_all(dir, 2, 17), WEFT_DIVERGED, "model/alpha [0:5, 0:7] is not finite");
+    EXPECT(count_entries(dir) == 0, "%d entries", count_entries(dir));
+    EXPECT_OK(write_all(dir, 2, SIZE_MAX));
+    snprintf(path, sizeof path, "%s/step-0/model.h5", dir);
+    EXPECT(stat(path, &info) == 0, "%s", path);
+    flip_last_byte(path);
+    snprintf(path, sizeof path, "%s/step-0", dir);
+    EXPECT_ERROR(weft_weights_open(path, &reader), WEFT_FILE, "damaged");
+}
+
+int main(void)
+{
+    char folder[] = "/tmp/weft-weights-XXXXXX", dir[48];
+    EXPECT(mkdtemp(folder) != NULL, "no folder");
+    snprintf(dir, sizeof dir, "%s/good", folder);
+    weights_train_with_fresh_moments(dir);
+    weights_are_read(dir);
+    snprintf(dir, sizeof dir, "%s/bad", folder);
+    nothing_half_written(dir);
+    remove_tree(folder);
+    return expect_finish();
+}
