@@ -8,7 +8,8 @@
  *   arXiv 2407.08608, 2024, figures 5 and 6), on B200 0.29 (361 TFLOP/s:
  *   github.com/meta-pytorch/tritonbench/pull/171, 2025); on Ampere it is what files have;
  * - logits are made whole and are turned into fp32 for the loss, forward and backward: 28 bytes an
- *   element (torch.nn.functional.cross_entropy: cast, log-softmax, its gradient, cast) for Weft's 6;
+ *   element (torch.nn.functional.cross_entropy: cast, log-softmax, its gradient, cast) for Weft's
+ * 6;
  * - weights that are gathered are copied out of the gathered buffer (torch.distributed.fsdp: split
  *   with sizes, copy): each is read and written once more a gather;
  * - the host issues operations one by one (weft_pass_issue). */

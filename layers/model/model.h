@@ -142,7 +142,8 @@ weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, co
  * backwards follow each other in the order of their forwards. Layers that cannot be split do all
  * in the first half: those of programs, recomputed as a whole or offloading; blocks with such a
  * layer inside, with norms of queries and keys, with a recomputed MLP or MoE layer, or with experts
- * that are beyond device memory or do not keep their tokens. Points are recorded by the second half, in the layers' order. */
+ * that are beyond device memory or do not keep their tokens. Points are recorded by the second
+ * half, in the layers' order. */
 weft_status weft_model_backward_input(weft_model *model, int slot, int deferred, weft_lane *lane,
                                       const weft_tensor *dy, weft_tensor *dx) WEFT_CHECKED;
 weft_status weft_model_backward_weights(weft_model *model, int slot, int deferred, weft_lane *lane,
