@@ -1,4 +1,6 @@
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -292,6 +294,8 @@ static weft_status write_pieces(exporting *x, size_t index, weft_gather *gather,
         XXH64_update(state, x->rounded, bytes);
         if (file && fwrite(x->rounded, 1, bytes, file) != bytes)
             return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", name, strerror(errno));
+        if (file) /* the disk begins while the rest is made; a hint */
+            (void)sync_file_range(fileno(file), 0, 0, SYNC_FILE_RANGE_WRITE);
     }
     return WEFT_OK;
 }
@@ -312,9 +316,24 @@ static weft_status write_tensor(exporting *x, size_t index, FILE *file, const ch
 
 /* --- files --------------------------------------------------------------------------------- */
 
+/* Before anything is written, where the file system can say so. */
+static weft_status reserve(const weft_new_file *to, size_t head_bytes,
+                           weft_safetensor *const *tensors, size_t count)
+{
+    uint64_t bytes = head_bytes;
+    for (size_t i = 0; i < count; i++)
+        bytes += tensors[i]->bytes;
+    if (fallocate(fileno(to->file), 0, 0, (off_t)bytes) == 0 || errno == EOPNOTSUPP ||
+        errno == ENOSYS)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_FILE, "%s: no room for %" PRIu64 " bytes: %s", to->path, bytes,
+                      strerror(errno));
+}
+
 static weft_status write_tensors(exporting *x, weft_safetensor *const *tensors, size_t count,
                                  const char *head, size_t head_bytes, const weft_new_file *to)
 {
+    WEFT_TRY(reserve(to, head_bytes, tensors, count));
     if (fwrite(head, 1, head_bytes, to->file) != head_bytes)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", to->path, strerror(errno));
     for (size_t i = 0; i < count; i++)
