@@ -397,7 +397,8 @@ static void check_zero(void)
 {
     cJSON *json, *again;
     char err[1024];
-    int code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--json"),
+    int code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--set",
+                         "parallel.pipeline_schedule=1f1b", "--json"),
                    &json, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     const cJSON *best = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "plans"), 0);
@@ -405,7 +406,7 @@ static void check_zero(void)
         cJSON_GetObjectItem(best, "overrides"), "parallel.data_parallel_sharding_strategy"));
     EXPECT(zero && strncmp(zero, "optim_grads", 11) == 0, "%s", zero ? zero : "as it was");
     code = run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--mesh", "zero=1",
-                     "--json"),
+                     "--set", "parallel.pipeline_schedule=1f1b", "--json"),
                &again, err, sizeof err);
     EXPECT(code == 0, "exit %d: %s", code, err);
     EXPECT(number_of(cJSON_GetArrayItem(cJSON_GetObjectItem(again, "plans"), 0), "step_time_s") >

@@ -52,7 +52,7 @@ BEGIN {
     doors["schedule/exchange"] = "exchange paper"
     doors["schedule/experts"] = "experts placement"
     doors["schedule/moe"] = "layer choose"
-    doors["schedule/pipeline"] = "pipeline order order_text"
+    doors["schedule/pipeline"] = "pipeline order order_auto order_text"
 }
 
 function floor_of(path) {
