@@ -12,8 +12,10 @@ typedef struct weft_moe {
     weft_layer *shared; /* owned; optional */
     weft_moe_dims dims;
     weft_device *device;
-    int layer;     /* index of the model's layer that holds it */
-    float *forced; /* pinned, [T, E]: added to the logits; NULL: nothing */
+    int layer;                   /* index of the model's layer that holds it */
+    float *forced;               /* pinned, [T, E]: added to the logits; NULL: nothing */
+    weft_parameter *expert_bias; /* [E]: added to the scores that the choice compares; NULL: none */
+    float *balanced;             /* pinned, [E], with expert_bias: minus a balanced load */
 } weft_moe;
 
 /* A partition of the micro-batch: its rows at home, in sending order, and at the experts, and how
@@ -64,6 +66,8 @@ typedef struct weft_moe_state {
 /* Fills m->forced for moe_router_forced_load: added to the logits, it decides each token's experts:
  * the first expert gets that many times the mean, at most one choice of every token. */
 weft_status weft_moe_force_load(weft_moe *m, weft_device *device) WEFT_CHECKED;
+/* Declares expert_bias where the options ask. */
+weft_status weft_moe_declare_bias(weft_moe *m, weft_build *build) WEFT_CHECKED;
 void weft_moe_release_forced(weft_moe *m);
 
 /* Logits, choice and probabilities of rows [T, H], and the sums of the auxiliary losses over the

@@ -51,6 +51,7 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
         {&m->fc2, "experts.linear_fc2", WEFT_LINEAR_ROW, d->ffn_all, hidden, false, d->experts},
     };
     WEFT_TRY(weft_linears_declare(build, o, rows, 3));
+    WEFT_TRY(weft_moe_declare_bias(m, build));
     return m->shared ? weft_build_child(build, "shared_experts.", m->shared) : WEFT_OK;
 }
 

@@ -66,5 +66,8 @@ int main(void)
     check("glm");
     check("smollm3");
     check("olmoe");
+    check("qwen3-moe");
+    check("minimax-m2");
+    check("glm4-moe");
     return expect_finish();
 }
