@@ -113,6 +113,9 @@ const weft_key weft_model_rows[] = {
            .idle = NO_EXPERTS),
     SIZE(SHAPES, moe_shared_expert_intermediate_size, "0", 0, NULL,
          "width of the shared expert; 0: none", .idle = NO_EXPERTS),
+    FLAG(SHAPES, moe_shared_expert_gate, "false",
+         "multiply the shared expert's answer by a sigmoid of the token",
+         .idle = NO_EXPERTS "; model.moe_shared_expert_intermediate_size is 0"),
     REAL(TASK, moe_router_forced_load, "0", 0, 1024,
          "to measure: the first expert's load over the mean; 0: as routed", .idle = NO_EXPERTS),
 };

@@ -52,6 +52,7 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
     };
     WEFT_TRY(weft_linears_declare(build, o, rows, 3));
     WEFT_TRY(weft_moe_declare_bias(m, build));
+    WEFT_TRY(weft_moe_gate_init(m, build));
     return m->shared ? weft_build_child(build, "shared_experts.", m->shared) : WEFT_OK;
 }
 
@@ -251,7 +252,12 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     if (m->shared) {
         weft_tensor shared;
         WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0], hidden, &shared));
-        WEFT_TRY(weft_layer_forward(m->shared, pass, x, &shared));
+        if (m->gate.weight)
+            WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], hidden, &state->gate.out));
+        WEFT_TRY(
+            weft_layer_forward(m->shared, pass, x, m->gate.weight ? &state->gate.out : &shared));
+        if (m->gate.weight)
+            WEFT_TRY(weft_moe_gate_forward(m, pass, state, x, &shared));
         WEFT_TRY(add_shared(pass, &shared, y));
     }
     note_scratch(m, pass, state, scratch);
@@ -296,7 +302,10 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
     if (m->shared) {
         weft_tensor shared;
         WEFT_TRY(weft_pass_scratch(pass, dx->dtype, dx->dims[0], hidden, &shared));
-        WEFT_TRY(weft_layer_backward(m->shared, pass, dy, &shared));
+        if (m->gate.weight)
+            WEFT_TRY(weft_moe_gate_backward(m, pass, state, dy, dx));
+        WEFT_TRY(
+            weft_layer_backward(m->shared, pass, m->gate.weight ? &state->gate.out : dy, &shared));
         WEFT_TRY(add_shared(pass, &shared, dx));
     }
     note_scratch(m, pass, state, scratch);

@@ -42,6 +42,9 @@ void weft_moe_release_forced(weft_moe *m)
 {
     if (m->forced)
         weft_device_free(m->device, WEFT_SPACE_PINNED, m->forced, forced_bytes(m));
+    if (m->own_row)
+        weft_device_free(m->device, WEFT_SPACE_PINNED, m->own_row,
+                         m->num_own_rows * sizeof *m->own_row);
     if (m->balanced)
         weft_device_free(m->device, WEFT_SPACE_PINNED, m->balanced,
                          m->dims.experts * sizeof *m->balanced);
@@ -195,6 +198,34 @@ void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *st
     metrics->load_count += 1;
 }
 
+weft_status weft_moe_logits_backward(weft_pass *pass, const weft_linear *router,
+                                     const weft_tensor *rows, const weft_tensor *dlogits,
+                                     const weft_tensor *dx)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    /* The weight's gradient stays fp32 all through; dx is of the activations' precision. */
+    weft_tensor rows32 = *rows, dlogits_act = *dlogits;
+    if (rows->dtype != WEFT_F32) {
+        WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows->dims[0], rows->dims[1], &rows32));
+        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(rows),
+                                            .from_dtype = rows->dtype, .to_dtype = WEFT_F32,
+                                            .from = rows->data, .to = rows32.data)));
+        WEFT_TRY(weft_pass_scratch(pass, rows->dtype, rows->dims[0], router->out, &dlogits_act));
+        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(dlogits),
+                                            .from_dtype = WEFT_F32, .to_dtype = rows->dtype,
+                                            .from = dlogits->data, .to = dlogits_act.data)));
+    }
+    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = router->out, .n = rows->dims[1],
+                                        .k = rows->dims[0], .transpose_a = true, .dtype = WEFT_F32,
+                                        .c_dtype = WEFT_F32, .a = dlogits->data, .b = rows32.data,
+                                        .c = router->weight->grad, .alpha = 1,
+                                        .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f)));
+    return weft_gemm(
+        lane, &WEFT_ARGS(weft_gemm_args, .m = rows->dims[0], .n = rows->dims[1], .k = router->out,
+                         .dtype = rows->dtype, .c_dtype = rows->dtype, .a = dlogits_act.data,
+                         .b = router->weight->weight.data, .c = dx->data, .alpha = 1, .beta = 1));
+}
+
 weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                     const weft_tensor *rows, const weft_tensor *dprob,
                                     const weft_tensor *dx)
@@ -221,25 +252,5 @@ weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state
                          .biased = m->expert_bias || o->moe_router_num_groups > 0,
                          .scale = scale_of(o))));
     WEFT_TRY(bias_backward(m, pass, state));
-    /* The weight's gradient stays fp32 all through; dx is of the activations' precision. */
-    weft_tensor rows32 = *rows, dlogits_act = dlogits;
-    if (rows->dtype != WEFT_F32) {
-        WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows->dims[0], rows->dims[1], &rows32));
-        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(rows),
-                                            .from_dtype = rows->dtype, .to_dtype = WEFT_F32,
-                                            .from = rows->data, .to = rows32.data)));
-        WEFT_TRY(weft_pass_scratch(pass, rows->dtype, d->tokens, d->experts, &dlogits_act));
-        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(&dlogits),
-                                            .from_dtype = WEFT_F32, .to_dtype = rows->dtype,
-                                            .from = dlogits.data, .to = dlogits_act.data)));
-    }
-    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = d->experts, .n = rows->dims[1],
-                                        .k = d->tokens, .transpose_a = true, .dtype = WEFT_F32,
-                                        .c_dtype = WEFT_F32, .a = dlogits.data, .b = rows32.data,
-                                        .c = m->router.weight->grad, .alpha = 1,
-                                        .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f)));
-    return weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = d->tokens, .n = rows->dims[1],
-                                      .k = d->experts, .dtype = rows->dtype, .c_dtype = rows->dtype,
-                                      .a = dlogits_act.data, .b = m->router.weight->weight.data,
-                                      .c = dx->data, .alpha = 1, .beta = 1));
+    return weft_moe_logits_backward(pass, &m->router, rows, &dlogits, dx);
 }

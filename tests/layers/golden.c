@@ -67,6 +67,7 @@ int main(void)
     check("smollm3");
     check("olmoe");
     check("qwen3-moe");
+    check("qwen2-moe");
     check("minimax-m2");
     check("glm4-moe");
     return expect_finish();
