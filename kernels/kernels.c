@@ -356,6 +356,11 @@ static const char *check_route(const weft_route_args *a)
         return "topk must be from 1 to num_experts";
     if (!a->counts || !a->score_sums || !a->z_sum)
         return "counts, score_sums and z_sum are required";
+    if (a->num_groups > 0 &&
+        (a->num_experts % a->num_groups != 0 || a->group_topk == 0 ||
+         a->group_topk > a->num_groups || a->num_groups > WEFT_MAX_EXPERT_GROUPS ||
+         a->group_topk * (a->num_experts / a->num_groups) < a->topk))
+        return "num_groups must divide the experts, and group_topk of them hold topk";
     if (a->num_tokens > 0 && (!a->logits || !a->scores || !a->top_index || !a->top_prob))
         return "logits, scores, top_index and top_prob are required";
     return NULL;

@@ -495,13 +495,17 @@ typedef struct weft_cast_args {
     size_t rows, from_stride, to_stride;
 } weft_cast_args;
 
-/* The router's selection, fp32 (PPMoE §3.3.3; GShard; ST-MoE's z-loss).
- *   scores = softmax(logits) over all E (always written: the aux loss needs them)
- *   top_index[t] = the k largest logits, ties to the lower index, largest first
- *   top_prob: pre_softmax ? scores at them : softmax over the k chosen logits
- *   counts[e] += tokens that chose e; score_sums[e] += sum of scores; z_sum += sum of
- *   logsumexp(logits)^2. The caller zeroes these three first, and reduces them over its groups
- *   before use. */
+/* The router's selection, fp32 (PPMoE §3.3.3; GShard; ST-MoE's z-loss; DeepSeek-V3 §2.1.2).
+ *   scores = softmax(logits) over all E, or sigmoids (always written: the aux loss needs them)
+ *   top_index[t] = the k largest scores + bias, ties to the lower index, largest first; with
+ *     num_groups, of the group_topk groups whose k / group_topk largest have the largest sums
+ *   top_prob = scale * (pre_softmax ? scores at them : scores at them over their sum); of sigmoids,
+ *     pre_softmax says the same, and a single one is never divided
+ *   counts[e] += tokens that chose e; score_sums[e] += sum of scores, of sigmoids each over its
+ *   token's sum; z_sum += sum of logsumexp(logits)^2. The caller zeroes these three first, and
+ *   reduces them over its groups before use. */
+enum { WEFT_MAX_EXPERT_GROUPS = 32 };
+
 typedef struct weft_route_args {
     size_t struct_bytes;
     size_t num_tokens, num_experts, topk;
@@ -513,6 +517,10 @@ typedef struct weft_route_args {
     float *counts;       /* [E] */
     float *score_sums;   /* [E] */
     float *z_sum;        /* [1] */
+    bool sigmoid;
+    const float *bias;             /* optional, [E] */
+    size_t num_groups, group_topk; /* num_groups 0: no groups; else it divides E */
+    float scale;                   /* 0: 1 */
 } weft_route_args;
 
 /* dlogits = Jacobian of top_prob times dtop_prob
@@ -531,6 +539,9 @@ typedef struct weft_route_backward_args {
     const float *fraction; /* [E]; optional when aux_scale is 0 */
     float aux_scale, z_scale;
     float *dlogits; /* [T, E] written */
+    bool sigmoid;
+    bool biased; /* a bias or groups: the first choice need not have the largest score */
+    float scale;
 } weft_route_backward_args;
 
 /* Sorts the (token, k) choices by partition, then expert, then token. Partition p of n has tokens

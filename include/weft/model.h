@@ -39,6 +39,8 @@ typedef enum weft_rotary_scaling {
     WEFT_ROTARY_YARN,
 } weft_rotary_scaling;
 
+typedef enum weft_router_score { WEFT_ROUTER_SOFTMAX, WEFT_ROUTER_SIGMOID } weft_router_score;
+
 /* Section "model" of a config, in Megatron's names. "0:" says what 0 means. */
 typedef struct weft_model_options {
     size_t
@@ -82,6 +84,12 @@ typedef struct weft_model_options {
     double rotary_low_freq_factor, rotary_high_freq_factor; /* llama3 */
     double yarn_beta_fast, yarn_beta_slow, yarn_mscale, yarn_mscale_all_dim;
     bool yarn_correction_range_round_to_int;
+    int moe_router_score_function; /* weft_router_score */
+    bool moe_router_enable_expert_bias;
+    double moe_router_bias_update_rate;
+    int64_t moe_router_num_groups, moe_router_group_topk; /* num_groups 0: no groups */
+    double moe_router_topk_scaling_factor;
+    bool moe_shared_expert_gate;
 } weft_model_options;
 
 /* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a

@@ -47,6 +47,9 @@ typedef struct weft_parameter_spec {
     bool by_expert;    /* of an expert: dimension 0 counts experts and is split over EP. Each local
                           expert lies with those of the layer's other parameters that say so:
                           weft_parameter.expert_stride */
+    float
+        sign_rate; /* above 0: no gradient of the loss. What backward puts there moves each element
+                      by -sign_rate times its sign, a step; no decay, and no part of the norm */
 } weft_parameter_spec;
 
 /* A parameter as this rank holds it. `weight` (activation dtype) and `grad` (fp32) are views of

@@ -29,8 +29,79 @@ static void select_top(const float *logits, size_t num_experts, size_t k, int32_
     }
 }
 
-/* Routes one token; returns log sum exp of its logits. */
-static float route_token(const weft_route_args *a, size_t t)
+/* What a token adds to the sums. */
+typedef struct route_sums {
+    float lse;   /* log sum exp of its logits */
+    float share; /* by which its scores count */
+} route_sums;
+
+/* Leaves the values of the best groups alone. */
+static void keep_groups(const weft_route_args *a, float *values)
+{
+    const size_t each = a->num_experts / a->num_groups;
+    const size_t num = a->topk > a->group_topk ? a->topk / a->group_topk : 1;
+    float sums[WEFT_MAX_EXPERT_GROUPS], top[MAX_EXPERTS], kept[WEFT_MAX_EXPERT_GROUPS];
+    int32_t index[MAX_EXPERTS], chosen[WEFT_MAX_EXPERT_GROUPS];
+    bool keeps[WEFT_MAX_EXPERT_GROUPS] = {false};
+    for (size_t g = 0; g < a->num_groups; g++) {
+        const size_t most = weft_vector_min(num, each);
+        select_top(values + g * each, each, most, index, top);
+        sums[g] = 0.0f;
+        for (size_t i = 0; i < most; i++)
+            sums[g] += top[i];
+    }
+    select_top(sums, a->num_groups, a->group_topk, chosen, kept);
+    for (size_t i = 0; i < a->group_topk; i++)
+        keeps[chosen[i]] = true;
+    for (size_t e = 0; e < a->num_experts; e++)
+        values[e] = keeps[e / each] ? values[e] : -INFINITY;
+}
+
+/* Scores of one token, softmax's or sigmoids, from its logits. */
+static route_sums score(const weft_route_args *a, const float *logits, float *scores)
+{
+    const size_t num_experts = a->num_experts;
+    float max = -INFINITY, sum = 0.0f, total = 0.0f;
+    for (size_t e = 0; e < num_experts; e++)
+        max = logits[e] > max ? logits[e] : max;
+#pragma omp simd reduction(+ : sum)
+    for (size_t e = 0; e < num_experts; e++) {
+        scores[e] = weft_vector_exp(logits[e] - max);
+        sum += scores[e];
+    }
+    const float inverse = 1.0f / sum;
+#pragma omp simd reduction(+ : total)
+    for (size_t e = 0; e < num_experts; e++) {
+        scores[e] = a->sigmoid ? weft_vector_sigmoid(logits[e]) : scores[e] * inverse;
+        total += scores[e];
+    }
+    return (route_sums){max + logf(sum), a->sigmoid ? 1.0f / (total + 1e-20f) : 1.0f};
+}
+
+/* With sigmoids, a bias or groups. */
+static route_sums route_token_by_scores(const weft_route_args *a, size_t t)
+{
+    const size_t num_experts = a->num_experts, k = a->topk;
+    float *scores = a->scores + t * num_experts, *top_prob = a->top_prob + t * k;
+    int32_t *top_index = a->top_index + t * k;
+    float values[MAX_EXPERTS], chosen = 0.0f;
+    const route_sums sums = score(a, a->logits + t * num_experts, scores);
+    for (size_t e = 0; e < num_experts; e++)
+        values[e] = scores[e] + (a->bias ? a->bias[e] : 0.0f);
+    if (a->num_groups > 0)
+        keep_groups(a, values);
+    select_top(values, num_experts, k, top_index, top_prob);
+    for (size_t i = 0; i < k; i++) {
+        top_prob[i] = scores[top_index[i]];
+        chosen += top_prob[i];
+    }
+    for (size_t i = 0; i < k && !a->pre_softmax && !(a->sigmoid && k == 1); i++)
+        top_prob[i] /= chosen + 1e-20f;
+    return sums;
+}
+
+/* Routes one token by its logits. */
+static route_sums route_token(const weft_route_args *a, size_t t)
 {
     const size_t num_experts = a->num_experts, k = a->topk;
     const float *logits = a->logits + t * num_experts;
@@ -60,7 +131,7 @@ static float route_token(const weft_route_args *a, size_t t)
         for (size_t i = 0; i < k; i++)
             top_prob[i] /= top_sum;
     }
-    return max + logf(sum);
+    return (route_sums){max + logf(sum), 1.0f};
 }
 
 weft_status WEFT_VECTOR(route)(const weft_route_args *args)
@@ -70,6 +141,7 @@ weft_status WEFT_VECTOR(route)(const weft_route_args *args)
         return WEFT_ERROR(WEFT_CONFIG, "%zu experts: the router handles at most %d", num_experts,
                           MAX_EXPERTS);
     const size_t num_blocks = (args->num_tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    const bool by_scores = args->sigmoid || args->bias || args->num_groups > 0;
     /* Blocks of tokens are fixed and joined in order: sums do not depend on the threads. */
 #pragma omp parallel for ordered schedule(static, 1) if (args->num_tokens * num_experts >          \
                                                          WEFT_VECTOR_SERIAL)
@@ -80,12 +152,15 @@ weft_status WEFT_VECTOR(route)(const weft_route_args *args)
         memset(score_sums, 0, num_experts * sizeof(float));
         float z_sum = 0.0f;
         for (size_t t = begin; t < end; t++) {
-            float z = route_token(args, t);
-            z_sum += z * z;
+            const route_sums sums =
+                by_scores ? route_token_by_scores(args, t) : route_token(args, t);
+            z_sum += sums.lse * sums.lse;
             const float *restrict scores = args->scores + t * num_experts;
 #pragma omp simd
             for (size_t e = 0; e < num_experts; e++)
-                score_sums[e] += scores[e];
+                score_sums[e] += scores[e] * sums.share;
+            for (size_t i = 0; i < args->topk && args->scale > 0; i++)
+                args->top_prob[t * args->topk + i] *= args->scale;
         }
 #pragma omp ordered
         {
@@ -97,6 +172,55 @@ weft_status WEFT_VECTOR(route)(const weft_route_args *args)
         }
     }
     return WEFT_OK;
+}
+
+/* Through q = s / sum of s, of which the auxiliary loss is, and p = scale s / sum of the chosen s;
+ * then through the sigmoid, and logsumexp. */
+static void route_backward_sigmoids(const weft_route_backward_args *a, size_t t)
+{
+    const size_t num_experts = a->num_experts, k = a->topk;
+    const float *logits = a->logits + t * num_experts, *scores = a->scores + t * num_experts;
+    const int32_t *top_index = a->top_index + t * k;
+    const float *top_prob = a->top_prob + t * k, *dtop_prob = a->dtop_prob + t * k;
+    const float scale = a->scale > 0 ? a->scale : 1.0f;
+    const bool divided = !a->pre_softmax && k > 1;
+    float *dlogits = a->dlogits + t * num_experts;
+    float total = 1e-20f, along = 0.0f, chosen = 1e-20f, from_chosen = 0.0f, max = -INFINITY;
+    for (size_t e = 0; e < num_experts && a->aux_scale != 0.0f; e++) {
+        total += scores[e];
+        along += a->aux_scale * a->fraction[e] * scores[e];
+    }
+    for (size_t i = 0; i < k; i++) {
+        chosen += scores[top_index[i]];
+        from_chosen += top_prob[i] * dtop_prob[i];
+    }
+    for (size_t e = 0; e < num_experts; e++)
+        dlogits[e] =
+            a->aux_scale != 0.0f ? (a->aux_scale * a->fraction[e] - along / total) / total : 0.0f;
+    for (size_t i = 0; i < k; i++)
+        dlogits[top_index[i]] +=
+            divided ? (scale * dtop_prob[i] - from_chosen) / chosen : scale * dtop_prob[i];
+    for (size_t e = 0; e < num_experts; e++)
+        dlogits[e] *= scores[e] * (1.0f - scores[e]);
+    if (a->z_scale == 0.0f)
+        return;
+    float sum = 0.0f;
+    for (size_t e = 0; e < num_experts; e++)
+        max = logits[e] > max ? logits[e] : max;
+    for (size_t e = 0; e < num_experts; e++)
+        sum += weft_vector_exp(logits[e] - max);
+    const float each = 2.0f * a->z_scale * (max + logf(sum)) / sum;
+    for (size_t e = 0; e < num_experts; e++)
+        dlogits[e] += each * weft_vector_exp(logits[e] - max);
+}
+
+static size_t largest_score(const weft_route_backward_args *a, size_t t)
+{
+    const float *scores = a->scores + t * a->num_experts;
+    size_t best = (size_t)a->top_index[t * a->topk];
+    for (size_t e = 0; e < a->num_experts && a->biased; e++)
+        best = scores[e] > scores[best] ? e : best;
+    return best;
 }
 
 /* The softmax's Jacobian is diag(s) - s s^T; logsumexp's gradient is s. */
@@ -122,7 +246,7 @@ static void route_backward_token(const weft_route_backward_args *a, size_t t)
     if (a->pre_softmax)
         uniform -= chosen;
     if (a->z_scale != 0.0f) {
-        const size_t top = (size_t)top_index[0]; /* its score is at least 1 / E: a safe logarithm */
+        const size_t top = largest_score(a, t); /* at least 1 / E: a safe logarithm */
         uniform += 2.0f * a->z_scale * (logits[top] - logf(scores[top]));
     }
     if (a->aux_scale != 0.0f) {
@@ -134,6 +258,8 @@ static void route_backward_token(const weft_route_backward_args *a, size_t t)
         for (size_t e = 0; e < num_experts; e++)
             dlogits[e] = scores[e] * uniform;
     }
+    if (a->scale > 0)
+        chosen /= a->scale;
     for (size_t i = 0; i < k; i++)
         dlogits[top_index[i]] += top_prob[i] * (dtop_prob[i] - (a->pre_softmax ? 0.0f : chosen));
 }
@@ -143,7 +269,7 @@ weft_status WEFT_VECTOR(route_backward)(const weft_route_backward_args *args)
 #pragma omp parallel for schedule(static) if (args->num_tokens * args->num_experts >               \
                                               WEFT_VECTOR_SERIAL)
     for (size_t t = 0; t < args->num_tokens; t++)
-        route_backward_token(args, t);
+        (args->sigmoid ? route_backward_sigmoids : route_backward_token)(args, t);
     return WEFT_OK;
 }
 

@@ -21,6 +21,104 @@ static __device__ inline candidate better(candidate a, candidate b)
     return b.value > a.value || (b.value == a.value && b.expert < a.expert) ? b : a;
 }
 
+/* The best of the warp's candidates, in every lane. */
+static __device__ inline candidate best_of_warp(candidate best)
+{
+    for (int offset = 16; offset > 0; offset /= 2) {
+        const float other = __shfl_xor_sync(WHOLE_WARP, best.value, offset);
+        const int expert = __shfl_xor_sync(WHOLE_WARP, best.expert, offset);
+        best = better(best, {other, expert});
+    }
+    return best;
+}
+
+/* The best of the experts in [first, end), which are then NaN in `left`: taken. */
+template <int PER_LANE>
+static __device__ candidate take(float (&left)[PER_LANE], unsigned lane, int first, int end)
+{
+    candidate best = {-INFINITY, INT32_MAX};
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        const int expert = i * int(WARP) + int(lane);
+        if (expert >= first && expert < end)
+            best = better(best, {left[i], expert});
+    }
+    best = best_of_warp(best);
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++)
+        left[i] = i * int(WARP) + int(lane) == best.expert ? NAN : left[i];
+    return best;
+}
+
+/* Lane k gets choice k. */
+template <int PER_LANE>
+static __device__ candidate choose(float (&left)[PER_LANE], unsigned topk, unsigned lane)
+{
+    candidate mine = {0.0f, 0};
+    for (unsigned k = 0; k < topk; k++) {
+        const candidate best = take(left, lane, 0, PER_LANE * int(WARP));
+        if (lane == k)
+            mine = best;
+    }
+    return mine;
+}
+
+/* Leaves the values of the best groups alone: the others' become -infinity. */
+template <int PER_LANE>
+static __device__ void keep_groups(const weft_route_args &a, float (&values)[PER_LANE],
+                                   unsigned lane)
+{
+    const int each = int(a.num_experts / a.num_groups);
+    const int num = a.topk > a.group_topk ? int(a.topk / a.group_topk) : 1;
+    float left[PER_LANE], sums[1] = {NAN}; /* lane g: of group g */
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++)
+        left[i] = values[i];
+    for (int g = 0; g < int(a.num_groups); g++) {
+        float sum = 0.0f;
+        for (int k = 0; k < num && k < each; k++)
+            sum += take(left, lane, g * each, (g + 1) * each).value;
+        if (int(lane) == g)
+            sums[0] = sum == sum ? sum : -INFINITY;
+    }
+    unsigned kept = 0;
+    for (unsigned k = 0; k < a.group_topk; k++)
+        kept |= 1u << take(sums, lane, 0, int(a.num_groups)).expert;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        const unsigned expert = unsigned(i) * WARP + lane;
+        if (expert < a.num_experts && !(kept >> (expert / unsigned(each)) & 1))
+            values[i] = -INFINITY;
+    }
+}
+
+/* A block's sums over its warps, to its row of `partials`. */
+static __device__ void write_partials(const weft_route_args &a, const float *shared,
+                                      const int *counts, float *z_sums, float z_sum,
+                                      float *partials)
+{
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const unsigned num_experts = unsigned(a.num_experts);
+    if (lane == 0)
+        z_sums[warp] = z_sum;
+    __syncthreads();
+
+    float *partial = partials + blockIdx.x * size_t(2 * num_experts + 1);
+    for (unsigned e = threadIdx.x; e < num_experts; e += THREADS) {
+        float score_sum = 0.0f;
+        for (unsigned w = 0; w < WARPS; w++)
+            score_sum += shared[w * num_experts + e];
+        partial[e] = float(counts[e]);
+        partial[num_experts + e] = score_sum;
+    }
+    if (threadIdx.x == 0) {
+        float z = 0.0f;
+        for (unsigned w = 0; w < WARPS; w++)
+            z += z_sums[w];
+        partial[2 * num_experts] = z;
+    }
+}
+
 /* Partial sums of a block: [E] counts, [E] sums of scores, the sum of logsumexp^2. */
 template <int PER_LANE>
 static __global__ void __launch_bounds__(THREADS)
@@ -56,24 +154,7 @@ static __global__ void __launch_bounds__(THREADS)
             left[i] = is_expert ? left[i] : NAN;
         }
 
-        candidate mine = {0.0f, 0}; /* lane k keeps choice k */
-        for (unsigned k = 0; k < topk; k++) {
-            candidate best = {-INFINITY, INT32_MAX};
-#pragma unroll
-            for (int i = 0; i < PER_LANE; i++)
-                best = better(best, {left[i], int(unsigned(i) * WARP + lane)});
-            for (int offset = 16; offset > 0; offset /= 2) {
-                const float other = __shfl_xor_sync(WHOLE_WARP, best.value, offset);
-                const int expert = __shfl_xor_sync(WHOLE_WARP, best.expert, offset);
-                best = better(best, {other, expert});
-            }
-#pragma unroll
-            for (int i = 0; i < PER_LANE; i++)
-                left[i] = int(unsigned(i) * WARP + lane) == best.expert ? NAN : left[i];
-            if (lane == k)
-                mine = best;
-        }
-
+        const candidate mine = choose(left, topk, lane);
         const float max = __shfl_sync(WHOLE_WARP, mine.value, 0);
         float sum = 0.0f;
 #pragma unroll
@@ -98,30 +179,92 @@ static __global__ void __launch_bounds__(THREADS)
 
         float prob = lane < topk ? expf(mine.value - max) : 0.0f;
         prob = a.pre_softmax ? prob * inverse : prob / warp_sum(prob);
+        prob = a.scale > 0.0f ? prob * a.scale : prob;
         if (lane < topk) {
             a.top_index[t * topk + lane] = mine.expert;
             a.top_prob[t * topk + lane] = prob;
             atomicAdd(&counts[mine.expert], 1);
         }
     }
-    if (lane == 0)
-        z_sums[warp] = z_sum;
+    write_partials(a, shared, counts, z_sums, z_sum, partials);
+}
+
+/* The same with sigmoids, a bias or groups: scores are compared, not logits. */
+template <int PER_LANE>
+static __global__ void __launch_bounds__(THREADS)
+    route_tokens_by_scores(weft_route_args a, unsigned tokens_per_block, float *partials)
+{
+    WEFT_DYNAMIC_SHARED(float, shared); /* as in route_tokens */
+    __shared__ float z_sums[WARPS];
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const unsigned num_experts = unsigned(a.num_experts), topk = unsigned(a.topk);
+    float *score_sums = shared + warp * num_experts;
+    int *counts = reinterpret_cast<int *>(shared + WARPS * num_experts);
+    for (unsigned e = lane; e < num_experts; e += WARP)
+        score_sums[e] = 0.0f;
+    for (unsigned e = threadIdx.x; e < num_experts; e += THREADS)
+        counts[e] = 0;
     __syncthreads();
 
-    float *partial = partials + blockIdx.x * size_t(2 * num_experts + 1);
-    for (unsigned e = threadIdx.x; e < num_experts; e += THREADS) {
-        float score_sum = 0.0f;
-        for (unsigned w = 0; w < WARPS; w++)
-            score_sum += shared[w * num_experts + e];
-        partial[e] = float(counts[e]);
-        partial[num_experts + e] = score_sum;
+    const size_t first = size_t(blockIdx.x) * tokens_per_block;
+    const size_t end = min(first + tokens_per_block, a.num_tokens);
+    float z_sum = 0.0f;
+    for (size_t t = first + warp; t < end; t += WARPS) {
+        const float *logits = a.logits + t * num_experts;
+        float *scores = a.scores + t * num_experts;
+        float logit[PER_LANE], score[PER_LANE], value[PER_LANE];
+        float max = -INFINITY, sum = 0.0f, total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const unsigned e = unsigned(i) * WARP + lane;
+            logit[i] = e < num_experts ? logits[e] : -INFINITY;
+            max = fmaxf(max, logit[i]);
+        }
+        max = warp_max(max);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const bool is_expert = unsigned(i) * WARP + lane < num_experts;
+            score[i] = is_expert ? expf(logit[i] - max) : 0.0f;
+            sum += score[i];
+        }
+        sum = warp_sum(sum);
+        const float inverse = 1.0f / sum;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const unsigned e = unsigned(i) * WARP + lane;
+            score[i] = a.sigmoid ? 1.0f / (1.0f + expf(-logit[i])) : score[i] * inverse;
+            score[i] = e < num_experts ? score[i] : 0.0f;
+            total += score[i];
+            value[i] = score[i] + (a.bias && e < num_experts ? a.bias[e] : 0.0f);
+            value[i] = value[i] == value[i] ? value[i] : -INFINITY;
+            value[i] = e < num_experts ? value[i] : NAN;
+        }
+        const float share = a.sigmoid ? 1.0f / (warp_sum(total) + 1e-20f) : 1.0f;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++) {
+            const unsigned e = unsigned(i) * WARP + lane;
+            if (e < num_experts) {
+                scores[e] = score[i];
+                score_sums[e] += score[i] * share;
+            }
+        }
+        const float lse = max + logf(sum);
+        z_sum += lse * lse;
+        if (a.num_groups > 0)
+            keep_groups(a, value, lane);
+        const candidate mine = choose(value, topk, lane);
+        __syncwarp(); /* other lanes wrote the chosen scores */
+        float prob = lane < topk ? scores[mine.expert] : 0.0f;
+        if (!a.pre_softmax && !(a.sigmoid && topk == 1))
+            prob /= warp_sum(prob) + 1e-20f;
+        prob = a.scale > 0.0f ? prob * a.scale : prob;
+        if (lane < topk) {
+            a.top_index[t * topk + lane] = mine.expert;
+            a.top_prob[t * topk + lane] = prob;
+            atomicAdd(&counts[mine.expert], 1);
+        }
     }
-    if (threadIdx.x == 0) {
-        float z = 0.0f;
-        for (unsigned w = 0; w < WARPS; w++)
-            z += z_sums[w];
-        partial[2 * num_experts] = z;
-    }
+    write_partials(a, shared, counts, z_sums, z_sum, partials);
 }
 
 /* A block takes 32 columns of the partial sums, a warp every 32nd row. */
@@ -188,8 +331,15 @@ static __global__ void __launch_bounds__(THREADS) route_backward_token(weft_rout
     }
     const float chosen_score = lane < topk ? scores[chosen] : 1.0f;
     if (a.z_scale != 0.0f) { /* the largest score is at least 1 / E: a safe logarithm */
+        candidate top = {lane == 0 ? chosen_score : -INFINITY, lane == 0 ? int(chosen) : INT32_MAX};
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++)
+            if (a.biased && unsigned(i) * WARP + lane < num_experts)
+                top = better(top, {score[i], int(unsigned(i) * WARP + lane)});
+        if (a.biased)
+            top = best_of_warp(top);
         const float lse =
-            lane == 0 ? a.logits[t * num_experts + chosen] - logf(chosen_score) : 0.0f;
+            lane == 0 ? a.logits[t * num_experts + unsigned(top.expert)] - logf(top.value) : 0.0f;
         uniform += 2.0f * a.z_scale * __shfl_sync(WHOLE_WARP, lse, 0);
     }
 #pragma unroll
@@ -203,8 +353,73 @@ static __global__ void __launch_bounds__(THREADS) route_backward_token(weft_rout
     __syncwarp(); /* the chosen experts' gradients are written anew, by other lanes */
     if (lane < topk) {
         const float on_score = a.aux_scale != 0.0f ? a.aux_scale * a.fraction[chosen] : 0.0f;
-        dlogits[chosen] = chosen_score * (on_score + uniform) +
-                          prob * (dprob - (a.pre_softmax ? 0.0f : from_chosen));
+        const float shared = a.scale > 0.0f ? from_chosen / a.scale : from_chosen;
+        dlogits[chosen] =
+            chosen_score * (on_score + uniform) + prob * (dprob - (a.pre_softmax ? 0.0f : shared));
+    }
+}
+
+/* Through q = s / sum of s, of which the auxiliary loss is, and p = scale s / sum of the chosen s;
+ * then through the sigmoid, and logsumexp. */
+template <int PER_LANE>
+static __global__ void __launch_bounds__(THREADS)
+    route_backward_sigmoids(weft_route_backward_args a)
+{
+    const unsigned lane = threadIdx.x % WARP;
+    const size_t t = size_t(blockIdx.x) * WARPS + threadIdx.x / WARP;
+    if (t >= a.num_tokens) /* the whole warp */
+        return;
+    const unsigned num_experts = unsigned(a.num_experts), topk = unsigned(a.topk);
+    const float *scores = a.scores + t * num_experts, *logits = a.logits + t * num_experts;
+    const float scale = a.scale > 0.0f ? a.scale : 1.0f;
+    float *dlogits = a.dlogits + t * num_experts;
+    float score[PER_LANE], on_score[PER_LANE], total = 0.0f, along = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        const unsigned e = unsigned(i) * WARP + lane;
+        score[i] = e < num_experts ? scores[e] : 0.0f;
+        on_score[i] = a.aux_scale != 0.0f && e < num_experts ? a.aux_scale * a.fraction[e] : 0.0f;
+        total += score[i];
+        along += on_score[i] * score[i];
+    }
+    total = warp_sum(total) + 1e-20f;
+    along = warp_sum(along) / total;
+    unsigned chosen = 0; /* lane k: choice k */
+    float prob = 0.0f, dprob = 0.0f, chosen_score = 0.0f;
+    if (lane < topk) {
+        chosen = unsigned(a.top_index[t * topk + lane]);
+        prob = a.top_prob[t * topk + lane];
+        dprob = a.dtop_prob[t * topk + lane];
+        chosen_score = scores[chosen];
+    }
+    const float from_chosen = warp_sum(prob * dprob), sum = warp_sum(chosen_score) + 1e-20f;
+    float max = -INFINITY, exps = 0.0f, each = 0.0f;
+    if (a.z_scale != 0.0f) {
+        for (unsigned e = lane; e < num_experts; e += WARP)
+            max = fmaxf(max, logits[e]);
+        max = warp_max(max);
+        for (unsigned e = lane; e < num_experts; e += WARP)
+            exps += expf(logits[e] - max);
+        exps = warp_sum(exps);
+        each = 2.0f * a.z_scale * (max + logf(exps)) / exps;
+    }
+    const auto of_z = [&](unsigned e) {
+        return a.z_scale != 0.0f ? each * expf(logits[e] - max) : 0.0f;
+    };
+    const auto of_aux = [&](float on) { return a.aux_scale != 0.0f ? (on - along) / total : 0.0f; };
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++) {
+        const unsigned e = unsigned(i) * WARP + lane;
+        if (e < num_experts)
+            dlogits[e] = of_aux(on_score[i]) * score[i] * (1.0f - score[i]) + of_z(e);
+    }
+    __syncwarp(); /* the chosen experts' gradients are written anew, by other lanes */
+    if (lane < topk) {
+        const bool divided = !a.pre_softmax && topk > 1;
+        const float on = a.aux_scale != 0.0f ? a.aux_scale * a.fraction[chosen] : 0.0f;
+        const float dscore =
+            of_aux(on) + (divided ? (scale * dprob - from_chosen) / sum : scale * dprob);
+        dlogits[chosen] = dscore * chosen_score * (1.0f - chosen_score) + of_z(chosen);
     }
 }
 
@@ -230,8 +445,12 @@ static weft_status launch_route(weft_lane *lane, const weft_route_args *args)
     WEFT_TRY(weft_cuda_workspace(lane, blocks * columns * sizeof(float), &partials));
     cudaStream_t stream = weft_cuda_stream(lane);
     const size_t shared = (WARPS + 1) * args->num_experts * sizeof(float);
-    WEFT_TRY(WEFT_LAUNCH(route_tokens<PER_LANE>, blocks, THREADS, shared, stream, *args,
-                         rounds * WARPS, static_cast<float *>(partials)));
+    if (args->sigmoid || args->bias || args->num_groups > 0)
+        WEFT_TRY(WEFT_LAUNCH(route_tokens_by_scores<PER_LANE>, blocks, THREADS, shared, stream,
+                             *args, rounds * WARPS, static_cast<float *>(partials)));
+    else
+        WEFT_TRY(WEFT_LAUNCH(route_tokens<PER_LANE>, blocks, THREADS, shared, stream, *args,
+                             rounds * WARPS, static_cast<float *>(partials)));
     return WEFT_LAUNCH(add_partials, num_blocks(columns, WARP), WARP * WARP, 0, stream, *args,
                        static_cast<const float *>(partials), blocks);
 }
@@ -239,8 +458,11 @@ static weft_status launch_route(weft_lane *lane, const weft_route_args *args)
 template <int PER_LANE>
 static weft_status launch_route_backward(weft_lane *lane, const weft_route_backward_args *args)
 {
-    return WEFT_LAUNCH(route_backward_token<PER_LANE>, num_blocks(args->num_tokens, WARPS), THREADS,
-                       0, weft_cuda_stream(lane), *args);
+    const unsigned blocks = num_blocks(args->num_tokens, WARPS);
+    cudaStream_t stream = weft_cuda_stream(lane);
+    return args->sigmoid
+               ? WEFT_LAUNCH(route_backward_sigmoids<PER_LANE>, blocks, THREADS, 0, stream, *args)
+               : WEFT_LAUNCH(route_backward_token<PER_LANE>, blocks, THREADS, 0, stream, *args);
 }
 
 /* Calls `launch` with the smallest number of experts a lane that suffices. */

@@ -27,7 +27,7 @@
     ROW(dropout, 4, x, residual, y, index)                                                         \
     ROW(add, 3, a, b, y)                                                                           \
     ROW(cast, 2, from, to)                                                                         \
-    ROW(route, 7, logits, scores, top_index, top_prob, counts, score_sums, z_sum)                  \
+    ROW(route, 8, logits, scores, top_index, top_prob, counts, score_sums, z_sum, bias)            \
     ROW(route_backward, 7, logits, scores, top_index, top_prob, dtop_prob, fraction, dlogits)      \
     ROW(dispatch_plan, 9, top_index, top_prob, counts, partition_counts, row_of, token_of,         \
         dropped, wrong, scratch)                                                                   \

@@ -354,6 +354,7 @@ KERNEL(route)
     WRITES(counts, a->num_experts);
     WRITES(score_sums, a->num_experts);
     WRITES(z_sum, 1);
+    READS(bias, a->num_experts);
 }
 
 KERNEL(route_backward)

@@ -85,7 +85,24 @@ const weft_key weft_model_rows[] = {
     SIZE(SHAPES, moe_ffn_hidden_size, "0", 0, NULL, "an expert's width; 0: ffn_hidden_size",
          .idle = NO_EXPERTS),
     FLAG(TASK, moe_router_pre_softmax, "false",
-         "softmax over all experts before the choice, not over the chosen", .idle = NO_EXPERTS),
+         "softmax over all experts before the choice, not over the chosen; of sigmoids: they are "
+         "not "
+         "divided by the chosen ones' sum",
+         .idle = NO_EXPERTS),
+    CHOICE(TASK, moe_router_score_function, "\"softmax\"", "softmax|sigmoid",
+           "what makes scores of the router's logits", .idle = NO_EXPERTS),
+    FLAG(SHAPES, moe_router_enable_expert_bias, "false",
+         "add a bias to the scores that the choice compares; the load moves it, no loss does",
+         .idle = NO_EXPERTS),
+    REAL(STEP, moe_router_bias_update_rate, "1e-3", 1e-12, 1e6, "by which a step moves that bias",
+         .idle = NO_EXPERTS "; model.moe_router_enable_expert_bias is false"),
+    SIZE(TASK, moe_router_num_groups, "0", 0, "groups",
+         "of experts, of which a token goes to moe_router_group_topk; 0: no groups",
+         .idle = NO_EXPERTS),
+    SIZE(TASK, moe_router_group_topk, "0", 0, "groups", "that a token goes to",
+         .idle = NO_EXPERTS "; model.moe_router_num_groups is 0"),
+    REAL(TASK, moe_router_topk_scaling_factor, "1", 1e-6, 1e6,
+         "what the chosen experts' weights are multiplied by", .idle = NO_EXPERTS),
     REAL(STEP, moe_aux_loss_coeff, "0", 0, 1e6, "weight of the load-balancing loss",
          .idle = NO_EXPERTS),
     REAL(STEP, moe_z_loss_coeff, "0", 0, 1e6, "weight of the router's z-loss", .idle = NO_EXPERTS),
@@ -96,6 +113,9 @@ const weft_key weft_model_rows[] = {
            .idle = NO_EXPERTS),
     SIZE(SHAPES, moe_shared_expert_intermediate_size, "0", 0, NULL,
          "width of the shared expert; 0: none", .idle = NO_EXPERTS),
+    FLAG(SHAPES, moe_shared_expert_gate, "false",
+         "multiply the shared expert's answer by a sigmoid of the token",
+         .idle = NO_EXPERTS "; model.moe_shared_expert_intermediate_size is 0"),
     REAL(TASK, moe_router_forced_load, "0", 0, 1024,
          "to measure: the first expert's load over the mean; 0: as routed", .idle = NO_EXPERTS),
 };
@@ -110,6 +130,22 @@ bool weft_model_is_moe_layer(const weft_model_options *o, int64_t index)
         return freq->values[index] != 0;
     int64_t every = freq->count ? freq->values[0] : 1;
     return index % every == 0;
+}
+
+static weft_status check_groups(const weft_model_options *o)
+{
+    const int64_t groups = o->moe_router_num_groups, chosen = o->moe_router_group_topk;
+    if (groups == 0)
+        return WEFT_OK;
+    if (groups > WEFT_MAX_EXPERT_GROUPS || o->num_experts % groups != 0)
+        return WEFT_KEY_ERROR("model.moe_router_num_groups",
+                              "%lld groups do not divide %lld experts, or are above %d",
+                              (long long)groups, (long long)o->num_experts, WEFT_MAX_EXPERT_GROUPS);
+    if (chosen < 1 || chosen > groups || chosen * (o->num_experts / groups) < o->moe_router_topk)
+        return WEFT_KEY_ERROR("model.moe_router_group_topk",
+                              "%lld of %lld groups do not hold %lld experts for a token",
+                              (long long)chosen, (long long)groups, (long long)o->moe_router_topk);
+    return WEFT_OK;
 }
 
 static weft_status check_moe(const weft_model_options *o)
@@ -131,7 +167,7 @@ static weft_status check_moe(const weft_model_options *o)
             return WEFT_KEY_ERROR("model.moe_layer_freq",
                                   "%lld is neither a period nor 0 or 1 in a list",
                                   (long long)freq->values[i]);
-    return WEFT_OK;
+    return check_groups(o);
 }
 
 /* The least rotary_percent for so many channels; six digits read back as the same number. */

@@ -12,8 +12,13 @@ typedef struct weft_moe {
     weft_layer *shared; /* owned; optional */
     weft_moe_dims dims;
     weft_device *device;
-    int layer;     /* index of the model's layer that holds it */
-    float *forced; /* pinned, [T, E]: added to the logits; NULL: nothing */
+    int layer;                   /* index of the model's layer that holds it */
+    float *forced;               /* pinned, [T, E]: added to the logits; NULL: nothing */
+    weft_parameter *expert_bias; /* [E]: added to the scores that the choice compares; NULL: none */
+    float *balanced;             /* pinned, [E], with expert_bias: minus a balanced load */
+    weft_linear gate;            /* of the shared expert; weight NULL: none */
+    int32_t *own_row;            /* pinned, [num_own_rows], with a gate: each row's own number */
+    size_t num_own_rows;
 } weft_moe;
 
 /* A partition of the micro-batch: its rows at home, in sending order, and at the experts, and how
@@ -37,7 +42,14 @@ typedef struct weft_moe_part {
     int32_t *to;           /* [choices]: the sorted rows' places among those that leave */
 } weft_moe_part;
 
+/* The shared expert's gate. */
+typedef struct weft_moe_gate {
+    weft_tensor out;                   /* [rows, H]: of the shared expert; backward: its gradient */
+    weft_tensor logits, scores, index; /* [rows, 1] */
+} weft_moe_gate;
+
 typedef struct weft_moe_state {
+    weft_moe_gate gate;
     weft_tensor x;                           /* borrowed: the layer's input */
     size_t host_mark;                        /* the start of its host memory */
     weft_tensor logits, scores, index, prob; /* [T, E], [T, E], [T, K], [T, K] */
@@ -67,6 +79,20 @@ typedef struct weft_moe_state {
 /* Fills m->forced for moe_router_forced_load: added to the logits, it decides each token's experts:
  * the first expert gets that many times the mean, at most one choice of every token. */
 weft_status weft_moe_force_load(weft_moe *m, weft_device *device) WEFT_CHECKED;
+/* Adds the gradient of a router's weight, and of its rows to dx, from its logits'. */
+weft_status weft_moe_logits_backward(weft_pass *pass, const weft_linear *router,
+                                     const weft_tensor *rows, const weft_tensor *dlogits,
+                                     const weft_tensor *dx) WEFT_CHECKED;
+/* Declares the shared expert's gate where the options ask. */
+weft_status weft_moe_gate_init(weft_moe *m, weft_build *build) WEFT_CHECKED;
+/* to = sigmoid(x w) times state->gate.out. */
+weft_status weft_moe_gate_forward(const weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                  const weft_tensor *x, const weft_tensor *to) WEFT_CHECKED;
+/* Turns state->gate.out into its gradient and adds the gate's to dx. */
+weft_status weft_moe_gate_backward(const weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                   const weft_tensor *dy, const weft_tensor *dx) WEFT_CHECKED;
+/* Declares expert_bias where the options ask. */
+weft_status weft_moe_declare_bias(weft_moe *m, weft_build *build) WEFT_CHECKED;
 void weft_moe_release_forced(weft_moe *m);
 
 /* Logits, choice and probabilities of rows [T, H], and the sums of the auxiliary losses over the

@@ -23,12 +23,14 @@
 #include "layers/pass/note.h"
 #include "layers/pass/pass.h"
 
-/* Experts' rows stay where forward left them, and so do the experts. */
+/* Experts' rows stay where forward left them, and so do the experts; all gradients are of linear
+ * layers. */
 static bool can_split(const weft_moe *m, const weft_build *build)
 {
     const weft_shape *shape = weft_build_shape(build);
     const bool reuses = m->dims.exchange && build->model->setup.moe.pipeline.reuse;
-    return !reuses && !shape->experts_on_host && !(shape->recompute & WEFT_RECOMPUTE_MODULE(MOE)) &&
+    return !reuses && !m->expert_bias && !m->gate.weight && !shape->experts_on_host &&
+           !(shape->recompute & WEFT_RECOMPUTE_MODULE(MOE)) &&
            (!m->shared || weft_layer_splits(m->shared));
 }
 
@@ -60,6 +62,8 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
         {&m->fc2, "experts.linear_fc2", WEFT_LINEAR_ROW, d->ffn_all, hidden, false, d->experts},
     };
     WEFT_TRY(weft_linears_declare(build, o, rows, 3));
+    WEFT_TRY(weft_moe_declare_bias(m, build));
+    WEFT_TRY(weft_moe_gate_init(m, build));
     if (m->shared)
         WEFT_TRY(weft_build_child(build, "shared_experts.", m->shared));
     weft_layer_set_splits(layer, can_split(m, build));
@@ -274,7 +278,12 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     if (m->shared) {
         weft_tensor shared;
         WEFT_TRY(weft_pass_scratch(pass, x->dtype, x->dims[0], hidden, &shared));
-        WEFT_TRY(weft_layer_forward(m->shared, pass, x, &shared));
+        if (m->gate.weight)
+            WEFT_TRY(weft_pass_stash(pass, x->dtype, x->dims[0], hidden, &state->gate.out));
+        WEFT_TRY(
+            weft_layer_forward(m->shared, pass, x, m->gate.weight ? &state->gate.out : &shared));
+        if (m->gate.weight)
+            WEFT_TRY(weft_moe_gate_forward(m, pass, state, x, &shared));
         WEFT_TRY(add_shared(pass, &shared, y));
     }
     note_scratch(m, pass, state, scratch);
@@ -345,7 +354,10 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
     if (m->shared) {
         weft_tensor shared;
         WEFT_TRY(weft_pass_scratch(pass, dx->dtype, dx->dims[0], hidden, &shared));
-        WEFT_TRY(weft_layer_backward(m->shared, pass, dy, &shared));
+        if (m->gate.weight)
+            WEFT_TRY(weft_moe_gate_backward(m, pass, state, dy, dx));
+        WEFT_TRY(
+            weft_layer_backward(m->shared, pass, m->gate.weight ? &state->gate.out : dy, &shared));
         WEFT_TRY(add_shared(pass, &shared, dx));
     }
     note_scratch(m, pass, state, scratch);

@@ -42,6 +42,87 @@ void weft_moe_release_forced(weft_moe *m)
 {
     if (m->forced)
         weft_device_free(m->device, WEFT_SPACE_PINNED, m->forced, forced_bytes(m));
+    if (m->own_row)
+        weft_device_free(m->device, WEFT_SPACE_PINNED, m->own_row,
+                         m->num_own_rows * sizeof *m->own_row);
+    if (m->balanced)
+        weft_device_free(m->device, WEFT_SPACE_PINNED, m->balanced,
+                         m->dims.experts * sizeof *m->balanced);
+}
+
+/* --- the bias of the choice (Wang et al. 2024, Auxiliary-loss-free load balancing) ------------ */
+
+weft_status weft_moe_declare_bias(weft_moe *m, weft_build *build)
+{
+    const weft_model_options *o = &m->common.options;
+    const weft_shape *shape = weft_build_shape(build);
+    const size_t experts = m->dims.experts;
+    void *memory;
+    if (!o->moe_router_enable_expert_bias)
+        return WEFT_OK;
+    const weft_parameter_spec spec =
+        WEFT_ARGS(weft_parameter_spec, .name = "router.expert_bias", .num_dims = 1,
+                  .dims = {experts}, .init = WEFT_INIT_ZERO, .no_weight_decay = true,
+                  .sign_rate = (float)o->moe_router_bias_update_rate);
+    WEFT_TRY(weft_build_parameter(build, &spec, &m->expert_bias));
+    m->device = weft_build_device(build);
+    WEFT_TRY(weft_device_alloc_for(m->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                   experts * sizeof *m->balanced, "a balanced load", &memory));
+    m->balanced = memory;
+    for (size_t e = 0; e < experts; e++)
+        m->balanced[e] = -(float)((double)(shape->seq * shape->batch) * (double)o->moe_router_topk /
+                                  (double)experts);
+    return WEFT_OK;
+}
+
+/* The bias in fp32; NULL: none. */
+static weft_status bias_of(const weft_moe *m, weft_pass *pass, const float **out)
+{
+    const size_t experts = m->dims.experts;
+    weft_tensor bias32;
+    *out = NULL;
+    if (!m->expert_bias)
+        return WEFT_OK;
+    const weft_tensor *bias = &m->expert_bias->weight;
+    *out = bias->data;
+    if (bias->dtype == WEFT_F32)
+        return WEFT_OK;
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, experts, 1, &bias32));
+    *out = bias32.data;
+    return weft_cast(weft_pass_lane(pass),
+                     &WEFT_ARGS(weft_cast_args, .count = experts, .from_dtype = bias->dtype,
+                                .to_dtype = WEFT_F32, .from = bias->data, .to = bias32.data));
+}
+
+/* What stands for its gradient is the micro-batch's load over a balanced one: summed as gradients
+ * are, that of the step. Its sign alone is used. */
+static weft_status bias_backward(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    if (!m->expert_bias)
+        return WEFT_OK;
+    float *grad = m->expert_bias->grad;
+    const weft_add_args load =
+        WEFT_ARGS(weft_add_args, .count = m->dims.experts, .dtype = WEFT_F32, .a = state->sums,
+                  .b = weft_pass_overwrite(pass) ? m->balanced : grad, .y = grad);
+    WEFT_TRY(weft_add(lane, &load));
+    if (weft_pass_overwrite(pass))
+        return WEFT_OK;
+    return weft_add(lane, &WEFT_ARGS(weft_add_args, .count = m->dims.experts, .dtype = WEFT_F32,
+                                     .a = grad, .b = m->balanced, .y = grad));
+}
+
+/* --------------------------------------------------------------------------------------------- */
+
+static bool is_sigmoid(const weft_model_options *o)
+{
+    return o->moe_router_score_function == WEFT_ROUTER_SIGMOID;
+}
+
+/* 0: nothing is multiplied. */
+static float scale_of(const weft_model_options *o)
+{
+    return o->moe_router_topk_scaling_factor == 1 ? 0 : (float)o->moe_router_topk_scaling_factor;
 }
 
 /* Runs the router's GEMM in fp32, the choice, and sums for the auxiliary losses. */
@@ -53,7 +134,9 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
     const weft_shape *shape = weft_pass_shape(pass);
     weft_lane *lane = weft_pass_lane(pass);
     size_t tokens = d->tokens, topk = (size_t)o->moe_router_topk;
+    const float *bias;
     void *sums;
+    WEFT_TRY(bias_of(m, pass, &bias));
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, d->experts, &state->logits));
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, d->experts, &state->scores));
     WEFT_TRY(weft_pass_stash(pass, WEFT_I32, tokens, topk, &state->index));
@@ -68,13 +151,15 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                         .dtype = rows->dtype, .c_dtype = WEFT_F32, .a = rows->data,
                                         .b = m->router.weight->weight.data, .c = state->logits.data,
                                         .alpha = 1, .beta = m->forced ? 1.0f : 0.0f)));
-    WEFT_TRY(weft_route(lane,
-                        &WEFT_ARGS(weft_route_args, .num_tokens = tokens, .num_experts = d->experts,
-                                   .topk = topk, .pre_softmax = o->moe_router_pre_softmax,
-                                   .logits = state->logits.data, .scores = state->scores.data,
-                                   .top_index = state->index.data, .top_prob = state->prob.data,
-                                   .counts = state->sums, .score_sums = state->sums + d->experts,
-                                   .z_sum = state->sums + 2 * d->experts)));
+    WEFT_TRY(weft_route(
+        lane, &WEFT_ARGS(weft_route_args, .num_tokens = tokens, .num_experts = d->experts,
+                         .topk = topk, .pre_softmax = o->moe_router_pre_softmax,
+                         .logits = state->logits.data, .scores = state->scores.data,
+                         .top_index = state->index.data, .top_prob = state->prob.data,
+                         .counts = state->sums, .score_sums = state->sums + d->experts,
+                         .z_sum = state->sums + 2 * d->experts, .sigmoid = is_sigmoid(o),
+                         .bias = bias, .num_groups = (size_t)o->moe_router_num_groups,
+                         .group_topk = (size_t)o->moe_router_group_topk, .scale = scale_of(o))));
     /* The losses cover the whole micro-batch, whichever ranks routed its rows. */
     if (!d->full && shape->tp > 1)
         WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, sums,
@@ -113,6 +198,52 @@ void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *st
     metrics->load_count += 1;
 }
 
+/* The weight's gradient stays fp32 all through. */
+static weft_status logits_backward_weights(weft_pass *pass, const weft_linear *router,
+                                           const weft_tensor *rows, const weft_tensor *dlogits)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    weft_tensor rows32 = *rows;
+    if (rows->dtype != WEFT_F32) {
+        WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows->dims[0], rows->dims[1], &rows32));
+        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(rows),
+                                            .from_dtype = rows->dtype, .to_dtype = WEFT_F32,
+                                            .from = rows->data, .to = rows32.data)));
+    }
+    return weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = router->out, .n = rows->dims[1],
+                                      .k = rows->dims[0], .transpose_a = true, .dtype = WEFT_F32,
+                                      .c_dtype = WEFT_F32, .a = dlogits->data, .b = rows32.data,
+                                      .c = router->weight->grad, .alpha = 1,
+                                      .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f));
+}
+
+/* dx is of the activations' precision. */
+static weft_status logits_backward_input(weft_pass *pass, const weft_linear *router,
+                                         const weft_tensor *rows, const weft_tensor *dlogits,
+                                         const weft_tensor *dx)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    weft_tensor dlogits_act = *dlogits;
+    if (rows->dtype != WEFT_F32) {
+        WEFT_TRY(weft_pass_scratch(pass, rows->dtype, rows->dims[0], router->out, &dlogits_act));
+        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(dlogits),
+                                            .from_dtype = WEFT_F32, .to_dtype = rows->dtype,
+                                            .from = dlogits->data, .to = dlogits_act.data)));
+    }
+    return weft_gemm(
+        lane, &WEFT_ARGS(weft_gemm_args, .m = rows->dims[0], .n = rows->dims[1], .k = router->out,
+                         .dtype = rows->dtype, .c_dtype = rows->dtype, .a = dlogits_act.data,
+                         .b = router->weight->weight.data, .c = dx->data, .alpha = 1, .beta = 1));
+}
+
+weft_status weft_moe_logits_backward(weft_pass *pass, const weft_linear *router,
+                                     const weft_tensor *rows, const weft_tensor *dlogits,
+                                     const weft_tensor *dx)
+{
+    WEFT_TRY(logits_backward_weights(pass, router, rows, dlogits));
+    return logits_backward_input(pass, router, rows, dlogits, dx);
+}
+
 weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                     const weft_tensor *rows, const weft_tensor *dprob,
                                     const weft_tensor *dx)
@@ -136,39 +267,18 @@ weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state
                          .aux_scale = (float)(o->moe_aux_loss_coeff * (double)d->experts / total /
                                               (total * topk) * scale),
                          .z_scale = (float)(o->moe_z_loss_coeff / total * scale),
-                         .dlogits = dlogits.data)));
-    /* dx is of the activations' precision. */
-    weft_tensor dlogits_act = dlogits;
-    if (rows->dtype != WEFT_F32) {
-        WEFT_TRY(weft_pass_scratch(pass, rows->dtype, d->tokens, d->experts, &dlogits_act));
-        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(&dlogits),
-                                            .from_dtype = WEFT_F32, .to_dtype = rows->dtype,
-                                            .from = dlogits.data, .to = dlogits_act.data)));
-    }
+                         .dlogits = dlogits.data, .sigmoid = is_sigmoid(o),
+                         .biased = m->expert_bias || o->moe_router_num_groups > 0,
+                         .scale = scale_of(o))));
+    WEFT_TRY(bias_backward(m, pass, state));
     state->dlogits = dlogits;
     if (!weft_pass_defers(pass))
         WEFT_TRY(weft_moe_route_weights(m, pass, state, rows));
-    return weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = d->tokens, .n = rows->dims[1],
-                                      .k = d->experts, .dtype = rows->dtype, .c_dtype = rows->dtype,
-                                      .a = dlogits_act.data, .b = m->router.weight->weight.data,
-                                      .c = dx->data, .alpha = 1, .beta = 1));
+    return logits_backward_input(pass, &m->router, rows, &dlogits, dx);
 }
 
-/* The weight's gradient stays fp32 all through. */
 weft_status weft_moe_route_weights(weft_moe *m, weft_pass *pass, const weft_moe_state *state,
                                    const weft_tensor *rows)
 {
-    weft_lane *lane = weft_pass_lane(pass);
-    weft_tensor rows32 = *rows;
-    if (rows->dtype != WEFT_F32) {
-        WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows->dims[0], rows->dims[1], &rows32));
-        WEFT_TRY(weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = weft_tensor_count(rows),
-                                            .from_dtype = rows->dtype, .to_dtype = WEFT_F32,
-                                            .from = rows->data, .to = rows32.data)));
-    }
-    return weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = m->dims.experts, .n = rows->dims[1],
-                                      .k = m->dims.tokens, .transpose_a = true, .dtype = WEFT_F32,
-                                      .c_dtype = WEFT_F32, .a = state->dlogits.data,
-                                      .b = rows32.data, .c = m->router.weight->grad, .alpha = 1,
-                                      .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f));
+    return logits_backward_weights(pass, &m->router, rows, &state->dlogits);
 }

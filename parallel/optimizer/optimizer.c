@@ -85,6 +85,16 @@ static bool is_frozen(const weft_owned_piece *piece)
     return piece->placed->parameter.frozen;
 }
 
+static float sign_rate_of(const weft_owned_piece *piece)
+{
+    return piece->placed->parameter.spec->sign_rate;
+}
+
+static bool is_in_norm(const weft_owned_piece *piece)
+{
+    return piece->counted && !is_frozen(piece) && sign_rate_of(piece) == 0;
+}
+
 /* One AdamW call for each run of pieces with one weight decay, none for what is frozen. The padding
  * after a piece goes with it: weights and gradients are zero there and stay so. A run goes on in
  * the next bucket of a run of these where that lies right behind: AdamW is element by element. */
@@ -102,14 +112,17 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
         if (is_frozen(piece))
             continue;
         if (previous && previous->weight_decay == decay &&
+            previous->sign_rate == sign_rate_of(piece) &&
             previous->first + previous->count == piece->at &&
             previous->state + previous->count == piece->state)
             previous->count = end - previous->first;
         else
-            o->part.updates[o->part.num_updates++] = (weft_update){.first = piece->at,
-                                                                   .count = end - piece->at,
-                                                                   .state = piece->state,
-                                                                   .weight_decay = decay};
+            o->part.updates[o->part.num_updates++] =
+                (weft_update){.first = piece->at,
+                              .count = end - piece->at,
+                              .state = piece->state,
+                              .weight_decay = decay,
+                              .sign_rate = sign_rate_of(piece)};
     }
 }
 
@@ -119,9 +132,9 @@ static void add_norm_runs(weft_optimizer *o, int first_piece)
 {
     for (int i = first_piece; i < o->part.num_pieces; i++) {
         const weft_owned_piece *piece = &o->part.pieces[i];
-        if (!piece->counted || is_frozen(piece))
+        if (!is_in_norm(piece))
             continue;
-        if (i == first_piece || !piece[-1].counted || is_frozen(&piece[-1]))
+        if (i == first_piece || !is_in_norm(&piece[-1]))
             o->part.norm_runs[o->part.num_norm_runs++] = (weft_norm_run){.first_piece = i};
         weft_norm_run *run = &o->part.norm_runs[o->part.num_norm_runs - 1];
         run->count = piece->at - o->part.pieces[run->first_piece].at + piece->count;

@@ -168,6 +168,14 @@ weft_status weft_optimizer_norm(weft_optimizer *o, weft_lane *lane, const double
     return scales ? adjust_scale(o) : WEFT_OK;
 }
 
+/* Without memory of earlier gradients AdamW's step is g / sqrt(g^2): the sign. */
+static void move_by_sign(weft_adamw_args *args, float rate)
+{
+    args->lr = rate;
+    args->beta1 = args->beta2 = args->weight_decay = 0;
+    args->epsilon = 1e-30f;
+}
+
 /* Enqueues a bucket's AdamW calls; owed: on a record that is read, with a gradient of zero. */
 static weft_status step_bucket(weft_optimizer *o, int bucket, weft_lane *lane,
                                const struct weft_owed_step *step, bool owed)
@@ -200,6 +208,8 @@ static weft_status step_bucket(weft_optimizer *o, int bucket, weft_lane *lane,
             .epsilon = (float)o->options.adam_eps,
             .weight_decay = update->weight_decay,
             .step = step->step};
+        if (update->sign_rate > 0)
+            move_by_sign(&args, update->sign_rate);
         WEFT_TRY(on_host ? weft_optimizer_host_adamw(o, owned, &args, lane)
                          : weft_adamw(lane, &args));
     }

@@ -227,6 +227,155 @@ static void route_backward_equals_finite_differences(void **state)
     }
 }
 
+/* --- sigmoids, a bias, groups, a scale ---------------------------------------------------------
+ */
+
+typedef struct score_case {
+    size_t num_tokens, num_experts, topk, num_groups, group_topk;
+    bool sigmoid, pre_softmax, has_bias;
+    float scale;
+    double *logits, *bias, *dtop_prob, *fraction;
+    const int32_t *top_index;
+    double aux, z;
+} score_case;
+
+/* Returns log sum exp of the logits. */
+static double scores_of(const score_case *c, const double *logits, double *scores)
+{
+    const double lse = softmax(logits, c->num_experts, scores);
+    for (size_t e = 0; e < c->num_experts && c->sigmoid; e++)
+        scores[e] = 1 / (1 + exp(-logits[e]));
+    return lse;
+}
+
+static void choose(const score_case *c, const double *scores, size_t *chosen)
+{
+    double values[1024], sums[32] = {0};
+    size_t top[1024];
+    const size_t groups = c->num_groups ? c->num_groups : 1, each = c->num_experts / groups;
+    for (size_t e = 0; e < c->num_experts; e++)
+        values[e] = scores[e] + (c->has_bias ? c->bias[e] : 0);
+    if (c->num_groups > 0) {
+        const size_t num = c->topk / c->group_topk;
+        for (size_t g = 0; g < groups; g++) {
+            select_naive(values + g * each, each, num, top);
+            for (size_t i = 0; i < num; i++)
+                sums[g] += values[g * each + top[i]];
+        }
+        select_naive(sums, groups, c->group_topk, top);
+        for (size_t e = 0; e < c->num_experts; e++) {
+            bool is_kept = false;
+            for (size_t i = 0; i < c->group_topk; i++)
+                is_kept = is_kept || top[i] == e / each;
+            values[e] = is_kept ? values[e] : -1e30;
+        }
+    }
+    select_naive(values, c->num_experts, c->topk, chosen);
+}
+
+static void weigh(const score_case *c, const double *scores, const size_t *chosen, double *prob)
+{
+    double sum = 0;
+    for (size_t i = 0; i < c->topk; i++)
+        sum += scores[chosen[i]];
+    const bool divides = !c->pre_softmax && !(c->sigmoid && c->topk == 1);
+    for (size_t i = 0; i < c->topk; i++)
+        prob[i] = scores[chosen[i]] / (divides ? sum : 1) * (c->scale > 0 ? (double)c->scale : 1);
+}
+
+static double score_loss(const void *context)
+{
+    const score_case *c = context;
+    double loss = 0, scores[1024], prob[16];
+    size_t chosen[16];
+    for (size_t t = 0; t < c->num_tokens; t++) {
+        const double lse = scores_of(c, c->logits + t * c->num_experts, scores);
+        double sum = 0;
+        for (size_t i = 0; i < c->topk; i++)
+            chosen[i] = (size_t)c->top_index[t * c->topk + i];
+        weigh(c, scores, chosen, prob);
+        for (size_t i = 0; i < c->topk; i++)
+            loss += c->dtop_prob[t * c->topk + i] * prob[i];
+        for (size_t e = 0; e < c->num_experts; e++)
+            sum += scores[e];
+        for (size_t e = 0; e < c->num_experts; e++)
+            loss += c->aux * c->fraction[e] * scores[e] / sum;
+        loss += c->z * lse * lse;
+    }
+    return loss;
+}
+
+static void check_scores(score_case c)
+{
+    probe_start(NULL);
+    const size_t count = c.num_tokens * c.num_experts, num_choices = c.num_tokens * c.topk;
+    float *logits = probe_random(count, WEFT_F32, 2.0, 1), *scores = probe_alloc(count * 4);
+    float *bias = c.has_bias ? probe_random(c.num_experts, WEFT_F32, 0.5, 2) : NULL;
+    float *dtop_prob = probe_random(num_choices, WEFT_F32, 1.0, 3);
+    float *top_prob = probe_alloc(num_choices * 4), *dlogits = probe_alloc(count * 4);
+    float *counts = probe_constant(c.num_experts, 0.0f), *z_sum = probe_constant(1, 0.0f);
+    float *sums = probe_constant(c.num_experts, 0.0f);
+    int32_t *top_index = probe_alloc(num_choices * 4);
+    double *wanted = probe_doubles(num_choices), *wanted_sums = probe_doubles(c.num_experts);
+    double one[1024];
+    size_t chosen[16];
+    c.logits = probe_read(logits, count, WEFT_F32);
+    c.bias = bias ? probe_read(bias, c.num_experts, WEFT_F32) : NULL;
+    c.dtop_prob = probe_read(dtop_prob, num_choices, WEFT_F32);
+    c.top_index = top_index;
+    PROBE_RUN(route, .num_tokens = c.num_tokens, .num_experts = c.num_experts, .topk = c.topk,
+              .pre_softmax = c.pre_softmax, .logits = logits, .scores = scores,
+              .top_index = top_index, .top_prob = top_prob, .counts = counts, .score_sums = sums,
+              .z_sum = z_sum, .sigmoid = c.sigmoid, .bias = bias, .num_groups = c.num_groups,
+              .group_topk = c.group_topk, .scale = c.scale);
+    for (size_t t = 0; t < c.num_tokens; t++) {
+        double sum = 0;
+        scores_of(&c, c.logits + t * c.num_experts, one);
+        choose(&c, one, chosen);
+        weigh(&c, one, chosen, wanted + t * c.topk);
+        for (size_t i = 0; i < c.topk; i++)
+            assert_int_equal(top_index[t * c.topk + i], chosen[i]);
+        for (size_t e = 0; e < c.num_experts; e++)
+            sum += one[e];
+        for (size_t e = 0; e < c.num_experts; e++)
+            wanted_sums[e] += one[e] / sum;
+    }
+    probe_close(probe_read(top_prob, num_choices, WEFT_F32), wanted, num_choices,
+                probe_tolerance(WEFT_F32, 1e-6), "top_prob");
+    probe_close(probe_read(sums, c.num_experts, WEFT_F32), wanted_sums, c.num_experts,
+                probe_tolerance(WEFT_F32, 1e-6), "score sums");
+    PROBE_RUN(route_backward, .num_tokens = c.num_tokens, .num_experts = c.num_experts,
+              .topk = c.topk, .pre_softmax = c.pre_softmax, .logits = logits, .scores = scores,
+              .top_index = top_index, .top_prob = top_prob, .dtop_prob = dtop_prob,
+              .fraction = counts, .aux_scale = (float)c.aux, .z_scale = (float)c.z,
+              .dlogits = dlogits, .sigmoid = c.sigmoid, .biased = bias || c.num_groups > 0,
+              .scale = c.scale);
+    c.fraction = probe_read(counts, c.num_experts, WEFT_F32);
+    probe_gradient(score_loss, &c, c.logits, count, probe_read(dlogits, count, WEFT_F32), NULL,
+                   1e-5, "dlogits by scores");
+}
+
+static void scores_equal_fp64_and_finite_differences(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 16; form++) {
+        score_case c = {.sigmoid = form & 1,
+                        .pre_softmax = form & 2,
+                        .has_bias = form & 4,
+                        .scale = form & 2 ? 2.5f : 0,
+                        .aux = form & 8 ? 0.01 : 0,
+                        .z = form & 8 ? 0.03 : 0};
+        c.num_tokens = 5, c.num_experts = 4, c.topk = 1;
+        check_scores(c);
+        c.num_tokens = 70, c.num_experts = 9, c.topk = 3;
+        check_scores(c);
+        c.num_tokens = 37, c.num_experts = 24, c.topk = 4, c.num_groups = 4, c.group_topk = 2;
+        check_scores(c);
+        c.num_tokens = 20, c.num_experts = 256, c.topk = 8, c.num_groups = 8, c.group_topk = 4;
+        check_scores(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -234,6 +383,7 @@ int main(void)
         PROBE_TEST(ties_go_to_the_lower_index),
         PROBE_TEST(selection_survives_nan),
         PROBE_TEST(route_backward_equals_finite_differences),
+        PROBE_TEST(scores_equal_fp64_and_finite_differences),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
 }

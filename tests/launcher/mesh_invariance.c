@@ -88,6 +88,16 @@ static const model_case models[] = {
      "\"normalization\": \"RMSNorm\", \"qk_layernorm\": true, "
      "\"qk_layernorm_across_heads\": true, \"position_embedding_type\": \"rope\", " COMMON "}",
      FP32},
+    {"sigmoid-router",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"ffn_hidden_size\": 32, \"num_experts\": 8, "
+     "\"moe_router_topk\": 4, \"moe_router_score_function\": \"sigmoid\", "
+     "\"moe_router_enable_expert_bias\": true, \"moe_router_bias_update_rate\": 0.01, "
+     "\"moe_router_num_groups\": 4, \"moe_router_group_topk\": 2, "
+     "\"moe_router_topk_scaling_factor\": 2.5, \"moe_aux_loss_coeff\": 0.02, "
+     "\"moe_z_loss_coeff\": 0.005, \"moe_shared_expert_intermediate_size\": 16, "
+     "\"moe_shared_expert_gate\": true, \"swiglu\": true, \"normalization\": \"RMSNorm\", "
+     "\"position_embedding_type\": \"rope\", " COMMON "}",
+     FP32},
 };
 
 typedef struct mesh_case {
@@ -226,6 +236,11 @@ static const mesh_case meshes[] = {
     {9, 8, "tp=4,cp=2", CONTEXT("all_gather")},
     {9, 4, "tp=2,pp=2,sp=1", NULL},
     {9, 8, "tp=4,dp=2,zero=2", NULL},
+    /* sigmoids, groups, and a bias that the load moves */
+    {10, 4, "tp=2,dp=2,binding=dp,ep=4,sp=1,zero=1", NULL},
+    {10, 4, "tp=2,pp=2,binding=tp", NULL},
+    {10, 4, "cp=2,dp=2,binding=dp,ep=2,zero=3", PIPELINE(2, s1)},
+    {10, 8, "tp=2,dp=4,binding=dp,ep=4,etp=2,zero=2", NULL},
     {4, 4, "cp=4", NULL},
     {4, 4, "tp=2,cp=2,sp=1", NULL},
 };
@@ -255,6 +270,7 @@ static const struct {
     {{3, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL}, RECOMPUTE("\"moe\"")},
     {{8, 4, "cp=2,pp=2", CONTEXT("a2a")}, RECOMPUTE("\"core_attn\"")},
     {{9, 4, "tp=2,pp=2,sp=1", NULL}, OFFLOAD("\"core_attn\"") RECOMPUTE("\"mlp\"")},
+    {{10, 4, "dp=4,binding=dp,ep=4,zero=1", NULL}, RECOMPUTE("\"moe\"")},
     {{9, 4, "tp=4", NULL}, ", \"recompute_granularity\": \"full\""},
 };
 enum {

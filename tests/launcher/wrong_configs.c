@@ -280,6 +280,11 @@ static const mistake mistakes[] = {
      "c.json: model.original_max_position_embeddings: is needed: the tokens of the sequences "
      "before "
      "scaling\n"},
+    {"\"seq_length\": 12",
+     "\"seq_length\": 12, \"moe_router_num_groups\": 4",
+     {"--set", "moe_router_group_topk=5"},
+     "--set moe_router_group_topk=5: model.moe_router_group_topk: 5 of 4 groups do not hold 2 "
+     "experts for a token\n"},
     {"\"hidden_size\": 16",
      "\"hidden_size\": 400000000000",
      {0},

@@ -67,6 +67,14 @@ static const cost_case moe_cases[] = {
     {"moe", GPT2 MOE, weft_moe_create, NULL, 0},
     {"moe, swiglu, shared expert", LLAMA MOE ", \"moe_shared_expert_intermediate_size\": 24",
      weft_moe_create, NULL, 0},
+    {"moe, sigmoids and a bias",
+     GPT2 MOE ", \"moe_router_score_function\": \"sigmoid\", "
+              "\"moe_router_enable_expert_bias\": true, \"moe_router_num_groups\": 2, "
+              "\"moe_router_group_topk\": 1",
+     weft_moe_create, NULL, 0},
+    {"moe, gated shared expert",
+     LLAMA MOE ", \"moe_shared_expert_intermediate_size\": 24, \"moe_shared_expert_gate\": true",
+     weft_moe_create, NULL, 0},
     {"moe, half the room", GPT2 MOE ", \"moe_expert_capacity_factor\": 0.5", weft_moe_create, NULL,
      0},
     {"block of moe", LLAMA MOE DROPOUT, block_of_moe, NULL, 1},

@@ -66,5 +66,9 @@ int main(void)
     check("glm");
     check("smollm3");
     check("olmoe");
+    check("qwen3-moe");
+    check("qwen2-moe");
+    check("minimax-m2");
+    check("glm4-moe");
     return expect_finish();
 }

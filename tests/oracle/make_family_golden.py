@@ -70,6 +70,35 @@ FAMILIES = {
                    head_dim=None),
               dict(qk_layernorm=True, qk_layernorm_across_heads=True, kv_channels=H // HEADS,
                    num_experts=4, moe_router_topk=2, moe_router_pre_softmax=True)),
+    "qwen3-moe": (t.Qwen3MoeConfig, t.Qwen3MoeForCausalLM,
+                  dict(rope(1e6), num_experts=4, num_experts_per_tok=2, norm_topk_prob=True,
+                       moe_intermediate_size=12),
+                  dict(qk_layernorm=True, rotary_base=1e6, num_experts=4, moe_router_topk=2,
+                       moe_ffn_hidden_size=12)),
+    "qwen2-moe": (t.Qwen2MoeConfig, t.Qwen2MoeForCausalLM,
+                  dict(rope(1e6), num_experts=4, num_experts_per_tok=2, norm_topk_prob=False,
+                       moe_intermediate_size=12, shared_expert_intermediate_size=20,
+                       decoder_sparse_step=1, head_dim=None),
+                  dict(add_qkv_bias=True, rotary_base=1e6, kv_channels=H // HEADS, num_experts=4,
+                       moe_router_topk=2, moe_router_pre_softmax=True, moe_ffn_hidden_size=12,
+                       moe_shared_expert_intermediate_size=20, moe_shared_expert_gate=True)),
+    "minimax-m2": (t.MiniMaxM2Config, t.MiniMaxM2ForCausalLM,
+                   dict(rope(5e6, partial_rotary_factor=0.5), num_local_experts=6,
+                        num_experts_per_tok=3),
+                   dict(qk_layernorm=True, qk_layernorm_across_heads=True, rotary_base=5e6,
+                        rotary_percent=0.5, num_experts=6, moe_router_topk=3,
+                        moe_router_score_function="sigmoid",
+                        moe_router_enable_expert_bias=True)),
+    "glm4-moe": (t.Glm4MoeConfig, t.Glm4MoeForCausalLM,
+                 dict(rope(1e4, partial_rotary_factor=0.5), n_routed_experts=12,
+                      num_experts_per_tok=4, n_group=4, topk_group=2, norm_topk_prob=True,
+                      routed_scaling_factor=1.5, first_k_dense_replace=1, n_shared_experts=1,
+                      moe_intermediate_size=12, use_qk_norm=True, num_nextn_predict_layers=0),
+                 dict(qk_layernorm=True, rotary_percent=0.5, num_experts=12, moe_router_topk=4,
+                      moe_layer_freq=[0, 1], moe_ffn_hidden_size=12,
+                      moe_shared_expert_intermediate_size=12, moe_router_num_groups=4,
+                      moe_router_group_topk=2, moe_router_topk_scaling_factor=1.5,
+                      moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True)),
 }
 
 
@@ -149,6 +178,23 @@ def randomise(model, generator):
             p.copy_((torch.randn(p.shape, generator=generator) * 0.2 + around).float())
 
 
+def watch_loads(model):
+    """What moves an expert bias in place of a gradient: the experts' loads over a balanced one."""
+    loads = {}
+
+    def keep(name, experts):
+        def of(module, inputs, outputs):
+            index = outputs[2]
+            count = torch.bincount(index.flatten(), minlength=experts)
+            loads[name + ".e_score_correction_bias"] = count - index.numel() / experts
+        return of
+
+    for name, module in model.named_modules():
+        if name.endswith("mlp.gate"):
+            module.register_forward_hook(keep(name, module.weight.shape[0]))
+    return loads
+
+
 def write(folder, seed, name, config, kind, theirs, ours):
     settings = {key: value for key, value in (SHAPE | theirs).items() if value is not None}
     of_model = config(**settings)
@@ -160,6 +206,7 @@ def write(folder, seed, name, config, kind, theirs, ours):
     shape = (SEQ, make_golden.BATCH)
     tokens = torch.randint(VOCAB, shape, generator=generator)
     labels = torch.randint(VOCAB, shape, generator=generator)
+    loads = watch_loads(model)
     logits = model(input_ids=tokens.T).logits.transpose(0, 1)
     loss = F.cross_entropy(logits.reshape(-1, VOCAB), labels.reshape(-1))
     loss.backward()
@@ -167,7 +214,7 @@ def write(folder, seed, name, config, kind, theirs, ours):
     tensors = {"tokens": tokens, "labels": labels, "loss": loss.view(1), "aux": torch.zeros(1)}
     buffers = {key: value for key, value in model.named_buffers() if "bias" in key}
     weights = weft_names(of | buffers)
-    gradients = weft_names({key: w.grad for key, w in of.items()})
+    gradients = weft_names({key: w.grad for key, w in of.items()} | loads)
     for key, w in weights.items():
         tensors["weight/" + key] = w
         if key in gradients:

@@ -88,6 +88,10 @@ static inline void state_declare_block(state_model *m, int block, int layer)
                   WEFT_ARGS(weft_parameter_spec, .name = "router.weight", .num_dims = 2,
                             .dims = {E, H}, .init_std = 0.5f));
     state_declare(m, prefix, layer,
+                  WEFT_ARGS(weft_parameter_spec, .name = "router.expert_bias", .num_dims = 1,
+                            .dims = {E}, .init = WEFT_INIT_ZERO, .no_weight_decay = true,
+                            .sign_rate = 0.03f));
+    state_declare(m, prefix, layer,
                   WEFT_ARGS(weft_parameter_spec, .name = "experts.fc1", .num_dims = 3,
                             .dims = {E, 10, H}, .split = {WEFT_SPLIT_EP, WEFT_SPLIT_ETP},
                             .init_std = 0.5f, .is_expert = true, .by_expert = true));

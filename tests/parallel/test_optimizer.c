@@ -1,6 +1,6 @@
 /* The same global gradients give, on every mesh, with and without ZeRO-1 and overlap, in fp32 and
  * bf16, and with a loss scale whose overflows skip steps, the weights of a plain AdamW with
- * clipping in fp64. */
+ * clipping in fp64; what moves by signs has moved by them alone and is no part of the norm. */
 #include <weft/kernels.h>
 
 #include "parallel/optimizer/optimizer.h"
@@ -30,7 +30,7 @@ static float gradient(const char *name, uint64_t index, int step)
 typedef struct reference_tensor {
     char name[WEFT_MAX_NAME_BYTES];
     size_t count;
-    double decay, *weight, *m, *v;
+    double decay, sign_rate, *weight, *m, *v;
 } reference_tensor;
 
 typedef struct reference {
@@ -52,6 +52,7 @@ static void reference_add(reference *r, const weft_placed *p)
     for (int d = 0; d < p->box.num_dims; d++)
         t->count *= p->box.global_dims[d];
     t->decay = p->parameter.spec->no_weight_decay ? 0.0 : base_options.weight_decay;
+    t->sign_rate = (double)p->parameter.spec->sign_rate;
     t->weight = calloc(3 * t->count, sizeof(double));
     t->m = t->weight + t->count;
     t->v = t->m + t->count;
@@ -69,7 +70,7 @@ static void reference_step(reference *r, int step)
     double sum = 0.0;
     const weft_optimizer_options *o = &base_options;
     for (int k = 0; k < r->count; k++) {
-        for (size_t i = 0; i < r->tensors[k].count; i++)
+        for (size_t i = 0; i < r->tensors[k].count && r->tensors[k].sign_rate == 0; i++)
             sum += pow(gradient(r->tensors[k].name, i, step), 2.0);
     }
     r->norms[step] = sqrt(sum);
@@ -79,6 +80,12 @@ static void reference_step(reference *r, int step)
         reference_tensor *t = &r->tensors[k];
         for (size_t i = 0; i < t->count; i++) {
             double g = clip * gradient(t->name, i, step);
+            if (t->sign_rate > 0) {
+                t->m[i] = g;
+                t->v[i] = g * g;
+                t->weight[i] -= g > 0 ? t->sign_rate : -t->sign_rate;
+                continue;
+            }
             t->m[i] = o->adam_beta1 * t->m[i] + (1.0 - o->adam_beta1) * g;
             t->v[i] = o->adam_beta2 * t->v[i] + (1.0 - o->adam_beta2) * g * g;
             double m = t->m[i] / (1.0 - pow(o->adam_beta1, step));
