@@ -154,6 +154,14 @@ static weft_status check_one(const weft_check_layer *l, const variable *one,
     return status;
 }
 
+static void leave_out(const char *name, weft_check_report *report)
+{
+    char check[160];
+    snprintf(check, sizeof check, "gradient of %s", name);
+    weft_check_report_add(report, WEFT_CHECK_LEFT_OUT, check,
+                          "no loss moves it: its sign is all that is used");
+}
+
 weft_status weft_check_gradients(const weft_check_layer *l, const weft_check_result *result,
                                  weft_check_report *report)
 {
@@ -168,7 +176,10 @@ weft_status weft_check_gradients(const weft_check_layer *l, const weft_check_res
                             .parameter = parameter,
                             .gradient = result->gradients[i],
                             .count = weft_tensor_count(&parameter->weight)};
-        WEFT_TRY(check_one(l, &v, report));
+        if (parameter->spec->sign_rate > 0)
+            leave_out(v.name, report);
+        else
+            WEFT_TRY(check_one(l, &v, report));
     }
     return WEFT_OK;
 }

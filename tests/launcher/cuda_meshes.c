@@ -28,6 +28,15 @@ enum { NUM_STEPS = 2, MAX_STEPS = 7, MAX_SET = 6, MAX_VARIANTS = 5 };
 #define MOE                                                                                        \
     SIZES ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.02, \"moe_z_loss_coeff\": 0.005, "      \
           "\"moe_shared_expert_intermediate_size\": 16}"
+#define TODAY                                                                                      \
+    SIZES ", \"normalization\": \"RMSNorm\", \"swiglu\": true, \"num_query_groups\": 2, "          \
+          "\"kv_channels\": 8, \"qk_layernorm\": true, \"qk_layernorm_across_heads\": true, "      \
+          "\"position_embedding_type\": \"rope\", \"rotary_interleaved\": true, "                  \
+          "\"rotary_scaling_type\": \"yarn\", \"rotary_scaling_factor\": 4, "                      \
+          "\"original_max_position_embeddings\": 64, \"num_experts\": 8, \"moe_router_topk\": 4, " \
+          "\"moe_router_score_function\": \"sigmoid\", \"moe_router_num_groups\": 4, "             \
+          "\"moe_router_group_topk\": 2, \"moe_router_enable_expert_bias\": true, "                \
+          "\"moe_shared_expert_intermediate_size\": 16, \"moe_shared_expert_gate\": true}"
 #define DOCUMENTS                                                                                  \
     "data.reset_position_ids=true", "data.reset_attention_mask=true", "data.eod_mask_loss=true",   \
         "data.eod_token=3"
@@ -65,6 +74,14 @@ typedef struct mesh_case {
 } mesh_case;
 
 static const mesh_case cases[] = {
+    {4,
+     2,
+     TODAY,
+     "tp=2,dp=2,binding=dp,ep=2,sp=1",
+     1e-5,
+     {NULL},
+     .equal = {{{FULL}}, {{SELECTIVE("\"core_attn\", \"moe\"")}}}},
+    {2, 2, TODAY, "cp=2", 1e-2, {BF16}, .equal = {{{SELECTIVE("\"core_attn\"")}}}},
     {2,
      4,
      GPT2,

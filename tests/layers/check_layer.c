@@ -490,6 +490,22 @@ int main(void)
                "\"untie_embeddings_and_output_weights\": true",
                WEFT_BINDING_TP, WEFT_F32, "(head)");
     check_good(world, ", \"num_query_groups\": 1", WEFT_BINDING_TP, WEFT_F32, "(attention)");
+    check_good(
+        world,
+        ", \"num_query_groups\": 1, \"qk_layernorm\": true, \"position_embedding_type\": \"rope\"",
+        WEFT_BINDING_TP, WEFT_F32, "(attention)");
+    check_good(world,
+               ", \"normalization\": \"RMSNorm\", \"num_query_groups\": 1, \"qk_layernorm\": true, "
+               "\"qk_layernorm_across_heads\": true, \"position_embedding_type\": \"rope\", "
+               "\"rotary_interleaved\": true",
+               WEFT_BINDING_TP, WEFT_BF16, "(attention)");
+    for (int b = 0; b < 2; b++)
+        check_good(world,
+                   ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, \"moe_z_loss_coeff\": 0.1, "
+                   "\"moe_router_score_function\": \"sigmoid\", \"moe_router_num_groups\": 2, "
+                   "\"moe_router_group_topk\": 1, \"moe_router_enable_expert_bias\": true, "
+                   "\"moe_shared_expert_intermediate_size\": 8, \"moe_shared_expert_gate\": true",
+                   b ? WEFT_BINDING_DP : WEFT_BINDING_TP, WEFT_F32, "(moe)");
     for (int b = 0; b < 2; b++)
         check_good(world,
                    ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, \"moe_z_loss_coeff\": 0.1, "
