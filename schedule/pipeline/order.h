@@ -111,6 +111,8 @@ weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *sha
  * of the shape at all. Errors: WEFT_CONFIG. */
 bool weft_order_has_layout(weft_pipeline_kind kind, const weft_order_shape *shape);
 weft_status weft_order_check_shape(const weft_order_shape *shape) WEFT_CHECKED;
+weft_status weft_order_check_layout(weft_pipeline_kind kind,
+                                    const weft_order_shape *shape) WEFT_CHECKED;
 
 /* How long computes take when an order is timed (schedule/pipeline/order_time.h). A backward takes
  * much longer than a forward: a message that is in time then is in time for shorter backwards too.

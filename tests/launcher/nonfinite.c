@@ -213,6 +213,6 @@ int main(int argc, char **argv)
     check("weight", "dp=2", "POISON=weight", "eval_interval=0", 8,
           "step 3: model/decoder.layers.1.bias [0:16] is not finite: not saved", "step-2\n");
     check("evaluated", "dp=2", "POISON=evaluation", "eval_interval=4", 8,
-          "error step 4: validation loss is nan", "step-4\n");
+          "error step 4: the validation part's loss is nan", "step-4\n");
     return child_finish(folder);
 }

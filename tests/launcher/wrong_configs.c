@@ -277,7 +277,8 @@ static const mistake mistakes[] = {
     {"\"seq_length\": 12",
      "\"seq_length\": 12, \"position_embedding_type\": \"rope\"",
      {"--set", "rotary_scaling_type=yarn"},
-     "c.json: model.original_max_position_embeddings: is needed: the tokens of the sequences "
+     "c.json, with --set rotary_scaling_type=yarn: model.original_max_position_embeddings: is "
+     "needed: the tokens of the sequences "
      "before "
      "scaling\n"},
     {"\"seq_length\": 12",
@@ -338,7 +339,7 @@ static const mistake mistakes[] = {
      "c.json:14:29: parallel.expert_tensor_parallel_size 2: with expert_binding tp every expert "
      "is"},
     {"\"tensor_model_parallel_size\": 1",
-     "\"pipeline_schedule\": \"interleaved\"",
+     "\"pipeline_schedule\": \"interlaced\"",
      {0},
      "c.json:13:26: parallel.pipeline_schedule: "},
     {"\"num_experts\": 4",

@@ -1,0 +1,67 @@
+/* The kinds of schedules, and the shapes that each is for. */
+#include "schedule/pipeline/order.h"
+
+static const struct {
+    const char *text;
+    bool is_v, splits;
+} kinds[WEFT_NUM_PIPELINES] = {
+#define KIND(name, text, is_v, splits) {text, is_v, splits},
+    WEFT_PIPELINE_LIST(KIND)
+#undef KIND
+};
+
+const char *weft_pipeline_kind_text(int kind)
+{
+    return kinds[kind].text;
+}
+
+bool weft_pipeline_kind_is_v(int kind)
+{
+    return kinds[kind].is_v;
+}
+
+bool weft_pipeline_kind_splits(int kind)
+{
+    return kinds[kind].splits;
+}
+
+weft_status weft_order_check_layout(weft_pipeline_kind kind, const weft_order_shape *shape)
+{
+    const int v = shape->num_chunks;
+#define VIRTUAL_STAGES "parallel.num_virtual_stages_per_pipeline_rank"
+    if (kind == WEFT_PIPELINE_INTERLEAVED && v < 2)
+        return WEFT_KEY_ERROR(VIRTUAL_STAGES, "%d; the schedule interleaved has 2 or more", v);
+    if (kinds[kind].is_v && v != 2)
+        return WEFT_KEY_ERROR(VIRTUAL_STAGES, "%d; the schedule %s has 2, in a V", v,
+                              kinds[kind].text);
+#undef VIRTUAL_STAGES
+    if (shape->is_v != kinds[kind].is_v)
+        return WEFT_ERROR(WEFT_CONFIG, "the schedule %s has virtual stages in a %s, not in a %s",
+                          kinds[kind].text, kinds[kind].is_v ? "V" : "loop",
+                          shape->is_v ? "V" : "loop");
+    if (kind == WEFT_PIPELINE_AUTO)
+        return WEFT_ERROR(WEFT_INTERNAL, "the schedule auto is made from costs");
+    return WEFT_OK;
+}
+
+bool weft_order_has_layout(weft_pipeline_kind kind, const weft_order_shape *shape)
+{
+    return kind != WEFT_PIPELINE_AUTO && shape->is_v == kinds[kind].is_v &&
+           (!shape->is_v || shape->num_chunks == 2) &&
+           (kind != WEFT_PIPELINE_INTERLEAVED || shape->num_chunks > 1);
+}
+
+weft_status weft_order_check_shape(const weft_order_shape *shape)
+{
+    const int p = shape->num_ranks, v = shape->num_chunks, m = shape->num_micro_batches;
+    if (p < 1 || v < 1 || m < 1)
+        return WEFT_ERROR(
+            WEFT_CONFIG, "no pipeline of %d ranks with %d virtual stages each and %d micro-batches",
+            p, v, m);
+    if (shape->group_size != 0 && shape->group_size < p)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "groups of %d micro-batches in a pipeline of %d ranks: a group has at "
+                          "least as many as there are ranks",
+                          shape->group_size, p);
+    return WEFT_OK;
+}
