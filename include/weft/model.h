@@ -90,6 +90,7 @@ typedef struct weft_model_options {
     int64_t moe_router_num_groups, moe_router_group_topk; /* num_groups 0: no groups */
     double moe_router_topk_scaling_factor;
     bool moe_shared_expert_gate;
+    bool moe_router_bias; /* of the logits */
 } weft_model_options;
 
 /* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a

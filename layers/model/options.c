@@ -91,6 +91,7 @@ const weft_key weft_model_rows[] = {
          .idle = NO_EXPERTS),
     CHOICE(TASK, moe_router_score_function, "\"softmax\"", "softmax|sigmoid",
            "what makes scores of the router's logits", .idle = NO_EXPERTS),
+    FLAG(SHAPES, moe_router_bias, "false", "a bias on the router's logits", .idle = NO_EXPERTS),
     FLAG(SHAPES, moe_router_enable_expert_bias, "false",
          "add a bias to the scores that the choice compares; the load moves it, no loss does",
          .idle = NO_EXPERTS),

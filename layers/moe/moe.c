@@ -57,7 +57,7 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
     const weft_linear_kind router =
         shape->tp > 1 && !d->summed ? WEFT_LINEAR_WHOLE_SUMMED : WEFT_LINEAR_WHOLE;
     const weft_linear_row rows[] = {
-        {&m->router, "router", router, hidden, d->experts, false, 0},
+        {&m->router, "router", router, hidden, d->experts, o->moe_router_bias, 0},
         {&m->fc1, "experts.linear_fc1", first, hidden, d->ffn_all, false, d->experts},
         {&m->fc2, "experts.linear_fc2", WEFT_LINEAR_ROW, d->ffn_all, hidden, false, d->experts},
     };

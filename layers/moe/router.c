@@ -146,11 +146,12 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
     WEFT_TRY(weft_lane_zero(lane, sums, (2 * d->experts + 1) * sizeof(float)));
     if (m->forced)
         WEFT_TRY(weft_lane_copy(lane, state->logits.data, m->forced, forced_bytes(m)));
-    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = tokens, .n = d->experts,
-                                        .k = rows->dims[1], .transpose_b = true,
-                                        .dtype = rows->dtype, .c_dtype = WEFT_F32, .a = rows->data,
-                                        .b = m->router.weight->weight.data, .c = state->logits.data,
-                                        .alpha = 1, .beta = m->forced ? 1.0f : 0.0f)));
+    WEFT_TRY(weft_gemm(
+        lane, &WEFT_ARGS(weft_gemm_args, .m = tokens, .n = d->experts, .k = rows->dims[1],
+                         .transpose_b = true, .dtype = rows->dtype, .c_dtype = WEFT_F32,
+                         .a = rows->data, .b = m->router.weight->weight.data,
+                         .c = state->logits.data, .alpha = 1, .beta = m->forced ? 1.0f : 0.0f,
+                         .bias = m->router.bias ? m->router.bias->weight.data : NULL)));
     WEFT_TRY(weft_route(
         lane, &WEFT_ARGS(weft_route_args, .num_tokens = tokens, .num_experts = d->experts,
                          .topk = topk, .pre_softmax = o->moe_router_pre_softmax,
@@ -210,11 +211,17 @@ static weft_status logits_backward_weights(weft_pass *pass, const weft_linear *r
                                             .from_dtype = rows->dtype, .to_dtype = WEFT_F32,
                                             .from = rows->data, .to = rows32.data)));
     }
-    return weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = router->out, .n = rows->dims[1],
-                                      .k = rows->dims[0], .transpose_a = true, .dtype = WEFT_F32,
-                                      .c_dtype = WEFT_F32, .a = dlogits->data, .b = rows32.data,
-                                      .c = router->weight->grad, .alpha = 1,
-                                      .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f));
+    WEFT_TRY(weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = router->out, .n = rows->dims[1],
+                                        .k = rows->dims[0], .transpose_a = true, .dtype = WEFT_F32,
+                                        .c_dtype = WEFT_F32, .a = dlogits->data, .b = rows32.data,
+                                        .c = router->weight->grad, .alpha = 1,
+                                        .beta = weft_pass_overwrite(pass) ? 0.0f : 1.0f)));
+    return router->bias
+               ? weft_bias_gradient(lane, &WEFT_ARGS(weft_bias_gradient_args, .rows = rows->dims[0],
+                                                     .cols = router->out, .dtype = WEFT_F32,
+                                                     .dy = dlogits->data, .db = router->bias->grad,
+                                                     .overwrite = weft_pass_overwrite(pass)))
+               : WEFT_OK;
 }
 
 /* dx is of the activations' precision. */

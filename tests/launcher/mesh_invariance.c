@@ -95,7 +95,8 @@ static const model_case models[] = {
      "\"moe_router_num_groups\": 4, \"moe_router_group_topk\": 2, "
      "\"moe_router_topk_scaling_factor\": 2.5, \"moe_aux_loss_coeff\": 0.02, "
      "\"moe_z_loss_coeff\": 0.005, \"moe_shared_expert_intermediate_size\": 16, "
-     "\"moe_shared_expert_gate\": true, \"swiglu\": true, \"normalization\": \"RMSNorm\", "
+     "\"moe_shared_expert_gate\": true, \"moe_router_bias\": true, \"swiglu\": true, "
+     "\"normalization\": \"RMSNorm\", "
      "\"position_embedding_type\": \"rope\", " COMMON "}",
      FP32},
 };

@@ -504,7 +504,8 @@ int main(void)
                    ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, \"moe_z_loss_coeff\": 0.1, "
                    "\"moe_router_score_function\": \"sigmoid\", \"moe_router_num_groups\": 2, "
                    "\"moe_router_group_topk\": 1, \"moe_router_enable_expert_bias\": true, "
-                   "\"moe_shared_expert_intermediate_size\": 8, \"moe_shared_expert_gate\": true",
+                   "\"moe_shared_expert_intermediate_size\": 8, \"moe_shared_expert_gate\": true, "
+                   "\"moe_router_bias\": true",
                    b ? WEFT_BINDING_DP : WEFT_BINDING_TP, WEFT_F32, "(moe)");
     for (int b = 0; b < 2; b++)
         check_good(world,
