@@ -259,8 +259,8 @@ static void csv_dialects(void **state)
     static const char *const texts[] = {
         "0F0,0F1,0I0,0W0,0F2,0B1,(0F3;0B2)OVERLAP_F_B,0I3,0W3\n",
         "0F0,0F1,,0B0,0W0, ,0F2,0BW1,(0F3;0BW2)OVERLAP_F_B,0B3,0W3\n",
-        "0UNSHARD,0F0,0SEND_F0,0F1,0WAIT_SEND_F0,0RECV_B0,0B0,0W0,0F2,0RECV_F2,0B1,"
-        "(0F3;0B2)OVERLAP_F_B,0I3,0SEND_B3,0W3,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\n",
+        ("0UNSHARD,0F0,0SEND_F0,0F1,0WAIT_SEND_F0,0RECV_B0,0B0,0W0,0F2,0RECV_F2,0B1,"
+         "(0F3;0B2)OVERLAP_F_B,0I3,0SEND_B3,0W3,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\n"),
     };
     const weft_order_shape shape = {.num_ranks = 1, .num_chunks = 1, .num_micro_batches = 4};
     weft_arena arena = {0};
