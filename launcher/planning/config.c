@@ -291,9 +291,9 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
                                                               .num_rows = weft_num_schedule_rows,
                                                               .target = &c->schedule}));
     WEFT_TRY(settle_sharding(c, source, text));
-    weft_config_settle_stages(c);
     if (c->parallel.pipeline_model_parallel_size != file.pipeline_model_parallel_size)
         forget_layout(source, &file, &c->parallel);
+    weft_config_settle_stages(c);
     c->tier_asked = c->tier;
     if (source->run)
         WEFT_TRY(weft_run_keep(source->run, c));
@@ -459,6 +459,9 @@ static weft_status check_fitting(const void *context, const weft_mesh *mesh)
     if (!weft_config_build(c))
         WEFT_TRY(
             weft_layout_build(&c->parallel, mesh->pp, (int)c->model.num_layers + 2, NULL, &layout));
+    if (!weft_config_build(c) && layout.is_v && layout.num_chunks != 2)
+        return WEFT_KEY_ERROR("parallel.num_virtual_stages_per_pipeline_rank",
+                              "%d; a schedule with stages in a V has 2", layout.num_chunks);
     WEFT_TRY(
         weft_model_check_mesh(&c->model, mesh, c->model.num_layers, c->train.micro_batch_size));
     WEFT_TRY(weft_model_check_moe(&c->model, &c->schedule, mesh));

@@ -223,9 +223,9 @@ static void trainer_note_moe(weft_trainer *t, weft_step_result *out)
 static weft_status add_parts(weft_trainer *t, weft_step_result *out)
 {
     const size_t count = t->data.num_parts;
-    double *losses = t->part_losses, *weights = losses + count;
-    if (count == 1)
+    if (count < 2)
         return WEFT_OK;
+    double *losses = t->part_losses, *weights = losses + count;
     weft_split_count(&t->data.splits[WEFT_SPLIT_TRAIN],
                      (uint64_t)(t->consumed_tokens / t->config.model.seq_length), t->part_samples);
     weft_batches_sum_losses(t, losses, weights);

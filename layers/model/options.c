@@ -85,9 +85,8 @@ const weft_key weft_model_rows[] = {
     SIZE(SHAPES, moe_ffn_hidden_size, "0", 0, NULL, "an expert's width; 0: ffn_hidden_size",
          .idle = NO_EXPERTS),
     FLAG(TASK, moe_router_pre_softmax, "false",
-         "softmax over all experts before the choice, not over the chosen; of sigmoids: they are "
-         "not "
-         "divided by the chosen ones' sum",
+         "softmax over all experts before the choice; sigmoids are not divided by the chosen "
+         "ones' sum",
          .idle = NO_EXPERTS),
     CHOICE(TASK, moe_router_score_function, "\"softmax\"", "softmax|sigmoid",
            "what makes scores of the router's logits", .idle = NO_EXPERTS),

@@ -230,7 +230,7 @@ static weft_status append_all(weft_lowering *l, weft_program_builder *builder)
     WEFT_TRY(append_messages(l, builder, compute));
     return l->shape->forward_only
                ? WEFT_OK
-               : weft_program_append_update(builder, buckets_of(l), l->last_backward, index);
+               : weft_program_append_update(builder, buckets_of(l), l->last_backward, l->v, index);
 }
 
 weft_status weft_lowering_finish(weft_lowering *l, weft_arena *arena, const int *training,

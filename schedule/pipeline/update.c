@@ -80,6 +80,7 @@ typedef struct appending {
     weft_program_builder *builder;
     const weft_buckets *buckets;
     const uint32_t *last_backward;
+    int num_chunks;
     weft_wait end; /* the end of all backwards */
     weft_wait before_norm[3];
     uint32_t num_before_norm;
@@ -87,10 +88,17 @@ typedef struct appending {
     weft_wait uploaded;                     /* the last upload of staged buckets */
 } appending;
 
+/* A bucket may begin in chunks above the one of its point, and an order end their backwards later.
+ */
 static weft_wait final_at(const appending *a, const weft_bucket_shape *shape)
 {
-    return point_of(shape) < 0 ? a->end
-                               : (weft_wait){a->last_backward[shape->chunk], point_of(shape)};
+    if (point_of(shape) < 0)
+        return a->end;
+    uint32_t last = a->last_backward[shape->chunk];
+    for (int c = shape->chunk + 1; c < a->num_chunks; c++)
+        last = a->last_backward[c] > last ? a->last_backward[c] : last;
+    return last == a->last_backward[shape->chunk] ? (weft_wait){last, point_of(shape)}
+                                                  : (weft_wait){last, -1};
 }
 
 /* Appends the write and read of a bucket in a file, behind `after`: a place is freed only when the
@@ -183,11 +191,12 @@ static weft_status append_reductions(appending *a)
 }
 
 weft_status weft_program_append_update(weft_program_builder *builder, const weft_buckets *buckets,
-                                       const uint32_t *last_backward, uint32_t last)
+                                       const uint32_t *last_backward, int num_chunks, uint32_t last)
 {
     appending a = {.builder = builder,
                    .buckets = buckets,
                    .last_backward = last_backward,
+                   .num_chunks = num_chunks,
                    .end = {last, -1},
                    .uploaded = {UINT32_MAX, -1}};
     for (int i = 0; i < WEFT_BUCKET_STAGING; i++)
@@ -244,8 +253,9 @@ static void list_backwards(weft_task_list *list, const backwards *all,
                            const weft_bucket_shape *until, int point)
 {
     for (int chunk = 0; chunk < all->num_chunks; chunk++)
-        if (all->last[chunk] != UINT32_MAX && (!until || chunk == until->chunk))
-            list_wait(list, (weft_wait){all->last[chunk], until ? point : -1});
+        if (all->last[chunk] != UINT32_MAX && (!until || chunk >= until->chunk))
+            list_wait(list,
+                      (weft_wait){all->last[chunk], until && chunk == until->chunk ? point : -1});
 }
 
 /* Lists waits for the bucket's final gradients. */

@@ -59,7 +59,8 @@
 /* Appends the update behind the backwards. last_backward: the index of each chunk's last backward;
  * last: the largest of these. */
 weft_status weft_program_append_update(weft_program_builder *builder, const weft_buckets *buckets,
-                                       const uint32_t *last_backward, uint32_t last) WEFT_CHECKED;
+                                       const uint32_t *last_backward, int num_chunks,
+                                       uint32_t last) WEFT_CHECKED;
 
 /* A list of the tasks that a program must have (schedule/check.h). */
 typedef struct weft_task_list {
