@@ -126,6 +126,14 @@ static weft_status price_experts(making *m, const weft_outline *outline, const w
                                      : WEFT_OK;
 }
 
+static double deferred_flops(const weft_description *description)
+{
+    double flops = 0;
+    for (int i = 0; i < description->num_operations; i++)
+        flops += description->operations[i].deferred ? (double)description->operations[i].flops : 0;
+    return flops;
+}
+
 static weft_status price_layers_by_flops(making *m, const weft_outline *outline)
 {
     const double us = flop_us(outline);
@@ -136,6 +144,7 @@ static weft_status price_layers_by_flops(making *m, const weft_outline *outline)
         m->layer_us[l][0] = us * (double)cost->forward_flops;
         m->layer_us[l][1] = us * (double)cost->backward_flops;
         m->layer_us[l][2] = outline->layers[l].recompute_group > 0 ? m->layer_us[l][0] : 0;
+        m->layer_us[l][3] = us * deferred_flops(&outline->layers[l].description);
     }
     return WEFT_OK;
 }

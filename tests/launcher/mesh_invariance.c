@@ -167,6 +167,8 @@ static const mesh_case meshes[] = {
     {2, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", PIPELINE(2, s1)},
     {7, 4, "cp=2,pp=2,schedule=zb_h1", DEALT},
     {1, 2, "pp=2,schedule=auto", NULL},
+    {0, 4, "pp=2,dp=2,vp=2,schedule=auto,zero=1", NULL},
+    {1, 4, "pp=2,cp=2,vp=2,schedule=auto,zero=0", NULL},
     {3, 4, "pp=2,dp=2,binding=dp,ep=2,vp=2,schedule=auto", NULL},
     {1, 2, "tp=2,sp=1", NULL},
     {1, 4, "tp=4", NULL},
