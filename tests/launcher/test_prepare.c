@@ -356,6 +356,7 @@ static void a_failure_keeps_the_old_dataset(void **state)
     expect_refusal(RUN(text_path, temporary_path("absent"), "--out", out_path), 6, "absent");
     expect_refusal(RUN(temporary_path("empty.txt"), "--split-blank-lines", "--out", out_path), 2,
                    "no text in 1 file given");
+    expect_refusal(RUN(temporary_folder, "--out", out_path), 2, "is in a folder that is read");
     expect_tokens("\n\nfour \xff\n\nfive", 1);
     assert_int_equal(access(temporary_path("out.json"), R_OK), 0);
     char command[400];

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <xxhash.h>
@@ -88,6 +89,55 @@ static weft_status write_description(const prepare *p, const char *path, weft_ar
     return status;
 }
 
+static const char *base_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static weft_status folder_of(const char *path, weft_arena *arena, struct stat *out)
+{
+    const char *folder;
+    const int length = (int)(base_of(path) - path);
+    WEFT_TRY(weft_arena_printf(arena, &folder, "%.*s.", length, path));
+    return stat(folder, out) == 0 ? WEFT_OK
+                                  : WEFT_ERROR(WEFT_FILE, "%s: %s", folder, strerror(errno));
+}
+
+/* Whether a file's name is that of a part of the dataset `name`, or of one that is being written.
+ */
+static bool is_written(const char *file, const char *name)
+{
+    static const char *const ends[] = {".bin", ".idx", ".json", ".tokenizer.json"};
+    const size_t length = strlen(name), bytes = strlen(file);
+    if (strncmp(file, name, length) != 0)
+        return false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (strcmp(file + length, ends[i]) == 0)
+            return true;
+    return file[length] == '.' && bytes > 5 && strcmp(file + bytes - 5, ".part") == 0;
+}
+
+/* What is written must not be read: a folder that is given may hold it. */
+static weft_status refuse_own(const prepare *p, weft_arena *arena)
+{
+    const char *out = p->options->out, *name = base_of(out);
+    struct stat written, read;
+    WEFT_TRY(folder_of(out, arena, &written));
+    for (size_t i = 0; i < p->source.files.count; i++) {
+        const char *path = p->source.files.paths[i];
+        if (!is_written(base_of(path), name))
+            continue;
+        WEFT_TRY(folder_of(path, arena, &read));
+        if (read.st_dev == written.st_dev && read.st_ino == written.st_ino)
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "--out %s is in a folder that is read, and %s would be text; give "
+                              "another --out",
+                              out, path);
+    }
+    return WEFT_OK;
+}
+
 static weft_status write_all(prepare *p, weft_arena *arena)
 {
     const weft_prepare_options *o = p->options;
@@ -96,6 +146,7 @@ static weft_status write_all(prepare *p, weft_arena *arena)
     WEFT_TRY(weft_arena_printf(arena, &index, "%s.idx", o->out));
     for (size_t i = 0; i < o->texts.count; i++)
         WEFT_TRY(weft_input_list_add(&p->source.files, o->texts.values[i], arena));
+    WEFT_TRY(refuse_own(p, arena));
     WEFT_TRY(weft_prepare_encode(&p->source, p->tokenizer, p->writer, &p->result));
     if (p->result.prepared.tokens == 0)
         return WEFT_ERROR(WEFT_CONFIG, "%s: no text in %s given", o->texts.values[0],
