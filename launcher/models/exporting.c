@@ -27,6 +27,7 @@ typedef struct exporting {
     weft_weights_reader *reader;
     weft_safetensor *tensors; /* that are written */
     size_t num_tensors;
+    bool sets_dtype;    /* the tensors have not each the dtype of what was imported */
     const char **names; /* of files */
     int num_files;
     weft_names matched;
@@ -186,9 +187,10 @@ static weft_status list_tensors(exporting *x)
     } else {
         WEFT_TRY(weft_names_list(&x->model, x->arena, &x->tensors, &x->num_tensors));
     }
-    for (size_t i = 0; i < x->num_tensors && (!as_source || x->asked->dtype); i++)
+    x->sets_dtype = !as_source || x->asked->dtype;
+    for (size_t i = 0; i < x->num_tensors && x->sets_dtype; i++)
         set_dtype(&x->tensors[i], asked_dtype(x));
-    if (as_source && !x->asked->dtype) {
+    if (!x->sets_dtype) {
         x->names = source.names;
         x->num_files = source.num_files;
     } else {
@@ -377,7 +379,7 @@ static weft_status write_config(exporting *x, const char *folder)
     if (!x->source)
         WEFT_TRY(
             weft_config_json_make(x->family, &x->config, asked_dtype(x)->config, x->arena, &text));
-    else if (x->asked->dtype)
+    else if (x->sets_dtype)
         WEFT_TRY(weft_config_json_set_dtype(&x->json, asked_dtype(x)->config, x->arena, &text));
     else
         text = x->json.text;

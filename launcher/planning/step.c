@@ -167,6 +167,29 @@ static void add_work(const weft_description *description, double us[3])
     }
 }
 
+/* Without a limit of memory: what zb_h1 takes, or 1F1B where that is more. */
+static weft_status limit_by_kinds(const weft_order_shape *shape, const weft_order_costs *costs,
+                                  uint64_t *limits)
+{
+    static const weft_pipeline_kind kinds[] = {WEFT_PIPELINE_1F1B, WEFT_PIPELINE_ZB_H1};
+    for (int i = 0; i < 2; i++) {
+        weft_arena scratch = {0};
+        void *orders;
+        weft_status status =
+            weft_arena_alloc_array(&scratch, (size_t)shape->num_ranks, sizeof(weft_order), &orders);
+        if (status == WEFT_OK)
+            status = weft_order_make(kinds[i], shape, &scratch, orders);
+        for (int rank = 0; rank < shape->num_ranks && status == WEFT_OK; rank++) {
+            const uint64_t bytes =
+                weft_order_peak_bytes(shape, rank, (weft_order *)orders + rank, costs);
+            limits[rank] = bytes > limits[rank] ? bytes : limits[rank];
+        }
+        weft_arena_release(&scratch);
+        WEFT_TRY(status);
+    }
+    return WEFT_OK;
+}
+
 /* The order of `auto`: by the stages' FLOPs, so that every rank and every plan makes the same. */
 static weft_status make_auto(const weft_config *config, const weft_step *step, weft_arena *arena,
                              weft_pipeline_shape *shape)
@@ -200,8 +223,11 @@ static weft_status make_auto(const weft_config *config, const weft_step *step, w
                                     .stash_bytes = kept,
                                     .deferred_bytes = kept + stages,
                                     .limit_bytes = kept + 2 * stages};
+    if (config->device.memory_limit == 0)
+        WEFT_TRY(limit_by_kinds(&order, &costs, kept + 2 * stages));
     shape->orders = orders;
-    return weft_order_make_auto(&order, &costs, arena, orders);
+    const weft_status status = weft_order_make_auto(&order, &costs, arena, orders);
+    return status == WEFT_CONFIG ? weft_error_key(status, "device.memory_limit") : status;
 }
 
 static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, weft_arena *arena,

@@ -111,6 +111,10 @@ weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *sha
  * of the shape at all. Errors: WEFT_CONFIG. */
 bool weft_order_has_layout(weft_pipeline_kind kind, const weft_order_shape *shape);
 weft_status weft_order_check_shape(const weft_order_shape *shape) WEFT_CHECKED;
+/* Of a chunk the micro-batches' gradients of weights come in the order of those of inputs. Errors:
+ * WEFT_CONFIG. */
+weft_status weft_order_check_weights(const weft_order_shape *shape, const weft_order *orders,
+                                     weft_arena *scratch) WEFT_CHECKED;
 weft_status weft_order_check_layout(weft_pipeline_kind kind,
                                     const weft_order_shape *shape) WEFT_CHECKED;
 

@@ -16,6 +16,7 @@ enum {
 typedef struct candidate {
     weft_order *orders;
     double makespan; /* below 0: none */
+    uint64_t bytes;  /* of all ranks */
 } candidate;
 
 typedef struct search {
@@ -62,21 +63,32 @@ static bool rank_fits(const search *s, int rank, const weft_order *order)
     return limit == 0 || weft_order_peak_bytes(s->shape, rank, order, s->costs) <= limit;
 }
 
-/* Keeps the orders if they fit and are among the best. */
+/* Keeps the orders if they fit and are among the best; of two that take as long the one with fewer
+ * bytes. */
 static void offer(search *s, const weft_order *orders)
 {
-    for (int rank = 0; rank < s->shape->num_ranks; rank++)
+    uint64_t bytes = 0;
+    for (int rank = 0; rank < s->shape->num_ranks; rank++) {
         if (!rank_fits(s, rank, &orders[rank]))
             return;
+        bytes += weft_order_peak_bytes(s->shape, rank, &orders[rank], s->costs);
+    }
     const double makespan = weft_order_timer_run(&s->timer, orders);
     int at = 0;
-    while (at < NUM_KEPT && s->kept[at].makespan >= 0 && s->kept[at].makespan <= makespan)
+    while (at < NUM_KEPT && s->kept[at].makespan >= 0 && s->kept[at].makespan < makespan)
         at++;
-    if (at == NUM_KEPT || (at > 0 && s->kept[at - 1].makespan == makespan))
+    if (at == NUM_KEPT)
         return;
     candidate last = s->kept[NUM_KEPT - 1];
-    memmove(&s->kept[at + 1], &s->kept[at], (size_t)(NUM_KEPT - 1 - at) * sizeof last);
+    const bool ties = s->kept[at].makespan == makespan;
+    if (ties && s->kept[at].bytes <= bytes)
+        return;
+    if (ties)
+        last = s->kept[at];
+    else
+        memmove(&s->kept[at + 1], &s->kept[at], (size_t)(NUM_KEPT - 1 - at) * sizeof last);
     last.makespan = makespan;
+    last.bytes = bytes;
     copy(s, orders, last.orders);
     s->kept[at] = last;
 }

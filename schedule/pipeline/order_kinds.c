@@ -1,4 +1,6 @@
 /* The kinds of schedules, and the shapes that each is for. */
+#include <stdio.h>
+
 #include "schedule/pipeline/order.h"
 
 static const struct {
@@ -63,5 +65,43 @@ weft_status weft_order_check_shape(const weft_order_shape *shape)
                           "groups of %d micro-batches in a pipeline of %d ranks: a group has at "
                           "least as many as there are ranks",
                           shape->group_size, p);
+    return WEFT_OK;
+}
+
+static weft_status misplaced(const weft_order_shape *shape, int rank, const weft_order *order,
+                             uint32_t at)
+{
+    const weft_compute *c = &order->computes[at];
+    char place[48] = "";
+    if (order->columns)
+        snprintf(place, sizeof place, "line %d, column %d, ", rank + 1, (int)order->columns[at]);
+    return WEFT_ERROR(
+        WEFT_CONFIG,
+        "%s\"%d%c%d\" is not in its turn; a stage's gradients of weights come in the order "
+        "of its input gradients",
+        place, weft_stage_of(shape->is_v, shape->num_ranks, rank, c->chunk),
+        weft_compute_letter(c->kind), c->micro_batch);
+}
+
+weft_status weft_order_check_weights(const weft_order_shape *shape, const weft_order *orders,
+                                     weft_arena *scratch)
+{
+    const size_t m = (size_t)shape->num_micro_batches, v = (size_t)shape->num_chunks;
+    for (int rank = 0; rank < shape->num_ranks; rank++) {
+        void *memory;
+        WEFT_TRY(weft_arena_alloc_array(scratch, v * (m + 2), sizeof(int32_t), &memory));
+        int32_t *const queues = memory, *const ends = queues + v * m, *const heads = ends + v;
+        for (uint32_t i = 0; i < orders[rank].count; i++) {
+            const weft_compute *c = &orders[rank].computes[i];
+            int32_t *const queue = queues + (size_t)c->chunk * m, *head = &heads[c->chunk];
+            if (weft_compute_sends_gradient(c->kind))
+                queue[ends[c->chunk]++] = c->micro_batch;
+            if (c->kind != WEFT_COMPUTE_BACKWARD && c->kind != WEFT_COMPUTE_WEIGHT)
+                continue;
+            if (*head == ends[c->chunk] || queue[*head] != c->micro_batch)
+                return misplaced(shape, rank, &orders[rank], i);
+            ++*head;
+        }
+    }
     return WEFT_OK;
 }

@@ -258,6 +258,7 @@ weft_status weft_order_parse(const char *text, const weft_order_shape *shape, we
     if (r.row < p)
         return WEFT_ERROR(WEFT_CONFIG, "%d line%s for %d ranks", r.row, r.row == 1 ? "" : "s", p);
     void *starts;
+    WEFT_TRY(weft_order_check_weights(shape, orders, arena));
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p, sizeof(int64_t *), &starts));
     return weft_order_time(shape, orders, arena, starts);
 }

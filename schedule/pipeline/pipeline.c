@@ -60,37 +60,6 @@ static weft_status time_orders(const weft_order_shape *shape, weft_arena *scratc
     return WEFT_OK;
 }
 
-/* Of a chunk the micro-batches' gradients of weights come in the order of those of inputs. */
-static weft_status check_weights(const weft_order_shape *shape, int rank, const weft_order *order,
-                                 weft_arena *scratch)
-{
-    const size_t m = (size_t)shape->num_micro_batches;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)shape->num_chunks * (m + 2), sizeof(int32_t),
-                                    &memory));
-    int32_t *const queues = memory; /* of each chunk */
-    int32_t *const ends = queues + (size_t)shape->num_chunks * m, *const heads =
-                                                                      ends + shape->num_chunks;
-    for (uint32_t i = 0; i < order->count; i++) {
-        const weft_compute *c = &order->computes[i];
-        int32_t *const queue = queues + (size_t)c->chunk * m;
-        if (weft_compute_sends_gradient(c->kind))
-            queue[ends[c->chunk]++] = c->micro_batch;
-        const bool makes_weights =
-            c->kind == WEFT_COMPUTE_BACKWARD || c->kind == WEFT_COMPUTE_WEIGHT;
-        if (!makes_weights)
-            continue;
-        const int32_t wanted = heads[c->chunk] < ends[c->chunk] ? queue[heads[c->chunk]++] : -1;
-        if (wanted != c->micro_batch)
-            return WEFT_ERROR(WEFT_CONFIG,
-                              "rank %d: %d%c%d is not in its turn; a stage's gradients of weights "
-                              "come in the order of its input gradients",
-                              rank, weft_stage_of(shape->is_v, shape->num_ranks, rank, c->chunk),
-                              weft_compute_letter(c->kind), c->micro_batch);
-    }
-    return WEFT_OK;
-}
-
 static weft_status copy_forwards(const weft_order_shape *shape, const weft_order *orders,
                                  weft_arena *scratch, weft_order *out)
 {
@@ -214,8 +183,7 @@ static weft_status lower_all(const weft_pipeline_shape *shape, weft_arena *scrat
         memcpy(memory, shape->orders, (size_t)p * sizeof(weft_order));
     else
         WEFT_TRY(weft_order_make(shape->kind, &order_shape, scratch, all.training.orders));
-    for (int rank = 0; rank < p; rank++)
-        WEFT_TRY(check_weights(&order_shape, rank, &all.training.orders[rank], scratch));
+    WEFT_TRY(weft_order_check_weights(&order_shape, all.training.orders, scratch));
     WEFT_TRY(time_orders(&order_shape, scratch, &all.training));
     if (shape->forward_only) {
         WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)p, sizeof(weft_order), &memory));

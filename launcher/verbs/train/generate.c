@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <weft/kernels.h>
 
@@ -71,6 +72,16 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
     return code;
 }
 
+/* An imported model's lies beside its checkpoints. */
+static weft_status open_imported(const char *folder, weft_arena *arena, weft_tokenizer **out)
+{
+    weft_tokenizer_source source = {0};
+    WEFT_TRY(weft_arena_printf(arena, &source.name, "%s/../../source/tokenizer.json", folder));
+    return access(source.name, R_OK) == 0
+               ? weft_tokenizer_create(&source, out)
+               : WEFT_ERROR(WEFT_FILE, "%s: holds no tokenizer: cannot read the prompt", folder);
+}
+
 static weft_status open_tokenizer(const char *folder, weft_arena *arena, weft_tokenizer **out)
 {
     const char *text;
@@ -79,9 +90,7 @@ static weft_status open_tokenizer(const char *folder, weft_arena *arena, weft_to
     weft_option_section sections[2];
     WEFT_TRY(weft_checkpoint_read_tokenizer(folder, arena, &text));
     if (!text)
-        return WEFT_ERROR(WEFT_FILE,
-                          "%s: holds no tokenizer (its dataset had none): cannot read the prompt",
-                          folder);
+        return open_imported(folder, arena, out);
     weft_prepared_sections(&info, &prepared, sections);
     WEFT_TRY(weft_options_parse(sections, 2, folder, text, NULL, 0, arena));
     return weft_tokenizer_open(&info, out);
