@@ -8,6 +8,7 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 ln -s "$2" build
 ln -s "$1/docs" "$1/examples" .
+ln -s "$1/tests/oracle/models/llama3" Llama-3 # what people have
 using=$(sed -n '/^## Using it/,/^## A model in C/p' "$1/README.md")
 sed -n '/^```json$/,/^```$/{/^```/!p}' <<<"$using" >config.json
 num=0
