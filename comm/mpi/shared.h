@@ -56,9 +56,14 @@ typedef struct weft_mpi_segment {
     _Alignas(4096) char slots[WEFT_MPI_NUM_CHANNELS][WEFT_MPI_NUM_BUFFERS][WEFT_MPI_SLOT_BYTES];
 } weft_mpi_segment;
 
+/* One group's at a time: freeing it is collective, destroying a group is not, so that it waits for
+ * the next group of the same ranks. */
 typedef struct weft_mpi_window {
     struct weft_mpi_window *older; /* of all of this process */
     MPI_Win handle;
+    int id; /* the same on all of its ranks, and another one than that of any other of theirs */
+    bool in_use;
+    int size, *world_ranks;       /* [size], or NULL: all of the world */
     weft_mpi_segment *segments[]; /* of each rank, where this process sees it */
 } weft_mpi_window;
 
@@ -70,9 +75,13 @@ void weft_mpi_shared_stop(void);
 /* The gate that the ranks of a node share. `*out` stays as it is where a rank is alone or they have
  * no shared memory. Valid until weft_mpi_shared_stop. Collective over `node`. */
 weft_status weft_mpi_shared_gate(MPI_Comm node, weft_gate **out) WEFT_CHECKED;
-/* Gives a new group a window, if it needs one and can have it; weft_mpi_shared_stop frees it. Warns
- * once where there is no memory for one. Collective over the group. */
+/* Gives a new group a window, if it needs one and can have it: one that a destroyed group of these
+ * ranks had, or a new one; weft_mpi_shared_stop frees it. Warns once where there is no memory for
+ * one. Collective over the group. */
 weft_status weft_mpi_shared_open(weft_mpi_comm *comm) WEFT_CHECKED;
+/* This rank needs the group's window no more, if it has one: no operation of the group is in
+ * flight. */
+void weft_mpi_shared_close(weft_mpi_comm *comm);
 
 /* shared_run.c. True if the operation's kind and size are for the window; the same on all ranks. */
 bool weft_mpi_shared_serves(const weft_comm_op *op);

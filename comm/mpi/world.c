@@ -94,6 +94,7 @@ static void mpi_destroy(weft_comm *base)
     weft_mpi_comm *comm = (weft_mpi_comm *)base;
     bool is_world = world.num_handles > 0 && comm->handle == world.handles[0];
     weft_mpi_work_release(comm);
+    weft_mpi_shared_close(comm);
     free(comm->tree);
     weft_comm_base_release(base);
     free(comm);

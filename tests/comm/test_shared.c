@@ -289,6 +289,32 @@ static void test_gate(test_setup *t, bool on)
     weft_gate_leave(&pass);
 }
 
+static const void *window_of(const weft_comm *comm)
+{
+    return ((const weft_mpi_comm *)comm)->window;
+}
+
+/* A group of the same ranks in the same order has a destroyed one's window, and sums with it. */
+static void test_reuse(test_setup *t)
+{
+    const void *first = NULL;
+    if (t->size == 1)
+        return; /* no MPI */
+    for (int i = 0; i < 2; i++) {
+        weft_comm *group = split(t->comm, 0, t->rank, "group"),
+                  *again = split(t->comm, 0, t->rank, "again"),
+                  *turned = split(t->comm, 0, -t->rank, "turned");
+        first = first ? first : window_of(group);
+        EXPECT(window_of(group) == first || window_of(again) == first, "pass %d", i);
+        EXPECT(window_of(group) != window_of(again), "pass %d: two groups share", i);
+        EXPECT(window_of(turned) != first, "pass %d: ranks in another order", i);
+        test_many_at_once(t, (weft_comm *[]){group, again, turned}, 3, BY_WINDOW);
+        weft_comm_destroy(turned);
+        weft_comm_destroy(again);
+        weft_comm_destroy(group);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -311,7 +337,9 @@ int main(int argc, char **argv)
         test_beside_messages(&t);
         weft_comm_destroy(groups[1]);
         weft_comm_destroy(groups[2]);
+        test_reuse(&t);
         test_mismatch(&t);
+        test_reuse(&t);
     }
     weft_mpi_set_limits(NULL);
     return test_setup_finish(&t);
