@@ -49,13 +49,16 @@ static weft_status find_rate(const weft_cluster *cluster, int rate, double *out)
     return WEFT_OK;
 }
 
+/* What is smaller than a curve's first point takes that point's time. */
 static double share_at(const weft_cluster *cluster, int rate, double bytes)
 {
     const struct rate_row *row = &rate_rows[rate];
     if (is_measured(cluster, rate))
         return weft_cluster_efficiency(cluster, row->measured, bytes);
     const weft_share_curve *curve = &cluster->hardware.efficiencies[row->efficiency];
-    return curve->num_points > 0 ? weft_share_at(curve, bytes) : 1;
+    if (curve->num_points == 0)
+        return 1;
+    return weft_share_at(curve, bytes) * fmin(bytes / curve->volume[0], 1);
 }
 
 typedef struct chunk {

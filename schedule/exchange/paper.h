@@ -16,8 +16,8 @@
  * B and r of a measured cost (all_to_all, all_gather, copy) are its peak and the share of it at
  * this volume. Else B1 is between.bandwidth, shared by a node's ranks where the file has the number
  * of cards, B2 is inside.bandwidth, B3 device.memory_bandwidth, and r1, r2, r3 come from the
- * efficiencies between, inside and device memory (weft_share_at: between two points the time is
- * interpolated). Latencies do not enter. Pure. */
+ * efficiencies between, inside and device memory (between two points the time is interpolated,
+ * below the first it holds, beyond the last its share does). Latencies do not enter. Pure. */
 #ifndef WEFT_SCHEDULE_EXCHANGE_PAPER_H
 #define WEFT_SCHEDULE_EXCHANGE_PAPER_H
 

@@ -60,7 +60,7 @@ static void hand_computed(void **state)
 static double r_at(double (*points)[2], int count, double v)
 {
     if (v <= points[0][0])
-        return points[0][1];
+        return points[0][1] * v / points[0][0]; /* the time holds */
     for (int i = 1; i < count; i++)
         if (v <= points[i][0]) {
             const double t0 = points[i - 1][0] / points[i - 1][1], t1 = points[i][0] / points[i][1];
