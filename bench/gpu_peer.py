@@ -22,7 +22,15 @@ VARIANTS = {  # sides for those who ask: Weft with other settings
 }
 
 
-def need_gpu(name):
+REHEARSED = {"hidden_size": 64, "num_attention_heads": 4, "ffn_hidden_size": 128, "seq_length": 32,
+             "vocab_size": 256}
+
+
+def need_gpu(name, args):
+    """With --rehearse none: tiny models on CUDA's emulation, PyTorch on the CPU."""
+    if args.rehearse:
+        args.rounds, args.steps, args.batch, args.peak = 1, WARM_UP + 2, 2, 1e10
+        return
     smi = shutil.which("nvidia-smi")
     gpus = subprocess.run([smi, "-L"], capture_output=True, text=True) if smi else None
     if not gpus or gpus.returncode != 0 or "GPU" not in gpus.stdout:
@@ -42,6 +50,8 @@ def arguments(parser, accumulate):
     parser.add_argument("--python", default="python3", help="one with PyTorch")
     parser.add_argument("--weft", default="build/weft")
     parser.add_argument("--json", help="file to write")
+    parser.add_argument("--rehearse", action="store_true",
+                        help="tiny models where there is no GPU: shows that all of it runs, and no number")
 
 
 def config_of(model, batch, accumulate, steps, peak):
@@ -115,6 +125,9 @@ class Runner:
         self.save()
         return peak
 
+    def device(self):
+        return "cpu" if self.args.rehearse else "cuda"
+
     def weft(self, config, folder):
         text, error = self.process([self.args.weft, "train", config, "--out", f"{folder}/run",
                                     "--json"])
@@ -128,8 +141,8 @@ class Runner:
                 "peak_mib": max(line["device_bytes_peak"] for line in lines) / 2 ** 20}
 
     def pytorch(self, config, batch):
-        text, error = self.process([self.args.python, script(), config, "bf16", "--device", "cuda",
-                                    "--batch", str(batch), "--steps", str(self.args.steps),
+        text, error = self.process([self.args.python, script(), config, "bf16", "--device",
+                                    self.device(), "--batch", str(batch), "--steps", str(self.args.steps),
                                     "--accumulate", str(self.args.accumulate)])
         return {"error": error} if error else json.loads(text)
 
@@ -148,6 +161,9 @@ class Runner:
         again."""
         config = config_of(model, batch, self.args.accumulate, self.args.steps,
                            self.report["peak_flops"])
+        if self.args.rehearse:
+            config["model"] = model = {**model, **REHEARSED, "num_layers": 2}
+            model.pop("num_query_groups", None)
         tokens = batch * self.args.accumulate * model["seq_length"]
         row = self.add_row({"model": name, "batch": batch, "tokens": tokens})
         runs = {side: [] for side in self.sides}
