@@ -132,6 +132,17 @@ static weft_status ask_nodes(const asking *a, const weft_cluster *cluster,
                              nodes + step, nodes + MORE_NODES * step, step);
 }
 
+static weft_status ask_twice(const asking *a, const weft_cluster *cluster, weft_what_if_row *row)
+{
+    const weft_search_options options = {
+        .top = 1, .nodes = 2 * a->num_nodes, .all_devices = true, .progress = a->progress};
+    const weft_status status = plan_best(a, a->config, cluster, &options, row);
+    if (status == WEFT_CONFIG && !weft_lack_is(weft_error_get()))
+        return weft_arena_printf(a->arena, &row->without, "no mesh is legal on all of %d nodes",
+                                 2 * a->num_nodes);
+    return status;
+}
+
 static weft_status ask_balanced(const asking *a, const weft_cluster *cluster, weft_what_if_row *row)
 {
     weft_config config = *a->config;
@@ -169,7 +180,9 @@ weft_status weft_what_if_run(const weft_config *config, const weft_config_source
     weft_what_if_row *today = add(out, "today", "today");
     WEFT_TRY(ask(&a, config, cluster, today));
     if (!weft_stop_asked())
-        WEFT_TRY(ask_nodes(&a, cluster, &today->best, add(out, "nodes", "more nodes")));
+        WEFT_TRY(ask_nodes(&a, cluster, &today->best, add(out, "nodes", "next faster node count")));
+    if (!weft_stop_asked())
+        WEFT_TRY(ask_twice(&a, cluster, add(out, "nodes_x2", "twice the nodes")));
     for (int i = 0; i < WEFT_NUM_BETTERS && !weft_stop_asked(); i++)
         WEFT_TRY(ask_better(&a, cluster, (weft_better)i,
                             add(out, weft_better_text(i), weft_better_help(i))));

@@ -24,9 +24,9 @@ typedef struct weft_what_if_row {
     weft_what_if_plan same, best; /* on the mesh asked for; the best of a search */
 } weft_what_if_row;
 
-/* today: nothing is better; nodes: the next node count that has a faster legal mesh; what
+/* today: nothing is better; nodes: the next node count that has a faster legal mesh; nodes_x2; what
  * core/cluster/cluster.h has; balanced_experts. */
-enum { WEFT_MAX_WHAT_IF = 9 };
+enum { WEFT_MAX_WHAT_IF = 10 };
 typedef struct weft_what_if {
     bool is_stopped; /* before its end: rows behind the last are not asked for */
     int num_rows;

@@ -380,10 +380,12 @@ static void check_best(void)
         const cJSON *searched = cJSON_GetObjectItem(row, "new_search");
         num++;
         EXPECT(cJSON_IsNull(searched) ? cJSON_IsString(cJSON_GetObjectItem(row, "without"))
-                                      : number_of(searched, "gain") >= -1e-9,
+                                      : number_of(searched, "gain") >= -1e-9 ||
+                                            strcmp(cJSON_GetObjectItem(row, "name")->valuestring,
+                                                   "nodes_x2") == 0, /* more nodes may be slower */
                "row %d", num);
     }
-    EXPECT(num == 9, "%d rows", num);
+    EXPECT(num == 10, "%d rows", num);
     cJSON_Delete(json);
     char *page = child_read("best.html"), *trace = child_read("t.json");
     EXPECT(page && strstr(page, "links between nodes x2") && trace && strstr(trace, "traceEvents"),

@@ -116,9 +116,12 @@ static void check_rows(const char *mesh, const char *experts)
     for (int i = 0; i < w.num_rows; i++) {
         const weft_what_if_row *row = &w.rows[i];
         EXPECT((row->without != NULL) != row->best.known, "%s: %s", mesh, row->name);
-        EXPECT(row->without || row->best.gain >= today->best.gain - 1e-9, "%s: %s: %g, today %g",
-               mesh, row->name, row->best.gain, today->best.gain);
+        const bool may_be_slower = strcmp(row->name, "nodes_x2") == 0;
+        EXPECT(row->without || may_be_slower || row->best.gain >= today->best.gain - 1e-9,
+               "%s: %s: %g, today %g", mesh, row->name, row->best.gain, today->best.gain);
     }
+    EXPECT(row_of(&w, "nodes_x2")->num_nodes == 2 * today->num_nodes, "%s: %d nodes", mesh,
+           row_of(&w, "nodes_x2")->num_nodes);
     EXPECT(row_of(&w, "balanced_experts")->without, "%s: nothing is unbalanced", mesh);
     weft_plan_release(&plan);
     weft_arena_release(&l.arena);
