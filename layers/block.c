@@ -5,12 +5,16 @@
 
 #include "core/device/device.h"
 #include "layers/layers.h"
+#include "layers/pass/parts.h"
 
 typedef struct block_state {
     weft_tensor x; /* borrowed: the block's input */
     weft_tensor middle;
     weft_norm_stats stats1, stats2;
     weft_norm_deferred deferred1, deferred2; /* of a backward in two halves */
+    /* Between parts of a backward: the gradients of a branch's output and input, in scratch. */
+    weft_tensor dropped, branch;
+    size_t mark;
 } block_state;
 
 static bool block_is_static(const weft_layer *layer)
@@ -55,13 +59,23 @@ static bool drops(const weft_block *b, const weft_pass *pass)
     return b->common.options.hidden_dropout > 0 && weft_pass_training(pass);
 }
 
-static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
-                                 weft_tensor *y)
+/* One part, those of the MLP, and one more. */
+static weft_part_kind block_part_kind(const weft_layer *layer, weft_pass *pass, bool backward,
+                                      int part)
 {
-    weft_block *b = (weft_block *)layer;
-    block_state *state = weft_pass_state(pass, layer);
-    state->x = *x;
+    const weft_layer *mlp = ((const weft_block *)layer)->mlp;
+    const weft_part_kind of_mlp =
+        part > 0 ? weft_part_kind_of(mlp, pass, backward, part - 1) : WEFT_PART_COMPUTES;
+    if (of_mlp != WEFT_PART_NONE)
+        return of_mlp;
+    return weft_part_kind_of(mlp, pass, backward, part - 2) != WEFT_PART_NONE ? WEFT_PART_COMPUTES
+                                                                              : WEFT_PART_NONE;
+}
+
+static weft_status attend(weft_block *b, weft_pass *pass, block_state *state, const weft_tensor *x)
+{
     const weft_tensor *normed = weft_pass_normed(pass);
+    state->x = *x;
     WEFT_TRY_AS(weft_pass_lane(pass), "middle",
                 weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->middle));
 
@@ -69,9 +83,13 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_
     WEFT_TRY(weft_layer_forward(b->attention, pass, normed, &state->middle));
     if (drops(b, pass))
         WEFT_TRY(drop(b, pass, 0, &state->middle, NULL, &state->middle));
-    WEFT_TRY(
-        weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, normed, &state->stats2));
-    WEFT_TRY(weft_layer_forward(b->mlp, pass, normed, y));
+    return weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, normed,
+                         &state->stats2);
+}
+
+static weft_status add_residual(weft_block *b, weft_pass *pass, const block_state *state,
+                                weft_tensor *y)
+{
     if (drops(b, pass))
         return drop(b, pass, 1, y, &state->middle, y);
     weft_lane *lane = weft_pass_lane(pass);
@@ -80,6 +98,18 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_
         weft_add(lane, &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
                                   .a = y->data, .b = state->middle.data, .y = y->data)));
     return WEFT_OK;
+}
+
+static weft_status block_forward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *x,
+                                 weft_tensor *y)
+{
+    weft_block *b = (weft_block *)layer;
+    block_state *state = weft_pass_state(pass, layer);
+    if (part == 0)
+        return attend(b, pass, state, x);
+    return weft_part_kind_of(b->mlp, pass, false, part - 1) != WEFT_PART_NONE
+               ? weft_part_forward(b->mlp, pass, part - 1, weft_pass_normed(pass), y)
+               : add_residual(b, pass, state, y);
 }
 
 /* --- the second half of a backward in two: before the MLP's, and before attention's ------------
@@ -110,43 +140,58 @@ static weft_status defer_norms(weft_layer *layer, weft_pass *pass)
     return weft_norm_defer(pass, &b->norm1, &state->deferred1);
 }
 
-static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                  weft_tensor *dx)
+static weft_status begin_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy)
 {
     weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
-    size_t mark = weft_pass_mark(pass);
     size_t rows = state->x.dims[0], cols = state->x.dims[1];
-    weft_tensor branch, dropped;
-    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &branch));
+    state->mark = weft_pass_mark(pass);
+    WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &state->branch));
 
-    dropped = *dy;
+    state->dropped = *dy;
     if (drops(b, pass)) {
-        WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &dropped));
-        WEFT_TRY(drop(b, pass, 1, dy, NULL, &dropped));
+        WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &state->dropped));
+        WEFT_TRY(drop(b, pass, 1, dy, NULL, &state->dropped));
     }
-    const bool defers = weft_pass_defers(pass);
-    if (defers)
-        WEFT_TRY(defer_norms(layer, pass));
-    WEFT_TRY(defers ? weft_pass_defer(pass, layer, rerun_norm2)
-                    : weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2));
-    WEFT_TRY(weft_layer_backward(b->mlp, pass, &dropped, &branch));
-    /* dx collects dy (the residual) and both norms' gradients; dx and dy may be one place. */
+    if (!weft_pass_defers(pass))
+        return weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2);
+    WEFT_TRY(defer_norms(layer, pass));
+    return weft_pass_defer(pass, layer, rerun_norm2);
+}
+
+/* dx collects dy (the residual) and both norms' gradients; dx and dy may be one place. */
+static weft_status end_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                weft_tensor *dx)
+{
+    weft_block *b = (weft_block *)layer;
+    block_state *state = weft_pass_state(pass, layer);
     if (dx->data != dy->data)
         WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data, weft_tensor_bytes(dy)));
-    WEFT_TRY(weft_norm_backward_deferring(pass, &b->norm2, &branch, &state->middle, &state->stats2,
-                                          true, &state->deferred2, dx));
+    WEFT_TRY(weft_norm_backward_deferring(pass, &b->norm2, &state->branch, &state->middle,
+                                          &state->stats2, true, &state->deferred2, dx));
     if (drops(b, pass))
-        WEFT_TRY(drop(b, pass, 0, dx, NULL, &dropped));
+        WEFT_TRY(drop(b, pass, 0, dx, NULL, &state->dropped));
     else
-        dropped = *dx;
-    WEFT_TRY(defers ? weft_pass_defer(pass, layer, rerun_norm1)
-                    : weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
-    WEFT_TRY(weft_layer_backward(b->attention, pass, &dropped, &branch));
-    WEFT_TRY(weft_norm_backward_deferring(pass, &b->norm1, &branch, &state->x, &state->stats1, true,
-                                          &state->deferred1, dx));
-    weft_pass_release(pass, mark);
+        state->dropped = *dx;
+    WEFT_TRY(weft_pass_defers(pass) ? weft_pass_defer(pass, layer, rerun_norm1)
+                                    : weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
+    WEFT_TRY(weft_layer_backward(b->attention, pass, &state->dropped, &state->branch));
+    WEFT_TRY(weft_norm_backward_deferring(pass, &b->norm1, &state->branch, &state->x,
+                                          &state->stats1, true, &state->deferred1, dx));
+    weft_pass_release(pass, state->mark);
     return WEFT_OK;
+}
+
+static weft_status block_backward(weft_layer *layer, weft_pass *pass, int part,
+                                  const weft_tensor *dy, weft_tensor *dx)
+{
+    weft_layer *mlp = ((weft_block *)layer)->mlp;
+    block_state *state = weft_pass_state(pass, layer);
+    if (part == 0)
+        return begin_backward(layer, pass, dy);
+    return weft_part_kind_of(mlp, pass, true, part - 1) != WEFT_PART_NONE
+               ? weft_part_backward(mlp, pass, part - 1, &state->dropped, &state->branch)
+               : end_backward(layer, pass, dy, dx);
 }
 
 static void block_destroy(weft_layer *layer)
@@ -157,17 +202,20 @@ static void block_destroy(weft_layer *layer)
     free(layer);
 }
 
+static const weft_layer_parts block_parts = {block_part_kind, block_forward, block_backward};
+
 static const weft_layer_ops block_ops = {
     .struct_bytes = sizeof block_ops,
     .kind = "block",
     .state_bytes = sizeof(block_state),
     .init = block_init,
-    .forward = block_forward,
-    .backward = block_backward,
+    .forward = weft_parts_forward,
+    .backward = weft_parts_backward,
     .destroy = block_destroy,
     .is_static = block_is_static,
     .in_place = true,
     .width = weft_layer_width,
+    .parts = &block_parts,
 };
 
 weft_layer *weft_block_create(const weft_model_options *options, weft_layer *attention,

@@ -1,6 +1,7 @@
 /* A layer runs one inside it; in a rehearsal that one may describe itself instead. */
 #include "core/device/device.h"
 #include "core/sized.h"
+#include "layers/pass/parts.h"
 #include "layers/pass/pass.h"
 
 static bool is_described(const weft_layer *child, const weft_pass *pass)
@@ -95,4 +96,58 @@ weft_status weft_layer_backward(weft_layer *child, weft_pass *pass, const weft_t
                                    : child->ops->backward(child, pass, dy, dx);
     innermost = outer;
     return weft_layer_failed(child, "backward", status);
+}
+
+/* --- parts ------------------------------------------------------------------------------------ */
+
+weft_part_kind weft_part_kind_of(const weft_layer *layer, weft_pass *pass, bool backward, int part)
+{
+    const weft_layer_parts *parts = weft_layer_table(layer).parts;
+    if (parts)
+        return parts->kind(layer, pass, backward, part);
+    return part == 0 ? WEFT_PART_COMPUTES : WEFT_PART_NONE;
+}
+
+weft_status weft_part_forward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *x,
+                              weft_tensor *y)
+{
+    const weft_layer_parts *parts = weft_layer_table(layer).parts;
+    const weft_layer *outer = innermost;
+    if (!parts)
+        return weft_layer_forward(layer, pass, x, y);
+    innermost = layer;
+    const weft_status status = parts->forward(layer, pass, part, x, y);
+    innermost = outer;
+    return weft_layer_failed(layer, "forward", status);
+}
+
+weft_status weft_part_backward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *dy,
+                               weft_tensor *dx)
+{
+    const weft_layer_parts *parts = weft_layer_table(layer).parts;
+    const weft_layer *outer = innermost;
+    if (!parts)
+        return weft_layer_backward(layer, pass, dy, dx);
+    innermost = layer;
+    const weft_status status = parts->backward(layer, pass, part, dy, dx);
+    innermost = outer;
+    return weft_layer_failed(layer, "backward", status);
+}
+
+weft_status weft_parts_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                               weft_tensor *y)
+{
+    const weft_layer_parts *parts = weft_layer_table(layer).parts;
+    for (int part = 0; parts->kind(layer, pass, false, part) != WEFT_PART_NONE; part++)
+        WEFT_TRY(parts->forward(layer, pass, part, x, y));
+    return WEFT_OK;
+}
+
+weft_status weft_parts_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                                weft_tensor *dx)
+{
+    const weft_layer_parts *parts = weft_layer_table(layer).parts;
+    for (int part = 0; parts->kind(layer, pass, true, part) != WEFT_PART_NONE; part++)
+        WEFT_TRY(parts->backward(layer, pass, part, dy, dx));
+    return WEFT_OK;
 }

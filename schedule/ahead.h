@@ -36,6 +36,10 @@ static inline bool weft_ahead_has(weft_ahead *a, const weft_program *program, ui
     a->at = index;
     return a->early[index];
 }
+/* Refuses a program that the executor cannot run. Else *out_is_ordered: all its tasks are on one
+ * lane, so that none waits for another. */
+weft_status weft_program_open(const weft_program *program, const weft_executor *executor,
+                              bool *out_is_ordered) WEFT_CHECKED;
 /* Enqueues one task behind its waits. */
 weft_status weft_program_enqueue_task(const weft_program *program, weft_executor *executor,
                                       uint32_t index, bool is_ordered) WEFT_CHECKED;

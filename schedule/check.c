@@ -97,6 +97,16 @@ static const char *content_text(const content *c, char text[128])
 
 /* --- proof 1 ------------------------------------------------------------------------------- */
 
+/* Whether a task that says so is one of a forward and a whole backward, back to back. */
+static bool makes_pair(const weft_program *program, uint32_t index)
+{
+    const uint32_t first = index - !weft_task_opens_pair(&program->tasks[index]);
+    const weft_task *forward = &program->tasks[first], *backward = forward + 1;
+    return first < program->num_tasks - 1 && weft_task_opens_pair(forward) &&
+           backward->kind == WEFT_TASK_BACKWARD && backward->flow == WEFT_FLOW_NONE &&
+           backward->flags & WEFT_TASK_PAIRED;
+}
+
 static weft_status check_readable(const rank_check *check)
 {
     const weft_program *program = check->program;
@@ -116,10 +126,14 @@ static weft_status check_readable(const rank_check *check)
             return WEFT_ERROR(WEFT_INTERNAL,
                               "%s, task %u is malformed: kind %d, flow %d, %u waits, lane %d",
                               where, i, task->kind, task->flow, task->num_waits, task->lane);
+        if (task->flags & WEFT_TASK_PAIRED && !makes_pair(program, i))
+            return fail(check, i, "has not the other one of its pair beside it");
         for (uint32_t w = 0; w < task->num_waits; w++) {
             const weft_wait wait = program->waits[task->first_wait + w];
             if (wait.task >= i)
                 return fail(check, i, "waits for task %u, which is not an earlier one", wait.task);
+            if (wait.point >= 0 && program->tasks[wait.task].flags & WEFT_TASK_PAIRED)
+                return fail(check, i, "waits for a point of a pair");
             if (wait.point >= 2 * WEFT_POINT_OWN)
                 return fail(check, i, "waits for point %d, which no layer or bucket has",
                             wait.point);

@@ -24,6 +24,7 @@ typedef struct weft_schedule_options {  /* of section "parallel", as a user writ
     bool splits_backward;               /* no key: the schedule has backwards in two halves */
     const char *pipeline_schedule_file; /* an order of compute as CSV; "": by pipeline_schedule */
     int64_t microbatch_group_size_per_virtual_pipeline_stage; /* 0: p */
+    bool overlap_moe_expert_parallel_comm; /* forwards and backwards as pairs (schedule/pair.h) */
     /* MoE layers whose tokens travel. Reuse and all-to-all are numbered as in schedule/moe/layer.h
      * and schedule/exchange/exchange.h, then "auto"; moe_partition_by is a weft_moe_partition_by.
      */

@@ -40,7 +40,10 @@ enum {
     WEFT_TASK_HOST_WAITS = 1,
     /* Beside its listed waits the task waits for its expert's update of the previous step. */
     WEFT_TASK_AFTER_STEP = 2,
-    WEFT_TASK_ALL_FLAGS = 3,
+    /* A forward and the whole backward right behind it are one pair: both begin when the waits of
+     * both are over, and end together. */
+    WEFT_TASK_PAIRED = 4,
+    WEFT_TASK_ALL_FLAGS = 7,
 };
 
 /* Without padding, so that equal programs are equal bytes. */
@@ -84,6 +87,12 @@ weft_task weft_task_of(weft_task_kind kind, weft_flow flow);
 
 /* Counts slots of a kind; chunk -1: those of all chunks. */
 int weft_program_count_slots(const weft_program *program, weft_slot_kind holds, int chunk);
+
+/* Whether the task is the forward of a pair, whose backward comes next. */
+static inline bool weft_task_opens_pair(const weft_task *task)
+{
+    return (task->flags & WEFT_TASK_PAIRED) && task->kind == WEFT_TASK_FORWARD;
+}
 
 /* Whether the host waits inside one of the tasks. */
 bool weft_program_host_waits(const weft_program *program);

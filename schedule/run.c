@@ -65,23 +65,42 @@ static weft_status wait_for(const weft_program *program, const weft_executor *ex
     return weft_lane_wait(lane, event);
 }
 
+static weft_status wait_for_all(const weft_program *program, weft_executor *executor,
+                                const weft_task *task, weft_lane *lane)
+{
+    const weft_wait *waits = program->waits + task->first_wait;
+    executor->waiting = task;
+    for (uint32_t w = 0; w < task->num_waits; w++)
+        WEFT_TRY(wait_for(program, executor, lane, &waits[w]));
+    return WEFT_OK;
+}
+
+/* The function of a pair's forward enqueues both. */
 weft_status weft_program_enqueue_task(const weft_program *program, weft_executor *executor,
                                       uint32_t i, bool is_ordered)
 {
     const weft_task *task = &program->tasks[i];
-    const weft_wait *waits = program->waits + task->first_wait;
     weft_lane *lane = executor->lanes[task->lane];
-    executor->waiting = task;
-    for (uint32_t w = 0; !is_ordered && w < task->num_waits; w++)
-        WEFT_TRY(wait_for(program, executor, lane, &waits[w]));
+    if (!is_ordered)
+        WEFT_TRY(wait_for_all(program, executor, task, lane));
+    if (!is_ordered && weft_task_opens_pair(task))
+        WEFT_TRY(wait_for_all(program, executor, task + 1, lane));
     WEFT_TRY(weft_task_run(executor, task, lane));
     return is_ordered ? WEFT_OK : weft_lane_record(lane, executor->done[i]);
 }
 
-weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor)
+weft_status weft_program_open(const weft_program *program, const weft_executor *executor,
+                              bool *out_is_ordered)
 {
     WEFT_TRY(check_executor(program, executor));
-    const bool is_ordered = is_on_one_lane(program, executor);
+    *out_is_ordered = is_on_one_lane(program, executor);
+    return WEFT_OK;
+}
+
+weft_status weft_program_enqueue(const weft_program *program, weft_executor *executor)
+{
+    bool is_ordered;
+    WEFT_TRY(weft_program_open(program, executor, &is_ordered));
     for (uint32_t i = 0; i < program->num_tasks; i++)
         if (!weft_ahead_has(executor->ahead, program, i))
             WEFT_TRY(weft_program_enqueue_task(program, executor, i, is_ordered));

@@ -60,6 +60,8 @@ static void put_task(line *out, const weft_task *task, const weft_wait *waits)
         put(out, " host");
     if (task->flags & WEFT_TASK_AFTER_STEP)
         put(out, " after_step");
+    if (task->flags & WEFT_TASK_PAIRED)
+        put(out, " pair");
     for (int f = 0; f < NUM_FIELDS; f++)
         if (*fields[f].number != -1)
             put(out, " %s=%d", fields[f].name, *fields[f].number);
@@ -148,6 +150,7 @@ static void read_field(const char *word, weft_task *task, weft_wait *waits)
         task->flow = flow < 0 ? task->flow : (uint16_t)flow;
         task->flags |= strcmp(word, "host") == 0 ? WEFT_TASK_HOST_WAITS : 0;
         task->flags |= strcmp(word, "after_step") == 0 ? WEFT_TASK_AFTER_STEP : 0;
+        task->flags |= strcmp(word, "pair") == 0 ? WEFT_TASK_PAIRED : 0;
         return;
     }
     const size_t length = (size_t)(equals - word);

@@ -69,14 +69,11 @@ weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int n
     return WEFT_OK;
 }
 
-/* What keeps a task from starting, if it stands at the head of its lane: an earlier task that is
- * not done. The task's own index: nothing. */
-static uint32_t unmet(const weft_walk *walk, int stage, uint32_t index)
+/* The first of the task's waits that is not over; the task's own index: all are. */
+static uint32_t unmet_wait(const weft_walk *walk, int stage, uint32_t index)
 {
     const weft_program *program = &walk->programs[stage];
     const weft_task *task = &program->tasks[index];
-    if (walk->stages[stage].host < index)
-        return walk->stages[stage].host;
     for (uint32_t w = 0; w < task->num_waits; w++) {
         const weft_wait *wait = &program->waits[task->first_wait + w];
         const bool passed =
@@ -87,6 +84,21 @@ static uint32_t unmet(const weft_walk *walk, int stage, uint32_t index)
             return wait->task;
     }
     return index;
+}
+
+/* What keeps a task from starting, if it stands at the head of its lane: an earlier task that is
+ * not done. The task's own index: nothing. */
+static uint32_t unmet(const weft_walk *walk, int stage, uint32_t index)
+{
+    const weft_program *program = &walk->programs[stage];
+    const weft_task *task = &program->tasks[index];
+    if (walk->stages[stage].host < index)
+        return walk->stages[stage].host;
+    const uint32_t earlier = unmet_wait(walk, stage, index);
+    if (earlier != index || !weft_task_opens_pair(task) || index + 1 == program->num_tasks)
+        return earlier;
+    const uint32_t of_other = unmet_wait(walk, stage, index + 1);
+    return of_other == index + 1 ? index : of_other;
 }
 
 static bool ready(const weft_walk *walk, int stage, uint32_t index)

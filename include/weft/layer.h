@@ -65,6 +65,7 @@ typedef struct weft_layer_ops {
     /* Of a last layer: the logits [S * B, V local] of the pass's last forward without training, in
      * the pass's memory, for weft generate. NULL: it keeps none. */
     const weft_tensor *(*logits)(const weft_layer *, weft_pass *);
+    const struct weft_layer_parts *parts; /* the library's own */
 } weft_layer_ops;
 
 typedef struct weft_layer_place weft_layer_place; /* the library's own */

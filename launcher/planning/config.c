@@ -445,6 +445,45 @@ static weft_status check_device(const weft_config *c)
     return WEFT_OK;
 }
 
+#define PAIRS "parallel.overlap_moe_expert_parallel_comm"
+
+/* What pairs of a forward and a backward do not go with: nothing to overlap, another order, other
+ * lanes in a layer's program, memory that all passes share. */
+static weft_status check_pairs(const weft_config *c, const weft_mesh *mesh)
+{
+    const weft_schedule_options *s = &c->schedule;
+    if (!s->overlap_moe_expert_parallel_comm || c->model.num_experts == 0)
+        return WEFT_OK;
+    const bool is_1f1b = s->pipeline_schedule == WEFT_PIPELINE_1F1B ||
+                         s->pipeline_schedule == WEFT_PIPELINE_INTERLEAVED;
+    const bool has_file = s->pipeline_schedule_file && s->pipeline_schedule_file[0];
+    const struct {
+        bool refused;
+        const char *key, *why;
+    } rows[] = {
+        {mesh->ep == 1, "expert_model_parallel_size 1", "no tokens travel"},
+        {mesh->binding == WEFT_BINDING_TP, "expert_binding tp", "no tokens travel"},
+        {mesh->etp > 1, "expert_tensor_parallel_size above 1",
+         "the all-to-all is a program of several lanes"},
+        {!is_1f1b || has_file, has_file ? "pipeline_schedule_file" : "this pipeline_schedule",
+         "1f1b and interleaved have pairs"},
+        {s->moe_num_partitions != 1 || s->moe_partition_by == WEFT_MOE_PARTITION_BY_PEERS,
+         "partitions of MoE layers", "a pair has whole ones"},
+        {s->moe_memory_reuse != WEFT_REUSE_NONE, "moe_memory_reuse", "a pair has whole layers"},
+        {weft_parallel_sharding(&c->parallel) >= WEFT_SHARD_OPTIM_GRADS, "ZeRO-2 and ZeRO-3",
+         "passes share rings of gradients"},
+        {c->train.recompute.granularity != WEFT_RECOMPUTE_NONE, "train.recompute_granularity",
+         "passes share what they recompute"},
+        {c->train.offload.on, "train.fine_grained_activation_offloading",
+         "passes share what they bring back"},
+        {c->tier.experts != WEFT_TIER_NONE, "offload.experts", "passes share slots of experts"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].refused)
+            return WEFT_KEY_ERROR(PAIRS, "true does not go with %s: %s", rows[i].key, rows[i].why);
+    return WEFT_OK;
+}
+
 /* What has to fit the mesh besides its own rules. */
 typedef struct fitting {
     const weft_config *config;
@@ -466,6 +505,7 @@ static weft_status check_fitting(const void *context, const weft_mesh *mesh)
         weft_model_check_mesh(&c->model, mesh, c->model.num_layers, c->train.micro_batch_size));
     WEFT_TRY(weft_model_check_moe(&c->model, &c->schedule, mesh));
     WEFT_TRY(weft_tier_check(&c->tier, &c->model, &c->schedule));
+    WEFT_TRY(check_pairs(c, mesh));
     if (!f->topology)
         return WEFT_OK;
     return weft_topology_check(f->topology, mesh, c->parallel.allow_tp_across_nodes);

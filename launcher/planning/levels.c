@@ -183,14 +183,34 @@ static weft_status price_layers(making *m)
     return WEFT_OK;
 }
 
+/* Of a whole pass: of its layers one by one. */
+static double pass_us(const making *m, int row, const weft_task *task)
+{
+    const weft_outline *outline = &m->out->plan.step.outline;
+    const weft_layout *layout = &outline->layout;
+    const bool backward = task->kind == WEFT_TASK_BACKWARD;
+    double us = 0;
+    int first, end;
+    weft_layout_range(layout, row, task->chunk, &first, &end);
+    for (int l = first; l < end; l++) {
+        const bool is_early = weft_outline_recomputes_layer_early(outline, row, task->chunk, l);
+        if (task->flow == WEFT_FLOW_WEIGHT) {
+            us += m->layer_us[l][3];
+            continue;
+        }
+        us += task->kind == WEFT_TASK_RECOMPUTE ? 0 : m->layer_us[l][backward];
+        us -= task->flow == WEFT_FLOW_INPUT ? m->layer_us[l][3] : 0;
+        us += (task->kind == WEFT_TASK_RECOMPUTE) == is_early && task->kind != WEFT_TASK_FORWARD
+                  ? m->layer_us[l][2]
+                  : 0;
+    }
+    return us;
+}
+
 static double task_us(const void *context, int row, const weft_task *task)
 {
     const making *m = context;
-    const weft_outline *outline = &m->out->plan.step.outline;
-    const weft_layout *layout = &outline->layout;
     const bool backward = task->kind == WEFT_TASK_BACKWARD || task->flow == WEFT_FLOW_GRADIENT;
-    double us = 0;
-    int first, end;
     if (m->level == WEFT_LEVEL_EXPERTS)
         return weft_experts_task_us(&m->expert_costs, m->expert_rows, task);
     if (m->level == WEFT_LEVEL_LAYER)
@@ -212,20 +232,9 @@ static double task_us(const void *context, int row, const weft_task *task)
     if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD &&
         task->kind != WEFT_TASK_RECOMPUTE)
         return 0;
-    weft_layout_range(layout, row, task->chunk, &first, &end);
-    for (int l = first; l < end; l++) {
-        const bool is_early = weft_outline_recomputes_layer_early(outline, row, task->chunk, l);
-        if (task->flow == WEFT_FLOW_WEIGHT) {
-            us += m->layer_us[l][3];
-            continue;
-        }
-        us += task->kind == WEFT_TASK_RECOMPUTE ? 0 : m->layer_us[l][backward];
-        us -= task->flow == WEFT_FLOW_INPUT ? m->layer_us[l][3] : 0;
-        us += (task->kind == WEFT_TASK_RECOMPUTE) == is_early && task->kind != WEFT_TASK_FORWARD
-                  ? m->layer_us[l][2]
-                  : 0;
-    }
-    return us;
+    if (weft_task_opens_pair(task)) /* both end when the pair does */
+        return pass_us(m, row, task) + pass_us(m, row, task + 1);
+    return task->flags & WEFT_TASK_PAIRED ? 0 : pass_us(m, row, task);
 }
 
 static void task_links(const void *context, int row, const weft_task *task,

@@ -32,6 +32,7 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
                               .micro_batch_size = config->train.micro_batch_size,
                               .num_deferred = config->schedule.splits_backward,
                               .training = true,
+                              .pairs = config->schedule.overlap_moe_expert_parallel_comm,
                               .moe = *moe,
                               .plain_kernels = config->plain_kernels,
                               .logit_rows =
@@ -89,7 +90,8 @@ static weft_status step_shape(const weft_config *config, const weft_mesh *mesh, 
         .num_chunks = num_chunks,
         .group_size = (int)schedule->microbatch_group_size_per_virtual_pipeline_stage,
         .boundary_bytes = boundary_bytes,
-        .is_v = mesh->stages_in_v};
+        .is_v = mesh->stages_in_v,
+        .pairs = schedule->overlap_moe_expert_parallel_comm};
     if (out->group_size > 0 && out->group_size < mesh->pp)
         return WEFT_KEY_ERROR("parallel.microbatch_group_size_per_virtual_pipeline_stage",
                               "%d micro-batches; a group has at least as many as there are ranks "

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/stage.h"
+#include "launcher/planning/pairs_price.h"
 #include "launcher/planning/places.h"
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/software.h"
@@ -26,6 +27,7 @@ typedef struct stage_cost {
     double **backward_us;     /* [num_chunks][layers of the chunk] */
     double **weights_us;      /* the same of the weights' halves */
     weft_pass_time *inputs;   /* [num_chunks]: of backwards' input halves */
+    weft_pass_time *pairs;    /* [num_chunks][num_chunks]: of a forward with a backward */
     weft_estimate message[2]; /* to the stage before and the one behind */
     double sent_us[2];        /* of plain kernels: what a pass to them waits for its message */
     bucket_time *buckets;
@@ -422,6 +424,8 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
         p->plan->coarse |= chunk->coarse;
         note_source(p, &(weft_estimate){.source = chunk->source});
     }
+    if (p->plan->step.shape.pairs)
+        WEFT_TRY(weft_pairs_price(site, outline, stage, layers, out->chunks, arena, &out->pairs));
     if (p->plan->step.programs)
         WEFT_TRY(weft_tier_walk_make(site, p->config, &p->plan->step, p->plan->mesh.world, stage,
                                      layers, arena, &out->tier));
@@ -446,6 +450,7 @@ static weft_status price_slowest(pricing *p, const weft_site *site, int stage, w
             p->stages[stage].backward_us = cost.backward_us;
             p->stages[stage].weights_us = cost.weights_us;
             p->stages[stage].inputs = cost.inputs;
+            p->stages[stage].pairs = cost.pairs;
             p->stages[stage].start_us = cost.start_us;
             p->stages[stage].tail_us = cost.tail_us;
             p->stages[stage].tier = cost.tier;
@@ -512,10 +517,17 @@ static bool is_pass(int kind)
     return kind == WEFT_TASK_FORWARD || kind == WEFT_TASK_BACKWARD || kind == WEFT_TASK_RECOMPUTE;
 }
 
-static const weft_pass_time *pass_of(const stage_cost *cost, const weft_task *task)
+/* A pair's time is its forward's: what waits for either waits for both. */
+static const weft_pass_time *pass_of(const pricing *p, int stage, const weft_task *task)
 {
+    static const weft_pass_time none;
+    const stage_cost *cost = &p->stages[stage];
     const int at = task->chunk > 0 ? task->chunk : 0;
     const weft_pass_price *chunk = &cost->chunks[at];
+    if (weft_task_opens_pair(task))
+        return &cost->pairs[at * p->plan->step.outline.layout.num_chunks + task[1].chunk];
+    if (task->flags & WEFT_TASK_PAIRED)
+        return &none;
     return task->kind == WEFT_TASK_FORWARD     ? &chunk->forward
            : task->kind == WEFT_TASK_RECOMPUTE ? &chunk->recompute
            : task->flow == WEFT_FLOW_INPUT     ? &cost->inputs[at]
@@ -599,8 +611,8 @@ static double task_us(const void *context, int stage, const weft_task *task)
     case WEFT_TASK_FORWARD:
     case WEFT_TASK_BACKWARD:
     case WEFT_TASK_RECOMPUTE:
-        return weft_pass_us(pass_of(cost, task)) + start_us(cost, task) + sent_us(p, stage, task) +
-               tier_us(p, stage, task);
+        return weft_pass_us(pass_of(p, stage, task)) + start_us(cost, task) +
+               sent_us(p, stage, task) + tier_us(p, stage, task);
     case WEFT_TASK_SEND:
         return message_of(p, stage, task)->us;
     case WEFT_TASK_SUM:
@@ -667,7 +679,7 @@ static void task_links(const void *context, int stage, const weft_task *task,
         case WEFT_TASK_FORWARD:
         case WEFT_TASK_BACKWARD:
         case WEFT_TASK_RECOMPUTE:
-            out_us[l] = pass_of(cost, task)->link_us[l];
+            out_us[l] = pass_of(p, stage, task)->link_us[l];
             break;
         case WEFT_TASK_SEND:
             out_us[l] = message_of(p, stage, task)->links[l].us;
@@ -769,7 +781,7 @@ static void sum_stage(const pricing *p, const weft_price *price, int stage)
             continue;
         }
         const stage_cost *cost = &p->stages[stage];
-        add_pass(pass_of(cost, task), &price->spans[stage][i], start_us(cost, task),
+        add_pass(pass_of(p, stage, task), &price->spans[stage][i], start_us(cost, task),
                  sent_us(p, stage, task), tier_us(p, stage, task),
                  p->plan->step.outline.shape.plain_kernels != 0 || is_slowed(p), out);
     }

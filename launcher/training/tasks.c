@@ -309,9 +309,8 @@ int weft_trainer_num_batches(const weft_trainer *t)
     return (int)(t->config.train.global_batch_size / t->config.train.micro_batch_size);
 }
 
-static weft_status run_forward(void *context, const weft_task *task, weft_lane *lane)
+static weft_micro_batch micro_batch_of(const weft_trainer *t, const weft_task *task)
 {
-    weft_trainer *t = context;
     int m = task->micro_batch;
     weft_micro_batch micro_batch = {
         .step = t->running.step,
@@ -321,6 +320,30 @@ static weft_status run_forward(void *context, const weft_task *task, weft_lane *
         .loss_scale = (float)(weft_loss_scale_factor(&t->running.scale) / t->running.batches),
         .training = !t->running.eval};
     weft_batches_take(&t->batches, m, &micro_batch);
+    return micro_batch;
+}
+
+/* The forward, and with it the backward right behind it. */
+static weft_status run_pair(const weft_trainer *t, const weft_task *forward, weft_lane *lane)
+{
+    const weft_task *backward = forward + 1;
+    weft_tensor x, y, dy, dx;
+    const weft_pair_call call = {.forward_slot = pass_of(t, forward),
+                                 .backward_slot = pass_of(t, backward),
+                                 .micro_batch = micro_batch_of(t, forward),
+                                 .x = boundary(t, forward, WEFT_OPERAND_X, &x),
+                                 .y = boundary(t, forward, WEFT_OPERAND_Y, &y),
+                                 .dy = boundary(t, backward, WEFT_OPERAND_DY, &dy),
+                                 .dx = boundary(t, backward, WEFT_OPERAND_DX, &dx)};
+    return weft_model_pair(t->model, lane, &call);
+}
+
+static weft_status run_forward(void *context, const weft_task *task, weft_lane *lane)
+{
+    weft_trainer *t = context;
+    if (task->flags & WEFT_TASK_PAIRED)
+        return run_pair(t, task, lane);
+    const weft_micro_batch micro_batch = micro_batch_of(t, task);
     weft_tensor x, y;
     return weft_model_forward(t->model, pass_of(t, task), &micro_batch, lane,
                               boundary(t, task, WEFT_OPERAND_X, &x),
@@ -356,7 +379,7 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
     if (task->flow == WEFT_FLOW_WEIGHT)
         WEFT_TRY(weft_model_backward_weights(t->model, pass_of(t, task), t->slots.pass[slot], lane,
                                              points));
-    else
+    else if (!(task->flags & WEFT_TASK_PAIRED)) /* enqueued with its pair's forward */
         WEFT_TRY(weft_model_backward(t->model, pass_of(t, task), lane,
                                      boundary(t, task, WEFT_OPERAND_DY, &dy),
                                      boundary(t, task, WEFT_OPERAND_DX, &dx), points));

@@ -189,7 +189,7 @@ static weft_status init(weft_rehearsal *r, const weft_model_options *options,
     model->shape = *shape; /* as it was asked for: partitions too where no tokens travel */
     model->shape.pp = 1;
     model->shape.offload &= ~WEFT_OFFLOAD_BLOCK; /* of whole layers */
-    model->normed = rows_at(r, PLACE_NORMED);
+    model->normed = r->pass.normed = rows_at(r, PLACE_NORMED);
     model->gradients[0] = rows_at(r, PLACE_GRADIENTS);
     model->gradients[1] = rows_at(r, PLACE_GRADIENTS + 1);
     r->pass.model = model;

@@ -47,7 +47,7 @@ weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
 {
     return (weft_moe_pipeline){shape->moe_partitions > 0 ? shape->moe_partitions : 1,
                                (weft_reuse)shape->moe_reuse, shape->moe_peer_group,
-                               shape->moe_by_experts};
+                               shape->moe_by_experts, 0};
 }
 
 size_t weft_rotary_channels(size_t head_dim, double percent)

@@ -93,11 +93,17 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
     size_t row_bytes = weft_piece_bytes(model->shape.dtype, rows, hidden);
     WEFT_TRY(weft_stack_reserve(&model->scratch, weft_footprint_scratch(outline, model->rank)));
     weft_tensor *kept[] = {&model->normed, &model->gradients[0], &model->gradients[1]};
-    for (int i = 0; i < (model->setup.training ? 3 : 1); i++) {
+    for (int i = model->setup.pairs; i < (model->setup.training ? 3 : 1); i++) {
         void *data;
         WEFT_TRY(weft_stack_alloc(&model->scratch, row_bytes, &data));
         *kept[i] = weft_tensor_2d(data, model->shape.dtype, rows, hidden);
     }
+    for (int i = 0; i < count; i++)
+        model->passes[i].normed = model->normed;
+    model->backward_scratch = (weft_stack){
+        .device = model->setup.device, .holds = WEFT_MEMORY_SCRATCH, .purpose = "scratch"};
+    WEFT_TRY(weft_stack_reserve(&model->backward_scratch,
+                                weft_footprint_backward_scratch(outline, model->rank)));
     model->recomputed = (weft_stack){.device = model->setup.device,
                                      .holds = WEFT_MEMORY_ACTIVATIONS,
                                      .purpose = "recomputed activations"};
@@ -205,7 +211,7 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
                                   &model->tier));
     WEFT_TRY(create_passes(model, outline));
     WEFT_TRY(weft_model_make_programs(model, outline));
-    return s->graphs && weft_graphs_fit(model) ? weft_graphs_create(model) : WEFT_OK;
+    return s->graphs && !s->pairs && weft_graphs_fit(model) ? weft_graphs_create(model) : WEFT_OK;
 }
 
 weft_status weft_model_create(const weft_model_setup *setup, weft_model_function build,
@@ -215,6 +221,7 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
     if (!model)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model");
     model->setup = *setup;
+    model->setup.pairs = setup->pairs && setup->training;
     model->options = *setup->options;
     model->build = build;
     model->shape = weft_model_shape(&model->options, &setup->groups->mesh, setup->micro_batch_size,
@@ -261,6 +268,7 @@ void weft_model_destroy(weft_model *model)
     weft_arena_release(&model->arena);
     weft_stack_release(&model->recomputed);
     weft_stack_release(&model->scratch);
+    weft_stack_release(&model->backward_scratch);
     if (model->metrics)
         weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->metrics,
                          metrics_bytes(model));
@@ -424,6 +432,7 @@ void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_
 {
     *out = (weft_stack_use){0};
     add_stack(&model->scratch, purpose, out);
+    add_stack(&model->backward_scratch, purpose, out);
     add_stack(&model->recomputed, purpose, out);
     for (int i = 0; i < model->offload.num_slots; i++)
         add_stack(&model->offload.slots[i].stack, purpose, out);
@@ -452,6 +461,7 @@ void weft_model_settle(weft_model *model)
         weft_stack_settle(stack);
     }
     weft_stack_settle(&model->scratch);
+    weft_stack_settle(&model->backward_scratch);
     if (model->recomputed.num_blocks > 1) {
         weft_stack_rewind(&model->recomputed, 0);
         weft_stack_settle(&model->recomputed);
@@ -498,6 +508,7 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
     for (int i = 0; i < model->offload.num_slots; i++)
         if (model->offload.slots[i].stack.peak_bytes > model->offload.slots[i].stack.first_bytes)
             take_load(&model->offload.slots[i].fullest, &out->offloaded[i]);
-    if (model->scratch.peak_bytes > model->scratch.first_bytes)
+    if (model->scratch.peak_bytes > model->scratch.first_bytes ||
+        model->backward_scratch.peak_bytes > model->backward_scratch.first_bytes)
         out->scratch = model->scratch_load;
 }

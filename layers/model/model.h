@@ -78,6 +78,7 @@ typedef struct weft_model_setup {
     uint64_t seed;
     weft_moe_options moe;
     size_t logit_rows; /* weft_shape.logit_rows, which weft_model_create sets */
+    bool pairs;        /* a forward may run with a backward (weft_model_pair) */
     bool graphs;       /* run passes as CUDA graphs where device and layers can */
     bool documents;    /* micro-batches have documents' inputs */
     bool losses;       /* micro-batches have memory for each label's loss */
@@ -136,6 +137,15 @@ weft_status weft_model_recompute(weft_model *model, int slot, weft_lane *lane) W
  * for them, and the backward may be kept as a graph. */
 weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
                                 weft_tensor *dx, weft_event *const *points) WEFT_CHECKED;
+/* The two as one pair (schedule/pair.h), of passes in different slots. The setup has pairs. */
+typedef struct weft_pair_call {
+    int forward_slot, backward_slot;
+    weft_micro_batch micro_batch; /* the forward's */
+    const weft_tensor *x, *dy;
+    weft_tensor *y, *dx;
+} weft_pair_call;
+weft_status weft_model_pair(weft_model *model, weft_lane *lane,
+                            const weft_pair_call *call) WEFT_CHECKED;
 /* The same in two halves, with the same bits in every gradient: dx first; what gradients of
  * parameters need is kept in `deferred`, a slot of the setup's num_deferred for the pass's chunk.
  * Until the second half nothing else uses the slot, or the pass. A chunk's second halves and whole

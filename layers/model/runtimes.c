@@ -29,6 +29,7 @@ weft_status weft_model_create_moe(weft_model *model)
     weft_moe_options *o = &model->setup.moe;
     if (model->options.num_experts == 0)
         return WEFT_OK;
+    o->pipeline.beside = model->setup.pairs;
     weft_shape *shape = &model->shape;
     weft_moe_dims d = weft_moe_dims_of(&model->options, shape);
     size_t bytes = d.tokens * (size_t)model->options.moe_router_topk * shape->hidden *

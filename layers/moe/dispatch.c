@@ -199,10 +199,9 @@ static weft_status sum_counts(const planning *p, weft_lane *lane)
                            2 * experts, WEFT_I64, WEFT_REDUCE_SUM);
 }
 
-static weft_status exchange_counts(const planning *p)
+static weft_status exchange_counts(const planning *p, weft_lane *lane)
 {
     weft_moe_state *s = p->state;
-    weft_lane *lane = weft_pass_lane(p->pass);
     size_t *bytes = NULL;
     WEFT_TRY(host(p->pass, p->ep, sizeof *bytes, &bytes));
     for (size_t peer = 0; peer < p->ep; peer++)
@@ -649,10 +648,11 @@ weft_status weft_moe_sort_choices(weft_moe *m, weft_pass *pass, weft_moe_state *
     return enqueue_sort(&p);
 }
 
-weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                     weft_lane *lane)
 {
     planning p = planning_of(m, pass, state);
-    WEFT_TRY(exchange_counts(&p));
+    WEFT_TRY(exchange_counts(&p, lane));
     if (weft_device_is_note(pass->model->setup.device))
         return weft_pass_repeats(pass) ? repeat_planned(&p) : plan_parts(&p);
     WEFT_TRY(weft_pass_repeats(pass) ? repeat_parts(&p)

@@ -199,15 +199,15 @@ static weft_status in_order(weft_pass *pass, const weft_moe_part *part, const we
                             const weft_tensor *to, weft_tensor *out)
 {
     *out = part->order ? *to : *rows;
-    return part->order ? weft_moe_select(pass, rows, part->order, to) : WEFT_OK;
+    return part->order ? weft_moe_select(weft_pass_lane(pass), rows, part->order, to) : WEFT_OK;
 }
 
-weft_status weft_moe_select(weft_pass *pass, const weft_tensor *from, const int32_t *index,
+weft_status weft_moe_select(weft_lane *lane, const weft_tensor *from, const int32_t *index,
                             const weft_tensor *to)
 {
     if (to->dims[0] == 0)
         return WEFT_OK;
-    return weft_permute(weft_pass_lane(pass),
+    return weft_permute(lane,
                         &WEFT_ARGS(weft_permute_args, .num_rows = to->dims[0], .cols = to->dims[1],
                                    .dtype = to->dtype, .x = from->data, .token_of = index,
                                    .rows = to->data, .num_tokens = from->dims[0]));
@@ -230,7 +230,9 @@ weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, const weft_moe_expert
     /* A copy of the input is no longer needed: the answers overwrite it. */
     all.y = r->part->order ? r->ordered : *out;
     WEFT_TRY(run(m, pass, r, &all, false));
-    return r->part->order ? weft_moe_select(pass, &r->ordered, r->part->inverse, out) : WEFT_OK;
+    return r->part->order
+               ? weft_moe_select(weft_pass_lane(pass), &r->ordered, r->part->inverse, out)
+               : WEFT_OK;
 }
 
 weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *r,
@@ -245,7 +247,8 @@ weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass, const weft_m
     WEFT_TRY(in_order(pass, r->part, dout, &r->dordered, &all.dy));
     all.dx = r->part->order ? all.x : *din;
     WEFT_TRY(run(m, pass, r, &all, true));
-    return r->part->order ? weft_moe_select(pass, &all.x, r->part->inverse, din) : WEFT_OK;
+    return r->part->order ? weft_moe_select(weft_pass_lane(pass), &all.x, r->part->inverse, din)
+                          : WEFT_OK;
 }
 
 /* --- a backward in two halves ---------------------------------------------------------------- */
@@ -265,12 +268,13 @@ weft_status weft_moe_experts_backward_input(weft_moe *m, weft_pass *pass,
     all.dy = kept_of(r, &r->kept_dout);
     all.dx = r->part->order ? r->ordered : *din;
     if (r->part->order)
-        WEFT_TRY(weft_moe_select(pass, dout, r->part->order, &all.dy));
+        WEFT_TRY(weft_moe_select(weft_pass_lane(pass), dout, r->part->order, &all.dy));
     else if (r->part->num_rows > 0)
         WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), all.dy.data, dout->data,
                                 weft_tensor_bytes(&all.dy)));
     WEFT_TRY(span_input(m, pass, &all, &act));
-    return r->part->order ? weft_moe_select(pass, &all.dx, r->part->inverse, din) : WEFT_OK;
+    return r->part->order ? weft_moe_select(weft_pass_lane(pass), &all.dx, r->part->inverse, din)
+                          : WEFT_OK;
 }
 
 weft_status weft_moe_experts_backward_weights(weft_moe *m, weft_pass *pass,

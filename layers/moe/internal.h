@@ -48,7 +48,24 @@ typedef struct weft_moe_gate {
     weft_tensor logits, scores, index; /* [rows, 1] */
 } weft_moe_gate;
 
+/* A program of the layer that is being enqueued. */
+typedef struct weft_moe_work {
+    weft_moe *m;
+    weft_pass *pass;
+    struct weft_moe_state *state;
+    const weft_program *program;
+    void **memory;                      /* by slot */
+    weft_tensor rows;                   /* the routed rows */
+    weft_tensor act, ordered, dordered; /* for one partition at a time */
+    int strand;                         /* of the runner */
+} weft_moe_work;
+
 typedef struct weft_moe_state {
+    weft_moe_work work;
+    /* Between parts of a pass: scratch begins at mark; its peak before; the timeline's slice; and
+     * of a backward the gradients of the probabilities [T, K]. */
+    size_t mark, scratch_before, note;
+    weft_tensor dprob;
     weft_moe_gate gate;
     weft_tensor x;                           /* borrowed: the layer's input */
     size_t host_mark;                        /* the start of its host memory */
@@ -113,20 +130,30 @@ weft_status weft_moe_route_weights(weft_moe *m, weft_pass *pass, const weft_moe_
 
 /* Sorts the choices by partition and expert. Enqueued. */
 weft_status weft_moe_sort_choices(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
-/* The COUNTS task: exchanges the counts, waits for the lane, and computes all sizes on the host.
- * Collective over EP with binding dp. */
-weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass,
-                                     weft_moe_state *state) WEFT_CHECKED;
+/* The COUNTS task: exchanges the counts on `lane`, waits for it, and computes all sizes on the
+ * host. Collective over EP with binding dp. */
+weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                     weft_lane *lane) WEFT_CHECKED;
 
-/* Runs the layer's program on sorted choices: rows [T, H] -> state->returned, the experts' answers
- * at home in sending order. The host waits for the counts, then enqueues the rest; the compute lane
- * waits for the whole program. Collective over EP. */
-weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                 const weft_tensor *rows) WEFT_CHECKED;
-/* Replaces the answers' gradients in state->returned by those of the sent rows. Adds weight
- * gradients, or in a step's first micro-batch writes them; or leaves them to the next function. */
-weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                  const weft_tensor *rows) WEFT_CHECKED;
+/* Begins the layer's program on sorted choices: rows [T, H] -> state->returned, the experts'
+ * answers at home in sending order. In its first task the host waits for the counts. Collective
+ * over EP. */
+weft_status weft_moe_begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                   const weft_tensor *rows) WEFT_CHECKED;
+/* The same, which replaces the answers' gradients in state->returned by those of the sent rows.
+ * Adds weight gradients, or in a step's first micro-batch writes them; or leaves them to
+ * weft_moe_run_weights. */
+weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                    const weft_tensor *rows) WEFT_CHECKED;
+/* Enqueues a task of the program; they come in order. */
+weft_status weft_moe_run_task(weft_moe_state *state, uint32_t index) WEFT_CHECKED;
+/* Makes the compute lane wait for the whole program. */
+weft_status weft_moe_end(weft_moe_state *state) WEFT_CHECKED;
+/* The program of the pass's forward or backward, and whether its task's lane is beside the compute
+ * lane. */
+const weft_program *weft_moe_program(const weft_moe *m, weft_pass *pass, bool backward);
+bool weft_moe_task_travels(const weft_moe *m, const weft_pass *pass, const weft_program *program,
+                           uint32_t index);
 /* The experts' gradients, of each partition in turn, in a backward's second half. */
 weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
 
@@ -166,7 +193,7 @@ weft_status weft_moe_experts_backward_weights(weft_moe *m, weft_pass *pass,
                                               bool overwrite) WEFT_CHECKED;
 
 /* to[i] = from[index[i]], rows. */
-weft_status weft_moe_select(weft_pass *pass, const weft_tensor *from, const int32_t *index,
+weft_status weft_moe_select(weft_lane *lane, const weft_tensor *from, const int32_t *index,
                             const weft_tensor *to) WEFT_CHECKED;
 
 /* All-to-all over EP on `lane`, in the runtime's form if experts are tensor-sharded (MoNTA), where

@@ -21,6 +21,7 @@
 #include "layers/layers.h"
 #include "layers/moe/internal.h"
 #include "layers/pass/note.h"
+#include "layers/pass/parts.h"
 #include "layers/pass/pass.h"
 
 /* Experts' rows stay where forward left them, and so do the experts; all gradients are of linear
@@ -119,9 +120,9 @@ static weft_status finish_rows(const weft_moe *m, weft_pass *pass, const weft_te
     return weft_note_end(pass, weft_pass_lane(pass), note);
 }
 
-/* From the layer's input to the experts' answers at home. A recomputed layer does not keep its
- * stash. */
-static weft_status answer(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+/* Sorts the layer's input for the experts, and begins their program. A recomputed layer does not
+ * keep its stash. */
+static weft_status ask(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
     weft_tensor rows;
     size_t gating;
@@ -131,9 +132,7 @@ static weft_status answer(weft_moe *m, weft_pass *pass, weft_moe_state *state)
     WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_route(m, pass, state, &rows));
     WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_sort_choices(m, pass, state));
     WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
-    WEFT_TRY(weft_moe_run_forward(m, pass, state, &rows));
-    weft_pass_keep(pass);
-    return WEFT_OK;
+    return weft_moe_begin_forward(m, pass, state, &rows);
 }
 
 /* Recomputes this, without a wait for the counts. */
@@ -142,7 +141,11 @@ static weft_status answer_again(weft_moe *m, weft_pass *pass, weft_moe_state *st
     const size_t mark = weft_pass_mark(pass);
     weft_pass_begin_repeat(pass, state->host_mark);
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
-    WEFT_TRY(answer(m, pass, state));
+    WEFT_TRY(ask(m, pass, state));
+    for (uint32_t i = 0; i < state->work.program->num_tasks; i++)
+        WEFT_TRY(weft_moe_run_task(state, i));
+    WEFT_TRY(weft_moe_end(state));
+    weft_pass_keep(pass);
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
     weft_pass_end_repeat(pass);
     weft_pass_release(pass, mark);
@@ -232,7 +235,7 @@ static void count_deferred(const weft_moe *m, weft_pass *pass, const weft_moe_st
 
 static size_t scratch_before(const weft_pass *pass)
 {
-    return pass->model->scratch.peak_bytes;
+    return weft_pass_scratch_stack(pass)->peak_bytes;
 }
 
 static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_state *state,
@@ -241,27 +244,60 @@ static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_stat
     weft_model *model = pass->model;
     const double balanced = balanced_rows(m, pass);
     const double part = balanced / state->num_parts;
-    if (model->scratch.peak_bytes > before)
+    if (weft_pass_scratch_stack(pass)->peak_bytes > before)
         model->scratch_load = (weft_moe_load){.rows = (double)state->num_rows / balanced,
                                               .sent = (double)state->num_sent / balanced,
                                               .part_rows = (double)state->max_rows / part,
                                               .part_sent = (double)state->max_sent / part};
 }
 
-static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
-                               weft_tensor *y)
+/* The parts before, of and behind the tasks of the layer's program. */
+static weft_part_kind moe_part_kind(const weft_layer *layer, weft_pass *pass, bool backward,
+                                    int part)
 {
-    weft_moe *m = (weft_moe *)layer;
-    weft_moe_state *state = weft_pass_state(pass, layer);
-    const weft_moe_dims *d = &m->dims;
-    size_t scratch = scratch_before(pass);
-    size_t mark = weft_pass_mark(pass), hidden = x->dims[1];
-    weft_tensor part;
-    size_t whole;
+    const weft_moe *m = (const weft_moe *)layer;
+    const weft_program *program;
+    if (part == 0)
+        return WEFT_PART_COMPUTES;
+    program = weft_moe_program(m, pass, backward);
+    const uint32_t index = (uint32_t)part - 1;
+    if (index > program->num_tasks)
+        return WEFT_PART_NONE;
+    return index < program->num_tasks && weft_moe_task_travels(m, pass, program, index)
+               ? WEFT_PART_TRAVELS
+               : WEFT_PART_COMPUTES;
+}
+
+static weft_status begin_pass(weft_pass *pass, weft_moe_state *state)
+{
+    state->scratch_before = scratch_before(pass);
+    state->mark = weft_pass_mark(pass);
+    return weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_MOE, &state->note);
+}
+
+static weft_status end_pass(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
+{
+    note_scratch(m, pass, state, state->scratch_before);
+    weft_pass_release(pass, state->mark);
+    return weft_note_end(pass, weft_pass_lane(pass), state->note);
+}
+
+static weft_status begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                 const weft_tensor *x)
+{
+    WEFT_TRY(begin_pass(pass, state));
     state->x = *x;
     state->host_mark = weft_pass_host_mark(pass);
-    WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_MOE, &whole));
-    WEFT_TRY(answer(m, pass, state));
+    return ask(m, pass, state);
+}
+
+static weft_status end_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                               const weft_tensor *x, weft_tensor *y)
+{
+    const size_t hidden = x->dims[1];
+    weft_tensor part;
+    WEFT_TRY(weft_moe_end(state));
+    weft_pass_keep(pass);
     if (!weft_pass_repeats(pass) && !weft_device_is_note(pass->model->setup.device)) {
         weft_moe_count(m, pass, state);
         WEFT_TRY(count_rows(m, pass, state));
@@ -270,7 +306,7 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
     WEFT_TRY(result_rows(m, pass, y, &part));
     WEFT_TRY(weft_combine(
         weft_pass_lane(pass),
-        &WEFT_ARGS(weft_combine_args, .num_tokens = d->tokens,
+        &WEFT_ARGS(weft_combine_args, .num_tokens = m->dims.tokens,
                    .topk = (size_t)m->common.options.moe_router_topk, .cols = hidden,
                    .dtype = x->dtype, .rows = state->returned.data, .row_of = state->row_of,
                    .num_rows = state->num_sent, .top_prob = state->prob.data, .y = part.data)));
@@ -286,9 +322,19 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, const weft_te
             WEFT_TRY(weft_moe_gate_forward(m, pass, state, x, &shared));
         WEFT_TRY(add_shared(pass, &shared, y));
     }
-    note_scratch(m, pass, state, scratch);
-    weft_pass_release(pass, mark);
-    return weft_note_end(pass, weft_pass_lane(pass), whole);
+    return end_pass(m, pass, state);
+}
+
+static weft_status moe_forward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *x,
+                               weft_tensor *y)
+{
+    weft_moe *m = (weft_moe *)layer;
+    weft_moe_state *state = weft_pass_state(pass, layer);
+    if (part == 0)
+        return begin_forward(m, pass, state, x);
+    return (uint32_t)part <= state->work.program->num_tasks
+               ? weft_moe_run_task(state, (uint32_t)part - 1)
+               : end_forward(m, pass, state, x, y);
 }
 
 /* The second half of a backward in two. */
@@ -311,44 +357,48 @@ static weft_status moe_weights(weft_layer *layer, weft_pass *pass)
     return weft_note_end(pass, lane, whole);
 }
 
-static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                weft_tensor *dx)
+static weft_status begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                  const weft_tensor *dy)
 {
-    weft_moe *m = (weft_moe *)layer;
-    weft_moe_state *state = weft_pass_state(pass, layer);
-    const weft_moe_dims *d = &m->dims;
     weft_lane *lane = weft_pass_lane(pass);
-    size_t scratch = scratch_before(pass);
-    size_t mark = weft_pass_mark(pass), hidden = dy->dims[1];
-    size_t topk = (size_t)m->common.options.moe_router_topk;
-    weft_tensor dy_rows, dprob, rows, part;
-    size_t whole, gating;
-    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_MOE, &whole));
+    const size_t topk = (size_t)m->common.options.moe_router_topk;
+    weft_tensor rows;
+    WEFT_TRY(begin_pass(pass, state));
     if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(MOE))
         WEFT_TRY(answer_again(m, pass, state));
-    WEFT_TRY(routed_rows(m, pass, dy, &dy_rows));
-    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, d->tokens, topk, &dprob));
+    WEFT_TRY(routed_rows(m, pass, dy, &rows));
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, m->dims.tokens, topk, &state->dprob));
     WEFT_TRY(weft_combine_backward(
-        lane, &WEFT_ARGS(weft_combine_backward_args, .num_tokens = d->tokens, .topk = topk,
-                         .cols = hidden, .dtype = dy->dtype, .dy = dy_rows.data,
+        lane, &WEFT_ARGS(weft_combine_backward_args, .num_tokens = m->dims.tokens, .topk = topk,
+                         .cols = dy->dims[1], .dtype = dy->dtype, .dy = rows.data,
                          .rows = state->returned.data, .row_of = state->row_of,
                          .num_rows = state->num_sent, .top_prob = state->prob.data,
-                         .drows = state->returned.data, .dtop_prob = dprob.data)));
-    rows = dy_rows; /* of which a first half reads the shape */
-    if (weft_pass_defers(pass)) {
+                         .drows = state->returned.data, .dtop_prob = state->dprob.data)));
+    if (weft_pass_defers(pass)) { /* a first half reads the rows' shape */
         count_deferred(m, pass, state);
-        WEFT_TRY(weft_pass_defer(pass, layer, moe_weights));
+        WEFT_TRY(weft_pass_defer(pass, &m->common.base, moe_weights));
     } else {
         WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
     }
-    WEFT_TRY(weft_moe_run_backward(m, pass, state, &rows));
+    return weft_moe_begin_backward(m, pass, state, &rows);
+}
+
+static weft_status end_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                const weft_tensor *dy, weft_tensor *dx)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    const size_t topk = (size_t)m->common.options.moe_router_topk, hidden = dy->dims[1];
+    weft_tensor part;
+    size_t gating;
+    WEFT_TRY(weft_moe_end(state));
     WEFT_TRY(result_rows(m, pass, dx, &part));
     WEFT_TRY(weft_permute_backward(
-        lane, &WEFT_ARGS(weft_permute_backward_args, .num_tokens = d->tokens, .topk = topk,
+        lane, &WEFT_ARGS(weft_permute_backward_args, .num_tokens = m->dims.tokens, .topk = topk,
                          .cols = hidden, .dtype = dy->dtype, .drows = state->returned.data,
                          .row_of = state->row_of, .num_rows = state->num_sent, .dx = part.data)));
     WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_GATING, &gating));
-    WEFT_TRY_AS(lane, "router", weft_moe_route_backward(m, pass, state, &rows, &dprob, &part));
+    WEFT_TRY_AS(lane, "router",
+                weft_moe_route_backward(m, pass, state, &state->work.rows, &state->dprob, &part));
     WEFT_TRY(weft_note_end(pass, lane, gating));
     WEFT_TRY(finish_rows(m, pass, &part, dx));
     if (m->shared) {
@@ -360,9 +410,19 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, const weft_t
             weft_layer_backward(m->shared, pass, m->gate.weight ? &state->gate.out : dy, &shared));
         WEFT_TRY(add_shared(pass, &shared, dx));
     }
-    note_scratch(m, pass, state, scratch);
-    weft_pass_release(pass, mark);
-    return weft_note_end(pass, lane, whole);
+    return end_pass(m, pass, state);
+}
+
+static weft_status moe_backward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *dy,
+                                weft_tensor *dx)
+{
+    weft_moe *m = (weft_moe *)layer;
+    weft_moe_state *state = weft_pass_state(pass, layer);
+    if (part == 0)
+        return begin_backward(m, pass, state, dy);
+    return (uint32_t)part <= state->work.program->num_tasks
+               ? weft_moe_run_task(state, (uint32_t)part - 1)
+               : end_backward(m, pass, state, dy, dx);
 }
 
 static void moe_destroy(weft_layer *layer)
@@ -372,16 +432,19 @@ static void moe_destroy(weft_layer *layer)
     free(layer);
 }
 
+static const weft_layer_parts moe_parts = {moe_part_kind, moe_forward, moe_backward};
+
 static const weft_layer_ops moe_ops = {
     .struct_bytes = sizeof moe_ops,
     .kind = "moe",
     .state_bytes = sizeof(weft_moe_state),
     .init = moe_init,
-    .forward = moe_forward,
-    .backward = moe_backward,
+    .forward = weft_parts_forward,
+    .backward = weft_parts_backward,
     .destroy = moe_destroy,
     .routes_tokens = true,
     .width = weft_layer_width,
+    .parts = &moe_parts,
 };
 
 weft_layer *weft_moe_create(const weft_model_options *options)

@@ -39,7 +39,8 @@ static weft_status create_exchange(weft_moe_runtime *r)
 static weft_status init(weft_moe_runtime *r)
 {
     weft_moe_pipeline pipeline = r->options.pipeline;
-    weft_moe_bind_tasks(&r->runner.executor);
+    for (int k = 0; k < WEFT_RUNNER_STRANDS; k++)
+        weft_moe_bind_tasks(&r->runner.strands[k].executor);
     if (r->exchange) {
         WEFT_TRY(create_lanes(r));
         WEFT_TRY(create_exchange(r));
@@ -103,8 +104,10 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
     return weft_runner_prepare(&r->runner, plan->programs);
 }
 
-weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *pipeline)
+weft_status weft_moe_runtime_use(weft_moe_runtime *r, const weft_moe_pipeline *asked)
 {
+    weft_moe_pipeline copy = *asked, *pipeline = &copy;
+    copy.beside = r->options.pipeline.beside;
     for (int i = 0; i < r->num_plans; i++)
         if (memcmp(&r->plans[i].pipeline, pipeline, sizeof *pipeline) == 0) {
             r->current = &r->plans[i];

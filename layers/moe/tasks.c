@@ -11,16 +11,7 @@
 #include "layers/pass/pass.h"
 #include "schedule/operands.h"
 
-/* The running program's data. */
-typedef struct work {
-    weft_moe *m;
-    weft_pass *pass;
-    weft_moe_state *state;
-    const weft_program *program;
-    void **memory;                      /* by slot */
-    weft_tensor rows;                   /* the routed rows */
-    weft_tensor act, ordered, dordered; /* for one partition at a time */
-} work;
+typedef weft_moe_work work;
 
 static bool is_at_home(int holds)
 {
@@ -103,7 +94,7 @@ static weft_status run_permute(void *context, const weft_task *task, weft_lane *
     weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
     const weft_note_again outer = again(lane, task);
     WEFT_TRY_AS(lane, "dispatch",
-                weft_moe_select(w->pass, &w->rows,
+                weft_moe_select(lane, &w->rows,
                                 w->state->token_of + w->state->parts[task->part].first_sent, &to));
     weft_note_redoes(lane, outer);
     return WEFT_OK;
@@ -311,10 +302,8 @@ static weft_status take_answer(const work *w, weft_slot_kind holds)
 static weft_status run_counts(void *context, const weft_task *task, weft_lane *lane)
 {
     (void)task;
-    (void)lane;
     work *w = context;
-    WEFT_TRY_AS(weft_pass_lane(w->pass), "counts",
-                weft_moe_exchange_counts(w->m, w->pass, w->state));
+    WEFT_TRY_AS(lane, "counts", weft_moe_exchange_counts(w->m, w->pass, w->state, lane));
     WEFT_TRY(take_inputs(w, false));
     WEFT_TRY(take(w, WEFT_SLOT_RESULT, &w->state->returned));
     WEFT_TRY(take_home(w));
@@ -337,15 +326,17 @@ void weft_moe_bind_tasks(weft_executor *executor)
     executor->run[WEFT_TASK_PREFETCH] = run_copy;
 }
 
-static work start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const weft_tensor *rows,
-                  bool backward)
+static work *start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const weft_tensor *rows,
+                   bool backward)
 {
-    return (work){.m = m,
-                  .pass = pass,
-                  .state = state,
-                  .program = &state->plan->programs[backward],
-                  .memory = state->plan->memory[backward],
-                  .rows = *rows};
+    state->work = (work){.m = m,
+                         .pass = pass,
+                         .state = state,
+                         .program = &state->plan->programs[backward],
+                         .memory = state->plan->memory[backward],
+                         .rows = *rows,
+                         .strand = pass->backward};
+    return &state->work;
 }
 
 /* Tasks of the compute lane are parts of the layer; the expert lane's are exchanges. */
@@ -356,42 +347,68 @@ static const int tracks[WEFT_NUM_LANES] = {
     [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH,
 };
 
-static weft_status run(work *w)
+static bool is_synchronous(const weft_moe *m, const weft_moe_pipeline *pipeline)
+{
+    return !m->dims.exchange || (pipeline->num_partitions == 1 &&
+                                 pipeline->reuse == WEFT_REUSE_NONE && !pipeline->beside);
+}
+
+static weft_status begin(work *w)
 {
     weft_moe_runtime *runtime = w->pass->model->moe;
-    const weft_moe_pipeline *pipeline = &w->state->plan->pipeline;
-    bool synchronous = !w->m->dims.exchange ||
-                       (pipeline->num_partitions == 1 && pipeline->reuse == WEFT_REUSE_NONE);
-    weft_note_tasks(w->pass, tracks, &runtime->runner.executor);
+    const bool synchronous = is_synchronous(w->m, &w->state->plan->pipeline);
+    weft_note_tasks(w->pass, tracks, &runtime->runner.strands[w->strand].executor);
     weft_note_tasks(w->pass, NULL, &runtime->exchange_executor);
-    return weft_runner_enqueue(&runtime->runner, w->program, weft_pass_lane(w->pass), synchronous,
-                               w);
+    return weft_runner_begin(&runtime->runner, w->strand, w->program, weft_pass_lane(w->pass),
+                             synchronous, w);
 }
 
-weft_status weft_moe_run_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                 const weft_tensor *rows)
+weft_status weft_moe_begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                   const weft_tensor *rows)
 {
-    work w = start(m, pass, state, rows, false);
-    return run(&w);
+    return begin(start(m, pass, state, rows, false));
 }
 
-weft_status weft_moe_run_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                  const weft_tensor *rows)
+weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                    const weft_tensor *rows)
 {
-    work w = start(m, pass, state, rows, true);
-    WEFT_TRY(take_inputs(&w, true));
-    place(&w, WEFT_SLOT_RESULT_GRADIENT, state->returned.data);
-    WEFT_TRY(take_home(&w));
-    WEFT_TRY(take_answer(&w, WEFT_SLOT_DT_DO));
+    work *w = start(m, pass, state, rows, true);
+    WEFT_TRY(take_inputs(w, true));
+    place(w, WEFT_SLOT_RESULT_GRADIENT, state->returned.data);
+    WEFT_TRY(take_home(w));
+    WEFT_TRY(take_answer(w, WEFT_SLOT_DT_DO));
     WEFT_TRY(
-        take_answer(&w, WEFT_SLOT_DT_DI)); /* in place: nobody needs dT_DO when dT_DI is written */
-    WEFT_TRY(take_expert_rows(&w, true));
+        take_answer(w, WEFT_SLOT_DT_DI)); /* in place: nobody needs dT_DO when dT_DI is written */
+    WEFT_TRY(take_expert_rows(w, true));
     if (weft_pass_defers(pass)) {
         WEFT_TRY(weft_pass_deferred(pass, rows->dtype, state->num_rows, m->dims.ffn, &state->act));
         WEFT_TRY(
             weft_pass_deferred(pass, rows->dtype, state->num_rows, rows->dims[1], &state->dout));
     }
-    return run(&w);
+    return begin(w);
+}
+
+weft_status weft_moe_run_task(weft_moe_state *state, uint32_t index)
+{
+    return weft_runner_task(&state->work.pass->model->moe->runner, state->work.strand, index);
+}
+
+weft_status weft_moe_end(weft_moe_state *state)
+{
+    return weft_runner_end(&state->work.pass->model->moe->runner, state->work.strand);
+}
+
+const weft_program *weft_moe_program(const weft_moe *m, weft_pass *pass, bool backward)
+{
+    const weft_moe_state *state = weft_pass_state(pass, &m->common.base);
+    return &(backward ? state->plan : pass->model->moe->current)->programs[backward];
+}
+
+bool weft_moe_task_travels(const weft_moe *m, const weft_pass *pass, const weft_program *program,
+                           uint32_t index)
+{
+    return !is_synchronous(m, &pass->model->moe->current->pipeline) &&
+           program->tasks[index].lane != WEFT_LANE_COMPUTE;
 }
 
 /* A partition's rows of a tensor of all. */

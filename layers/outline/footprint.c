@@ -108,7 +108,12 @@ uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk)
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++)
         bytes += kept_of(outline, l, first, end);
-    return bytes;
+    return bytes + weft_footprint_norms(outline);
+}
+
+uint64_t weft_footprint_norms(const weft_outline *outline)
+{
+    return outline->pairs ? row_piece(outline) : 0;
 }
 
 uint64_t weft_footprint_deferred(const weft_outline *outline, int rank, int chunk)
@@ -152,19 +157,45 @@ uint64_t weft_footprint_offloaded(const weft_outline *outline, int rank, int chu
     return bytes;
 }
 
-/* The layers' scratch in sequence, and below it norms' outputs and gradients between layers. */
-uint64_t weft_footprint_scratch(const weft_outline *outline, int rank)
+/* A layer that says no more takes as much both ways. */
+static uint64_t scratch_of(const weft_layer_cost *cost, bool backward)
 {
-    uint64_t most = 0;
+    const struct weft_layer_scratch *s = &cost->scratch;
+    const bool is_listed = s->own[0] + s->own[1] + s->child[0] + s->child[1] > 0;
+    return is_listed ? s->own[backward] + s->child[backward] : cost->scratch_bytes;
+}
+
+/* The layers' scratch in sequence, of forwards and of backwards. */
+static void most_scratch(const weft_outline *outline, int rank, uint64_t most[2])
+{
     int first, end;
+    most[0] = most[1] = 0;
     for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);
-        for (int l = first; l < end; l++) {
-            uint64_t bytes = outline->layers[l].description.cost.scratch_bytes;
-            most = bytes > most ? bytes : most;
-        }
+        for (int l = first; l < end; l++)
+            for (int backward = 0; backward < 2; backward++) {
+                const uint64_t bytes = scratch_of(&outline->layers[l].description.cost, backward);
+                most[backward] = bytes > most[backward] ? bytes : most[backward];
+            }
     }
-    return most + (outline->shape.training ? 3 : 1) * row_piece(outline);
+}
+
+/* Below it norms' outputs and gradients between layers. */
+uint64_t weft_footprint_scratch(const weft_outline *outline, int rank)
+{
+    uint64_t most[2];
+    most_scratch(outline, rank, most);
+    if (outline->pairs)
+        return most[0] + 2 * row_piece(outline);
+    return (most[0] > most[1] ? most[0] : most[1]) +
+           (outline->shape.training ? 3 : 1) * row_piece(outline);
+}
+
+uint64_t weft_footprint_backward_scratch(const weft_outline *outline, int rank)
+{
+    uint64_t most[2];
+    most_scratch(outline, rank, most);
+    return outline->pairs ? most[1] : 0;
 }
 
 static int count_parts(const weft_outline *outline, int rank)
@@ -309,6 +340,8 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
 {
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+    if (outline->pairs)
+        add_module(out, "norms", weft_footprint_norms(outline));
     for (int l = first; l < end; l++) {
         const weft_description *d = &outline->layers[l].description;
         const bool goes_out =
@@ -377,7 +410,8 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
     if (ring_bytes(outline, s->rank) > 0)
         add_module(out, "offloaded", ring_bytes(outline, s->rank));
     const uint64_t recomputed = weft_footprint_recomputed(outline, s->rank);
-    out->bytes[WEFT_MEMORY_SCRATCH] = weft_footprint_scratch(outline, s->rank);
+    out->bytes[WEFT_MEMORY_SCRATCH] = weft_footprint_scratch(outline, s->rank) +
+                                      weft_footprint_backward_scratch(outline, s->rank);
     if (keeps_inputs)
         out->bytes[WEFT_MEMORY_SCRATCH] += recomputed;
     else if (recomputed > 0)

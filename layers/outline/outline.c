@@ -349,6 +349,7 @@ static weft_status begin_outline(const weft_model_setup *setup, const weft_mesh 
         out->tier = weft_tier_closed(setup->tier);
     out->accumulates = setup->accumulates; /* and see place_experts */
     out->steps_at_once = setup->steps_at_once;
+    out->pairs = setup->pairs && setup->training;
     place_experts(out);
     return WEFT_OK;
 }

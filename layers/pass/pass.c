@@ -178,12 +178,18 @@ weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size
 {
     WEFT_TRY(WEFT_GIVEN(pass));
     WEFT_TRY(WEFT_GIVEN(out));
-    return take(&pass->model->scratch, dtype, d0, d1, out);
+    return take(weft_pass_scratch_stack(pass), dtype, d0, d1, out);
+}
+
+weft_stack *weft_pass_scratch_stack(const weft_pass *pass)
+{
+    weft_model *model = pass->model;
+    return pass->backward && model->setup.pairs ? &model->backward_scratch : &model->scratch;
 }
 
 const weft_tensor *weft_pass_normed(const weft_pass *pass)
 {
-    return &pass->model->normed;
+    return &pass->normed;
 }
 
 weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out)
@@ -195,12 +201,12 @@ weft_status weft_pass_host(weft_pass *pass, size_t bytes, void **out)
 
 size_t weft_pass_mark(const weft_pass *pass)
 {
-    return weft_stack_mark(&pass->model->scratch);
+    return weft_stack_mark(weft_pass_scratch_stack(pass));
 }
 
 void weft_pass_release(weft_pass *pass, size_t mark)
 {
-    weft_stack_rewind(&pass->model->scratch, mark);
+    weft_stack_rewind(weft_pass_scratch_stack(pass), mark);
 }
 
 static weft_status gather_rows(weft_pass *pass, const weft_tensor *x, const weft_tensor *gathered)

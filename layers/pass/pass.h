@@ -12,6 +12,7 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/parameters/parameters.h"
 #include "schedule/operands.h"
+#include "schedule/pair.h"
 
 typedef struct weft_graphs weft_graphs;
 
@@ -57,6 +58,7 @@ struct weft_pass {
     int chunk, first, end; /* its chunk, whose layers are [first, end) */
     weft_lane *lane;
     weft_micro_batch micro_batch;
+    weft_tensor normed;      /* where blocks' norms write */
     bool backward;           /* a backward is being enqueued */
     weft_deferred *deferred; /* the slot of a backward in two halves */
     bool defers;             /* a layer's first half is being enqueued */
@@ -79,6 +81,9 @@ struct weft_pass {
     float *near_losses;           /* likewise of the losses; NULL: they are not asked for */
     float *far_losses;            /* likewise, where they go behind the forward; NULL: nowhere */
 };
+
+/* The scratch of its forward, or of its backward. */
+weft_stack *weft_pass_scratch_stack(const weft_pass *pass);
 
 /* Does all that the first half left of a layer of the list; those above it come first. */
 weft_status weft_pass_run_deferred(weft_pass *pass, int listed) WEFT_CHECKED;
@@ -129,15 +134,16 @@ struct weft_model {
     weft_rows again, fullest_again; /* rows of its MoE layers; those that used most of it */
     size_t noted_again_bytes;       /* the bytes of fullest_again */
     weft_stack scratch;             /* shared: all passes run on one compute lane; at its bottom: */
-    weft_tensor normed;             /* the latest output of blocks' norms */
-    weft_tensor gradients[2];       /* training: gradients between layers, alternating */
-    weft_moe_load scratch_load;     /* of the MoE layer that took most scratch */
-    weft_metrics *metrics;          /* recomputation's metrics */
-    weft_metric_list metric_list;   /* of all stages */
-    weft_metric *own_metrics;   /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
-    weft_loads loads;           /* loads of this step's MoE layers, in the order of their runs */
-    bool repeats;               /* some forward runs again */
-    weft_metric *saved_metrics; /* pinned: own_metrics before a recomputation */
+    weft_tensor normed;           /* the latest output of blocks' norms; with pairs in each pass */
+    weft_tensor gradients[2];     /* training: gradients between layers, alternating */
+    weft_stack backward_scratch;  /* with pairs backwards' own */
+    weft_moe_load scratch_load;   /* of the MoE layer that took most scratch */
+    weft_metrics *metrics;        /* recomputation's metrics */
+    weft_metric_list metric_list; /* of all stages */
+    weft_metric *own_metrics;     /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
+    weft_loads loads;             /* loads of this step's MoE layers, in the order of their runs */
+    bool repeats;                 /* some forward runs again */
+    weft_metric *saved_metrics;   /* pinned: own_metrics before a recomputation */
     weft_place place;
     uint64_t num_frozen;
     weft_moe_runtime *moe;                /* NULL without experts */
@@ -153,7 +159,7 @@ struct weft_model {
     weft_graphs *graphs; /* NULL: no graphs */
     weft_arena arena;
     weft_program *programs; /* by chunk [WEFT_NUM_PASS_KINDS]; training has all kinds */
-    weft_tensor *slots;     /* of the running program */
+    weft_tensor *slots[WEFT_PAIR_STRANDS]; /* of the running program; of a pair's two */
     weft_executor executor;
     weft_rings rings;
     weft_offload_rings offload;

@@ -2,9 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/doing.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/graphs.h"
 #include "layers/pass/note.h"
+#include "layers/pass/parts.h"
 #include "layers/pass/pass.h"
 #include "schedule/operands.h"
 
@@ -13,6 +15,7 @@ typedef struct weft_pass_work {
     const weft_pass_call *call;
     const weft_program *program;
     weft_tensor *slots; /* by slot of the program */
+    size_t mark;        /* where its scratch begins */
 } weft_pass_work;
 
 static weft_pass_kept *kept_of(const weft_pass *pass)
@@ -138,23 +141,29 @@ static weft_status take_output(weft_pass_work *w, int slot)
     return status;
 }
 
+static weft_status begin_forward(weft_pass_work *w, const weft_task *task)
+{
+    const int slot = weft_task_slot(task, WEFT_OPERAND_Y);
+    w->call->pass->layer_rows = (weft_rows){0};
+    WEFT_TRY(begin_layer(w, task));
+    if (slot >= 0)
+        WEFT_TRY(take_output(w, slot));
+    weft_pass_keep(w->call->pass);
+    return WEFT_OK;
+}
+
 static weft_status run_forward(weft_pass_work *w, const weft_task *task)
 {
     weft_pass *pass = w->call->pass;
     weft_layer *layer = pass->model->layers[task->layer];
-    weft_tensor x = operand(w, task, WEFT_OPERAND_X), y;
     const int slot = weft_task_slot(task, WEFT_OPERAND_Y);
     size_t most_out[WEFT_OFFLOAD_SLOTS];
     for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
         most_out[i] = pass->model->offload.slots[i].stack.peak_bytes;
-    pass->layer_rows = (weft_rows){0};
-    WEFT_TRY(begin_layer(w, task));
-    if (slot >= 0)
-        WEFT_TRY(take_output(w, slot));
-    y = operand(w, task, WEFT_OPERAND_Y);
+    WEFT_TRY(begin_forward(w, task));
+    weft_tensor x = operand(w, task, WEFT_OPERAND_X), y = operand(w, task, WEFT_OPERAND_Y);
     WEFT_TRY(
         weft_offload_begin(&pass->model->offload, w->program, task, pass, pass->lane, &pass->out));
-    weft_pass_keep(pass);
     weft_status status = weft_layer_forward(layer, pass, &x, slot < 0 ? NULL : &y);
     pass->shares_stash = false;
     pass->out = NULL;
@@ -324,6 +333,56 @@ static const weft_program *program_of(const weft_pass_call *call)
     return &call->pass->model->programs[WEFT_NUM_PASS_KINDS * call->pass->chunk + call->kind];
 }
 
+/* What comes before the program's tasks. An empty stage hands its input on. */
+static weft_status begin(weft_pass_work *w, const weft_pass_call *call, weft_tensor *slots)
+{
+    weft_pass *pass = call->pass;
+    const weft_model *model = pass->model;
+    *w = (weft_pass_work){
+        .call = call, .program = program_of(call), .slots = slots, .mark = weft_pass_mark(pass)};
+    if (call->kind == WEFT_PASS_FORWARD) {
+        weft_stack_rewind(&pass->stash, 0);
+        weft_stack_rewind(&pass->host, 0);
+        pass->rows = pass->kept_rows = (weft_rows){0};
+        memset(pass->states, 0, model->states_bytes);
+        if (model->setup.pairs)
+            WEFT_TRY(weft_pass_stash(pass, model->shape.dtype, weft_pass_rows(pass),
+                                     model->shape.hidden, &pass->normed));
+    }
+    if (call->kind == WEFT_PASS_INPUT) {
+        weft_stack_rewind(&pass->deferred->stack, 0);
+        pass->deferred->num_works = 0;
+        pass->deferred->rows = (weft_rows){0};
+    }
+    if (call->kind == WEFT_PASS_WEIGHTS)
+        pass->deferred->next = 0;
+    fill_slots(call, w->program, slots);
+    return w->program->num_tasks > 0 || call->kind == WEFT_PASS_RECOMPUTE ||
+                   call->kind == WEFT_PASS_WEIGHTS
+               ? WEFT_OK
+               : weft_lane_copy(pass->lane, call->to->data, call->from->data,
+                                weft_shape_boundary_bytes(&model->shape));
+}
+
+static void end(const weft_pass_work *w)
+{
+    weft_pass *pass = w->call->pass;
+    const weft_pass_kind kind = w->call->kind;
+    advance_rings(&pass->model->rings, w->program);
+    weft_pass_release(pass, w->mark);
+    size_t held = pass->stash.used_bytes + pass->host.used_bytes;
+    if (!pass->backward && held > pass->held_bytes) {
+        pass->held_bytes = held;
+        pass->fullest = pass->rows;
+        pass->fullest_kept = pass->kept_rows;
+    }
+    weft_deferred *d = pass->deferred;
+    if (kind == WEFT_PASS_INPUT && d->stack.used_bytes > d->fullest_bytes) {
+        d->fullest_bytes = d->stack.used_bytes;
+        d->fullest = d->rows;
+    }
+}
+
 static weft_status enqueue(const weft_pass_call *call)
 {
     static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_LAYERS,
@@ -333,29 +392,9 @@ static weft_status enqueue(const weft_pass_call *call)
                                                [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
     weft_pass *pass = call->pass;
     weft_model *model = pass->model;
-    const weft_program *program = program_of(call);
     weft_executor *executor = &model->executor;
-    weft_pass_work w = {.call = call, .program = program, .slots = model->slots};
-    size_t mark = weft_pass_mark(pass);
-    if (call->kind == WEFT_PASS_FORWARD) {
-        weft_stack_rewind(&pass->stash, 0);
-        weft_stack_rewind(&pass->host, 0);
-        pass->rows = pass->kept_rows = (weft_rows){0};
-        memset(pass->states, 0, model->states_bytes);
-    }
-    if (call->kind == WEFT_PASS_INPUT) {
-        weft_stack_rewind(&pass->deferred->stack, 0);
-        pass->deferred->num_works = 0;
-        pass->deferred->rows = (weft_rows){0};
-    }
-    if (call->kind == WEFT_PASS_WEIGHTS)
-        pass->deferred->next = 0;
-    if (program->num_tasks == 0) /* an empty stage */
-        return call->kind == WEFT_PASS_RECOMPUTE || call->kind == WEFT_PASS_WEIGHTS
-                   ? WEFT_OK
-                   : weft_lane_copy(pass->lane, call->to->data, call->from->data,
-                                    weft_shape_boundary_bytes(&model->shape));
-    fill_slots(call, program, w.slots);
+    weft_pass_work w;
+    WEFT_TRY(begin(&w, call, model->slots[0]));
     executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
     executor->lanes[WEFT_LANE_REDUCE] = model->rings.reduce;
     executor->lanes[WEFT_LANE_GATHER] = model->rings.gather;
@@ -363,20 +402,8 @@ static weft_status enqueue(const weft_pass_call *call)
     executor->lanes[WEFT_LANE_PREFETCH] = model->offload.back;
     executor->context = &w;
     weft_note_tasks(pass, tracks, executor);
-    WEFT_TRY(weft_program_enqueue(program, executor));
-    advance_rings(&model->rings, program);
-    weft_pass_release(pass, mark);
-    size_t held = pass->stash.used_bytes + pass->host.used_bytes;
-    if (!pass->backward && held > pass->held_bytes) {
-        pass->held_bytes = held;
-        pass->fullest = pass->rows;
-        pass->fullest_kept = pass->kept_rows;
-    }
-    weft_deferred *d = pass->deferred;
-    if (call->kind == WEFT_PASS_INPUT && d->stack.used_bytes > d->fullest_bytes) {
-        d->fullest_bytes = d->stack.used_bytes;
-        d->fullest = d->rows;
-    }
+    WEFT_TRY(weft_program_enqueue(w.program, executor));
+    end(&w);
     return WEFT_OK;
 }
 
@@ -457,6 +484,94 @@ weft_status weft_model_backward_weights(weft_model *model, int slot, int deferre
     return run(&call);
 }
 
+/* --- pairs --------------------------------------------------------------------------------- */
+
+/* A pass of a pair: its program's tasks are layers alone, on the compute lane. */
+typedef struct weft_pass_strand {
+    weft_pass_call call;
+    weft_pass_work work;
+    uint32_t task; /* its next part's */
+    int part;
+} weft_pass_strand;
+
+static weft_part_kind next_part(const weft_pass_strand *s)
+{
+    weft_pass *pass = s->call.pass;
+    if (s->task == s->work.program->num_tasks)
+        return WEFT_PART_NONE;
+    const weft_layer *layer = pass->model->layers[s->work.program->tasks[s->task].layer];
+    return weft_part_kind_of(layer, pass, pass->backward, s->part);
+}
+
+static weft_status run_part(weft_pass_strand *s)
+{
+    weft_pass_work *w = &s->work;
+    weft_pass *pass = s->call.pass;
+    const weft_task *task = &w->program->tasks[s->task];
+    weft_layer *layer = pass->model->layers[task->layer];
+    if (pass->backward) {
+        weft_tensor dy = operand(w, task, WEFT_OPERAND_DY), dx = operand(w, task, WEFT_OPERAND_DX);
+        return weft_part_backward(layer, pass, s->part, &dy, &dx);
+    }
+    const int slot = weft_task_slot(task, WEFT_OPERAND_Y);
+    if (s->part == 0)
+        WEFT_TRY(begin_forward(w, task));
+    weft_tensor x = operand(w, task, WEFT_OPERAND_X), y = operand(w, task, WEFT_OPERAND_Y);
+    return weft_part_forward(layer, pass, s->part, &x, slot < 0 ? NULL : &y);
+}
+
+static weft_status take_part(weft_pass_strand *s)
+{
+    const weft_doing outer = *weft_doing_now();
+    const weft_task *task = &s->work.program->tasks[s->task];
+    weft_doing_pass(WEFT_DOING_PASSES);
+    weft_doing_begin(weft_task_kind_text(task->kind), task->micro_batch, task->chunk, task->layer,
+                     s->part);
+    const weft_status status = run_part(s);
+    *weft_doing_now() = outer;
+    s->part++;
+    if (next_part(s) == WEFT_PART_NONE) {
+        s->task++;
+        s->part = 0;
+    }
+    return status;
+}
+
+weft_status weft_model_pair(weft_model *model, weft_lane *lane, const weft_pair_call *call)
+{
+    weft_pass *forward = &model->passes[call->forward_slot];
+    weft_pass *backward = &model->passes[call->backward_slot];
+    forward->lane = backward->lane = lane;
+    forward->micro_batch = call->micro_batch;
+    forward->deferred = NULL;
+    forward->backward = false;
+    backward->backward = true;
+    weft_pass_strand strands[WEFT_PAIR_STRANDS] = {
+        [WEFT_PAIR_FORWARD].call = {.pass = forward,
+                                    .kind = WEFT_PASS_FORWARD,
+                                    .from = call->x,
+                                    .to = call->y},
+        [WEFT_PAIR_BACKWARD].call = {
+            .pass = backward, .kind = WEFT_PASS_BACKWARD, .from = call->dy, .to = call->dx}};
+    weft_turns turns = {.whose = WEFT_PAIR_BACKWARD};
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
+        WEFT_TRY(begin(&strands[i].work, &strands[i].call, model->slots[i]));
+        if (!is_on_one_lane(strands[i].work.program))
+            return WEFT_ERROR(WEFT_INTERNAL, "a pass of a pair has tasks beside its layers");
+    }
+    for (;;) {
+        const weft_part_kind next[WEFT_PAIR_STRANDS] = {next_part(&strands[WEFT_PAIR_FORWARD]),
+                                                        next_part(&strands[WEFT_PAIR_BACKWARD])};
+        const int whose = weft_turns_next(&turns, next);
+        if (whose < 0)
+            break;
+        WEFT_TRY(take_part(&strands[whose]));
+    }
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
+        end(&strands[i].work);
+    return WEFT_OK;
+}
+
 /* --- programs ------------------------------------------------------------------------------ */
 
 static weft_status make_program(weft_model *model, const weft_chunk_shape *shape,
@@ -489,9 +604,11 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
             most_tasks = most_tasks < program->num_tasks ? program->num_tasks : most_tasks;
         }
     }
-    WEFT_TRY(
-        weft_arena_alloc_array(&model->arena, (size_t)most_slots, sizeof(weft_tensor), &memory));
-    model->slots = memory;
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
+        WEFT_TRY(weft_arena_alloc_array(&model->arena, (size_t)most_slots, sizeof(weft_tensor),
+                                        &memory));
+        model->slots[i] = memory;
+    }
     model->executor.run[WEFT_TASK_LAYER] = run_layer;
     model->executor.run[WEFT_TASK_RECOMPUTE] = run_again;
     model->executor.run[WEFT_TASK_GATHER] = run_gather;

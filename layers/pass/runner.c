@@ -1,35 +1,43 @@
 #include "layers/pass/runner.h"
 
+#include "schedule/ahead.h"
+
 weft_status weft_runner_create_lanes(weft_runner *runner, const weft_runner_lane *rows,
                                      size_t num_rows)
 {
-    WEFT_TRY(weft_event_create(runner->device, &runner->begin));
-    for (size_t i = 0; i < num_rows; i++) {
-        const weft_lane_kind kind = rows[i].kind;
-        WEFT_TRY(
-            weft_lane_create(runner->device, rows[i].priority, rows[i].name, &runner->lanes[kind]));
-        WEFT_TRY(weft_event_create(runner->device, &runner->ends[kind]));
+    for (size_t i = 0; i < num_rows; i++)
+        WEFT_TRY(weft_lane_create(runner->device, rows[i].priority, rows[i].name,
+                                  &runner->lanes[rows[i].kind]));
+    for (int k = 0; k < WEFT_RUNNER_STRANDS; k++) {
+        weft_runner_strand *strand = &runner->strands[k];
+        WEFT_TRY(weft_event_create(runner->device, &strand->begin));
+        for (size_t i = 0; i < num_rows; i++)
+            WEFT_TRY(weft_event_create(runner->device, &strand->ends[rows[i].kind]));
     }
     return WEFT_OK;
 }
 
 void weft_runner_release(weft_runner *runner)
 {
-    for (int i = 0; i < WEFT_NUM_LANES; i++) {
+    for (int i = 0; i < WEFT_NUM_LANES; i++)
         weft_lane_destroy(runner->lanes[i]);
-        weft_event_destroy(runner->ends[i]);
+    for (int k = 0; k < WEFT_RUNNER_STRANDS; k++) {
+        weft_runner_strand *strand = &runner->strands[k];
+        for (int i = 0; i < WEFT_NUM_LANES; i++)
+            weft_event_destroy(strand->ends[i]);
+        weft_event_destroy(strand->begin);
+        weft_executor_release(&strand->executor);
     }
-    weft_event_destroy(runner->begin);
-    weft_executor_release(&runner->executor);
 }
 
 weft_status weft_runner_prepare(weft_runner *runner, const weft_program programs[2])
 {
     const uint32_t forward = programs[0].num_tasks, backward = programs[1].num_tasks;
     const uint32_t most = forward > backward ? forward : backward;
-    return most <= runner->executor.num_done
-               ? WEFT_OK
-               : weft_executor_prepare(&runner->executor, runner->device, most);
+    for (int k = 0; k < WEFT_RUNNER_STRANDS; k++)
+        if (most > runner->strands[k].executor.num_done)
+            WEFT_TRY(weft_executor_prepare(&runner->strands[k].executor, runner->device, most));
+    return WEFT_OK;
 }
 
 weft_status weft_runner_memory(weft_arena *arena, const weft_program programs[2],
@@ -54,21 +62,36 @@ weft_status weft_runner_reserve(const weft_runner *runner, const weft_comm *comm
     return WEFT_OK;
 }
 
-static weft_status begin_lanes(weft_runner *runner, weft_lane *compute)
+weft_status weft_runner_begin(weft_runner *runner, int strand, const weft_program *program,
+                              weft_lane *compute, bool synchronous, void *context)
 {
-    WEFT_TRY(weft_lane_record(compute, runner->begin));
+    weft_runner_strand *s = &runner->strands[strand];
+    weft_executor *ex = &s->executor;
+    s->program = program;
+    s->joins = s->begin && (!synchronous || runner->tasks_use_lanes);
     for (int i = 0; i < WEFT_NUM_LANES; i++)
-        if (runner->lanes[i])
-            WEFT_TRY(weft_lane_wait(runner->lanes[i], runner->begin));
-    return WEFT_OK;
+        ex->lanes[i] = synchronous || !runner->lanes[i] ? compute : runner->lanes[i];
+    ex->context = context;
+    WEFT_TRY(weft_program_open(program, ex, &s->is_ordered));
+    return s->joins ? weft_lane_record(compute, s->begin) : WEFT_OK;
 }
 
-static weft_status end_lanes(weft_runner *runner, weft_lane *compute)
+weft_status weft_runner_task(weft_runner *runner, int strand, uint32_t index)
 {
-    for (int i = 0; i < WEFT_NUM_LANES; i++)
+    weft_runner_strand *s = &runner->strands[strand];
+    for (int i = 0; index == 0 && s->joins && i < WEFT_NUM_LANES; i++)
+        if (runner->lanes[i])
+            WEFT_TRY(weft_lane_wait(runner->lanes[i], s->begin));
+    return weft_program_enqueue_task(s->program, &s->executor, index, s->is_ordered);
+}
+
+weft_status weft_runner_end(weft_runner *runner, int strand)
+{
+    weft_runner_strand *s = &runner->strands[strand];
+    for (int i = 0; s->joins && i < WEFT_NUM_LANES; i++)
         if (runner->lanes[i]) {
-            WEFT_TRY(weft_lane_record(runner->lanes[i], runner->ends[i]));
-            WEFT_TRY(weft_lane_wait(compute, runner->ends[i]));
+            WEFT_TRY(weft_lane_record(runner->lanes[i], s->ends[i]));
+            WEFT_TRY(weft_lane_wait(s->executor.lanes[WEFT_LANE_COMPUTE], s->ends[i]));
         }
     return WEFT_OK;
 }
@@ -76,15 +99,8 @@ static weft_status end_lanes(weft_runner *runner, weft_lane *compute)
 weft_status weft_runner_enqueue(weft_runner *runner, const weft_program *program,
                                 weft_lane *compute, bool synchronous, void *context)
 {
-    const bool joins = runner->begin && (!synchronous || runner->tasks_use_lanes);
-    weft_executor *ex = &runner->executor;
-    for (int i = 0; i < WEFT_NUM_LANES; i++)
-        ex->lanes[i] = synchronous || !runner->lanes[i] ? compute : runner->lanes[i];
-    ex->context = context;
-    if (joins)
-        WEFT_TRY(begin_lanes(runner, compute));
-    WEFT_TRY(weft_program_enqueue(program, ex));
-    if (joins)
-        WEFT_TRY(end_lanes(runner, compute));
-    return WEFT_OK;
+    WEFT_TRY(weft_runner_begin(runner, 0, program, compute, synchronous, context));
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        WEFT_TRY(weft_runner_task(runner, 0, i));
+    return weft_runner_end(runner, 0);
 }

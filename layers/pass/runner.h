@@ -13,20 +13,30 @@ typedef struct weft_runner_lane {
     const char *name;
 } weft_runner_lane;
 
+/* A program that is being enqueued. */
+typedef struct weft_runner_strand {
+    weft_event *begin, *ends[WEFT_NUM_LANES];
+    weft_executor executor; /* the layer fills in its functions */
+    const weft_program *program;
+    bool joins, is_ordered; /* tasks run on several lanes; on one */
+} weft_runner_strand;
+
+/* Programs of two strands can be enqueued by turns: a forward's and a backward's. */
+enum { WEFT_RUNNER_STRANDS = 2 };
+
 /* Zero is valid, and has no lanes. */
 typedef struct weft_runner {
     weft_device *device;              /* borrowed */
     weft_lane *lanes[WEFT_NUM_LANES]; /* owned; NULL: such tasks run on the compute lane */
     bool tasks_use_lanes;             /* functions of tasks also enqueue on other lanes */
-    weft_event *begin, *ends[WEFT_NUM_LANES];
-    weft_executor executor; /* the layer fills in its functions */
+    weft_runner_strand strands[WEFT_RUNNER_STRANDS];
 } weft_runner;
 
 /* Errors here and below: WEFT_MEMORY, WEFT_DEVICE. */
 weft_status weft_runner_create_lanes(weft_runner *runner, const weft_runner_lane *rows,
                                      size_t num_rows) WEFT_CHECKED;
 void weft_runner_release(weft_runner *runner);
-/* Prepares the executor for these two programs, too. */
+/* Prepares the executors for these two programs, too. */
 weft_status weft_runner_prepare(weft_runner *runner, const weft_program programs[2]) WEFT_CHECKED;
 /* Arrays for the memory of the programs' slots, [num_slots] each. */
 weft_status weft_runner_memory(weft_arena *arena, const weft_program programs[2],
@@ -34,8 +44,15 @@ weft_status weft_runner_memory(weft_arena *arena, const weft_program programs[2]
 /* Calls weft_comm_reserve on the compute lane and on the runner's lanes. */
 weft_status weft_runner_reserve(const weft_runner *runner, const weft_comm *comm,
                                 weft_lane *compute, size_t bytes) WEFT_CHECKED;
-/* Enqueues a program behind earlier work of `compute`, and makes `compute` wait for its end.
- * synchronous: every task on `compute`. context: an argument of tasks' functions. */
+/* Begins a program behind what is on `compute` now. synchronous: every task on `compute`. context:
+ * an argument of tasks' functions. */
+weft_status weft_runner_begin(weft_runner *runner, int strand, const weft_program *program,
+                              weft_lane *compute, bool synchronous, void *context) WEFT_CHECKED;
+/* Enqueues the strand's task `index`; they come in order. */
+weft_status weft_runner_task(weft_runner *runner, int strand, uint32_t index) WEFT_CHECKED;
+/* Makes the strand's `compute` wait for all of its tasks. */
+weft_status weft_runner_end(weft_runner *runner, int strand) WEFT_CHECKED;
+/* All three, of the first strand. */
 weft_status weft_runner_enqueue(weft_runner *runner, const weft_program *program,
                                 weft_lane *compute, bool synchronous, void *context) WEFT_CHECKED;
 

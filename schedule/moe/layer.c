@@ -40,7 +40,7 @@ static bool recomputes(weft_reuse reuse)
 
 weft_moe_pipeline weft_moe_by_peers(int ep, int group)
 {
-    return (weft_moe_pipeline){ep / group, WEFT_REUSE_NONE, group, 0};
+    return (weft_moe_pipeline){ep / group, WEFT_REUSE_NONE, group, 0, 0};
 }
 
 void weft_moe_run_of(int num_positions, int n, int part, int *first, int *end)
@@ -126,6 +126,8 @@ static weft_task task_of(const weft_moe_pipeline *pipeline, weft_task_kind kind,
     weft_task task = weft_task_of(kind, flow);
     task.part = partition;
     task.peer = travels && pipeline->peer_group > 0 ? partition : -1;
+    if (kind == WEFT_TASK_PERMUTE && pipeline->beside)
+        task.lane = WEFT_LANE_EXPERT;
     return task;
 }
 
@@ -175,9 +177,11 @@ static weft_status add_slots(writer *w)
 }
 
 /* Counts rows, once for all partitions. */
-static weft_task counts_task(void)
+static weft_task counts_task(const weft_moe_pipeline *pipeline)
 {
     weft_task task = weft_task_of(WEFT_TASK_COUNTS, WEFT_FLOW_NONE);
+    if (pipeline->beside)
+        task.lane = WEFT_LANE_EXPERT;
     task.flags = WEFT_TASK_HOST_WAITS;
     return task;
 }
@@ -220,7 +224,7 @@ static weft_status append_arrival(writer *w, int number)
 static weft_status append_all(writer *w)
 {
     const weft_flow flow = w->backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
-    const weft_task counts = counts_task();
+    const weft_task counts = counts_task(w->pipeline);
     if (!w->backward)
         WEFT_TRY(weft_program_append(w->builder, &counts, NULL, 0, NULL));
     WEFT_TRY(append_arrival(w, 0));
@@ -302,7 +306,7 @@ static weft_status check_direction(const weft_moe_pipeline *pipeline, bool backw
                                  .num_parts = n};
     snprintf(expected.where, sizeof(expected.where), "%s", backward ? "backward" : "forward");
     if (!backward)
-        tasks[expected.num_tasks++] = counts_task();
+        tasks[expected.num_tasks++] = counts_task(pipeline);
     for (int i = 0; i < NUM_PAIRS * n; i++) {
         if (!has_task(pipeline, backward, (int)pairs[i / n].kind, (int)pairs[i / n].flow))
             continue;

@@ -61,6 +61,8 @@ typedef struct weft_moe_pipeline {
     weft_reuse reuse;
     int peer_group; /* ranks that are one partition; 0: cut by tokens, or experts */
     int by_experts; /* 0 or 1 */
+    int beside;     /* 1: counts and permute on the lane expert, beside another micro-batch's
+                       computation; else 0 */
 } weft_moe_pipeline;
 /* By peers: ep / group partitions, of groups that divide ep. */
 weft_moe_pipeline weft_moe_by_peers(int ep, int group);

@@ -10,7 +10,8 @@ typedef struct list {
     const weft_pipeline_shape *shape;
     int rank, stage, last; /* stage, last: of all virtual stages */
     int chunk;
-    const bool *is_split; /* [chunk][m]: the program has the backward in two halves */
+    const bool *is_split;  /* [chunk][m]: the program has the backward in two halves */
+    const bool *is_paired; /* [2][chunk][m]: it has the forward, the backward, in a pair */
     weft_task_list list;
 } list;
 
@@ -32,6 +33,13 @@ static weft_task *add(list *l, weft_task_kind kind, weft_flow flow)
     weft_task *task = &l->list.tasks[l->list.num_tasks++];
     *task = weft_task_of(kind, flow);
     return task;
+}
+
+static bool is_paired(const list *l, weft_task_kind kind, int micro_batch)
+{
+    const int m = l->shape->num_micro_batches, v = (l->last + 1) / l->shape->num_stages;
+    return l->shape->pairs &&
+           l->is_paired[((kind == WEFT_TASK_BACKWARD) * v + l->chunk) * m + micro_batch];
 }
 
 /* A task of the micro-batch, if the stage has its values, and for a message, if the other end is on
@@ -56,6 +64,8 @@ static void add_part(list *l, weft_task_kind kind, weft_flow flow, int micro_bat
         task->peer = peer;
     if (kind == WEFT_TASK_FORWARD && l->shape->host_waits && l->shape->host_waits[l->stage])
         task->flags = WEFT_TASK_HOST_WAITS;
+    if (flow == WEFT_FLOW_NONE && is_paired(l, kind, micro_batch))
+        task->flags |= WEFT_TASK_PAIRED;
     for (int i = 0; i < operands->count; i++)
         task->operands[i] = has_value(l, &operands->rows[i]) ? 0 : -1;
 }
@@ -85,21 +95,26 @@ static bool ends_backward(const weft_task *task)
 }
 
 /* By chunk: the micro-batch of its last backward in the program; -1: there is none. By chunk and
- * micro-batch: whether the backward is in two halves. */
+ * micro-batch: whether the backward is in two halves; the forward, then the backward, in a pair. */
 static void find_backwards(const weft_program *program, int num_chunks, int num_micro_batches,
-                           int32_t *last, bool *is_split)
+                           int32_t *last, bool *is_split, bool *is_paired)
 {
+    const int all = num_chunks * num_micro_batches;
     for (int chunk = 0; chunk < num_chunks; chunk++)
         last[chunk] = -1;
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
-        if (task->kind != WEFT_TASK_BACKWARD || task->chunk < 0 || task->chunk >= num_chunks ||
-            task->micro_batch < 0 || task->micro_batch >= num_micro_batches)
+        const bool backward = task->kind == WEFT_TASK_BACKWARD;
+        const int at = task->chunk * num_micro_batches + task->micro_batch;
+        if ((!backward && task->kind != WEFT_TASK_FORWARD) || task->chunk < 0 ||
+            task->chunk >= num_chunks || task->micro_batch < 0 ||
+            task->micro_batch >= num_micro_batches)
             continue;
+        is_paired[backward * all + at] = task->flags & WEFT_TASK_PAIRED;
         if (ends_backward(task))
             last[task->chunk] = task->micro_batch;
-        else
-            is_split[task->chunk * num_micro_batches + task->micro_batch] = true;
+        else if (backward)
+            is_split[at] = true;
     }
 }
 
@@ -117,7 +132,7 @@ static weft_status expect(const void *context, int rank, weft_arena *scratch, we
     const weft_buckets *buckets = shape->buckets ? &shape->buckets[rank] : &none;
     const int p = shape->num_stages, v = shape->num_chunks ? shape->num_chunks : 1;
     const size_t all = (size_t)v * (size_t)shape->num_micro_batches;
-    void *tasks, *waits, *batches, *indices, *splits;
+    void *tasks, *waits, *batches, *indices, *splits, *pairs;
     WEFT_TRY(weft_arena_alloc_array(scratch, 8 * all + weft_update_max_tasks(buckets),
                                     sizeof(weft_task), &tasks));
     WEFT_TRY(weft_arena_alloc_array(scratch, weft_update_max_waits(buckets, v), sizeof(weft_wait),
@@ -125,13 +140,15 @@ static weft_status expect(const void *context, int rank, weft_arena *scratch, we
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(int32_t), &batches));
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(uint32_t), &indices));
     WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(bool), &splits));
+    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(bool), &pairs));
     const int32_t *last_batch = batches;
     uint32_t *last_backward = indices;
-    find_backwards(&q->programs[rank], v, shape->num_micro_batches, batches, splits);
+    find_backwards(&q->programs[rank], v, shape->num_micro_batches, batches, splits, pairs);
     list l = {.shape = shape,
               .rank = rank,
               .last = p * v - 1,
               .is_split = splits,
+              .is_paired = pairs,
               .list = {tasks, waits, 0, 0}};
     for (int chunk = 0; chunk < v; chunk++) {
         uint32_t i = l.list.num_tasks;

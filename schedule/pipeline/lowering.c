@@ -148,7 +148,16 @@ static int compare_messages(const void *a, const void *b)
     const weft_lowered_message *x = a, *y = b;
     if (x->at != y->at)
         return x->at < y->at ? -1 : 1;
-    return x->task.peer - y->task.peer;
+    if (x->task.peer != y->task.peer)
+        return x->task.peer - y->task.peer;
+    return (x->task.flow == WEFT_FLOW_GRADIENT) - (y->task.flow == WEFT_FLOW_GRADIENT);
+}
+
+/* Whether the compute is one of a pair that runs as one. */
+static bool is_paired(const weft_lowering *l, uint32_t compute)
+{
+    const weft_compute *c = &l->order->computes[compute];
+    return l->shape->pairs && (c->is_paired || (compute > 0 && c[-1].is_paired));
 }
 
 void weft_lowering_run(weft_lowering *l)
@@ -163,6 +172,8 @@ void weft_lowering_run(weft_lowering *l)
         else
             lower_backward(l, stage, c->micro_batch, l->starts[l->compute],
                            c->kind == WEFT_COMPUTE_BACKWARD);
+        if (is_paired(l, l->compute))
+            l->tasks[l->num_tasks - 1].flags |= WEFT_TASK_PAIRED;
     }
     qsort(l->sends, l->num_sends, sizeof(weft_lowered_message), compare_messages);
 }

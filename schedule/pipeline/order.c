@@ -49,6 +49,8 @@ static int num_ahead(weft_pipeline_kind kind, const weft_order_shape *shape, int
     const int p = shape->num_ranks, v = shape->num_chunks, m = shape->num_micro_batches;
     if (kind == WEFT_PIPELINE_GPIPE)
         return m * v;
+    if (shape->pairs)
+        return 2 * (p - rank) + (v - 1) * group_at(shape, 0);
     if (v == 1 || kind == WEFT_PIPELINE_ZB_H1)
         return smaller(p - rank + (v - 1) * group_at(shape, 0), m * v);
     return smaller(2 * (p - rank - 1) + (v - 1) * group_at(shape, 0) + 1, m * v);
@@ -60,12 +62,15 @@ typedef struct loop {
     size_t count; /* of each */
 } loop;
 
-/* One rule: forward while fewer are in flight than may be, else backward. */
-static void make_whole(const loop *all, size_t bound, weft_order *order)
+/* One rule: forward while fewer are in flight than may be, else backward. With pairs the forward
+ * that fills the bound makes one with the backward for which it has to. */
+static void make_whole(const loop *all, size_t bound, bool pairs, weft_order *order)
 {
-    for (size_t f = 0, b = 0; b < all->count;)
-        order->computes[order->count++] =
-            f < all->count && f - b < bound ? all->forwards[f++] : all->backwards[b++];
+    for (size_t f = 0, b = 0; b < all->count;) {
+        weft_compute *next = &order->computes[order->count++];
+        *next = f < all->count && f - b < bound ? all->forwards[f++] : all->backwards[b++];
+        next->is_paired = pairs && next->kind == WEFT_COMPUTE_FORWARD && f - b == bound;
+    }
 }
 
 /* Qi et al. 2024, Zero Bubble, figure 2: of rank i the weights' gradients lag i behind, and wait
@@ -96,7 +101,7 @@ static weft_status make_loop(weft_pipeline_kind kind, const weft_order_shape *sh
         if (kind == WEFT_PIPELINE_ZB_H1)
             make_zb_h1(&l, bound, (size_t)rank, &orders[rank]);
         else
-            make_whole(&l, bound, &orders[rank]);
+            make_whole(&l, bound, shape->pairs, &orders[rank]);
     }
     return WEFT_OK;
 }

@@ -14,6 +14,10 @@
  *                 runs 2 (p - i - 1) + (v - 1) N forwards first. A last group smaller than p would
  *                 wait for itself (Megatron-LM refuses it): the micro-batches then form m / N
  *                 groups of sizes as equal as can be, and N is the size of the first.
+ *   with pairs    (DeepSeek-AI, DualPipe, 2025; Megatron-LM's combined_1f1b) 1f1b has rank i run
+ *                 2 (p - i - 1) + (v - 1) N + 1 forwards first. Then each forward makes a pair with
+ *                 the backward behind it; both wait for other ranks, so that ranks that stand one
+ *                 further have to be two ahead.
  *   gpipe         (Huang et al. 2019): all forwards, then all backwards, groups as above.
  *   interleaved   1f1b, v > 1, for those who want to be told if v is 1.
  *   zb_h1         (Qi et al. 2024, Zero Bubble, §2.2 and figure 2; v > 1: PyTorch's
@@ -75,7 +79,7 @@ typedef enum weft_compute_kind {
 typedef struct weft_compute {
     int32_t micro_batch, chunk, kind; /* weft_compute_kind */
     int32_t is_paired;                /* 1: it and the next one, a forward and a backward, are one
-                                         pair (DualPipeV) */
+                                         pair */
 } weft_compute;
 
 typedef struct weft_order {
@@ -88,6 +92,7 @@ typedef struct weft_order_shape {
     int num_ranks, num_chunks, num_micro_batches; /* p, v, m */
     int group_size;                               /* N: p or more; 0: p */
     bool is_v;                                    /* virtual stages lie in a V */
+    bool pairs;                                   /* a pair's computes begin and end together */
 } weft_order_shape;
 
 /* Whether the compute sends a gradient on: a backward that is whole, or its input's half. */

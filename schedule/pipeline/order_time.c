@@ -54,26 +54,57 @@ static double input_at(const weft_order_timer *t, int rank, int stage, const wef
     return travels ? end + t->costs->message_us : end;
 }
 
+/* The number of computes that begin and end together with the rank's next one, itself included. */
+static uint32_t num_together(const weft_order_timer *t, int rank)
+{
+    return t->shape->pairs && t->orders[rank].computes[t->heads[rank]].is_paired ? 2 : 1;
+}
+
+/* When the inputs of the rank's next computes are there. */
+static double inputs_at(const weft_order_timer *t, int rank, uint32_t count)
+{
+    double at = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const weft_compute *c = &t->orders[rank].computes[t->heads[rank] + i];
+        const double of_one = input_at(t, rank, stage_of(t->shape, rank, c), c);
+        if (of_one < 0)
+            return of_one;
+        at = of_one > at ? of_one : at;
+    }
+    return at;
+}
+
+/* Tells the rank that waits for the compute. */
+static void finish(weft_order_timer *t, int rank, const weft_compute *c)
+{
+    const bool gradient = c->kind != WEFT_COMPUTE_FORWARD;
+    const int stage = stage_of(t->shape, rank, c), next = stage + (gradient ? -1 : 1);
+    if (c->kind == WEFT_COMPUTE_WEIGHT)
+        return;
+    *end_of(t, stage, c->micro_batch, gradient) = t->now[rank];
+    if (next >= 0 && next < t->shape->num_ranks * t->shape->num_chunks &&
+        rank_of(t->shape, next) != rank)
+        look_at(t, rank_of(t->shape, next));
+}
+
 /* Advances the rank as far as its inputs allow. */
 static void advance(weft_order_timer *t, int rank)
 {
-    const int num_stages = t->shape->num_ranks * t->shape->num_chunks;
-    for (; t->heads[rank] < t->orders[rank].count; t->heads[rank]++) {
+    for (uint32_t count; t->heads[rank] < t->orders[rank].count; t->heads[rank] += count) {
         const weft_compute *c = &t->orders[rank].computes[t->heads[rank]];
-        const bool gradient = c->kind != WEFT_COMPUTE_FORWARD;
-        const int stage = stage_of(t->shape, rank, c);
-        const double after = input_at(t, rank, stage, c);
+        count = num_together(t, rank);
+        const double after = inputs_at(t, rank, count);
         if (after < 0)
             return;
         const double start = after > t->now[rank] ? after : t->now[rank];
-        t->starts[rank][t->heads[rank]] = start;
-        t->now[rank] = start + weft_order_cost_us(t->costs, c->kind, stage);
-        if (c->kind == WEFT_COMPUTE_WEIGHT)
-            continue;
-        *end_of(t, stage, c->micro_batch, gradient) = t->now[rank];
-        const int next = stage + (gradient ? -1 : 1);
-        if (next >= 0 && next < num_stages && rank_of(t->shape, next) != rank)
-            look_at(t, rank_of(t->shape, next));
+        t->now[rank] = start;
+        for (uint32_t i = 0; i < count; i++) {
+            t->starts[rank][t->heads[rank] + i] = start;
+            t->now[rank] +=
+                weft_order_cost_us(t->costs, c[i].kind, stage_of(t->shape, rank, &c[i]));
+        }
+        for (uint32_t i = 0; i < count; i++)
+            finish(t, rank, &c[i]);
     }
 }
 
@@ -91,6 +122,7 @@ static weft_status circle(const weft_order_timer *t, int rank)
     int first = -1;
     for (int step = 0; rank != first; step++) {
         const weft_compute *c = &t->orders[rank].computes[t->heads[rank]];
+        c += inputs_at(t, rank, 1) >= 0; /* of a pair the other one waits */
         const int stage = stage_of(t->shape, rank, c);
         const int needed = needed_stage(t->shape, stage, c->kind);
         const int32_t *columns = t->orders[rank].columns;
@@ -99,7 +131,7 @@ static weft_status circle(const weft_order_timer *t, int rank)
         put_cell(other, sizeof(other), needed, c->kind, c->micro_batch);
         if (columns)
             snprintf(place, sizeof place, " (line %d, column %d)", rank + 1,
-                     (int)columns[t->heads[rank]]);
+                     (int)columns[c - t->orders[rank].computes]);
         if (step == p)
             first = rank;
         if (step >= p && used < sizeof(text))

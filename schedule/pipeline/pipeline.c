@@ -11,7 +11,8 @@ weft_order_shape weft_pipeline_order_shape(const weft_pipeline_shape *shape)
                               .num_chunks = shape->num_chunks ? shape->num_chunks : 1,
                               .num_micro_batches = shape->num_micro_batches,
                               .group_size = shape->group_size,
-                              .is_v = shape->is_v};
+                              .is_v = shape->is_v,
+                              .pairs = shape->pairs};
 }
 
 int64_t weft_pipeline_max_micro_batches(int num_stages, int num_chunks)
@@ -48,7 +49,10 @@ static weft_status time_orders(const weft_order_shape *shape, weft_arena *scratc
             const int stage = weft_stage_of(shape->is_v, shape->num_ranks, rank, c->chunk);
             const size_t at =
                 (size_t)stage * (size_t)shape->num_micro_batches + (size_t)c->micro_batch;
-            const int64_t start = t->starts[rank][i], end = start + weft_compute_time(c->kind);
+            const int64_t start = t->starts[rank][i];
+            const bool in_pair = shape->pairs && (c->is_paired || (i > 0 && c[-1].is_paired));
+            const int64_t end = start + weft_compute_time(c->kind) +
+                                (in_pair ? weft_compute_time(c[c->is_paired ? 1 : -1].kind) : 0);
             const bool backward = c->kind != WEFT_COMPUTE_FORWARD;
             if (backward)
                 t->times.over[at] = end;
@@ -69,8 +73,11 @@ static weft_status copy_forwards(const weft_order_shape *shape, const weft_order
             weft_arena_alloc_array(scratch, orders[rank].count, sizeof(weft_compute), &memory));
         out[rank] = (weft_order){.computes = memory};
         for (uint32_t i = 0; i < orders[rank].count; i++)
-            if (orders[rank].computes[i].kind == WEFT_COMPUTE_FORWARD)
-                out[rank].computes[out[rank].count++] = orders[rank].computes[i];
+            if (orders[rank].computes[i].kind == WEFT_COMPUTE_FORWARD) {
+                weft_compute *forward = &out[rank].computes[out[rank].count++];
+                *forward = orders[rank].computes[i];
+                forward->is_paired = 0;
+            }
     }
     return WEFT_OK;
 }

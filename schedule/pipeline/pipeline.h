@@ -28,7 +28,7 @@ typedef struct weft_pipeline_shape {
     const weft_order *orders;          /* [num_stages]: training's orders; NULL: the kind's */
     const bool *host_waits; /* [virtual stages]: the host waits inside its forward; NULL: in none */
     const bool *recomputes; /* [virtual stages]: a RECOMPUTE precedes each backward */
-    bool is_v;              /* as in weft_order_shape */
+    bool is_v, pairs;       /* as in weft_order_shape */
 } weft_pipeline_shape;
 
 /* The most micro-batches of a program: 2^20 computes of a rank each way, 2^22 of all ranks, which

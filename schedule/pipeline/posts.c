@@ -45,13 +45,22 @@ static bool is_message(const sequence *s, int from, const weft_post *send, int t
                weft_stage_of(is_v, p, to, user->chunk);
 }
 
+/* The last of the computes that come next: one, or both of a pair. */
+static uint32_t last_next(const sequence *s, int rank)
+{
+    const uint32_t head = s->at[rank].head;
+    return head + (s->shape->pairs && head < s->orders[rank].count &&
+                   s->orders[rank].computes[head].is_paired);
+}
+
 /* Whether the receiver has room: for its next compute, or for one message beyond that. */
 static bool has_room(const sequence *s, int rank, const weft_post *receive)
 {
     const progress *at = &s->at[rank];
-    if (receive->compute == at->head)
+    const uint32_t next = last_next(s, rank);
+    if (receive->compute <= next)
         return true;
-    const bool holds_one = at->received > 0 && receive[-1].compute > at->head;
+    const bool holds_one = at->received > 0 && receive[-1].compute > next;
     return !holds_one && receive->free_at <= s->starts[rank][at->head];
 }
 
@@ -109,10 +118,11 @@ static weft_status run(sequence *s)
     for (int rank; rank = find_first(s), rank >= 0;) {
         const weft_rank_posts *of = &s->ranks[rank];
         progress *at = &s->at[rank];
-        if (at->received < of->num_receives && of->receives[at->received].compute == at->head)
+        const uint32_t next = last_next(s, rank);
+        if (at->received < of->num_receives && of->receives[at->received].compute <= next)
             return WEFT_ERROR(WEFT_INTERNAL, "rank %d has no input for its compute %u", rank,
-                              at->head);
-        at->head++;
+                              of->receives[at->received].compute);
+        at->head = next + 1;
         look_at(s, rank);
         look_at_sender(s, rank);
         hand_over_all(s);

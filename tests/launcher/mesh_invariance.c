@@ -110,6 +110,7 @@ typedef struct mesh_case {
 #define PIPELINE(n, reuse) "\"moe_num_partitions\": " #n ", \"moe_memory_reuse\": \"" #reuse "\""
 #define FORM(form, chunks) "\"moe_all_to_all\": \"" #form "\", \"moe_all_to_all_chunks\": " #chunks
 
+#define PAIRS "\"overlap_moe_expert_parallel_comm\": true"
 #define CONTEXT(type) "\"cp_comm_type\": \"" type "\""
 #define DEALT "\"context_parallel_load_balancer\": \"documents\""
 
@@ -207,6 +208,12 @@ static const mesh_case meshes[] = {
     {3, 4, "dp=4,binding=dp,ep=4", chosen_peers},
     {3, 4, "dp=4,binding=dp,ep=2,zero=2", PIPELINE(2, s1) ", \"moe_partition_by\": \"experts\""},
     {3, 8, "tp=2,dp=4,binding=dp,ep=4,etp=2", PIPELINE(4, s3) ", " FORM(direct, 2)},
+    /* pairs of a forward and a backward; dropout, shared experts */
+    {2, 2, "dp=2,binding=dp,ep=2", PAIRS},
+    {2, 4, "pp=2,dp=2,binding=dp,ep=2,zero=0", PAIRS},
+    {3, 4, "pp=2,dp=2,vp=2,binding=dp,ep=2", PAIRS},
+    {3, 4, "tp=2,dp=2,binding=dp,ep=4,sp=1,zero=1", PAIRS},
+    {10, 4, "cp=2,dp=2,binding=dp,ep=2", PAIRS},
     {1, 4, "cp=2,dp=2,zero=1", NULL},
     {2, 4, "cp=2,dp=2,binding=dp,ep=2", NULL},
     {2, 4, "cp=2,dp=2,binding=dp,ep=2,order=tp-ep-dp-cp-pp", NULL},

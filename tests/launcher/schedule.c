@@ -231,6 +231,35 @@ static void check_attention(void)
     cJSON_Delete(json);
 }
 
+/* Forwards and backwards that stand as pairs, and what pairs do not go with. */
+static void check_pairs(void)
+{
+#define PAIRS "parallel.overlap_moe_expert_parallel_comm"
+    static const struct {
+        const char *mesh, *set, *says;
+    } rows[] = {
+        {"dp=2", "train.seed=2", "expert_model_parallel_size 1: no tokens travel"},
+        {"tp=2,ep=2,binding=tp", "train.seed=2", "expert_binding tp: no tokens travel"},
+        {"dp=2,ep=2,tp=2,etp=2", "train.seed=2", "expert_tensor_parallel_size above 1"},
+        {"dp=2,ep=2,zero=2", "train.seed=2", "ZeRO-2 and ZeRO-3"},
+        {"dp=2,ep=2", "parallel.pipeline_schedule=gpipe", "this pipeline_schedule"},
+        {"dp=2,ep=2", "parallel.moe_num_partitions=2", "partitions of MoE layers"},
+        {"dp=2,ep=2", "train.recompute_granularity=full", "train.recompute_granularity"},
+        {"dp=2,ep=2", "offload.experts=host", "offload.experts"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        CHILD_REFUSED(2, rows[i].says, "schedule", "c.json", "--mesh", rows[i].mesh, "--set",
+                      PAIRS "=true", "--set", rows[i].set);
+    char *text = output_of(WORDS("schedule", "c.json", "--mesh", "pp=2,dp=2,ep=2", "--program",
+                                 "--set", PAIRS "=true"));
+    if (text) {
+        check_programs(text, "pairs", 2);
+        EXPECT(strstr(text, "forward compute host pair mb=3"), "no pair of micro-batch 3:\n%s",
+               text);
+    }
+    free(text);
+}
+
 static void check_refusals(void)
 {
     CHILD_REFUSED(2, "stage", "schedule", "c.json", "--level", "stage");
@@ -282,6 +311,7 @@ int main(void)
     child_cluster("h100", "cluster.json");
     EXPECT(child_write("c.json", config), "cannot write configs");
     check_round_trips();
+    check_pairs();
     check_bubbles();
     check_levels();
     check_offloaded();

@@ -33,6 +33,7 @@
     "\"seq_length\": 8, \"vocab_size\": 256, \"num_layers\": 12, "                                 \
     "\"untie_embeddings_and_output_weights\": true"
 
+#define PAIRS "\"overlap_moe_expert_parallel_comm\": true"
 #define BY_EXPERTS "\"moe_num_partitions\": 2, \"moe_partition_by\": \"experts\""
 /* Behind section "parallel". */
 #define BEYOND "}, \"offload\": {\"experts\": \"host\""
@@ -421,6 +422,8 @@ int main(void)
         {"dp=4,binding=dp,ep=4", "\"moe_num_partitions\": 1", OUT("\"moe\""), false},
         {"dp=4,binding=dp,ep=2", "\"moe_num_partitions\": 2", OUT("\"block\""), false},
         {"dp=2,pp=2,binding=dp,ep=2", "\"moe_num_partitions\": 1", OUT("\"moe\""), false},
+        {"dp=4,binding=dp,ep=4", PAIRS, NULL, false},
+        {"dp=2,pp=2,binding=dp,ep=2", PAIRS, NULL, false},
         {"dp=4,binding=dp,ep=2", BY_EXPERTS, NULL, false},
         {"dp=4,binding=dp,ep=2", BY_EXPERTS ", \"moe_memory_reuse\": \"s1\"", NULL, false},
         {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, NULL, false},

@@ -80,6 +80,7 @@ weft_status note_model_create(note_model *m, const note_case *c)
                               .training = true,
                               .parallel = &m->parallel,
                               .num_passes = NOTE_PASSES,
+                              .pairs = c->pairs,
                               .num_deferred = c->halves ? NOTE_PASSES : 0,
                               .recompute = &recompute,
                               .offload = c->offloads ? &offload : NULL,
@@ -88,6 +89,7 @@ weft_status note_model_create(note_model *m, const note_case *c)
                               .host_threads = 1,
                               .moe = c->moe};
     m->halves = c->halves;
+    m->pairs = c->pairs;
     WEFT_TRY(weft_model_create(&setup, NULL, &m->model));
     weft_model_use_reduce_lane(m->model, m->reduce);
     WEFT_TRY(weft_model_reset_tier(m->model));
@@ -123,39 +125,60 @@ static weft_tensor rows(const note_model *m, int which)
                           shape->hidden);
 }
 
-static weft_status forward(note_model *m, int slot, bool is_first)
+static weft_micro_batch micro_batch_in(const note_model *m, int slot, bool is_first)
 {
-    const weft_coords *at = &m->groups.coords;
-    const int pp = at->at[WEFT_AXIS_PP];
-    const weft_tensor x = rows(m, slot);
-    weft_tensor y = rows(m, NOTE_PASSES + slot);
     const bool cut = m->cut.cp > 1;
     /* Tokens are on no lane's way: they lie where a stage's rows end. */
     char *tokens = (char *)m->rows[slot] + ROW_BYTES / 2;
-    const weft_micro_batch micro_batch = {.tokens = (int32_t *)(void *)tokens,
-                                          .labels = (int32_t *)(void *)(tokens + ROW_BYTES / 8),
-                                          .cut = cut ? &m->cut : NULL,
-                                          .index = cut ? (int32_t *)(void *)(tokens + ROW_BYTES / 4)
-                                                       : NULL,
-                                          .step = 1,
-                                          .overwrite = is_first,
-                                          .backward_overwrites = is_first,
-                                          .loss_scale = 1,
-                                          .training = true};
-    return weft_model_forward(m->model, slot, &micro_batch, m->compute, pp > 0 ? &x : NULL,
-                              pp + 1 < at->size[WEFT_AXIS_PP] ? &y : NULL);
+    return (weft_micro_batch){.tokens = (int32_t *)(void *)tokens,
+                              .labels = (int32_t *)(void *)(tokens + ROW_BYTES / 8),
+                              .cut = cut ? &m->cut : NULL,
+                              .index = cut ? (int32_t *)(void *)(tokens + ROW_BYTES / 4) : NULL,
+                              .step = 1,
+                              .overwrite = is_first,
+                              .backward_overwrites = is_first,
+                              .loss_scale = 1,
+                              .training = true};
+}
+
+/* What comes from another stage, or goes there; of the whole pipeline's ends nothing. */
+static weft_tensor *between(const note_model *m, int which, bool is_last, weft_tensor *out)
+{
+    const weft_coords *at = &m->groups.coords;
+    const int end = is_last ? at->size[WEFT_AXIS_PP] - 1 : 0;
+    *out = rows(m, which);
+    return at->at[WEFT_AXIS_PP] == end ? NULL : out;
+}
+
+static weft_status forward(note_model *m, int slot, bool is_first)
+{
+    const weft_micro_batch micro_batch = micro_batch_in(m, slot, is_first);
+    weft_tensor x, y;
+    return weft_model_forward(m->model, slot, &micro_batch, m->compute, between(m, slot, false, &x),
+                              between(m, NOTE_PASSES + slot, true, &y));
 }
 
 static weft_status backward(note_model *m, int slot)
 {
-    const weft_coords *at = &m->groups.coords;
-    const int pp = at->at[WEFT_AXIS_PP];
-    const weft_tensor rows_dy = rows(m, NOTE_PASSES + slot);
-    const weft_tensor *dy = pp + 1 < at->size[WEFT_AXIS_PP] ? &rows_dy : NULL;
-    weft_tensor rows_dx = rows(m, slot), *dx = pp > 0 ? &rows_dx : NULL;
+    weft_tensor rows_dy, rows_dx;
+    const weft_tensor *dy = between(m, NOTE_PASSES + slot, true, &rows_dy);
+    weft_tensor *dx = between(m, slot, false, &rows_dx);
     WEFT_TRY(weft_model_recompute(m->model, slot, m->compute));
     return m->halves ? weft_model_backward_input(m->model, slot, slot, m->compute, dy, dx)
                      : weft_model_backward(m->model, slot, m->compute, dy, dx, NULL);
+}
+
+static weft_status pair(note_model *m, int slot, int before)
+{
+    weft_tensor x, y, dy, dx;
+    const weft_pair_call call = {.forward_slot = slot,
+                                 .backward_slot = before,
+                                 .micro_batch = micro_batch_in(m, slot, false),
+                                 .x = between(m, slot, false, &x),
+                                 .y = between(m, NOTE_PASSES + slot, true, &y),
+                                 .dy = between(m, NOTE_PASSES + before, true, &dy),
+                                 .dx = between(m, before, false, &dx)};
+    return weft_model_pair(m->model, m->compute, &call);
 }
 
 /* The second half, right before another micro-batch needs the pass. */
@@ -200,7 +223,11 @@ weft_status note_model_step(note_model *m, int micro_batches)
 {
     weft_model_begin_tier(m->model, true);
     weft_model_clear_metrics(m->model);
-    for (int i = 0; i < micro_batches + NOTE_PASSES; i++) {
+    for (int i = 0; m->pairs && i <= micro_batches; i++)
+        WEFT_TRY(i == 0               ? forward(m, 0, true)
+                 : i == micro_batches ? backward(m, (i - 1) % NOTE_PASSES)
+                                      : pair(m, i % NOTE_PASSES, (i - 1) % NOTE_PASSES));
+    for (int i = 0; !m->pairs && i < micro_batches + NOTE_PASSES; i++) {
         if (i >= NOTE_PASSES)
             WEFT_TRY(finish(m, i % NOTE_PASSES));
         if (i < micro_batches)

@@ -16,6 +16,7 @@ typedef struct note_case {
     const char *modules; /* of recompute, or of offload; NULL: none */
     bool offloads;
     bool halves; /* backwards are in two halves */
+    bool pairs;  /* a forward and the backward of the micro-batch before are one pair */
     weft_tier_options tier;
 } note_case;
 
@@ -28,7 +29,7 @@ typedef struct note_model {
     weft_device *device;
     weft_lane *compute, *reduce, *host, *refresh;
     weft_model *model;
-    bool halves;
+    bool halves, pairs;
     weft_sequence_cut cut;
     int32_t *runs;
     void *rows[2 * NOTE_PASSES]; /* between stages: what comes and goes, and tokens */

@@ -28,15 +28,15 @@ static void order_is(const weft_order_shape *shape, int rank, const char *wanted
 static void orders(void **state)
 {
     (void)state;
-    order_is(&(weft_order_shape){2, 2, 4, 0, false}, 0,
+    order_is(&(weft_order_shape){2, 2, 4, 0, false, false}, 0,
              "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3");
-    order_is(&(weft_order_shape){2, 2, 4, 0, false}, 1,
+    order_is(&(weft_order_shape){2, 2, 4, 0, false, false}, 1,
              "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3");
-    order_is(&(weft_order_shape){2, 2, 5, 3, false}, 1,
+    order_is(&(weft_order_shape){2, 2, 5, 3, false, false}, 1,
              "1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1F3 1B0 1F4 1B1 3F3 1B2 3F4 3B3 3B4 1B3 1B4");
-    order_is(&(weft_order_shape){2, 2, 3, 0, false}, 1,
+    order_is(&(weft_order_shape){2, 2, 3, 0, false, false}, 1,
              "1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1B0 1B1 1B2");
-    order_is(&(weft_order_shape){1, 3, 2, 0, false}, 0,
+    order_is(&(weft_order_shape){1, 3, 2, 0, false, false}, 0,
              "0F0 1F0 2F0 2B0 0F1 1B0 1F1 0B0 2F1 2B1 1B1 0B1");
 }
 
@@ -105,7 +105,10 @@ static void random_orders(void **state)
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
         weft_order_shape shape = {1 + (int)next_random(&random, 4),
                                   1 + (int)next_random(&random, 3),
-                                  1 + (int)next_random(&random, 8), 0, false};
+                                  1 + (int)next_random(&random, 8),
+                                  0,
+                                  false,
+                                  false};
         weft_arena arena = {0};
         weft_order drawn[MAX_STAGES];
         ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, drawn));
@@ -183,10 +186,10 @@ static void refuses(void **state)
     weft_arena arena = {0};
     weft_order made[4];
     weft_program programs[4];
-    weft_order_shape shape = {4, 2, 8, 3, false};
+    weft_order_shape shape = {4, 2, 8, 3, false, false};
     ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made), WEFT_CONFIG,
                  "groups of 3 micro-batches in a pipeline of 4 ranks");
-    shape = (weft_order_shape){2, 1, 2, 0, false};
+    shape = (weft_order_shape){2, 1, 2, 0, false, false};
     ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made));
     /* Each rank begins with what the other has not done. */
     made[0].computes[0] = (weft_compute){1, 0, WEFT_COMPUTE_FORWARD, 0};
@@ -204,7 +207,7 @@ static void refuses(void **state)
 static void csv_errors(void **state)
 {
     (void)state;
-    const weft_order_shape shape = {2, 1, 1, 0, false};
+    const weft_order_shape shape = {2, 1, 1, 0, false, false};
     static const struct {
         const char *text, *error;
     } cases[] = {
@@ -241,7 +244,7 @@ static void csv_errors(void **state)
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
         ASSERT_ERROR(weft_order_parse(cases[c].text, &shape, &arena, read), WEFT_CONFIG,
                      cases[c].error);
-    const weft_order_shape two = {2, 1, 2, 0, false};
+    const weft_order_shape two = {2, 1, 2, 0, false, false};
     ASSERT_ERROR(weft_order_parse("0F1,0B1,0F0,0B0\n1F0,1B0,1F1,1B1\n", &two, &arena, read),
                  WEFT_CONFIG,
                  "rank 0 stands at 0B1 (line 1, column 2) and waits for 1B1 of rank 1, rank 1 "

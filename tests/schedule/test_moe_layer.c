@@ -33,6 +33,11 @@ static void all_pairs(void (*test)(moe_pair *pair))
             test(&pair);
             release_set(&pair.set);
         }
+    for (int n = 1; n <= MOST_PARTITIONS; n++) {
+        moe_pair pair = make_pair_of((weft_moe_pipeline){.num_partitions = n, .beside = 1});
+        test(&pair);
+        release_set(&pair.set);
+    }
 }
 
 static void accepted_and_reproducible(moe_pair *pair)
@@ -494,13 +499,14 @@ static void refuses_no_layer(void **state)
     ASSERT_ERROR(weft_program_moe(&many, true, &arena, &program), WEFT_CONFIG, "in 65 partitions");
     ASSERT_ERROR(weft_program_moe(&other, false, &arena, &program), WEFT_CONFIG, "strategy 5");
     ASSERT_ERROR(weft_program_moe_check(&none, &program, NULL), WEFT_CONFIG, "in 0 partitions");
-    const weft_moe_pipeline reused = {4, WEFT_REUSE_S1, 2, 0}, alone = weft_moe_by_peers(65, 1);
+    const weft_moe_pipeline reused = {4, WEFT_REUSE_S1, 2, 0, 0}, alone = weft_moe_by_peers(65, 1);
     ASSERT_ERROR(weft_program_moe(&reused, false, &arena, &program), WEFT_CONFIG,
                  "partitions by peers, 2 each, with reuse s1: none would");
     ASSERT_ERROR(weft_program_moe(&alone, false, &arena, &program), WEFT_CONFIG,
                  "in 65 partitions");
     assert_string_equal(weft_moe_pipeline_text(&reused).text, "partitions by peers, 2 each");
-    const weft_moe_pipeline both = {4, WEFT_REUSE_NONE, 2, 1}, experts = {4, WEFT_REUSE_NONE, 0, 1};
+    const weft_moe_pipeline both = {4, WEFT_REUSE_NONE, 2, 1, 0},
+                            experts = {4, WEFT_REUSE_NONE, 0, 1, 0};
     ASSERT_ERROR(weft_program_moe(&both, false, &arena, &program), WEFT_CONFIG,
                  "by peers and by experts");
     assert_string_equal(weft_moe_pipeline_text(&experts).text,
@@ -570,7 +576,7 @@ static void random_damage(void **state)
         moe_pair pair = make_pair_of(
             reuse == WEFT_NUM_REUSES
                 ? weft_moe_by_peers(2 * n, 2)
-                : (weft_moe_pipeline){n, (weft_reuse)reuse, 0, (int)next_random(&random, 2)});
+                : (weft_moe_pipeline){n, (weft_reuse)reuse, 0, (int)next_random(&random, 2), 0});
         damage(&pair, &random);
         const bool good = check_pair(&pair) == WEFT_OK;
         const char *went_wrong = NULL;
@@ -616,9 +622,9 @@ static const struct golden {
     weft_moe_pipeline pipeline;
     const char *names[2];
 } goldens[] = {
-    {{4, WEFT_REUSE_S1, 0, 0}, {"moe_s1_n4_forward.txt", "moe_s1_n4_backward.txt"}},
-    {{4, WEFT_REUSE_NONE, 1, 0}, {"moe_peers_n4_forward.txt", "moe_peers_n4_backward.txt"}},
-    {{4, WEFT_REUSE_NONE, 0, 1}, {"moe_experts_n4_forward.txt", "moe_experts_n4_backward.txt"}},
+    {{4, WEFT_REUSE_S1, 0, 0, 0}, {"moe_s1_n4_forward.txt", "moe_s1_n4_backward.txt"}},
+    {{4, WEFT_REUSE_NONE, 1, 0, 0}, {"moe_peers_n4_forward.txt", "moe_peers_n4_backward.txt"}},
+    {{4, WEFT_REUSE_NONE, 0, 1, 0}, {"moe_experts_n4_forward.txt", "moe_experts_n4_backward.txt"}},
 };
 enum { NUM_GOLDENS = sizeof(goldens) / sizeof(goldens[0]) };
 

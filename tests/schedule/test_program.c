@@ -172,8 +172,8 @@ static void builder_refuses(void **state)
     ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
                  "no task has kind 0 and flow 4");
     bad = good;
-    bad.flags = 4;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flags 4");
+    bad.flags = 8;
+    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flags 8");
     bad = good;
     bad.peer = -2;
     ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "peer -2");

@@ -34,6 +34,8 @@ weft_add_test(NAME schedule_cost CMOCKA SOURCES schedule/test_cost.c)
 weft_add_test(NAME schedule_clusters CMOCKA SOURCES schedule/test_clusters.c)
 weft_add_test(NAME schedule_interleaved CMOCKA
   SOURCES schedule/test_interleaved.c schedule/programs.c)
+weft_add_test(NAME schedule_pair CMOCKA
+  SOURCES schedule/test_pair.c)
 weft_add_test(NAME schedule_orders CMOCKA
   SOURCES schedule/test_orders.c schedule/programs.c)
 weft_add_test(NAME schedule_order_auto CMOCKA

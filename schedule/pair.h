@@ -1,0 +1,45 @@
+/* Pairs: the forward of one micro-batch and the backward of another, whose parts are enqueued by
+ * turns, so that one's all-to-all runs beside the other's computation (DeepSeek-AI, DualPipe, 2025;
+ * Megatron-LM's overlap_moe_expert_parallel_comm). Pure.
+ *
+ * The rule: a strand's turn is what travels next, then what computes, up to what travels behind
+ * that. So while one strand's rows travel, the compute lane has the other's turn. The rule looks at
+ * kinds alone: ranks that run the same layers enqueue the collectives of a group in one order,
+ * whatever the data. In a pair of MoE blocks the lanes then have, with the backward's parts in
+ * small letters (a: attention and routing, d: dispatch, e: experts, c: combine):
+ *
+ *   compute  A   e   E   a   A   e ...
+ *   expert   d   D   c   C   d   D ...
+ */
+#ifndef WEFT_SCHEDULE_PAIR_H
+#define WEFT_SCHEDULE_PAIR_H
+
+#include <stdbool.h>
+
+typedef enum weft_part_kind {
+    WEFT_PART_NONE, /* there is no such part */
+    WEFT_PART_COMPUTES,
+    WEFT_PART_TRAVELS, /* on a lane beside the compute lane */
+} weft_part_kind;
+
+enum { WEFT_PAIR_FORWARD, WEFT_PAIR_BACKWARD, WEFT_PAIR_STRANDS };
+
+/* Zero but for whose: WEFT_PAIR_BACKWARD is first. */
+typedef struct weft_turns {
+    int whose;
+    bool computed; /* in this turn */
+} weft_turns;
+/* The strand whose part comes next, by the kinds of each strand's next part; -1: none is left. */
+int weft_turns_next(weft_turns *turns, const weft_part_kind next[WEFT_PAIR_STRANDS]);
+
+/* A part and the microseconds that it takes. */
+typedef struct weft_pair_part {
+    weft_part_kind kind;
+    double us;
+} weft_pair_part;
+/* How long the pair takes, on a lane that computes and one on which all travels; a strand's parts
+ * come one behind the other. */
+double weft_pair_us(const weft_pair_part *const parts[WEFT_PAIR_STRANDS],
+                    const int counts[WEFT_PAIR_STRANDS]);
+
+#endif

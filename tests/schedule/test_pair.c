@@ -1,0 +1,83 @@
+/* Whose turn it is in a pair of a forward and a backward, and how long the pair takes. */
+#include "schedule/pair.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tests/schedule/programs.h"
+
+enum { MAX_PARTS = 64 };
+
+/* Parts as letters: a small one computes, a capital travels. */
+static weft_part_kind kind_of(char letter)
+{
+    return letter == '\0' ? WEFT_PART_NONE : letter < 'a' ? WEFT_PART_TRAVELS : WEFT_PART_COMPUTES;
+}
+
+static void turns_are(const char *forward, const char *backward, const char *wanted)
+{
+    const char *at[WEFT_PAIR_STRANDS] = {forward, backward};
+    char text[2 * MAX_PARTS] = "";
+    weft_turns turns = {.whose = WEFT_PAIR_BACKWARD};
+    for (size_t i = 0;; i++) {
+        const weft_part_kind next[WEFT_PAIR_STRANDS] = {kind_of(*at[0]), kind_of(*at[1])};
+        const int whose = weft_turns_next(&turns, next);
+        if (whose < 0)
+            break;
+        text[i] = *at[whose]++;
+    }
+    assert_string_equal(text, wanted);
+}
+
+/* Forward: a attends and routes, N counts, P permutes, D, e, C, r; backward: k, X, y, Z, w. */
+static void turns(void **state)
+{
+    (void)state;
+    turns_are("aNPDeCr", "kXyZw", "kaXyNPDeZwCr");
+    turns_are("aNPDeCraNPDeCr", "kXyZwkXyZw", "kaXyNPDeZwkCraXyNPDeZwCr");
+    turns_are("", "kXyZw", "kXyZw");
+    turns_are("aNPDeCr", "", "aNPDeCr");
+    turns_are("ab", "kl", "klab");
+    turns_are("aDe", "kXyZwXyZw", "kaXyDeZwXyZw");
+    turns_are("", "", "");
+}
+
+static double us_of(const char *forward, const char *backward, double computes, double travels)
+{
+    const char *letters[WEFT_PAIR_STRANDS] = {forward, backward};
+    weft_pair_part parts[WEFT_PAIR_STRANDS][MAX_PARTS];
+    const weft_pair_part *const both[WEFT_PAIR_STRANDS] = {parts[0], parts[1]};
+    int counts[WEFT_PAIR_STRANDS];
+    for (int s = 0; s < WEFT_PAIR_STRANDS; s++) {
+        counts[s] = (int)strlen(letters[s]);
+        for (int i = 0; i < counts[s]; i++) {
+            const weft_part_kind kind = kind_of(letters[s][i]);
+            parts[s][i] = (weft_pair_part){kind, kind == WEFT_PART_TRAVELS ? travels : computes};
+        }
+    }
+    return weft_pair_us(both, counts);
+}
+
+/* Alone all parts take their time; as a pair what travels is hidden but for the first and the last
+ * of it. Where nothing travels nothing is hidden. */
+static void times(void **state)
+{
+    (void)state;
+    const char *f = "aDeCaDeCaDeCa", *b = "aDeCaDeCaDeCa";
+    assert_true(us_of(f, "", 10, 10) == 130);
+    assert_true(us_of(f, b, 10, 10) == 140);
+    assert_true(us_of(f, b, 10, 0) == 140);
+    assert_true(us_of(f, b, 10, 5) == 140);
+    assert_true(us_of("aaa", "aa", 10, 10) == 50);
+    for (double travels = 0; travels < 100; travels += 7) {
+        const double us = us_of(f, b, 10, travels);
+        assert_true(us >= fmax(140, 12 * travels));
+        assert_true(us <= us_of(f, "", 10, travels) + us_of("", b, 10, travels));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(turns), cmocka_unit_test(times)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
