@@ -15,7 +15,7 @@ static bool is_plain(const char *text)
     return *text != '\0';
 }
 
-static bool has_control(const char *text)
+bool weft_job_has_control(const char *text)
 {
     for (const unsigned char *c = (const unsigned char *)text; *c; c++)
         if (*c < 32 || *c == 127)
@@ -44,7 +44,7 @@ void weft_shell_word(const char *text, FILE *out)
         fputs(text, out);
         return;
     }
-    if (has_control(text)) {
+    if (weft_job_has_control(text)) {
         print_escaped(text, out);
         return;
     }
