@@ -15,8 +15,8 @@ lab_up "$netlab" 3 none # node2: the launcher's pod
 chmod 755 "$folder"
 cat >c.json <<'END'
 {"model": {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 12, "vocab_size": 53},
- "train": {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 600, "lr": 1e-3},
- "checkpoint": {"save_interval": 100, "keep_latest_k": 2}, "data": {"mock_data": true},
+ "train": {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 120, "lr": 1e-3},
+ "checkpoint": {"save_interval": 20, "keep_latest_k": 2}, "data": {"mock_data": true},
  "reliability": {"exchange_limit_s": 6},
  "device": {"peak_flops": 1e9, "num_threads": 1}, "log": {"trace_step": 0, "log_interval": 1000}}
 END
@@ -113,7 +113,7 @@ done
 wait "$job" && complain 'lost: a killed rank is exit code 0'
 start_launcher lost 1234
 finish_job lost
-for file in whole/checkpoints/step-600/*.h5; do
-    cmp "$file" "lost/checkpoints/step-600/${file##*/}" || complain 'lost: another checkpoint'
+for file in whole/checkpoints/step-120/*.h5; do
+    cmp "$file" "lost/checkpoints/step-120/${file##*/}" || complain 'lost: another checkpoint'
 done
 exit $failed
