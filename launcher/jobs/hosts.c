@@ -19,10 +19,9 @@ typedef struct host_names {
 static weft_status no_name(const host_names *names, const char *text, int length)
 {
     const bool is_ipv6 = memchr(text, ':', (size_t)length) != NULL;
-    return WEFT_ERROR(WEFT_CONFIG, "%s: \"%.*s\" is no name of a host%s", names->where,
-                      length > 80 ? 80 : length, text,
-                      is_ipv6 ? ": Open MPI takes no IPv6 address as one; name it in /etc/hosts"
-                              : "");
+    return WEFT_ERROR(
+        WEFT_CONFIG, "%s: \"%.*s\" is no name of a host%s", names->where, length > 80 ? 80 : length,
+        text, is_ipv6 ? ": Open MPI takes no IPv6 address as one; name it in /etc/hosts" : "");
 }
 
 static weft_status add_name(host_names *names, const char *name)

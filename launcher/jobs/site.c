@@ -1,4 +1,5 @@
-/* What a site wants of every job: lines before the program, variables, a network, files of output. */
+/* What a site wants of every job: lines before the program, variables, a network, files of output.
+ */
 #include <ctype.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* weft launch at real sites: what their launchers want beside the job, which no value can break, and
- * jobs of Kubernetes by the schema of MPIJob. */
+/* weft launch at real sites: what their launchers want beside the job, which no value can break,
+ * and jobs of Kubernetes by the schema of MPIJob. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +32,9 @@ static void expect_hosts(const char *option, const char *value, const char *host
 static void check_hosts(void)
 {
     expect_hosts("--hosts", "node[09-10]", "node09 slots=1\nnode10 slots=1\n");
-    expect_hosts("--hosts", "r[1,3]n[5].site.example", "r1n5.site.example slots=1\n"
-                                                       "r3n5.site.example slots=1\n");
+    expect_hosts("--hosts", "r[1,3]n[5].site.example",
+                 "r1n5.site.example slots=1\n"
+                 "r3n5.site.example slots=1\n");
     expect_hosts("--hosts", "n[8-8],10.0.0.1", "n8 slots=1\n10.0.0.1 slots=1\n");
     static const char *const files[] = {
         "# Open MPI\na slots=1 max_slots=8\n\nb slots=1 # the other\n", "a:1\nb:1\n",
@@ -65,7 +66,8 @@ static void check_hosts(void)
     EXPECT(child_write("names", "# none\n"), "names");
     expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2, "names: names no host");
     expect_launch("mpirun", "hosts", WORDS("--hostfile", "nowhere"), 6, "nowhere");
-    expect_launch("mpirun", "hosts", WORDS("--hostfile", "names", "--hosts", "a"), 2, "one of them");
+    expect_launch("mpirun", "hosts", WORDS("--hostfile", "names", "--hosts", "a"), 2,
+                  "one of them");
     expect_launch("slurm", "hosts", WORDS("--hosts", "a"), 2, "--hosts: of mpirun jobs");
 }
 
@@ -82,30 +84,26 @@ static void check_slots(void)
                strstr(c.out, "\nhostfile: nodes have 4 to 6 slots; the job uses 4 of each\n"),
            "%s%s", c.out, c.err);
     child_release(&c);
-    expect_launch("mpirun", "slots", WORDS("--hostfile", "names", "--mesh", "tp=2,dp=5", "--set",
-                                           "train.global_batch_size=5"),
-                  2, "a node has 4 slots, and the job 5 ranks on each node");
+    expect_launch(
+        "mpirun", "slots",
+        WORDS("--hostfile", "names", "--mesh", "tp=2,dp=5", "--set", "train.global_batch_size=5"),
+        2, "a node has 4 slots, and the job 5 ranks on each node");
 }
 
 /* --- before the program -------------------------------------------------------------------- */
 
-static const char *const site[] = {"--setup",
-                                   "site.sh",
-                                   "--env",
-                                   "QUOTES=a\"b'c\n#SBATCH --evil $(touch oops)",
-                                   "--env",
-                                   "PASSED",
-                                   "--interface",
-                                   "ib0",
-                                   "--rank-output",
-                                   NULL};
+static const char *const site[] = {
+    "--setup",       "site.sh", "--env",       "QUOTES=a\"b'c\n#SBATCH --evil $(touch oops)",
+    "--env",         "PASSED",  "--interface", "ib0",
+    "--rank-output", NULL};
 
 /* What a fake launcher has in its environment, and which names it is told to pass on. */
 static void check_environment(const char *kind, const char *script, const char *fake)
 {
     child c;
-    job_make_fake(fake, "for name in SITE QUOTES PASSED NCCL_SOCKET_IFNAME FI_TCP_IFACE "
-                        "OMPI_MCA_btl_tcp_if_include; do echo \"$name=${!name}.\"; done >variables");
+    job_make_fake(fake,
+                  "for name in SITE QUOTES PASSED NCCL_SOCKET_IFNAME FI_TCP_IFACE "
+                  "OMPI_MCA_btl_tcp_if_include; do echo \"$name=${!name}.\"; done >variables");
     EXPECT(child_write("site.sh", "module() { echo \"$@\" >>modules; }\nmodule load mpi\n"
                                   "export SITE=\"two words\"\n"),
            "site.sh");
@@ -113,8 +111,8 @@ static void check_environment(const char *kind, const char *script, const char *
     expect_launch(kind, "site", site, 0, NULL);
     job_expect_bash(script);
     job_expect_no_text(script, "\n#SBATCH --evil");
-    const char *const env[] = {job_path, "PASSED=yes", "UCX_TLS=rc", "OMP_PROC_BIND=close",
-                               "SLURM_JOB_ID=1", "OTHER=1", NULL};
+    const char *const env[] = {job_path,         "PASSED=yes", "UCX_TLS=rc", "OMP_PROC_BIND=close",
+                               "SLURM_JOB_ID=1", "OTHER=1",    NULL};
     EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), env) == 0, "%s: %s", script, c.err);
     child_release(&c);
     job_expect_text("modules", "load mpi\n");
@@ -135,8 +133,8 @@ static void check_site(void)
     EXPECT(access("site/ranks", F_OK) == 0, "no folder of ranks' words");
     check_environment("mpirun", "site/job.sh", "mpirun");
     text = job_said();
-    static const char *const passed[] = {"SITE", "QUOTES", "PASSED", "UCX_TLS", "OMP_PROC_BIND",
-                                         "PATH", "--output-filename"};
+    static const char *const passed[] = {"SITE",          "QUOTES", "PASSED",           "UCX_TLS",
+                                         "OMP_PROC_BIND", "PATH",   "--output-filename"};
     for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
         EXPECT(job_has_word(text, passed[i]), "no %s in %s", passed[i], text);
     EXPECT(!job_has_word(text, "OTHER") && !job_has_word(text, "OMPI_MCA_btl_tcp_if_include"), "%s",
@@ -153,7 +151,8 @@ static void check_site(void)
     expect_launch("mpirun", "site", WORDS("--env", "1X=2"), 2, "no name of a variable");
     expect_launch("mpirun", "site", WORDS("--env", "X;touch oops=2"), 2, "no name of a variable");
     expect_launch("mpirun", "site", WORDS("--interface", "a b"), 2, "no name of a network");
-    expect_launch("slurm", "a:b", WORDS("--rank-output"), 2, "--rank-output: launchers take no file");
+    expect_launch("slurm", "a:b", WORDS("--rank-output"), 2,
+                  "--rank-output: launchers take no file");
 }
 
 /* --- Slurm --------------------------------------------------------------------------------- */
@@ -201,8 +200,8 @@ static void check_dry_run(void)
     static const char *const kinds[] = {"mpirun", "slurm", "kubernetes"};
     for (size_t i = 0; i < 3; i++) {
         child dry, wet;
-        const char *args[] = {"launch", kinds[i], "tiny.json", "--out", "dry", "--image", "i",
-                              "--dry-run", NULL};
+        const char *args[] = {"launch",  kinds[i], "tiny.json", "--out", "dry",
+                              "--image", "i",      "--dry-run", NULL};
         if (i < 2)
             args[5] = args[7], args[6] = NULL;
         EXPECT(job_run(&dry, args, NULL) == 0, "%s", dry.err);

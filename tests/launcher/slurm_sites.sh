@@ -13,12 +13,12 @@ lab_up "$slurmlab" 2
 be_nobody
 cat >c.json <<'END'
 {"model": {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 12, "vocab_size": 53},
- "train": {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 400, "lr": 1e-3, "stop_timeout_s": 40},
- "checkpoint": {"save_interval": 40, "keep_latest_k": 2}, "data": {"mock_data": true},
+ "train": {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 120, "lr": 1e-3, "stop_timeout_s": 40},
+ "checkpoint": {"save_interval": 20, "keep_latest_k": 2}, "data": {"mock_data": true},
  "reliability": {"restart_delay_s": 0, "exchange_limit_s": 6},
  "device": {"peak_flops": 1e9, "num_threads": 1}, "log": {"trace_step": 0, "log_interval": 1000}}
 END
-steps=400
+steps=120
 
 # GPUs of the nodes' four, of which each task sees its job's.
 cat >see <<'END'
@@ -56,8 +56,8 @@ wait_until 60 ended || complain 'restarts: the job goes on'
 says restarts 'it is started again in 0 s (1 of 1, reliability.max_restarts)'
 says restarts 'and was started again 1 times (reliability.max_restarts)'
 
-# The time, two minutes, is over before the save of step 40 is.
-FAULT=slow:save:0:40:75 FAULT_MARK=$folder/limit.saves submit limit "$faulty" --time 2
+# The time, two minutes, is over before the save of step 20 is.
+FAULT=slow:save:0:20:75 FAULT_MARK=$folder/limit.saves submit limit "$faulty" --time 2
 finish limit
 ask run scontrol show job "$job" | grep -q ' Restarts=1 ' || complain "limit: not queued again: $(cat limit/slurm-*.out)"
 same limit
