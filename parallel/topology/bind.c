@@ -32,8 +32,8 @@ static hwloc_obj_t find_node(hwloc_topology_t topology, hwloc_const_bitmap_t bin
 }
 
 /* Consecutive processes lie on the same node, or have consecutive nodes. */
-static void find_part(hwloc_topology_t topology, hwloc_const_bitmap_t binding, int index,
-                      int count, hwloc_bitmap_t out, int *out_sharers)
+static void find_part(hwloc_topology_t topology, hwloc_const_bitmap_t binding, int index, int count,
+                      hwloc_bitmap_t out, int *out_sharers)
 {
     int nodes = 0;
     while (find_node(topology, binding, nodes))

@@ -90,6 +90,37 @@ static void check_slots(void)
         2, "a node has 4 slots, and the job 5 ranks on each node");
 }
 
+/* The published nodes, two of 128 of another kind. */
+static void check_kinds(void)
+{
+    char path[1200];
+    child c;
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    char *text = child_read(path);
+    cJSON *json = text ? cJSON_Parse(strchr(text, '{')) : NULL;
+    EXPECT(json, "%s", path);
+    cJSON_AddItemToObject(json, "groups",
+                          cJSON_Parse("[{\"num_nodes\": 126}, {\"num_nodes\": 2, \"device\": "
+                                      "{\"name\": \"H800\"}}]"));
+    char *kinds = cJSON_Print(json);
+    EXPECT(child_write("kinds.json", kinds), "kinds.json");
+    for (int nodes = 126; nodes <= 128; nodes += 2) {
+        char batch[64];
+        snprintf(batch, sizeof batch, "train.global_batch_size=%d", nodes * 4);
+        const char *const *args =
+            WORDS("launch", "slurm", "tiny.json", "--out", "kinds", "--force", "--cluster",
+                  "kinds.json", "--nodes", nodes == 126 ? "126" : "128", "--set", batch);
+        EXPECT(job_run(&c, args, NULL) == 0, "%s", c.err);
+        EXPECT(!strstr(c.out, "\nnodes differ: 126 nodes of H100 SXM5 80 GB, 2 nodes of H800; the "
+                              "plan is of this order: Slurm ") == (nodes == 126),
+               "%s", c.out);
+        child_release(&c);
+    }
+    free(kinds);
+    free(text);
+    cJSON_Delete(json);
+}
+
 /* --- before the program -------------------------------------------------------------------- */
 
 static const char *const site[] = {
@@ -369,6 +400,7 @@ int main(void)
     job_enter();
     check_hosts();
     check_slots();
+    check_kinds();
     check_site();
     check_slurm();
     check_dry_run();

@@ -461,20 +461,28 @@ static void report(const launcher *l, const char *const *command, weft_report *r
     }
 }
 
-/* Which of the nodes differ; the job does not say which of them it gets. */
+/* Which of the job's nodes differ: the launcher does not know. */
 static void print_unlike(const launcher *l, const char *mark, FILE *out)
 {
     const weft_job_hosts *hosts = &l->job.hosts;
-    for (int i = 0; i < l->num_groups; i++)
-        fprintf(out, "%s%s%s of %s", i ? "" : mark,
-                i ? ", " : "nodes differ: ", weft_count_text(l->groups[i].num_nodes, "node").text,
-                l->groups[i].hardware.device_name);
-    if (l->num_groups > 0)
-        fprintf(out, "; the plan gives ranks to them in this order, and %s\n",
-                l->job.kind == WEFT_JOB_MPIRUN ? "--hosts has to name them in it"
-                : l->job.kind == WEFT_JOB_SLURM
-                    ? "Slurm orders them by name; a job of one kind has a --sbatch=--constraint="
-                    : "Kubernetes orders nothing; a job of one kind has a --pod nodeSelector=");
+    const char *const advice[WEFT_NUM_JOBS] = {
+        [WEFT_JOB_MPIRUN] = "--hosts has to name them so",
+        [WEFT_JOB_SLURM] =
+            "Slurm orders nodes by name; --sbatch --constraint=... asks for one kind",
+        [WEFT_JOB_KUBERNETES] = "nodes come in any; --pod nodeSelector=... asks for one kind"};
+    int left = l->job.num_nodes;
+    if (l->num_groups > 0 && l->groups[0].num_nodes < left) {
+        fprintf(out, "%snodes differ: ", mark);
+        for (int i = 0; i < l->num_groups && left > 0; left -= l->groups[i++].num_nodes)
+            fprintf(out, "%s%s of %s%s", i ? ", " : "",
+                    weft_count_text(l->groups[i].num_nodes < left ? l->groups[i].num_nodes : left,
+                                    "node")
+                        .text,
+                    l->groups[i].hardware.device_name,
+                    l->groups[i].own_figures && !l->groups[i].own_name ? " with other figures"
+                                                                       : "");
+        fprintf(out, "; the plan is of this order: %s\n", advice[l->job.kind]);
+    }
     if (hosts->most_slots > hosts->least_slots)
         fprintf(out, "%shostfile: nodes have %d to %d slots; the job uses %d of each\n", mark,
                 hosts->least_slots, hosts->most_slots, l->job.ranks_per_node);
