@@ -23,7 +23,7 @@ set_tests_properties(copies_netlab PROPERTIES TIMEOUT 600 COST 100 RESOURCE_LOCK
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
 add_test(NAME mpijob COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/mpijob_netlab.sh
   ${CMAKE_SOURCE_DIR}/scripts/netlab ${CMAKE_BINARY_DIR}/weft WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(mpijob PROPERTIES TIMEOUT 300 COST 100 RESOURCE_LOCK netlab
+set_tests_properties(mpijob PROPERTIES TIMEOUT 600 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
 add_test(NAME slurm COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm.sh
   ${CMAKE_SOURCE_DIR}/scripts/slurmlab ${CMAKE_BINARY_DIR}/weft $<TARGET_FILE:weft_faulty> WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
