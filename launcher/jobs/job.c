@@ -170,7 +170,8 @@ static weft_status render(const weft_job *job, int number, weft_arena *arena, jo
 weft_status weft_job_show(const weft_job *job, FILE *out)
 {
     for (int i = 0; weft_job_file_name(job->kind, i); i++) {
-        fprintf(out, "# %s/%s\n", job->run, weft_job_file_name(job->kind, i));
+        if (weft_job_file_name(job->kind, 1)) /* of several */
+            fprintf(out, "# %s/%s\n", job->run, weft_job_file_name(job->kind, i));
         WEFT_TRY(job_print(job, i, out));
     }
     return ferror(out) ? WEFT_ERROR(WEFT_FILE, "cannot write the job's files") : WEFT_OK;

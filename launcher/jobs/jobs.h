@@ -91,7 +91,7 @@ const char *weft_job_file_name(weft_job_kind kind, int file);
 /* Makes the run's folder where it is missing, and puts its own path into *out, from the arena.
  * Errors of all below: WEFT_FILE, WEFT_MEMORY. */
 weft_status weft_job_make_folder(const char *run, weft_arena *arena, const char **out) WEFT_CHECKED;
-/* Prints all files of the job, each behind a line with its path. */
+/* Prints all files of the job, of several each behind a line with its path. */
 weft_status weft_job_show(const weft_job *job, FILE *out) WEFT_CHECKED;
 /* Writes all files of the job. WEFT_CONFIG without `force`: one of them is there with another text;
  * then none is written. */

@@ -42,11 +42,12 @@ weft_status weft_job_check_site(const weft_job *job)
 
 void weft_job_print_setup(const weft_job *job, const char *setup, FILE *out)
 {
-    if (setup) {
+    if (setup && job->kind != WEFT_JOB_SLURM) /* srun passes all on */
         fputs("declare -A before\n"
-              "for name in $(compgen -e); do before[$name]=${!name}; done\n"
-              "setup=",
+              "for name in $(compgen -e); do before[$name]=${!name}; done\n",
               out);
+    if (setup) {
+        fputs("setup=", out);
         weft_shell_word(setup, out);
         fputs("\n"
               "if ! . \"$setup\"; then\n"
@@ -65,7 +66,7 @@ void weft_job_print_setup(const weft_job *job, const char *setup, FILE *out)
     }
     if (job->interface)
         fprintf(out,
-                "export NCCL_SOCKET_IFNAME==%s FI_TCP_IFACE=%s OMPI_MCA_btl_tcp_if_include=%s "
+                "export NCCL_SOCKET_IFNAME='=%s' FI_TCP_IFACE=%s OMPI_MCA_btl_tcp_if_include=%s "
                 "OMPI_MCA_oob_tcp_if_include=%s\n",
                 job->interface, job->interface, job->interface, job->interface);
 }

@@ -75,13 +75,15 @@ start_launcher() {
     lab exec node2 bash pod.sh "$2" Launcher >"$1.out" 2>"$1.err" &
     job=$!
 }
+# shellcheck disable=SC2016
+quoted='QUOTED=a "b" $c'
 # write RUN OPTIONS...
 write() {
     "$weft" launch kubernetes c.json --out "$1" --mesh tp=2,dp=2 --nodes 2 --image image --program "$weft" \
-        --setup setup.sh --env 'QUOTED=a "b" $c' "${@:2}" >/dev/null || complain "$1: no job"
+        --setup setup.sh --env "$quoted" "${@:2}" >/dev/null || complain "$1: no job"
     unpack "$1"
 }
-# variables NODE NAME: of a rank there.
+# variable NODE NAME: of the ranks there.
 variable() {
     local pid
     for pid in $(ip netns pids "$NETLAB_NAME-$1"); do
@@ -106,7 +108,7 @@ chown 1234 lost
 start_pods lost 1234
 wait_for_save lost
 [ "$(variable node1 SET_UP)" = SET_UP=yes ] || complain 'lost: ranks have no variable of --setup'
-[ "$(variable node1 QUOTED)" = 'QUOTED=a "b" $c' ] || complain 'lost: ranks have no variable of --env'
+[ "$(variable node1 QUOTED)" = "$quoted" ] || complain 'lost: ranks have no variable of --env'
 for pid in $(ip netns pids "$NETLAB_NAME-node1"); do
     [ "$(readlink "/proc/$pid/exe")" != "$weft" ] || { kill -KILL "$pid" && break; }
 done

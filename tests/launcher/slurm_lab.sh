@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 # Sourced by tests of jobs on scripts/slurmlab, behind lab_up: a config c.json of $steps steps.
 user=()
 # Users have no rights; but root, where nobody else gets at the program.
