@@ -233,10 +233,12 @@ const char weft_job_judging[] =
     "}\n"
     "named() { if judged; then sed -n \"s/.*\\\"$1\\\": \\[\\([^]]*\\)\\].*/\\1/p\" "
     "\"$verdict\" | tr -d '\" '; fi; }\n"
-    "# Before each start.\n"
+    "# Before each start. Who is at work there keeps what says so, and refuses this one.\n"
     "prepare() {\n"
     "    marked=$(mark)\n"
-    "    rm -f -- \"$run/.alive\" \"$run/.said\"\n"
+    "    flock -sn -- \"$run/.alive\" true 2>/dev/null\n"
+    "    if [ $? -ne 1 ]; then rm -f -- \"$run/.alive\"; fi\n"
+    "    rm -f -- \"$run/.said\"\n"
     "}\n";
 
 static const char again[] =

@@ -224,6 +224,25 @@ static void check_slurm(void)
     expect_launch("mpirun", "s", WORDS("--qos", "a"), 2, "--qos: of slurm jobs");
 }
 
+/* A second job in a folder leaves the first one's sign of life there; what nobody holds goes. */
+static void check_second(void)
+{
+    static const char *const jobs[] = {"s/job.sbatch", "site/job.sh"};
+    static const char *const alive[] = {"s/.alive", "site/.alive"};
+    const char *const env[] = {job_path, "SLURM_JOB_ID=1", NULL};
+    child c;
+    EXPECT(child_write("site.sh", ""), "site.sh");
+    for (int i = 0; i < 2; i++) {
+        EXPECT(child_write(alive[i], "0000000001 steps\n"), "%s", alive[i]);
+        job_run_other(&c, "/usr/bin/flock", WORDS(alive[i], "bash", jobs[i]), env);
+        EXPECT(access(alive[i], F_OK) == 0, "%s is gone: %s", alive[i], c.err);
+        child_release(&c);
+        job_run_other(&c, "/bin/bash", WORDS(jobs[i]), env);
+        EXPECT(access(alive[i], F_OK) != 0, "%s is left: %s", alive[i], c.err);
+        child_release(&c);
+    }
+}
+
 /* --- nothing written ----------------------------------------------------------------------- */
 
 static void check_dry_run(void)
@@ -403,6 +422,7 @@ int main(void)
     check_kinds();
     check_site();
     check_slurm();
+    check_second();
     check_dry_run();
     check_pods();
     job_leave();
