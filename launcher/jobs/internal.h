@@ -28,10 +28,22 @@ extern const char weft_job_judging[];
  * first step is tried again whatever max_restarts says. */
 void weft_job_print_again(const weft_job *job, FILE *out);
 
+/* One or more ASCII letters, digits and `marks`. */
+bool weft_job_is_word(const char *text, const char *marks);
+bool weft_job_has_control(const char *text);
+weft_status weft_job_check_site(const weft_job *job) WEFT_CHECKED;
+weft_status weft_job_check_slurm(const weft_job *job) WEFT_CHECKED;
+weft_status weft_job_check_kubernetes(const weft_job *job) WEFT_CHECKED;
+/* At a script's head: reads the lines of the file `setup`, unless NULL, and exports what the job
+ * sets. */
+void weft_job_print_setup(const weft_job *job, const char *setup, FILE *out);
+/* Behind it, where $run is the run's folder: adds to the array `options` what mpirun passes on. */
+void weft_job_print_passed(const weft_job *job, FILE *out);
+
 void weft_job_print_hosts(const weft_job *job, FILE *out);
 void weft_job_print_mpirun(const weft_job *job, FILE *out);
 void weft_job_print_slurm(const weft_job *job, FILE *out);
-void weft_job_print_kubernetes(const weft_job *job, FILE *out);
+weft_status weft_job_print_kubernetes(const weft_job *job, FILE *out) WEFT_CHECKED;
 /* A scalar in double quotes; `text` is UTF-8. expands: of a container's command, where Kubernetes
  * replaces $(NAME), which is written so that it stays. */
 void weft_yaml_text(const char *text, bool expands, FILE *out);

@@ -25,55 +25,26 @@ const char *weft_job_text(int kind)
     return kinds[kind].text;
 }
 
-static void job_print(const weft_job *job, int file, FILE *out)
+static weft_status job_print(const weft_job *job, int file, FILE *out)
 {
     if (job->kind == WEFT_JOB_KUBERNETES)
-        weft_job_print_kubernetes(job, out);
-    else if (job->kind == WEFT_JOB_SLURM)
+        return weft_job_print_kubernetes(job, out);
+    if (job->kind == WEFT_JOB_SLURM)
         weft_job_print_slurm(job, out);
     else if (file == 0)
         weft_job_print_hosts(job, out);
     else
         weft_job_print_mpirun(job, out);
+    return WEFT_OK;
 }
 
 /* --- what launchers take ------------------------------------------------------------------- */
 
-static bool is_of(const char *text, const char *marks)
-{
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
-        if (*c >= 128 || (!isalnum(*c) && !strchr(marks, *c)))
-            return false;
-    return *text != '\0';
-}
-
-/* A node twice would get the ranks of two. */
-static weft_status check_new_host(const char *hosts, const char *name)
-{
-    const size_t length = strcspn(name, ",");
-    for (const char *other = hosts; other < name; other += strcspn(other, ",") + 1)
-        if (strcspn(other, ",") == length && strncasecmp(other, name, length) == 0)
-            return WEFT_ERROR(WEFT_CONFIG, "--hosts: %.*s is there twice", (int)length, name);
-    return WEFT_OK;
-}
-
 static weft_status check_hosts(const weft_job *job)
 {
-    int count = 0;
-    if (!job->hosts)
+    const int count = job->hosts.count, slots = job->hosts.least_slots;
+    if (!job->hosts.names)
         return WEFT_OK;
-    for (const char *name = job->hosts; name; count++) {
-        const int length = (int)strcspn(name, ",");
-        char copy[256];
-        if (length < (int)sizeof copy)
-            snprintf(copy, sizeof copy, "%.*s", length, name);
-        if (length >= (int)sizeof copy || !is_of(copy, "._-") || *copy == '-')
-            return WEFT_ERROR(WEFT_CONFIG, "--hosts: \"%.*s\" is no name of a host",
-                              length > 80 ? 80 : length, name);
-        name = name[length] ? name + length + 1 : NULL;
-    }
-    for (const char *name = strchr(job->hosts, ','); name; name = strchr(name + 1, ','))
-        WEFT_TRY(check_new_host(job->hosts, name + 1));
     if (count != job->num_nodes + job->num_spares && job->num_spares > 0)
         return WEFT_ERROR(WEFT_CONFIG,
                           "--hosts: names %d, where the job has %d nodes and %d to spare", count,
@@ -81,104 +52,16 @@ static weft_status check_hosts(const weft_job *job)
     if (count != job->num_nodes + job->num_spares)
         return WEFT_ERROR(WEFT_CONFIG, "--hosts: names %d, where the job has %d nodes", count,
                           job->num_nodes);
-    return WEFT_OK;
-}
-
-/* Two digits below `end`, and `after` behind them. */
-static bool read_pair(const char **text, int end, char after, int64_t *out)
-{
-    const char *at = *text;
-    if (!isdigit((unsigned char)at[0]) || !isdigit((unsigned char)at[1]) || at[2] != after)
-        return false;
-    *out = 10 * (at[0] - '0') + (at[1] - '0');
-    *text = at + 3;
-    return *out < end;
-}
-
-/* HH:MM:SS, where hours may be many, or DAYS-HH:MM:SS. */
-static bool read_time(const char *text, int64_t *out_s)
-{
-    int64_t days = 0, hours, minutes, seconds;
-    const size_t digits = strspn(text, "0123456789");
-    if (digits == 0 || digits > 6)
-        return false;
-    if (text[digits] == '-') {
-        days = atoi(text);
-        text += digits + 1;
-        if (!read_pair(&text, 24, ':', &hours))
-            return false;
-    } else {
-        hours = atoi(text);
-        text += digits + (text[digits] == ':');
-    }
-    if (!read_pair(&text, 60, ':', &minutes) || !read_pair(&text, 60, '\0', &seconds))
-        return false;
-    *out_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds;
-    return true;
-}
-
-/* Slurm signals up to a minute early. A job without time to train would queue itself for ever. */
-static weft_status check_time(const weft_job *job)
-{
-    int64_t s;
-    if (!job->time)
-        return WEFT_OK;
-    if (!read_time(job->time, &s))
-        return WEFT_ERROR(WEFT_CONFIG, "--time %.60s: expected HH:MM:SS or DAYS-HH:MM:SS",
-                          job->time);
-    if (s <= job->stop_s + 60)
+    if (slots > 0 && slots < job->ranks_per_node)
         return WEFT_ERROR(WEFT_CONFIG,
-                          "--time %.60s: too short: it stops %d s before its end "
-                          "(train.stop_timeout_s), which Slurm may say 60 s early",
-                          job->time, job->stop_s);
+                          "--hostfile: a node has %d slots, and the job %d ranks on each node",
+                          slots, job->ranks_per_node);
     return WEFT_OK;
 }
 
-/* A path that a volume is mounted at. */
-static weft_status check_mount(const char *path)
+static const char *first(const weft_string_list *list)
 {
-    const size_t bytes = strlen(path);
-    if (strchr(path, ':'))
-        return WEFT_ERROR(WEFT_CONFIG, "%.300s: Kubernetes mounts no path with a colon", path);
-    if (strstr(path, "/../") || (bytes >= 3 && strcmp(path + bytes - 3, "/..") == 0))
-        return WEFT_ERROR(WEFT_CONFIG, "%.300s: Kubernetes mounts no path with ..", path);
-    return WEFT_OK;
-}
-
-/* The API server takes no larger ConfigMap. */
-enum { MOST_CONFIG_BYTES = 1000000 };
-
-static weft_status check_kubernetes(const weft_job *job)
-{
-    if (!job->image)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "--image IMAGE is missing: the image of a container that has %s, "
-                          "mpirun and sshd",
-                          job->program);
-    if (!is_of(job->image, "._-/:@"))
-        return WEFT_ERROR(WEFT_CONFIG, "--image %.100s: no name of an image", job->image);
-    if (job->claim && (!is_of(job->claim, ".-") || strlen(job->claim) > 253))
-        return WEFT_ERROR(WEFT_CONFIG, "--claim %.100s: no name of a volume claim", job->claim);
-    if (strlen(job->config_text) > MOST_CONFIG_BYTES)
-        return WEFT_ERROR(WEFT_CONFIG, "%.300s: larger than the %d bytes of a ConfigMap",
-                          job->config, MOST_CONFIG_BYTES);
-    const char *texts[] = {job->program, job->folder, job->run, job->config_text};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (!weft_is_utf8(texts[i]))
-            return WEFT_ERROR(WEFT_CONFIG, "%.300s: not UTF-8, which YAML is",
-                              i == 3 ? job->config : texts[i]);
-    WEFT_TRY(check_mount(job->run));
-    for (size_t i = 0; i < job->settings.count; i++)
-        if (!weft_is_utf8(job->settings.values[i]))
-            return WEFT_ERROR(WEFT_CONFIG, "%.300s: not UTF-8, which YAML is",
-                              job->settings.values[i]);
-    for (size_t i = 0; i < job->mounts.count; i++) {
-        WEFT_TRY(check_mount(job->mounts.values[i]));
-        if (!weft_is_utf8(job->mounts.values[i]))
-            return WEFT_ERROR(WEFT_CONFIG, "%.300s: not UTF-8, which YAML is",
-                              job->mounts.values[i]);
-    }
-    return WEFT_OK;
+    return list->count > 0 ? list->values[0] : NULL;
 }
 
 /* An option that the kind of job has no use for. */
@@ -187,11 +70,20 @@ static weft_status check_unused(const weft_job *job)
     const struct {
         const char *name, *value;
         weft_job_kind kind;
-    } options[] = {{"hosts", job->hosts, WEFT_JOB_MPIRUN},
+    } options[] = {{"hosts", job->hosts.names, WEFT_JOB_MPIRUN},
                    {"spares", job->num_spares > 0 ? "" : NULL, WEFT_JOB_MPIRUN},
                    {"time", job->time, WEFT_JOB_SLURM},
+                   {"account", job->account, WEFT_JOB_SLURM},
+                   {"partition", job->partition, WEFT_JOB_SLURM},
+                   {"qos", job->qos, WEFT_JOB_SLURM},
+                   {"sbatch", first(&job->sbatch), WEFT_JOB_SLURM},
                    {"image", job->image, WEFT_JOB_KUBERNETES},
-                   {"claim", job->claim, WEFT_JOB_KUBERNETES}};
+                   {"claim", job->claim, WEFT_JOB_KUBERNETES},
+                   {"namespace", job->name_space, WEFT_JOB_KUBERNETES},
+                   {"queue", job->queue, WEFT_JOB_KUBERNETES},
+                   {"resource", first(&job->resources), WEFT_JOB_KUBERNETES},
+                   {"pod", first(&job->pod), WEFT_JOB_KUBERNETES},
+                   {"user", job->user > 0 ? "" : NULL, WEFT_JOB_KUBERNETES}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (options[i].value && options[i].kind != job->kind)
             return WEFT_ERROR(WEFT_CONFIG, "--%s: of %s jobs; this one is for %s", options[i].name,
@@ -201,7 +93,7 @@ static weft_status check_unused(const weft_job *job)
 
 static weft_status check_spares(const weft_job *job)
 {
-    if (job->num_spares > 0 && !job->hosts)
+    if (job->num_spares > 0 && !job->hosts.names)
         return WEFT_ERROR(WEFT_CONFIG, "--spares %d: --hosts has to name them", job->num_spares);
     if (job->num_spares > 0 && job->max_restarts == 0)
         return WEFT_ERROR(WEFT_CONFIG,
@@ -215,8 +107,9 @@ weft_status weft_job_check(const weft_job *job)
     WEFT_TRY(check_unused(job));
     WEFT_TRY(check_spares(job));
     WEFT_TRY(check_hosts(job));
-    WEFT_TRY(check_time(job));
-    return job->kind == WEFT_JOB_KUBERNETES ? check_kubernetes(job) : WEFT_OK;
+    WEFT_TRY(weft_job_check_site(job));
+    WEFT_TRY(weft_job_check_slurm(job));
+    return job->kind == WEFT_JOB_KUBERNETES ? weft_job_check_kubernetes(job) : WEFT_OK;
 }
 
 weft_status weft_job_command(const weft_job *job, weft_arena *arena,
@@ -268,10 +161,20 @@ static weft_status render(const weft_job *job, int number, weft_arena *arena, jo
     FILE *out = open_memstream(&f->text, &bytes);
     if (!out)
         return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for its text", f->path);
-    job_print(job, number, out);
-    if (fclose(out) != 0)
+    weft_status status = job_print(job, number, out);
+    if (fclose(out) != 0 && status == WEFT_OK)
         return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for its text", f->path);
-    return WEFT_OK;
+    return status;
+}
+
+weft_status weft_job_show(const weft_job *job, FILE *out)
+{
+    for (int i = 0; weft_job_file_name(job->kind, i); i++) {
+        if (weft_job_file_name(job->kind, 1)) /* of several */
+            fprintf(out, "# %s/%s\n", job->run, weft_job_file_name(job->kind, i));
+        WEFT_TRY(job_print(job, i, out));
+    }
+    return ferror(out) ? WEFT_ERROR(WEFT_FILE, "cannot write the job's files") : WEFT_OK;
 }
 
 /* A file with this very text is this job's. */
@@ -355,7 +258,7 @@ weft_status weft_job_start(const weft_job *job, weft_arena *arena)
 {
     const char *words[WEFT_JOB_MAX_WORDS];
     const bool by_mpirun = job->kind == WEFT_JOB_MPIRUN;
-    if (by_mpirun && job->num_nodes > 1 && !job->hosts)
+    if (by_mpirun && job->num_nodes > 1 && !job->hosts.names)
         return WEFT_ERROR(WEFT_CONFIG, "--run on %d nodes: --hosts names them", job->num_nodes);
     WEFT_TRY(weft_job_command(job, arena, words));
     const char *needed[] = {words[0], by_mpirun ? "mpirun" : words[0]};

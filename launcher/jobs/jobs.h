@@ -28,6 +28,18 @@ typedef enum weft_job_kind {
 } weft_job_kind;
 const char *weft_job_text(int kind);
 
+/* Nodes by their names. */
+typedef struct weft_job_hosts {
+    const char *names; /* "a,b" */
+    int count;
+    int least_slots, most_slots; /* of a node; least 0: not all lines say */
+} weft_job_hosts;
+/* Reads a list, "node[01-16,20],login.x", or, unless it is NULL, a file with a host a line, as Open
+ * MPI ("a slots=8"), DeepSpeed (the same) and MPICH ("a:8") read it. WEFT_CONFIG: no names, a name
+ * twice; WEFT_FILE: no such file. */
+weft_status weft_job_read_hosts(const char *list, const char *file, weft_arena *arena,
+                                weft_job_hosts *out) WEFT_CHECKED;
+
 /* Borrows all of its texts. Paths are absolute. */
 typedef struct weft_job {
     weft_job_kind kind;
@@ -36,30 +48,42 @@ typedef struct weft_job {
     const char *config, *run;
     weft_string_list settings; /* further arguments: --set, KEY=VALUE, ... */
     int num_nodes, ranks_per_node;
-    int gpus_per_node; /* 0: none */
-    int num_threads;   /* a rank's cores; 0: nobody says */
-    bool whole_nodes;  /* the job has its nodes for itself */
-    int stop_s;        /* what a run may take to stop and save */
+    int gpus_per_node;              /* 0: none */
+    int num_threads;                /* a rank's cores; 0: nobody says */
+    bool whole_nodes;               /* the job has its nodes for itself */
+    int stop_s;                     /* what a run may take to stop and save */
+    const char *setup, *setup_text; /* a file of shell lines that stand before the program, and
+                                       they; NULL: none */
+    weft_string_list environment;   /* NAME=VALUE, or NAME: ranks get what the job has there */
+    const char *interface; /* of the network, for what opens sockets; NULL: theirs to find */
+    bool rank_output;      /* ranks' words go to files of their own, RUN/ranks */
     /* mpirun, slurm: reliability's; 0: a fault ends the job */
     int64_t max_restarts, restart_delay_s;
     /* mpirun */
-    const char *hosts; /* "a,b"; NULL: this machine, or names to be filled in */
-    int num_spares;    /* further nodes, for those that fail */
+    weft_job_hosts hosts; /* without names: this machine, or names to be filled in */
+    int num_spares;       /* further nodes, for those that fail */
     /* With restarts: the numbers of nodes that a mesh fits, falling, num_nodes first; and
      * num_nodes' data parallelism. */
     const char *node_counts;
     int dp;
     /* slurm */
-    const char *time; /* "HH:MM:SS"; NULL: the partition's */
+    const char *time; /* "HH:MM:SS", or another of Slurm's forms; NULL: the partition's */
+    const char *account, *partition, *qos; /* NULL: the user's own */
+    weft_string_list sbatch;               /* further options, as they stand behind #SBATCH */
     /* kubernetes */
     const char *image;
+    const char *name_space, *queue; /* NULL: kubectl's, none */
+    weft_string_list resources;     /* NAME=AMOUNT: what each worker gets beside its GPUs */
+    weft_string_list pod;           /* FIELD=JSON or FIELD=TEXT: fields of the pods' spec */
+    int user;                       /* whose number the containers run as; 0: root */
     const char *claim;       /* a volume claim that holds the run; NULL: the nodes' own folder */
     const char *config_text; /* of `config` */
     weft_string_list mounts; /* folders of the nodes that the job reads */
 } weft_job;
 
-/* Refuses with WEFT_CONFIG what the job's launcher cannot take: names of hosts, too few of them, a
- * time, an image's or claim's name, paths that cannot be mounted, texts that are not UTF-8. */
+/* Refuses with WEFT_CONFIG what the job's launcher cannot take: too few hosts, a time, what would
+ * add a line to a script, an image's or claim's name, paths that cannot be mounted, texts that are
+ * not UTF-8. */
 weft_status weft_job_check(const weft_job *job) WEFT_CHECKED;
 /* The name of a file of the job, "job.sh"; the last is what is started. NULL: no more files. */
 const char *weft_job_file_name(weft_job_kind kind, int file);
@@ -67,6 +91,8 @@ const char *weft_job_file_name(weft_job_kind kind, int file);
 /* Makes the run's folder where it is missing, and puts its own path into *out, from the arena.
  * Errors of all below: WEFT_FILE, WEFT_MEMORY. */
 weft_status weft_job_make_folder(const char *run, weft_arena *arena, const char **out) WEFT_CHECKED;
+/* Prints all files of the job, of several each behind a line with its path. */
+weft_status weft_job_show(const weft_job *job, FILE *out) WEFT_CHECKED;
 /* Writes all files of the job. WEFT_CONFIG without `force`: one of them is there with another text;
  * then none is written. */
 weft_status weft_job_write(const weft_job *job, bool force, weft_arena *arena) WEFT_CHECKED;

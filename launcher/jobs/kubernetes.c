@@ -1,9 +1,152 @@
 /* Kubernetes: an MPIJob (kubeflow.org/v2beta1) and the config as a ConfigMap. */
+#include <stdlib.h>
 #include <string.h>
+
+#include <cjson/cJSON.h>
 
 #include "launcher/jobs/internal.h"
 
 #define CONFIG_FOLDER "/etc/weft-job"
+/* Pods that share their node's network, or have no root, cannot listen on 22. */
+#define PORT "2222"
+
+/* --- what Kubernetes takes ----------------------------------------------------------------- */
+
+/* A path that a volume is mounted at. */
+static weft_status check_mount(const char *path)
+{
+    const size_t bytes = strlen(path);
+    if (strchr(path, ':'))
+        return WEFT_ERROR(WEFT_CONFIG, "%.300s: Kubernetes mounts no path with a colon", path);
+    if (strstr(path, "/../") || (bytes >= 3 && strcmp(path + bytes - 3, "/..") == 0))
+        return WEFT_ERROR(WEFT_CONFIG, "%.300s: Kubernetes mounts no path with ..", path);
+    return WEFT_OK;
+}
+
+/* A name and its value, "memory=64Gi", as such options have it. */
+static weft_status check_pair(const char *option, const char *text, const char *name_marks,
+                              const char *example)
+{
+    const char *equals = strchr(text, '=');
+    char name[128];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(text, "="), text);
+    if (equals && equals[1] && equals - text < (int)sizeof name &&
+        weft_job_is_word(name, name_marks))
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG, "--%s %.60s: expected such as --%s %s", option, text, option,
+                      example);
+}
+
+static bool names(const char *text, const char *name)
+{
+    const size_t length = strlen(name);
+    return strncmp(text, name, length) == 0 && text[length] == '=';
+}
+
+/* Whether one of NAME=VALUE has this name. */
+static bool has(const weft_string_list *list, const char *name)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (names(list->values[i], name))
+            return true;
+    return false;
+}
+
+static weft_status check_twice(const char *option, const weft_string_list *list)
+{
+    for (size_t i = 0; i < list->count; i++)
+        for (size_t k = 0; k < i; k++)
+            if (strcspn(list->values[i], "=") == strcspn(list->values[k], "=") &&
+                strncmp(list->values[i], list->values[k], strcspn(list->values[i], "=")) == 0)
+                return WEFT_ERROR(WEFT_CONFIG, "--%s %.60s: given twice", option, list->values[i]);
+    return WEFT_OK;
+}
+
+static weft_status check_pods(const weft_job *job)
+{
+    static const char *const own[] = {"containers", "volumes", "restartPolicy",
+                                      "terminationGracePeriodSeconds"};
+    for (size_t i = 0; i < job->pod.count; i++) {
+        const char *text = job->pod.values[i];
+        WEFT_TRY(check_pair("pod", text, "", "priorityClassName=high"));
+        if (!weft_is_utf8(text))
+            return WEFT_ERROR(WEFT_CONFIG, "--pod %.60s: not UTF-8, which YAML is", text);
+        for (size_t k = 0; k < sizeof own / sizeof *own; k++)
+            if (names(text, own[k]))
+                return WEFT_ERROR(WEFT_CONFIG, "--pod %s: the job has it", own[k]);
+        if (job->user > 0 && names(text, "securityContext"))
+            return WEFT_ERROR(WEFT_CONFIG, "--pod securityContext: --user says it");
+    }
+    return check_twice("pod", &job->pod);
+}
+
+static weft_status check_site(const weft_job *job)
+{
+    const struct {
+        const char *name, *value;
+    } words[] = {{"namespace", job->name_space}, {"queue", job->queue}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (words[i].value &&
+            (!weft_job_is_word(words[i].value, ".-") || strlen(words[i].value) > 63))
+            return WEFT_ERROR(WEFT_CONFIG, "--%s %.60s: no name that Kubernetes takes",
+                              words[i].name, words[i].value);
+    for (size_t i = 0; i < job->resources.count; i++) {
+        const char *text = job->resources.values[i];
+        WEFT_TRY(check_pair("resource", text, "._-/", "memory=512Gi"));
+        if (!weft_job_is_word(strchr(text, '=') + 1, "."))
+            return WEFT_ERROR(WEFT_CONFIG, "--resource %.60s: no amount", text);
+    }
+    WEFT_TRY(check_twice("resource", &job->resources));
+    return check_pods(job);
+}
+
+/* The API server takes no larger ConfigMap. */
+enum { MOST_CONFIG_BYTES = 1000000 };
+
+weft_status weft_job_check_kubernetes(const weft_job *job)
+{
+    if (!job->image)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--image IMAGE is missing: the image of a container that has %s, "
+                          "mpirun and sshd",
+                          job->program);
+    if (!weft_job_is_word(job->image, "._-/:@"))
+        return WEFT_ERROR(WEFT_CONFIG, "--image %.100s: no name of an image", job->image);
+    if (job->claim && (!weft_job_is_word(job->claim, ".-") || strlen(job->claim) > 253))
+        return WEFT_ERROR(WEFT_CONFIG, "--claim %.100s: no name of a volume claim", job->claim);
+    if (strlen(job->config_text) > MOST_CONFIG_BYTES)
+        return WEFT_ERROR(WEFT_CONFIG, "%.300s: larger than the %d bytes of a ConfigMap",
+                          job->config, MOST_CONFIG_BYTES);
+    const struct {
+        const char *name, *text;
+    } texts[] = {{job->program, job->program},
+                 {job->folder, job->folder},
+                 {job->run, job->run},
+                 {job->config, job->config_text},
+                 {job->setup, job->setup_text}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (texts[i].text && !weft_is_utf8(texts[i].text))
+            return WEFT_ERROR(WEFT_CONFIG, "%.300s: not UTF-8, which YAML is", texts[i].name);
+    for (size_t i = 0; i < job->environment.count; i++)
+        if (!weft_is_utf8(job->environment.values[i]))
+            return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: not UTF-8, which YAML is",
+                              job->environment.values[i]);
+    WEFT_TRY(check_site(job));
+    WEFT_TRY(check_mount(job->run));
+    for (size_t i = 0; i < job->settings.count; i++)
+        if (!weft_is_utf8(job->settings.values[i]))
+            return WEFT_ERROR(WEFT_CONFIG, "%.300s: not UTF-8, which YAML is",
+                              job->settings.values[i]);
+    for (size_t i = 0; i < job->mounts.count; i++) {
+        WEFT_TRY(check_mount(job->mounts.values[i]));
+        if (!weft_is_utf8(job->mounts.values[i]))
+            return WEFT_ERROR(WEFT_CONFIG, "%.300s: not UTF-8, which YAML is",
+                              job->mounts.values[i]);
+    }
+    return WEFT_OK;
+}
+
+/* --- the job ------------------------------------------------------------------------------- */
 
 /* A failed container of a pod is started again, whatever its exit code: what the next start would
  * meet again is only told again. The pod's /dev/shm outlives its containers. */
@@ -19,40 +162,72 @@ static void print_word(const char *word, FILE *out)
     fputc('\n', out);
 }
 
-/* By a script of the ConfigMap, and with its config. */
+/* Where the operator puts the keys of a job that is not root's: root's lie in its own folder, with
+ * modes that ssh takes there alone. */
+#define KEYS_FOLDER "/etc/weft-keys"
+
+/* By a script of the ConfigMap, and with its config. Pods are new at each start: nobody knows their
+ * hosts' keys. */
 static void print_command(const weft_job *job, FILE *out)
 {
-    char ranks[16], map[32];
+    char ranks[16], map[32], ssh[256];
+    const char *key = job->user > 0 ? "-i " KEYS_FOLDER "/id_rsa " : "";
     weft_job in_container = *job;
     in_container.config = CONFIG_FOLDER "/config.json";
     snprintf(ranks, sizeof ranks, "%d", job->num_nodes * job->ranks_per_node);
     snprintf(map, sizeof map, "ppr:%d:node", job->ranks_per_node);
-    const char *words[] = {"bash",      CONFIG_FOLDER "/job.sh",
-                           "mpirun",    "--allow-run-as-root",
-                           "-n",        ranks,
-                           "--map-by",  map,
-                           "-x",        "PATH",
-                           "--bind-to", "none"};
+    snprintf(ssh, sizeof ssh,
+             "-p " PORT " %s-o ConnectionAttempts=10 -o StrictHostKeyChecking=no "
+             "-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+             key);
+    const char *words[] = {"bash",
+                           CONFIG_FOLDER "/job.sh",
+                           "mpirun",
+                           "-n",
+                           ranks,
+                           "--map-by",
+                           map,
+                           "--bind-to",
+                           "none",
+                           "--mca",
+                           "plm_rsh_args",
+                           ssh};
     fprintf(out, "            command:\n");
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         print_word(words[i], out);
-    if (job->gpus_per_node > 0) { /* NVIDIA's images set it, and sshd does not pass it on */
-        print_word("-x", out);
-        print_word("LD_LIBRARY_PATH", out);
-    }
+    if (job->user == 0)
+        print_word("--allow-run-as-root", out);
     weft_job_words(&in_container, print_word, out);
     fprintf(out, "            workingDir: ");
     weft_yaml_text(job->folder, false, out);
     fputc('\n', out);
 }
 
-static void print_indented(const char *text, FILE *out)
+static void print_launcher_script(const weft_job *job, FILE *out)
 {
-    while (*text) {
-        const int length = (int)strcspn(text, "\n");
-        fprintf(out, "    %.*s\n", length, text);
-        text += length + 1;
-    }
+    fputs(recalling, out);
+    fputs(weft_job_passing, out);
+    weft_job_print_setup(job, job->setup ? CONFIG_FOLDER "/setup.sh" : NULL, out);
+    fputs("options=() run=", out);
+    weft_shell_word(job->run, out);
+    fputc('\n', out);
+    weft_job_print_passed(job, out);
+    fputs("\"$1\" \"${options[@]}\" \"${@:2}\" </dev/null &\njob=$!\n", out);
+    fputs(weft_job_waiting, out);
+    fputs(ending, out);
+}
+
+/* sshd gives those who come none of the container's variables, and mpirun looks for its daemon. */
+static void print_worker_script(const weft_job *job, FILE *out)
+{
+    fprintf(out,
+            "key=$(mktemp -d)/key\n"
+            "ssh-keygen -q -t ed25519 -N '' -f \"$key\" || exit\n"
+            "if [ \"$(id -u)\" -eq 0 ]; then mkdir -p /run/sshd; fi\n"
+            "exec /usr/sbin/sshd -De -f /dev/null -p " PORT
+            " -h \"$key\" -o PidFile=none -o StrictModes=no -o PasswordAuthentication=no \\\n"
+            "    %s-o \"SetEnv=\\\"PATH=$PATH\\\" \\\"LD_LIBRARY_PATH=$LD_LIBRARY_PATH\\\"\"\n",
+            job->user > 0 ? "-o AuthorizedKeysFile=" KEYS_FOLDER "/authorized_keys " : "");
 }
 
 static void print_mounts(const weft_job *job, FILE *out)
@@ -87,7 +262,7 @@ static void print_volumes(const weft_job *job, const char *name, FILE *out)
             "          volumes:\n"
             "          - name: config\n"
             "            configMap:\n"
-            "              name: %s\n"
+            "              name: \"%s\"\n"
             "          - name: shared-memory\n"
             "            emptyDir:\n"
             "              medium: Memory\n"
@@ -104,6 +279,74 @@ static void print_volumes(const weft_job *job, const char *name, FILE *out)
     }
 }
 
+/* Two workers on a node would halve its network; one node alone still takes a job of two. */
+static void print_apart(const char *name, FILE *out)
+{
+    fprintf(out,
+            "          affinity:\n"
+            "            podAntiAffinity:\n"
+            "              preferredDuringSchedulingIgnoredDuringExecution:\n"
+            "              - weight: 100\n"
+            "                podAffinityTerm:\n"
+            "                  topologyKey: kubernetes.io/hostname\n"
+            "                  labelSelector:\n"
+            "                    matchLabels:\n"
+            "                      training.kubeflow.org/job-name: \"%s\"\n"
+            "                      training.kubeflow.org/job-role: worker\n",
+            name);
+}
+
+/* What is JSON is that, as which YAML reads it too; all else is a text. */
+static void print_field(const char *text, FILE *out)
+{
+    const char *value = strchr(text, '=') + 1;
+    cJSON *json = cJSON_ParseWithOpts(value, NULL, true);
+    char *line = json ? cJSON_PrintUnformatted(json) : NULL;
+    fprintf(out, "          %.*s: ", (int)(value - 1 - text), text);
+    if (line)
+        fputs(line, out);
+    else
+        weft_yaml_text(value, false, out);
+    fputc('\n', out);
+    free(line);
+    cJSON_Delete(json);
+}
+
+static void print_pod(const weft_job *job, const char *name, bool launches, FILE *out)
+{
+    fprintf(out, "          terminationGracePeriodSeconds: %d\n", job->stop_s + 30);
+    if (job->user > 0)
+        fprintf(out,
+                "          securityContext:\n"
+                "            runAsUser: %d\n"
+                "            runAsNonRoot: true\n"
+                "            fsGroup: %d\n",
+                job->user, job->user);
+    if (!launches && job->num_nodes > 1 && !has(&job->pod, "affinity"))
+        print_apart(name, out);
+    for (size_t i = 0; i < job->pod.count; i++)
+        print_field(job->pod.values[i], out);
+}
+
+static void print_limit(const weft_job *job, const char *name, int amount, FILE *out)
+{
+    if (amount > 0 && !has(&job->resources, name))
+        fprintf(out, "                %s: %d\n", name, amount);
+}
+
+static void print_resources(const weft_job *job, FILE *out)
+{
+    if (job->gpus_per_node == 0 && job->num_threads == 0 && job->resources.count == 0)
+        return;
+    fprintf(out, "            resources:\n              limits:\n");
+    print_limit(job, "nvidia.com/gpu", job->gpus_per_node, out);
+    print_limit(job, "cpu", job->num_threads * job->ranks_per_node, out);
+    for (size_t i = 0; i < job->resources.count; i++) {
+        const char *text = job->resources.values[i], *amount = strchr(text, '=') + 1;
+        fprintf(out, "                %.*s: \"%s\"\n", (int)(amount - 1 - text), text, amount);
+    }
+}
+
 static void print_replica(const weft_job *job, const char *name, bool launches, FILE *out)
 {
     fprintf(out,
@@ -111,74 +354,103 @@ static void print_replica(const weft_job *job, const char *name, bool launches, 
             "      replicas: %d\n"
             "      restartPolicy: OnFailure\n"
             "      template:\n"
-            "        spec:\n"
-            "          terminationGracePeriodSeconds: %d\n"
+            "        spec:\n",
+            launches ? "Launcher" : "Worker", launches ? 1 : job->num_nodes);
+    print_pod(job, name, launches, out);
+    fprintf(out,
             "          containers:\n"
             "          - name: %s\n"
             "            image: \"%s\"\n",
-            launches ? "Launcher" : "Worker", launches ? 1 : job->num_nodes, job->stop_s + 30,
             launches ? "launcher" : "worker", job->image);
     if (launches) {
         print_command(job, out);
     } else {
         fprintf(out, "            command:\n"
-                     "            - /usr/sbin/sshd\n"
-                     "            args:\n"
-                     "            - -De\n"
+                     "            - bash\n"
+                     "            - " CONFIG_FOLDER "/worker.sh\n"
                      "            readinessProbe:\n"
                      "              tcpSocket:\n"
-                     "                port: 22\n");
+                     "                port: " PORT "\n");
         fprintf(out, "            workingDir: ");
         weft_yaml_text(job->folder, false, out);
         fputc('\n', out);
-        if (job->gpus_per_node > 0 || job->num_threads > 0)
-            fprintf(out, "            resources:\n              limits:\n");
-        if (job->gpus_per_node > 0)
-            fprintf(out, "                nvidia.com/gpu: %d\n", job->gpus_per_node);
-        if (job->num_threads > 0)
-            fprintf(out, "                cpu: %d\n", job->num_threads * job->ranks_per_node);
+        print_resources(job, out);
     }
     print_mounts(job, out);
     print_volumes(job, name, out);
 }
 
+static weft_status print_script(const weft_job *job, void (*print)(const weft_job *job, FILE *out),
+                                FILE *out)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *script = open_memstream(&text, &bytes);
+    if (script)
+        print(job, script);
+    if (!script || fclose(script) != 0) {
+        free(text);
+        return WEFT_ERROR(WEFT_MEMORY, "no memory for the job's scripts");
+    }
+    weft_yaml_block(text, 2, out);
+    free(text);
+    return WEFT_OK;
+}
+
+static weft_status print_files(const weft_job *job, FILE *out)
+{
+    fputs("data:\n  config.json: ", out);
+    weft_yaml_block(job->config_text, 2, out);
+    if (job->setup) {
+        fputs("  setup.sh: ", out);
+        weft_yaml_block(job->setup_text, 2, out);
+    }
+    fputs("  job.sh: ", out);
+    WEFT_TRY(print_script(job, print_launcher_script, out));
+    fputs("  worker.sh: ", out);
+    return print_script(job, print_worker_script, out);
+}
+
+static void print_names(const weft_job *job, const char *name, FILE *out)
+{
+    fprintf(out, "metadata:\n  name: \"%s\"\n", name);
+    if (job->name_space)
+        fprintf(out, "  namespace: \"%s\"\n", job->name_space);
+}
+
 /* The job goes on by itself after a lost pod: its launcher starts again, and resumes. */
-void weft_job_print_kubernetes(const weft_job *job, FILE *out)
+weft_status weft_job_print_kubernetes(const weft_job *job, FILE *out)
 {
     char name[WEFT_JOB_NAME_BYTES];
     weft_job_name(job->run, name);
+    fputs("# Starts the run, or goes on with it: kubectl apply -f job.yaml\n"
+          "apiVersion: v1\n"
+          "kind: ConfigMap\n",
+          out);
+    print_names(job, name, out);
+    WEFT_TRY(print_files(job, out));
+    fputs("---\n"
+          "apiVersion: kubeflow.org/v2beta1\n"
+          "kind: MPIJob\n",
+          out);
+    print_names(job, name, out);
+    if (job->queue)
+        fprintf(out, "  labels:\n    kueue.x-k8s.io/queue-name: \"%s\"\n", job->queue);
     fprintf(out,
-            "# Starts the run, or goes on with it: kubectl apply -f job.yaml\n"
-            "apiVersion: v1\n"
-            "kind: ConfigMap\n"
-            "metadata:\n"
-            "  name: %s\n"
-            "data:\n"
-            "  config.json: ",
-            name);
-    weft_yaml_block(job->config_text, 2, out);
-    fprintf(out, "  job.sh: |\n");
-    print_indented(recalling, out);
-    print_indented(weft_job_passing, out);
-    print_indented("\"$@\" </dev/null &\njob=$!\n", out);
-    print_indented(weft_job_waiting, out);
-    print_indented(ending, out);
-    fprintf(out,
-            "---\n"
-            "apiVersion: kubeflow.org/v2beta1\n"
-            "kind: MPIJob\n"
-            "metadata:\n"
-            "  name: %s\n"
             "spec:\n"
             "  slotsPerWorker: %d\n"
             "  mpiImplementation: OpenMPI\n"
+            "%s"
             "  launcherCreationPolicy: WaitForWorkersReady\n"
             "  runPolicy:\n"
             "    cleanPodPolicy: Running\n"
             "    ttlSecondsAfterFinished: 600\n"
-            "    backoffLimit: 10\n"
-            "  mpiReplicaSpecs:\n",
-            name, job->ranks_per_node);
+            "    backoffLimit: 10\n",
+            job->ranks_per_node, job->user > 0 ? "  sshAuthMountPath: " KEYS_FOLDER "\n" : "");
+    if (job->queue) /* of Volcano and of scheduler plugins */
+        fprintf(out, "    schedulingPolicy:\n      queue: \"%s\"\n", job->queue);
+    fputs("  mpiReplicaSpecs:\n", out);
     print_replica(job, name, true, out);
     print_replica(job, name, false, out);
+    return WEFT_OK;
 }

@@ -5,8 +5,8 @@
 
 void weft_job_print_hosts(const weft_job *job, FILE *out)
 {
-    if (job->hosts) {
-        for (const char *name = job->hosts; name;) {
+    if (job->hosts.names) {
+        for (const char *name = job->hosts.names; name;) {
             const int length = (int)strcspn(name, ",");
             fprintf(out, "%.*s slots=%d\n", length, name, job->ranks_per_node);
             name = name[length] ? name + length + 1 : NULL;
@@ -330,18 +330,16 @@ void weft_job_print_mpirun(const weft_job *job, FILE *out)
         "and save.\n"
         "cd --");
     weft_job_shell_word(job->folder, out);
-    fprintf(out, " || exit\n"
-                 "options=()\n"
-                 "if [ \"$(id -u)\" -eq 0 ]; then options+=(--allow-run-as-root); fi\n"
-                 "for name in PATH LD_LIBRARY_PATH \"${!WEFT_@}\" \"${!CUDA_@}\" \"${!NCCL_@}\"; "
-                 "do\n"
-                 "    if [ -n \"${!name+given}\" ]; then options+=(-x \"$name\"); fi\n"
-                 "done\n");
-    fputs(weft_job_passing, out);
-    fprintf(out, "run=");
+    fprintf(out, " || exit\n%s", weft_job_passing);
+    weft_job_print_setup(job, job->setup, out);
+    fputs("run=", out);
     weft_shell_word(job->run, out);
+    fputs("\noptions=()\n"
+          "if [ \"$(id -u)\" -eq 0 ]; then options+=(--allow-run-as-root); fi\n",
+          out);
+    weft_job_print_passed(job, out);
     /* In a group of its own: a terminal's signals reach the script alone. */
-    fprintf(out, "\n%s%s%s", weft_job_judging, saying, starting);
+    fprintf(out, "%s%s%s", weft_job_judging, saying, starting);
     if (job->max_restarts > 0) {
         print_restarting(job, out);
         return;

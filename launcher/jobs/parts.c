@@ -15,7 +15,7 @@ static bool is_plain(const char *text)
     return *text != '\0';
 }
 
-static bool has_control(const char *text)
+bool weft_job_has_control(const char *text)
 {
     for (const unsigned char *c = (const unsigned char *)text; *c; c++)
         if (*c < 32 || *c == 127)
@@ -44,7 +44,7 @@ void weft_shell_word(const char *text, FILE *out)
         fputs(text, out);
         return;
     }
-    if (has_control(text)) {
+    if (weft_job_has_control(text)) {
         print_escaped(text, out);
         return;
     }
@@ -233,10 +233,12 @@ const char weft_job_judging[] =
     "}\n"
     "named() { if judged; then sed -n \"s/.*\\\"$1\\\": \\[\\([^]]*\\)\\].*/\\1/p\" "
     "\"$verdict\" | tr -d '\" '; fi; }\n"
-    "# Before each start.\n"
+    "# Before each start. Who is at work there keeps what says so, and refuses this one.\n"
     "prepare() {\n"
     "    marked=$(mark)\n"
-    "    rm -f -- \"$run/.alive\" \"$run/.said\"\n"
+    "    flock -sn -- \"$run/.alive\" true 2>/dev/null\n"
+    "    if [ $? -ne 1 ]; then rm -f -- \"$run/.alive\"; fi\n"
+    "    rm -f -- \"$run/.said\"\n"
     "}\n";
 
 static const char again[] =

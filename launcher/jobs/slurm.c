@@ -1,7 +1,130 @@
 /* Slurm: a batch script that stops before its time is over, and queues itself again. */
+#include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "launcher/jobs/internal.h"
+
+/* --- what Slurm takes ---------------------------------------------------------------------- */
+
+/* One or two digits below `end`; then `after`, or the end of the text, where *text stays. */
+static bool read_part(const char **text, int end, char after, int64_t *out)
+{
+    const size_t digits = strspn(*text, "0123456789");
+    if (digits < 1 || digits > 2 || ((*text)[digits] && (*text)[digits] != after))
+        return false;
+    *out = atoi(*text);
+    *text += digits + ((*text)[digits] && after);
+    return *out < end;
+}
+
+/* MM, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS, where the first number may be large. */
+static bool read_time(const char *text, int64_t *out_s)
+{
+    int64_t first, hours = 0, minutes = 0, seconds = 0;
+    const size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 6)
+        return false;
+    first = atoi(text);
+    text += digits;
+    if (*text == '\0') {
+        *out_s = first * 60;
+        return true;
+    }
+    const bool has_days = *text++ == '-';
+    if (!has_days && text[-1] != ':')
+        return false;
+    if (has_days && !read_part(&text, 24, ':', &hours))
+        return false;
+    if ((!has_days || *text) && !read_part(&text, 60, ':', &minutes))
+        return false;
+    if ((!has_days || *text) && !read_part(&text, 60, '\0', &seconds))
+        return false;
+    *out_s = ((has_days ? first * 24 + hours : first) * 60 + minutes) * 60 + seconds;
+    return *text == '\0';
+}
+
+/* To sbatch two numbers are minutes and seconds, to most people hours and minutes. */
+static bool has_two_numbers(const char *text)
+{
+    const char *colon = strchr(text, ':');
+    return colon && !strchr(text, '-') && !strchr(colon + 1, ':') && weft_job_is_word(text, ":") &&
+           strspn(text, "0123456789:") == strlen(text);
+}
+
+/* Slurm signals up to a minute early. A job without time to train would queue itself for ever. */
+static weft_status check_time(const weft_job *job)
+{
+    int64_t s;
+    if (!job->time)
+        return WEFT_OK;
+    if (has_two_numbers(job->time))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--time %.60s: minutes and seconds to sbatch; write %.60s:00 for hours "
+                          "and minutes, 00:%.60s for those",
+                          job->time, job->time, job->time);
+    if (!read_time(job->time, &s))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--time %.60s: expected MM, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS",
+                          job->time);
+    if (s <= job->stop_s + 60)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--time %.60s: too short: it stops %d s before its end "
+                          "(train.stop_timeout_s), which Slurm may say 60 s early",
+                          job->time, job->stop_s);
+    return WEFT_OK;
+}
+
+/* What the script relies on, and how it is said instead. */
+static const struct {
+    char letter;
+    const char *name, *instead;
+} own_options[] = {
+    {'N', "nodes", "--nodes says it"},
+    {'n', "ntasks", "--mesh says it"},
+    {0, "ntasks-per-node", "--mesh and --nodes say it"},
+    {'t', "time", "--time says it"},
+    {'a', "array", "each of its jobs would train in the same folder"},
+    {0, "signal", "train.stop_timeout_s says it"},
+    {0, "requeue", "the job has it"},
+    {0, "no-requeue", "the job goes on by it"},
+    {0, "open-mode", "a job that goes on appends"},
+    {0, "wrap", "the job is a script"},
+};
+
+/* sbatch takes the beginning of a name for all of it. */
+static weft_status check_option(const char *text)
+{
+    const bool is_long = text[0] == '-' && text[1] == '-';
+    const char *name = text + 1 + is_long;
+    const size_t length = strcspn(name, "= \t");
+    if (text[0] != '-' || length == 0 || weft_job_has_control(text))
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--sbatch %.60s: expected an option of sbatch on one line, such as "
+                          "--sbatch=--constraint=h100",
+                          weft_job_has_control(text) ? "with a control character" : text);
+    for (size_t i = 0; i < sizeof own_options / sizeof *own_options; i++)
+        if (is_long ? strncmp(name, own_options[i].name, length) == 0
+                    : *name == own_options[i].letter)
+            return WEFT_ERROR(WEFT_CONFIG, "--sbatch %.60s: %s", text, own_options[i].instead);
+    return WEFT_OK;
+}
+
+weft_status weft_job_check_slurm(const weft_job *job)
+{
+    const struct {
+        const char *name, *value;
+    } words[] = {{"account", job->account}, {"partition", job->partition}, {"qos", job->qos}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (words[i].value && !weft_job_is_word(words[i].value, "._-+,@:/="))
+            return WEFT_ERROR(WEFT_CONFIG, "--%s %.60s: no name that Slurm gives one",
+                              words[i].name, words[i].value);
+    for (size_t i = 0; i < job->sbatch.count; i++)
+        WEFT_TRY(check_option(job->sbatch.values[i]));
+    return check_time(job);
+}
+
+/* --- the script ---------------------------------------------------------------------------- */
 
 /* In the run's folder, where Slurm's words for such a path are sure. */
 static void print_output(const weft_job *job, FILE *out)
@@ -14,8 +137,25 @@ static void print_output(const weft_job *job, FILE *out)
     fprintf(out, "/slurm-%%j.out\"\n");
 }
 
+/* A site's own words for GPUs, such as --gres=gpu:h100:8, replace ours. */
+static bool asks_for_gpus(const weft_job *job)
+{
+    bool asks = false;
+    for (size_t i = 0; i < job->sbatch.count; i++)
+        asks |= strncmp(job->sbatch.values[i], "--gres=gpu", 10) == 0 ||
+                strncmp(job->sbatch.values[i], "--gpus", 6) == 0 ||
+                strncmp(job->sbatch.values[i], "-G", 2) == 0;
+    return asks;
+}
+
 static void print_options(const weft_job *job, FILE *out)
 {
+    const struct {
+        const char *name, *value;
+    } words[] = {{"account", job->account},
+                 {"partition", job->partition},
+                 {"qos", job->qos},
+                 {"time", job->time}};
     char name[WEFT_JOB_NAME_BYTES];
     weft_job_name(job->run, name);
     fprintf(out,
@@ -23,20 +163,23 @@ static void print_options(const weft_job *job, FILE *out)
             "#SBATCH --nodes=%d\n"
             "#SBATCH --ntasks-per-node=%d\n",
             name, job->num_nodes, job->ranks_per_node);
-    if (job->gpus_per_node > 0)
+    if (job->gpus_per_node > 0 && !asks_for_gpus(job))
         fprintf(out, "#SBATCH --gpus-per-node=%d\n", job->gpus_per_node);
     if (job->num_threads > 0)
         fprintf(out, "#SBATCH --cpus-per-task=%d\n", job->num_threads);
     if (job->whole_nodes)
         fprintf(out, "#SBATCH --exclusive\n");
-    if (job->time)
-        fprintf(out, "#SBATCH --time=%s\n", job->time);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (words[i].value)
+            fprintf(out, "#SBATCH --%s=%s\n", words[i].name, words[i].value);
     fprintf(out,
             "#SBATCH --signal=B:USR1@%d\n"
             "#SBATCH --requeue\n"
             "#SBATCH --open-mode=append\n",
             job->stop_s);
     print_output(job, out);
+    for (size_t i = 0; i < job->sbatch.count; i++)
+        fprintf(out, "#SBATCH %s\n", job->sbatch.values[i]);
 }
 
 /* Slurm's own patience with a cancelled job is KillWait. */
@@ -175,17 +318,25 @@ void weft_job_print_slurm(const weft_job *job, FILE *out)
     weft_job_shell_word(job->folder, out);
     /* Slurm's USR1 is for the batch shell alone. */
     fprintf(out, " || exit\n%s", weft_job_passing);
+    weft_job_print_setup(job, job->setup, out);
     print_warning(job, out);
     fprintf(out, "run=");
     weft_shell_word(job->run, out);
     fprintf(out, "\n%s%s%s", weft_job_judging, watching, requeueing);
     weft_job_print_again(job, out);
     fputs(fencing, out);
-    fprintf(out, "limit=\nwhile :; do\nprepare\n"
-                 "srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block --cpu-bind=none "
-                 "${limit:+--immediate=$limit}");
+    /* srun inherits no --cpus-per-task, and of a job with --export=NONE no variables. */
+    fprintf(out,
+            "limit=\nwhile :; do\nprepare\n%s"
+            "srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block --cpu-bind=none "
+            "--export=ALL ${limit:+--immediate=$limit}",
+            job->rank_output ? "mkdir -p -- \"$run/ranks\"\n" : "");
     if (job->num_threads > 0)
         fprintf(out, " --cpus-per-task=%d", job->num_threads);
+    else
+        fputs(" ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}", out);
+    if (job->rank_output)
+        fputs(" --output=\"$run/ranks/rank-%t.out\" --open-mode=append", out);
     fprintf(out, " \\\n   ");
     weft_job_words(job, weft_job_shell_word, out);
     fprintf(out, " &\njob=$!\nwatch \"$job\" &\nwatcher=$!\n%s%s", weft_job_waiting, after);

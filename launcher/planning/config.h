@@ -118,6 +118,7 @@ typedef struct weft_device_options { /* section "device" */
     bool cuda_graphs;                /* where layers are static */
     int64_t memory_limit;            /* bytes; 0: none */
     int64_t num_threads;             /* 0: this rank's share of the cores */
+    bool bind_numa;                  /* to the NUMA node of its GPU, or its part of the machine's */
     double peak_flops;               /* a rank; 0: its pace where all work has one, else measured */
     double pace;                     /* FLOP/s of an emulated accelerator; 0: none */
     int pace_work;                   /* weft_pace_work */

@@ -186,6 +186,9 @@ static const weft_key device_rows[] = {
     RANGE(FREE, memory_limit, "0", 0, 1e15, "bytes", "device memory a rank may use; 0: no limit"),
     INT(FREE, num_threads, "0", 0, "threads",
         "threads a rank computes with on the cpu; 0: its share of the cores"),
+    FLAG(FREE, bind_numa, "false",
+         "bind ranks to the NUMA nodes of their GPUs, or on the cpu to their parts of the "
+         "machine's"),
     REAL(FREE, peak_flops, "0", 0, 1e18, "peak FLOP/s a rank, 1e6 or more, for MFU; 0: measured"),
     REAL(STEP, pace, "0", 0, 1e18, "cpu: FLOP/s of an emulated accelerator, 1e6 or more; 0: none",
          .idle = GPU

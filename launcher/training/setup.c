@@ -275,6 +275,16 @@ void weft_setup_driver(const weft_config *config)
         (void)weft_device_num_cuda(NULL);
 }
 
+static weft_status bind_near(const weft_device *gpu)
+{
+    char bus[WEFT_GPU_BUS_BYTES];
+    int sharers;
+    return weft_device_gpu_bus(gpu, bus)
+               ? weft_machine_bind(bus, 0, 1, &sharers)
+               : WEFT_ERROR(WEFT_DEVICE,
+                            "the driver does not say where the GPU is (device.bind_numa)");
+}
+
 weft_status weft_setup_device(const weft_config *config, weft_device **out)
 {
     int rank, size, local_rank, local_size;
@@ -283,13 +293,17 @@ weft_status weft_setup_device(const weft_config *config, weft_device **out)
         local_rank = 0;
         local_size = 1;
     }
+    int sharers = local_size;
     if (config->device.kind == WEFT_DEVICE_KIND_CUDA) {
         int count = weft_device_num_cuda(NULL);
-        return weft_device_create_cuda(count > 0 ? local_rank % count : 0, budget, out);
+        WEFT_TRY(weft_device_create_cuda(count > 0 ? local_rank % count : 0, budget, out));
+        return config->device.bind_numa ? bind_near(*out) : WEFT_OK;
     }
+    if (config->device.bind_numa)
+        WEFT_TRY(weft_machine_bind(NULL, local_rank, local_size, &sharers));
     int threads = (int)config->device.num_threads;
     if (threads == 0)
-        threads = weft_machine_allowed_cores() / local_size;
+        threads = weft_machine_allowed_cores() / sharers;
     WEFT_TRY(weft_device_create_cpu(threads < 1 ? 1 : threads, budget, out));
     weft_device_set_pace(*out, weft_config_pace(config));
     return WEFT_OK;

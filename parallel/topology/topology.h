@@ -24,6 +24,11 @@ typedef struct weft_machine {
 weft_status weft_machine_discover(const char *synthetic, weft_machine *out) WEFT_CHECKED;
 /* Cores this process may run on (its binding), from hwloc. */
 int weft_machine_allowed_cores(void);
+/* Binds this process to the NUMA node of the device at `bus` ("0000:07:00.0"), or, where it is
+ * NULL, to its part of the machine's nodes, as `index` of `count` processes. Keeps to the binding
+ * that it has. *out_sharers: how many of the `count` get that part. WEFT_DEVICE: no such device;
+ * the system refuses. */
+weft_status weft_machine_bind(const char *bus, int index, int count, int *out_sharers) WEFT_CHECKED;
 /* Bytes of memory that the machine and this process's control groups leave;
  * UINT64_MAX: neither says. */
 uint64_t weft_machine_memory_left(void);

@@ -69,6 +69,25 @@ void job_expect_bash(const char *path)
     child_release(&c);
 }
 
+cJSON *job_read_yaml(const char *path)
+{
+    child c;
+    const char *const *args =
+        WORDS("python3", "-c",
+              "import sys, json\ntry:\n  import yaml\nexcept ImportError:\n  sys.exit(77)\n"
+              "print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))",
+              path);
+    const int code = job_run_other(&c, "/usr/bin/env", args, NULL);
+    const bool is_missing = code == 127 || code == 77 || code == 126;
+    cJSON *json = is_missing ? NULL : cJSON_Parse(c.out);
+    if (is_missing)
+        printf("no YAML parser here\n");
+    else
+        EXPECT(code == 0 && json, "%s: no YAML: %s", path, c.err);
+    child_release(&c);
+    return json;
+}
+
 int job_count_lines(const char *path)
 {
     char *text = child_read(path);

@@ -2,6 +2,8 @@
 #ifndef WEFT_TESTS_LAUNCHER_JOBS_H
 #define WEFT_TESTS_LAUNCHER_JOBS_H
 
+#include <cjson/cJSON.h>
+
 #include "tests/launcher/child.h"
 
 /* tiny.json: two ranks, three steps. */
@@ -36,6 +38,9 @@ void job_start(child *c, const char *script, const char *const *environment);
 void job_expect_text(const char *path, const char *part);
 void job_expect_no_text(const char *path, const char *part);
 void job_expect_bash(const char *path);
+/* The documents of a YAML file, as an array; the caller's. NULL: no parser is here (python3-yaml).
+ */
+cJSON *job_read_yaml(const char *path);
 int job_count_lines(const char *path);
 
 /* A program that notes its name and arguments, a line each, and does what the script says. */

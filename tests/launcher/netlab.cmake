@@ -21,9 +21,17 @@ add_test(NAME copies_netlab COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/copies_netlab
   ${CMAKE_SOURCE_DIR}/scripts/netlab ${CMAKE_BINARY_DIR}/weft WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
 set_tests_properties(copies_netlab PROPERTIES TIMEOUT 600 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
+add_test(NAME mpijob COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/mpijob_netlab.sh
+  ${CMAKE_SOURCE_DIR}/scripts/netlab ${CMAKE_BINARY_DIR}/weft WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+set_tests_properties(mpijob PROPERTIES TIMEOUT 600 COST 100 RESOURCE_LOCK netlab
+  SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
 add_test(NAME slurm COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm.sh
   ${CMAKE_SOURCE_DIR}/scripts/slurmlab ${CMAKE_BINARY_DIR}/weft $<TARGET_FILE:weft_faulty> WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
 set_tests_properties(slurm PROPERTIES TIMEOUT 1200 COST 100 RESOURCE_LOCK netlab
+  SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
+add_test(NAME slurm_sites COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm_sites.sh
+  ${CMAKE_SOURCE_DIR}/scripts/slurmlab ${CMAKE_BINARY_DIR}/weft $<TARGET_FILE:weft_faulty> WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+set_tests_properties(slurm_sites PROPERTIES TIMEOUT 600 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
 add_test(NAME night COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/night --runs 2 --build ${CMAKE_BINARY_DIR}
   WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Jobs of `weft launch slurm` on a Slurm of emulated nodes, which takes a silent node for down after 300 s: one
+# Jobs of `weft launch slurm`, of a user without rights, on a Slurm of emulated nodes, which takes a silent node for down after 300 s: one
 # dies, another dies in a relaunch and is soon up again, srun is killed, jobs are asked to stop amid a save; each job
 # goes on, with the bits of one that nothing disturbed. Tasks without PMIx end with a line.
 #   slurm.sh SLURMLAB WEFT WEFT_FAULTY
 slurmlab=${1:?usage: slurm.sh SLURMLAB WEFT WEFT_FAULTY} weft=$(realpath "${2:?}") faulty=$(realpath "${3:?}")
 # shellcheck source=scripts/lab.sh
 . "$(dirname "$slurmlab")/lab.sh"
+# shellcheck source=tests/launcher/slurm_lab.sh
+. "$(dirname "$0")/slurm_lab.sh"
 export SLURMLAB_NAME=slurm$$ SLURMLAB_TIMEOUT=300
 lab_up "$slurmlab" 3
-ask() { timeout 60 bash "$lab_script" "$@"; }
+be_nobody
+steps=1500
 cat >c.json <<'END'
 {"model": {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 12, "vocab_size": 53},
  "train": {"micro_batch_size": 1, "global_batch_size": 4, "train_iters": 1500, "lr": 1e-3},
@@ -16,66 +19,29 @@ cat >c.json <<'END'
  "reliability": {"max_restarts": 3, "restart_delay_s": 0, "exchange_limit_s": 6},
  "device": {"peak_flops": 1e9, "num_threads": 1}, "log": {"trace_step": 0, "log_interval": 1000}}
 END
-# wait_until SECONDS CMD...
-wait_until() {
-    local end=$((SECONDS + $1))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ $SECONDS -lt $end ] || return 1
-        sleep 0.2
-    done
-}
-# submit RUN [PROGRAM]: the job's number in $job.
-submit() {
-    "$weft" launch slurm c.json --out "$1" --mesh tp=2,dp=2 --nodes 2 --program "${2:-$weft}" >/dev/null ||
-        complain "$1: no job"
-    job=$(ask run sbatch --parsable "$1/job.sbatch")
-}
-# finish RUN: done, and ended.
-finish() {
-    wait_until 240 test -e "$1/checkpoints/step-1500" || complain "$1: not done: $(cat "$1"/slurm-*.out)"
-    wait_until 60 ended || complain "$1: the job goes on"
-}
-# shellcheck disable=SC2317
-ended() { [ -z "$(ask run squeue --noheader --jobs="$job")" ]; }
-says() { grep -qF -- "$2" "$1"/slurm-*.out || complain "$1: no '$2' in: $(cat "$1"/slurm-*.out)"; }
-# same RUN: as the one that nothing disturbed.
-same() {
-    local file
-    for file in whole/checkpoints/step-1500/*.h5; do
-        cmp "$file" "$1/checkpoints/step-1500/${file##*/}" || complain "$1: another checkpoint"
-    done
-}
-ask run srun -N2 -n2 --mpi=none "$weft" train c.json --out none --mesh dp=2 >none.out 2>&1
+ask run "${user[@]}" srun -N2 -n2 --mpi=none "$weft" train c.json --out none --mesh dp=2 >none.out 2>&1
 grep -v '^srun:' none.out >lines
 if [ "$(wc -l <lines)" -ne 1 ] || ! grep -q 'without PMIx' lines || ! grep -q 'exit code 2' none.out; then
     complain "without PMIx: $(cat none.out)"
 fi
 
-submit whole
+submit whole "$weft"
 finish whole
 
-submit power
+submit power "$weft"
 wait_until 60 test -e power/checkpoints/latest || complain 'power: no checkpoint'
 ask kill node1
 finish power
 says power 'weft: no end of the step on node1: the job is queued again without'
 same power
 
-# Ranks of node1.
-ranks() {
-    local pid
-    for pid in $(ip netns pids "$SLURMLAB_NAME-node1"); do
-        [ "$(readlink "/proc/$pid/exe")" != "$weft" ] || echo "$pid"
-    done
-}
 # shellcheck disable=SC2317
-starts_again() { grep -q 'it is started again' soon/slurm-*.out && [ "$(ranks | wc -l)" -eq 2 ]; }
+starts_again() { grep -q 'it is started again' soon/slurm-*.out && [ "$(ranks node1 | wc -l)" -eq 2 ]; }
 # Slurm keeps the place of the relaunch for good.
 ask start node1
-submit soon
+submit soon "$weft"
 wait_until 60 test -e soon/checkpoints/latest || complain 'soon: no checkpoint'
-kill -KILL "$(ranks | head -n 1)"
+kill -KILL "$(ranks node1 | head -n 1)"
 wait_until 60 starts_again || complain 'soon: not started again'
 ask kill node1
 sleep 5
@@ -86,7 +52,7 @@ says soon ': the job is queued again (1 of 5)'
 same soon
 
 # Its ranks would train on, and to the end, where nothing reaches them.
-submit alone
+submit alone "$weft"
 wait_until 60 test -e alone/checkpoints/latest || complain 'alone: no checkpoint'
 for pid in $(pgrep -x srun); do
     [ "$(ip netns identify "$pid")" != "$SLURMLAB_NAME-node0" ] || kill -KILL "$pid"
@@ -106,7 +72,7 @@ for signal in USR1 INT; do
         wait_until 60 ended || complain 'INT: the job goes on'
         ask run scontrol show job "$job" | grep -q ' ExitCode=75:0' || complain "INT: $(cat INT/slurm-*.out)"
         [ -e INT/checkpoints/step-300 ] || complain 'INT: the save is lost'
-        job=$(ask run sbatch --parsable INT/job.sbatch)
+        queue INT
     fi
     finish $signal
     same $signal

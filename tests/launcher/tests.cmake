@@ -101,6 +101,9 @@ add_dependencies(test_expand weft_binary weft_plan)
 weft_add_test(NAME launching TIER release SOURCES launcher/launching.c launcher/jobs.c launcher/child.c
   LABELS launcher)
 add_dependencies(test_launching weft_binary weft_plan)
+weft_add_test(NAME launching_sites TIER release SOURCES launcher/launching_sites.c launcher/jobs.c
+  launcher/child.c LABELS launcher)
+add_dependencies(test_launching_sites weft_binary)
 weft_add_test(NAME launching_faults TIER slow SOURCES launcher/launching_faults.c launcher/jobs.c
   launcher/child.c LABELS launcher)
 weft_add_test(NAME launching_ends TIER slow SOURCES launcher/launching_ends.c launcher/jobs.c

@@ -35,6 +35,48 @@ static void test_synthetic_machine(void **state)
     assert_int_equal(machine.num_cores, 3); /* no core level: its threads are counted */
 }
 
+/* On two NUMA nodes of four units. */
+static void test_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        int index, count;
+        const char *units;
+        int sharers;
+    } rows[] = {{0, 1, "0-7", 1}, {0, 2, "0-3", 1}, {1, 2, "4-7", 1}, {0, 3, "0-3", 2},
+                {1, 3, "0-3", 2}, {2, 3, "4-7", 1}, {3, 8, "0-3", 4}, {4, 8, "4-7", 4}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char units[256];
+        int sharers;
+        assert_int_equal(
+            weft_machine_part("numa:2 core:4 pu:1", rows[i].index, rows[i].count, units, &sharers),
+            WEFT_OK);
+        assert_string_equal(units, rows[i].units);
+        assert_int_equal(sharers, rows[i].sharers);
+    }
+}
+
+/* Bound to one processor, it stays there; no GPU is at an address without one. */
+static void test_bind(void **state)
+{
+    (void)state;
+    cpu_set_t had, one, has;
+    int sharers;
+    assert_int_equal(sched_getaffinity(0, sizeof had, &had), 0);
+    CPU_ZERO(&one);
+    for (int i = 0; CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &had))
+            CPU_SET(i, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(weft_machine_bind(NULL, 0, 2, &sharers), WEFT_OK);
+    assert_int_equal(sched_getaffinity(0, sizeof has, &has), 0);
+    assert_true(CPU_EQUAL(&one, &has));
+    assert_int_equal(sharers, 2);
+    assert_int_equal(weft_machine_bind("ffff:ff:1f.7", 0, 1, &sharers), WEFT_DEVICE);
+    assert_non_null(strstr(weft_error_get()->text, "no GPU at ffff:ff:1f.7"));
+    assert_int_equal(sched_setaffinity(0, sizeof had, &had), 0);
+}
+
 static void test_bad_synthetic_machine(void **state)
 {
     (void)state;
@@ -323,6 +365,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_synthetic_machine),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_bind),
         cmocka_unit_test(test_bad_synthetic_machine),
         cmocka_unit_test(test_this_machine),
         cmocka_unit_test(test_allowed_cores_follow_the_binding),

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/log.h"
 #include "core/options/options.h"
 #include "core/text.h"
@@ -19,10 +20,10 @@
 #include "launcher/verbs/plan/plan.h"
 
 typedef struct launcher {
-    const char *cluster, *mesh, *out, *program;
+    const char *cluster, *mesh, *out, *program, *hosts, *hostfile;
     weft_string_list set;
     int num_nodes; /* 0: as the mesh needs */
-    bool run, force, json;
+    bool run, force, json, dry_run;
     weft_arena arena;
     weft_config_source source;
     weft_vocabulary_function vocabulary;
@@ -30,6 +31,8 @@ typedef struct launcher {
     weft_job job;
     const char *reads_cluster; /* the job's parallel.cluster; NULL: it reads none */
     bool is_planned;
+    const weft_node_group *groups; /* of the cluster, where its nodes differ */
+    int num_groups;
     bool opens_dp; /* the job may go on with fewer nodes: its words say no dp */
     double step_us, tokens_per_s;
 } launcher;
@@ -49,6 +52,40 @@ static weft_status find_kind(const char *text, weft_job_kind *out)
                       nearest ? nearest : "", nearest ? "?" : "");
 }
 
+/* Of a file that a job reads whenever it starts, its own path. */
+static weft_status find_file(const char *file, weft_arena *arena, const char **out)
+{
+    struct stat info;
+    char *path = realpath(file, NULL);
+    weft_status status =
+        path && stat(path, &info) == 0 && S_ISREG(info.st_mode)
+            ? weft_arena_strdup(arena, path, out)
+            : WEFT_ERROR(WEFT_CONFIG, "%s: not a file that a job could read again", file);
+    free(path);
+    return status;
+}
+
+/* Files that options name, and options that contradict each other. */
+static weft_status read_options(launcher *l)
+{
+    weft_job *job = &l->job;
+    char *text;
+    if (l->hosts && l->hostfile)
+        return WEFT_ERROR(WEFT_CONFIG, "--hosts and --hostfile: one of them names the nodes");
+    if (l->run && l->dry_run)
+        return WEFT_ERROR(WEFT_CONFIG, "--run and --dry-run: one of them");
+    if (l->hosts || l->hostfile)
+        WEFT_TRY(weft_job_read_hosts(l->hosts, l->hostfile, &l->arena, &job->hosts));
+    if (job->setup) {
+        WEFT_TRY(find_file(job->setup, &l->arena, &job->setup));
+        WEFT_TRY(weft_file_read_text(job->setup, &l->arena, &text, NULL));
+        job->setup_text = text;
+    }
+    if (job->hosts.count > job->num_spares && l->num_nodes == 0 && !l->cluster)
+        l->num_nodes = job->hosts.count - job->num_spares;
+    return WEFT_OK;
+}
+
 /* Returns -1 to go on, else the exit code. */
 static int parse(int argc, char **argv, launcher *l)
 {
@@ -64,15 +101,42 @@ static int parse(int argc, char **argv, launcher *l)
         {"mesh", "AXES", "such as tp=8,pp=4: replaces the config's mesh", .text = &l->mesh},
         {"set", "KEY=VALUE", "override a key of the config; may be repeated", .texts = &l->set},
         {"program", "PROGRAM", "what trains, on the nodes", .text = &l->program},
-        {"hosts", "A,B,...", "mpirun: the nodes' names, for its hostfile", .text = &job->hosts},
+        {"hosts", "A,B,...", "mpirun: the nodes' names, such as node[01-16,20]", .text = &l->hosts},
+        {"hostfile", "FILE", "mpirun: a file with them, as Open MPI, MPICH or DeepSpeed read it",
+         .text = &l->hostfile},
         {"spares", "N", "mpirun: so many more of --hosts, for nodes that fail",
          .count = &job->num_spares, .min = 0, .max = 1e6},
-        {"time", "HH:MM:SS", "slurm: the job's time; it stops before its end and goes on",
+        {"setup", "FILE", "shell lines that stand before the program, such as module load",
+         .text = &job->setup},
+        {"env", "NAME[=VALUE]", "a variable that all ranks get; may be repeated",
+         .texts = &job->environment},
+        {"interface", "NAME",
+         "the network interface of MPI over TCP, NCCL's sockets and libfabric's",
+         .text = &job->interface},
+        {"rank-output", NULL, "each rank's words in a file of its own, RUN/ranks",
+         .flag = &job->rank_output},
+        {"time", "TIME", "slurm: the job's time; it stops before its end and goes on",
          .text = &job->time},
+        {"account", "NAME", "slurm: who pays", .text = &job->account},
+        {"partition", "NAME", "slurm: where it queues", .text = &job->partition},
+        {"qos", "NAME", "slurm: its quality of service", .text = &job->qos},
+        {"sbatch", "OPTION", "slurm: one more of sbatch's options; may be repeated",
+         .texts = &job->sbatch},
         {"image", "IMAGE", "kubernetes: the containers' image", .text = &job->image},
         {"claim", "NAME", "kubernetes: the volume claim of RUN (the nodes' folder of this name)",
          .text = &job->claim},
+        {"namespace", "NAME", "kubernetes: the job's", .text = &job->name_space},
+        {"queue", "NAME", "kubernetes: of Kueue, or of Volcano", .text = &job->queue},
+        {"resource", "NAME=AMOUNT", "kubernetes: of each worker, such as memory; may be repeated",
+         .texts = &job->resources},
+        {"pod", "FIELD=VALUE",
+         "kubernetes: a field of the pods' spec, text or JSON; may be repeated",
+         .texts = &job->pod},
+        {"user", "UID", "kubernetes: whose number the containers run as (root's)",
+         .count = &job->user, .min = 0, .max = INT_MAX},
         {"run", NULL, "also start it", .flag = &l->run},
+        {"dry-run", NULL, "print what would be written, and write and start nothing",
+         .flag = &l->dry_run},
         {"force", NULL, "replace another job's files", .flag = &l->force},
         {"json", NULL, "what was written as one JSON object", .flag = &l->json},
     };
@@ -90,6 +154,8 @@ static int parse(int argc, char **argv, launcher *l)
     if (code >= 0)
         return code;
     if (find_kind(given.values[0], &job->kind) != WEFT_OK)
+        return weft_verb_fail("launch");
+    if (read_options(l) != WEFT_OK)
         return weft_verb_fail("launch");
     l->source = weft_plan_source(given.values[1], &l->set, l->mesh, l->source.application);
     return -1;
@@ -207,12 +273,16 @@ static weft_status find_ranks(launcher *l, weft_cluster **out_cluster)
         l->reads_cluster = l->config.schedule.cluster;
         WEFT_TRY(weft_plan_cluster("cluster", l->cluster, &l->config, &l->arena, &cluster));
         WEFT_TRY(use_nodes(l, cluster));
+        l->groups = cluster->groups;
+        l->num_groups = cluster->num_groups;
         if ((int64_t)l->num_nodes * cluster->ranks_per_node > INT_MAX)
             return WEFT_ERROR(WEFT_CONFIG, "--nodes %d: too many ranks", l->num_nodes);
         world = l->num_nodes * cluster->ranks_per_node;
     } else {
         WEFT_TRY(weft_config_load(&l->source, &l->arena, &l->config));
         l->reads_cluster = l->config.schedule.cluster;
+        if (l->config.parallel.data_parallel_size == 0)
+            world = l->num_nodes * l->job.hosts.least_slots;
     }
     WEFT_TRY(weft_config_mesh(&l->config, &l->source, world, &mesh));
     WEFT_TRY(place(l, cluster, &mesh));
@@ -238,19 +308,10 @@ static weft_status current_folder(weft_arena *arena, const char **out)
     return status;
 }
 
-/* A job reads it again whenever it starts. */
 static weft_status find_config(launcher *l)
 {
-    struct stat info;
-    char *path = realpath(l->source.file, NULL), *text;
-    if (!path || stat(path, &info) != 0 || !S_ISREG(info.st_mode)) {
-        free(path);
-        return WEFT_ERROR(WEFT_CONFIG, "%s: not a file that a job could read again",
-                          l->source.file);
-    }
-    weft_status status = weft_arena_strdup(&l->arena, path, &l->job.config);
-    free(path);
-    WEFT_TRY(status);
+    char *text;
+    WEFT_TRY(find_file(l->source.file, &l->arena, &l->job.config));
     WEFT_TRY(weft_read_file(l->job.config, &l->arena, &text, NULL));
     l->job.config_text = text;
     return WEFT_OK;
@@ -330,6 +391,13 @@ static void find_devices(launcher *l, const weft_cluster *cluster)
     l->job.stop_s = s <= 0 ? 300 : s > 65535 ? 65535 : (int)s;
 }
 
+static weft_status path_of(const char *file, const char *folder, weft_arena *arena,
+                           const char **out)
+{
+    return weft_arena_printf(arena, out, "%s%s%s", *file == '/' ? "" : folder,
+                             *file == '/' ? "" : "/", file);
+}
+
 /* The folder of a file that the config names, unless it lies in the run's. */
 static weft_status add_mount(launcher *l, const char *file, const char **mounts)
 {
@@ -337,10 +405,7 @@ static weft_status add_mount(launcher *l, const char *file, const char **mounts)
     const size_t run = strlen(l->job.run);
     if (!file || !*file)
         return WEFT_OK;
-    if (*file == '/')
-        WEFT_TRY(weft_arena_strdup(&l->arena, file, &path));
-    else
-        WEFT_TRY(weft_arena_printf(&l->arena, &path, "%s/%s", l->job.folder, file));
+    WEFT_TRY(path_of(file, l->job.folder, &l->arena, &path));
     const char *slash = strrchr(path, '/');
     if (slash == path || (strncmp(path, l->job.run, run) == 0 && path[run] == '/'))
         return WEFT_OK;
@@ -396,33 +461,68 @@ static void report(const launcher *l, const char *const *command, weft_report *r
     }
 }
 
+/* Which of the job's nodes differ: the launcher does not know. */
+static void print_unlike(const launcher *l, const char *mark, FILE *out)
+{
+    const weft_job_hosts *hosts = &l->job.hosts;
+    const char *const advice[WEFT_NUM_JOBS] = {
+        [WEFT_JOB_MPIRUN] = "--hosts has to name them so",
+        [WEFT_JOB_SLURM] =
+            "Slurm orders nodes by name; --sbatch --constraint=... asks for one kind",
+        [WEFT_JOB_KUBERNETES] = "nodes come in any; --pod nodeSelector=... asks for one kind"};
+    int left = l->job.num_nodes;
+    if (l->num_groups > 0 && l->groups[0].num_nodes < left) {
+        fprintf(out, "%snodes differ: ", mark);
+        for (int i = 0; i < l->num_groups && left > 0; left -= l->groups[i++].num_nodes)
+            fprintf(out, "%s%s of %s%s", i ? ", " : "",
+                    weft_count_text(l->groups[i].num_nodes < left ? l->groups[i].num_nodes : left,
+                                    "node")
+                        .text,
+                    l->groups[i].hardware.device_name,
+                    l->groups[i].own_figures && !l->groups[i].own_name ? " with other figures"
+                                                                       : "");
+        fprintf(out, "; the plan is of this order: %s\n", advice[l->job.kind]);
+    }
+    if (hosts->most_slots > hosts->least_slots)
+        fprintf(out, "%shostfile: nodes have %d to %d slots; the job uses %d of each\n", mark,
+                hosts->least_slots, hosts->most_slots, l->job.ranks_per_node);
+}
+
+/* What is not written is a comment behind it. */
 static void print_text(const launcher *l, const char *const *command, FILE *out)
 {
     const weft_job *job = &l->job;
+    const char *mark = l->dry_run ? "# " : "";
     if (l->is_planned)
-        fprintf(out, "plan: %s a step, %s tokens/s\n", weft_seconds_text(l->step_us / 1e6).text,
+        fprintf(out, "%splan: %s a step, %s tokens/s\n", mark,
+                weft_seconds_text(l->step_us / 1e6).text,
                 weft_unit_text(WEFT_UNIT_COUNT, l->tokens_per_s).text);
-    fprintf(out, "job: %s of %s", weft_count_text(job->num_nodes, "node").text,
+    fprintf(out, "%sjob: %s of %s", mark, weft_count_text(job->num_nodes, "node").text,
             weft_count_text(job->ranks_per_node, "rank").text);
     for (int i = 0; weft_job_file_name(job->kind, i); i++)
         fprintf(out, "%s %s/%s", i ? "," : ":", job->run, weft_job_file_name(job->kind, i));
-    fprintf(out, "\nstart:");
+    fprintf(out, "%s\n%sstart:", l->dry_run ? " (not written)" : "", mark);
     for (int i = 0; command[i]; i++) {
         fputc(' ', out);
         weft_shell_word(command[i], out);
     }
     fputc('\n', out);
-    if (job->kind == WEFT_JOB_MPIRUN && job->num_nodes > 1 && !job->hosts)
-        fprintf(out, "hostfile: put the names of your nodes there, or give --hosts\n");
+    print_unlike(l, mark, out);
+    if (job->kind == WEFT_JOB_MPIRUN && job->num_nodes > 1 && !job->hosts.names)
+        fprintf(out, "%shostfile: put the names of your nodes there, or give --hosts\n", mark);
     if (job->kind == WEFT_JOB_SLURM)
-        fprintf(out, "stop: scancel --batch --signal=INT JOB, which lets it save; scancel alone "
-                     "leaves it 30 s (Slurm's KillWait)\n");
+        fprintf(out,
+                "%sstop: scancel --batch --signal=INT JOB, which lets it save; scancel alone "
+                "leaves it 30 s (Slurm's KillWait)\n",
+                mark);
 }
 
 static weft_status print(launcher *l)
 {
     const char *command[WEFT_JOB_MAX_WORDS];
     weft_report r;
+    if (l->dry_run && !l->json)
+        WEFT_TRY(weft_job_show(&l->job, stdout));
     WEFT_TRY(weft_job_command(&l->job, &l->arena, command));
     weft_report_begin(&r, l->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     FILE *out = weft_report_stream(&r, WEFT_REPORT_TEXT);
@@ -444,11 +544,15 @@ static weft_status launch(launcher *l)
     find_devices(l, cluster);
     l->job.run = l->out; /* what is refused without it needs no folder */
     WEFT_TRY(weft_job_check(&l->job));
-    WEFT_TRY(weft_job_make_folder(l->out, &l->arena, &l->job.run));
+    if (l->dry_run)
+        WEFT_TRY(path_of(l->out, l->job.folder, &l->arena, &l->job.run));
+    else
+        WEFT_TRY(weft_job_make_folder(l->out, &l->arena, &l->job.run));
     if (l->job.kind == WEFT_JOB_KUBERNETES)
         WEFT_TRY(find_mounts(l));
     WEFT_TRY(weft_job_check(&l->job));
-    WEFT_TRY(weft_job_write(&l->job, l->force, &l->arena));
+    if (!l->dry_run)
+        WEFT_TRY(weft_job_write(&l->job, l->force, &l->arena));
     WEFT_TRY(print(l));
     return l->run ? weft_job_start(&l->job, &l->arena) : WEFT_OK;
 }

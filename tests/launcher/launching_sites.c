@@ -1,0 +1,430 @@
+/* weft launch at real sites: what their launchers want beside the job, which no value can break,
+ * and jobs of Kubernetes by the schema of MPIJob. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/jobs.h"
+
+/* launch KIND tiny.json --out OUT and further words; its exit code, and its last line on stderr. */
+static void expect_launch(const char *kind, const char *out, const char *const *words, int code,
+                          const char *part)
+{
+    const char *args[32] = {"launch", kind, "tiny.json", "--out", out, "--force"};
+    for (int i = 0; words[i]; i++)
+        args[6 + i] = words[i];
+    job_expect_code(args, code, part);
+}
+
+/* --- hosts --------------------------------------------------------------------------------- */
+
+/* Two names and two nodes. */
+static void expect_hosts(const char *option, const char *value, const char *hostfile)
+{
+    expect_launch("mpirun", "hosts", WORDS(option, value), 0, NULL);
+    char *text = child_read("hosts/hostfile");
+    EXPECT(text && strcmp(text, hostfile) == 0, "%s %s: %s", option, value, text);
+    free(text);
+}
+
+static void check_hosts(void)
+{
+    expect_hosts("--hosts", "node[09-10]", "node09 slots=1\nnode10 slots=1\n");
+    expect_hosts("--hosts", "r[1,3]n[5].site.example",
+                 "r1n5.site.example slots=1\n"
+                 "r3n5.site.example slots=1\n");
+    expect_hosts("--hosts", "n[8-8],10.0.0.1", "n8 slots=1\n10.0.0.1 slots=1\n");
+    static const char *const files[] = {
+        "# Open MPI\na slots=1 max_slots=8\n\nb slots=1 # the other\n", "a:1\nb:1\n",
+        "a slots=1\r\nb\tslots=1", "[1-1]\n", "a[1"};
+    for (size_t i = 0; i < 3; i++) {
+        EXPECT(child_write("names", files[i]), "names");
+        expect_hosts("--hostfile", "names", "a slots=1\nb slots=1\n");
+    }
+    static const struct {
+        const char *hosts, *says;
+    } rows[] = {{"a,A", "A is there twice"},
+                {"n[1-2],n2", "n2 is there twice"},
+                {"n[2-1]", "expected numbers as in node[01-16,20]"},
+                {"n[]", "expected numbers"},
+                {"n[1", "is no name of a host"},
+                {"n[1-200000]", "more than 100000 hosts"},
+                {"a,,b", "\"\" is no name of a host"},
+                {"fe80::1", "Open MPI takes no IPv6 address as one"},
+                {"a b", "is no name of a host"},
+                {"a\nb slots=9", "is no name of a host"},
+                {"a,b,c", "which do not fill 3 nodes equally"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        expect_launch("mpirun", "hosts", WORDS("--hosts", rows[i].hosts), 2, rows[i].says);
+    EXPECT(child_write("names", "a slots=4\nb slots=4\nb slots=4\n"), "names");
+    expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2, "b is there twice");
+    EXPECT(child_write("names", "a slots=4\nb np=4\n"), "names");
+    expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2,
+                  "names:2: \"np=4\": expected NAME, NAME slots=N or NAME:N");
+    EXPECT(child_write("names", "# none\n"), "names");
+    expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2, "names: names no host");
+    expect_launch("mpirun", "hosts", WORDS("--hostfile", "nowhere"), 6, "nowhere");
+    expect_launch("mpirun", "hosts", WORDS("--hostfile", "names", "--hosts", "a"), 2,
+                  "one of them");
+    expect_launch("slurm", "hosts", WORDS("--hosts", "a"), 2, "--hosts: of mpirun jobs");
+}
+
+/* Slots say how many ranks a node has, where the config leaves that open; unequal ones are told. */
+static void check_slots(void)
+{
+    child c;
+    EXPECT(child_write("names", "a slots=4\nb slots=6\n"), "names");
+    CHILD_GOOD("launch", "mpirun", "tiny.json", "--out", "slots", "--hostfile", "names");
+    job_expect_text("slots/hostfile", "a slots=4\nb slots=4\n");
+    const char *const *args =
+        WORDS("launch", "mpirun", "tiny.json", "--out", "slots2", "--hostfile", "names");
+    EXPECT(job_run(&c, args, NULL) == 0 &&
+               strstr(c.out, "\nhostfile: nodes have 4 to 6 slots; the job uses 4 of each\n"),
+           "%s%s", c.out, c.err);
+    child_release(&c);
+    expect_launch(
+        "mpirun", "slots",
+        WORDS("--hostfile", "names", "--mesh", "tp=2,dp=5", "--set", "train.global_batch_size=5"),
+        2, "a node has 4 slots, and the job 5 ranks on each node");
+}
+
+/* The published nodes, two of 128 of another kind. */
+static void check_kinds(void)
+{
+    char path[1200];
+    child c;
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    char *text = child_read(path);
+    cJSON *json = text ? cJSON_Parse(strchr(text, '{')) : NULL;
+    EXPECT(json, "%s", path);
+    cJSON_AddItemToObject(json, "groups",
+                          cJSON_Parse("[{\"num_nodes\": 126}, {\"num_nodes\": 2, \"device\": "
+                                      "{\"name\": \"H800\"}}]"));
+    char *kinds = cJSON_Print(json);
+    EXPECT(child_write("kinds.json", kinds), "kinds.json");
+    for (int nodes = 126; nodes <= 128; nodes += 2) {
+        char batch[64];
+        snprintf(batch, sizeof batch, "train.global_batch_size=%d", nodes * 4);
+        const char *const *args =
+            WORDS("launch", "slurm", "tiny.json", "--out", "kinds", "--force", "--cluster",
+                  "kinds.json", "--nodes", nodes == 126 ? "126" : "128", "--set", batch);
+        EXPECT(job_run(&c, args, NULL) == 0, "%s", c.err);
+        EXPECT(!strstr(c.out, "\nnodes differ: 126 nodes of H100 SXM5 80 GB, 2 nodes of H800; the "
+                              "plan is of this order: Slurm ") == (nodes == 126),
+               "%s", c.out);
+        child_release(&c);
+    }
+    free(kinds);
+    free(text);
+    cJSON_Delete(json);
+}
+
+/* --- before the program -------------------------------------------------------------------- */
+
+static const char *const site[] = {
+    "--setup",       "site.sh", "--env",       "QUOTES=a\"b'c\n#SBATCH --evil $(touch oops)",
+    "--env",         "PASSED",  "--interface", "ib0",
+    "--rank-output", NULL};
+
+/* What a fake launcher has in its environment, and which names it is told to pass on. */
+static void check_environment(const char *kind, const char *script, const char *fake)
+{
+    child c;
+    job_make_fake(fake,
+                  "for name in SITE QUOTES PASSED NCCL_SOCKET_IFNAME FI_TCP_IFACE "
+                  "OMPI_MCA_btl_tcp_if_include; do echo \"$name=${!name}.\"; done >variables");
+    EXPECT(child_write("site.sh", "module() { echo \"$@\" >>modules; }\nmodule load mpi\n"
+                                  "export SITE=\"two words\"\n"),
+           "site.sh");
+    unlink("modules");
+    expect_launch(kind, "site", site, 0, NULL);
+    job_expect_bash(script);
+    job_expect_no_text(script, "\n#SBATCH --evil");
+    const char *const env[] = {job_path,         "PASSED=yes", "UCX_TLS=rc", "OMP_PROC_BIND=close",
+                               "SLURM_JOB_ID=1", "OTHER=1",    NULL};
+    EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), env) == 0, "%s: %s", script, c.err);
+    child_release(&c);
+    job_expect_text("modules", "load mpi\n");
+    job_expect_text("variables", "SITE=two words.\n"
+                                 "QUOTES=a\"b'c\n#SBATCH --evil $(touch oops).\n"
+                                 "PASSED=yes.\nNCCL_SOCKET_IFNAME==ib0.\nFI_TCP_IFACE=ib0.\n"
+                                 "OMPI_MCA_btl_tcp_if_include=ib0.\n");
+    EXPECT(access("oops", F_OK) != 0, "%s: a value was run as a command", kind);
+}
+
+static void check_site(void)
+{
+    check_environment("slurm", "site/job.sbatch", "srun");
+    char *text = job_said();
+    EXPECT(job_has_word(text, "--export=ALL") && strstr(text, "/site/ranks/rank-%t.out\n"), "%s",
+           text);
+    free(text);
+    EXPECT(access("site/ranks", F_OK) == 0, "no folder of ranks' words");
+    check_environment("mpirun", "site/job.sh", "mpirun");
+    text = job_said();
+    static const char *const passed[] = {"SITE",          "QUOTES", "PASSED",           "UCX_TLS",
+                                         "OMP_PROC_BIND", "PATH",   "--output-filename"};
+    for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
+        EXPECT(job_has_word(text, passed[i]), "no %s in %s", passed[i], text);
+    EXPECT(!job_has_word(text, "OTHER") && !job_has_word(text, "OMPI_MCA_btl_tcp_if_include"), "%s",
+           text);
+    free(text);
+    /* What the lines say of their own failure. */
+    child c;
+    EXPECT(child_write("site.sh", "false\n"), "site.sh");
+    EXPECT(job_run_other(&c, "/bin/bash", WORDS("site/job.sh"), WORDS(job_path)) == 2 &&
+               strstr(c.err, "/site.sh: its last line failed\n"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    expect_launch("mpirun", "site", WORDS("--setup", "nowhere"), 2, "nowhere: not a file");
+    expect_launch("mpirun", "site", WORDS("--env", "1X=2"), 2, "no name of a variable");
+    expect_launch("mpirun", "site", WORDS("--env", "X;touch oops=2"), 2, "no name of a variable");
+    expect_launch("mpirun", "site", WORDS("--interface", "a b"), 2, "no name of a network");
+    expect_launch("slurm", "a:b", WORDS("--rank-output"), 2,
+                  "--rank-output: launchers take no file");
+}
+
+/* --- Slurm --------------------------------------------------------------------------------- */
+
+static void check_slurm(void)
+{
+    static const struct {
+        const char *option, *value, *says;
+    } rows[] = {{"--sbatch", "-N4", "--nodes says it"},
+                {"--sbatch", "--nodes=4", "--nodes says it"},
+                {"--sbatch", "--sig=B:TERM@9", "train.stop_timeout_s says it"},
+                {"--sbatch", "--array=0-3", "each of its jobs would train in the same folder"},
+                {"--sbatch", "-a 0-3", "each of its jobs"},
+                {"--sbatch", "--no-requeue", "the job goes on by it"},
+                {"--sbatch", "constraint=h100", "expected an option of sbatch"},
+                {"--sbatch", "--comment=a\n#SBATCH --hold", "expected an option of sbatch"},
+                {"--account", "a b", "no name that Slurm gives one"},
+                {"--partition", "p\n#SBATCH --hold", "no name that Slurm"},
+                {"--qos", "", "no name that Slurm"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        expect_launch("slurm", "refused", WORDS(rows[i].option, rows[i].value), 2, rows[i].says);
+    EXPECT(access("refused", F_OK) != 0, "a folder of a job that was refused");
+    expect_launch("slurm", "s",
+                  WORDS("--account", "team", "--partition", "gpu,long", "--qos", "high", "--time",
+                        "2-0", "--sbatch", "--constraint=h100&ib", "--sbatch=--nodelist=n[1-2]",
+                        "--sbatch", "-C x", "--sbatch=--gres=gpu:h100:2", "--set",
+                        "device.kind=cuda"),
+                  0, NULL);
+    static const char *const lines[] = {
+        "\n#SBATCH --account=team\n#SBATCH --partition=gpu,long\n#SBATCH --qos=high\n"
+        "#SBATCH --time=2-0\n",
+        "\n#SBATCH --constraint=h100&ib\n#SBATCH --nodelist=n[1-2]\n#SBATCH -C x\n"
+        "#SBATCH --gres=gpu:h100:2\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        job_expect_text("s/job.sbatch", lines[i]);
+    job_expect_no_text("s/job.sbatch", "--gpus-per-node");
+    expect_launch("mpirun", "s", WORDS("--sbatch", "--hold"), 2, "--sbatch: of slurm jobs");
+    expect_launch("mpirun", "s", WORDS("--qos", "a"), 2, "--qos: of slurm jobs");
+}
+
+/* A second job in a folder leaves the first one's sign of life there; what nobody holds goes. */
+static void check_second(void)
+{
+    static const char *const jobs[] = {"s/job.sbatch", "site/job.sh"};
+    static const char *const alive[] = {"s/.alive", "site/.alive"};
+    const char *const env[] = {job_path, "SLURM_JOB_ID=1", NULL};
+    child c;
+    EXPECT(child_write("site.sh", ""), "site.sh");
+    for (int i = 0; i < 2; i++) {
+        EXPECT(child_write(alive[i], "0000000001 steps\n"), "%s", alive[i]);
+        job_run_other(&c, "/usr/bin/flock", WORDS(alive[i], "bash", jobs[i]), env);
+        EXPECT(access(alive[i], F_OK) == 0, "%s is gone: %s", alive[i], c.err);
+        child_release(&c);
+        job_run_other(&c, "/bin/bash", WORDS(jobs[i]), env);
+        EXPECT(access(alive[i], F_OK) != 0, "%s is left: %s", alive[i], c.err);
+        child_release(&c);
+    }
+}
+
+/* --- nothing written ----------------------------------------------------------------------- */
+
+static void check_dry_run(void)
+{
+    static const char *const kinds[] = {"mpirun", "slurm", "kubernetes"};
+    for (size_t i = 0; i < 3; i++) {
+        child dry, wet;
+        const char *args[] = {"launch",  kinds[i], "tiny.json", "--out", "dry",
+                              "--image", "i",      "--dry-run", NULL};
+        if (i < 2)
+            args[5] = args[7], args[6] = NULL;
+        EXPECT(job_run(&dry, args, NULL) == 0, "%s", dry.err);
+        EXPECT(access("dry", F_OK) != 0, "%s: it wrote", kinds[i]);
+        args[i < 2 ? 5 : 7] = "--force";
+        args[4] = "wet";
+        EXPECT(job_run(&wet, args, NULL) == 0, "%s", wet.err);
+        static const char *const files[] = {"job.sh", "job.sbatch", "job.yaml"};
+        char path[64];
+        snprintf(path, sizeof path, "wet/%s", files[i]);
+        char *text = child_read(path);
+        for (char *at = text; at && (at = strstr(at, "wet")); at++)
+            memcpy(at, "dry", 3);
+        const char *at = text ? strstr(dry.out, text) : NULL;
+        EXPECT(at && (i == 0 || at == dry.out), "%s: other text: %s", kinds[i], dry.out);
+        EXPECT(strstr(dry.out, " (not written)\n# start: "), "%s", dry.out);
+        free(text);
+        child_release(&dry);
+        child_release(&wet);
+    }
+    expect_launch("slurm", "dry", WORDS("--dry-run", "--run"), 2, "one of them");
+}
+
+/* --- MPIJob -------------------------------------------------------------------------------- */
+
+/* Of the schema's words for what a field holds. */
+static bool is_kind(const cJSON *value, const char *kind)
+{
+    if (strcmp(kind, "amount") == 0)
+        return cJSON_IsString(value) || cJSON_IsNumber(value);
+    if (strcmp(kind, "integer") == 0)
+        return cJSON_IsNumber(value) && value->valuedouble == (double)value->valueint;
+    return strcmp(kind, "string") == 0    ? cJSON_IsString(value)
+           : strcmp(kind, "boolean") == 0 ? cJSON_IsBool(value)
+                                          : cJSON_IsObject(value);
+}
+
+/* Its row in a schema, where "name!" has to be there and "*" stands for all. */
+static const cJSON *find_row(const cJSON *schema, const char *name)
+{
+    for (const cJSON *row = schema->child; row; row = row->next) {
+        const size_t length = strcspn(row->string, "!");
+        if (strcmp(row->string, "*") == 0 ||
+            (strlen(name) == length && strncmp(name, row->string, length) == 0))
+            return row;
+    }
+    return NULL;
+}
+
+static int count_faults(const cJSON *value, const cJSON *schema, const char *name)
+{
+    int faults = 0;
+    bool fits = cJSON_IsString(schema)  ? is_kind(value, schema->valuestring)
+                : cJSON_IsArray(schema) ? cJSON_IsArray(value)
+                                        : cJSON_IsObject(value);
+    if (!fits || cJSON_IsString(schema)) {
+        if (!fits)
+            printf("%s: not as the schema has it\n", name);
+        return !fits;
+    }
+    if (cJSON_IsArray(schema)) {
+        for (const cJSON *item = value->child; item; item = item->next)
+            faults += count_faults(item, schema->child, name);
+        return faults;
+    }
+    for (const cJSON *field = value->child; field; field = field->next) {
+        const cJSON *row = find_row(schema, field->string);
+        if (row)
+            faults += count_faults(field, row, field->string);
+        else
+            printf("%s.%s: unknown\n", name, field->string);
+        faults += !row;
+    }
+    for (const cJSON *row = schema->child; row; row = row->next) {
+        char key[64];
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(row->string, "!"), row->string);
+        if (strchr(row->string, '!') && !cJSON_GetObjectItemCaseSensitive(value, key)) {
+            printf("%s.%s: missing\n", name, key);
+            faults++;
+        }
+    }
+    return faults;
+}
+
+/* Of the MPIJob in a file; -1: there is no parser. */
+static int count_job_faults(const char *path)
+{
+    char file[1200];
+    snprintf(file, sizeof file, "%s/tests/launcher/mpijob.json", getenv("WEFT_SOURCE_DIR"));
+    char *text = child_read(file);
+    cJSON *known = text ? cJSON_Parse(text) : NULL, *read = job_read_yaml(path);
+    EXPECT(known, "%s: no schema", file);
+    cJSON *job = read ? cJSON_DetachItemFromArray(read, 1) : NULL;
+    int faults = -1;
+    if (job) {
+        cJSON_DeleteItemFromObjectCaseSensitive(job, "metadata");
+        faults = count_faults(job, cJSON_GetObjectItemCaseSensitive(known, "schema"), "job");
+    }
+    cJSON_Delete(known);
+    cJSON_Delete(read);
+    cJSON_Delete(job);
+    free(text);
+    return faults;
+}
+
+static void check_pods(void)
+{
+    expect_launch("kubernetes", "yes",
+                  WORDS("--image", "i", "--nodes", "2", "--namespace", "team-a", "--queue", "gpus",
+                        "--resource", "memory=512Gi", "--resource=rdma/hca=1", "--pod",
+                        "nodeSelector={\"gpu\": \"h100\"}", "--pod",
+                        "tolerations=[{\"key\": \"gpu\", \"operator\": \"Exists\"}]", "--pod",
+                        "imagePullSecrets=[{\"name\": \"registry\"}]", "--pod",
+                        "priorityClassName=high: \"#\nx: y", "--user", "1000"),
+                  0, NULL);
+    EXPECT(count_job_faults("yes/job.yaml") <= 0, "a job that the schema refuses");
+    static const char *const lines[] = {
+        "\n  name: \"yes\"\n  namespace: \"team-a\"\n  labels:\n    kueue.x-k8s.io/queue-name: "
+        "\"gpus\"\n",
+        "\n    schedulingPolicy:\n      queue: \"gpus\"\n",
+        "\n                memory: \"512Gi\"\n                rdma/hca: \"1\"\n",
+        "\n          nodeSelector: {\"gpu\":\"h100\"}\n",
+        "\n          priorityClassName: \"high: \\\"#\\nx: y\"\n",
+        "\n            runAsUser: 1000\n",
+        "\n  sshAuthMountPath: /etc/weft-keys\n",
+        "podAntiAffinity"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        job_expect_text("yes/job.yaml", lines[i]);
+    job_expect_no_text("yes/job.yaml", "--allow-run-as-root");
+    /* Root's job, and one with GPUs; the check itself finds what is wrong. */
+    expect_launch("kubernetes", "k",
+                  WORDS("--image", "i", "--set", "device.kind=cuda", "--claim", "c", "--set",
+                        "device.num_threads=2"),
+                  0, NULL);
+    EXPECT(count_job_faults("k/job.yaml") <= 0, "a job that the schema refuses");
+    job_expect_text("k/job.yaml", "--allow-run-as-root");
+    job_expect_no_text("k/job.yaml", "podAntiAffinity");
+    expect_launch("kubernetes", "k", WORDS("--image", "i", "--pod", "nodeSelektor={}"), 0, NULL);
+    EXPECT(count_job_faults("k/job.yaml") != 0, "an unknown field passed");
+    expect_launch("kubernetes", "k", WORDS("--image", "i", "--pod", "tolerations=none"), 0, NULL);
+    EXPECT(count_job_faults("k/job.yaml") != 0, "a field of another kind passed");
+    static const struct {
+        const char *option, *value, *says;
+    } rows[] = {{"--pod", "containers=[]", "the job has it"},
+                {"--pod", "a-b=1", "expected such as --pod priorityClassName=high"},
+                {"--pod", "a", "expected such as"},
+                {"--resource", "memory", "expected such as --resource memory=512Gi"},
+                {"--resource", "memory=1\n  evil: 2", "no amount"},
+                {"--namespace", "a\nb", "no name that Kubernetes takes"},
+                {"--queue", "a b", "no name that Kubernetes takes"},
+                {"--env", "X=\xff", "not UTF-8"},
+                {"--user", "-1", "expected a whole number"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        expect_launch("kubernetes", "none", WORDS("--image", "i", rows[i].option, rows[i].value), 2,
+                      rows[i].says);
+    expect_launch("kubernetes", "none",
+                  WORDS("--image", "i", "--resource", "cpu=1", "--resource", "cpu=2"), 2,
+                  "given twice");
+    expect_launch("slurm", "none", WORDS("--user", "1"), 2, "--user: of kubernetes jobs");
+    EXPECT(access("none", F_OK) != 0, "a folder of a job that was refused");
+}
+
+int main(void)
+{
+    job_enter();
+    check_hosts();
+    check_slots();
+    check_kinds();
+    check_site();
+    check_slurm();
+    check_second();
+    check_dry_run();
+    check_pods();
+    job_leave();
+    return expect_finish();
+}
