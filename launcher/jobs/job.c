@@ -190,6 +190,8 @@ static weft_status check_unused(const weft_job *job)
     } options[] = {{"hosts", job->hosts, WEFT_JOB_MPIRUN},
                    {"spares", job->num_spares > 0 ? "" : NULL, WEFT_JOB_MPIRUN},
                    {"time", job->time, WEFT_JOB_SLURM},
+                   {"container-image", job->container_image, WEFT_JOB_SLURM},
+                   {"container-mounts", job->container_mounts, WEFT_JOB_SLURM},
                    {"image", job->image, WEFT_JOB_KUBERNETES},
                    {"claim", job->claim, WEFT_JOB_KUBERNETES}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
@@ -216,6 +218,7 @@ weft_status weft_job_check(const weft_job *job)
     WEFT_TRY(check_spares(job));
     WEFT_TRY(check_hosts(job));
     WEFT_TRY(check_time(job));
+    WEFT_TRY(weft_job_check_container(job));
     return job->kind == WEFT_JOB_KUBERNETES ? check_kubernetes(job) : WEFT_OK;
 }
 

@@ -337,6 +337,8 @@ void weft_job_print_mpirun(const weft_job *job, FILE *out)
                  "do\n"
                  "    if [ -n \"${!name+given}\" ]; then options+=(-x \"$name\"); fi\n"
                  "done\n");
+    if (job->apptainer)
+        fputs(weft_job_container_setting, out);
     fputs(weft_job_passing, out);
     fprintf(out, "run=");
     weft_shell_word(job->run, out);

@@ -181,11 +181,14 @@ void weft_job_print_slurm(const weft_job *job, FILE *out)
     fprintf(out, "\n%s%s%s", weft_job_judging, watching, requeueing);
     weft_job_print_again(job, out);
     fputs(fencing, out);
+    if (job->apptainer)
+        fputs(weft_job_container_setting, out);
     fprintf(out, "limit=\nwhile :; do\nprepare\n"
                  "srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block --cpu-bind=none "
                  "${limit:+--immediate=$limit}");
     if (job->num_threads > 0)
         fprintf(out, " --cpus-per-task=%d", job->num_threads);
+    weft_job_print_container(job, out);
     fprintf(out, " \\\n   ");
     weft_job_words(job, weft_job_shell_word, out);
     fprintf(out, " &\njob=$!\nwatch \"$job\" &\nwatcher=$!\n%s%s", weft_job_waiting, after);
