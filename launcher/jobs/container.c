@@ -39,11 +39,10 @@ weft_status weft_job_check_container(const weft_job *job)
     return WEFT_OK;
 }
 
-/* Of an image in a user's own namespaces each rank has its own, across which none may read another's
- * memory: Open MPI would end with "Read -1, expected ...". */
-const char weft_job_container_setting[] =
-    "export OMPI_MCA_btl_vader_single_copy_mechanism="
-    "${OMPI_MCA_btl_vader_single_copy_mechanism:-none}\n";
+/* Of an image in a user's own namespaces each rank has its own, across which none may read
+ * another's memory: Open MPI would end with "Read -1, expected ...". */
+const char weft_job_container_setting[] = "export OMPI_MCA_btl_vader_single_copy_mechanism="
+                                          "${OMPI_MCA_btl_vader_single_copy_mechanism:-none}\n";
 
 void weft_job_container_words(const weft_job *job, weft_job_word_function print, FILE *out)
 {

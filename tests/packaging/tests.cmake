@@ -1,0 +1,15 @@
+# What packaging/ makes: each test is skipped, and says why, where the tool that it needs is not here.
+function(weft_packaging_test name)
+  cmake_parse_arguments(T "" "TIER;TIMEOUT" "COMMAND" ${ARGN})
+  add_test(NAME packaging_${name} COMMAND ${T_COMMAND} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 300)
+  endif()
+  set_tests_properties(packaging_${name} PROPERTIES TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77
+    LABELS "packaging;tier_${T_TIER}")
+endfunction()
+
+set(packaging ${CMAKE_CURRENT_LIST_DIR})
+if(NOT WEFT_CUDA STREQUAL emulated AND NOT WEFT_SANITIZE) # which are not packed
+  weft_packaging_test(debian TIER slow COMMAND bash ${packaging}/debian ${CMAKE_BINARY_DIR})
+endif()
