@@ -1,6 +1,6 @@
 # Spack's recipe, of a checkout: `spack repo create weft-repo`, this file as packages/weft/package.py in it, `spack
 # repo add`, then in the checkout `spack install weft` as an environment's `spack develop --path . weft@main` has it.
-from spack_repo.builtin.build_systems.cmake import CMakePackage
+from spack_repo.builtin.build_systems.cmake import CMakePackage, generator
 from spack_repo.builtin.build_systems.cuda import CudaPackage
 
 from spack.package import *
@@ -20,7 +20,6 @@ class Weft(CMakePackage, CudaPackage):
     depends_on("c", type="build")
     depends_on("cxx", type="build", when="+cuda")
     depends_on("cmake@3.25:", type="build")
-    depends_on("ninja", type="build")
     depends_on("pkgconfig", type="build")
     depends_on("random123", type="build")
 
