@@ -5,5 +5,5 @@ add_library(weft_loopback MODULE launcher/process/preload/loopback.c)
 target_compile_definitions(weft_loopback PRIVATE _GNU_SOURCE)
 set_target_properties(weft_loopback PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 set_source_files_properties(launcher/process/launch.c PROPERTIES COMPILE_DEFINITIONS
-  "WEFT_LIBDIR=\"/../${CMAKE_INSTALL_LIBDIR}\";WEFT_INSTALL_LIBDIR=\"${CMAKE_INSTALL_FULL_LIBDIR}\";WEFT_BUILD_DIR=\"${CMAKE_BINARY_DIR}\"")
-install(TARGETS weft_loopback LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  "WEFT_LIBEXECDIR=\"/../${CMAKE_INSTALL_LIBEXECDIR}/weft\";WEFT_INSTALL_LIBEXECDIR=\"${CMAKE_INSTALL_FULL_LIBEXECDIR}/weft\";WEFT_BUILD_DIR=\"${CMAKE_BINARY_DIR}\"")
+install(TARGETS weft_loopback LIBRARY DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/weft)

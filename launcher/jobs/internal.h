@@ -15,6 +15,14 @@ void weft_job_words(const weft_job *job, weft_job_word_function print, FILE *out
 /* A blank and the word, quoted. */
 void weft_job_shell_word(const char *word, FILE *out);
 
+/* A container's part of a job (container.c): what weft_job_check says of it; the words that stand
+ * before the program; srun's options. */
+weft_status weft_job_check_container(const weft_job *job) WEFT_CHECKED;
+void weft_job_container_words(const weft_job *job, weft_job_word_function print, FILE *out);
+void weft_job_print_container(const weft_job *job, FILE *out);
+/* What a script sets for ranks in containers. */
+extern const char weft_job_container_setting[];
+
 /* Parts of a script that passes on, as SIGUSR1, the signals that ask a job to stop: what stands
  * before the command that starts it in the background, and what waits for it, which $job names, and
  * sets $code. $asked is the signal: TERM, if that was one of them. */

@@ -77,6 +77,8 @@ static weft_status check_unused(const weft_job *job)
                    {"partition", job->partition, WEFT_JOB_SLURM},
                    {"qos", job->qos, WEFT_JOB_SLURM},
                    {"sbatch", first(&job->sbatch), WEFT_JOB_SLURM},
+                   {"container-image", job->container_image, WEFT_JOB_SLURM},
+                   {"container-mounts", job->container_mounts, WEFT_JOB_SLURM},
                    {"image", job->image, WEFT_JOB_KUBERNETES},
                    {"claim", job->claim, WEFT_JOB_KUBERNETES},
                    {"namespace", job->name_space, WEFT_JOB_KUBERNETES},
@@ -109,6 +111,7 @@ weft_status weft_job_check(const weft_job *job)
     WEFT_TRY(check_hosts(job));
     WEFT_TRY(weft_job_check_site(job));
     WEFT_TRY(weft_job_check_slurm(job));
+    WEFT_TRY(weft_job_check_container(job));
     return job->kind == WEFT_JOB_KUBERNETES ? weft_job_check_kubernetes(job) : WEFT_OK;
 }
 

@@ -70,6 +70,9 @@ typedef struct weft_job {
     const char *time; /* "HH:MM:SS", or another of Slurm's forms; NULL: the partition's */
     const char *account, *partition, *qos; /* NULL: the user's own */
     weft_string_list sbatch;               /* further options, as they stand behind #SBATCH */
+    /* In a container, which has `program`: of Slurm's plugin pyxis, with more mounts or NULL, or,
+     * with mpirun too, of apptainer; NULL: on the node itself. */
+    const char *container_image, *container_mounts, *apptainer;
     /* kubernetes */
     const char *image;
     const char *name_space, *queue; /* NULL: kubectl's, none */
@@ -78,13 +81,15 @@ typedef struct weft_job {
     int user;                       /* whose number the containers run as; 0: root */
     const char *claim;       /* a volume claim that holds the run; NULL: the nodes' own folder */
     const char *config_text; /* of `config` */
-    weft_string_list mounts; /* folders of the nodes that the job reads */
+    weft_string_list mounts; /* kubernetes, containers: folders of the nodes that the job reads */
 } weft_job;
 
 /* Refuses with WEFT_CONFIG what the job's launcher cannot take: too few hosts, a time, what would
  * add a line to a script, an image's or claim's name, paths that cannot be mounted, texts that are
  * not UTF-8. */
 weft_status weft_job_check(const weft_job *job) WEFT_CHECKED;
+/* Whether its program runs in a container, which has one by the same name. */
+bool weft_job_is_contained(const weft_job *job);
 /* The name of a file of the job, "job.sh"; the last is what is started. NULL: no more files. */
 const char *weft_job_file_name(weft_job_kind kind, int file);
 

@@ -325,6 +325,8 @@ void weft_job_print_slurm(const weft_job *job, FILE *out)
     fprintf(out, "\n%s%s%s", weft_job_judging, watching, requeueing);
     weft_job_print_again(job, out);
     fputs(fencing, out);
+    if (job->apptainer)
+        fputs(weft_job_container_setting, out);
     /* srun inherits no --cpus-per-task, and of a job with --export=NONE no variables. */
     fprintf(out,
             "limit=\nwhile :; do\nprepare\n%s"
@@ -337,6 +339,7 @@ void weft_job_print_slurm(const weft_job *job, FILE *out)
         fputs(" ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}", out);
     if (job->rank_output)
         fputs(" --output=\"$run/ranks/rank-%t.out\" --open-mode=append", out);
+    weft_job_print_container(job, out);
     fprintf(out, " \\\n   ");
     weft_job_words(job, weft_job_shell_word, out);
     fprintf(out, " &\njob=$!\nwatch \"$job\" &\nwatcher=$!\n%s%s", weft_job_waiting, after);

@@ -337,7 +337,8 @@ static const char *const fixed_options[] = {
 /* launcher/process/preload/loopback.c, beside this program or where it was built or installed. */
 static bool find_preload(command *c)
 {
-    static const char *const folders[] = {"", WEFT_LIBDIR, WEFT_INSTALL_LIBDIR, WEFT_BUILD_DIR};
+    static const char *const folders[] = {"", WEFT_LIBEXECDIR, WEFT_INSTALL_LIBEXECDIR,
+                                          WEFT_BUILD_DIR};
     const char *slash = strrchr(c->self, '/');
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         int beside = i < 2 && slash ? (int)(slash - c->self) : 0;

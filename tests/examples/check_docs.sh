@@ -28,7 +28,7 @@ while IFS= read -r page; do
         compgen -G "$path" >/dev/null || compgen -G "$folder/$path" >/dev/null ||
             complain "$page: no $path"
     done < <(sed '/^```/,/^```/d' "$page" |
-        grep -oE '`(core|comm|kernels|schedule|parallel|layers|launcher|include|examples|tests|bench|docs|scripts)/[A-Za-z0-9_./*-]*`' |
+        grep -oE '`(core|comm|kernels|schedule|parallel|layers|launcher|include|examples|tests|bench|docs|scripts|packaging)/[A-Za-z0-9_./*-]*`' |
         tr -d '`' || true)
 done < <(sources '*.md')
 

@@ -170,6 +170,77 @@ static void check_slurm_text(void)
                     "kubernetes");
 }
 
+/* Containers get the paths that a run reads, as they are outside, and what the image is called. */
+static void check_pyxis(void)
+{
+    char script[256], mounts[1024];
+    child c;
+    snprintf(script, sizeof script, "%s/job.sbatch", job_odd);
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", job_odd, "--force",
+                          "--container-image", "registry#weft:1 b", "--container-mounts", "/x:/y",
+                          "--set", "data.mock_data=false", "--set", "data.data_path=some/data"),
+                    0, NULL);
+    job_expect_bash(script);
+    free(job_said());
+    EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), WORDS(job_path)) == 0, "%s", c.err);
+    child_release(&c);
+    char *text = job_said();
+    snprintf(mounts, sizeof mounts, "--container-mounts=%s/%s:%s/%s,%s/some:%s/some,%s:%s,/x:/y",
+             job_folder, job_odd, job_folder, job_odd, job_folder, job_folder, job_folder,
+             job_folder);
+    EXPECT(job_has_word(text, "--container-image=registry#weft:1 b") &&
+               job_has_word(text, mounts) && job_has_word(text, "weft"),
+           "no %s: %s", mounts, text);
+    free(text);
+}
+
+static void check_apptainer(const char *kind, const char *file)
+{
+    char script[256], words[1024];
+    child c;
+    snprintf(script, sizeof script, "%s/%s", job_odd, file);
+    job_expect_code(WORDS("launch", kind, "tiny.json", "--out", job_odd, "--force", "--apptainer",
+                          "weft 1.sif", "--set", "device.kind=cuda"),
+                    0, NULL);
+    job_expect_bash(script);
+    job_expect_text(script, "\nexport OMPI_MCA_btl_vader_single_copy_mechanism=");
+    free(job_said());
+    EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), WORDS(job_path)) == 0, "%s", c.err);
+    child_release(&c);
+    char *text = job_said();
+    snprintf(words, sizeof words,
+             "\napptainer\nexec\n--nv\n--bind\n%s/%s\n--bind\n%s\n--pwd\n%s\nweft 1.sif\n"
+             "weft\ntrain\n%s/tiny.json\n--out\n%s/%s\n",
+             job_folder, job_odd, job_folder, job_folder, job_folder, job_folder, job_odd);
+    EXPECT(strstr(text, words), "no %s: %s", words, text);
+    free(text);
+}
+
+static void check_containers(void)
+{
+    static const struct {
+        const char *args[6], *says;
+    } rows[] = {
+        {{"mpirun", "--container-image", "i"}, "--container-image: of slurm jobs"},
+        {{"mpirun", "--container-mounts", "/a:/a"}, "--container-mounts: of slurm jobs"},
+        {{"slurm", "--container-mounts", "/a:/a"}, "--container-image"},
+        {{"slurm", "--container-image", ""}, "name is missing"},
+        {{"slurm", "--container-image", "i", "--apptainer", "i"}, "one of them"},
+        {{"slurm", "--apptainer", "-x"}, "no image"},
+        {{"kubernetes", "--apptainer", "i", "--image", "i"}, "--apptainer: of mpirun and slurm"},
+    };
+    check_pyxis();
+    check_apptainer("mpirun", "job.sh");
+    check_apptainer("slurm", "job.sbatch");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        job_expect_code(WORDS("launch", rows[i].args[0], "tiny.json", "--out", "refused",
+                              rows[i].args[1], rows[i].args[2], rows[i].args[3], rows[i].args[4]),
+                        2, rows[i].says);
+    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "a,b", "--apptainer", "i"), 2,
+                    "a,b: a container mounts no path");
+    EXPECT(access("refused", F_OK) != 0 && access("a,b", F_OK) != 0, "a refused job's folder");
+}
+
 /* A field of a parsed document: "spec.slotsPerWorker", numbers are places in arrays. */
 static const cJSON *field(const cJSON *json, const char *path)
 {
@@ -421,6 +492,7 @@ int main(void)
     check_times();
     check_slurm_text();
     check_newline();
+    check_containers();
     check_kubernetes();
     check_start();
     check_cluster();

@@ -122,6 +122,12 @@ static int parse(int argc, char **argv, launcher *l)
         {"qos", "NAME", "slurm: its quality of service", .text = &job->qos},
         {"sbatch", "OPTION", "slurm: one more of sbatch's options; may be repeated",
          .texts = &job->sbatch},
+        {"container-image", "IMAGE", "slurm: the container's image, for srun's plugin pyxis",
+         .text = &job->container_image},
+        {"container-mounts", "LIST", "slurm: what else pyxis mounts, A:B,C:D",
+         .text = &job->container_mounts},
+        {"apptainer", "IMAGE", "mpirun, slurm: the program runs in this image, by apptainer exec",
+         .text = &job->apptainer},
         {"image", "IMAGE", "kubernetes: the containers' image", .text = &job->image},
         {"claim", "NAME", "kubernetes: the volume claim of RUN (the nodes' folder of this name)",
          .text = &job->claim},
@@ -331,8 +337,8 @@ static weft_status find_program(launcher *l)
         return WEFT_ERROR(WEFT_FILE, "cannot find this program's own path; --program says it");
     path[length] = '\0';
     const char *slash = strrchr(path, '/');
-    const bool is_contained = l->job.kind == WEFT_JOB_KUBERNETES;
-    return weft_arena_strdup(&l->arena, is_contained && slash ? slash + 1 : path, &l->job.program);
+    return weft_arena_strdup(&l->arena, weft_job_is_contained(&l->job) && slash ? slash + 1 : path,
+                             &l->job.program);
 }
 
 /* The words behind --resume: what this line sets, and what else the plan was made with. */
@@ -417,10 +423,12 @@ static weft_status add_mount(launcher *l, const char *file, const char **mounts)
     return WEFT_OK;
 }
 
-/* What the config and the line name on the nodes' file systems. */
+/* What the config and the line name on the nodes' file systems; Kubernetes brings the config. */
 static weft_status find_mounts(launcher *l)
 {
-    const char *const files[] = {l->reads_cluster, l->config.checkpoint.load};
+    const bool has_config = l->job.kind == WEFT_JOB_KUBERNETES;
+    const char *const files[] = {l->reads_cluster, l->config.checkpoint.load,
+                                 has_config ? NULL : l->job.config, has_config ? NULL : "."};
     const size_t num_files = sizeof files / sizeof *files;
     weft_data_sources data[2];
     void *memory;
@@ -548,7 +556,7 @@ static weft_status launch(launcher *l)
         WEFT_TRY(path_of(l->out, l->job.folder, &l->arena, &l->job.run));
     else
         WEFT_TRY(weft_job_make_folder(l->out, &l->arena, &l->job.run));
-    if (l->job.kind == WEFT_JOB_KUBERNETES)
+    if (weft_job_is_contained(&l->job))
         WEFT_TRY(find_mounts(l));
     WEFT_TRY(weft_job_check(&l->job));
     if (!l->dry_run)
