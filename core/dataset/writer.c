@@ -6,6 +6,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/dataset/dataset.h"
@@ -14,8 +16,9 @@
 struct weft_dataset_writer {
     char *prefix;
     char *bin_path, *idx_path;           /* final names */
-    char *bin_temporary, *idx_temporary; /* beside them */
+    char *bin_temporary, *idx_temporary; /* beside them, of any writer of this dataset */
     FILE *bin;
+    int lock; /* of bin_temporary, by which both are this writer's; -1: they are not */
     int64_t vocab_size;
     int32_t *lengths; /* one sequence a document */
     uint64_t num_documents, capacity;
@@ -36,15 +39,43 @@ static weft_status format_path(char **out, const char *format, ...)
     return WEFT_OK;
 }
 
+static bool is_at(int fd, const char *path)
+{
+    struct stat open_file, named;
+    return fstat(fd, &open_file) == 0 && stat(path, &named) == 0 &&
+           open_file.st_dev == named.st_dev && open_file.st_ino == named.st_ino;
+}
+
+/* Takes what a writer that was killed has left, and not what a living one writes. A file system
+ * without locks cannot tell. */
+static weft_status lock_temporary(weft_dataset_writer *w)
+{
+    while (w->lock < 0) {
+        const int fd =
+            open(w->bin_temporary, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, (mode_t)0666);
+        if (fd < 0)
+            return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->bin_path, strerror(errno));
+        if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+            close(fd);
+            return WEFT_ERROR(WEFT_CONFIG, "%s: another process writes this dataset", w->prefix);
+        }
+        if (is_at(fd, w->bin_temporary))
+            w->lock = fd;
+        else /* its writer has just put it in place */
+            close(fd);
+    }
+    return WEFT_OK;
+}
+
 static weft_status writer_init(weft_dataset_writer *w, const char *prefix, int64_t vocab_size)
 {
     w->vocab_size = vocab_size;
     WEFT_TRY(format_path(&w->prefix, "%s", prefix));
     WEFT_TRY(format_path(&w->bin_path, "%s.bin", prefix));
     WEFT_TRY(format_path(&w->idx_path, "%s.idx", prefix));
-    long pid = (long)getpid();
-    WEFT_TRY(format_path(&w->bin_temporary, "%s.bin.%ld.part", prefix, pid));
-    WEFT_TRY(format_path(&w->idx_temporary, "%s.idx.%ld.part", prefix, pid));
+    WEFT_TRY(format_path(&w->bin_temporary, "%s.bin.weft-part", prefix));
+    WEFT_TRY(format_path(&w->idx_temporary, "%s.idx.weft-part", prefix));
+    WEFT_TRY(lock_temporary(w));
     w->bin = fopen(w->bin_temporary, "wbe");
     if (!w->bin)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->bin_path, strerror(errno));
@@ -59,6 +90,7 @@ weft_status weft_dataset_writer_create(const char *prefix, int64_t vocab_size,
     weft_dataset_writer *w = calloc(1, sizeof(*w));
     if (!w)
         return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to write it", prefix);
+    w->lock = -1;
     weft_status status = writer_init(w, prefix, vocab_size);
     if (status != WEFT_OK) {
         weft_dataset_writer_destroy(w);
@@ -196,17 +228,23 @@ weft_status weft_dataset_writer_finish(weft_dataset_writer *w)
     return WEFT_OK;
 }
 
+void weft_dataset_writer_remove(const weft_dataset_writer *w)
+{
+    if (w->lock < 0)
+        return;
+    unlink(w->bin_temporary); /* after a finish there is nothing under these names */
+    unlink(w->idx_temporary);
+}
+
 void weft_dataset_writer_destroy(weft_dataset_writer *w)
 {
     if (!w)
         return;
     if (w->bin)
         fclose(w->bin);
-    /* After a finish there is nothing under these names. */
-    if (w->bin_temporary)
-        unlink(w->bin_temporary);
-    if (w->idx_temporary)
-        unlink(w->idx_temporary);
+    weft_dataset_writer_remove(w);
+    if (w->lock >= 0)
+        close(w->lock);
     free(w->lengths);
     free(w->bin_temporary);
     free(w->idx_temporary);

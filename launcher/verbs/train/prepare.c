@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -68,25 +70,40 @@ static int parse(int argc, char **argv, weft_prepare_options *o, weft_arena *are
     return weft_arguments_parse(&verb, argc, argv, arena);
 }
 
-/* PREFIX.json, under a temporary name first. */
-static weft_status write_description(const prepare *p, const char *path, weft_arena *arena)
+/* PREFIX.json. */
+static weft_status write_description(const prepare *p, const char *path)
 {
     weft_tokenizer_info info = *weft_tokenizer_get_info(p->tokenizer);
     weft_prepared prepared = p->result.prepared;
     weft_option_section sections[2];
-    const char *temporary;
+    weft_new_file file;
     weft_prepared_sections(&info, &prepared, sections);
-    WEFT_TRY(weft_arena_printf(arena, &temporary, "%s.%ld.part", path, (long)getpid()));
-    FILE *file = fopen(temporary, "we");
-    if (!file)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    weft_status status = weft_options_write(sections, 2, file);
-    bool synced = status == WEFT_OK && fsync(fileno(file)) == 0;
-    if ((fclose(file) != 0 || !synced || rename(temporary, path) != 0) && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
-    if (status != WEFT_OK)
-        unlink(temporary);
-    return status;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    return weft_new_file_close(&file, weft_options_write(sections, 2, file.file));
+}
+
+/* --- signals ------------------------------------------------------------------------------- */
+
+static _Atomic(const weft_dataset_writer *) writing; /* NULL: nothing */
+
+static void remove_and_end(int number)
+{
+    const weft_dataset_writer *writer = atomic_load(&writing);
+    if (writer)
+        weft_dataset_writer_remove(writer);
+    raise(number); /* behind this handler, by the system's own */
+}
+
+/* Who is asked to end leaves no half of a dataset. */
+static void catch_ends(void)
+{
+    static const int numbers[] = {SIGHUP, SIGINT, SIGTERM};
+    const struct sigaction end = {.sa_handler = remove_and_end, .sa_flags = (int)SA_RESETHAND};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction now;
+        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) /* as of nohup */
+            sigaction(numbers[i], &end, NULL);
+    }
 }
 
 static const char *base_of(const char *path)
@@ -115,7 +132,7 @@ static bool is_written(const char *file, const char *name)
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (strcmp(file + length, ends[i]) == 0)
             return true;
-    return file[length] == '.' && bytes > 5 && strcmp(file + bytes - 5, ".part") == 0;
+    return file[length] == '.' && bytes > 10 && strcmp(file + bytes - 10, ".weft-part") == 0;
 }
 
 /* What is written must not be read: a folder that is given may hold it. */
@@ -157,7 +174,7 @@ static weft_status write_all(prepare *p, weft_arena *arena)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", description, strerror(errno));
     WEFT_TRY(weft_tokenizer_keep(p->tokenizer, o->out, &p->tokenizer_file));
     WEFT_TRY(weft_dataset_writer_finish(p->writer));
-    WEFT_TRY(write_description(p, description, arena));
+    WEFT_TRY(write_description(p, description));
     WEFT_TRY(weft_tokenizer_identity(weft_tokenizer_get_info(p->tokenizer), arena, &tokenizer));
     XXH64_update(p->result.hash, tokenizer, strlen(tokenizer));
     p->result.known.xxh64 = XXH64_digest(p->result.hash);
@@ -188,6 +205,11 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     if (p->result.num_empty_documents > 0)
         weft_report_line(&r, "%s empty",
                          weft_count_text(p->result.num_empty_documents, "document").text);
+    if (p->result.num_odd_lines > 0)
+        weft_report_line(
+            &r, "%s with half of a surrogate pair, now U+FFFD; the first is %s: line %" PRId64,
+            weft_count_text(p->result.num_odd_lines, "line").text,
+            weft_input_name(p->result.odd_path), p->result.odd_line);
     weft_report_line(&r, "documents %" PRId64 ", tokens %" PRId64 "%s, vocabulary %" PRId64 " (%s)",
                      prepared->documents, prepared->tokens, each, info->vocab_size, name);
     weft_report_line(&r, "%s %s, %s%s%s and %s", p->replaces ? "replaced" : "wrote", files[0],
@@ -196,6 +218,7 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     weft_report_value(&r, "documents", prepared->documents);
     weft_report_value(&r, "empty_files", p->source.num_empty);
     weft_report_value(&r, "empty_documents", p->result.num_empty_documents);
+    weft_report_value(&r, "lines_with_half_pairs", p->result.num_odd_lines);
     weft_report_value(&r, "tokens", prepared->tokens);
     weft_report_value(&r, "text_bytes", p->result.num_bytes);
     weft_report_text(&r, "tokenizer", NULL, name);
@@ -229,7 +252,10 @@ static weft_status prepare_init(prepare *p)
     if (!p->result.hash)
         return WEFT_ERROR(WEFT_MEMORY, "no memory for a hash");
     XXH64_reset(p->result.hash, 0);
-    return weft_dataset_writer_create(o->out, info->vocab_size, &p->writer);
+    WEFT_TRY(weft_dataset_writer_create(o->out, info->vocab_size, &p->writer));
+    atomic_store(&writing, p->writer);
+    catch_ends();
+    return WEFT_OK;
 }
 
 static weft_status run(const weft_prepare_options *o)
@@ -241,6 +267,7 @@ static weft_status run(const weft_prepare_options *o)
         status = write_all(&p, &arena);
     if (status == WEFT_OK)
         status = print_result(&p, &arena);
+    atomic_store(&writing, NULL);
     weft_dataset_writer_destroy(p.writer);
     XXH64_freeState(p.result.hash);
     weft_tokenizer_destroy(p.tokenizer);

@@ -62,6 +62,9 @@ typedef struct weft_prepare_result {
     weft_prepared prepared;
     weft_known known; /* but for the tokenizer's part of the hash */
     int64_t num_empty_documents;
+    int64_t num_odd_lines; /* of JSON, with halves of surrogate pairs */
+    const char *odd_path;  /* the first of these */
+    int64_t odd_line;
     uint64_t num_bytes; /* of text */
     struct XXH64_state_s *hash;
 } weft_prepare_result;

@@ -24,6 +24,7 @@ typedef struct document {
     size_t at, bytes;  /* in the block's bytes */
     size_t num_tokens; /* in the block's tokens; 0: an empty document */
     size_t text_bytes;
+    size_t num_halves; /* of surrogate pairs in it */
 } document;
 
 typedef struct block {
@@ -135,7 +136,7 @@ weft_status weft_prepare_end(weft_prepare_ring *ring, weft_document_kind kind, c
                              int64_t line, uint64_t num_read)
 {
     block *b = open_block(ring);
-    const document d = {path, line, kind, b->begun_at, b->num_bytes - b->begun_at, 0, 0};
+    const document d = {path, line, kind, b->begun_at, b->num_bytes - b->begun_at, 0, 0, 0};
     if (d.bytes == 0)
         return WEFT_OK;
     WEFT_TRY(add_document(b, &d));
@@ -192,7 +193,7 @@ static weft_status encode(worker *w, document *d, const char *bytes, weft_tokens
         return add_tokens(w, d, bytes, out);
     d->text_bytes = d->bytes;
     if (d->kind == WEFT_DOCUMENT_JSON) {
-        const char *text;
+        weft_json_characters text;
         if (d->bytes > LARGE_BYTES)
             weft_arena_release(&w->scratch);
         weft_arena_reset(&w->scratch);
@@ -202,8 +203,9 @@ static weft_status encode(worker *w, document *d, const char *bytes, weft_tokens
             return weft_error_context(status, "%s: line %" PRId64, weft_input_name(d->path),
                                       d->line);
         WEFT_TRY(status);
-        bytes = text;
-        d->text_bytes = strlen(text);
+        bytes = text.bytes;
+        d->text_bytes = text.num_bytes;
+        d->num_halves = text.num_halves;
     }
     return d->text_bytes == 0 ? WEFT_OK /* also where a tokenizer would put something around it */
                               : weft_encoder_encode(w->encoder, bytes, d->text_bytes, out);
@@ -263,6 +265,10 @@ static weft_status write_document(const weft_prepare_ring *ring, weft_dataset_wr
                                   const document *d, const int32_t *tokens,
                                   weft_prepare_result *out)
 {
+    if (d->num_halves > 0 && out->num_odd_lines++ == 0) {
+        out->odd_path = d->path;
+        out->odd_line = d->line;
+    }
     if (d->num_tokens == 0) {
         out->num_empty_documents++;
         return WEFT_OK;
