@@ -173,6 +173,8 @@ bool weft_config_reads_file(const weft_config *config);
 /* Whether a checkpoint is to be made behind a step, where the run ends as asked if `stops`. */
 bool weft_config_saves_at(const weft_config *config, int64_t step, bool stops);
 bool weft_config_has_own_data(const weft_config *config);
+/* Whether the run evaluates at all. */
+bool weft_config_evaluates(const weft_config *config);
 /* Whether micro-batches tell each label's loss: those of several datasets. */
 bool weft_config_tells_losses(const weft_config *config);
 /* Whether micro-batches say where documents begin, or weigh labels. */

@@ -100,7 +100,7 @@ static const weft_key train_rows[] = {
         "fp16: steps whose gradients overflow until the loss scale is halved", .idle = NOT_FP16),
     INT(FREE, eval_interval, "0", 0, "steps",
         "steps between evaluations, the last behind the last step; 0: none"),
-    INT(FREE, eval_iters, "4", 1, "batches", "global batches an evaluation"),
+    INT(FREE, eval_iters, "4", 0, "batches", "global batches an evaluation; 0: no evaluation"),
     RANGE(FREE, stop_timeout_s, "300", 0, 1e6, "s",
           "a run that was asked to stop and has not ended by then is killed; 0: it is waited for"),
     ROW(STEP, "frozen_parameters", frozen_parameters, STRINGS, "[]", 0, 0, NULL,
@@ -148,7 +148,7 @@ static const weft_key data_rows[] = {
 #undef T
 #define T weft_checkpoint_options
 static const weft_key checkpoint_rows[] = {
-    TEXT(FREE, load, NULL, "checkpoint to start from, of any mesh"),
+    TEXT(FREE, load, NULL, "checkpoint to start from, of any mesh; in a file, as seen from there"),
     INT(FREE, save_interval, "0", 0, "steps", "steps between checkpoints; 0: only at the end"),
     FLAG(FREE, no_save, "false", "write no checkpoint at all"),
     FLAG(FREE, async_save, "false", "training goes on while a process of its own writes a save",

@@ -13,6 +13,7 @@
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/setup.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 void weft_data_close(weft_data *data)
 {
@@ -233,6 +234,51 @@ static weft_status find_datasets(const weft_data_sources *sources, weft_arena *a
     return WEFT_OK;
 }
 
+/* --- the model's tokenizer ------------------------------------------------------------------ */
+
+/* The tokenizer.json that the weights were imported with; NULL: nobody knows one. */
+static weft_status find_models_tokenizer(const weft_config *config,
+                                         const weft_config_source *source, weft_arena *arena,
+                                         const char **out)
+{
+    static const char in_run[] = "source/tokenizer.json";
+    const char *path = NULL, *load = config->checkpoint.load, *from;
+    *out = NULL;
+    if (source->run_path)
+        WEFT_TRY(weft_arena_printf(arena, &path, "%s/%s", source->run_path, in_run));
+    if ((!path || access(path, R_OK) != 0) && load && access(load, F_OK) == 0) {
+        WEFT_TRY(weft_checkpoint_resolve(load, arena, &from));
+        WEFT_TRY(weft_arena_printf(arena, &path, "%s/../../%s", from, in_run));
+    }
+    if (path && access(path, R_OK) == 0)
+        *out = path;
+    return WEFT_OK;
+}
+
+/* Weights know the tokens of one tokenizer: of others they would learn nonsense. Of gpt2's own
+ * files, which are no tokenizer.json, the vocabulary's size is all that can be compared. */
+static weft_status check_models_tokenizer(const weft_config *config,
+                                          const weft_config_source *source, const char *key,
+                                          const described *said, weft_arena *arena)
+{
+    const char *path, *hash;
+    char *text;
+    size_t bytes;
+    if (!*said->identity || said->tokenizer.kind == WEFT_TOKENIZER_GPT2)
+        return WEFT_OK;
+    WEFT_TRY(find_models_tokenizer(config, source, arena, &path));
+    if (!path)
+        return WEFT_OK;
+    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
+    WEFT_TRY(weft_arena_printf(arena, &hash, "%016" PRIx64, (uint64_t)XXH64(text, bytes, 0)));
+    if (said->tokenizer.vocab_file_xxh64 && strcmp(hash, said->tokenizer.vocab_file_xxh64) == 0)
+        return WEFT_OK;
+    return WEFT_KEY_ERROR(key,
+                          "%s was prepared with another tokenizer than the model's: weft prepare "
+                          "--tokenizer %s would take that",
+                          said->prefix, path);
+}
+
 /* --- opening ------------------------------------------------------------------------------- */
 
 static weft_status open_sets(const weft_data_sources *sources, weft_arena *arena,
@@ -291,13 +337,15 @@ static weft_status open_checked(weft_config *config, const weft_config_source *s
     WEFT_TRY(weft_data_find_validation(config, arena, &validation));
     WEFT_TRY(find_datasets(&training, arena));
     WEFT_TRY(find_datasets(&validation, arena));
+    WEFT_TRY(read_descriptions(config, arena, &said));
+    if (whole)
+        WEFT_TRY(check_models_tokenizer(config, source, training.key, &said, arena));
     WEFT_TRY(weft_setup_vocabulary(config));
     WEFT_TRY(make_order(&training, arena, &out->blend));
     WEFT_TRY(training.count > 0 ? open_sets(&training, arena, &out->parts, &out->num_parts)
                                 : open_made(config, arena, out));
     WEFT_TRY(open_sets(&validation, arena, &out->validation, &out->num_validation));
     if (whole) {
-        WEFT_TRY(read_descriptions(config, arena, &said));
         if (training.count > 0)
             WEFT_TRY(check_all_tokens(config, source, out, &said, arena));
         WEFT_TRY(weft_run_check_changes(config, source));
