@@ -4,8 +4,10 @@
  * share one token. weft_rng_permute orders each epoch's samples as a pure function of (seed,
  * epoch), so a rank finds its samples from their numbers alone and nothing is stored. Samples of
  * one block stay together and in order: blocks of the same size give the tokens the same order
- * whatever the samples' length. Tokens are read from the file when a sample is. Several datasets
- * are blended by weight: in one order of blocks that is a pure function of the weights. */
+ * whatever the samples' length. PREFIX.mask, where there is one, says which tokens bear a loss as
+ * labels: a bit a token, the lowest of a byte first. Tokens are read from the file when a sample
+ * is. Several datasets are blended by weight: in one order of blocks that is a pure function of the
+ * weights. */
 #ifndef WEFT_CORE_DATASET_DATASET_H
 #define WEFT_CORE_DATASET_DATASET_H
 
@@ -51,6 +53,12 @@ size_t weft_dataset_token_bytes(const weft_dataset *dataset);
  * token ids outside [0, 2^31), or a file that has become shorter or cannot be read. */
 weft_status weft_dataset_read(const weft_dataset *dataset, uint64_t first, size_t count,
                               int32_t *out) WEFT_CHECKED;
+/* Whether there is a PREFIX.mask. */
+bool weft_dataset_has_mask(const weft_dataset *dataset);
+/* Of tokens first, first + 1, ... whether each bears a loss as a label: 1 or 0; 1 without a mask.
+ * WEFT_FILE. */
+weft_status weft_dataset_read_mask(const weft_dataset *dataset, uint64_t first, size_t count,
+                                   uint8_t *out) WEFT_CHECKED;
 /* The place of each document's first token, and behind the last one num_tokens: [num_documents +
  * 1], in the arena, read from the index. Not of weft_dataset_open_own. */
 weft_status weft_dataset_read_documents(const weft_dataset *dataset, weft_arena *arena,
@@ -122,6 +130,11 @@ weft_split_place weft_split_find(const weft_split *split, uint64_t seed, bool sh
 weft_status weft_split_read(const weft_split *split, uint64_t seed, bool shuffle, uint64_t number,
                             int32_t *tokens, int32_t *labels) WEFT_CHECKED;
 
+/* Which labels of that sample bear a loss: [seq_length] of 1 and 0. All do without a mask, and of
+ * the program's own samples. */
+weft_status weft_split_read_mask(const weft_split *split, uint64_t seed, bool shuffle,
+                                 uint64_t number, uint8_t *bears) WEFT_CHECKED;
+
 /* Writing: add appends a document; finish writes the index and gives both files their names. dtype
  * is u16 when vocab_size < 65,500, else i32. Until then the files are PREFIX.bin.weft-part and
  * PREFIX.idx.weft-part, locked (flock): a dataset has one writer, else WEFT_CONFIG, and what a
@@ -129,8 +142,13 @@ weft_status weft_split_read(const weft_split *split, uint64_t seed, bool shuffle
 typedef struct weft_dataset_writer weft_dataset_writer;
 weft_status weft_dataset_writer_create(const char *prefix, int64_t vocab_size,
                                        weft_dataset_writer **out) WEFT_CHECKED;
+/* Before the first document: the dataset has a mask. */
+weft_status weft_dataset_writer_mask(weft_dataset_writer *writer) WEFT_CHECKED;
 weft_status weft_dataset_writer_add(weft_dataset_writer *writer, const int32_t *tokens,
                                     size_t count) WEFT_CHECKED; /* one document */
+/* bears: whether each bears a loss, where the dataset has a mask; NULL: all do. */
+weft_status weft_dataset_writer_add_masked(weft_dataset_writer *writer, const int32_t *tokens,
+                                           const int32_t *bears, size_t count) WEFT_CHECKED;
 weft_status weft_dataset_writer_finish(weft_dataset_writer *writer) WEFT_CHECKED;
 /* Removes unfinished files at once: for handlers of signals, behind which nothing is written. */
 void weft_dataset_writer_remove(const weft_dataset_writer *writer);

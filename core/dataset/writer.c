@@ -15,9 +15,12 @@
 
 struct weft_dataset_writer {
     char *prefix;
-    char *bin_path, *idx_path;           /* final names */
-    char *bin_temporary, *idx_temporary; /* beside them, of any writer of this dataset */
-    FILE *bin;
+    char *bin_path, *idx_path, *mask_path; /* final names */
+    /* beside them, of any writer of this dataset */
+    char *bin_temporary, *idx_temporary, *mask_temporary;
+    FILE *bin, *mask; /* mask NULL: none */
+    uint8_t bits;     /* of the last tokens, which make no whole byte of the mask */
+    uint64_t num_tokens;
     int lock; /* of bin_temporary, by which both are this writer's; -1: they are not */
     int64_t vocab_size;
     int32_t *lengths; /* one sequence a document */
@@ -73,6 +76,8 @@ static weft_status writer_init(weft_dataset_writer *w, const char *prefix, int64
     WEFT_TRY(format_path(&w->prefix, "%s", prefix));
     WEFT_TRY(format_path(&w->bin_path, "%s.bin", prefix));
     WEFT_TRY(format_path(&w->idx_path, "%s.idx", prefix));
+    WEFT_TRY(format_path(&w->mask_path, "%s.mask", prefix));
+    WEFT_TRY(format_path(&w->mask_temporary, "%s.mask.weft-part", prefix));
     WEFT_TRY(format_path(&w->bin_temporary, "%s.bin.weft-part", prefix));
     WEFT_TRY(format_path(&w->idx_temporary, "%s.idx.weft-part", prefix));
     WEFT_TRY(lock_temporary(w));
@@ -124,7 +129,33 @@ static weft_status write_tokens(weft_dataset_writer *w, const int32_t *tokens, s
     return WEFT_OK;
 }
 
+weft_status weft_dataset_writer_mask(weft_dataset_writer *w)
+{
+    w->mask = fopen(w->mask_temporary, "wbe");
+    return w->mask ? WEFT_OK
+                   : WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->mask_path, strerror(errno));
+}
+
+static weft_status write_mask(weft_dataset_writer *w, const int32_t *bears, size_t count)
+{
+    for (size_t i = 0; w->mask && i < count; i++) {
+        const int bit = (int)((w->num_tokens + i) % 8);
+        w->bits |= (uint8_t)((!bears || bears[i]) << bit);
+        if (bit == 7 && putc(w->bits, w->mask) == EOF)
+            return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->mask_path, strerror(errno));
+        w->bits = bit == 7 ? 0 : w->bits;
+    }
+    w->num_tokens += count;
+    return WEFT_OK;
+}
+
 weft_status weft_dataset_writer_add(weft_dataset_writer *w, const int32_t *tokens, size_t count)
+{
+    return weft_dataset_writer_add_masked(w, tokens, NULL, count);
+}
+
+weft_status weft_dataset_writer_add_masked(weft_dataset_writer *w, const int32_t *tokens,
+                                           const int32_t *bears, size_t count)
 {
     if (count > INT32_MAX)
         return WEFT_ERROR(WEFT_CONFIG,
@@ -148,6 +179,7 @@ weft_status weft_dataset_writer_add(weft_dataset_writer *w, const int32_t *token
         w->capacity = capacity;
     }
     WEFT_TRY(write_tokens(w, tokens, count));
+    WEFT_TRY(write_mask(w, bears, count));
     w->lengths[w->num_documents++] = (int32_t)count;
     return WEFT_OK;
 }
@@ -208,6 +240,25 @@ static weft_status sync_folder(const char *path)
     return WEFT_OK;
 }
 
+/* In place of the mask of a dataset that is replaced, which says nothing of these tokens. */
+static weft_status put_mask(weft_dataset_writer *w)
+{
+    FILE *mask = w->mask;
+    if (!mask)
+        return unlink(w->mask_path) == 0 || errno == ENOENT
+                   ? WEFT_OK
+                   : WEFT_ERROR(WEFT_FILE, "%s: cannot be removed: %s", w->mask_path,
+                                strerror(errno));
+    w->mask = NULL;
+    if (w->num_tokens % 8 > 0)
+        putc(w->bits, mask); /* the stream keeps its error */
+    const weft_status written =
+        ferror(mask) ? WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->mask_path, strerror(errno))
+                     : WEFT_OK;
+    WEFT_TRY(close_synced(w->mask_path, mask, written));
+    return rename_to(w->mask_temporary, w->mask_path);
+}
+
 weft_status weft_dataset_writer_finish(weft_dataset_writer *w)
 {
     FILE *bin = w->bin;
@@ -222,6 +273,7 @@ weft_status weft_dataset_writer_finish(weft_dataset_writer *w)
     /* Tokens without an index are refused; an older index over new tokens might be believed. */
     if (unlink(w->idx_path) != 0 && errno != ENOENT)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", w->idx_path, strerror(errno));
+    WEFT_TRY(put_mask(w));
     WEFT_TRY(rename_to(w->bin_temporary, w->bin_path));
     WEFT_TRY(rename_to(w->idx_temporary, w->idx_path));
     WEFT_TRY(sync_folder(w->idx_path));
@@ -234,6 +286,7 @@ void weft_dataset_writer_remove(const weft_dataset_writer *w)
         return;
     unlink(w->bin_temporary); /* after a finish there is nothing under these names */
     unlink(w->idx_temporary);
+    unlink(w->mask_temporary);
 }
 
 void weft_dataset_writer_destroy(weft_dataset_writer *w)
@@ -242,12 +295,16 @@ void weft_dataset_writer_destroy(weft_dataset_writer *w)
         return;
     if (w->bin)
         fclose(w->bin);
+    if (w->mask)
+        fclose(w->mask);
     weft_dataset_writer_remove(w);
     if (w->lock >= 0)
         close(w->lock);
     free(w->lengths);
     free(w->bin_temporary);
     free(w->idx_temporary);
+    free(w->mask_temporary);
+    free(w->mask_path);
     free(w->bin_path);
     free(w->idx_path);
     free(w->prefix);

@@ -69,7 +69,7 @@ static const weft_key train_rows[] = {
     RANGE(STEP, global_batch_size, "8", 1, 1e7, "samples", "samples a step, over all ranks"),
     FLAG(STEP, calculate_per_token_loss, "false",
          "with masked labels: the mean over a global batch's others, not over each micro-batch's",
-         .idle = "data.eod_mask_loss is false"),
+         .idle = "data.eod_mask_loss, label_mask are false"),
     INT(FREE, train_iters, "100", 0, "steps", "optimizer steps"),
     REAL(FREE, lr, "3e-4", 0, 1e3, "peak learning rate"),
     REAL(FREE, min_lr, "0", 0, 1e3, "learning rate at the end of the decay"),
@@ -142,6 +142,8 @@ static const weft_key data_rows[] = {
     FLAG(TASK, eod_mask_loss, "false", "the token that ends a document bears no loss"),
     INT(RUN, eod_token, "-1", -1, NULL, "that ends a document; -1: as the dataset's .json says",
         .idle = "data.reset_position_ids, reset_attention_mask, eod_mask_loss are false"),
+    FLAG(TASK, label_mask, "true",
+         "tokens that a dataset's .mask marks bear a loss, others none; false: all do"),
     TEXT(RUN, data_xxh64, NULL,
          "hash of tokens and tokenizer: filled at the start, compared by --resume"),
 };
@@ -306,6 +308,11 @@ bool weft_config_has_documents(const weft_config *config)
 {
     const weft_data_options *data = &config->data;
     return data->reset_position_ids || data->reset_attention_mask || data->eod_mask_loss;
+}
+
+bool weft_config_weighs_labels(const weft_config *config)
+{
+    return config->data.eod_mask_loss || config->data.has_label_mask;
 }
 
 weft_model_function weft_config_build(const weft_config *config)

@@ -304,6 +304,14 @@ static uint32_t find_token(const weft_rules *r, const char *text)
     return WEFT_NO_ID;
 }
 
+int32_t weft_tokenizer_find(const weft_tokenizer *tokenizer, const char *text)
+{
+    const uint32_t id = tokenizer->info.kind == WEFT_TOKENIZER_JSON
+                            ? find_token(&tokenizer->rules, text)
+                            : WEFT_NO_ID;
+    return id == WEFT_NO_ID ? -1 : (int32_t)id;
+}
+
 /* The one special token with a name that such tokens have. */
 static weft_status guess_eod(const weft_tokenizer *t, const char *file, uint32_t *out)
 {

@@ -79,6 +79,10 @@ weft_status weft_tokenizer_keep(weft_tokenizer *tokenizer, const char *prefix,
 /* Borrowed. */
 const weft_tokenizer_info *weft_tokenizer_get_info(const weft_tokenizer *tokenizer);
 
+/* The id of an added token, or of one in the vocabulary, by its text; -1: none. Of a tokenizer.json
+ * alone. */
+int32_t weft_tokenizer_find(const weft_tokenizer *tokenizer, const char *text);
+
 /* One a thread; the tokenizer must outlive it. */
 weft_status weft_encoder_create(const weft_tokenizer *tokenizer, weft_encoder **out) WEFT_CHECKED;
 void weft_encoder_destroy(weft_encoder *encoder);

@@ -120,6 +120,23 @@ static weft_status find_eod(weft_config *config, const described *said)
         said->tokenizer.vocab_size == 0 ? "is not there" : "says that its documents end with none");
 }
 
+/* Whether a dataset says which tokens bear a loss. */
+static weft_status find_masks(weft_config *config, weft_arena *arena)
+{
+    weft_data_sources lists[2];
+    const char *path;
+    WEFT_TRY(weft_data_find_training(config, arena, &lists[0]));
+    WEFT_TRY(weft_data_find_validation(config, arena, &lists[1]));
+    config->data.has_label_mask = false;
+    for (int l = 0; l < 2; l++)
+        for (size_t i = 0; i < lists[l].count && config->data.label_mask; i++) {
+            WEFT_TRY(weft_arena_printf(arena, &path, "%s.mask", lists[l].of[i].prefix));
+            if (access(path, F_OK) == 0)
+                config->data.has_label_mask = true;
+        }
+    return WEFT_OK;
+}
+
 static weft_status settle_vocabulary(weft_config *config, const described *said)
 {
     const int64_t size = said->tokenizer.vocab_size;
@@ -143,6 +160,8 @@ weft_status weft_setup_vocabulary(weft_config *config)
     weft_status status = read_descriptions(config, &arena, &said);
     if (status == WEFT_OK)
         status = settle_vocabulary(config, &said);
+    if (status == WEFT_OK)
+        status = find_masks(config, &arena);
     weft_arena_release(&arena);
     return status;
 }
@@ -186,6 +205,21 @@ static weft_status check_tokens(const weft_config *config, const weft_config_sou
     return WEFT_OK;
 }
 
+/* Adds what a dataset's mask says to its hash. */
+static weft_status hash_mask(const weft_dataset *dataset, uint64_t *hash)
+{
+    uint8_t bears[4096];
+    const uint64_t num_tokens = weft_dataset_num_tokens(dataset);
+    for (uint64_t first = 0; weft_dataset_has_mask(dataset) && first < num_tokens;
+         first += sizeof bears) {
+        const uint64_t left = num_tokens - first;
+        const size_t count = left < sizeof bears ? (size_t)left : sizeof bears;
+        WEFT_TRY(weft_dataset_read_mask(dataset, first, count, bears));
+        *hash = XXH64(bears, count, *hash);
+    }
+    return WEFT_OK;
+}
+
 /* Of one dataset its own hash; of a blend that of all with their weights. */
 static weft_status check_all_tokens(weft_config *config, const weft_config_source *source,
                                     const weft_data *data, const described *said, weft_arena *arena)
@@ -194,6 +228,7 @@ static weft_status check_all_tokens(weft_config *config, const weft_config_sourc
     uint64_t hash = 0;
     for (size_t i = 0; i < data->num_parts; i++) {
         WEFT_TRY(check_tokens(config, source, data, i, said, arena, &known));
+        WEFT_TRY(hash_mask(data->parts[i].dataset, &known.xxh64));
         const uint64_t part[] = {hash, known.xxh64, (uint64_t)data->blend.weights[i]};
         hash = XXH64(part, sizeof part, 0);
     }

@@ -34,7 +34,8 @@ static void expect_form(const char *folder, const char *dtype, int num_files)
     EXPECT(c.exit_code == 0 && c.out && strstr(c.out, dtype), "%s has no %s: %s", folder, dtype,
            c.err);
     child_release(&c);
-    snprintf(command, sizeof command, "test $(ls %s/*.safetensors | wc -l) = %d", folder, num_files);
+    snprintf(command, sizeof command, "test $(ls %s/*.safetensors | wc -l) = %d", folder,
+             num_files);
     shell(command);
 }
 
@@ -74,8 +75,9 @@ static void a_dataset_has_the_models_tokenizer(void)
                "<|endoftext|>");
     static const char *const wrong[] = {"data.data_path=bytes", "data.data_path=another"};
     for (int i = 0; i < 2; i++)
-        CHILD_REFUSED(2, "was prepared with another tokenizer than the model's: weft prepare "
-                         "--tokenizer ",
+        CHILD_REFUSED(2,
+                      "was prepared with another tokenizer than the model's: weft prepare "
+                      "--tokenizer ",
                       "train", "known.run/config.json", "--out", "none", "--set", wrong[i]);
     CHILD_REFUSED(2, "is less than the dataset's vocabulary", "train", "known.run/config.json",
                   "--out", "none", "--set", "data.data_path=same");

@@ -46,6 +46,10 @@ static int parse(int argc, char **argv, weft_prepare_options *o, weft_arena *are
          .flag = &o->tokenizer.no_special_tokens},
         {"jsonl", "KEY", "files are JSON lines, a document a line: its text is under KEY, or a.b",
          .text = &o->jsonl},
+        {"chat", "FORM",
+         "lines have messages, written as chatml or llama3; answers alone will bear a loss "
+         "(--jsonl messages, unless it says another key)",
+         .text = &o->chat},
         {"append-eod", NULL,
          "end each document with the end-of-document token; --jsonl and token files always do",
          .flag = &o->append_eod},
@@ -125,7 +129,7 @@ static weft_status folder_of(const char *path, weft_arena *arena, struct stat *o
  */
 static bool is_written(const char *file, const char *name)
 {
-    static const char *const ends[] = {".bin", ".idx", ".json", ".tokenizer.json"};
+    static const char *const ends[] = {".bin", ".idx", ".mask", ".json", ".tokenizer.json"};
     const size_t length = strlen(name), bytes = strlen(file);
     if (strncmp(file, name, length) != 0)
         return false;
@@ -212,6 +216,9 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
             weft_input_name(p->result.odd_path), p->result.odd_line);
     weft_report_line(&r, "documents %" PRId64 ", tokens %" PRId64 "%s, vocabulary %" PRId64 " (%s)",
                      prepared->documents, prepared->tokens, each, info->vocab_size, name);
+    if (p->options->chat)
+        weft_report_line(&r, "answers have %" PRId64 " of these tokens",
+                         p->result.num_answer_tokens);
     weft_report_line(&r, "%s %s, %s%s%s and %s", p->replaces ? "replaced" : "wrote", files[0],
                      files[1], p->tokenizer_file ? ", " : "",
                      p->tokenizer_file ? p->tokenizer_file : "", files[2]);
@@ -221,6 +228,8 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     weft_report_value(&r, "lines_with_half_pairs", p->result.num_odd_lines);
     weft_report_value(&r, "tokens", prepared->tokens);
     weft_report_value(&r, "text_bytes", p->result.num_bytes);
+    if (p->options->chat)
+        weft_report_value(&r, "answer_tokens", p->result.num_answer_tokens);
     weft_report_text(&r, "tokenizer", NULL, name);
     weft_report_value(&r, "vocab_size", info->vocab_size);
     weft_report_bool(&r, "replaced", p->replaces);
@@ -240,13 +249,32 @@ static weft_status check_options(const weft_prepare_options *o)
                : WEFT_OK;
 }
 
+/* Tokens of a form are added tokens of a tokenizer.json. */
+static weft_status check_chat(const weft_prepare_options *o)
+{
+    static const char *const others[] = {"bytes", "gpt2"};
+    for (int i = 0; o->chat && i < 2; i++)
+        if (strcmp(o->tokenizer.name, others[i]) == 0)
+            return WEFT_ERROR(
+                WEFT_CONFIG,
+                "--chat wants the chat model's tokenizer.json, by --tokenizer; %s has "
+                "no tokens for messages",
+                others[i]);
+    return WEFT_OK;
+}
+
 static weft_status prepare_init(prepare *p)
 {
     const weft_prepare_options *o = p->options;
+    weft_tokenizer_source tokenizer = o->tokenizer;
     WEFT_TRY(check_options(o));
-    WEFT_TRY(weft_tokenizer_create(&o->tokenizer, &p->tokenizer));
+    WEFT_TRY(check_chat(o));
+    tokenizer.no_special_tokens = o->tokenizer.no_special_tokens || o->chat;
+    WEFT_TRY(weft_tokenizer_create(&tokenizer, &p->tokenizer));
     const weft_tokenizer_info *info = weft_tokenizer_get_info(p->tokenizer);
     p->source = (weft_prepare_source){.options = o, .read = weft_prepare_read, .eod = info->eod};
+    if (o->chat)
+        WEFT_TRY(weft_chat_open(o->chat, p->tokenizer, &p->source.chat));
     p->result.prepared.append_eod = true; /* until a document has none */
     p->result.hash = XXH64_createState();
     if (!p->result.hash)
@@ -255,7 +283,7 @@ static weft_status prepare_init(prepare *p)
     WEFT_TRY(weft_dataset_writer_create(o->out, info->vocab_size, &p->writer));
     atomic_store(&writing, p->writer);
     catch_ends();
-    return WEFT_OK;
+    return o->chat ? weft_dataset_writer_mask(p->writer) : WEFT_OK;
 }
 
 static weft_status run(const weft_prepare_options *o)
@@ -283,6 +311,8 @@ int weft_verb_prepare(int argc, char **argv, const weft_verb_given *given)
     int code = parse(argc, argv, &options, &arena);
     if (options.num_threads == 0)
         options.num_threads = weft_machine_allowed_cores();
+    if (options.chat && !options.jsonl)
+        options.jsonl = "messages";
     options.append_eod = options.append_eod || options.jsonl;
     if (code < 0)
         code = run(&options) == WEFT_OK ? 0 : weft_verb_fail("prepare");

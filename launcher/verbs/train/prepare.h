@@ -15,6 +15,7 @@
 #include <weft/list.h>
 
 #include "core/dataset/dataset.h"
+#include "launcher/text/chat.h"
 #include "launcher/text/input.h"
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
@@ -22,7 +23,8 @@
 typedef struct weft_prepare_options {
     const char *out;
     weft_tokenizer_source tokenizer;
-    const char *jsonl; /* the key of the text; NULL: files are text */
+    const char *jsonl; /* the key of the text, or of the messages; NULL: files are text */
+    const char *chat;  /* the form that messages are written in; NULL: lines have text */
     bool append_eod, split_blank_lines, any_bytes, json;
     int num_threads;
     weft_string_list texts;
@@ -50,6 +52,7 @@ struct weft_prepare_source {
     const weft_prepare_options *options;
     weft_status (*read)(weft_prepare_source *, weft_prepare_ring *); /* weft_prepare_read */
     weft_input_list files;
+    weft_chat chat;    /* of options->chat */
     int64_t eod;       /* the token at which token files are cut */
     int64_t num_empty; /* files */
 };
@@ -60,10 +63,10 @@ weft_status weft_prepare_read(weft_prepare_source *source, weft_prepare_ring *ri
 /* What came out. */
 typedef struct weft_prepare_result {
     weft_prepared prepared;
-    weft_known known; /* but for the tokenizer's part of the hash */
-    int64_t num_empty_documents;
-    int64_t num_odd_lines; /* of JSON, with halves of surrogate pairs */
-    const char *odd_path;  /* the first of these */
+    weft_known known;                               /* but for the tokenizer's part of the hash */
+    int64_t num_empty_documents, num_answer_tokens; /* the latter of chats */
+    int64_t num_odd_lines;                          /* of JSON, with halves of surrogate pairs */
+    const char *odd_path;                           /* the first of these */
     int64_t odd_line;
     uint64_t num_bytes; /* of text */
     struct XXH64_state_s *hash;

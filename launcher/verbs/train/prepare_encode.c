@@ -32,8 +32,8 @@ typedef struct block {
     size_t num_bytes, capacity_bytes, begun_at; /* where the document that is read begins */
     document *documents;
     size_t num_documents, capacity_documents;
-    uint64_t num_read; /* bytes of files, as they are stored, up to its end */
-    weft_tokens tokens;
+    uint64_t num_read;         /* bytes of files, as they are stored, up to its end */
+    weft_tokens tokens, bears; /* bears: of chats, 1 for each token that bears a loss, else 0 */
     bool is_done;
     weft_status status; /* of its encoding, behind the documents with tokens */
     weft_error error;
@@ -187,28 +187,42 @@ static weft_status add_tokens(const worker *w, const document *d, const char *by
     return WEFT_OK;
 }
 
-static weft_status encode(worker *w, document *d, const char *bytes, weft_tokens *out)
+static weft_status encode_text(worker *w, const char *bytes, size_t count, weft_tokens *out)
+{
+    return count == 0 ? WEFT_OK /* also where a tokenizer would put something around it */
+                      : weft_encoder_encode(w->encoder, bytes, count, out);
+}
+
+static weft_status encode_line(worker *w, document *d, const char *line, block *b)
+{
+    const weft_prepare_source *source = w->ring->source;
+    const char *key = source->options->jsonl;
+    weft_json_characters text;
+    if (d->bytes > LARGE_BYTES)
+        weft_arena_release(&w->scratch);
+    weft_arena_reset(&w->scratch);
+    if (source->chat.form) {
+        d->text_bytes = 0; /* what is written is more than what is read */
+        return weft_chat_encode(&source->chat, w->encoder, line, d->bytes - 1, key, &w->scratch,
+                                &b->tokens, &b->bears, &d->num_halves);
+    }
+    WEFT_TRY(weft_json_line_text(line, d->bytes - 1, key, &w->scratch, &text));
+    d->text_bytes = text.num_bytes;
+    d->num_halves = text.num_halves;
+    return encode_text(w, text.bytes, text.num_bytes, &b->tokens);
+}
+
+static weft_status encode(worker *w, document *d, const char *bytes, block *b)
 {
     if (d->kind == WEFT_DOCUMENT_TOKENS)
-        return add_tokens(w, d, bytes, out);
+        return add_tokens(w, d, bytes, &b->tokens);
     d->text_bytes = d->bytes;
-    if (d->kind == WEFT_DOCUMENT_JSON) {
-        weft_json_characters text;
-        if (d->bytes > LARGE_BYTES)
-            weft_arena_release(&w->scratch);
-        weft_arena_reset(&w->scratch);
-        weft_status status = weft_json_line_text(
-            bytes, d->bytes - 1, w->ring->source->options->jsonl, &w->scratch, &text);
-        if (status == WEFT_FILE)
-            return weft_error_context(status, "%s: line %" PRId64, weft_input_name(d->path),
-                                      d->line);
-        WEFT_TRY(status);
-        bytes = text.bytes;
-        d->text_bytes = text.num_bytes;
-        d->num_halves = text.num_halves;
-    }
-    return d->text_bytes == 0 ? WEFT_OK /* also where a tokenizer would put something around it */
-                              : weft_encoder_encode(w->encoder, bytes, d->text_bytes, out);
+    if (d->kind == WEFT_DOCUMENT_TEXT)
+        return encode_text(w, bytes, d->bytes, &b->tokens);
+    const weft_status status = encode_line(w, d, bytes, b);
+    return status == WEFT_FILE
+               ? weft_error_context(status, "%s: line %" PRId64, weft_input_name(d->path), d->line)
+               : status;
 }
 
 static bool ends_with_eod(const weft_prepare_ring *ring, const document *d)
@@ -216,24 +230,27 @@ static bool ends_with_eod(const weft_prepare_ring *ring, const document *d)
     return ring->source->options->append_eod || d->kind == WEFT_DOCUMENT_TOKENS;
 }
 
-static weft_status encode_document(worker *w, document *d, const char *bytes, weft_tokens *out)
+static weft_status encode_document(worker *w, document *d, const char *bytes, block *b)
 {
+    weft_tokens *out = &b->tokens;
     const size_t before = out->count;
     const int32_t eod = (int32_t)w->ring->source->eod;
-    WEFT_TRY(encode(w, d, bytes, out));
+    WEFT_TRY(encode(w, d, bytes, b));
     /* a tokenizer.json may put the token there itself */
     if (out->count > before && ends_with_eod(w->ring, d) && out->ids[out->count - 1] != eod)
         WEFT_TRY(weft_tokens_add(out, eod));
+    while (w->ring->source->chat.form && b->bears.count < out->count)
+        WEFT_TRY(weft_tokens_add(&b->bears, 0)); /* no answer */
     d->num_tokens = out->count - before;
     return WEFT_OK;
 }
 
 static void encode_block(worker *w, block *b)
 {
-    b->tokens.count = 0;
+    b->tokens.count = b->bears.count = 0;
     b->status = WEFT_OK;
     for (size_t i = 0; i < b->num_documents && b->status == WEFT_OK; i++)
-        b->status = encode_document(w, &b->documents[i], b->bytes + b->documents[i].at, &b->tokens);
+        b->status = encode_document(w, &b->documents[i], b->bytes + b->documents[i].at, b);
     if (b->status != WEFT_OK)
         weft_error_take(&b->error);
 }
@@ -262,7 +279,7 @@ static void *encode_all(void *context)
 /* --- writing ------------------------------------------------------------------------------- */
 
 static weft_status write_document(const weft_prepare_ring *ring, weft_dataset_writer *writer,
-                                  const document *d, const int32_t *tokens,
+                                  const document *d, const int32_t *tokens, const int32_t *bears,
                                   weft_prepare_result *out)
 {
     if (d->num_halves > 0 && out->num_odd_lines++ == 0) {
@@ -273,7 +290,9 @@ static weft_status write_document(const weft_prepare_ring *ring, weft_dataset_wr
         out->num_empty_documents++;
         return WEFT_OK;
     }
-    WEFT_TRY(weft_dataset_writer_add(writer, tokens, d->num_tokens));
+    WEFT_TRY(weft_dataset_writer_add_masked(writer, tokens, bears, d->num_tokens));
+    for (size_t i = 0; bears && i < d->num_tokens; i++)
+        out->num_answer_tokens += bears[i];
     XXH64_update(out->hash, tokens, d->num_tokens * sizeof *tokens);
     for (size_t i = 0; i < d->num_tokens; i++)
         out->known.max_token = tokens[i] > out->known.max_token ? tokens[i] : out->known.max_token;
@@ -287,12 +306,13 @@ static weft_status write_document(const weft_prepare_ring *ring, weft_dataset_wr
 static weft_status write_block(const weft_prepare_ring *ring, weft_dataset_writer *writer,
                                const block *b, weft_prepare_result *out)
 {
-    const int32_t *tokens = b->tokens.ids;
+    const int32_t *tokens = b->tokens.ids, *bears = ring->source->chat.form ? b->bears.ids : NULL;
     if (b->status != WEFT_OK)
         return weft_error_put(&b->error);
     for (size_t i = 0; i < b->num_documents; i++) {
-        WEFT_TRY(write_document(ring, writer, &b->documents[i], tokens, out));
+        WEFT_TRY(write_document(ring, writer, &b->documents[i], tokens, bears, out));
         tokens += b->documents[i].num_tokens;
+        bears += bears ? b->documents[i].num_tokens : 0;
     }
     return WEFT_OK;
 }
@@ -358,6 +378,8 @@ static void free_block(weft_prepare_ring *ring, block *b)
     }
     if (b->tokens.capacity > LARGE_BYTES)
         weft_tokens_release(&b->tokens);
+    if (b->bears.capacity > LARGE_BYTES)
+        weft_tokens_release(&b->bears);
     pthread_mutex_lock(&ring->lock);
     ring->num_bytes -= bytes;
     b->is_done = false;
@@ -428,6 +450,7 @@ static void release(weft_prepare_ring *ring)
         free(ring->blocks[i].bytes);
         free(ring->blocks[i].documents);
         weft_tokens_release(&ring->blocks[i].tokens);
+        weft_tokens_release(&ring->blocks[i].bears);
     }
     pthread_cond_destroy(&ring->written);
     pthread_cond_destroy(&ring->done);
