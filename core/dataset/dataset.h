@@ -154,4 +154,22 @@ weft_status weft_dataset_writer_finish(weft_dataset_writer *writer) WEFT_CHECKED
 void weft_dataset_writer_remove(const weft_dataset_writer *writer);
 void weft_dataset_writer_destroy(weft_dataset_writer *writer); /* unfinished: removes both files */
 
+/* Documents as sequences of one length, each of which is a sample of that seq_length: no document
+ * is cut that fits in one, and sequences are filled by best fit decreasing over windows of 2^25
+ * tokens (Ding et al. 2024, "Fewer truncations improve language modeling"). What is longer is cut
+ * into whole sequences and a rest. What stays free is filled with `pad`. The writer has a mask:
+ * pads bear no loss, nor does a piece's first token, which follows another document's. The order is
+ * that of each sequence's earliest document. */
+typedef struct weft_packer weft_packer;
+typedef struct weft_packing {
+    uint64_t num_sequences, num_pads, num_cut; /* the last: documents */
+} weft_packing;
+weft_status weft_packer_create(weft_dataset_writer *writer, uint32_t length, int32_t pad,
+                               weft_packer **out) WEFT_CHECKED;
+weft_status weft_packer_add(weft_packer *packer, const int32_t *tokens, const int32_t *bears,
+                            size_t count) WEFT_CHECKED; /* one document; bears NULL: all do */
+/* Before the writer's finish. */
+weft_status weft_packer_finish(weft_packer *packer, weft_packing *out) WEFT_CHECKED;
+void weft_packer_destroy(weft_packer *packer);
+
 #endif

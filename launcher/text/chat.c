@@ -13,8 +13,8 @@ struct weft_chat_form {
 
 static const weft_chat_form forms[] = {
     {"chatml", "", "<|im_start|>", "", "\n", "<|im_end|>", "\n", false},
-    {"llama3", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "\n\n", "<|eot_id|>",
-     "", true}};
+    {"llama3", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "\n\n",
+     "<|eot_id|>", "", true}};
 enum { NUM_FORMS = sizeof forms / sizeof *forms };
 
 static weft_status find_token(const weft_chat *chat, const char *text, int32_t *out)

@@ -51,6 +51,8 @@ static const weft_key prepared_rows[] = {
     RANGE(FREE, documents, "0", 0, 9.3e18, NULL, "documents written"),
     RANGE(FREE, tokens, "0", 0, 9.3e18, NULL, "tokens written"),
     FLAG(FREE, append_eod, "false", "each document ends with the eod token"),
+    RANGE(FREE, packed_length, "0", 0, INT32_MAX, "tokens",
+          "of sequences that documents are packed in; 0: they are not"),
 };
 #undef T
 

@@ -56,7 +56,8 @@ typedef struct weft_tokenizer_source {
 /* What `weft prepare` counted: option section "dataset". */
 typedef struct weft_prepared {
     int64_t documents, tokens;
-    bool append_eod; /* each document ends with the eod token */
+    bool append_eod;       /* each document ends with the eod token */
+    int64_t packed_length; /* of sequences that documents are packed in; 0: they are not */
 } weft_prepared;
 
 typedef struct weft_tokenizer weft_tokenizer;

@@ -50,8 +50,8 @@ typedef struct described {
 } described;
 
 /* Datasets whose tokens mean different texts do not mix. One without a description is believed. */
-static weft_status add_described(const weft_data_source *source, const char *key, weft_arena *arena,
-                                 described *out)
+static weft_status add_described(const weft_config *config, const weft_data_source *source,
+                                 const char *key, weft_arena *arena, described *out)
 {
     weft_tokenizer_info tokenizer;
     weft_prepared prepared;
@@ -59,6 +59,9 @@ static weft_status add_described(const weft_data_source *source, const char *key
     WEFT_TRY(weft_prepared_find(source->prefix, arena, &tokenizer, &prepared));
     WEFT_TRY(weft_tokenizer_identity(&tokenizer, arena, &identity));
     out->append_eod = out->append_eod && prepared.append_eod;
+    if (prepared.packed_length > 0 && prepared.packed_length != config->model.seq_length)
+        return WEFT_KEY_ERROR("model.seq_length", "%" PRId64 "; %s is packed for %" PRId64,
+                              config->model.seq_length, source->prefix, prepared.packed_length);
     if (!*identity)
         return WEFT_OK;
     if (*out->identity && strcmp(identity, out->identity) != 0)
@@ -78,10 +81,10 @@ static weft_status read_descriptions(const weft_config *config, weft_arena *aren
     WEFT_TRY(weft_data_find_validation(config, arena, &validation));
     *out = (described){.identity = "", .append_eod = training.count > 0};
     for (size_t i = 0; i < training.count; i++)
-        WEFT_TRY(add_described(&training.of[i], training.key, arena, out));
+        WEFT_TRY(add_described(config, &training.of[i], training.key, arena, out));
     const bool append_eod = out->append_eod;
     for (size_t i = 0; i < validation.count; i++)
-        WEFT_TRY(add_described(&validation.of[i], validation.key, arena, out));
+        WEFT_TRY(add_described(config, &validation.of[i], validation.key, arena, out));
     out->append_eod = append_eod; /* as a validation set may be Megatron's */
     return WEFT_OK;
 }

@@ -25,7 +25,7 @@ typedef struct prepare {
     const weft_prepare_options *options;
     weft_tokenizer *tokenizer;
     const char *tokenizer_file; /* the copy beside the dataset; NULL: none */
-    weft_dataset_writer *writer;
+    weft_prepare_target target;
     weft_prepare_source source;
     weft_prepare_result result;
     bool replaces; /* a dataset that is there */
@@ -50,6 +50,8 @@ static int parse(int argc, char **argv, weft_prepare_options *o, weft_arena *are
          "lines have messages, written as chatml or llama3; answers alone will bear a loss "
          "(--jsonl messages, unless it says another key)",
          .text = &o->chat},
+        {"pack", "N", "sequences of N tokens, filled with whole documents: for model.seq_length N",
+         .count = &o->pack, .min = 2, .max = 1 << 24},
         {"append-eod", NULL,
          "end each document with the end-of-document token; --jsonl and token files always do",
          .flag = &o->append_eod},
@@ -159,6 +161,15 @@ static weft_status refuse_own(const prepare *p, weft_arena *arena)
     return WEFT_OK;
 }
 
+static weft_status finish_packing(prepare *p)
+{
+    if (!p->target.packer)
+        return WEFT_OK;
+    WEFT_TRY(weft_packer_finish(p->target.packer, &p->result.packing));
+    p->result.prepared.tokens += (int64_t)p->result.packing.num_pads + 1;
+    return WEFT_OK;
+}
+
 static weft_status write_all(prepare *p, weft_arena *arena)
 {
     const weft_prepare_options *o = p->options;
@@ -168,21 +179,23 @@ static weft_status write_all(prepare *p, weft_arena *arena)
     for (size_t i = 0; i < o->texts.count; i++)
         WEFT_TRY(weft_input_list_add(&p->source.files, o->texts.values[i], arena));
     WEFT_TRY(refuse_own(p, arena));
-    WEFT_TRY(weft_prepare_encode(&p->source, p->tokenizer, p->writer, &p->result));
+    WEFT_TRY(weft_prepare_encode(&p->source, p->tokenizer, &p->target, &p->result));
     if (p->result.prepared.tokens == 0)
         return WEFT_ERROR(WEFT_CONFIG, "%s: no text in %s given", o->texts.values[0],
                           weft_count_text((long long)o->texts.count, "file").text);
+    WEFT_TRY(finish_packing(p));
     p->replaces = access(index, F_OK) == 0;
     /* No dataset without a description, or an older one's, is ever to be seen. */
     if (unlink(description) != 0 && errno != ENOENT)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", description, strerror(errno));
     WEFT_TRY(weft_tokenizer_keep(p->tokenizer, o->out, &p->tokenizer_file));
-    WEFT_TRY(weft_dataset_writer_finish(p->writer));
+    WEFT_TRY(weft_dataset_writer_finish(p->target.writer));
     WEFT_TRY(write_description(p, description));
     WEFT_TRY(weft_tokenizer_identity(weft_tokenizer_get_info(p->tokenizer), arena, &tokenizer));
     XXH64_update(p->result.hash, tokenizer, strlen(tokenizer));
     p->result.known.xxh64 = XXH64_digest(p->result.hash);
-    if (weft_known_keep(o->out, tokenizer, &p->result.known) != WEFT_OK)
+    /* of documents that are packed the first start learns it */
+    if (o->pack == 0 && weft_known_keep(o->out, tokenizer, &p->result.known) != WEFT_OK)
         weft_error_clear(); /* then the first start reads the dataset */
     return WEFT_OK;
 }
@@ -216,6 +229,13 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
             weft_input_name(p->result.odd_path), p->result.odd_line);
     weft_report_line(&r, "documents %" PRId64 ", tokens %" PRId64 "%s, vocabulary %" PRId64 " (%s)",
                      prepared->documents, prepared->tokens, each, info->vocab_size, name);
+    const weft_packing *packing = &p->result.packing;
+    if (p->options->pack > 0)
+        weft_report_line(
+            &r, "packed into %" PRIu64 " sequences of %d tokens, %.2f %% of them pads; %s cut",
+            packing->num_sequences, p->options->pack,
+            100.0 * (double)packing->num_pads / (double)prepared->tokens,
+            weft_count_text((long long)packing->num_cut, "document").text);
     if (p->options->chat)
         weft_report_line(&r, "answers have %" PRId64 " of these tokens",
                          p->result.num_answer_tokens);
@@ -228,6 +248,11 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     weft_report_value(&r, "lines_with_half_pairs", p->result.num_odd_lines);
     weft_report_value(&r, "tokens", prepared->tokens);
     weft_report_value(&r, "text_bytes", p->result.num_bytes);
+    if (p->options->pack > 0) {
+        weft_report_value(&r, "packed_sequences", (double)packing->num_sequences);
+        weft_report_value(&r, "pads", (double)packing->num_pads);
+        weft_report_value(&r, "documents_cut", (double)packing->num_cut);
+    }
     if (p->options->chat)
         weft_report_value(&r, "answer_tokens", p->result.num_answer_tokens);
     weft_report_text(&r, "tokenizer", NULL, name);
@@ -280,10 +305,15 @@ static weft_status prepare_init(prepare *p)
     if (!p->result.hash)
         return WEFT_ERROR(WEFT_MEMORY, "no memory for a hash");
     XXH64_reset(p->result.hash, 0);
-    WEFT_TRY(weft_dataset_writer_create(o->out, info->vocab_size, &p->writer));
-    atomic_store(&writing, p->writer);
+    WEFT_TRY(weft_dataset_writer_create(o->out, info->vocab_size, &p->target.writer));
+    atomic_store(&writing, p->target.writer);
     catch_ends();
-    return o->chat ? weft_dataset_writer_mask(p->writer) : WEFT_OK;
+    if (o->chat || o->pack > 0)
+        WEFT_TRY(weft_dataset_writer_mask(p->target.writer));
+    p->result.prepared.packed_length = o->pack;
+    return o->pack > 0 ? weft_packer_create(p->target.writer, (uint32_t)o->pack, (int32_t)info->eod,
+                                            &p->target.packer)
+                       : WEFT_OK;
 }
 
 static weft_status run(const weft_prepare_options *o)
@@ -296,7 +326,8 @@ static weft_status run(const weft_prepare_options *o)
     if (status == WEFT_OK)
         status = print_result(&p, &arena);
     atomic_store(&writing, NULL);
-    weft_dataset_writer_destroy(p.writer);
+    weft_packer_destroy(p.target.packer);
+    weft_dataset_writer_destroy(p.target.writer);
     XXH64_freeState(p.result.hash);
     weft_tokenizer_destroy(p.tokenizer);
     weft_arena_release(&arena);
@@ -313,7 +344,7 @@ int weft_verb_prepare(int argc, char **argv, const weft_verb_given *given)
         options.num_threads = weft_machine_allowed_cores();
     if (options.chat && !options.jsonl)
         options.jsonl = "messages";
-    options.append_eod = options.append_eod || options.jsonl;
+    options.append_eod = options.append_eod || options.jsonl || options.pack > 0;
     if (code < 0)
         code = run(&options) == WEFT_OK ? 0 : weft_verb_fail("prepare");
     weft_arena_release(&arena);

@@ -278,7 +278,7 @@ static void *encode_all(void *context)
 
 /* --- writing ------------------------------------------------------------------------------- */
 
-static weft_status write_document(const weft_prepare_ring *ring, weft_dataset_writer *writer,
+static weft_status write_document(const weft_prepare_ring *ring, const weft_prepare_target *to,
                                   const document *d, const int32_t *tokens, const int32_t *bears,
                                   weft_prepare_result *out)
 {
@@ -290,7 +290,8 @@ static weft_status write_document(const weft_prepare_ring *ring, weft_dataset_wr
         out->num_empty_documents++;
         return WEFT_OK;
     }
-    WEFT_TRY(weft_dataset_writer_add_masked(writer, tokens, bears, d->num_tokens));
+    WEFT_TRY(to->packer ? weft_packer_add(to->packer, tokens, bears, d->num_tokens)
+                        : weft_dataset_writer_add_masked(to->writer, tokens, bears, d->num_tokens));
     for (size_t i = 0; bears && i < d->num_tokens; i++)
         out->num_answer_tokens += bears[i];
     XXH64_update(out->hash, tokens, d->num_tokens * sizeof *tokens);
@@ -303,14 +304,14 @@ static weft_status write_document(const weft_prepare_ring *ring, weft_dataset_wr
     return WEFT_OK;
 }
 
-static weft_status write_block(const weft_prepare_ring *ring, weft_dataset_writer *writer,
+static weft_status write_block(const weft_prepare_ring *ring, const weft_prepare_target *to,
                                const block *b, weft_prepare_result *out)
 {
     const int32_t *tokens = b->tokens.ids, *bears = ring->source->chat.form ? b->bears.ids : NULL;
     if (b->status != WEFT_OK)
         return weft_error_put(&b->error);
     for (size_t i = 0; i < b->num_documents; i++) {
-        WEFT_TRY(write_document(ring, writer, &b->documents[i], tokens, bears, out));
+        WEFT_TRY(write_document(ring, to, &b->documents[i], tokens, bears, out));
         tokens += b->documents[i].num_tokens;
         bears += bears ? b->documents[i].num_tokens : 0;
     }
@@ -388,14 +389,14 @@ static void free_block(weft_prepare_ring *ring, block *b)
     pthread_mutex_unlock(&ring->lock);
 }
 
-static weft_status write_all(weft_prepare_ring *ring, weft_dataset_writer *writer,
+static weft_status write_all(weft_prepare_ring *ring, const weft_prepare_target *to,
                              weft_prepare_result *out)
 {
     progress p;
     weft_status status = WEFT_OK;
     begin_progress(&p, ring->source->options);
     for (block *b; status == WEFT_OK && (b = await_block(ring));) {
-        status = write_block(ring, writer, b, out);
+        status = write_block(ring, to, b, out);
         tell(&p, ring, b->num_read, out);
         free_block(ring, b);
     }
@@ -461,7 +462,7 @@ static void release(weft_prepare_ring *ring)
 }
 
 weft_status weft_prepare_encode(weft_prepare_source *source, const weft_tokenizer *tokenizer,
-                                weft_dataset_writer *writer, weft_prepare_result *out)
+                                const weft_prepare_target *to, weft_prepare_result *out)
 {
     const size_t num_threads = (size_t)source->options->num_threads;
     weft_prepare_ring ring = {.source = source,
@@ -477,7 +478,7 @@ weft_status weft_prepare_encode(weft_prepare_source *source, const weft_tokenize
                              ? start(&ring)
                              : WEFT_ERROR(WEFT_MEMORY, "no memory for %zu threads", num_threads);
     if (status == WEFT_OK)
-        status = write_all(&ring, writer, out);
+        status = write_all(&ring, to, out);
     if (ring.blocks && ring.workers)
         stop(&ring);
     release(&ring);
