@@ -1,11 +1,10 @@
 #include "core/json.h"
 
 #include <ctype.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cjson/cJSON.h>
 
 #include "core/json_write.h"
 
@@ -16,6 +15,7 @@ typedef struct scan {
     const char *at;
     weft_json_fault fault; /* reason NULL: none yet */
     int depth;
+    bool takes_zero; /* "\u0000" may stand in a string */
 } scan;
 
 static bool fail(scan *s, const char *reason, const char *at)
@@ -47,13 +47,10 @@ static bool scan_escape(scan *s)
 {
     const char *start = s->at++; /* the backslash */
     if (*s->at == 'u') {
-        bool is_zero = true;
-        for (int i = 1; i <= 4; i++) {
+        for (int i = 1; i <= 4; i++)
             if (!isxdigit((unsigned char)s->at[i]))
                 return fail(s, "\\u wants four hexadecimal digits", start);
-            is_zero = is_zero && s->at[i] == '0';
-        }
-        if (is_zero)
+        if (!s->takes_zero && memcmp(s->at + 1, "0000", 4) == 0)
             return fail(s, "\\u0000 cannot stand in a string", start);
         s->at += 5;
         return true;
@@ -197,9 +194,9 @@ static bool scan_value(scan *s)
     return scan_word(s);
 }
 
-bool weft_json_check(const char *text, weft_json_span *root, weft_json_fault *fault)
+static bool check(const char *text, bool takes_zero, weft_json_span *root, weft_json_fault *fault)
 {
-    scan s = {.at = text};
+    scan s = {.at = text, .takes_zero = takes_zero};
     if (skip_space(&s)) {
         root->start = s.at;
         if (*s.at == '\0') {
@@ -214,10 +211,20 @@ bool weft_json_check(const char *text, weft_json_span *root, weft_json_fault *fa
     return s.fault.reason == NULL;
 }
 
+bool weft_json_check(const char *text, weft_json_span *root, weft_json_fault *fault)
+{
+    return check(text, false, root, fault);
+}
+
+bool weft_json_check_any(const char *text, weft_json_span *root, weft_json_fault *fault)
+{
+    return check(text, true, root, fault);
+}
+
 bool weft_json_next(weft_json_span parent, const char **cursor, weft_json_span *key,
                     weft_json_span *value)
 {
-    scan s = {.at = *cursor ? *cursor : parent.start + 1};
+    scan s = {.at = *cursor ? *cursor : parent.start + 1, .takes_zero = true};
     skip_space(&s);
     if (*s.at == ',') {
         s.at++;
@@ -278,14 +285,75 @@ const char *weft_json_kind_text(weft_json_span value)
     return "a number";
 }
 
+/* The number of a "\uXXXX"; 0x110000: none stands there. */
+static uint32_t escaped_unit(const char *at, const char *end)
+{
+    char digits[5] = "";
+    if (end - at < 6 || at[0] != '\\' || at[1] != 'u')
+        return 0x110000;
+    memcpy(digits, at + 2, 4);
+    return (uint32_t)strtoul(digits, NULL, 16);
+}
+
+static char *add_utf8(char *to, uint32_t code)
+{
+    const int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    static const unsigned char first[] = {0, 0xc0, 0xe0, 0xf0};
+    *to++ = (char)(first[more] | code >> 6 * more);
+    for (int left = more; left-- > 0;)
+        *to++ = (char)(0x80 | (code >> 6 * left & 0x3f));
+    return to;
+}
+
+/* Two "\uXXXX" may be one character (RFC 8259, section 7). Returns what stands behind it. */
+static const char *read_unit(const char *at, const char *end, uint32_t *code, size_t *num_halves)
+{
+    *code = escaped_unit(at, end);
+    at += 6;
+    if (*code < 0xd800 || *code > 0xdfff)
+        return at;
+    const uint32_t low = escaped_unit(at, end);
+    if (*code < 0xdc00 && low >= 0xdc00 && low <= 0xdfff) {
+        *code = 0x10000 + ((*code - 0xd800) << 10) + (low - 0xdc00);
+        return at + 6;
+    }
+    ++*num_halves;
+    *code = 0xfffd;
+    return at;
+}
+
+weft_status weft_json_read_text(weft_json_span value, weft_arena *arena, weft_json_characters *out)
+{
+    static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    void *memory;
+    WEFT_TRY(weft_arena_alloc(arena, value.bytes, &memory)); /* no escape grows */
+    char *to = memory;
+    *out = (weft_json_characters){.bytes = to};
+    for (const char *at = value.start + 1, *end = value.start + value.bytes - 1; at < end;) {
+        uint32_t code;
+        if (*at != '\\') {
+            *to++ = *at++;
+        } else if (at[1] == 'u') {
+            at = read_unit(at, end, &code, &out->num_halves);
+            to = add_utf8(to, code);
+        } else {
+            *to++ = meant[strchr(escapes, at[1]) - escapes];
+            at += 2;
+        }
+    }
+    *to = '\0';
+    out->num_bytes = (size_t)(to - out->bytes);
+    return WEFT_OK;
+}
+
 weft_status weft_json_string(weft_json_span value, weft_arena *arena, const char **out)
 {
-    cJSON *parsed = cJSON_ParseWithLength(value.start, value.bytes);
-    if (!parsed)
+    weft_json_characters text;
+    WEFT_TRY(weft_json_read_text(value, arena, &text));
+    if (text.num_halves > 0)
         return WEFT_ERROR(WEFT_CONFIG, "a \\u escape is half of a surrogate pair");
-    weft_status status = weft_arena_strdup(arena, parsed->valuestring, out);
-    cJSON_Delete(parsed);
-    return status;
+    *out = text.bytes;
+    return WEFT_OK;
 }
 
 static weft_status quote(const char *bytes, size_t num_bytes, bool keeps_bytes, weft_arena *arena,

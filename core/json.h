@@ -37,6 +37,8 @@ typedef struct weft_json_fault {
 
 /* Whether `text` is exactly one JSON value; `root` is its span. Otherwise fills `fault`. */
 bool weft_json_check(const char *text, weft_json_span *root, weft_json_fault *fault);
+/* The same of text whose strings may hold "\u0000": weft_json_read_text reads them. */
+bool weft_json_check_any(const char *text, weft_json_span *root, weft_json_fault *fault);
 /* Steps through the members of an object (or, with key NULL, the elements of an array) of a
  * checked text. `cursor` starts as NULL; false after the last one. */
 bool weft_json_next(weft_json_span parent, const char **cursor, weft_json_span *key,
@@ -48,6 +50,15 @@ const char *weft_json_kind_text(weft_json_span value);
  * WEFT_MEMORY. */
 weft_status weft_json_string(weft_json_span value, weft_arena *arena,
                              const char **out) WEFT_CHECKED;
+/* What a string may hold beside characters. */
+typedef struct weft_json_characters {
+    const char *bytes; /* unescaped, in the arena, NUL-terminated; "\u0000" is a zero byte */
+    size_t num_bytes;
+    size_t num_halves; /* halves of surrogate pairs, each now U+FFFD */
+} weft_json_characters;
+/* The same of a string of any origin. Errors: WEFT_MEMORY. */
+weft_status weft_json_read_text(weft_json_span value, weft_arena *arena,
+                                weft_json_characters *out) WEFT_CHECKED;
 /* Text as a JSON string with its quotes, in the arena. Weft reads back the same bytes. Bytes that
  * are no UTF-8 pass unchanged, which other readers may refuse: the next two write for those. */
 weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out) WEFT_CHECKED;

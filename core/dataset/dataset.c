@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/dataset/internal.h"
 #include "core/file.h"
@@ -15,8 +16,8 @@ typedef struct extent {
 } extent;
 
 struct weft_dataset {
-    char *prefix; /* for errors */
-    weft_file bin;
+    char *prefix;        /* for errors */
+    weft_file bin, mask; /* mask: path NULL, all tokens bear a loss */
     weft_dataset_stamps stamps;
     int64_t vocab_size; /* that tokens are read in; 2^31 unless one is set */
     weft_index_dtype dtype;
@@ -205,6 +206,21 @@ static weft_status open_part(const char *prefix, const char *suffix, weft_file *
     return weft_file_open(path, out);
 }
 
+static weft_status open_mask(weft_dataset *d)
+{
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s.mask", d->prefix) >= (int)sizeof path ||
+        access(path, F_OK) != 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_file_open(path, &d->mask));
+    return d->mask.bytes == (d->num_tokens + 7) / 8
+               ? WEFT_OK
+               : WEFT_ERROR(WEFT_FILE,
+                            "%s: %" PRIu64 " bytes; a bit of each of %" PRIu64
+                            " tokens are %" PRIu64,
+                            path, d->mask.bytes, d->num_tokens, (d->num_tokens + 7) / 8);
+}
+
 static weft_status check_index(weft_dataset *d, const weft_file *idx)
 {
     WEFT_TRY(open_part(d->prefix, ".bin", &d->bin));
@@ -212,7 +228,8 @@ static weft_status check_index(weft_dataset *d, const weft_file *idx)
     WEFT_TRY(weft_file_take_stamp(idx, &d->stamps.of[1]));
     WEFT_TRY(check_header(d, idx));
     WEFT_TRY(check_sequences(d, idx));
-    return check_documents(d, idx);
+    WEFT_TRY(check_documents(d, idx));
+    return open_mask(d);
 }
 
 /* The sums of all sequences before each document's first. */
@@ -370,9 +387,32 @@ void weft_dataset_close(weft_dataset *dataset)
     if (!dataset)
         return;
     weft_file_close(&dataset->bin);
+    weft_file_close(&dataset->mask);
     free(dataset->extents);
     free(dataset->prefix);
     free(dataset);
+}
+
+bool weft_dataset_has_mask(const weft_dataset *dataset)
+{
+    return dataset->mask.path;
+}
+
+weft_status weft_dataset_read_mask(const weft_dataset *d, uint64_t first, size_t count,
+                                   uint8_t *out)
+{
+    uint8_t bits[512];
+    memset(out, 1, count);
+    for (size_t done = 0; d->mask.path && done < count;) {
+        const uint64_t at = first + done, byte = at / 8;
+        const size_t room = 8 * sizeof bits - (size_t)(at % 8), left = count - done;
+        const size_t part = left < room ? left : room;
+        WEFT_TRY(weft_file_read(&d->mask, byte, bits, (size_t)((at + part + 7) / 8 - byte)));
+        for (size_t i = 0; i < part; i++)
+            out[done + i] = bits[(at + i) / 8 - byte] >> (at + i) % 8 & 1;
+        done += part;
+    }
+    return WEFT_OK;
 }
 
 void weft_dataset_set_vocabulary(weft_dataset *dataset, int64_t vocab_size)

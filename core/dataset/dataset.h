@@ -4,8 +4,10 @@
  * share one token. weft_rng_permute orders each epoch's samples as a pure function of (seed,
  * epoch), so a rank finds its samples from their numbers alone and nothing is stored. Samples of
  * one block stay together and in order: blocks of the same size give the tokens the same order
- * whatever the samples' length. Tokens are read from the file when a sample is. Several datasets
- * are blended by weight: in one order of blocks that is a pure function of the weights. */
+ * whatever the samples' length. PREFIX.mask, where there is one, says which tokens bear a loss as
+ * labels: a bit a token, the lowest of a byte first. Tokens are read from the file when a sample
+ * is. Several datasets are blended by weight: in one order of blocks that is a pure function of the
+ * weights. */
 #ifndef WEFT_CORE_DATASET_DATASET_H
 #define WEFT_CORE_DATASET_DATASET_H
 
@@ -51,6 +53,12 @@ size_t weft_dataset_token_bytes(const weft_dataset *dataset);
  * token ids outside [0, 2^31), or a file that has become shorter or cannot be read. */
 weft_status weft_dataset_read(const weft_dataset *dataset, uint64_t first, size_t count,
                               int32_t *out) WEFT_CHECKED;
+/* Whether there is a PREFIX.mask. */
+bool weft_dataset_has_mask(const weft_dataset *dataset);
+/* Of tokens first, first + 1, ... whether each bears a loss as a label: 1 or 0; 1 without a mask.
+ * WEFT_FILE. */
+weft_status weft_dataset_read_mask(const weft_dataset *dataset, uint64_t first, size_t count,
+                                   uint8_t *out) WEFT_CHECKED;
 /* The place of each document's first token, and behind the last one num_tokens: [num_documents +
  * 1], in the arena, read from the index. Not of weft_dataset_open_own. */
 weft_status weft_dataset_read_documents(const weft_dataset *dataset, weft_arena *arena,
@@ -122,14 +130,46 @@ weft_split_place weft_split_find(const weft_split *split, uint64_t seed, bool sh
 weft_status weft_split_read(const weft_split *split, uint64_t seed, bool shuffle, uint64_t number,
                             int32_t *tokens, int32_t *labels) WEFT_CHECKED;
 
+/* Which labels of that sample bear a loss: [seq_length] of 1 and 0. All do without a mask, and of
+ * the program's own samples. */
+weft_status weft_split_read_mask(const weft_split *split, uint64_t seed, bool shuffle,
+                                 uint64_t number, uint8_t *bears) WEFT_CHECKED;
+
 /* Writing: add appends a document; finish writes the index and gives both files their names. dtype
- * is u16 when vocab_size < 65,500, else i32. */
+ * is u16 when vocab_size < 65,500, else i32. Until then the files are PREFIX.bin.weft-part and
+ * PREFIX.idx.weft-part, locked (flock): a dataset has one writer, else WEFT_CONFIG, and what a
+ * killed one has left the next one takes. */
 typedef struct weft_dataset_writer weft_dataset_writer;
 weft_status weft_dataset_writer_create(const char *prefix, int64_t vocab_size,
                                        weft_dataset_writer **out) WEFT_CHECKED;
+/* Before the first document: the dataset has a mask. */
+weft_status weft_dataset_writer_mask(weft_dataset_writer *writer) WEFT_CHECKED;
 weft_status weft_dataset_writer_add(weft_dataset_writer *writer, const int32_t *tokens,
                                     size_t count) WEFT_CHECKED; /* one document */
+/* bears: whether each bears a loss, where the dataset has a mask; NULL: all do. */
+weft_status weft_dataset_writer_add_masked(weft_dataset_writer *writer, const int32_t *tokens,
+                                           const int32_t *bears, size_t count) WEFT_CHECKED;
 weft_status weft_dataset_writer_finish(weft_dataset_writer *writer) WEFT_CHECKED;
+/* Removes unfinished files at once: for handlers of signals, behind which nothing is written. */
+void weft_dataset_writer_remove(const weft_dataset_writer *writer);
 void weft_dataset_writer_destroy(weft_dataset_writer *writer); /* unfinished: removes both files */
+
+/* Documents as sequences of one length, each of which is a sample of that seq_length: no document
+ * is cut that fits in one, and sequences are filled by best fit decreasing over windows of 2^25
+ * tokens (Ding et al. 2024, "Fewer truncations improve language modeling"). What is longer is cut
+ * into whole sequences and a rest. What stays free is filled with `pad`. The writer has a mask:
+ * pads bear no loss, nor does a piece's first token, which follows another document's. The order is
+ * that of each sequence's earliest document. */
+typedef struct weft_packer weft_packer;
+typedef struct weft_packing {
+    uint64_t num_sequences, num_pads, num_cut; /* the last: documents */
+} weft_packing;
+weft_status weft_packer_create(weft_dataset_writer *writer, uint32_t length, int32_t pad,
+                               weft_packer **out) WEFT_CHECKED;
+weft_status weft_packer_add(weft_packer *packer, const int32_t *tokens, const int32_t *bears,
+                            size_t count) WEFT_CHECKED; /* one document; bears NULL: all do */
+/* Before the writer's finish. */
+weft_status weft_packer_finish(weft_packer *packer, weft_packing *out) WEFT_CHECKED;
+void weft_packer_destroy(weft_packer *packer);
 
 #endif

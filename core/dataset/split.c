@@ -174,3 +174,15 @@ weft_status weft_split_read(const weft_split *split, uint64_t seed, bool shuffle
     WEFT_TRY(weft_dataset_read(split->dataset, first + length, 1, labels + length - 1));
     return WEFT_OK;
 }
+
+weft_status weft_split_read_mask(const weft_split *split, uint64_t seed, bool shuffle,
+                                 uint64_t number, uint8_t *bears)
+{
+    split = find_part(split, &number);
+    const size_t length = (size_t)split->seq_length;
+    if (!weft_dataset_is_own(split->dataset))
+        return weft_dataset_read_mask(split->dataset, find_token(split, seed, shuffle, number) + 1,
+                                      length, bears);
+    memset(bears, 1, length);
+    return WEFT_OK;
+}

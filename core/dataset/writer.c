@@ -6,6 +6,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/dataset/dataset.h"
@@ -13,9 +15,13 @@
 
 struct weft_dataset_writer {
     char *prefix;
-    char *bin_path, *idx_path;           /* final names */
-    char *bin_temporary, *idx_temporary; /* beside them */
-    FILE *bin;
+    char *bin_path, *idx_path, *mask_path; /* final names */
+    /* beside them, of any writer of this dataset */
+    char *bin_temporary, *idx_temporary, *mask_temporary;
+    FILE *bin, *mask; /* mask NULL: none */
+    uint8_t bits;     /* of the last tokens, which make no whole byte of the mask */
+    uint64_t num_tokens;
+    int lock; /* of bin_temporary, by which both are this writer's; -1: they are not */
     int64_t vocab_size;
     int32_t *lengths; /* one sequence a document */
     uint64_t num_documents, capacity;
@@ -36,15 +42,45 @@ static weft_status format_path(char **out, const char *format, ...)
     return WEFT_OK;
 }
 
+static bool is_at(int fd, const char *path)
+{
+    struct stat open_file, named;
+    return fstat(fd, &open_file) == 0 && stat(path, &named) == 0 &&
+           open_file.st_dev == named.st_dev && open_file.st_ino == named.st_ino;
+}
+
+/* Takes what a writer that was killed has left, and not what a living one writes. A file system
+ * without locks cannot tell. */
+static weft_status lock_temporary(weft_dataset_writer *w)
+{
+    while (w->lock < 0) {
+        const int fd =
+            open(w->bin_temporary, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, (mode_t)0666);
+        if (fd < 0)
+            return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->bin_path, strerror(errno));
+        if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+            close(fd);
+            return WEFT_ERROR(WEFT_CONFIG, "%s: another process writes this dataset", w->prefix);
+        }
+        if (is_at(fd, w->bin_temporary))
+            w->lock = fd;
+        else /* its writer has just put it in place */
+            close(fd);
+    }
+    return WEFT_OK;
+}
+
 static weft_status writer_init(weft_dataset_writer *w, const char *prefix, int64_t vocab_size)
 {
     w->vocab_size = vocab_size;
     WEFT_TRY(format_path(&w->prefix, "%s", prefix));
     WEFT_TRY(format_path(&w->bin_path, "%s.bin", prefix));
     WEFT_TRY(format_path(&w->idx_path, "%s.idx", prefix));
-    long pid = (long)getpid();
-    WEFT_TRY(format_path(&w->bin_temporary, "%s.bin.%ld.part", prefix, pid));
-    WEFT_TRY(format_path(&w->idx_temporary, "%s.idx.%ld.part", prefix, pid));
+    WEFT_TRY(format_path(&w->mask_path, "%s.mask", prefix));
+    WEFT_TRY(format_path(&w->mask_temporary, "%s.mask.weft-part", prefix));
+    WEFT_TRY(format_path(&w->bin_temporary, "%s.bin.weft-part", prefix));
+    WEFT_TRY(format_path(&w->idx_temporary, "%s.idx.weft-part", prefix));
+    WEFT_TRY(lock_temporary(w));
     w->bin = fopen(w->bin_temporary, "wbe");
     if (!w->bin)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->bin_path, strerror(errno));
@@ -59,6 +95,7 @@ weft_status weft_dataset_writer_create(const char *prefix, int64_t vocab_size,
     weft_dataset_writer *w = calloc(1, sizeof(*w));
     if (!w)
         return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to write it", prefix);
+    w->lock = -1;
     weft_status status = writer_init(w, prefix, vocab_size);
     if (status != WEFT_OK) {
         weft_dataset_writer_destroy(w);
@@ -92,7 +129,33 @@ static weft_status write_tokens(weft_dataset_writer *w, const int32_t *tokens, s
     return WEFT_OK;
 }
 
+weft_status weft_dataset_writer_mask(weft_dataset_writer *w)
+{
+    w->mask = fopen(w->mask_temporary, "wbe");
+    return w->mask ? WEFT_OK
+                   : WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->mask_path, strerror(errno));
+}
+
+static weft_status write_mask(weft_dataset_writer *w, const int32_t *bears, size_t count)
+{
+    for (size_t i = 0; w->mask && i < count; i++) {
+        const int bit = (int)((w->num_tokens + i) % 8);
+        w->bits |= (uint8_t)((!bears || bears[i]) << bit);
+        if (bit == 7 && putc(w->bits, w->mask) == EOF)
+            return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->mask_path, strerror(errno));
+        w->bits = bit == 7 ? 0 : w->bits;
+    }
+    w->num_tokens += count;
+    return WEFT_OK;
+}
+
 weft_status weft_dataset_writer_add(weft_dataset_writer *w, const int32_t *tokens, size_t count)
+{
+    return weft_dataset_writer_add_masked(w, tokens, NULL, count);
+}
+
+weft_status weft_dataset_writer_add_masked(weft_dataset_writer *w, const int32_t *tokens,
+                                           const int32_t *bears, size_t count)
 {
     if (count > INT32_MAX)
         return WEFT_ERROR(WEFT_CONFIG,
@@ -116,6 +179,7 @@ weft_status weft_dataset_writer_add(weft_dataset_writer *w, const int32_t *token
         w->capacity = capacity;
     }
     WEFT_TRY(write_tokens(w, tokens, count));
+    WEFT_TRY(write_mask(w, bears, count));
     w->lengths[w->num_documents++] = (int32_t)count;
     return WEFT_OK;
 }
@@ -176,6 +240,25 @@ static weft_status sync_folder(const char *path)
     return WEFT_OK;
 }
 
+/* In place of the mask of a dataset that is replaced, which says nothing of these tokens. */
+static weft_status put_mask(weft_dataset_writer *w)
+{
+    FILE *mask = w->mask;
+    if (!mask)
+        return unlink(w->mask_path) == 0 || errno == ENOENT
+                   ? WEFT_OK
+                   : WEFT_ERROR(WEFT_FILE, "%s: cannot be removed: %s", w->mask_path,
+                                strerror(errno));
+    w->mask = NULL;
+    if (w->num_tokens % 8 > 0)
+        putc(w->bits, mask); /* the stream keeps its error */
+    const weft_status written =
+        ferror(mask) ? WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->mask_path, strerror(errno))
+                     : WEFT_OK;
+    WEFT_TRY(close_synced(w->mask_path, mask, written));
+    return rename_to(w->mask_temporary, w->mask_path);
+}
+
 weft_status weft_dataset_writer_finish(weft_dataset_writer *w)
 {
     FILE *bin = w->bin;
@@ -190,10 +273,20 @@ weft_status weft_dataset_writer_finish(weft_dataset_writer *w)
     /* Tokens without an index are refused; an older index over new tokens might be believed. */
     if (unlink(w->idx_path) != 0 && errno != ENOENT)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", w->idx_path, strerror(errno));
+    WEFT_TRY(put_mask(w));
     WEFT_TRY(rename_to(w->bin_temporary, w->bin_path));
     WEFT_TRY(rename_to(w->idx_temporary, w->idx_path));
     WEFT_TRY(sync_folder(w->idx_path));
     return WEFT_OK;
+}
+
+void weft_dataset_writer_remove(const weft_dataset_writer *w)
+{
+    if (w->lock < 0)
+        return;
+    unlink(w->bin_temporary); /* after a finish there is nothing under these names */
+    unlink(w->idx_temporary);
+    unlink(w->mask_temporary);
 }
 
 void weft_dataset_writer_destroy(weft_dataset_writer *w)
@@ -202,14 +295,16 @@ void weft_dataset_writer_destroy(weft_dataset_writer *w)
         return;
     if (w->bin)
         fclose(w->bin);
-    /* After a finish there is nothing under these names. */
-    if (w->bin_temporary)
-        unlink(w->bin_temporary);
-    if (w->idx_temporary)
-        unlink(w->idx_temporary);
+    if (w->mask)
+        fclose(w->mask);
+    weft_dataset_writer_remove(w);
+    if (w->lock >= 0)
+        close(w->lock);
     free(w->lengths);
     free(w->bin_temporary);
     free(w->idx_temporary);
+    free(w->mask_temporary);
+    free(w->mask_path);
     free(w->bin_path);
     free(w->idx_path);
     free(w->prefix);

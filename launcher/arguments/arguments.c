@@ -160,6 +160,9 @@ static weft_status read_whole(const weft_argument *row, const char *text, int64_
         if (named && (end[1] == '\0' || (row->is_bytes && strcmp(end + 1, "iB") == 0))) {
             value *= pow(1024, i + 1);
             end += strlen(end);
+        } else if (named && row->is_bytes && toupper((unsigned char)end[1]) == 'B' && !end[2]) {
+            value *= pow(1000, i + 1);
+            end += 2;
         }
     }
     if (*end || value != floor(value) || !(fabs(value) <= 9007199254740992.0) ||

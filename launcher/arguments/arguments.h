@@ -29,7 +29,7 @@ typedef struct weft_argument {
     unsigned *set;       /* a,b: bits 1 << index into names */
     weft_int_list *list; /* 1,2,4: at most `most` */
     double min, max;     /* of numbers; both 0: any. INFINITY: no end */
-    bool is_bytes;       /* whole, list: also 64k, 4MiB, 2G, in powers of 1024 */
+    bool is_bytes;       /* whole, list: also 64k, 4MiB, 2G, in powers of 1024, and 5GB, of 1000 */
     bool takes_k;        /* the same of what is not bytes, such as tokens: 128k */
     bool required;
     size_t most;

@@ -1,12 +1,14 @@
 #include "launcher/models/config_json.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/file.h"
 #include "core/json.h"
 #include "core/json_write.h"
+#include "launcher/planning/run_changes.h"
 #include "layers/model/model.h"
 
 enum { MAX_SEQ_LENGTH = 4096 };
@@ -460,14 +462,13 @@ static weft_status parse(reader *r)
     return list_keys(r, r->root, &keys, &count);
 }
 
-weft_status weft_config_json_read(const char *path, weft_arena *arena, weft_config_json *out)
+/* Of the text that `out` has. */
+static weft_status read_text(weft_config_json *out, weft_arena *arena)
 {
-    *out = (weft_config_json){.path = path};
     reader r = {.json = out, .arena = arena};
-    char *text, *model = NULL;
+    const char *path = out->path;
+    char *model = NULL;
     size_t bytes;
-    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
-    out->text = text;
     WEFT_TRY(parse(&r));
     WEFT_TRY(find_family(&r));
     WEFT_TRY(check_quantization(&r));
@@ -484,13 +485,49 @@ weft_status weft_config_json_read(const char *path, weft_arena *arena, weft_conf
     return status;
 }
 
+weft_status weft_config_json_read(const char *path, weft_arena *arena, weft_config_json *out)
+{
+    char *text;
+    *out = (weft_config_json){.path = path};
+    WEFT_TRY(weft_file_read_text(path, arena, &text, NULL));
+    out->text = text;
+    return read_text(out, arena);
+}
+
+/* What is behind ": model.KEY: " in an error of a config; NULL: it is not of that key. */
+static const char *behind_key(const char *error, const char *key)
+{
+    char named[96];
+    const int bytes = snprintf(named, sizeof named, ": model.%s: ", key);
+    const char *at = strstr(error, named);
+    return at ? at + bytes : NULL;
+}
+
+/* An error of section "model" by the file's own key. */
+static weft_status name_own_key(const weft_config_json *json, weft_arena *arena, weft_status status)
+{
+    const char *error, *key = NULL, *rest = NULL;
+    if (status != WEFT_CONFIG)
+        return status;
+    WEFT_TRY(weft_arena_strdup(arena, weft_error_get()->text, &error));
+    for (size_t i = 0; !rest && i < json->family->num_keys; i++)
+        if (json->family->keys[i].weft && (rest = behind_key(error, json->family->keys[i].weft)))
+            WEFT_TRY(first_spelling(json->family->keys[i].key, arena, &key));
+    for (int i = 0; !rest && i < NUM_ROPE_KEYS; i++)
+        if ((rest = behind_key(error, rope_keys[i].weft)))
+            key = rope_keys[i].key;
+    if (!rest && (rest = behind_key(error, "rotary_base")))
+        key = "rope_theta";
+    return rest ? WEFT_ERROR(status, "%s: %s: %s", json->path, key, rest) : status;
+}
+
 weft_status weft_config_json_load(const weft_config_json *json, const weft_application *application,
                                   weft_arena *arena, weft_config *out)
 {
     weft_config_source source = {.no_data = true, .application = application};
     WEFT_TRY(weft_arena_printf(arena, &source.file, "%s, as section model", json->path));
     WEFT_TRY(weft_arena_printf(arena, &source.text, "{\"model\": %s}", json->model));
-    return weft_config_load(&source, arena, out);
+    return name_own_key(json, arena, weft_config_load(&source, arena, out));
 }
 
 /* --- the other way ------------------------------------------------------------------------- */
@@ -523,33 +560,6 @@ static weft_status value_for_python(const weft_config *config, const char *key, 
     WEFT_TRY(value_of(config, key, arena, out));
     const bool is_real = row_of(key)->type == WEFT_OPTION_DOUBLE;
     return is_real && !strpbrk(*out, ".eE") ? weft_arena_printf(arena, out, "%s.0", *out) : WEFT_OK;
-}
-
-static weft_status is_of(const weft_family *family, const weft_config *config, weft_arena *arena,
-                         bool *out)
-{
-    *out = true;
-    for (size_t i = 0; *out && i < family->num_fixed; i++) {
-        const weft_family_fixed *fixed = &family->fixed[i];
-        const char *value;
-        WEFT_TRY(value_of(config, fixed->weft, arena, &value));
-        *out = is_among(span_of(value, strlen(value)), fixed->value);
-    }
-    return WEFT_OK;
-}
-
-weft_status weft_family_find(const weft_config *config, weft_arena *arena, const weft_family **out)
-{
-    *out = NULL;
-    for (size_t i = 0; i < weft_num_families; i++) {
-        bool is;
-        WEFT_TRY(is_of(weft_families[i], config, arena, &is));
-        if (is) {
-            *out = weft_families[i];
-            return WEFT_OK;
-        }
-    }
-    return WEFT_OK;
 }
 
 static weft_status write_key(const weft_family_key *key, const weft_config *config,
@@ -639,6 +649,90 @@ weft_status weft_config_json_make(const weft_family *family, const weft_config *
         status = weft_arena_strdup(arena, text, out);
     free(text);
     return status;
+}
+
+/* --- which family -------------------------------------------------------------------------- */
+
+bool weft_family_has_function(const char *section, const weft_key *row)
+{
+    static const char *const free_keys[] = {"seq_length", "moe_expert_capacity_factor",
+                                            "moe_token_drop_policy", "moe_router_forced_load"};
+    if (strcmp(section, "model") != 0 ||
+        (row->resume != WEFT_RESUME_SHAPES && row->resume != WEFT_RESUME_TASK))
+        return false;
+    for (size_t i = 0; i < sizeof free_keys / sizeof *free_keys; i++)
+        if (strcmp(row->key, free_keys[i]) == 0)
+            return false;
+    return true;
+}
+
+/* How a model differs from what a family's config.json can say of it. */
+typedef struct distance {
+    const weft_family *family;
+    weft_config config;
+    weft_arena *arena;
+    size_t count;
+    const char *key, *is, *says; /* of the first difference */
+} distance;
+
+static weft_status count_difference(void *context, const char *section, const weft_key *row,
+                                    const char *is, const char *says)
+{
+    distance *d = context;
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    const size_t count = weft_config_sections(&d->config, sections);
+    const char *idle = NULL;
+    if (!weft_family_has_function(section, row))
+        return WEFT_OK;
+    if (row->idle)
+        WEFT_TRY(weft_options_reason(sections, count, row->idle, d->arena, &idle));
+    if (idle || d->count++ > 0)
+        return WEFT_OK;
+    d->key = row->key;
+    WEFT_TRY(weft_arena_strdup(d->arena, is, &d->is));
+    return weft_arena_strdup(d->arena, says, &d->says);
+}
+
+/* Writes the family's config.json and reads it again: what is lost differs. One that cannot hold
+ * the model's numbers at all is far. */
+static weft_status measure(distance *d)
+{
+    weft_config_json json = {.path = d->family->name};
+    weft_config says;
+    WEFT_TRY(weft_config_json_make(d->family, &d->config, "float32", d->arena, &json.text));
+    weft_status status = read_text(&json, d->arena);
+    if (status == WEFT_OK)
+        status = weft_config_json_load(&json, d->config.application, d->arena, &says);
+    if (status == WEFT_OK)
+        return weft_run_compare(&d->config, &says, count_difference, d);
+    if (status != WEFT_CONFIG)
+        return status;
+    weft_error_clear();
+    d->count = SIZE_MAX;
+    return WEFT_OK;
+}
+
+weft_status weft_family_find(const weft_config *config, const char *where, weft_arena *arena,
+                             const weft_family **out)
+{
+    distance nearest = {.count = SIZE_MAX};
+    for (size_t i = 0; nearest.count > 0 && i < weft_num_families; i++) {
+        distance d = {.family = weft_families[i], .config = *config, .arena = arena};
+        WEFT_TRY(measure(&d));
+        if (d.count < nearest.count)
+            nearest = d;
+    }
+    *out = nearest.family;
+    if (nearest.count == 0)
+        return WEFT_OK;
+    return nearest.family
+               ? WEFT_ERROR(WEFT_CONFIG,
+                            "%s: its model is of no family that has files at Hugging Face's: "
+                            "model.%s is %s, and the nearest, %s, has %s",
+                            where, nearest.key, nearest.is, nearest.family->name, nearest.says)
+               : WEFT_ERROR(WEFT_CONFIG,
+                            "%s: its model is of no family that has files at Hugging Face's",
+                            where);
 }
 
 weft_status weft_config_json_set_dtype(const weft_config_json *json, const char *dtype,

@@ -23,11 +23,15 @@ typedef struct weft_config_json {
  * has, a value that Weft cannot hold, a key that is missing or there twice; WEFT_FILE. */
 weft_status weft_config_json_read(const char *path, weft_arena *arena,
                                   weft_config_json *out) WEFT_CHECKED;
-/* The model of that section, resolved, and the default of all else; a config without data. */
+/* The model of that section, resolved, and the default of all else; a config without data. Errors
+ * name the file's own keys. */
 weft_status weft_config_json_load(const weft_config_json *json, const weft_application *application,
                                   weft_arena *arena, weft_config *out) WEFT_CHECKED;
-/* The family whose fixed values the model has; NULL: none. */
-weft_status weft_family_find(const weft_config *config, weft_arena *arena,
+/* Whether a key of a config says what function its weights are of. */
+bool weft_family_has_function(const char *section, const weft_key *row);
+/* The family whose config.json says all of the model. WEFT_CONFIG: none does; names the first key
+ * that the nearest one has otherwise. `where`: what has the model, for that error. */
+weft_status weft_family_find(const weft_config *config, const char *where, weft_arena *arena,
                              const weft_family **out) WEFT_CHECKED;
 /* A config.json of the model. dtype: "bfloat16". In the arena. */
 weft_status weft_config_json_make(const weft_family *family, const weft_config *config,

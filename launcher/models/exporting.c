@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "core/file.h"
+#include "core/log.h"
 #include "launcher/models/half.h"
 #include "launcher/models/work.h"
 #include "launcher/planning/run_changes.h"
@@ -88,8 +89,16 @@ static weft_status find_source(exporting *x)
     if (x->source)
         return WEFT_OK;
     WEFT_TRY(find_source_of(x->folder, x->arena, &x->source));
-    if (x->source || !load || access(load, F_OK) != 0)
+    if (x->source || !load)
         return WEFT_OK;
+    if (access(load, F_OK) != 0) {
+        weft_log(
+            WEFT_LOG_WARN,
+            "%s: its run began from %s, which is not there: if that was an import, nobody knows "
+            "its names, dtypes and config.json, and the family's are written; --like would say",
+            x->folder, load);
+        return WEFT_OK;
+    }
     WEFT_TRY(weft_checkpoint_resolve(load, x->arena, &from));
     return find_source_of(from, x->arena, &x->source);
 }
@@ -102,15 +111,9 @@ typedef struct comparing {
 static weft_status refuse_difference(void *context, const char *section, const weft_key *row,
                                      const char *is, const char *wanted)
 {
-    static const char *const free_keys[] = {"seq_length", "moe_expert_capacity_factor",
-                                            "moe_token_drop_policy", "moe_router_forced_load"};
     const comparing *c = context;
-    if (strcmp(section, "model") != 0 ||
-        (row->resume != WEFT_RESUME_SHAPES && row->resume != WEFT_RESUME_TASK))
+    if (!weft_family_has_function(section, row))
         return WEFT_OK;
-    for (size_t i = 0; i < sizeof free_keys / sizeof *free_keys; i++)
-        if (strcmp(row->key, free_keys[i]) == 0)
-            return WEFT_OK;
     return WEFT_ERROR(WEFT_CONFIG,
                       "the checkpoint has model.%s %s, and %s/config.json says %s: give --like a "
                       "folder whose config.json is the model's",
@@ -131,7 +134,7 @@ static weft_status read_source(exporting *x)
 
 /* --- which tensors ------------------------------------------------------------------------- */
 
-/* Those of the source that are parameters, as they are there. */
+/* Those of the source that are parameters or copies of one, as they are there. */
 static weft_status take_source_tensors(exporting *x, const weft_origin *source)
 {
     weft_names names;
@@ -146,6 +149,8 @@ static weft_status take_source_tensors(exporting *x, const weft_origin *source)
     bool *is_used = memory;
     for (size_t i = 0; i < names.num_uses; i++)
         is_used[names.uses[i].tensor] = true;
+    for (size_t i = 0; i < names.num_copies; i++)
+        is_used[names.copies[i].tensor] = true;
     x->tensors = source->tensors;
     for (size_t i = 0; i < source->num_tensors; i++)
         if (is_used[i])
@@ -229,6 +234,8 @@ static weft_status match(exporting *x)
     x->hashes = memory;
     for (size_t i = 0; i < x->matched.num_uses; i++)
         x->uses[x->matched.uses[i].tensor] = &x->matched.uses[i];
+    for (size_t i = 0; i < x->matched.num_copies; i++)
+        x->uses[x->matched.copies[i].tensor] = &x->matched.copies[i];
     return WEFT_OK;
 }
 
@@ -242,12 +249,8 @@ static weft_status open_all(exporting *x)
         return WEFT_ERROR(WEFT_FILE, "%s: holds no config", x->folder);
     WEFT_TRY(weft_config_load(&source, x->arena, &x->config));
     WEFT_TRY(find_source(x));
-    WEFT_TRY(x->source ? read_source(x) : weft_family_find(&x->config, x->arena, &x->family));
-    if (!x->family)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "%s: its model is of no family that has files at Hugging Face's: no "
-                          "family has its section \"model\"",
-                          x->folder);
+    WEFT_TRY(x->source ? read_source(x)
+                       : weft_family_find(&x->config, x->folder, x->arena, &x->family));
     WEFT_TRY(weft_names_model_of(x->family, &x->config, x->arena, &x->model));
     WEFT_TRY(list_tensors(x));
     WEFT_TRY(match(x));

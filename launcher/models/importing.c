@@ -1,9 +1,11 @@
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/json.h"
+#include <xxhash.h>
+
 #include "launcher/models/work.h"
 #include "parallel/checkpoint/checkpoint.h"
 
@@ -15,7 +17,8 @@ typedef struct importing {
     weft_names_model model;
     weft_safetensors files;
     weft_names names;
-    void *raw; /* WEFT_PIECE_ELEMENTS as a file has them */
+    void *raw;   /* WEFT_PIECE_ELEMENTS as a file has them, */
+    float *wide; /* and as numbers */
 } importing;
 
 static weft_status open_all(importing *m)
@@ -29,15 +32,49 @@ static weft_status open_all(importing *m)
     WEFT_TRY(weft_names_match(&m->model, m->files.tensors, m->files.num_tensors, folder, m->arena,
                               &m->names));
     m->raw = malloc(WEFT_PIECE_ELEMENTS * sizeof(float));
-    return m->raw ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", folder);
+    m->wide = malloc(WEFT_PIECE_ELEMENTS * sizeof(float));
+    return m->raw && m->wide ? WEFT_OK
+                             : WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", folder);
 }
 
-/* --- hashes -------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------- */
 
-static weft_status hash_tensor(importing *m, size_t tensor, uint64_t *out)
+/* raw: where elements are that the file does not have as fp32. */
+static weft_status read_piece(importing *m, const weft_safetensor *t, size_t first, size_t count,
+                              float *out)
 {
-    return weft_safetensor_hash(&m->files, &m->files.tensors[tensor], m->raw,
-                                WEFT_PIECE_ELEMENTS * sizeof(float), out);
+    WEFT_TRY(weft_safetensor_read(&m->files, t, first, count, m->raw, out));
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(out[i]))
+            return WEFT_ERROR(WEFT_DIVERGED, "%s: %s: element %zu is %g", m->asked->folder, t->name,
+                              first + i, (double)out[i]);
+    return WEFT_OK;
+}
+
+/* Of its bytes in the file. */
+static weft_status hash_pieces(importing *m, const weft_safetensor *t, XXH64_state_t *state)
+{
+    const size_t elements = weft_safetensor_elements(t);
+    for (size_t at = 0; at < elements; at += WEFT_PIECE_ELEMENTS) {
+        const size_t left = elements - at;
+        const size_t count = left < WEFT_PIECE_ELEMENTS ? left : WEFT_PIECE_ELEMENTS;
+        WEFT_TRY(read_piece(m, t, at, count, m->wide));
+        XXH64_update(state, t->dtype == WEFT_F32 ? m->wide : m->raw,
+                     count * weft_dtype_bytes(t->dtype));
+    }
+    return WEFT_OK;
+}
+
+static weft_status hash_tensor(importing *m, const weft_safetensor *t, uint64_t *out)
+{
+    XXH64_state_t *state = XXH64_createState();
+    if (!state)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a hash", t->name);
+    XXH64_reset(state, 0);
+    const weft_status status = hash_pieces(m, t, state);
+    *out = XXH64_digest(state);
+    XXH64_freeState(state);
+    return status;
 }
 
 /* What fills a parameter from its beginning. */
@@ -56,8 +93,8 @@ static weft_status check_copies(importing *m)
         const weft_name_use *copy = &m->names.copies[i];
         const size_t of = first_of(&m->names, copy->parameter);
         uint64_t hashes[2];
-        WEFT_TRY(hash_tensor(m, copy->tensor, &hashes[0]));
-        WEFT_TRY(hash_tensor(m, of, &hashes[1]));
+        WEFT_TRY(hash_tensor(m, &m->files.tensors[copy->tensor], &hashes[0]));
+        WEFT_TRY(hash_tensor(m, &m->files.tensors[of], &hashes[1]));
         if (hashes[0] != hashes[1])
             return WEFT_ERROR(WEFT_FILE,
                               "%s: %s differs from %s, though config.json ties them "
@@ -73,7 +110,7 @@ static weft_status check_copies(importing *m)
 static weft_status read_tensor(void *context, size_t index, size_t first, size_t count, float *out)
 {
     importing *m = context;
-    return weft_safetensor_read(&m->files, &m->files.tensors[index], first, count, m->raw, out);
+    return read_piece(m, &m->files.tensors[index], first, count, out);
 }
 
 /* A parameter that is being written: its part of the uses. */
@@ -140,19 +177,6 @@ static weft_status write_checkpoint(importing *m, const char *run)
 
 /* --- the folder ---------------------------------------------------------------------------- */
 
-/* RUN's whole path: the config may be used from any folder. */
-static weft_status find_whole_path(const weft_new_folder *run, weft_arena *arena, const char **out)
-{
-    static const char partial[] = ".partial";
-    char *path = realpath(run->partial, NULL);
-    if (!path)
-        return WEFT_ERROR(WEFT_FILE, "%s: has no whole path", run->partial);
-    weft_status status =
-        weft_arena_printf(arena, out, "%.*s", (int)(strlen(path) - strlen(partial)), path);
-    free(path);
-    return status;
-}
-
 /* As a member of a larger object. */
 static weft_status indent(const char *json, weft_arena *arena, const char **out)
 {
@@ -172,13 +196,10 @@ static weft_status indent(const char *json, weft_arena *arena, const char **out)
 
 static weft_status write_config(importing *m, const weft_new_folder *run)
 {
-    const char *path, *quoted, *text, *model = NULL;
-    WEFT_TRY(find_whole_path(run, m->arena, &path));
-    WEFT_TRY(weft_json_quote(path, m->arena, &quoted));
+    const char *text, *model = NULL;
     WEFT_TRY(indent(m->json.model, m->arena, &model));
-    WEFT_TRY(weft_arena_printf(m->arena, &text,
-                               "{\n  \"model\": %s,\n  \"checkpoint\": {\"load\": %s}\n}\n", model,
-                               quoted));
+    WEFT_TRY(weft_arena_printf(
+        m->arena, &text, "{\n  \"model\": %s,\n  \"checkpoint\": {\"load\": \".\"}\n}\n", model));
     return weft_folder_write(run->partial, "config.json", text);
 }
 
@@ -213,8 +234,7 @@ static weft_status hash_tensors(importing *m, weft_card *card)
     WEFT_TRY(weft_arena_alloc_array(m->arena, card->num_tensors + 1, sizeof(uint64_t), &memory));
     uint64_t *hashes = memory;
     for (size_t i = 0; i < card->num_tensors; i++)
-        WEFT_TRY(weft_safetensor_hash(&m->files, &card->tensors[i], m->raw,
-                                      WEFT_PIECE_ELEMENTS * sizeof(float), &hashes[i]));
+        WEFT_TRY(hash_tensor(m, &card->tensors[i], &hashes[i]));
     card->hashes = hashes;
     return WEFT_OK;
 }
@@ -272,5 +292,6 @@ weft_status weft_import_model(const weft_import *import, weft_arena *arena, weft
         status = fill_card(&m, card);
     weft_safetensors_release(&m.files);
     free(m.raw);
+    free(m.wide);
     return status;
 }

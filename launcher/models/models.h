@@ -1,6 +1,6 @@
 /* Models from Hugging Face's files and back: config.json, tensors and tokenizer of a folder.
  *
- *   RUN/config.json            what `weft train` takes: the model, and checkpoint.load: RUN
+ *   RUN/config.json            what `weft train` takes: the model, and checkpoint.load: "."
  *   RUN/checkpoints/step-0/    the weights alone, in fp32
  *   RUN/source/                what the folder had beside its tensors, and tensors.json: their
  * names, dtypes, shapes and files, by which export makes the same again

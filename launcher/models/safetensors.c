@@ -5,8 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <xxhash.h>
-
 #include "core/json.h"
 #include "launcher/models/half.h"
 
@@ -496,24 +494,4 @@ weft_status weft_safetensor_read(const weft_safetensors *s, const weft_safetenso
     if (to == raw)
         weft_half_widen(raw, t->dtype, count, out);
     return WEFT_OK;
-}
-
-weft_status weft_safetensor_hash(const weft_safetensors *s, const weft_safetensor *t, void *buffer,
-                                 size_t buffer_bytes, uint64_t *out)
-{
-    weft_status status = WEFT_OK;
-    XXH64_state_t *state = XXH64_createState();
-    if (!state)
-        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a hash", t->name);
-    XXH64_reset(state, 0);
-    for (uint64_t at = 0; status == WEFT_OK && at < t->bytes; at += buffer_bytes) {
-        const uint64_t left = t->bytes - at;
-        const size_t bytes = left < buffer_bytes ? (size_t)left : buffer_bytes;
-        status = weft_file_read(&s->files[t->file], t->offset + at, buffer, bytes);
-        if (status == WEFT_OK)
-            XXH64_update(state, buffer, bytes);
-    }
-    *out = XXH64_digest(state);
-    XXH64_freeState(state);
-    return status;
 }

@@ -52,9 +52,6 @@ size_t weft_safetensor_elements(const weft_safetensor *tensor);
  * its own. */
 weft_status weft_safetensor_read(const weft_safetensors *files, const weft_safetensor *tensor,
                                  size_t first, size_t count, void *raw, float *out) WEFT_CHECKED;
-/* The xxh64 of its bytes; buffer: where they pass. */
-weft_status weft_safetensor_hash(const weft_safetensors *files, const weft_safetensor *tensor,
-                                 void *buffer, size_t buffer_bytes, uint64_t *out) WEFT_CHECKED;
 
 /* --- writing ------------------------------------------------------------------------------- */
 

@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,6 +84,7 @@ void weft_gather_release(weft_gather *g)
 /* --- folders ------------------------------------------------------------------------------- */
 
 enum { PATH_BYTES = 4096 };
+#define PART ".weft-part"
 
 static weft_status join(const char *folder, const char *name, char out[PATH_BYTES])
 {
@@ -108,19 +111,44 @@ static void remove_folder(const char *path)
     rmdir(path);
 }
 
+/* Removes what a command of this name left that was killed. */
+static weft_status make_way(const weft_new_folder *folder, const char *mark)
+{
+    if (rmdir(folder->partial) == 0 || errno == ENOENT)
+        return WEFT_OK;
+    const int fd = open(mark, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: is there, and Weft has not made it; give another --out",
+                          folder->partial);
+    const bool is_written = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!is_written)
+        remove_folder(folder->partial);
+    close(fd);
+    return is_written
+               ? WEFT_ERROR(WEFT_CONFIG, "%s: another process makes this folder", folder->path)
+               : WEFT_OK;
+}
+
 weft_status weft_new_folder_open(const char *path, weft_arena *arena, weft_new_folder *out)
 {
     size_t bytes = strlen(path);
     while (bytes > 1 && path[bytes - 1] == '/')
         bytes--;
     WEFT_TRY(weft_arena_printf(arena, &out->path, "%.*s", (int)bytes, path));
-    WEFT_TRY(weft_arena_printf(arena, &out->partial, "%s.partial", out->path));
+    const char *slash = strrchr(out->path, '/'), *name = slash ? slash + 1 : out->path, *mark;
+    WEFT_TRY(weft_arena_printf(arena, &out->partial, "%.*s.%s" PART, (int)(name - out->path),
+                               out->path, name));
+    WEFT_TRY(weft_arena_printf(arena, &mark, "%s/" PART, out->partial));
     if (rmdir(out->path) != 0 && errno != ENOENT) /* an empty one makes way */
         return WEFT_ERROR(WEFT_CONFIG, "%s: is there already; give another --out", path);
-    remove_folder(out->partial);
-    if (mkdir(out->partial, 0777) != 0)
+    WEFT_TRY(make_way(out, mark));
+    out->lock = mkdir(out->partial, 0777) == 0
+                    ? open(mark, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)0666)
+                    : -1;
+    if (out->lock < 0)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot make the folder: %s", out->partial,
                           strerror(errno));
+    (void)flock(out->lock, LOCK_EX | LOCK_NB); /* a file system without locks cannot tell */
     return WEFT_OK;
 }
 
@@ -129,8 +157,12 @@ weft_status weft_new_folder_close(const weft_new_folder *folder, weft_status sta
     if (status == WEFT_OK && rename(folder->partial, folder->path) != 0)
         status = WEFT_ERROR(WEFT_FILE, "%s: cannot rename %s to it: %s", folder->path,
                             folder->partial, strerror(errno));
+    char mark[PATH_BYTES];
     if (status != WEFT_OK)
         remove_folder(folder->partial);
+    else if (join(folder->path, PART, mark) == WEFT_OK)
+        unlink(mark);
+    close(folder->lock);
     return status;
 }
 

@@ -40,12 +40,15 @@ void weft_gather_release(weft_gather *gather);
 
 /* --- folders ------------------------------------------------------------------------------- */
 
-/* A folder that is PATH.partial until it is whole. */
+/* A folder that is DIR/.NAME.weft-part until it is whole. Its file .weft-part, locked (flock),
+ * tells it from a folder of the user's: what a killed command has left makes way, nothing else
+ * does. */
 typedef struct weft_new_folder {
     const char *path, *partial;
+    int lock;
 } weft_new_folder;
 
-/* WEFT_CONFIG: `path` is there, and no empty folder. WEFT_FILE. */
+/* WEFT_CONFIG: `path` is there, and no empty folder; or another process makes it. WEFT_FILE. */
 weft_status weft_new_folder_open(const char *path, weft_arena *arena,
                                  weft_new_folder *out) WEFT_CHECKED;
 /* With WEFT_OK renames the folder into place, else removes it; returns the first error. */

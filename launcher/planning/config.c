@@ -1,10 +1,13 @@
 #include "launcher/planning/config.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <weft/kernels.h>
 
@@ -127,7 +130,7 @@ static weft_status check_data(const weft_config *c, bool no_data, weft_arena *ar
     WEFT_TRY(weft_data_find_validation(c, arena, &validation));
     WEFT_TRY(check_blocks(c));
     WEFT_TRY(weft_config_split(c, weights));
-    if (c->train.eval_interval > 0 && !(weights[1] > 0) && validation.count == 0)
+    if (weft_config_evaluates(c) && !(weights[1] > 0) && validation.count == 0)
         return WEFT_KEY_ERROR("data.split",
                               "evaluation needs a validation share, not %s, or data.validation",
                               c->data.split);
@@ -160,6 +163,11 @@ static weft_status check_train(const weft_config *c, bool no_data, weft_arena *a
                               "documents needs data.reset_attention_mask; without it head_tail is "
                               "even");
     return check_data(c, no_data, arena);
+}
+
+bool weft_config_evaluates(const weft_config *c)
+{
+    return c->train.eval_interval > 0 && c->train.eval_iters > 0;
 }
 
 bool weft_config_is_set(const weft_config_source *source, const char *key)
@@ -274,6 +282,26 @@ void weft_config_settle_stages(weft_config *c)
         look_at_order(file, pp, c);
 }
 
+/* A relative checkpoint.load of a file is seen from the file's folder, so that both can be moved;
+ * that of --set, or of a config that is no file, from the working folder. */
+static weft_status find_load(const weft_config_source *source, weft_arena *arena, const char **load)
+{
+    char folder[PATH_MAX];
+    const char *slash = source->file ? strrchr(source->file, '/') : NULL, *rest = *load;
+    struct stat info;
+    if (!rest || !*rest || *rest == '/' || !getcwd(folder, sizeof folder))
+        return WEFT_OK;
+    const bool is_files = source->file && !weft_config_is_set(source, "checkpoint.load") &&
+                          stat(source->file, &info) == 0 && S_ISREG(info.st_mode);
+    const int bytes = is_files && slash ? (int)(slash - source->file) : 0;
+    const char *middle = is_files ? source->file : "";
+    if (is_files && *source->file == '/')
+        folder[0] = '\0';
+    const bool is_dot = strcmp(rest, ".") == 0;
+    return weft_arena_printf(arena, load, "%s%s%.*s%s%s", folder, bytes > 0 && folder[0] ? "/" : "",
+                             bytes, middle, is_dot ? "" : "/", is_dot ? "" : rest);
+}
+
 static weft_status resolve(weft_config *c, const weft_config_source *source, const char *text,
                            weft_arena *arena)
 {
@@ -303,6 +331,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
     if (t->lr_wsd_decay_iters == 0)
         t->lr_wsd_decay_iters = t->lr_decay_iters / 5;
     WEFT_TRY(weft_data_make_absolute(&c->data, arena));
+    WEFT_TRY(find_load(source, arena, &c->checkpoint.load));
     WEFT_TRY(weft_model_options_resolve(&c->model));
     return check_train(c, source->no_data, arena);
 }

@@ -89,7 +89,10 @@ typedef struct weft_data_options { /* section "data" */
     /* Packed documents, as Megatron means them: parallel/sequence.h. */
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
     int64_t eod_token;      /* that ends a document; -1: the dataset says, and it is filled in */
+    bool label_mask;        /* labels bear a loss as the datasets' masks say */
     const char *data_xxh64; /* of tokens and tokenizer, filled where they are read; NULL: unknown */
+    /* Not an option: a dataset has a mask. */
+    bool has_label_mask;
 } weft_data_options;
 
 /* What a save does while another is under way. */
@@ -174,10 +177,14 @@ bool weft_config_reads_file(const weft_config *config);
 /* Whether a checkpoint is to be made behind a step, where the run ends as asked if `stops`. */
 bool weft_config_saves_at(const weft_config *config, int64_t step, bool stops);
 bool weft_config_has_own_data(const weft_config *config);
+/* Whether the run evaluates at all. */
+bool weft_config_evaluates(const weft_config *config);
 /* Whether micro-batches tell each label's loss: those of several datasets. */
 bool weft_config_tells_losses(const weft_config *config);
-/* Whether micro-batches say where documents begin, or weigh labels. */
+/* Whether it matters where documents end. */
 bool weft_config_has_documents(const weft_config *config);
+/* Whether micro-batches weigh labels: some bear no loss. */
+bool weft_config_weighs_labels(const weft_config *config);
 /* The model function of the config's application; NULL: the model that the config describes. */
 weft_model_function weft_config_build(const weft_config *config);
 

@@ -69,7 +69,7 @@ static const weft_key train_rows[] = {
     RANGE(STEP, global_batch_size, "8", 1, 1e7, "samples", "samples a step, over all ranks"),
     FLAG(STEP, calculate_per_token_loss, "false",
          "with masked labels: the mean over a global batch's others, not over each micro-batch's",
-         .idle = "data.eod_mask_loss is false"),
+         .idle = "data.eod_mask_loss, label_mask are false"),
     INT(FREE, train_iters, "100", 0, "steps", "optimizer steps"),
     REAL(FREE, lr, "3e-4", 0, 1e3, "peak learning rate"),
     REAL(FREE, min_lr, "0", 0, 1e3, "learning rate at the end of the decay"),
@@ -100,7 +100,7 @@ static const weft_key train_rows[] = {
         "fp16: steps whose gradients overflow until the loss scale is halved", .idle = NOT_FP16),
     INT(FREE, eval_interval, "0", 0, "steps",
         "steps between evaluations, the last behind the last step; 0: none"),
-    INT(FREE, eval_iters, "4", 1, "batches", "global batches an evaluation"),
+    INT(FREE, eval_iters, "4", 0, "batches", "global batches an evaluation; 0: no evaluation"),
     RANGE(FREE, stop_timeout_s, "300", 0, 1e6, "s",
           "a run that was asked to stop and has not ended by then is killed; 0: it is waited for"),
     ROW(STEP, "frozen_parameters", frozen_parameters, STRINGS, "[]", 0, 0, NULL,
@@ -142,13 +142,15 @@ static const weft_key data_rows[] = {
     FLAG(TASK, eod_mask_loss, "false", "the token that ends a document bears no loss"),
     INT(RUN, eod_token, "-1", -1, NULL, "that ends a document; -1: as the dataset's .json says",
         .idle = "data.reset_position_ids, reset_attention_mask, eod_mask_loss are false"),
+    FLAG(TASK, label_mask, "true",
+         "tokens that a dataset's .mask marks bear a loss, others none; false: all do"),
     TEXT(RUN, data_xxh64, NULL,
          "hash of tokens and tokenizer: filled at the start, compared by --resume"),
 };
 #undef T
 #define T weft_checkpoint_options
 static const weft_key checkpoint_rows[] = {
-    TEXT(FREE, load, NULL, "checkpoint to start from, of any mesh"),
+    TEXT(FREE, load, NULL, "checkpoint to start from, of any mesh; in a file, as seen from there"),
     INT(FREE, save_interval, "0", 0, "steps", "steps between checkpoints; 0: only at the end"),
     FLAG(FREE, no_save, "false", "write no checkpoint at all"),
     FLAG(FREE, async_save, "false", "training goes on while a process of its own writes a save",
@@ -309,6 +311,11 @@ bool weft_config_has_documents(const weft_config *config)
 {
     const weft_data_options *data = &config->data;
     return data->reset_position_ids || data->reset_attention_mask || data->eod_mask_loss;
+}
+
+bool weft_config_weighs_labels(const weft_config *config)
+{
+    return config->data.eod_mask_loss || config->data.has_label_mask;
 }
 
 weft_model_function weft_config_build(const weft_config *config)

@@ -1,9 +1,12 @@
 #include "launcher/planning/data_sources.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "core/dataset/dataset.h"
 
 static const char *name_of(const char *prefix)
 {
@@ -37,60 +40,97 @@ static weft_status make_list(const char *key, size_t most, weft_arena *arena,
 
 /* --- weights ------------------------------------------------------------------------------- */
 
-/* So that shares are exact, weights are read as decimal numbers: digits behind the point are
- * counted, and all weights are brought to the most that one has. */
-enum { MAX_DECIMALS = 9, MAX_WEIGHT = 1000000000 };
+/* So that shares are exact, weights are read as decimal numbers. Where their period is then longer
+ * than an order can be, they are rounded to millionths of their sum. */
+enum { MAX_DIGITS = 15, MAX_DECIMALS = 30, MILLION = 1000000 };
 
+/* digits * 10^-decimals */
 typedef struct decimal {
-    int64_t digits; /* without the point */
+    int64_t digits;
     int decimals;
 } decimal;
 
+/* A JSON number above 0, however it is spelled: 0.5, 5e-1, 1E3. Digits behind the 15th are left. */
 static bool read_decimal(const char *text, decimal *out)
 {
+    const char *at = text;
     bool behind = false, any = false;
+    int num_digits = 0;
+    char *end = NULL;
     *out = (decimal){0};
-    for (const char *at = text; *at; at++) {
-        if (*at == '.' && !behind) {
-            behind = true;
+    for (; (*at >= '0' && *at <= '9') || (*at == '.' && !behind); at++) {
+        behind = behind || *at == '.';
+        if (*at == '.')
             continue;
-        }
-        if (*at < '0' || *at > '9' || out->decimals == MAX_DECIMALS || out->digits > MAX_WEIGHT)
-            return false;
-        out->digits = 10 * out->digits + (*at - '0');
-        out->decimals += behind;
         any = true;
+        num_digits += num_digits > 0 || *at != '0';
+        if (num_digits <= MAX_DIGITS)
+            out->digits = 10 * out->digits + (*at - '0');
+        out->decimals += behind - (num_digits > MAX_DIGITS);
     }
-    return any && out->digits > 0;
+    if (any && (*at == 'e' || *at == 'E')) {
+        const long power = strtol(at + 1, &end, 10);
+        if (end == at + 1 || at[1] == ' ' || labs(power) > MAX_DECIMALS)
+            return false;
+        out->decimals -= (int)power;
+        at = end;
+    }
+    for (; out->digits > 0 && out->digits % 10 == 0; out->digits /= 10)
+        out->decimals--;
+    return any && !*at && out->digits > 0 && abs(out->decimals) <= MAX_DECIMALS;
 }
 
-static int64_t scale(decimal d, int decimals)
+/* As whole numbers, if they are of few digits. */
+static bool scale_exactly(const decimal *d, size_t count, int64_t *weights)
 {
-    int64_t scaled = d.digits;
-    for (; d.decimals < decimals; d.decimals++)
-        scaled *= 10;
-    return scaled;
+    int most = -MAX_DECIMALS;
+    int64_t sum = 0;
+    for (size_t i = 0; i < count; i++)
+        most = d[i].decimals > most ? d[i].decimals : most;
+    for (size_t i = 0; i < count; i++) {
+        weights[i] = d[i].digits;
+        for (int k = d[i].decimals; k < most; k++)
+            if ((weights[i] *= 10) > WEFT_BLEND_MAX_PERIOD)
+                return false;
+        if (weights[i] > WEFT_BLEND_MAX_PERIOD || (sum += weights[i]) > WEFT_BLEND_MAX_PERIOD)
+            return false;
+    }
+    return true;
 }
 
-static weft_status add_blend(const weft_string_list *blend, weft_data_sources *out)
+static void scale_rounded(const decimal *d, size_t count, int64_t *weights)
 {
-    int decimals = 0;
-    decimal d;
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += (double)d[i].digits * pow(10, -d[i].decimals);
+    for (size_t i = 0; i < count; i++) {
+        const double share = (double)d[i].digits * pow(10, -d[i].decimals) / sum;
+        weights[i] = (int64_t)fmax(1, round(share * MILLION));
+    }
+}
+
+static weft_status add_blend(const weft_string_list *blend, weft_arena *arena,
+                             weft_data_sources *out)
+{
+    const size_t count = blend->count / 2;
+    void *memory;
     if (blend->count % 2 != 0)
         return WEFT_KEY_ERROR(out->key, "wants weights and datasets in turn, such as "
                                         "[0.7, \"wiki\", 0.3, \"books\"]");
-    for (size_t i = 0; i < blend->count; i += 2) {
-        if (!read_decimal(blend->values[i], &d))
+    WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(decimal), &memory));
+    decimal *decimals = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(int64_t), &memory));
+    int64_t *weights = memory;
+    for (size_t i = 0; i < count; i++)
+        if (!read_decimal(blend->values[2 * i], &decimals[i]))
             return WEFT_KEY_ERROR(out->key,
-                                  "\"%s\" is not a weight: a number above 0 of at most %d digits "
-                                  "behind the point, with its dataset behind it",
-                                  blend->values[i], MAX_DECIMALS);
-        decimals = d.decimals > decimals ? d.decimals : decimals;
-    }
-    for (size_t i = 0; i < blend->count; i += 2) {
-        (void)read_decimal(blend->values[i], &d);
-        WEFT_TRY(add_source(out, blend->values[i + 1], scale(d, decimals)));
-    }
+                                  "\"%s\" is not a weight: a number above 0, with its dataset "
+                                  "behind it",
+                                  blend->values[2 * i]);
+    if (!scale_exactly(decimals, count, weights))
+        scale_rounded(decimals, count, weights);
+    for (size_t i = 0; i < count; i++)
+        WEFT_TRY(add_source(out, blend->values[2 * i + 1], weights[i]));
     return WEFT_OK;
 }
 
@@ -108,7 +148,7 @@ weft_status weft_data_find_training(const weft_config *config, weft_arena *arena
     if (data->mock_data)
         return WEFT_OK;
     if (blends)
-        return add_blend(&data->blend, out);
+        return add_blend(&data->blend, arena, out);
     return data->data_path ? add_source(out, data->data_path, 1) : WEFT_OK;
 }
 

@@ -321,7 +321,7 @@ void weft_step_footprint(const weft_config *config, const weft_step *step, int r
             .rank = rank,
             .program = program,
             .num_micro_batches = step->shape.num_micro_batches,
-            .num_inputs = 2 + config->data.reset_position_ids + config->data.eod_mask_loss +
+            .num_inputs = 2 + config->data.reset_position_ids + weft_config_weighs_labels(config) +
                           weft_config_tells_losses(config),
             .num_whole_inputs = config->data.reset_attention_mask,
             .deals = config->parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS,

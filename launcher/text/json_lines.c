@@ -71,24 +71,26 @@ static weft_status find_value(weft_json_span at, const char *key, weft_json_span
     }
 }
 
-weft_status weft_json_line_text(const char *line, size_t bytes, const char *key, weft_arena *arena,
-                                const char **out)
+weft_status weft_json_line_value(const char *line, size_t bytes, const char *key,
+                                 weft_json_span *out)
 {
-    weft_json_span root, value;
+    weft_json_span root;
     weft_json_fault fault;
     const char *zero = memchr(line, '\0', bytes);
     if (zero)
         return WEFT_ERROR(WEFT_FILE, "column %zu: a zero byte", (size_t)(zero - line) + 1);
-    if (!weft_json_check(line, &root, &fault))
+    if (!weft_json_check_any(line, &root, &fault))
         return WEFT_ERROR(WEFT_FILE, "column %zu: %s", (size_t)(fault.at - line) + 1, fault.reason);
-    WEFT_TRY(find_value(root, key, &value));
+    return find_value(root, key, out);
+}
+
+weft_status weft_json_line_text(const char *line, size_t bytes, const char *key, weft_arena *arena,
+                                weft_json_characters *out)
+{
+    weft_json_span value;
+    WEFT_TRY(weft_json_line_value(line, bytes, key, &value));
     if (weft_json_kind_of(value) != WEFT_JSON_STRING)
         return WEFT_ERROR(WEFT_FILE, "\"%.64s\" is %s, not a string", key,
                           weft_json_kind_text(value));
-    weft_status status = weft_json_string(value, arena, out);
-    return status == WEFT_CONFIG ? WEFT_ERROR(WEFT_FILE,
-                                              "\"%.64s\": a \\u escape is half of a "
-                                              "surrogate pair",
-                                              key)
-                                 : status;
+    return weft_json_read_text(value, arena, out);
 }

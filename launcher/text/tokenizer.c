@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <xxhash.h>
@@ -50,6 +51,8 @@ static const weft_key prepared_rows[] = {
     RANGE(FREE, documents, "0", 0, 9.3e18, NULL, "documents written"),
     RANGE(FREE, tokens, "0", 0, 9.3e18, NULL, "tokens written"),
     FLAG(FREE, append_eod, "false", "each document ends with the eod token"),
+    RANGE(FREE, packed_length, "0", 0, INT32_MAX, "tokens",
+          "of sequences that documents are packed in; 0: they are not"),
 };
 #undef T
 
@@ -303,6 +306,14 @@ static uint32_t find_token(const weft_rules *r, const char *text)
     return WEFT_NO_ID;
 }
 
+int32_t weft_tokenizer_find(const weft_tokenizer *tokenizer, const char *text)
+{
+    const uint32_t id = tokenizer->info.kind == WEFT_TOKENIZER_JSON
+                            ? find_token(&tokenizer->rules, text)
+                            : WEFT_NO_ID;
+    return id == WEFT_NO_ID ? -1 : (int32_t)id;
+}
+
 /* The one special token with a name that such tokens have. */
 static weft_status guess_eod(const weft_tokenizer *t, const char *file, uint32_t *out)
 {
@@ -344,6 +355,17 @@ static weft_status find_eod(weft_tokenizer *t, const char *file, const char *nam
     return status;
 }
 
+static weft_status refuse_folder(const char *path)
+{
+    const int bytes = (int)(strlen(path) - (path[strlen(path) - 1] == '/'));
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode)
+               ? WEFT_ERROR(WEFT_CONFIG,
+                            "%s: a folder, where a tokenizer.json belongs: %.*s/tokenizer.json",
+                            path, bytes, path)
+               : WEFT_OK;
+}
+
 weft_status weft_tokenizer_create(const weft_tokenizer_source *source, weft_tokenizer **out)
 {
     const char *name = source->name ? source->name : kind_names[WEFT_TOKENIZER_BYTES];
@@ -355,7 +377,7 @@ weft_status weft_tokenizer_create(const weft_tokenizer_source *source, weft_toke
         if (strcmp(name, kind_names[i]) == 0)
             info = (weft_tokenizer_info){
                 .kind = i, .vocab_file = source->vocab_file, .merge_file = source->merge_file};
-    if (info.kind == WEFT_TOKENIZER_JSON && !strpbrk(name, "./")) {
+    if (info.kind == WEFT_TOKENIZER_JSON && !strpbrk(name, "./") && access(name, F_OK) != 0) {
         const char *near = weft_nearest_name(name, kind_names, NUM_KINDS);
         return WEFT_ERROR(WEFT_CONFIG,
                           "unknown tokenizer \"%.64s\"; expected bytes, gpt2 or the path of a "
@@ -368,6 +390,8 @@ weft_status weft_tokenizer_create(const weft_tokenizer_source *source, weft_toke
     if (info.kind != WEFT_TOKENIZER_JSON && (source->eod || source->no_special_tokens))
         return WEFT_ERROR(WEFT_CONFIG, "%s is for a tokenizer.json alone",
                           source->eod ? "--eod-token" : "--no-special-tokens");
+    if (info.kind == WEFT_TOKENIZER_JSON)
+        WEFT_TRY(refuse_folder(name));
     WEFT_TRY(create(&info, &t));
     const weft_status status =
         info.kind == WEFT_TOKENIZER_JSON ? find_eod(t, name, source->eod) : WEFT_OK;

@@ -56,7 +56,8 @@ typedef struct weft_tokenizer_source {
 /* What `weft prepare` counted: option section "dataset". */
 typedef struct weft_prepared {
     int64_t documents, tokens;
-    bool append_eod; /* each document ends with the eod token */
+    bool append_eod;       /* each document ends with the eod token */
+    int64_t packed_length; /* of sequences that documents are packed in; 0: they are not */
 } weft_prepared;
 
 typedef struct weft_tokenizer weft_tokenizer;
@@ -78,6 +79,10 @@ weft_status weft_tokenizer_keep(weft_tokenizer *tokenizer, const char *prefix,
                                 const char **out_file) WEFT_CHECKED;
 /* Borrowed. */
 const weft_tokenizer_info *weft_tokenizer_get_info(const weft_tokenizer *tokenizer);
+
+/* The id of an added token, or of one in the vocabulary, by its text; -1: none. Of a tokenizer.json
+ * alone. */
+int32_t weft_tokenizer_find(const weft_tokenizer *tokenizer, const char *text);
 
 /* One a thread; the tokenizer must outlive it. */
 weft_status weft_encoder_create(const weft_tokenizer *tokenizer, weft_encoder **out) WEFT_CHECKED;

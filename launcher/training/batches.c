@@ -54,7 +54,8 @@ static void list_inputs(weft_trainer *t, input out[NUM_INPUTS])
         {bytes, "labels", (void **)&t->batches.labels},
         {data->reset_position_ids ? bytes : 0, "positions", (void **)&t->batches.positions},
         {data->reset_attention_mask ? bytes * cp : 0, "documents", (void **)&t->batches.first_seen},
-        {data->eod_mask_loss ? bytes : 0, "label weights", (void **)&t->batches.label_weights},
+        {weft_config_weighs_labels(&t->config) ? bytes : 0, "label weights",
+         (void **)&t->batches.label_weights},
         {weft_config_tells_losses(&t->config) ? bytes : 0, "losses", (void **)&t->batches.losses},
         {cuts * index, "indices of tokens", (void **)&t->batches.index},
     };
@@ -104,6 +105,10 @@ weft_status weft_batches_create(weft_trainer *t)
     WEFT_TRY(
         weft_arena_alloc_array(t->arena, 3 * shape->seq * shape->batch, sizeof(int32_t), &rows));
     t->batches.rows = rows;
+    if (t->batches.label_weights) {
+        WEFT_TRY(weft_arena_alloc(t->arena, shape->seq * shape->batch, &rows));
+        t->batches.bears = rows;
+    }
     if (t->batches.losses) {
         WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)t->batches.num * shape->batch,
                                         sizeof *t->batches.parts, &rows));
@@ -119,6 +124,24 @@ void weft_batches_release(weft_trainer *t)
     for (int i = 0; i < NUM_INPUTS; i++)
         if (*inputs[i].at)
             weft_device_free(t->device, WEFT_SPACE_PINNED, *inputs[i].at, inputs[i].bytes);
+}
+
+/* Which labels of a sample bear a loss; returns how many in `count`. */
+static weft_status read_bears(const weft_trainer *t, const weft_split *split, weft_batches_use use,
+                              uint64_t number, const int32_t *tokens, uint8_t *bears, size_t *count)
+{
+    const weft_data_options *data = &t->config.data;
+    const size_t seq = (size_t)t->config.model.seq_length;
+    if (data->has_label_mask)
+        WEFT_TRY(weft_split_read_mask(split, (uint64_t)t->config.train.seed,
+                                      use == WEFT_BATCHES_TRAIN, number, bears));
+    else
+        memset(bears, 1, seq);
+    for (size_t s = 0; s < seq; s++) {
+        bears[s] = bears[s] && !(data->eod_mask_loss && tokens[s] == (int32_t)data->eod_token);
+        *count += bears[s];
+    }
+    return WEFT_OK;
 }
 
 /* The samples of micro-batch m into t->batches.rows; returns how many labels bear a loss in
@@ -139,8 +162,11 @@ static weft_status read_samples(weft_trainer *t, int m, const weft_split *split,
                 (uint16_t)weft_split_part(split, first_sample + b);
         if (weft_config_has_documents(&t->config))
             weft_documents_find(tokens, seq, eod, batch, t->batches.rows + 2 * batch * seq + b);
-        for (size_t s = 0; s < seq; s++)
-            *count += !t->batches.label_weights || tokens[s] != eod;
+        if (t->batches.bears)
+            WEFT_TRY(read_bears(t, split, use, first_sample + b, tokens, t->batches.bears + b * seq,
+                                count));
+        else
+            *count += seq;
     }
     return WEFT_OK;
 }
@@ -177,8 +203,7 @@ static void place(weft_trainer *t, int m, float weight)
             if (t->batches.positions)
                 t->batches.positions[at] = (int32_t)from - start;
             if (t->batches.label_weights)
-                t->batches.label_weights[at] =
-                    token != (int32_t)t->config.data.eod_token ? weight : 0;
+                t->batches.label_weights[at] = t->batches.bears[b * seq + from] ? weight : 0;
         }
     }
 }

@@ -30,6 +30,7 @@ typedef struct weft_batches {
     int32_t *cut_runs; /* [num][cp * WEFT_DEAL_MAX_RUNS]: the memory of cuts by documents */
     int32_t *rows;     /* a micro-batch's input: [S] tokens and [S] labels of each sample, and their
                           documents' first tokens, [S, B] */
+    uint8_t *bears;    /* [S] of each sample: whether its labels bear a loss; NULL: all do */
     float *losses;     /* pinned, [num] times: of each label; NULL: one dataset */
     uint16_t *parts;   /* [num][B]: the dataset of each sample, where there are losses */
     double loss_tokens; /* the batch's labels that bear a loss; 0: another rank counts them */

@@ -1,11 +1,13 @@
 #include "launcher/training/run_folder.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -446,4 +448,58 @@ weft_status weft_run_lock(const weft_run_folder *folder, const weft_run_start *s
     }
     *out_lock = fd;
     return WEFT_OK;
+}
+
+/* --- what was imported --------------------------------------------------------------------- */
+
+static weft_status copy_text(const char *from, const char *to, const char *name)
+{
+    weft_arena arena = {0};
+    const char *source, *target = NULL;
+    char *text = NULL;
+    size_t bytes = 0;
+    weft_new_file file;
+    weft_status status = weft_arena_printf(&arena, &source, "%s/%s", from, name);
+    if (status == WEFT_OK)
+        status = weft_arena_printf(&arena, &target, "%s/%s", to, name);
+    if (status == WEFT_OK)
+        status = weft_file_read_text(source, &arena, &text, &bytes);
+    if (status == WEFT_OK)
+        status = weft_new_file_open(target, &file);
+    if (status == WEFT_OK) {
+        fwrite(text, 1, bytes, file.file); /* the stream keeps its error */
+        status = weft_new_file_close(&file, WEFT_OK);
+    }
+    weft_arena_release(&arena);
+    return status;
+}
+
+/* config.json goes last: a folder without it is none. */
+static weft_status copy_source(const char *from, const char *to)
+{
+    DIR *folder = opendir(from);
+    weft_status status = WEFT_OK;
+    if (!folder || (mkdir(to, 0777) != 0 && errno != EEXIST))
+        status = WEFT_ERROR(WEFT_FILE, "%s: cannot be copied to %s: %s", from, to, strerror(errno));
+    for (const struct dirent *entry; status == WEFT_OK && (entry = readdir(folder));)
+        if (entry->d_name[0] != '.' && strcmp(entry->d_name, "config.json") != 0)
+            status = copy_text(from, to, entry->d_name);
+    if (folder)
+        closedir(folder);
+    return status == WEFT_OK ? copy_text(from, to, "config.json") : status;
+}
+
+weft_status weft_run_keep_source(const char *run, const char *from)
+{
+    weft_arena arena = {0};
+    const char *source, *target = NULL, *config = NULL;
+    weft_status status = weft_arena_printf(&arena, &source, "%s/../../source", from);
+    if (status == WEFT_OK)
+        status = weft_arena_printf(&arena, &target, "%s/source", run);
+    if (status == WEFT_OK)
+        status = weft_arena_printf(&arena, &config, "%s/config.json", source);
+    if (status == WEFT_OK && access(config, F_OK) == 0)
+        status = copy_source(source, target);
+    weft_arena_release(&arena);
+    return status;
 }

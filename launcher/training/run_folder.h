@@ -54,6 +54,10 @@ weft_status weft_run_name_whole(const weft_run_folder *folder, const weft_run_st
 weft_status weft_run_name_beside(const char *given, const char *checkpoint,
                                  weft_status status) WEFT_CHECKED;
 
+/* Copies RUN/source of the run whose checkpoint `from` is, if that is of an import: what `weft
+ * export` and the check of tokenizers need goes with each run. */
+weft_status weft_run_keep_source(const char *run, const char *from) WEFT_CHECKED;
+
 /* WEFT_CONFIG with pid and host: another training runs in the folder. */
 weft_status weft_run_check_free(const weft_run_folder *folder) WEFT_CHECKED;
 /* Locks the folder, which must exist, and finds the start again: WEFT_CONFIG if that is no longer

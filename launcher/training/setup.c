@@ -411,7 +411,8 @@ static weft_status create_model(weft_trainer *t)
     setup.graphs = t->config.device.cuda_graphs && !t->evaluates;
     setup.host_threads = host_threads(t);
     setup.accumulates = weft_step_accumulates(&t->config, &t->groups.mesh);
-    setup.documents = weft_config_has_documents(&t->config);
+    setup.documents =
+        weft_config_has_documents(&t->config) || weft_config_weighs_labels(&t->config);
     setup.losses = weft_config_tells_losses(&t->config);
     WEFT_TRY(weft_model_create(&setup, weft_config_build(&t->config), &t->model));
     if (t->config.model.num_experts > 0 && t->config.tier.experts != WEFT_TIER_NONE &&

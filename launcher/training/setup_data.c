@@ -13,6 +13,7 @@
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/setup.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 void weft_data_close(weft_data *data)
 {
@@ -49,8 +50,8 @@ typedef struct described {
 } described;
 
 /* Datasets whose tokens mean different texts do not mix. One without a description is believed. */
-static weft_status add_described(const weft_data_source *source, const char *key, weft_arena *arena,
-                                 described *out)
+static weft_status add_described(const weft_config *config, const weft_data_source *source,
+                                 const char *key, weft_arena *arena, described *out)
 {
     weft_tokenizer_info tokenizer;
     weft_prepared prepared;
@@ -58,6 +59,9 @@ static weft_status add_described(const weft_data_source *source, const char *key
     WEFT_TRY(weft_prepared_find(source->prefix, arena, &tokenizer, &prepared));
     WEFT_TRY(weft_tokenizer_identity(&tokenizer, arena, &identity));
     out->append_eod = out->append_eod && prepared.append_eod;
+    if (prepared.packed_length > 0 && prepared.packed_length != config->model.seq_length)
+        return WEFT_KEY_ERROR("model.seq_length", "%" PRId64 "; %s is packed for %" PRId64,
+                              config->model.seq_length, source->prefix, prepared.packed_length);
     if (!*identity)
         return WEFT_OK;
     if (*out->identity && strcmp(identity, out->identity) != 0)
@@ -77,10 +81,10 @@ static weft_status read_descriptions(const weft_config *config, weft_arena *aren
     WEFT_TRY(weft_data_find_validation(config, arena, &validation));
     *out = (described){.identity = "", .append_eod = training.count > 0};
     for (size_t i = 0; i < training.count; i++)
-        WEFT_TRY(add_described(&training.of[i], training.key, arena, out));
+        WEFT_TRY(add_described(config, &training.of[i], training.key, arena, out));
     const bool append_eod = out->append_eod;
     for (size_t i = 0; i < validation.count; i++)
-        WEFT_TRY(add_described(&validation.of[i], validation.key, arena, out));
+        WEFT_TRY(add_described(config, &validation.of[i], validation.key, arena, out));
     out->append_eod = append_eod; /* as a validation set may be Megatron's */
     return WEFT_OK;
 }
@@ -119,6 +123,23 @@ static weft_status find_eod(weft_config *config, const described *said)
         said->tokenizer.vocab_size == 0 ? "is not there" : "says that its documents end with none");
 }
 
+/* Whether a dataset says which tokens bear a loss. */
+static weft_status find_masks(weft_config *config, weft_arena *arena)
+{
+    weft_data_sources lists[2];
+    const char *path;
+    WEFT_TRY(weft_data_find_training(config, arena, &lists[0]));
+    WEFT_TRY(weft_data_find_validation(config, arena, &lists[1]));
+    config->data.has_label_mask = false;
+    for (int l = 0; l < 2; l++)
+        for (size_t i = 0; i < lists[l].count && config->data.label_mask; i++) {
+            WEFT_TRY(weft_arena_printf(arena, &path, "%s.mask", lists[l].of[i].prefix));
+            if (access(path, F_OK) == 0)
+                config->data.has_label_mask = true;
+        }
+    return WEFT_OK;
+}
+
 static weft_status settle_vocabulary(weft_config *config, const described *said)
 {
     const int64_t size = said->tokenizer.vocab_size;
@@ -142,6 +163,8 @@ weft_status weft_setup_vocabulary(weft_config *config)
     weft_status status = read_descriptions(config, &arena, &said);
     if (status == WEFT_OK)
         status = settle_vocabulary(config, &said);
+    if (status == WEFT_OK)
+        status = find_masks(config, &arena);
     weft_arena_release(&arena);
     return status;
 }
@@ -185,6 +208,21 @@ static weft_status check_tokens(const weft_config *config, const weft_config_sou
     return WEFT_OK;
 }
 
+/* Adds what a dataset's mask says to its hash. */
+static weft_status hash_mask(const weft_dataset *dataset, uint64_t *hash)
+{
+    uint8_t bears[4096];
+    const uint64_t num_tokens = weft_dataset_num_tokens(dataset);
+    for (uint64_t first = 0; weft_dataset_has_mask(dataset) && first < num_tokens;
+         first += sizeof bears) {
+        const uint64_t left = num_tokens - first;
+        const size_t count = left < sizeof bears ? (size_t)left : sizeof bears;
+        WEFT_TRY(weft_dataset_read_mask(dataset, first, count, bears));
+        *hash = XXH64(bears, count, *hash);
+    }
+    return WEFT_OK;
+}
+
 /* Of one dataset its own hash; of a blend that of all with their weights. */
 static weft_status check_all_tokens(weft_config *config, const weft_config_source *source,
                                     const weft_data *data, const described *said, weft_arena *arena)
@@ -193,6 +231,7 @@ static weft_status check_all_tokens(weft_config *config, const weft_config_sourc
     uint64_t hash = 0;
     for (size_t i = 0; i < data->num_parts; i++) {
         WEFT_TRY(check_tokens(config, source, data, i, said, arena, &known));
+        WEFT_TRY(hash_mask(data->parts[i].dataset, &known.xxh64));
         const uint64_t part[] = {hash, known.xxh64, (uint64_t)data->blend.weights[i]};
         hash = XXH64(part, sizeof part, 0);
     }
@@ -231,6 +270,51 @@ static weft_status find_datasets(const weft_data_sources *sources, weft_arena *a
                               strerror(ENOENT));
     }
     return WEFT_OK;
+}
+
+/* --- the model's tokenizer ------------------------------------------------------------------ */
+
+/* The tokenizer.json that the weights were imported with; NULL: nobody knows one. */
+static weft_status find_models_tokenizer(const weft_config *config,
+                                         const weft_config_source *source, weft_arena *arena,
+                                         const char **out)
+{
+    static const char in_run[] = "source/tokenizer.json";
+    const char *path = NULL, *load = config->checkpoint.load, *from;
+    *out = NULL;
+    if (source->run_path)
+        WEFT_TRY(weft_arena_printf(arena, &path, "%s/%s", source->run_path, in_run));
+    if ((!path || access(path, R_OK) != 0) && load && access(load, F_OK) == 0) {
+        WEFT_TRY(weft_checkpoint_resolve(load, arena, &from));
+        WEFT_TRY(weft_arena_printf(arena, &path, "%s/../../%s", from, in_run));
+    }
+    if (path && access(path, R_OK) == 0)
+        *out = path;
+    return WEFT_OK;
+}
+
+/* Weights know the tokens of one tokenizer: of others they would learn nonsense. Of gpt2's own
+ * files, which are no tokenizer.json, the vocabulary's size is all that can be compared. */
+static weft_status check_models_tokenizer(const weft_config *config,
+                                          const weft_config_source *source, const char *key,
+                                          const described *said, weft_arena *arena)
+{
+    const char *path, *hash;
+    char *text;
+    size_t bytes;
+    if (!*said->identity || said->tokenizer.kind == WEFT_TOKENIZER_GPT2)
+        return WEFT_OK;
+    WEFT_TRY(find_models_tokenizer(config, source, arena, &path));
+    if (!path)
+        return WEFT_OK;
+    WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
+    WEFT_TRY(weft_arena_printf(arena, &hash, "%016" PRIx64, (uint64_t)XXH64(text, bytes, 0)));
+    if (said->tokenizer.vocab_file_xxh64 && strcmp(hash, said->tokenizer.vocab_file_xxh64) == 0)
+        return WEFT_OK;
+    return WEFT_KEY_ERROR(key,
+                          "%s was prepared with another tokenizer than the model's: weft prepare "
+                          "--tokenizer %s would take that",
+                          said->prefix, path);
 }
 
 /* --- opening ------------------------------------------------------------------------------- */
@@ -291,13 +375,15 @@ static weft_status open_checked(weft_config *config, const weft_config_source *s
     WEFT_TRY(weft_data_find_validation(config, arena, &validation));
     WEFT_TRY(find_datasets(&training, arena));
     WEFT_TRY(find_datasets(&validation, arena));
+    WEFT_TRY(read_descriptions(config, arena, &said));
+    if (whole)
+        WEFT_TRY(check_models_tokenizer(config, source, training.key, &said, arena));
     WEFT_TRY(weft_setup_vocabulary(config));
     WEFT_TRY(make_order(&training, arena, &out->blend));
     WEFT_TRY(training.count > 0 ? open_sets(&training, arena, &out->parts, &out->num_parts)
                                 : open_made(config, arena, out));
     WEFT_TRY(open_sets(&validation, arena, &out->validation, &out->num_validation));
     if (whole) {
-        WEFT_TRY(read_descriptions(config, arena, &said));
         if (training.count > 0)
             WEFT_TRY(check_all_tokens(config, source, out, &said, arena));
         WEFT_TRY(weft_run_check_changes(config, source));

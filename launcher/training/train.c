@@ -87,7 +87,7 @@ static weft_status check_rate(const weft_config *c, const void *unused)
 static bool evaluates_at(const weft_config *c, int64_t step)
 {
     const int64_t interval = c->train.eval_interval;
-    return interval > 0 && (step % interval == 0 || step >= c->train.train_iters);
+    return weft_config_evaluates(c) && (step % interval == 0 || step >= c->train.train_iters);
 }
 
 static weft_status find_last_line(void *context, const struct cJSON *line)
@@ -530,7 +530,7 @@ static weft_status open_files(job *j, const char *from, weft_arena *arena)
     if (!j->args->json)
         print_start(&j->trainer, from);
     WEFT_TRY(weft_config_tell_no_effect(&told));
-    if (resolved->train.eval_interval > 0)
+    if (weft_config_evaluates(resolved))
         weft_trainer_tell_repeats(&j->trainer, WEFT_SPLIT_VALIDATION);
     WEFT_TRY(tell_changes(j, arena));
     return note(j, WEFT_DID_START);
@@ -557,6 +557,8 @@ static weft_status open_folder(job *j, const char *from, weft_arena *arena)
     const bool is_new = access(run, F_OK) != 0;
     WEFT_TRY(make_folder(run));
     weft_status status = open_files(j, from, arena);
+    if (status == WEFT_OK && from && !j->plan->start.checkpoint)
+        status = weft_run_keep_source(run, from);
     if (status != WEFT_OK)
         remove_made(run, is_new);
     return status;

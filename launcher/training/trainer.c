@@ -355,7 +355,8 @@ static weft_status evaluate(weft_trainer *t, const weft_split *split, const char
     weft_lane_take_busy(t->lanes[WEFT_LANE_COMPUTE]); /* no step's */
     if (!e.stopped && !(e.tokens > 0))
         return WEFT_KEY_ERROR(
-            "data.eod_mask_loss", "no label of the %s's first %lld samples bears a loss", what,
+            t->config.data.eod_mask_loss ? "data.eod_mask_loss" : "data.label_mask",
+            "no label of the %s's first %lld samples bears a loss", what,
             (long long)(t->config.train.eval_iters * t->config.train.global_batch_size));
     e.loss /= e.tokens > 0 ? e.tokens : 1;
     if (!isfinite(e.loss))

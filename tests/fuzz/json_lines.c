@@ -19,7 +19,7 @@ static const cJSON *last_member(const cJSON *object, const char *key)
 static void read_line(const char *key, const char *line, size_t bytes)
 {
     weft_arena arena = {0};
-    const char *text;
+    weft_json_characters text;
     const weft_status status = weft_json_line_text(line, bytes, key, &arena, &text);
     if (status != WEFT_OK)
         fuzz_refused(status);
@@ -27,8 +27,8 @@ static void read_line(const char *key, const char *line, size_t bytes)
     if (status == WEFT_OK && !strpbrk(line, "/\\") && !strchr(key, '.')) {
         cJSON *json = cJSON_Parse(line);
         const cJSON *wanted = last_member(json, key);
-        FUZZ_CHECK(cJSON_IsString(wanted) && strcmp(wanted->valuestring, text) == 0, "\"%s\"",
-                   text);
+        FUZZ_CHECK(cJSON_IsString(wanted) && strcmp(wanted->valuestring, text.bytes) == 0, "\"%s\"",
+                   text.bytes);
         cJSON_Delete(json);
     }
     weft_arena_release(&arena);

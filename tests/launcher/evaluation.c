@@ -215,6 +215,19 @@ static void check_resume(void)
     free(text);
 }
 
+/* No batches are no evaluation, which wants no part of the data. */
+static void check_none(void)
+{
+    CHILD_GOOD("train", "c.json", "--out", "none", "--set", "eval_iters=0", "--set", "data.split=1",
+               "--set", "train_iters=2");
+    char *text = child_read("none/metrics.jsonl");
+    EXPECT(text && !strstr(text, "validation_loss"), "%s", text);
+    free(text);
+    CHILD_REFUSED(2, "--iters is missing: the run's train.eval_iters is 0", "eval", "none",
+                  "--split", "train");
+    CHILD_GOOD("eval", "none", "--split", "train", "--iters", "1");
+}
+
 static void check_wrong(void)
 {
     static const struct {
@@ -252,6 +265,7 @@ int main(void)
     EXPECT(child_write("c.json", config), "c.json");
     check_alone();
     check_wrong();
+    check_none();
     check_resume();
     check_last();
     check_masked();

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "launcher/models/config_json.h"
 #include "launcher/models/half.h"
 #include "launcher/models/models.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -123,13 +124,23 @@ static weft_status import_to(const char *folder, const char *run, weft_card *car
     return weft_import_model(&(weft_import){.folder = folder, .out = run}, &arena, card);
 }
 
+static weft_status export_to(const char *run, const char *out, const char *dtype, uint64_t most,
+                             weft_card *card)
+{
+    static weft_arena arena;
+    weft_arena_reset(&arena);
+    return weft_export_model(
+        &(weft_export){.checkpoint = run, .out = out, .dtype = dtype, .max_shard_bytes = most},
+        &arena, card);
+}
+
 /* The folder is refused with this text, and no run is there afterwards. */
 static void refused(model *m, weft_status status, const char *part)
 {
     weft_card card;
     write_folder(m, "altered");
     EXPECT_ERROR(import_to("altered", "run", &card), status, part);
-    EXPECT(access("run", F_OK) != 0 && access("run.partial", F_OK) != 0, "half a run after %s",
+    EXPECT(access("run", F_OK) != 0 && access(".run.weft-part", F_OK) != 0, "half a run after %s",
            part);
     release(m);
 }
@@ -179,7 +190,14 @@ static const change changes[] = {
     {"llama", "\"vocab_size\"", "\"vocab_size\": 53, \"vocab_size\"",
      "\"vocab_size\" stands there twice"},
     {"llama", ",\n  \"vocab_size\": 53", "", "lacks vocab_size"},
-    {"llama", "\"vocab_size\": 53", "\"vocab_size\": \"many\"", "vocab_size"},
+    {"llama", "\"vocab_size\": 53", "\"vocab_size\": \"many\"",
+     "altered/config.json: vocab_size: expected an integer, got a string"},
+    {"llama", "\"num_attention_heads\": 4", "\"num_attention_heads\": 5",
+     "altered/config.json: num_key_value_heads: 5 heads do not divide by 2 query groups"},
+    {"llama", "\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 7",
+     "altered/config.json: rms_norm_eps: 7 is out of range"},
+    {"llama", "\"rope_theta\": 10000.0", "\"rope_theta\": 0.5",
+     "altered/config.json: rope_theta: 0.5 is out of range"},
     {"mixtral", "\"sliding_window\": null", "\"sliding_window\": 4096", "sliding_window is 4096"},
     {"qwen2", "\"use_sliding_window\": false", "\"use_sliding_window\": true",
      "use_sliding_window is true"},
@@ -279,6 +297,14 @@ static void heads_are_tied_by_config(void)
     EXPECT(card.copies.count == 1 && strcmp(card.copies.values[0], "lm_head.weight") == 0, "%zu",
            card.copies.count);
 
+    load(&m, "llama_tied"); /* and once more in what is exported, whatever it has become */
+    add(&m, "lm_head.weight", "model.embed_tokens.weight");
+    write_folder(&m, "altered");
+    release(&m);
+    EXPECT_OK(import_to("altered", "copied", &card));
+    EXPECT_OK(export_to("copied", "copied.out", NULL, 1 << 20, &card));
+    EXPECT(system("cmp altered/model.safetensors copied.out/model.safetensors") == 0, "a head");
+
     load(&m, "llama_tied"); /* another */
     m.data[add(&m, "lm_head.weight", "model.embed_tokens.weight")][5] ^= 1;
     refused(&m, WEFT_FILE, "lm_head.weight differs from model.embed_tokens.weight");
@@ -336,7 +362,10 @@ static void names_and_shapes_are_the_tables(void)
     refused(&m, WEFT_FILE, "model.norm.weight has dtype F8_E4M3; Weft reads F32, BF16 and F16");
     load(&m, "llama");
     memset(m.data[find(&m, "model.norm.weight")], 0xff, 4);
-    refused(&m, WEFT_DIVERGED, "decoder.final_layernorm.weight [0:24] is not finite");
+    write_folder(&m, "altered");
+    EXPECT_ERROR(import_to("altered", NULL, &card), WEFT_DIVERGED,
+                 "altered: model.norm.weight: element 0 is ");
+    refused(&m, WEFT_DIVERGED, "altered: model.norm.weight: element 0 is ");
     load(&m, "llama"); /* buffers that old files have */
     add(&m, "model.layers.0.self_attn.rotary_emb.inv_freq", "model.norm.weight");
     taken(&m, &card);
@@ -429,16 +458,6 @@ static void indices_agree_with_files(void)
 
 /* --- the way back -------------------------------------------------------------------------- */
 
-static weft_status export_to(const char *run, const char *out, const char *dtype, uint64_t most,
-                             weft_card *card)
-{
-    static weft_arena arena;
-    weft_arena_reset(&arena);
-    return weft_export_model(
-        &(weft_export){.checkpoint = run, .out = out, .dtype = dtype, .max_shard_bytes = most},
-        &arena, card);
-}
-
 /* A tensor as large as a file stands alone in one; none is lost where one file ends. */
 static void files_are_split_by_size(void)
 {
@@ -490,8 +509,33 @@ static void numbers_fit_their_dtype(void)
     EXPECT_OK(import_to("altered", "large", &card));
     EXPECT_ERROR(export_to("large", "out", "fp16", 1 << 20, &card), WEFT_CONFIG,
                  "model.norm.weight: holds 70000, beyond fp16's range");
-    EXPECT(access("out", F_OK) != 0 && access("out.partial", F_OK) != 0, "half an export");
+    EXPECT(access("out", F_OK) != 0 && access(".out.weft-part", F_OK) != 0, "half an export");
     EXPECT_OK(export_to("large", "out", "bf16", 1 << 20, &card));
+}
+
+/* What no family's config.json would say of the model is named, and not left out. */
+static void a_model_of_no_family_is_refused(void)
+{
+    weft_arena arena = {0};
+    weft_config config;
+    weft_config_json json;
+    const weft_family *family;
+    char path[600];
+    snprintf(path, sizeof path, "%s/tests/oracle/models/mixtral/config.json",
+             getenv("WEFT_SOURCE_DIR"));
+    EXPECT_OK(weft_config_json_read(path, &arena, &json));
+    EXPECT_OK(weft_config_json_load(&json, NULL, &arena, &config));
+    config.model.moe_expert_capacity_factor = 2; /* not of the function */
+    EXPECT_OK(weft_family_find(&config, "step-1", &arena, &family));
+    EXPECT(strcmp(family->name, "Mixtral") == 0, "%s", family->name);
+    config.model.moe_router_topk_scaling_factor = 2.5;
+    EXPECT_ERROR(weft_family_find(&config, "step-1", &arena, &family), WEFT_CONFIG,
+                 "step-1: its model is of no family that has files at Hugging Face's: "
+                 "model.moe_router_topk_scaling_factor is 2.5, and the nearest, Mixtral, has 1");
+    config.model.num_experts = 0; /* then that has no effect */
+    EXPECT_OK(weft_family_find(&config, "step-1", &arena, &family));
+    EXPECT(strcmp(family->name, "Llama") == 0, "%s", family->name);
+    weft_arena_release(&arena);
 }
 
 static void a_config_that_is_not_the_models_is_refused(void)
@@ -521,6 +565,7 @@ int main(void)
     indices_agree_with_files();
     files_are_split_by_size();
     numbers_fit_their_dtype();
+    a_model_of_no_family_is_refused();
     a_config_that_is_not_the_models_is_refused();
     return child_finish(folder);
 }

@@ -4,6 +4,7 @@
  *
  * Runs under mpirun with 4 ranks. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,17 +21,24 @@ static char folder[64];
     "{\"num_layers\": 4, \"hidden_size\": 16, \"num_attention_heads\": 4, \"seq_length\": 16, "    \
     "\"vocab_size\": 41, \"init_method_std\": 0.2}"
 
-/* Sample 2 is nothing but ends of documents; the others have documents of several lengths. */
-static void write_dataset(void)
+/* Sample 2 is nothing but ends of documents; the others have documents of several lengths. With a
+ * mask: it says of labels what data.eod_mask_loss would. */
+static void write_dataset(const char *name, bool has_mask)
 {
     char prefix[96];
     weft_dataset_writer *writer;
-    int32_t tokens[SAMPLES * SEQ + 1];
-    for (int i = 0; i <= SAMPLES * SEQ; i++)
+    int32_t tokens[SAMPLES * SEQ + 1], bears[SAMPLES * SEQ + 1];
+    for (int i = 0; i <= SAMPLES * SEQ; i++) {
         tokens[i] = i / SEQ == 2 || (i * i) % 23 == 2 ? EOD : i * 7 % EOD;
-    snprintf(prefix, sizeof prefix, "%s/data", folder);
+        bears[i] = i == 0 || tokens[i - 1] != EOD;
+    }
+    snprintf(prefix, sizeof prefix, "%s/%s", folder, name);
     EXPECT_OK(weft_dataset_writer_create(prefix, EOD + 1, &writer));
-    EXPECT_OK(weft_dataset_writer_add(writer, tokens, SAMPLES * SEQ + 1));
+    if (has_mask)
+        EXPECT_OK(weft_dataset_writer_mask(writer));
+    EXPECT_OK(weft_dataset_writer_add_masked(writer, tokens, bears, 10));
+    EXPECT_OK(
+        weft_dataset_writer_add_masked(writer, tokens + 10, bears + 10, SAMPLES * SEQ + 1 - 10));
     EXPECT_OK(weft_dataset_writer_finish(writer));
     weft_dataset_writer_destroy(writer);
 }
@@ -38,7 +46,7 @@ static void write_dataset(void)
 typedef struct run_case {
     const char *mesh;
     int batch, steps, ranks;
-    const char *set[3]; /* beside `documents`; a data.eod_token goes over its own */
+    const char *set[4]; /* beside `documents`; a data.eod_token goes over its own */
 } run_case;
 
 /* The first `ranks` ranks of the world train; results on each of them. */
@@ -150,6 +158,38 @@ static void check_bits(weft_comm *world)
                asked[i].loss);
 }
 
+/* A mask weighs the labels that it marks as data.eod_mask_loss weighs those it finds, to the bit,
+ * and only where it is asked for. */
+static void check_masks(weft_comm *world)
+{
+    weft_step_result r[2], all[1];
+    char path[96];
+    static const char off[] = "data.eod_mask_loss=false";
+    const run_case meshes[] = {
+        {"dp=1", SAMPLES, 1, 1, {NULL}},
+        {"dp=2,pp=2,zero=1", SAMPLES, 1, 4, {by_token_key}},
+        {"tp=2,sp=1,pp=2", SAMPLES, 1, 4, {by_token_key}},
+        {"cp=2,pp=2", SAMPLES, 1, 4, {by_token_key, by_documents}},
+    };
+    snprintf(path, sizeof path, "data.data_path=%s/masked", folder);
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        run_case masked = meshes[i];
+        int at = 0;
+        while (masked.set[at])
+            at++;
+        masked.set[at] = off;
+        masked.set[at + 1] = path;
+        train(world, &meshes[i], &r[0]);
+        train(world, &masked, &r[1]);
+        EXPECT(weft_comm_rank(world) > 0 ||
+                   (r[0].loss == r[1].loss && r[0].grad_norm == r[1].grad_norm &&
+                    r[0].loss_tokens == r[1].loss_tokens),
+               "%s: loss %.17g, by a mask %.17g", masked.mesh, r[0].loss, r[1].loss);
+    }
+    train(world, &(run_case){"dp=1", SAMPLES, 1, 1, {off, path, "data.label_mask=false"}}, all);
+    EXPECT(weft_comm_rank(world) > 0 || all->loss_tokens == SAMPLES * SEQ, "%g", all->loss_tokens);
+}
+
 int main(void)
 {
     weft_comm *world;
@@ -157,11 +197,13 @@ int main(void)
     if (weft_comm_rank(world) == 0) {
         snprintf(folder, sizeof folder, "/tmp/weft-packed-XXXXXX");
         EXPECT(mkdtemp(folder) != NULL, "%s", folder);
-        write_dataset();
+        write_dataset("data", false);
+        write_dataset("masked", true);
     }
     EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
     check_losses(world);
     check_bits(world);
+    check_masks(world);
     EXPECT_OK(weft_comm_barrier(world));
     if (weft_comm_rank(world) == 0) {
         char command[96];

@@ -1,5 +1,6 @@
 /* weft prepare, as a process: files, what it prints, exit codes. */
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -347,6 +348,13 @@ static void what_is_no_text_is_refused(void **state)
     assert_non_null(strstr(printed, "\"empty_files\": 2,"));
 }
 
+static bool has_parts(void)
+{
+    char command[400];
+    snprintf(command, sizeof(command), "ls %s | grep -c part >/dev/null", temporary_folder);
+    return system(command) == 0;
+}
+
 /* A refusal leaves the files of the time before as they are, and none of its own. */
 static void a_failure_keeps_the_old_dataset(void **state)
 {
@@ -359,9 +367,48 @@ static void a_failure_keeps_the_old_dataset(void **state)
     expect_refusal(RUN(temporary_folder, "--out", out_path), 2, "is in a folder that is read");
     expect_tokens("\n\nfour \xff\n\nfive", 1);
     assert_int_equal(access(temporary_path("out.json"), R_OK), 0);
-    char command[400];
-    snprintf(command, sizeof(command), "ls %s | grep -c part >/dev/null", temporary_folder);
-    assert_int_not_equal(system(command), 0);
+    assert_false(has_parts());
+}
+
+/* A process that waits for its text, and has begun to write. */
+static pid_t start_waiting(const char *pipe)
+{
+    char part[300];
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        char *argv[] = {"prepare", (char *)pipe, "--out", out_path, NULL};
+        _exit(weft_verb_prepare(4, argv, NULL));
+    }
+    snprintf(part, sizeof part, "%s.bin.weft-part", out_path);
+    while (access(part, F_OK) != 0)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    return child;
+}
+
+/* What is asked to end removes its files, what is killed leaves them to the next, and nobody takes
+ * those of one that writes. */
+static void half_a_dataset_does_not_stay(void **state)
+{
+    (void)state;
+    char pipe[256];
+    int status;
+    snprintf(pipe, sizeof(pipe), "%s", temporary_path("waits"));
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    pid_t child = start_waiting(pipe);
+    expect_refusal(RUN(text_path, "--out", out_path), 2, "another process writes this dataset");
+    assert_true(has_parts());
+    kill(child, SIGTERM);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    assert_false(has_parts());
+    child = start_waiting(pipe);
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    assert_true(has_parts());
+    assert_int_equal(RUN(text_path, "--out", out_path), 0);
+    assert_false(has_parts());
 }
 
 static void a_pipe_is_a_text(void **state)
@@ -462,6 +509,32 @@ static void a_path_of_keys_leads_to_the_text(void **state)
     expect_tokens("one|two|", 2);
 }
 
+/* What Python's json.loads takes and UTF-8 cannot hold. */
+static void an_odd_string_is_no_bad_line(void **state)
+{
+    (void)state;
+    static const char lines[] = "{\"text\": \"fine\"}\n"
+                                "{\"text\": \"a\\ud800b\\udc00\\ud83d\\ude00\"}\n"
+                                "{\"text\": \"zero \\u0000.\"}\n{\"text\": \"\\udfff\"}\n";
+    static const char wanted[] = "fine|a\xef\xbf\xbd"
+                                 "b\xef\xbf\xbd\xf0\x9f\x98\x80|zero \0.|\xef\xbf\xbd|";
+    char path[256];
+    weft_dataset *dataset;
+    int32_t tokens[sizeof wanted - 1];
+    snprintf(path, sizeof path, "%s", temporary_path("odd.jsonl"));
+    temporary_write(path, lines, sizeof lines - 1);
+    assert_int_equal(RUN(path, "--jsonl", "text", "--out", out_path), 0);
+    assert_non_null(strstr(printed, "2 lines with half of a surrogate pair, now U+FFFD; the first "
+                                    "is "));
+    assert_non_null(strstr(printed, "odd.jsonl: line 2\n"));
+    OK(weft_dataset_open(out_path, &dataset));
+    assert_int_equal(weft_dataset_num_tokens(dataset), sizeof wanted - 1);
+    OK(weft_dataset_read(dataset, 0, sizeof wanted - 1, tokens));
+    for (size_t i = 0; i < sizeof wanted - 1; i++)
+        assert_int_equal(tokens[i], wanted[i] == '|' ? 256 : (unsigned char)wanted[i]);
+    weft_dataset_close(dataset);
+}
+
 static void a_bad_line_is_named(void **state)
 {
     (void)state;
@@ -476,7 +549,6 @@ static void a_bad_line_is_named(void **state)
         {"{\"text\": \"x\"", "column 1: this '{' is never closed"},
         {"{\"text\": \"x\"} x", "column 15: text after the end"},
         {"{\"text\": \"x", "column 10: the string is never closed"},
-        {"{\"text\": \"\\ud800\"}", "\"text\": a \\u escape is half of a surrogate pair"},
         {"[{\"text\": \"x\"}]", "an array, not an object: jq -c '.[]' would print one a line"},
         {"plain text", "column 1: expected a value"},
     };
@@ -716,11 +788,13 @@ int main(void)
         cmocka_unit_test(mistakes_are_one_line),
         cmocka_unit_test(what_is_no_text_is_refused),
         cmocka_unit_test(a_failure_keeps_the_old_dataset),
+        cmocka_unit_test(half_a_dataset_does_not_stay),
         cmocka_unit_test(a_pipe_is_a_text),
         cmocka_unit_test(an_open_file_is_called_a_pipe),
         cmocka_unit_test(a_long_first_string_is_json),
         cmocka_unit_test(each_line_is_a_document),
         cmocka_unit_test(a_path_of_keys_leads_to_the_text),
+        cmocka_unit_test(an_odd_string_is_no_bad_line),
         cmocka_unit_test(a_bad_line_is_named),
         cmocka_unit_test(threads_and_forms_change_nothing),
         cmocka_unit_test(threads_share_no_words),

@@ -197,4 +197,8 @@ weft_add_test(NAME models TIER release SOURCES launcher/models.c launcher/child.
   LABELS launcher)
 add_dependencies(test_models weft_binary)
 weft_add_test(NAME model_faults SOURCES launcher/model_faults.c launcher/child.c LABELS launcher)
+weft_add_test(NAME model_travels SOURCES launcher/model_travels.c launcher/child.c LABELS launcher)
+add_dependencies(test_model_travels weft_binary)
+weft_add_test(NAME chats SOURCES launcher/chats.c launcher/child.c LABELS launcher)
+add_dependencies(test_chats weft_binary)
 weft_add_test(NAME model_map SOURCES launcher/model_map.c LABELS launcher)

@@ -35,7 +35,7 @@ BEGIN {
     floors["launcher/main"] = floors["launcher/main"] " launcher/verbs/measure launcher/main"
 
     # The doors of rooms that have several, or one of another name.
-    doors["launcher/text"] = "input json_lines known tokenizer"
+    doors["launcher/text"] = "chat input json_lines known tokenizer"
     doors["launcher/process"] = "launch output stop"
     doors["launcher/planning"] = "config context_choice data_sources figures levels moe_choice" \
         " moe_layer_price pass_price places plan plan_print run_changes sharding_price software step" \

@@ -99,7 +99,11 @@ static weft_status load_config(evaluator *e)
     e->source.set = set;
     e->source.num_set = count;
     e->source.mesh = args->mesh;
-    return weft_config_load(&e->source, &e->arena, &e->config);
+    WEFT_TRY(weft_arena_printf(&e->arena, &e->source.run_path, "%s/../..", e->folder));
+    WEFT_TRY(weft_config_load(&e->source, &e->arena, &e->config));
+    return e->config.train.eval_iters > 0
+               ? WEFT_OK
+               : WEFT_ERROR(WEFT_CONFIG, "--iters is missing: the run's train.eval_iters is 0");
 }
 
 static weft_split_kind part_of(const evaluator *e)

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,7 +25,7 @@ typedef struct prepare {
     const weft_prepare_options *options;
     weft_tokenizer *tokenizer;
     const char *tokenizer_file; /* the copy beside the dataset; NULL: none */
-    weft_dataset_writer *writer;
+    weft_prepare_target target;
     weft_prepare_source source;
     weft_prepare_result result;
     bool replaces; /* a dataset that is there */
@@ -44,6 +46,12 @@ static int parse(int argc, char **argv, weft_prepare_options *o, weft_arena *are
          .flag = &o->tokenizer.no_special_tokens},
         {"jsonl", "KEY", "files are JSON lines, a document a line: its text is under KEY, or a.b",
          .text = &o->jsonl},
+        {"chat", "FORM",
+         "lines have messages, written as chatml or llama3; answers alone will bear a loss "
+         "(--jsonl messages, unless it says another key)",
+         .text = &o->chat},
+        {"pack", "N", "sequences of N tokens, filled with whole documents: for model.seq_length N",
+         .count = &o->pack, .min = 2, .max = 1 << 24},
         {"append-eod", NULL,
          "end each document with the end-of-document token; --jsonl and token files always do",
          .flag = &o->append_eod},
@@ -68,25 +76,40 @@ static int parse(int argc, char **argv, weft_prepare_options *o, weft_arena *are
     return weft_arguments_parse(&verb, argc, argv, arena);
 }
 
-/* PREFIX.json, under a temporary name first. */
-static weft_status write_description(const prepare *p, const char *path, weft_arena *arena)
+/* PREFIX.json. */
+static weft_status write_description(const prepare *p, const char *path)
 {
     weft_tokenizer_info info = *weft_tokenizer_get_info(p->tokenizer);
     weft_prepared prepared = p->result.prepared;
     weft_option_section sections[2];
-    const char *temporary;
+    weft_new_file file;
     weft_prepared_sections(&info, &prepared, sections);
-    WEFT_TRY(weft_arena_printf(arena, &temporary, "%s.%ld.part", path, (long)getpid()));
-    FILE *file = fopen(temporary, "we");
-    if (!file)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    weft_status status = weft_options_write(sections, 2, file);
-    bool synced = status == WEFT_OK && fsync(fileno(file)) == 0;
-    if ((fclose(file) != 0 || !synced || rename(temporary, path) != 0) && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
-    if (status != WEFT_OK)
-        unlink(temporary);
-    return status;
+    WEFT_TRY(weft_new_file_open(path, &file));
+    return weft_new_file_close(&file, weft_options_write(sections, 2, file.file));
+}
+
+/* --- signals ------------------------------------------------------------------------------- */
+
+static _Atomic(const weft_dataset_writer *) writing; /* NULL: nothing */
+
+static void remove_and_end(int number)
+{
+    const weft_dataset_writer *writer = atomic_load(&writing);
+    if (writer)
+        weft_dataset_writer_remove(writer);
+    raise(number); /* behind this handler, by the system's own */
+}
+
+/* Who is asked to end leaves no half of a dataset. */
+static void catch_ends(void)
+{
+    static const int numbers[] = {SIGHUP, SIGINT, SIGTERM};
+    const struct sigaction end = {.sa_handler = remove_and_end, .sa_flags = (int)SA_RESETHAND};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction now;
+        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) /* as of nohup */
+            sigaction(numbers[i], &end, NULL);
+    }
 }
 
 static const char *base_of(const char *path)
@@ -108,14 +131,14 @@ static weft_status folder_of(const char *path, weft_arena *arena, struct stat *o
  */
 static bool is_written(const char *file, const char *name)
 {
-    static const char *const ends[] = {".bin", ".idx", ".json", ".tokenizer.json"};
+    static const char *const ends[] = {".bin", ".idx", ".mask", ".json", ".tokenizer.json"};
     const size_t length = strlen(name), bytes = strlen(file);
     if (strncmp(file, name, length) != 0)
         return false;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (strcmp(file + length, ends[i]) == 0)
             return true;
-    return file[length] == '.' && bytes > 5 && strcmp(file + bytes - 5, ".part") == 0;
+    return file[length] == '.' && bytes > 10 && strcmp(file + bytes - 10, ".weft-part") == 0;
 }
 
 /* What is written must not be read: a folder that is given may hold it. */
@@ -138,6 +161,15 @@ static weft_status refuse_own(const prepare *p, weft_arena *arena)
     return WEFT_OK;
 }
 
+static weft_status finish_packing(prepare *p)
+{
+    if (!p->target.packer)
+        return WEFT_OK;
+    WEFT_TRY(weft_packer_finish(p->target.packer, &p->result.packing));
+    p->result.prepared.tokens += (int64_t)p->result.packing.num_pads + 1;
+    return WEFT_OK;
+}
+
 static weft_status write_all(prepare *p, weft_arena *arena)
 {
     const weft_prepare_options *o = p->options;
@@ -147,21 +179,23 @@ static weft_status write_all(prepare *p, weft_arena *arena)
     for (size_t i = 0; i < o->texts.count; i++)
         WEFT_TRY(weft_input_list_add(&p->source.files, o->texts.values[i], arena));
     WEFT_TRY(refuse_own(p, arena));
-    WEFT_TRY(weft_prepare_encode(&p->source, p->tokenizer, p->writer, &p->result));
+    WEFT_TRY(weft_prepare_encode(&p->source, p->tokenizer, &p->target, &p->result));
     if (p->result.prepared.tokens == 0)
         return WEFT_ERROR(WEFT_CONFIG, "%s: no text in %s given", o->texts.values[0],
                           weft_count_text((long long)o->texts.count, "file").text);
+    WEFT_TRY(finish_packing(p));
     p->replaces = access(index, F_OK) == 0;
     /* No dataset without a description, or an older one's, is ever to be seen. */
     if (unlink(description) != 0 && errno != ENOENT)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", description, strerror(errno));
     WEFT_TRY(weft_tokenizer_keep(p->tokenizer, o->out, &p->tokenizer_file));
-    WEFT_TRY(weft_dataset_writer_finish(p->writer));
-    WEFT_TRY(write_description(p, description, arena));
+    WEFT_TRY(weft_dataset_writer_finish(p->target.writer));
+    WEFT_TRY(write_description(p, description));
     WEFT_TRY(weft_tokenizer_identity(weft_tokenizer_get_info(p->tokenizer), arena, &tokenizer));
     XXH64_update(p->result.hash, tokenizer, strlen(tokenizer));
     p->result.known.xxh64 = XXH64_digest(p->result.hash);
-    if (weft_known_keep(o->out, tokenizer, &p->result.known) != WEFT_OK)
+    /* of documents that are packed the first start learns it */
+    if (o->pack == 0 && weft_known_keep(o->out, tokenizer, &p->result.known) != WEFT_OK)
         weft_error_clear(); /* then the first start reads the dataset */
     return WEFT_OK;
 }
@@ -188,16 +222,39 @@ static weft_status print_result(const prepare *p, weft_arena *arena)
     if (p->result.num_empty_documents > 0)
         weft_report_line(&r, "%s empty",
                          weft_count_text(p->result.num_empty_documents, "document").text);
+    if (p->result.num_odd_lines > 0)
+        weft_report_line(
+            &r, "%s with half of a surrogate pair, now U+FFFD; the first is %s: line %" PRId64,
+            weft_count_text(p->result.num_odd_lines, "line").text,
+            weft_input_name(p->result.odd_path), p->result.odd_line);
     weft_report_line(&r, "documents %" PRId64 ", tokens %" PRId64 "%s, vocabulary %" PRId64 " (%s)",
                      prepared->documents, prepared->tokens, each, info->vocab_size, name);
+    const weft_packing *packing = &p->result.packing;
+    if (p->options->pack > 0)
+        weft_report_line(
+            &r, "packed into %" PRIu64 " sequences of %d tokens, %.2f %% of them pads; %s cut",
+            packing->num_sequences, p->options->pack,
+            100.0 * (double)packing->num_pads / (double)prepared->tokens,
+            weft_count_text((long long)packing->num_cut, "document").text);
+    if (p->options->chat)
+        weft_report_line(&r, "answers have %" PRId64 " of these tokens",
+                         p->result.num_answer_tokens);
     weft_report_line(&r, "%s %s, %s%s%s and %s", p->replaces ? "replaced" : "wrote", files[0],
                      files[1], p->tokenizer_file ? ", " : "",
                      p->tokenizer_file ? p->tokenizer_file : "", files[2]);
     weft_report_value(&r, "documents", prepared->documents);
     weft_report_value(&r, "empty_files", p->source.num_empty);
     weft_report_value(&r, "empty_documents", p->result.num_empty_documents);
+    weft_report_value(&r, "lines_with_half_pairs", p->result.num_odd_lines);
     weft_report_value(&r, "tokens", prepared->tokens);
     weft_report_value(&r, "text_bytes", p->result.num_bytes);
+    if (p->options->pack > 0) {
+        weft_report_value(&r, "packed_sequences", (double)packing->num_sequences);
+        weft_report_value(&r, "pads", (double)packing->num_pads);
+        weft_report_value(&r, "documents_cut", (double)packing->num_cut);
+    }
+    if (p->options->chat)
+        weft_report_value(&r, "answer_tokens", p->result.num_answer_tokens);
     weft_report_text(&r, "tokenizer", NULL, name);
     weft_report_value(&r, "vocab_size", info->vocab_size);
     weft_report_bool(&r, "replaced", p->replaces);
@@ -217,19 +274,46 @@ static weft_status check_options(const weft_prepare_options *o)
                : WEFT_OK;
 }
 
+/* Tokens of a form are added tokens of a tokenizer.json. */
+static weft_status check_chat(const weft_prepare_options *o)
+{
+    static const char *const others[] = {"bytes", "gpt2"};
+    for (int i = 0; o->chat && i < 2; i++)
+        if (strcmp(o->tokenizer.name, others[i]) == 0)
+            return WEFT_ERROR(
+                WEFT_CONFIG,
+                "--chat wants the chat model's tokenizer.json, by --tokenizer; %s has "
+                "no tokens for messages",
+                others[i]);
+    return WEFT_OK;
+}
+
 static weft_status prepare_init(prepare *p)
 {
     const weft_prepare_options *o = p->options;
+    weft_tokenizer_source tokenizer = o->tokenizer;
     WEFT_TRY(check_options(o));
-    WEFT_TRY(weft_tokenizer_create(&o->tokenizer, &p->tokenizer));
+    WEFT_TRY(check_chat(o));
+    tokenizer.no_special_tokens = o->tokenizer.no_special_tokens || o->chat;
+    WEFT_TRY(weft_tokenizer_create(&tokenizer, &p->tokenizer));
     const weft_tokenizer_info *info = weft_tokenizer_get_info(p->tokenizer);
     p->source = (weft_prepare_source){.options = o, .read = weft_prepare_read, .eod = info->eod};
+    if (o->chat)
+        WEFT_TRY(weft_chat_open(o->chat, p->tokenizer, &p->source.chat));
     p->result.prepared.append_eod = true; /* until a document has none */
     p->result.hash = XXH64_createState();
     if (!p->result.hash)
         return WEFT_ERROR(WEFT_MEMORY, "no memory for a hash");
     XXH64_reset(p->result.hash, 0);
-    return weft_dataset_writer_create(o->out, info->vocab_size, &p->writer);
+    WEFT_TRY(weft_dataset_writer_create(o->out, info->vocab_size, &p->target.writer));
+    atomic_store(&writing, p->target.writer);
+    catch_ends();
+    if (o->chat || o->pack > 0)
+        WEFT_TRY(weft_dataset_writer_mask(p->target.writer));
+    p->result.prepared.packed_length = o->pack;
+    return o->pack > 0 ? weft_packer_create(p->target.writer, (uint32_t)o->pack, (int32_t)info->eod,
+                                            &p->target.packer)
+                       : WEFT_OK;
 }
 
 static weft_status run(const weft_prepare_options *o)
@@ -241,7 +325,9 @@ static weft_status run(const weft_prepare_options *o)
         status = write_all(&p, &arena);
     if (status == WEFT_OK)
         status = print_result(&p, &arena);
-    weft_dataset_writer_destroy(p.writer);
+    atomic_store(&writing, NULL);
+    weft_packer_destroy(p.target.packer);
+    weft_dataset_writer_destroy(p.target.writer);
     XXH64_freeState(p.result.hash);
     weft_tokenizer_destroy(p.tokenizer);
     weft_arena_release(&arena);
@@ -256,7 +342,9 @@ int weft_verb_prepare(int argc, char **argv, const weft_verb_given *given)
     int code = parse(argc, argv, &options, &arena);
     if (options.num_threads == 0)
         options.num_threads = weft_machine_allowed_cores();
-    options.append_eod = options.append_eod || options.jsonl;
+    if (options.chat && !options.jsonl)
+        options.jsonl = "messages";
+    options.append_eod = options.append_eod || options.jsonl || options.pack > 0;
     if (code < 0)
         code = run(&options) == WEFT_OK ? 0 : weft_verb_fail("prepare");
     weft_arena_release(&arena);

@@ -15,6 +15,7 @@
 #include <weft/list.h>
 
 #include "core/dataset/dataset.h"
+#include "launcher/text/chat.h"
 #include "launcher/text/input.h"
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
@@ -22,9 +23,10 @@
 typedef struct weft_prepare_options {
     const char *out;
     weft_tokenizer_source tokenizer;
-    const char *jsonl; /* the key of the text; NULL: files are text */
+    const char *jsonl; /* the key of the text, or of the messages; NULL: files are text */
+    const char *chat;  /* the form that messages are written in; NULL: lines have text */
     bool append_eod, split_blank_lines, any_bytes, json;
-    int num_threads;
+    int num_threads, pack; /* pack: tokens of a sequence; 0: documents follow each other */
     weft_string_list texts;
 } weft_prepare_options;
 
@@ -50,6 +52,7 @@ struct weft_prepare_source {
     const weft_prepare_options *options;
     weft_status (*read)(weft_prepare_source *, weft_prepare_ring *); /* weft_prepare_read */
     weft_input_list files;
+    weft_chat chat;    /* of options->chat */
     int64_t eod;       /* the token at which token files are cut */
     int64_t num_empty; /* files */
 };
@@ -60,14 +63,25 @@ weft_status weft_prepare_read(weft_prepare_source *source, weft_prepare_ring *ri
 /* What came out. */
 typedef struct weft_prepare_result {
     weft_prepared prepared;
-    weft_known known; /* but for the tokenizer's part of the hash */
-    int64_t num_empty_documents;
+    weft_packing packing;
+    weft_known known;                               /* but for the tokenizer's part of the hash */
+    int64_t num_empty_documents, num_answer_tokens; /* the latter of chats */
+    int64_t num_odd_lines;                          /* of JSON, with halves of surrogate pairs */
+    const char *odd_path;                           /* the first of these */
+    int64_t odd_line;
     uint64_t num_bytes; /* of text */
     struct XXH64_state_s *hash;
 } weft_prepare_result;
 
+/* Where documents go. */
+typedef struct weft_prepare_target {
+    weft_dataset_writer *writer;
+    weft_packer *packer; /* in front of the writer; NULL: none */
+} weft_prepare_target;
+
 /* Reads, encodes and writes all documents. */
 weft_status weft_prepare_encode(weft_prepare_source *source, const weft_tokenizer *tokenizer,
-                                weft_dataset_writer *writer, weft_prepare_result *out) WEFT_CHECKED;
+                                const weft_prepare_target *target,
+                                weft_prepare_result *out) WEFT_CHECKED;
 
 #endif

@@ -24,6 +24,7 @@ typedef struct document {
     size_t at, bytes;  /* in the block's bytes */
     size_t num_tokens; /* in the block's tokens; 0: an empty document */
     size_t text_bytes;
+    size_t num_halves; /* of surrogate pairs in it */
 } document;
 
 typedef struct block {
@@ -31,8 +32,8 @@ typedef struct block {
     size_t num_bytes, capacity_bytes, begun_at; /* where the document that is read begins */
     document *documents;
     size_t num_documents, capacity_documents;
-    uint64_t num_read; /* bytes of files, as they are stored, up to its end */
-    weft_tokens tokens;
+    uint64_t num_read;         /* bytes of files, as they are stored, up to its end */
+    weft_tokens tokens, bears; /* bears: of chats, 1 for each token that bears a loss, else 0 */
     bool is_done;
     weft_status status; /* of its encoding, behind the documents with tokens */
     weft_error error;
@@ -135,7 +136,7 @@ weft_status weft_prepare_end(weft_prepare_ring *ring, weft_document_kind kind, c
                              int64_t line, uint64_t num_read)
 {
     block *b = open_block(ring);
-    const document d = {path, line, kind, b->begun_at, b->num_bytes - b->begun_at, 0, 0};
+    const document d = {path, line, kind, b->begun_at, b->num_bytes - b->begun_at, 0, 0, 0};
     if (d.bytes == 0)
         return WEFT_OK;
     WEFT_TRY(add_document(b, &d));
@@ -186,27 +187,42 @@ static weft_status add_tokens(const worker *w, const document *d, const char *by
     return WEFT_OK;
 }
 
-static weft_status encode(worker *w, document *d, const char *bytes, weft_tokens *out)
+static weft_status encode_text(worker *w, const char *bytes, size_t count, weft_tokens *out)
+{
+    return count == 0 ? WEFT_OK /* also where a tokenizer would put something around it */
+                      : weft_encoder_encode(w->encoder, bytes, count, out);
+}
+
+static weft_status encode_line(worker *w, document *d, const char *line, block *b)
+{
+    const weft_prepare_source *source = w->ring->source;
+    const char *key = source->options->jsonl;
+    weft_json_characters text;
+    if (d->bytes > LARGE_BYTES)
+        weft_arena_release(&w->scratch);
+    weft_arena_reset(&w->scratch);
+    if (source->chat.form) {
+        d->text_bytes = 0; /* what is written is more than what is read */
+        return weft_chat_encode(&source->chat, w->encoder, line, d->bytes - 1, key, &w->scratch,
+                                &b->tokens, &b->bears, &d->num_halves);
+    }
+    WEFT_TRY(weft_json_line_text(line, d->bytes - 1, key, &w->scratch, &text));
+    d->text_bytes = text.num_bytes;
+    d->num_halves = text.num_halves;
+    return encode_text(w, text.bytes, text.num_bytes, &b->tokens);
+}
+
+static weft_status encode(worker *w, document *d, const char *bytes, block *b)
 {
     if (d->kind == WEFT_DOCUMENT_TOKENS)
-        return add_tokens(w, d, bytes, out);
+        return add_tokens(w, d, bytes, &b->tokens);
     d->text_bytes = d->bytes;
-    if (d->kind == WEFT_DOCUMENT_JSON) {
-        const char *text;
-        if (d->bytes > LARGE_BYTES)
-            weft_arena_release(&w->scratch);
-        weft_arena_reset(&w->scratch);
-        weft_status status = weft_json_line_text(
-            bytes, d->bytes - 1, w->ring->source->options->jsonl, &w->scratch, &text);
-        if (status == WEFT_FILE)
-            return weft_error_context(status, "%s: line %" PRId64, weft_input_name(d->path),
-                                      d->line);
-        WEFT_TRY(status);
-        bytes = text;
-        d->text_bytes = strlen(text);
-    }
-    return d->text_bytes == 0 ? WEFT_OK /* also where a tokenizer would put something around it */
-                              : weft_encoder_encode(w->encoder, bytes, d->text_bytes, out);
+    if (d->kind == WEFT_DOCUMENT_TEXT)
+        return encode_text(w, bytes, d->bytes, &b->tokens);
+    const weft_status status = encode_line(w, d, bytes, b);
+    return status == WEFT_FILE
+               ? weft_error_context(status, "%s: line %" PRId64, weft_input_name(d->path), d->line)
+               : status;
 }
 
 static bool ends_with_eod(const weft_prepare_ring *ring, const document *d)
@@ -214,24 +230,27 @@ static bool ends_with_eod(const weft_prepare_ring *ring, const document *d)
     return ring->source->options->append_eod || d->kind == WEFT_DOCUMENT_TOKENS;
 }
 
-static weft_status encode_document(worker *w, document *d, const char *bytes, weft_tokens *out)
+static weft_status encode_document(worker *w, document *d, const char *bytes, block *b)
 {
+    weft_tokens *out = &b->tokens;
     const size_t before = out->count;
     const int32_t eod = (int32_t)w->ring->source->eod;
-    WEFT_TRY(encode(w, d, bytes, out));
+    WEFT_TRY(encode(w, d, bytes, b));
     /* a tokenizer.json may put the token there itself */
     if (out->count > before && ends_with_eod(w->ring, d) && out->ids[out->count - 1] != eod)
         WEFT_TRY(weft_tokens_add(out, eod));
+    while (w->ring->source->chat.form && b->bears.count < out->count)
+        WEFT_TRY(weft_tokens_add(&b->bears, 0)); /* no answer */
     d->num_tokens = out->count - before;
     return WEFT_OK;
 }
 
 static void encode_block(worker *w, block *b)
 {
-    b->tokens.count = 0;
+    b->tokens.count = b->bears.count = 0;
     b->status = WEFT_OK;
     for (size_t i = 0; i < b->num_documents && b->status == WEFT_OK; i++)
-        b->status = encode_document(w, &b->documents[i], b->bytes + b->documents[i].at, &b->tokens);
+        b->status = encode_document(w, &b->documents[i], b->bytes + b->documents[i].at, b);
     if (b->status != WEFT_OK)
         weft_error_take(&b->error);
 }
@@ -259,15 +278,22 @@ static void *encode_all(void *context)
 
 /* --- writing ------------------------------------------------------------------------------- */
 
-static weft_status write_document(const weft_prepare_ring *ring, weft_dataset_writer *writer,
-                                  const document *d, const int32_t *tokens,
+static weft_status write_document(const weft_prepare_ring *ring, const weft_prepare_target *to,
+                                  const document *d, const int32_t *tokens, const int32_t *bears,
                                   weft_prepare_result *out)
 {
+    if (d->num_halves > 0 && out->num_odd_lines++ == 0) {
+        out->odd_path = d->path;
+        out->odd_line = d->line;
+    }
     if (d->num_tokens == 0) {
         out->num_empty_documents++;
         return WEFT_OK;
     }
-    WEFT_TRY(weft_dataset_writer_add(writer, tokens, d->num_tokens));
+    WEFT_TRY(to->packer ? weft_packer_add(to->packer, tokens, bears, d->num_tokens)
+                        : weft_dataset_writer_add_masked(to->writer, tokens, bears, d->num_tokens));
+    for (size_t i = 0; bears && i < d->num_tokens; i++)
+        out->num_answer_tokens += bears[i];
     XXH64_update(out->hash, tokens, d->num_tokens * sizeof *tokens);
     for (size_t i = 0; i < d->num_tokens; i++)
         out->known.max_token = tokens[i] > out->known.max_token ? tokens[i] : out->known.max_token;
@@ -278,15 +304,16 @@ static weft_status write_document(const weft_prepare_ring *ring, weft_dataset_wr
     return WEFT_OK;
 }
 
-static weft_status write_block(const weft_prepare_ring *ring, weft_dataset_writer *writer,
+static weft_status write_block(const weft_prepare_ring *ring, const weft_prepare_target *to,
                                const block *b, weft_prepare_result *out)
 {
-    const int32_t *tokens = b->tokens.ids;
+    const int32_t *tokens = b->tokens.ids, *bears = ring->source->chat.form ? b->bears.ids : NULL;
     if (b->status != WEFT_OK)
         return weft_error_put(&b->error);
     for (size_t i = 0; i < b->num_documents; i++) {
-        WEFT_TRY(write_document(ring, writer, &b->documents[i], tokens, out));
+        WEFT_TRY(write_document(ring, to, &b->documents[i], tokens, bears, out));
         tokens += b->documents[i].num_tokens;
+        bears += bears ? b->documents[i].num_tokens : 0;
     }
     return WEFT_OK;
 }
@@ -352,6 +379,8 @@ static void free_block(weft_prepare_ring *ring, block *b)
     }
     if (b->tokens.capacity > LARGE_BYTES)
         weft_tokens_release(&b->tokens);
+    if (b->bears.capacity > LARGE_BYTES)
+        weft_tokens_release(&b->bears);
     pthread_mutex_lock(&ring->lock);
     ring->num_bytes -= bytes;
     b->is_done = false;
@@ -360,14 +389,14 @@ static void free_block(weft_prepare_ring *ring, block *b)
     pthread_mutex_unlock(&ring->lock);
 }
 
-static weft_status write_all(weft_prepare_ring *ring, weft_dataset_writer *writer,
+static weft_status write_all(weft_prepare_ring *ring, const weft_prepare_target *to,
                              weft_prepare_result *out)
 {
     progress p;
     weft_status status = WEFT_OK;
     begin_progress(&p, ring->source->options);
     for (block *b; status == WEFT_OK && (b = await_block(ring));) {
-        status = write_block(ring, writer, b, out);
+        status = write_block(ring, to, b, out);
         tell(&p, ring, b->num_read, out);
         free_block(ring, b);
     }
@@ -422,6 +451,7 @@ static void release(weft_prepare_ring *ring)
         free(ring->blocks[i].bytes);
         free(ring->blocks[i].documents);
         weft_tokens_release(&ring->blocks[i].tokens);
+        weft_tokens_release(&ring->blocks[i].bears);
     }
     pthread_cond_destroy(&ring->written);
     pthread_cond_destroy(&ring->done);
@@ -432,7 +462,7 @@ static void release(weft_prepare_ring *ring)
 }
 
 weft_status weft_prepare_encode(weft_prepare_source *source, const weft_tokenizer *tokenizer,
-                                weft_dataset_writer *writer, weft_prepare_result *out)
+                                const weft_prepare_target *to, weft_prepare_result *out)
 {
     const size_t num_threads = (size_t)source->options->num_threads;
     weft_prepare_ring ring = {.source = source,
@@ -448,7 +478,7 @@ weft_status weft_prepare_encode(weft_prepare_source *source, const weft_tokenize
                              ? start(&ring)
                              : WEFT_ERROR(WEFT_MEMORY, "no memory for %zu threads", num_threads);
     if (status == WEFT_OK)
-        status = write_all(&ring, writer, out);
+        status = write_all(&ring, to, out);
     if (ring.blocks && ring.workers)
         stop(&ring);
     release(&ring);

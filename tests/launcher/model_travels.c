@@ -1,0 +1,125 @@
+/* An import, and runs that train it, after their folders have moved or are gone; datasets of
+ * another tokenizer; folders that an export must leave alone. */
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+static char source[600], tokenizers[600];
+
+static void shell(const char *command)
+{
+    EXPECT(system(command) == 0, "%s", command);
+}
+
+static void expect_same(const char *a, const char *b)
+{
+    char command[300];
+    snprintf(command, sizeof command, "cmp -s %s %s", a, b);
+    EXPECT(system(command) == 0, "%s differs from %s", a, b);
+}
+
+#define TRAIN                                                                                      \
+    "--set", "data.mock_data=true", "--set", "train.train_iters=1", "--set",                       \
+        "train.global_batch_size=2", "--set", "device.peak_flops=1e9"
+
+/* The names and dtypes of the export's tensors, and its files. */
+static void expect_form(const char *folder, const char *dtype, int num_files)
+{
+    char command[400];
+    child c;
+    CHILD_RUN(&c, "import", folder, "--check", "--json");
+    EXPECT(c.exit_code == 0 && c.out && strstr(c.out, dtype), "%s has no %s: %s", folder, dtype,
+           c.err);
+    child_release(&c);
+    snprintf(command, sizeof command, "test $(ls %s/*.safetensors | wc -l) = %d", folder,
+             num_files);
+    shell(command);
+}
+
+/* What a run was imported from is not needed by it, nor by a run that goes on from that. */
+static void what_export_needs_goes_with_the_run(void)
+{
+    CHILD_GOOD("import", source, "--out", "imported");
+    shell("mkdir away && mv imported away/llama");
+    CHILD_GOOD("train", "away/llama/config.json", "--out", "run", TRAIN);
+    CHILD_GOOD("train", "away/llama/config.json", "--out", "next", TRAIN, "--set",
+               "checkpoint.load=run", "--set", "train.train_iters=2");
+    shell("rm -r away run");
+    CHILD_GOOD("export", "next", "--out", "exported");
+    expect_form("exported", "\"BF16\"", 5);
+    expect_same("exported/config.json", "next/source/config.json");
+    shell("rm -r next/source");
+    child c;
+    CHILD_RUN(&c, "export", "next", "--out", "bare");
+    EXPECT(c.exit_code == 0 && c.err && strstr(c.err, "/run, which is not there: if that was an"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+}
+
+static void a_dataset_has_the_models_tokenizer(void)
+{
+    char model[1300], path[700], other[700];
+    shell("mkdir known && printf 'one two three four five six seven eight nine ten' > text.txt");
+    snprintf(model, sizeof model, "cp %s/* known && cp %s/llama2.json known/tokenizer.json", source,
+             tokenizers);
+    shell(model);
+    snprintf(other, sizeof other, "%s/gpt2.json", tokenizers);
+    snprintf(path, sizeof path, "%s/llama2.json", tokenizers);
+    CHILD_GOOD("import", "known", "--out", "known.run");
+    CHILD_GOOD("prepare", "text.txt", "--out", "bytes");
+    CHILD_GOOD("prepare", "text.txt", "--out", "same", "--tokenizer", path);
+    CHILD_GOOD("prepare", "text.txt", "--out", "another", "--tokenizer", other, "--eod-token",
+               "<|endoftext|>");
+    static const char *const wrong[] = {"data.data_path=bytes", "data.data_path=another"};
+    for (int i = 0; i < 2; i++)
+        CHILD_REFUSED(2,
+                      "was prepared with another tokenizer than the model's: weft prepare "
+                      "--tokenizer ",
+                      "train", "known.run/config.json", "--out", "none", "--set", wrong[i]);
+    CHILD_REFUSED(2, "is less than the dataset's vocabulary", "train", "known.run/config.json",
+                  "--out", "none", "--set", "data.data_path=same");
+    EXPECT(access("none", F_OK) != 0, "a run");
+}
+
+/* A folder beside an export's is the user's, whatever it is called. */
+static void only_what_was_made_here_is_removed(void)
+{
+    CHILD_GOOD("import", source, "--out", "mine");
+    shell("mkdir out.partial .out.weft-part && touch out.partial/a .out.weft-part/b");
+    CHILD_REFUSED(2, ".out.weft-part: is there, and Weft has not made it", "export", "mine",
+                  "--out", "out");
+    shell("test -f .out.weft-part/b && touch .out.weft-part/.weft-part");
+    CHILD_GOOD("export", "mine", "--out", "out/"); /* as of one that was killed */
+    shell("test -f out.partial/a && ! test -e .out.weft-part && ! test -e out/.weft-part");
+    shell("! test -e out/b");
+}
+
+static void sizes_are_written_as_transformers_does(void)
+{
+    CHILD_GOOD("export", "mine", "--out", "small", "--dtype", "fp32", "--max-shard-size", "20KB");
+    CHILD_GOOD("export", "mine", "--out", "large", "--dtype", "fp32", "--max-shard-size", "5GB");
+    shell("test $(ls small/*.safetensors | wc -l) -gt 1");
+    shell("test $(ls large/*.safetensors | wc -l) = 1");
+    CHILD_REFUSED(2, "expected a size in bytes", "export", "mine", "--out", "odd",
+                  "--max-shard-size", "5GBs");
+    CHILD_REFUSED(2, "mine: a folder, where a tokenizer.json belongs: mine/tokenizer.json",
+                  "prepare", "text.txt", "--out", "none", "--tokenizer", "mine");
+}
+
+int main(void)
+{
+    char folder[32];
+    const char *checkout = getenv("WEFT_SOURCE_DIR");
+    if (!child_folder_enter(folder))
+        return 1;
+    snprintf(source, sizeof source, "%s/tests/oracle/models/llama_bf16", checkout);
+    snprintf(tokenizers, sizeof tokenizers, "%s/tests/oracle/golden/tokenizers", checkout);
+    what_export_needs_goes_with_the_run();
+    a_dataset_has_the_models_tokenizer();
+    only_what_was_made_here_is_removed();
+    sizes_are_written_as_transformers_does();
+    return child_finish(folder);
+}
