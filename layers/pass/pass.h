@@ -54,7 +54,7 @@ typedef struct weft_deferred {
 
 struct weft_pass {
     weft_model *model;
-    int chunk, first, end; /* its chunk, whose layers are [first, end) */
+    int chunk, first, end; /* its micro-batch's chunk, whose layers are [first, end) */
     weft_lane *lane;
     weft_micro_batch micro_batch;
     bool backward;           /* a backward is being enqueued */
@@ -80,6 +80,8 @@ struct weft_pass {
     float *far_losses;            /* likewise, where they go behind the forward; NULL: nowhere */
 };
 
+/* Gives the pass to a chunk, until its backward is over. */
+void weft_pass_serve(weft_pass *pass, int chunk);
 /* Does all that the first half left of a layer of the list; those above it come first. */
 weft_status weft_pass_run_deferred(weft_pass *pass, int listed) WEFT_CHECKED;
 void weft_deferred_release(weft_deferred *deferred);
