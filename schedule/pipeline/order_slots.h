@@ -5,8 +5,8 @@
  * A forward's slot is taken right before the forward, or by the forward of the stage before where
  * that is on the same rank, and is free behind the backward. With several chunks in a loop a rank
  * that receives a forward's input has a slot free one compute earlier, so that the input travels
- * beside that compute: one slot more than there are micro-batches in flight, which one chunk and a V
- * do without.
+ * beside that compute: one slot more than there are micro-batches in flight, which one chunk and a
+ * V do without.
  *
  * A slot is made for one chunk, that of its users whose bytes are most. A taker gets, of the free
  * slots that are large enough, the smallest; of equal ones one made for its own chunk; of several
@@ -26,9 +26,9 @@ typedef struct weft_order_slot {
 typedef struct weft_order_pool {
     weft_order_slot *slots;
     int num;
-    int32_t *of;             /* the slot of each [chunk][m] */
-    int32_t *free;           /* free slots, those that have been free longest first: [head, tail) */
-    const uint64_t *bytes;   /* [virtual stages]; NULL: all alike */
+    int32_t *of;           /* the slot of each [chunk][m] */
+    int32_t *free;         /* free slots, those that have been free longest first: [head, tail) */
+    const uint64_t *bytes; /* [virtual stages]; NULL: all alike */
     uint32_t head, tail;
 } weft_order_pool;
 

@@ -216,18 +216,53 @@ static void every_small_shape(void **state)
                 }
 }
 
+/* What is made for the chunk with the fewest bytes is refused where others use it. */
+static int refuse_small_slots(program_set *set)
+{
+    int num = 0;
+    for (int rank = 0; rank < set->shape.num_stages; rank++) {
+        weft_program *program = &set->programs[rank];
+        const weft_program whole = *program;
+        weft_slot slots[1024];
+        assert_true(program->num_slots <= 1024);
+        memcpy(slots, program->slots, (size_t)program->num_slots * sizeof *slots);
+        program->slots = slots;
+        for (int i = 0; i < program->num_slots; i++)
+            for (int chunk = 0; slots[i].chunk >= 0 && chunk < set->shape.num_chunks; chunk++) {
+                const uint64_t *bytes = slots[i].holds == WEFT_SLOT_ACTIVATION
+                                            ? set->shape.stash_bytes
+                                            : set->shape.deferred_bytes;
+                const int p = set->shape.num_stages, made_for = slots[i].chunk;
+                if (bytes[weft_stage_of(set->shape.is_v, p, rank, chunk)] >=
+                    bytes[weft_stage_of(set->shape.is_v, p, rank, made_for)])
+                    continue;
+                slots[i].chunk = chunk;
+                ASSERT_ERROR(check_set(set), WEFT_INTERNAL, "which is made for chunk ");
+                slots[i].chunk = made_for;
+                num++;
+            }
+        *program = whole;
+    }
+    return num;
+}
+
 /* Every kind's programs pass the checker. */
 static void draws(void **state)
 {
     (void)state;
     uint64_t random = 21;
+    int num_small = 0;
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
         const int kind = (int)next_random(&random, WEFT_PIPELINE_AUTO);
         const bool is_v = weft_pipeline_kind_is_v(kind);
         const int least = kind == WEFT_PIPELINE_INTERLEAVED ? 2 : 1;
         bool host_waits[MAX_STAGES];
-        for (int s = 0; s < MAX_STAGES; s++)
+        uint64_t bytes[2][MAX_STAGES];
+        for (int s = 0; s < MAX_STAGES; s++) {
             host_waits[s] = next_random(&random, 3) == 0;
+            bytes[0][s] = next_random(&random, 4);
+            bytes[1][s] = next_random(&random, 4);
+        }
         weft_pipeline_shape shape = {.kind = (weft_pipeline_kind)kind,
                                      .is_v = is_v,
                                      .num_stages = 1 + (int)next_random(&random, 5),
@@ -239,12 +274,19 @@ static void draws(void **state)
             shape.host_waits = host_waits;
         if (next_random(&random, 4) == 0)
             shape.group_size = shape.num_stages + (int)next_random(&random, 4);
+        if (next_random(&random, 4)) {
+            shape.stash_bytes = bytes[0];
+            shape.deferred_bytes = bytes[1];
+        }
         program_set set = make_shaped_set(&shape);
         if (check_set(&set) != WEFT_OK)
             fail_msg("draw %d, %s: %s", draw, weft_pipeline_kind_text(kind),
                      weft_error_get()->text);
+        if (shape.stash_bytes && draw % 20 == 0)
+            num_small += refuse_small_slots(&set);
         release_set(&set);
     }
+    assert_true(num_small > 100);
 }
 
 static void row_is(weft_pipeline_kind kind, const weft_order_shape *shape, int rank,
