@@ -151,6 +151,19 @@ static int number_in_kind(const weft_program *program, int32_t slot)
     return number;
 }
 
+/* A slot made for a chunk serves all chunks of the rank whose values have no more bytes. */
+static bool has_room(const rank_check *check, const weft_slot *slot, int stage)
+{
+    const uint64_t *bytes = slot->holds == WEFT_SLOT_ACTIVATION ? check->expected->stash_bytes
+                            : slot->holds == WEFT_SLOT_DEFERRED ? check->expected->deferred_bytes
+                                                                : NULL;
+    if (slot->chunk < 0)
+        return true;
+    const int made_for = stage_of(check, slot->chunk), num_ranks = check->num_ranks;
+    return weft_rank_of_stage(check->program->is_v, num_ranks, stage) == check->rank &&
+           (!bytes || (made_for < check->expected->num_stages && bytes[stage] <= bytes[made_for]));
+}
+
 static weft_status check_operand(const rank_check *check, uint32_t index, int i)
 {
     const weft_program *program = check->program;
@@ -175,8 +188,8 @@ static weft_status check_operand(const rank_check *check, uint32_t index, int i)
     if (!(weft_value_slots(c.value) >> memory->holds & 1))
         return fail(check, index, "has %s in slot %d, which is memory for %s",
                     weft_value_text(c.value), slot, weft_slot_kind_text((int)memory->holds));
-    if (memory->chunk >= 0 && stage_of(check, memory->chunk) != c.stage)
-        return fail(check, index, "has %s in slot %d, which is chunk %d's",
+    if (!has_room(check, memory, c.stage))
+        return fail(check, index, "has %s in slot %d, which is made for chunk %d",
                     weft_value_text(c.value), slot, memory->chunk);
     const int x = weft_task_slot(task, WEFT_OPERAND_X);
     if (row->in_place && x >= 0 && x != slot)

@@ -49,6 +49,10 @@ typedef struct weft_expectation {
     int num_parts;
     weft_holding holds[WEFT_MAX_HOLDINGS];
     int num_holds;
+    /* [num_stages], by virtual stage: the bytes of values in slots that are made for a chunk; NULL:
+     * all alike. */
+    const uint64_t *stash_bytes, *deferred_bytes;
+    int num_stages;
 } weft_expectation;
 
 /* Fills in what one rank's program must be. The checker calls it for rank after rank; `scratch`

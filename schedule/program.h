@@ -68,7 +68,8 @@ typedef struct weft_wait {
 
 typedef struct weft_slot {
     uint32_t holds; /* weft_slot_kind */
-    int32_t chunk;  /* the slot's owner; -1: all chunks share the slot, or none uses it */
+    int32_t chunk;  /* for whose values the slot is made: those of the rank's other chunks may lie
+                       there if they have no more bytes; -1: chunks' values are all alike */
     uint64_t bytes; /* 0: nothing, or known only when the program runs */
 } weft_slot;
 

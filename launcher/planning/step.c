@@ -171,21 +171,63 @@ static void add_work(const weft_description *description, double us[3])
 
 /* Without a limit of memory: what zb_h1 takes, or 1F1B where that is more. */
 static weft_status limit_by_kinds(const weft_order_shape *shape, const weft_order_costs *costs,
-                                  uint64_t *limits)
+                                  weft_arena *scratch, uint64_t *limits)
 {
     static const weft_pipeline_kind kinds[] = {WEFT_PIPELINE_1F1B, WEFT_PIPELINE_ZB_H1};
+    const size_t p = (size_t)shape->num_ranks;
+    void *orders, *bytes;
+    double makespan;
+    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(weft_order), &orders));
+    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(uint64_t), &bytes));
     for (int i = 0; i < 2; i++) {
+        WEFT_TRY(weft_order_make(kinds[i], shape, scratch, orders));
+        WEFT_TRY(weft_order_simulate(shape, orders, costs, &makespan, bytes));
+        for (size_t rank = 0; rank < p; rank++)
+            if (((uint64_t *)bytes)[rank] > limits[rank])
+                limits[rank] = ((uint64_t *)bytes)[rank];
+    }
+    return WEFT_OK;
+}
+
+/* Takes from the ranks' limits what their programs need more than there is; false: nothing. */
+static weft_status limit_programs(const weft_config *config, const weft_step *step,
+                                  const weft_pipeline_shape *shape, weft_arena *scratch,
+                                  uint64_t *limits, bool *out_lacks)
+{
+    const uint64_t limit = (uint64_t)config->device.memory_limit;
+    void *programs;
+    *out_lacks = false;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)shape->num_stages, sizeof(weft_program),
+                                    &programs));
+    WEFT_TRY(weft_program_pipeline(shape, scratch, programs));
+    for (int rank = 0; rank < shape->num_stages; rank++) {
+        weft_footprint footprint;
+        weft_step_footprint(config, step, rank, (weft_program *)programs + rank, &footprint);
+        if (footprint.device_bytes <= limit)
+            continue;
+        const uint64_t lacks = footprint.device_bytes - limit;
+        limits[rank] = lacks < limits[rank] ? limits[rank] - lacks : 1;
+        *out_lacks = true;
+    }
+    return WEFT_OK;
+}
+
+/* The bytes of slots for messages follow from the order alone: where the ranks' programs have no
+ * room for them, another order is made that leaves some. */
+static weft_status make_fitting(const weft_config *config, const weft_step *step,
+                                const weft_order_costs *costs, uint64_t *limits, weft_arena *arena,
+                                weft_pipeline_shape *shape)
+{
+    const weft_order_shape order = weft_pipeline_order_shape(shape);
+    void *orders;
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)shape->num_stages, sizeof(weft_order), &orders));
+    shape->orders = orders;
+    for (bool lacks = true; lacks;) {
         weft_arena scratch = {0};
-        void *orders;
-        weft_status status =
-            weft_arena_alloc_array(&scratch, (size_t)shape->num_ranks, sizeof(weft_order), &orders);
-        if (status == WEFT_OK)
-            status = weft_order_make(kinds[i], shape, &scratch, orders);
-        for (int rank = 0; rank < shape->num_ranks && status == WEFT_OK; rank++) {
-            const uint64_t bytes =
-                weft_order_peak_bytes(shape, rank, (weft_order *)orders + rank, costs);
-            limits[rank] = bytes > limits[rank] ? bytes : limits[rank];
-        }
+        lacks = false;
+        weft_status status = weft_order_make_auto(&order, costs, arena, orders);
+        if (status == WEFT_OK && config->device.memory_limit > 0)
+            status = limit_programs(config, step, shape, &scratch, limits, &lacks);
         weft_arena_release(&scratch);
         WEFT_TRY(status);
     }
@@ -200,36 +242,53 @@ static weft_status make_auto(const weft_config *config, const weft_step *step, w
     const weft_layout *layout = &outline->layout;
     const weft_order_shape order = weft_pipeline_order_shape(shape);
     const size_t stages = (size_t)weft_layout_num_stages(layout), p = (size_t)layout->num_ranks;
-    void *times, *bytes, *orders;
+    void *times, *bytes;
     WEFT_TRY(weft_arena_alloc_array(arena, 3 * stages, sizeof(double), &times));
-    WEFT_TRY(weft_arena_alloc_array(arena, 2 * stages + p, sizeof(uint64_t), &bytes));
-    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(weft_order), &orders));
+    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(uint64_t), &bytes));
     double *const us = times;
-    uint64_t *const kept = bytes;
+    uint64_t *const limits = bytes;
     for (int s = 0; s < (int)stages; s++) {
-        const int rank = weft_rank_of_stage(layout->is_v, layout->num_ranks, s),
-                  chunk = s / layout->num_ranks;
         double work[3] = {0};
         for (int l = layout->first[s]; l < layout->first[s + 1]; l++)
             add_work(&outline->layers[l].description, work);
         for (int i = 0; i < 3; i++)
             us[i * (int)stages + s] = work[i];
-        kept[s] = weft_footprint_stash(outline, rank, chunk);
-        kept[(int)stages + s] = weft_footprint_deferred(outline, rank, chunk);
     }
     for (int rank = 0; rank < (int)p; rank++)
-        kept[2 * stages + (size_t)rank] = bytes_for_passes(config, step, rank);
+        limits[rank] = bytes_for_passes(config, step, rank);
     const weft_order_costs costs = {.forward_us = us,
                                     .input_us = us + stages,
                                     .weight_us = us + 2 * stages,
-                                    .stash_bytes = kept,
-                                    .deferred_bytes = kept + stages,
-                                    .limit_bytes = kept + 2 * stages};
-    if (config->device.memory_limit == 0)
-        WEFT_TRY(limit_by_kinds(&order, &costs, kept + 2 * stages));
-    shape->orders = orders;
-    const weft_status status = weft_order_make_auto(&order, &costs, arena, orders);
+                                    .stash_bytes = shape->stash_bytes,
+                                    .deferred_bytes = shape->deferred_bytes,
+                                    .boundary_bytes = shape->boundary_bytes,
+                                    .limit_bytes = limits};
+    if (config->device.memory_limit == 0) {
+        weft_arena scratch = {0};
+        const weft_status limited = limit_by_kinds(&order, &costs, &scratch, limits);
+        weft_arena_release(&scratch);
+        WEFT_TRY(limited);
+    }
+    const weft_status status = make_fitting(config, step, &costs, limits, arena, shape);
     return status == WEFT_CONFIG ? weft_error_key(status, "device.memory_limit") : status;
+}
+
+/* What the slots of each virtual stage's micro-batches take. */
+static weft_status find_bytes(const weft_outline *outline, weft_arena *arena,
+                              weft_pipeline_shape *shape)
+{
+    const int num = weft_layout_num_stages(&outline->layout), p = outline->layout.num_ranks;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, 2 * (size_t)num, sizeof(uint64_t), &memory));
+    uint64_t *stash = memory, *deferred = stash + num;
+    for (int s = 0; s < num; s++) {
+        const int rank = weft_rank_of_stage(outline->layout.is_v, p, s);
+        stash[s] = weft_footprint_stash(outline, rank, s / p);
+        deferred[s] = weft_footprint_deferred(outline, rank, s / p);
+    }
+    shape->stash_bytes = stash;
+    shape->deferred_bytes = deferred;
+    return WEFT_OK;
 }
 
 static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, weft_arena *arena,
@@ -243,10 +302,12 @@ static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, 
     WEFT_TRY(step_shape(config, mesh, step->outline.layout.num_chunks,
                         weft_shape_boundary_bytes(&step->outline.shape), arena, &step->shape));
     step->shape.buckets = buckets;
-    if (step->shape.kind == WEFT_PIPELINE_AUTO && !step->shape.orders)
-        WEFT_TRY(make_auto(config, step, arena, &step->shape));
+    WEFT_TRY(find_bytes(&step->outline, arena, &step->shape));
     WEFT_TRY(find_recomputes(&step->outline, arena, &step->shape.recomputes));
-    return find_host_waits(&step->outline, arena, &step->shape.host_waits);
+    WEFT_TRY(find_host_waits(&step->outline, arena, &step->shape.host_waits));
+    return step->shape.kind == WEFT_PIPELINE_AUTO && !step->shape.orders
+               ? make_auto(config, step, arena, &step->shape)
+               : WEFT_OK;
 }
 
 /* As `weft generate` sets its model up. */

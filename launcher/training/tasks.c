@@ -314,6 +314,7 @@ static weft_micro_batch micro_batch_of(const weft_trainer *t, const weft_task *t
     int m = task->micro_batch;
     weft_micro_batch micro_batch = {
         .step = t->running.step,
+        .chunk = task->chunk,
         .first_sample = weft_trainer_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
         .overwrite = m == t->first_batch[0][task->chunk],
         .backward_overwrites = m == t->first_batch[1][task->chunk],

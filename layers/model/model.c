@@ -65,8 +65,7 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
         weft_pass *pass = &model->passes[i];
         int chunk = model->setup.pass_chunks ? model->setup.pass_chunks[i] : 0;
         pass->model = model;
-        pass->chunk = chunk;
-        weft_layout_range(&model->layout, model->rank, chunk, &pass->first, &pass->end);
+        weft_pass_serve(pass, chunk);
         pass->stash = (weft_stack){.device = model->setup.device,
                                    .holds = WEFT_MEMORY_ACTIVATIONS,
                                    .purpose = "activations"};
@@ -76,10 +75,10 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
                                   .purpose = "host memory of layers"};
         WEFT_TRY(
             weft_stack_reserve(&pass->stash, weft_footprint_stash(outline, model->rank, chunk)));
-        WEFT_TRY(weft_stack_reserve(&pass->host, weft_footprint_host(outline, model->rank, chunk)));
+        WEFT_TRY(weft_stack_reserve(&pass->host, weft_footprint_host(outline, model->rank)));
         pass->states = calloc(1, model->states_bytes + 1);
-        if (weft_footprint_offloaded(outline, model->rank, chunk) > 0) {
-            pass->offloaded = calloc((size_t)(pass->end - pass->first), sizeof *pass->offloaded);
+        if (weft_footprint_offloads(outline, model->rank)) {
+            pass->offloaded = calloc((size_t)model->num_layers, sizeof *pass->offloaded);
             if (!pass->offloaded)
                 return WEFT_ERROR(WEFT_MEMORY, "out of memory for what layers offload");
         }

@@ -63,9 +63,11 @@ typedef struct weft_model_setup {
     bool evaluates; /* a trained model: weights alone; its losses have the bits of training's */
     const weft_parallel_options *parallel; /* the cut into stages; NULL: evenly; borrowed */
     int num_passes;                        /* micro-batches in flight on this rank */
-    const int *pass_chunks; /* each pass's chunk; NULL: chunk 0; borrowed until the model is made */
-    /* Slots for backwards in two halves, and each slot's chunk (NULL, likewise). 0: all backwards
-     * are whole. Outlines look only at whether there are any (weft_shape.splits_backward). */
+    /* The chunk for whose stash each pass has memory; chunks whose stash takes no more may use it,
+     * too. NULL: chunk 0; borrowed until the model is made. */
+    const int *pass_chunks;
+    /* Slots for backwards in two halves, and each slot's chunk (likewise). 0: all backwards are
+     * whole. Outlines look only at whether there are any (weft_shape.splits_backward). */
     int num_deferred;
     const int *deferred_chunks;
     const weft_recompute_options *recompute; /* NULL: nothing; borrowed */
@@ -117,6 +119,7 @@ typedef struct weft_micro_batch {
     const weft_sequence_cut *cut;
     const int32_t *index;
     int64_t step;
+    int chunk;             /* of this rank, through whose layers it goes */
     uint64_t first_sample; /* index in the global batch */
     /* Whether its forward is the step's first through these layers; whether its backward is. */
     bool overwrite, backward_overwrites;

@@ -137,17 +137,7 @@ uint64_t weft_footprint_all_deferred(const weft_outline *outline, int rank,
     return bytes;
 }
 
-uint64_t weft_footprint_host(const weft_outline *outline, int rank, int chunk)
-{
-    uint64_t bytes = 0;
-    int first, end;
-    weft_layout_range(&outline->layout, rank, chunk, &first, &end);
-    for (int l = first; l < end; l++)
-        bytes += outline->layers[l].description.cost.host_bytes;
-    return bytes + weft_footprint_offloaded(outline, rank, chunk);
-}
-
-uint64_t weft_footprint_offloaded(const weft_outline *outline, int rank, int chunk)
+static uint64_t offloaded(const weft_outline *outline, int rank, int chunk)
 {
     uint64_t bytes = 0;
     int first, end;
@@ -155,6 +145,28 @@ uint64_t weft_footprint_offloaded(const weft_outline *outline, int rank, int chu
     for (int l = first; l < end; l++)
         bytes += weft_outline_offloaded(outline, l);
     return bytes;
+}
+
+uint64_t weft_footprint_host(const weft_outline *outline, int rank)
+{
+    uint64_t most = 0;
+    int first, end;
+    for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
+        uint64_t bytes = offloaded(outline, rank, chunk);
+        weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+        for (int l = first; l < end; l++)
+            bytes += outline->layers[l].description.cost.host_bytes;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+bool weft_footprint_offloads(const weft_outline *outline, int rank)
+{
+    for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++)
+        if (offloaded(outline, rank, chunk) > 0)
+            return true;
+    return false;
 }
 
 /* A layer that says no more takes as much both ways. */
@@ -402,7 +414,7 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
         if (slot->holds != WEFT_SLOT_ACTIVATION)
             continue;
         add_pass(outline, s->rank, chunk, out);
-        out->bytes[WEFT_MEMORY_PINNED] += weft_footprint_host(outline, s->rank, chunk);
+        out->bytes[WEFT_MEMORY_PINNED] += weft_footprint_host(outline, s->rank);
     }
     const uint64_t deferred = weft_footprint_all_deferred(outline, s->rank, s->program);
     if (deferred > 0)

@@ -5,7 +5,8 @@
 
 #include "core/device/device.h"
 
-/* The most graphs: boundary slots times passes in flight; further calls run without. */
+/* The most graphs: boundary slots times passes in flight times chunks that they serve; further
+ * calls run without. */
 enum { MAX_GRAPHS = 256 };
 
 typedef struct graph_key {
@@ -13,6 +14,7 @@ typedef struct graph_key {
     const weft_lane *lane;
     const void *from, *to;
     const weft_deferred *deferred;
+    int chunk;
     weft_pass_kind kind;
     bool training, overwrite;
 } graph_key;
@@ -189,6 +191,7 @@ static graph_key key_of(const weft_pass_call *call)
     key.from = call->from ? call->from->data : NULL;
     key.to = call->to ? call->to->data : NULL;
     key.deferred = call->deferred;
+    key.chunk = pass->chunk;
     key.kind = call->kind;
     key.training = pass->micro_batch.training;
     key.overwrite = weft_pass_overwrite(pass);

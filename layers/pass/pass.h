@@ -55,7 +55,7 @@ typedef struct weft_deferred {
 
 struct weft_pass {
     weft_model *model;
-    int chunk, first, end; /* its chunk, whose layers are [first, end) */
+    int chunk, first, end; /* its micro-batch's chunk, whose layers are [first, end) */
     weft_lane *lane;
     weft_micro_batch micro_batch;
     weft_tensor normed;      /* where blocks' norms write */
@@ -85,6 +85,8 @@ struct weft_pass {
 /* The scratch of its forward, or of its backward. */
 weft_stack *weft_pass_scratch_stack(const weft_pass *pass);
 
+/* Gives the pass to a chunk, until its backward is over. */
+void weft_pass_serve(weft_pass *pass, int chunk);
 /* Does all that the first half left of a layer of the list; those above it come first. */
 weft_status weft_pass_run_deferred(weft_pass *pass, int listed) WEFT_CHECKED;
 void weft_deferred_release(weft_deferred *deferred);

@@ -425,6 +425,12 @@ static weft_status run(const weft_pass_call *call)
                : enqueue(call);
 }
 
+void weft_pass_serve(weft_pass *pass, int chunk)
+{
+    pass->chunk = chunk;
+    weft_layout_range(&pass->model->layout, pass->model->rank, chunk, &pass->first, &pass->end);
+}
+
 weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
                                weft_lane *lane, const weft_tensor *x, weft_tensor *y)
 {
@@ -433,6 +439,7 @@ weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_bat
     pass->backward = false;
     pass->deferred = NULL;
     pass->micro_batch = *micro_batch;
+    weft_pass_serve(pass, micro_batch->chunk);
     if (model->graphs)
         WEFT_TRY(weft_graphs_take_tokens(pass));
     WEFT_TRY(run(&(weft_pass_call){.pass = pass, .kind = WEFT_PASS_FORWARD, .from = x, .to = y}));

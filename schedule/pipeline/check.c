@@ -169,6 +169,9 @@ static weft_status expect(const void *context, int rank, weft_arena *scratch, we
         .ordered = weft_update_ordered(),
         .begins = WEFT_TASK_FORWARD,
         .ends = shape->forward_only ? WEFT_TASK_FORWARD : WEFT_TASK_BACKWARD,
+        .stash_bytes = shape->stash_bytes,
+        .deferred_bytes = shape->deferred_bytes,
+        .num_stages = p * v,
     };
     snprintf(out->where, sizeof(out->where), "stage %d", rank);
     return WEFT_OK;

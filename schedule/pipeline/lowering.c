@@ -20,13 +20,19 @@ static int rank_of(const weft_lowering *l, int stage)
 }
 
 /* The slot of a forward's input and stash, until the backward is done. */
-static int32_t take_activation(const weft_lowering *l, int stage, int m, int64_t now,
-                               int64_t *out_free_at)
+static int32_t activation_of(const weft_lowering *l, int stage, int m)
 {
-    const weft_order_times *times = l->times;
-    const int64_t end =
-        (l->shape->forward_only ? times->ends[0] : times->over)[at_stage(l, stage, m)];
-    return weft_lowering_take(l, WEFT_POOL_ACTIVATION + stage / l->p, now, end, out_free_at);
+    return WEFT_POOL_ACTIVATION * WEFT_POOL_SLOTS + l->slots->stash.of[at_chunk(l, stage, m)];
+}
+
+static int32_t deferred_of(const weft_lowering *l, int stage, int m)
+{
+    return WEFT_POOL_DEFERRED * WEFT_POOL_SLOTS + l->slots->deferred.of[at_chunk(l, stage, m)];
+}
+
+static int64_t *free_at(const weft_lowering *l, int stage, int m)
+{
+    return &l->free_at[l->slots->stash.of[at_chunk(l, stage, m)]];
 }
 
 static int32_t take_gradient(const weft_lowering *l, int stage, int m, int64_t now,
@@ -62,10 +68,8 @@ static int32_t make_output(weft_lowering *l, weft_flow flow, int out, int stage,
 {
     const int backward = flow == WEFT_FLOW_GRADIENT;
     if (rank_of(l, user) == l->rank) {
-        int32_t *slot = &l->held[backward][at_chunk(l, user, m)];
-        *slot = backward ? take_gradient(l, user, m, now, NULL)
-                         : take_activation(l, user, m, now, NULL);
-        return *slot;
+        int32_t *slot = &l->held[at_chunk(l, user, m)];
+        return backward ? *slot = take_gradient(l, user, m, now, NULL) : activation_of(l, user, m);
     }
     const int64_t at = l->times->starts[backward][at_stage(l, user, m)];
     weft_lowered_message *sent = &l->sends[l->num_sends++];
@@ -80,11 +84,15 @@ static int32_t take_input(weft_lowering *l, weft_flow flow, int stage, int maker
 {
     const int backward = flow == WEFT_FLOW_GRADIENT;
     if (rank_of(l, maker) == l->rank)
-        return l->held[backward][at_chunk(l, stage, m)];
+        return backward ? l->held[at_chunk(l, stage, m)] : activation_of(l, stage, m);
     weft_lowered_message *received = &l->receives[l->num_receives++];
     *received = message(l, WEFT_TASK_RECEIVE, flow, stage, maker, m, now);
-    received->task.operands[0] = backward ? take_gradient(l, stage, m, now, &received->free_at)
-                                          : take_activation(l, stage, m, now, &received->free_at);
+    if (backward) {
+        received->task.operands[0] = take_gradient(l, stage, m, now, &received->free_at);
+    } else {
+        received->task.operands[0] = activation_of(l, stage, m);
+        received->free_at = *free_at(l, stage, m);
+    }
     return received->task.operands[0];
 }
 
@@ -93,18 +101,24 @@ static void lower_forward(weft_lowering *l, int stage, int m, int64_t now)
     const int last = l->p * l->v - 1;
     const int32_t x =
         stage == 0 ? -1 : take_input(l, WEFT_FLOW_ACTIVATION, stage, stage - 1, m, now);
-    const int32_t stash = x < 0 ? take_activation(l, stage, m, now, NULL) : x;
-    l->stash[at_chunk(l, stage, m)] = stash;
     weft_task *task = add_task(l, WEFT_TASK_FORWARD, WEFT_FLOW_NONE, stage, m);
     if (l->shape->host_waits && l->shape->host_waits[stage])
         task->flags = WEFT_TASK_HOST_WAITS;
     task->operands[0] = x;
-    task->operands[1] = stash;
+    task->operands[1] = activation_of(l, stage, m);
     if (stage < last)
         task->operands[2] =
             make_output(l, WEFT_FLOW_ACTIVATION, WEFT_POOL_OUTPUT, stage, stage + 1, m, now);
     if (++l->in_flight > l->max_in_flight)
         l->max_in_flight = l->in_flight;
+    if (l->shape->forward_only)
+        *free_at(l, stage, m) = l->times->ends[0][at_stage(l, stage, m)];
+}
+
+static void end_backward(weft_lowering *l, int stage, int m)
+{
+    l->in_flight--;
+    *free_at(l, stage, m) = l->times->over[at_stage(l, stage, m)];
 }
 
 static void lower_backward(weft_lowering *l, int stage, int m, int64_t now, bool is_whole)
@@ -115,31 +129,29 @@ static void lower_backward(weft_lowering *l, int stage, int m, int64_t now, bool
         stage == last ? -1 : take_input(l, WEFT_FLOW_GRADIENT, stage, stage + 1, m, now);
     if (l->shape->recomputes && l->shape->recomputes[stage]) {
         weft_task *recompute = add_task(l, WEFT_TASK_RECOMPUTE, WEFT_FLOW_STASH, stage, m);
-        recompute->operands[0] = l->stash[at_chunk(l, stage, m)];
+        recompute->operands[0] = activation_of(l, stage, m);
         recompute->operands[1] = again =
             weft_lowering_take(l, WEFT_POOL_RECOMPUTED, now, now, NULL);
     }
     weft_task *task =
         add_task(l, WEFT_TASK_BACKWARD, is_whole ? WEFT_FLOW_NONE : WEFT_FLOW_INPUT, stage, m);
-    task->operands[0] = l->stash[at_chunk(l, stage, m)];
+    task->operands[0] = activation_of(l, stage, m);
     task->operands[1] = dy;
     task->operands[3] = again;
-    if (!is_whole)
-        task->operands[4] = l->deferred[at_chunk(l, stage, m)] =
-            weft_lowering_take(l, WEFT_POOL_ACTIVATION + l->v + stage / l->p, now,
-                               l->times->over[at_stage(l, stage, m)], NULL);
+    task->operands[4] = is_whole ? -1 : deferred_of(l, stage, m);
     if (stage > 0)
         task->operands[2] =
             make_output(l, WEFT_FLOW_GRADIENT, WEFT_POOL_INPUT_GRADIENT, stage, stage - 1, m, now);
-    l->in_flight -= is_whole;
+    if (is_whole)
+        end_backward(l, stage, m);
 }
 
 static void lower_weights(weft_lowering *l, int stage, int m)
 {
     weft_task *task = add_task(l, WEFT_TASK_BACKWARD, WEFT_FLOW_WEIGHT, stage, m);
-    task->operands[0] = l->stash[at_chunk(l, stage, m)];
-    task->operands[1] = l->deferred[at_chunk(l, stage, m)];
-    l->in_flight--;
+    task->operands[0] = activation_of(l, stage, m);
+    task->operands[1] = deferred_of(l, stage, m);
+    end_backward(l, stage, m);
 }
 
 /* All ranks agree on this order: no rank wants two messages at once. */
@@ -244,22 +256,18 @@ static weft_status append_all(weft_lowering *l, weft_program_builder *builder)
                : weft_program_append_update(builder, buckets_of(l), l->last_backward, l->v, index);
 }
 
-weft_status weft_lowering_finish(weft_lowering *l, weft_arena *arena, const int *training,
-                                 weft_program *out)
+weft_status weft_lowering_finish(weft_lowering *l, weft_arena *arena, weft_program *out)
 {
-    int num_held = 0;
-    for (int i = WEFT_POOL_ACTIVATION; i < l->v + WEFT_POOL_ACTIVATION; i++)
-        num_held += weft_lowering_num_slots(l, i);
     weft_program_builder *builder;
-    const weft_buckets *buckets = buckets_of(l);
+    const bool forward_only = l->shape->forward_only;
     const uint32_t num_tasks = l->num_tasks + l->num_sends + l->num_receives +
-                               (l->shape->forward_only ? 0 : weft_update_max_tasks(buckets));
+                               (forward_only ? 0 : weft_update_max_tasks(buckets_of(l)));
     WEFT_TRY(weft_program_builder_create(arena, &builder));
     WEFT_TRY(weft_program_expect(builder, num_tasks, 2 * num_tasks, l->scratch));
-    WEFT_TRY(weft_lowering_add_slots(l, builder, training));
+    WEFT_TRY(weft_lowering_add_slots(l, builder));
     WEFT_TRY(append_all(l, builder));
     WEFT_TRY(
-        weft_program_finish(builder, l->shape->forward_only ? num_held : l->max_in_flight, out));
+        weft_program_finish(builder, forward_only ? l->slots->stash.num : l->max_in_flight, out));
     out->is_v = l->shape->is_v;
     return WEFT_OK;
 }

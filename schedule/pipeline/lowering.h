@@ -1,20 +1,20 @@
 /* One rank's program, lowered from its order of compute.
  *
- * A rank's slots: each chunk has as many of kind activation as the order needs, each for one
- * micro-batch's input and stash. All chunks share slots of the kinds output (activations to send
- * on), gradient (received) and input_gradient (to send back). There are two of each, so that a rank
- * computes or receives one micro-batch while it sends or uses another, and more where messages wait
- * longer. A slot has a boundary's bytes; activations of virtual stage 0 and slots of kind
- * recomputed (filled right before a backward) and deferred (what a backward leaves for its weights'
- * half) have none.
+ * A rank's chunks share all slots: those of kind activation, each for one micro-batch's input and
+ * stash, and of kind deferred, what a backward leaves for its weights' half
+ * (schedule/pipeline/order_slots.h); those of the kinds output (activations to send on), gradient
+ * (received) and input_gradient (to send back). Of the latter three there are two each, so that a
+ * rank computes or receives one micro-batch while it sends or uses another, and more where messages
+ * wait longer. A slot has a boundary's bytes; activations of virtual stage 0 alone and slots of
+ * kind recomputed (filled right before a backward) and deferred have none.
  *
- * Evaluation takes no memory of its own: a forward_only program uses slots of the rank's training
- * program, under the same numbers. It uses two of a chunk's activations (one if training has one,
- * more if the rank has the next chunk); others have no bytes. */
+ * Evaluation takes no memory of its own: in a forward_only program a micro-batch has the slot that
+ * it has in the rank's training program. */
 #ifndef WEFT_SCHEDULE_PIPELINE_LOWERING_H
 #define WEFT_SCHEDULE_PIPELINE_LOWERING_H
 
 #include "schedule/build.h"
+#include "schedule/pipeline/order_slots.h"
 #include "schedule/pipeline/pipeline.h"
 #include "schedule/pipeline/posts.h"
 
@@ -40,7 +40,10 @@ enum {
     WEFT_POOL_GRADIENT,
     WEFT_POOL_INPUT_GRADIENT,
     WEFT_POOL_RECOMPUTED,
-    WEFT_POOL_ACTIVATION /* of each chunk; behind these what its backwards defer, of each chunk */
+    WEFT_NUM_TIMED_POOLS, /* whose slots are free at a time */
+    WEFT_POOL_ACTIVATION = WEFT_NUM_TIMED_POOLS,
+    WEFT_POOL_DEFERRED,
+    WEFT_NUM_POOLS
 };
 
 typedef struct weft_lowering {
@@ -49,11 +52,13 @@ typedef struct weft_lowering {
     const weft_order *order;
     const int64_t *starts; /* when its computes start */
     const weft_order_times *times;
-    /* Slots by [chunk][m]: held: x and dy that go between this rank's chunks. */
-    int32_t *held[2], *stash, *deferred;
-    struct weft_slot_pool *pools; /* by WEFT_POOL_...; those of chunks come last */
-    uint32_t compute;             /* the current compute */
-    weft_task *tasks;             /* of the compute lane */
+    int32_t *held; /* by [chunk][m]: slots of gradients that go between this rank's chunks */
+    const weft_order_slots *slots;      /* of the training order */
+    int64_t *free_at;                   /* of each activation slot: when its last user is done */
+    struct weft_slot_pool *pools;       /* [WEFT_NUM_TIMED_POOLS] */
+    int32_t first_rows[WEFT_NUM_POOLS]; /* in the program's table of slots */
+    uint32_t compute;                   /* the current compute */
+    weft_task *tasks;                   /* of the compute lane */
     uint32_t num_tasks;
     weft_lowered_message *sends, *receives;
     uint32_t num_sends, num_receives, num_appended[2]; /* appended: sends, receives */
@@ -63,27 +68,21 @@ typedef struct weft_lowering {
     weft_arena *scratch; /* lasts as long as the lowering */
 } weft_lowering;
 
-/* Allocates memory and pools. training: for a forward_only program, the rows of each pool of the
- * training program; else NULL. */
-weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch,
-                                const int *training) WEFT_CHECKED;
-/* Takes a slot from `now` to `free_at`; returns it as operands name it. *out_free_at (may be NULL):
- * when its previous user was done. */
+/* Allocates memory and pools. */
+weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch) WEFT_CHECKED;
+/* Takes a slot of a timed pool from `now` to `free_at`; returns it as operands name it.
+ * *out_free_at (may be NULL): when its previous user was done. */
 int32_t weft_lowering_take(const weft_lowering *l, int pool, int64_t now, int64_t free_at,
                            int64_t *out_free_at);
-int weft_lowering_num_pools(const weft_lowering *l);
-int weft_lowering_num_slots(const weft_lowering *l, int pool); /* taken so far */
 /* An operand's row of the program's table, after weft_lowering_add_slots. */
 int32_t weft_lowering_row(const weft_lowering *l, int32_t operand);
-/* Gives pools their rows of the program's table; training's activations that a forward_only program
- * does not use get rows without bytes. */
-weft_status weft_lowering_add_slots(const weft_lowering *l, weft_program_builder *builder,
-                                    const int *training) WEFT_CHECKED;
+/* Gives pools their rows of the program's table. */
+weft_status weft_lowering_add_slots(weft_lowering *l, weft_program_builder *builder) WEFT_CHECKED;
 
 /* Makes tasks and messages from the order of compute, with slots from the pools. */
 void weft_lowering_run(weft_lowering *l);
 /* Makes the program from these tasks and messages. */
-weft_status weft_lowering_finish(weft_lowering *l, weft_arena *arena, const int *training,
+weft_status weft_lowering_finish(weft_lowering *l, weft_arena *arena,
                                  weft_program *out) WEFT_CHECKED;
 
 #endif

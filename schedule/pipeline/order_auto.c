@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "schedule/pipeline/order_list.h"
+#include "schedule/pipeline/order_slots.h"
 
 enum {
     NUM_KEPT = 4,        /* candidates that are improved */
@@ -23,6 +24,8 @@ typedef struct search {
     const weft_order_shape *shape;
     const weft_order_costs *costs;
     weft_order_timer timer;
+    weft_order_slots slots;   /* of the rank that was last looked at */
+    uint64_t *list_limits;    /* [num_ranks] */
     size_t per_rank;          /* the most computes of a rank */
     candidate kept[NUM_KEPT]; /* the best first */
     candidate now, trial;
@@ -57,10 +60,25 @@ static void copy(const search *s, const weft_order *from, weft_order *to)
     }
 }
 
-static bool rank_fits(const search *s, int rank, const weft_order *order)
+/* Of one micro-batch on the rank. */
+static uint64_t stash_bytes(const weft_order_shape *shape, const weft_order_costs *costs, int rank)
+{
+    uint64_t bytes = 0;
+    for (int chunk = 0; costs->stash_bytes && chunk < shape->num_chunks; chunk++)
+        bytes += costs->stash_bytes[weft_stage_of(shape->is_v, shape->num_ranks, rank, chunk)];
+    return bytes;
+}
+
+static uint64_t bytes_of(search *s, int rank, const weft_order *order)
+{
+    weft_order_slots_find(s->shape, rank, order, &s->slots);
+    return weft_order_slots_bytes(s->shape, rank, &s->slots, s->costs->boundary_bytes);
+}
+
+static bool rank_fits(search *s, int rank, const weft_order *order)
 {
     const uint64_t limit = s->costs->limit_bytes ? s->costs->limit_bytes[rank] : 0;
-    return limit == 0 || weft_order_peak_bytes(s->shape, rank, order, s->costs) <= limit;
+    return limit == 0 || bytes_of(s, rank, order) <= limit;
 }
 
 /* Keeps the orders if they fit and are among the best; of two that take as long the one with fewer
@@ -71,7 +89,7 @@ static void offer(search *s, const weft_order *orders)
     for (int rank = 0; rank < s->shape->num_ranks; rank++) {
         if (!rank_fits(s, rank, &orders[rank]))
             return;
-        bytes += weft_order_peak_bytes(s->shape, rank, &orders[rank], s->costs);
+        bytes += bytes_of(s, rank, &orders[rank]);
     }
     const double makespan = weft_order_timer_run(&s->timer, orders);
     int at = 0;
@@ -113,23 +131,53 @@ static weft_status offer_kinds(search *s)
     return WEFT_OK;
 }
 
+/* Lowers the limits by which lists count to what leaves room for all their slots; false: there is
+ * room, or none to lower. */
+static bool lower_limits(search *s, const weft_order *orders)
+{
+    bool lowered = false;
+    for (int rank = 0; s->costs->limit_bytes && rank < s->shape->num_ranks; rank++) {
+        const uint64_t limit = s->costs->limit_bytes[rank];
+        const uint64_t bytes = limit > 0 ? bytes_of(s, rank, &orders[rank]) : 0;
+        if (bytes <= limit)
+            continue;
+        const uint64_t least = stash_bytes(s->shape, s->costs, rank), more = bytes - limit;
+        lowered = lowered || s->list_limits[rank] > least;
+        s->list_limits[rank] =
+            s->list_limits[rank] > least + more ? s->list_limits[rank] - more : least;
+    }
+    return lowered;
+}
+
+static weft_status offer_list(search *s, const weft_list_rule *rule)
+{
+    weft_order_costs costs = *s->costs;
+    if (costs.limit_bytes) {
+        memcpy(s->list_limits, costs.limit_bytes,
+               (size_t)s->shape->num_ranks * sizeof *s->list_limits);
+        costs.limit_bytes = s->list_limits;
+    }
+    do {
+        weft_arena scratch = {0};
+        const weft_status status =
+            weft_order_list(s->shape, &costs, rule, &scratch, s->trial.orders);
+        weft_arena_release(&scratch);
+        WEFT_TRY(status);
+    } while (lower_limits(s, s->trial.orders));
+    offer(s, s->trial.orders);
+    return WEFT_OK;
+}
+
 static weft_status offer_lists(search *s)
 {
     static const double overlaps[] = {0, 0.5, 1}, aheads[] = {0, 1, 1, 1.5, 2};
     const int num_chunks = s->shape->num_chunks > 1 ? 2 : 1;
-    for (int i = 0; i < 2 * 3 * 5 * num_chunks; i++) {
-        const weft_list_rule rule = {.forward_first = i % 2,
-                                     .overlap = overlaps[i / 2 % 3],
-                                     .ahead = aheads[i / 6 % 5],
-                                     .fewer_late = i / 6 % 5 == 2,
-                                     .late_first = i / 30};
-        weft_arena scratch = {0};
-        const weft_status status =
-            weft_order_list(s->shape, s->costs, &rule, &scratch, s->trial.orders);
-        weft_arena_release(&scratch);
-        WEFT_TRY(status);
-        offer(s, s->trial.orders);
-    }
+    for (int i = 0; i < 2 * 3 * 5 * num_chunks; i++)
+        WEFT_TRY(offer_list(s, &(weft_list_rule){.forward_first = i % 2,
+                                                 .overlap = overlaps[i / 2 % 3],
+                                                 .ahead = aheads[i / 6 % 5],
+                                                 .fewer_late = i / 6 % 5 == 2,
+                                                 .late_first = i / 30}));
     return WEFT_OK;
 }
 
@@ -315,6 +363,11 @@ static weft_status begin(search *s, weft_arena *scratch)
     }
     WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof *s->path, &memory));
     s->path = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)s->shape->num_ranks, sizeof *s->list_limits,
+                                    &memory));
+    s->list_limits = memory;
+    WEFT_TRY(weft_order_slots_start(s->shape, s->costs->stash_bytes, s->costs->deferred_bytes,
+                                    scratch, &s->slots));
     return weft_order_timer_start(s->shape, s->costs, scratch, &s->timer);
 }
 
@@ -355,11 +408,8 @@ static weft_status find_best(search *s, weft_arena *scratch)
 /* Each rank has room for a micro-batch's stashes. */
 static weft_status check_limits(const weft_order_shape *shape, const weft_order_costs *costs)
 {
-    for (int rank = 0; costs->limit_bytes && costs->stash_bytes && rank < shape->num_ranks;
-         rank++) {
-        uint64_t bytes = 0;
-        for (int chunk = 0; chunk < shape->num_chunks; chunk++)
-            bytes += costs->stash_bytes[weft_stage_of(shape->is_v, shape->num_ranks, rank, chunk)];
+    for (int rank = 0; costs->limit_bytes && rank < shape->num_ranks; rank++) {
+        const uint64_t bytes = stash_bytes(shape, costs, rank);
         if (costs->limit_bytes[rank] > 0 && bytes > costs->limit_bytes[rank])
             return WEFT_ERROR(WEFT_CONFIG,
                               "no order of compute fits: a micro-batch takes %" PRIu64
@@ -381,7 +431,10 @@ weft_status weft_order_make_auto(const weft_order_shape *shape, const weft_order
     weft_order *best;
     WEFT_TRY(allocate(&s, arena, &best));
     weft_arena scratch = {0};
-    const weft_status status = find_best(&s, &scratch);
+    weft_status status = find_best(&s, &scratch);
+    if (status == WEFT_OK && s.kept[0].makespan < 0)
+        status = WEFT_ERROR(WEFT_CONFIG, "no order of compute fits: the slots of no order that was "
+                                         "tried have room");
     if (status == WEFT_OK)
         copy(&s, s.kept[0].orders, best);
     weft_arena_release(&scratch);

@@ -16,8 +16,8 @@ typedef struct list {
     double *ends[2]; /* of forwards and gradients, [virtual stage][micro-batch]; below 0: not yet */
     int *done[3];    /* forwards, gradients, weights: [rank][chunk] */
     double *now;     /* of each rank */
-    uint64_t *held;  /* bytes of each rank */
-    int *in_flight;  /* virtual stages of each rank */
+    uint64_t *held[2], *most[2]; /* bytes of each rank: of stashes, of what backwards leave */
+    int *in_flight;              /* virtual stages of each rank */
     choice *next;
 } list;
 
@@ -41,22 +41,36 @@ static uint64_t bytes_of(const uint64_t *bytes, int index)
     return bytes ? bytes[index] : 0;
 }
 
-static bool has_room(const list *l, int rank, uint64_t bytes)
+/* Both have slots of their own: what one ever took the other does not get. */
+static bool has_room(const list *l, int rank, int deferred, uint64_t bytes)
 {
     const uint64_t limit = bytes_of(l->costs->limit_bytes, rank);
-    return limit == 0 || l->held[rank] + bytes <= limit;
+    const uint64_t now = l->held[deferred][rank] + bytes, most = l->most[deferred][rank];
+    return limit == 0 || (now > most ? now : most) + l->most[!deferred][rank] <= limit;
+}
+
+static void reserve(const list *l, int rank, int deferred, uint64_t bytes)
+{
+    const uint64_t now = l->held[deferred][rank] + bytes;
+    l->most[deferred][rank] = now > l->most[deferred][rank] ? now : l->most[deferred][rank];
+}
+
+/* The stashes of a micro-batch that enters the chunk, and goes on through the later ones. */
+static uint64_t stashes_from(const list *l, int rank, int chunk)
+{
+    uint64_t bytes = 0;
+    for (int c = chunk; c < l->shape->num_chunks; c++)
+        bytes += bytes_of(l->costs->stash_bytes, stage_of(l, rank, c));
+    return bytes;
 }
 
 /* Whether a micro-batch that enters the chunk can go on through the later ones. */
 static bool may_enter(const list *l, int rank, int chunk)
 {
     const int p = l->shape->num_ranks, v = l->shape->num_chunks;
-    uint64_t bytes = 0;
-    for (int c = chunk; c < v; c++)
-        bytes += bytes_of(l->costs->stash_bytes, stage_of(l, rank, c));
     int most = (int)(l->rule->ahead * p * v) - (l->rule->fewer_late ? rank : 0);
     most = most < v ? v : most;
-    return has_room(l, rank, bytes) &&
+    return has_room(l, rank, false, stashes_from(l, rank, chunk)) &&
            (l->rule->ahead == 0 || l->in_flight[rank] + v - chunk <= most);
 }
 
@@ -93,7 +107,7 @@ static choice fill(const list *l, int rank, double until)
  * none do, the whole backward. */
 static choice halve(const list *l, int rank, int chunk, double start)
 {
-    if (has_room(l, rank, bytes_of(l->costs->deferred_bytes, stage_of(l, rank, chunk))))
+    if (has_room(l, rank, true, bytes_of(l->costs->deferred_bytes, stage_of(l, rank, chunk))))
         return (choice){start, WEFT_COMPUTE_INPUT, chunk};
     if (*done_of(l, 2, rank, chunk) < *done_of(l, 1, rank, chunk))
         return (choice){l->now[rank], WEFT_COMPUTE_WEIGHT, chunk};
@@ -136,12 +150,15 @@ static void start(list *l, int rank)
     if (what < 2)
         *end_of(l, what, stage, m) = l->now[rank];
     if (forward) {
-        l->held[rank] += stash;
+        reserve(l, rank, false, stashes_from(l, rank, c.chunk));
+        l->held[false][rank] += stash;
         l->in_flight[rank]++;
     } else if (c.kind == WEFT_COMPUTE_INPUT) {
-        l->held[rank] += deferred;
+        reserve(l, rank, true, deferred);
+        l->held[true][rank] += deferred;
     } else {
-        l->held[rank] -= stash + (what == 2 ? deferred : 0);
+        l->held[false][rank] -= stash;
+        l->held[true][rank] -= what == 2 ? deferred : 0;
         l->in_flight[rank]--;
         if (what == 1)
             (*done_of(l, 2, rank, c.chunk))++;
@@ -171,8 +188,13 @@ static weft_status begin(list *l, weft_arena *scratch)
     }
     WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(double), &memory));
     l->now = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(uint64_t), &memory));
-    l->held = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 4 * p, sizeof(uint64_t), &memory));
+    for (int i = 0; i < 2; i++) {
+        l->held[i] = (uint64_t *)memory + 2 * i * (int)p;
+        l->most[i] = l->held[i] + p;
+    }
+    for (int rank = 0; rank < (int)p; rank++)
+        reserve(l, rank, false, stashes_from(l, rank, 0));
     WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(int), &memory));
     l->in_flight = memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(choice), &memory));

@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "schedule/pipeline/order_slots.h"
+
 static double *end_of(const weft_order_timer *t, int stage, int micro_batch, bool gradient)
 {
     return &t->ends[gradient]
@@ -211,25 +213,6 @@ double weft_order_timer_run(weft_order_timer *timer, const weft_order *orders)
     return run(timer, orders) < 0 ? makespan_of(timer) : -1;
 }
 
-uint64_t weft_order_peak_bytes(const weft_order_shape *shape, int rank, const weft_order *order,
-                               const weft_order_costs *costs)
-{
-    uint64_t now = 0, most = 0;
-    for (uint32_t i = 0; i < order->count; i++) {
-        const weft_compute *c = &order->computes[i];
-        const int stage = stage_of(shape, rank, c);
-        const uint64_t stash = costs->stash_bytes ? costs->stash_bytes[stage] : 0;
-        const uint64_t deferred = costs->deferred_bytes ? costs->deferred_bytes[stage] : 0;
-        now += c->kind == WEFT_COMPUTE_FORWARD ? stash : 0;
-        now += c->kind == WEFT_COMPUTE_INPUT ? deferred : 0;
-        most = now > most ? now : most;
-        now -= c->kind == WEFT_COMPUTE_WEIGHT     ? stash + deferred
-               : c->kind == WEFT_COMPUTE_BACKWARD ? stash
-                                                  : 0;
-    }
-    return most;
-}
-
 static weft_status time_order(weft_order_timer *t, const weft_order_shape *shape,
                               const weft_order_costs *costs, const weft_order *orders,
                               weft_arena *scratch)
@@ -239,19 +222,32 @@ static weft_status time_order(weft_order_timer *t, const weft_order_shape *shape
     return stands < 0 ? WEFT_OK : circle(t, stands);
 }
 
+static weft_status find_slots(const weft_order_shape *shape, const weft_order_costs *costs,
+                              const weft_order *orders, weft_arena *scratch, uint64_t *slot_bytes)
+{
+    weft_order_slots slots;
+    WEFT_TRY(
+        weft_order_slots_start(shape, costs->stash_bytes, costs->deferred_bytes, scratch, &slots));
+    for (int rank = 0; rank < shape->num_ranks; rank++) {
+        weft_order_slots_find(shape, rank, &orders[rank], &slots);
+        slot_bytes[rank] = weft_order_slots_bytes(shape, rank, &slots, costs->boundary_bytes);
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_order_simulate(const weft_order_shape *shape, const weft_order *orders,
                                 const weft_order_costs *costs, double *out_makespan_us,
-                                uint64_t *peak_bytes)
+                                uint64_t *slot_bytes)
 {
     weft_arena scratch = {0};
     weft_order_timer t;
-    const weft_status status = time_order(&t, shape, costs, orders, &scratch);
+    weft_status status = time_order(&t, shape, costs, orders, &scratch);
+    if (status == WEFT_OK && slot_bytes)
+        status = find_slots(shape, costs, orders, &scratch, slot_bytes);
     if (status == WEFT_OK)
         *out_makespan_us = makespan_of(&t);
     weft_arena_release(&scratch);
     WEFT_TRY(status);
-    for (int rank = 0; peak_bytes && rank < shape->num_ranks; rank++)
-        peak_bytes[rank] = weft_order_peak_bytes(shape, rank, &orders[rank], costs);
     return WEFT_OK;
 }
 

@@ -15,14 +15,15 @@ typedef struct weft_order_costs {
     double message_us; /* from a compute's end to the start of the next stage's on another rank */
     const uint64_t *stash_bytes;    /* from a forward to the end of its backward; NULL: 0 */
     const uint64_t *deferred_bytes; /* from an input's gradient to the weights'; NULL: 0 */
+    uint64_t boundary_bytes;        /* of the stage's input, as long as the stash; not of stage 0 */
     const uint64_t *limit_bytes;    /* [num_ranks]: the most of a rank; 0, NULL: any */
 } weft_order_costs;
 
-/* When the last compute ends, and the most bytes that each rank has at a time: peak_bytes
- * [num_ranks], or NULL. Errors: as of weft_order_time. */
+/* When the last compute ends, and the bytes of each rank's slots (schedule/pipeline/order_slots.h):
+ * slot_bytes [num_ranks], or NULL. Errors: as of weft_order_time. */
 weft_status weft_order_simulate(const weft_order_shape *shape, const weft_order *orders,
                                 const weft_order_costs *costs, double *out_makespan_us,
-                                uint64_t *peak_bytes) WEFT_CHECKED;
+                                uint64_t *slot_bytes) WEFT_CHECKED;
 
 /* The same for those who simulate many orders of a shape. */
 typedef struct weft_order_timer {
@@ -43,8 +44,6 @@ weft_status weft_order_timer_start(const weft_order_shape *shape, const weft_ord
                                    weft_arena *arena, weft_order_timer *out) WEFT_CHECKED;
 /* The makespan; below 0: the order never ends. Fills starts. */
 double weft_order_timer_run(weft_order_timer *timer, const weft_order *orders);
-uint64_t weft_order_peak_bytes(const weft_order_shape *shape, int rank, const weft_order *order,
-                               const weft_order_costs *costs);
 double weft_order_cost_us(const weft_order_costs *costs, int kind, int stage);
 
 #endif

@@ -86,39 +86,34 @@ static weft_status copy_forwards(const weft_order_shape *shape, const weft_order
 typedef struct lowerings {
     const weft_pipeline_shape *shape;
     timed training, forwards; /* forwards: a forward_only program's */
-    int *rows;                /* of each pool of the rank's training program */
     weft_rank_posts *posts;   /* of each rank; NULL: no host waits */
 } lowerings;
 
-static weft_status lower(const weft_pipeline_shape *shape, const timed *t, int rank,
-                         const int *training, weft_arena *scratch, weft_lowering *out)
-{
-    *out = (weft_lowering){.shape = shape,
-                           .rank = rank,
-                           .p = shape->num_stages,
-                           .v = shape->num_chunks ? shape->num_chunks : 1,
-                           .m = shape->num_micro_batches,
-                           .order = &t->orders[rank],
-                           .starts = t->starts[rank],
-                           .times = &t->times,
-                           .scratch = scratch};
-    WEFT_TRY(weft_lowering_start(out, scratch, training));
-    weft_lowering_run(out);
-    return WEFT_OK;
-}
-
-/* A forward_only program takes the slots of the training program. */
+/* A forward_only program has the slots of the training order. */
 static weft_status lower_rank(const lowerings *all, int rank, weft_arena *scratch,
                               weft_lowering *out)
 {
-    weft_pipeline_shape trained = *all->shape;
-    if (!all->shape->forward_only)
-        return lower(all->shape, &all->training, rank, NULL, scratch, out);
-    trained.forward_only = false;
-    WEFT_TRY(lower(&trained, &all->training, rank, NULL, scratch, out));
-    for (int i = 0; i < weft_lowering_num_pools(out); i++)
-        all->rows[i] = weft_lowering_num_slots(out, i);
-    return lower(all->shape, &all->forwards, rank, all->rows, scratch, out);
+    const weft_pipeline_shape *shape = all->shape;
+    const weft_order_shape order = weft_pipeline_order_shape(shape);
+    const timed *t = shape->forward_only ? &all->forwards : &all->training;
+    void *slots;
+    WEFT_TRY(weft_arena_alloc(scratch, sizeof(weft_order_slots), &slots));
+    WEFT_TRY(
+        weft_order_slots_start(&order, shape->stash_bytes, shape->deferred_bytes, scratch, slots));
+    weft_order_slots_find(&order, rank, &all->training.orders[rank], slots);
+    *out = (weft_lowering){.shape = shape,
+                           .rank = rank,
+                           .p = order.num_ranks,
+                           .v = order.num_chunks,
+                           .m = order.num_micro_batches,
+                           .order = &t->orders[rank],
+                           .starts = t->starts[rank],
+                           .times = &t->times,
+                           .slots = slots,
+                           .scratch = scratch};
+    WEFT_TRY(weft_lowering_start(out, scratch));
+    weft_lowering_run(out);
+    return WEFT_OK;
 }
 
 static weft_status list_posts(const weft_lowering *l, weft_arena *arena, weft_rank_posts *out)
@@ -166,7 +161,7 @@ static weft_status make_program(const lowerings *all, int rank, weft_arena *scra
     weft_lowering l;
     WEFT_TRY(lower_rank(all, rank, scratch, &l));
     l.posts = all->posts ? &all->posts[rank] : NULL;
-    return weft_lowering_finish(&l, arena, all->shape->forward_only ? all->rows : NULL, out);
+    return weft_lowering_finish(&l, arena, out);
 }
 
 static bool any_host_waits(const weft_pipeline_shape *shape, int num_virtual_stages)
@@ -198,9 +193,6 @@ static weft_status lower_all(const weft_pipeline_shape *shape, weft_arena *scrat
         WEFT_TRY(copy_forwards(&order_shape, all.training.orders, scratch, all.forwards.orders));
         WEFT_TRY(time_orders(&order_shape, scratch, &all.forwards));
     }
-    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * (size_t)v + WEFT_POOL_ACTIVATION, sizeof(int),
-                                    &memory));
-    all.rows = memory;
     if (any_host_waits(shape, p * v))
         WEFT_TRY(find_posts(&all, &order_shape, scratch));
     for (int rank = 0; rank < p; rank++) {

@@ -29,6 +29,9 @@ typedef struct weft_pipeline_shape {
     const bool *host_waits; /* [virtual stages]: the host waits inside its forward; NULL: in none */
     const bool *recomputes; /* [virtual stages]: a RECOMPUTE precedes each backward */
     bool is_v, pairs;       /* as in weft_order_shape */
+    /* [virtual stages]: of a micro-batch's stash, and of what its backward leaves for the weights'
+     * half; NULL: all alike. */
+    const uint64_t *stash_bytes, *deferred_bytes;
 } weft_pipeline_shape;
 
 /* The most micro-batches of a program: 2^20 computes of a rank each way, 2^22 of all ranks, which

@@ -1,7 +1,7 @@
 #include "schedule/pipeline/lowering.h"
 
-/* Slots of one kind, of one chunk or shared by all. A taker gets the slot that has been free
- * longest, or a new one. Entries from `head` on are sorted by when they become free. */
+/* Slots of one kind. A taker gets the slot that has been free longest, or a new one. Entries from
+ * `head` on are sorted by when they become free. */
 typedef struct weft_slot_pool {
     struct weft_slot_free {
         int64_t free_at;
@@ -9,7 +9,6 @@ typedef struct weft_slot_pool {
     } * entries;
     uint32_t head, tail;
     int num_rows;
-    int32_t first;
 } weft_slot_pool;
 
 static int32_t take(weft_slot_pool *from, int64_t now, int64_t free_at, int64_t *out_free_at)
@@ -31,74 +30,52 @@ int32_t weft_lowering_take(const weft_lowering *l, int pool, int64_t now, int64_
     return pool * WEFT_POOL_SLOTS + take(&l->pools[pool], now, free_at, out_free_at);
 }
 
-int weft_lowering_num_slots(const weft_lowering *l, int pool)
-{
-    return l->pools[pool].num_rows;
-}
-
 int32_t weft_lowering_row(const weft_lowering *l, int32_t operand)
 {
-    return l->pools[operand / WEFT_POOL_SLOTS].first + operand % WEFT_POOL_SLOTS;
+    return l->first_rows[operand / WEFT_POOL_SLOTS] + operand % WEFT_POOL_SLOTS;
 }
 
-int weft_lowering_num_pools(const weft_lowering *l)
+static weft_status add_shared(weft_lowering *l, weft_program_builder *builder, weft_slot_kind kind,
+                              const weft_order_pool *from, int pool)
 {
-    return WEFT_POOL_ACTIVATION + 2 * l->v;
-}
-
-/* The chunk whose activations a pool has, or what its backwards defer; -1: neither. */
-static int chunk_of(const weft_lowering *l, int pool, bool *out_defers)
-{
-    *out_defers = pool >= WEFT_POOL_ACTIVATION + l->v;
-    return pool < WEFT_POOL_ACTIVATION ? -1 : (pool - WEFT_POOL_ACTIVATION) % l->v;
-}
-
-static weft_status add_pool(const weft_lowering *l, weft_program_builder *builder,
-                            const int *training, int pool)
-{
-    static const weft_slot_kind kinds[] = {WEFT_SLOT_OUTPUT, WEFT_SLOT_GRADIENT,
-                                           WEFT_SLOT_INPUT_GRADIENT, WEFT_SLOT_RECOMPUTED};
-    weft_slot_pool *rows = &l->pools[pool];
-    bool defers;
-    const int chunk = chunk_of(l, pool, &defers);
-    const bool is_activation = chunk >= 0 && !defers;
-    const bool has_rows = is_activation ? weft_stage_of(l->shape->is_v, l->p, l->rank, chunk) > 0
-                                        : pool < WEFT_POOL_RECOMPUTED;
-    weft_slot slot = {.holds = defers          ? WEFT_SLOT_DEFERRED
-                               : is_activation ? WEFT_SLOT_ACTIVATION
-                                               : kinds[pool],
-                      .chunk = chunk,
-                      .bytes = has_rows ? l->shape->boundary_bytes : 0};
-    WEFT_TRY(weft_program_add_slots(builder, &slot, rows->num_rows, &rows->first));
-    slot.bytes = 0;
-    return is_activation && training
-               ? weft_program_add_slots(builder, &slot, training[pool] - rows->num_rows, NULL)
-               : WEFT_OK;
-}
-
-/* Activations first. */
-weft_status weft_lowering_add_slots(const weft_lowering *l, weft_program_builder *builder,
-                                    const int *training)
-{
-    for (int c = 0; c < l->v; c++)
-        WEFT_TRY(add_pool(l, builder, training, WEFT_POOL_ACTIVATION + c));
-    for (int pool = 0; pool < weft_lowering_num_pools(l); pool++)
-        if (pool < WEFT_POOL_ACTIVATION || pool >= WEFT_POOL_ACTIVATION + l->v)
-            WEFT_TRY(add_pool(l, builder, training, pool));
+    for (int i = 0; i < from->num; i++) {
+        const weft_order_slot *slot = &from->slots[i];
+        const weft_slot row = {
+            .holds = kind,
+            .chunk = slot->chunk,
+            .bytes = kind == WEFT_SLOT_ACTIVATION && slot->receives ? l->shape->boundary_bytes : 0};
+        WEFT_TRY(weft_program_add_slots(builder, &row, 1, i == 0 ? &l->first_rows[pool] : NULL));
+    }
     return WEFT_OK;
 }
 
-weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch, const int *training)
+/* Activations first. */
+weft_status weft_lowering_add_slots(weft_lowering *l, weft_program_builder *builder)
+{
+    static const weft_slot_kind kinds[WEFT_NUM_TIMED_POOLS] = {
+        WEFT_SLOT_OUTPUT, WEFT_SLOT_GRADIENT, WEFT_SLOT_INPUT_GRADIENT, WEFT_SLOT_RECOMPUTED};
+    WEFT_TRY(add_shared(l, builder, WEFT_SLOT_ACTIVATION, &l->slots->stash, WEFT_POOL_ACTIVATION));
+    for (int pool = 0; pool < WEFT_NUM_TIMED_POOLS; pool++) {
+        const weft_slot slot = {.holds = kinds[pool],
+                                .chunk = -1,
+                                .bytes =
+                                    pool < WEFT_POOL_RECOMPUTED ? l->shape->boundary_bytes : 0};
+        WEFT_TRY(
+            weft_program_add_slots(builder, &slot, l->pools[pool].num_rows, &l->first_rows[pool]));
+    }
+    return l->shape->forward_only ? WEFT_OK
+                                  : add_shared(l, builder, WEFT_SLOT_DEFERRED, &l->slots->deferred,
+                                               WEFT_POOL_DEFERRED);
+}
+
+weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch)
 {
     const size_t all = (size_t)l->v * (size_t)l->m;
     void *memory;
-    for (int i = 0; i < 2; i++) {
-        WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int32_t), &memory));
-        l->held[i] = memory;
-    }
-    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(int32_t), &memory));
-    l->stash = memory;
-    l->deferred = l->stash + all;
+    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int32_t), &memory));
+    l->held = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int64_t), &memory));
+    l->free_at = memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, 4 * all, sizeof(weft_task), &memory));
     l->tasks = memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(weft_lowered_message), &memory));
@@ -107,25 +84,17 @@ weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch, const int
     l->receives = memory;
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)l->v, sizeof(uint32_t), &memory));
     l->last_backward = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)weft_lowering_num_pools(l),
-                                    sizeof(weft_slot_pool), &memory));
+    WEFT_TRY(
+        weft_arena_alloc_array(scratch, WEFT_NUM_TIMED_POOLS, sizeof(weft_slot_pool), &memory));
     l->pools = memory;
-    for (int i = 0; i < weft_lowering_num_pools(l); i++) {
-        bool defers;
-        const int chunk = chunk_of(l, i, &defers);
-        const bool is_activation = chunk >= 0 && !defers;
-        const bool is_used = is_activation           ? training != NULL
-                             : i == WEFT_POOL_OUTPUT ? l->p > 1 && (l->v > 1 || l->rank < l->p - 1)
-                             : l->shape->forward_only || i >= WEFT_POOL_RECOMPUTED ? false
+    for (int i = 0; i < WEFT_NUM_TIMED_POOLS; i++) {
+        const bool is_used = i == WEFT_POOL_OUTPUT ? l->p > 1 && (l->v > 1 || l->rank < l->p - 1)
+                             : l->shape->forward_only || i == WEFT_POOL_RECOMPUTED ? false
                              : i == WEFT_POOL_GRADIENT ? l->v > 1 || l->rank < l->p - 1
                                                        : l->p > 1 && (l->v > 1 || l->rank > 0);
-        const size_t most = chunk >= 0 ? (size_t)l->m : all;
-        WEFT_TRY(weft_arena_alloc_array(scratch, most + 2, sizeof(struct weft_slot_free), &memory));
+        WEFT_TRY(weft_arena_alloc_array(scratch, all + 2, sizeof(struct weft_slot_free), &memory));
         l->pools[i] = (weft_slot_pool){.entries = memory};
-        int rows = is_used ? 2 : 0;
-        if (is_activation && training && training[i] < rows)
-            rows = training[i];
-        while (l->pools[i].num_rows < rows)
+        while (l->pools[i].num_rows < (is_used ? 2 : 0))
             l->pools[i].entries[l->pools[i].tail++] =
                 (struct weft_slot_free){0, l->pools[i].num_rows++};
     }

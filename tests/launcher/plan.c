@@ -529,6 +529,38 @@ static void check_memory_limit(void)
 }
 
 /* A measured file without a curve: the command that measures it. */
+/* Whatever the limit, an order of `auto` keeps it, or there is none. */
+static void check_auto_limit(void)
+{
+    static const char *const meshes[] = {"pp=4", "pp=4,vp=2", "pp=8,vp=2", "pp=4,vp=4"};
+    int num_kept = 0;
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        double most = 0;
+        for (int k = 0; k < 8; k++) {
+            char limit[64];
+            child c;
+            snprintf(limit, sizeof limit, "device.memory_limit=%.0f", most * (1.02 - 0.03 * k));
+            CHILD_RUN(&c, "plan", "dense.json", "--json", "--cluster", "cluster.json", "--mesh",
+                      meshes[i], "--set", "parallel.pipeline_schedule=auto", "--set",
+                      "train.global_batch_size=24", "--set", limit);
+            cJSON *json = cJSON_Parse(c.out);
+            if (json && k > 0) {
+                EXPECT(number_of(json, "memory_bytes") <= most * (1.02 - 0.03 * k),
+                       "%s, %s: %.0f bytes", meshes[i], limit, number_of(json, "memory_bytes"));
+                num_kept += c.exit_code == 0;
+            } else if (json) {
+                most = number_of(json, "memory_bytes");
+            } else {
+                EXPECT(strstr(c.err, "no order of compute fits"), "%s, %s: %s", meshes[i], limit,
+                       c.err);
+            }
+            cJSON_Delete(json);
+            child_release(&c);
+        }
+    }
+    EXPECT(num_kept > 12, "%d orders keep a limit", num_kept);
+}
+
 static void check_unmeasured(void)
 {
     EXPECT(child_write("measured.json",
@@ -729,6 +761,7 @@ int main(void)
     check_choice();
     check_chosen();
     check_memory_limit();
+    check_auto_limit();
     check_unmeasured();
     check_no_effect();
     check_context();

@@ -88,6 +88,24 @@ static const char *const offload_meshes[] = {"pp=4", "pp=2,dp=2,vp=2,zero=3,bind
 static const char *const again_meshes[] = {"dp=4,binding=dp,ep=2", "tp=2,pp=2,sp=1,binding=tp",
                                            "pp=2,vp=2,dp=2,binding=dp,ep=2"};
 
+/* Virtual stages of a rank share slots, also where their layers differ: the first has the
+ * embedding, the last the head, others are a mixture's or longer. */
+#define SCHEDULE(name) "\"pipeline_schedule\": \"" name "\""
+#define LAYOUT(text) ", \"pipeline_model_parallel_layout\": \"" text "\""
+#define DENSE_FIRST ", \"moe_layer_freq\": [0, 1, 1, 1, 1]"
+static const struct {
+    const char *model, *mesh, *parallel, *train;
+} shared[] = {
+    {GPT2, "pp=4,vp=2", SCHEDULE("interleaved") LAYOUT("E|t|t||t|t|t|L"), NULL},
+    {GPT2, "pp=2,vp=2,dp=2", SCHEDULE("zb_h1") LAYOUT("Et|ttt|t|L"), NULL},
+    {LLAMA, "pp=4,vp=2", SCHEDULE("zbv") LAYOUT("E|t|t||t|t||L"), NULL},
+    {GPT2, "pp=2,vp=2,tp=2", SCHEDULE("v_half"), OUT("\"block\"")},
+    {GPT2 MOE DENSE_FIRST, "pp=2,vp=2,dp=2,binding=dp,ep=2", SCHEDULE("dualpipev"), NULL},
+    {GPT2 MOE DENSE_FIRST, "pp=2,vp=3,dp=2,binding=dp,ep=2", SCHEDULE("zb_h1"), AGAIN("block", 1)},
+    {GPT2 MOE DENSE_FIRST, "pp=2,vp=2,dp=2,binding=dp,ep=2", SCHEDULE("auto"), OUT("\"moe\"")},
+    {LLAMA MOE, "pp=4,vp=1", SCHEDULE("zb_h1"), MODULES("\"mlp\"")},
+};
+
 /* What was reserved is filled to the brim, and nothing came on top. */
 static void check_stack(const training_case *c, const char *name, const weft_stack *stack)
 {
@@ -374,6 +392,15 @@ int main(void)
                                    .bf16 = i % 2,
                                    .train = offloads[i]},
                   world);
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+        check(&(training_case){.name = shared[i].parallel,
+                               .model = shared[i].model,
+                               .mesh = shared[i].mesh,
+                               .global_batch = 12,
+                               .bf16 = i % 2,
+                               .parallel = shared[i].parallel,
+                               .train = shared[i].train},
+              world);
     for (int dealt = 0; dealt < 2; dealt++)
         for (int pp = 1; pp <= 2; pp++)
             check(&(training_case){.name = "documents",

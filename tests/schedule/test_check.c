@@ -100,7 +100,7 @@ static void form(void **state)
     set = open_1f1b(1);
     *operand_of(at(WEFT_TASK_FORWARD, 0, 2), WEFT_OPERAND_Y) =
         *operand_of(at(WEFT_TASK_FORWARD, 0, 2), WEFT_OPERAND_STASH);
-    refuse(&set, "has the activation in slot 2, which is chunk 0's");
+    refuse(&set, "has the activation in slot 2, which is made for chunk 0");
 
     set = make_set(WEFT_PIPELINE_1F1B, 1, 1, false);
     set.programs[0].num_slots = -1;
@@ -210,7 +210,7 @@ static void slots_and_waits(void **state)
 
     set = open_1f1b(1); /* the activation instead of the output */
     *operand_of(at(WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, 2), WEFT_OPERAND_FROM) = 2;
-    refuse(&set, "has the activation in slot 2, which is chunk 0's");
+    refuse(&set, "has the activation in slot 2, which is made for chunk 0");
 
     set = open_1f1b(1); /* memory that is not for it */
     *operand_of(at(WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 2), WEFT_OPERAND_FROM) = 3;

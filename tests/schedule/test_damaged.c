@@ -230,8 +230,9 @@ static void orders(void **state)
     static fuzz f;
     fuzz_start(&f, 3);
     while (fuzz_next(&f)) {
-        const weft_order_shape shape = {1 + (int)draw(&f, 4), 1 + (int)draw(&f, 3),
-                                        1 + (int)draw(&f, 6), 0, false};
+        const weft_order_shape shape = {.num_ranks = 1 + (int)draw(&f, 4),
+                                        .num_chunks = 1 + (int)draw(&f, 3),
+                                        .num_micro_batches = 1 + (int)draw(&f, 6)};
         weft_arena arena = {0};
         weft_order made[MAX_STAGES], read[MAX_STAGES], twice[MAX_STAGES];
         ASSERT_OK(weft_order_make((weft_pipeline_kind)draw(&f, 2), &shape, &arena, made));

@@ -129,7 +129,9 @@ typedef struct node {
     double now[TREE_RANKS];
     double ends[2][TREE_STAGES][TREE_BATCHES]; /* of forwards and gradients; below 0: not yet */
     int count[TREE_STAGES][3];                 /* forwards, gradients, weights so far */
-    uint64_t held[TREE_RANKS];                 /* bytes */
+    struct slots {
+        int num, free, just_freed; /* free: those just freed too, by the compute before */
+    } stash[TREE_RANKS], deferred[TREE_RANKS];
     struct letter {
         int kind, stage;
     } pending[TREE_RANKS]; /* what waits for its input; stage -1: nothing */
@@ -186,15 +188,55 @@ static double input_at(const tree *t, const node *n, struct letter l)
     return end >= 0 && travels ? end + t->d->costs.message_us : end;
 }
 
+/* Whether both stages are there, and on one rank. */
+static bool is_own(const tree *t, int stage, int other)
+{
+    return other >= 0 && other < t->shape->num_ranks * t->shape->num_chunks &&
+           rank_of(t, stage) == rank_of(t, other);
+}
+
+static void take_slot(struct slots *slots, bool early)
+{
+    const bool is_free = slots->free > (early ? slots->just_freed : 0);
+    slots->num += !is_free;
+    slots->free -= is_free;
+    slots->just_freed = slots->free < slots->just_freed ? slots->free : slots->just_freed;
+}
+
+/* The slots once the compute is done. */
+static void use_slots(const tree *t, struct letter l, struct slots *stash, struct slots *deferred)
+{
+    const bool loop = t->shape->num_chunks > 1 && !t->shape->is_v;
+    int freed = l.kind == WEFT_COMPUTE_WEIGHT || l.kind == WEFT_COMPUTE_BACKWARD;
+    if (l.kind == WEFT_COMPUTE_FORWARD && !is_own(t, l.stage, l.stage - 1))
+        take_slot(stash, l.stage > 0 && loop);
+    if (l.kind == WEFT_COMPUTE_FORWARD && is_own(t, l.stage, l.stage + 1))
+        take_slot(stash, false);
+    if (l.kind == WEFT_COMPUTE_INPUT)
+        take_slot(deferred, false);
+    deferred->free += l.kind == WEFT_COMPUTE_WEIGHT;
+    stash->free += freed;
+    stash->just_freed = freed;
+}
+
+static bool fits(const tree *t, const node *n, struct letter l)
+{
+    const int r = rank_of(t, l.stage);
+    struct slots stash = n->stash[r], deferred = n->deferred[r];
+    use_slots(t, l, &stash, &deferred);
+    return t->d->limit_bytes[r] == 0 ||
+           (uint64_t)stash.num * t->d->stash_bytes[l.stage] +
+                   (uint64_t)deferred.num * t->d->deferred_bytes[l.stage] <=
+               t->d->limit_bytes[r];
+}
+
 static bool may_do(const tree *t, const node *n, struct letter l)
 {
-    const int *c = n->count[l.stage], r = rank_of(t, l.stage);
-    const uint64_t limit = t->d->limit_bytes[r] ? t->d->limit_bytes[r] : UINT64_MAX;
-    const bool has_room = n->held[r] + t->d->deferred_bytes[l.stage] <= limit;
+    const int *c = n->count[l.stage];
+    const bool has_room = fits(t, n, (struct letter){WEFT_COMPUTE_INPUT, l.stage});
     switch (l.kind) {
     case WEFT_COMPUTE_FORWARD:
-        return c[0] < t->shape->num_micro_batches &&
-               n->held[r] + t->d->stash_bytes[l.stage] <= limit;
+        return c[0] < t->shape->num_micro_batches && fits(t, n, l);
     case WEFT_COMPUTE_WEIGHT:
         return c[2] < c[1];
     case WEFT_COMPUTE_INPUT:
@@ -207,21 +249,14 @@ static bool may_do(const tree *t, const node *n, struct letter l)
 static void do_it(const tree *t, node *n, int r, double after)
 {
     const struct letter l = n->pending[r];
-    const uint64_t stash = t->d->stash_bytes[l.stage], deferred = t->d->deferred_bytes[l.stage];
     int *c = n->count[l.stage];
     n->now[r] = (after > n->now[r] ? after : n->now[r]) + cost_of(t, l.kind, l.stage);
-    if (l.kind == WEFT_COMPUTE_FORWARD) {
+    use_slots(t, l, &n->stash[r], &n->deferred[r]);
+    if (l.kind == WEFT_COMPUTE_FORWARD)
         n->ends[0][l.stage][c[0]++] = n->now[r];
-        n->held[r] += stash;
-    }
-    if (weft_compute_sends_gradient(l.kind)) {
+    if (weft_compute_sends_gradient(l.kind))
         n->ends[1][l.stage][c[1]++] = n->now[r];
-        n->held[r] += deferred;
-    }
-    if (l.kind == WEFT_COMPUTE_WEIGHT || l.kind == WEFT_COMPUTE_BACKWARD) {
-        c[2]++;
-        n->held[r] -= stash + deferred;
-    }
+    c[2] += l.kind == WEFT_COMPUTE_WEIGHT || l.kind == WEFT_COMPUTE_BACKWARD;
     n->pending[r].stage = -1;
 }
 
@@ -288,6 +323,9 @@ static void near_the_best_of_all(void **state)
             .is_v = draw % 8 == 0};
         drawn d;
         draw_costs(&random, &shape, draw % 3 == 0, &d);
+        for (int s = 0; s < shape.num_ranks * v; s++) /* so that a rank's slots are alike */
+            d.deferred_bytes[s] =
+                d.deferred_bytes[weft_rank_of_stage(shape.is_v, shape.num_ranks, s)];
         weft_arena arena = {0};
         weft_order made[MAX_RANKS];
         ASSERT_OK(weft_order_make_auto(&shape, &d.costs, &arena, made));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "schedule/options.h"
+#include "schedule/pipeline/order_slots.h"
 #include "schedule/pipeline/order_time.h"
 
 enum { MAX_RANKS = 12, NUM_DRAWS = 10000 };
@@ -16,30 +17,44 @@ typedef struct timed {
     weft_order_shape shape;
     weft_order orders[MAX_STAGES];
     double makespan, idle; /* idle: the most of a rank between its first and its last compute */
-    uint64_t peak;         /* of the rank that has most */
+    int peak;              /* virtual stages in flight, of the rank that has most */
 } timed;
+
+/* The most forwards of the chunk, -1 of all, whose backward is not over. */
+static int most_in_flight(const weft_order *order, int chunk)
+{
+    int now = 0, most = 0;
+    for (uint32_t i = 0; i < order->count; i++) {
+        const weft_compute *c = &order->computes[i];
+        if (chunk >= 0 && c->chunk != chunk)
+            continue;
+        now += c->kind == WEFT_COMPUTE_FORWARD;
+        most = now > most ? now : most;
+        now -= c->kind == WEFT_COMPUTE_BACKWARD || c->kind == WEFT_COMPUTE_WEIGHT;
+    }
+    return most;
+}
 
 static timed time_kind(weft_pipeline_kind kind, int p, int v, int m)
 {
     double one[MAX_STAGES * 4];
-    uint64_t stash[MAX_STAGES * 4], peaks[MAX_STAGES];
     for (int s = 0; s < MAX_STAGES * 4; s++)
-        one[s] = stash[s] = 1;
-    const weft_order_costs costs = {
-        .forward_us = one, .input_us = one, .weight_us = one, .stash_bytes = stash};
+        one[s] = 1;
+    const weft_order_costs costs = {.forward_us = one, .input_us = one, .weight_us = one};
     timed t = {.shape = {.num_ranks = p,
                          .num_chunks = v,
                          .num_micro_batches = m,
                          .is_v = weft_pipeline_kind_is_v((int)kind)}};
     ASSERT_OK(weft_order_make(kind, &t.shape, &t.arena, t.orders));
-    ASSERT_OK(weft_order_simulate(&t.shape, t.orders, &costs, &t.makespan, peaks));
+    ASSERT_OK(weft_order_simulate(&t.shape, t.orders, &costs, &t.makespan, NULL));
     weft_order_timer timer;
     ASSERT_OK(weft_order_timer_start(&t.shape, &costs, &t.arena, &timer));
     assert_true(weft_order_timer_run(&timer, t.orders) == t.makespan);
     for (int rank = 0; rank < p; rank++) {
         const double idle = timer.now[rank] - timer.starts[rank][0] - 3 * m * v;
         t.idle = idle > t.idle ? idle : t.idle;
-        t.peak = peaks[rank] > t.peak ? peaks[rank] : t.peak;
+        const int peak = most_in_flight(&t.orders[rank], -1);
+        t.peak = peak > t.peak ? peak : t.peak;
     }
     return t;
 }
@@ -96,6 +111,65 @@ static void controlled_memory(void **state)
             weft_arena_release(&third.arena);
             weft_arena_release(&dual.arena);
         }
+}
+
+/* All chunks of a rank share slots: of alike ones there are as many as micro-batches in flight, and
+ * one for an input that comes early, or in a V that lies where the next stage begins. That is never
+ * more than each chunk's own peak. */
+static void slots_are_shared(void **state)
+{
+    (void)state;
+    int num = 0;
+    for (int kind = 0; kind < WEFT_PIPELINE_AUTO; kind++)
+        for (int p = 1; p <= MAX_RANKS; p++)
+            for (int v = 1; v <= 4; v++) {
+                const weft_order_shape shape = {.num_ranks = p,
+                                                .num_chunks = v,
+                                                .num_micro_batches = 3 * p,
+                                                .is_v = weft_pipeline_kind_is_v(kind)};
+                weft_arena arena = {0};
+                weft_order orders[MAX_STAGES];
+                weft_order_slots slots;
+                if (!weft_order_has_layout((weft_pipeline_kind)kind, &shape))
+                    continue;
+                ASSERT_OK(weft_order_make((weft_pipeline_kind)kind, &shape, &arena, orders));
+                ASSERT_OK(weft_order_slots_start(&shape, NULL, NULL, &arena, &slots));
+                for (int rank = 0; rank < p; rank++, num++) {
+                    const int most = most_in_flight(&orders[rank], -1);
+                    int apart = 0;
+                    for (int chunk = 0; chunk < v; chunk++)
+                        apart += most_in_flight(&orders[rank], chunk);
+                    weft_order_slots_find(&shape, rank, &orders[rank], &slots);
+                    assert_in_range(slots.stash.num, most, most + (v > 1));
+                    assert_in_range(slots.stash.num, most, apart + (v > 1 && apart == most));
+                }
+                weft_arena_release(&arena);
+            }
+    assert_true(num > 500);
+}
+
+/* Chunks of different sizes: the large one gets the large slot, though the other has been free
+ * longer; a slot grows only if no larger one is free. */
+static void slots_fit(void **state)
+{
+    (void)state;
+    const uint64_t bytes[2] = {30, 10};
+    const weft_order_shape shape = {.num_ranks = 1, .num_chunks = 2, .num_micro_batches = 2};
+    weft_arena arena = {0};
+    weft_order_slots slots;
+    weft_compute in_turn[] = {{0, 0, WEFT_COMPUTE_FORWARD, 0},  {0, 1, WEFT_COMPUTE_FORWARD, 0},
+                              {0, 1, WEFT_COMPUTE_BACKWARD, 0}, {0, 0, WEFT_COMPUTE_BACKWARD, 0},
+                              {1, 0, WEFT_COMPUTE_FORWARD, 0},  {1, 1, WEFT_COMPUTE_FORWARD, 0},
+                              {1, 1, WEFT_COMPUTE_BACKWARD, 0}, {1, 0, WEFT_COMPUTE_BACKWARD, 0}};
+    ASSERT_OK(weft_order_slots_start(&shape, bytes, NULL, &arena, &slots));
+    weft_order_slots_find(&shape, 0, &(weft_order){in_turn, 8, NULL}, &slots);
+    assert_int_equal(slots.stash.num, 2);
+    assert_true(slots.stash.slots[0].chunk == 0 && slots.stash.slots[1].chunk == 1);
+    for (int m = 0; m < 2; m++)
+        assert_true(slots.stash.of[m] == 0 && slots.stash.of[2 + m] == 1);
+    assert_false(slots.stash.slots[0].receives);
+    assert_int_equal(weft_order_slots_bytes(&shape, 0, &slots, 5), 45);
+    weft_arena_release(&arena);
 }
 
 /* Each of a chunk's micro-batches once in each half, in ascending order, weights behind inputs. */
@@ -192,18 +266,53 @@ static void pairs(void **state)
             }
 }
 
+/* What is made for the chunk with the fewest bytes is refused where others use it. */
+static int refuse_small_slots(program_set *set)
+{
+    int num = 0;
+    for (int rank = 0; rank < set->shape.num_stages; rank++) {
+        weft_program *program = &set->programs[rank];
+        const weft_program whole = *program;
+        weft_slot slots[1024];
+        assert_true(program->num_slots <= 1024);
+        memcpy(slots, program->slots, (size_t)program->num_slots * sizeof *slots);
+        program->slots = slots;
+        for (int i = 0; i < program->num_slots; i++)
+            for (int chunk = 0; slots[i].chunk >= 0 && chunk < set->shape.num_chunks; chunk++) {
+                const uint64_t *bytes = slots[i].holds == WEFT_SLOT_ACTIVATION
+                                            ? set->shape.stash_bytes
+                                            : set->shape.deferred_bytes;
+                const int p = set->shape.num_stages, made_for = slots[i].chunk;
+                if (bytes[weft_stage_of(set->shape.is_v, p, rank, chunk)] >=
+                    bytes[weft_stage_of(set->shape.is_v, p, rank, made_for)])
+                    continue;
+                slots[i].chunk = chunk;
+                ASSERT_ERROR(check_set(set), WEFT_INTERNAL, "which is made for chunk ");
+                slots[i].chunk = made_for;
+                num++;
+            }
+        *program = whole;
+    }
+    return num;
+}
+
 /* Every kind's programs pass the checker. */
 static void draws(void **state)
 {
     (void)state;
     uint64_t random = 21;
+    int num_small = 0;
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
         const int kind = (int)next_random(&random, WEFT_PIPELINE_AUTO);
         const bool is_v = weft_pipeline_kind_is_v(kind);
         const int least = kind == WEFT_PIPELINE_INTERLEAVED ? 2 : 1;
         bool host_waits[MAX_STAGES];
-        for (int s = 0; s < MAX_STAGES; s++)
+        uint64_t bytes[2][MAX_STAGES];
+        for (int s = 0; s < MAX_STAGES; s++) {
             host_waits[s] = next_random(&random, 3) == 0;
+            bytes[0][s] = next_random(&random, 4);
+            bytes[1][s] = next_random(&random, 4);
+        }
         weft_pipeline_shape shape = {.kind = (weft_pipeline_kind)kind,
                                      .is_v = is_v,
                                      .num_stages = 1 + (int)next_random(&random, 5),
@@ -215,12 +324,19 @@ static void draws(void **state)
             shape.host_waits = host_waits;
         if (next_random(&random, 4) == 0)
             shape.group_size = shape.num_stages + (int)next_random(&random, 4);
+        if (next_random(&random, 4)) {
+            shape.stash_bytes = bytes[0];
+            shape.deferred_bytes = bytes[1];
+        }
         program_set set = make_shaped_set(&shape);
         if (check_set(&set) != WEFT_OK)
             fail_msg("draw %d, %s: %s", draw, weft_pipeline_kind_text(kind),
                      weft_error_get()->text);
+        if (shape.stash_bytes && draw % 20 == 0)
+            num_small += refuse_small_slots(&set);
         release_set(&set);
     }
+    assert_true(num_small > 100);
 }
 
 static void row_is(weft_pipeline_kind kind, const weft_order_shape *shape, int rank,
@@ -290,6 +406,8 @@ int main(void)
         cmocka_unit_test(refuses),
         cmocka_unit_test(controlled_memory),
         cmocka_unit_test(pairs),
+        cmocka_unit_test(slots_are_shared),
+        cmocka_unit_test(slots_fit),
         cmocka_unit_test(draws),
         cmocka_unit_test(every_small_shape),
     };
