@@ -17,6 +17,11 @@ bool weft_step_at_once(const weft_config *config)
            o->loss_spike_factor == 0;
 }
 
+static bool has_pairs(const weft_config *config)
+{
+    return config->schedule.overlap_moe_expert_parallel_comm && config->model.num_experts > 0;
+}
+
 weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_options *moe)
 {
     return (weft_model_setup){.options = &config->model,
@@ -32,7 +37,7 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
                               .micro_batch_size = config->train.micro_batch_size,
                               .num_deferred = config->schedule.splits_backward,
                               .training = true,
-                              .pairs = config->schedule.overlap_moe_expert_parallel_comm,
+                              .pairs = has_pairs(config),
                               .moe = *moe,
                               .plain_kernels = config->plain_kernels,
                               .logit_rows =
@@ -91,7 +96,7 @@ static weft_status step_shape(const weft_config *config, const weft_mesh *mesh, 
         .group_size = (int)schedule->microbatch_group_size_per_virtual_pipeline_stage,
         .boundary_bytes = boundary_bytes,
         .is_v = mesh->stages_in_v,
-        .pairs = schedule->overlap_moe_expert_parallel_comm};
+        .pairs = has_pairs(config)};
     if (out->group_size > 0 && out->group_size < mesh->pp)
         return WEFT_KEY_ERROR("parallel.microbatch_group_size_per_virtual_pipeline_stage",
                               "%d micro-batches; a group has at least as many as there are ranks "

@@ -258,6 +258,10 @@ static void check_pairs(void)
                text);
     }
     free(text);
+    text = output_of(WORDS("schedule", "c.json", "--program", "--set", PAIRS "=true", "--set",
+                           "model.num_experts=0"));
+    EXPECT(text && !strstr(text, " pair "), "pairs without experts:\n%s", text);
+    free(text);
 }
 
 static void check_refusals(void)
