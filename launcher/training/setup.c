@@ -12,6 +12,7 @@
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_choice.h"
 #include "launcher/text/tokenizer.h"
+#include "launcher/training/cards.h"
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
 #include "layers/outline/footprint.h"
@@ -687,6 +688,8 @@ static weft_status create(weft_trainer *t, bool evaluates, const weft_config *co
     if (status == WEFT_OK)
         status = weft_setup_device(&t->config, &t->device);
     WEFT_TRY(weft_comm_agree(world, status));
+    if (t->config.device.kind == WEFT_DEVICE_KIND_CUDA)
+        WEFT_TRY(weft_cards_tell(world));
     WEFT_TRY(choose_comm(t, source));
     WEFT_TRY(create_mesh(t, source, &mesh));
     WEFT_TRY(setup_tier(t, source, &mesh));

@@ -142,8 +142,10 @@ static void check_environment(const char *kind, const char *script, const char *
     expect_launch(kind, "site", site, 0, NULL);
     job_expect_bash(script);
     job_expect_no_text(script, "\n#SBATCH --evil");
-    const char *const env[] = {job_path,         "PASSED=yes", "UCX_TLS=rc", "OMP_PROC_BIND=close",
-                               "SLURM_JOB_ID=1", "OTHER=1",    NULL};
+    const char *const env[] = {job_path,         "PASSED=yes",
+                               "UCX_TLS=rc",     "OMP_PROC_BIND=close",
+                               "SLURM_JOB_ID=1", "SLURM_CPUS_PER_TASK=3",
+                               "OTHER=1",        NULL};
     EXPECT(job_run_other(&c, "/bin/bash", WORDS(script), env) == 0, "%s: %s", script, c.err);
     child_release(&c);
     job_expect_text("modules", "load mpi\n");
@@ -158,8 +160,9 @@ static void check_site(void)
 {
     check_environment("slurm", "site/job.sbatch", "srun");
     char *text = job_said();
-    EXPECT(job_has_word(text, "--export=ALL") && strstr(text, "/site/ranks/rank-%t.out\n"), "%s",
-           text);
+    EXPECT(job_has_word(text, "--cpus-per-task=3") && job_has_word(text, "--export=ALL") &&
+               strstr(text, "/site/ranks/rank-%t.out\n"),
+           "%s", text);
     free(text);
     EXPECT(access("site/ranks", F_OK) == 0, "no folder of ranks' words");
     check_environment("mpirun", "site/job.sh", "mpirun");

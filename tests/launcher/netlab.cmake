@@ -31,7 +31,7 @@ set_tests_properties(slurm PROPERTIES TIMEOUT 1200 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
 add_test(NAME slurm_sites COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm_sites.sh
   ${CMAKE_SOURCE_DIR}/scripts/slurmlab ${CMAKE_BINARY_DIR}/weft $<TARGET_FILE:weft_faulty> WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(slurm_sites PROPERTIES TIMEOUT 600 COST 100 RESOURCE_LOCK netlab
+set_tests_properties(slurm_sites PROPERTIES TIMEOUT 900 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
 add_test(NAME night COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/night --runs 2 --build ${CMAKE_BINARY_DIR}
   WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

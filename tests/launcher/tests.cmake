@@ -110,6 +110,7 @@ weft_add_test(NAME launching_ends TIER slow SOURCES launcher/launching_ends.c la
   launcher/child.c LABELS launcher)
 add_dependencies(test_launching_faults weft_binary)
 add_dependencies(test_launching_ends weft_binary)
+weft_add_test(NAME cards SOURCES launcher/cards.c LABELS launcher)
 weft_add_test(NAME schedule TIER release SOURCES launcher/schedule.c launcher/child.c LABELS launcher)
 add_dependencies(test_plan weft_binary weft_plan)
 add_dependencies(test_schedule weft_binary weft_plan)
