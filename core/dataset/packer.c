@@ -28,7 +28,7 @@ struct weft_packer {
     int32_t *tokens, *bears;
     size_t *documents;
     size_t num_tokens, capacity_tokens, num_documents, capacity_documents;
-    weft_arena arena;        /* of a window's packing */
+    weft_arena arena;         /* of a window's packing */
     int32_t *row, *row_bears; /* [length] */
     weft_packing report;
 };
@@ -135,8 +135,8 @@ static weft_status fit(weft_packer *p, piece *pieces, uint32_t count, bin *bins,
     *num_bins = 0;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t index = order[i], size = (uint32_t)pieces[index].count,
-                       room = find_room(&s, size), at = room == NONE ? (*num_bins)++
-                                                                     : take(&s, bins, room);
+                       room = find_room(&s, size),
+                       at = room == NONE ? (*num_bins)++ : take(&s, bins, room);
         bin *b = &bins[at];
         if (room == NONE)
             *b = (bin){.head = index, .tail = index, .room = p->length, .first = index};
@@ -178,8 +178,7 @@ static void cut(weft_packer *p, size_t document, piece *pieces, uint32_t *count)
     const size_t end = document + 1 < p->num_documents ? p->documents[document + 1] : p->num_tokens;
     p->report.num_cut += end - p->documents[document] > p->length;
     for (size_t at = p->documents[document]; at < end; at += p->length)
-        pieces[(*count)++] =
-            (piece){at, end - at < p->length ? end - at : p->length, NONE};
+        pieces[(*count)++] = (piece){at, end - at < p->length ? end - at : p->length, NONE};
 }
 
 static weft_status pack(weft_packer *p)

@@ -21,7 +21,7 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
 {
     return (weft_model_setup){.options = &config->model,
                               .own_options = config->own,
-                              .frozen = config->train.frozen_parameters,
+                              .rules = config->train.parameter_rules,
                               .parallel = &config->parallel,
                               .recompute = &config->train.recompute,
                               .offload = &config->train.offload,
@@ -261,7 +261,7 @@ static weft_status start(weft_step_use use, const weft_config *config, const wef
 {
     weft_model_setup setup = weft_step_setup(config, moe);
     if (use != WEFT_STEP_TRAINS)
-        setup.frozen = (weft_string_list){0};
+        setup.rules = (weft_string_list){0};
     if (use == WEFT_STEP_GENERATES) {
         setup.parallel = NULL;
         setup.recompute = NULL;

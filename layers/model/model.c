@@ -182,7 +182,7 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
     model->layout = outline->layout;
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
     WEFT_TRY(weft_model_init_layers(model));
-    weft_parameters_freeze(model->parameters, &s->frozen, NULL);
+    WEFT_TRY(weft_parameters_apply_rules(model->parameters, &s->rules, NULL));
     weft_residency residency = outline->residency;
     residency.bucket_elements = s->bucket_elements;
     const weft_experts_file file =

@@ -53,7 +53,7 @@ typedef struct weft_metric_list {
 typedef struct weft_model_setup {
     const weft_model_options *options; /* resolved; copied */
     const void *own_options;           /* of the application; NULL: none; borrowed */
-    weft_string_list frozen;           /* patterns of parameters' names; each matches one */
+    weft_string_list rules;            /* of train.parameter_rules; each matches a parameter */
     const weft_groups *groups;         /* borrowed */
     weft_device *device;               /* borrowed */
     weft_dtype dtype;

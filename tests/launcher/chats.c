@@ -190,8 +190,8 @@ static void documents_are_packed(void)
     CHILD_GOOD("train", "p.json", "--out", "base");
     const double together = evaluate("together", "3"), alone = evaluate("alone", "12");
     EXPECT(fabs(together - alone) < 1e-6, "%.9g, alone %.9g", together, alone);
-    CHILD_REFUSED(2, "together is packed for 32", "train", "p.json", "--out",
-                  "none", "--set", "seq_length=16");
+    CHILD_REFUSED(2, "together is packed for 32", "train", "p.json", "--out", "none", "--set",
+                  "seq_length=16");
 }
 
 int main(void)
