@@ -103,6 +103,8 @@ static const weft_key train_rows[] = {
     INT(FREE, eval_iters, "4", 0, "batches", "global batches an evaluation; 0: no evaluation"),
     RANGE(FREE, stop_timeout_s, "300", 0, 1e6, "s",
           "a run that was asked to stop and has not ended by then is killed; 0: it is waited for"),
+    INT(STEP, loss_chunk_tokens, "0", 0, "tokens",
+        "of a micro-batch whose logits a rank has at once; 0: 256, on a GPU 8192"),
     ROW(STEP, "parameter_rules", parameter_rules, STRINGS, "[]", 0, 0, NULL,
         "\"PATTERN WORDS\" by names of parameters with *, ? and [...]: frozen, frozen=false, "
         "lr_mult=X, "

@@ -219,7 +219,9 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
     model->build = build;
     model->shape = weft_model_shape(&model->options, &setup->groups->mesh, setup->micro_batch_size,
                                     setup->dtype, setup->training);
-    model->setup.logit_rows = weft_logit_rows(strcmp(weft_device_name(setup->device), "cuda") == 0);
+    if (setup->logit_rows == 0)
+        model->setup.logit_rows =
+            weft_logit_rows(strcmp(weft_device_name(setup->device), "cuda") == 0);
     model->shape.logit_rows = model->setup.logit_rows;
     weft_error_clear();
     weft_outline outline;

@@ -77,7 +77,7 @@ typedef struct weft_model_setup {
     int host_threads;                        /* threads of the host's steps, from 1 */
     uint64_t seed;
     weft_moe_options moe;
-    size_t logit_rows; /* weft_shape.logit_rows, which weft_model_create sets */
+    size_t logit_rows; /* weft_shape.logit_rows; 0: weft_model_create sets it by the device */
     bool graphs;       /* run passes as CUDA graphs where device and layers can */
     bool documents;    /* micro-batches have documents' inputs */
     bool losses;       /* micro-batches have memory for each label's loss */
