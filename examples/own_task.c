@@ -10,7 +10,7 @@
  *
  *     {"model": {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32,
  *                "vocab_size": 16},
- *      "train": {"train_iters": 200, "frozen_parameters": ["embedding.*"]},
+ *      "train": {"train_iters": 200, "parameter_rules": ["embedding.* frozen"]},
  *      "task": {"modulus": 5}}
  *
  * trains it on any mesh: example_own_task train task.json --out run --mesh tp=2,pp=2 */

@@ -63,9 +63,11 @@ typedef struct weft_parameter {
     bool shared;    /* a later layer of this stage uses it too, and writes its gradient first */
     bool tied_copy; /* the last stage's copy of the word embedding: norms and checkpoints leave it
                        out */
-    bool frozen;    /* train.frozen_parameters names it: its gradient is not used */
+    bool frozen;    /* train.parameter_rules say so: its gradient is not used */
     size_t expert_stride; /* spec->by_expert: elements from one local expert to the next, in weight
                              and in grad, each of them dense; 0: the parameter is contiguous */
+    float lr_mult,
+        wd_mult; /* of the learning rate and of the weight decay: train.parameter_rules */
 } weft_parameter;
 
 /* Elements of a local expert. */

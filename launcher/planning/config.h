@@ -74,7 +74,8 @@ typedef struct weft_train_options { /* section "train" */
     int64_t loss_scale_window, hysteresis;
     int64_t eval_interval, eval_iters;
     int64_t stop_timeout_s;
-    weft_string_list frozen_parameters;
+    weft_string_list parameter_rules;
+    int64_t loss_chunk_tokens; /* 0: weft_logit_rows */
     weft_recompute_options recompute;
     weft_offload_options offload;
 } weft_train_options;

@@ -103,8 +103,12 @@ static const weft_key train_rows[] = {
     INT(FREE, eval_iters, "4", 0, "batches", "global batches an evaluation; 0: no evaluation"),
     RANGE(FREE, stop_timeout_s, "300", 0, 1e6, "s",
           "a run that was asked to stop and has not ended by then is killed; 0: it is waited for"),
-    ROW(STEP, "frozen_parameters", frozen_parameters, STRINGS, "[]", 0, 0, NULL,
-        "names, with *, ? and [...], of parameters that training leaves as they are"),
+    INT(STEP, loss_chunk_tokens, "0", 0, "tokens",
+        "of a micro-batch whose logits a rank has at once; 0: 256, on a GPU 8192"),
+    ROW(STEP, "parameter_rules", parameter_rules, STRINGS, "[]", 0, 0, NULL,
+        "\"PATTERN WORDS\" by names of parameters with *, ? and [...]: frozen, frozen=false, "
+        "lr_mult=X, "
+        "wd_mult=X; the last that says something counts"),
     ROW(STEP, "recompute_granularity", recompute.granularity, CHOICE, "\"none\"", 0, 0, NULL,
         "what backward makes again instead of keeping it: whole layers, or modules of layers",
         .choices = "none|full|selective", SEARCHED(RECOMPUTE)),

@@ -24,24 +24,26 @@ static bool has_pairs(const weft_config *config)
 
 weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_options *moe)
 {
-    return (weft_model_setup){.options = &config->model,
-                              .own_options = config->own,
-                              .frozen = config->train.frozen_parameters,
-                              .parallel = &config->parallel,
-                              .recompute = &config->train.recompute,
-                              .offload = &config->train.offload,
-                              .tier = &config->tier,
-                              .split_master = config->train.split_master,
-                              .steps_at_once = weft_step_at_once(config),
-                              .dtype = weft_config_dtype(config),
-                              .micro_batch_size = config->train.micro_batch_size,
-                              .num_deferred = config->schedule.splits_backward,
-                              .training = true,
-                              .pairs = has_pairs(config),
-                              .moe = *moe,
-                              .plain_kernels = config->plain_kernels,
-                              .logit_rows =
-                                  weft_logit_rows(config->device.kind == WEFT_DEVICE_KIND_CUDA)};
+    return (weft_model_setup){
+        .options = &config->model,
+        .own_options = config->own,
+        .rules = config->train.parameter_rules,
+        .parallel = &config->parallel,
+        .recompute = &config->train.recompute,
+        .offload = &config->train.offload,
+        .tier = &config->tier,
+        .split_master = config->train.split_master,
+        .steps_at_once = weft_step_at_once(config),
+        .dtype = weft_config_dtype(config),
+        .micro_batch_size = config->train.micro_batch_size,
+        .num_deferred = config->schedule.splits_backward,
+        .training = true,
+        .pairs = has_pairs(config),
+        .moe = *moe,
+        .plain_kernels = config->plain_kernels,
+        .logit_rows = config->train.loss_chunk_tokens > 0
+                          ? (size_t)config->train.loss_chunk_tokens
+                          : weft_logit_rows(config->device.kind == WEFT_DEVICE_KIND_CUDA)};
 }
 
 bool weft_step_drains(const weft_config *config)
@@ -329,7 +331,7 @@ static weft_status start(weft_step_use use, const weft_config *config, const wef
 {
     weft_model_setup setup = weft_step_setup(config, moe);
     if (use != WEFT_STEP_TRAINS)
-        setup.frozen = (weft_string_list){0};
+        setup.rules = (weft_string_list){0};
     if (use == WEFT_STEP_GENERATES) {
         setup.parallel = NULL;
         setup.recompute = NULL;

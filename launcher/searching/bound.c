@@ -231,7 +231,7 @@ static weft_status outline_kinds(const weft_bounds *b, const weft_config *config
     alone.use_distributed_optimizer = false;
     alone.data_parallel_sharding_strategy = 0;
     setup.parallel = &alone;
-    setup.frozen = (weft_string_list){0}; /* a pattern may name layers that are not here */
+    setup.rules = (weft_string_list){0}; /* a pattern may name layers that are not here */
     stage.world /= stage.pp;
     stage.pp = 1;
     return weft_model_outline(&setup, &stage, weft_config_build(config), out);
@@ -459,7 +459,7 @@ static double state_bytes(const bounding *b, const chunk_sum *sum)
     const double state = steps_on_host(c) ? 0 : master + 2 * sizeof(float);
     const double elements[] = {sum->dense, sum->experts};
     const double ranks[] = {(double)b->mesh.dp * b->mesh.cp, b->mesh.edp};
-    const bool frozen = c->train.frozen_parameters.count > 0;
+    const bool frozen = c->train.parameter_rules.count > 0;
     double bytes = 0;
     for (int i = 0; i < 2; i++) {
         const double share = elements[i] / ranks[i];
@@ -575,7 +575,7 @@ static weft_status find_updates(bounding *b, const update_price **out)
     const weft_sharding zero = weft_parallel_sharding(&b->config.parallel);
     const int each = cluster->ranks_per_node;
     *out = NULL;
-    if (b->config.train.frozen_parameters.count > 0 ||
+    if (b->config.train.parameter_rules.count > 0 ||
         key_of(b->bounds, b->candidate, &b->mesh, 0).pp != 0 ||
         !nests(b->mesh.tp * b->mesh.cp * b->mesh.pp, each) ||
         !nests(b->mesh.etp * b->mesh.ep * b->mesh.pp, each))

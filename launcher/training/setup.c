@@ -401,7 +401,7 @@ static weft_status create_model(weft_trainer *t)
 {
     weft_model_setup setup = weft_step_setup(&t->config, &t->moe.options);
     if (t->evaluates)
-        setup.frozen = (weft_string_list){0};
+        setup.rules = (weft_string_list){0};
     setup.groups = &t->groups;
     setup.device = t->device;
     setup.bucket_elements = (size_t)t->config.parallel.ddp_bucket_size;

@@ -187,7 +187,7 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
     model->layout = outline->layout;
     WEFT_TRY(weft_parameters_create(s->groups, s->device, s->dtype, &model->parameters));
     WEFT_TRY(weft_model_init_layers(model));
-    weft_parameters_freeze(model->parameters, &s->frozen, NULL);
+    WEFT_TRY(weft_parameters_apply_rules(model->parameters, &s->rules, NULL));
     weft_residency residency = outline->residency;
     residency.bucket_elements = s->bucket_elements;
     const weft_experts_file file =
@@ -225,7 +225,9 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
     model->build = build;
     model->shape = weft_model_shape(&model->options, &setup->groups->mesh, setup->micro_batch_size,
                                     setup->dtype, setup->training);
-    model->setup.logit_rows = weft_logit_rows(strcmp(weft_device_name(setup->device), "cuda") == 0);
+    if (setup->logit_rows == 0)
+        model->setup.logit_rows =
+            weft_logit_rows(strcmp(weft_device_name(setup->device), "cuda") == 0);
     model->shape.logit_rows = model->setup.logit_rows;
     weft_error_clear();
     weft_outline outline;

@@ -53,7 +53,7 @@ typedef struct weft_metric_list {
 typedef struct weft_model_setup {
     const weft_model_options *options; /* resolved; copied */
     const void *own_options;           /* of the application; NULL: none; borrowed */
-    weft_string_list frozen;           /* patterns of parameters' names; each matches one */
+    weft_string_list rules;            /* of train.parameter_rules; each matches a parameter */
     const weft_groups *groups;         /* borrowed */
     weft_device *device;               /* borrowed */
     weft_dtype dtype;
@@ -79,7 +79,7 @@ typedef struct weft_model_setup {
     int host_threads;                        /* threads of the host's steps, from 1 */
     uint64_t seed;
     weft_moe_options moe;
-    size_t logit_rows; /* weft_shape.logit_rows, which weft_model_create sets */
+    size_t logit_rows; /* weft_shape.logit_rows; 0: weft_model_create sets it by the device */
     bool pairs;        /* a forward may run with a backward (weft_model_pair) */
     bool graphs;       /* run passes as CUDA graphs where device and layers can */
     bool documents;    /* micro-batches have documents' inputs */

@@ -109,18 +109,21 @@ static bool same_ending(const char *pattern, weft_parameters *const *stages, int
     return false;
 }
 
-/* Every pattern matches a parameter of some stage; `matches` says how many. */
-static weft_status check_frozen(const weft_string_list *frozen, weft_parameters *const *stages,
-                                int num_stages, const int *matches)
+/* Every rule matches a parameter of some stage; `matches` says how many. */
+static weft_status check_matches(const weft_string_list *rules, weft_parameters *const *stages,
+                                 int num_stages, const int *matches)
 {
-    char near[WEFT_MAX_NAME_BYTES];
-    for (size_t i = 0; i < frozen->count; i++) {
+    char near[WEFT_MAX_NAME_BYTES], pattern[WEFT_MAX_NAME_BYTES];
+    for (size_t i = 0; i < rules->count; i++) {
+        weft_rule rule;
         if (matches[i] > 0)
             continue;
-        bool found = same_ending(frozen->values[i], stages, num_stages, near) ||
-                     nearest_beginning(frozen->values[i], stages, num_stages, near);
-        return WEFT_KEY_ERROR("train.frozen_parameters", "\"%s\" matches no parameter; %s %s",
-                              frozen->values[i], found ? "did you mean" : "one is",
+        WEFT_TRY(weft_rule_read(rules->values[i], &rule));
+        snprintf(pattern, sizeof pattern, "%.*s", (int)rule.pattern_bytes, rule.pattern);
+        bool found = same_ending(pattern, stages, num_stages, near) ||
+                     nearest_beginning(pattern, stages, num_stages, near);
+        return WEFT_KEY_ERROR("train.parameter_rules", "\"%s\" matches no parameter; %s %s",
+                              pattern, found ? "did you mean" : "one is",
                               found ? near : weft_parameters_at(stages[0], 0)->parameter.name);
     }
     return WEFT_OK;
@@ -132,7 +135,7 @@ static weft_status check_any_trains(weft_parameters *const *stages, int num_stag
         for (int i = 0; i < weft_parameters_count(stages[s]); i++)
             if (!weft_parameters_at(stages[s], i)->parameter.frozen)
                 return WEFT_OK;
-    return WEFT_KEY_ERROR("train.frozen_parameters",
+    return WEFT_KEY_ERROR("train.parameter_rules",
                           "all parameters are frozen; none is left to train");
 }
 
@@ -147,20 +150,21 @@ static uint64_t count_frozen(const weft_parameters *parameters)
     return sum;
 }
 
-static weft_status freeze(const weft_string_list *frozen, weft_parameters **stages, int num_stages,
-                          uint64_t *out_elements)
+static weft_status apply_rules(const weft_string_list *rules, weft_parameters **stages,
+                               int num_stages, uint64_t *out_frozen)
 {
-    *out_elements = 0;
-    if (frozen->count == 0)
+    *out_frozen = 0;
+    if (rules->count == 0)
         return WEFT_OK;
-    int *matches = calloc(frozen->count, sizeof *matches);
-    if (!matches)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the frozen parameters");
-    for (int s = 0; s < num_stages; s++) {
-        weft_parameters_freeze(stages[s], frozen, matches);
-        *out_elements += count_frozen(stages[s]);
+    int *matches = calloc(rules->count, sizeof *matches);
+    weft_status status =
+        matches ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory for the parameters' rules");
+    for (int s = 0; s < num_stages && status == WEFT_OK; s++) {
+        status = weft_parameters_apply_rules(stages[s], rules, matches);
+        *out_frozen += count_frozen(stages[s]);
     }
-    weft_status status = check_frozen(frozen, stages, num_stages, matches);
+    if (status == WEFT_OK)
+        status = check_matches(rules, stages, num_stages, matches);
     if (status == WEFT_OK)
         status = check_any_trains(stages, num_stages);
     free(matches);
@@ -297,7 +301,7 @@ static weft_status outline_stages(weft_model *model, weft_groups *groups, weft_p
     out->metrics = model->metric_list;
     if (end > 0)
         WEFT_TRY(tie(model, &offered, stages[0], stages[end], &out->tied));
-    return freeze(&model->setup.frozen, stages, last + 1, &out->num_frozen);
+    return apply_rules(&model->setup.rules, stages, last + 1, &out->num_frozen);
 }
 
 /* The layers' work, by which they are cut into stages: that of a shape which recomputes nothing and
@@ -382,7 +386,7 @@ static weft_model *begin_model(const weft_model_setup *setup, const weft_groups 
     model->options = *setup->options;
     model->setup = (weft_model_setup){.options = &model->options,
                                       .own_options = setup->own_options,
-                                      .frozen = setup->frozen,
+                                      .rules = setup->rules,
                                       .parallel = setup->parallel,
                                       .recompute = setup->training ? setup->recompute : NULL,
                                       .groups = groups,

@@ -55,16 +55,16 @@ typedef struct weft_outline {
     bool pairs;               /* forwards and backwards run as pairs, with memory of their own */
     weft_held_elements *held; /* by pipeline rank */
     weft_metric_list metrics;
-    uint64_t num_frozen; /* elements of the parameters that setup.frozen matches */
+    uint64_t num_frozen; /* elements of the parameters that setup.rules freeze */
 } weft_outline;
 
 /* Runs `build` (NULL: what the options describe) and lets each layer declare its parameters on one
- * rank of its stage. Reads of the setup: options, own_options, frozen, parallel, micro_batch_size,
+ * rank of its stage. Reads of the setup: options, own_options, rules, parallel, micro_batch_size,
  * dtype, training, moe, logit_rows. weft_outline_release frees what *out owns. Pure if `build` and
  * the layers' init are. Errors name the layer: WEFT_CONFIG for a list that is no model (empty;
  * layers at places that are not theirs; fewer layers than stages; missing ops) or whose stages do
- * not tie the same parameters, and those of `build` and of init. A pattern of setup.frozen that
- * matches no parameter, or patterns that match all: WEFT_CONFIG. */
+ * not tie the same parameters, and those of `build` and of init. A rule of setup.rules that
+ * matches no parameter, or rules that freeze all: WEFT_CONFIG. */
 weft_status weft_model_outline(const weft_model_setup *setup, const weft_mesh *mesh,
                                weft_model_function build, weft_outline *out) WEFT_CHECKED;
 

@@ -39,10 +39,11 @@ typedef struct weft_norm_run {
     int first_piece, end_piece;
 } weft_norm_run;
 
-/* A run of owned elements with one weight decay, or one sign_rate: one AdamW call. */
+/* A run of owned elements with one weight decay and share of the learning rate, or one sign_rate:
+ * one AdamW call. */
 typedef struct weft_update {
     size_t first, count, state;
-    float weight_decay, sign_rate;
+    float weight_decay, lr_mult, sign_rate;
 } weft_update;
 
 /* The sums over the world, in rank order, that the norm needs. */

@@ -95,7 +95,7 @@ static bool is_in_norm(const weft_owned_piece *piece)
     return piece->counted && !is_frozen(piece) && sign_rate_of(piece) == 0;
 }
 
-/* One AdamW call for each run of pieces with one weight decay, none for what is frozen. The padding
+/* One AdamW call for each run of pieces with the same rules, none for what is frozen. The padding
  * after a piece goes with it: weights and gradients are zero there and stay so. A run goes on in
  * the next bucket of a run of these where that lies right behind: AdamW is element by element. */
 static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_piece,
@@ -105,14 +105,14 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
         const weft_owned_piece *piece = &o->part.pieces[i];
         bool last = i + 1 == o->part.num_pieces;
         size_t end = last ? owned->first + owned->count : o->part.pieces[i + 1].at;
-        float decay =
-            piece->placed->parameter.spec->no_weight_decay ? 0.0f : (float)o->options.weight_decay;
+        const weft_parameter *parameter = &piece->placed->parameter;
+        const float decay = parameter->wd_mult * (float)o->options.weight_decay;
         weft_update *previous =
             o->part.num_updates > first_update ? &o->part.updates[o->part.num_updates - 1] : NULL;
         if (is_frozen(piece))
             continue;
         if (previous && previous->weight_decay == decay &&
-            previous->sign_rate == sign_rate_of(piece) &&
+            previous->lr_mult == parameter->lr_mult && previous->sign_rate == sign_rate_of(piece) &&
             previous->first + previous->count == piece->at &&
             previous->state + previous->count == piece->state)
             previous->count = end - previous->first;
@@ -122,6 +122,7 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
                               .count = end - piece->at,
                               .state = piece->state,
                               .weight_decay = decay,
+                              .lr_mult = parameter->lr_mult,
                               .sign_rate = sign_rate_of(piece)};
     }
 }

@@ -1,7 +1,6 @@
 #include "parallel/parameters/internal.h"
 
 #include <ctype.h>
-#include <fnmatch.h>
 #include <search.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -290,6 +289,8 @@ weft_status weft_parameters_declare_rows(weft_parameters *p, const char *prefix,
     placed->spec.name = parameter->name;
     parameter->spec = &placed->spec;
     parameter->valid_rows = box.valid[0];
+    parameter->lr_mult = 1;
+    parameter->wd_mult = spec->no_weight_decay ? 0 : 1;
     parameter->tied_copy = section == WEFT_SECTION_EMBEDDING &&
                            coords->at[WEFT_AXIS_PP] == coords->size[WEFT_AXIS_PP] - 1;
     parameter->weight.dtype = p->dtype;
@@ -304,19 +305,6 @@ weft_parameter *weft_parameters_find(const weft_parameters *p, const char *name)
 {
     char *const *found = tfind(name, &p->by_name, compare_names);
     return found ? (weft_parameter *)(void *)(*found - offsetof(weft_parameter, name)) : NULL;
-}
-
-void weft_parameters_freeze(weft_parameters *p, const weft_string_list *patterns, int *matches)
-{
-    for (int i = 0; i < p->count; i++)
-        for (size_t j = 0; j < patterns->count; j++) {
-            weft_parameter *parameter = &p->placed[i]->parameter;
-            if (fnmatch(patterns->values[j], parameter->name, 0) != 0)
-                continue;
-            parameter->frozen = true;
-            if (matches)
-                matches[j]++;
-        }
 }
 
 /* Places the parameters of one bucket: those with weight decay before those without, so that the

@@ -115,11 +115,24 @@ weft_status weft_parameters_declare_rows(weft_parameters *parameters, const char
 /* The parameter of that global name on this rank (of parts the first), or NULL. */
 weft_parameter *weft_parameters_find(const weft_parameters *parameters, const char *name);
 
-/* Freezes parameters whose name one of the patterns matches (fnmatch): the optimizer leaves them as
- * they are. Adds to matches[i], [patterns->count], how many pattern i matches; NULL: unwanted. Call
- * it before weft_optimizer_create. */
-void weft_parameters_freeze(weft_parameters *parameters, const weft_string_list *patterns,
-                            int *matches);
+/* A rule of train.parameter_rules, "PATTERN WORD...": what the optimizer does with the parameters
+ * whose name the pattern matches (fnmatch). Words: frozen (it leaves them as they are),
+ * frozen=false, lr_mult=X (of the learning rate), wd_mult=X (of the weight decay; without a rule 0
+ * where a spec says no_weight_decay, else 1). Where several rules say something, the last counts.
+ */
+typedef struct weft_rule {
+    const char *pattern; /* in the text */
+    size_t pattern_bytes;
+    bool says_frozen, frozen, says_lr, says_decay;
+    float lr_mult, wd_mult;
+} weft_rule;
+
+/* WEFT_CONFIG, of the key: a word that is none. */
+weft_status weft_rule_read(const char *text, weft_rule *out) WEFT_CHECKED;
+/* Adds to matches[i], [rules->count], how many parameters rule i matches; NULL: unwanted. Before
+ * weft_optimizer_create. */
+weft_status weft_parameters_apply_rules(weft_parameters *parameters, const weft_string_list *rules,
+                                        int *matches) WEFT_CHECKED;
 
 /* Experts that are on the host lie in a file, and some of them in places
  * (parallel/records/records.h). */

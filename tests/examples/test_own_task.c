@@ -1,5 +1,5 @@
 /* examples/own_task.c, run as a user would: the same losses and metric on every mesh, keys of its
- * own with help and errors; and what train.frozen_parameters promises, there and of a tied
+ * own with help and errors; and what train.parameter_rules promise, there and of a tied
  * embedding. */
 #include <math.h>
 #include <string.h>
@@ -83,7 +83,7 @@ static void train(const char *program, const char *config, const char *folder, c
     EXPECT(code == 0, "%s %s: exit code %d: %s", program, more, code, run_output);
 }
 
-#define FROZEN "--set 'frozen_parameters=[\"embedding.*\"]' "
+#define FROZEN "--set 'parameter_rules=[\"embedding.* frozen\"]' "
 
 static void check_meshes(void)
 {
@@ -149,7 +149,7 @@ static void check_norm(void)
 {
     train("example_own_task", "task", "all", "--set train_iters=1");
     train("example_own_task", "task", "rest",
-          "--set train_iters=1 --set 'frozen_parameters=[\"decoder.*\"]'");
+          "--set train_iters=1 --set 'parameter_rules=[\"decoder.* frozen\"]'");
     double all = metric("all", 1, "grad_norm"), some = metric("one", 1, "grad_norm"),
            rest = metric("rest", 1, "grad_norm");
     EXPECT(some > 0 && rest > 0 && fabs(all * all - some * some - rest * rest) < 1e-5 * all * all,
@@ -161,7 +161,7 @@ static void check_tied(void)
 {
     float fresh[512], trained[512];
     train("weft", "gpt", "gpt-fresh", "--set train_iters=0");
-    train("weft", "gpt", "gpt", "--set frozen_parameters='embedding.word*' --mesh tp=2,pp=2");
+    train("weft", "gpt", "gpt", "--set 'parameter_rules=embedding.word* frozen' --mesh tp=2,pp=2");
     read_weights("gpt-fresh", 0, "embedding.word_embeddings.weight", 512, fresh);
     read_weights("gpt", 3, "embedding.word_embeddings.weight", 512, trained);
     EXPECT(memcmp(fresh, trained, sizeof fresh) == 0, "the tied embedding is frozen and moved");
@@ -179,14 +179,14 @@ static void expect_refused(const char *more, const char *text)
 
 static void check_refusals(void)
 {
-    expect_refused("--set frozen_parameters='embeding.*' --mesh tp=2",
-                   "train.frozen_parameters: \"embeding.*\" matches no parameter; did you mean "
+    expect_refused("--set 'parameter_rules=embeding.* frozen' --mesh tp=2",
+                   "train.parameter_rules: \"embeding.*\" matches no parameter; did you mean "
                    "embedding");
-    expect_refused("--set 'frozen_parameters=[\"value_head.*\"]'",
+    expect_refused("--set 'parameter_rules=[\"value_head.* frozen\"]'",
                    "\"value_head.*\" matches no parameter; did you mean decoder.value_head");
-    expect_refused("--set 'frozen_parameters=[\"*\"]' --mesh tp=2",
-                   "train.frozen_parameters: all parameters are frozen");
-    expect_refused("--set 'frozen_parameters=[\"decoder.*\", \"*.biased\"]'",
+    expect_refused("--set 'parameter_rules=[\"* frozen\"]' --mesh tp=2",
+                   "train.parameter_rules: all parameters are frozen");
+    expect_refused("--set 'parameter_rules=[\"decoder.* frozen\", \"*.biased frozen\"]'",
                    "\"*.biased\" matches no parameter");
     expect_refused("--set task.modulos=3", "did you mean task.modulus?");
     expect_refused("--set modulus=1", "--set modulus=1: 1 is out of range: 2 to 1000");

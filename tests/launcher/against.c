@@ -379,7 +379,7 @@ static void check_other_steps(void)
         {"train.global_batch_size=8", "train.global_batch_size 4 -> 8"},
         {"train.recompute_granularity=full", "train.recompute_granularity \"none\" -> \"full\""},
         {"train.recompute_granularity=selective", "train.recompute_granularity"},
-        {"train.frozen_parameters=[\"*norm*\"]", "train.frozen_parameters [] -> "},
+        {"train.parameter_rules=[\"*norm* frozen\"]", "train.parameter_rules [] -> "},
         {"train.clip_grad=0", "train.clip_grad 1 -> 0"},
         {"train.split_master=false", "train.split_master true -> false"},
         {"train.calculate_per_token_loss=true", "train.calculate_per_token_loss"},

@@ -27,7 +27,7 @@ enum { NUM_STEPS = 4, MAX_SET = 4, NUM_RUNS = 5 };
 #define BF16 ", \"precision\": \"bf16\""
 #define WHOLE ", \"split_master\": false"
 #define UNCLIPPED ", \"clip_grad\": 0"
-#define FROZEN ", \"frozen_parameters\": [\"embedding.*\", \"*layernorm*\"]"
+#define FROZEN ", \"parameter_rules\": [\"embedding.* frozen\", \"*layernorm* frozen\"]"
 
 typedef struct state_case {
     int world, batch; /* ranks; sequences a step, of which a rank takes one at a time */

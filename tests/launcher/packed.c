@@ -119,6 +119,7 @@ static void check_losses(weft_comm *world)
         {"dp=4", SAMPLES, 1, 4, {by_token_key}},
         {"pp=4", SAMPLES, 1, 4, {by_token_key}},
         {"tp=2,sp=1,pp=2", SAMPLES, 1, 4, {by_token_key}},
+        {"tp=2,sp=1,pp=2", SAMPLES, 1, 4, {by_token_key, "train.loss_chunk_tokens=5"}},
         {"dp=2,pp=2,zero=1", SAMPLES, 1, 4, {NULL}},
         {"cp=4", SAMPLES, 1, 4, {by_token_key}},
         {"cp=2,pp=2", SAMPLES, 1, 4, {by_token_key, by_documents}},

@@ -42,8 +42,12 @@ static const hard_case cases[] = {
     {4, 4, false, "dp=4,ep=4,binding=dp,zero=3", {EXPERTS("8"), KEPT("0.5"), UNCLIPPED}},
     {4, 4, true, "pp=2,vp=2,dp=2,ep=2,binding=dp", {BF16, KEPT("0.5")}},
     {4, 4, true, "pp=2,vp=2,dp=2,ep=1,binding=dp", {UNCLIPPED, "offload.order=layer"}},
-    {2, 2, false, "dp=2,ep=1,binding=dp", {"train.frozen_parameters=[\"*experts*\"]", KEPT("0.5")}},
-    {1, 1, false, "tp=1", {"train.frozen_parameters=[\"*experts*fc1*\"]", BF16, UNCLIPPED}},
+    {2,
+     2,
+     false,
+     "dp=2,ep=1,binding=dp",
+     {"train.parameter_rules=[\"*experts* frozen\"]", KEPT("0.5")}},
+    {1, 1, false, "tp=1", {"train.parameter_rules=[\"*experts*fc1* frozen\"]", BF16, UNCLIPPED}},
     {2, 2, false, "pp=2", {"offload.optimizer=after", BF16}},
 };
 

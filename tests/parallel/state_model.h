@@ -23,6 +23,9 @@ enum {
 /* Of the buckets that models are made with. */
 static size_t state_bucket_elements = STATE_BUCKET;
 
+/* What their optimizers do with some parameters; of train.parameter_rules. */
+static weft_string_list state_rules;
+
 /* One rank's model under one mesh. */
 typedef struct state_model {
     weft_arena arena;
@@ -161,6 +164,7 @@ static inline bool state_model_create(state_model *m, weft_comm *world, const ch
     if (expect_failures != before)
         return false;
     state_declare_model(m);
+    EXPECT_OK(weft_parameters_apply_rules(m->parameters, &state_rules, NULL));
     EXPECT_OK(weft_parameters_allocate(
         m->parameters, &(weft_residency){.bucket_elements = state_bucket_elements}, true));
     if (options)

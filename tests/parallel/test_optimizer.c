@@ -1,6 +1,7 @@
 /* The same global gradients give, on every mesh, with and without ZeRO-1 and overlap, in fp32 and
  * bf16, and with a loss scale whose overflows skip steps, the weights of a plain AdamW with
- * clipping in fp64; what moves by signs has moved by them alone and is no part of the norm. */
+ * clipping in fp64, with rules for some parameters; what moves by signs has moved by them alone and
+ * is no part of the norm. */
 #include <weft/kernels.h>
 
 #include "parallel/optimizer/optimizer.h"
@@ -27,10 +28,32 @@ static float gradient(const char *name, uint64_t index, int step)
 
 /* --- the reference ------------------------------------------------------------------------- */
 
+/* The last rule that says something of a parameter counts. */
+static const char *const rules[] = {
+    "*qkv.weight lr_mult=0.25",          "*experts.fc? wd_mult=3 lr_mult=2",
+    "decoder.layers.[12].proj.* frozen", "decoder.layers.2.proj.bias frozen=false",
+    "*norm.weight wd_mult=0.5",          "decoder.layers.3.experts.fc2  lr_mult=1"};
+
+/* The same in other words. */
+static void say_rules(const char *name, double *lr_mult, double *wd_mult, bool *frozen)
+{
+    const int layer = strncmp(name, "decoder.layers.", 15) == 0 ? name[15] - '0' : -1;
+    if (strstr(name, "qkv.weight"))
+        *lr_mult = 0.25;
+    if (strstr(name, "norm.weight"))
+        *wd_mult = 0.5;
+    if (strstr(name, "experts.fc")) {
+        *wd_mult = 3;
+        *lr_mult = layer == 3 && strstr(name, "fc2") ? 1 : 2;
+    }
+    *frozen = strstr(name, ".proj.") && (layer == 1 || (layer == 2 && strstr(name, "weight")));
+}
+
 typedef struct reference_tensor {
     char name[WEFT_MAX_NAME_BYTES];
     size_t count;
-    double decay, sign_rate, *weight, *m, *v;
+    double decay, lr_mult, sign_rate, *weight, *m, *v;
+    bool frozen;
 } reference_tensor;
 
 typedef struct reference {
@@ -51,7 +74,10 @@ static void reference_add(reference *r, const weft_placed *p)
     t->count = 1;
     for (int d = 0; d < p->box.num_dims; d++)
         t->count *= p->box.global_dims[d];
-    t->decay = p->parameter.spec->no_weight_decay ? 0.0 : base_options.weight_decay;
+    double wd_mult = p->parameter.spec->no_weight_decay ? 0 : 1;
+    t->lr_mult = 1;
+    say_rules(t->name, &t->lr_mult, &wd_mult, &t->frozen);
+    t->decay = wd_mult * base_options.weight_decay;
     t->sign_rate = (double)p->parameter.spec->sign_rate;
     t->weight = calloc(3 * t->count, sizeof(double));
     t->m = t->weight + t->count;
@@ -70,7 +96,8 @@ static void reference_step(reference *r, int step)
     double sum = 0.0;
     const weft_optimizer_options *o = &base_options;
     for (int k = 0; k < r->count; k++) {
-        for (size_t i = 0; i < r->tensors[k].count && r->tensors[k].sign_rate == 0; i++)
+        const bool counts = r->tensors[k].sign_rate == 0 && !r->tensors[k].frozen;
+        for (size_t i = 0; i < r->tensors[k].count && counts; i++)
             sum += pow(gradient(r->tensors[k].name, i, step), 2.0);
     }
     r->norms[step] = sqrt(sum);
@@ -78,7 +105,7 @@ static void reference_step(reference *r, int step)
     clip = clip < 1.0 ? clip : 1.0;
     for (int k = 0; k < r->count; k++) {
         reference_tensor *t = &r->tensors[k];
-        for (size_t i = 0; i < t->count; i++) {
+        for (size_t i = 0; i < t->count && !t->frozen; i++) {
             double g = clip * gradient(t->name, i, step);
             if (t->sign_rate > 0) {
                 t->m[i] = g;
@@ -90,7 +117,8 @@ static void reference_step(reference *r, int step)
             t->v[i] = o->adam_beta2 * t->v[i] + (1.0 - o->adam_beta2) * g * g;
             double m = t->m[i] / (1.0 - pow(o->adam_beta1, step));
             double v = t->v[i] / (1.0 - pow(o->adam_beta2, step));
-            t->weight[i] -= rate_of(step) * (m / (sqrt(v) + o->adam_eps) + t->decay * t->weight[i]);
+            t->weight[i] -= t->lr_mult * rate_of(step) *
+                            (m / (sqrt(v) + o->adam_eps) + t->decay * t->weight[i]);
         }
     }
 }
@@ -525,6 +553,7 @@ static void check_sharers(weft_comm *world)
 
 int main(void)
 {
+    state_rules = (weft_string_list){.values = rules, .count = sizeof rules / sizeof *rules};
     weft_comm *world;
     static reference r;
     if (weft_comm_create_world(&world) != WEFT_OK) {

@@ -200,61 +200,86 @@ static weft_status write_all(prepare *p, weft_arena *arena)
     return WEFT_OK;
 }
 
+enum { MAX_FILES = 5 };
+
+/* What was written, in one sentence too. */
+static weft_status list_files(const prepare *p, weft_arena *arena, const char *files[MAX_FILES],
+                              size_t *count, const char **sentence)
+{
+    const bool has_mask = p->options->chat || p->options->pack > 0;
+    const char *const suffixes[] = {"bin", "idx", has_mask ? "mask" : NULL,
+                                    p->tokenizer_file ? "tokenizer.json" : NULL, "json"};
+    *sentence = p->replaces ? "replaced" : "wrote";
+    *count = 0;
+    for (int i = 0; i < MAX_FILES; i++) {
+        if (!suffixes[i])
+            continue;
+        WEFT_TRY(weft_arena_printf(arena, &files[*count], "%s.%s", p->options->out, suffixes[i]));
+        WEFT_TRY(weft_arena_printf(arena, sentence, "%s%s %s", *sentence,
+                                   *count == 0          ? ""
+                                   : i + 1 == MAX_FILES ? " and"
+                                                        : ",",
+                                   files[*count]));
+        ++*count;
+    }
+    return WEFT_OK;
+}
+
+static void report_documents(const prepare *p, weft_report *r)
+{
+    const weft_prepare_result *result = &p->result;
+    const weft_packing *packing = &result->packing;
+    if (p->source.num_empty > 0)
+        weft_report_line(r, "%s empty",
+                         weft_count_text((long long)p->source.num_empty, "file").text);
+    if (result->num_empty_documents > 0)
+        weft_report_line(r, "%s empty",
+                         weft_count_text(result->num_empty_documents, "document").text);
+    if (result->num_odd_lines > 0)
+        weft_report_line(
+            r, "%s with half of a surrogate pair, now U+FFFD; the first is %s: line %" PRId64,
+            weft_count_text(result->num_odd_lines, "line").text, weft_input_name(result->odd_path),
+            result->odd_line);
+    weft_report_value(r, "documents", result->prepared.documents);
+    weft_report_value(r, "empty_files", p->source.num_empty);
+    weft_report_value(r, "empty_documents", result->num_empty_documents);
+    weft_report_value(r, "lines_with_half_pairs", result->num_odd_lines);
+    if (p->options->pack == 0)
+        return;
+    weft_report_line(r,
+                     "packed into %" PRIu64 " sequences of %d tokens, %.2f %% of them pads; %s cut",
+                     packing->num_sequences, p->options->pack,
+                     100.0 * (double)packing->num_pads / (double)result->prepared.tokens,
+                     weft_count_text((long long)packing->num_cut, "document").text);
+    weft_report_value(r, "packed_sequences", (double)packing->num_sequences);
+    weft_report_value(r, "pads", (double)packing->num_pads);
+    weft_report_value(r, "documents_cut", (double)packing->num_cut);
+}
+
 static weft_status print_result(const prepare *p, weft_arena *arena)
 {
     const weft_tokenizer_info *info = weft_tokenizer_get_info(p->tokenizer);
-    const char *out = p->options->out, *name = weft_tokenizer_kind_name(info->kind), *files[4];
-    const size_t num_files = p->tokenizer_file ? 4 : 3;
-    static const char *const suffixes[] = {"bin", "idx", "json"};
-    const weft_prepared *prepared = &p->result.prepared;
+    const char *name = weft_tokenizer_kind_name(info->kind), *files[MAX_FILES], *sentence;
+    const weft_prepare_result *result = &p->result;
+    size_t num_files;
     char each[48] = "";
     weft_report r;
-    if (p->result.num_bytes > 0) /* token files have no text */
+    if (result->num_bytes > 0) /* token files have no text */
         snprintf(each, sizeof each, " (%.2f bytes each)",
-                 (double)p->result.num_bytes / (double)prepared->tokens);
-    for (int i = 0; i < 3; i++)
-        WEFT_TRY(weft_arena_printf(arena, &files[i], "%s.%s", out, suffixes[i]));
-    files[3] = p->tokenizer_file;
+                 (double)result->num_bytes / (double)result->prepared.tokens);
+    WEFT_TRY(list_files(p, arena, files, &num_files, &sentence));
     weft_report_begin(&r, p->options->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
-    if (p->source.num_empty > 0)
-        weft_report_line(&r, "%s empty",
-                         weft_count_text((long long)p->source.num_empty, "file").text);
-    if (p->result.num_empty_documents > 0)
-        weft_report_line(&r, "%s empty",
-                         weft_count_text(p->result.num_empty_documents, "document").text);
-    if (p->result.num_odd_lines > 0)
-        weft_report_line(
-            &r, "%s with half of a surrogate pair, now U+FFFD; the first is %s: line %" PRId64,
-            weft_count_text(p->result.num_odd_lines, "line").text,
-            weft_input_name(p->result.odd_path), p->result.odd_line);
+    report_documents(p, &r);
     weft_report_line(&r, "documents %" PRId64 ", tokens %" PRId64 "%s, vocabulary %" PRId64 " (%s)",
-                     prepared->documents, prepared->tokens, each, info->vocab_size, name);
-    const weft_packing *packing = &p->result.packing;
-    if (p->options->pack > 0)
-        weft_report_line(
-            &r, "packed into %" PRIu64 " sequences of %d tokens, %.2f %% of them pads; %s cut",
-            packing->num_sequences, p->options->pack,
-            100.0 * (double)packing->num_pads / (double)prepared->tokens,
-            weft_count_text((long long)packing->num_cut, "document").text);
-    if (p->options->chat)
-        weft_report_line(&r, "answers have %" PRId64 " of these tokens",
-                         p->result.num_answer_tokens);
-    weft_report_line(&r, "%s %s, %s%s%s and %s", p->replaces ? "replaced" : "wrote", files[0],
-                     files[1], p->tokenizer_file ? ", " : "",
-                     p->tokenizer_file ? p->tokenizer_file : "", files[2]);
-    weft_report_value(&r, "documents", prepared->documents);
-    weft_report_value(&r, "empty_files", p->source.num_empty);
-    weft_report_value(&r, "empty_documents", p->result.num_empty_documents);
-    weft_report_value(&r, "lines_with_half_pairs", p->result.num_odd_lines);
-    weft_report_value(&r, "tokens", prepared->tokens);
-    weft_report_value(&r, "text_bytes", p->result.num_bytes);
-    if (p->options->pack > 0) {
-        weft_report_value(&r, "packed_sequences", (double)packing->num_sequences);
-        weft_report_value(&r, "pads", (double)packing->num_pads);
-        weft_report_value(&r, "documents_cut", (double)packing->num_cut);
+                     result->prepared.documents, result->prepared.tokens, each, info->vocab_size,
+                     name);
+    weft_report_value(&r, "tokens", result->prepared.tokens);
+    weft_report_value(&r, "text_bytes", result->num_bytes);
+    if (p->options->chat) {
+        weft_report_line(&r, "answers have %" PRId64 " of these tokens", result->num_answer_tokens);
+        weft_report_value(&r, "answer_tokens", result->num_answer_tokens);
     }
-    if (p->options->chat)
-        weft_report_value(&r, "answer_tokens", p->result.num_answer_tokens);
+    weft_report_line(&r, "%s", sentence);
     weft_report_text(&r, "tokenizer", NULL, name);
     weft_report_value(&r, "vocab_size", info->vocab_size);
     weft_report_bool(&r, "replaced", p->replaces);
