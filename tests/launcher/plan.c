@@ -472,7 +472,7 @@ static void check_no_effect(void)
                   "parallel.pipeline_schedule_file is given: no effect of "
                   "parallel.pipeline_schedule\n",
                   "plan", "tiny.json", "--cluster", "cluster.json", "--set",
-                  "pipeline_schedule_file=order.csv", "--set", "pipeline_schedule=gpipe");
+                  "pipeline_schedule_file=order.csv", "--set", "pipeline_schedule=1f1b");
 }
 
 /* The choice of partitions is the given cluster's, whatever the config names. */
@@ -516,16 +516,44 @@ static void check_chosen(void)
 static void check_memory_limit(void)
 {
     static const char *const sets[] = {"device.memory_limit=70000000000",
-                                       "device.memory_limit=999000000000"};
+                                       "device.memory_limit=999000000000",
+                                       "device.memory_limit=16GiB", "device.memory_limit=1.5k"};
     cJSON *json;
-    double limits[2];
-    for (int i = 0; i < 2; i++) {
+    double limits[4];
+    for (int i = 0; i < 4; i++) {
         (void)plan("dense.json", "cluster.json", "tp=8", sets[i], &json);
         limits[i] = number_of(json, "memory_limit_bytes");
         cJSON_Delete(json);
     }
     EXPECT(limits[0] == 70e9 && limits[1] > 70e9 && limits[1] < 90e9, "%g and %g", limits[0],
            limits[1]);
+    EXPECT(limits[2] == 16.0 * (1 << 30) && limits[3] == 1536, "%g and %g", limits[2], limits[3]);
+}
+
+/* The first line names the schedule; of one stage there is none, whatever a search holds. */
+static void check_schedule(void)
+{
+    child c;
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--mesh", "pp=4,schedule=zbv",
+              "--set", "train.global_batch_size=16");
+    EXPECT(strstr(c.out, ": tp 1, pp 4, dp 1, schedule zbv, 2 virtual stages a rank\n"), "%s",
+           c.out);
+    child_release(&c);
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--search", "--top", "1000",
+              "--nodes", "1", "--mesh", "cp=1,dp=1", "--set", "parallel.pipeline_schedule=zbv",
+              "--set", "train.global_batch_size=16", "--set", "train.micro_batch_size=1");
+    int num_one = 0, num_v = 0;
+    for (const char *line = c.out; line; line = strchr(line + 1, '\n')) {
+        const int bytes = (int)strcspn(line + 1, "\n") + 1;
+        char text[512];
+        snprintf(text, sizeof text, "%.*s", bytes, line);
+        num_one += strstr(text, "pp 1,") != NULL;
+        num_v += strstr(text, "zbv v 2") != NULL;
+        EXPECT(!strstr(text, "pp 1,") || !strstr(text, " v 2"), "%s", text);
+    }
+    EXPECT(num_one > 0 && num_v > 0, "%d plans of one stage, %d in a V: %s%s", num_one, num_v,
+           c.out, c.err);
+    child_release(&c);
 }
 
 /* A measured file without a curve: the command that measures it. */
@@ -762,6 +790,7 @@ int main(void)
     check_chosen();
     check_memory_limit();
     check_auto_limit();
+    check_schedule();
     check_unmeasured();
     check_no_effect();
     check_context();
