@@ -1,5 +1,6 @@
 #include "core/text.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -145,4 +146,14 @@ weft_counted weft_seconds_text(double seconds)
         i++;
     snprintf(out.text, sizeof out.text, "%.4g %s", seconds / units[i].unit, units[i].name);
     return out;
+}
+
+const char *weft_size_suffix(const char *text, double *value)
+{
+    static const char letters[] = "kKmMgGtT";
+    const char *letter = *text ? strchr(letters, *text) : NULL;
+    if (!letter)
+        return text;
+    *value *= pow(1024, (double)(1 + (letter - letters) / 2));
+    return text + (strncmp(text + 1, "iB", 2) == 0 ? 3 : 1);
 }

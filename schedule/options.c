@@ -8,9 +8,7 @@
 #define T weft_schedule_options
 const weft_key weft_schedule_rows[] = {
     CHOICE(STEP, pipeline_schedule, "\"1f1b\"", (WEFT_PIPELINE_LIST(OR_KIND)) + 1,
-           "order of the micro-batches in a stage",
-           .idle = "parallel.pipeline_schedule_file is given", .alias = "schedule",
-           SEARCHED(SCHEDULE)),
+           "order of the micro-batches in a stage", .alias = "schedule", SEARCHED(SCHEDULE)),
     TEXT(STEP, pipeline_schedule_file, "\"\"",
          "order of compute as CSV, a row a rank, cells such as 0F0 and 2B3; empty: by "
          "pipeline_schedule",

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/text.h"
+
 /* Beyond this a bound is there for its other end alone. */
 #define NO_BOUND 1e15
 /* Doubles hold every integer up to it. */
@@ -111,6 +113,20 @@ static weft_status check_bounds(const place *p, weft_json_span value, double num
                              p->row->unit ? p->row->unit : "");
 }
 
+/* "16GiB"; false: it is none. */
+static bool read_size(weft_json_span text, int64_t *out)
+{
+    char copy[32], *end;
+    snprintf(copy, sizeof copy, "%.*s", (int)text.bytes, text.start);
+    double value = strtod(copy, &end);
+    const char *behind = weft_size_suffix(end, &value);
+    if (text.bytes >= sizeof copy || end == copy || behind == end || *behind ||
+        value != floor(value) || !(fabs(value) <= (double)MOST_OF_DOUBLE))
+        return false;
+    *out = (int64_t)value;
+    return true;
+}
+
 /* Digits are read as digits, so that 64-bit integers keep them all; 1e6 and 8.0 are integers
  * too. A string of digits serves writers whose own numbers are doubles, which hold no larger ones.
  */
@@ -123,6 +139,11 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
         digits = (weft_json_span){value.start + 1, value.bytes - 2};
     else if (kind != WEFT_JSON_NUMBER)
         return bad_value(p, value, expected);
+    if (p->row->unit && strcmp(p->row->unit, "bytes") == 0) {
+        expected = "an integer, or one with " WEFT_SIZE_SUFFIXES;
+        if (kind == WEFT_JSON_STRING && read_size(digits, out))
+            return check_bounds(p, value, (double)*out);
+    }
     size_t sign = digits.bytes > 0 && digits.start[0] == '-';
     size_t num_digits = strspn(digits.start + sign, "0123456789");
     if (num_digits > 0 && sign + num_digits == digits.bytes) {

@@ -189,10 +189,13 @@ static void find_letters(drawing *d)
         is_back(d->slices[i].category, category);
         d->kinds[find_kind(d, category)].letter = d->slices[i].name[0];
         any_number = any_number || number;
-        const char *text = weft_trace_letters_text(d->trace, letters);
+        char all[5];
+        snprintf(all, sizeof all, "%c%s", d->slices[i].name[0], letters);
+        const char *whole = weft_trace_letters_text(d->trace, all),
+                   *text = whole ? whole : weft_trace_letters_text(d->trace, letters);
         if (!*letters || !text)
             continue;
-        snprintf(row, sizeof row, "%s: %.50s; ", letters, text);
+        snprintf(row, sizeof row, "%s: %.50s; ", whole ? all : letters, text);
         if (!strstr(d->letters, row) && strlen(d->letters) + strlen(row) < sizeof d->letters - 120)
             strcat(d->letters, row);
     }

@@ -46,7 +46,7 @@ void weft_trace_name_ranks(weft_trace *trace, const char *const *names, int coun
 const char *weft_trace_rank_name(const weft_trace *trace, int rank);
 
 /* What letters behind the first of a slice's name mean, for the drawing's legend: "g" in "sg3",
- * a gradient. */
+ * a gradient. All letters of a name, "Bi", go before those behind the first. */
 typedef struct weft_trace_letters {
     const char *letters, *text;
 } weft_trace_letters;

@@ -10,6 +10,7 @@
 
 #include "comm/comm.h"
 #include "core/options/options.h"
+#include "core/text.h"
 #include "launcher/planning/config.h"
 
 static const char *program = "weft";
@@ -141,8 +142,7 @@ static weft_status read_number(const weft_argument *row, const char *text, doubl
 /* Digits keep all of 64 bits; 1e6 is a whole number too. */
 static weft_status read_whole(const weft_argument *row, const char *text, int64_t *out)
 {
-    static const char *const units[] = {"k", "M", "G"};
-    const char *expected = row->is_bytes                    ? "a size in bytes"
+    const char *expected = row->is_bytes ? "a size in bytes (" WEFT_SIZE_SUFFIXES ")"
                            : row->min == 0 && row->max == 0 ? "a whole number of 64 bits"
                                                             : "a whole number";
     char *end;
@@ -155,16 +155,8 @@ static weft_status read_whole(const weft_argument *row, const char *text, int64_
         return is_within(row, (double)digits) ? WEFT_OK : unexpected(row, text, expected);
     }
     double value = strtod(text, &end);
-    for (int i = 0; (row->is_bytes || row->takes_k) && i < 3; i++) {
-        bool named = tolower((unsigned char)*end) == tolower((unsigned char)*units[i]);
-        if (named && (end[1] == '\0' || (row->is_bytes && strcmp(end + 1, "iB") == 0))) {
-            value *= pow(1024, i + 1);
-            end += strlen(end);
-        } else if (named && row->is_bytes && toupper((unsigned char)end[1]) == 'B' && !end[2]) {
-            value *= pow(1000, i + 1);
-            end += 2;
-        }
-    }
+    if (row->is_bytes || (row->takes_k && strlen(end) == 1))
+        end = (char *)weft_size_suffix(end, &value);
     if (*end || value != floor(value) || !(fabs(value) <= 9007199254740992.0) ||
         !is_within(row, value))
         return unexpected(row, text, expected);

@@ -361,8 +361,7 @@ static void write_range(const weft_page *page, FILE *out)
 static void answer_plan(const weft_page *page, FILE *out)
 {
     const weft_plan *plan = page->plan;
-    char axes[128], text[512];
-    weft_mesh_print(&plan->mesh, axes, sizeof axes);
+    char mesh[192], text[512];
     fprintf(out, "<p class=\"answer\"><strong class=\"%s\">%s</strong> On %s",
             plan->fits ? "good" : "bad", plan->fits ? "It fits." : "It does not fit.",
             weft_count_text(plan->mesh.world, "device").text);
@@ -370,7 +369,8 @@ static void answer_plan(const weft_page *page, FILE *out)
         fputs(" of ", out);
         weft_svg_write_text(page->cluster->name, out);
     }
-    fprintf(out, " (%s) a step takes <strong>%s</strong>", axes,
+    fprintf(out, " (%s) a step takes <strong>%s</strong>",
+            weft_plan_mesh_text(plan, mesh, sizeof mesh),
             weft_seconds_text(plan->step_us / 1e6).text);
     write_range(page, out);
     fprintf(out, ": <strong>%s tokens/s</strong>",

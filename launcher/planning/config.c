@@ -175,6 +175,17 @@ bool weft_config_is_set(const weft_config_source *source, const char *key)
     return find_override(source, key) != NULL;
 }
 
+/* Whether --mesh has the axis, such as "zero=", which stands for two keys. */
+static bool mesh_names(const weft_config_source *source, const char *axis)
+{
+    const char *at = source->mesh;
+    while (at && strncmp(at, axis, strlen(axis)) != 0) {
+        at = strchr(at, ',');
+        at += at != NULL;
+    }
+    return at != NULL;
+}
+
 /* A file's layout is of the file's stages: a mesh of others that replaces it takes it away, unless
  * it was given with the mesh, or by --set. */
 static void forget_layout(const weft_config_source *source, const weft_parallel_options *file,
@@ -199,16 +210,9 @@ static void forget_layout(const weft_config_source *source, const weft_parallel_
     if (is_written && p->pipeline_model_parallel_layout == file->pipeline_model_parallel_layout &&
         !weft_config_is_set(source, text))
         p->pipeline_model_parallel_layout = "";
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+    for (size_t i = mesh_names(source, "vp="); i < sizeof numbers / sizeof *numbers; i++)
         if (*numbers[i].now == numbers[i].before && !weft_config_is_set(source, numbers[i].key))
             *numbers[i].now = 0;
-}
-
-/* Whether --mesh has zero=N, which stands for both keys. */
-static bool names_zero(const weft_config_source *source)
-{
-    const char *at = source->mesh ? strstr(source->mesh, "zero=") : NULL;
-    return at && (at == source->mesh || at[-1] == ',');
 }
 
 /* Who says it: 2 the command, 1 the file, 0 nobody. */
@@ -229,7 +233,7 @@ static weft_status settle_sharding(weft_config *c, const weft_config_source *sou
                                        "parallel.use_distributed_optimizer"};
     weft_parallel_options *p = &c->parallel;
     const bool shards = weft_parallel_sharding(p) != WEFT_NO_SHARD;
-    for (int i = 0; names_zero(source) && i < 2; i++)
+    for (int i = 0; mesh_names(source, "zero=") && i < 2; i++)
         if (weft_config_is_set(source, keys[i]))
             return WEFT_KEY_ERROR(keys[i], "given by --set and by --mesh %s", source->mesh);
     if (shards == p->use_distributed_optimizer)
@@ -250,19 +254,33 @@ static weft_status settle_sharding(weft_config *c, const weft_config_source *sou
     return WEFT_OK;
 }
 
-/* What a file's order says; of one that cannot be read nothing: whoever runs it says why. */
-static void look_at_order(const char *path, int num_ranks, weft_config *c)
+/* An order in a file is no kind's: the command's word replaces the config's other key. */
+static weft_status settle_order(weft_config *c, const weft_config_source *source, const char *text,
+                                weft_arena *arena)
 {
-    weft_arena arena = {0};
-    char *text;
+    static const char *const keys[] = {"parallel.pipeline_schedule",
+                                       "parallel.pipeline_schedule_file"};
+    const int kind = mesh_names(source, "schedule=") ? 2 : given_by(source, text, keys[0]),
+              file = given_by(source, text, keys[1]);
     size_t bytes;
-    if (weft_read_file(path, &arena, &text, &bytes) == WEFT_OK) {
-        c->parallel.stages_in_v = weft_order_text_is_v(text, num_ranks);
-        c->schedule.splits_backward = strchr(text, 'W') != NULL;
-    } else {
-        weft_error_clear();
+    char *order;
+    if (!c->schedule.pipeline_schedule_file || !c->schedule.pipeline_schedule_file[0])
+        return WEFT_OK;
+    if (kind == file && c->schedule.pipeline_schedule != WEFT_PIPELINE_1F1B)
+        return WEFT_KEY_ERROR(keys[0],
+                              "%s, and pipeline_schedule_file says another order; leave "
+                              "one out",
+                              weft_pipeline_kind_text(c->schedule.pipeline_schedule));
+    if (kind > file) {
+        c->schedule.pipeline_schedule_file = "";
+        return WEFT_OK;
     }
-    weft_arena_release(&arena);
+    c->schedule.pipeline_schedule = WEFT_PIPELINE_1F1B;
+    if (weft_read_file(c->schedule.pipeline_schedule_file, arena, &order, &bytes) == WEFT_OK)
+        c->order_text = order;
+    else
+        weft_error_clear(); /* whoever runs it says why */
+    return WEFT_OK;
 }
 
 void weft_config_settle_stages(weft_config *c)
@@ -278,8 +296,10 @@ void weft_config_settle_stages(weft_config *c)
     c->schedule.splits_backward = pp > 1 && weft_pipeline_kind_splits(kind);
     if (p->stages_in_v && is_open && pp > 1)
         p->num_virtual_stages_per_pipeline_rank = 2;
-    if (file && file[0])
-        look_at_order(file, pp, c);
+    if (file && file[0] && c->order_text) {
+        p->stages_in_v = weft_order_text_is_v(c->order_text, pp);
+        c->schedule.splits_backward = strchr(c->order_text, 'W') != NULL;
+    }
 }
 
 /* A relative checkpoint.load of a file is seen from the file's folder, so that both can be moved;
@@ -319,6 +339,7 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
                                                               .num_rows = weft_num_schedule_rows,
                                                               .target = &c->schedule}));
     WEFT_TRY(settle_sharding(c, source, text));
+    WEFT_TRY(settle_order(c, source, text, arena));
     if (c->parallel.pipeline_model_parallel_size != file.pipeline_model_parallel_size)
         forget_layout(source, &file, &c->parallel);
     weft_config_settle_stages(c);
@@ -527,9 +548,11 @@ static weft_status check_fitting(const void *context, const weft_mesh *mesh)
     if (!weft_config_build(c))
         WEFT_TRY(
             weft_layout_build(&c->parallel, mesh->pp, (int)c->model.num_layers + 2, NULL, &layout));
-    if (!weft_config_build(c) && layout.is_v && layout.num_chunks != 2)
-        return WEFT_KEY_ERROR("parallel.num_virtual_stages_per_pipeline_rank",
-                              "%d; a schedule with stages in a V has 2", layout.num_chunks);
+    if (!weft_config_build(c))
+        WEFT_TRY(weft_order_check_shape(&(weft_order_shape){.num_ranks = mesh->pp,
+                                                            .num_chunks = layout.num_chunks,
+                                                            .num_micro_batches = 1,
+                                                            .is_v = layout.is_v}));
     WEFT_TRY(
         weft_model_check_mesh(&c->model, mesh, c->model.num_layers, c->train.micro_batch_size));
     WEFT_TRY(weft_model_check_moe(&c->model, &c->schedule, mesh));

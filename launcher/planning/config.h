@@ -157,6 +157,7 @@ typedef struct weft_config {
         moe_load; /* in plans: weft_moe_options.load.rows; 0: what moe_router_forced_load brings */
     double moe_expert_load; /* in plans: rows of the fullest expert over the mean; 0: nobody says */
     bool moe_load_asked;    /* by a line, of any mesh: at most the worst of each */
+    const char *order_text; /* pipeline_schedule_file's; NULL: there is none, or it is unreadable */
     int plain_kernels;      /* in plans: weft_shape.plain_kernels */
     int software;           /* in plans: weft_software */
     bool moe_is_kept;

@@ -152,6 +152,20 @@ static void layers_text(const weft_layout *layout, int rank, char out[64])
     }
 }
 
+const char *weft_plan_mesh_text(const weft_plan *plan, char *out, size_t capacity)
+{
+    const weft_pipeline_shape *shape = &plan->step.shape;
+    const bool is_file = shape->orders && shape->kind != WEFT_PIPELINE_AUTO;
+    weft_mesh_print(&plan->mesh, out, capacity);
+    size_t used = strlen(out);
+    if (plan->mesh.pp > 1)
+        used += (size_t)snprintf(out + used, capacity - used, ", schedule %s",
+                                 is_file ? "of a file" : weft_pipeline_kind_text(shape->kind));
+    if (plan->mesh.pp > 1 && shape->num_chunks > 1)
+        snprintf(out + used, capacity - used, ", %d virtual stages a rank", shape->num_chunks);
+    return out;
+}
+
 const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capacity)
 {
     char purposes[256];
@@ -259,10 +273,9 @@ static void print_published(const weft_plan *plan, const weft_cluster *cluster, 
 
 static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE *out)
 {
-    char axes[128];
-    weft_mesh_print(&plan->mesh, axes, sizeof axes);
+    char mesh[192];
     fprintf(out, "%s on %s: %s\n", weft_count_text(plan->mesh.world, "device").text, cluster->name,
-            axes);
+            weft_plan_mesh_text(plan, mesh, sizeof mesh));
     fprintf(out, "step %s", time_text(plan->step_us).text);
     print_range(plan, out);
     fprintf(out, "   %s tokens/s   MFU %s   most of it: %s\n",

@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "core/stage.h"
+#include "launcher/planning/moe_choice.h"
 #include "schedule/pipeline/order_auto.h"
 #include "schedule/pipeline/order_text.h"
 
@@ -57,19 +58,24 @@ bool weft_step_accumulates(const weft_config *config, const weft_mesh *mesh)
     return train->global_batch_size / train->micro_batch_size / mesh->dp > 1;
 }
 
-static weft_status read_orders(const char *path, weft_arena *arena, weft_pipeline_shape *shape)
+static weft_status read_orders(const weft_config *config, weft_arena *arena,
+                               weft_pipeline_shape *shape)
 {
+    const char *path = config->schedule.pipeline_schedule_file;
     const weft_order_shape order = weft_pipeline_order_shape(shape);
-    char *text;
+    char *text = NULL;
     size_t bytes;
     void *memory;
-    weft_status read = weft_read_file(path, arena, &text, &bytes);
-    if (read == WEFT_FILE) /* as of a config that cannot be read */
-        return WEFT_ERROR(WEFT_CONFIG, "%s", weft_error_get()->text);
-    WEFT_TRY(read);
+    if (!config->order_text) { /* says why it cannot be read */
+        const weft_status read = weft_read_file(path, arena, &text, &bytes);
+        if (read == WEFT_FILE) /* as of a config that cannot be read */
+            return WEFT_ERROR(WEFT_CONFIG, "%s", weft_error_get()->text);
+        WEFT_TRY(read);
+    }
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)shape->num_stages, sizeof(weft_order), &memory));
     shape->orders = memory;
-    weft_status status = weft_order_parse(text, &order, arena, memory);
+    const weft_status status =
+        weft_order_parse(text ? text : config->order_text, &order, arena, memory);
     return status == WEFT_OK ? status : weft_error_context(status, "%s", path);
 }
 
@@ -106,7 +112,7 @@ static weft_status step_shape(const weft_config *config, const weft_mesh *mesh, 
                               out->group_size, mesh->pp);
     if (!schedule->pipeline_schedule_file || !schedule->pipeline_schedule_file[0])
         return WEFT_OK;
-    weft_status status = read_orders(schedule->pipeline_schedule_file, arena, out);
+    weft_status status = read_orders(config, arena, out);
     bool is_mistake = status == WEFT_CONFIG || status == WEFT_FILE;
     return is_mistake ? weft_error_key(WEFT_CONFIG, "parallel.pipeline_schedule_file") : status;
 }
@@ -298,6 +304,17 @@ static weft_status find_bytes(const weft_outline *outline, weft_arena *arena,
     return WEFT_OK;
 }
 
+/* Orders and slots follow from the run's own outline, at whatever load of experts a plan looks. */
+static weft_status find_order(const weft_config *config, const weft_outline *of_run,
+                              weft_arena *arena, weft_step *step)
+{
+    const weft_step own = {.use = step->use, .outline = *of_run, .shape = step->shape};
+    WEFT_TRY(find_bytes(of_run, arena, &step->shape));
+    return step->shape.kind == WEFT_PIPELINE_AUTO && !step->shape.orders
+               ? make_auto(config, &own, arena, &step->shape)
+               : WEFT_OK;
+}
+
 static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, weft_arena *arena,
                               weft_step *step)
 {
@@ -309,12 +326,8 @@ static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, 
     WEFT_TRY(step_shape(config, mesh, step->outline.layout.num_chunks,
                         weft_shape_boundary_bytes(&step->outline.shape), arena, &step->shape));
     step->shape.buckets = buckets;
-    WEFT_TRY(find_bytes(&step->outline, arena, &step->shape));
     WEFT_TRY(find_recomputes(&step->outline, arena, &step->shape.recomputes));
-    WEFT_TRY(find_host_waits(&step->outline, arena, &step->shape.host_waits));
-    return step->shape.kind == WEFT_PIPELINE_AUTO && !step->shape.orders
-               ? make_auto(config, step, arena, &step->shape)
-               : WEFT_OK;
+    return find_host_waits(&step->outline, arena, &step->shape.host_waits);
 }
 
 /* As `weft generate` sets its model up. */
@@ -345,6 +358,14 @@ static weft_status start(weft_step_use use, const weft_config *config, const wef
     out->moe = *moe;
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &out->outline));
     weft_status status = make_shape(config, mesh, arena, out);
+    setup.moe.load = (weft_moe_load){.rows = weft_moe_forced_load(&config->model, mesh->ep)};
+    const bool is_own = setup.moe.load.rows == moe->load.rows && moe->load.sent == 0;
+    weft_outline of_run = {0};
+    if (status == WEFT_OK && !is_own)
+        status = weft_model_outline(&setup, mesh, weft_config_build(config), &of_run);
+    if (status == WEFT_OK)
+        status = find_order(config, is_own ? &out->outline : &of_run, arena, out);
+    weft_outline_release(&of_run);
     if (status != WEFT_OK)
         weft_step_release(out);
     return status;

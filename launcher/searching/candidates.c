@@ -318,7 +318,7 @@ static weft_status list_chunks(listing *l)
     if (held)
         return list_layouts(l);
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
-        const bool is_v = weft_pipeline_kind_is_v(l->at.schedule);
+        const bool is_v = l->at.pp > 1 && weft_pipeline_kind_is_v(l->at.schedule);
         const bool cuts = l->at.schedule == WEFT_PIPELINE_1F1B || is_v;
         const bool divides = l->model->num_layers % ((int64_t)l->at.pp * chunks[i]) == 0;
         l->at.num_chunks = chunks[i];

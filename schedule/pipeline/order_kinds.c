@@ -27,16 +27,13 @@ bool weft_pipeline_kind_splits(int kind)
     return kinds[kind].splits;
 }
 
+#define VIRTUAL_STAGES "parallel.num_virtual_stages_per_pipeline_rank"
+
 weft_status weft_order_check_layout(weft_pipeline_kind kind, const weft_order_shape *shape)
 {
-    const int v = shape->num_chunks;
-#define VIRTUAL_STAGES "parallel.num_virtual_stages_per_pipeline_rank"
-    if (kind == WEFT_PIPELINE_INTERLEAVED && v < 2)
-        return WEFT_KEY_ERROR(VIRTUAL_STAGES, "%d; the schedule interleaved has 2 or more", v);
-    if (kinds[kind].is_v && v != 2)
-        return WEFT_KEY_ERROR(VIRTUAL_STAGES, "%d; the schedule %s has 2, in a V", v,
-                              kinds[kind].text);
-#undef VIRTUAL_STAGES
+    if (kind == WEFT_PIPELINE_INTERLEAVED && shape->num_chunks < 2)
+        return WEFT_KEY_ERROR(VIRTUAL_STAGES, "%d; the schedule interleaved has 2 or more",
+                              shape->num_chunks);
     if (shape->is_v != kinds[kind].is_v)
         return WEFT_ERROR(WEFT_CONFIG, "the schedule %s has virtual stages in a %s, not in a %s",
                           kinds[kind].text, kinds[kind].is_v ? "V" : "loop",
@@ -60,6 +57,8 @@ weft_status weft_order_check_shape(const weft_order_shape *shape)
         return WEFT_ERROR(
             WEFT_CONFIG, "no pipeline of %d ranks with %d virtual stages each and %d micro-batches",
             p, v, m);
+    if (shape->is_v && v != 2)
+        return WEFT_KEY_ERROR(VIRTUAL_STAGES, "%d; a schedule with stages in a V has 2", v);
     if (shape->group_size != 0 && shape->group_size < p)
         return WEFT_ERROR(WEFT_CONFIG,
                           "groups of %d micro-batches in a pipeline of %d ranks: a group has at "

@@ -22,8 +22,10 @@ void weft_slices_explain(weft_trace *trace)
 #define ROW(name, text, letters) {letters, text},
         WEFT_FLOW_LIST(ROW)
 #undef ROW
+            {"Bi", "the input's gradient"},
+        {"Bw", "the weights' gradients"},
     };
-    weft_trace_explain(trace, rows, WEFT_NUM_FLOWS);
+    weft_trace_explain(trace, rows, sizeof rows / sizeof *rows);
 }
 
 void weft_slice_of_task(const weft_task *task, int stage, int num_stages, bool is_v,

@@ -150,7 +150,7 @@ static void check_plan(void)
 {
     char *html = plan_page("dense.json", "cluster.json", "tp=8,pp=8,dp=2,sp=1", NULL, 0);
     expect_in(html, "It fits.");
-    expect_in(html, "(tp 8, pp 8, dp 2, sequence parallel)");
+    expect_in(html, "(tp 8, pp 8, dp 2, sequence parallel, schedule 1f1b)");
     expect_in(html, " tokens/s</strong>");
     expect_in(html, "<span>stage 7</span>");
     expect_in(html, "<div>stage 7: ");

@@ -465,14 +465,6 @@ static void check_no_effect(void)
     EXPECT(c.exit_code == 0 && strstr(c.err, "no effect of model.moe_router_forced_load"),
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    EXPECT(child_write("order.csv", "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n"
-                                    "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"),
-           "order");
-    CHILD_REFUSED(0,
-                  "parallel.pipeline_schedule_file is given: no effect of "
-                  "parallel.pipeline_schedule\n",
-                  "plan", "tiny.json", "--cluster", "cluster.json", "--set",
-                  "pipeline_schedule_file=order.csv", "--set", "pipeline_schedule=gpipe");
 }
 
 /* The choice of partitions is the given cluster's, whatever the config names. */
@@ -516,16 +508,89 @@ static void check_chosen(void)
 static void check_memory_limit(void)
 {
     static const char *const sets[] = {"device.memory_limit=70000000000",
-                                       "device.memory_limit=999000000000"};
+                                       "device.memory_limit=999000000000",
+                                       "device.memory_limit=16GiB", "device.memory_limit=1.5k"};
     cJSON *json;
-    double limits[2];
-    for (int i = 0; i < 2; i++) {
+    double limits[4];
+    for (int i = 0; i < 4; i++) {
         (void)plan("dense.json", "cluster.json", "tp=8", sets[i], &json);
         limits[i] = number_of(json, "memory_limit_bytes");
         cJSON_Delete(json);
     }
     EXPECT(limits[0] == 70e9 && limits[1] > 70e9 && limits[1] < 90e9, "%g and %g", limits[0],
            limits[1]);
+    EXPECT(limits[2] == 16.0 * (1 << 30) && limits[3] == 1536, "%g and %g", limits[2], limits[3]);
+}
+
+/* Forwards and backwards of each rank in their order, as one text; the caller's. */
+static char *order_of(const char *path)
+{
+    char *text = child_read(path), *out = calloc(1, 1 << 16);
+    cJSON *json = cJSON_Parse(text ? text : "");
+    size_t used = 0;
+    for (int rank = 0; rank < 4; rank++)
+        for (const cJSON *e = json ? cJSON_GetObjectItem(json, "traceEvents")->child : NULL; e;
+             e = e->next) {
+            const cJSON *name = cJSON_GetObjectItem(e, "name"),
+                        *category = cJSON_GetObjectItem(e, "cat");
+            if (category && number_of(e, "pid") == rank && used + 64 < 1 << 16 &&
+                (strcmp(category->valuestring, "forward") == 0 ||
+                 strcmp(category->valuestring, "backward") == 0))
+                used += (size_t)sprintf(out + used, "%s of %g ", name->valuestring,
+                                        number_of(cJSON_GetObjectItem(e, "args"), "stage"));
+        }
+    EXPECT(used > 1000, "%s: %zu bytes of an order", path, used);
+    cJSON_Delete(json);
+    free(text);
+    return out;
+}
+
+/* The order of `auto` is the run's, at whatever load of experts a plan looks. */
+static void check_auto_load(void)
+{
+    char *orders[2];
+    for (int i = 0; i < 2; i++) {
+        child c;
+        CHILD_RUN(&c, "plan", "moe.json", "--cluster", "cluster.json", "--mesh",
+                  "pp=4,vp=2,dp=2,ep=2,binding=dp", "--set", "parallel.pipeline_schedule=auto",
+                  "--set", "train.global_batch_size=16", "--set",
+                  "model.moe_layer_freq=[0,0,0,0,0,0,0,0,0,0,0,0,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,"
+                  "1,1,1,1]",
+                  "--expert-load", i ? "2" : "1", "--trace", "t.json");
+        EXPECT(c.exit_code == 0 || c.exit_code == 3, "exit %d: %s", c.exit_code, c.err);
+        child_release(&c);
+        orders[i] = order_of("t.json");
+        remove("t.json");
+    }
+    EXPECT(strcmp(orders[0], orders[1]) == 0, "an uneven load has another order");
+    free(orders[0]);
+    free(orders[1]);
+}
+
+/* The first line names the schedule; of one stage there is none, whatever a search holds. */
+static void check_schedule(void)
+{
+    child c;
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--mesh", "pp=4,schedule=zbv",
+              "--set", "train.global_batch_size=16");
+    EXPECT(strstr(c.out, ": tp 1, pp 4, dp 1, schedule zbv, 2 virtual stages a rank\n"), "%s",
+           c.out);
+    child_release(&c);
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json", "--search", "--top", "1000",
+              "--nodes", "1", "--mesh", "cp=1,dp=1", "--set", "parallel.pipeline_schedule=zbv",
+              "--set", "train.global_batch_size=16", "--set", "train.micro_batch_size=1");
+    int num_one = 0, num_v = 0;
+    for (const char *line = c.out; line; line = strchr(line + 1, '\n')) {
+        const int bytes = (int)strcspn(line + 1, "\n") + 1;
+        char text[512];
+        snprintf(text, sizeof text, "%.*s", bytes, line);
+        num_one += strstr(text, "pp 1,") != NULL;
+        num_v += strstr(text, "zbv v 2") != NULL;
+        EXPECT(!strstr(text, "pp 1,") || !strstr(text, " v 2"), "%s", text);
+    }
+    EXPECT(num_one > 0 && num_v > 0, "%d plans of one stage, %d in a V: %s%s", num_one, num_v,
+           c.out, c.err);
+    child_release(&c);
 }
 
 /* A measured file without a curve: the command that measures it. */
@@ -762,6 +827,8 @@ int main(void)
     check_chosen();
     check_memory_limit();
     check_auto_limit();
+    check_auto_load();
+    check_schedule();
     check_unmeasured();
     check_no_effect();
     check_context();

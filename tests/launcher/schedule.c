@@ -89,6 +89,8 @@ static void check_round_trips(void)
         if (program && csv) {
             check_programs(program, rows[i].mesh, rows[i].ranks);
             EXPECT(child_write("order.csv", csv), "cannot write order.csv");
+            if (strstr(rows[i].set, "pipeline_schedule=")) /* the file says it */
+                args[5] = "train.train_iters=1";
             args[6] = "--program", args[7] = "--set";
             args[8] = "parallel.pipeline_schedule_file=order.csv", args[9] = NULL;
             char *again = output_of(args);
@@ -293,6 +295,44 @@ static void check_refusals(void)
                   "c.json");
 }
 
+/* Keys of the command's line beside those of the file. */
+static void check_keys(void)
+{
+    char *text;
+    EXPECT(child_write("v.json",
+                       "{\"model\": {\"num_layers\": 8, \"hidden_size\": 64, "
+                       "\"num_attention_heads\": 4, \"seq_length\": 16, \"vocab_size\": 64}, "
+                       "\"parallel\": {\"pipeline_model_parallel_size\": 2, "
+                       "\"num_virtual_stages_per_pipeline_rank\": 2, "
+                       "\"pipeline_schedule\": \"zb_h1\"}, "
+                       "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 8, "
+                       "\"train_iters\": 1}, \"data\": {\"mock_data\": true}}"),
+           "cannot write v.json");
+    text = output_of(WORDS("schedule", "v.json", "--mesh", "pp=4,vp=2"));
+    EXPECT(text && strstr(text, " 8 virtual stages"), "--mesh vp=2: %s", text);
+    free(text);
+    text = output_of(WORDS("schedule", "v.json", "--mesh", "pp=4"));
+    EXPECT(text && strstr(text, " 4 virtual stages"), "the file's vp: %s", text);
+    free(text);
+    text = output_of(WORDS("schedule", "v.json", "--set", "pipeline_schedule=1f1b", "--csv"));
+    EXPECT(text && child_write("order.csv", text), "no order");
+    char *again = output_of(
+        WORDS("schedule", "v.json", "--set", "pipeline_schedule_file=order.csv", "--csv"));
+    EXPECT(text && again && strcmp(text, again) == 0, "the command's file: %s", again);
+    free(text);
+    free(again);
+    CHILD_REFUSED(2,
+                  "parallel.pipeline_schedule: zb_h1, and pipeline_schedule_file says another "
+                  "order; leave one out",
+                  "schedule", "v.json", "--set", "pipeline_schedule=zb_h1", "--set",
+                  "pipeline_schedule_file=order.csv");
+    CHILD_REFUSED(2, "num_virtual_stages_per_pipeline_rank: 4; a schedule with stages in a V has 2",
+                  "schedule", "v.json", "--mesh", "pp=2,vp=4,schedule=zbv");
+    CHILD_GOOD("schedule", "v.json", "--svg", "s.svg");
+    expect_drawing("s.svg", "Bi: the input");
+    expect_drawing("s.svg", "Bw: the weights");
+}
+
 /* The program that links no MPI says the same. */
 static void check_alone(const char *alone)
 {
@@ -321,6 +361,7 @@ int main(void)
     check_offloaded();
     check_attention();
     check_refusals();
+    check_keys();
     check_alone(alone);
     return child_finish(folder);
 }

@@ -91,17 +91,18 @@ static const char *const again_meshes[] = {"dp=4,binding=dp,ep=2", "tp=2,pp=2,sp
 /* Virtual stages of a rank share slots, also where their layers differ: the first has the
  * embedding, the last the head, others are a mixture's or longer. */
 #define SCHEDULE(name) "\"pipeline_schedule\": \"" name "\""
-#define LAYOUT(text) ", \"pipeline_model_parallel_layout\": \"" text "\""
+#define LAYOUT(pp, text)                                                                           \
+    ", \"pipeline_model_parallel_size\": " #pp ", \"pipeline_model_parallel_layout\": \"" text "\""
 #define DENSE_FIRST ", \"moe_layer_freq\": [0, 1, 1, 1, 1]"
 static const struct {
     const char *model, *mesh, *parallel, *train;
 } shared[] = {
-    {GPT2, "pp=4,vp=2", SCHEDULE("interleaved") LAYOUT("E|t|t||t|t|t|L"), NULL},
-    {GPT2, "pp=2,vp=2,dp=2", SCHEDULE("zb_h1") LAYOUT("Et|ttt|t|L"), NULL},
-    {LLAMA, "pp=4,vp=2", SCHEDULE("zbv") LAYOUT("E|t|t||t|t||L"), NULL},
+    {GPT2, "pp=4", SCHEDULE("interleaved") LAYOUT(4, "E|t|t||t|t|t|L"), NULL},
+    {GPT2, "pp=2,dp=2", SCHEDULE("zb_h1") LAYOUT(2, "Et|ttt|t|L"), NULL},
+    {LLAMA, "pp=4", SCHEDULE("zbv") LAYOUT(4, "E|t|t||t|t||L"), NULL},
     {GPT2, "pp=2,vp=2,tp=2", SCHEDULE("v_half"), OUT("\"block\"")},
     {GPT2 MOE DENSE_FIRST, "pp=2,vp=2,dp=2,binding=dp,ep=2", SCHEDULE("dualpipev"), NULL},
-    {GPT2 MOE DENSE_FIRST, "pp=2,vp=3,dp=2,binding=dp,ep=2", SCHEDULE("zb_h1"), AGAIN("block", 1)},
+    {GPT2 MOE DENSE_FIRST, "pp=2,vp=2,dp=2,binding=dp,ep=2", SCHEDULE("zb_h1"), AGAIN("block", 1)},
     {GPT2 MOE DENSE_FIRST, "pp=2,vp=2,dp=2,binding=dp,ep=2", SCHEDULE("auto"), OUT("\"moe\"")},
     {LLAMA MOE, "pp=4,vp=1", SCHEDULE("zb_h1"), MODULES("\"mlp\"")},
 };

@@ -385,10 +385,11 @@ static void refuses(void **state)
     shape.is_v = true;
     for (int kind = WEFT_PIPELINE_ZBV; kind <= WEFT_PIPELINE_DUALPIPEV; kind++)
         ASSERT_ERROR(weft_order_make((weft_pipeline_kind)kind, &shape, &arena, made), WEFT_CONFIG,
-                     " has 2, in a V");
+                     "1; a schedule with stages in a V has 2");
     assert_int_equal(weft_order_make(WEFT_PIPELINE_ZBV, &shape, &arena, made), WEFT_CONFIG);
     assert_string_equal(weft_error_get()->key, "parallel.num_virtual_stages_per_pipeline_rank");
     weft_error_clear();
+    shape.num_chunks = 2;
     ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_ZB_H1, &shape, &arena, made), WEFT_CONFIG,
                  "the schedule zb_h1 has virtual stages in a loop, not in a V");
     shape.is_v = false;
