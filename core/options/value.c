@@ -1,10 +1,13 @@
 #include "core/options/value.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/quantity.h"
 
 /* Beyond this a bound is there for its other end alone. */
 #define NO_BOUND 1e15
@@ -91,6 +94,21 @@ static weft_status bad_value(const place *p, weft_json_span value, const char *e
                              kind == WEFT_JSON_STRING ? " " : "", show ? shown : "");
 }
 
+/* A string that begins with a digit and ends with a suffix of the row's unit. */
+static weft_status read_quantity(const place *p, weft_json_span value, const char *expected,
+                                 double *out)
+{
+    const weft_quantity kind = weft_quantity_of(p->row->unit);
+    char text[160];
+    if (value.bytes < 4 || !isdigit((unsigned char)value.start[1]) ||
+        !isalpha((unsigned char)value.start[value.bytes - 2]) || !kind)
+        return bad_value(p, value, expected);
+    if (weft_quantity_read(kind, value.start + 1, value.bytes - 2, out))
+        return WEFT_OK;
+    snprintf(text, sizeof text, "%s, also with %s", expected, weft_quantity_suffixes(kind));
+    return bad_value(p, value, text);
+}
+
 static weft_status check_bounds(const place *p, weft_json_span value, double number)
 {
     bool inside = number >= p->row->min && number <= p->row->max;
@@ -112,8 +130,8 @@ static weft_status check_bounds(const place *p, weft_json_span value, double num
 }
 
 /* Digits are read as digits, so that 64-bit integers keep them all; 1e6 and 8.0 are integers
- * too. A string of digits serves writers whose own numbers are doubles, which hold no larger ones.
- */
+ * too. A string of digits serves writers whose own numbers are doubles, which hold no larger ones;
+ * one with a suffix, people. */
 static weft_status read_int(const place *p, weft_json_span value, const char *expected,
                             int64_t *out)
 {
@@ -137,7 +155,9 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
             return bad_value(p, value, expected);
         *out = number;
     } else {
-        double number = kind == WEFT_JSON_NUMBER ? strtod(value.start, NULL) : 0.5;
+        double number = strtod(value.start, NULL);
+        if (kind == WEFT_JSON_STRING)
+            WEFT_TRY(read_quantity(p, value, expected, &number));
         if (number == floor(number) && fabs(number) > (double)MOST_OF_DOUBLE)
             WEFT_TRY(check_bounds(p, value, number));
         if (!(fabs(number) <= (double)MOST_OF_DOUBLE) || number != floor(number))
@@ -149,9 +169,11 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
 
 static weft_status read_double(const place *p, weft_json_span value, double *out)
 {
-    if (weft_json_kind_of(value) != WEFT_JSON_NUMBER)
-        return bad_value(p, value, "a number");
     double number = strtod(value.start, NULL);
+    if (weft_json_kind_of(value) == WEFT_JSON_STRING)
+        WEFT_TRY(read_quantity(p, value, "a number", &number));
+    else if (weft_json_kind_of(value) != WEFT_JSON_NUMBER)
+        return bad_value(p, value, "a number");
     if (isinf(number))
         return bad_value(p, value, "a number that a double can hold");
     *out = number;

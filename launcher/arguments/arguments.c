@@ -10,6 +10,8 @@
 
 #include "comm/comm.h"
 #include "core/options/options.h"
+#include "core/quantity.h"
+#include "launcher/planning/config.h"
 #include "launcher/planning/config.h"
 
 static const char *program = "weft";
@@ -106,6 +108,15 @@ static void print_help(const weft_arguments *a)
         a->more(a->context);
 }
 
+static weft_quantity quantity_of(const weft_argument *row)
+{
+    if (row->number)
+        return strcmp(row->value, "S") == 0 ? WEFT_QUANTITY_SECONDS : WEFT_QUANTITY_NONE;
+    return row->is_bytes    ? WEFT_QUANTITY_BYTES
+           : row->is_tokens ? WEFT_QUANTITY_TOKENS
+                            : WEFT_QUANTITY_COUNT;
+}
+
 static weft_status unexpected(const weft_argument *row, const char *text, const char *expected)
 {
     bool has_bounds = row->min != 0 || row->max != 0;
@@ -113,12 +124,16 @@ static weft_status unexpected(const weft_argument *row, const char *text, const 
     number_text(row, row->min, low);
     number_text(row, row->max, high);
     const char *separator = has_bounds && isfinite(row->max) ? " to " : "";
-    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s%s", row->name,
+    const char *suffix = text + strspn(text, "0123456789. ");
+    const bool has_suffix = suffix > text && *suffix && quantity_of(row);
+    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s%s%s%s", row->name,
                       *text ? text : "\"\"", expected,
                       !has_bounds          ? ""
                       : isfinite(row->max) ? " of "
                                            : " of at least ",
-                      has_bounds ? low : "", separator, *separator ? high : "");
+                      has_bounds ? low : "", separator, *separator ? high : "",
+                      has_suffix ? "; suffixes: " : "",
+                      has_suffix ? weft_quantity_suffixes(quantity_of(row)) : "");
 }
 
 static bool is_within(const weft_argument *row, double value)
@@ -132,20 +147,20 @@ static weft_status read_number(const weft_argument *row, const char *text, doubl
 {
     char *end;
     *out = strtod(text, &end);
-    if (end == text || *end || isspace((unsigned char)*text) || !isfinite(*out) ||
-        !is_within(row, *out))
-        return unexpected(row, text, "a number");
-    return WEFT_OK;
+    bool good = end != text && !*end && !isspace((unsigned char)*text);
+    good = good || weft_quantity_read(quantity_of(row), text, strlen(text), out);
+    return good && isfinite(*out) && is_within(row, *out) ? WEFT_OK
+                                                          : unexpected(row, text, "a number");
 }
 
 /* Digits keep all of 64 bits; 1e6 is a whole number too. */
 static weft_status read_whole(const weft_argument *row, const char *text, int64_t *out)
 {
-    static const char *const units[] = {"k", "M", "G"};
     const char *expected = row->is_bytes                    ? "a size in bytes"
                            : row->min == 0 && row->max == 0 ? "a whole number of 64 bits"
                                                             : "a whole number";
     char *end;
+    double value;
     errno = 0;
     long long digits = strtoll(text, &end, 10);
     if (end == text || isspace((unsigned char)*text))
@@ -154,14 +169,10 @@ static weft_status read_whole(const weft_argument *row, const char *text, int64_
         *out = digits;
         return is_within(row, (double)digits) ? WEFT_OK : unexpected(row, text, expected);
     }
-    double value = strtod(text, &end);
-    for (int i = 0; (row->is_bytes || row->takes_k) && i < 3; i++) {
-        bool named = tolower((unsigned char)*end) == tolower((unsigned char)*units[i]);
-        if (named && (end[1] == '\0' || (row->is_bytes && strcmp(end + 1, "iB") == 0))) {
-            value *= pow(1024, i + 1);
-            end += strlen(end);
-        }
-    }
+    if (*text == '-' || *text == '+')
+        value = strtod(text, &end);
+    else if (weft_quantity_read(quantity_of(row), text, strlen(text), &value))
+        end = "";
     if (*end || value != floor(value) || !(fabs(value) <= 9007199254740992.0) ||
         !is_within(row, value))
         return unexpected(row, text, expected);

@@ -24,13 +24,13 @@ typedef struct weft_argument {
     weft_string_list *texts; /* may be given several times */
     int *count;
     int64_t *whole;
-    double *number;      /* finite */
+    double *number;      /* finite; "S": seconds, also 30m, 4h */
     int *choice;         /* index into names */
     unsigned *set;       /* a,b: bits 1 << index into names */
     weft_int_list *list; /* 1,2,4: at most `most` */
     double min, max;     /* of numbers; both 0: any. INFINITY: no end */
-    bool is_bytes;       /* whole, list: also 64k, 4MiB, 2G, in powers of 1024 */
-    bool takes_k;        /* the same of what is not bytes, such as tokens: 128k */
+    bool is_bytes;       /* whole numbers are WEFT_QUANTITY_BYTES: also 64k, 4MiB, 16GB */
+    bool is_tokens;      /* they are _TOKENS: 128k; else _COUNT */
     bool required;
     size_t most;
     const char *const *names;

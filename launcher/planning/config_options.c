@@ -186,21 +186,21 @@ static const weft_key device_rows[] = {
     RANGE(FREE, memory_limit, "0", 0, 1e15, "bytes", "device memory a rank may use; 0: no limit"),
     INT(FREE, num_threads, "0", 0, "threads",
         "threads a rank computes with on the cpu; 0: its share of the cores"),
-    REAL(FREE, peak_flops, "0", 0, 1e18, "peak FLOP/s a rank, 1e6 or more, for MFU; 0: measured"),
-    REAL(STEP, pace, "0", 0, 1e18, "cpu: FLOP/s of an emulated accelerator, 1e6 or more; 0: none",
-         .idle = GPU
-         "; model.num_experts is 0 (model.num_experts is 0 and device.pace_work is experts)"),
+    ROW(FREE, "peak_flops", peak_flops, DOUBLE, "0", 0, 1e18, "FLOP/s",
+        "peak of a rank, 1e6 or more, for MFU; 0: measured"),
+    ROW(STEP, "pace", pace, DOUBLE, "0", 0, 1e18, "FLOP/s",
+        "cpu: of an emulated accelerator, 1e6 or more; 0: none",
+        .idle = GPU
+        "; model.num_experts is 0 (model.num_experts is 0 and device.pace_work is experts)"),
     CHOICE(STEP, pace_work, "\"experts\"", "experts|all",
            "what has it; experts: those of MoE layers, computing nothing; all: kernels with FLOPs",
            .idle = GPU "; device.pace is 0"),
-    REAL(STEP, pace_link, "0", 0, 1e14,
-         "cpu: bytes/s, each way, between an emulated accelerator and host memory, 1e6 or more; 0: "
-         "no pace",
-         .idle = GPU),
-    REAL(STEP, pace_file, "0", 0, 1e14,
-         "cpu: bytes/s of a rank's experts' file, reads and writes in turn, 1e6 or more; 0: no "
-         "pace",
-         .idle = NO_FILE "; " GPU),
+    ROW(STEP, "pace_link", pace_link, DOUBLE, "0", 0, 1e14, "bytes/s",
+        "cpu: each way, between an emulated accelerator and host memory, 1e6 or more; 0: no pace",
+        .idle = GPU),
+    ROW(STEP, "pace_file", pace_file, DOUBLE, "0", 0, 1e14, "bytes/s",
+        "cpu: of a rank's experts' file, reads and writes in turn, 1e6 or more; 0: no pace",
+        .idle = NO_FILE "; " GPU),
 };
 #undef T
 #define T weft_log_options
