@@ -6,12 +6,12 @@
 #include "launcher/training/train.h"
 #include "launcher/verbs/train/train.h"
 
-static void print_keys(const void *application)
+static void print_keys(const void *application, FILE *out)
 {
     weft_config config = {.application = application};
     weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
-    printf("\nKeys of the config, with their defaults:\n\n");
-    weft_options_help(sections, weft_config_sections(&config, sections), false, stdout);
+    fprintf(out, "\nKeys of the config, with their defaults:\n\n");
+    weft_options_help(sections, weft_config_sections(&config, sections), false, out);
 }
 
 /* Returns -1 to go on, else the exit code. */
