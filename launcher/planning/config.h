@@ -131,6 +131,7 @@ typedef struct weft_log_options {                  /* section "log" */
     int64_t trace_step;                            /* step whose timeline is kept; 0: none */
     weft_int_list trace_ranks;                     /* whose timeline; empty: all */
     bool check_collectives;                        /* compare signatures before each collective */
+    const char *tensorboard_dir, *prometheus_file; /* NULL: none */
 } weft_log_options;
 
 typedef struct weft_config {

@@ -211,6 +211,9 @@ static const weft_key log_rows[] = {
     ROW(FREE, "trace_ranks", trace_ranks, INT_LIST, "[]", 0, 1e9, NULL,
         "ranks whose timeline is kept; []: all", .idle = "log.trace_step is 0"),
     FLAG(FREE, check_collectives, "false", "compare all ranks' calls before each collective"),
+    TEXT(FREE, tensorboard_dir, NULL, "folder for TensorBoard's event files, one a start"),
+    TEXT(FREE, prometheus_file, NULL,
+         "NAME.prom in node_exporter's textfile folder: the last numbers, each log_interval"),
 };
 #undef T
 

@@ -10,6 +10,7 @@
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_choice.h"
+#include "launcher/process/output.h"
 #include "launcher/report/report.h"
 #include "launcher/training/setup.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -111,6 +112,10 @@ static weft_status check(findings *f, int world, weft_arena *arena)
     WEFT_TRY(weft_config_mesh(&f->config, source, world, &f->mesh));
     WEFT_TRY(weft_run_check_free(&f->asked->run));
     WEFT_TRY(check_folder(f->asked->run.path, arena));
+    if (f->config.log.tensorboard_dir)
+        WEFT_TRY(check_folder(f->config.log.tensorboard_dir, arena));
+    if (f->config.log.prometheus_file)
+        WEFT_TRY(weft_output_try(f->config.log.prometheus_file));
     WEFT_TRY(weft_setup_check_device(&f->config, source));
     WEFT_TRY(weft_setup_data(&f->config, source, true, arena, &f->data));
     WEFT_TRY(weft_setup_check_model(&f->config, source, &f->mesh));

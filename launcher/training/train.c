@@ -317,9 +317,8 @@ static weft_status rewind_run(job *j)
     weft_progress_note(&j->progress, "step %" PRId64 ": back to %s", bad, path);
     const int64_t unwritten = j->progress.num_unwritten;
     weft_progress_close(&j->progress);
-    WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, t->step,
-                                t->config.train.train_iters, t->config.log.log_interval,
-                                j->args->json));
+    WEFT_TRY(
+        weft_progress_open(&j->progress, j->args->run.path, t->step, &t->config, j->args->json));
     j->progress.account = &j->ledger.account;
     j->progress.num_unwritten = unwritten;
     return WEFT_OK;
@@ -519,8 +518,7 @@ static weft_status open_files(job *j, const char *from, weft_arena *arena)
     if (j->folder < 0)
         j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     weft_watch_clear(j->args->run.path);
-    WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step,
-                                resolved->train.train_iters, resolved->log.log_interval,
+    WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step, resolved,
                                 j->args->json));
     WEFT_TRY(write_config(j->args, resolved, arena));
     WEFT_TRY(open_ledger(j));
