@@ -23,6 +23,7 @@ typedef struct findings {
     const char *changes;
     weft_config config; /* with all that the data says */
     weft_mesh mesh;
+    int num_here; /* of its ranks, in this process' place */
     weft_data data;
     const char *from;         /* the checkpoint that is loaded; NULL: none */
     weft_footprint footprint; /* of the fullest rank */
@@ -76,6 +77,19 @@ static weft_status measure_stages(findings *f, const weft_step *step)
     return WEFT_OK;
 }
 
+/* What one of the ranks finds here; a launcher's own have their share already. */
+static weft_tier_room find_room(const findings *f)
+{
+    weft_tier_room room = weft_setup_room(&f->config);
+    if (f->config.tier.host_memory_limit == 0)
+        room.host_bytes /= (uint64_t)f->num_here;
+    if (room.sharers > 0) {
+        room.file_bytes /= (uint64_t)f->num_here;
+        room.sharers *= f->num_here;
+    }
+    return room;
+}
+
 /* As the trainer: how MoE layers run, where experts are, what that takes, and whether it fits. */
 static weft_status check_memory(findings *f, weft_arena *arena)
 {
@@ -92,7 +106,7 @@ static weft_status check_memory(findings *f, weft_arena *arena)
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)f->mesh.pp, sizeof(weft_tier_room), &memory));
     weft_tier_room *rooms = memory;
     for (int i = 0; i < f->mesh.pp; i++)
-        rooms[i] = weft_setup_room(c);
+        rooms[i] = find_room(f);
     if (weft_tier_pins(c)) {
         WEFT_TRY(weft_tier_require(WEFT_STEP_TRAINS, c, &f->mesh, &moe.options, rooms, &tier));
         c->tier = tier.options;
@@ -110,6 +124,7 @@ static weft_status check(findings *f, int world, weft_arena *arena)
 {
     const weft_config_source *source = &f->asked->source;
     WEFT_TRY(weft_config_mesh(&f->config, source, world, &f->mesh));
+    f->num_here = world == 0 ? f->mesh.world : 1;
     WEFT_TRY(weft_run_check_free(&f->asked->run));
     WEFT_TRY(check_folder(f->asked->run.path, arena));
     if (f->config.log.tensorboard_dir)
