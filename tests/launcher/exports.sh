@@ -104,7 +104,15 @@ for key, value in last.items():
         assert "# TYPE weft_%s gauge\n" % key in text
 END
 python3 check.py
-# A run goes on without a file that cannot be written any more; a start says what is wrong.
+# A start says what is wrong; amid a run it is told once.
 refused=$("$weft" train c.json --out other --set tensorboard_dir=none/events 2>&1) && exit 1
 grep -q 'none/events.*cannot write: No such file' <<<"$refused"
 [ ! -e other ] || { echo "exports: a refused start left a folder" >&2 && exit 1; }
+mkdir short
+"$weft" train c.json --out long --set prometheus_file=short/weft.prom --set train_iters=300 --set eval_interval=0 \
+    --set no_save=true >/dev/null 2>said &
+for ((i = 0; i < 600 && $(find short -name weft.prom | wc -l) == 0; i++)); do sleep 0.1; done
+rm -rf short || rm -rf short
+wait $! || { cat said >&2 && exit 1; }
+[ "$(grep -c 'short/weft.prom.*training goes on without it' said)" -eq 1 ] || { cat said >&2 && exit 1; }
+[ "$(wc -l <long/metrics.jsonl)" -eq 300 ]
