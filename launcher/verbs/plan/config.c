@@ -21,8 +21,8 @@ static const char *const resume_texts[] = {
     [WEFT_RESUME_CHOICE] = "may change: the run goes on; left open, it stays what the run chose",
     [WEFT_RESUME_RUN] = "another value makes another run: --allow-change asks for it",
     [WEFT_RESUME_TASK] = "another value makes another run: --allow-change asks for it",
-    [WEFT_RESUME_SHAPES] = "another value makes another run, which --allow-change asks for, or "
-                           "another model, where parameters have other shapes by it",
+    [WEFT_RESUME_SHAPES] = ("another value makes another run, which --allow-change asks for, or "
+                            "another model, where parameters have other shapes by it"),
 };
 
 /* The page beside docs/config.md that explains a section. */
