@@ -147,13 +147,3 @@ weft_counted weft_seconds_text(double seconds)
     snprintf(out.text, sizeof out.text, "%.4g %s", seconds / units[i].unit, units[i].name);
     return out;
 }
-
-const char *weft_size_suffix(const char *text, double *value)
-{
-    static const char letters[] = "kKmMgGtT";
-    const char *letter = *text ? strchr(letters, *text) : NULL;
-    if (!letter)
-        return text;
-    *value *= pow(1024, (double)(1 + (letter - letters) / 2));
-    return text + (strncmp(text + 1, "iB", 2) == 0 ? 3 : 1);
-}

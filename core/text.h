@@ -38,9 +38,4 @@ weft_fits weft_fits_multiples_near(int64_t number, int64_t value);
 /* Writes them to `out` and returns it. */
 const char *weft_fits_text(const weft_fits *fits, char out[WEFT_FITS_TEXT_BYTES]);
 
-/* Multiplies the value by the suffix that the text begins with, k, M, G, T or KiB, MiB, GiB, TiB of
- * 1024 each, and returns what is behind it: the text itself where it begins with none. */
-#define WEFT_SIZE_SUFFIXES "k, M, G, T or KiB, MiB, GiB, TiB"
-const char *weft_size_suffix(const char *text, double *value);
-
 #endif

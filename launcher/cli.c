@@ -5,11 +5,10 @@
 #include <weft/weft.h>
 
 #include "comm/comm.h"
-#include "core/options/options.h"
+#include "launcher/arguments/verbs.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
 #include "launcher/training/setup.h"
-#include "launcher/verbs.h"
 #include "launcher/verbs/measure/measure.h"
 #include "launcher/verbs/plan/plan.h"
 #include "launcher/verbs/train/train.h"
@@ -25,6 +24,7 @@ static const weft_verb verbs[] = {
      weft_verb_export},
     {"inspect", "CHECKPOINT|DATASET", "say what a file holds, and check it", weft_verb_inspect},
     {"compare", "RUN RUN", "say what differs between two runs", weft_verb_compare},
+    {"config", "", "the keys of the config, explained, or as a JSON schema", weft_verb_config},
     {"doctor", "", "say what this machine has, and whether it works", weft_verb_doctor},
     {"calibrate", "--out CLUSTER", "measure what links, copies and GEMMs cost",
      weft_verb_calibrate},
@@ -38,18 +38,6 @@ static const weft_verb verbs[] = {
     {"check-layer", "CONFIG", "check the model's layers, one by one", weft_verb_check_layer},
     {"bench", "WHAT", "measure a part of Weft; bench --help lists them", weft_verb_bench},
 };
-enum { NUM_VERBS = sizeof verbs / sizeof *verbs };
-
-static int refuse(const char *name)
-{
-    const char *names[NUM_VERBS];
-    for (int i = 0; i < NUM_VERBS; i++)
-        names[i] = verbs[i].name;
-    const char *nearest = weft_nearest_name(name, names, NUM_VERBS);
-    fprintf(stderr, "weft: unknown verb \"%s\"%s%s%s\n", name, nearest ? "; did you mean " : "",
-            nearest ? nearest : "", nearest ? "?" : "");
-    return weft_status_exit_code(WEFT_CONFIG);
-}
 
 static int run_verb(int argc, char **argv, const weft_application *asked)
 {
@@ -58,23 +46,22 @@ static int run_verb(int argc, char **argv, const weft_application *asked)
         fprintf(stderr, "weft: %s\n", weft_error_get()->text);
         return weft_status_exit_code(weft_error_get()->status);
     }
-    if (argc < 2) {
-        weft_verbs_print(verbs, NUM_VERBS, argv[0], stderr);
-        return weft_status_exit_code(WEFT_CONFIG);
-    }
-    const char *name = argv[1];
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
-        weft_verbs_print(verbs, NUM_VERBS, argv[0], stdout);
-        return 0;
-    }
-    if (strcmp(name, "--version") == 0) {
+    if (argc > 1 && strcmp(argv[1], "--version") == 0) {
         printf("weft %s\n", WEFT_VERSION);
         return 0;
     }
-    const weft_verb *verb = weft_verbs_find(verbs, NUM_VERBS, name);
+    static char help[] = "--help";
+    if (argc > 1 && strcmp(argv[1], "help") == 0)
+        argv[1] = help;
     const weft_verb_given given = {.application = &application,
                                    .vocabulary = weft_setup_vocabulary};
-    return verb ? verb->run(argc - 1, argv + 1, &given) : refuse(name);
+    const weft_verbs all = {.called = argv[0],
+                            .noun = "verb",
+                            .brief = "train language models across a mesh of devices",
+                            .all = verbs,
+                            .count = sizeof verbs / sizeof *verbs,
+                            .more = "Every verb has --help and --json.\n"};
+    return weft_verbs_run(&all, argc, argv, &given);
 }
 
 int weft_application_main(int argc, char **argv, const weft_application *application)

@@ -60,6 +60,14 @@ weft_status weft_options_compare(const weft_option_section *before,
 /* `--help`: for each option a line of key, default, bounds, unit and help. markdown: tables. */
 void weft_options_help(const weft_option_section *sections, size_t num_sections, bool markdown,
                        FILE *out);
+/* What a row accepts: choices with `between` between them, bounds or just its type; and its unit.
+ */
+void weft_option_domain(const weft_key *row, const char *between, char out[256]);
+/* What the rows accept, as a JSON schema (draft 2020-12) of the file. It accepts whatever
+ * weft_options_parse does but for what single precision would make 0, and no value of a wrong type,
+ * section or key, none out of bounds and no choice that is none; a suffix's number is not seen. */
+weft_status weft_options_schema(const weft_option_section *sections, size_t num_sections,
+                                const char *title, FILE *out) WEFT_CHECKED;
 /* Where a value came from: a file's text, or an override as the user gave it. */
 typedef struct weft_option_source {
     const char *file, *text; /* text NULL: an override */

@@ -1,12 +1,13 @@
 #include "core/options/value.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/text.h"
+#include "core/quantity.h"
 
 /* Beyond this a bound is there for its other end alone. */
 #define NO_BOUND 1e15
@@ -93,6 +94,21 @@ static weft_status bad_value(const place *p, weft_json_span value, const char *e
                              kind == WEFT_JSON_STRING ? " " : "", show ? shown : "");
 }
 
+/* A string that begins with a digit and ends with a suffix of the row's unit. */
+static weft_status read_quantity(const place *p, weft_json_span value, const char *expected,
+                                 double *out)
+{
+    const weft_quantity kind = weft_quantity_of(p->row->unit);
+    char text[160];
+    if (value.bytes < 4 || !isdigit((unsigned char)value.start[1]) ||
+        !isalpha((unsigned char)value.start[value.bytes - 2]) || !kind)
+        return bad_value(p, value, expected);
+    if (weft_quantity_read(kind, value.start + 1, value.bytes - 2, out))
+        return WEFT_OK;
+    snprintf(text, sizeof text, "%s, also with %s", expected, weft_quantity_suffixes(kind));
+    return bad_value(p, value, text);
+}
+
 static weft_status check_bounds(const place *p, weft_json_span value, double number)
 {
     bool inside = number >= p->row->min && number <= p->row->max;
@@ -113,23 +129,9 @@ static weft_status check_bounds(const place *p, weft_json_span value, double num
                              p->row->unit ? p->row->unit : "");
 }
 
-/* "16GiB"; false: it is none. */
-static bool read_size(weft_json_span text, int64_t *out)
-{
-    char copy[32], *end;
-    snprintf(copy, sizeof copy, "%.*s", (int)text.bytes, text.start);
-    double value = strtod(copy, &end);
-    const char *behind = weft_size_suffix(end, &value);
-    if (text.bytes >= sizeof copy || end == copy || behind == end || *behind ||
-        value != floor(value) || !(fabs(value) <= (double)MOST_OF_DOUBLE))
-        return false;
-    *out = (int64_t)value;
-    return true;
-}
-
 /* Digits are read as digits, so that 64-bit integers keep them all; 1e6 and 8.0 are integers
- * too. A string of digits serves writers whose own numbers are doubles, which hold no larger ones.
- */
+ * too. A string of digits serves writers whose own numbers are doubles, which hold no larger ones;
+ * one with a suffix, people. */
 static weft_status read_int(const place *p, weft_json_span value, const char *expected,
                             int64_t *out)
 {
@@ -139,11 +141,6 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
         digits = (weft_json_span){value.start + 1, value.bytes - 2};
     else if (kind != WEFT_JSON_NUMBER)
         return bad_value(p, value, expected);
-    if (p->row->unit && strcmp(p->row->unit, "bytes") == 0) {
-        expected = "an integer, or one with " WEFT_SIZE_SUFFIXES;
-        if (kind == WEFT_JSON_STRING && read_size(digits, out))
-            return check_bounds(p, value, (double)*out);
-    }
     size_t sign = digits.bytes > 0 && digits.start[0] == '-';
     size_t num_digits = strspn(digits.start + sign, "0123456789");
     if (num_digits > 0 && sign + num_digits == digits.bytes) {
@@ -158,7 +155,9 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
             return bad_value(p, value, expected);
         *out = number;
     } else {
-        double number = kind == WEFT_JSON_NUMBER ? strtod(value.start, NULL) : 0.5;
+        double number = strtod(value.start, NULL);
+        if (kind == WEFT_JSON_STRING)
+            WEFT_TRY(read_quantity(p, value, expected, &number));
         if (number == floor(number) && fabs(number) > (double)MOST_OF_DOUBLE)
             WEFT_TRY(check_bounds(p, value, number));
         if (!(fabs(number) <= (double)MOST_OF_DOUBLE) || number != floor(number))
@@ -170,9 +169,11 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
 
 static weft_status read_double(const place *p, weft_json_span value, double *out)
 {
-    if (weft_json_kind_of(value) != WEFT_JSON_NUMBER)
-        return bad_value(p, value, "a number");
     double number = strtod(value.start, NULL);
+    if (weft_json_kind_of(value) == WEFT_JSON_STRING)
+        WEFT_TRY(read_quantity(p, value, "a number", &number));
+    else if (weft_json_kind_of(value) != WEFT_JSON_NUMBER)
+        return bad_value(p, value, "a number");
     if (isinf(number))
         return bad_value(p, value, "a number that a double can hold");
     *out = number;

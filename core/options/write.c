@@ -129,8 +129,7 @@ weft_status weft_options_compare(const weft_option_section *before,
     return WEFT_OK;
 }
 
-/* What a row accepts: choices, bounds or just its type. */
-static void domain_text(const weft_key *row, const char *between, char out[256])
+void weft_option_domain(const weft_key *row, const char *between, char out[256])
 {
     static const char *const types[] = {
         [WEFT_OPTION_BOOL] = "true or false",
@@ -174,7 +173,7 @@ void weft_options_help(const weft_option_section *sections, size_t num_sections,
         for (size_t j = 0; j < section->num_rows; j++) {
             const weft_key *row = &section->rows[j];
             const char *initial = row->initial ? row->initial : "null";
-            domain_text(row, markdown ? ", " : "|", domain);
+            weft_option_domain(row, markdown ? ", " : "|", domain);
             if (markdown)
                 fprintf(out, "| `%s` | `%s` | %s | %s |\n", row->key, initial, domain, row->help);
             else

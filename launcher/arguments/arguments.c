@@ -10,116 +10,49 @@
 
 #include "comm/comm.h"
 #include "core/options/options.h"
-#include "core/text.h"
+#include "core/quantity.h"
+#include "launcher/arguments/help.h"
 #include "launcher/planning/config.h"
 
-static const char *program = "weft";
+static const char *program = "weft", *verb_brief = "";
 
-void weft_verb_program(const char *name)
+const char *weft_verb_program(const char *name)
 {
-    program = name;
+    program = name ? name : program;
+    return program;
 }
 
-enum { WIDTH = 100 };
-
-/* A number as --help writes it: "4MiB" of a row that counts bytes. */
-static void number_text(const weft_argument *row, double value, char out[32])
+void weft_verb_brief(const char *brief)
 {
-    static const char *const units[] = {"", "KiB", "MiB", "GiB"};
-    int unit = 0;
-    for (; row->is_bytes && unit < 3 && value >= 1024 && fmod(value, 1024) == 0; unit++)
-        value /= 1024;
-    snprintf(out, 32, "%.10g%s", value, units[unit]);
+    verb_brief = brief;
 }
 
-/* Empty where there is nothing to show: none, or one that the row itself would refuse, whose help
- * says what it stands for. */
-static void default_text(const weft_argument *row, char *out, size_t room)
+static weft_quantity quantity_of(const weft_argument *row)
 {
-    char number[32];
-    size_t used = 0;
-    *out = '\0';
-    if (row->required)
-        return;
-    if (row->text && *row->text)
-        snprintf(out, room, "%s", *row->text);
-    else if (row->choice && *row->choice >= 0 && *row->choice < row->num_names)
-        snprintf(out, room, "%s", row->names[*row->choice]);
-    else if (row->set && *row->set == (1u << row->num_names) - 1)
-        snprintf(out, room, "all");
-    for (size_t i = 0; row->list && i < row->list->count && used < room; i++) {
-        number_text(row, (double)row->list->values[i], number);
-        used += (size_t)snprintf(out + used, room - used, "%s%s", i ? "," : "", number);
-    }
-    double value = row->count ? *row->count : row->whole ? (double)*row->whole : NAN;
-    value = row->number ? *row->number : value;
-    if (!isnan(value) && value >= row->min && (value <= row->max || row->max == 0))
-        number_text(row, value, out);
-}
-
-/* The text in lines that begin at `column`, where the first line already stands. */
-static void print_wrapped(const char *text, int column)
-{
-    for (int at = column; *text;) {
-        int length = (int)strcspn(text, " ");
-        if (at > column && at + 1 + length > WIDTH)
-            at = printf("\n%*s", column, "") - 1;
-        else if (at > column)
-            at += printf(" ");
-        at += printf("%.*s", length, text);
-        text += length;
-        text += strspn(text, " ");
-    }
-    printf("\n");
-}
-
-static void print_row(const weft_argument *row, int column)
-{
-    char initial[200], text[600];
-    default_text(row, initial, sizeof initial);
-    int used = printf("  --%s%s%s", row->name, row->value ? " " : "", row->value ? row->value : "");
-    printf("%*s", column - used, "");
-    snprintf(text, sizeof text, "%s%s%s%s", row->help, *initial ? " (" : "", initial,
-             *initial ? ")" : "");
-    print_wrapped(text, column);
-}
-
-/* The rows' targets still hold the defaults of what stood before --help. */
-static void print_help(const weft_arguments *a)
-{
-    size_t column = strlen("  --help  ");
-    bool has_optional = false;
-    printf("usage: %s %s%s%s", program, a->verb, a->operands ? " " : "",
-           a->operands ? a->operands : "");
-    for (size_t i = 0; i < a->num_rows; i++) {
-        const weft_argument *row = &a->rows[i];
-        size_t width = strlen(row->name) + (row->value ? strlen(row->value) + 1 : 0) + 6;
-        column = width > column ? width : column;
-        has_optional = has_optional || !row->required;
-        if (row->required)
-            printf(" --%s %s", row->name, row->value);
-    }
-    printf("%s\n\n%s\n", has_optional ? " [options]" : "", a->about);
-    for (size_t i = 0; i < a->num_rows; i++)
-        print_row(&a->rows[i], (int)column);
-    print_row(&(weft_argument){.name = "help", .help = "print this"}, (int)column);
-    if (a->more)
-        a->more(a->context);
+    if (row->number)
+        return strcmp(row->value, "S") == 0 ? WEFT_QUANTITY_SECONDS : WEFT_QUANTITY_NONE;
+    return row->is_bytes    ? WEFT_QUANTITY_BYTES
+           : row->is_tokens ? WEFT_QUANTITY_TOKENS
+                            : WEFT_QUANTITY_COUNT;
 }
 
 static weft_status unexpected(const weft_argument *row, const char *text, const char *expected)
 {
     bool has_bounds = row->min != 0 || row->max != 0;
     char low[32], high[32];
-    number_text(row, row->min, low);
-    number_text(row, row->max, high);
+    weft_help_number(row, row->min, low);
+    weft_help_number(row, row->max, high);
     const char *separator = has_bounds && isfinite(row->max) ? " to " : "";
-    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s%s", row->name,
+    const char *suffix = text + strspn(text, "0123456789. ");
+    const bool has_suffix = suffix > text && *suffix && quantity_of(row);
+    return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s%s%s%s", row->name,
                       *text ? text : "\"\"", expected,
                       !has_bounds          ? ""
                       : isfinite(row->max) ? " of "
                                            : " of at least ",
-                      has_bounds ? low : "", separator, *separator ? high : "");
+                      has_bounds ? low : "", separator, *separator ? high : "",
+                      has_suffix ? "; suffixes: " : "",
+                      has_suffix ? weft_quantity_suffixes(quantity_of(row)) : "");
 }
 
 static bool is_within(const weft_argument *row, double value)
@@ -133,19 +66,20 @@ static weft_status read_number(const weft_argument *row, const char *text, doubl
 {
     char *end;
     *out = strtod(text, &end);
-    if (end == text || *end || isspace((unsigned char)*text) || !isfinite(*out) ||
-        !is_within(row, *out))
-        return unexpected(row, text, "a number");
-    return WEFT_OK;
+    bool good = end != text && !*end && !isspace((unsigned char)*text);
+    good = good || weft_quantity_read(quantity_of(row), text, strlen(text), out);
+    return good && isfinite(*out) && is_within(row, *out) ? WEFT_OK
+                                                          : unexpected(row, text, "a number");
 }
 
 /* Digits keep all of 64 bits; 1e6 is a whole number too. */
 static weft_status read_whole(const weft_argument *row, const char *text, int64_t *out)
 {
-    const char *expected = row->is_bytes ? "a size in bytes (" WEFT_SIZE_SUFFIXES ")"
+    const char *expected = row->is_bytes                    ? "a size in bytes"
                            : row->min == 0 && row->max == 0 ? "a whole number of 64 bits"
                                                             : "a whole number";
     char *end;
+    double value;
     errno = 0;
     long long digits = strtoll(text, &end, 10);
     if (end == text || isspace((unsigned char)*text))
@@ -154,9 +88,10 @@ static weft_status read_whole(const weft_argument *row, const char *text, int64_
         *out = digits;
         return is_within(row, (double)digits) ? WEFT_OK : unexpected(row, text, expected);
     }
-    double value = strtod(text, &end);
-    if (row->is_bytes || (row->takes_k && strlen(end) == 1))
-        end = (char *)weft_size_suffix(end, &value);
+    if (*text == '-' || *text == '+')
+        value = strtod(text, &end);
+    else if (weft_quantity_read(quantity_of(row), text, strlen(text), &value))
+        end = "";
     if (*end || value != floor(value) || !(fabs(value) <= 9007199254740992.0) ||
         !is_within(row, value))
         return unexpected(row, text, expected);
@@ -374,7 +309,7 @@ static weft_status check_given(const weft_arguments *a, const bool *given)
 }
 
 static weft_status parse(const weft_arguments *a, int argc, char **argv, weft_arena *arena,
-                         bool *out_help)
+                         weft_help *out_help)
 {
     void *memory;
     bool options = true;
@@ -390,9 +325,12 @@ static weft_status parse(const weft_arguments *a, int argc, char **argv, weft_ar
     }
     for (int i = 1; i < argc; i++) {
         bool is_option = options && argv[i][0] == '-' && argv[i][1] != '\0';
-        *out_help = is_option && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0);
+        *out_help = is_option ? weft_help_asked(argv[i]) : WEFT_HELP_NONE;
         if (*out_help)
             return WEFT_OK;
+        if (is_option && strncmp(argv[i], "--help=", 7) == 0)
+            return WEFT_ERROR(WEFT_CONFIG, "%.60s: expected --help, --help=man or --help=words",
+                              argv[i]);
         if (is_option && strcmp(argv[i], "--") == 0)
             options = false;
         else if (is_option)
@@ -408,15 +346,15 @@ static weft_status parse(const weft_arguments *a, int argc, char **argv, weft_ar
 
 int weft_arguments_parse(const weft_arguments *arguments, int argc, char **argv, weft_arena *arena)
 {
-    bool wants_help = false;
+    weft_help help = WEFT_HELP_NONE;
     int rank = 0;
     weft_comm_launched(&rank, NULL, NULL, NULL);
-    weft_status status = parse(arguments, argc, argv, arena, &wants_help);
+    weft_status status = parse(arguments, argc, argv, arena, &help);
     if (status != WEFT_OK)
         return rank == 0 ? weft_verb_fail(arguments->verb) : weft_status_exit_code(status);
-    if (wants_help && rank == 0)
-        print_help(arguments);
-    return wants_help ? 0 : -1;
+    if (help && rank == 0)
+        weft_help_verb(help, arguments, program, verb_brief, stdout);
+    return help ? 0 : -1;
 }
 
 int weft_verb_fail(const char *verb)

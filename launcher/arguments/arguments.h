@@ -6,6 +6,7 @@
 #define WEFT_LAUNCHER_ARGUMENTS_ARGUMENTS_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include <weft/list.h>
 #include <weft/status.h>
@@ -24,13 +25,13 @@ typedef struct weft_argument {
     weft_string_list *texts; /* may be given several times */
     int *count;
     int64_t *whole;
-    double *number;      /* finite */
+    double *number;      /* finite; "S": seconds, also 30m, 4h */
     int *choice;         /* index into names */
     unsigned *set;       /* a,b: bits 1 << index into names */
     weft_int_list *list; /* 1,2,4: at most `most` */
     double min, max;     /* of numbers; both 0: any. INFINITY: no end */
-    bool is_bytes;       /* whole, list: also 64k, 4MiB, 2G, in powers of 1024, and 5GB, of 1000 */
-    bool takes_k;        /* the same of what is not bytes, such as tokens: 128k */
+    bool is_bytes;       /* whole numbers are WEFT_QUANTITY_BYTES: also 64k, 4MiB, 16GB */
+    bool is_tokens;      /* they are _TOKENS: 128k; else _COUNT */
     bool required;
     size_t most;
     const char *const *names;
@@ -42,15 +43,17 @@ typedef struct weft_arguments {
     const char *operands;    /* "CONFIG": one, "KIND CONFIG": two, "[CONFIG]": one or none,
                                 "TEXT...": one or more, "[FILE...]": any number */
     weft_string_list *given; /* the operands; NULL where `operands` is */
+    const char *words;       /* operands that name no file, spaces between, or NULL */
     const char *about;       /* what the verb does; lines of at most 100 characters */
     const weft_argument *rows;
     size_t num_rows;
-    void (*more)(const void *context); /* prints the end of --help, or NULL */
+    void (*more)(const void *context, FILE *out); /* writes the end of --help, or NULL */
     const void *context;
 } weft_arguments;
 
 /* Fills the rows' targets; lists live in the arena, texts in argv (argv[0] is skipped). Returns -1
- * to go on, else the exit code: rank 0 alone has printed --help, or what is wrong. */
+ * to go on, else the exit code: rank 0 alone has printed --help (also =man, a page of the manual in
+ * roff, and =words, for a shell's completion), or what is wrong. */
 int weft_arguments_parse(const weft_arguments *arguments, int argc, char **argv, weft_arena *arena);
 
 /* What a verb is given beside its line. */
@@ -63,8 +66,10 @@ typedef struct weft_verb_given {
  * exit code. */
 typedef int (*weft_verb_function)(int argc, char **argv, const weft_verb_given *given);
 
-/* Names the program in errors and usage; "weft" before. Borrowed. */
-void weft_verb_program(const char *name);
+/* Names the program in errors and usage; "weft" before. Borrowed; NULL: leaves it. Returns it. */
+const char *weft_verb_program(const char *name);
+/* The verb that runs in a clause, for its page of the manual. Borrowed. */
+void weft_verb_brief(const char *brief);
 /* Prints this thread's error record as one line on stderr ("weft train: ...") and returns the
  * status' exit code. */
 int weft_verb_fail(const char *verb);

@@ -130,12 +130,13 @@ typedef struct weft_device_options { /* section "device" */
     double pace_file;                /* bytes/s of a rank's experts' file; 0: no pace */
 } weft_device_options;
 
-typedef struct weft_log_options { /* section "log" */
-    int level;                    /* weft_log_level */
-    int64_t log_interval;         /* steps between plain progress lines */
-    int64_t trace_step;           /* step whose timeline is kept; 0: none */
-    weft_int_list trace_ranks;    /* whose timeline; empty: all */
-    bool check_collectives;       /* compare signatures before each collective */
+typedef struct weft_log_options {                  /* section "log" */
+    int level;                                     /* weft_log_level */
+    int64_t log_interval;                          /* steps between plain progress lines */
+    int64_t trace_step;                            /* step whose timeline is kept; 0: none */
+    weft_int_list trace_ranks;                     /* whose timeline; empty: all */
+    bool check_collectives;                        /* compare signatures before each collective */
+    const char *tensorboard_dir, *prometheus_file; /* NULL: none */
 } weft_log_options;
 
 typedef struct weft_config {
@@ -201,6 +202,7 @@ typedef struct weft_config_source {
     const weft_config *run;   /* of the run that is resumed, for weft_run_keep; NULL: none */
     const char *allow_change; /* --allow-change, or NULL */
     const char *run_path;     /* RUN, for what cannot be kept beside its data; NULL: none */
+    bool keeps_nothing;       /* what reading the data tells is not written down */
 } weft_config_source;
 
 /* Parses, resolves defaults and checks everything that needs no data and no ranks. Strings live in

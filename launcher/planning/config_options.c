@@ -195,21 +195,21 @@ static const weft_key device_rows[] = {
     FLAG(FREE, bind_numa, "false",
          "bind ranks to the NUMA nodes of their GPUs, or on the cpu to their parts of the "
          "machine's"),
-    REAL(FREE, peak_flops, "0", 0, 1e18, "peak FLOP/s a rank, 1e6 or more, for MFU; 0: measured"),
-    REAL(STEP, pace, "0", 0, 1e18, "cpu: FLOP/s of an emulated accelerator, 1e6 or more; 0: none",
-         .idle = GPU
-         "; model.num_experts is 0 (model.num_experts is 0 and device.pace_work is experts)"),
+    ROW(FREE, "peak_flops", peak_flops, DOUBLE, "0", 0, 1e18, "FLOP/s",
+        "peak of a rank, 1e6 or more, for MFU; 0: measured"),
+    ROW(STEP, "pace", pace, DOUBLE, "0", 0, 1e18, "FLOP/s",
+        "cpu: of an emulated accelerator, 1e6 or more; 0: none",
+        .idle = GPU
+        "; model.num_experts is 0 (model.num_experts is 0 and device.pace_work is experts)"),
     CHOICE(STEP, pace_work, "\"experts\"", "experts|all",
            "what has it; experts: those of MoE layers, computing nothing; all: kernels with FLOPs",
            .idle = GPU "; device.pace is 0"),
-    REAL(STEP, pace_link, "0", 0, 1e14,
-         "cpu: bytes/s, each way, between an emulated accelerator and host memory, 1e6 or more; 0: "
-         "no pace",
-         .idle = GPU),
-    REAL(STEP, pace_file, "0", 0, 1e14,
-         "cpu: bytes/s of a rank's experts' file, reads and writes in turn, 1e6 or more; 0: no "
-         "pace",
-         .idle = NO_FILE "; " GPU),
+    ROW(STEP, "pace_link", pace_link, DOUBLE, "0", 0, 1e14, "bytes/s",
+        "cpu: each way, between an emulated accelerator and host memory, 1e6 or more; 0: no pace",
+        .idle = GPU),
+    ROW(STEP, "pace_file", pace_file, DOUBLE, "0", 0, 1e14, "bytes/s",
+        "cpu: of a rank's experts' file, reads and writes in turn, 1e6 or more; 0: no pace",
+        .idle = NO_FILE "; " GPU),
 };
 #undef T
 #define T weft_log_options
@@ -220,6 +220,9 @@ static const weft_key log_rows[] = {
     ROW(FREE, "trace_ranks", trace_ranks, INT_LIST, "[]", 0, 1e9, NULL,
         "ranks whose timeline is kept; []: all", .idle = "log.trace_step is 0"),
     FLAG(FREE, check_collectives, "false", "compare all ranks' calls before each collective"),
+    TEXT(FREE, tensorboard_dir, NULL, "folder for TensorBoard's event files, one a start"),
+    TEXT(FREE, prometheus_file, NULL,
+         "NAME.prom in node_exporter's textfile folder: the last numbers, each log_interval"),
 };
 #undef T
 

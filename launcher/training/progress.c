@@ -81,22 +81,22 @@ static int find_terminal(void)
 }
 
 weft_status weft_progress_open(weft_progress *p, const char *run_dir, int64_t step,
-                               int64_t train_iters, int64_t interval, bool json)
+                               const weft_config *config, bool json)
 {
     memset(p, 0, sizeof *p);
     p->json = json;
     p->terminal = json ? -1 : find_terminal();
     p->live = p->terminal >= 0;
     p->first_step = step;
-    p->last_step = train_iters;
-    p->interval = interval;
+    p->last_step = config->train.train_iters;
+    p->interval = config->log.log_interval;
     p->start_us = weft_now_us();
     snprintf(p->path, sizeof p->path, "%s/metrics.jsonl", run_dir);
     WEFT_TRY(keep_until(p->path, step, &p->ends_with_step));
     p->metrics = weft_file_append(p->path);
     if (!p->metrics)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", p->path, strerror(errno));
-    return WEFT_OK;
+    return weft_exports_open(&p->exports, config, run_dir, step);
 }
 
 /* The keys of lines of metrics.jsonl. */
@@ -388,13 +388,29 @@ void weft_progress_tell_unwritten(const weft_progress *p)
                  weft_count_text(p->num_unwritten, "line").text);
 }
 
+static void export_line(weft_progress *p, const weft_step_result *r)
+{
+    char *line = NULL;
+    size_t bytes;
+    FILE *stream = p->exports.text ? open_memstream(&line, &bytes) : NULL;
+    if (!stream)
+        return;
+    write_line(p, stream, r);
+    if (fclose(stream) == 0)
+        weft_exports_line(&p->exports, line);
+    free(line);
+}
+
 void weft_progress_step(weft_progress *p, const weft_step_result *r)
 {
     const off_t size = size_of(p->metrics);
     write_line(p, p->metrics, r);
     end_line(p, r->step, size);
+    weft_exports_step(&p->exports, r);
     bool due = r->step % p->interval == 0 || r->step == p->last_step ||
                r->step == p->first_step + 1 || r->stop;
+    if (due)
+        export_line(p, r);
     if (p->json) {
         write_line(p, stdout, r);
         weft_output_flush();
@@ -425,6 +441,7 @@ void weft_progress_evaluation(weft_progress *p, int64_t step, const weft_evaluat
     const off_t size = size_of(p->metrics);
     write_evaluation(p->metrics, step, e);
     end_line(p, step, size);
+    weft_exports_evaluation(&p->exports, step, e);
     if (p->json) {
         write_evaluation(stdout, step, e);
         fflush(stdout);
@@ -450,6 +467,7 @@ void weft_progress_note(weft_progress *p, const char *format, ...)
 
 void weft_progress_close(weft_progress *p)
 {
+    weft_exports_close(&p->exports);
     if (p->metrics)
         fclose(p->metrics);
     if (p->live)

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "launcher/training/exports.h"
 #include "launcher/training/ledger.h"
 #include "launcher/training/trainer.h"
 
@@ -17,15 +18,16 @@ typedef struct weft_progress {
     const weft_ledger_account *account; /* the account in steps' lines; borrowed, NULL: none */
     char path[1024];                    /* of metrics.jsonl */
     int64_t num_unwritten;              /* lines that could not be written */
+    weft_exports exports;               /* the same numbers for other tools */
     bool ends_with_step; /* the opened file ended with the line of `step`, no evaluation */
 } weft_progress;
 
-/* Opens RUN/metrics.jsonl for appending and drops lines after `step`, which a resumed run writes
- * anew. Finds the user's terminal: WEFT_TTY if weft train started the ranks, stdout of a single
- * rank. Under the user's own launcher there is none, since a rank's stdout may be a terminal of the
- * launcher. */
+/* Opens the exports, and RUN/metrics.jsonl for appending, and drops lines after `step`, which a
+ * resumed run writes anew. Finds the user's terminal: WEFT_TTY if weft train started the ranks,
+ * stdout of a single rank. Under the user's own launcher there is none, since a rank's stdout may
+ * be a terminal of the launcher. */
 weft_status weft_progress_open(weft_progress *progress, const char *run_dir, int64_t step,
-                               int64_t train_iters, int64_t interval, bool json) WEFT_CHECKED;
+                               const weft_config *config, bool json) WEFT_CHECKED;
 /* Writes a step's metrics line and, if due, the progress line (step, loss, tokens/s, share of peak,
  * time left), on a terminal as much as fits. Counts lines that cannot be written and warns of the
  * first; the file keeps whole lines. */

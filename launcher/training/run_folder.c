@@ -193,6 +193,10 @@ weft_status weft_run_find_start(const weft_run_folder *folder, weft_arena *arena
 {
     found f = {0};
     weft_run_start start = {0};
+    struct stat info;
+    if (stat(folder->path, &info) == 0 && !S_ISDIR(info.st_mode))
+        return WEFT_ERROR(WEFT_FILE, "%s: a file, and a run takes a folder: give another --out",
+                          folder->path);
     WEFT_TRY(find(folder->path, arena, &f));
     bool has_any = f.has_latest || f.count > 0;
     if (!folder->resume && has_any)

@@ -20,7 +20,7 @@ weft_status weft_setup_vocabulary(weft_config *config) WEFT_CHECKED;
  * after an error. Rank-local; errors point into the config. */
 weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
                             weft_arena *arena, weft_data *out) WEFT_CHECKED;
-/* weft_setup_data before there are ranks; keeps nothing. */
+/* weft_setup_data before there are ranks; the datasets are closed. */
 weft_status weft_setup_check_data(const weft_config *config,
                                   const weft_config_source *source) WEFT_CHECKED;
 /* Whether the application's layers make a model on this mesh, before there are ranks: makes its

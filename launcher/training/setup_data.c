@@ -195,7 +195,9 @@ static weft_status check_tokens(const weft_config *config, const weft_config_sou
     bool kept = true;
     WEFT_TRY(find_spare(source, data, part, arena, &spare));
     if (!weft_known_recall(dataset, spare, said->identity, known))
-        WEFT_TRY(weft_known_look(dataset, spare, said->identity, known, &kept));
+        WEFT_TRY(source->keeps_nothing
+                     ? weft_known_read(dataset, said->identity, known)
+                     : weft_known_look(dataset, spare, said->identity, known, &kept));
     if (!kept && weft_dataset_num_tokens(dataset) >= MANY_TOKENS)
         weft_log(WEFT_LOG_WARN,
                  "%s" WEFT_KNOWN_SUFFIX ": cannot be written: the next start reads all %.3g "

@@ -19,6 +19,7 @@
 #include "launcher/planning/run_changes.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
+#include "launcher/training/dry_run.h"
 #include "launcher/training/energy.h"
 #include "launcher/training/judge.h"
 #include "launcher/training/ledger.h"
@@ -33,13 +34,9 @@
 
 static weft_status make_folder(const char *path)
 {
-    struct stat info;
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot make the folder: %s%s", path, strerror(errno),
                           errno == ENOENT ? ": make the one that it is in first" : "");
-    if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
-        return WEFT_ERROR(WEFT_FILE, "%s: a file, and a run takes a folder: give another --out",
-                          path);
     return WEFT_OK;
 }
 
@@ -320,9 +317,8 @@ static weft_status rewind_run(job *j)
     weft_progress_note(&j->progress, "step %" PRId64 ": back to %s", bad, path);
     const int64_t unwritten = j->progress.num_unwritten;
     weft_progress_close(&j->progress);
-    WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, t->step,
-                                t->config.train.train_iters, t->config.log.log_interval,
-                                j->args->json));
+    WEFT_TRY(
+        weft_progress_open(&j->progress, j->args->run.path, t->step, &t->config, j->args->json));
     j->progress.account = &j->ledger.account;
     j->progress.num_unwritten = unwritten;
     return WEFT_OK;
@@ -522,8 +518,7 @@ static weft_status open_files(job *j, const char *from, weft_arena *arena)
     if (j->folder < 0)
         j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     weft_watch_clear(j->args->run.path);
-    WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step,
-                                resolved->train.train_iters, resolved->log.log_interval,
+    WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step, resolved,
                                 j->args->json));
     WEFT_TRY(write_config(j->args, resolved, arena));
     WEFT_TRY(open_ledger(j));
@@ -768,6 +763,22 @@ static int run_job(weft_training *args, plan *p, const weft_start *start, weft_a
     return j.stopped ? WEFT_EXIT_STOPPED : 0;
 }
 
+/* Of several processes that a launcher started one speaks. */
+static int dry_run(const weft_training *args, const plan *p, const weft_start *start,
+                   weft_arena *arena)
+{
+    const char *changes = NULL;
+    weft_status status = WEFT_OK;
+    if (start->rank > 0)
+        return 0;
+    if (p->start.checkpoint)
+        status = weft_run_changes(&p->run, &p->config, arena, &changes);
+    if (status == WEFT_OK)
+        status = weft_dry_run(args, &p->config, &p->start, changes,
+                              start->launched ? start->size : 0, arena);
+    return status == WEFT_OK ? 0 : weft_verb_fail("train");
+}
+
 /* In the process that was started: what needs no other. */
 int weft_train(weft_training *args, int argc, char **argv, weft_arena *arena)
 {
@@ -780,6 +791,8 @@ int weft_train(weft_training *args, int argc, char **argv, weft_arena *arena)
         say_finished(args, p);
         return 0;
     }
+    if (status == WEFT_OK && args->dry_run)
+        return dry_run(args, p, &start, arena);
     if (status == WEFT_OK) {
         if (start.rank == 0)
             weft_stop_speak(start.launched);

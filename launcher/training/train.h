@@ -9,7 +9,7 @@
 typedef struct weft_training {
     weft_config_source source;
     weft_run_folder run;
-    bool json;
+    bool json, dry_run;
     double began_us; /* weft_now_us, when the command began */
 } weft_training;
 

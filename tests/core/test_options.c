@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "core/json.h"
+#include "core/quantity.h"
 #include "tests/core/check.h"
 #include "tests/core/options_sample.h"
 
@@ -128,6 +129,11 @@ static const mistake mistakes_in_overrides[] = {
     {"swiglu=yes", "--set swiglu=yes: expected true or false, got a string \"yes\""},
     {"position=rop",
      "--set position=rop: expected learned, rope or none, got \"rop\"; did you mean rope?"},
+    {"num_steps=20Q", "--set num_steps=20Q: expected an integer, also with k, M, B or T (powers of "
+                      "1000), got a string \"20Q\""},
+    {"num_steps=1.5", "--set num_steps=1.5: expected an integer, got 1.5"},
+    {"num_steps=0.0001k", "--set num_steps=0.0001k: expected an integer, got a string \"0.0001k\""},
+    {"seed=20k", "--set seed=20k: expected an integer, got a string \"20k\""},
     {"lr=\x1b[2J\n", "--set lr=?[2J?: expected a number, got a string \"\\u001b[2J\\n\""},
 };
 
@@ -430,6 +436,65 @@ static void running_out_of_memory_is_reported(void **state)
     fail_msg("parsing never succeeded");
 }
 
+static void suffixes_are_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *unit, *text;
+        double wanted; /* 0: refused */
+    } cases[] = {
+        {"bytes", "8GiB", 8589934592},
+        {"bytes", "16 GB", 16e9},
+        {"bytes", "64k", 65536},
+        {"bytes", "1.5m", 1572864},
+        {"bytes", "1PiB", 1125899906842624},
+        {"bytes", "4Gib", 0},
+        {"bytes", "4B", 0},
+        {"bytes", "8GiBs", 0},
+        {"bytes/s", "25GB", 25e9},
+        {"tokens", "128k", 131072},
+        {"tokens", "1M", 1048576},
+        {"tokens", "20B", 20e9},
+        {"tokens", "2T", 2e12},
+        {"tokens", "2TB", 0},
+        {"steps", "512k", 512000},
+        {"FLOP/s", "989T", 989e12},
+        {"s", "30m", 1800},
+        {"s", "4h", 14400},
+        {"s", "1.5 d", 129600},
+        {"s", "4H", 0},
+        {"s", "4k", 0},
+        {NULL, "4k", 0},
+        {"steps", "0x10k", 0},
+        {"steps", "-4k", 0},
+        {"steps", "", 0},
+        {"steps", "1e400k", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *text = cases[i].text;
+        double value;
+        const bool good =
+            weft_quantity_read(weft_quantity_of(cases[i].unit), text, strlen(text), &value);
+        if (good != (cases[i].wanted > 0) || (good && value != cases[i].wanted))
+            fail_msg("%s of %s: %d, %.17g", text, cases[i].unit, good, good ? value : 0);
+    }
+}
+
+static void suffixes_stand_in_files_and_overrides(void **state)
+{
+    (void)state;
+    sample s;
+    weft_arena arena = {0};
+    weft_option_section sections[2];
+    const char *over = "num_layers=0.5k";
+    sample_sections(&s, sections);
+    OK(weft_options_parse(sections, 2, "run.json", "{\"train\": {\"num_steps\": \"20 B\"}}", &over,
+                          1, &arena));
+    assert_int_equal(s.train.num_steps, 20000000000);
+    assert_int_equal(s.model.num_layers, 500);
+    weft_arena_release(&arena);
+}
+
 static void any_bytes_are_quoted_as_utf8(void **state)
 {
     (void)state;
@@ -499,6 +564,8 @@ static void test_reason(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(suffixes_are_read),
+        cmocka_unit_test(suffixes_stand_in_files_and_overrides),
         cmocka_unit_test(any_bytes_are_quoted_as_utf8),
         cmocka_unit_test(mistakes_give_one_clear_line),
         cmocka_unit_test(an_override_in_two_sections_is_ambiguous),

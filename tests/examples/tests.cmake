@@ -25,6 +25,9 @@ weft_add_test_run(NAME own_layer_2 PROGRAM $<TARGET_FILE:test_own_layer> RANKS 2
 weft_add_test(NAME config_page CMOCKA SOURCES examples/test_config_page.c LABELS style)
 add_test(NAME docs_links COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/check_docs.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(docs_links PROPERTIES LABELS style TIMEOUT 60)
+add_test(NAME config_verb COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/config_verb.sh ${CMAKE_SOURCE_DIR}
+  ${CMAKE_BINARY_DIR})
+set_tests_properties(config_verb PROPERTIES LABELS style TIMEOUT 120 SKIP_RETURN_CODE 77)
 add_test(NAME readme_commands COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/readme_commands.sh ${CMAKE_SOURCE_DIR}
   ${CMAKE_BINARY_DIR})
 set_tests_properties(readme_commands PROPERTIES LABELS "examples;tier_slow" TIMEOUT 240 PROCESSORS 2)

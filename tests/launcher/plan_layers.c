@@ -106,7 +106,7 @@ static void check_exchange_refusals(void)
 {
     refuse_exchange("0", "8", "2", "cluster.json", "--bytes 0: expected a size in bytes");
     refuse_exchange("-4", "8", "2", "cluster.json", "--bytes -4: expected a size in bytes");
-    refuse_exchange("4MB", "8", "2", "cluster.json", "--bytes 4MB: expected a size in bytes");
+    refuse_exchange("4XB", "8", "2", "cluster.json", "--bytes 4XB: expected a size in bytes");
     refuse_exchange("4MiB", "0", "2", "cluster.json", "--tp 0: expected a whole number");
     refuse_exchange("4MiB", "16", "2", "cluster.json", "--tp 16: it must stay inside a node");
     refuse_exchange("4MiB", "3", "3", "cluster.json",

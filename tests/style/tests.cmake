@@ -23,6 +23,9 @@ weft_style_test(headers LABELS tier_slow COMMAND bash ${style}/headers ${CMAKE_C
   $<TARGET_PROPERTY:weft,INTERFACE_INCLUDE_DIRECTORIES>
   $<TARGET_PROPERTY:PkgConfig::CMOCKA,INTERFACE_INCLUDE_DIRECTORIES> ${CUDAToolkit_INCLUDE_DIRS})
 
+weft_style_test(manual COMMAND bash ${style}/manual ${CMAKE_SOURCE_DIR}/scripts $<TARGET_FILE:weft_binary>)
+weft_style_test(completion COMMAND bash ${style}/completion ${CMAKE_SOURCE_DIR}/scripts
+  $<TARGET_FILE:weft_binary>)
 weft_style_test(plan_needed LABELS pure
   COMMAND bash ${style}/needed $<TARGET_FILE:weft_plan> $<TARGET_FILE:weft_binary>)
 weft_style_test(plan_alone LABELS pure tier_slow

@@ -35,13 +35,13 @@ typedef struct arguments {
     bool json;
 } arguments;
 
-static void print_costs(const void *context)
+static void print_costs(const void *context, FILE *out)
 {
     (void)context;
-    printf("\nCosts:\n");
+    fprintf(out, "\nCosts:\n");
     for (int i = 0; i < WEFT_NUM_COSTS; i++)
-        printf("  %-20s  %s\n", weft_cost_text((weft_cost_kind)i),
-               weft_cost_help((weft_cost_kind)i));
+        fprintf(out, "  %-20s  %s\n", weft_cost_text((weft_cost_kind)i),
+                weft_cost_help((weft_cost_kind)i));
 }
 
 /* What is imported is not measured. */

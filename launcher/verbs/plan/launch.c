@@ -149,6 +149,7 @@ static int parse(int argc, char **argv, launcher *l)
     const weft_arguments verb = {
         .verb = "launch",
         .operands = "KIND CONFIG",
+        .words = "mpirun slurm kubernetes",
         .given = &given,
         .about =
             "Writes what starts a run of CONFIG, or goes on with it, into the run's folder. KIND: "

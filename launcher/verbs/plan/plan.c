@@ -161,6 +161,7 @@ static int parse(int argc, char **argv, planner *p)
     const weft_arguments verb = {
         .verb = "plan",
         .operands = "CONFIG",
+        .words = "all-to-all moe-layer",
         .given = &given,
         .about =
             "Says before anyone pays for it what training CONFIG takes on a cluster: whether it "
@@ -377,10 +378,14 @@ static weft_status run(planner *p)
 
 int weft_verb_plan(int argc, char **argv, const weft_verb_given *given)
 {
-    if (argc > 1 && strcmp(argv[1], "all-to-all") == 0)
+    if (argc > 1 && strcmp(argv[1], "all-to-all") == 0) {
+        weft_verb_brief("what an all-to-all of experts takes on a cluster");
         return weft_plan_all_to_all(argc - 1, argv + 1, given);
-    if (argc > 1 && strcmp(argv[1], "moe-layer") == 0)
+    }
+    if (argc > 1 && strcmp(argv[1], "moe-layer") == 0) {
+        weft_verb_brief("what one MoE layer takes on a cluster");
         return weft_plan_moe_layer(argc - 1, argv + 1, given);
+    }
     if (argc > 1 && (strcmp(argv[1], "all_to_all") == 0 || strcmp(argv[1], "moe_layer") == 0)) {
         WEFT_ERROR(WEFT_CONFIG, "%s: no config; did you mean plan %s?", argv[1],
                    argv[1][0] == 'a' ? "all-to-all" : "moe-layer");

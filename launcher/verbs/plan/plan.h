@@ -7,6 +7,7 @@
 int weft_verb_plan(int argc, char **argv, const weft_verb_given *given);
 int weft_verb_schedule(int argc, char **argv, const weft_verb_given *given);
 int weft_verb_expand(int argc, char **argv, const weft_verb_given *given);
+int weft_verb_config(int argc, char **argv, const weft_verb_given *given);
 int weft_verb_launch(int argc, char **argv, const weft_verb_given *given);
 
 /* weft plan WHAT: one operation or layer on a cluster, without a config. */

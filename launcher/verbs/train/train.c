@@ -6,12 +6,12 @@
 #include "launcher/training/train.h"
 #include "launcher/verbs/train/train.h"
 
-static void print_keys(const void *application)
+static void print_keys(const void *application, FILE *out)
 {
     weft_config config = {.application = application};
     weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
-    printf("\nKeys of the config, with their defaults:\n\n");
-    weft_options_help(sections, weft_config_sections(&config, sections), false, stdout);
+    fprintf(out, "\nKeys of the config, with their defaults:\n\n");
+    weft_options_help(sections, weft_config_sections(&config, sections), false, out);
 }
 
 /* Returns -1 to go on, else the exit code. */
@@ -31,6 +31,8 @@ static int parse_arguments(int argc, char **argv, weft_training *args, weft_aren
         {"allow-change", "KEYS",
          "go on with another model, seed or dataset: keys or sections, such as train.seed,data",
          .text = &args->source.allow_change},
+        {"dry-run", NULL, "check all that a start checks, say what the run would be, write nothing",
+         .flag = &args->dry_run},
         {"json", NULL, "metrics as JSON lines on standard output", .flag = &args->json},
     };
     const weft_arguments verb = {
@@ -50,6 +52,7 @@ static int parse_arguments(int argc, char **argv, weft_training *args, weft_aren
     args->source.file = given.count ? given.values[0] : NULL; /* NULL: the run's own */
     args->run.resume = args->run.resume || args->run.from;
     args->source.run_path = args->run.path;
+    args->source.keeps_nothing = args->dry_run;
     return code;
 }
 

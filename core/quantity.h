@@ -1,0 +1,25 @@
+/* Numbers with a suffix, as people write them: "8GiB", "512k", "30m". One set of suffixes for keys
+ * of the config and options of verbs. A space may stand before a suffix; of its letters the first
+ * may be small or large, but for seconds. */
+#ifndef WEFT_CORE_QUANTITY_H
+#define WEFT_CORE_QUANTITY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef enum weft_quantity {
+    WEFT_QUANTITY_NONE,   /* no suffix */
+    WEFT_QUANTITY_BYTES,  /* k M G T P, and KiB to PiB: powers of 1024; kB to PB: of 1000 */
+    WEFT_QUANTITY_TOKENS, /* k M: powers of 1024, as models' contexts have it; B T: of 1000 */
+    WEFT_QUANTITY_COUNT,  /* k M B T: powers of 1000 */
+    WEFT_QUANTITY_SECONDS /* s m h d */
+} weft_quantity;
+
+/* Of a unit: "bytes", "bytes/s", "tokens", "s", others; NULL: none. */
+weft_quantity weft_quantity_of(const char *unit);
+/* False: not a finite number with one of the suffixes, or none, behind it. */
+bool weft_quantity_read(weft_quantity kind, const char *text, size_t bytes, double *out);
+/* The suffixes in words, for errors. Static. */
+const char *weft_quantity_suffixes(weft_quantity kind);
+
+#endif

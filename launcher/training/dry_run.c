@@ -1,0 +1,227 @@
+#include "launcher/training/dry_run.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "launcher/planning/context_choice.h"
+#include "launcher/planning/moe_choice.h"
+#include "launcher/planning/step.h"
+#include "launcher/planning/tier_choice.h"
+#include "launcher/process/output.h"
+#include "launcher/report/report.h"
+#include "launcher/training/setup.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/topology/topology.h"
+
+/* What is found out about the run. */
+typedef struct findings {
+    const weft_training *asked;
+    const weft_run_start *start;
+    const char *changes;
+    weft_config config; /* with all that the data says */
+    weft_mesh mesh;
+    int num_here; /* of its ranks, in this process' place */
+    weft_data data;
+    const char *from;         /* the checkpoint that is loaded; NULL: none */
+    weft_footprint footprint; /* of the fullest rank */
+    int fullest;              /* its stage */
+} findings;
+
+/* The run's folder, or the one that it would be made in. */
+static weft_status check_folder(const char *path, weft_arena *arena)
+{
+    const char *slash, *parent = ".";
+    if (access(path, F_OK) == 0)
+        return access(path, W_OK | X_OK) == 0
+                   ? WEFT_OK
+                   : WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    size_t bytes = strlen(path);
+    while (bytes > 1 && path[bytes - 1] == '/')
+        bytes--;
+    for (slash = path + bytes; slash > path && slash[-1] != '/';)
+        slash--;
+    if (slash > path)
+        WEFT_TRY(weft_arena_printf(arena, &parent, "%.*s", (int)(slash - path), path));
+    return access(parent, W_OK | X_OK) == 0
+               ? WEFT_OK
+               : WEFT_ERROR(WEFT_FILE, "%s: cannot make the folder: %s%s", path, strerror(errno),
+                            errno == ENOENT ? ": make the one that it is in first" : "");
+}
+
+static weft_status check_load(findings *f, weft_arena *arena)
+{
+    weft_checkpoint_info info;
+    const char *load = f->config.checkpoint.load;
+    f->from = f->start->checkpoint;
+    if (f->from || !load)
+        return WEFT_OK;
+    WEFT_TRY(weft_checkpoint_resolve(load, arena, &f->from));
+    WEFT_TRY(weft_checkpoint_check_format(f->from));
+    return weft_checkpoint_read_info(f->from, &info);
+}
+
+/* Each stage's; the fullest stays. */
+static weft_status measure_stages(findings *f, const weft_step *step)
+{
+    weft_footprint footprint;
+    for (int stage = 0; stage < f->mesh.pp; stage++) {
+        weft_step_footprint(&f->config, step, stage, &step->programs[stage], &footprint);
+        if (stage > 0 && footprint.device_bytes <= f->footprint.device_bytes)
+            continue;
+        f->footprint = footprint;
+        f->fullest = stage;
+    }
+    return WEFT_OK;
+}
+
+/* What one of the ranks finds here; a launcher's own have their share already. */
+static weft_tier_room find_room(const findings *f)
+{
+    weft_tier_room room = weft_setup_room(&f->config);
+    if (f->config.tier.host_memory_limit == 0)
+        room.host_bytes /= (uint64_t)f->num_here;
+    if (room.sharers > 0) {
+        room.file_bytes /= (uint64_t)f->num_here;
+        room.sharers *= f->num_here;
+    }
+    return room;
+}
+
+/* As the trainer: how MoE layers run, where experts are, what that takes, and whether it fits. */
+static weft_status check_memory(findings *f, weft_arena *arena)
+{
+    weft_config *c = &f->config;
+    weft_moe_nodes nodes;
+    weft_moe_selection moe;
+    weft_context_selection context;
+    weft_tier_selection tier;
+    weft_step step = {0};
+    void *memory;
+    WEFT_TRY(weft_context_choose(c, NULL, &f->mesh, &context));
+    WEFT_TRY(weft_moe_find_nodes(c, &f->mesh, NULL, &nodes));
+    WEFT_TRY(weft_moe_selection_start(c, &f->mesh, &nodes, &moe));
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)f->mesh.pp, sizeof(weft_tier_room), &memory));
+    weft_tier_room *rooms = memory;
+    for (int i = 0; i < f->mesh.pp; i++)
+        rooms[i] = find_room(f);
+    if (weft_tier_pins(c)) {
+        WEFT_TRY(weft_tier_require(WEFT_STEP_TRAINS, c, &f->mesh, &moe.options, rooms, &tier));
+        c->tier = tier.options;
+    }
+    weft_status status = weft_step_make(c, &f->mesh, &moe.options, arena, &step);
+    if (status == WEFT_OK)
+        status = weft_tier_check_room(c, &f->mesh, &step, rooms);
+    if (status == WEFT_OK)
+        status = measure_stages(f, &step);
+    weft_step_release(&step);
+    return status;
+}
+
+static weft_status check(findings *f, int world, weft_arena *arena)
+{
+    const weft_config_source *source = &f->asked->source;
+    WEFT_TRY(weft_config_mesh(&f->config, source, world, &f->mesh));
+    f->num_here = world == 0 ? f->mesh.world : 1;
+    WEFT_TRY(weft_run_check_free(&f->asked->run));
+    WEFT_TRY(check_folder(f->asked->run.path, arena));
+    if (f->config.log.tensorboard_dir)
+        WEFT_TRY(check_folder(f->config.log.tensorboard_dir, arena));
+    if (f->config.log.prometheus_file)
+        WEFT_TRY(weft_output_try(f->config.log.prometheus_file));
+    WEFT_TRY(weft_setup_check_device(&f->config, source));
+    WEFT_TRY(weft_setup_data(&f->config, source, true, arena, &f->data));
+    WEFT_TRY(weft_setup_check_model(&f->config, source, &f->mesh));
+    WEFT_TRY(check_load(f, arena));
+    return weft_config_locate(source, check_memory(f, arena));
+}
+
+static void report_run(const findings *f, weft_report *r)
+{
+    const weft_train_options *train = &f->config.train;
+    const weft_split *part = &f->data.splits[WEFT_SPLIT_TRAIN];
+    char mesh[128], text[256];
+    weft_mesh_print(&f->mesh, mesh, sizeof mesh);
+    snprintf(text, sizeof text, "%s: %s; %s", weft_count_text(f->mesh.world, "rank").text, mesh,
+             weft_dtype_text(weft_config_dtype(&f->config)));
+    weft_report_text(r, "mesh", "mesh", text);
+    const int64_t left = train->train_iters - f->start->step;
+    snprintf(text, sizeof text, "%" PRId64 " to go, each of %s of %" PRId64 " tokens", left,
+             weft_count_text(train->global_batch_size, "sample").text, f->config.model.seq_length);
+    weft_report_text(r, NULL, "steps", text);
+    weft_report_value(r, "steps", (double)left);
+    snprintf(text, sizeof text, "%s: %s to train on, each taken %.3g times in %" PRId64 " steps",
+             weft_dataset_name(f->data.parts[0].dataset),
+             weft_count_text((long long)part->num_samples, "sample").text,
+             (double)train->train_iters * (double)train->global_batch_size /
+                 (double)part->num_samples,
+             train->train_iters);
+    weft_report_text(r, NULL, "data", text);
+    weft_report_value(r, "training_samples", (double)part->num_samples);
+    snprintf(text, sizeof text, "%s%s", f->from ? "from " : "step 0", f->from ? f->from : "");
+    weft_report_text(r, NULL, "start", text);
+    weft_report_text(r, "from", NULL, f->from);
+    if (f->changes)
+        weft_report_text(r, "changes", "changes", f->changes);
+}
+
+static void report_memory(const findings *f, weft_report *r)
+{
+    char text[600], parts[400];
+    const double bytes = (double)f->footprint.device_bytes,
+                 left = (double)weft_machine_memory_left();
+    snprintf(text, sizeof text, "%s on a rank of stage %d: %s", weft_bytes_text(bytes).text,
+             f->fullest, weft_footprint_text(&f->footprint, parts, sizeof parts));
+    weft_report_text(r, NULL, "memory", text);
+    weft_report_value(r, "device_bytes", bytes);
+    weft_report_value(r, "memory_limit", (double)f->config.device.memory_limit);
+    if (f->config.device.kind != WEFT_DEVICE_KIND_CPU)
+        return;
+    snprintf(text, sizeof text, "%s for all ranks, where this machine has %s left",
+             weft_bytes_text(bytes * f->mesh.world).text, weft_bytes_text(left).text);
+    weft_report_text(r, NULL, "", text);
+    weft_report_value(r, "machine_bytes_left", left);
+}
+
+static void report_files(const findings *f, weft_report *r)
+{
+    const weft_checkpoint_options *o = &f->config.checkpoint;
+    const char *run = f->asked->run.path;
+    char text[600], every[64] = "";
+    snprintf(text, sizeof text, "%s/config.json, metrics.jsonl, ledger.jsonl, memory.json%s", run,
+             f->config.log.trace_step > 0 ? ", trace.json, trace.svg" : "");
+    weft_report_text(r, NULL, "files", text);
+    weft_report_text(r, "run", NULL, run);
+    if (o->save_interval > 0)
+        snprintf(every, sizeof every, "every %" PRId64 " steps and ", o->save_interval);
+    snprintf(text, sizeof text, "%s/checkpoints/step-N %sat the end", run, every);
+    weft_report_text(r, NULL, "saves", o->no_save ? "none" : text);
+}
+
+static void report(const findings *f, weft_report *r)
+{
+    weft_report_line(r, "dry run: the start is checked, and nothing is written");
+    weft_report_open(r, WEFT_REPORT_FACTS, NULL);
+    report_run(f, r);
+    report_memory(f, r);
+    report_files(f, r);
+    weft_report_close(r);
+}
+
+weft_status weft_dry_run(const weft_training *asked, const weft_config *config,
+                         const weft_run_start *start, const char *changes, int world,
+                         weft_arena *arena)
+{
+    findings f = {.asked = asked, .start = start, .changes = changes, .config = *config};
+    weft_report r;
+    weft_status status = check(&f, world, arena);
+    if (status == WEFT_OK)
+        status = weft_config_tell_no_effect(&f.config);
+    weft_report_begin(&r, asked->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    if (status == WEFT_OK)
+        report(&f, &r);
+    weft_data_close(&f.data);
+    return weft_report_end(&r, status, stdout);
+}
