@@ -86,7 +86,7 @@ void weft_card_report(const weft_card *card, weft_report *r)
         weft_report_line(r, "xxh64 of all: %s", text);
     }
     report_list(r, "copies", &card->copies, "the same as another tensor, so not kept");
-    report_list(r, "ignored_tensors", &card->ignored_tensors, "no parameters");
+    report_list(r, "ignored_tensors", &card->ignored_tensors, "tensors that Weft does not use");
     report_list(r, "ignored_keys", &card->ignored_keys,
                 "keys of config.json that Weft does not use");
     report_tensors(card, r);

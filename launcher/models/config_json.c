@@ -9,7 +9,7 @@
 #include "core/json_write.h"
 #include "layers/model/model.h"
 
-enum { MAX_SEQ_LENGTH = 4096 };
+enum { MAX_SEQ_LENGTH = 4096, MAX_LAYERS = 65533 };
 
 /* What is being read: keys of the text stand in `part`, which is text_config or the whole. */
 typedef struct reader {
@@ -131,10 +131,30 @@ static weft_status write_opposite(reader *r, const weft_family_key *key, weft_js
     return WEFT_OK;
 }
 
+static int64_t integer_of(const reader *r, const char *key)
+{
+    weft_json_span value;
+    return find_key(r, key, &value) ? (int64_t)strtod(value.start, NULL) : 0;
+}
+
+static weft_status write_dense_first(reader *r, const weft_family_key *key, weft_json_span value)
+{
+    const int64_t layers = integer_of(r, "num_hidden_layers");
+    const double dense = strtod(value.start, NULL);
+    if (!(dense >= 0 && dense < (double)layers) || layers > MAX_LAYERS)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %.*s of %lld layers", r->json->path, key->key,
+                          shown(value), value.start, (long long)layers);
+    weft_json_open_flat(&r->out, key->weft, '[');
+    for (int64_t i = 0; i < layers; i++)
+        weft_json_raw(&r->out, NULL, (double)i < dense ? "0" : "1");
+    weft_json_close(&r->out);
+    return WEFT_OK;
+}
+
 static weft_status read_key(reader *r, const weft_family_key *key)
 {
     weft_json_span value;
-    const bool takes = key->kind == WEFT_KEY_SAME || key->kind == WEFT_KEY_NOT;
+    const bool takes = key->kind != WEFT_KEY_ONLY && key->kind != WEFT_KEY_EACH;
     bool is_there = find_key(r, key->key, &value) && !(takes && is_null(value));
     if (!is_there && !key->missing)
         return WEFT_ERROR(WEFT_CONFIG, "%s: lacks %s, which a %s model needs", r->json->path,
@@ -152,6 +172,12 @@ static weft_status read_key(reader *r, const weft_family_key *key)
         return check_only(r, key, value);
     case WEFT_KEY_EACH:
         return check_each(r, key, value);
+    case WEFT_KEY_DENSE_FIRST:
+        return write_dense_first(r, key, value);
+    case WEFT_KEY_SHARED:
+        weft_json_number(&r->out, key->weft, strtod(value.start, NULL) *
+                                                 (double)integer_of(r, "moe_intermediate_size"));
+        return WEFT_OK;
     }
     return WEFT_OK;
 }
@@ -367,7 +393,7 @@ static bool is_read(const weft_family *family, weft_json_span key)
     for (size_t i = 0; i < family->num_keys; i++)
         if (is_key(key, family->keys[i].key))
             return true;
-    return false;
+    return family->next_layers && is_key(key, family->next_layers);
 }
 
 static int compare_texts(const void *a, const void *b)
@@ -438,6 +464,8 @@ static weft_status read_model(reader *r)
         WEFT_TRY(read_key(r, &family->keys[i]));
     WEFT_TRY(read_rope(r));
     write_seq_length(r);
+    if (family->next_layers)
+        r->json->next_layers = integer_of(r, family->next_layers);
     weft_json_close(&r->out);
     return WEFT_OK;
 }
@@ -490,7 +518,9 @@ weft_status weft_config_json_load(const weft_config_json *json, const weft_appli
     weft_config_source source = {.no_data = true, .application = application};
     WEFT_TRY(weft_arena_printf(arena, &source.file, "%s, as section model", json->path));
     WEFT_TRY(weft_arena_printf(arena, &source.text, "{\"model\": %s}", json->model));
-    return weft_config_load(&source, arena, out);
+    WEFT_TRY(weft_config_load(&source, arena, out));
+    const char *wrong = json->family->check ? json->family->check(&out->model) : NULL;
+    return wrong ? WEFT_ERROR(WEFT_CONFIG, "%s: %s", json->path, wrong) : WEFT_OK;
 }
 
 /* --- the other way ------------------------------------------------------------------------- */
@@ -535,6 +565,8 @@ static weft_status is_of(const weft_family *family, const weft_config *config, w
         WEFT_TRY(value_of(config, fixed->weft, arena, &value));
         *out = is_among(span_of(value, strlen(value)), fixed->value);
     }
+    if (*out && family->check)
+        *out = !family->check(&config->model);
     return WEFT_OK;
 }
 
@@ -552,6 +584,17 @@ weft_status weft_family_find(const weft_config *config, weft_arena *arena, const
     return WEFT_OK;
 }
 
+/* The number in the file: of dense layers, or of shared experts. */
+static int64_t count_of(weft_family_kind kind, const weft_model_options *o)
+{
+    int64_t dense = 0;
+    if (kind == WEFT_KEY_SHARED)
+        return o->moe_shared_expert_intermediate_size / o->moe_ffn_hidden_size;
+    while (dense < o->num_layers && !weft_model_is_moe_layer(o, dense))
+        dense++;
+    return dense;
+}
+
 static weft_status write_key(const weft_family_key *key, const weft_config *config,
                              weft_arena *arena, weft_json_out *out)
 {
@@ -559,8 +602,15 @@ static weft_status write_key(const weft_family_key *key, const weft_config *conf
     if (key->kind == WEFT_KEY_EACH)
         return WEFT_OK;
     WEFT_TRY(first_spelling(key->key, arena, &name));
+    if (key->kind == WEFT_KEY_DENSE_FIRST || key->kind == WEFT_KEY_SHARED) {
+        weft_json_number(out, name, (double)count_of(key->kind, &config->model));
+        return WEFT_OK;
+    }
     WEFT_TRY(key->weft ? value_for_python(config, key->weft, arena, &value)
                        : first_spelling(key->values, arena, &value));
+    if (key->kind == WEFT_KEY_SAME && key->values && are_equal(span_of(value, strlen(value)),
+                                                                span_of(key->missing, strlen(key->missing))))
+        value = key->values;
     if (key->kind == WEFT_KEY_NOT)
         weft_json_bool(out, name, strcmp(value, "false") == 0);
     else

@@ -17,6 +17,7 @@ typedef struct weft_config_json {
     const weft_family *family;
     const char *model;        /* section "model" as a JSON object */
     weft_string_list ignored; /* keys that nothing reads */
+    int64_t next_layers;      /* of multi-token prediction, that the files may have */
 } weft_config_json;
 
 /* Memory from the arena. Errors: WEFT_CONFIG naming file and key: an architecture that no family

@@ -249,6 +249,7 @@ static weft_status open_all(exporting *x)
                           "family has its section \"model\"",
                           x->folder);
     WEFT_TRY(weft_names_model_of(x->family, &x->config, x->arena, &x->model));
+    x->model.next_layers = x->json.next_layers;
     WEFT_TRY(list_tensors(x));
     WEFT_TRY(match(x));
     WEFT_TRY(weft_weights_open(x->folder, &x->reader));

@@ -25,6 +25,7 @@ static weft_status open_all(importing *m)
     WEFT_TRY(weft_config_json_read(path, m->arena, &m->json));
     WEFT_TRY(weft_config_json_load(&m->json, m->asked->application, m->arena, &m->config));
     WEFT_TRY(weft_names_model_of(m->json.family, &m->config, m->arena, &m->model));
+    m->model.next_layers = m->json.next_layers;
     WEFT_TRY(weft_safetensors_open(folder, m->arena, &m->files));
     WEFT_TRY(weft_names_match(&m->model, m->files.tensors, m->files.num_tensors, folder, m->arena,
                               &m->names));
