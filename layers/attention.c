@@ -41,6 +41,12 @@ static bool has_latent(const attention *a)
     return a->latent.kv_up.weight;
 }
 
+/* Whether backward makes packed rows of latents once more. */
+static bool makes_latent_again(const attention *a, const weft_pass *pass)
+{
+    return has_latent(a) && weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(MLA_UP_PROJ);
+}
+
 /* Of a group's rows, [q..., k, v], this rank's q. */
 static weft_placed_rows rows_of_q(const weft_dims *d, size_t tp_rank)
 {
@@ -247,7 +253,10 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
     weft_tensor lse;
     size_t note;
     const char *outer = weft_note_module(lane, WEFT_MODULE_ATTENTION);
-    weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
+    if (makes_latent_again(a, pass))
+        weft_pass_leave_out_beside(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
+    else
+        weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
     WEFT_TRY(weft_pass_stash(pass, dtype, d->rows_full, a->proj.in, &state->out));
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, d->heads, d->rows_full, &lse));
     if (weft_context_deals(weft_pass_shape(pass))) {
@@ -369,7 +378,10 @@ static weft_status attention_input(weft_layer *layer, weft_pass *pass, const wef
 static weft_status stash_qkv(const attention *a, weft_pass *pass, attention_state *state)
 {
     const char *name = has_latent(a) ? a->latent.kv_up.name : a->qkv.name;
-    weft_pass_send_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
+    if (makes_latent_again(a, pass))
+        weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(MLA_UP_PROJ));
+    else
+        weft_pass_send_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
     WEFT_TRY_AS(weft_pass_lane(pass), name,
                 weft_pass_stash(pass, state->x.dtype, a->dims.rows_full, a->dims.qkv, &state->qkv));
     weft_pass_keep(pass);
@@ -392,6 +404,18 @@ static weft_status make_latent(const attention *a, weft_pass *pass, attention_st
 {
     WEFT_TRY(stash_qkv(a, pass, state));
     WEFT_TRY(weft_latent_forward(&a->latent, pass, &state->x, &state->latent, &state->qkv));
+    state->ready = state->qkv;
+    return WEFT_OK;
+}
+
+static weft_status make_latent_again(const attention *a, weft_pass *pass, attention_state *state)
+{
+    if (!makes_latent_again(a, pass))
+        return WEFT_OK;
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
+    WEFT_TRY(stash_qkv(a, pass, state));
+    WEFT_TRY(weft_latent_again(&a->latent, pass, &state->x, &state->latent, &state->qkv));
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
     state->ready = state->qkv;
     return WEFT_OK;
 }
@@ -438,6 +462,7 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     const size_t start = weft_pass_mark(pass);
     weft_tensor dy_full, dout, dqkv;
     WEFT_TRY(make_ready_again(a, pass, state));
+    WEFT_TRY(make_latent_again(a, pass, state));
     const size_t mark = weft_pass_mark(pass);
     if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN)) {
         weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
@@ -452,9 +477,9 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &dqkv));
     WEFT_TRY(weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &dout));
     WEFT_TRY(core_backward(a, pass, state, &dout, &dqkv));
-    WEFT_TRY(has_latent(a) ? weft_latent_backward(&a->latent, pass, &state->x, &state->latent,
-                                                  &dqkv, dx)
-                           : input_backward(a, pass, state, &dqkv, dx));
+    WEFT_TRY(has_latent(a)
+                 ? weft_latent_backward(&a->latent, pass, &state->x, &state->latent, &dqkv, dx)
+                 : input_backward(a, pass, state, &dqkv, dx));
     weft_pass_release(pass, start);
     return WEFT_OK;
 }

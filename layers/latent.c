@@ -6,12 +6,11 @@
 weft_status weft_latent_init(weft_build *build, const weft_model_options *o, const weft_dims *d,
                              weft_latent *out)
 {
-    const weft_linear_kind whole = weft_build_shape(build)->sequence_parallel
-                                       ? WEFT_LINEAR_WHOLE_SUMMED
-                                       : WEFT_LINEAR_WHOLE;
+    const weft_linear_kind whole =
+        weft_build_shape(build)->sequence_parallel ? WEFT_LINEAR_WHOLE_SUMMED : WEFT_LINEAR_WHOLE;
     const size_t q_rank = (size_t)o->q_lora_rank, kv_rank = (size_t)o->kv_lora_rank,
-                 positions = (size_t)o->qk_pos_emb_head_dim,
-                 nope = (size_t)o->qk_head_dim, heads = d->heads_all;
+                 positions = (size_t)o->qk_pos_emb_head_dim, nope = (size_t)o->qk_head_dim,
+                 heads = d->heads_all;
     const weft_linear_row q_rows[] = {
         {&out->q_down, "linear_q_down_proj", whole, d->hidden, q_rank, false, 0},
         {&out->q_up, "linear_q_up_proj", WEFT_LINEAR_COLUMN, q_rank, heads * d->head_dim, false, 0},
@@ -106,31 +105,24 @@ static weft_status move_latent(const weft_latent *l, weft_pass *pass, const weft
 
 /* --- positions ------------------------------------------------------------------------------- */
 
-/* Rotates the channels with positions of `heads` heads of a token. */
-static weft_status rotate(const weft_latent *l, weft_pass *pass, const weft_tensor *x, columns at,
-                          size_t heads, size_t apart, bool inverse)
+/* Rotates the channels with positions of all queries and keys. */
+static weft_status rotate(const weft_latent *l, weft_pass *pass, const weft_tensor *packed,
+                          bool inverse)
 {
+    const head_places p = places_of(l);
     const int32_t *positions = weft_pass_positions(pass);
     if (l->dims.rotary == 0)
         return WEFT_OK;
-    return weft_rope(weft_pass_lane(pass),
-                     &WEFT_ARGS(weft_rope_args, .seq = weft_shape_local_seq(weft_pass_shape(pass)),
-                                .batch = weft_pass_shape(pass)->batch, .heads = 1,
-                                .head_dim = l->positions, .token_stride = at.stride,
-                                .head_stride = l->positions, .groups = heads, .group_stride = apart,
-                                .rotary_dim = l->dims.rotary, .base = l->base, .dtype = x->dtype,
-                                .x = at.at, .inverse = inverse,
-                                .index = positions ? positions : weft_pass_index(pass),
-                                .index_by_sample = positions, .interleaved = l->interleaved,
-                                .magnitude = l->rotary.magnitude, .scaling = l->rotary.scaling));
-}
-
-static weft_status rotate_queries(const weft_latent *l, weft_pass *pass, const weft_tensor *packed,
-                                  bool inverse)
-{
-    const head_places p = places_of(l);
-    return rotate(l, pass, packed, columns_of(packed, p.nope, l->dims.qkv), l->dims.heads, p.stride,
-                  inverse);
+    return weft_rope(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_rope_args, .seq = weft_shape_local_seq(weft_pass_shape(pass)),
+                   .batch = weft_pass_shape(pass)->batch, .heads = 2, .head_dim = l->positions,
+                   .token_stride = l->dims.qkv, .head_stride = p.k, .groups = l->dims.heads,
+                   .group_stride = p.stride, .rotary_dim = l->dims.rotary, .base = l->base,
+                   .dtype = packed->dtype, .x = columns_of(packed, p.nope, l->dims.qkv).at,
+                   .inverse = inverse, .index = positions ? positions : weft_pass_index(pass),
+                   .index_by_sample = positions, .interleaved = l->interleaved,
+                   .magnitude = l->rotary.magnitude, .scaling = l->rotary.scaling));
 }
 
 /* The positions' channels of all keys, and those that a token has once. */
@@ -139,8 +131,8 @@ static weft_status share_positions(const weft_latent *l, weft_pass *pass, const 
 {
     const head_places p = places_of(l);
     const columns keys = columns_of(packed, p.k + p.nope, l->dims.qkv);
-    const weft_heads_shape shape = {l->dims.rows_full, l->dims.heads, 1, l->positions, l->dims.qkv,
-                                    p.stride};
+    const weft_heads_shape shape = {l->dims.rows_full, l->dims.heads, 1,
+                                    l->positions,      l->dims.qkv,   p.stride};
     weft_lane *lane = weft_pass_lane(pass);
     WEFT_TRY_AS(lane, l->kv_down.name,
                 weft_heads_share(lane, &WEFT_ARGS(weft_heads_share_args, .shape = shape,
@@ -159,8 +151,7 @@ static weft_status make_queries(const weft_latent *l, weft_pass *pass, const wef
     WEFT_TRY(weft_pass_enter(pass, x, &full));
     WEFT_TRY(weft_pass_scratch(pass, x->dtype, l->dims.rows_full, l->q_up.out, &q));
     WEFT_TRY(weft_linear_forward(pass, &l->q_up, &full, false, &q));
-    WEFT_TRY(move_queries(l, pass, &q, packed, false));
-    return rotate_queries(l, pass, packed, false);
+    return move_queries(l, pass, &q, packed, false);
 }
 
 /* packed's keys and values from the normed latent and the channels with positions. */
@@ -174,7 +165,6 @@ static weft_status make_keys(const weft_latent *l, weft_pass *pass, const weft_t
     WEFT_TRY(weft_linear_forward(pass, &l->kv_up, &full, false, &kv));
     WEFT_TRY(move_keys(l, pass, &kv, packed, false));
     WEFT_TRY(weft_pass_enter(pass, positions, &one));
-    WEFT_TRY(rotate(l, pass, &one, columns_of(&one, 0, l->positions), 1, 0, false));
     return share_positions(l, pass, &one, packed, false);
 }
 
@@ -188,11 +178,21 @@ static weft_status forward_queries(const weft_latent *l, weft_pass *pass, const 
                     weft_pass_stash(pass, x->dtype, rows, l->q_down.out, &state->q));
         WEFT_TRY(weft_linear_forward(pass, &l->q_down, x, false, &state->q));
         WEFT_TRY(weft_pass_scratch(pass, x->dtype, rows, l->q_down.out, &normed));
-        WEFT_TRY(
-            weft_norm_run(pass, &l->q_norm, &state->q, NULL, NULL, &normed, &state->q_stats));
+        WEFT_TRY(weft_norm_run(pass, &l->q_norm, &state->q, NULL, NULL, &normed, &state->q_stats));
     }
     WEFT_TRY(make_queries(l, pass, &normed, packed));
     weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+/* A recomputation needs the channels with positions once more. */
+static weft_status take_positions(const weft_latent *l, weft_pass *pass, weft_dtype dtype,
+                                  weft_tensor *out)
+{
+    if (!(weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(MLA_UP_PROJ)))
+        return weft_pass_scratch(pass, dtype, l->dims.rows, l->positions, out);
+    WEFT_TRY_AS(weft_pass_lane(pass), l->kv_down.name,
+                weft_pass_stash(pass, dtype, l->dims.rows, l->positions, out));
     return WEFT_OK;
 }
 
@@ -200,35 +200,49 @@ weft_status weft_latent_forward(const weft_latent *l, weft_pass *pass, const wef
                                 weft_latent_state *state, const weft_tensor *packed)
 {
     const size_t rows = l->dims.rows, mark = weft_pass_mark(pass);
-    weft_tensor down, positions, normed;
+    weft_tensor down, normed;
     WEFT_TRY(forward_queries(l, pass, x, state, packed));
     WEFT_TRY_AS(weft_pass_lane(pass), l->kv_down.name,
                 weft_pass_stash(pass, x->dtype, rows, l->kv_rank, &state->kv));
+    WEFT_TRY(take_positions(l, pass, x->dtype, &state->positions));
     WEFT_TRY(weft_pass_scratch(pass, x->dtype, rows, l->kv_down.out, &down));
-    WEFT_TRY(weft_pass_scratch(pass, x->dtype, rows, l->positions, &positions));
     WEFT_TRY(weft_pass_scratch(pass, x->dtype, rows, l->kv_rank, &normed));
     WEFT_TRY(weft_linear_forward(pass, &l->kv_down, x, false, &down));
-    WEFT_TRY(move_latent(l, pass, &down, &state->kv, &positions, false));
+    WEFT_TRY(move_latent(l, pass, &down, &state->kv, &state->positions, false));
     WEFT_TRY(weft_norm_run(pass, &l->kv_norm, &state->kv, NULL, NULL, &normed, &state->kv_stats));
-    WEFT_TRY(make_keys(l, pass, &normed, &positions, packed));
+    WEFT_TRY(make_keys(l, pass, &normed, &state->positions, packed));
+    WEFT_TRY(rotate(l, pass, packed, false));
     weft_pass_release(pass, mark);
     return WEFT_OK;
 }
 
 /* --- backward -------------------------------------------------------------------------------- */
 
-/* The normed latent of all rows again. */
+/* A latent's normed rows again, this rank's. */
 static weft_status norm_again(weft_pass *pass, const weft_norm *norm, const weft_tensor *latent,
-                              const weft_norm_stats *stats, weft_tensor *full)
+                              const weft_norm_stats *stats, weft_tensor *normed)
 {
     weft_lane *lane = weft_pass_lane(pass);
-    weft_tensor normed;
-    WEFT_TRY(weft_pass_scratch(pass, latent->dtype, latent->dims[0], latent->dims[1], &normed));
+    WEFT_TRY(weft_pass_scratch(pass, latent->dtype, latent->dims[0], latent->dims[1], normed));
     const weft_note_again outer = weft_note_redoes(lane, WEFT_NOTE_AGAIN);
-    WEFT_TRY(weft_norm_rerun_to(pass, norm, latent, stats, &normed));
-    WEFT_TRY(weft_pass_enter(pass, &normed, full));
+    WEFT_TRY(weft_norm_rerun_to(pass, norm, latent, stats, normed));
     weft_note_redoes(lane, outer);
     return WEFT_OK;
+}
+
+weft_status weft_latent_again(const weft_latent *l, weft_pass *pass, const weft_tensor *x,
+                              const weft_latent_state *state, const weft_tensor *packed)
+{
+    const size_t mark = weft_pass_mark(pass);
+    weft_tensor normed = *x;
+    if (l->q_down.weight)
+        WEFT_TRY(norm_again(pass, &l->q_norm, &state->q, &state->q_stats, &normed));
+    WEFT_TRY(make_queries(l, pass, &normed, packed));
+    weft_pass_release(pass, mark);
+    WEFT_TRY(norm_again(pass, &l->kv_norm, &state->kv, &state->kv_stats, &normed));
+    WEFT_TRY(make_keys(l, pass, &normed, &state->positions, packed));
+    weft_pass_release(pass, mark);
+    return rotate(l, pass, packed, false);
 }
 
 /* A wide projection's backward: dlatent of this rank's rows, before the norm. */
@@ -236,8 +250,9 @@ static weft_status backward_up(weft_pass *pass, const weft_linear *up, const wef
                                const weft_tensor *latent, const weft_norm_stats *stats,
                                const weft_tensor *dy, weft_tensor *dlatent)
 {
-    weft_tensor full, dnormed, partial;
-    WEFT_TRY(norm_again(pass, norm, latent, stats, &full));
+    weft_tensor normed, full, dnormed, partial;
+    WEFT_TRY(norm_again(pass, norm, latent, stats, &normed));
+    WEFT_TRY(weft_pass_enter(pass, &normed, &full));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, latent->dims[0], latent->dims[1], &dnormed));
     WEFT_TRY(weft_pass_partial(pass, &dnormed, &partial));
     WEFT_TRY(weft_linear_backward(pass, up, &full, dy, &partial));
@@ -252,13 +267,12 @@ static weft_status backward_queries(const weft_latent *l, weft_pass *pass, const
 {
     const size_t mark = weft_pass_mark(pass);
     weft_tensor dq, dlatent, full, partial;
-    WEFT_TRY(rotate_queries(l, pass, dpacked, true));
     WEFT_TRY(weft_pass_scratch(pass, x->dtype, l->dims.rows_full, l->q_up.out, &dq));
     WEFT_TRY(move_queries(l, pass, &dq, dpacked, true));
     if (l->q_down.weight) {
         WEFT_TRY(weft_pass_scratch(pass, x->dtype, l->dims.rows, l->q_down.out, &dlatent));
-        WEFT_TRY(backward_up(pass, &l->q_up, &l->q_norm, &state->q, &state->q_stats, &dq,
-                             &dlatent));
+        WEFT_TRY(
+            backward_up(pass, &l->q_up, &l->q_norm, &state->q, &state->q_stats, &dq, &dlatent));
         WEFT_TRY(weft_linear_backward(pass, &l->q_down, x, &dlatent, dx));
     } else {
         WEFT_TRY(weft_pass_enter(pass, x, &full));
@@ -270,35 +284,27 @@ static weft_status backward_queries(const weft_latent *l, weft_pass *pass, const
     return WEFT_OK;
 }
 
-/* dpositions of this rank's rows. */
-static weft_status backward_positions(const weft_latent *l, weft_pass *pass,
-                                      const weft_tensor *dpacked, weft_tensor *dpositions)
-{
-    weft_tensor one;
-    WEFT_TRY(weft_pass_partial(pass, dpositions, &one));
-    WEFT_TRY(share_positions(l, pass, &one, dpacked, true));
-    WEFT_TRY(rotate(l, pass, &one, columns_of(&one, 0, l->positions), 1, 0, true));
-    return weft_pass_exit(pass, &one, dpositions);
-}
-
 weft_status weft_latent_backward(const weft_latent *l, weft_pass *pass, const weft_tensor *x,
                                  const weft_latent_state *state, const weft_tensor *dpacked,
                                  weft_tensor *dx)
 {
     const size_t rows = l->dims.rows, mark = weft_pass_mark(pass);
-    weft_tensor dkv, dlatent, dpositions, ddown;
+    weft_tensor dkv, dlatent, dpositions, partial, ddown;
+    WEFT_TRY(rotate(l, pass, dpacked, true));
     WEFT_TRY(backward_queries(l, pass, x, state, dpacked, dx));
     WEFT_TRY(weft_pass_scratch(pass, x->dtype, rows, l->kv_down.out, &ddown));
     WEFT_TRY(weft_pass_scratch(pass, x->dtype, rows, l->kv_rank, &dlatent));
     WEFT_TRY(weft_pass_scratch(pass, x->dtype, rows, l->positions, &dpositions));
-    WEFT_TRY(backward_positions(l, pass, dpacked, &dpositions));
+    WEFT_TRY(weft_pass_partial(pass, &dpositions, &partial));
+    WEFT_TRY(share_positions(l, pass, &partial, dpacked, true));
+    WEFT_TRY(weft_pass_exit(pass, &partial, &dpositions));
     WEFT_TRY(weft_pass_scratch(pass, x->dtype, l->dims.rows_full, l->kv_up.out, &dkv));
     WEFT_TRY(move_keys(l, pass, &dkv, dpacked, true));
     WEFT_TRY(
         backward_up(pass, &l->kv_up, &l->kv_norm, &state->kv, &state->kv_stats, &dkv, &dlatent));
     WEFT_TRY(move_latent(l, pass, &ddown, &dlatent, &dpositions, true));
-    WEFT_TRY(weft_linear_backward_to(pass, &l->kv_down, x, &ddown, weft_pass_overwrite(pass), true,
-                                     dx));
+    WEFT_TRY(
+        weft_linear_backward_to(pass, &l->kv_down, x, &ddown, weft_pass_overwrite(pass), true, dx));
     weft_pass_release(pass, mark);
     return WEFT_OK;
 }

@@ -28,6 +28,7 @@ typedef struct weft_latent {
 typedef struct weft_latent_state {
     weft_tensor q, kv; /* latents of this rank's rows, before their norms */
     weft_norm_stats q_stats, kv_stats;
+    weft_tensor positions; /* where mla_up_proj is recomputed: the keys' channels, not rotated */
 } weft_latent_state;
 
 weft_status weft_latent_init(weft_build *build, const weft_model_options *options,
@@ -35,6 +36,10 @@ weft_status weft_latent_init(weft_build *build, const weft_model_options *option
 /* packed [S * B, dims.qkv] from x, this rank's rows. Collective over TP. */
 weft_status weft_latent_forward(const weft_latent *latent, weft_pass *pass, const weft_tensor *x,
                                 weft_latent_state *state, const weft_tensor *packed) WEFT_CHECKED;
+/* packed again, from the latents. Collective over TP. */
+weft_status weft_latent_again(const weft_latent *latent, weft_pass *pass, const weft_tensor *x,
+                              const weft_latent_state *state,
+                              const weft_tensor *packed) WEFT_CHECKED;
 /* dx from packed's gradient, which it changes. Collective over TP. */
 weft_status weft_latent_backward(const weft_latent *latent, weft_pass *pass, const weft_tensor *x,
                                  const weft_latent_state *state, const weft_tensor *dpacked,

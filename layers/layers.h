@@ -61,6 +61,8 @@ bool weft_pass_repeats(const weft_pass *pass);
  * offloaded, they are offloaded. send_out: they can be offloaded, not recomputed. */
 void weft_pass_leave_out(weft_pass *pass, unsigned modules);
 void weft_pass_send_out(weft_pass *pass, unsigned modules);
+/* leave_out beside what is left out of the same layer already. */
+void weft_pass_leave_out_beside(weft_pass *pass, unsigned modules);
 void weft_pass_keep(weft_pass *pass);
 /* The end of the pass's host memory; the next two functions begin and end a recomputation from
  * there (weft_pass_repeats). */

@@ -324,11 +324,11 @@ enum { WEFT_CUDA_MAX_HEAD_DIM = 256 }; /* of attention on a GPU; the CPU has no 
  *   q at q + (s*batch + b) * q_token_stride + g * q_group_stride + (h % (heads/groups)) * head_dim
  *   k at k + (s*batch + b) * k_token_stride + g * k_group_stride   (v alike, same strides)
  * so Megatron's packed QKV ([group: q..., k, v] a token) and separate tensors both fit. A value,
- * and a head's row of out, has value_dim numbers. out: [seq_q * batch, heads * value_dim]. lse: fp32 [batch, heads, seq_q], log-sum-exp of the
- * scaled scores. Query s has position first_query + s; causal hides keys beyond it.
- * Dropout of probabilities draws element (sample first_sample + b, head first_head + h, query
- * position, key position) of the stream, so any layout drops the same ones. Fixed: it stands in
- * other structs. */
+ * and a head's row of out, has value_dim numbers. out: [seq_q * batch, heads * value_dim]. lse:
+ * fp32 [batch, heads, seq_q], log-sum-exp of the scaled scores. Query s has position first_query +
+ * s; causal hides keys beyond it. Dropout of probabilities draws element (sample first_sample + b,
+ * head first_head + h, query position, key position) of the stream, so any layout drops the same
+ * ones. Fixed: it stands in other structs. */
 typedef struct weft_attention_shape {
     size_t seq_q, seq_k, batch, heads, groups, head_dim;
     size_t q_token_stride, q_group_stride, k_token_stride, k_group_stride;

@@ -43,7 +43,7 @@ typedef struct problem {
     ptrdiff_t ahead;    /* of key 0's position: query 0's */
     size_t dim, chunks; /* of a query and a key: numbers, and panels that they fill */
     size_t value_dim, value_chunks;
-    size_t heads_each;  /* of a group */
+    size_t heads_each; /* of a group */
     float scale, kept_factor;
     uint32_t keep_from; /* a 24-bit number from here on keeps its element */
 } problem;

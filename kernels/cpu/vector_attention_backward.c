@@ -307,8 +307,8 @@ static weft_status run_backward(const problem *p, const weft_attention_backward_
 
 weft_status WEFT_VECTOR(attention_backward)(const weft_attention_backward_args *a)
 {
-    const problem p =
-        make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key, a->first_seen, a->value_dim);
+    const problem p = make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key,
+                                   a->first_seen, a->value_dim);
     const size_t key_blocks = blocks_of(p.s.seq_k, KEYS), groups = p.s.batch * p.s.groups;
     const size_t threads = max_threads();
     if (!a->dk || !a->dv) /* only where there is nothing to do */

@@ -197,8 +197,8 @@ static size_t choose_together(const problem *p, size_t blocks)
 
 weft_status WEFT_VECTOR(attention_forward)(const weft_attention_forward_args *a)
 {
-    const problem p =
-        make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key, a->first_seen, a->value_dim);
+    const problem p = make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key,
+                                   a->first_seen, a->value_dim);
     const size_t blocks = p.heads_each * blocks_of(p.s.seq_q, QUERIES);
     const size_t together = choose_together(&p, blocks);
     const size_t items = p.s.batch * p.s.groups * blocks_of(blocks, together);

@@ -270,9 +270,8 @@ static __global__ void __launch_bounds__(backward_tiling<columns, values, for_ke
     if constexpr (for_keys) {
         store_tile<own, columns, threads>(p, p.dim, key_rows(p, static_cast<T *>(x.dk), w.b, w.g),
                                           first, w.first, w.end);
-        store_tile<own, values, threads>(p, p.value_dim,
-                                         key_rows(p, static_cast<T *>(x.dv), w.b, w.g), second,
-                                         w.first, w.end);
+        store_tile<own, values, threads>(
+            p, p.value_dim, key_rows(p, static_cast<T *>(x.dv), w.b, w.g), second, w.first, w.end);
     } else {
         store_tile<own, columns, threads>(
             p, p.dim, query_rows(p, static_cast<T *>(x.dq), w.b, w.head), first, w.first, w.end);
@@ -438,8 +437,8 @@ static weft_status launch(weft_lane *lane, const problem &p, const weft_attentio
 extern "C" weft_status weft_cuda_attention_backward(weft_lane *lane,
                                                     const weft_attention_backward_args *a)
 {
-    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece, a->value_dim,
-                             a->q, a->k, a->v, a->out, a->dout, a->dq, a->dk, a->dv);
+    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece,
+                             a->value_dim, a->q, a->k, a->v, a->out, a->dout, a->dq, a->dk, a->dv);
     p.dq_token_stride = a->dq_token_stride;
     p.dq_group_stride = a->dq_group_stride;
     p.dk_token_stride = a->dk_token_stride;

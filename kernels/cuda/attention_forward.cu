@@ -291,8 +291,8 @@ static weft_status launch(weft_lane *lane, problem p, const weft_attention_forwa
 extern "C" weft_status weft_cuda_attention_forward(weft_lane *lane,
                                                    const weft_attention_forward_args *a)
 {
-    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece, a->value_dim,
-                             a->q, a->k, a->v, a->out);
+    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece,
+                             a->value_dim, a->q, a->k, a->v, a->out);
     if (p.seq_q == 0 || p.s.batch == 0)
         return WEFT_OK;
     WEFT_TRY(check_problem(p));

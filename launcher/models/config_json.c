@@ -175,8 +175,9 @@ static weft_status read_key(reader *r, const weft_family_key *key)
     case WEFT_KEY_DENSE_FIRST:
         return write_dense_first(r, key, value);
     case WEFT_KEY_SHARED:
-        weft_json_number(&r->out, key->weft, strtod(value.start, NULL) *
-                                                 (double)integer_of(r, "moe_intermediate_size"));
+        weft_json_number(&r->out, key->weft,
+                         strtod(value.start, NULL) *
+                             (double)integer_of(r, "moe_intermediate_size"));
         return WEFT_OK;
     }
     return WEFT_OK;
@@ -300,6 +301,9 @@ static weft_status read_magnitude(reader *r, const rope_object *rope)
     const double factor = number_in_rope(rope, "factor"),
                  asked = number_in_rope(rope, "attention_factor");
     double mscale = number_in_rope(rope, "mscale"), all = number_in_rope(rope, "mscale_all_dim");
+    if (r->json->family->scales_scores && all != 0 && mscale == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s has mscale_all_dim without mscale", r->json->path,
+                          rope->name);
     if (mscale == 0 || all == 0)
         mscale = 1, all = 0;
     const double is = magnitude_of(factor, mscale) / magnitude_of(factor, all);
@@ -339,7 +343,13 @@ static weft_status read_rope(reader *r)
     for (int i = 0; i < NUM_ROPE_KEYS; i++)
         if (rope_keys[i].types & type->bit)
             WEFT_TRY(read_rope_key(r, &rope, &rope_keys[i]));
-    return type->bit == ROPE_YARN ? read_magnitude(r, &rope) : WEFT_OK;
+    if (type->bit == ROPE_YARN)
+        return read_magnitude(r, &rope);
+    if (r->json->family->scales_scores && type->bit != ROPE_DEFAULT &&
+        number_in_rope(&rope, "mscale_all_dim") != 0)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s has mscale_all_dim, which Weft has for yarn alone",
+                          r->json->path, rope.name);
+    return WEFT_OK;
 }
 
 /* --- the whole ----------------------------------------------------------------------------- */
@@ -608,8 +618,8 @@ static weft_status write_key(const weft_family_key *key, const weft_config *conf
     }
     WEFT_TRY(key->weft ? value_for_python(config, key->weft, arena, &value)
                        : first_spelling(key->values, arena, &value));
-    if (key->kind == WEFT_KEY_SAME && key->values && are_equal(span_of(value, strlen(value)),
-                                                                span_of(key->missing, strlen(key->missing))))
+    if (key->kind == WEFT_KEY_SAME && key->values &&
+        are_equal(span_of(value, strlen(value)), span_of(key->missing, strlen(key->missing))))
         value = key->values;
     if (key->kind == WEFT_KEY_NOT)
         weft_json_bool(out, name, strcmp(value, "false") == 0);

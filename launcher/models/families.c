@@ -360,9 +360,10 @@ static const weft_family deepseek_v3 = {
     .model_type = "deepseek_v3",
     .rope_theta = "1e4",
     .next_layers = "num_nextn_predict_layers|num_mtp_layers",
+    .scales_scores = true,
     .check = check_deepseek,
     TABLES(deepseek_fixed, deepseek_keys, deepseek_names, llama_ignored)};
 
-const weft_family *const weft_families[] = {&gpt2,  &llama,   &mistral,  &qwen2,
+const weft_family *const weft_families[] = {&gpt2,  &llama,   &mistral,   &qwen2,
                                             &qwen3, &mixtral, &qwen3_moe, &deepseek_v3};
 const size_t weft_num_families = COUNT(weft_families);

@@ -37,10 +37,10 @@ typedef struct weft_family_name {
 
 /* What a key of config.json becomes. */
 typedef enum weft_family_kind {
-    WEFT_KEY_SAME, /* the value of Weft's key */
-    WEFT_KEY_NOT,  /* the opposite of a flag */
-    WEFT_KEY_ONLY, /* nothing: Weft has the one value alone */
-    WEFT_KEY_EACH, /* the same of each entry of a list */
+    WEFT_KEY_SAME,        /* the value of Weft's key */
+    WEFT_KEY_NOT,         /* the opposite of a flag */
+    WEFT_KEY_ONLY,        /* nothing: Weft has the one value alone */
+    WEFT_KEY_EACH,        /* the same of each entry of a list */
     WEFT_KEY_DENSE_FIRST, /* how many layers are dense before MoE ones: a list */
     WEFT_KEY_SHARED,      /* how many experts of moe_ffn_hidden_size all tokens pass: their width */
 } weft_family_kind;
@@ -63,10 +63,11 @@ typedef struct weft_family_fixed {
 typedef struct weft_family {
     const char *name, *architecture, *model_type;
     const char *root, *other_root; /* names that begin with `root` may begin so; NULL: none */
-    const char *rope_theta; /* where config.json, which has three spellings, says nothing of it;
-                               NULL: the family has no rotary positions */
-    const char *next_layers; /* the key that says how many layers the files have behind the last one,
-                                for multi-token prediction: Weft leaves them out. NULL: none */
+    const char *rope_theta;  /* where config.json, which has three spellings, says nothing of it;
+                                NULL: the family has no rotary positions */
+    const char *next_layers; /* the key that says how many layers the files have behind the last
+                                one, for multi-token prediction: Weft leaves them out. NULL: none */
+    bool scales_scores;      /* YaRN's mscale_all_dim is of attention's scores as well */
     /* Why Weft has another function than these options are for; NULL: it has not. Optional. */
     const char *(*check)(const weft_model_options *options);
     const weft_family_fixed *fixed;

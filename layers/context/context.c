@@ -194,8 +194,7 @@ static weft_status place_gradients(const weft_context_work *w, const weft_task *
     float *share = slot_of(w, task, WEFT_OPERAND_KEYS);
     void *heads = slot_of(w, task, WEFT_OPERAND_TO), *to = heads ? heads : w->call->dqkv;
     WEFT_TRY(move_rows(lane, z->rows * z->groups, queries, WEFT_F32,
-                       slot_of(w, task, WEFT_OPERAND_Y), queries, dtype, to,
-                       queries + z->pair));
+                       slot_of(w, task, WEFT_OPERAND_Y), queries, dtype, to, queries + z->pair));
     if (arrived && share)
         WEFT_TRY(add_arrived(w, lane, arrived, share));
     return move_keys(w, lane, z->rows, WEFT_F32, share ? share : arrived, true, dtype, to);
@@ -292,8 +291,7 @@ static weft_status attend_backward(const weft_context_work *w, const weft_task *
                          .dv = dk + z->head_dim, .first_seen = p->first_seen,
                          .first_key = p->first_key, .dq_token_stride = z->queries,
                          .dq_group_stride = z->in_group * z->head_dim, .dk_token_stride = z->keys,
-                         .dk_group_stride = z->pair, .piece = p->piece,
-                         .value_dim = z->value_dim));
+                         .dk_group_stride = z->pair, .piece = p->piece, .value_dim = z->value_dim));
 }
 
 /* The shape of a pair's call, without the queries' position. */

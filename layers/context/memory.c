@@ -69,7 +69,7 @@ size_t weft_context_slot_bytes(const weft_context_shape *s, weft_slot_kind holds
     case WEFT_SLOT_KEYS:
         return weft_piece_bytes(s->dtype, z.all_keys, 1);
     case WEFT_SLOT_PARTIAL: /* in forward the result itself, if that is fp32 */
-        if (backward) /* of queries */
+        if (backward)       /* of queries */
             return weft_piece_bytes(WEFT_F32, z.rows, z.queries);
         return s->dtype != WEFT_F32 ? weft_piece_bytes(WEFT_F32, z.rows, z.result) : 0;
     case WEFT_SLOT_HEADS_GRADIENT:

@@ -67,9 +67,9 @@ weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)
     d.head_dim = weft_or_else(o->kv_channels, o->hidden_size / o->num_attention_heads);
     d.value_dim = o->multi_latent_attention ? (size_t)o->v_head_dim : d.head_dim;
     if (o->position_embedding_type == WEFT_POSITION_ROPE)
-        d.rotary = weft_rotary_channels(
-            o->multi_latent_attention ? (size_t)o->qk_pos_emb_head_dim : d.head_dim,
-            o->rotary_percent);
+        d.rotary = weft_rotary_channels(o->multi_latent_attention ? (size_t)o->qk_pos_emb_head_dim
+                                                                  : d.head_dim,
+                                        o->rotary_percent);
     d.heads = d.heads_all / tp;
     d.sharers = d.groups_all < tp ? tp / d.groups_all : 1;
     d.groups = d.groups_all * d.sharers / tp;

@@ -186,9 +186,9 @@ typedef struct attention_case {
     bool is_packed;
     size_t value_dim; /* 0: head_dim */
     int num_pieces;   /* that the keys come in; 0: as a whole */
-    size_t document; /* tokens; 0: one for all */
-    double spread;   /* of queries and keys; 0: 1 */
-    bool is_large;   /* too much for the emulation of a GPU */
+    size_t document;  /* tokens; 0: one for all */
+    double spread;    /* of queries and keys; 0: 1 */
+    bool is_large;    /* too much for the emulation of a GPU */
 } attention_case;
 
 static bool is_emulated(void)

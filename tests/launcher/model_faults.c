@@ -185,6 +185,18 @@ static const change changes[] = {
      "use_sliding_window is true"},
     {"qwen2", "\"full_attention\"", "\"sliding_attention\"",
      "layer_types is \"sliding_attention\""},
+    {"deepseek_v3", "\"topk_group\": 2", "\"topk_group\": 1",
+     "model.moe_router_group_topk: 1 of 4 groups do not hold 4"},
+    {"deepseek_v3", "\"topk_group\": 2", "\"topk_group\": 4",
+     "num_experts_per_tok is not 2 topk_group"},
+    {"deepseek_v3", "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": 3",
+     "first_k_dense_replace is 3 of 3 layers"},
+    {"deepseek_v3", "\"norm_topk_prob\"", "\"scoring_func\": \"softmax\", \"norm_topk_prob\"",
+     "scoring_func is \"softmax\""},
+    {"deepseek_v3", "\"mscale\": 1.0,", "", "mscale_all_dim"},
+    {"deepseek_v3", "\"num_key_value_heads\": 4", "\"num_key_value_heads\": 2",
+     "model.num_query_groups: 2, and with multi_latent_attention"},
+    {"deepseek_v3", "\"n_routed_experts\"", "\"num_local_experts\"", NULL},
     {"gpt2", "\"gelu_new\"", "\"gelu\"", "activation_function is \"gelu\""},
     {"gpt2", "\"gelu_new\"", "\"gelu_pytorch_tanh\"", NULL},
     {"llama",
@@ -342,6 +354,59 @@ static void names_and_shapes_are_the_tables(void)
     taken(&m, &card);
     EXPECT(card.ignored_tensors.count == 1 && card.num_tensors == 21, "%zu, %zu",
            card.ignored_tensors.count, card.num_tensors);
+}
+
+/* Layers for multi-token prediction stand behind the last one: as many as config.json says. */
+static void next_layers_are_left_out(void)
+{
+    static const char norm[] = "model.layers.3.enorm.weight";
+    model m;
+    weft_card card;
+    load(&m, "deepseek_v3");
+    add(&m, norm, "model.norm.weight");
+    refused(&m, WEFT_FILE, "model.layers.3.enorm.weight: no parameter of this DeepSeek-V3 model");
+    load(&m, "deepseek_v3");
+    say(&m, "\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1");
+    add(&m, norm, "model.norm.weight");
+    write_folder(&m, "altered");
+    EXPECT_OK(import_to("altered", "run", &card));
+    EXPECT(card.ignored_tensors.count == 1 && strcmp(card.ignored_tensors.values[0], norm) == 0,
+           "%zu", card.ignored_tensors.count);
+    EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = "run"}, &m.arena, &card));
+    EXPECT(card.num_tensors == m.count - 1, "%zu", card.num_tensors);
+    EXPECT(system("rm -r run") == 0, "run");
+    release(&m);
+}
+
+/* What config.json says of latents and experts comes back where the source's is gone. */
+static void latents_come_back(void)
+{
+    static const char *const names[][4] = {{"deepseek_v3", "\"first_k_dense_replace\": 1",
+                                            "\"n_shared_experts\": 1", "\"mscale_all_dim\": 0.7"},
+                                           {"moonlight", "\"q_lora_rank\": null",
+                                            "\"n_shared_experts\": 2",
+                                            "\"rope_interleave\": false"}};
+    for (int i = 0; i < 2; i++) {
+        model m;
+        weft_arena arena = {0};
+        weft_card before, after;
+        load(&m, names[i][0]);
+        write_folder(&m, "altered");
+        EXPECT_OK(import_to("altered", "run", &before));
+        EXPECT_OK(weft_import_model(&(weft_import){.folder = "altered"}, &arena, &before));
+        EXPECT(system("rm -r run/source") == 0, "source");
+        EXPECT_OK(
+            weft_export_model(&(weft_export){.checkpoint = "run", .out = "made"}, &arena, &after));
+        for (int part = 1; part < 4; part++)
+            has_text("made/config.json", names[i][part]);
+        EXPECT_OK(weft_import_model(&(weft_import){.folder = "made"}, &arena, &after));
+        EXPECT(before.num_tensors == after.num_tensors, "%zu tensors", after.num_tensors);
+        for (size_t t = 0; t < after.num_tensors && t < before.num_tensors; t++)
+            EXPECT(before.hashes[t] == after.hashes[t], "%s", after.tensors[t].name);
+        EXPECT(system("rm -r run made") == 0, "folders");
+        weft_arena_release(&arena);
+        release(&m);
+    }
 }
 
 /* Old files of GPT-2 have no "transformer.", and masks. */
@@ -518,6 +583,8 @@ int main(void)
     every_expert_is_there();
     names_and_shapes_are_the_tables();
     old_names_are_read();
+    next_layers_are_left_out();
+    latents_come_back();
     indices_agree_with_files();
     files_are_split_by_size();
     numbers_fit_their_dtype();
