@@ -376,6 +376,20 @@ static weft_status find_family(reader *r)
                       shown(value), value.start, names);
 }
 
+/* fp8 as DeepSeek has it: numbers say themselves which tensors are. */
+static bool is_scaled_blocks(weft_json_span quantization, weft_json_span method)
+{
+    weft_json_span sizes, size;
+    const char *cursor = NULL;
+    int count = 0;
+    if (!is_key(method, "fp8") || !find(quantization, "weight_block_size", &sizes) ||
+        weft_json_kind_of(sizes) != WEFT_JSON_ARRAY)
+        return false;
+    while (weft_json_next(sizes, &cursor, NULL, &size))
+        count += is_among(size, "128") ? 1 : 3;
+    return count == 2;
+}
+
 static weft_status check_quantization(const reader *r)
 {
     static const char *const names[] = {"quantization_config", "compression_config"};
@@ -384,6 +398,8 @@ static weft_status check_quantization(const reader *r)
         if (find_key(r, names[i], &value) && !is_null(value)) {
             if (weft_json_kind_of(value) == WEFT_JSON_OBJECT)
                 (void)find(value, "quant_method", &method);
+            if (i == 0 && is_scaled_blocks(value, method))
+                continue;
             return WEFT_ERROR(WEFT_CONFIG,
                               "%s: %s: quantised weights (%.*s), which Weft does not read",
                               r->json->path, names[i], shown(method), method.start);
@@ -531,6 +547,30 @@ weft_status weft_config_json_load(const weft_config_json *json, const weft_appli
     WEFT_TRY(weft_config_load(&source, arena, out));
     const char *wrong = json->family->check ? json->family->check(&out->model) : NULL;
     return wrong ? WEFT_ERROR(WEFT_CONFIG, "%s: %s", json->path, wrong) : WEFT_OK;
+}
+
+weft_status weft_config_json_without_scales(const weft_config_json *json, weft_arena *arena,
+                                            const char **out)
+{
+    weft_json_span root, key, value;
+    weft_json_fault fault;
+    const char *cursor = NULL, *before = NULL;
+    *out = json->text;
+    if (!weft_json_check(json->text, &root, &fault))
+        return WEFT_ERROR(WEFT_INTERNAL, "%s: %s", json->path, fault.reason);
+    for (; weft_json_next(root, &cursor, &key, &value); before = value.start + value.bytes) {
+        if (!is_key(key, "quantization_config") || is_null(value))
+            continue;
+        const char *end = value.start + value.bytes;
+        if (!before) { /* the first: with the comma behind it */
+            before = key.start;
+            end += strspn(end, " \t\r\n");
+            end += *end == ',';
+            end += strspn(end, " \t\r\n");
+        }
+        return weft_arena_printf(arena, out, "%.*s%s", (int)(before - json->text), json->text, end);
+    }
+    return WEFT_OK;
 }
 
 /* --- the other way ------------------------------------------------------------------------- */

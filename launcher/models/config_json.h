@@ -27,6 +27,9 @@ weft_status weft_config_json_read(const char *path, weft_arena *arena,
 /* The model of that section, resolved, and the default of all else; a config without data. */
 weft_status weft_config_json_load(const weft_config_json *json, const weft_application *application,
                                   weft_arena *arena, weft_config *out) WEFT_CHECKED;
+/* The text without what says that weights have scales of blocks. In the arena. */
+weft_status weft_config_json_without_scales(const weft_config_json *json, weft_arena *arena,
+                                            const char **out) WEFT_CHECKED;
 /* The family whose fixed values the model has; NULL: none. */
 weft_status weft_family_find(const weft_config *config, weft_arena *arena,
                              const weft_family **out) WEFT_CHECKED;

@@ -305,6 +305,8 @@ static weft_status match_tensor(matching *x, size_t index)
     numbers n;
     matrix shape;
     size_t dims[WEFT_SAFETENSORS_MAX_DIMS], parameter;
+    if (t->is_scales)
+        return WEFT_OK;
     if (is_ignored(m->family, t->name) || is_of_next_layer(m, t->name)) {
         x->ignored[out->ignored.count++] = t->name;
         return WEFT_OK;
@@ -321,7 +323,9 @@ static weft_status match_tensor(matching *x, size_t index)
     const int count = shape_of(&shape, row, &n, &m->listed[parameter], dims);
     WEFT_TRY(check_shape(t, dims, count, x->where));
     return t->can_read ? WEFT_OK
-                       : WEFT_ERROR(WEFT_FILE, "%s: %s has dtype %s; Weft reads F32, BF16 and F16",
+                       : WEFT_ERROR(WEFT_FILE,
+                                    "%s: %s has dtype %s; Weft reads F32, BF16, F16 and, with "
+                                    "scales of blocks, F8_E4M3",
                                     x->where, t->name, t->dtype_text);
 }
 

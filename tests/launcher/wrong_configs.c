@@ -282,23 +282,6 @@ static const mistake mistakes[] = {
      "before "
      "scaling\n"},
     {"\"seq_length\": 12",
-     "\"seq_length\": 12, \"multi_latent_attention\": true",
-     {"--set", "kv_channels=8"},
-     "--set kv_channels=8: model.kv_channels: 8, and with multi_latent_attention a head has "
-     "qk_head_dim + qk_pos_emb_head_dim 192: leave it out\n"},
-    {"\"seq_length\": 12",
-     "\"seq_length\": 12, \"multi_latent_attention\": true",
-     {"--set", "num_query_groups=2"},
-     "--set num_query_groups=2: model.num_query_groups: 2, and with multi_latent_attention each "
-     "head "
-     "has keys of its own: leave it out\n"},
-    {"\"seq_length\": 12",
-     "\"seq_length\": 12, \"multi_latent_attention\": true",
-     {"--set", "qk_layernorm=true"},
-     "--set qk_layernorm=true: model.qk_layernorm: multi_latent_attention norms its latents, and "
-     "no "
-     "heads: set it to false\n"},
-    {"\"seq_length\": 12",
      "\"seq_length\": 12, \"moe_router_num_groups\": 4",
      {"--set", "moe_router_group_topk=5"},
      "--set moe_router_group_topk=5: model.moe_router_group_topk: 5 of 4 groups do not hold 2 "

@@ -237,8 +237,10 @@ static void expected(const cost_case *c, const harness *h, int first, int end, c
     const weft_mesh *mesh = &h->groups.mesh;
     size_t rows = weft_shape_local_tokens(shape) / (size_t)(mesh->sequence_parallel ? mesh->tp : 1);
     size_t piece = weft_piece_bytes(shape->dtype, rows, shape->hidden);
-    uint64_t width = (uint64_t)(h->options.num_attention_heads * h->options.kv_channels / mesh->tp);
-    uint64_t scores = 4 * (uint64_t)c->attentions * shape->batch * shape->seq *
+    const int64_t channels = h->options.kv_channels,
+                  value = h->options.multi_latent_attention ? h->options.v_head_dim : channels;
+    uint64_t width = (uint64_t)(h->options.num_attention_heads * (channels + value) / mesh->tp);
+    uint64_t scores = 2 * (uint64_t)c->attentions * shape->batch * shape->seq *
                       weft_shape_local_seq(shape) * width;
     out->num_params = sum.num_params;
     out->local_params = sum.local_params;
