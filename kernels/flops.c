@@ -30,19 +30,21 @@ static double pairs_of(const weft_attention_shape *s, size_t first_key)
     return partly * first + partly * partly / 2 + (queries - partly) * keys;
 }
 
-static double product_flops(const weft_attention_shape *s, size_t first_key)
+double weft_attention_product_flops(const weft_attention_shape *s, size_t first_key, size_t dim)
 {
-    return 2.0 * (double)s->batch * (double)s->heads * (double)s->head_dim * pairs_of(s, first_key);
+    return 2.0 * (double)s->batch * (double)s->heads * (double)dim * pairs_of(s, first_key);
 }
 
 double weft_attention_forward_args_flops(const weft_attention_forward_args *a)
 {
-    return 2 * product_flops(&a->shape, a->first_key);
+    const size_t dims = a->shape.head_dim + weft_value_dim(&a->shape, a->value_dim);
+    return weft_attention_product_flops(&a->shape, a->first_key, dims);
 }
 
 double weft_attention_backward_args_flops(const weft_attention_backward_args *a)
 {
-    return 5 * product_flops(&a->shape, a->first_key);
+    const size_t dims = 3 * a->shape.head_dim + 2 * weft_value_dim(&a->shape, a->value_dim);
+    return weft_attention_product_flops(&a->shape, a->first_key, dims);
 }
 
 double weft_no_flops(const void *args)

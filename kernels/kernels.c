@@ -172,6 +172,11 @@ static const char *check_heads_sums(const weft_heads_sums_args *a)
                                                                : NULL;
 }
 
+static const char *check_heads_share(const weft_heads_share_args *a)
+{
+    return a->shape.tokens > 0 && (!a->one || !a->heads) ? "one and heads are required" : NULL;
+}
+
 static bool is_activation_kind(weft_activation_kind kind)
 {
     return kind == WEFT_ACTIVATION_GELU || kind == WEFT_ACTIVATION_SWIGLU ||

@@ -4,10 +4,12 @@
  * is two layers then, which write beside each other, and gradients of k and v are summed over those
  * ranks as those of norms are over all (parallel/parameters/parameters.h, DENSE_SHARED). Over
  * context-parallel ranks layers/context/context.h takes the place of the kernel that sees all keys.
+ * Multi-head latent attention makes the same packed rows in another way (layers/latent.h).
  */
 #include "core/device/device.h"
 #include "layers/context/context.h"
 #include "layers/heads_norm.h"
+#include "layers/latent.h"
 #include "layers/layers.h"
 #include "layers/pass/note.h"
 #include "layers/rotary.h"
@@ -17,19 +19,33 @@ typedef struct attention {
     weft_linear qkv, proj;
     weft_linear kv; /* where ranks share a group; qkv is q alone then */
     weft_heads_norms norms;
+    weft_latent latent; /* with multi_latent_attention, in place of those */
     weft_rotary rotary;
+    float scale; /* of scores; 0: the kernel's own */
     weft_dims dims;
 } attention;
 
 typedef struct attention_state {
     weft_tensor x;        /* borrowed: the normalised input */
-    weft_tensor qkv, out; /* [S*B, qkv], [S*B, heads * head_dim] */
+    weft_tensor qkv, out; /* [S*B, qkv], [S*B, heads * value_dim] */
     weft_tensor ready;    /* what attention reads: qkv, or with norms of q and k another */
     weft_heads_squares sums;
+    weft_latent_state latent;
     weft_tensor heads, heads_out; /* qkv and out by heads, if ranks exchange heads */
     float *lse;
     weft_tensor dy, dqkv; /* of a backward in two halves */
 } attention_state;
+
+static bool has_latent(const attention *a)
+{
+    return a->latent.kv_up.weight;
+}
+
+/* Whether backward makes packed rows of latents once more. */
+static bool makes_latent_again(const attention *a, const weft_pass *pass)
+{
+    return has_latent(a) && weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(MLA_UP_PROJ);
+}
 
 /* Of a group's rows, [q..., k, v], this rank's q. */
 static weft_placed_rows rows_of_q(const weft_dims *d, size_t tp_rank)
@@ -53,8 +69,9 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
     a->dims = weft_dims_of(o, weft_build_shape(build));
     const weft_dims *d = &a->dims;
     a->rotary = weft_rotary_of(o, d->rotary);
+    a->scale = weft_rotary_score_scale(o);
     size_t qkv_all = (d->heads_all + 2 * d->groups_all) * d->head_dim;
-    size_t proj_all = d->heads_all * d->head_dim;
+    size_t proj_all = d->heads_all * d->value_dim;
     const bool has_bias = !o->disable_bias_linear;
     const weft_linear_row rows[] = {
         {&a->qkv, "linear_qkv", WEFT_LINEAR_COLUMN, d->hidden, qkv_all, has_bias || o->add_qkv_bias,
@@ -62,6 +79,10 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
         {&a->proj, "linear_proj", WEFT_LINEAR_ROW, proj_all, d->hidden,
          has_bias || o->add_proj_bias, 0},
     };
+    if (o->multi_latent_attention) {
+        WEFT_TRY(weft_latent_init(build, o, d, &a->latent));
+        return weft_linears_declare(build, o, &rows[1], 1);
+    }
     WEFT_TRY(weft_heads_norms_init(build, o, d, &a->norms));
     weft_layer_set_splits(layer, !a->norms.of[0].weight);
     if (d->sharers == 1)
@@ -81,7 +102,7 @@ static weft_attention_shape shape_of(const attention *a, weft_pass *pass)
 {
     const weft_dims *d = &a->dims;
     const weft_shape *shape = weft_pass_shape(pass);
-    size_t group_stride = (d->heads / d->groups + 2) * d->head_dim;
+    size_t group_stride = (d->heads / d->groups + 1) * d->head_dim + d->value_dim;
     int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
     return (weft_attention_shape){
         .seq_q = shape->seq,
@@ -95,7 +116,7 @@ static weft_attention_shape shape_of(const attention *a, weft_pass *pass)
         .k_token_stride = d->qkv,
         .k_group_stride = group_stride,
         .causal = true,
-        .scale = (float)a->common.options.softmax_scale,
+        .scale = a->scale,
         .dropout = weft_pass_training(pass) ? (float)a->common.options.attention_dropout : 0.0f,
         .seed = weft_pass_seed(pass),
         .stream = weft_pass_stream(pass, &a->common.base, 0),
@@ -203,7 +224,7 @@ static weft_status whole_forward(const attention *a, weft_pass *pass, const atte
                    .dtype = state->ready.dtype, .q = packed(a, &state->ready, 0),
                    .k = packed(a, &state->ready, 1), .v = packed(a, &state->ready, 2),
                    .out = state->out.data, .lse = state->lse,
-                   .first_seen = weft_pass_first_seen(pass)));
+                   .first_seen = weft_pass_first_seen(pass), .value_dim = a->dims.value_dim));
 }
 
 static weft_status whole_backward(const attention *a, weft_pass *pass, const attention_state *state,
@@ -218,7 +239,7 @@ static weft_status whole_backward(const attention *a, weft_pass *pass, const att
                    .v = packed(a, &state->ready, 2), .out = state->out.data, .dout = dout->data,
                    .lse = state->lse, .delta = delta.data, .dq = packed(a, dqkv, 0),
                    .dk = packed(a, dqkv, 1), .dv = packed(a, dqkv, 2),
-                   .first_seen = weft_pass_first_seen(pass)));
+                   .first_seen = weft_pass_first_seen(pass), .value_dim = a->dims.value_dim));
 }
 
 /* --- both ----------------------------------------------------------------------------------- */
@@ -232,7 +253,10 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
     weft_tensor lse;
     size_t note;
     const char *outer = weft_note_module(lane, WEFT_MODULE_ATTENTION);
-    weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
+    if (makes_latent_again(a, pass))
+        weft_pass_leave_out_beside(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
+    else
+        weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
     WEFT_TRY(weft_pass_stash(pass, dtype, d->rows_full, a->proj.in, &state->out));
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, d->heads, d->rows_full, &lse));
     if (weft_context_deals(weft_pass_shape(pass))) {
@@ -351,26 +375,60 @@ static weft_status attention_input(weft_layer *layer, weft_pass *pass, const wef
 
 /* --- whole ----------------------------------------------------------------------------------- */
 
+static weft_status stash_qkv(const attention *a, weft_pass *pass, attention_state *state)
+{
+    const char *name = has_latent(a) ? a->latent.kv_up.name : a->qkv.name;
+    if (makes_latent_again(a, pass))
+        weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(MLA_UP_PROJ));
+    else
+        weft_pass_send_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
+    WEFT_TRY_AS(weft_pass_lane(pass), name,
+                weft_pass_stash(pass, state->x.dtype, a->dims.rows_full, a->dims.qkv, &state->qkv));
+    weft_pass_keep(pass);
+    return WEFT_OK;
+}
+
+static weft_status make_qkv(const attention *a, weft_pass *pass, attention_state *state)
+{
+    weft_tensor full;
+    WEFT_TRY(weft_pass_enter(pass, &state->x, &full));
+    WEFT_TRY(stash_qkv(a, pass, state));
+    WEFT_TRY(qkv_forward(a, pass, &full, &state->qkv));
+    state->ready = state->qkv;
+    WEFT_TRY(weft_heads_norms_sum(&a->norms, pass, &state->qkv, &state->sums));
+    WEFT_TRY(make_ready(a, pass, state));
+    return a->norms.of[0].weight ? WEFT_OK : rotate(a, pass, &state->ready, false);
+}
+
+static weft_status make_latent(const attention *a, weft_pass *pass, attention_state *state)
+{
+    WEFT_TRY(stash_qkv(a, pass, state));
+    WEFT_TRY(weft_latent_forward(&a->latent, pass, &state->x, &state->latent, &state->qkv));
+    state->ready = state->qkv;
+    return WEFT_OK;
+}
+
+static weft_status make_latent_again(const attention *a, weft_pass *pass, attention_state *state)
+{
+    if (!makes_latent_again(a, pass))
+        return WEFT_OK;
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
+    WEFT_TRY(stash_qkv(a, pass, state));
+    WEFT_TRY(weft_latent_again(&a->latent, pass, &state->x, &state->latent, &state->qkv));
+    weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
+    state->ready = state->qkv;
+    return WEFT_OK;
+}
+
 static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                      weft_tensor *y)
 {
     attention *a = (attention *)layer;
     attention_state *state = weft_pass_state(pass, layer);
-    const weft_dims *d = &a->dims;
     size_t mark = weft_pass_mark(pass);
-    weft_tensor full, partial;
+    weft_tensor partial;
     state->x = *x;
-    WEFT_TRY(weft_pass_enter(pass, x, &full));
-    weft_pass_send_out(pass, WEFT_RECOMPUTE_MODULE(CORE_ATTN));
-    WEFT_TRY_AS(weft_pass_lane(pass), a->qkv.name,
-                weft_pass_stash(pass, x->dtype, d->rows_full, d->qkv, &state->qkv));
-    weft_pass_keep(pass);
-    WEFT_TRY(qkv_forward(a, pass, &full, &state->qkv));
-    state->ready = state->qkv;
-    WEFT_TRY(weft_heads_norms_sum(&a->norms, pass, &state->qkv, &state->sums));
-    WEFT_TRY(make_ready(a, pass, state));
-    if (!a->norms.of[0].weight)
-        WEFT_TRY(rotate(a, pass, &state->ready, false));
+    WEFT_TRY(has_latent(a) ? make_latent(a, pass, state) : make_qkv(a, pass, state));
     WEFT_TRY(core_forward(a, pass, state));
     WEFT_TRY(weft_pass_partial(pass, y, &partial));
     /* One rank's partial sum carries the bias, so that the sum has it once. */
@@ -381,6 +439,20 @@ static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const w
     return WEFT_OK;
 }
 
+/* dx from dqkv, which it changes. */
+static weft_status input_backward(const attention *a, weft_pass *pass, const attention_state *state,
+                                  const weft_tensor *dqkv, weft_tensor *dx)
+{
+    weft_tensor x_full, partial;
+    WEFT_TRY(rotate(a, pass, dqkv, true));
+    if (a->norms.of[0].weight)
+        WEFT_TRY(weft_heads_norms_backward(&a->norms, pass, &state->qkv, &state->sums, dqkv));
+    WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
+    WEFT_TRY(weft_pass_partial(pass, dx, &partial));
+    WEFT_TRY(qkv_backward(a, pass, &x_full, dqkv, &partial));
+    return weft_pass_exit(pass, &partial, dx);
+}
+
 static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
                                       weft_tensor *dx)
 {
@@ -388,8 +460,9 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     attention_state *state = weft_pass_state(pass, layer);
     const weft_dims *d = &a->dims;
     const size_t start = weft_pass_mark(pass);
-    weft_tensor dy_full, dout, dqkv, x_full, partial;
+    weft_tensor dy_full, dout, dqkv;
     WEFT_TRY(make_ready_again(a, pass, state));
+    WEFT_TRY(make_latent_again(a, pass, state));
     const size_t mark = weft_pass_mark(pass);
     if (weft_pass_shape(pass)->recompute & WEFT_RECOMPUTE_MODULE(CORE_ATTN)) {
         weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_REPEATED);
@@ -404,13 +477,9 @@ static weft_status attention_backward(weft_layer *layer, weft_pass *pass, const 
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, d->rows_full, d->qkv, &dqkv));
     WEFT_TRY(weft_linear_backward(pass, &a->proj, &state->out, &dy_full, &dout));
     WEFT_TRY(core_backward(a, pass, state, &dout, &dqkv));
-    WEFT_TRY(rotate(a, pass, &dqkv, true));
-    if (a->norms.of[0].weight)
-        WEFT_TRY(weft_heads_norms_backward(&a->norms, pass, &state->qkv, &state->sums, &dqkv));
-    WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
-    WEFT_TRY(weft_pass_partial(pass, dx, &partial));
-    WEFT_TRY(qkv_backward(a, pass, &x_full, &dqkv, &partial));
-    WEFT_TRY(weft_pass_exit(pass, &partial, dx));
+    WEFT_TRY(has_latent(a)
+                 ? weft_latent_backward(&a->latent, pass, &state->x, &state->latent, &dqkv, dx)
+                 : input_backward(a, pass, state, &dqkv, dx));
     weft_pass_release(pass, start);
     return WEFT_OK;
 }

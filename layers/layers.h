@@ -21,6 +21,9 @@ typedef struct weft_norm {
 } weft_norm;
 weft_status weft_norm_init(weft_build *build, const weft_model_options *options, const char *name,
                            weft_norm *out) WEFT_CHECKED;
+/* The same of rows of `cols` numbers; above: hidden_size. */
+weft_status weft_norm_init_wide(weft_build *build, const weft_model_options *options,
+                                const char *name, size_t cols, weft_norm *out) WEFT_CHECKED;
 /* Statistics, kept for backward. */
 typedef struct weft_norm_stats {
     float *mean, *rstd;
@@ -35,6 +38,9 @@ const weft_tensor *weft_pass_normed(const weft_pass *pass);
 /* Recomputes weft_pass_normed from x, with the bits of the norm's forward. */
 weft_status weft_norm_rerun(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
                             const weft_norm_stats *stats) WEFT_CHECKED;
+/* The same into y. */
+weft_status weft_norm_rerun_to(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
+                               const weft_norm_stats *stats, const weft_tensor *y) WEFT_CHECKED;
 weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const weft_tensor *dy,
                                    const weft_tensor *x, const weft_norm_stats *stats,
                                    bool accumulate, weft_tensor *dx) WEFT_CHECKED;
@@ -55,6 +61,8 @@ bool weft_pass_repeats(const weft_pass *pass);
  * offloaded, they are offloaded. send_out: they can be offloaded, not recomputed. */
 void weft_pass_leave_out(weft_pass *pass, unsigned modules);
 void weft_pass_send_out(weft_pass *pass, unsigned modules);
+/* leave_out beside what is left out of the same layer already. */
+void weft_pass_leave_out_beside(weft_pass *pass, unsigned modules);
 void weft_pass_keep(weft_pass *pass);
 /* The end of the pass's host memory; the next two functions begin and end a recomputation from
  * there (weft_pass_repeats). */

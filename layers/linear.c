@@ -180,6 +180,12 @@ weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear
 weft_status weft_norm_init(weft_build *build, const weft_model_options *options, const char *name,
                            weft_norm *out)
 {
+    return weft_norm_init_wide(build, options, name, (size_t)options->hidden_size, out);
+}
+
+weft_status weft_norm_init_wide(weft_build *build, const weft_model_options *options,
+                                const char *name, size_t cols, weft_norm *out)
+{
     out->kind = options->normalization == WEFT_RMSNORM ? WEFT_NORM_RMS : WEFT_NORM_LAYER;
     out->epsilon = (float)options->norm_epsilon;
     out->name = name;
@@ -190,7 +196,7 @@ weft_status weft_norm_init(weft_build *build, const weft_model_options *options,
     weft_parameter_spec spec = {.struct_bytes = sizeof spec,
                                 .name = text,
                                 .num_dims = 1,
-                                .dims = {(size_t)options->hidden_size},
+                                .dims = {cols},
                                 .init = WEFT_INIT_ONE,
                                 .no_weight_decay = true,
                                 .sum_over_tp = sum};
@@ -243,8 +249,13 @@ weft_status weft_norm_run(weft_pass *pass, const weft_norm *norm, const weft_ten
 weft_status weft_norm_rerun(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
                             const weft_norm_stats *stats)
 {
-    return run(pass, norm, norm->weight->weight.data, bias_of(norm), x, NULL, NULL,
-               weft_pass_normed(pass), stats);
+    return weft_norm_rerun_to(pass, norm, x, stats, weft_pass_normed(pass));
+}
+
+weft_status weft_norm_rerun_to(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
+                               const weft_norm_stats *stats, const weft_tensor *y)
+{
+    return run(pass, norm, norm->weight->weight.data, bias_of(norm), x, NULL, NULL, y, stats);
 }
 
 weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const weft_tensor *dy,

@@ -56,6 +56,16 @@ weft_rotary weft_rotary_of(const weft_model_options *o, size_t channels)
     return out;
 }
 
+float weft_rotary_score_scale(const weft_model_options *o)
+{
+    const bool is_yarn = o->position_embedding_type == WEFT_POSITION_ROPE &&
+                         o->rotary_scaling_type == WEFT_ROTARY_YARN;
+    const double m = magnitude_of(o->rotary_scaling_factor, o->yarn_mscale_all_dim);
+    if (o->softmax_scale != 0 || !o->multi_latent_attention || !is_yarn)
+        return (float)o->softmax_scale;
+    return (float)(m * m / sqrt((double)o->kv_channels));
+}
+
 bool weft_rotary_leaves_out(const weft_model_options *o, int64_t index)
 {
     return o->no_rope_freq > 0 && (index + 1) % o->no_rope_freq == 0;

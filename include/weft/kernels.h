@@ -48,6 +48,7 @@ extern "C" {
     X(heads_norm_forward)                                                                          \
     X(heads_norm_backward)                                                                         \
     X(heads_sums)                                                                                  \
+    X(heads_share)                                                                                 \
     X(activation_forward)                                                                          \
     X(activation_backward)                                                                         \
     X(rope)                                                                                        \
@@ -246,6 +247,16 @@ typedef struct weft_heads_sums_args {
     float *sums;        /* [tokens] */
 } weft_heads_sums_args;
 
+/* Every head of a token gets the token's `one`; inverse: one is the sum over the heads, of fp32. */
+typedef struct weft_heads_share_args {
+    size_t struct_bytes;
+    weft_heads_shape shape;
+    weft_dtype dtype;
+    void *one; /* [tokens, head_dim] */
+    void *heads;
+    bool inverse;
+} weft_heads_share_args;
+
 /* GELU (Hendrycks and Gimpel 2016, its tanh form), SiLU and ReLU take x[rows, cols]; SwiGLU
  * (Shazeer 2020) takes x[rows, 2 cols] = [gate | up] and gives silu(gate) * up. */
 typedef enum weft_activation_kind {
@@ -312,12 +323,12 @@ enum { WEFT_CUDA_MAX_HEAD_DIM = 256 }; /* of attention on a GPU; the CPU has no 
  * Query head h of group g = h / (heads / groups) uses that group's key and value.
  *   q at q + (s*batch + b) * q_token_stride + g * q_group_stride + (h % (heads/groups)) * head_dim
  *   k at k + (s*batch + b) * k_token_stride + g * k_group_stride   (v alike, same strides)
- * so Megatron's packed QKV ([group: q..., k, v] a token) and separate tensors both fit.
- * out: [seq_q * batch, heads * head_dim]. lse: fp32 [batch, heads, seq_q], log-sum-exp of the
- * scaled scores. Query s has position first_query + s; causal hides keys beyond it.
- * Dropout of probabilities draws element (sample first_sample + b, head first_head + h, query
- * position, key position) of the stream, so any layout drops the same ones. Fixed: it stands in
- * other structs. */
+ * so Megatron's packed QKV ([group: q..., k, v] a token) and separate tensors both fit. A value,
+ * and a head's row of out, has value_dim numbers. out: [seq_q * batch, heads * value_dim]. lse:
+ * fp32 [batch, heads, seq_q], log-sum-exp of the scaled scores. Query s has position first_query +
+ * s; causal hides keys beyond it. Dropout of probabilities draws element (sample first_sample + b,
+ * head first_head + h, query position, key position) of the stream, so any layout drops the same
+ * ones. Fixed: it stands in other structs. */
 typedef struct weft_attention_shape {
     size_t seq_q, seq_k, batch, heads, groups, head_dim;
     size_t q_token_stride, q_group_stride, k_token_stride, k_group_stride;
@@ -351,6 +362,7 @@ typedef struct weft_attention_forward_args {
     const int32_t *first_seen;
     size_t first_key;
     weft_attention_piece piece;
+    size_t value_dim; /* 0: head_dim */
 } weft_attention_forward_args;
 
 /* delta: fp32 scratch [batch, heads, seq_q]. Recomputes the probabilities from lse, that of all
@@ -369,6 +381,7 @@ typedef struct weft_attention_backward_args {
     size_t first_key;
     size_t dq_token_stride, dq_group_stride, dk_token_stride, dk_group_stride;
     weft_attention_piece piece;
+    size_t value_dim; /* 0: head_dim */
 } weft_attention_backward_args;
 
 /* y[num_tokens, cols]: y[t] = table[tokens[t] - first_row] (zero where another rank holds that

@@ -91,6 +91,10 @@ typedef struct weft_model_options {
     double moe_router_topk_scaling_factor;
     bool moe_shared_expert_gate;
     bool moe_router_bias; /* of the logits */
+    bool multi_latent_attention;
+    int64_t q_lora_rank, kv_lora_rank; /* q_lora_rank 0: queries have no latent */
+    int64_t qk_head_dim, qk_pos_emb_head_dim, v_head_dim;
+    double latent_norm_epsilon; /* 0: norm_epsilon */
 } weft_model_options;
 
 /* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a
@@ -100,7 +104,8 @@ typedef struct weft_model_options {
 
 /* Tokens to hidden states: the vocabulary's table, and learned positions where the options ask. */
 weft_layer *weft_embedding_create(const weft_model_options *options);
-/* Causal self-attention with grouped queries; rotary positions where the options ask. */
+/* Causal self-attention, with grouped queries or multi-head latent; rotary positions where the
+ * options ask. */
 weft_layer *weft_attention_create(const weft_model_options *options);
 /* GELU or SwiGLU of width ffn_hidden_size. */
 weft_layer *weft_mlp_create(const weft_model_options *options);

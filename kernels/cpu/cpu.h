@@ -33,6 +33,7 @@
     X(heads_norm_forward)                                                                          \
     X(heads_norm_backward)                                                                         \
     X(heads_sums)                                                                                  \
+    X(heads_share)                                                                                 \
     X(activation_forward)                                                                          \
     X(activation_backward)                                                                         \
     X(rope)                                                                                        \

@@ -24,6 +24,7 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/vector_random.h"
 #include "kernels/cpu/vector_tile.h"
+#include "kernels/flops.h"
 
 enum {
     QUERIES = 128, /* of a block: with more, keys and values are loaded fewer times */
@@ -40,16 +41,18 @@ typedef struct problem {
     const int32_t *first_seen; /* or NULL */
     size_t first_key;
     ptrdiff_t ahead;    /* of key 0's position: query 0's */
-    size_t dim, chunks; /* panels that head_dim fills */
-    size_t heads_each;  /* of a group */
+    size_t dim, chunks; /* of a query and a key: numbers, and panels that they fill */
+    size_t value_dim, value_chunks;
+    size_t heads_each; /* of a group */
     float scale, kept_factor;
     uint32_t keep_from; /* a 24-bit number from here on keeps its element */
 } problem;
 
 static inline problem make_problem(const weft_attention_shape *s, weft_dtype dtype, const void *q,
                                    const void *k, const void *v, size_t first_key,
-                                   const int32_t *first_seen)
+                                   const int32_t *first_seen, size_t value_dim)
 {
+    const size_t value = weft_value_dim(s, value_dim);
     return (problem){
         .s = *s,
         .dtype = dtype,
@@ -61,6 +64,8 @@ static inline problem make_problem(const weft_attention_shape *s, weft_dtype dty
         .ahead = (ptrdiff_t)s->first_query - (ptrdiff_t)first_key,
         .dim = s->head_dim,
         .chunks = (s->head_dim + WEFT_PANEL - 1) / WEFT_PANEL,
+        .value_dim = value,
+        .value_chunks = (value + WEFT_PANEL - 1) / WEFT_PANEL,
         .heads_each = s->heads / s->groups,
         .scale = s->scale != 0 ? s->scale : 1.0f / sqrtf((float)s->head_dim),
         .kept_factor = 1.0f / (1.0f - s->dropout),
@@ -87,7 +92,7 @@ static inline size_t key_at(const problem *p, size_t b, size_t g, size_t j)
 
 static inline size_t out_at(const problem *p, size_t b, size_t h, size_t i)
 {
-    return ((i * p->s.batch + b) * p->s.heads + h) * p->dim;
+    return ((i * p->s.batch + b) * p->s.heads + h) * p->value_dim;
 }
 
 static inline size_t stat_at(const problem *p, size_t b, size_t h, size_t i)
@@ -244,22 +249,22 @@ static inline void load_keys(const problem *p, size_t b, size_t g, const key_blo
     const size_t at = key_at(p, b, g, block->first), stride = p->s.batch * p->s.k_token_stride;
     weft_panel_load(k, SCORES, weft_vector_from(p->k, at, p->dtype), stride, block->num, p->dim,
                     p->dtype);
-    weft_panel_load(v, SCORES, weft_vector_from(p->v, at, p->dtype), stride, block->num, p->dim,
-                    p->dtype);
+    weft_panel_load(v, SCORES, weft_vector_from(p->v, at, p->dtype), stride, block->num,
+                    p->value_dim, p->dtype);
 }
 
 /* Loads query rows, num x dim of any tensor at `from`, into panels [chunks][QUERIES], and from
  * there into transposed ones, [PANELS][dim]: rows far apart in memory are read once. */
 static inline void load_rows(const problem *p, const void *from, size_t stride, size_t num,
-                             float *rows, float *transposed)
+                             size_t dim, float *rows, float *transposed)
 {
-    weft_panel_load(rows, QUERIES * WEFT_PANEL, from, stride, num, p->dim, p->dtype);
+    weft_panel_load(rows, QUERIES * WEFT_PANEL, from, stride, num, dim, p->dtype);
     for (size_t first = 0; first < num; first += WEFT_PANEL)
-        for (size_t c = 0; c < p->chunks; c++)
-            weft_panel_load_transposed(transposed + first * p->dim + c * WEFT_PANEL * WEFT_PANEL,
+        for (size_t c = 0; c * WEFT_PANEL < dim; c++)
+            weft_panel_load_transposed(transposed + first * dim + c * WEFT_PANEL * WEFT_PANEL,
                                        rows + (c * QUERIES + first) * WEFT_PANEL, WEFT_PANEL,
                                        weft_vector_min(num - first, WEFT_PANEL),
-                                       weft_vector_min(p->dim - c * WEFT_PANEL, WEFT_PANEL));
+                                       weft_vector_min(dim - c * WEFT_PANEL, WEFT_PANEL));
 }
 
 /* Also scales the transposed form, so that its products with keys are scores. */
@@ -267,7 +272,7 @@ static inline void load_query_rows(const problem *p, const query_block *q, float
                                    float *transposed)
 {
     load_rows(p, weft_vector_from(p->q, query_at(p, q->b, q->h, q->first), p->dtype),
-              p->s.batch * p->s.q_token_stride, q->num, rows, transposed);
+              p->s.batch * p->s.q_token_stride, q->num, p->dim, rows, transposed);
     scale_all(transposed, blocks_of(q->num, WEFT_PANEL) * WEFT_PANEL * p->dim, p->scale);
 }
 

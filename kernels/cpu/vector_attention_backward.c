@@ -3,30 +3,30 @@
 #include <string.h>
 
 typedef struct backward_scratch {
-    float *qt, *dout_t;     /* [PANELS][dim][WEFT_PANEL]; qt scaled */
-    float *q, *dout, *dq;   /* [chunks][QUERIES][WEFT_PANEL] */
+    float *qt, *dout_t;     /* [PANELS][dim][WEFT_PANEL]; qt scaled; of dout the value's dim, */
+    float *q, *dout, *dq;   /* [chunks][QUERIES][WEFT_PANEL]; and the value's chunks */
     float *lse, *delta;     /* [QUERIES] */
     float *probabilities;   /* [PANELS][KEYS][WEFT_PANEL], after dropout */
     float *dscores;         /* alike */
     float *rows, *keep;     /* [KEYS][WEFT_PANEL] */
-    float *k, *v, *dk, *dv; /* [key blocks held][chunks][KEYS][WEFT_PANEL] */
+    float *k, *v, *dk, *dv; /* [key blocks held][chunks][KEYS][WEFT_PANEL]; of v alike */
 } backward_scratch;
 
 static size_t backward_floats(const problem *p, size_t key_blocks)
 {
-    const size_t width = p->chunks * WEFT_PANEL;
-    return 2 * QUERIES * p->dim + 3 * QUERIES * width + 2 * QUERIES + (2 * PANELS + 2) * SCORES +
-           4 * key_blocks * KEYS * width;
+    const size_t width = p->chunks * WEFT_PANEL, value_width = p->value_chunks * WEFT_PANEL;
+    return QUERIES * (p->dim + p->value_dim) + QUERIES * (2 * width + value_width) + 2 * QUERIES +
+           (2 * PANELS + 2) * SCORES + 2 * key_blocks * KEYS * (width + value_width);
 }
 
 static backward_scratch backward_cut(const problem *p, size_t key_blocks, float *memory)
 {
-    const size_t width = p->chunks * WEFT_PANEL;
+    const size_t width = p->chunks * WEFT_PANEL, value_width = p->value_chunks * WEFT_PANEL;
     backward_scratch w;
     w.qt = cut(&memory, QUERIES * p->dim);
-    w.dout_t = cut(&memory, QUERIES * p->dim);
+    w.dout_t = cut(&memory, QUERIES * p->value_dim);
     w.q = cut(&memory, QUERIES * width);
-    w.dout = cut(&memory, QUERIES * width);
+    w.dout = cut(&memory, QUERIES * value_width);
     w.dq = cut(&memory, QUERIES * width);
     w.lse = cut(&memory, QUERIES);
     w.delta = cut(&memory, QUERIES);
@@ -35,9 +35,9 @@ static backward_scratch backward_cut(const problem *p, size_t key_blocks, float 
     w.rows = cut(&memory, SCORES);
     w.keep = cut(&memory, SCORES);
     w.k = cut(&memory, key_blocks * KEYS * width);
-    w.v = cut(&memory, key_blocks * KEYS * width);
+    w.v = cut(&memory, key_blocks * KEYS * value_width);
     w.dk = cut(&memory, key_blocks * KEYS * width);
-    w.dv = cut(&memory, key_blocks * KEYS * width);
+    w.dv = cut(&memory, key_blocks * KEYS * value_width);
     return w;
 }
 
@@ -46,7 +46,7 @@ static void load_queries(const problem *p, const weft_attention_backward_args *a
 {
     load_query_rows(p, q, w->q, w->qt);
     load_rows(p, weft_vector_from(a->dout, out_at(p, q->b, q->h, q->first), p->dtype),
-              p->s.batch * p->s.heads * p->dim, q->num, w->dout, w->dout_t);
+              p->s.batch * p->s.heads * p->value_dim, q->num, p->value_dim, w->dout, w->dout_t);
     const size_t stat = stat_at(p, q->b, q->h, q->first);
     for (size_t i = 0; i < QUERIES; i++) {
         w->lse[i] = i < q->num ? a->lse[stat + i] : INFINITY; /* no query, no probability */
@@ -86,7 +86,7 @@ static void score_gradients(float *restrict scores, float *restrict dscores, siz
 static void backward_pair(const problem *p, const backward_scratch *w, const query_block *q,
                           const key_block *k, size_t slot, bool wants_dq, bool wants_dkv)
 {
-    const size_t held = slot * p->chunks * SCORES;
+    const size_t held = slot * p->chunks * SCORES, held_value = slot * p->value_chunks * SCORES;
     const size_t panels = blocks_of(q->num, WEFT_PANEL);
     for (size_t panel = 0; panel < panels; panel++) {
         const size_t num_keys = panel_keys(p, q, panel, k);
@@ -95,8 +95,8 @@ static void backward_pair(const problem *p, const backward_scratch *w, const que
         float *scores = w->probabilities + panel * SCORES, *dscores = w->dscores + panel * SCORES;
         weft_tiles_along(num_keys, p->dim, w->k + held, SCORES, w->qt + panel * WEFT_PANEL * p->dim,
                          scores, false);
-        weft_tiles_along(num_keys, p->dim, w->v + held, SCORES,
-                         w->dout_t + panel * WEFT_PANEL * p->dim, dscores, false);
+        weft_tiles_along(num_keys, p->value_dim, w->v + held_value, SCORES,
+                         w->dout_t + panel * WEFT_PANEL * p->value_dim, dscores, false);
         if (p->s.dropout > 0)
             dropout_factors(p, q, panel, k, num_keys, w->rows, w->keep);
         score_gradients(scores, dscores, num_keys, p->s.dropout > 0 ? w->keep : NULL,
@@ -115,13 +115,15 @@ static void backward_pair(const problem *p, const backward_scratch *w, const que
             continue;
         const size_t left = q->num - panel * WEFT_PANEL;
         const size_t at = panel * SCORES + known * WEFT_PANEL;
-        for (size_t c = 0; c < p->chunks; c++) {
+        for (size_t c = 0; c < p->chunks || c < p->value_chunks; c++) {
             const size_t from = (c * QUERIES + panel * WEFT_PANEL) * WEFT_PANEL;
-            const size_t to = held + c * SCORES + known * WEFT_PANEL;
-            weft_tiles_along(num_keys - known, left, w->dscores + at, SCORES, w->q + from,
-                             w->dk + to, true);
-            weft_tiles_along(num_keys - known, left, w->probabilities + at, SCORES, w->dout + from,
-                             w->dv + to, true);
+            const size_t to = c * SCORES + known * WEFT_PANEL;
+            if (c < p->chunks)
+                weft_tiles_along(num_keys - known, left, w->dscores + at, SCORES, w->q + from,
+                                 w->dk + held + to, true);
+            if (c < p->value_chunks)
+                weft_tiles_along(num_keys - known, left, w->probabilities + at, SCORES,
+                                 w->dout + from, w->dv + held_value + to, true);
         }
         known = num_keys;
     }
@@ -173,14 +175,14 @@ static void store_dkv(const problem *p, const weft_attention_backward_args *a, s
         to.s.k_group_stride = a->dk_group_stride;
         const size_t from = key_at(&to, b, g, k->first), step = p->s.batch * a->dk_token_stride;
         panel_add((float *)a->dk + from, step, dk, SCORES, k->num, p->dim, p->scale);
-        panel_add((float *)a->dv + from, step, dv, SCORES, k->num, p->dim, one);
+        panel_add((float *)a->dv + from, step, dv, SCORES, k->num, p->value_dim, one);
         return;
     }
     const size_t at = key_at(p, b, g, k->first), stride = p->s.batch * p->s.k_token_stride;
     weft_panel_store(weft_vector_at(a->dk, at, p->dtype), stride, dk, SCORES, k->num, p->dim,
                      &p->scale, 0, p->dtype);
-    weft_panel_store(weft_vector_at(a->dv, at, p->dtype), stride, dv, SCORES, k->num, p->dim, &one,
-                     0, p->dtype);
+    weft_panel_store(weft_vector_at(a->dv, at, p->dtype), stride, dv, SCORES, k->num, p->value_dim,
+                     &one, 0, p->dtype);
 }
 
 /* One sample and group as a whole: every pair of blocks once. */
@@ -189,12 +191,13 @@ static void backward_group(const problem *p, const weft_attention_backward_args 
 {
     const size_t b = item / p->s.groups, g = item % p->s.groups;
     const size_t blocks = blocks_of(p->s.seq_k, KEYS), size = p->chunks * SCORES;
+    const size_t value_size = p->value_chunks * SCORES;
     const backward_scratch w = backward_cut(p, blocks, memory);
     clear(w.dk, blocks * size);
-    clear(w.dv, blocks * size);
+    clear(w.dv, blocks * value_size);
     for (size_t j = 0; j < blocks; j++) {
         const key_block k = key_block_at(p, j);
-        load_keys(p, b, g, &k, w.k + j * size, w.v + j * size);
+        load_keys(p, b, g, &k, w.k + j * size, w.v + j * value_size);
     }
     for (size_t h = g * p->heads_each; h < (g + 1) * p->heads_each; h++) {
         for (size_t i = 0; i < blocks_of(p->s.seq_q, QUERIES); i++) {
@@ -210,7 +213,7 @@ static void backward_group(const problem *p, const weft_attention_backward_args 
     }
     for (size_t j = 0; j < blocks; j++) {
         const key_block k = key_block_at(p, j);
-        store_dkv(p, a, b, g, &k, w.dk + j * size, w.dv + j * size);
+        store_dkv(p, a, b, g, &k, w.dk + j * size, w.dv + j * value_size);
     }
 }
 
@@ -241,7 +244,7 @@ static void backward_keys(const problem *p, const weft_attention_backward_args *
     const backward_scratch w = backward_cut(p, 1, memory);
     const key_block k = key_block_at(p, j);
     clear(w.dk, p->chunks * SCORES);
-    clear(w.dv, p->chunks * SCORES);
+    clear(w.dv, p->value_chunks * SCORES);
     load_keys(p, b, g, &k, w.k, w.v);
     for (size_t h = g * p->heads_each; h < (g + 1) * p->heads_each; h++) {
         for (size_t i = 0; i < blocks_of(p->s.seq_q, QUERIES); i++) {
@@ -272,12 +275,12 @@ static void compute_delta(const problem *p, const weft_attention_backward_args *
 #pragma omp parallel for schedule(static)
     for (size_t row = 0; row < rows; row++) {
         for (size_t h = 0; h < p->s.heads; h++) {
-            const size_t at = (row * p->s.heads + h) * p->dim;
+            const size_t at = (row * p->s.heads + h) * p->value_dim;
             const void *out = weft_vector_from(a->out, at, p->dtype);
             const void *dout = weft_vector_from(a->dout, at, p->dtype);
             a->delta[stat_at(p, row % p->s.batch, h, row / p->s.batch)] =
-                p->dtype == WEFT_F32 ? dot(out, dout, p->dim, WEFT_F32)
-                                     : dot(out, dout, p->dim, WEFT_BF16);
+                p->dtype == WEFT_F32 ? dot(out, dout, p->value_dim, WEFT_F32)
+                                     : dot(out, dout, p->value_dim, WEFT_BF16);
         }
     }
 }
@@ -304,8 +307,8 @@ static weft_status run_backward(const problem *p, const weft_attention_backward_
 
 weft_status WEFT_VECTOR(attention_backward)(const weft_attention_backward_args *a)
 {
-    const problem p =
-        make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key, a->first_seen);
+    const problem p = make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key,
+                                   a->first_seen, a->value_dim);
     const size_t key_blocks = blocks_of(p.s.seq_k, KEYS), groups = p.s.batch * p.s.groups;
     const size_t threads = max_threads();
     if (!a->dk || !a->dv) /* only where there is nothing to do */

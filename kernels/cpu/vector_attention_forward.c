@@ -8,31 +8,36 @@ enum { MOST_TOGETHER = 4, TOGETHER_DIM = 256 };
 
 typedef struct forward_scratch {
     float *qt;          /* [PANELS][dim][WEFT_PANEL], scaled */
-    float *out;         /* [chunks][QUERIES][WEFT_PANEL] */
+    float *out;         /* [chunks][QUERIES][WEFT_PANEL], at first of queries, then of values */
     float *top, *sum;   /* [QUERIES] */
     float *k, *v;       /* [chunks][KEYS][WEFT_PANEL], of all blocks of queries, as what follows */
     float *scores;      /* [KEYS][WEFT_PANEL] */
     float *rows, *keep; /* alike, for dropout */
 } forward_scratch;
 
+/* Of a row of forward_scratch.out, which queries pass through. */
+static size_t out_width(const problem *p)
+{
+    return (p->chunks > p->value_chunks ? p->chunks : p->value_chunks) * WEFT_PANEL;
+}
+
 static size_t forward_floats(const problem *p, size_t together)
 {
-    const size_t width = p->chunks * WEFT_PANEL;
-    return together * QUERIES * (p->dim + width + 2) + 2 * KEYS * width + 3 * SCORES;
+    return together * QUERIES * (p->dim + out_width(p) + 2) +
+           KEYS * (p->chunks + p->value_chunks) * WEFT_PANEL + 3 * SCORES;
 }
 
 static void forward_cut(const problem *p, size_t together, float *memory, forward_scratch *w)
 {
-    const size_t width = p->chunks * WEFT_PANEL;
-    w[0].k = cut(&memory, KEYS * width);
-    w[0].v = cut(&memory, KEYS * width);
+    w[0].k = cut(&memory, KEYS * p->chunks * WEFT_PANEL);
+    w[0].v = cut(&memory, KEYS * p->value_chunks * WEFT_PANEL);
     w[0].scores = cut(&memory, SCORES);
     w[0].rows = cut(&memory, SCORES);
     w[0].keep = cut(&memory, SCORES);
     for (size_t i = 0; i < together; i++) {
         w[i] = w[0];
         w[i].qt = cut(&memory, QUERIES * p->dim);
-        w[i].out = cut(&memory, QUERIES * width);
+        w[i].out = cut(&memory, QUERIES * out_width(p));
         w[i].top = cut(&memory, QUERIES);
         w[i].sum = cut(&memory, QUERIES);
     }
@@ -95,7 +100,7 @@ static void forward_panel(const problem *p, const forward_scratch *w, const quer
         dropout_factors(p, q, panel, block, num_keys, w->rows, w->keep);
         multiply(w->scores, w->keep, num_keys * WEFT_PANEL);
     }
-    for (size_t c = 0; c < p->chunks; c++) {
+    for (size_t c = 0; c < p->value_chunks; c++) {
         float *out = w->out + (c * QUERIES + panel * WEFT_PANEL) * WEFT_PANEL;
         for (size_t i = 0; !starts && i < num_queries; i++)
             scale_all(out + i * WEFT_PANEL, WEFT_PANEL, factor[i]);
@@ -118,12 +123,12 @@ static bool start_softmax(const problem *p, const weft_attention_forward_args *a
     if (goes_on)
         weft_panel_load(w->out, QUERIES * WEFT_PANEL,
                         (const float *)a->out + out_at(p, q->b, q->h, q->first),
-                        p->s.batch * p->s.heads * p->dim, q->num, p->dim, WEFT_F32);
+                        p->s.batch * p->s.heads * p->value_dim, q->num, p->value_dim, WEFT_F32);
     else if (seen(p, q->first, 0, p->s.seq_k) > 0 &&
              first_key_block(p, q) < end_of_key_blocks(p, q))
         return false; /* every query meets the first block of keys, which writes */
     else
-        memset(w->out, 0, p->chunks * QUERIES * WEFT_PANEL * sizeof *w->out);
+        memset(w->out, 0, p->value_chunks * QUERIES * WEFT_PANEL * sizeof *w->out);
     return true;
 }
 
@@ -137,8 +142,8 @@ static void end_softmax(const problem *p, const weft_attention_forward_args *a,
         w->sum[i] = w->sum[i] > 0 ? 1.0f / w->sum[i] : 0.0f;
     }
     weft_panel_store(weft_vector_at(a->out, out_at(p, q->b, q->h, q->first), dtype),
-                     p->s.batch * p->s.heads * p->dim, w->out, QUERIES * WEFT_PANEL, q->num, p->dim,
-                     w->sum, 1, dtype);
+                     p->s.batch * p->s.heads * p->value_dim, w->out, QUERIES * WEFT_PANEL, q->num,
+                     p->value_dim, w->sum, 1, dtype);
 }
 
 /* Some blocks of queries of one group go over the keys together. The blocks stand in the order of
@@ -192,8 +197,8 @@ static size_t choose_together(const problem *p, size_t blocks)
 
 weft_status WEFT_VECTOR(attention_forward)(const weft_attention_forward_args *a)
 {
-    const problem p =
-        make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key, a->first_seen);
+    const problem p = make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key,
+                                   a->first_seen, a->value_dim);
     const size_t blocks = p.heads_each * blocks_of(p.s.seq_q, QUERIES);
     const size_t together = choose_together(&p, blocks);
     const size_t items = p.s.batch * p.s.groups * blocks_of(blocks, together);

@@ -226,3 +226,42 @@ weft_status WEFT_VECTOR(heads_sums)(const weft_heads_sums_args *args)
     }
     return WEFT_OK;
 }
+
+WEFT_INLINE void spread_token(const weft_heads_share_args *a, size_t token, const weft_dtype dtype)
+{
+    const size_t num = a->shape.head_dim, heads = a->shape.groups * a->shape.heads;
+    const void *one = weft_vector_from(a->one, token * num, dtype);
+    for (size_t h = 0; h < heads; h++)
+        memcpy(weft_vector_at(a->heads, place_of(&a->shape, token, h), dtype), one,
+               num * weft_dtype_bytes(dtype));
+}
+
+WEFT_INLINE void gather_token(const weft_heads_share_args *a, size_t token, const weft_dtype dtype)
+{
+    const size_t num = a->shape.head_dim, heads = a->shape.groups * a->shape.heads;
+    void *one = weft_vector_at(a->one, token * num, dtype);
+    for (size_t c = 0; c < num; c++) {
+        float sum = 0.0f;
+        for (size_t h = 0; h < heads; h++)
+            sum += weft_vector_load(a->heads, place_of(&a->shape, token, h) + c, dtype);
+        weft_vector_store(one, c, sum, dtype);
+    }
+}
+
+weft_status WEFT_VECTOR(heads_share)(const weft_heads_share_args *args)
+{
+    const weft_heads_shape *s = &args->shape;
+#pragma omp parallel for schedule(static) if (s->tokens * s->groups * s->heads * s->head_dim >     \
+                                              WEFT_VECTOR_SERIAL)
+    for (size_t t = 0; t < s->tokens; t++) {
+        if (!args->inverse && args->dtype == WEFT_F32)
+            spread_token(args, t, WEFT_F32);
+        else if (!args->inverse)
+            spread_token(args, t, WEFT_BF16);
+        else if (args->dtype == WEFT_F32)
+            gather_token(args, t, WEFT_F32);
+        else
+            gather_token(args, t, WEFT_BF16);
+    }
+    return WEFT_OK;
+}

@@ -10,12 +10,14 @@
 
 #include "kernels/cuda/cuda.cuh"
 #include "kernels/cuda/random.cuh"
+#include "kernels/flops.h"
 
 constexpr float LOG2_E = 1.44269504088896340736f;
 
 struct problem {
     weft_attention_shape s;
-    int dim, heads_each; /* of a group */
+    int dim, value_dim;
+    int heads_each; /* of a group */
     int seq_q, seq_k;
     int ahead; /* of key 0's position: query 0's; within -seq_q .. seq_k, which says the same */
     const int32_t *first_seen; /* or NULL */
@@ -43,7 +45,7 @@ static __device__ inline size_t key_at(const problem &p, int b, int g, int j)
 
 static __device__ inline size_t out_at(const problem &p, int b, int h, int i)
 {
-    return ((size_t(i) * p.s.batch + b) * p.s.heads + h) * p.dim;
+    return ((size_t(i) * p.s.batch + b) * p.s.heads + h) * p.value_dim;
 }
 
 static __device__ inline size_t stat_at(const problem &p, int b, int h, int i)
@@ -72,7 +74,7 @@ static __device__ inline rows<T> key_rows(const problem &p, T *k, int b, int g)
 template <typename T>
 static __device__ inline rows<T> out_rows(const problem &p, T *x, int b, int h)
 {
-    return {x + out_at(p, b, h, 0), p.s.batch * p.s.heads * p.dim};
+    return {x + out_at(p, b, h, 0), p.s.batch * p.s.heads * p.value_dim};
 }
 
 /* Results of a piece: fp32, whose rows are out's or have strides of their own. */
@@ -160,7 +162,8 @@ static inline int heads_at_once(size_t num_heads, size_t num_tiles, size_t bytes
 template <typename... P>
 static inline problem make_problem(const weft_attention_shape &s, weft_dtype dtype,
                                    size_t first_key, const int32_t *first_seen,
-                                   weft_attention_piece piece, const P *...operands)
+                                   weft_attention_piece piece, size_t value_dim,
+                                   const P *...operands)
 {
     problem p = {};
     p.s = s;
@@ -168,6 +171,7 @@ static inline problem make_problem(const weft_attention_shape &s, weft_dtype dty
     p.first_seen = first_seen;
     p.piece = piece;
     p.dim = int(s.head_dim);
+    p.value_dim = int(weft_value_dim(&s, value_dim));
     p.heads_each = int(s.heads / s.groups);
     p.seq_q = int(s.seq_q);
     p.seq_k = int(s.seq_k);
@@ -180,6 +184,7 @@ static inline problem make_problem(const weft_attention_shape &s, weft_dtype dty
     p.is_even = s.total_seq % 4 == 0 && first_key % 4 == 0;
     size_t odd =
         s.head_dim | s.q_token_stride | s.q_group_stride | s.k_token_stride | s.k_group_stride;
+    odd |= size_t(p.value_dim);
     odd *= weft_dtype_bytes(dtype);
     ((odd |= reinterpret_cast<uintptr_t>(operands)), ...);
     p.is_aligned = odd % 16 == 0;
@@ -190,9 +195,9 @@ constexpr int MAX_COLUMNS = WEFT_CUDA_MAX_HEAD_DIM;
 
 static inline weft_status check_problem(const problem &p)
 {
-    if (p.s.head_dim > MAX_COLUMNS)
-        return WEFT_ERROR(WEFT_CONFIG, "attention: head_dim %zu, on CUDA at most %d", p.s.head_dim,
-                          MAX_COLUMNS);
+    if (p.s.head_dim > MAX_COLUMNS || p.value_dim > MAX_COLUMNS)
+        return WEFT_ERROR(WEFT_CONFIG, "attention: head_dim %zu, of values %d, on CUDA at most %d",
+                          p.s.head_dim, p.value_dim, MAX_COLUMNS);
     if (!(p.scale > 0))
         return WEFT_ERROR(WEFT_INTERNAL, "attention: on CUDA scale must be positive, is %g",
                           double(p.scale));
@@ -211,18 +216,24 @@ static inline weft_status check_problem(const problem &p)
         return WEFT_LAUNCH((kernel), blocks, threads, shared, stream, __VA_ARGS__);                \
     }())
 
-/* Runs `call` with COLUMNS bound to the padded length of a row of `dim` numbers. */
-#define WITH_COLUMNS(dim, call)                                                                    \
+/* Runs `call` with COLUMNS bound to the padded length of a row of a query, and VALUES to that of a
+ * value, which is no longer. */
+#define WITH_COLUMNS(p, call)                                                                      \
     ([&]() -> weft_status {                                                                        \
-        if ((dim) <= 64) {                                                                         \
-            constexpr int COLUMNS = 64;                                                            \
+        const int longest = (p).dim > (p).value_dim ? (p).dim : (p).value_dim;                     \
+        if (longest <= 64) {                                                                       \
+            constexpr int COLUMNS = 64, VALUES = 64;                                               \
             return call;                                                                           \
         }                                                                                          \
-        if ((dim) <= 128) {                                                                        \
-            constexpr int COLUMNS = 128;                                                           \
+        if (longest <= 128) {                                                                      \
+            constexpr int COLUMNS = 128, VALUES = 128;                                             \
             return call;                                                                           \
         }                                                                                          \
-        constexpr int COLUMNS = MAX_COLUMNS;                                                       \
+        if ((p).value_dim <= 128) {                                                                \
+            constexpr int COLUMNS = MAX_COLUMNS, VALUES = 128;                                     \
+            return call;                                                                           \
+        }                                                                                          \
+        constexpr int COLUMNS = MAX_COLUMNS, VALUES = MAX_COLUMNS;                                 \
         return call;                                                                               \
     }())
 

@@ -85,7 +85,8 @@ static __device__ inline rows<const T> second_rows(const problem &p, const tenso
     return keys ? key_rows(p, x.v, w.b, w.g) : out_rows(p, x.dout, w.b, head);
 }
 
-template <int columns, bool for_keys> struct backward_tiling {
+/* columns: of queries and keys; values: of values and the output's gradient. */
+template <int columns, int values, bool for_keys> struct backward_tiling {
     static constexpr int times = columns <= (for_keys ? 64 : 128) ? 2 : 1;
     static constexpr int splits = columns > 128 && for_keys ? 2 : 1; /* warps that share rows */
     static constexpr int num_threads = 128 * splits;
@@ -95,7 +96,7 @@ template <int columns, bool for_keys> struct backward_tiling {
     static constexpr int blocks = columns <= 128 ? 2 : 1;  /* of a multiprocessor, at least */
     static constexpr bool holds_first = columns <= 64 && !for_keys; /* its own, in registers */
     static constexpr bool holds_second = columns == (for_keys ? 128 : 64);
-    static constexpr size_t shared_bytes = 2 * (own + 2 * others) * columns * 2 +
+    static constexpr size_t shared_bytes = (own + 2 * others) * (columns + values) * 2 +
                                            (for_keys ? 2 * 2 * others : 2 * own) * sizeof(float);
 };
 
@@ -131,30 +132,33 @@ score_gradients(const problem &p, results<times, columns> &scores,
     return kept;
 }
 
-template <typename T, int columns, bool for_keys>
-static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num_threads,
-                                         backward_tiling<columns, for_keys>::blocks)
+template <typename T, int columns, int values, bool for_keys>
+static __global__ void __launch_bounds__(backward_tiling<columns, values, for_keys>::num_threads,
+                                         backward_tiling<columns, values, for_keys>::blocks)
     backward(problem p, tensors<T> x)
 {
-    using tiling = backward_tiling<columns, for_keys>;
+    using tiling = backward_tiling<columns, values, for_keys>;
     constexpr int times = tiling::times, threads = tiling::num_threads, others = tiling::others;
-    constexpr int at_once = tiling::at_once, own = tiling::own, width = columns / tiling::splits;
+    constexpr int at_once = tiling::at_once, own = tiling::own;
+    constexpr int width = columns / tiling::splits, value_width = values / tiling::splits;
     WEFT_DYNAMIC_SHARED(T, first);
-    T *second = first + own * columns, *tiles = second + own * columns;
-    float *stats_tiles = reinterpret_cast<float *>(tiles + 2 * 2 * others * columns);
+    constexpr int tile = others * (columns + values);
+    T *second = first + own * columns, *tiles = second + own * values;
+    float *stats_tiles = reinterpret_cast<float *>(tiles + 2 * tile);
 
     const block_work w = find_work<for_keys, own, others>(p);
     const int warp = threadIdx.x / WARP, row = warp / tiling::splits * (16 * times);
     const int chunk = warp % tiling::splits * (width / 8);
+    const int value_chunk = warp % tiling::splits * (value_width / 8);
 
     /* Tile i of all heads', into one of two places. */
     const auto load = [&](int i, tile_place from) {
         const int head = from.head, start = from.start, end = for_keys ? p.seq_q : p.seq_k;
-        T *to = tiles + i % 2 * (2 * others * columns);
-        load_tile<others, columns, threads>(p, to, first_rows<!for_keys>(p, x, w, head), start,
-                                            end);
-        load_tile<others, columns, threads>(p, to + others * columns,
-                                            second_rows<!for_keys>(p, x, w, head), start, end);
+        T *to = tiles + i % 2 * tile;
+        load_tile<others, columns, threads>(p, p.dim, to, first_rows<!for_keys>(p, x, w, head),
+                                            start, end);
+        load_tile<others, values, threads>(p, p.value_dim, to + others * columns,
+                                           second_rows<!for_keys>(p, x, w, head), start, end);
         if (for_keys && threadIdx.x < 2 * others) {
             const int at = start + threadIdx.x % others;
             const float *stats = threadIdx.x < others ? x.lse : x.delta;
@@ -170,18 +174,19 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
             copy_4_bytes(stats_tiles + i, from + stat_at(p, w.b, w.head, 0) + query, query < w.end);
         }
 
-    results<times, width> first_sums, second_sums; /* the second's only for keys */
+    results<times, width> first_sums;
+    results<times, value_width> second_sums; /* only for keys */
     first_sums.clear();
     second_sums.clear();
-    load_tile<own, columns, threads>(p, first, first_rows<for_keys>(p, x, w, w.head), w.first,
-                                     w.end);
-    load_tile<own, columns, threads>(p, second, second_rows<for_keys>(p, x, w, w.head), w.first,
-                                     w.end);
+    load_tile<own, columns, threads>(p, p.dim, first, first_rows<for_keys>(p, x, w, w.head),
+                                     w.first, w.end);
+    load_tile<own, values, threads>(p, p.value_dim, second, second_rows<for_keys>(p, x, w, w.head),
+                                    w.first, w.end);
     tile_place next = {w.head, w.begin};
     if (w.tiles > 0)
         load(0, next);
     left_rows<times, columns, tiling::holds_first, T> own_first = {first, row, {}};
-    left_rows<times, columns, tiling::holds_second, T> own_second = {second, row, {}};
+    left_rows<times, values, tiling::holds_second, T> own_second = {second, row, {}};
     for (int i = 0; i < w.num_heads * w.tiles; i++) {
         wait_for_copies();
         __syncthreads();
@@ -189,7 +194,7 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
         next = next_place<for_keys, others>(p, w, next);
         if (i + 1 < w.num_heads * w.tiles)
             load(i + 1, next);
-        const T *others_first = tiles + i % 2 * (2 * others * columns);
+        const T *others_first = tiles + i % 2 * tile;
         const T *others_second = others_first + others * columns;
         if (i == 0) {
             own_first.hold();
@@ -226,7 +231,7 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
                 round_results<T>(rounded, scores);
                 if (p.s.dropout > 0)
                     drop(rounded, kept);
-                multiply_add<columns>(second_sums, rounded, others_second, part, chunk);
+                multiply_add<values>(second_sums, rounded, others_second, part, value_chunk);
             }
             round_results<T>(rounded, gradients);
             multiply_add<columns>(first_sums, rounded, others_first, part, chunk);
@@ -241,17 +246,17 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
     wait_for_copies();
     __syncthreads();
     if (p.piece != WEFT_ATTENTION_WHOLE) {
-        const auto add = [&](results<times, width> &sums, const rows<float> &to, float by) {
-            each_result(p, sums, w.first + row, chunk, w.end,
+        const auto add = [&](auto &sums, int dim, int from, const rows<float> &to, float by) {
+            each_result(dim, sums, w.first + row, from, w.end,
                         [&](float &x, int, int, int at, int col) {
                             to.at[at * to.stride + col] += x * by;
                         });
         };
         if constexpr (for_keys) {
-            add(first_sums, dk_rows(p, x.dk, w.b, w.g), p.scale);
-            add(second_sums, dk_rows(p, x.dv, w.b, w.g), p.kept_factor);
+            add(first_sums, p.dim, chunk, dk_rows(p, x.dk, w.b, w.g), p.scale);
+            add(second_sums, p.value_dim, value_chunk, dk_rows(p, x.dv, w.b, w.g), p.kept_factor);
         } else {
-            add(first_sums, dq_rows(p, x.dq, w.b, w.head), p.scale);
+            add(first_sums, p.dim, chunk, dq_rows(p, x.dq, w.b, w.head), p.scale);
         }
         return;
     }
@@ -259,17 +264,17 @@ static __global__ void __launch_bounds__(backward_tiling<columns, for_keys>::num
     store_results<columns>(first, row, chunk, first_sums, factor);
     if constexpr (for_keys) {
         set_factor(p.kept_factor);
-        store_results<columns>(second, row, chunk, second_sums, factor);
+        store_results<values>(second, row, value_chunk, second_sums, factor);
     }
     __syncthreads();
     if constexpr (for_keys) {
-        store_tile<own, columns, threads>(p, key_rows(p, static_cast<T *>(x.dk), w.b, w.g), first,
-                                          w.first, w.end);
-        store_tile<own, columns, threads>(p, key_rows(p, static_cast<T *>(x.dv), w.b, w.g), second,
-                                          w.first, w.end);
-    } else {
-        store_tile<own, columns, threads>(p, query_rows(p, static_cast<T *>(x.dq), w.b, w.head),
+        store_tile<own, columns, threads>(p, p.dim, key_rows(p, static_cast<T *>(x.dk), w.b, w.g),
                                           first, w.first, w.end);
+        store_tile<own, values, threads>(
+            p, p.value_dim, key_rows(p, static_cast<T *>(x.dv), w.b, w.g), second, w.first, w.end);
+    } else {
+        store_tile<own, columns, threads>(
+            p, p.dim, query_rows(p, static_cast<T *>(x.dq), w.b, w.head), first, w.first, w.end);
     }
 }
 
@@ -287,20 +292,22 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) backward_plain(problem p
     const block_work w = find_work<for_keys, side, side>(p);
     const int x = threadIdx.x % 16, y = threadIdx.x / 16;
     float first_sums[each][columns / 16] = {}, second_sums[each][columns / 16] = {}, factor[each];
-    load_plain<columns>(p, first, first_rows<for_keys>(p, t, w, w.head), w.first, w.end);
-    load_plain<columns>(p, second, second_rows<for_keys>(p, t, w, w.head), w.first, w.end);
+    load_plain<columns>(first, first_rows<for_keys>(p, t, w, w.head), p.dim, w.first, w.end);
+    load_plain<columns>(second, second_rows<for_keys>(p, t, w, w.head), p.value_dim, w.first,
+                        w.end);
     tile_place next = {w.head, w.begin};
     for (int i = 0; i < w.num_heads * w.tiles; i++) {
         const int head = next.head, start = next.start, end = for_keys ? p.seq_q : p.seq_k;
         next = next_place<for_keys, side>(p, w, next);
         const uint64_t element = first_element(p, w.b, head);
         __syncthreads();
-        load_plain<columns>(p, others_first, first_rows<!for_keys>(p, t, w, head), start, end);
-        load_plain<columns>(p, others_second, second_rows<!for_keys>(p, t, w, head), start, end);
+        load_plain<columns>(others_first, first_rows<!for_keys>(p, t, w, head), p.dim, start, end);
+        load_plain<columns>(others_second, second_rows<!for_keys>(p, t, w, head), p.value_dim,
+                            start, end);
         __syncthreads();
         float scores[each][each], gradients[each][each];
-        multiply_plain_rows<columns>(p, scores, first, others_first);
-        multiply_plain_rows<columns>(p, gradients, second, others_second);
+        multiply_plain_rows<columns>(p.dim, scores, first, others_first);
+        multiply_plain_rows<columns>(p.value_dim, gradients, second, others_second);
 #pragma unroll
         for (int a = 0; a < each; a++)
 #pragma unroll
@@ -333,14 +340,14 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) backward_plain(problem p
             return is_piece ? dk_rows(p, at, w.b, w.g)
                             : key_rows(p, static_cast<float *>(at), w.b, w.g);
         };
-        store_plain(p, to(t.dk), first_sums, factor, w.first, w.end, is_piece);
+        store_plain(p.dim, to(t.dk), first_sums, factor, w.first, w.end, is_piece);
         for (int a = 0; a < each; a++)
             factor[a] = 1.0f;
-        store_plain(p, to(t.dv), second_sums, factor, w.first, w.end, is_piece);
+        store_plain(p.value_dim, to(t.dv), second_sums, factor, w.first, w.end, is_piece);
     } else {
         const rows<float> to = is_piece ? dq_rows(p, t.dq, w.b, w.head)
                                         : query_rows(p, static_cast<float *>(t.dq), w.b, w.head);
-        store_plain(p, to, first_sums, factor, w.first, w.end, is_piece);
+        store_plain(p.dim, to, first_sums, factor, w.first, w.end, is_piece);
     }
 }
 
@@ -356,17 +363,17 @@ static __global__ void __launch_bounds__(256)
     const int part = threadIdx.x % 8;
     float sum = 0.0f;
     if (i < all) {
-        const T *x = out + size_t(i) * p.dim, *y = dout + size_t(i) * p.dim;
+        const T *x = out + size_t(i) * p.value_dim, *y = dout + size_t(i) * p.value_dim;
         if (p.is_aligned) {
 #pragma unroll 2
-            for (int d = part * count; d < p.dim; d += 8 * count) {
+            for (int d = part * count; d < p.value_dim; d += 8 * count) {
                 const auto a = *reinterpret_cast<const pack<T, count> *>(x + d);
                 const auto b = *reinterpret_cast<const pack<T, count> *>(y + d);
                 for (int e = 0; e < count; e++)
                     sum = fmaf(to_float(a.at[e]), to_float(b.at[e]), sum);
             }
         } else {
-            for (int d = part; d < p.dim; d += 8)
+            for (int d = part; d < p.value_dim; d += 8)
                 sum = fmaf(to_float(x[d]), to_float(y[d]), sum);
         }
     }
@@ -378,12 +385,12 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-template <typename T, int columns, bool for_keys>
+template <typename T, int columns, int values, bool for_keys>
 static weft_status launch_pass(cudaStream_t stream, problem p, const tensors<T> &x)
 {
     const size_t rows = for_keys ? p.s.seq_k : p.s.seq_q;
     const size_t each = p.s.batch * (for_keys ? p.s.groups : p.s.heads);
-    const size_t row_bytes = 2 * p.s.head_dim * sizeof(T);
+    const size_t row_bytes = (p.dim + p.value_dim) * sizeof(T);
     const size_t other_bytes =
         for_keys ? p.s.seq_q * row_bytes * p.heads_each : p.s.seq_k * row_bytes / p.heads_each;
     if (rows == 0)
@@ -396,15 +403,15 @@ static weft_status launch_pass(cudaStream_t stream, problem p, const tensors<T> 
             (backward_plain<columns, for_keys>), num_tiles * each, PLAIN_THREADS,
             (4 * tiling::tile + 2 * tiling::scores) * sizeof(float), stream, p, x);
     } else {
-        using tiling = backward_tiling<columns, for_keys>;
+        using tiling = backward_tiling<columns, values, for_keys>;
         const size_t num_tiles = num_blocks(rows, tiling::own);
         p.heads_at_once = heads_at_once(each, num_tiles, other_bytes);
-        return LAUNCH_WITH_SHARED((backward<T, columns, for_keys>), num_tiles * each,
+        return LAUNCH_WITH_SHARED((backward<T, columns, values, for_keys>), num_tiles * each,
                                   tiling::num_threads, tiling::shared_bytes, stream, p, x);
     }
 }
 
-template <typename T, int columns>
+template <typename T, int columns, int values>
 static weft_status launch(weft_lane *lane, const problem &p, const weft_attention_backward_args *a)
 {
     const cudaStream_t stream = weft_cuda_stream(lane);
@@ -423,15 +430,15 @@ static weft_status launch(weft_lane *lane, const problem &p, const weft_attentio
     if (p.seq_q > 0 && p.piece != WEFT_ATTENTION_NEXT)
         WEFT_TRY(WEFT_LAUNCH(compute_delta<T>, num_blocks(p.s.seq_q * p.s.batch * p.s.heads, 32),
                              256, 0, stream, p, out, dout, a->delta));
-    WEFT_TRY((launch_pass<T, columns, false>(stream, p, x)));
-    return launch_pass<T, columns, true>(stream, p, x);
+    WEFT_TRY((launch_pass<T, columns, values, false>(stream, p, x)));
+    return launch_pass<T, columns, values, true>(stream, p, x);
 }
 
 extern "C" weft_status weft_cuda_attention_backward(weft_lane *lane,
                                                     const weft_attention_backward_args *a)
 {
-    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece, a->q, a->k,
-                             a->v, a->out, a->dout, a->dq, a->dk, a->dv);
+    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece,
+                             a->value_dim, a->q, a->k, a->v, a->out, a->dout, a->dq, a->dk, a->dv);
     p.dq_token_stride = a->dq_token_stride;
     p.dq_group_stride = a->dq_group_stride;
     p.dk_token_stride = a->dk_token_stride;
@@ -440,5 +447,5 @@ extern "C" weft_status weft_cuda_attention_backward(weft_lane *lane,
         return WEFT_OK;
     WEFT_TRY(check_problem(p));
     WEFT_TRY(bring_near(lane, 0, p.s.seq_q * p.s.batch, &p.first_seen));
-    return WITH_DTYPE(a->dtype, WITH_COLUMNS(p.dim, (launch<T, COLUMNS>(lane, p, a))));
+    return WITH_DTYPE(a->dtype, WITH_COLUMNS(p, (launch<T, COLUMNS, VALUES>(lane, p, a))));
 }

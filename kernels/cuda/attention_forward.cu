@@ -3,13 +3,13 @@
 
 /* With 16-bit numbers: each warp owns 16 * times queries, whose scores, probabilities and sums stay
  * in registers. */
-template <int columns> struct forward_tiling {
+template <int columns, int values> struct forward_tiling {
     static constexpr int times = columns <= 128 ? 2 : 1;
     static constexpr int num_threads = 128;
     static constexpr int queries = num_threads / 32 * 16 * times;
     static constexpr int keys = 64;
     static constexpr bool holds_queries = columns <= 64; /* in registers */
-    static constexpr size_t shared_bytes = (queries + 2 * keys) * columns * 2;
+    static constexpr size_t shared_bytes = ((queries + keys) * columns + keys * values) * 2;
 };
 
 /* Below any score: the maximum of a query that has seen no key. */
@@ -66,11 +66,11 @@ static __device__ inline void scale_rows(results<times, columns> &x,
 }
 
 /* Blocks: tiles of queries, the last first, for they see the most keys. */
-template <typename T, int columns>
-static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2)
+template <typename T, int columns, int values>
+static __global__ void __launch_bounds__(forward_tiling<columns, values>::num_threads, 2)
     forward(problem p, const T *q, const T *k, const T *v, void *out, float *lse)
 {
-    using tiling = forward_tiling<columns>;
+    using tiling = forward_tiling<columns, values>;
     constexpr int times = tiling::times, threads = tiling::num_threads, keys = tiling::keys;
     WEFT_DYNAMIC_SHARED(T, shared);
     T *q_tile = shared, *k_tile = q_tile + tiling::queries * columns;
@@ -87,7 +87,7 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
     const int end = end_of_keys(p, min(first + tiling::queries, p.seq_q) - 1);
     const int warp_end = end_of_keys(p, first + row + 16 * times - 1);
     const int all_see = end_of_keys(p, first + row);
-    results<times, columns> sums;
+    results<times, values> sums;
     results<times, keys> scores;
     float top[times][2], sum[times][2], factor[times][2];
     sums.clear();
@@ -101,9 +101,10 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
     if (p.piece == WEFT_ATTENTION_NEXT) {
         const rows<float> known = out_rows(p, static_cast<float *>(out), b, h);
         const float again = 1.0f / p.kept_factor;
-        each_result(p, sums, first + row, 0, p.seq_q, [&](float &x, int, int, int at, int col) {
-            x = known.at[at * known.stride + col] * again;
-        });
+        each_result(p.value_dim, sums, first + row, 0, p.seq_q,
+                    [&](float &x, int, int, int at, int col) {
+                        x = known.at[at * known.stride + col] * again;
+                    });
         for (int m = 0; m < times; m++)
             for (int i = 0; i < 2; i++) {
                 const int query = first + row + 16 * m + 8 * i + int(warp_thread() / 4);
@@ -113,9 +114,10 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
             }
     }
 
-    load_tile<tiling::queries, columns, threads>(p, q_tile, query_rows(p, q, b, h), first, p.seq_q);
+    load_tile<tiling::queries, columns, threads>(p, p.dim, q_tile, query_rows(p, q, b, h), first,
+                                                 p.seq_q);
     if (begin < end)
-        load_tile<keys, columns, threads>(p, k_tile, k_rows, begin, p.seq_k);
+        load_tile<keys, columns, threads>(p, p.dim, k_tile, k_rows, begin, p.seq_k);
     left_rows<times, columns, tiling::holds_queries, T> queries = {q_tile, row, {}};
     for (int key = begin; key < end; key += keys) {
         const bool sees = key < warp_end;
@@ -123,13 +125,13 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
         __syncthreads();
         if (tiling::holds_queries && key == begin)
             queries.hold();
-        load_tile<keys, columns, threads>(p, v_tile, v_rows, key, p.seq_k);
+        load_tile<keys, values, threads>(p, p.value_dim, v_tile, v_rows, key, p.seq_k);
         if (sees)
             multiply_rows(scores, queries, k_tile, 0);
         wait_for_copies();
         __syncthreads();
         if (key + keys < end)
-            load_tile<keys, columns, threads>(p, k_tile, k_rows, key + keys, p.seq_k);
+            load_tile<keys, columns, threads>(p, p.dim, k_tile, k_rows, key + keys, p.seq_k);
         if (!sees)
             continue;
         if (key + keys > all_see)
@@ -142,7 +144,7 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
         round_results<T>(probabilities, scores);
         if (p.s.dropout > 0)
             drop(probabilities, kept_of<false, times, keys>(p, b, h, first + row, key));
-        multiply_add<columns>(sums, probabilities, v_tile, 0, 0);
+        multiply_add<values>(sums, probabilities, v_tile, 0, 0);
     }
 
     if (begin >= end) { /* none has waited for the queries */
@@ -163,16 +165,20 @@ static __global__ void __launch_bounds__(forward_tiling<columns>::num_threads, 2
         }
     if (p.piece != WEFT_ATTENTION_WHOLE) {
         const rows<float> to = out_rows(p, static_cast<float *>(out), b, h);
-        each_result(p, sums, first + row, 0, p.seq_q, [&](float &x, int m, int i, int at, int col) {
-            to.at[at * to.stride + col] = x * factor[m][i];
-        });
+        each_result(p.value_dim, sums, first + row, 0, p.seq_q,
+                    [&](float &x, int m, int i, int at, int col) {
+                        to.at[at * to.stride + col] = x * factor[m][i];
+                    });
         return;
     }
-    __syncwarp(); /* each warp has these rows of the tile for itself */
-    store_results<columns>(q_tile, row, 0, sums, factor);
+    if constexpr (values == columns)
+        __syncwarp(); /* each warp has these rows of the tile for itself */
+    else
+        __syncthreads();
+    store_results<values>(q_tile, row, 0, sums, factor);
     __syncthreads();
-    store_tile<tiling::queries, columns, threads>(p, out_rows(p, static_cast<T *>(out), b, h),
-                                                  q_tile, first, p.seq_q);
+    store_tile<tiling::queries, values, threads>(
+        p, p.value_dim, out_rows(p, static_cast<T *>(out), b, h), q_tile, first, p.seq_q);
 }
 
 /* The same in fp32. */
@@ -202,19 +208,19 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             continue;
         sum[i] = x == 0 ? 1.0f : 0.0f; /* sixteen threads have a part each */
         for (int j = 0; j < columns / 16; j++)
-            if (x + 16 * j < p.dim)
+            if (x + 16 * j < p.value_dim)
                 sums[i][j] = to.at[query * to.stride + x + 16 * j] / p.kept_factor;
     }
 
-    load_plain<columns>(p, q_tile, query_rows(p, q, b, h), first, p.seq_q);
+    load_plain<columns>(q_tile, query_rows(p, q, b, h), p.dim, first, p.seq_q);
     const int end = end_of_keys(p, min(first + side, p.seq_q) - 1);
     for (int key = start_of_keys(p, b, first) / side * side; key < end; key += side) {
         __syncthreads();
-        load_plain<columns>(p, k_tile, key_rows(p, k, b, g), key, p.seq_k);
-        load_plain<columns>(p, v_tile, key_rows(p, v, b, g), key, p.seq_k);
+        load_plain<columns>(k_tile, key_rows(p, k, b, g), p.dim, key, p.seq_k);
+        load_plain<columns>(v_tile, key_rows(p, v, b, g), p.value_dim, key, p.seq_k);
         __syncthreads();
         float scores[each][each];
-        multiply_plain_rows<columns>(p, scores, q_tile, k_tile);
+        multiply_plain_rows<columns>(p.dim, scores, q_tile, k_tile);
 #pragma unroll
         for (int i = 0; i < each; i++) {
             const int query = first + y + 16 * i, num = end_of_keys(p, query) - key;
@@ -254,15 +260,15 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             lse[stat_at(p, b, h, query)] = sum[i] > 0 ? top[i] + logf(sum[i]) : -INFINITY;
         factor[i] = sum[i] > 0 ? p.kept_factor / sum[i] : 0.0f;
     }
-    store_plain(p, to, sums, factor, first, p.seq_q);
+    store_plain(p.value_dim, to, sums, factor, first, p.seq_q);
 }
 
-template <typename T, int columns>
+template <typename T, int columns, int values>
 static weft_status launch(weft_lane *lane, problem p, const weft_attention_forward_args *a)
 {
     const cudaStream_t stream = weft_cuda_stream(lane);
     const size_t num_heads = p.s.batch * p.s.heads;
-    const size_t key_bytes = 2 * p.s.seq_k * p.s.head_dim * sizeof(T) / p.heads_each;
+    const size_t key_bytes = p.s.seq_k * (p.dim + p.value_dim) * sizeof(T) / p.heads_each;
     const T *q = static_cast<const T *>(a->q), *k = static_cast<const T *>(a->k);
     const T *v = static_cast<const T *>(a->v);
     if constexpr (sizeof(T) == sizeof(float)) {
@@ -273,22 +279,23 @@ static weft_status launch(weft_lane *lane, problem p, const weft_attention_forwa
                                   (3 * tiling::tile + tiling::scores) * sizeof(float), stream, p, q,
                                   k, v, static_cast<float *>(a->out), a->lse);
     } else {
-        using tiling = forward_tiling<columns>;
+        using tiling = forward_tiling<columns, values>;
         const size_t num_tiles = num_blocks(p.seq_q, tiling::queries);
         p.heads_at_once = heads_at_once(num_heads, num_tiles, key_bytes);
-        return LAUNCH_WITH_SHARED((forward<T, columns>), num_tiles * num_heads, tiling::num_threads,
-                                  tiling::shared_bytes, stream, p, q, k, v, a->out, a->lse);
+        return LAUNCH_WITH_SHARED((forward<T, columns, values>), num_tiles * num_heads,
+                                  tiling::num_threads, tiling::shared_bytes, stream, p, q, k, v,
+                                  a->out, a->lse);
     }
 }
 
 extern "C" weft_status weft_cuda_attention_forward(weft_lane *lane,
                                                    const weft_attention_forward_args *a)
 {
-    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece, a->q, a->k,
-                             a->v, a->out);
+    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece,
+                             a->value_dim, a->q, a->k, a->v, a->out);
     if (p.seq_q == 0 || p.s.batch == 0)
         return WEFT_OK;
     WEFT_TRY(check_problem(p));
     WEFT_TRY(bring_near(lane, 0, p.s.seq_q * p.s.batch, &p.first_seen));
-    return WITH_DTYPE(a->dtype, WITH_COLUMNS(p.dim, (launch<T, COLUMNS>(lane, p, a))));
+    return WITH_DTYPE(a->dtype, WITH_COLUMNS(p, (launch<T, COLUMNS, VALUES>(lane, p, a))));
 }

@@ -19,12 +19,12 @@ template <int columns> struct plain_tiling {
 };
 
 template <int columns>
-static __device__ inline void load_plain(const problem &p, float *tile,
-                                         const rows<const float> &from, int first, int end)
+static __device__ inline void load_plain(float *tile, const rows<const float> &from, int dim,
+                                         int first, int end)
 {
     for (int i = threadIdx.x; i < plain_tiling<columns>::side * columns; i += PLAIN_THREADS) {
         const int row = i / columns, col = i % columns;
-        const bool is_there = first + row < end && col < p.dim;
+        const bool is_there = first + row < end && col < dim;
         tile[row * (columns + 1) + col] =
             is_there ? from.at[(first + row) * from.stride + col] : 0.0f;
     }
@@ -32,15 +32,15 @@ static __device__ inline void load_plain(const problem &p, float *tile,
 
 /* c = A B^T. */
 template <int columns, int each>
-static __device__ inline void multiply_plain_rows(const problem &p, float (&c)[each][each],
-                                                  const float *a, const float *b)
+static __device__ inline void multiply_plain_rows(int dim, float (&c)[each][each], const float *a,
+                                                  const float *b)
 {
     const int x = threadIdx.x % 16, y = threadIdx.x / 16;
     for (int i = 0; i < each; i++)
         for (int j = 0; j < each; j++)
             c[i][j] = 0.0f;
 #pragma unroll 4
-    for (int d = 0; d < p.dim; d++) {
+    for (int d = 0; d < dim; d++) {
         float left[each], right[each];
         for (int i = 0; i < each; i++) {
             left[i] = a[(y + 16 * i) * (columns + 1) + d];
@@ -85,14 +85,14 @@ static __device__ inline void store_plain_scores(float *scores, const float (&fr
 /* Results to rows first + y + 16 i of memory, or added to them; factor[i]: of such a row. */
 template <int each, int tiles>
 static __device__ inline void
-store_plain(const problem &p, const rows<float> &to, const float (&from)[each][tiles],
+store_plain(int dim, const rows<float> &to, const float (&from)[each][tiles],
             const float (&factor)[each], int first, int end, bool adds = false)
 {
     const int x = threadIdx.x % 16, y = threadIdx.x / 16;
     for (int i = 0; i < each; i++)
 #pragma unroll
         for (int j = 0; j < tiles; j++)
-            if (first + y + 16 * i < end && x + 16 * j < p.dim) {
+            if (first + y + 16 * i < end && x + 16 * j < dim) {
                 float *at = to.at + (first + y + 16 * i) * to.stride + x + 16 * j;
                 const float value = from[i][j] * factor[i];
                 *at = adds ? *at + value : value;

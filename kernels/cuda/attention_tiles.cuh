@@ -19,8 +19,8 @@ template <int columns> static __device__ inline int chunk_at(int row, int chunk)
 /* Begins to load rows first .. first + num_rows into a tile, the block together; zeros stand for
  * rows from `end` on and for columns beyond the head's. */
 template <int num_rows, int columns, int num_threads, typename T>
-static __device__ inline void load_tile(const problem &p, T *tile, const rows<const T> &from,
-                                        int first, int end)
+static __device__ inline void load_tile(const problem &p, int dim, T *tile,
+                                        const rows<const T> &from, int first, int end)
 {
     constexpr int chunks = columns / 8, rows_at_once = num_threads / chunks;
     if (p.is_aligned) {
@@ -30,7 +30,7 @@ static __device__ inline void load_tile(const problem &p, T *tile, const rows<co
 #pragma unroll 4
         for (int i = 0; i < num_rows / rows_at_once; i++) {
             copy_16_bytes(tile + chunk_at<columns>(row, chunk), at,
-                          first + row < end && chunk * 8 < p.dim);
+                          first + row < end && chunk * 8 < dim);
             row += rows_at_once;
             at += rows_at_once * from.stride;
         }
@@ -40,21 +40,21 @@ static __device__ inline void load_tile(const problem &p, T *tile, const rows<co
     for (int i = threadIdx.x; i < num_rows * columns; i += num_threads) {
         const int row = i / columns, col = i % columns;
         tile[chunk_at<columns>(row, col / 8) + col % 8] =
-            first + row < end && col < p.dim ? from.at[(first + row) * from.stride + col]
-                                             : from_float<T>(0.0f);
+            first + row < end && col < dim ? from.at[(first + row) * from.stride + col]
+                                           : from_float<T>(0.0f);
     }
 }
 
 /* Stores a tile's rows, the block together. */
 template <int num_rows, int columns, int num_threads, typename T>
-static __device__ inline void store_tile(const problem &p, const rows<T> &to, const T *tile,
-                                         int first, int end)
+static __device__ inline void store_tile(const problem &p, int dim, const rows<T> &to,
+                                         const T *tile, int first, int end)
 {
     constexpr int chunks = columns / 8;
     if (p.is_aligned) {
         for (int i = threadIdx.x; i < num_rows * chunks; i += num_threads) {
             const int row = i / chunks, chunk = i % chunks;
-            if (first + row < end && chunk * 8 < p.dim)
+            if (first + row < end && chunk * 8 < dim)
                 *reinterpret_cast<pack<T, 8> *>(to.at + (first + row) * to.stride + chunk * 8) =
                     *reinterpret_cast<const pack<T, 8> *>(tile + chunk_at<columns>(row, chunk));
         }
@@ -63,7 +63,7 @@ static __device__ inline void store_tile(const problem &p, const rows<T> &to, co
 #pragma unroll 1
     for (int i = threadIdx.x; i < num_rows * columns; i += num_threads) {
         const int row = i / columns, col = i % columns;
-        if (first + row < end && col < p.dim)
+        if (first + row < end && col < dim)
             to.at[(first + row) * to.stride + col] =
                 tile[chunk_at<columns>(row, col / 8) + col % 8];
     }
@@ -240,11 +240,11 @@ static __device__ inline void each_element(results<times, columns> &x, int row, 
 /* Calls with those that are of a head's row before `end`: the element, m, the half of the
  * fragment's rows that it is in, its row and its column. The corner is (row, chunk). */
 template <int times, int columns, typename F>
-static __device__ inline void each_result(const problem &p, results<times, columns> &x, int row,
-                                          int chunk, int end, F call)
+static __device__ inline void each_result(int dim, results<times, columns> &x, int row, int chunk,
+                                          int end, F call)
 {
     each_element(x, row, 8 * chunk, [&](float &value, int m, int, int e, int at, int col) {
-        if (at < end && col < p.dim)
+        if (at < end && col < dim)
             call(value, m, e / 2, at, col);
     });
 }

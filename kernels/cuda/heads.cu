@@ -155,6 +155,26 @@ __global__ void __launch_bounds__(WARP *WARPS) sum_heads(weft_heads_sums_args s)
         s.sums[token] = sum;
 }
 
+/* A thread a number of `one`. */
+template <typename T> __global__ void __launch_bounds__(256) share(weft_heads_share_args a)
+{
+    const size_t num = a.shape.head_dim, heads = a.shape.groups * a.shape.heads;
+    const size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x, token = i / num, c = i % num;
+    if (token >= a.shape.tokens)
+        return;
+    T *one = static_cast<T *>(a.one) + i, *at = static_cast<T *>(a.heads) + c;
+    float sum = 0.0f;
+    for (size_t h = 0; h < heads; h++) {
+        T *number = at + place_of(a.shape, token, h);
+        if (a.inverse)
+            sum += to_float(*number);
+        else
+            *number = *one;
+    }
+    if (a.inverse)
+        *one = from_float<T>(sum);
+}
+
 weft_status check_dim(const weft_heads_shape *s)
 {
     return s->head_dim <= WEFT_CUDA_MAX_HEAD_DIM
@@ -212,6 +232,12 @@ template <typename T> weft_status sums(weft_lane *lane, const weft_heads_sums_ar
                        weft_cuda_stream(lane), *args);
 }
 
+template <typename T> weft_status spread(weft_lane *lane, const weft_heads_share_args *args)
+{
+    return WEFT_LAUNCH((share<T>), num_blocks(args->shape.tokens * args->shape.head_dim, 256), 256,
+                       0, weft_cuda_stream(lane), *args);
+}
+
 } // namespace
 
 weft_status weft_cuda_heads_norm_forward(weft_lane *lane, const weft_heads_norm_forward_args *args)
@@ -236,4 +262,11 @@ weft_status weft_cuda_heads_sums(weft_lane *lane, const weft_heads_sums_args *ar
     if (args->shape.tokens == 0)
         return WEFT_OK;
     return WITH_DTYPE(args->dtype, sums<T>(lane, args));
+}
+
+weft_status weft_cuda_heads_share(weft_lane *lane, const weft_heads_share_args *args)
+{
+    if (args->shape.tokens * args->shape.head_dim == 0)
+        return WEFT_OK;
+    return WITH_DTYPE(args->dtype, spread<T>(lane, args));
 }

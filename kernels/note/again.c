@@ -14,6 +14,7 @@
     ROW(heads_norm_forward, 5, x, weight, bias, y, sums)                                           \
     ROW(heads_norm_backward, 7, x, weight, dx, sums, along, dweight, dbias)                        \
     ROW(heads_sums, 4, a, b, weight, sums)                                                         \
+    ROW(heads_share, 2, one, heads)                                                                \
     ROW(activation_forward, 2, x, y)                                                               \
     ROW(activation_backward, 3, x, dy, dx)                                                         \
     ROW(rope, 2, x, index)                                                                         \

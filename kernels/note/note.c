@@ -126,23 +126,40 @@ static void of_heads_sums(operations *out, const weft_heads_sums_args *a)
                (a->a == a->b ? 1 : 2) * heads_numbers(&a->shape));
 }
 
+static void of_heads_share(operations *out, const weft_heads_share_args *a)
+{
+    const weft_heads_shape *s = &a->shape;
+    add_memory(out, a->inverse ? WEFT_PHASE_INPUT_GRADIENT : WEFT_PHASE_FORWARD, NULL, a->dtype,
+               heads_numbers(s) + s->tokens * s->head_dim);
+}
+
 static void of_rope(operations *out, const weft_rope_args *a)
 {
     add_memory(out, a->inverse ? WEFT_PHASE_INPUT_GRADIENT : WEFT_PHASE_FORWARD, "rotary", a->dtype,
                2 * a->seq * a->batch * a->heads * (a->groups ? a->groups : 1) * a->rotary_dim);
 }
 
-/* `count` products of all heads with a side of queries and one of keys. */
-static void add_scores(operations *out, weft_phase phase, const weft_attention_shape *s,
-                       weft_dtype dtype, bool by_keys, size_t count, double flops)
+/* One of attention's calls. */
+typedef struct attention_call {
+    const weft_attention_shape *s;
+    size_t first_key, value; /* value: a value's width */
+    weft_dtype dtype;
+} attention_call;
+
+/* `count` products of all heads, of rows of `dim` numbers, with a side of queries and one of keys.
+ */
+static void add_scores(operations *out, weft_phase phase, const attention_call *call, size_t dim,
+                       bool by_keys, size_t count)
 {
+    const weft_attention_shape *s = call->s;
+    const double flops = weft_attention_product_flops(s, call->first_key, dim);
     add(out, (weft_operation){.kind = WEFT_OPERATION_GEMM,
                               .phase = phase,
                               .module = WEFT_MODULE_ATTENTION,
-                              .dtype = dtype,
+                              .dtype = call->dtype,
                               .m = s->seq_q,
-                              .n = by_keys ? s->seq_k : s->head_dim,
-                              .k = by_keys ? s->head_dim : s->seq_k,
+                              .n = by_keys ? s->seq_k : dim,
+                              .k = by_keys ? dim : s->seq_k,
                               .count = count * s->batch * s->heads,
                               .fused = true,
                               .flops = (uint64_t)((double)count * flops)});
@@ -150,17 +167,25 @@ static void add_scores(operations *out, weft_phase phase, const weft_attention_s
 
 static void of_attention_forward(operations *out, const weft_attention_forward_args *a)
 {
-    const double each = weft_attention_forward_args_flops(a) / 2;
-    add_scores(out, WEFT_PHASE_FORWARD, &a->shape, a->dtype, true, 1, each);
-    add_scores(out, WEFT_PHASE_FORWARD, &a->shape, a->dtype, false, 1, each);
+    const attention_call call = {&a->shape, a->first_key, weft_value_dim(&a->shape, a->value_dim),
+                                 a->dtype};
+    add_scores(out, WEFT_PHASE_FORWARD, &call, a->shape.head_dim, true, 1);
+    add_scores(out, WEFT_PHASE_FORWARD, &call, call.value, false, 1);
 }
 
 static void of_attention_backward(operations *out, const weft_attention_backward_args *a)
 {
-    const double each = weft_attention_backward_args_flops(a) / 5;
-    add_scores(out, WEFT_PHASE_RECOMPUTE, &a->shape, a->dtype, true, 1, each);
-    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &a->shape, a->dtype, true, 1, each);
-    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &a->shape, a->dtype, false, 3, each);
+    const attention_call call = {&a->shape, a->first_key, weft_value_dim(&a->shape, a->value_dim),
+                                 a->dtype};
+    const size_t dim = a->shape.head_dim;
+    add_scores(out, WEFT_PHASE_RECOMPUTE, &call, dim, true, 1);
+    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, call.value, true, 1);
+    if (call.value == dim) {
+        add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, dim, false, 3);
+        return;
+    }
+    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, dim, false, 2);
+    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, call.value, false, 1);
 }
 
 static void of_embedding_forward(operations *out, const weft_embedding_forward_args *a)

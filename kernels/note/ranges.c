@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/device/device.h"
+#include "kernels/flops.h"
 
 /* Noted in parts where a kernel has more. */
 enum { MOST = 16 };
@@ -190,6 +191,15 @@ KERNEL(heads_sums)
     WRITES(sums, a->shape.tokens);
 }
 
+KERNEL(heads_share)
+{
+    add_heads(t, "heads", a->heads, !a->inverse, a->dtype, &a->shape);
+    if (a->inverse)
+        WRITES_OF(a->dtype, one, a->shape.tokens * a->shape.head_dim);
+    else
+        READS_OF(a->dtype, one, a->shape.tokens * a->shape.head_dim);
+}
+
 static size_t inputs(weft_activation_kind kind)
 {
     return kind == WEFT_ACTIVATION_SWIGLU ? 2 : 1;
@@ -247,20 +257,21 @@ static size_t query_width(const weft_attention_shape *s, size_t group_stride)
     return (s->groups - 1) * group_stride + s->heads / s->groups * s->head_dim;
 }
 
-static size_t key_width(const weft_attention_shape *s, size_t group_stride)
+static size_t key_width(const weft_attention_shape *s, size_t group_stride, size_t dim)
 {
-    return (s->groups - 1) * group_stride + s->head_dim;
+    return (s->groups - 1) * group_stride + dim;
 }
 
 KERNEL(attention_forward)
 {
     const weft_attention_shape *s = &a->shape;
+    const size_t value = weft_value_dim(s, a->value_dim);
     const size_t queries = s->seq_q * s->batch, keys = s->seq_k * s->batch;
     const weft_dtype result = a->piece == WEFT_ATTENTION_WHOLE ? a->dtype : WEFT_F32;
     READS_ROWS(a->dtype, q, queries, query_width(s, s->q_group_stride), s->q_token_stride);
-    READS_ROWS(a->dtype, k, keys, key_width(s, s->k_group_stride), s->k_token_stride);
-    READS_ROWS(a->dtype, v, keys, key_width(s, s->k_group_stride), s->k_token_stride);
-    WRITES_OF(result, out, queries * s->heads * s->head_dim);
+    READS_ROWS(a->dtype, k, keys, key_width(s, s->k_group_stride, s->head_dim), s->k_token_stride);
+    READS_ROWS(a->dtype, v, keys, key_width(s, s->k_group_stride, value), s->k_token_stride);
+    WRITES_OF(result, out, queries * s->heads * value);
     WRITES(lse, queries * s->heads);
     READS(first_seen, queries);
 }
@@ -268,6 +279,7 @@ KERNEL(attention_forward)
 KERNEL(attention_backward)
 {
     const weft_attention_shape *s = &a->shape;
+    const size_t value = weft_value_dim(s, a->value_dim);
     const size_t queries = s->seq_q * s->batch, keys = s->seq_k * s->batch;
     const bool whole = a->piece == WEFT_ATTENTION_WHOLE;
     const weft_dtype dtype = whole ? a->dtype : WEFT_F32;
@@ -276,15 +288,15 @@ KERNEL(attention_backward)
     const size_t k_token = whole ? s->k_token_stride : a->dk_token_stride;
     const size_t k_group = whole ? s->k_group_stride : a->dk_group_stride;
     READS_ROWS(a->dtype, q, queries, query_width(s, s->q_group_stride), s->q_token_stride);
-    READS_ROWS(a->dtype, k, keys, key_width(s, s->k_group_stride), s->k_token_stride);
-    READS_ROWS(a->dtype, v, keys, key_width(s, s->k_group_stride), s->k_token_stride);
-    READS_OF(a->dtype, out, queries * s->heads * s->head_dim);
-    READS_OF(a->dtype, dout, queries * s->heads * s->head_dim);
+    READS_ROWS(a->dtype, k, keys, key_width(s, s->k_group_stride, s->head_dim), s->k_token_stride);
+    READS_ROWS(a->dtype, v, keys, key_width(s, s->k_group_stride, value), s->k_token_stride);
+    READS_OF(a->dtype, out, queries * s->heads * value);
+    READS_OF(a->dtype, dout, queries * s->heads * value);
     READS(lse, queries * s->heads);
     WRITES(delta, queries * s->heads);
     WRITES_ROWS(dtype, dq, queries, query_width(s, q_group), q_token);
-    WRITES_ROWS(dtype, dk, keys, key_width(s, k_group), k_token);
-    WRITES_ROWS(dtype, dv, keys, key_width(s, k_group), k_token);
+    WRITES_ROWS(dtype, dk, keys, key_width(s, k_group, s->head_dim), k_token);
+    WRITES_ROWS(dtype, dv, keys, key_width(s, k_group, value), k_token);
     READS(first_seen, queries);
 }
 

@@ -11,7 +11,7 @@
 #include "launcher/planning/run_changes.h"
 #include "layers/model/model.h"
 
-enum { MAX_SEQ_LENGTH = 4096 };
+enum { MAX_SEQ_LENGTH = 4096, MAX_LAYERS = 65533 };
 
 /* What is being read: keys of the text stand in `part`, which is text_config or the whole. */
 typedef struct reader {
@@ -133,10 +133,30 @@ static weft_status write_opposite(reader *r, const weft_family_key *key, weft_js
     return WEFT_OK;
 }
 
+static int64_t integer_of(const reader *r, const char *key)
+{
+    weft_json_span value;
+    return find_key(r, key, &value) ? (int64_t)strtod(value.start, NULL) : 0;
+}
+
+static weft_status write_dense_first(reader *r, const weft_family_key *key, weft_json_span value)
+{
+    const int64_t layers = integer_of(r, "num_hidden_layers");
+    const double dense = strtod(value.start, NULL);
+    if (!(dense >= 0 && dense < (double)layers) || layers > MAX_LAYERS)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %.*s of %lld layers", r->json->path, key->key,
+                          shown(value), value.start, (long long)layers);
+    weft_json_open_flat(&r->out, key->weft, '[');
+    for (int64_t i = 0; i < layers; i++)
+        weft_json_raw(&r->out, NULL, (double)i < dense ? "0" : "1");
+    weft_json_close(&r->out);
+    return WEFT_OK;
+}
+
 static weft_status read_key(reader *r, const weft_family_key *key)
 {
     weft_json_span value;
-    const bool takes = key->kind == WEFT_KEY_SAME || key->kind == WEFT_KEY_NOT;
+    const bool takes = key->kind != WEFT_KEY_ONLY && key->kind != WEFT_KEY_EACH;
     bool is_there = find_key(r, key->key, &value) && !(takes && is_null(value));
     if (!is_there && !key->missing)
         return WEFT_ERROR(WEFT_CONFIG, "%s: lacks %s, which a %s model needs", r->json->path,
@@ -154,6 +174,13 @@ static weft_status read_key(reader *r, const weft_family_key *key)
         return check_only(r, key, value);
     case WEFT_KEY_EACH:
         return check_each(r, key, value);
+    case WEFT_KEY_DENSE_FIRST:
+        return write_dense_first(r, key, value);
+    case WEFT_KEY_SHARED:
+        weft_json_number(&r->out, key->weft,
+                         strtod(value.start, NULL) *
+                             (double)integer_of(r, "moe_intermediate_size"));
+        return WEFT_OK;
     }
     return WEFT_OK;
 }
@@ -276,6 +303,9 @@ static weft_status read_magnitude(reader *r, const rope_object *rope)
     const double factor = number_in_rope(rope, "factor"),
                  asked = number_in_rope(rope, "attention_factor");
     double mscale = number_in_rope(rope, "mscale"), all = number_in_rope(rope, "mscale_all_dim");
+    if (r->json->family->scales_scores && all != 0 && mscale == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s has mscale_all_dim without mscale", r->json->path,
+                          rope->name);
     if (mscale == 0 || all == 0)
         mscale = 1, all = 0;
     const double is = magnitude_of(factor, mscale) / magnitude_of(factor, all);
@@ -315,7 +345,13 @@ static weft_status read_rope(reader *r)
     for (int i = 0; i < NUM_ROPE_KEYS; i++)
         if (rope_keys[i].types & type->bit)
             WEFT_TRY(read_rope_key(r, &rope, &rope_keys[i]));
-    return type->bit == ROPE_YARN ? read_magnitude(r, &rope) : WEFT_OK;
+    if (type->bit == ROPE_YARN)
+        return read_magnitude(r, &rope);
+    if (r->json->family->scales_scores && type->bit != ROPE_DEFAULT &&
+        number_in_rope(&rope, "mscale_all_dim") != 0)
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s has mscale_all_dim, which Weft has for yarn alone",
+                          r->json->path, rope.name);
+    return WEFT_OK;
 }
 
 /* --- the whole ----------------------------------------------------------------------------- */
@@ -342,6 +378,20 @@ static weft_status find_family(reader *r)
                       shown(value), value.start, names);
 }
 
+/* fp8 as DeepSeek has it: numbers say themselves which tensors are. */
+static bool is_scaled_blocks(weft_json_span quantization, weft_json_span method)
+{
+    weft_json_span sizes, size;
+    const char *cursor = NULL;
+    int count = 0;
+    if (!is_key(method, "fp8") || !find(quantization, "weight_block_size", &sizes) ||
+        weft_json_kind_of(sizes) != WEFT_JSON_ARRAY)
+        return false;
+    while (weft_json_next(sizes, &cursor, NULL, &size))
+        count += is_among(size, "128") ? 1 : 3;
+    return count == 2;
+}
+
 static weft_status check_quantization(const reader *r)
 {
     static const char *const names[] = {"quantization_config", "compression_config"};
@@ -350,6 +400,8 @@ static weft_status check_quantization(const reader *r)
         if (find_key(r, names[i], &value) && !is_null(value)) {
             if (weft_json_kind_of(value) == WEFT_JSON_OBJECT)
                 (void)find(value, "quant_method", &method);
+            if (i == 0 && is_scaled_blocks(value, method))
+                continue;
             return WEFT_ERROR(WEFT_CONFIG,
                               "%s: %s: quantised weights (%.*s), which Weft does not read",
                               r->json->path, names[i], shown(method), method.start);
@@ -369,7 +421,7 @@ static bool is_read(const weft_family *family, weft_json_span key)
     for (size_t i = 0; i < family->num_keys; i++)
         if (is_key(key, family->keys[i].key))
             return true;
-    return false;
+    return family->next_layers && is_key(key, family->next_layers);
 }
 
 static int compare_texts(const void *a, const void *b)
@@ -440,6 +492,8 @@ static weft_status read_model(reader *r)
         WEFT_TRY(read_key(r, &family->keys[i]));
     WEFT_TRY(read_rope(r));
     write_seq_length(r);
+    if (family->next_layers)
+        r->json->next_layers = integer_of(r, family->next_layers);
     weft_json_close(&r->out);
     return WEFT_OK;
 }
@@ -527,7 +581,33 @@ weft_status weft_config_json_load(const weft_config_json *json, const weft_appli
     weft_config_source source = {.no_data = true, .application = application};
     WEFT_TRY(weft_arena_printf(arena, &source.file, "%s, as section model", json->path));
     WEFT_TRY(weft_arena_printf(arena, &source.text, "{\"model\": %s}", json->model));
-    return name_own_key(json, arena, weft_config_load(&source, arena, out));
+    WEFT_TRY(name_own_key(json, arena, weft_config_load(&source, arena, out)));
+    const char *wrong = json->family->check ? json->family->check(&out->model) : NULL;
+    return wrong ? WEFT_ERROR(WEFT_CONFIG, "%s: %s", json->path, wrong) : WEFT_OK;
+}
+
+weft_status weft_config_json_without_scales(const weft_config_json *json, weft_arena *arena,
+                                            const char **out)
+{
+    weft_json_span root, key, value;
+    weft_json_fault fault;
+    const char *cursor = NULL, *before = NULL;
+    *out = json->text;
+    if (!weft_json_check(json->text, &root, &fault))
+        return WEFT_ERROR(WEFT_INTERNAL, "%s: %s", json->path, fault.reason);
+    for (; weft_json_next(root, &cursor, &key, &value); before = value.start + value.bytes) {
+        if (!is_key(key, "quantization_config") || is_null(value))
+            continue;
+        const char *end = value.start + value.bytes;
+        if (!before) { /* the first: with the comma behind it */
+            before = key.start;
+            end += strspn(end, " \t\r\n");
+            end += *end == ',';
+            end += strspn(end, " \t\r\n");
+        }
+        return weft_arena_printf(arena, out, "%.*s%s", (int)(before - json->text), json->text, end);
+    }
+    return WEFT_OK;
 }
 
 /* --- the other way ------------------------------------------------------------------------- */
@@ -562,6 +642,17 @@ static weft_status value_for_python(const weft_config *config, const char *key, 
     return is_real && !strpbrk(*out, ".eE") ? weft_arena_printf(arena, out, "%s.0", *out) : WEFT_OK;
 }
 
+/* The number in the file: of dense layers, or of shared experts. */
+static int64_t count_of(weft_family_kind kind, const weft_model_options *o)
+{
+    int64_t dense = 0;
+    if (kind == WEFT_KEY_SHARED)
+        return o->moe_shared_expert_intermediate_size / o->moe_ffn_hidden_size;
+    while (dense < o->num_layers && !weft_model_is_moe_layer(o, dense))
+        dense++;
+    return dense;
+}
+
 static weft_status write_key(const weft_family_key *key, const weft_config *config,
                              weft_arena *arena, weft_json_out *out)
 {
@@ -569,8 +660,15 @@ static weft_status write_key(const weft_family_key *key, const weft_config *conf
     if (key->kind == WEFT_KEY_EACH)
         return WEFT_OK;
     WEFT_TRY(first_spelling(key->key, arena, &name));
+    if (key->kind == WEFT_KEY_DENSE_FIRST || key->kind == WEFT_KEY_SHARED) {
+        weft_json_number(out, name, (double)count_of(key->kind, &config->model));
+        return WEFT_OK;
+    }
     WEFT_TRY(key->weft ? value_for_python(config, key->weft, arena, &value)
                        : first_spelling(key->values, arena, &value));
+    if (key->kind == WEFT_KEY_SAME && key->values &&
+        are_equal(span_of(value, strlen(value)), span_of(key->missing, strlen(key->missing))))
+        value = key->values;
     if (key->kind == WEFT_KEY_NOT)
         weft_json_bool(out, name, strcmp(value, "false") == 0);
     else

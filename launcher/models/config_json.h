@@ -17,6 +17,7 @@ typedef struct weft_config_json {
     const weft_family *family;
     const char *model;        /* section "model" as a JSON object */
     weft_string_list ignored; /* keys that nothing reads */
+    int64_t next_layers;      /* of multi-token prediction, that the files may have */
 } weft_config_json;
 
 /* Memory from the arena. Errors: WEFT_CONFIG naming file and key: an architecture that no family
@@ -27,6 +28,9 @@ weft_status weft_config_json_read(const char *path, weft_arena *arena,
  * name the file's own keys. */
 weft_status weft_config_json_load(const weft_config_json *json, const weft_application *application,
                                   weft_arena *arena, weft_config *out) WEFT_CHECKED;
+/* The text without what says that weights have scales of blocks. In the arena. */
+weft_status weft_config_json_without_scales(const weft_config_json *json, weft_arena *arena,
+                                            const char **out) WEFT_CHECKED;
 /* Whether a key of a config says what function its weights are of. */
 bool weft_family_has_function(const char *section, const weft_key *row);
 /* The family whose config.json says all of the model. WEFT_CONFIG: none does; names the first key

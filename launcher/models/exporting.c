@@ -252,6 +252,7 @@ static weft_status open_all(exporting *x)
     WEFT_TRY(x->source ? read_source(x)
                        : weft_family_find(&x->config, x->folder, x->arena, &x->family));
     WEFT_TRY(weft_names_model_of(x->family, &x->config, x->arena, &x->model));
+    x->model.next_layers = x->json.next_layers;
     WEFT_TRY(list_tensors(x));
     WEFT_TRY(match(x));
     WEFT_TRY(weft_weights_open(x->folder, &x->reader));

@@ -43,12 +43,17 @@
 /* A window that is there and not used. */
 #define UNUSED_WINDOW ONLY("use_sliding_window", "false", "false")
 
-#define LLAMA_FIXED                                                                                \
+#define DECODER_FIXED                                                                              \
     {"normalization", "\"RMSNorm\""}, {"swiglu", "true"}, {"disable_bias_linear", "true"},         \
-        {"position_embedding_type", "\"rope\""}, {"rotary_percent", "1"},                          \
-        {"rotary_interleaved", "false"}, {"no_rope_freq", "0"}, {"softmax_scale", "0"},            \
+        {"position_embedding_type", "\"rope\""}, {"rotary_percent", "1"}, {"no_rope_freq", "0"},   \
+        {"softmax_scale", "0"},                                                                    \
     {                                                                                              \
         "add_proj_bias", "false"                                                                   \
+    }
+#define LLAMA_FIXED                                                                                \
+    DECODER_FIXED, {"rotary_interleaved", "false"},                                                \
+    {                                                                                              \
+        "multi_latent_attention", "false"                                                          \
     }
 #define NO_QK_NORM                                                                                 \
     {                                                                                              \
@@ -74,6 +79,9 @@ static const weft_family_key qwen2_keys[] = {DECODER_KEYS, HEAD_DIM(""), GROUPS(
 
 #define MOE_FIXED                                                                                  \
     {"add_qkv_bias", "false"}, {"moe_layer_freq", "1"},                                            \
+        {"moe_router_score_function", "\"softmax\""}, {"moe_router_enable_expert_bias", "false"},  \
+        {"moe_router_bias", "false"}, {"moe_router_num_groups", "0"},                              \
+        {"moe_router_topk_scaling_factor", "1"},                                                   \
     {                                                                                              \
         "moe_shared_expert_intermediate_size", "0"                                                 \
     }
@@ -109,12 +117,47 @@ static const weft_family_key qwen3_moe_keys[] = {
     ONLY("decoder_sparse_step", "1", "1"),
     ONLY("mlp_only_layers", "[]", "[]|null")};
 
+static const weft_family_fixed deepseek_fixed[] = {DECODER_FIXED,
+                                                   NO_QK_NORM,
+                                                   {"add_qkv_bias", "false"},
+                                                   {"multi_latent_attention", "true"},
+                                                   {"latent_norm_epsilon", "1e-6"},
+                                                   {"moe_router_score_function", "\"sigmoid\""},
+                                                   {"moe_router_enable_expert_bias", "true"},
+                                                   {"moe_router_bias", "false"},
+                                                   {"moe_shared_expert_gate", "false"}};
+static const weft_family_key deepseek_keys[] = {
+    DECODER_KEYS,
+    GROUPS(""),
+    RMS_NORM("1e-6"),
+    {"q_lora_rank", WEFT_KEY_SAME, "q_lora_rank", "0", "null"},
+    SAME("kv_lora_rank", "kv_lora_rank", "512"),
+    SAME("qk_nope_head_dim", "qk_head_dim", "128"),
+    SAME("qk_rope_head_dim", "qk_pos_emb_head_dim", "64"),
+    SAME("v_head_dim", "v_head_dim", "128"),
+    SAME("rope_interleave", "rotary_interleaved", "true"),
+    SAME("n_routed_experts|num_local_experts", "num_experts", NULL),
+    SAME("num_experts_per_tok", "moe_router_topk", "8"),
+    SAME("moe_intermediate_size", "moe_ffn_hidden_size", NULL),
+    SAME("n_group", "moe_router_num_groups", "8"),
+    SAME("topk_group", "moe_router_group_topk", "4"),
+    SAME("routed_scaling_factor", "moe_router_topk_scaling_factor", "2.5"),
+    NOT("norm_topk_prob", "moe_router_pre_softmax", "true"),
+    {"first_k_dense_replace", WEFT_KEY_DENSE_FIRST, "moe_layer_freq", "3", NULL},
+    {"n_shared_experts", WEFT_KEY_SHARED, "moe_shared_expert_intermediate_size", "1", NULL},
+    ONLY("scoring_func", "\"sigmoid\"", "\"sigmoid\""),
+    ONLY("topk_method", "\"noaux_tc\"", "\"noaux_tc\""),
+    ONLY("moe_layer_freq", "1", "1"),
+    ONLY("attention_bias", "false", "false"),
+    ONLY("pretraining_tp", "1", "1")};
+
 static const weft_family_fixed gpt2_fixed[] = {{"normalization", "\"LayerNorm\""},
                                                {"swiglu", "false"},
                                                {"disable_bias_linear", "false"},
                                                {"position_embedding_type", "\"learned_absolute\""},
                                                NO_QK_NORM,
                                                {"softmax_scale", "0"},
+                                               {"multi_latent_attention", "false"},
                                                {"num_experts", "0"}};
 static const weft_family_key gpt2_keys[] = {
     SAME("n_embd", "hidden_size", NULL),
@@ -197,6 +240,26 @@ static const weft_family_name mixtral_names[] = {
     PROJECTION,
     EXPERTS("block_sparse_moe", "w1", "w3", "w2"),
     ROW(LAYER "mlp.gate.weight", OURS "mlp.router.weight")};
+static const weft_family_name deepseek_names[] = {
+    ENDS,
+    NORMS,
+    PROJECTION,
+    MLP,
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    ROW(LAYER "mlp.gate.e_score_correction_bias", OURS "mlp.router.expert_bias"),
+    PART(LAYER "mlp.shared_experts.gate_proj.weight", OURS "mlp.shared_experts.linear_fc1.weight",
+         GATE),
+    PART(LAYER "mlp.shared_experts.up_proj.weight", OURS "mlp.shared_experts.linear_fc1.weight",
+         UP),
+    ROW(LAYER "mlp.shared_experts.down_proj.weight", OURS "mlp.shared_experts.linear_fc2.weight"),
+    ROW(LAYER "self_attn.q_proj.weight", OURS "self_attention.linear_q_proj.weight"),
+    ROW(LAYER "self_attn.q_a_proj.weight", OURS "self_attention.linear_q_down_proj.weight"),
+    ROW(LAYER "self_attn.q_a_layernorm.weight", OURS "self_attention.q_layernorm.weight"),
+    ROW(LAYER "self_attn.q_b_proj.weight", OURS "self_attention.linear_q_up_proj.weight"),
+    ROW(LAYER "self_attn.kv_a_proj_with_mqa.weight",
+        OURS "self_attention.linear_kv_down_proj.weight"),
+    ROW(LAYER "self_attn.kv_a_layernorm.weight", OURS "self_attention.kv_layernorm.weight"),
+    ROW(LAYER "self_attn.kv_b_proj.weight", OURS "self_attention.linear_kv_up_proj.weight")};
 static const char *const llama_ignored[] = {LAYER "self_attn.rotary_emb.inv_freq"};
 
 #define BLOCK "transformer.h.{layer}."
@@ -267,6 +330,40 @@ static const weft_family mixtral = {
     .rope_theta = "1e6",
     TABLES(mixtral_fixed, mixtral_keys, mixtral_names, llama_ignored)};
 
-const weft_family *const weft_families[] = {&gpt2,  &llama,   &mistral,  &qwen2,
-                                            &qwen3, &mixtral, &qwen3_moe};
+/* What the router's kernel has where transformers has another number. */
+static const char *check_deepseek(const weft_model_options *o)
+{
+    const int64_t shared = o->moe_shared_expert_intermediate_size;
+    bool is_moe = false;
+    for (int64_t i = 0; i < o->num_layers; i++) {
+        if (is_moe && !weft_model_is_moe_layer(o, i))
+            return "a dense layer stands behind an MoE layer";
+        is_moe = weft_model_is_moe_layer(o, i);
+    }
+    if (!is_moe)
+        return "no layer has experts";
+    if (o->moe_router_num_groups > 1 && o->moe_router_topk != 2 * o->moe_router_group_topk)
+        return "num_experts_per_tok is not 2 topk_group: Weft's groups count num_experts_per_tok / "
+               "topk_group experts, DeepSeek's two";
+    if (o->moe_router_topk == 1 && !o->moe_router_pre_softmax)
+        return "num_experts_per_tok is 1, which Weft does not divide by itself (norm_topk_prob)";
+    if (o->yarn_mscale == 0 && o->yarn_mscale_all_dim != 0)
+        return "mscale_all_dim stands without mscale";
+    if (shared == 0 || shared % o->moe_ffn_hidden_size != 0)
+        return "the shared experts are no multiple of moe_intermediate_size";
+    return NULL;
+}
+
+static const weft_family deepseek_v3 = {
+    .name = "DeepSeek-V3",
+    .architecture = "DeepseekV3ForCausalLM",
+    .model_type = "deepseek_v3",
+    .rope_theta = "1e4",
+    .next_layers = "num_nextn_predict_layers|num_mtp_layers",
+    .scales_scores = true,
+    .check = check_deepseek,
+    TABLES(deepseek_fixed, deepseek_keys, deepseek_names, llama_ignored)};
+
+const weft_family *const weft_families[] = {&gpt2,  &llama,   &mistral,   &qwen2,
+                                            &qwen3, &mixtral, &qwen3_moe, &deepseek_v3};
 const size_t weft_num_families = COUNT(weft_families);

@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include <weft/model.h>
+
 /* What of the parameter the tensor is. Rows are outputs. A parameter of experts has an axis of
  * experts before all others; a pattern with {expert} is of one of them, another of all. */
 typedef enum weft_name_layout {
@@ -35,10 +37,12 @@ typedef struct weft_family_name {
 
 /* What a key of config.json becomes. */
 typedef enum weft_family_kind {
-    WEFT_KEY_SAME, /* the value of Weft's key */
-    WEFT_KEY_NOT,  /* the opposite of a flag */
-    WEFT_KEY_ONLY, /* nothing: Weft has the one value alone */
-    WEFT_KEY_EACH, /* the same of each entry of a list */
+    WEFT_KEY_SAME,        /* the value of Weft's key */
+    WEFT_KEY_NOT,         /* the opposite of a flag */
+    WEFT_KEY_ONLY,        /* nothing: Weft has the one value alone */
+    WEFT_KEY_EACH,        /* the same of each entry of a list */
+    WEFT_KEY_DENSE_FIRST, /* how many layers are dense before MoE ones: a list */
+    WEFT_KEY_SHARED,      /* how many experts of moe_ffn_hidden_size all tokens pass: their width */
 } weft_family_kind;
 
 typedef struct weft_family_key {
@@ -48,7 +52,7 @@ typedef struct weft_family_key {
     const char *missing; /* JSON: what it means that the file lacks the key (SAME, NOT: or has
                             null); NULL: it must have it; "": Weft's key keeps its own default */
     const char *values;  /* JSON, those that Weft can hold, apart by '|', the first one written;
-                            NULL:  any */
+                            NULL:  any; of SAME what is written for `missing` */
 } weft_family_key;
 
 /* Of section "model": what the family always has, by which a run's config is known to be of it. */
@@ -59,8 +63,13 @@ typedef struct weft_family_fixed {
 typedef struct weft_family {
     const char *name, *architecture, *model_type;
     const char *root, *other_root; /* names that begin with `root` may begin so; NULL: none */
-    const char *rope_theta; /* where config.json, which has three spellings, says nothing of it;
-                               NULL: the family has no rotary positions */
+    const char *rope_theta;  /* where config.json, which has three spellings, says nothing of it;
+                                NULL: the family has no rotary positions */
+    const char *next_layers; /* the key that says how many layers the files have behind the last
+                                one, for multi-token prediction: Weft leaves them out. NULL: none */
+    bool scales_scores;      /* YaRN's mscale_all_dim is of attention's scores as well */
+    /* Why Weft has another function than these options are for; NULL: it has not. Optional. */
+    const char *(*check)(const weft_model_options *options);
     const weft_family_fixed *fixed;
     const weft_family_key *keys;
     const weft_family_name *names;

@@ -28,6 +28,7 @@ static weft_status open_all(importing *m)
     WEFT_TRY(weft_config_json_read(path, m->arena, &m->json));
     WEFT_TRY(weft_config_json_load(&m->json, m->asked->application, m->arena, &m->config));
     WEFT_TRY(weft_names_model_of(m->json.family, &m->config, m->arena, &m->model));
+    m->model.next_layers = m->json.next_layers;
     WEFT_TRY(weft_safetensors_open(folder, m->arena, &m->files));
     WEFT_TRY(weft_names_match(&m->model, m->files.tensors, m->files.num_tensors, folder, m->arena,
                               &m->names));
@@ -205,12 +206,13 @@ static weft_status write_config(importing *m, const weft_new_folder *run)
 
 static weft_status write_source(importing *m, const weft_new_folder *run)
 {
-    const char *source;
+    const char *source, *config;
     WEFT_TRY(weft_arena_printf(m->arena, &source, "%s/" WEFT_SOURCE_FOLDER, run->partial));
     if (mkdir(source, 0777) != 0)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot make the folder: %s", source, strerror(errno));
     WEFT_TRY(weft_folder_copy_texts(m->asked->folder, source));
-    WEFT_TRY(weft_folder_write(source, "config.json", m->json.text));
+    WEFT_TRY(weft_config_json_without_scales(&m->json, m->arena, &config));
+    WEFT_TRY(weft_folder_write(source, "config.json", config));
     return weft_origin_write(source, &m->files);
 }
 
@@ -256,6 +258,7 @@ static weft_status list_tensors(importing *m, weft_card *card)
         if (is_used[i]) {
             tensors[card->num_tensors++] = m->files.tensors[i];
             card->bytes += m->files.tensors[i].bytes;
+            card->num_scaled += m->files.tensors[i].scales != NULL;
         }
     WEFT_TRY(weft_arena_alloc_array(m->arena, names->num_copies + 1, sizeof(char *), &memory));
     const char **copies = memory;

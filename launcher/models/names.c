@@ -270,6 +270,18 @@ static bool is_ignored(const weft_family *family, const char *name)
     return false;
 }
 
+/* Whether it is of a layer behind the model's last one. */
+static bool is_of_next_layer(const weft_names_model *m, const char *name)
+{
+    static const char before[] = "model.layers.";
+    int64_t layer;
+    if (strncmp(name, before, sizeof before - 1) != 0)
+        return false;
+    name += sizeof before - 1;
+    return take_number(&name, &layer) && *name == '.' && layer >= m->options->num_layers &&
+           layer < m->options->num_layers + m->next_layers;
+}
+
 /* The first row whose parameter the model has; NULL: none. */
 static const weft_family_name *find_row(const weft_names_model *m, const char *name, numbers *n,
                                         size_t *parameter)
@@ -293,7 +305,9 @@ static weft_status match_tensor(matching *x, size_t index)
     numbers n;
     matrix shape;
     size_t dims[WEFT_SAFETENSORS_MAX_DIMS], parameter;
-    if (is_ignored(m->family, t->name)) {
+    if (t->is_scales)
+        return WEFT_OK;
+    if (is_ignored(m->family, t->name) || is_of_next_layer(m, t->name)) {
         x->ignored[out->ignored.count++] = t->name;
         return WEFT_OK;
     }
@@ -309,7 +323,9 @@ static weft_status match_tensor(matching *x, size_t index)
     const int count = shape_of(&shape, row, &n, &m->listed[parameter], dims);
     WEFT_TRY(check_shape(t, dims, count, x->where));
     return t->can_read ? WEFT_OK
-                       : WEFT_ERROR(WEFT_FILE, "%s: %s has dtype %s; Weft reads F32, BF16 and F16",
+                       : WEFT_ERROR(WEFT_FILE,
+                                    "%s: %s has dtype %s; Weft reads F32, BF16, F16 and, with "
+                                    "scales of blocks, F8_E4M3",
                                     x->where, t->name, t->dtype_text);
 }
 

@@ -1,6 +1,7 @@
 #include "launcher/models/safetensors.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -436,7 +437,37 @@ static weft_status check_index(const index_file *index, const weft_safetensors *
     return WEFT_OK;
 }
 
-weft_status weft_safetensors_open(const char *folder, weft_arena *arena, weft_safetensors *out)
+static size_t blocks_of(size_t count)
+{
+    return (count + WEFT_SCALED_BLOCK - 1) / WEFT_SCALED_BLOCK;
+}
+
+/* Finds the tensors that others scale. */
+static weft_status pair_scales(weft_safetensors *s, weft_arena *arena)
+{
+    static const char suffix[] = "_scale_inv";
+    for (size_t i = 0; i < s->num_tensors; i++) {
+        weft_safetensor *scales = &s->tensors[i];
+        const size_t length = strlen(scales->name), end = sizeof suffix - 1;
+        const char *name;
+        if (length <= end || strcmp(scales->name + length - end, suffix) != 0)
+            continue;
+        WEFT_TRY(weft_arena_printf(arena, &name, "%.*s", (int)(length - end), scales->name));
+        const weft_safetensor *found = weft_safetensors_find(s, name);
+        if (!found || strcmp(found->dtype_text, "F8_E4M3") != 0)
+            continue;
+        weft_safetensor *t = &s->tensors[found - s->tensors];
+        if (t->num_dims != 2 || scales->num_dims != 2 || strcmp(scales->dtype_text, "F32") != 0 ||
+            scales->dims[0] != blocks_of(t->dims[0]) || scales->dims[1] != blocks_of(t->dims[1]))
+            return WEFT_ERROR(WEFT_FILE, "%s: %s: should have an F32 for each block of %d x %d",
+                              s->folder, scales->name, WEFT_SCALED_BLOCK, WEFT_SCALED_BLOCK);
+        t->scales = scales;
+        t->can_read = scales->is_scales = true;
+    }
+    return WEFT_OK;
+}
+
+static weft_status open_files(const char *folder, weft_arena *arena, weft_safetensors *out)
 {
     static const char *one[] = {WEFT_SAFETENSORS_FILE};
     index_file index = {0};
@@ -464,6 +495,12 @@ weft_status weft_safetensors_open(const char *folder, weft_arena *arena, weft_sa
     return check_index(&index, out);
 }
 
+weft_status weft_safetensors_open(const char *folder, weft_arena *arena, weft_safetensors *out)
+{
+    WEFT_TRY(open_files(folder, arena, out));
+    return pair_scales(out, arena);
+}
+
 void weft_safetensors_release(weft_safetensors *s)
 {
     for (int f = 0; s->files && f < s->num_files; f++)
@@ -485,11 +522,51 @@ size_t weft_safetensor_elements(const weft_safetensor *t)
     return elements;
 }
 
+/* Sign, four bits of exponent, three of mantissa; no infinities. */
+static float from_fp8(int x)
+{
+    const int exponent = x >> 3 & 15, mantissa = x & 7;
+    const float size = (x & 127) == 127 ? NAN
+                       : exponent == 0  ? ldexpf((float)mantissa, -9)
+                                        : ldexpf((float)(8 + mantissa), exponent - 10);
+    return x & 128 ? -size : size;
+}
+
+/* A row's part after the other. raw: room for a float an element. */
+static weft_status read_scaled(const weft_safetensors *s, const weft_safetensor *t, size_t first,
+                               size_t count, void *raw, float *out)
+{
+    const size_t cols = t->dims[1], blocks = t->scales->dims[1];
+    const weft_safetensor *scales = t->scales;
+    float values[256];
+    for (int x = 0; x < 256; x++)
+        values[x] = from_fp8(x);
+    for (size_t at = first, end = first + count; at < end;) {
+        const size_t row = at / cols, col = at % cols, left = end - at,
+                     num = left < cols - col ? left : cols - col;
+        const size_t from = col / WEFT_SCALED_BLOCK,
+                     wanted = (col + num - 1) / WEFT_SCALED_BLOCK + 1 - from;
+        float *scale = raw;
+        uint8_t *numbers = (uint8_t *)(out + (at - first)) + 3 * num; /* before what is written */
+        WEFT_TRY(weft_file_read(&s->files[scales->file],
+                                scales->offset +
+                                    (row / WEFT_SCALED_BLOCK * blocks + from) * sizeof *scale,
+                                scale, wanted * sizeof *scale));
+        WEFT_TRY(weft_file_read(&s->files[t->file], t->offset + at, numbers, num));
+        for (size_t i = 0; i < num; i++)
+            out[at - first + i] = values[numbers[i]] * scale[(col + i) / WEFT_SCALED_BLOCK - from];
+        at += num;
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_safetensor_read(const weft_safetensors *s, const weft_safetensor *t, size_t first,
                                  size_t count, void *raw, float *out)
 {
     const size_t each = weft_dtype_bytes(t->dtype);
     void *to = t->dtype == WEFT_F32 ? out : raw;
+    if (t->scales)
+        return read_scaled(s, t, first, count, raw, out);
     WEFT_TRY(weft_file_read(&s->files[t->file], t->offset + first * each, to, count * each));
     if (to == raw)
         weft_half_widen(raw, t->dtype, count, out);

@@ -18,15 +18,21 @@ enum { WEFT_SAFETENSORS_MAX_DIMS = 8 };
 #define WEFT_SAFETENSORS_FILE "model.safetensors"
 #define WEFT_SAFETENSORS_INDEX "model.safetensors.index.json"
 
+enum { WEFT_SCALED_BLOCK = 128 };
+
 typedef struct weft_safetensor {
     const char *name;
     const char *dtype_text; /* as the file calls it: "BF16" */
     weft_dtype dtype;       /* where can_read */
-    bool can_read;          /* the dtype is one of Weft's: F32, BF16, F16 */
+    bool can_read;          /* the dtype is one of Weft's: F32, BF16, F16; or F8_E4M3 with scales */
     int num_dims;
     size_t dims[WEFT_SAFETENSORS_MAX_DIMS];
     int file;               /* that has it */
     uint64_t offset, bytes; /* in the file */
+    /* Of F8_E4M3: NAME_scale_inv, F32, of each block of 128 x 128 what its numbers are multiplied
+     * by. NULL: it has none. */
+    const struct weft_safetensor *scales;
+    bool is_scales; /* of another tensor */
 } weft_safetensor;
 
 typedef struct weft_safetensors {

@@ -240,7 +240,7 @@ static void write_tensor(const weft_safetensors *files, const weft_safetensor *t
 {
     weft_json_open_flat(out, NULL, '{');
     weft_json_text(out, "name", t->name);
-    weft_json_text(out, "dtype", t->dtype_text);
+    weft_json_text(out, "dtype", t->scales ? "BF16" : t->dtype_text);
     weft_json_open_flat(out, "shape", '[');
     for (int d = 0; d < t->num_dims; d++)
         weft_json_number(out, NULL, (double)t->dims[d]);
@@ -258,7 +258,8 @@ weft_status weft_origin_write(const char *folder, const weft_safetensors *files)
     weft_json_out out = {.file = file.file};
     weft_json_open(&out, NULL, '[');
     for (size_t i = 0; i < files->num_tensors; i++)
-        write_tensor(files, &files->tensors[i], &out);
+        if (!files->tensors[i].is_scales)
+            write_tensor(files, &files->tensors[i], &out);
     weft_json_close(&out);
     return weft_new_file_close(&file, WEFT_OK);
 }

@@ -61,6 +61,7 @@ weft_status weft_folder_copy_texts(const char *from, const char *to) WEFT_CHECKE
 
 /* --- the source's tensors ------------------------------------------------------------------ */
 
+/* What is written where an import is exported: tensors with scales as BF16. */
 weft_status weft_origin_write(const char *folder, const weft_safetensors *files) WEFT_CHECKED;
 typedef struct weft_origin {
     weft_safetensor *tensors; /* as tensors.json lists them */

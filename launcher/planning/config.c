@@ -492,6 +492,10 @@ static weft_status check_device(const weft_config *c)
         return WEFT_KEY_ERROR("model.kv_channels",
                               "a head dimension of %lld; GPUs compute attention up to %d",
                               (long long)c->model.kv_channels, WEFT_CUDA_MAX_HEAD_DIM);
+    if (c->device.kind == WEFT_DEVICE_KIND_CUDA && c->model.multi_latent_attention &&
+        c->model.v_head_dim > WEFT_CUDA_MAX_HEAD_DIM)
+        return WEFT_KEY_ERROR("model.v_head_dim", "%lld; GPUs compute attention up to %d",
+                              (long long)c->model.v_head_dim, WEFT_CUDA_MAX_HEAD_DIM);
     return WEFT_OK;
 }
 

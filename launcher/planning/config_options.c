@@ -120,7 +120,8 @@ static const weft_key train_rows[] = {
         "full: in a group, or how many of a virtual stage",
         .idle = RECOMPUTE("none") "; " RECOMPUTE("selective"), SEARCHED(RECOMPUTE)),
     ROW(STEP, "recompute_modules", recompute.modules, STRINGS, "[\"core_attn\"]", 0, 0, NULL,
-        "selective: core_attn, mlp, moe, shared_experts; layernorm and moe_act always are",
+        "selective: core_attn, mla_up_proj, mlp, moe, shared_experts; layernorm and moe_act "
+        "always are",
         .idle = RECOMPUTE("none") "; " RECOMPUTE("full"), SEARCHED(RECOMPUTE)),
     ROW(STEP, "fine_grained_activation_offloading", offload.on, BOOL, "false", 0, 0, NULL,
         "keep activations in pinned host memory between forward and backward", SEARCHED(OFFLOAD)),

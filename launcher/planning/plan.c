@@ -192,6 +192,9 @@ weft_status weft_plan_set_kernels(weft_kernels_kind kernels, const weft_config_s
         return weft_config_locate(source,
                                   WEFT_KEY_ERROR("parallel.context_parallel_size",
                                                  "plain kernels see whole sequences; 1 would do"));
+    if (config->plain_kernels && config->model.multi_latent_attention)
+        return weft_config_locate(source, WEFT_KEY_ERROR("model.multi_latent_attention",
+                                                         "plain kernels have no latents"));
     if (config->plain_kernels && config->train.offload.on)
         return weft_config_locate(source, WEFT_KEY_ERROR("train.fine_grained_activation_offloading",
                                                          "plain kernels offload nothing"));

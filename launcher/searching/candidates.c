@@ -171,12 +171,16 @@ static void has_kinds(const weft_model_options *o, bool *out_dense, bool *out_mo
 
 static void apply_recompute(const weft_candidate *c, int kind, weft_config *out)
 {
-    static const char *const names[] = {"core_attn", "mlp", "moe"};
-    static const char *const with_moe[] = {"core_attn", "moe"};
+    static const char *const qkv_names[] = {"core_attn", "mlp", "moe"},
+                             *const qkv_moe[] = {"core_attn", "moe"},
+                             *const latent_names[] = {"core_attn", "mla_up_proj", "mlp", "moe"},
+                             *const latent_moe[] = {"core_attn", "mla_up_proj", "moe"};
+    const size_t more = out->model.multi_latent_attention; /* mla_up_proj */
+    const char *const *names = more ? latent_names : qkv_names;
     weft_recompute_options *r = &out->train.recompute;
     bool dense, moe;
     *r = (weft_recompute_options){
-        .granularity = WEFT_RECOMPUTE_NONE, .num_layers = 1, .modules = {names, 1}};
+        .granularity = WEFT_RECOMPUTE_NONE, .num_layers = 1, .modules = {names, 1 + more}};
     has_kinds(&out->model, &dense, &moe);
     const int64_t each = out->model.num_layers / ((int64_t)c->pp * c->num_chunks);
     switch (kind) {
@@ -185,8 +189,8 @@ static void apply_recompute(const weft_candidate *c, int kind, weft_config *out)
         break;
     case RECOMPUTE_MODULES:
         r->granularity = WEFT_RECOMPUTE_SELECTIVE;
-        r->modules =
-            dense ? (weft_string_list){names, moe ? 3 : 2} : (weft_string_list){with_moe, 2};
+        r->modules = dense ? (weft_string_list){names, (moe ? 3 : 2) + more}
+                           : (weft_string_list){more ? latent_moe : qkv_moe, 2 + more};
         break;
     case RECOMPUTE_HALF:
         r->granularity = WEFT_RECOMPUTE_FULL;

@@ -67,12 +67,11 @@ static weft_status move_keys(const weft_context_work *w, weft_lane *lane, size_t
                              weft_dtype to_dtype, void *to)
 {
     const weft_context_sizes *z = &w->sizes;
-    const size_t queries = z->in_group * z->head_dim, pair = 2 * z->head_dim;
-    const size_t apart = queries + pair;
-    return move_rows(lane, rows * z->groups, pair, from_dtype,
-                     from_packed ? from : at(from, queries, from_dtype), from_packed ? pair : apart,
-                     to_dtype, from_packed ? at(to, queries, to_dtype) : to,
-                     from_packed ? apart : pair);
+    const size_t queries = z->in_group * z->head_dim, apart = queries + z->pair;
+    return move_rows(lane, rows * z->groups, z->pair, from_dtype,
+                     from_packed ? from : at(from, queries, from_dtype),
+                     from_packed ? z->pair : apart, to_dtype,
+                     from_packed ? at(to, queries, to_dtype) : to, from_packed ? apart : z->pair);
 }
 
 /* Turns rows [rows, width] into `inner` blocks of rows [rows, width / inner], or back. */
@@ -195,8 +194,7 @@ static weft_status place_gradients(const weft_context_work *w, const weft_task *
     float *share = slot_of(w, task, WEFT_OPERAND_KEYS);
     void *heads = slot_of(w, task, WEFT_OPERAND_TO), *to = heads ? heads : w->call->dqkv;
     WEFT_TRY(move_rows(lane, z->rows * z->groups, queries, WEFT_F32,
-                       slot_of(w, task, WEFT_OPERAND_Y), queries, dtype, to,
-                       queries + 2 * z->head_dim));
+                       slot_of(w, task, WEFT_OPERAND_Y), queries, dtype, to, queries + z->pair));
     if (arrived && share)
         WEFT_TRY(add_arrived(w, lane, arrived, share));
     return move_keys(w, lane, z->rows, WEFT_F32, share ? share : arrived, true, dtype, to);
@@ -265,7 +263,7 @@ static weft_status attend_forward(const weft_context_work *w, const weft_task *t
                    .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
                    .v = at(k, z->head_dim, dtype), .out = partial + p->query_rows * z->result,
                    .lse = w->call->lse + p->query_rows * z->heads, .first_seen = p->first_seen,
-                   .first_key = p->first_key, .piece = p->piece));
+                   .first_key = p->first_key, .piece = p->piece, .value_dim = z->value_dim));
 }
 
 static weft_status attend_backward(const weft_context_work *w, const weft_task *task,
@@ -281,6 +279,7 @@ static weft_status attend_backward(const weft_context_work *w, const weft_task *
     k = at(k, p->key_rows * p->shape.k_token_stride, dtype);
     const void *dout = exchanged ? slot_of(w, task, WEFT_OPERAND_DY) : c->dout;
     float *dq = slot_of(w, task, WEFT_OPERAND_Y), *dk = slot_of(w, task, WEFT_OPERAND_TO);
+    dq += p->query_rows * z->queries;
     dk += p->key_rows * z->keys;
     return weft_attention_backward(
         lane, &WEFT_ARGS(weft_attention_backward_args, .shape = p->shape, .dtype = dtype,
@@ -288,11 +287,11 @@ static weft_status attend_backward(const weft_context_work *w, const weft_task *
                          .v = at(k, z->head_dim, dtype),
                          .out = at(exchanged ? c->heads_out : c->out, result, dtype),
                          .dout = at(dout, result, dtype), .lse = c->lse + p->query_rows * z->heads,
-                         .delta = w->delta + p->query_rows * z->heads, .dq = dq + result, .dk = dk,
+                         .delta = w->delta + p->query_rows * z->heads, .dq = dq, .dk = dk,
                          .dv = dk + z->head_dim, .first_seen = p->first_seen,
-                         .first_key = p->first_key, .dq_token_stride = z->result,
+                         .first_key = p->first_key, .dq_token_stride = z->queries,
                          .dq_group_stride = z->in_group * z->head_dim, .dk_token_stride = z->keys,
-                         .dk_group_stride = 2 * z->head_dim, .piece = p->piece));
+                         .dk_group_stride = z->pair, .piece = p->piece, .value_dim = z->value_dim));
 }
 
 /* The shape of a pair's call, without the queries' position. */
@@ -300,7 +299,7 @@ static weft_attention_shape shape_of(const weft_context_work *w, const weft_task
 {
     const weft_context_sizes *z = &w->sizes;
     weft_attention_shape shape = w->call->attention;
-    const size_t width = (z->in_group + 2) * z->head_dim;
+    const size_t width = z->in_group * z->head_dim + z->pair;
     const bool packed = weft_task_slot(task, WEFT_OPERAND_KEYS) >= 0;
     shape.seq_q = shape.seq_k = w->call->cut->run_length;
     shape.batch = w->call->shape.batch;
@@ -310,7 +309,7 @@ static weft_attention_shape shape_of(const weft_context_work *w, const weft_task
     shape.q_token_stride = z->groups * width;
     shape.q_group_stride = width;
     shape.k_token_stride = packed ? z->keys : z->groups * width;
-    shape.k_group_stride = packed ? 2 * z->head_dim : width;
+    shape.k_group_stride = packed ? z->pair : width;
     shape.causal = true;
     shape.first_head +=
         (size_t)(weft_comm_rank(w->runtime->cp) % w->runtime->plan.inner) * z->heads;
@@ -320,7 +319,7 @@ static weft_attention_shape shape_of(const weft_context_work *w, const weft_task
 static weft_status zero_gradients(const weft_context_work *w, const weft_task *task,
                                   weft_lane *lane)
 {
-    const size_t queries = w->sizes.rows * w->sizes.result;
+    const size_t queries = w->sizes.rows * w->sizes.queries;
     if (task->part == 0)
         WEFT_TRY(weft_lane_zero(lane, slot_of(w, task, WEFT_OPERAND_Y), queries * sizeof(float)));
     if (weft_task_slot(task, WEFT_OPERAND_X) >= 0) /* adds to an earlier part's */

@@ -16,7 +16,7 @@
 typedef struct weft_context_shape {
     weft_context_plan plan;
     size_t rows, batch;
-    size_t heads, groups, head_dim;
+    size_t heads, groups, head_dim, value_dim;
     weft_dtype dtype;
 } weft_context_shape;
 
@@ -28,8 +28,8 @@ size_t weft_context_scratch_bytes(const weft_context_shape *shape, bool backward
 /* Whether ranks exchange heads for rows; forward then keeps qkv and the result so, too. */
 bool weft_context_exchanges(const weft_context_plan *plan);
 
-/* One layer's micro-batch. Tensors of the shape's dtype unless said otherwise; W: (heads + 2
- * groups) * head_dim, packed by group. */
+/* One layer's micro-batch. Tensors of the shape's dtype unless said otherwise; W: (heads +
+ * groups) * head_dim + groups * value_dim, packed by group. */
 typedef struct weft_context_call {
     weft_context_shape shape;
     weft_attention_shape attention; /* scale, dropout's counters, and first_head of this TP rank */
@@ -37,8 +37,8 @@ typedef struct weft_context_call {
     const int32_t *first_seen; /* optional, [S, B]: as of weft_pass_first_seen */
     const void *qkv;           /* [rows, W] */
     void *heads;               /* [inner * rows, W / inner]; with an exchange: forward writes it */
-    void *heads_out;           /* [inner * rows, heads / inner * head_dim]; likewise */
-    void *out;                 /* [rows, heads * head_dim]; forward writes it */
+    void *heads_out;           /* [inner * rows, heads / inner * value_dim]; likewise */
+    void *out;                 /* [rows, heads * value_dim]; forward writes it */
     float *lse;                /* [heads * rows]; forward writes it */
     const void *dout;
     void *dqkv; /* [rows, W]; backward writes it */

@@ -18,6 +18,7 @@ weft_context_shape weft_context_shape_of(const weft_shape *shape, const weft_dim
                                 .heads = dims->heads,
                                 .groups = dims->groups,
                                 .head_dim = dims->head_dim,
+                                .value_dim = dims->value_dim,
                                 .dtype = shape->dtype};
 }
 
@@ -38,16 +39,19 @@ weft_context_sizes weft_context_sizes_of(const weft_context_shape *s)
 {
     const size_t inner = (size_t)s->plan.inner;
     weft_context_sizes z = {
-        .width_qkv = (s->heads + 2 * s->groups) * s->head_dim,
-        .width_out = s->heads * s->head_dim,
+        .width_qkv = (s->heads + s->groups) * s->head_dim + s->groups * s->value_dim,
+        .width_out = s->heads * s->value_dim,
         .rows = s->rows * inner,
         .heads = s->heads / inner,
         .groups = s->groups / inner,
         .in_group = s->heads / s->groups,
         .head_dim = s->head_dim,
+        .value_dim = s->value_dim,
+        .pair = s->head_dim + s->value_dim,
     };
-    z.result = z.heads * z.head_dim;
-    z.keys = 2 * z.groups * z.head_dim;
+    z.queries = z.heads * z.head_dim;
+    z.result = z.heads * z.value_dim;
+    z.keys = z.groups * z.pair;
     z.block_keys = z.rows * z.keys;
     z.all_keys = z.block_keys;
     if (s->plan.form == WEFT_CONTEXT_ALL_GATHER)
@@ -65,7 +69,9 @@ size_t weft_context_slot_bytes(const weft_context_shape *s, weft_slot_kind holds
     case WEFT_SLOT_KEYS:
         return weft_piece_bytes(s->dtype, z.all_keys, 1);
     case WEFT_SLOT_PARTIAL: /* in forward the result itself, if that is fp32 */
-        return backward || s->dtype != WEFT_F32 ? weft_piece_bytes(WEFT_F32, z.rows, z.result) : 0;
+        if (backward)       /* of queries */
+            return weft_piece_bytes(WEFT_F32, z.rows, z.queries);
+        return s->dtype != WEFT_F32 ? weft_piece_bytes(WEFT_F32, z.rows, z.result) : 0;
     case WEFT_SLOT_HEADS_GRADIENT:
         return weft_piece_bytes(s->dtype, s->rows, z.width_qkv);
     case WEFT_SLOT_KEYS_GRADIENT:

@@ -10,6 +10,8 @@ typedef struct weft_context_sizes {
     size_t width_qkv, width_out; /* of the layer's own rows, all heads */
     size_t rows, heads, groups;  /* here */
     size_t in_group, head_dim;   /* query heads of a group */
+    size_t value_dim, pair;      /* a value; a key and a value */
+    size_t queries;              /* a row's, of all heads here */
     size_t result, keys;         /* a row's result; its keys and values */
     size_t block_keys, all_keys; /* keys of a block; keys that one task attends, which are all
                                     ranks' for all_gather */

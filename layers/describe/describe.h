@@ -27,13 +27,13 @@ static inline size_t weft_or_else(int64_t value, int64_t otherwise)
 /* Local sizes that layers and describe share. */
 typedef struct weft_dims {
     size_t rows, rows_full; /* S_local * B; S * B */
-    size_t hidden, head_dim;
+    size_t hidden, head_dim, value_dim;
     size_t rotary;        /* channels of a head that rotate; 0: none */
     size_t heads, groups; /* of this TP rank */
     size_t sharers; /* TP ranks that hold this one's group: above 1 where there are fewer groups
                        than ranks */
     size_t heads_all, groups_all;
-    size_t qkv;        /* (heads + 2 groups) * head_dim, local */
+    size_t qkv;        /* (heads + groups) * head_dim + groups * value_dim, local */
     size_t ffn, gates; /* MLP width of this TP rank; gates: 2 for SwiGLU, else 1 */
     size_t ffn_all;
     size_t vocab_rows; /* of this TP rank, padding included */

@@ -304,8 +304,8 @@ static void empty(weft_rehearsal *r)
 /* Attention block by block over context-parallel ranks is listed as over the whole sequence, whose
  * FLOPs the pieces have in all: a price knows its program. */
 typedef struct pieces {
-    uint64_t products; /* of one kind: a batch of heads */
-    bool of_values;    /* the last: probabilities by values, or a gradient like it */
+    bool of_values; /* the last: probabilities by values, or a gradient like it */
+    bool of_scores; /* the gradient of scores has come, before those like values */
 } pieces;
 
 static weft_operation whole_of(const weft_rehearsal *r, pieces *p, const weft_operation *piece)
@@ -317,16 +317,15 @@ static weft_operation whole_of(const weft_rehearsal *r, pieces *p, const weft_op
     if (o.flow == WEFT_FLOW_OWN)
         o.flow = WEFT_FLOW_GRADIENT;
     if (piece->phase == WEFT_PHASE_INPUT_GRADIENT)
-        p->of_values = piece->count * (uint64_t)plan.inner > p->products;
+        p->of_values = p->of_scores;
     else if (piece->phase == WEFT_PHASE_RECOMPUTE && !piece->repeated)
         p->of_values = false;
     else
         p->of_values = !p->of_values;
-    if (!p->of_values)
-        p->products = piece->count * (uint64_t)plan.inner;
+    p->of_scores = piece->phase == WEFT_PHASE_INPUT_GRADIENT;
     o.m = weft_shape_local_seq(shape);
     *(p->of_values ? &o.k : &o.n) = seq;
-    o.count = p->products * (p->of_values && o.phase == WEFT_PHASE_INPUT_GRADIENT ? 3 : 1);
+    o.count = piece->count * (uint64_t)plan.inner;
     return o;
 }
 

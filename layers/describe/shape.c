@@ -65,12 +65,15 @@ weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)
     d.heads_all = (size_t)o->num_attention_heads;
     d.groups_all = weft_or_else(o->num_query_groups, o->num_attention_heads);
     d.head_dim = weft_or_else(o->kv_channels, o->hidden_size / o->num_attention_heads);
+    d.value_dim = o->multi_latent_attention ? (size_t)o->v_head_dim : d.head_dim;
     if (o->position_embedding_type == WEFT_POSITION_ROPE)
-        d.rotary = weft_rotary_channels(d.head_dim, o->rotary_percent);
+        d.rotary = weft_rotary_channels(o->multi_latent_attention ? (size_t)o->qk_pos_emb_head_dim
+                                                                  : d.head_dim,
+                                        o->rotary_percent);
     d.heads = d.heads_all / tp;
     d.sharers = d.groups_all < tp ? tp / d.groups_all : 1;
     d.groups = d.groups_all * d.sharers / tp;
-    d.qkv = (d.heads + 2 * d.groups) * d.head_dim;
+    d.qkv = (d.heads + d.groups) * d.head_dim + d.groups * d.value_dim;
     d.gates = o->swiglu ? 2 : 1;
     d.ffn_all = weft_or_else(o->ffn_hidden_size, 4 * o->hidden_size);
     d.ffn = d.ffn_all / tp;

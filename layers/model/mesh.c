@@ -69,6 +69,9 @@ static weft_status check_countable(const weft_model_options *o, int64_t num_laye
     const double widths[] = {
         (double)o->hidden_size,
         (double)o->num_attention_heads * (double)o->kv_channels * 3,
+        (double)o->num_attention_heads * (double)o->v_head_dim * 3,
+        (double)o->q_lora_rank,
+        (double)o->kv_lora_rank,
         (double)o->ffn_hidden_size * 2,
         (double)o->moe_ffn_hidden_size * 2 * (double)(o->num_experts + 1),
         (double)o->moe_shared_expert_intermediate_size * 2,

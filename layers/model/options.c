@@ -15,6 +15,7 @@
 
 #define NO_QK_NORM "model.qk_layernorm is false"
 #define NOT_ROPE "model.position_embedding_type is not rope"
+#define NO_LATENT "model.multi_latent_attention is false"
 #define SCALED(type) "model.rotary_scaling_type is " type
 #define NOT_SCALED SCALED("none")
 #define NOT_SCALED_AS(type) SCALED("not " type)
@@ -40,6 +41,19 @@ const weft_key weft_model_rows[] = {
          "norm each head of queries and keys before positions enter"),
     FLAG(SHAPES, qk_layernorm_across_heads, "false",
          "norm a token's queries together, and its keys: RMSNorm alone", .idle = NO_QK_NORM),
+    FLAG(SHAPES, multi_latent_attention, "false",
+         "make keys and values of a latent, a token's few numbers (MLA)"),
+    SIZE(SHAPES, q_lora_rank, "0", 0, NULL, "width of the queries' latent; 0: they have none",
+         .idle = NO_LATENT),
+    SIZE(SHAPES, kv_lora_rank, "512", 1, NULL, "width of the keys' and values' latent",
+         .idle = NO_LATENT),
+    SIZE(SHAPES, qk_head_dim, "128", 1, NULL, "channels of a head without positions",
+         .idle = NO_LATENT),
+    SIZE(SHAPES, qk_pos_emb_head_dim, "64", 1, NULL,
+         "channels with positions beside them; of keys all heads have the same", .idle = NO_LATENT),
+    SIZE(SHAPES, v_head_dim, "128", 1, NULL, "a value's channels", .idle = NO_LATENT),
+    REAL(TASK, latent_norm_epsilon, "0", 0, 1, "of the latents' norms; 0: norm_epsilon",
+         .idle = NO_LATENT),
     CHOICE(SHAPES, position_embedding_type, "\"learned_absolute\"", "learned_absolute|rope|none",
            "how positions enter"),
     REAL(TASK, rotary_base, "10000", 1, 1e12, "base of the rotary frequencies"),
@@ -178,7 +192,7 @@ static double share_of(int64_t channels, int64_t all)
 
 static weft_status check_rotary(const weft_model_options *o)
 {
-    int64_t all = o->kv_channels;
+    int64_t all = o->multi_latent_attention ? o->qk_pos_emb_head_dim : o->kv_channels;
     int64_t channels = (int64_t)weft_rotary_channels((size_t)all, o->rotary_percent);
     if (o->position_embedding_type != WEFT_POSITION_ROPE || (channels >= 2 && channels % 2 == 0))
         return WEFT_OK;
@@ -225,6 +239,37 @@ static weft_status check_qk_norm(const weft_model_options *o)
     return WEFT_OK;
 }
 
+/* Sets what follows from the latents' options. */
+static weft_status resolve_latent(weft_model_options *o)
+{
+    const int64_t channels = o->qk_head_dim + o->qk_pos_emb_head_dim;
+    if (!o->multi_latent_attention)
+        return WEFT_OK;
+    if (o->num_query_groups != 0 && o->num_query_groups != o->num_attention_heads)
+        return WEFT_KEY_ERROR("model.num_query_groups",
+                              "%lld, and with multi_latent_attention each head has keys of its "
+                              "own: leave it out",
+                              (long long)o->num_query_groups);
+    if (o->kv_channels != 0 && o->kv_channels != channels)
+        return WEFT_KEY_ERROR("model.kv_channels",
+                              "%lld, and with multi_latent_attention a head has qk_head_dim + "
+                              "qk_pos_emb_head_dim %lld: leave it out",
+                              (long long)o->kv_channels, (long long)channels);
+    if (o->qk_layernorm)
+        return WEFT_KEY_ERROR("model.qk_layernorm",
+                              "multi_latent_attention norms its latents, and no heads: set it to "
+                              "false");
+    if (o->add_qkv_bias)
+        return WEFT_KEY_ERROR("model.add_qkv_bias",
+                              "multi_latent_attention has no QKV: set it to false");
+    if (o->position_embedding_type == WEFT_POSITION_ROPE && o->qk_pos_emb_head_dim % 2 != 0)
+        return WEFT_KEY_ERROR("model.qk_pos_emb_head_dim",
+                              "rotary positions need an even number of channels, not %lld",
+                              (long long)o->qk_pos_emb_head_dim);
+    o->kv_channels = channels;
+    return WEFT_OK;
+}
+
 weft_status weft_model_options_resolve(weft_model_options *o)
 {
     weft_fits fits;
@@ -234,6 +279,7 @@ weft_status weft_model_options_resolve(weft_model_options *o)
         o->ffn_hidden_size = 4 * o->hidden_size;
     if (o->moe_ffn_hidden_size == 0)
         o->moe_ffn_hidden_size = o->ffn_hidden_size;
+    WEFT_TRY(resolve_latent(o));
     if (o->num_query_groups == 0)
         o->num_query_groups = o->num_attention_heads;
     if (o->kv_channels == 0) {
@@ -258,7 +304,8 @@ weft_status weft_model_options_resolve(weft_model_options *o)
         o->max_position_embeddings < o->seq_length)
         return WEFT_KEY_ERROR("model.max_position_embeddings", "%lld positions for seq_length %lld",
                               (long long)o->max_position_embeddings, (long long)o->seq_length);
-    if (o->position_embedding_type == WEFT_POSITION_ROPE && o->kv_channels % 2 != 0)
+    if (o->position_embedding_type == WEFT_POSITION_ROPE && !o->multi_latent_attention &&
+        o->kv_channels % 2 != 0)
         return WEFT_KEY_ERROR("model.kv_channels",
                               "rotary positions need an even head dimension, not %lld",
                               (long long)o->kv_channels);

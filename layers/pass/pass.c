@@ -347,11 +347,15 @@ void weft_pass_send_out(weft_pass *pass, unsigned modules)
 
 void weft_pass_leave_out(weft_pass *pass, unsigned modules)
 {
+    if (pass->model->shape.recompute & modules)
+        weft_pass_empty_recomputed(pass->model);
+    weft_pass_leave_out_beside(pass, modules);
+}
+
+void weft_pass_leave_out_beside(weft_pass *pass, unsigned modules)
+{
     weft_pass_send_out(pass, modules);
-    if (!(pass->model->shape.recompute & modules))
-        return;
-    weft_pass_empty_recomputed(pass->model);
-    pass->leaves_out = true;
+    pass->leaves_out = pass->model->shape.recompute & modules;
 }
 
 void weft_pass_keep(weft_pass *pass)

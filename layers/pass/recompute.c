@@ -25,8 +25,9 @@ weft_status weft_recompute_modules(const weft_recompute_options *o, unsigned *ou
         if (module < 0) {
             const char *nearest = weft_nearest_name(name, names, WEFT_NUM_RECOMPUTE_MODULES);
             return WEFT_KEY_ERROR("train.recompute_modules", "no module \"%s\"; %s%s", name,
-                                  nearest ? "did you mean " : "there are core_attn, mlp, moe, ",
-                                  nearest ? nearest : "shared_experts, layernorm and moe_act");
+                                  nearest ? "did you mean " : "there are core_attn, mla_up_proj, ",
+                                  nearest ? nearest
+                                          : "mlp, moe, shared_experts, layernorm and moe_act");
         }
         *out |= 1u << module;
     }

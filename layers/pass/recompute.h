@@ -25,6 +25,7 @@ typedef enum weft_recompute_method {
 /* Modules, bits of weft_shape.recompute. name, text */
 #define WEFT_RECOMPUTE_MODULE_LIST(X)                                                              \
     X(CORE_ATTN, "core_attn")                                                                      \
+    X(MLA_UP_PROJ, "mla_up_proj")                                                                  \
     X(MLP, "mlp")                                                                                  \
     X(MOE, "moe")                                                                                  \
     X(SHARED_EXPERTS, "shared_experts")                                                            \

@@ -18,14 +18,20 @@ static const struct {
     const char *name;
     uint64_t vocab, params;
     int world;
+    const char *small; /* what training at a small size sets beside the rest */
 } wanted[] = {
-    {"demo.json", 257, 3446016, 4},
-    {"gpt2-124m.json", 50257, 124439808, 1},
-    {"llama-1b.json", 128256, 1235814400, 4},
-    {"llama-small.json", 257, 2460480, 1},
-    {"mixtral-8x7b.json", 32000, 46702792704, 128},
-    {"mixtral-small.json", 257, 7577664, 4},
-    {"moe-small.json", 50304, 97223680, 1},
+    {"deepseek_v3.json", 129280, 671026419200, 1024,
+     "--set num_attention_heads=4 --set num_experts=16 --set moe_ffn_hidden_size=32 --set "
+     "moe_shared_expert_intermediate_size=32 --set moe_layer_freq=[0,1] --set q_lora_rank=48 "
+     "--set kv_lora_rank=32 --set qk_head_dim=32 --set qk_pos_emb_head_dim=16 --set "
+     "v_head_dim=24 "},
+    {"demo.json", 257, 3446016, 4, ""},
+    {"gpt2-124m.json", 50257, 124439808, 1, ""},
+    {"llama-1b.json", 128256, 1235814400, 4, ""},
+    {"llama-small.json", 257, 2460480, 1, ""},
+    {"mixtral-8x7b.json", 32000, 46702792704, 128, ""},
+    {"mixtral-small.json", 257, 7577664, 4, ""},
+    {"moe-small.json", 50304, 97223680, 1, ""},
 };
 enum { NUM_WANTED = sizeof wanted / sizeof *wanted };
 
@@ -65,16 +71,16 @@ static void check_file(const char *path, int w)
     weft_arena_release(&arena);
 }
 
-static void train_small(const char *bin, const char *path)
+static void train_small(const char *bin, const char *path, const char *small)
 {
-    int code =
-        run("%s/weft train %s --out run --mesh tp=1 --set train_iters=2 --set num_layers=2 "
-            "--set hidden_size=192 --set ffn_hidden_size=96 --set seq_length=32 "
-            "--set vocab_size=131 --set global_batch_size=8 --set mock_data=true "
-            "--set lr_warmup_iters=0 --set lr_wsd_decay_iters=0 --set eval_interval=2 --set "
-            "eval_iters=1 "
-            "--set device.num_threads=1 --set peak_flops=1e10 && %s/weft inspect run && rm -r run",
-            bin, path, bin);
+    int code = run(
+        "%s/weft train %s --out run --mesh tp=1 --set train_iters=2 --set num_layers=2 "
+        "--set hidden_size=192 --set ffn_hidden_size=96 --set seq_length=32 "
+        "--set vocab_size=131 --set global_batch_size=8 --set mock_data=true "
+        "--set lr_warmup_iters=0 --set lr_wsd_decay_iters=0 --set eval_interval=2 --set "
+        "eval_iters=1 "
+        "--set device.num_threads=1 --set peak_flops=1e10 %s&& %s/weft inspect run && rm -r run",
+        bin, path, small, bin);
     EXPECT(code == 0 && strstr(run_output, "step 2/2  loss 4.") &&
                strstr(run_output, "validation loss"),
            "%s: exit code %d: %s", path, code, run_output);
@@ -102,7 +108,7 @@ int main(void)
         found++;
         snprintf(path, sizeof path, "%s/examples/%.200s", root, entry->d_name);
         check_file(path, w);
-        train_small(bin, path);
+        train_small(bin, path, wanted[w].small);
     }
     EXPECT(found == NUM_WANTED, "%d configs, not %d", found, NUM_WANTED);
     if (examples)

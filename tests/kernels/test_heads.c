@@ -165,11 +165,45 @@ static void sums_are_rms_norms(void **state)
     assert_int_equal(weft_heads_norm_forward(probe_lane(0), &args), WEFT_INTERNAL);
 }
 
+static void share(const weft_heads_shape *s, weft_dtype dtype, bool inverse)
+{
+    probe_start(NULL);
+    const size_t num = s->tokens * s->token_stride, dim = s->head_dim;
+    void *one = probe_random(s->tokens * dim, dtype, 1, 1), *heads = probe_random(num, dtype, 1, 2);
+    double *from = probe_read(one, s->tokens * dim, dtype), *all = probe_read(heads, num, dtype);
+    PROBE_RUN(heads_share, .shape = *s, .dtype = dtype, .one = one, .heads = heads,
+              .inverse = inverse);
+    for (size_t i = 0; i < s->tokens * dim; i++) {
+        double sum = 0;
+        for (size_t h = 0; h < s->groups * s->heads; h++) {
+            double *at = all + i / dim * s->token_stride + h / s->heads * s->group_stride +
+                         h % s->heads * dim + i % dim;
+            sum += *at;
+            *at = inverse ? *at : from[i];
+        }
+        from[i] = inverse ? sum : from[i];
+    }
+    probe_close(probe_read(one, s->tokens * dim, dtype), from, s->tokens * dim,
+                probe_tolerance(dtype, 1e-6), "one");
+    probe_close(probe_read(heads, num, dtype), all, num, 0, "heads");
+}
+
+static void heads_share_one(void **state)
+{
+    (void)state;
+    static const weft_heads_shape shapes[] = {
+        {3, 1, 1, 5, 7, 0}, {70, 4, 2, 16, 260, 64}, {37, 8, 1, 64, 1600, 192}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int form = 0; form < 2 * probe_num_dtypes(); form++)
+            share(&shapes[i], probe_dtype(form / 2), form % 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         PROBE_TEST(heads_equal_fp64_and_finite_differences),
         PROBE_TEST(no_tokens_clear),
+        PROBE_TEST(heads_share_one),
         PROBE_TEST(sums_are_rms_norms),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);

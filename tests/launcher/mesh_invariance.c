@@ -36,6 +36,10 @@ typedef struct model_case {
     "\"num_layers\": 4, \"hidden_size\": 24, \"ffn_hidden_size\": 32, \"num_experts\": 4, "        \
     "\"moe_aux_loss_coeff\": 0.02, \"moe_z_loss_coeff\": 0.005, " COMMON
 
+#define LATENTS                                                                                    \
+    "\"multi_latent_attention\": true, \"kv_lora_rank\": 12, \"qk_head_dim\": 6, "                 \
+    "\"qk_pos_emb_head_dim\": 4, \"v_head_dim\": 8, "
+
 static const model_case models[] = {
     {"gpt2-tied", "{\"num_layers\": 4, \"hidden_size\": 24, " COMMON "}", FP32},
     {"llama-untied",
@@ -99,6 +103,17 @@ static const model_case models[] = {
      "\"normalization\": \"RMSNorm\", "
      "\"position_embedding_type\": \"rope\", " COMMON "}",
      FP32},
+    {"latents",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"ffn_hidden_size\": 32, \"q_lora_rank\": 20, "
+     "\"normalization\": \"RMSNorm\", \"position_embedding_type\": \"rope\", "
+     "\"rotary_scaling_type\": \"yarn\", \"rotary_scaling_factor\": 4, "
+     "\"original_max_position_embeddings\": 8, \"yarn_mscale_all_dim\": 1, "
+     "\"attention_dropout\": 0.1, " LATENTS COMMON "}",
+     FP32},
+    {"latents-bf16",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"disable_bias_linear\": true, "
+     "\"position_embedding_type\": \"rope\", \"rotary_interleaved\": true, " LATENTS COMMON "}",
+     ", \"precision\": \"bf16\"", 1e-3, 0.1, false},
 };
 
 typedef struct mesh_case {
@@ -253,6 +268,15 @@ static const mesh_case meshes[] = {
     {10, 8, "tp=2,dp=4,binding=dp,ep=4,etp=2,zero=2", NULL},
     {4, 4, "cp=4", NULL},
     {4, 4, "tp=2,cp=2,sp=1", NULL},
+    /* keys and values of latents */
+    {11, 2, "tp=2", NULL},
+    {11, 4, "tp=2,cp=2,sp=1", CONTEXT("p2p")},
+    {11, 4, "cp=2,pp=2", CONTEXT("a2a")},
+    {11, 4, "cp=4", CONTEXT("all_gather")},
+    {11, 4, "tp=2,dp=2,sp=1,zero=3", NULL},
+    {11, 4, "pp=2,dp=2,schedule=zb_h1,zero=2", NULL},
+    {12, 4, "tp=4,sp=1", NULL},
+    {12, 4, "cp=2,tp=2", CONTEXT("a2a")},
 };
 
 /* Corners of what is kept otherwise than on one rank. */
@@ -282,6 +306,11 @@ static const struct {
     {{9, 4, "tp=2,pp=2,sp=1", NULL}, OFFLOAD("\"core_attn\"") RECOMPUTE("\"mlp\"")},
     {{10, 4, "dp=4,binding=dp,ep=4,zero=1", NULL}, RECOMPUTE("\"moe\"")},
     {{9, 4, "tp=4", NULL}, ", \"recompute_granularity\": \"full\""},
+    {{11, 4, "tp=2,pp=2,sp=1", NULL}, OFFLOAD("\"core_attn\"") RECOMPUTE("\"mlp\"")},
+    {{11, 2, "cp=2", CONTEXT("p2p")}, RECOMPUTE("\"core_attn\"")},
+    {{11, 2, "tp=2,sp=1", NULL}, ", \"recompute_granularity\": \"full\""},
+    {{11, 4, "tp=2,pp=2,sp=1", NULL}, RECOMPUTE("\"mla_up_proj\"")},
+    {{11, 4, "cp=2,tp=2", CONTEXT("a2a")}, RECOMPUTE("\"core_attn\", \"mla_up_proj\"")},
 };
 enum {
     NUM_MESHES = sizeof meshes / sizeof *meshes,

@@ -1,5 +1,6 @@
 /* What converters of models get wrong: each is right here, or refused by name, and leaves nothing
  * behind. A folder is taken from those of tests/oracle/models, altered, and imported. */
+#include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include "launcher/models/config_json.h"
 #include "launcher/models/half.h"
 #include "launcher/models/models.h"
+#include "launcher/planning/config.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
@@ -203,6 +205,18 @@ static const change changes[] = {
      "use_sliding_window is true"},
     {"qwen2", "\"full_attention\"", "\"sliding_attention\"",
      "layer_types is \"sliding_attention\""},
+    {"deepseek_v3", "\"topk_group\": 2", "\"topk_group\": 1",
+     "model.moe_router_group_topk: 1 of 4 groups do not hold 4"},
+    {"deepseek_v3", "\"topk_group\": 2", "\"topk_group\": 4",
+     "num_experts_per_tok is not 2 topk_group"},
+    {"deepseek_v3", "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": 3",
+     "first_k_dense_replace is 3 of 3 layers"},
+    {"deepseek_v3", "\"norm_topk_prob\"", "\"scoring_func\": \"softmax\", \"norm_topk_prob\"",
+     "scoring_func is \"softmax\""},
+    {"deepseek_v3", "\"mscale\": 1.0,", "", "mscale_all_dim"},
+    {"deepseek_v3", "\"num_key_value_heads\": 4", "\"num_key_value_heads\": 2",
+     "model.num_query_groups: 2, and with multi_latent_attention"},
+    {"deepseek_v3", "\"n_routed_experts\"", "\"num_local_experts\"", NULL},
     {"gpt2", "\"gelu_new\"", "\"gelu\"", "activation_function is \"gelu\""},
     {"gpt2", "\"gelu_new\"", "\"gelu_pytorch_tanh\"", NULL},
     {"llama",
@@ -359,7 +373,7 @@ static void names_and_shapes_are_the_tables(void)
     const size_t norm = find(&m, "model.norm.weight");
     m.tensors[norm].dtype_text = "F8_E4M3";
     m.tensors[norm].bytes = 24;
-    refused(&m, WEFT_FILE, "model.norm.weight has dtype F8_E4M3; Weft reads F32, BF16 and F16");
+    refused(&m, WEFT_FILE, "model.norm.weight has dtype F8_E4M3; Weft reads F32, BF16, F16 and");
     load(&m, "llama");
     memset(m.data[find(&m, "model.norm.weight")], 0xff, 4);
     write_folder(&m, "altered");
@@ -371,6 +385,170 @@ static void names_and_shapes_are_the_tables(void)
     taken(&m, &card);
     EXPECT(card.ignored_tensors.count == 1 && card.num_tensors == 21, "%zu, %zu",
            card.ignored_tensors.count, card.num_tensors);
+}
+
+/* Layers for multi-token prediction stand behind the last one: as many as config.json says. */
+static void next_layers_are_left_out(void)
+{
+    static const char norm[] = "model.layers.3.enorm.weight";
+    model m;
+    weft_card card;
+    load(&m, "deepseek_v3");
+    add(&m, norm, "model.norm.weight");
+    refused(&m, WEFT_FILE, "model.layers.3.enorm.weight: no parameter of this DeepSeek-V3 model");
+    load(&m, "deepseek_v3");
+    say(&m, "\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1");
+    add(&m, norm, "model.norm.weight");
+    write_folder(&m, "altered");
+    EXPECT_OK(import_to("altered", "run", &card));
+    EXPECT(card.ignored_tensors.count == 1 && strcmp(card.ignored_tensors.values[0], norm) == 0,
+           "%zu", card.ignored_tensors.count);
+    EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = "run"}, &m.arena, &card));
+    EXPECT(card.num_tensors == m.count - 1, "%zu", card.num_tensors);
+    EXPECT(system("rm -r run") == 0, "run");
+    release(&m);
+}
+
+/* Keys that latents leave no room for. */
+static void latents_refuse_what_they_replace(void)
+{
+    static const char *const cases[][2] = {
+        {"\"kv_channels\": 8", "model.kv_channels: 8, and with multi_latent_attention a head has "
+                               "qk_head_dim + qk_pos_emb_head_dim 192: leave it out"},
+        {"\"num_query_groups\": 2",
+         "model.num_query_groups: 2, and with multi_latent_attention each "
+         "head has keys of its own: leave it out"},
+        {"\"qk_layernorm\": true", "model.qk_layernorm: multi_latent_attention norms its latents"},
+        {"\"add_qkv_bias\": true", "model.add_qkv_bias: multi_latent_attention has no QKV"},
+        {"\"qk_pos_emb_head_dim\": 5", "model.qk_pos_emb_head_dim: rotary positions need an even"},
+        {"\"rotary_percent\": 0.01", "model.rotary_percent: 0.01 of a head dimension of 64 is 0"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        weft_arena arena = {0};
+        weft_config config;
+        weft_config_source source = {.no_data = true, .file = "c.json"};
+        EXPECT_OK(weft_arena_printf(&arena, &source.text,
+                                    "{\"model\": {\"multi_latent_attention\": true, "
+                                    "\"position_embedding_type\": \"rope\", %s}}",
+                                    cases[i][0]));
+        EXPECT_ERROR(weft_config_load(&source, &arena, &config), WEFT_CONFIG, cases[i][1]);
+        weft_arena_release(&arena);
+    }
+}
+
+/* What config.json says of latents and experts comes back where the source's is gone. */
+static void latents_come_back(void)
+{
+    static const char *const names[][4] = {{"deepseek_v3", "\"first_k_dense_replace\": 1",
+                                            "\"n_shared_experts\": 1", "\"mscale_all_dim\": 0.7"},
+                                           {"moonlight", "\"q_lora_rank\": null",
+                                            "\"n_shared_experts\": 2",
+                                            "\"rope_interleave\": false"}};
+    for (int i = 0; i < 2; i++) {
+        model m;
+        weft_arena arena = {0};
+        weft_card before, after;
+        load(&m, names[i][0]);
+        write_folder(&m, "altered");
+        EXPECT_OK(import_to("altered", "run", &before));
+        EXPECT_OK(weft_import_model(&(weft_import){.folder = "altered"}, &arena, &before));
+        EXPECT(system("rm -r run/source") == 0, "source");
+        EXPECT_OK(
+            weft_export_model(&(weft_export){.checkpoint = "run", .out = "made"}, &arena, &after));
+        for (int part = 1; part < 4; part++)
+            has_text("made/config.json", names[i][part]);
+        EXPECT_OK(weft_import_model(&(weft_import){.folder = "made"}, &arena, &after));
+        EXPECT(before.num_tensors == after.num_tensors, "%zu tensors", after.num_tensors);
+        for (size_t t = 0; t < after.num_tensors && t < before.num_tensors; t++)
+            EXPECT(before.hashes[t] == after.hashes[t], "%s", after.tensors[t].name);
+        EXPECT(system("rm -r run made") == 0, "folders");
+        weft_arena_release(&arena);
+        release(&m);
+    }
+}
+
+/* A tensor of fp8, no number of which is NaN, and its scales, one each 128 x 128. */
+static void add_fp8(model *m, const char *name, const char *scales, size_t rows, size_t cols)
+{
+    const size_t blocks = (rows + 127) / 128 * ((cols + 127) / 128), at = m->count++;
+    m->tensors[at] = (weft_safetensor){.name = name,
+                                       .dtype_text = "F8_E4M3",
+                                       .num_dims = 2,
+                                       .dims = {rows, cols},
+                                       .bytes = rows * cols};
+    m->data[at] = calloc(1, rows * cols + 1);
+    for (size_t i = 0; i < rows * cols; i++)
+        m->data[at][i] = (char)((i % 2 ? 128 : 0) + i * 7 % 127);
+    m->tensors[m->count] = (weft_safetensor){.name = scales,
+                                             .dtype_text = "F32",
+                                             .num_dims = 2,
+                                             .dims = {(rows + 127) / 128, (cols + 127) / 128},
+                                             .bytes = blocks * sizeof(float)};
+    float *scale = calloc(blocks + 1, sizeof *scale);
+    for (size_t b = 0; b < blocks; b++)
+        scale[b] = 0.5f + (float)b;
+    m->data[m->count++] = (char *)scale;
+}
+
+/* The number at i, by hand. */
+static double fp8_at(size_t i, size_t cols)
+{
+    const size_t x = i * 7 % 127, across = (cols + 127) / 128;
+    const double size =
+        x < 8 ? (double)x / 512 : (1 + (double)(x % 8) / 8) * pow(2, (double)(x / 8) - 7);
+    return (i % 2 ? -size : size) * (0.5 + (double)(i / cols / 128 * across + i % cols / 128));
+}
+
+static void blocks_of_fp8_are_scaled(void)
+{
+    enum { ROWS = 130, COLS = 300 };
+    static const char down[] = "model.layers.0.mlp.down_proj.weight",
+                      scales[] = "model.layers.0.mlp.down_proj.weight_scale_inv";
+    static float read[ROWS * COLS], raw[ROWS * COLS];
+    weft_arena arena = {0};
+    weft_safetensors files;
+    weft_card card;
+    model m;
+    load(&m, "llama");
+    add_fp8(&m, "a.weight", "a.weight_scale_inv", ROWS, COLS);
+    write_folder(&m, "altered");
+    EXPECT_OK(weft_safetensors_open("altered", &arena, &files));
+    const weft_safetensor *a = weft_safetensors_find(&files, "a.weight");
+    for (size_t at = 0, step = 701; at < ROWS * COLS; at += step)
+        EXPECT_OK(weft_safetensor_read(
+            &files, a, at, at + step < ROWS * COLS ? step : ROWS * COLS - at, raw, &read[at]));
+    for (size_t i = 0; i < ROWS * COLS; i++)
+        EXPECT((double)read[i] == fp8_at(i, COLS), "%zu: %g, not %g", i, (double)read[i],
+               fp8_at(i, COLS));
+    weft_safetensors_release(&files);
+    release(&m);
+
+    load(&m, "llama");
+    drop(&m, down);
+    add_fp8(&m, down, scales, 24, 36);
+    say(&m, "\"vocab_size\"",
+        "\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}, "
+        "\"vocab_size\"");
+    write_folder(&m, "altered");
+    EXPECT_OK(import_to("altered", "run", &card));
+    EXPECT(card.num_scaled == 1, "%zu scaled", card.num_scaled);
+    EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = "run", .out = "made"}, &arena, &card));
+    char *config = child_read("made/config.json");
+    EXPECT(config && !strstr(config, "quantization_config"), "%s", config);
+    free(config);
+    EXPECT_OK(weft_safetensors_open("made", &arena, &files));
+    a = weft_safetensors_find(&files, down);
+    EXPECT(strcmp(a->dtype_text, "BF16") == 0 && !weft_safetensors_find(&files, scales), "%s",
+           a->dtype_text);
+    EXPECT_OK(weft_safetensor_read(&files, a, 0, 24 * 36, raw, read));
+    for (size_t i = 0; i < 24 * 36; i++)
+        EXPECT((double)read[i] == fp8_at(i, 36), "%zu: %g", i, (double)read[i]);
+    weft_safetensors_release(&files);
+    EXPECT(system("rm -r run made") == 0, "folders");
+    m.tensors[find(&m, scales)].dims[0] = 2;
+    m.tensors[find(&m, scales)].bytes = 8;
+    m.data[find(&m, scales)] = realloc(m.data[find(&m, scales)], 8);
+    refused(&m, WEFT_FILE, "should have an F32 for each block of 128 x 128");
+    weft_arena_release(&arena);
 }
 
 /* Old files of GPT-2 have no "transformer.", and masks. */
@@ -562,6 +740,10 @@ int main(void)
     every_expert_is_there();
     names_and_shapes_are_the_tables();
     old_names_are_read();
+    next_layers_are_left_out();
+    blocks_of_fp8_are_scaled();
+    latents_refuse_what_they_replace();
+    latents_come_back();
     indices_agree_with_files();
     files_are_split_by_size();
     numbers_fit_their_dtype();

@@ -487,9 +487,10 @@ static const mistake mistakes[] = {
      "nothing comes after L\n"},
     {NULL,
      NULL,
-     {"--set", "memory_limit=16GB"},
-     "--set memory_limit=16GB: expected an integer, or one with k, M, G, T or KiB, MiB, GiB, TiB, "
-     "got a string \"16GB\"\n"},
+     {"--set", "memory_limit=16XB"},
+     "--set memory_limit=16XB: expected an integer, also with k, M, G, T or P (powers of 1024), "
+     "kB, "
+     "MB, GB, TB or PB (of 1000), got a string \"16XB\"\n"},
     {NULL,
      NULL,
      {"--mesh", "pp=2,vp=2"},

@@ -499,6 +499,15 @@ int main(void)
                "\"qk_layernorm_across_heads\": true, \"position_embedding_type\": \"rope\", "
                "\"rotary_interleaved\": true",
                WEFT_BINDING_TP, WEFT_BF16, "(attention)");
+    check_good(world,
+               ", \"multi_latent_attention\": true, \"kv_lora_rank\": 12, \"qk_head_dim\": 6, "
+               "\"qk_pos_emb_head_dim\": 4, \"v_head_dim\": 8, \"q_lora_rank\": 20, "
+               "\"position_embedding_type\": \"rope\"",
+               WEFT_BINDING_TP, WEFT_F32, "(attention)");
+    check_good(world,
+               ", \"multi_latent_attention\": true, \"kv_lora_rank\": 12, \"qk_head_dim\": 6, "
+               "\"qk_pos_emb_head_dim\": 4, \"v_head_dim\": 8, \"normalization\": \"RMSNorm\"",
+               WEFT_BINDING_TP, WEFT_BF16, "(attention)");
     for (int b = 0; b < 2; b++)
         check_good(world,
                    ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, \"moe_z_loss_coeff\": 0.1, "

@@ -41,6 +41,9 @@ static weft_status build_ends(weft_model *model, const weft_model_options *optio
           "\"position_embedding_type\": \"rope\", \"disable_bias_linear\": true, "                 \
           "\"untie_embeddings_and_output_weights\": true"
 #define MOE ", \"num_experts\": 4, \"moe_router_topk\": 2"
+#define LATENTS                                                                                    \
+    ", \"multi_latent_attention\": true, \"kv_lora_rank\": 12, \"qk_head_dim\": 6, "               \
+    "\"qk_pos_emb_head_dim\": 4, \"v_head_dim\": 8"
 #define DROPOUT ", \"hidden_dropout\": 0.1"
 
 static const cost_case dense_cases[] = {
@@ -53,6 +56,9 @@ static const cost_case dense_cases[] = {
     {"attention, norms across heads",
      LLAMA ", \"num_query_groups\": 2, \"qk_layernorm\": true, "
            "\"qk_layernorm_across_heads\": true",
+     weft_attention_create, NULL, 1},
+    {"attention of latents", LLAMA LATENTS, weft_attention_create, NULL, 1},
+    {"attention of latents, queries' too", GPT2 LATENTS ", \"q_lora_rank\": 20",
      weft_attention_create, NULL, 1},
     {"mlp", GPT2, weft_mlp_create, NULL, 0},
     {"mlp, swiglu", LLAMA, weft_mlp_create, NULL, 0},
@@ -231,8 +237,10 @@ static void expected(const cost_case *c, const harness *h, int first, int end, c
     const weft_mesh *mesh = &h->groups.mesh;
     size_t rows = weft_shape_local_tokens(shape) / (size_t)(mesh->sequence_parallel ? mesh->tp : 1);
     size_t piece = weft_piece_bytes(shape->dtype, rows, shape->hidden);
-    uint64_t width = (uint64_t)(h->options.num_attention_heads * h->options.kv_channels / mesh->tp);
-    uint64_t scores = 4 * (uint64_t)c->attentions * shape->batch * shape->seq *
+    const int64_t channels = h->options.kv_channels,
+                  value = h->options.multi_latent_attention ? h->options.v_head_dim : channels;
+    uint64_t width = (uint64_t)(h->options.num_attention_heads * (channels + value) / mesh->tp);
+    uint64_t scores = 2 * (uint64_t)c->attentions * shape->batch * shape->seq *
                       weft_shape_local_seq(shape) * width;
     out->num_params = sum.num_params;
     out->local_params = sum.local_params;
@@ -405,15 +413,18 @@ static void check_pipelines(weft_comm *part, const char *mesh)
  */
 static void check_recomputed(const cost_case *cases, size_t num, weft_comm *part, const char *mesh)
 {
-    static const char *const modules[] = {"core_attn", "mlp", "shared_experts", "moe"};
+    static const char *const modules[] = {"core_attn", "mla_up_proj", "mlp", "shared_experts",
+                                          "moe"};
     const bool routed = cases == moe_cases;
     for (size_t first = 0; first < 2; first++)
         for (size_t i = 0; i < num; i++) {
-            const size_t from = routed ? 2 + first : first;
+            const size_t from = routed ? 3 + first : 2 * first;
             const weft_recompute_options options = {
                 .granularity = WEFT_RECOMPUTE_SELECTIVE,
                 .num_layers = 1,
-                .modules = {routed && first ? modules : &modules[from], routed && first ? 4 : 1}};
+                .modules = {routed && first ? modules : &modules[from], routed && first ? 5
+                                                                        : from == 0     ? 2
+                                                                                        : 1}};
             char name[96];
             snprintf(name, sizeof name, "%s, %s again", mesh, modules[from]);
             harness_recompute = &options;

@@ -21,6 +21,11 @@ BATCH, SEQ = 2, 12
 BASE = dict(vocab_size=53, hidden_size=24, intermediate_size=36, num_hidden_layers=2,
             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16,
             initializer_range=0.2, rms_norm_eps=1e-6)
+DEEPSEEK = dict(BASE, model_type="deepseek_v3", num_key_value_heads=4, num_hidden_layers=3,
+                first_k_dense_replace=1, q_lora_rank=20, kv_lora_rank=12, qk_nope_head_dim=6,
+                qk_rope_head_dim=4, v_head_dim=8, n_routed_experts=8, n_shared_experts=1,
+                num_experts_per_tok=4, moe_intermediate_size=16, n_group=4, topk_group=2,
+                routed_scaling_factor=2.5, num_nextn_predict_layers=0)
 MODELS = {
     "gpt2": (dict(model_type="gpt2", vocab_size=53, n_embd=24, n_layer=2, n_head=4, n_positions=16,
                   n_inner=40, initializer_range=0.2), {}),
@@ -45,6 +50,12 @@ MODELS = {
                      rms_norm_eps=1e-5), {}),
     "mixtral_fused": (dict(BASE, model_type="mixtral", num_local_experts=4, num_experts_per_tok=2),
                       {"save_original_format": False}),
+    "deepseek_v3": (dict(DEEPSEEK, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "beta_fast": 32.0,
+        "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.7,
+        "original_max_position_embeddings": 8}), {}),
+    "moonlight": (dict(DEEPSEEK, q_lora_rank=None, n_group=1, topk_group=1, n_shared_experts=2,
+                       num_experts_per_tok=3, rms_norm_eps=1e-5, rope_interleave=False), {}),
 }
 
 
@@ -54,6 +65,9 @@ def randomize(model, generator):
         norm = p.dim() == 1 and "norm" in name or ".ln_" in name and name.endswith("weight")
         with torch.no_grad():
             p.copy_(torch.randn(p.shape, generator=generator) * 0.2 + (1.0 if norm else 0.0))
+    for name, b in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            b.copy_(torch.randn(b.shape, generator=generator) * 0.1)
 
 
 def golden(model, path):
@@ -67,6 +81,9 @@ def golden(model, path):
     out = {"tokens": tokens.float(), "loss": loss.detach(), "logits": logits.detach()}
     for name, p in model.named_parameters():
         out["grad/" + name] = p.grad
+    for name, b in model.named_buffers(): # no loss moves it
+        if name.endswith("e_score_correction_bias"):
+            out["grad/" + name] = torch.zeros_like(b)
     os.makedirs(path, exist_ok=True)
     save_file({k: v.float().contiguous() for k, v in out.items()},
               os.path.join(path, "model.safetensors"))
