@@ -213,6 +213,13 @@ static const char *check_rope(const weft_rope_args *a)
     return NULL;
 }
 
+static const char *check_variant(const weft_attention_variant *v, bool causal)
+{
+    if ((v->window > 0 || v->chunk > 0) && !causal)
+        return "a window and chunks are of causal attention";
+    return v->softcap >= 0 ? NULL : "softcap must not be negative";
+}
+
 static const char *check_attention_shape(const weft_attention_shape *s, size_t first_key, int piece)
 {
     if (piece < WEFT_ATTENTION_WHOLE || piece > WEFT_ATTENTION_NEXT)
@@ -237,6 +244,8 @@ static const char *check_attention_shape(const weft_attention_shape *s, size_t f
 static const char *check_attention_forward(const weft_attention_forward_args *a)
 {
     const char *wrong = check_attention_shape(&a->shape, a->first_key, (int)a->piece);
+    if (!wrong)
+        wrong = check_variant(&a->variant, a->shape.causal);
     if (wrong)
         return wrong;
     if (a->shape.seq_q > 0 && a->shape.batch > 0 && (!a->q || !a->k || !a->v || !a->out || !a->lse))
@@ -247,6 +256,8 @@ static const char *check_attention_forward(const weft_attention_forward_args *a)
 static const char *check_attention_backward(const weft_attention_backward_args *a)
 {
     const char *wrong = check_attention_shape(&a->shape, a->first_key, (int)a->piece);
+    if (!wrong)
+        wrong = check_variant(&a->variant, a->shape.causal);
     if (wrong)
         return wrong;
     if (a->shape.seq_q == 0 || a->shape.batch == 0)
@@ -260,6 +271,13 @@ static const char *check_attention_backward(const weft_attention_backward_args *
          a->dk_token_stride < a->shape.head_dim))
         return "a gradient's token stride is shorter than what a token holds";
     return NULL;
+}
+
+static const char *check_attention_sinks(const weft_attention_sinks_args *a)
+{
+    if (a->heads > 0 && (!a->sinks || !a->dsinks))
+        return "sinks and dsinks are required";
+    return a->seq * a->batch > 0 && (!a->lse || !a->delta) ? "lse and delta are required" : NULL;
 }
 
 static const char *check_embedding_forward(const weft_embedding_forward_args *a)

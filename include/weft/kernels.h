@@ -53,6 +53,7 @@ extern "C" {
     X(rope)                                                                                        \
     X(attention_forward)                                                                           \
     X(attention_backward)                                                                          \
+    X(attention_sinks)                                                                             \
     X(embedding_forward)                                                                           \
     X(embedding_backward)                                                                          \
     X(cross_entropy_stats)                                                                         \
@@ -329,6 +330,15 @@ typedef struct weft_attention_shape {
     size_t first_sample, first_head, total_heads, total_seq; /* for dropout's counters */
 } weft_attention_shape;
 
+/* What families change in attention; zeros change nothing. Fixed, too. */
+typedef struct weft_attention_variant {
+    size_t window; /* a query sees so many positions, the last of them its own; 0: all; causal */
+    size_t chunk;  /* and none before its chunk of so many positions; 0: one chunk; causal */
+    float softcap; /* c: a scaled score x becomes c * tanh(x / c); 0: stays */
+    const void *sinks; /* optional, [heads] of the dtype: a score in each of a head's softmaxes that
+                          belongs to no key */
+} weft_attention_variant;
+
 /* Where the keys of a sequence come block by block, a call sees one block, and calls over the same
  * queries join their results in fp32, so that the last rounds nothing twice (Liu et al. 2023, Ring
  * Attention; Dao 2023, §3.1: the running softmax goes on where the block before ended). */
@@ -340,7 +350,7 @@ typedef enum weft_attention_piece {
 
 /* Key j has position first_key + j. first_seen: optional, int32 [seq_q * batch], the position of
  * the first key that a query sees (its document's first), which never falls along a sample's
- * queries. A query that sees no key has an out of 0 and an lse of minus infinity. */
+ * queries. A query that sees no key has an out of 0 and an lse of minus infinity, or its sink. */
 typedef struct weft_attention_forward_args {
     size_t struct_bytes;
     weft_attention_shape shape;
@@ -351,6 +361,7 @@ typedef struct weft_attention_forward_args {
     const int32_t *first_seen;
     size_t first_key;
     weft_attention_piece piece;
+    weft_attention_variant variant;
 } weft_attention_forward_args;
 
 /* delta: fp32 scratch [batch, heads, seq_q]. Recomputes the probabilities from lse, that of all
@@ -369,7 +380,20 @@ typedef struct weft_attention_backward_args {
     size_t first_key;
     size_t dq_token_stride, dq_group_stride, dk_token_stride, dk_group_stride;
     weft_attention_piece piece;
+    weft_attention_variant variant; /* lse has the sinks, which are not read */
 } weft_attention_backward_args;
+
+/* dsinks[h] (+)= - the sum over a head's queries of exp(sink - lse) * delta, which
+ * weft_attention_backward left. lse, delta: fp32 [batch, heads, seq]. */
+typedef struct weft_attention_sinks_args {
+    size_t struct_bytes;
+    size_t seq, batch, heads;
+    weft_dtype dtype;
+    const void *sinks;
+    const float *lse, *delta;
+    float *dsinks; /* [heads] */
+    bool overwrite;
+} weft_attention_sinks_args;
 
 /* y[num_tokens, cols]: y[t] = table[tokens[t] - first_row] (zero where another rank holds that
  * row), table [num_rows, cols], plus where given positions[p]. p is first_position + t / batch or,

@@ -39,6 +39,9 @@ typedef enum weft_rotary_scaling {
     WEFT_ROTARY_YARN,
 } weft_rotary_scaling;
 
+/* Learnable: each head has a score of its own beside its keys' (an attention sink). */
+typedef enum weft_softmax_type { WEFT_SOFTMAX_VANILLA, WEFT_SOFTMAX_LEARNABLE } weft_softmax_type;
+
 typedef enum weft_router_score { WEFT_ROUTER_SOFTMAX, WEFT_ROUTER_SIGMOID } weft_router_score;
 
 /* Section "model" of a config, in Megatron's names. "0:" says what 0 means. */
@@ -91,6 +94,13 @@ typedef struct weft_model_options {
     double moe_router_topk_scaling_factor;
     bool moe_shared_expert_gate;
     bool moe_router_bias; /* of the logits */
+    int64_t window_size;  /* tokens that a windowed layer's query sees, itself included; 0: none */
+    weft_int_list window_attn_skip_freq; /* N: every N-th layer has no window (0: none), or a 0/1 a
+                                            layer, 1: it has one */
+    int64_t attention_chunk_size;        /* windowed layers see their chunk instead; 0: no chunks */
+    double rotary_base_local; /* of windowed layers, which then have no scaling; 0: rotary_base */
+    double attn_logit_softcapping; /* 0: none */
+    int softmax_type;              /* weft_softmax_type */
 } weft_model_options;
 
 /* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a
@@ -125,6 +135,8 @@ weft_status weft_model_add_block(weft_model *model, const weft_model_options *op
 weft_status weft_model_add_head(weft_model *model, const weft_model_options *options) WEFT_CHECKED;
 /* Whether moe_layer_freq makes decoder layer `index` an MoE layer. */
 bool weft_model_is_moe_layer(const weft_model_options *options, int64_t index);
+/* Whether attention of decoder layer `index` has the window, or the chunks. */
+bool weft_model_is_windowed_layer(const weft_model_options *options, int64_t index);
 
 /* Adds all layers of a model, the same on every rank. Its errors end the job before a step. */
 typedef weft_status (*weft_model_function)(weft_model *model, const weft_model_options *options);

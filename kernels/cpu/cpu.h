@@ -32,6 +32,7 @@
     X(norm_backward)                                                                               \
     X(heads_norm_forward)                                                                          \
     X(heads_norm_backward)                                                                         \
+    X(attention_sinks)                                                                             \
     X(heads_sums)                                                                                  \
     X(activation_forward)                                                                          \
     X(activation_backward)                                                                         \

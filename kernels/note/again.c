@@ -17,8 +17,9 @@
     ROW(activation_forward, 2, x, y)                                                               \
     ROW(activation_backward, 3, x, dy, dx)                                                         \
     ROW(rope, 2, x, index)                                                                         \
-    ROW(attention_forward, 6, q, k, v, out, lse, first_seen)                                       \
+    ROW(attention_forward, 7, q, k, v, out, lse, first_seen, variant.sinks)                        \
     ROW(attention_backward, 11, q, k, v, out, dout, lse, delta, dq, dk, dv, first_seen)            \
+    ROW(attention_sinks, 4, sinks, lse, delta, dsinks)                                             \
     ROW(embedding_forward, 5, tokens, table, positions, y, index)                                  \
     ROW(embedding_backward, 5, tokens, dy, dtable, dpositions, index)                              \
     ROW(cross_entropy_stats, 5, logits, labels, row_max, row_sum, target)                          \

@@ -132,17 +132,26 @@ static void of_rope(operations *out, const weft_rope_args *a)
                2 * a->seq * a->batch * a->heads * (a->groups ? a->groups : 1) * a->rotary_dim);
 }
 
+/* Of a window or a chunk its length counts as the keys. */
+static size_t keys_of(const weft_attention_shape *s, const weft_attention_variant *v)
+{
+    const size_t most = v->chunk > 0 ? v->chunk : v->window;
+    return most > 0 && most < s->seq_k ? most : s->seq_k;
+}
+
 /* `count` products of all heads with a side of queries and one of keys. */
 static void add_scores(operations *out, weft_phase phase, const weft_attention_shape *s,
-                       weft_dtype dtype, bool by_keys, size_t count, double flops)
+                       const weft_attention_variant *v, weft_dtype dtype, bool by_keys,
+                       size_t count, double flops)
 {
+    const size_t keys = keys_of(s, v);
     add(out, (weft_operation){.kind = WEFT_OPERATION_GEMM,
                               .phase = phase,
                               .module = WEFT_MODULE_ATTENTION,
                               .dtype = dtype,
                               .m = s->seq_q,
-                              .n = by_keys ? s->seq_k : s->head_dim,
-                              .k = by_keys ? s->head_dim : s->seq_k,
+                              .n = by_keys ? keys : s->head_dim,
+                              .k = by_keys ? s->head_dim : keys,
                               .count = count * s->batch * s->heads,
                               .fused = true,
                               .flops = (uint64_t)((double)count * flops)});
@@ -151,16 +160,22 @@ static void add_scores(operations *out, weft_phase phase, const weft_attention_s
 static void of_attention_forward(operations *out, const weft_attention_forward_args *a)
 {
     const double each = weft_attention_forward_args_flops(a) / 2;
-    add_scores(out, WEFT_PHASE_FORWARD, &a->shape, a->dtype, true, 1, each);
-    add_scores(out, WEFT_PHASE_FORWARD, &a->shape, a->dtype, false, 1, each);
+    add_scores(out, WEFT_PHASE_FORWARD, &a->shape, &a->variant, a->dtype, true, 1, each);
+    add_scores(out, WEFT_PHASE_FORWARD, &a->shape, &a->variant, a->dtype, false, 1, each);
 }
 
 static void of_attention_backward(operations *out, const weft_attention_backward_args *a)
 {
     const double each = weft_attention_backward_args_flops(a) / 5;
-    add_scores(out, WEFT_PHASE_RECOMPUTE, &a->shape, a->dtype, true, 1, each);
-    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &a->shape, a->dtype, true, 1, each);
-    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &a->shape, a->dtype, false, 3, each);
+    add_scores(out, WEFT_PHASE_RECOMPUTE, &a->shape, &a->variant, a->dtype, true, 1, each);
+    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &a->shape, &a->variant, a->dtype, true, 1, each);
+    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &a->shape, &a->variant, a->dtype, false, 3, each);
+}
+
+static void of_attention_sinks(operations *out, const weft_attention_sinks_args *a)
+{
+    add_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, WEFT_MODULE_ATTENTION, WEFT_F32,
+               2 * a->batch * a->heads * a->seq);
 }
 
 static void of_embedding_forward(operations *out, const weft_embedding_forward_args *a)

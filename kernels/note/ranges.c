@@ -263,6 +263,15 @@ KERNEL(attention_forward)
     WRITES_OF(result, out, queries * s->heads * s->head_dim);
     WRITES(lse, queries * s->heads);
     READS(first_seen, queries);
+    READS_OF(a->dtype, variant.sinks, s->heads);
+}
+
+KERNEL(attention_sinks)
+{
+    READS_OF(a->dtype, sinks, a->heads);
+    READS(lse, a->batch * a->heads * a->seq);
+    READS(delta, a->batch * a->heads * a->seq);
+    WRITES(dsinks, a->heads);
 }
 
 KERNEL(attention_backward)

@@ -539,6 +539,7 @@ static int alike_before(const weft_rehearsal *r, weft_model_function build, int 
         return -1;
     for (int i = 1; i < layer; i++)
         if (weft_model_is_moe_layer(o, i - 1) == weft_model_is_moe_layer(o, layer - 1) &&
+            weft_model_is_windowed_layer(o, i - 1) == weft_model_is_windowed_layer(o, layer - 1) &&
             weft_rotary_leaves_out(o, i - 1) == weft_rotary_leaves_out(o, layer - 1))
             return i;
     return -1;
@@ -768,7 +769,7 @@ void weft_recording_release(weft_recording *recording)
  * remembers rehearsals of what options alone describe. */
 typedef struct remembered {
     weft_layer_function make;   /* of a layer alone; NULL: the list */
-    weft_model_options options; /* but for its list, whose values are here: */
+    weft_model_options options; /* but for its lists, whose values are here, back to back: */
     int64_t *frequencies;
     weft_shape shape;
     weft_description *descriptions;
@@ -785,22 +786,29 @@ static uint32_t hash(uint32_t h, const void *data, size_t bytes)
     return h;
 }
 
-static weft_model_options without_list(const weft_model_options *options)
+static weft_model_options without_lists(const weft_model_options *options)
 {
     weft_model_options out = *options;
-    out.moe_layer_freq.values = NULL;
+    out.moe_layer_freq.values = out.window_attn_skip_freq.values = NULL;
     return out;
 }
 
-static size_t list_bytes(const weft_model_options *options)
+static size_t list_bytes(const weft_int_list *list)
 {
-    return options->moe_layer_freq.count * sizeof *options->moe_layer_freq.values;
+    return list->count * sizeof *list->values;
+}
+
+static bool has_lists(const remembered *m, const weft_model_options *options)
+{
+    const weft_int_list *a = &options->moe_layer_freq, *b = &options->window_attn_skip_freq;
+    return (a->count == 0 || memcmp(m->frequencies, a->values, list_bytes(a)) == 0) &&
+           (b->count == 0 || memcmp(m->frequencies + a->count, b->values, list_bytes(b)) == 0);
 }
 
 static remembered *place_of(weft_layer_function make, const weft_model_options *options,
                             const weft_shape *shape)
 {
-    const weft_model_options own = without_list(options);
+    const weft_model_options own = without_lists(options);
     uint32_t h = hash(2166136261u, &own, sizeof own);
     h = hash(h, shape, sizeof *shape);
     h = hash(h, &make, sizeof make);
@@ -810,11 +818,9 @@ static remembered *place_of(weft_layer_function make, const weft_model_options *
 static bool is_known(const remembered *m, weft_layer_function make,
                      const weft_model_options *options, const weft_shape *shape)
 {
-    const weft_model_options own = without_list(options);
+    const weft_model_options own = without_lists(options);
     return m->descriptions && m->make == make && memcmp(&m->shape, shape, sizeof *shape) == 0 &&
-           memcmp(&m->options, &own, sizeof own) == 0 &&
-           (list_bytes(options) == 0 ||
-            memcmp(m->frequencies, options->moe_layer_freq.values, list_bytes(options)) == 0);
+           memcmp(&m->options, &own, sizeof own) == 0 && has_lists(m, options);
 }
 
 static weft_status copy_all(const weft_description *all, int count, weft_description **out)
@@ -835,12 +841,15 @@ static void remember(remembered *m, weft_layer_function make, const weft_model_o
     weft_descriptions_release(m->descriptions, m->count);
     free(m->frequencies);
     *m = (remembered){
-        .make = make, .options = without_list(options), .shape = *shape, .count = count};
-    m->frequencies = malloc(list_bytes(options) + 1);
+        .make = make, .options = without_lists(options), .shape = *shape, .count = count};
+    const weft_int_list *a = &options->moe_layer_freq, *b = &options->window_attn_skip_freq;
+    m->frequencies = malloc(list_bytes(a) + list_bytes(b) + 1);
     if (!m->frequencies)
         return;
-    if (list_bytes(options) > 0)
-        memcpy(m->frequencies, options->moe_layer_freq.values, list_bytes(options));
+    if (a->count > 0)
+        memcpy(m->frequencies, a->values, list_bytes(a));
+    if (b->count > 0)
+        memcpy(m->frequencies + a->count, b->values, list_bytes(b));
     if (copy_all(all, count, &m->descriptions) != WEFT_OK)
         weft_error_clear();
 }

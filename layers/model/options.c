@@ -72,6 +72,19 @@ const weft_key weft_model_rows[] = {
     FLAG(TASK, yarn_correction_range_round_to_int, "true", "whole pairs begin and end the range",
          .idle = NOT_SCALED_AS("yarn")),
     REAL(TASK, softmax_scale, "0", 0, 1e6, "of attention's scores; 0: 1 / sqrt(kv_channels)"),
+    REAL(TASK, attn_logit_softcapping, "0", 0, 1e6,
+         "c: attention's scores x become c tanh(x / c); 0: they stay"),
+    CHOICE(SHAPES, softmax_type, "\"vanilla\"", "vanilla|learnable",
+           "learnable: each head has a score of its own beside its keys', an attention sink"),
+    SIZE(TASK, window_size, "0", 0, "tokens",
+         "that a query sees in layers with a window, itself included; 0: none has one"),
+    SIZE(TASK, attention_chunk_size, "0", 0, "tokens",
+         "a query sees those of its chunk in layers with a window; 0: no chunks"),
+    ROW(TASK, "window_attn_skip_freq", window_attn_skip_freq, INT_LIST, "0", 0, 1e6, NULL,
+        "every N-th layer has no window, 0: none; or a list of 1 (a window) and 0, one a layer"),
+    REAL(TASK, rotary_base_local, "0", 0, 1e12,
+         "base of layers with a window, whose frequencies are not divided; 0: as all",
+         .idle = NOT_ROPE),
     FLAG(SHAPES, untie_embeddings_and_output_weights, "false",
          "give the output layer weights of its own"),
     REAL(STEP, hidden_dropout, "0", 0, 0.999999, "dropout on residual branches and the embedding"),
@@ -130,6 +143,36 @@ bool weft_model_is_moe_layer(const weft_model_options *o, int64_t index)
         return freq->values[index] != 0;
     int64_t every = freq->count ? freq->values[0] : 1;
     return index % every == 0;
+}
+
+bool weft_model_is_windowed_layer(const weft_model_options *o, int64_t index)
+{
+    const weft_int_list *skip = &o->window_attn_skip_freq;
+    if (o->window_size == 0 && o->attention_chunk_size == 0)
+        return false;
+    if (skip->is_array)
+        return skip->values[index] != 0;
+    const int64_t every = skip->count ? skip->values[0] : 0;
+    return every == 0 || (index + 1) % every != 0;
+}
+
+static weft_status check_windows(const weft_model_options *o)
+{
+    const weft_int_list *skip = &o->window_attn_skip_freq;
+    if (o->window_size > 0 && o->attention_chunk_size > 0)
+        return WEFT_KEY_ERROR("model.attention_chunk_size",
+                              "layers have a window or chunks: set this or model.window_size to 0");
+    if (skip->is_array && (int64_t)skip->count != o->num_layers)
+        return WEFT_KEY_ERROR("model.window_attn_skip_freq", "%zu entries for %lld layers",
+                              skip->count, (long long)o->num_layers);
+    for (size_t i = 0; skip->is_array && i < skip->count; i++)
+        if (skip->values[i] != 0 && skip->values[i] != 1)
+            return WEFT_KEY_ERROR("model.window_attn_skip_freq", "%lld in a list is not 0 or 1",
+                                  (long long)skip->values[i]);
+    if (o->rotary_base_local > 0 && o->rotary_base_local < 1)
+        return WEFT_KEY_ERROR("model.rotary_base_local", "%g is below 1, and not 0",
+                              o->rotary_base_local);
+    return WEFT_OK;
 }
 
 static weft_status check_groups(const weft_model_options *o)
@@ -265,5 +308,6 @@ weft_status weft_model_options_resolve(weft_model_options *o)
     WEFT_TRY(check_rotary(o));
     WEFT_TRY(check_scaling(o));
     WEFT_TRY(check_qk_norm(o));
+    WEFT_TRY(check_windows(o));
     return check_moe(o);
 }

@@ -99,6 +99,21 @@ static const model_case models[] = {
      "\"normalization\": \"RMSNorm\", "
      "\"position_embedding_type\": \"rope\", " COMMON "}",
      FP32},
+    {"windows",
+     "{\"num_layers\": 4, \"hidden_size\": 24, \"num_query_groups\": 2, \"window_size\": 5, "
+     "\"window_attn_skip_freq\": 2, \"rotary_base_local\": 100, \"position_embedding_type\": "
+     "\"rope\", \"attention_dropout\": 0.1, " COMMON "}",
+     FP32},
+    {"sinks-chunks",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"softmax_type\": \"learnable\", "
+     "\"attention_chunk_size\": 6, \"window_attn_skip_freq\": [1, 0], "
+     "\"attn_logit_softcapping\": 2.0, \"position_embedding_type\": \"rope\", " COMMON "}",
+     FP32},
+    {"window-documents",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"num_attention_heads\": 4, \"window_size\": 3, "
+     "\"softmax_type\": \"learnable\", \"position_embedding_type\": \"rope\", "
+     "\"seq_length\": 16, \"vocab_size\": 7, \"init_method_std\": 0.1}",
+     ", \"calculate_per_token_loss\": true", 1e-5, 1e-4, true},
 };
 
 typedef struct mesh_case {
@@ -244,6 +259,17 @@ static const mesh_case meshes[] = {
     {10, 4, "tp=2,pp=2,binding=tp", NULL},
     {10, 4, "cp=2,dp=2,binding=dp,ep=2,zero=3", PIPELINE(2, s1)},
     {10, 8, "tp=2,dp=4,binding=dp,ep=4,etp=2,zero=2", NULL},
+    /* windows, chunks and sinks */
+    {11, 4, "tp=4,sp=1", NULL},
+    {11, 4, "cp=4", CONTEXT("p2p")},
+    {11, 4, "tp=2,cp=2,sp=1", CONTEXT("all_gather")},
+    {11, 4, "pp=2,cp=2,schedule=zb_h1", CONTEXT("a2a")},
+    {12, 4, "tp=2,dp=2,zero=3", NULL},
+    {12, 4, "cp=4", CONTEXT("p2p")},
+    {12, 4, "tp=2,cp=2", CONTEXT("all_gather")},
+    {12, 4, "cp=4", CONTEXT("a2a+p2p") ", \"hierarchical_context_parallel_sizes\": [2, 2]"},
+    {12, 2, "pp=2,schedule=zb_h1", NULL},
+    {13, 4, "cp=2,dp=2", DEALT},
     {4, 4, "cp=4", NULL},
     {4, 4, "tp=2,cp=2,sp=1", NULL},
 };
@@ -275,6 +301,8 @@ static const struct {
     {{9, 4, "tp=2,pp=2,sp=1", NULL}, OFFLOAD("\"core_attn\"") RECOMPUTE("\"mlp\"")},
     {{10, 4, "dp=4,binding=dp,ep=4,zero=1", NULL}, RECOMPUTE("\"moe\"")},
     {{9, 4, "tp=4", NULL}, ", \"recompute_granularity\": \"full\""},
+    {{11, 4, "cp=2,pp=2", NULL}, RECOMPUTE("\"core_attn\"")},
+    {{12, 2, "cp=2", CONTEXT("a2a")}, OFFLOAD("\"core_attn\"")},
 };
 enum {
     NUM_MESHES = sizeof meshes / sizeof *meshes,

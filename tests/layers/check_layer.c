@@ -499,6 +499,10 @@ int main(void)
                "\"qk_layernorm_across_heads\": true, \"position_embedding_type\": \"rope\", "
                "\"rotary_interleaved\": true",
                WEFT_BINDING_TP, WEFT_BF16, "(attention)");
+    check_good(world,
+               ", \"window_size\": 3, \"softmax_type\": \"learnable\", "
+               "\"attn_logit_softcapping\": 2.0, \"position_embedding_type\": \"rope\"",
+               WEFT_BINDING_TP, WEFT_F32, "(attention)");
     for (int b = 0; b < 2; b++)
         check_good(world,
                    ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, \"moe_z_loss_coeff\": 0.1, "
