@@ -96,6 +96,14 @@ static const char *check_bias_gradient(const weft_bias_gradient_args *a)
     return NULL;
 }
 
+static const char *check_bias_add(const weft_bias_add_args *a)
+{
+    if (a->num_groups > 0 && !a->row_offsets)
+        return "row_offsets are required";
+    return a->num_groups > 0 && a->cols > 0 && (!a->bias || !a->y) ? "bias and y are required"
+                                                                   : NULL;
+}
+
 static const char *check_norm_forward(const weft_norm_forward_args *a)
 {
     if (a->kind != WEFT_NORM_LAYER && a->kind != WEFT_NORM_RMS)
@@ -174,14 +182,16 @@ static const char *check_heads_sums(const weft_heads_sums_args *a)
 
 static bool is_activation_kind(weft_activation_kind kind)
 {
-    return kind == WEFT_ACTIVATION_GELU || kind == WEFT_ACTIVATION_SWIGLU ||
-           kind == WEFT_ACTIVATION_SILU || kind == WEFT_ACTIVATION_RELU;
+    return kind == WEFT_ACTIVATION_GELU || kind == WEFT_ACTIVATION_SILU ||
+           kind == WEFT_ACTIVATION_RELU || weft_activation_is_gated(kind);
 }
 
 static const char *check_activation_forward(const weft_activation_forward_args *a)
 {
-    if (!is_activation_kind(a->kind))
+    if (!is_activation_kind(a->kind) && a->kind != WEFT_ACTIVATION_CAP)
         return "unknown kind";
+    if (a->kind == WEFT_ACTIVATION_CAP && !(a->limit > 0))
+        return "a cap needs a limit above 0";
     if (a->rows > 0 && a->cols > 0 && (!a->x || !a->y))
         return "x and y are required";
     return NULL;

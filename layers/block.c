@@ -1,6 +1,8 @@
-/* The pre-norm transformer block: x + attention(norm(x)), then + mlp(norm(.)). Dropout stands on
- * both branches before the residual is added. No block keeps its norms' outputs: all blocks of a
- * stage write them to one place, and backward recomputes them there. */
+/* The transformer block: x + attention(norm(x)), then + mlp(norm(.)); norms may stand behind
+ * attention and MLP instead (OLMo-2), or on both sides (Gemma 2). Dropout stands on both branches
+ * before the residual is added. No block keeps the outputs of norms before: all blocks of a stage
+ * write them to one place, and backward recomputes them there. It keeps the inputs of norms behind.
+ */
 #include <stdlib.h>
 
 #include "core/device/device.h"
@@ -10,6 +12,8 @@ typedef struct block_state {
     weft_tensor x; /* borrowed: the block's input */
     weft_tensor middle;
     weft_norm_stats stats1, stats2;
+    weft_tensor branch1, branch2; /* with norms behind: what attention and MLP made */
+    weft_norm_stats after1, after2;
     weft_norm_deferred deferred1, deferred2; /* of a backward in two halves */
 } block_state;
 
@@ -25,11 +29,21 @@ static weft_status block_init(weft_layer *layer, weft_build *build)
     weft_block *b = (weft_block *)layer;
     if (!b->attention || !b->mlp)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for a block's layers");
-    WEFT_TRY(weft_norm_init(build, &b->common.options, "input_layernorm", &b->norm1));
+    const weft_model_options *o = &b->common.options;
+    const bool before = o->norm_placement != WEFT_NORM_AFTER;
+    const bool after = o->norm_placement != WEFT_NORM_BEFORE;
+    if (before)
+        WEFT_TRY(weft_norm_init(build, o, "input_layernorm", &b->norm1));
     WEFT_TRY(weft_build_child(build, "self_attention.", b->attention));
-    WEFT_TRY(weft_norm_init(build, &b->common.options, "pre_mlp_layernorm", &b->norm2));
+    if (after)
+        WEFT_TRY(weft_norm_init(build, o, "post_self_attn_layernorm", &b->after1));
+    if (before)
+        WEFT_TRY(weft_norm_init(build, o, "pre_mlp_layernorm", &b->norm2));
     WEFT_TRY(weft_build_child(build, "mlp.", b->mlp));
-    weft_layer_set_splits(layer, weft_layer_splits(b->attention) && weft_layer_splits(b->mlp));
+    if (after)
+        WEFT_TRY(weft_norm_init(build, o, "post_mlp_layernorm", &b->after2));
+    weft_layer_set_splits(layer,
+                          !after && weft_layer_splits(b->attention) && weft_layer_splits(b->mlp));
     return WEFT_OK;
 }
 
@@ -55,6 +69,42 @@ static bool drops(const weft_block *b, const weft_pass *pass)
     return b->common.options.hidden_dropout > 0 && weft_pass_training(pass);
 }
 
+/* y = norm(child(x)), or child(x) where there is no norm behind it. */
+static weft_status run_branch(weft_pass *pass, weft_layer *child, const weft_norm *after,
+                              const weft_tensor *x, weft_tensor *branch, weft_norm_stats *stats,
+                              weft_tensor *y)
+{
+    if (!after->weight)
+        return weft_layer_forward(child, pass, x, y);
+    WEFT_TRY_AS(weft_pass_lane(pass), after->name,
+                weft_pass_stash(pass, y->dtype, y->dims[0], y->dims[1], branch));
+    WEFT_TRY(weft_layer_forward(child, pass, x, branch));
+    return weft_norm_run(pass, after, branch, NULL, NULL, y, stats);
+}
+
+/* dx of the branch's input; `dnormed` is scratch for the gradient between norm and child. */
+static weft_status run_branch_backward(weft_pass *pass, weft_layer *child, const weft_norm *after,
+                                       const weft_tensor *branch, const weft_norm_stats *stats,
+                                       const weft_tensor *dy, weft_tensor *dnormed, weft_tensor *dx)
+{
+    if (!after->weight)
+        return weft_layer_backward(child, pass, dy, dx);
+    WEFT_TRY(weft_norm_run_backward(pass, after, dy, branch, stats, false, dnormed));
+    return weft_layer_backward(child, pass, dnormed, dx);
+}
+
+/* y = a + b */
+static weft_status add(weft_pass *pass, const weft_tensor *a, const weft_tensor *b,
+                       const weft_tensor *y)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    WEFT_TRY_AS(
+        lane, "residual",
+        weft_add(lane, &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
+                                  .a = a->data, .b = b->data, .y = y->data)));
+    return WEFT_OK;
+}
+
 static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                  weft_tensor *y)
 {
@@ -65,21 +115,22 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, const weft_
     WEFT_TRY_AS(weft_pass_lane(pass), "middle",
                 weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->middle));
 
-    WEFT_TRY(weft_norm_run(pass, &b->norm1, x, NULL, NULL, normed, &state->stats1));
-    WEFT_TRY(weft_layer_forward(b->attention, pass, normed, &state->middle));
+    const bool before = b->norm1.weight;
+    if (before)
+        WEFT_TRY(weft_norm_run(pass, &b->norm1, x, NULL, NULL, normed, &state->stats1));
+    WEFT_TRY(run_branch(pass, b->attention, &b->after1, before ? normed : x, &state->branch1,
+                        &state->after1, &state->middle));
     if (drops(b, pass))
         WEFT_TRY(drop(b, pass, 0, &state->middle, NULL, &state->middle));
-    WEFT_TRY(
-        weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, normed, &state->stats2));
-    WEFT_TRY(weft_layer_forward(b->mlp, pass, normed, y));
-    if (drops(b, pass))
-        return drop(b, pass, 1, y, &state->middle, y);
-    weft_lane *lane = weft_pass_lane(pass);
-    WEFT_TRY_AS(
-        lane, "residual",
-        weft_add(lane, &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
-                                  .a = y->data, .b = state->middle.data, .y = y->data)));
-    return WEFT_OK;
+    if (before)
+        WEFT_TRY(weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, normed,
+                               &state->stats2));
+    else
+        WEFT_TRY(add(pass, &state->middle, x, &state->middle));
+    WEFT_TRY(run_branch(pass, b->mlp, &b->after2, before ? normed : &state->middle, &state->branch2,
+                        &state->after2, y));
+    return drops(b, pass) ? drop(b, pass, 1, y, &state->middle, y)
+                          : add(pass, y, &state->middle, y);
 }
 
 /* --- the second half of a backward in two: before the MLP's, and before attention's ------------
@@ -117,8 +168,11 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft
     block_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
     size_t rows = state->x.dims[0], cols = state->x.dims[1];
-    weft_tensor branch, dropped;
+    const bool before = b->norm1.weight, after = b->after1.weight;
+    weft_tensor branch, dropped, dnormed = {0};
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &branch));
+    if (after)
+        WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &dnormed));
 
     dropped = *dy;
     if (drops(b, pass)) {
@@ -128,23 +182,29 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, const weft
     const bool defers = weft_pass_defers(pass);
     if (defers)
         WEFT_TRY(defer_norms(layer, pass));
-    WEFT_TRY(defers ? weft_pass_defer(pass, layer, rerun_norm2)
-                    : weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2));
-    WEFT_TRY(weft_layer_backward(b->mlp, pass, &dropped, &branch));
+    if (before)
+        WEFT_TRY(defers ? weft_pass_defer(pass, layer, rerun_norm2)
+                        : weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2));
+    WEFT_TRY(run_branch_backward(pass, b->mlp, &b->after2, &state->branch2, &state->after2,
+                                 &dropped, &dnormed, &branch));
     /* dx collects dy (the residual) and both norms' gradients; dx and dy may be one place. */
     if (dx->data != dy->data)
         WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data, weft_tensor_bytes(dy)));
-    WEFT_TRY(weft_norm_backward_deferring(pass, &b->norm2, &branch, &state->middle, &state->stats2,
-                                          true, &state->deferred2, dx));
+    WEFT_TRY(before ? weft_norm_backward_deferring(pass, &b->norm2, &branch, &state->middle,
+                                                   &state->stats2, true, &state->deferred2, dx)
+                    : add(pass, dx, &branch, dx));
     if (drops(b, pass))
         WEFT_TRY(drop(b, pass, 0, dx, NULL, &dropped));
     else
         dropped = *dx;
-    WEFT_TRY(defers ? weft_pass_defer(pass, layer, rerun_norm1)
-                    : weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
-    WEFT_TRY(weft_layer_backward(b->attention, pass, &dropped, &branch));
-    WEFT_TRY(weft_norm_backward_deferring(pass, &b->norm1, &branch, &state->x, &state->stats1, true,
-                                          &state->deferred1, dx));
+    if (before)
+        WEFT_TRY(defers ? weft_pass_defer(pass, layer, rerun_norm1)
+                        : weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
+    WEFT_TRY(run_branch_backward(pass, b->attention, &b->after1, &state->branch1, &state->after1,
+                                 &dropped, &dnormed, &branch));
+    WEFT_TRY(before ? weft_norm_backward_deferring(pass, &b->norm1, &branch, &state->x,
+                                                   &state->stats1, true, &state->deferred1, dx)
+                    : add(pass, dx, &branch, dx));
     weft_pass_release(pass, mark);
     return WEFT_OK;
 }

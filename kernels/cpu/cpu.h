@@ -28,6 +28,7 @@
     X(attention_forward)                                                                           \
     X(attention_backward)                                                                          \
     X(bias_gradient)                                                                               \
+    X(bias_add)                                                                                    \
     X(norm_forward)                                                                                \
     X(norm_backward)                                                                               \
     X(heads_norm_forward)                                                                          \

@@ -51,13 +51,13 @@ static void add_memory(operations *out, weft_phase phase, const char *module, we
 static void of_activation_forward(operations *out, const weft_activation_forward_args *a)
 {
     add_memory(out, WEFT_PHASE_FORWARD, "activation", a->dtype,
-               a->rows * a->cols * (a->kind == WEFT_ACTIVATION_SWIGLU ? 3 : 2));
+               a->rows * a->cols * (weft_activation_is_gated(a->kind) ? 3 : 2));
 }
 
 static void of_activation_backward(operations *out, const weft_activation_backward_args *a)
 {
     add_memory(out, WEFT_PHASE_INPUT_GRADIENT, "activation", a->dtype,
-               a->rows * a->cols * (a->kind == WEFT_ACTIVATION_SWIGLU ? 5 : 3));
+               a->rows * a->cols * (weft_activation_is_gated(a->kind) ? 5 : 3));
 }
 
 /* x W^T is forward's, dy^T x a weight's gradient, and dy W an input's. */
@@ -92,6 +92,13 @@ static void of_grouped_gemm(operations *out, const weft_grouped_gemm_args *a)
 static void of_bias_gradient(operations *out, const weft_bias_gradient_args *a)
 {
     add_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, NULL, a->dtype, a->rows * a->cols);
+}
+
+static void of_bias_add(operations *out, const weft_bias_add_args *a)
+{
+    if (a->num_groups > 0)
+        add_memory(out, WEFT_PHASE_FORWARD, NULL, a->dtype,
+                   2 * (size_t)(a->row_offsets[a->num_groups] - a->row_offsets[0]) * a->cols);
 }
 
 static void of_norm_forward(operations *out, const weft_norm_forward_args *a)
@@ -218,6 +225,11 @@ static void of_add(operations *out, const weft_add_args *a)
     add_memory(out, WEFT_PHASE_INPUT_GRADIENT, NULL, a->dtype, 3 * a->count);
 }
 
+static void of_scale(operations *out, const weft_scale_args *a)
+{
+    add_memory(out, WEFT_PHASE_INPUT_GRADIENT, NULL, a->dtype, 2 * a->count);
+}
+
 static void of_cast(operations *out, const weft_cast_args *a)
 {
     add_bytes(out, WEFT_PHASE_INPUT_GRADIENT, NULL, a->from_dtype,
@@ -277,7 +289,6 @@ NONE(join_master)
 NONE(sum_squares)
 NONE(find_not_finite)
 NONE(hash)
-NONE(scale)
 NONE(random_normal)
 #undef NONE
 

@@ -1,5 +1,6 @@
 /* Shapes, and the local sizes that layers and their descriptions share. */
 #include "layers/describe/describe.h"
+#include "layers/layers.h"
 #include "layers/model/model.h"
 #include "layers/outline/outline.h"
 
@@ -71,7 +72,7 @@ weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)
     d.sharers = d.groups_all < tp ? tp / d.groups_all : 1;
     d.groups = d.groups_all * d.sharers / tp;
     d.qkv = (d.heads + 2 * d.groups) * d.head_dim;
-    d.gates = o->swiglu ? 2 : 1;
+    d.gates = weft_is_gated(o) ? 2 : 1;
     d.ffn_all = weft_or_else(o->ffn_hidden_size, 4 * o->hidden_size);
     d.ffn = d.ffn_all / tp;
     d.vocab_rows = (shape->vocab + tp - 1) / tp;
@@ -105,7 +106,7 @@ weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *sh
     d.tokens = d.full ? all : all / (size_t)shape->tp;
     d.experts = (size_t)o->num_experts;
     d.local_experts = d.experts / (size_t)shape->ep;
-    d.gates = o->swiglu ? 2 : 1;
+    d.gates = weft_is_gated(o) ? 2 : 1;
     d.ffn_all = weft_or_else(o->moe_ffn_hidden_size,
                              (int64_t)weft_or_else(o->ffn_hidden_size, 4 * o->hidden_size));
     d.ffn = d.ffn_all / (size_t)shape->etp;

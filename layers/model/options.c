@@ -6,7 +6,7 @@
 
 #include "core/key_rows.h"
 #include "core/text.h"
-#include "layers/describe/describe.h"
+#include "layers/layers.h"
 #include "layers/model/model.h"
 
 #define T weft_model_options
@@ -31,7 +31,18 @@ const weft_key weft_model_rows[] = {
     RANGE(SHAPES, vocab_size, "0", 0, 1e9, "tokens", "vocabulary; 0: the tokenizer's"),
     CHOICE(SHAPES, normalization, "\"LayerNorm\"", "LayerNorm|RMSNorm", "kind of norm"),
     REAL(TASK, norm_epsilon, "1e-5", 1e-12, 1, "added to the variance"),
+    CHOICE(SHAPES, norm_placement, "\"before\"", "before|after|sandwich",
+           "a block's norms: before attention and MLP, behind them, or both"),
+    FLAG(SHAPES, apply_layernorm_1p, "false", "norms multiply by 1 + their weight"),
     FLAG(SHAPES, swiglu, "false", "gated MLP: silu(gate) * up instead of GELU"),
+    FLAG(SHAPES, geglu, "false", "gated MLP: gelu(gate) * up"),
+    FLAG(SHAPES, quick_geglu, "false", "gated MLP: gate * sigmoid(1.702 gate) * up"),
+    REAL(TASK, activation_func_clamp_value, "0", 0, 1e6,
+         "bound of a gated MLP's gate, above, and up, on both sides; 0: none"),
+    REAL(TASK, glu_linear_offset, "0", -1e6, 1e6, "added to a gated MLP's up"),
+    FLAG(TASK, scale_embeddings, "false", "multiply embeddings by sqrt(hidden_size)"),
+    REAL(TASK, final_logit_softcapping, "0", 0, 1e6,
+         "c: the model's logits x become c tanh(x / c); 0: they stay"),
     FLAG(SHAPES, disable_bias_linear, "false", "no biases in linear layers"),
     FLAG(SHAPES, add_qkv_bias, "false", "a bias on QKV even without the others"),
     FLAG(SHAPES, add_proj_bias, "false",
@@ -104,6 +115,8 @@ const weft_key weft_model_rows[] = {
     CHOICE(TASK, moe_router_score_function, "\"softmax\"", "softmax|sigmoid",
            "what makes scores of the router's logits", .idle = NO_EXPERTS),
     FLAG(SHAPES, moe_router_bias, "false", "a bias on the router's logits", .idle = NO_EXPERTS),
+    FLAG(SHAPES, add_expert_bias, "false", "biases on the experts' linear layers",
+         .idle = NO_EXPERTS),
     FLAG(SHAPES, moe_router_enable_expert_bias, "false",
          "add a bias to the scores that the choice compares; the load moves it, no loss does",
          .idle = NO_EXPERTS),
@@ -154,6 +167,18 @@ bool weft_model_is_windowed_layer(const weft_model_options *o, int64_t index)
         return skip->values[index] != 0;
     const int64_t every = skip->count ? skip->values[0] : 0;
     return every == 0 || (index + 1) % every != 0;
+}
+
+static weft_status check_gates(const weft_model_options *o)
+{
+    if (o->swiglu + o->geglu + o->quick_geglu > 1)
+        return WEFT_KEY_ERROR(o->quick_geglu ? "model.quick_geglu" : "model.geglu",
+                              "of swiglu, geglu and quick_geglu one can be true");
+    if (!weft_is_gated(o) && (o->activation_func_clamp_value > 0 || o->glu_linear_offset != 0))
+        return WEFT_KEY_ERROR(o->glu_linear_offset != 0 ? "model.glu_linear_offset"
+                                                        : "model.activation_func_clamp_value",
+                              "is of gated MLPs: set model.swiglu, geglu or quick_geglu to true");
+    return WEFT_OK;
 }
 
 static weft_status check_windows(const weft_model_options *o)
@@ -309,5 +334,6 @@ weft_status weft_model_options_resolve(weft_model_options *o)
     WEFT_TRY(check_scaling(o));
     WEFT_TRY(check_qk_norm(o));
     WEFT_TRY(check_windows(o));
+    WEFT_TRY(check_gates(o));
     return check_moe(o);
 }

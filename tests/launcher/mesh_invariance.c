@@ -114,6 +114,26 @@ static const model_case models[] = {
      "\"softmax_type\": \"learnable\", \"position_embedding_type\": \"rope\", "
      "\"seq_length\": 16, \"vocab_size\": 7, \"init_method_std\": 0.1}",
      ", \"calculate_per_token_loss\": true", 1e-5, 1e-4, true},
+    {"gemma",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"num_query_groups\": 2, \"normalization\": "
+     "\"RMSNorm\", \"norm_placement\": \"sandwich\", \"apply_layernorm_1p\": true, "
+     "\"qk_layernorm\": true, \"geglu\": true, \"scale_embeddings\": true, "
+     "\"final_logit_softcapping\": 3.0, \"hidden_dropout\": 0.1, "
+     "\"position_embedding_type\": \"rope\", \"ffn_hidden_size\": 48, " COMMON "}",
+     FP32},
+    {"norms-after",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"normalization\": \"RMSNorm\", "
+     "\"norm_placement\": \"after\", \"swiglu\": true, \"position_embedding_type\": \"rope\", "
+     "\"ffn_hidden_size\": 48, " COMMON "}",
+     FP32},
+    {"gpt-oss",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"ffn_hidden_size\": 32, \"num_experts\": 4, "
+     "\"moe_router_topk\": 2, \"softmax_type\": \"learnable\", \"window_size\": 5, "
+     "\"window_attn_skip_freq\": 2, \"add_qkv_bias\": true, \"add_proj_bias\": true, "
+     "\"disable_bias_linear\": true, \"add_expert_bias\": true, \"moe_router_bias\": true, "
+     "\"quick_geglu\": true, \"activation_func_clamp_value\": 0.5, \"glu_linear_offset\": 1.0, "
+     "\"normalization\": \"RMSNorm\", \"position_embedding_type\": \"rope\", " COMMON "}",
+     FP32},
 };
 
 typedef struct mesh_case {
@@ -270,6 +290,17 @@ static const mesh_case meshes[] = {
     {12, 4, "cp=4", CONTEXT("a2a+p2p") ", \"hierarchical_context_parallel_sizes\": [2, 2]"},
     {12, 2, "pp=2,schedule=zb_h1", NULL},
     {13, 4, "cp=2,dp=2", DEALT},
+    /* norms behind, caps and scales; biases of experts */
+    {14, 4, "tp=2,pp=2,sp=1", NULL},
+    {14, 4, "cp=2,dp=2,zero=3", NULL},
+    {14, 2, "pp=2,schedule=zb_h1", NULL},
+    {15, 4, "tp=4,sp=1", NULL},
+    {15, 4, "pp=2,dp=2,zero=2", NULL},
+    {16, 4, "tp=2,dp=2,binding=dp,ep=4,sp=1,zero=1", NULL},
+    {16, 4, "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", PIPELINE(2, s1)},
+    {16, 4, "tp=2,pp=2,binding=tp", NULL},
+    {16, 4, "cp=2,dp=2,binding=dp,ep=2,zero=3", NULL},
+    {16, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL},
     {4, 4, "cp=4", NULL},
     {4, 4, "tp=2,cp=2,sp=1", NULL},
 };
@@ -303,6 +334,9 @@ static const struct {
     {{9, 4, "tp=4", NULL}, ", \"recompute_granularity\": \"full\""},
     {{11, 4, "cp=2,pp=2", NULL}, RECOMPUTE("\"core_attn\"")},
     {{12, 2, "cp=2", CONTEXT("a2a")}, OFFLOAD("\"core_attn\"")},
+    {{14, 4, "tp=2,pp=2,sp=1", NULL}, RECOMPUTE("\"mlp\", \"core_attn\"")},
+    {{15, 2, "tp=2", NULL}, ", \"recompute_granularity\": \"full\""},
+    {{16, 4, "dp=4,binding=dp,ep=4,zero=1", NULL}, RECOMPUTE("\"moe\"")},
 };
 enum {
     NUM_MESHES = sizeof meshes / sizeof *meshes,

@@ -286,6 +286,15 @@ static const mistake mistakes[] = {
      {"--set", "moe_router_group_topk=5"},
      "--set moe_router_group_topk=5: model.moe_router_group_topk: 5 of 4 groups do not hold 2 "
      "experts for a token\n"},
+    {"\"seq_length\": 12",
+     "\"seq_length\": 12, \"geglu\": true",
+     {"--set", "swiglu=true"},
+     "c.json:8:23: model.geglu: of swiglu, geglu and quick_geglu one can be true\n"},
+    {"\"seq_length\": 12",
+     "\"seq_length\": 12, \"glu_linear_offset\": 1.0",
+     {0},
+     "c.json:8:23: model.glu_linear_offset: is of gated MLPs: set model.swiglu, geglu or "
+     "quick_geglu to true\n"},
     {"\"moe_router_topk\": 2",
      "\"window_size\": 4",
      {"--set", "attention_chunk_size=4"},

@@ -503,6 +503,13 @@ int main(void)
                ", \"window_size\": 3, \"softmax_type\": \"learnable\", "
                "\"attn_logit_softcapping\": 2.0, \"position_embedding_type\": \"rope\"",
                WEFT_BINDING_TP, WEFT_F32, "(attention)");
+    check_good(world,
+               ", \"norm_placement\": \"sandwich\", \"apply_layernorm_1p\": true, \"geglu\": true",
+               WEFT_BINDING_TP, WEFT_F32, "(block)");
+    check_good(world,
+               ", \"num_experts\": 4, \"add_expert_bias\": true, \"quick_geglu\": true, "
+               "\"glu_linear_offset\": 1.0",
+               WEFT_BINDING_TP, WEFT_F32, "(moe)");
     for (int b = 0; b < 2; b++)
         check_good(world,
                    ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, \"moe_z_loss_coeff\": 0.1, "
