@@ -23,6 +23,7 @@ typedef enum weft_name_layout {
     WEFT_NAME_GATE,    /* of a gated [2, F, H]: the first F rows, */
     WEFT_NAME_UP,      /* the others */
     WEFT_NAME_GATE_UP, /* both, behind each other */
+    WEFT_NAME_PAIRS,   /* both, row by row: gate's first, up's first, gate's second */
     WEFT_NAME_COPY, /* the file may have it as well: the same as what fills the parameter, where no
                        other tensor does; a tied head */
 } weft_name_layout;
@@ -35,10 +36,15 @@ typedef struct weft_family_name {
 
 /* What a key of config.json becomes. */
 typedef enum weft_family_kind {
-    WEFT_KEY_SAME, /* the value of Weft's key */
-    WEFT_KEY_NOT,  /* the opposite of a flag */
-    WEFT_KEY_ONLY, /* nothing: Weft has the one value alone */
-    WEFT_KEY_EACH, /* the same of each entry of a list */
+    WEFT_KEY_SAME,    /* the value of Weft's key */
+    WEFT_KEY_NOT,     /* the opposite of a flag */
+    WEFT_KEY_ONLY,    /* nothing: Weft has the one value alone */
+    WEFT_KEY_EACH,    /* the same of each entry of a list */
+    WEFT_KEY_OR_NONE, /* a number: null is 0 */
+    WEFT_KEY_LAYERS,  /* window_attn_skip_freq: sliding_attention and full_attention, one a layer;
+                         missing: every N-th is full */
+    WEFT_KEY_ROOT,    /* 1 / its square root */
+    WEFT_KEY_FIRST_DENSE, /* moe_layer_freq: so many layers before the others are dense */
 } weft_family_kind;
 
 typedef struct weft_family_key {
@@ -61,6 +67,8 @@ typedef struct weft_family {
     const char *root, *other_root; /* names that begin with `root` may begin so; NULL: none */
     const char *rope_theta; /* where config.json, which has three spellings, says nothing of it;
                                NULL: the family has no rotary positions */
+    const char *rope_local; /* of layers with a window; "": rope_theta; NULL: they are as all */
+    bool rotates_part;      /* partial_rotary_factor, 0.5 where it is missing */
     const weft_family_fixed *fixed;
     const weft_family_key *keys;
     const weft_family_name *names;

@@ -13,10 +13,12 @@
 
 enum { BATCH = 2, SEQ = 12, BYTES = 1 << 18 };
 
-static const char *const models[] = {"gpt2",       "llama",        "llama3",
-                                     "llama_tied", "llama_bf16",   "qwen2",
-                                     "qwen3",      "qwen3_moe",    "qwen3_moe_unnormed",
-                                     "mixtral",    "mixtral_fused"};
+static const char *const models[] = {"gpt2",       "llama",         "llama3",
+                                     "llama_tied", "llama_bf16",    "qwen2",
+                                     "qwen3",      "qwen3_moe",     "qwen3_moe_unnormed",
+                                     "mixtral",    "mixtral_fused", "mistral",
+                                     "olmo2",      "olmo3",         "gemma2",
+                                     "gemma3",     "gpt_oss",       "glm4_moe"};
 enum { NUM_MODELS = sizeof models / sizeof *models };
 
 /* --- round trip ---------------------------------------------------------------------------- */
