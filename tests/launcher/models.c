@@ -295,9 +295,11 @@ int main(void)
                  models[i]);
         check_round_trip(models[i], source);
         check_computation(models[i], source);
-        if (strcmp(models[i], "gpt2") == 0 || strcmp(models[i], "llama_tied") == 0)
+        if (strcmp(models[i], "gpt2") == 0 || strcmp(models[i], "llama_tied") == 0 ||
+            strcmp(models[i], "gemma3") == 0 || strcmp(models[i], "olmo3") == 0)
             check_training(models[i], source, "tp=2,pp=2");
-        if (strcmp(models[i], "mixtral") == 0 || strcmp(models[i], "qwen3_moe") == 0)
+        if (strcmp(models[i], "mixtral") == 0 || strcmp(models[i], "qwen3_moe") == 0 ||
+            strcmp(models[i], "gpt_oss") == 0 || strcmp(models[i], "glm4_moe") == 0)
             check_training(models[i], source, "tp=2,dp=2,ep=4,etp=1");
     }
     return child_finish(folder);

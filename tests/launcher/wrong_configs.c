@@ -289,7 +289,8 @@ static const mistake mistakes[] = {
     {"\"seq_length\": 12",
      "\"seq_length\": 12, \"geglu\": true",
      {"--set", "swiglu=true"},
-     "c.json:8:23: model.geglu: of swiglu, geglu and quick_geglu one can be true\n"},
+     "c.json:8:23, with --set swiglu=true: model.geglu: of swiglu, geglu and quick_geglu one can "
+     "be true\n"},
     {"\"seq_length\": 12",
      "\"seq_length\": 12, \"glu_linear_offset\": 1.0",
      {0},

@@ -54,6 +54,16 @@ static const cost_case dense_cases[] = {
      LLAMA ", \"num_query_groups\": 2, \"qk_layernorm\": true, "
            "\"qk_layernorm_across_heads\": true",
      weft_attention_create, NULL, 1},
+    {"attention, a window, sinks and a cap",
+     GPT2 ", \"window_size\": 3, \"softmax_type\": \"learnable\", "
+          "\"attn_logit_softcapping\": 2.0",
+     weft_attention_create, NULL, 1},
+    {"attention, chunks", LLAMA ", \"attention_chunk_size\": 3", weft_attention_create, NULL, 1},
+    {"block, norms behind", LLAMA ", \"norm_placement\": \"after\"", block_of_mlp, NULL, 1},
+    {"block, norms on both sides", LLAMA DROPOUT ", \"norm_placement\": \"sandwich\"", block_of_mlp,
+     NULL, 1},
+    {"embedding and head, scaled and capped",
+     GPT2 ", \"scale_embeddings\": true, \"final_logit_softcapping\": 3.0", NULL, build_ends, 0},
     {"mlp", GPT2, weft_mlp_create, NULL, 0},
     {"mlp, swiglu", LLAMA, weft_mlp_create, NULL, 0},
     {"block", GPT2, block_of_mlp, NULL, 1},
@@ -77,6 +87,7 @@ static const cost_case moe_cases[] = {
      weft_moe_create, NULL, 0},
     {"moe, half the room", GPT2 MOE ", \"moe_expert_capacity_factor\": 0.5", weft_moe_create, NULL,
      0},
+    {"moe, biases of experts", LLAMA MOE ", \"add_expert_bias\": true", weft_moe_create, NULL, 0},
     {"block of moe", LLAMA MOE DROPOUT, block_of_moe, NULL, 1},
 };
 
