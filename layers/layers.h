@@ -129,11 +129,6 @@ weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_
 weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options *options,
                                     const char *name, weft_parameter **out) WEFT_CHECKED;
 
-weft_activation_kind weft_activation_of(const weft_model_options *options);
-/* Whether the MLPs have a gate beside their input; and what it multiplies by is clamped and moved.
- */
-bool weft_is_gated(const weft_model_options *options);
-
 /* An MLP of global width `ffn` and these modules; NULL when memory is short. */
 weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn, unsigned modules);
 

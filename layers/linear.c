@@ -12,19 +12,6 @@ static float output_init_std(const weft_model_options *options)
     return (float)(options->init_method_std / sqrt(2.0 * (double)options->num_layers));
 }
 
-weft_activation_kind weft_activation_of(const weft_model_options *options)
-{
-    return options->swiglu        ? WEFT_ACTIVATION_SWIGLU
-           : options->geglu       ? WEFT_ACTIVATION_GEGLU
-           : options->quick_geglu ? WEFT_ACTIVATION_QUICK_GEGLU
-                                  : WEFT_ACTIVATION_GELU;
-}
-
-bool weft_is_gated(const weft_model_options *options)
-{
-    return weft_activation_is_gated(weft_activation_of(options));
-}
-
 weft_linear weft_linear_of(weft_parameter *weight, const char *name)
 {
     const weft_tensor *w = &weight->weight;

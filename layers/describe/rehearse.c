@@ -304,6 +304,7 @@ static void empty(weft_rehearsal *r)
 /* Attention block by block over context-parallel ranks is listed as over the whole sequence, whose
  * FLOPs the pieces have in all: a price knows its program. */
 typedef struct pieces {
+    uint64_t keys;     /* of a query: the sequence, or what a window shows */
     uint64_t products; /* of one kind: a batch of heads */
     bool of_values;    /* the last: probabilities by values, or a gradient like it */
 } pieces;
@@ -312,7 +313,6 @@ static weft_operation whole_of(const weft_rehearsal *r, pieces *p, const weft_op
 {
     const weft_shape *shape = &r->model.shape;
     const weft_context_plan plan = weft_context_plan_of(shape);
-    const uint64_t seq = shape->seq;
     weft_operation o = *piece;
     if (o.flow == WEFT_FLOW_OWN)
         o.flow = WEFT_FLOW_GRADIENT;
@@ -325,16 +325,28 @@ static weft_operation whole_of(const weft_rehearsal *r, pieces *p, const weft_op
     if (!p->of_values)
         p->products = piece->count * (uint64_t)plan.inner;
     o.m = weft_shape_local_seq(shape);
-    *(p->of_values ? &o.k : &o.n) = seq;
+    *(p->of_values ? &o.k : &o.n) = p->keys;
     o.count = p->products * (p->of_values && o.phase == WEFT_PHASE_INPUT_GRADIENT ? 3 : 1);
     return o;
 }
 
-static void list(const weft_rehearsal *r, weft_description *out)
+static uint64_t keys_of(const weft_rehearsal *r, const place *at)
+{
+    const weft_model_options *o = &r->model.options;
+    const uint64_t seq = r->model.shape.seq, decoder = (uint64_t)at->index - 1;
+    const uint64_t most =
+        (uint64_t)(o->attention_chunk_size > 0 ? o->attention_chunk_size : o->window_size);
+    return decoder < (uint64_t)o->num_layers && most < seq &&
+                   weft_model_is_windowed_layer(o, (int64_t)decoder)
+               ? most
+               : seq;
+}
+
+static void list(const weft_rehearsal *r, const place *at, weft_description *out)
 {
     size_t count;
     weft_noted *notes = weft_notes(r->device, &count);
-    pieces p = {.of_values = true};
+    pieces p = {.keys = keys_of(r, at), .of_values = true};
     for (size_t i = r->first; i < count && i < r->end; i++) {
         weft_operation o = notes[i].operation;
         if (notes[i].kind != WEFT_NOTED_OPERATION)
@@ -467,7 +479,7 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
         cost->scratch.own[0] > cost->scratch.own[1] ? cost->scratch.own[0] : cost->scratch.own[1];
     cost->host_bytes = r->pass.host.peak_bytes;
     cost->recomputed_bytes = r->model.recomputed.peak_bytes;
-    list(r, out);
+    list(r, at, out);
     weft_cost_add(cost, &r->model.coarse); /* more than the list: coarse */
     return r->witness ? r->witness->see(r->witness->context, layer, r->device) : WEFT_OK;
 }

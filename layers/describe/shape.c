@@ -1,6 +1,5 @@
 /* Shapes, and the local sizes that layers and their descriptions share. */
 #include "layers/describe/describe.h"
-#include "layers/layers.h"
 #include "layers/model/model.h"
 #include "layers/outline/outline.h"
 
@@ -54,6 +53,19 @@ weft_moe_pipeline weft_shape_pipeline(const weft_shape *shape)
 size_t weft_rotary_channels(size_t head_dim, double percent)
 {
     return (size_t)((double)head_dim * percent * (1 + 1e-12));
+}
+
+weft_activation_kind weft_activation_of(const weft_model_options *options)
+{
+    return options->swiglu        ? WEFT_ACTIVATION_SWIGLU
+           : options->geglu       ? WEFT_ACTIVATION_GEGLU
+           : options->quick_geglu ? WEFT_ACTIVATION_QUICK_GEGLU
+                                  : WEFT_ACTIVATION_GELU;
+}
+
+bool weft_is_gated(const weft_model_options *options)
+{
+    return weft_activation_is_gated(weft_activation_of(options));
 }
 
 weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)

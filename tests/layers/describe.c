@@ -243,8 +243,10 @@ static void expected(const cost_case *c, const harness *h, int first, int end, c
     size_t rows = weft_shape_local_tokens(shape) / (size_t)(mesh->sequence_parallel ? mesh->tp : 1);
     size_t piece = weft_piece_bytes(shape->dtype, rows, shape->hidden);
     uint64_t width = (uint64_t)(h->options.num_attention_heads * h->options.kv_channels / mesh->tp);
-    uint64_t scores = 4 * (uint64_t)c->attentions * shape->batch * shape->seq *
-                      weft_shape_local_seq(shape) * width;
+    const int64_t shown = h->options.window_size + h->options.attention_chunk_size;
+    const uint64_t keys = shown > 0 ? (uint64_t)shown : shape->seq;
+    uint64_t scores =
+        4 * (uint64_t)c->attentions * shape->batch * keys * weft_shape_local_seq(shape) * width;
     out->num_params = sum.num_params;
     out->local_params = sum.local_params;
     out->param_bytes = sum.param_bytes;
