@@ -6,6 +6,7 @@
 
 #include "core/rng.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/flops.h"
 
 /* Queries, keys and values as fp64, with the strides of the kernel's. */
 typedef struct operands {
@@ -730,6 +731,33 @@ static void no_queries_make_no_gradient(void **state)
     PROBE_RUN(attention_backward, .shape = s);
 }
 
+/* A query counts its own key half. */
+static void flops_count_what_a_query_sees(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t seq_q, seq_k, first_query, first_key, window, chunk;
+    } cases[] = {{64, 64, 0, 0, 0, 0},   {64, 64, 0, 0, 10, 0},  {64, 64, 0, 0, 100, 0},
+                 {64, 64, 0, 0, 0, 10},  {20, 64, 44, 0, 30, 0}, {20, 30, 44, 20, 30, 0},
+                 {20, 64, 44, 0, 0, 24}, {20, 30, 44, 20, 0, 24}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const weft_attention_forward_args a = {
+            .shape = {SIZES(cases[c].seq_q, cases[c].seq_k, 1, 1, 1, 1), .causal = true,
+                      .first_query = cases[c].first_query},
+            .first_key = cases[c].first_key,
+            .variant = {.window = cases[c].window, .chunk = cases[c].chunk}};
+        const operands o = {.s = {.causal = true, .first_query = cases[c].first_query},
+                            .variant = a.variant};
+        double pairs = 0;
+        for (size_t i = 0; i < cases[c].seq_q; i++)
+            for (size_t j = cases[c].first_key; j < cases[c].first_key + cases[c].seq_k; j++)
+                pairs += is_seen(&o, 0, i, j);
+        const double counted = weft_attention_forward_args_flops(&a) / 4;
+        if (fabs(pairs - counted) > (double)cases[c].seq_q / 2)
+            fail_msg("case %zu: %g pairs, counted %g", c, pairs, counted);
+    }
+}
+
 static void scratch_is_kept_and_grows(void **state)
 {
     (void)state;
@@ -763,6 +791,7 @@ int main(void)
         PROBE_TEST(pieces_make_the_whole),
         PROBE_TEST(heads_split_over_ranks_agree),
         PROBE_TEST(no_queries_make_no_gradient),
+        PROBE_TEST(flops_count_what_a_query_sees),
         PROBE_TEST(scratch_is_kept_and_grows),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
