@@ -139,12 +139,16 @@ static __global__ void __launch_bounds__(THREADS) backward_row(weft_cross_entrop
                 for (unsigned i = 0; i < COUNT; i++)
                     gradient[i] -= i == place ? weight : 0.0f;
             }
-            const float inverse = a.softcap > 0 ? 1.0f / a.softcap : 0.0f;
+            if (a.softcap > 0) {
 #pragma unroll
-            for (unsigned i = 0; i < COUNT; i++) {
-                const float t = to_float(values.at[i]) * inverse;
-                values.at[i] = from_float<T>(gradient[i] * (1.0f - t * t));
+                for (unsigned i = 0; i < COUNT; i++) {
+                    const float t = to_float(values.at[i]) / a.softcap;
+                    gradient[i] *= 1.0f - t * t;
+                }
             }
+#pragma unroll
+            for (unsigned i = 0; i < COUNT; i++)
+                values.at[i] = from_float<T>(gradient[i]);
             store_pack(logits + col, values);
         });
         written = a.valid_cols;
