@@ -46,6 +46,7 @@ typedef struct weft_tier_turns {
 typedef struct weft_tier_layer {
     int layer, num_parameters, num_experts, first_bucket; /* of section EXPERT */
     int num_seats; /* experts that may compute here, own ones first */
+    size_t count;  /* elements of an expert's parameters; its bucket may have more: padding */
     weft_tier_place *kept;
     int num_kept;
     bool chosen;                                /* in this step: kept experts are chosen, */

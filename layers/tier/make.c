@@ -42,12 +42,15 @@ static weft_status find_layers(weft_tier_run *t)
             return WEFT_ERROR(WEFT_CONFIG,
                               "offload.experts: layer %d has more than one MoE layer's experts",
                               placed->layer);
-        if (before)
+        if (before) {
+            before->count += weft_placed_part(placed);
             continue;
+        }
         t->layers[t->num_layers++] = (weft_tier_layer){.layer = placed->layer,
                                                        .num_parameters = 1,
                                                        .num_experts = (int)placed->experts,
                                                        .num_seats = (int)placed->experts,
+                                                       .count = weft_placed_part(placed),
                                                        .first_bucket = placed->bucket};
     }
     t->num_experts = weft_tier_section(t)->num_buckets;

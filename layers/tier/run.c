@@ -176,8 +176,12 @@ static weft_status run_expert(void *context, const weft_task *task, weft_lane *l
         return WEFT_ERROR(WEFT_INTERNAL, "expert %d of layer %d is not on the device",
                           expert_at(w, task), w->layer->layer);
     WEFT_TRY(weft_lane_wait(lane, at->filled));
-    if (backward)
+    if (backward) {
+        const size_t bytes = weft_tier_gradient_bytes(w->tier, w->layer->first_bucket);
         WEFT_TRY(weft_lane_wait(lane, gradient->free));
+        if (w->layer->count * sizeof(float) < bytes) /* what pads it is in the gradients' norm */
+            WEFT_TRY(weft_lane_zero(lane, gradient->memory, bytes));
+    }
     WEFT_TRY(weft_tier_clock_read(&w->tier->clock, &at->stamp, WEFT_TIER_HAS, lane));
     WEFT_TRY(w->call->run(w->call->context, expert_at(w, task), &memory, lane));
     WEFT_TRY(weft_tier_clock_read(&w->tier->clock, &at->stamp, WEFT_TIER_FREES, lane));
