@@ -487,11 +487,6 @@ static const mistake mistakes[] = {
      "nothing comes after L\n"},
     {NULL,
      NULL,
-     {"--set", "memory_limit=16GB"},
-     "--set memory_limit=16GB: expected an integer, or one with k, M, G, T or KiB, MiB, GiB, TiB, "
-     "got a string \"16GB\"\n"},
-    {NULL,
-     NULL,
      {"--mesh", "pp=2,vp=2"},
      "--mesh pp=2,vp=2: parallel.num_virtual_stages_per_pipeline_rank: 4 stages for 2 layers"},
     {NULL,
