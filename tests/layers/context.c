@@ -153,6 +153,7 @@ static void run_parallel(job *j, const problem *p, const weft_sequence_cut *cut,
                                       .heads = p->heads,
                                       .groups = p->groups,
                                       .head_dim = p->head_dim,
+                                      .value_dim = p->head_dim,
                                       .dtype = p->dtype};
     const bool exchanges = weft_context_exchanges(&p->plan);
     const size_t forward_bytes = weft_context_scratch_bytes(&shape, false);
