@@ -1,7 +1,7 @@
 /* The rate that attention reaches on a layer's packed queries, keys and values, causal, and what
  * sgemm reaches at the shapes of its products.
  *
- *     bench_attention_rate SEQ fp32|bf16 THREADS [BATCH HEADS HEAD_DIM] [--json]
+ *     bench_attention_rate SEQ fp32|bf16 THREADS [BATCH HEADS HEAD_DIM [WINDOW]] [--json]
  *
  * B = 4, 12 heads of 64. Medians of 9 passes after one warm-up; of fewer where a pass takes more
  * than seconds. Only products of unmasked pairs count: 4 D FLOPs a pair forward (scores, values),
@@ -10,7 +10,10 @@
  * Beside every pass run the same products as plain fp32 GEMMs, for 1024 queries and 1024 keys:
  * m = n = 1024, k = D for scores and the gradients of probabilities, m = k = 1024, n = D for the
  * others, the left operand transposed for the gradients of keys and values. `sgemm` is their rate
- * together, and `share` what attention reaches of it: the median of the passes. */
+ * together, and `share` what attention reaches of it: the median of the passes.
+ *
+ * With a window, each pass also runs behind one without it: `of_whole` is the median of the ratio
+ * of their times. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,14 +113,15 @@ int main(int argc, char **argv)
 {
     const bool json = argc > 4 && strcmp(argv[argc - 1], "--json") == 0;
     argc -= json;
-    if ((argc != 4 && argc != 7) || atoi(argv[1]) < 1 ||
+    if ((argc != 4 && argc != 7 && argc != 8) || atoi(argv[1]) < 1 ||
         (strcmp(argv[2], "fp32") != 0 && strcmp(argv[2], "bf16") != 0)) {
-        fprintf(stderr, "usage: bench_attention_rate SEQ fp32|bf16 THREADS [BATCH HEADS HEAD_DIM] "
-                        "[--json]\n");
+        fprintf(stderr, "usage: bench_attention_rate SEQ fp32|bf16 THREADS [BATCH HEADS HEAD_DIM "
+                        "[WINDOW]] [--json]\n");
         return 2;
     }
     const size_t seq = (size_t)atoi(argv[1]), batch = number(argc, argv, 4, 4);
     const size_t heads = number(argc, argv, 5, 12), head_dim = number(argc, argv, 6, 64);
+    const size_t window = number(argc, argv, 7, 0);
     const size_t rows = seq * batch, hidden = heads * head_dim;
     const weft_dtype dtype = strcmp(argv[2], "bf16") == 0 ? WEFT_BF16 : WEFT_F32;
     const size_t bytes = weft_dtype_bytes(dtype);
@@ -150,29 +154,31 @@ int main(int argc, char **argv)
                                         .k_token_stride = 3 * hidden,
                                         .k_group_stride = 3 * head_dim,
                                         .causal = true};
-    const weft_attention_forward_args forward = {.struct_bytes = sizeof forward,
-                                                 .shape = shape,
-                                                 .dtype = dtype,
-                                                 .q = qkv,
-                                                 .k = qkv + part,
-                                                 .v = qkv + 2 * part,
-                                                 .out = out,
-                                                 .lse = lse};
-    const weft_attention_backward_args backward = {.struct_bytes = sizeof backward,
-                                                   .shape = shape,
-                                                   .dtype = dtype,
-                                                   .q = qkv,
-                                                   .k = qkv + part,
-                                                   .v = qkv + 2 * part,
-                                                   .out = out,
-                                                   .dout = dout,
-                                                   .lse = lse,
-                                                   .delta = delta,
-                                                   .dq = dqkv,
-                                                   .dk = dqkv + part,
-                                                   .dv = dqkv + 2 * part};
-    const double pairs = (double)batch * (double)heads * (double)seq * ((double)seq + 1) / 2;
-    double rates[2][PASSES], sgemm[2][PASSES], shares[2][PASSES];
+    weft_attention_forward_args forward = {.struct_bytes = sizeof forward,
+                                           .shape = shape,
+                                           .dtype = dtype,
+                                           .q = qkv,
+                                           .k = qkv + part,
+                                           .v = qkv + 2 * part,
+                                           .out = out,
+                                           .lse = lse};
+    weft_attention_backward_args backward = {.struct_bytes = sizeof backward,
+                                             .shape = shape,
+                                             .dtype = dtype,
+                                             .q = qkv,
+                                             .k = qkv + part,
+                                             .v = qkv + 2 * part,
+                                             .out = out,
+                                             .dout = dout,
+                                             .lse = lse,
+                                             .delta = delta,
+                                             .dq = dqkv,
+                                             .dk = dqkv + part,
+                                             .dv = dqkv + 2 * part};
+    const double seen = (double)(window > 0 && window < seq ? window : seq);
+    const double pairs =
+        (double)batch * (double)heads * (seen * (seen + 1) / 2 + ((double)seq - seen) * seen);
+    double rates[2][PASSES], sgemm[2][PASSES], shares[2][PASSES], of_whole[2][PASSES];
     const double began = seconds();
     int passes = 0;
     /* The first pass warms up; the next takes its place. Long passes need no more than a few. */
@@ -180,12 +186,21 @@ int main(int argc, char **argv)
         passes = pass > 0 ? pass : 1;
         for (int i = 0; i < 2; i++) {
             sgemm[i][passes - 1] = sgemm_rate(&p, i);
-            const double start = seconds();
-            check(i ? weft_attention_backward(lane, &backward)
-                    : weft_attention_forward(lane, &forward));
-            check(weft_lane_sync(lane));
+            double took[2] = {0, 0};
+            for (int windowed = window > 0 ? 0 : 1; windowed < 2; windowed++) {
+                forward.variant.window = backward.variant.window = windowed ? window : 0;
+                if (i) /* the lse that belongs to it */
+                    check(weft_attention_forward(lane, &forward));
+                check(weft_lane_sync(lane));
+                const double start = seconds();
+                check(i ? weft_attention_backward(lane, &backward)
+                        : weft_attention_forward(lane, &forward));
+                check(weft_lane_sync(lane));
+                took[windowed] = seconds() - start;
+            }
             const double flops = pairs * (i ? 10 : 4) * (double)head_dim;
-            rates[i][passes - 1] = flops / (seconds() - start);
+            rates[i][passes - 1] = flops / took[1];
+            of_whole[i][passes - 1] = window > 0 ? took[1] / took[0] : 1;
             shares[i][passes - 1] = rates[i][passes - 1] / sgemm[i][passes - 1];
         }
         if (seconds() - began > 60) /* it was no mere warm-up */
@@ -196,11 +211,11 @@ int main(int argc, char **argv)
                      flops = pairs * (i ? 10 : 4) * (double)head_dim;
         const char *name = i ? "backward" : "forward";
         printf(json ? "%s\"%s\": {\"gflops\": %.6g, \"ms\": %.6g, \"sgemm_gflops\": %.6g, "
-                      "\"share\": %.4g}%s"
-                    : "%s%s %.1f GFLOP/s, %.2f ms; sgemm %.1f, share %.3f%s",
+                      "\"share\": %.4g, \"of_whole\": %.4g}%s"
+                    : "%s%s %.1f GFLOP/s, %.2f ms; sgemm %.1f, share %.3f, of the whole %.3f%s",
                json ? (i ? ", " : "{") : "", name, rate / 1e9, flops / rate * 1e3,
                median(sgemm[i], passes) / 1e9, median(shares[i], passes),
-               json ? (i ? "}\n" : "") : "\n");
+               median(of_whole[i], passes), json ? (i ? "}\n" : "") : "\n");
     }
     return 0;
 }

@@ -16,7 +16,7 @@ static inline size_t weft_value_dim(const weft_attention_shape *shape, size_t va
 }
 /* Of one product over the pairs, of rows of `dim` numbers. */
 double weft_attention_product_flops(const weft_attention_shape *shape, size_t first_key,
-                                    size_t dim);
+                                    const weft_attention_variant *variant, size_t dim);
 /* 2 products over the pairs of a query and a key that it sees: half of all where causal attention
  * goes over a whole sequence. first_seen is not looked at. */
 double weft_attention_forward_args_flops(const weft_attention_forward_args *args);

@@ -96,6 +96,14 @@ static const char *check_bias_gradient(const weft_bias_gradient_args *a)
     return NULL;
 }
 
+static const char *check_bias_add(const weft_bias_add_args *a)
+{
+    if (a->num_groups > 0 && !a->row_offsets)
+        return "row_offsets are required";
+    return a->num_groups > 0 && a->cols > 0 && (!a->bias || !a->y) ? "bias and y are required"
+                                                                   : NULL;
+}
+
 static const char *check_norm_forward(const weft_norm_forward_args *a)
 {
     if (a->kind != WEFT_NORM_LAYER && a->kind != WEFT_NORM_RMS)
@@ -179,14 +187,16 @@ static const char *check_heads_share(const weft_heads_share_args *a)
 
 static bool is_activation_kind(weft_activation_kind kind)
 {
-    return kind == WEFT_ACTIVATION_GELU || kind == WEFT_ACTIVATION_SWIGLU ||
-           kind == WEFT_ACTIVATION_SILU || kind == WEFT_ACTIVATION_RELU;
+    return kind == WEFT_ACTIVATION_GELU || kind == WEFT_ACTIVATION_SILU ||
+           kind == WEFT_ACTIVATION_RELU || weft_activation_is_gated(kind);
 }
 
 static const char *check_activation_forward(const weft_activation_forward_args *a)
 {
-    if (!is_activation_kind(a->kind))
+    if (!is_activation_kind(a->kind) && a->kind != WEFT_ACTIVATION_CAP)
         return "unknown kind";
+    if (a->kind == WEFT_ACTIVATION_CAP && !(a->limit > 0))
+        return "a cap needs a limit above 0";
     if (a->rows > 0 && a->cols > 0 && (!a->x || !a->y))
         return "x and y are required";
     return NULL;
@@ -218,6 +228,13 @@ static const char *check_rope(const weft_rope_args *a)
     return NULL;
 }
 
+static const char *check_variant(const weft_attention_variant *v, bool causal)
+{
+    if ((v->window > 0 || v->chunk > 0) && !causal)
+        return "a window and chunks are of causal attention";
+    return v->softcap >= 0 ? NULL : "softcap must not be negative";
+}
+
 static const char *check_attention_shape(const weft_attention_shape *s, size_t first_key, int piece)
 {
     if (piece < WEFT_ATTENTION_WHOLE || piece > WEFT_ATTENTION_NEXT)
@@ -242,6 +259,8 @@ static const char *check_attention_shape(const weft_attention_shape *s, size_t f
 static const char *check_attention_forward(const weft_attention_forward_args *a)
 {
     const char *wrong = check_attention_shape(&a->shape, a->first_key, (int)a->piece);
+    if (!wrong)
+        wrong = check_variant(&a->variant, a->shape.causal);
     if (wrong)
         return wrong;
     if (a->shape.seq_q > 0 && a->shape.batch > 0 && (!a->q || !a->k || !a->v || !a->out || !a->lse))
@@ -252,6 +271,8 @@ static const char *check_attention_forward(const weft_attention_forward_args *a)
 static const char *check_attention_backward(const weft_attention_backward_args *a)
 {
     const char *wrong = check_attention_shape(&a->shape, a->first_key, (int)a->piece);
+    if (!wrong)
+        wrong = check_variant(&a->variant, a->shape.causal);
     if (wrong)
         return wrong;
     if (a->shape.seq_q == 0 || a->shape.batch == 0)
@@ -265,6 +286,13 @@ static const char *check_attention_backward(const weft_attention_backward_args *
          a->dk_token_stride < a->shape.head_dim))
         return "a gradient's token stride is shorter than what a token holds";
     return NULL;
+}
+
+static const char *check_attention_sinks(const weft_attention_sinks_args *a)
+{
+    if (a->heads > 0 && (!a->sinks || !a->dsinks))
+        return "sinks and dsinks are required";
+    return a->seq * a->batch > 0 && (!a->lse || !a->delta) ? "lse and delta are required" : NULL;
 }
 
 static const char *check_embedding_forward(const weft_embedding_forward_args *a)

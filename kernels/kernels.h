@@ -14,6 +14,14 @@ typedef struct weft_kernel_ops {
 #undef WEFT_KERNEL_SLOT
 } weft_kernel_ops;
 
+/* The position of the first key that a query's window and chunk show it. */
+static inline size_t weft_attention_start(const weft_attention_variant *v, size_t position)
+{
+    const size_t window = v->window > 0 && position >= v->window ? position + 1 - v->window : 0;
+    const size_t chunk = v->chunk > 0 ? position - position % v->chunk : 0;
+    return window > chunk ? window : chunk;
+}
+
 extern const weft_kernel_ops weft_kernel_ops_cpu;
 extern const weft_kernel_ops weft_kernel_ops_cuda; /* where CUDA is built in */
 extern const weft_kernel_ops weft_kernel_ops_note;

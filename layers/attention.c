@@ -23,6 +23,7 @@ typedef struct attention {
     weft_rotary rotary;
     float scale; /* of scores; 0: the kernel's own */
     weft_dims dims;
+    weft_parameter *sinks; /* NULL: none */
 } attention;
 
 typedef struct attention_state {
@@ -62,6 +63,18 @@ static weft_placed_rows rows_of_kv(const weft_dims *d, size_t tp_rank)
     return (weft_placed_rows){(group + q) * d->head_dim, 2 * d->head_dim, (int)d->sharers};
 }
 
+static weft_status declare_sinks(attention *a, weft_build *build)
+{
+    if (a->common.options.softmax_type != WEFT_SOFTMAX_LEARNABLE)
+        return WEFT_OK;
+    return weft_build_parameter(build,
+                                &WEFT_ARGS(weft_parameter_spec,
+                                           .name = "core_attention.softmax_offset", .num_dims = 1,
+                                           .dims = {a->dims.heads_all}, .split = {WEFT_SPLIT_TP},
+                                           .init = WEFT_INIT_ZERO, .no_weight_decay = true),
+                                &a->sinks);
+}
+
 static weft_status attention_init(weft_layer *layer, weft_build *build)
 {
     attention *a = (attention *)layer;
@@ -79,12 +92,13 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
         {&a->proj, "linear_proj", WEFT_LINEAR_ROW, proj_all, d->hidden,
          has_bias || o->add_proj_bias, 0},
     };
+    WEFT_TRY(declare_sinks(a, build));
     if (o->multi_latent_attention) {
         WEFT_TRY(weft_latent_init(build, o, d, &a->latent));
         return weft_linears_declare(build, o, &rows[1], 1);
     }
     WEFT_TRY(weft_heads_norms_init(build, o, d, &a->norms));
-    weft_layer_set_splits(layer, !a->norms.of[0].weight);
+    weft_layer_set_splits(layer, !a->norms.of[0].weight && !a->sinks);
     if (d->sharers == 1)
         return weft_linears_declare(build, o, rows, 2);
     weft_linear_row kv = rows[0];
@@ -126,6 +140,15 @@ static weft_attention_shape shape_of(const attention *a, weft_pass *pass)
     };
 }
 
+static weft_attention_variant variant_of(const attention *a)
+{
+    const weft_model_options *o = &a->common.options;
+    return (weft_attention_variant){.window = (size_t)o->window_size,
+                                    .chunk = (size_t)o->attention_chunk_size,
+                                    .softcap = (float)o->attn_logit_softcapping,
+                                    .sinks = a->sinks ? a->sinks->weight.data : NULL};
+}
+
 /* The k and v of the first group, after its queries. */
 static void *packed(const attention *a, const weft_tensor *qkv, size_t part)
 {
@@ -163,6 +186,7 @@ static weft_context_call call_of(const attention *a, weft_pass *pass, const atte
     return (weft_context_call){
         .shape = weft_context_shape_of(weft_pass_shape(pass), &a->dims),
         .attention = shape_of(a, pass),
+        .variant = variant_of(a),
         .cut = weft_pass_cut(pass),
         .first_seen = weft_pass_first_seen(pass),
         .qkv = state->ready.data,
@@ -210,6 +234,8 @@ static weft_status context_backward(const attention *a, weft_pass *pass,
     weft_context_call call = call_of(a, pass, state);
     call.dout = dout->data;
     call.dqkv = dqkv->data;
+    call.dsinks = a->sinks ? a->sinks->grad : NULL;
+    call.overwrite = weft_pass_overwrite(pass);
     WEFT_TRY(take_scratch(pass, &call, true));
     return weft_context_backward(runtime_of(pass), weft_pass_lane(pass), &call);
 }
@@ -224,7 +250,8 @@ static weft_status whole_forward(const attention *a, weft_pass *pass, const atte
                    .dtype = state->ready.dtype, .q = packed(a, &state->ready, 0),
                    .k = packed(a, &state->ready, 1), .v = packed(a, &state->ready, 2),
                    .out = state->out.data, .lse = state->lse,
-                   .first_seen = weft_pass_first_seen(pass), .value_dim = a->dims.value_dim));
+                   .first_seen = weft_pass_first_seen(pass), .value_dim = a->dims.value_dim,
+                   .variant = variant_of(a)));
 }
 
 static weft_status whole_backward(const attention *a, weft_pass *pass, const attention_state *state,
@@ -232,14 +259,24 @@ static weft_status whole_backward(const attention *a, weft_pass *pass, const att
 {
     weft_tensor delta;
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, a->dims.heads, a->dims.rows_full, &delta));
-    return weft_attention_backward(
+    WEFT_TRY(weft_attention_backward(
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_attention_backward_args, .shape = shape_of(a, pass), .dtype = dout->dtype,
                    .q = packed(a, &state->ready, 0), .k = packed(a, &state->ready, 1),
                    .v = packed(a, &state->ready, 2), .out = state->out.data, .dout = dout->data,
                    .lse = state->lse, .delta = delta.data, .dq = packed(a, dqkv, 0),
                    .dk = packed(a, dqkv, 1), .dv = packed(a, dqkv, 2),
-                   .first_seen = weft_pass_first_seen(pass), .value_dim = a->dims.value_dim));
+                   .first_seen = weft_pass_first_seen(pass), .value_dim = a->dims.value_dim,
+                   .variant = variant_of(a))));
+    if (!a->sinks)
+        return WEFT_OK;
+    const weft_shape *shape = weft_pass_shape(pass);
+    return weft_attention_sinks(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_attention_sinks_args, .seq = shape->seq, .batch = shape->batch,
+                   .heads = a->dims.heads, .dtype = dout->dtype, .sinks = a->sinks->weight.data,
+                   .lse = state->lse, .delta = delta.data, .dsinks = a->sinks->grad,
+                   .overwrite = weft_pass_overwrite(pass)));
 }
 
 /* --- both ----------------------------------------------------------------------------------- */

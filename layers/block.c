@@ -1,6 +1,8 @@
-/* The pre-norm transformer block: x + attention(norm(x)), then + mlp(norm(.)). Dropout stands on
- * both branches before the residual is added. No block keeps its norms' outputs: all blocks of a
- * stage write them to one place, and backward recomputes them there. */
+/* The transformer block: x + attention(norm(x)), then + mlp(norm(.)); norms may stand behind
+ * attention and MLP instead (OLMo-2), or on both sides (Gemma 2). Dropout stands on both branches
+ * before the residual is added. No block keeps the outputs of norms before: all blocks of a stage
+ * write them to one place, and backward recomputes them there. It keeps the inputs of norms behind.
+ */
 #include <stdlib.h>
 
 #include "core/device/device.h"
@@ -11,9 +13,12 @@ typedef struct block_state {
     weft_tensor x; /* borrowed: the block's input */
     weft_tensor middle;
     weft_norm_stats stats1, stats2;
+    weft_tensor branch1, branch2; /* with norms behind: what attention and MLP made */
+    weft_norm_stats after1, after2;
     weft_norm_deferred deferred1, deferred2; /* of a backward in two halves */
-    /* Between parts of a backward: the gradients of a branch's output and input, in scratch. */
-    weft_tensor dropped, branch;
+    /* Between parts of a backward: the gradients of a branch's output, of what a norm behind it
+     * reads (or the same), and of its input, in scratch. */
+    weft_tensor dropped, dnormed, branch;
     size_t mark;
 } block_state;
 
@@ -29,11 +34,21 @@ static weft_status block_init(weft_layer *layer, weft_build *build)
     weft_block *b = (weft_block *)layer;
     if (!b->attention || !b->mlp)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for a block's layers");
-    WEFT_TRY(weft_norm_init(build, &b->common.options, "input_layernorm", &b->norm1));
+    const weft_model_options *o = &b->common.options;
+    const bool before = o->norm_placement != WEFT_NORM_AFTER;
+    const bool after = o->norm_placement != WEFT_NORM_BEFORE;
+    if (before)
+        WEFT_TRY(weft_norm_init(build, o, "input_layernorm", &b->norm1));
     WEFT_TRY(weft_build_child(build, "self_attention.", b->attention));
-    WEFT_TRY(weft_norm_init(build, &b->common.options, "pre_mlp_layernorm", &b->norm2));
+    if (after)
+        WEFT_TRY(weft_norm_init(build, o, "post_self_attn_layernorm", &b->after1));
+    if (before)
+        WEFT_TRY(weft_norm_init(build, o, "pre_mlp_layernorm", &b->norm2));
     WEFT_TRY(weft_build_child(build, "mlp.", b->mlp));
-    weft_layer_set_splits(layer, weft_layer_splits(b->attention) && weft_layer_splits(b->mlp));
+    if (after)
+        WEFT_TRY(weft_norm_init(build, o, "post_mlp_layernorm", &b->after2));
+    weft_layer_set_splits(layer,
+                          !after && weft_layer_splits(b->attention) && weft_layer_splits(b->mlp));
     return WEFT_OK;
 }
 
@@ -72,6 +87,35 @@ static weft_part_kind block_part_kind(const weft_layer *layer, weft_pass *pass, 
                                                                               : WEFT_PART_NONE;
 }
 
+/* What a norm behind a branch will read, if there is one. */
+static weft_status take_branch(weft_pass *pass, const weft_norm *after, const weft_tensor *x,
+                               weft_tensor *branch)
+{
+    if (after->weight)
+        WEFT_TRY_AS(weft_pass_lane(pass), after->name,
+                    weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], branch));
+    return WEFT_OK;
+}
+
+/* What MLP reads. */
+static const weft_tensor *mlp_input(const weft_block *b, const weft_pass *pass,
+                                    const block_state *state)
+{
+    return b->norm2.weight ? weft_pass_normed(pass) : &state->middle;
+}
+
+/* y = a + b */
+static weft_status add(weft_pass *pass, const weft_tensor *a, const weft_tensor *b,
+                       const weft_tensor *y)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    WEFT_TRY_AS(
+        lane, "residual",
+        weft_add(lane, &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
+                                  .a = a->data, .b = b->data, .y = y->data)));
+    return WEFT_OK;
+}
+
 static weft_status attend(weft_block *b, weft_pass *pass, block_state *state, const weft_tensor *x)
 {
     const weft_tensor *normed = weft_pass_normed(pass);
@@ -79,25 +123,31 @@ static weft_status attend(weft_block *b, weft_pass *pass, block_state *state, co
     WEFT_TRY_AS(weft_pass_lane(pass), "middle",
                 weft_pass_stash(pass, x->dtype, x->dims[0], x->dims[1], &state->middle));
 
-    WEFT_TRY(weft_norm_run(pass, &b->norm1, x, NULL, NULL, normed, &state->stats1));
-    WEFT_TRY(weft_layer_forward(b->attention, pass, normed, &state->middle));
+    const bool before = b->norm1.weight, after = b->after1.weight;
+    if (before)
+        WEFT_TRY(weft_norm_run(pass, &b->norm1, x, NULL, NULL, normed, &state->stats1));
+    WEFT_TRY(take_branch(pass, &b->after1, x, &state->branch1));
+    WEFT_TRY(weft_layer_forward(b->attention, pass, before ? normed : x,
+                                after ? &state->branch1 : &state->middle));
+    if (after)
+        WEFT_TRY(weft_norm_run(pass, &b->after1, &state->branch1, NULL, NULL, &state->middle,
+                               &state->after1));
     if (drops(b, pass))
         WEFT_TRY(drop(b, pass, 0, &state->middle, NULL, &state->middle));
-    return weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, normed,
-                         &state->stats2);
+    if (before)
+        WEFT_TRY(weft_norm_run(pass, &b->norm2, &state->middle, x, &state->middle, normed,
+                               &state->stats2));
+    else
+        WEFT_TRY(add(pass, &state->middle, x, &state->middle));
+    return take_branch(pass, &b->after2, x, &state->branch2);
 }
 
-static weft_status add_residual(weft_block *b, weft_pass *pass, const block_state *state,
-                                weft_tensor *y)
+static weft_status add_residual(weft_block *b, weft_pass *pass, block_state *state, weft_tensor *y)
 {
-    if (drops(b, pass))
-        return drop(b, pass, 1, y, &state->middle, y);
-    weft_lane *lane = weft_pass_lane(pass);
-    WEFT_TRY_AS(
-        lane, "residual",
-        weft_add(lane, &WEFT_ARGS(weft_add_args, .count = weft_tensor_count(y), .dtype = y->dtype,
-                                  .a = y->data, .b = state->middle.data, .y = y->data)));
-    return WEFT_OK;
+    if (b->after2.weight)
+        WEFT_TRY(weft_norm_run(pass, &b->after2, &state->branch2, NULL, NULL, y, &state->after2));
+    return drops(b, pass) ? drop(b, pass, 1, y, &state->middle, y)
+                          : add(pass, y, &state->middle, y);
 }
 
 static weft_status block_forward(weft_layer *layer, weft_pass *pass, int part, const weft_tensor *x,
@@ -108,7 +158,8 @@ static weft_status block_forward(weft_layer *layer, weft_pass *pass, int part, c
     if (part == 0)
         return attend(b, pass, state, x);
     return weft_part_kind_of(b->mlp, pass, false, part - 1) != WEFT_PART_NONE
-               ? weft_part_forward(b->mlp, pass, part - 1, weft_pass_normed(pass), y)
+               ? weft_part_forward(b->mlp, pass, part - 1, mlp_input(b, pass, state),
+                                   b->after2.weight ? &state->branch2 : y)
                : add_residual(b, pass, state, y);
 }
 
@@ -140,6 +191,18 @@ static weft_status defer_norms(weft_layer *layer, weft_pass *pass)
     return weft_norm_defer(pass, &b->norm1, &state->deferred1);
 }
 
+/* Through the norm behind a branch, if there is one. */
+static weft_status behind_backward(weft_pass *pass, const weft_norm *after,
+                                   const weft_tensor *branch, const weft_norm_stats *stats,
+                                   block_state *state)
+{
+    if (after->weight)
+        return weft_norm_run_backward(pass, after, &state->dropped, branch, stats, false,
+                                      &state->dnormed);
+    state->dnormed = state->dropped;
+    return WEFT_OK;
+}
+
 static weft_status begin_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy)
 {
     weft_block *b = (weft_block *)layer;
@@ -147,16 +210,21 @@ static weft_status begin_backward(weft_layer *layer, weft_pass *pass, const weft
     size_t rows = state->x.dims[0], cols = state->x.dims[1];
     state->mark = weft_pass_mark(pass);
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &state->branch));
+    if (b->after2.weight)
+        WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &state->dnormed));
 
     state->dropped = *dy;
     if (drops(b, pass)) {
         WEFT_TRY(weft_pass_scratch(pass, dy->dtype, rows, cols, &state->dropped));
         WEFT_TRY(drop(b, pass, 1, dy, NULL, &state->dropped));
     }
-    if (!weft_pass_defers(pass))
-        return weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2);
-    WEFT_TRY(defer_norms(layer, pass));
-    return weft_pass_defer(pass, layer, rerun_norm2);
+    const bool defers = weft_pass_defers(pass);
+    if (defers)
+        WEFT_TRY(defer_norms(layer, pass));
+    if (b->norm2.weight)
+        WEFT_TRY(defers ? weft_pass_defer(pass, layer, rerun_norm2)
+                        : weft_norm_rerun(pass, &b->norm2, &state->middle, &state->stats2));
+    return behind_backward(pass, &b->after2, &state->branch2, &state->after2, state);
 }
 
 /* dx collects dy (the residual) and both norms' gradients; dx and dy may be one place. */
@@ -165,19 +233,25 @@ static weft_status end_backward(weft_layer *layer, weft_pass *pass, const weft_t
 {
     weft_block *b = (weft_block *)layer;
     block_state *state = weft_pass_state(pass, layer);
+    const bool before = b->norm1.weight;
     if (dx->data != dy->data)
         WEFT_TRY(weft_lane_copy(weft_pass_lane(pass), dx->data, dy->data, weft_tensor_bytes(dy)));
-    WEFT_TRY(weft_norm_backward_deferring(pass, &b->norm2, &state->branch, &state->middle,
-                                          &state->stats2, true, &state->deferred2, dx));
+    WEFT_TRY(before ? weft_norm_backward_deferring(pass, &b->norm2, &state->branch, &state->middle,
+                                                   &state->stats2, true, &state->deferred2, dx)
+                    : add(pass, dx, &state->branch, dx));
     if (drops(b, pass))
         WEFT_TRY(drop(b, pass, 0, dx, NULL, &state->dropped));
     else
         state->dropped = *dx;
-    WEFT_TRY(weft_pass_defers(pass) ? weft_pass_defer(pass, layer, rerun_norm1)
-                                    : weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
-    WEFT_TRY(weft_layer_backward(b->attention, pass, &state->dropped, &state->branch));
-    WEFT_TRY(weft_norm_backward_deferring(pass, &b->norm1, &state->branch, &state->x,
-                                          &state->stats1, true, &state->deferred1, dx));
+    if (before)
+        WEFT_TRY(weft_pass_defers(pass)
+                     ? weft_pass_defer(pass, layer, rerun_norm1)
+                     : weft_norm_rerun(pass, &b->norm1, &state->x, &state->stats1));
+    WEFT_TRY(behind_backward(pass, &b->after1, &state->branch1, &state->after1, state));
+    WEFT_TRY(weft_layer_backward(b->attention, pass, &state->dnormed, &state->branch));
+    WEFT_TRY(before ? weft_norm_backward_deferring(pass, &b->norm1, &state->branch, &state->x,
+                                                   &state->stats1, true, &state->deferred1, dx)
+                    : add(pass, dx, &state->branch, dx));
     weft_pass_release(pass, state->mark);
     return WEFT_OK;
 }
@@ -190,7 +264,7 @@ static weft_status block_backward(weft_layer *layer, weft_pass *pass, int part,
     if (part == 0)
         return begin_backward(layer, pass, dy);
     return weft_part_kind_of(mlp, pass, true, part - 1) != WEFT_PART_NONE
-               ? weft_part_backward(mlp, pass, part - 1, &state->dropped, &state->branch)
+               ? weft_part_backward(mlp, pass, part - 1, &state->dnormed, &state->branch)
                : end_backward(layer, pass, dy, dx);
 }
 

@@ -3,6 +3,7 @@
 #include "core/device/device.h"
 #include "layers/layers.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef struct embedding {
@@ -63,6 +64,29 @@ static bool drops(const embedding *e, const weft_pass *pass)
     return e->common.options.hidden_dropout > 0 && weft_pass_training(pass);
 }
 
+/* sqrt(hidden_size), rounded as Gemma's code rounds it. */
+static float scale_of(const embedding *e, weft_dtype dtype)
+{
+    float scale = sqrtf((float)e->common.options.hidden_size);
+    uint32_t bits;
+    if (dtype != WEFT_BF16)
+        return scale;
+    memcpy(&bits, &scale, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+    memcpy(&scale, &bits, sizeof scale);
+    return scale;
+}
+
+static weft_status scale(const embedding *e, weft_pass *pass, const weft_tensor *x)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    WEFT_TRY_AS(lane, "embedding",
+                weft_scale(lane, &WEFT_ARGS(weft_scale_args, .count = weft_tensor_count(x),
+                                            .dtype = x->dtype, .x = x->data,
+                                            .factor = scale_of(e, x->dtype))));
+    return WEFT_OK;
+}
+
 /* The position of each token here; NULL: the whole sequence, in order. */
 static const int32_t *index_of(const weft_pass *pass)
 {
@@ -92,6 +116,8 @@ static weft_status embedding_forward(weft_layer *layer, weft_pass *pass, const w
                    .y = partial.data)));
     WEFT_TRY(weft_pass_exit(pass, &partial, y));
     weft_pass_release(pass, mark);
+    if (e->common.options.scale_embeddings)
+        WEFT_TRY(scale(e, pass, y));
     return drops(e, pass) ? drop(e, pass, y, y) : WEFT_OK;
 }
 
@@ -101,10 +127,16 @@ static weft_status add_gradients(const embedding *e, weft_pass *pass, const weft
     int tp_rank = weft_pass_groups(pass)->coords.at[WEFT_AXIS_TP];
     size_t mark = weft_pass_mark(pass), rows = e->words->weight.dims[0];
     weft_tensor dropped = *dy, full;
-    if (drops(e, pass)) {
+    const bool scales = e->common.options.scale_embeddings;
+    if (drops(e, pass) || scales)
         WEFT_TRY(weft_pass_scratch(pass, dy->dtype, dy->dims[0], dy->dims[1], &dropped));
+    if (drops(e, pass))
         WEFT_TRY(drop(e, pass, dy, &dropped));
-    }
+    else if (scales)
+        WEFT_TRY(
+            weft_lane_copy(weft_pass_lane(pass), dropped.data, dy->data, weft_tensor_bytes(dy)));
+    if (scales)
+        WEFT_TRY(scale(e, pass, &dropped));
     WEFT_TRY(weft_pass_enter(pass, &dropped, &full));
     weft_embedding_backward_args args = {.struct_bytes = sizeof args,
                                          .num_tokens = weft_shape_local_tokens(shape),

@@ -129,7 +129,8 @@ static weft_status differentiate(head *h, weft_pass *pass, const chunk *c, const
                    .dtype = c->logits.dtype, .logits = c->logits.data,
                    .labels = weft_pass_labels(pass) + c->first, .row_max = c->max.data,
                    .row_sum = c->sums.data, .mask = weights_of(pass, c),
-                   .scale = weft_pass_loss_scale(pass) / (float)(shape->seq * shape->batch))));
+                   .scale = weft_pass_loss_scale(pass) / (float)(shape->seq * shape->batch),
+                   .softcap = (float)h->common.options.final_logit_softcapping)));
     bool overwrite = weft_pass_overwrite(pass) && c->first == 0;
     return weft_linear_backward_to(pass, &h->output, x, &c->logits, overwrite, false, dx);
 }
@@ -158,6 +159,18 @@ static weft_status allocate(head *h, weft_pass *pass, size_t rows, weft_dtype dt
     return weft_pass_scratch(pass, WEFT_F32, 2, rows, &c->sums);
 }
 
+static weft_status cap(const head *h, weft_pass *pass, const weft_tensor *logits)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    WEFT_TRY_AS(lane, h->output.name,
+                weft_activation_forward(
+                    lane, &WEFT_ARGS(weft_activation_forward_args, .kind = WEFT_ACTIVATION_CAP,
+                                     .rows = logits->dims[0], .cols = logits->dims[1],
+                                     .dtype = logits->dtype, .x = logits->data, .y = logits->data,
+                                     .limit = (float)h->common.options.final_logit_softcapping)));
+    return WEFT_OK;
+}
+
 static weft_status head_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
                                 weft_tensor *y)
 {
@@ -183,6 +196,8 @@ static weft_status head_forward(weft_layer *layer, weft_pass *pass, const weft_t
         c.logits.dims[0] = c.num;
         weft_tensor in = rows_of(&full, &c);
         WEFT_TRY(weft_linear_forward(pass, &h->output, &in, false, &c.logits));
+        if (h->common.options.final_logit_softcapping > 0)
+            WEFT_TRY(cap(h, pass, &c.logits));
         if (weft_pass_labels(pass))
             WEFT_TRY(add_loss(h, pass, &c));
         if (training) {

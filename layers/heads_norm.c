@@ -23,10 +23,10 @@ static weft_status init(weft_build *build, const weft_model_options *o, size_t h
                         const weft_placed_rows *rows, weft_heads_norm *n)
 {
     const bool across = o->qk_layernorm_across_heads;
-    weft_parameter_spec spec = WEFT_ARGS(weft_parameter_spec, .num_dims = 1,
-                                         .dims = {(across ? heads_all : 1) * n->shape.head_dim},
-                                         .split = {across ? WEFT_SPLIT_TP : WEFT_SPLIT_NONE},
-                                         .init = WEFT_INIT_ONE, .no_weight_decay = true);
+    weft_parameter_spec spec = WEFT_ARGS(
+        weft_parameter_spec, .num_dims = 1, .dims = {(across ? heads_all : 1) * n->shape.head_dim},
+        .split = {across ? WEFT_SPLIT_TP : WEFT_SPLIT_NONE},
+        .init = o->apply_layernorm_1p ? WEFT_INIT_ZERO : WEFT_INIT_ONE, .no_weight_decay = true);
     WEFT_TRY(declare(build, o, "weight", &spec, rows, n, &n->weight));
     if (o->normalization == WEFT_RMSNORM)
         return WEFT_OK;
@@ -45,6 +45,7 @@ weft_status weft_heads_norms_init(weft_build *build, const weft_model_options *o
     const weft_placed_rows even = {0}, shared = {tp_rank / d->sharers * dim, dim, (int)d->sharers};
     out->kind = o->normalization == WEFT_RMSNORM ? WEFT_NORM_RMS : WEFT_NORM_LAYER;
     out->epsilon = (float)o->norm_epsilon;
+    out->weight_offset = o->apply_layernorm_1p ? 1.0f : 0.0f;
     out->of[0] =
         (weft_heads_norm){.name = "q_layernorm", .shape = shape, .whole = d->heads_all * dim};
     out->of[1] = (weft_heads_norm){.name = "k_layernorm",
@@ -122,7 +123,8 @@ weft_status weft_heads_norms_run(const weft_heads_norms *norms, weft_pass *pass,
                                          .x = from(qkv, n->first), .weight = n->weight->weight.data,
                                          .bias = n->bias ? n->bias->weight.data : NULL,
                                          .y = from(ready, n->first), .sums = sums->of[i],
-                                         .whole = n->whole, .epsilon = norms->epsilon)));
+                                         .whole = n->whole, .epsilon = norms->epsilon,
+                                         .weight_offset = norms->weight_offset)));
     }
     return copy_values(&norms->of[0].shape, lane, qkv, ready);
 }
@@ -142,7 +144,8 @@ weft_status weft_heads_norms_backward(const weft_heads_norms *norms, weft_pass *
         if (along.data)
             WEFT_TRY(sum(n, pass,
                          &WEFT_ARGS(weft_heads_sums_args, .shape = n->shape, .dtype = qkv->dtype,
-                                    .a = dx, .b = x, .weight = weight, .sums = along.data)));
+                                    .a = dx, .b = x, .weight = weight, .sums = along.data,
+                                    .weight_offset = norms->weight_offset)));
         WEFT_TRY_AS(lane, n->name,
                     weft_heads_norm_backward(
                         lane, &WEFT_ARGS(weft_heads_norm_backward_args, .kind = norms->kind,
@@ -151,7 +154,8 @@ weft_status weft_heads_norms_backward(const weft_heads_norms *norms, weft_pass *
                                          .along = along.data, .whole = n->whole,
                                          .epsilon = norms->epsilon, .dweight = n->weight->grad,
                                          .dbias = n->bias ? n->bias->grad : NULL,
-                                         .overwrite = weft_pass_overwrite(pass))));
+                                         .overwrite = weft_pass_overwrite(pass),
+                                         .weight_offset = norms->weight_offset)));
     }
     return WEFT_OK;
 }

@@ -15,7 +15,7 @@ typedef struct weft_heads_norm {
 
 typedef struct weft_heads_norms {
     weft_norm_kind kind;
-    float epsilon;
+    float epsilon, weight_offset;
     weft_heads_norm of[2]; /* queries, keys; weight NULL: there are none */
 } weft_heads_norms;
 

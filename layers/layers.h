@@ -16,6 +16,7 @@ float *weft_pass_losses(const weft_pass *pass);
 typedef struct weft_norm {
     weft_norm_kind kind;
     float epsilon;
+    float weight_offset;           /* 1: it multiplies by 1 + its weight */
     weft_parameter *weight, *bias; /* bias: LayerNorm */
     const char *name;              /* static: "input_layernorm" */
 } weft_norm;
@@ -136,8 +137,6 @@ weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_
 weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options *options,
                                     const char *name, weft_parameter **out) WEFT_CHECKED;
 
-weft_activation_kind weft_activation_of(const weft_model_options *options);
-
 /* An MLP of global width `ffn` and these modules; NULL when memory is short. */
 weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn, unsigned modules);
 
@@ -189,7 +188,8 @@ typedef struct weft_mlp {
 typedef struct weft_block {
     weft_layer_common common;
     weft_layer *attention, *mlp; /* owned */
-    weft_norm norm1, norm2;
+    weft_norm norm1, norm2;      /* before attention and MLP; none where norms stand behind alone */
+    weft_norm after1, after2;    /* behind them; none where norms stand before alone */
 } weft_block;
 
 #endif

@@ -12,11 +12,6 @@ static float output_init_std(const weft_model_options *options)
     return (float)(options->init_method_std / sqrt(2.0 * (double)options->num_layers));
 }
 
-weft_activation_kind weft_activation_of(const weft_model_options *options)
-{
-    return options->swiglu ? WEFT_ACTIVATION_SWIGLU : WEFT_ACTIVATION_GELU;
-}
-
 weft_linear weft_linear_of(weft_parameter *weight, const char *name)
 {
     const weft_tensor *w = &weight->weight;
@@ -189,6 +184,7 @@ weft_status weft_norm_init_wide(weft_build *build, const weft_model_options *opt
     out->kind = options->normalization == WEFT_RMSNORM ? WEFT_NORM_RMS : WEFT_NORM_LAYER;
     out->epsilon = (float)options->norm_epsilon;
     out->name = name;
+    out->weight_offset = options->apply_layernorm_1p ? 1.0f : 0.0f;
     /* Under sequence parallelism every TP rank sees its own rows only. */
     bool sum = weft_build_shape(build)->sequence_parallel;
     char text[WEFT_MAX_NAME_BYTES];
@@ -197,7 +193,8 @@ weft_status weft_norm_init_wide(weft_build *build, const weft_model_options *opt
                                 .name = text,
                                 .num_dims = 1,
                                 .dims = {cols},
-                                .init = WEFT_INIT_ONE,
+                                .init =
+                                    options->apply_layernorm_1p ? WEFT_INIT_ZERO : WEFT_INIT_ONE,
                                 .no_weight_decay = true,
                                 .sum_over_tp = sum};
     WEFT_TRY(weft_build_parameter(build, &spec, &out->weight));
@@ -216,14 +213,15 @@ static weft_status run(weft_pass *pass, const weft_norm *norm, const void *weigh
                        const weft_tensor *y, const weft_norm_stats *stats)
 {
     weft_lane *lane = weft_pass_lane(pass);
-    WEFT_TRY_AS(lane, norm->name,
-                weft_norm_forward(
-                    lane, &WEFT_ARGS(weft_norm_forward_args, .kind = norm->kind, .rows = x->dims[0],
-                                     .cols = x->dims[1], .dtype = x->dtype, .x = x->data,
-                                     .residual = residual ? residual->data : NULL,
-                                     .sum = residual ? sum->data : NULL, .weight = weight,
-                                     .bias = bias, .y = y->data, .mean = stats->mean,
-                                     .rstd = stats->rstd, .epsilon = norm->epsilon)));
+    WEFT_TRY_AS(
+        lane, norm->name,
+        weft_norm_forward(
+            lane, &WEFT_ARGS(weft_norm_forward_args, .kind = norm->kind, .rows = x->dims[0],
+                             .cols = x->dims[1], .dtype = x->dtype, .x = x->data,
+                             .residual = residual ? residual->data : NULL,
+                             .sum = residual ? sum->data : NULL, .weight = weight, .bias = bias,
+                             .y = y->data, .mean = stats->mean, .rstd = stats->rstd,
+                             .epsilon = norm->epsilon, .weight_offset = norm->weight_offset)));
     return WEFT_OK;
 }
 
@@ -320,7 +318,8 @@ weft_status weft_norm_backward_deferring(weft_pass *pass, const weft_norm *norm,
                              .weight = norm->weight->weight.data, .mean = stats->mean,
                              .rstd = stats->rstd, .dx = dx->data, .accumulate = accumulate,
                              .dweight = later ? row_of(&d->gradients, 0) : norm->weight->grad,
-                             .dbias = dbias, .overwrite = later || weft_pass_overwrite(pass))));
+                             .dbias = dbias, .overwrite = later || weft_pass_overwrite(pass),
+                             .weight_offset = norm->weight_offset)));
     return WEFT_OK;
 }
 

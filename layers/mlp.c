@@ -1,5 +1,5 @@
-/* The MLP: column-parallel, activation, row-parallel (Shoeybi et al. 2019, §3). GELU, or SwiGLU
- * with fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a
+/* The MLP: column-parallel, activation, row-parallel (Shoeybi et al. 2019, §3). GELU, or a gated
+ * one with fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a
  * hyperslab. Backward recomputes the activation's output. GELU and its backward are epilogues of
  * the GEMMs beside them. */
 #include "core/device/device.h"
@@ -18,7 +18,7 @@ static weft_status mlp_init(weft_layer *layer, weft_build *build)
     const weft_model_options *o = &mlp->common.options;
     const size_t hidden = (size_t)o->hidden_size, ffn = mlp->ffn_all;
     const bool has_bias = !o->disable_bias_linear;
-    const weft_linear_kind first = o->swiglu ? WEFT_LINEAR_GATED : WEFT_LINEAR_COLUMN;
+    const weft_linear_kind first = weft_is_gated(o) ? WEFT_LINEAR_GATED : WEFT_LINEAR_COLUMN;
     const weft_linear_row rows[] = {
         {&mlp->fc1, "linear_fc1", first, hidden, ffn, has_bias, 0},
         {&mlp->fc2, "linear_fc2", WEFT_LINEAR_ROW, ffn, hidden, has_bias, 0},
@@ -32,6 +32,16 @@ static bool has_gelu(const weft_mlp *mlp)
     return weft_activation_of(&mlp->common.options) == WEFT_ACTIVATION_GELU;
 }
 
+static float limit_of(const weft_mlp *mlp)
+{
+    return (float)mlp->common.options.activation_func_clamp_value;
+}
+
+static float offset_of(const weft_mlp *mlp)
+{
+    return (float)mlp->common.options.glu_linear_offset;
+}
+
 static weft_status activate(const weft_mlp *mlp, weft_pass *pass, const weft_tensor *hidden,
                             weft_tensor *act)
 {
@@ -39,7 +49,8 @@ static weft_status activate(const weft_mlp *mlp, weft_pass *pass, const weft_ten
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_activation_forward_args, .kind = weft_activation_of(&mlp->common.options),
                    .rows = act->dims[0], .cols = act->dims[1], .dtype = act->dtype,
-                   .x = hidden->data, .y = act->data));
+                   .x = hidden->data, .y = act->data, .limit = limit_of(mlp),
+                   .offset = offset_of(mlp)));
 }
 
 /* hidden = fc1(x), act = activation(hidden). A module that is recomputed does not keep hidden. */
@@ -78,7 +89,8 @@ static weft_status activate_backward(const weft_mlp *mlp, weft_pass *pass,
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&mlp->common.options),
                    .rows = dact->dims[0], .cols = dact->dims[1], .dtype = dact->dtype,
-                   .x = hidden->data, .dy = dact->data, .dx = dhidden->data));
+                   .x = hidden->data, .dy = dact->data, .dx = dhidden->data, .limit = limit_of(mlp),
+                   .offset = offset_of(mlp)));
 }
 
 /* dhidden overwrites act or hidden, which nobody needs any more. */

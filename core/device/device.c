@@ -187,7 +187,7 @@ weft_status weft_lane_submit(weft_lane *lane, const char *label, weft_lane_funct
     WEFT_TRY(WEFT_GIVEN(lane));
     WEFT_TRY(WEFT_GIVEN(label));
     const char *wrong = !function                              ? "no function"
-                        : num_bytes > WEFT_LANE_MAX_ARGS_BYTES ? "at most 320 fit"
+                        : num_bytes > WEFT_LANE_MAX_ARGS_BYTES ? "at most 384 fit"
                         : num_bytes > 0 && !args               ? "args is NULL"
                                                                : NULL;
     if (wrong)

@@ -141,7 +141,7 @@ weft_status weft_lane_zero(weft_lane *lane, void *to, size_t bytes) WEFT_CHECKED
 /* A function that the lane's own thread runs when all work enqueued before it is done. It may
  * block. `args` points at a copy made at submit time. Its error poisons the lane. */
 typedef weft_status (*weft_lane_function)(const void *args);
-enum { WEFT_LANE_MAX_ARGS_BYTES = 320 };
+enum { WEFT_LANE_MAX_ARGS_BYTES = 384 };
 /* Enqueues function(copy of args). num_bytes <= WEFT_LANE_MAX_ARGS_BYTES. `label` (static string)
  * names it in its error. Errors: WEFT_INTERNAL (no function, too many bytes), or the lane's own. */
 weft_status weft_lane_submit(weft_lane *lane, const char *label, weft_lane_function function,

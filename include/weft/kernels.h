@@ -43,6 +43,7 @@ extern "C" {
     X(gemm)                                                                                        \
     X(grouped_gemm)                                                                                \
     X(bias_gradient)                                                                               \
+    X(bias_add)                                                                                    \
     X(norm_forward)                                                                                \
     X(norm_backward)                                                                               \
     X(heads_norm_forward)                                                                          \
@@ -54,6 +55,7 @@ extern "C" {
     X(rope)                                                                                        \
     X(attention_forward)                                                                           \
     X(attention_backward)                                                                          \
+    X(attention_sinks)                                                                             \
     X(embedding_forward)                                                                           \
     X(embedding_backward)                                                                          \
     X(cross_entropy_stats)                                                                         \
@@ -152,7 +154,19 @@ typedef struct weft_bias_gradient_args {
     size_t num_groups;          /* 0: one group of all rows */
     const int64_t *row_offsets; /* host */
     size_t stride;
+    size_t group_stride; /* of db; 0: cols */
 } weft_bias_gradient_args;
+
+/* y[row] += bias[g] for the rows of each group: y [rows, cols], bias [cols] each, `group_stride`
+ * elements apart (0: cols). row_offsets: host, [num_groups + 1]. */
+typedef struct weft_bias_add_args {
+    size_t struct_bytes;
+    size_t cols, num_groups, group_stride;
+    const int64_t *row_offsets;
+    weft_dtype dtype;
+    const void *bias;
+    void *y;
+} weft_bias_add_args;
 
 typedef enum weft_norm_kind { WEFT_NORM_LAYER, WEFT_NORM_RMS } weft_norm_kind;
 
@@ -175,6 +189,7 @@ typedef struct weft_norm_forward_args {
     float *mean;          /* LayerNorm; optional */
     float *rstd;
     float epsilon;
+    float weight_offset; /* added to the weight: 1 where models have 1 + w (Gemma) */
 } weft_norm_forward_args;
 
 /* dx from dy; dweight and dbias in fp32. x is what forward normalised: its input, or its `sum`. dy,
@@ -192,6 +207,7 @@ typedef struct weft_norm_backward_args {
     float *dweight;  /* [cols] */
     float *dbias;    /* optional */
     bool overwrite;  /* of dweight, dbias */
+    float weight_offset;
 } weft_norm_backward_args;
 
 /* Heads in packed rows: head h of group g of token t has its head_dim numbers at t * token_stride +
@@ -219,6 +235,7 @@ typedef struct weft_heads_norm_forward_args {
     const float *sums; /* optional, [tokens] */
     size_t whole;      /* with sums */
     float epsilon;
+    float weight_offset; /* as of weft_norm_forward_args */
 } weft_heads_norm_forward_args;
 
 /* dx, in dy's place. `along` goes with sums: along[t] is the sum of dy * x * weight over the same
@@ -235,6 +252,7 @@ typedef struct weft_heads_norm_backward_args {
     float epsilon;
     float *dweight, *dbias; /* dbias optional */
     bool overwrite;         /* of dweight, dbias */
+    float weight_offset;    /* as of weft_norm_forward_args */
 } weft_heads_norm_backward_args;
 
 /* sums[t] = the sum over all heads' numbers of a * b * weight. */
@@ -245,6 +263,7 @@ typedef struct weft_heads_sums_args {
     const void *a, *b;  /* they lie alike */
     const void *weight; /* optional, [groups * heads * head_dim] */
     float *sums;        /* [tokens] */
+    float weight_offset;
 } weft_heads_sums_args;
 
 /* Every head of a token gets the token's `one`; inverse: one is the sum over the heads, of fp32. */
@@ -258,13 +277,25 @@ typedef struct weft_heads_share_args {
 } weft_heads_share_args;
 
 /* GELU (Hendrycks and Gimpel 2016, its tanh form), SiLU and ReLU take x[rows, cols]; SwiGLU
- * (Shazeer 2020) takes x[rows, 2 cols] = [gate | up] and gives silu(gate) * up. */
+ * (Shazeer 2020) takes x[rows, 2 cols] = [gate | up] and gives silu(gate) * up, GEGLU gelu(gate) *
+ * up, quick GEGLU gate * sigmoid(1.702 gate) * up (GPT-OSS). A gated one with a `limit` above 0
+ * takes min(gate, limit) and up between -limit and limit, and with an `offset` up + offset. CAP is
+ * limit * tanh(x / limit) and has no backward of its own (weft_cross_entropy_backward). */
 typedef enum weft_activation_kind {
     WEFT_ACTIVATION_GELU,
     WEFT_ACTIVATION_SWIGLU,
     WEFT_ACTIVATION_SILU,
     WEFT_ACTIVATION_RELU,
+    WEFT_ACTIVATION_GEGLU,
+    WEFT_ACTIVATION_QUICK_GEGLU,
+    WEFT_ACTIVATION_CAP,
 } weft_activation_kind;
+
+static inline bool weft_activation_is_gated(weft_activation_kind kind)
+{
+    return kind == WEFT_ACTIVATION_SWIGLU || kind == WEFT_ACTIVATION_GEGLU ||
+           kind == WEFT_ACTIVATION_QUICK_GEGLU;
+}
 
 typedef struct weft_activation_forward_args {
     size_t struct_bytes;
@@ -273,6 +304,7 @@ typedef struct weft_activation_forward_args {
     weft_dtype dtype;
     const void *x;
     void *y; /* [rows, cols] */
+    float limit, offset;
 } weft_activation_forward_args;
 
 typedef struct weft_activation_backward_args {
@@ -282,7 +314,8 @@ typedef struct weft_activation_backward_args {
     weft_dtype dtype;
     const void *x;  /* forward's input */
     const void *dy; /* [rows, cols] */
-    void *dx;       /* like x; may be x itself or, but for SwiGLU, dy */
+    void *dx;       /* like x; may be x itself or, but for gated ones, dy */
+    float limit, offset;
 } weft_activation_backward_args;
 
 /* How far a pair's angle a position is divided by `factor`: share s of the way, from 0 where the
@@ -340,6 +373,15 @@ typedef struct weft_attention_shape {
     size_t first_sample, first_head, total_heads, total_seq; /* for dropout's counters */
 } weft_attention_shape;
 
+/* What families change in attention; zeros change nothing. Fixed, too. */
+typedef struct weft_attention_variant {
+    size_t window; /* a query sees so many positions, the last of them its own; 0: all; causal */
+    size_t chunk;  /* and none before its chunk of so many positions; 0: one chunk; causal */
+    float softcap; /* c: a scaled score x becomes c * tanh(x / c); 0: stays */
+    const void *sinks; /* optional, [heads] of the dtype: a score in each of a head's softmaxes that
+                          belongs to no key */
+} weft_attention_variant;
+
 /* Where the keys of a sequence come block by block, a call sees one block, and calls over the same
  * queries join their results in fp32, so that the last rounds nothing twice (Liu et al. 2023, Ring
  * Attention; Dao 2023, §3.1: the running softmax goes on where the block before ended). */
@@ -351,7 +393,7 @@ typedef enum weft_attention_piece {
 
 /* Key j has position first_key + j. first_seen: optional, int32 [seq_q * batch], the position of
  * the first key that a query sees (its document's first), which never falls along a sample's
- * queries. A query that sees no key has an out of 0 and an lse of minus infinity. */
+ * queries. A query that sees no key has an out of 0 and an lse of minus infinity, or its sink. */
 typedef struct weft_attention_forward_args {
     size_t struct_bytes;
     weft_attention_shape shape;
@@ -363,6 +405,7 @@ typedef struct weft_attention_forward_args {
     size_t first_key;
     weft_attention_piece piece;
     size_t value_dim; /* 0: head_dim */
+    weft_attention_variant variant;
 } weft_attention_forward_args;
 
 /* delta: fp32 scratch [batch, heads, seq_q]. Recomputes the probabilities from lse, that of all
@@ -381,8 +424,21 @@ typedef struct weft_attention_backward_args {
     size_t first_key;
     size_t dq_token_stride, dq_group_stride, dk_token_stride, dk_group_stride;
     weft_attention_piece piece;
-    size_t value_dim; /* 0: head_dim */
+    size_t value_dim;               /* 0: head_dim */
+    weft_attention_variant variant; /* lse has the sinks, which are not read */
 } weft_attention_backward_args;
+
+/* dsinks[h] (+)= - the sum over a head's queries of exp(sink - lse) * delta, which
+ * weft_attention_backward left. lse, delta: fp32 [batch, heads, seq]. */
+typedef struct weft_attention_sinks_args {
+    size_t struct_bytes;
+    size_t seq, batch, heads;
+    weft_dtype dtype;
+    const void *sinks;
+    const float *lse, *delta;
+    float *dsinks; /* [heads] */
+    bool overwrite;
+} weft_attention_sinks_args;
 
 /* y[num_tokens, cols]: y[t] = table[tokens[t] - first_row] (zero where another rank holds that
  * row), table [num_rows, cols], plus where given positions[p]. p is first_position + t / batch or,
@@ -467,6 +523,7 @@ typedef struct weft_cross_entropy_backward_args {
     const float *row_max, *row_sum;
     const float *mask; /* optional */
     float scale;
+    float softcap; /* c: logits are c * tanh(x / c), and their gradients x's; 0: x themselves */
 } weft_cross_entropy_backward_args;
 
 /* y = keep ? x / (1 - p) : 0, plus residual where given. Element (row, col) uses counter

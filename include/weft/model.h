@@ -39,6 +39,16 @@ typedef enum weft_rotary_scaling {
     WEFT_ROTARY_YARN,
 } weft_rotary_scaling;
 
+/* Learnable: each head has a score of its own beside its keys' (an attention sink). */
+typedef enum weft_softmax_type { WEFT_SOFTMAX_VANILLA, WEFT_SOFTMAX_LEARNABLE } weft_softmax_type;
+
+/* Of a block's attention and MLP: before them, behind them, or both. */
+typedef enum weft_norm_placement {
+    WEFT_NORM_BEFORE,
+    WEFT_NORM_AFTER,
+    WEFT_NORM_SANDWICH,
+} weft_norm_placement;
+
 typedef enum weft_router_score { WEFT_ROUTER_SOFTMAX, WEFT_ROUTER_SIGMOID } weft_router_score;
 
 /* Section "model" of a config, in Megatron's names. "0:" says what 0 means. */
@@ -95,6 +105,20 @@ typedef struct weft_model_options {
     int64_t q_lora_rank, kv_lora_rank; /* q_lora_rank 0: queries have no latent */
     int64_t qk_head_dim, qk_pos_emb_head_dim, v_head_dim;
     double latent_norm_epsilon; /* 0: norm_epsilon */
+    int64_t window_size; /* tokens that a windowed layer's query sees, itself included; 0: none */
+    weft_int_list window_attn_skip_freq; /* N: every N-th layer has no window (0: none), or a 0/1 a
+                                            layer, 1: it has one */
+    int64_t attention_chunk_size;        /* windowed layers see their chunk instead; 0: no chunks */
+    double rotary_base_local; /* of windowed layers, which then have no scaling; 0: rotary_base */
+    double attn_logit_softcapping; /* 0: none */
+    int softmax_type;              /* weft_softmax_type */
+    int norm_placement;            /* weft_norm_placement */
+    bool apply_layernorm_1p;       /* norms multiply by 1 + their weight */
+    bool scale_embeddings;         /* by sqrt(hidden_size), rounded to the precision */
+    bool add_expert_bias;          /* on the experts' linear layers */
+    bool geglu, quick_geglu;       /* instead of swiglu */
+    double activation_func_clamp_value, glu_linear_offset; /* 0: none */
+    double final_logit_softcapping;                        /* 0: none */
 } weft_model_options;
 
 /* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a
@@ -107,11 +131,12 @@ weft_layer *weft_embedding_create(const weft_model_options *options);
 /* Causal self-attention, with grouped queries or multi-head latent; rotary positions where the
  * options ask. */
 weft_layer *weft_attention_create(const weft_model_options *options);
-/* GELU or SwiGLU of width ffn_hidden_size. */
+/* GELU or, gated, SwiGLU or GEGLU, of width ffn_hidden_size. */
 weft_layer *weft_mlp_create(const weft_model_options *options);
 /* Router, experts and, where the options ask, a shared expert. num_experts > 0. */
 weft_layer *weft_moe_create(const weft_model_options *options);
-/* h = x + attention(norm(x)), y = h + mlp(norm(h)). The block owns both layers. `mlp` is any layer
+/* h = x + attention(norm(x)), y = h + mlp(norm(h)), or with norms elsewhere (norm_placement). The
+ * block owns both layers. `mlp` is any layer
  * that maps [rows, H] to [rows, H]: the MLP, an MoE layer or one of the user's own. */
 weft_layer *weft_block_create(const weft_model_options *options, weft_layer *attention,
                               weft_layer *mlp);
@@ -130,6 +155,8 @@ weft_status weft_model_add_block(weft_model *model, const weft_model_options *op
 weft_status weft_model_add_head(weft_model *model, const weft_model_options *options) WEFT_CHECKED;
 /* Whether moe_layer_freq makes decoder layer `index` an MoE layer. */
 bool weft_model_is_moe_layer(const weft_model_options *options, int64_t index);
+/* Whether attention of decoder layer `index` has the window, or the chunks. */
+bool weft_model_is_windowed_layer(const weft_model_options *options, int64_t index);
 
 /* Adds all layers of a model, the same on every rank. Its errors end the job before a step. */
 typedef weft_status (*weft_model_function)(weft_model *model, const weft_model_options *options);

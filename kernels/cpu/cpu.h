@@ -28,10 +28,12 @@
     X(attention_forward)                                                                           \
     X(attention_backward)                                                                          \
     X(bias_gradient)                                                                               \
+    X(bias_add)                                                                                    \
     X(norm_forward)                                                                                \
     X(norm_backward)                                                                               \
     X(heads_norm_forward)                                                                          \
     X(heads_norm_backward)                                                                         \
+    X(attention_sinks)                                                                             \
     X(heads_sums)                                                                                  \
     X(heads_share)                                                                                 \
     X(activation_forward)                                                                          \

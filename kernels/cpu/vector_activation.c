@@ -8,12 +8,18 @@
 /* GELU's tanh form: 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
 static const float gelu_slope = 1.5957691216f; /* 2 sqrt(2 / pi) */
 static const float gelu_cubic = 1.5957691216f * 0.044715f;
+static const float quick_slope = 1.702f;
 
 WEFT_INLINE float activate(float x, const weft_activation_kind kind)
 {
     switch (kind) {
     case WEFT_ACTIVATION_GELU:
+    case WEFT_ACTIVATION_GEGLU:
         return x * weft_vector_sigmoid(x * (gelu_slope + gelu_cubic * x * x));
+    case WEFT_ACTIVATION_QUICK_GEGLU:
+        return x * weft_vector_sigmoid(quick_slope * x);
+    case WEFT_ACTIVATION_CAP:
+        break;
     case WEFT_ACTIVATION_RELU:
         return x > 0.0f ? x : 0.0f;
     case WEFT_ACTIVATION_SILU:
@@ -26,12 +32,19 @@ WEFT_INLINE float activate(float x, const weft_activation_kind kind)
 WEFT_INLINE float slope_of(float x, const weft_activation_kind kind)
 {
     switch (kind) {
-    case WEFT_ACTIVATION_GELU: {
+    case WEFT_ACTIVATION_GELU:
+    case WEFT_ACTIVATION_GEGLU: {
         float s = weft_vector_sigmoid(x * (gelu_slope + gelu_cubic * x * x));
         return s + x * s * (1.0f - s) * (gelu_slope + 3.0f * gelu_cubic * x * x);
     }
+    case WEFT_ACTIVATION_QUICK_GEGLU: {
+        float s = weft_vector_sigmoid(quick_slope * x);
+        return s + quick_slope * x * s * (1.0f - s);
+    }
     case WEFT_ACTIVATION_RELU:
         return x > 0.0f ? 1.0f : 0.0f;
+    case WEFT_ACTIVATION_CAP:
+        break;
     case WEFT_ACTIVATION_SILU:
     case WEFT_ACTIVATION_SWIGLU:
         break;
@@ -48,15 +61,18 @@ WEFT_INLINE void forward(const void *x, void *y, size_t num, const weft_activati
         weft_vector_store(y, i, activate(weft_vector_load(x, i, dtype), kind), dtype);
 }
 
-WEFT_INLINE void forward_gated(const void *gate, const void *up, void *y, size_t num,
+/* `top` above all numbers where there is no limit. */
+WEFT_INLINE void forward_gated(const void *gate, const void *up, void *y, size_t num, float top,
+                               float offset, const weft_activation_kind kind,
                                const weft_dtype dtype)
 {
 #pragma omp simd
-    for (size_t i = 0; i < num; i++)
-        weft_vector_store(y, i,
-                          activate(weft_vector_load(gate, i, dtype), WEFT_ACTIVATION_SILU) *
-                              weft_vector_load(up, i, dtype),
-                          dtype);
+    for (size_t i = 0; i < num; i++) {
+        float g = weft_vector_load(gate, i, dtype), u = weft_vector_load(up, i, dtype);
+        g = g > top ? top : g;
+        u = u > top ? top : u < -top ? -top : u;
+        weft_vector_store(y, i, activate(g, kind) * (u + offset), dtype);
+    }
 }
 
 WEFT_INLINE void backward(const void *x, const void *dy, void *dx, size_t num,
@@ -70,15 +86,26 @@ WEFT_INLINE void backward(const void *x, const void *dy, void *dx, size_t num,
 }
 
 WEFT_INLINE void backward_gated(const void *gate, const void *up, const void *dy, void *dgate,
-                                void *dup, size_t num, const weft_dtype dtype)
+                                void *dup, size_t num, float top, float offset,
+                                const weft_activation_kind kind, const weft_dtype dtype)
 {
 #pragma omp simd
     for (size_t i = 0; i < num; i++) {
-        float g = weft_vector_load(gate, i, dtype), u = weft_vector_load(up, i, dtype);
-        float d = weft_vector_load(dy, i, dtype);
-        float s = weft_vector_sigmoid(g);
-        weft_vector_store(dgate, i, d * u * (s + g * s * (1.0f - s)), dtype);
-        weft_vector_store(dup, i, d * g * s, dtype);
+        const float g = weft_vector_load(gate, i, dtype), u = weft_vector_load(up, i, dtype);
+        const float d = weft_vector_load(dy, i, dtype);
+        const float g_in = g > top ? top : g, u_in = u > top ? top : u < -top ? -top : u;
+        const float slope = g > top ? 0.0f : slope_of(g_in, kind);
+        weft_vector_store(dgate, i, d * (u_in + offset) * slope, dtype);
+        weft_vector_store(dup, i, u > top || u < -top ? 0.0f : d * activate(g_in, kind), dtype);
+    }
+}
+
+WEFT_INLINE void cap(const void *x, void *y, size_t num, float limit, const weft_dtype dtype)
+{
+#pragma omp simd
+    for (size_t i = 0; i < num; i++) {
+        const float s = weft_vector_sigmoid(2.0f * weft_vector_load(x, i, dtype) / limit);
+        weft_vector_store(y, i, limit * (2.0f * s - 1.0f), dtype);
     }
 }
 
@@ -92,9 +119,21 @@ WEFT_INLINE void backward_gated(const void *gate, const void *up, const void *dy
         break;                                                                                     \
     case WEFT_ACTIVATION_SILU:                                                                     \
     case WEFT_ACTIVATION_SWIGLU:                                                                   \
+    case WEFT_ACTIVATION_GEGLU:                                                                    \
+    case WEFT_ACTIVATION_QUICK_GEGLU:                                                              \
+    case WEFT_ACTIVATION_CAP:                                                                      \
         call(__VA_ARGS__, WEFT_ACTIVATION_SILU, dtype);                                            \
         break;                                                                                     \
     }
+#define BY_GATE(call, kind, dtype, ...)                                                            \
+    do {                                                                                           \
+        if (kind == WEFT_ACTIVATION_GEGLU)                                                         \
+            call(__VA_ARGS__, WEFT_ACTIVATION_GEGLU, dtype);                                       \
+        else if (kind == WEFT_ACTIVATION_QUICK_GEGLU)                                              \
+            call(__VA_ARGS__, WEFT_ACTIVATION_QUICK_GEGLU, dtype);                                 \
+        else                                                                                       \
+            call(__VA_ARGS__, WEFT_ACTIVATION_SILU, dtype);                                        \
+    } while (0)
 #define BY_KIND_AND_DTYPE(call, kind, dtype, ...)                                                  \
     do {                                                                                           \
         if ((dtype) == WEFT_F32) {                                                                 \
@@ -108,16 +147,17 @@ weft_status WEFT_VECTOR(activation_forward)(const weft_activation_forward_args *
 {
     const size_t count = args->rows * args->cols, cols = args->cols;
     const weft_dtype dtype = args->dtype;
-    if (args->kind == WEFT_ACTIVATION_SWIGLU) {
+    const float top = args->limit > 0 ? args->limit : INFINITY;
+    if (weft_activation_is_gated(args->kind)) {
 #pragma omp parallel for schedule(static) if (count > WEFT_VECTOR_SERIAL)
         for (size_t row = 0; row < args->rows; row++) {
             const void *gate = weft_vector_from(args->x, 2 * row * cols, dtype);
             const void *up = weft_vector_from(gate, cols, dtype);
             void *y = weft_vector_at(args->y, row * cols, dtype);
             if (dtype == WEFT_F32)
-                forward_gated(gate, up, y, cols, WEFT_F32);
+                BY_GATE(forward_gated, args->kind, WEFT_F32, gate, up, y, cols, top, args->offset);
             else
-                forward_gated(gate, up, y, cols, WEFT_BF16);
+                BY_GATE(forward_gated, args->kind, WEFT_BF16, gate, up, y, cols, top, args->offset);
         }
         return WEFT_OK;
     }
@@ -126,7 +166,12 @@ weft_status WEFT_VECTOR(activation_forward)(const weft_activation_forward_args *
         const size_t num = weft_vector_min(WEFT_VECTOR_CHUNK, count - first);
         const void *x = weft_vector_from(args->x, first, dtype);
         void *y = weft_vector_at(args->y, first, dtype);
-        BY_KIND_AND_DTYPE(forward, args->kind, dtype, x, y, num);
+        if (args->kind == WEFT_ACTIVATION_CAP && dtype == WEFT_F32)
+            cap(x, y, num, args->limit, WEFT_F32);
+        else if (args->kind == WEFT_ACTIVATION_CAP)
+            cap(x, y, num, args->limit, WEFT_BF16);
+        else
+            BY_KIND_AND_DTYPE(forward, args->kind, dtype, x, y, num);
     }
     return WEFT_OK;
 }
@@ -135,7 +180,8 @@ weft_status WEFT_VECTOR(activation_backward)(const weft_activation_backward_args
 {
     const size_t count = args->rows * args->cols, cols = args->cols;
     const weft_dtype dtype = args->dtype;
-    if (args->kind == WEFT_ACTIVATION_SWIGLU) {
+    const float top = args->limit > 0 ? args->limit : INFINITY;
+    if (weft_activation_is_gated(args->kind)) {
 #pragma omp parallel for schedule(static) if (count > WEFT_VECTOR_SERIAL)
         for (size_t row = 0; row < args->rows; row++) {
             const void *gate = weft_vector_from(args->x, 2 * row * cols, dtype);
@@ -144,9 +190,11 @@ weft_status WEFT_VECTOR(activation_backward)(const weft_activation_backward_args
             void *dgate = weft_vector_at(args->dx, 2 * row * cols, dtype);
             void *dup = weft_vector_at(dgate, cols, dtype);
             if (dtype == WEFT_F32)
-                backward_gated(gate, up, dy, dgate, dup, cols, WEFT_F32);
+                BY_GATE(backward_gated, args->kind, WEFT_F32, gate, up, dy, dgate, dup, cols, top,
+                        args->offset);
             else
-                backward_gated(gate, up, dy, dgate, dup, cols, WEFT_BF16);
+                BY_GATE(backward_gated, args->kind, WEFT_BF16, gate, up, dy, dgate, dup, cols, top,
+                        args->offset);
         }
         return WEFT_OK;
     }

@@ -40,6 +40,7 @@ typedef struct problem {
     const void *q, *k, *v;
     const int32_t *first_seen; /* or NULL */
     size_t first_key;
+    weft_attention_variant variant;
     ptrdiff_t ahead;    /* of key 0's position: query 0's */
     size_t dim, chunks; /* of a query and a key: numbers, and panels that they fill */
     size_t value_dim, value_chunks;
@@ -50,7 +51,8 @@ typedef struct problem {
 
 static inline problem make_problem(const weft_attention_shape *s, weft_dtype dtype, const void *q,
                                    const void *k, const void *v, size_t first_key,
-                                   const int32_t *first_seen, size_t value_dim)
+                                   const int32_t *first_seen, size_t value_dim,
+                                   const weft_attention_variant *variant)
 {
     const size_t value = weft_value_dim(s, value_dim);
     return (problem){
@@ -61,6 +63,7 @@ static inline problem make_problem(const weft_attention_shape *s, weft_dtype dty
         .v = v,
         .first_seen = first_seen,
         .first_key = first_key,
+        .variant = *variant,
         .ahead = (ptrdiff_t)s->first_query - (ptrdiff_t)first_key,
         .dim = s->head_dim,
         .chunks = (s->head_dim + WEFT_PANEL - 1) / WEFT_PANEL,
@@ -100,7 +103,7 @@ static inline size_t stat_at(const problem *p, size_t b, size_t h, size_t i)
     return (b * p->s.heads + h) * p->s.seq_q + i;
 }
 
-/* How many of the keys j .. j + num the query i sees, first_seen aside. */
+/* How many of the keys j .. j + num the query i sees, those before its first one aside. */
 static inline size_t seen(const problem *p, size_t i, size_t j, size_t num)
 {
     const ptrdiff_t end = p->ahead + (ptrdiff_t)i + 1, from = (ptrdiff_t)j;
@@ -112,9 +115,9 @@ static inline size_t seen(const problem *p, size_t i, size_t j, size_t num)
 /* The first key that the query i of sample b sees; it may lie behind the last one. */
 static inline size_t first_key_seen(const problem *p, size_t b, size_t i)
 {
-    if (!p->first_seen)
-        return 0;
-    const size_t position = (size_t)p->first_seen[i * p->s.batch + b];
+    const size_t document = p->first_seen ? (size_t)p->first_seen[i * p->s.batch + b] : 0;
+    const size_t start = weft_attention_start(&p->variant, p->s.first_query + i);
+    const size_t position = document > start ? document : start;
     return position > p->first_key ? position - p->first_key : 0;
 }
 
@@ -155,28 +158,32 @@ static inline size_t panel_queries(const query_block *q, size_t panel)
     return weft_vector_min(WEFT_PANEL, q->num - panel * WEFT_PANEL);
 }
 
-/* How many rows of a panel's scores any of its queries sees. */
-static inline size_t panel_keys(const problem *p, const query_block *q, size_t panel,
-                                const key_block *k)
+/* The keys of a block that any query of the panel sees. Along the panels both ends rise. */
+static inline key_block panel_keys(const problem *p, const query_block *q, size_t panel,
+                                   const key_block *k)
 {
-    const size_t last = q->first + panel * WEFT_PANEL + panel_queries(q, panel) - 1;
-    return seen(p, last, k->first, k->num);
+    const size_t from = q->first + panel * WEFT_PANEL;
+    const size_t start = first_key_seen(p, q->b, from), end = k->first + k->num;
+    const size_t first = weft_vector_min(start > k->first ? start : k->first, end);
+    return (key_block){first, seen(p, from + panel_queries(q, panel) - 1, first, end - first)};
 }
 
 /* Writes `value` where a query of the panel does not see a key. */
 static inline void hide(const problem *p, const query_block *q, size_t panel, const key_block *k,
-                        size_t num_keys, float *scores, float value)
+                        float *scores, float value)
 {
     const size_t first = q->first + panel * WEFT_PANEL, queries = panel_queries(q, panel);
-    for (size_t j = seen(p, first, k->first, num_keys); j < num_keys; j++) {
+    for (size_t j = seen(p, first, k->first, k->num); j < k->num; j++) {
         const ptrdiff_t unseen = (ptrdiff_t)(k->first + j) - (p->ahead + (ptrdiff_t)first);
         const size_t num = weft_vector_min((size_t)unseen, queries);
         for (size_t i = 0; i < num; i++)
             scores[j * WEFT_PANEL + i] = value;
     }
-    for (size_t i = 0; p->first_seen && i < queries; i++) {
+    if (first_key_seen(p, q->b, first + queries - 1) <= k->first)
+        return;
+    for (size_t i = 0; i < queries; i++) {
         const size_t start = first_key_seen(p, q->b, first + i);
-        for (size_t j = 0; j < num_keys && k->first + j < start; j++)
+        for (size_t j = 0; j < k->num && k->first + j < start; j++)
             scores[j * WEFT_PANEL + i] = value;
     }
 }
@@ -184,7 +191,7 @@ static inline void hide(const problem *p, const query_block *q, size_t panel, co
 /* keep[num_keys][WEFT_PANEL]: dropout's factors for the panel's probabilities. `rows` is scratch
  * for KEYS x WEFT_PANEL. */
 static inline void dropout_factors(const problem *p, const query_block *q, size_t panel,
-                                   const key_block *k, size_t num_keys, float *rows, float *keep)
+                                   const key_block *k, float *rows, float *keep)
 {
     uint32_t buffer[KEYS + WEFT_RANDOM_SLACK];
     const weft_attention_shape *s = &p->s;
@@ -194,13 +201,13 @@ static inline void dropout_factors(const problem *p, const query_block *q, size_
             ((s->first_sample + q->b) * s->total_heads + s->first_head + q->h) * s->total_seq +
             s->first_query + q->first + panel * WEFT_PANEL + i;
         const uint32_t *words = weft_random_words(
-            s->seed, s->stream, query * s->total_seq + p->first_key + k->first, num_keys, buffer);
+            s->seed, s->stream, query * s->total_seq + p->first_key + k->first, k->num, buffer);
         float *row = rows + i * KEYS;
 #pragma omp simd
-        for (size_t j = 0; j < num_keys; j++)
+        for (size_t j = 0; j < k->num; j++)
             row[j] = words[j] >> 8 >= p->keep_from ? p->kept_factor : 0.0f;
     }
-    weft_panel_load_transposed(keep, rows, KEYS, num, num_keys);
+    weft_panel_load_transposed(keep, rows, KEYS, num, k->num);
 }
 
 static inline int thread_number(void)
@@ -233,6 +240,22 @@ static inline weft_status out_of_scratch(size_t floats)
 {
     return WEFT_ERROR(WEFT_MEMORY, "attention: no memory for %zu bytes of scratch a thread",
                       floats * sizeof(float));
+}
+
+/* Scaled scores become softcap * tanh(score / softcap). */
+static inline void cap_scores(float softcap, float *scores, size_t count)
+{
+    const float inverse = 1.0f / softcap;
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        scores[i] = softcap * (2.0f * weft_vector_sigmoid(2.0f * scores[i] * inverse) - 1.0f);
+}
+
+static inline void multiply(float *restrict x, const float *restrict by, size_t count)
+{
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        x[i] *= by[i];
 }
 
 static inline void scale_all(float *x, size_t count, float by)

@@ -81,6 +81,17 @@ static void score_gradients(float *restrict scores, float *restrict dscores, siz
     }
 }
 
+/* Caps scores, and says by what their gradients shrink. */
+static void cap_and_slope(float softcap, float *restrict scores, float *restrict slopes,
+                          size_t count)
+{
+    const float inverse = 1.0f / softcap;
+    cap_scores(softcap, scores, count);
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        slopes[i] = 1.0f - scores[i] * inverse * (scores[i] * inverse);
+}
+
 /* A loaded block of queries meets the block of keys held at `slot`: adds to dq, and to that slot's
  * dk and dv, where wanted. */
 static void backward_pair(const problem *p, const backward_scratch *w, const query_block *q,
@@ -88,44 +99,56 @@ static void backward_pair(const problem *p, const backward_scratch *w, const que
 {
     const size_t held = slot * p->chunks * SCORES, held_value = slot * p->value_chunks * SCORES;
     const size_t panels = blocks_of(q->num, WEFT_PANEL);
+    size_t begin[PANELS], end[PANELS]; /* rows of the block, that a panel sees */
     for (size_t panel = 0; panel < panels; panel++) {
-        const size_t num_keys = panel_keys(p, q, panel, k);
-        if (num_keys == 0)
+        const key_block keys = panel_keys(p, q, panel, k);
+        begin[panel] = keys.first - k->first;
+        end[panel] = begin[panel] + keys.num;
+        if (keys.num == 0)
             continue;
-        float *scores = w->probabilities + panel * SCORES, *dscores = w->dscores + panel * SCORES;
-        weft_tiles_along(num_keys, p->dim, w->k + held, SCORES, w->qt + panel * WEFT_PANEL * p->dim,
-                         scores, false);
-        weft_tiles_along(num_keys, p->value_dim, w->v + held_value, SCORES,
+        const size_t row = begin[panel] * WEFT_PANEL, at = panel * SCORES + row;
+        float *scores = w->probabilities + at, *dscores = w->dscores + at;
+        weft_tiles_along(keys.num, p->dim, w->k + held + row, SCORES,
+                         w->qt + panel * WEFT_PANEL * p->dim, scores, false);
+        weft_tiles_along(keys.num, p->value_dim, w->v + held_value + row, SCORES,
                          w->dout_t + panel * WEFT_PANEL * p->value_dim, dscores, false);
         if (p->s.dropout > 0)
-            dropout_factors(p, q, panel, k, num_keys, w->rows, w->keep);
-        score_gradients(scores, dscores, num_keys, p->s.dropout > 0 ? w->keep : NULL,
+            dropout_factors(p, q, panel, &keys, w->rows, w->keep);
+        if (p->variant.softcap > 0)
+            cap_and_slope(p->variant.softcap, scores, w->rows, keys.num * WEFT_PANEL);
+        score_gradients(scores, dscores, keys.num, p->s.dropout > 0 ? w->keep : NULL,
                         w->lse + panel * WEFT_PANEL, w->delta + panel * WEFT_PANEL);
-        hide(p, q, panel, k, num_keys, scores, 0.0f);
-        hide(p, q, panel, k, num_keys, dscores, 0.0f);
+        if (p->variant.softcap > 0)
+            multiply(dscores, w->rows, keys.num * WEFT_PANEL);
+        hide(p, q, panel, &keys, scores, 0.0f);
+        hide(p, q, panel, &keys, dscores, 0.0f);
         for (size_t c = 0; wants_dq && c < p->chunks; c++)
-            weft_tiles_across(panel_queries(q, panel), num_keys, dscores, w->k + held + c * SCORES,
+            weft_tiles_across(panel_queries(q, panel), keys.num, dscores,
+                              w->k + held + c * SCORES + row,
                               w->dq + (c * QUERIES + panel * WEFT_PANEL) * WEFT_PANEL, true);
     }
-    /* The keys that no panel before this one saw; the later panels see them, too. */
-    size_t known = 0;
-    for (size_t panel = 0; wants_dkv && panel < panels; panel++) {
-        const size_t num_keys = panel_keys(p, q, panel, k);
-        if (num_keys == known)
+    /* Keys that the panels low .. high see go together. */
+    size_t low = 0, high = 0;
+    for (size_t row = 0, next; wants_dkv && row < end[panels - 1]; row = next) {
+        for (; low < panels && end[low] <= row;)
+            low++;
+        for (; high < panels && begin[high] <= row;)
+            high++;
+        next = high < panels ? weft_vector_min(end[low], begin[high]) : end[low];
+        if (low >= high)
             continue;
-        const size_t left = q->num - panel * WEFT_PANEL;
-        const size_t at = panel * SCORES + known * WEFT_PANEL;
+        const size_t at = low * SCORES + row * WEFT_PANEL;
+        const size_t queries = weft_vector_min(q->num, high * WEFT_PANEL) - low * WEFT_PANEL;
         for (size_t c = 0; c < p->chunks || c < p->value_chunks; c++) {
-            const size_t from = (c * QUERIES + panel * WEFT_PANEL) * WEFT_PANEL;
-            const size_t to = c * SCORES + known * WEFT_PANEL;
+            const size_t from = (c * QUERIES + low * WEFT_PANEL) * WEFT_PANEL;
+            const size_t to = c * SCORES + row * WEFT_PANEL;
             if (c < p->chunks)
-                weft_tiles_along(num_keys - known, left, w->dscores + at, SCORES, w->q + from,
+                weft_tiles_along(next - row, queries, w->dscores + at, SCORES, w->q + from,
                                  w->dk + held + to, true);
             if (c < p->value_chunks)
-                weft_tiles_along(num_keys - known, left, w->probabilities + at, SCORES,
-                                 w->dout + from, w->dv + held_value + to, true);
+                weft_tiles_along(next - row, queries, w->probabilities + at, SCORES, w->dout + from,
+                                 w->dv + held_value + to, true);
         }
-        known = num_keys;
     }
 }
 
@@ -308,7 +331,7 @@ static weft_status run_backward(const problem *p, const weft_attention_backward_
 weft_status WEFT_VECTOR(attention_backward)(const weft_attention_backward_args *a)
 {
     const problem p = make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key,
-                                   a->first_seen, a->value_dim);
+                                   a->first_seen, a->value_dim, &a->variant);
     const size_t key_blocks = blocks_of(p.s.seq_k, KEYS), groups = p.s.batch * p.s.groups;
     const size_t threads = max_threads();
     if (!a->dk || !a->dv) /* only where there is nothing to do */
@@ -323,4 +346,19 @@ weft_status WEFT_VECTOR(attention_backward)(const weft_attention_backward_args *
                           p.s.batch * p.s.heads * blocks_of(p.s.seq_q, QUERIES),
                           backward_floats(&p, 1)));
     return run_backward(&p, a, backward_keys, groups * key_blocks, backward_floats(&p, 1));
+}
+
+weft_status WEFT_VECTOR(attention_sinks)(const weft_attention_sinks_args *a)
+{
+    for (size_t h = 0; h < a->heads; h++) {
+        const float sink = weft_vector_load(a->sinks, h, a->dtype);
+        double sum = a->overwrite ? 0 : (double)a->dsinks[h];
+        for (size_t b = 0; b < a->batch; b++) {
+            const size_t at = (b * a->heads + h) * a->seq;
+            for (size_t i = at; i < at + a->seq; i++)
+                sum -= (double)(weft_vector_exp(sink - a->lse[i]) * a->delta[i]);
+        }
+        a->dsinks[h] = (float)sum;
+    }
+    return WEFT_OK;
 }

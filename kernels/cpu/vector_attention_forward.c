@@ -76,35 +76,34 @@ static void online_softmax(float *restrict scores, size_t num_keys, float *restr
     memcpy(sum, total, sizeof total);
 }
 
-static void multiply(float *restrict x, const float *restrict by, size_t count)
-{
-#pragma omp simd
-    for (size_t i = 0; i < count; i++)
-        x[i] *= by[i];
-}
-
 /* A panel of queries meets the loaded block of keys. starts: nothing is in `out` yet. */
 static void forward_panel(const problem *p, const forward_scratch *w, const query_block *q,
                           size_t panel, const key_block *block, bool starts)
 {
-    const size_t num_keys = panel_keys(p, q, panel, block), num_queries = panel_queries(q, panel);
-    if (num_keys == 0)
+    const key_block keys = panel_keys(p, q, panel, block);
+    const size_t num_queries = panel_queries(q, panel);
+    const size_t at = (keys.first - block->first) * WEFT_PANEL;
+    float factor[WEFT_PANEL], *out = w->out + panel * WEFT_PANEL * WEFT_PANEL;
+    if (keys.num == 0) {
+        for (size_t c = 0; starts && c < p->value_chunks; c++)
+            memset(out + c * QUERIES * WEFT_PANEL, 0, sizeof *out * WEFT_PANEL * WEFT_PANEL);
         return;
-    float factor[WEFT_PANEL];
-    weft_tiles_along(num_keys, p->dim, w->k, SCORES, w->qt + panel * WEFT_PANEL * p->dim, w->scores,
-                     false);
-    hide(p, q, panel, block, num_keys, w->scores, -INFINITY);
-    online_softmax(w->scores, num_keys, w->top + panel * WEFT_PANEL, w->sum + panel * WEFT_PANEL,
+    }
+    weft_tiles_along(keys.num, p->dim, w->k + at, SCORES, w->qt + panel * WEFT_PANEL * p->dim,
+                     w->scores, false);
+    if (p->variant.softcap > 0)
+        cap_scores(p->variant.softcap, w->scores, keys.num * WEFT_PANEL);
+    hide(p, q, panel, &keys, w->scores, -INFINITY);
+    online_softmax(w->scores, keys.num, w->top + panel * WEFT_PANEL, w->sum + panel * WEFT_PANEL,
                    factor);
     if (p->s.dropout > 0) {
-        dropout_factors(p, q, panel, block, num_keys, w->rows, w->keep);
-        multiply(w->scores, w->keep, num_keys * WEFT_PANEL);
+        dropout_factors(p, q, panel, &keys, w->rows, w->keep);
+        multiply(w->scores, w->keep, keys.num * WEFT_PANEL);
     }
-    for (size_t c = 0; c < p->value_chunks; c++) {
-        float *out = w->out + (c * QUERIES + panel * WEFT_PANEL) * WEFT_PANEL;
+    for (size_t c = 0; c < p->value_chunks; c++, out += QUERIES * WEFT_PANEL) {
         for (size_t i = 0; !starts && i < num_queries; i++)
             scale_all(out + i * WEFT_PANEL, WEFT_PANEL, factor[i]);
-        weft_tiles_across(num_queries, num_keys, w->scores, w->v + c * SCORES, out, !starts);
+        weft_tiles_across(num_queries, keys.num, w->scores, w->v + c * SCORES + at, out, !starts);
     }
 }
 
@@ -115,9 +114,11 @@ static bool start_softmax(const problem *p, const weft_attention_forward_args *a
 {
     const bool goes_on = a->piece == WEFT_ATTENTION_NEXT;
     const float *lse = a->lse + stat_at(p, q->b, q->h, q->first);
+    const float sink =
+        p->variant.sinks ? weft_vector_load(p->variant.sinks, q->h, p->dtype) : -INFINITY;
     load_query_rows(p, q, w->out, w->qt); /* the output's place is free yet */
     for (size_t i = 0; i < QUERIES; i++) {
-        w->top[i] = goes_on && i < q->num ? lse[i] : -INFINITY;
+        w->top[i] = !goes_on ? sink : i < q->num ? lse[i] : -INFINITY;
         w->sum[i] = w->top[i] == -INFINITY ? 0.0f : 1.0f;
     }
     if (goes_on)
@@ -198,7 +199,7 @@ static size_t choose_together(const problem *p, size_t blocks)
 weft_status WEFT_VECTOR(attention_forward)(const weft_attention_forward_args *a)
 {
     const problem p = make_problem(&a->shape, a->dtype, a->q, a->k, a->v, a->first_key,
-                                   a->first_seen, a->value_dim);
+                                   a->first_seen, a->value_dim, &a->variant);
     const size_t blocks = p.heads_each * blocks_of(p.s.seq_q, QUERIES);
     const size_t together = choose_together(&p, blocks);
     const size_t items = p.s.batch * p.s.groups * blocks_of(blocks, together);

@@ -55,7 +55,7 @@ WEFT_INLINE void forward_head(const weft_heads_norm_forward_args *a, size_t toke
         for (size_t c = 0; c < num; c++)
             weft_vector_store(y, c,
                               (weft_vector_load(x, c, dtype) - m.mean) * m.rstd *
-                                      weft_vector_load(weight, c, dtype) +
+                                      (weft_vector_load(weight, c, dtype) + a->weight_offset) +
                                   weft_vector_load(bias, c, dtype),
                               dtype);
     } else {
@@ -63,7 +63,7 @@ WEFT_INLINE void forward_head(const weft_heads_norm_forward_args *a, size_t toke
         for (size_t c = 0; c < num; c++)
             weft_vector_store(y, c,
                               (weft_vector_load(x, c, dtype) - m.mean) * m.rstd *
-                                  weft_vector_load(weight, c, dtype),
+                                  (weft_vector_load(weight, c, dtype) + a->weight_offset),
                               dtype);
     }
 }
@@ -107,7 +107,8 @@ WEFT_INLINE void backward_head(const weft_heads_norm_backward_args *a, size_t to
     } else {
 #pragma omp simd reduction(+ : sum, along)
         for (size_t c = 0; c < num; c++) {
-            float g = weft_vector_load(dx, c, dtype) * weft_vector_load(weight, c, dtype);
+            float g = weft_vector_load(dx, c, dtype) *
+                      (weft_vector_load(weight, c, dtype) + a->weight_offset);
             sum += g;
             along += g * (weft_vector_load(x, c, dtype) - mean);
         }
@@ -122,8 +123,10 @@ WEFT_INLINE void backward_head(const weft_heads_norm_backward_args *a, size_t to
         dweight[c] += d * h;
         if (kind == WEFT_NORM_LAYER)
             dbias[c] += d;
-        weft_vector_store(dx, c, rstd * (d * weft_vector_load(weight, c, dtype) - sum - h * along),
-                          dtype);
+        weft_vector_store(
+            dx, c,
+            rstd * (d * (weft_vector_load(weight, c, dtype) + a->weight_offset) - sum - h * along),
+            dtype);
     }
 }
 
@@ -203,7 +206,7 @@ WEFT_INLINE float sum_of_head(const weft_heads_sums_args *args, size_t token, si
 #pragma omp simd reduction(+ : sum)
         for (size_t c = 0; c < num; c++)
             sum += weft_vector_load(a, c, dtype) * weft_vector_load(b, c, dtype) *
-                   weft_vector_load(weight, c, dtype);
+                   (weft_vector_load(weight, c, dtype) + args->weight_offset);
     } else {
 #pragma omp simd reduction(+ : sum)
         for (size_t c = 0; c < num; c++)

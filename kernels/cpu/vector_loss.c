@@ -108,6 +108,19 @@ WEFT_INLINE void backward_row(const weft_cross_entropy_backward_args *a, size_t 
     const int64_t label = (int64_t)a->labels[row] - (int64_t)a->first_col;
     const bool is_here = label >= 0 && label < (int64_t)a->valid_cols;
     const float target = is_here ? weft_vector_load(x, (size_t)label, dtype) : 0.0f;
+    if (a->softcap > 0) {
+        const float inverse = 1.0f / a->softcap;
+#pragma omp simd
+        for (size_t c = 0; c < a->valid_cols; c++) {
+            const float logit = weft_vector_load(x, c, dtype), t = logit * inverse;
+            const float gradient =
+                weft_vector_exp(logit - max) * factor - ((int64_t)c == label ? weight : 0.0f);
+            weft_vector_store(x, c, gradient * (1.0f - t * t), dtype);
+        }
+        memset(weft_vector_at(x, a->valid_cols, dtype), 0,
+               (a->cols - a->valid_cols) * weft_vector_bytes(dtype));
+        return;
+    }
 #pragma omp simd
     for (size_t c = 0; c < a->valid_cols; c++)
         weft_vector_store(x, c, weft_vector_exp(weft_vector_load(x, c, dtype) - max) * factor,

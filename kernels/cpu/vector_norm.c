@@ -48,7 +48,7 @@ WEFT_INLINE void norm_forward_row(const weft_norm_forward_args *a, size_t row,
         for (size_t c = 0; c < cols; c++) {
             float normed = (weft_vector_load(x, c, dtype) - mean) * rstd;
             weft_vector_store(y, c,
-                              normed * weft_vector_load(weight, c, dtype) +
+                              normed * (weft_vector_load(weight, c, dtype) + a->weight_offset) +
                                   weft_vector_load(bias, c, dtype),
                               dtype);
         }
@@ -56,7 +56,8 @@ WEFT_INLINE void norm_forward_row(const weft_norm_forward_args *a, size_t row,
 #pragma omp simd
         for (size_t c = 0; c < cols; c++) {
             float normed = (weft_vector_load(x, c, dtype) - mean) * rstd;
-            weft_vector_store(y, c, normed * weft_vector_load(weight, c, dtype), dtype);
+            weft_vector_store(
+                y, c, normed * (weft_vector_load(weight, c, dtype) + a->weight_offset), dtype);
         }
     }
     if (kind == WEFT_NORM_LAYER && a->mean)
@@ -95,7 +96,8 @@ WEFT_INLINE void norm_backward_row(const weft_norm_backward_args *a, size_t row,
     float sum = 0.0f, along = 0.0f;
 #pragma omp simd reduction(+ : sum, along)
     for (size_t c = 0; c < cols; c++) {
-        float g = weft_vector_load(dy, c, dtype) * weft_vector_load(weight, c, dtype);
+        float g = weft_vector_load(dy, c, dtype) *
+                  (weft_vector_load(weight, c, dtype) + a->weight_offset);
         sum += g;
         along += g * (weft_vector_load(x, c, dtype) - mean);
     }
@@ -111,7 +113,7 @@ WEFT_INLINE void norm_backward_row(const weft_norm_backward_args *a, size_t row,
         for (size_t c = 0; c < num; c++) {
             float d = weft_vector_load(dy, c, dtype);
             float h = (weft_vector_load(x, c, dtype) - mean) * rstd;
-            float g = d * weft_vector_load(weight, c, dtype);
+            float g = d * (weft_vector_load(weight, c, dtype) + a->weight_offset);
             dweight[c] += d * h;
             if (kind == WEFT_NORM_LAYER)
                 dbias[c] += d;
@@ -122,7 +124,7 @@ WEFT_INLINE void norm_backward_row(const weft_norm_backward_args *a, size_t row,
         for (size_t c = 0; c < num; c++) {
             float d = weft_vector_load(dy, c, dtype);
             float h = (weft_vector_load(x, c, dtype) - mean) * rstd;
-            float g = d * weft_vector_load(weight, c, dtype);
+            float g = d * (weft_vector_load(weight, c, dtype) + a->weight_offset);
             dweight[c] += d * h;
             if (kind == WEFT_NORM_LAYER)
                 dbias[c] += d;
@@ -226,13 +228,39 @@ weft_status WEFT_VECTOR(bias_gradient)(const weft_bias_gradient_args *args)
         for (size_t g = 0; g < num_groups; g++) {
             size_t row = args->num_groups ? (size_t)args->row_offsets[g] : 0;
             size_t end = args->num_groups ? (size_t)args->row_offsets[g + 1] : args->rows;
-            float *db = args->db + g * args->cols + first;
+            float *db =
+                args->db + g * (args->group_stride ? args->group_stride : args->cols) + first;
             if (args->overwrite)
                 memset(db, 0, num * sizeof(float));
             if (args->dtype == WEFT_F32)
                 sum_rows(args, row, end, first, num, db, WEFT_F32);
             else
                 sum_rows(args, row, end, first, num, db, WEFT_BF16);
+        }
+    }
+    return WEFT_OK;
+}
+
+WEFT_INLINE void add_bias(void *y, const void *bias, size_t cols, const weft_dtype dtype)
+{
+#pragma omp simd
+    for (size_t c = 0; c < cols; c++)
+        weft_vector_store(y, c, weft_vector_load(y, c, dtype) + weft_vector_load(bias, c, dtype),
+                          dtype);
+}
+
+weft_status WEFT_VECTOR(bias_add)(const weft_bias_add_args *args)
+{
+    const size_t cols = args->cols, stride = args->group_stride ? args->group_stride : cols;
+#pragma omp parallel for schedule(dynamic) if (args->num_groups > 1)
+    for (size_t g = 0; g < args->num_groups; g++) {
+        const void *bias = weft_vector_from(args->bias, g * stride, args->dtype);
+        for (int64_t row = args->row_offsets[g]; row < args->row_offsets[g + 1]; row++) {
+            void *y = weft_vector_at(args->y, (size_t)row * cols, args->dtype);
+            if (args->dtype == WEFT_F32)
+                add_bias(y, bias, cols, WEFT_F32);
+            else
+                add_bias(y, bias, cols, WEFT_BF16);
         }
     }
     return WEFT_OK;

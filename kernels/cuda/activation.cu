@@ -10,6 +10,7 @@ namespace
 /* GELU's tanh form: 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
 constexpr float gelu_slope = 1.5957691216f; /* 2 sqrt(2 / pi) */
 constexpr float gelu_cubic = 1.5957691216f * 0.044715f;
+constexpr float quick_slope = 1.702f;
 
 /* Numbers of 16 bits carry errors beside which those of the fast functions are nothing. */
 template <typename T> __device__ float sigmoid(float x)
@@ -22,7 +23,9 @@ template <typename T, weft_activation_kind KIND> __device__ float activate(float
 {
     if (KIND == WEFT_ACTIVATION_RELU)
         return x > 0.0f ? x : 0.0f;
-    if (KIND == WEFT_ACTIVATION_GELU)
+    if (KIND == WEFT_ACTIVATION_QUICK_GEGLU)
+        return x * sigmoid<T>(quick_slope * x);
+    if (KIND == WEFT_ACTIVATION_GELU || KIND == WEFT_ACTIVATION_GEGLU)
         return x * sigmoid<T>(x * (gelu_slope + gelu_cubic * x * x));
     return x * sigmoid<T>(x);
 }
@@ -31,7 +34,11 @@ template <typename T, weft_activation_kind KIND> __device__ float slope_of(float
 {
     if (KIND == WEFT_ACTIVATION_RELU)
         return x > 0.0f ? 1.0f : 0.0f;
-    if (KIND == WEFT_ACTIVATION_GELU) {
+    if (KIND == WEFT_ACTIVATION_QUICK_GEGLU) {
+        const float s = sigmoid<T>(quick_slope * x);
+        return s + quick_slope * x * s * (1.0f - s);
+    }
+    if (KIND == WEFT_ACTIVATION_GELU || KIND == WEFT_ACTIVATION_GEGLU) {
         const float s = sigmoid<T>(x * (gelu_slope + gelu_cubic * x * x));
         const float rest = s * (1.0f - s); /* where it is 0, what it multiplies may be infinite */
         return rest > 0.0f ? s + x * rest * (gelu_slope + 3.0f * gelu_cubic * x * x) : s;
@@ -81,14 +88,20 @@ template <typename T, int n, weft_activation_kind KIND> struct backward_op {
     }
 };
 
-/* SwiGLU's elements are counted as y's are; the gate of element i is at i + (its row) cols, the
+/* Gated ones' elements are counted as y's are; the gate of element i is at i + (its row) cols, the
  * other half's number cols later. Counts fit in 32 bits, for a cheap division. */
 template <int n> __device__ size_t gate_of(size_t i, uint32_t packs_per_row)
 {
     return i + size_t(uint32_t(i / n) / packs_per_row) * packs_per_row * n;
 }
 
-template <typename T, int n> struct gated_forward_op {
+/* Where there is no limit, `top` is above all numbers. */
+__device__ inline float limited(float x, float top)
+{
+    return x > top ? top : x < -top ? -top : x;
+}
+
+template <typename T, int n, weft_activation_kind KIND> struct gated_forward_op {
     static constexpr int width = n;
     struct operands {
         pack<T, n> gate, up;
@@ -96,6 +109,7 @@ template <typename T, int n> struct gated_forward_op {
     const T *x;
     T *y;
     uint32_t packs_per_row;
+    float top, offset;
 
     __device__ operands load(size_t i) const
     {
@@ -105,15 +119,16 @@ template <typename T, int n> struct gated_forward_op {
     __device__ void store(size_t i, operands values) const
     {
 #pragma unroll
-        for (int k = 0; k < n; k++)
+        for (int k = 0; k < n; k++) {
+            const float g = to_float(values.gate.at[k]), u = to_float(values.up.at[k]);
             values.up.at[k] =
-                from_float<T>(activate<T, WEFT_ACTIVATION_SILU>(to_float(values.gate.at[k])) *
-                              to_float(values.up.at[k]));
+                from_float<T>(activate<T, KIND>(g > top ? top : g) * (limited(u, top) + offset));
+        }
         store_pack(y + i, values.up);
     }
 };
 
-template <typename T, int n> struct gated_backward_op {
+template <typename T, int n, weft_activation_kind KIND> struct gated_backward_op {
     static constexpr int width = n;
     struct operands {
         pack<T, n> gate, up, dy;
@@ -121,6 +136,7 @@ template <typename T, int n> struct gated_backward_op {
     const T *x, *dy;
     T *dx;
     uint32_t packs_per_row;
+    float top, offset;
 
     __device__ operands load(size_t i) const
     {
@@ -134,9 +150,11 @@ template <typename T, int n> struct gated_backward_op {
 #pragma unroll
         for (int k = 0; k < n; k++) {
             const float g = to_float(values.gate.at[k]), u = to_float(values.up.at[k]);
-            const float d = to_float(values.dy.at[k]), s = sigmoid<T>(g);
-            values.gate.at[k] = from_float<T>(d * u * (s + g * s * (1.0f - s)));
-            values.up.at[k] = from_float<T>(d * g * s);
+            const float d = to_float(values.dy.at[k]), g_in = g > top ? top : g;
+            const float slope = g > top ? 0.0f : slope_of<T, KIND>(g_in);
+            values.gate.at[k] = from_float<T>(d * (limited(u, top) + offset) * slope);
+            values.up.at[k] =
+                from_float<T>(u > top || u < -top ? 0.0f : d * activate<T, KIND>(g_in));
         }
         store_pack(dgate, values.gate);
         store_pack(dgate + size_t(packs_per_row) * n, values.up);
@@ -169,39 +187,71 @@ size_t rows_at_once(size_t rows, size_t cols)
     return rows < most || most == 0 ? rows : most;
 }
 
-template <typename T>
+template <typename T, weft_activation_kind KIND>
 weft_status gated_forward(weft_lane *lane, const weft_activation_forward_args *args)
 {
     constexpr int n = WIDTH<T>;
     const size_t cols = args->cols, step = rows_at_once(args->rows, cols);
+    const float top = args->limit > 0 ? args->limit : INFINITY, offset = args->offset;
     for (size_t row = 0; row < args->rows; row += step) {
         const T *x = static_cast<const T *>(args->x) + 2 * row * cols;
         T *y = static_cast<T *>(args->y) + row * cols;
         const size_t num = (step < args->rows - row ? step : args->rows - row) * cols;
         const bool aligned = is_aligned(16, x, y) && cols % n == 0;
-        WEFT_TRY(launch_each(lane, num, aligned,
-                             gated_forward_op<T, n>{x, y, static_cast<uint32_t>(cols / n)},
-                             gated_forward_op<T, 1>{x, y, static_cast<uint32_t>(cols)}));
+        WEFT_TRY(launch_each(
+            lane, num, aligned,
+            gated_forward_op<T, n, KIND>{x, y, static_cast<uint32_t>(cols / n), top, offset},
+            gated_forward_op<T, 1, KIND>{x, y, static_cast<uint32_t>(cols), top, offset}));
     }
     return WEFT_OK;
 }
 
-template <typename T>
+template <typename T, weft_activation_kind KIND>
 weft_status gated_backward(weft_lane *lane, const weft_activation_backward_args *args)
 {
     constexpr int n = WIDTH<T>;
     const size_t cols = args->cols, step = rows_at_once(args->rows, cols);
+    const float top = args->limit > 0 ? args->limit : INFINITY, offset = args->offset;
     for (size_t row = 0; row < args->rows; row += step) {
         const T *x = static_cast<const T *>(args->x) + 2 * row * cols;
         const T *dy = static_cast<const T *>(args->dy) + row * cols;
         T *dx = static_cast<T *>(args->dx) + 2 * row * cols;
         const size_t num = (step < args->rows - row ? step : args->rows - row) * cols;
         const bool aligned = is_aligned(16, x, dy, dx) && cols % n == 0;
-        WEFT_TRY(launch_each(lane, num, aligned,
-                             gated_backward_op<T, n>{x, dy, dx, static_cast<uint32_t>(cols / n)},
-                             gated_backward_op<T, 1>{x, dy, dx, static_cast<uint32_t>(cols)}));
+        WEFT_TRY(launch_each(
+            lane, num, aligned,
+            gated_backward_op<T, n, KIND>{x, dy, dx, static_cast<uint32_t>(cols / n), top, offset},
+            gated_backward_op<T, 1, KIND>{x, dy, dx, static_cast<uint32_t>(cols), top, offset}));
     }
     return WEFT_OK;
+}
+
+template <typename T, int n> struct cap_op {
+    static constexpr int width = n;
+    using operands = pack<T, n>;
+    const T *x;
+    T *y;
+    float limit;
+
+    __device__ operands load(size_t i) const
+    {
+        return load_pack<n>(x + i);
+    }
+    __device__ void store(size_t i, operands values) const
+    {
+#pragma unroll
+        for (int k = 0; k < n; k++)
+            values.at[k] = from_float<T>(limit * tanhf(to_float(values.at[k]) / limit));
+        store_pack(y + i, values);
+    }
+};
+
+template <typename T> weft_status cap(weft_lane *lane, const weft_activation_forward_args *args)
+{
+    const T *x = static_cast<const T *>(args->x);
+    T *y = static_cast<T *>(args->y);
+    return launch_each(lane, args->rows * args->cols, is_aligned(16, x, y),
+                       cap_op<T, WIDTH<T>>{x, y, args->limit}, cap_op<T, 1>{x, y, args->limit});
 }
 
 template <typename T> weft_status forward(weft_lane *lane, const weft_activation_forward_args *args)
@@ -214,9 +264,15 @@ template <typename T> weft_status forward(weft_lane *lane, const weft_activation
     case WEFT_ACTIVATION_SILU:
         return plain_forward<T, WEFT_ACTIVATION_SILU>(lane, args);
     case WEFT_ACTIVATION_SWIGLU:
+        return gated_forward<T, WEFT_ACTIVATION_SILU>(lane, args);
+    case WEFT_ACTIVATION_GEGLU:
+        return gated_forward<T, WEFT_ACTIVATION_GEGLU>(lane, args);
+    case WEFT_ACTIVATION_QUICK_GEGLU:
+        return gated_forward<T, WEFT_ACTIVATION_QUICK_GEGLU>(lane, args);
+    case WEFT_ACTIVATION_CAP:
         break;
     }
-    return gated_forward<T>(lane, args);
+    return cap<T>(lane, args);
 }
 
 template <typename T>
@@ -230,9 +286,15 @@ weft_status backward(weft_lane *lane, const weft_activation_backward_args *args)
     case WEFT_ACTIVATION_SILU:
         return plain_backward<T, WEFT_ACTIVATION_SILU>(lane, args);
     case WEFT_ACTIVATION_SWIGLU:
+        return gated_backward<T, WEFT_ACTIVATION_SILU>(lane, args);
+    case WEFT_ACTIVATION_GEGLU:
+        return gated_backward<T, WEFT_ACTIVATION_GEGLU>(lane, args);
+    case WEFT_ACTIVATION_QUICK_GEGLU:
+        return gated_backward<T, WEFT_ACTIVATION_QUICK_GEGLU>(lane, args);
+    case WEFT_ACTIVATION_CAP: /* refused before */
         break;
     }
-    return gated_backward<T>(lane, args);
+    return WEFT_OK;
 }
 
 constexpr unsigned ROPE_THREADS = 256;

@@ -22,6 +22,10 @@ struct problem {
     int ahead; /* of key 0's position: query 0's; within -seq_q .. seq_k, which says the same */
     const int32_t *first_seen; /* or NULL */
     size_t first_key;
+    int window_from; /* query 0's window begins at this key: within -seq_q .. seq_k, as ahead */
+    int chunk;       /* 0: one */
+    bool has_start;  /* some query may not see key 0 */
+    float softcap;
     weft_attention_piece piece;
     size_t dq_token_stride, dq_group_stride, dk_token_stride, dk_group_stride; /* of a piece */
     float scale, kept_factor;
@@ -100,16 +104,45 @@ static __device__ inline int end_of_keys(const problem &p, int query)
 /* And none before this one, which may lie behind the last. */
 static __device__ inline int start_of_keys(const problem &p, int b, int query)
 {
-    if (!p.first_seen || query >= p.seq_q)
+    if (!p.has_start || query >= p.seq_q)
         return 0;
-    const size_t position = p.first_seen[size_t(query) * p.s.batch + b];
-    return position > p.first_key ? int(position - p.first_key) : 0;
+    int start = max(0, p.window_from + query);
+    if (p.chunk > 0) {
+        const int position = int(p.s.first_query) + query;
+        start = max(start, position - position % p.chunk - int(p.first_key));
+    }
+    return p.first_seen ? max(start, p.first_seen[size_t(query) * p.s.batch + b] - int(p.first_key))
+                        : start;
 }
 
 /* The first query that sees the key; it may lie beyond the last one. */
 static __device__ inline int first_to_see(const problem &p, int key)
 {
     return p.s.causal ? max(0, key - p.ahead) : 0;
+}
+
+/* The query behind the last one whose window and chunk show the key. */
+static __device__ inline int end_to_see(const problem &p, int key)
+{
+    int end = max(0, min(p.seq_q, key - p.window_from + 1));
+    if (p.chunk > 0) {
+        const int position = int(p.first_key) + key;
+        end = min(end, max(0, position - position % p.chunk + p.chunk - int(p.s.first_query)));
+    }
+    return end;
+}
+
+/* c * tanh(x / c) of a scaled score; x is unscaled, and so is the result. */
+static __device__ inline float capped(const problem &p, float x)
+{
+    return p.softcap > 0 ? p.softcap * tanhf(x * p.scale / p.softcap) / p.scale : x;
+}
+
+/* Its slope, by the result. */
+static __device__ inline float slope_of_capped(const problem &p, float capped)
+{
+    const float t = p.softcap > 0 ? capped * p.scale / p.softcap : 0.0f;
+    return 1.0f - t * t;
 }
 
 /* The element of the random stream that drops key 0 for query 0 of a head. */
@@ -160,10 +193,10 @@ static inline int heads_at_once(size_t num_heads, size_t num_tiles, size_t bytes
 
 /* Makes the problem from a call's shape. `operands`: all its matrices, for their alignment. */
 template <typename... P>
-static inline problem make_problem(const weft_attention_shape &s, weft_dtype dtype,
-                                   size_t first_key, const int32_t *first_seen,
-                                   weft_attention_piece piece, size_t value_dim,
-                                   const P *...operands)
+static inline problem
+make_problem(const weft_attention_shape &s, weft_dtype dtype, size_t first_key,
+             const int32_t *first_seen, const weft_attention_variant &variant,
+             weft_attention_piece piece, size_t value_dim, const P *...operands)
 {
     problem p = {};
     p.s = s;
@@ -178,6 +211,11 @@ static inline problem make_problem(const weft_attention_shape &s, weft_dtype dty
     const ptrdiff_t ahead = ptrdiff_t(s.first_query) - ptrdiff_t(first_key);
     const ptrdiff_t least = -ptrdiff_t(s.seq_q), most = ptrdiff_t(s.seq_k);
     p.ahead = int(ahead < least ? least : ahead > most ? most : ahead);
+    const ptrdiff_t from = variant.window > 0 ? ahead + 1 - ptrdiff_t(variant.window) : least;
+    p.window_from = int(from < least ? least : from > most ? most : from);
+    p.chunk = int(variant.chunk < INT32_MAX / 4 ? variant.chunk : 0);
+    p.softcap = variant.softcap;
+    p.has_start = first_seen || variant.window > 0 || p.chunk > 0;
     p.scale = s.scale != 0 ? s.scale : 1.0f / sqrtf(float(s.head_dim));
     p.kept_factor = 1.0f / (1.0f - s.dropout);
     p.keep_from = keep_from(s.dropout);
@@ -203,6 +241,7 @@ static inline weft_status check_problem(const problem &p)
                           double(p.scale));
     const size_t num_heads = p.s.batch * p.s.heads;
     if ((p.s.seq_q | p.s.seq_k | num_heads) > INT32_MAX / 2 ||
+        p.first_key + p.s.seq_k > INT32_MAX / 2 || p.s.first_query + p.s.seq_q > INT32_MAX / 2 ||
         p.s.seq_q * num_heads > INT32_MAX / 2)
         return WEFT_ERROR(WEFT_INTERNAL, "attention: more than 2^30 of something");
     return WEFT_OK;

@@ -17,10 +17,10 @@ template <typename T> struct tensors {
 };
 
 /* The rows `first` .. `end` that a block owns at most, of a sample b and a head or group, and the
- * tiles that it meets: `tiles` of each of its heads, from `begin` on. */
+ * tiles that it meets: `tiles` of each of its heads, of the rows `begin` .. `stop`. */
 struct block_work {
     int b, g, head, first, end;
-    int begin, tiles, num_heads;
+    int begin, stop, tiles, num_heads;
 };
 
 /* Blocks with the most work come first: the last queries, the first keys. */
@@ -38,7 +38,7 @@ static __device__ inline block_work find_work(const problem &p)
         w.first = at.tile * num_own;
         w.end = p.seq_k;
         w.begin = first_to_see(p, w.first) / num_others * num_others;
-        w.tiles = max(0, (p.seq_q - w.begin + num_others - 1) / num_others);
+        w.stop = end_to_see(p, min(w.first + num_own, p.seq_k) - 1);
         w.num_heads = p.heads_each;
     } else {
         w.head = at.head % each;
@@ -46,10 +46,10 @@ static __device__ inline block_work find_work(const problem &p)
         w.first = (num_tiles - 1 - at.tile) * num_own;
         w.end = p.seq_q;
         w.begin = start_of_keys(p, w.b, w.first) / num_others * num_others;
-        const int end = end_of_keys(p, min(w.first + num_own, p.seq_q) - 1);
-        w.tiles = max(0, (end - w.begin + num_others - 1) / num_others);
+        w.stop = end_of_keys(p, min(w.first + num_own, p.seq_q) - 1);
         w.num_heads = 1;
     }
+    w.tiles = max(0, (w.stop - w.begin + num_others - 1) / num_others);
     return w;
 }
 
@@ -61,10 +61,10 @@ struct tile_place {
 
 /* Queries meet the keys once, keys the queries of one head after the other. */
 template <bool for_keys, int num_others>
-static __device__ inline tile_place next_place(const problem &p, const block_work &w, tile_place at)
+static __device__ inline tile_place next_place(const block_work &w, tile_place at)
 {
     at.start += num_others;
-    if (for_keys && at.start >= p.seq_q) {
+    if (for_keys && at.start >= w.stop) {
         at.start = w.begin;
         at.head++;
     }
@@ -126,8 +126,9 @@ score_gradients(const problem &p, results<times, columns> &scores,
     each_element(scores, 0, 0, [&](float &x, int m, int n, int e, int at_row, int at_col) {
         const int query = for_keys ? at_col : at_row;
         float &dx = gradients.at[m][n][e];
+        const float slope = p.softcap > 0 && x != -INFINITY ? slope_of_capped(p, x) : 1.0f;
         x = power_of_two(fmaf(x, scale, -stats.lse[query] * LOG2_E));
-        dx = x * (dx - stats.lse[stats.num + query]);
+        dx = x * (dx - stats.lse[stats.num + query]) * slope;
     });
     return kept;
 }
@@ -191,7 +192,7 @@ static __global__ void __launch_bounds__(backward_tiling<columns, values, for_ke
         wait_for_copies();
         __syncthreads();
         const int head = next.head, start = next.start;
-        next = next_place<for_keys, others>(p, w, next);
+        next = next_place<for_keys, others>(w, next);
         if (i + 1 < w.num_heads * w.tiles)
             load(i + 1, next);
         const T *others_first = tiles + i % 2 * tile;
@@ -206,11 +207,12 @@ static __global__ void __launch_bounds__(backward_tiling<columns, values, for_ke
             bool sees, all_see; /* any, all of these queries of these keys */
             if (for_keys) {
                 sees = col < p.seq_q && own_row < end_of_keys(p, col + at_once - 1);
-                if (p.first_seen)
+                if (p.has_start)
                     sees = sees && own_row + 16 * times > start_of_keys(p, w.b, col);
                 all_see = own_row + 16 * times <= end_of_keys(p, col);
             } else {
-                sees = col < end_of_keys(p, own_row + 16 * times - 1);
+                sees = col < end_of_keys(p, own_row + 16 * times - 1) &&
+                       col + at_once > start_of_keys(p, w.b, own_row);
                 all_see = col + at_once <= end_of_keys(p, own_row);
             }
             if (!sees)
@@ -218,9 +220,13 @@ static __global__ void __launch_bounds__(backward_tiling<columns, values, for_ke
             results<times, at_once> scores, gradients;
             multiply_rows(scores, own_first, others_first, part);
             multiply_rows(gradients, own_second, others_second, part);
+            if (p.softcap > 0)
+                each_element(scores, 0, 0,
+                             [&](float &x, int, int, int, int, int) { x = capped(p, x); });
             if (!all_see)
                 hide<for_keys>(p, scores, own_row, col);
-            if (p.first_seen)
+            const int last = min(for_keys ? col + at_once : own_row + 16 * times, p.seq_q) - 1;
+            if (p.has_start && (for_keys ? own_row : col) < start_of_keys(p, w.b, last))
                 hide_earlier<for_keys>(p, scores, w.b, own_row, col);
             const statistics stats = {stats_tiles + (for_keys ? i % 2 * (2 * others) + part : row),
                                       for_keys ? others : own};
@@ -298,7 +304,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) backward_plain(problem p
     tile_place next = {w.head, w.begin};
     for (int i = 0; i < w.num_heads * w.tiles; i++) {
         const int head = next.head, start = next.start, end = for_keys ? p.seq_q : p.seq_k;
-        next = next_place<for_keys, side>(p, w, next);
+        next = next_place<for_keys, side>(w, next);
         const uint64_t element = first_element(p, w.b, head);
         __syncthreads();
         load_plain<columns>(others_first, first_rows<!for_keys>(p, t, w, head), p.dim, start, end);
@@ -318,11 +324,14 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) backward_plain(problem p
                 const bool is_seen = query < p.seq_q && key < end_of_keys(p, query) &&
                                      key >= start_of_keys(p, w.b, query);
                 const size_t stat = is_seen ? stat_at(p, w.b, head, query) : 0;
-                const float e = is_seen ? expf(scores[a][c] * p.scale - t.lse[stat]) : 0.0f;
+                const float score = capped(p, scores[a][c]);
+                const float e = is_seen ? expf(score * p.scale - t.lse[stat]) : 0.0f;
                 const float kept =
                     p.s.dropout > 0 && !is_kept(p, element, query, key) ? 0.0f : p.kept_factor;
                 scores[a][c] = e * kept;
-                gradients[a][c] = is_seen ? e * (gradients[a][c] * kept - t.delta[stat]) : 0.0f;
+                gradients[a][c] = is_seen ? e * (gradients[a][c] * kept - t.delta[stat]) *
+                                                slope_of_capped(p, score)
+                                          : 0.0f;
             }
         store_plain_scores<columns>(dscores, gradients);
         if (for_keys)
@@ -437,7 +446,7 @@ static weft_status launch(weft_lane *lane, const problem &p, const weft_attentio
 extern "C" weft_status weft_cuda_attention_backward(weft_lane *lane,
                                                     const weft_attention_backward_args *a)
 {
-    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece,
+    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->variant, a->piece,
                              a->value_dim, a->q, a->k, a->v, a->out, a->dout, a->dq, a->dk, a->dv);
     p.dq_token_stride = a->dq_token_stride;
     p.dq_group_stride = a->dq_group_stride;
@@ -448,4 +457,35 @@ extern "C" weft_status weft_cuda_attention_backward(weft_lane *lane,
     WEFT_TRY(check_problem(p));
     WEFT_TRY(bring_near(lane, 0, p.s.seq_q * p.s.batch, &p.first_seen));
     return WITH_DTYPE(a->dtype, WITH_COLUMNS(p, (launch<T, COLUMNS, VALUES>(lane, p, a))));
+}
+
+/* A block a head. */
+template <typename T>
+static __global__ void __launch_bounds__(256) sum_sinks(weft_attention_sinks_args a)
+{
+    __shared__ float sums[256];
+    const unsigned h = blockIdx.x;
+    const float sink = to_float(static_cast<const T *>(a.sinks)[h]);
+    float sum = 0.0f;
+    for (size_t i = threadIdx.x; i < a.batch * a.seq; i += 256) {
+        const size_t at = (i / a.seq * a.heads + h) * a.seq + i % a.seq;
+        sum -= expf(sink - a.lse[at]) * a.delta[at];
+    }
+    sums[threadIdx.x] = sum;
+    for (unsigned half = 128; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0)
+        a.dsinks[h] = sums[0] + (a.overwrite ? 0.0f : a.dsinks[h]);
+}
+
+extern "C" weft_status weft_cuda_attention_sinks(weft_lane *lane,
+                                                 const weft_attention_sinks_args *a)
+{
+    if (a->heads == 0)
+        return WEFT_OK;
+    return WITH_DTYPE(a->dtype,
+                      WEFT_LAUNCH(sum_sinks<T>, a->heads, 256, 0, weft_cuda_stream(lane), *a));
 }

@@ -68,7 +68,7 @@ static __device__ inline void scale_rows(results<times, columns> &x,
 /* Blocks: tiles of queries, the last first, for they see the most keys. */
 template <typename T, int columns, int values>
 static __global__ void __launch_bounds__(forward_tiling<columns, values>::num_threads, 2)
-    forward(problem p, const T *q, const T *k, const T *v, void *out, float *lse)
+    forward(problem p, const T *q, const T *k, const T *v, const T *sinks, void *out, float *lse)
 {
     using tiling = forward_tiling<columns, values>;
     constexpr int times = tiling::times, threads = tiling::num_threads, keys = tiling::keys;
@@ -93,8 +93,8 @@ static __global__ void __launch_bounds__(forward_tiling<columns, values>::num_th
     sums.clear();
     for (int m = 0; m < times; m++)
         for (int i = 0; i < 2; i++) {
-            top[m][i] = -INFINITY;
-            sum[m][i] = 0.0f;
+            top[m][i] = sinks ? to_float(sinks[h]) / p.scale : -INFINITY;
+            sum[m][i] = sinks && warp_thread() % 4 == 0 ? 1.0f : 0.0f;
         }
 
     const int begin = start_of_keys(p, b, first) / keys * keys;
@@ -120,7 +120,7 @@ static __global__ void __launch_bounds__(forward_tiling<columns, values>::num_th
         load_tile<keys, columns, threads>(p, p.dim, k_tile, k_rows, begin, p.seq_k);
     left_rows<times, columns, tiling::holds_queries, T> queries = {q_tile, row, {}};
     for (int key = begin; key < end; key += keys) {
-        const bool sees = key < warp_end;
+        const bool sees = key < warp_end && key + keys > start_of_keys(p, b, first + row);
         wait_for_copies();
         __syncthreads();
         if (tiling::holds_queries && key == begin)
@@ -128,6 +128,9 @@ static __global__ void __launch_bounds__(forward_tiling<columns, values>::num_th
         load_tile<keys, values, threads>(p, p.value_dim, v_tile, v_rows, key, p.seq_k);
         if (sees)
             multiply_rows(scores, queries, k_tile, 0);
+        if (sees && p.softcap > 0)
+            each_element(scores, 0, 0,
+                         [&](float &x, int, int, int, int, int) { x = capped(p, x); });
         wait_for_copies();
         __syncthreads();
         if (key + keys < end)
@@ -136,7 +139,7 @@ static __global__ void __launch_bounds__(forward_tiling<columns, values>::num_th
             continue;
         if (key + keys > all_see)
             hide<false>(p, scores, first + row, key);
-        if (p.first_seen)
+        if (p.has_start && key < start_of_keys(p, b, min(first + row + 16 * times, p.seq_q) - 1))
             hide_earlier<false>(p, scores, b, first + row, key);
         online_softmax(scores, scale, top, sum, factor);
         scale_rows(sums, factor);
@@ -184,7 +187,8 @@ static __global__ void __launch_bounds__(forward_tiling<columns, values>::num_th
 /* The same in fp32. */
 template <int columns>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
-    forward_plain(problem p, const float *q, const float *k, const float *v, float *out, float *lse)
+    forward_plain(problem p, const float *q, const float *k, const float *v, const float *sinks,
+                  float *out, float *lse)
 {
     using tiling = plain_tiling<columns>;
     constexpr int each = tiling::each, side = tiling::side;
@@ -203,11 +207,12 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     for (int i = 0; i < each; i++) {
         const int query = first + y + 16 * i;
         const bool goes_on = p.piece == WEFT_ATTENTION_NEXT && query < p.seq_q;
-        top[i] = goes_on ? lse[stat_at(p, b, h, query)] : -INFINITY;
+        const bool sinks_in = sinks && p.piece != WEFT_ATTENTION_NEXT;
+        top[i] = goes_on ? lse[stat_at(p, b, h, query)] : sinks_in ? sinks[h] : -INFINITY;
         if (top[i] == -INFINITY)
             continue;
         sum[i] = x == 0 ? 1.0f : 0.0f; /* sixteen threads have a part each */
-        for (int j = 0; j < columns / 16; j++)
+        for (int j = 0; goes_on && j < columns / 16; j++)
             if (x + 16 * j < p.value_dim)
                 sums[i][j] = to.at[query * to.stride + x + 16 * j] / p.kept_factor;
     }
@@ -228,7 +233,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             float high = fmaxf(top[i], NO_KEY_SEEN), total = 0.0f;
             for (int j = 0; j < each; j++) {
                 const bool is_seen = x + 16 * j < num && x + 16 * j >= none;
-                scores[i][j] = is_seen ? scores[i][j] * p.scale : -INFINITY;
+                scores[i][j] = is_seen ? capped(p, scores[i][j]) * p.scale : -INFINITY;
                 high = fmaxf(high, scores[i][j]);
             }
             for (int offset = 8; offset > 0; offset /= 2)
@@ -270,28 +275,28 @@ static weft_status launch(weft_lane *lane, problem p, const weft_attention_forwa
     const size_t num_heads = p.s.batch * p.s.heads;
     const size_t key_bytes = p.s.seq_k * (p.dim + p.value_dim) * sizeof(T) / p.heads_each;
     const T *q = static_cast<const T *>(a->q), *k = static_cast<const T *>(a->k);
-    const T *v = static_cast<const T *>(a->v);
+    const T *v = static_cast<const T *>(a->v), *sinks = static_cast<const T *>(a->variant.sinks);
     if constexpr (sizeof(T) == sizeof(float)) {
         using tiling = plain_tiling<columns>;
         const size_t num_tiles = num_blocks(p.seq_q, tiling::side);
         p.heads_at_once = heads_at_once(num_heads, num_tiles, key_bytes);
         return LAUNCH_WITH_SHARED(forward_plain<columns>, num_tiles * num_heads, PLAIN_THREADS,
                                   (3 * tiling::tile + tiling::scores) * sizeof(float), stream, p, q,
-                                  k, v, static_cast<float *>(a->out), a->lse);
+                                  k, v, sinks, static_cast<float *>(a->out), a->lse);
     } else {
         using tiling = forward_tiling<columns, values>;
         const size_t num_tiles = num_blocks(p.seq_q, tiling::queries);
         p.heads_at_once = heads_at_once(num_heads, num_tiles, key_bytes);
         return LAUNCH_WITH_SHARED((forward<T, columns, values>), num_tiles * num_heads,
                                   tiling::num_threads, tiling::shared_bytes, stream, p, q, k, v,
-                                  a->out, a->lse);
+                                  sinks, a->out, a->lse);
     }
 }
 
 extern "C" weft_status weft_cuda_attention_forward(weft_lane *lane,
                                                    const weft_attention_forward_args *a)
 {
-    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->piece,
+    problem p = make_problem(a->shape, a->dtype, a->first_key, a->first_seen, a->variant, a->piece,
                              a->value_dim, a->q, a->k, a->v, a->out);
     if (p.seq_q == 0 || p.s.batch == 0)
         return WEFT_OK;

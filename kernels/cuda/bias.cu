@@ -70,13 +70,13 @@ __global__ void __launch_bounds__(WARP *ROWS_AT_ONCE)
 }
 
 __global__ void join_chunks(const float *partials, size_t cols, groups all, float *db,
-                            bool overwrite)
+                            size_t group_stride, bool overwrite)
 {
     const unsigned group = blockIdx.y;
     const size_t col = size_t(blockIdx.x) * WARP + threadIdx.x;
     const float sum =
         sum_of_column(partials, cols, all.first_chunk[group], all.first_chunk[group + 1], col);
-    float *to = db + group * cols + col;
+    float *to = db + group * group_stride + col;
     if (threadIdx.y == 0 && col < cols)
         *to = sum + (overwrite ? 0.0f : *to);
 }
@@ -112,7 +112,8 @@ weft_status add_groups(weft_lane *lane, const weft_bias_gradient_args *args, gro
         WEFT_TRY(WEFT_LAUNCH((sum_chunks<T, 1>), blocks, threads, 0, stream, dy, stride, cols, *all,
                              partials));
     return WEFT_LAUNCH(join_chunks, dim3(num_blocks(cols, WARP), all->num), SUM_COLUMNS_BLOCK, 0,
-                       stream, partials, cols, *all, db, args->overwrite);
+                       stream, partials, cols, *all, db,
+                       args->group_stride ? args->group_stride : cols, args->overwrite);
 }
 
 /* The offsets are read before this returns. */
@@ -131,12 +132,54 @@ weft_status bias_gradient(weft_lane *lane, const weft_bias_gradient_args *args)
         all.num = static_cast<unsigned>(rest < MAX_GROUPS ? rest : MAX_GROUPS);
         for (unsigned g = 0; g <= all.num; g++)
             all.first_row[g] = args->row_offsets[first + g];
-        WEFT_TRY(add_groups<T>(lane, args, &all, args->db + first * args->cols));
+        WEFT_TRY(add_groups<T>(lane, args, &all,
+                               args->db +
+                                   first * (args->group_stride ? args->group_stride : args->cols)));
+    }
+    return WEFT_OK;
+}
+
+/* A block a row. */
+template <typename T>
+__global__ void __launch_bounds__(256)
+    add_rows(T *y, const T *bias, size_t cols, size_t stride, groups all)
+{
+    const int64_t row = all.first_row[0] + blockIdx.x;
+    unsigned low = 0, high = all.num; /* the last group that begins at or before the row */
+    while (high - low > 1) {
+        const unsigned middle = (low + high) / 2;
+        (all.first_row[middle] <= row ? low : high) = middle;
+    }
+    for (size_t c = threadIdx.x; c < cols; c += 256)
+        y[size_t(row) * cols + c] =
+            from_float<T>(to_float(y[size_t(row) * cols + c]) + to_float(bias[low * stride + c]));
+}
+
+template <typename T> weft_status bias_add(weft_lane *lane, const weft_bias_add_args *args)
+{
+    const size_t stride = args->group_stride ? args->group_stride : args->cols;
+    for (size_t first = 0; first < args->num_groups; first += MAX_GROUPS) {
+        const size_t rest = args->num_groups - first;
+        groups all;
+        all.num = static_cast<unsigned>(rest < MAX_GROUPS ? rest : MAX_GROUPS);
+        for (unsigned g = 0; g <= all.num; g++)
+            all.first_row[g] = args->row_offsets[first + g];
+        const int64_t rows = all.first_row[all.num] - all.first_row[0];
+        if (rows > 0)
+            WEFT_TRY(WEFT_LAUNCH(add_rows<T>, static_cast<unsigned>(rows), 256, 0,
+                                 weft_cuda_stream(lane), static_cast<T *>(args->y),
+                                 static_cast<const T *>(args->bias) + first * stride, args->cols,
+                                 stride, all));
     }
     return WEFT_OK;
 }
 
 } // namespace
+
+weft_status weft_cuda_bias_add(weft_lane *lane, const weft_bias_add_args *args)
+{
+    return WITH_DTYPE(args->dtype, bias_add<T>(lane, args));
+}
 
 weft_status weft_cuda_bias_gradient(weft_lane *lane, const weft_bias_gradient_args *args)
 {

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(WARP *WARPS) forward(weft_heads_norm_forward_a
     for (int i = 0; i < MOST; i++) {
         const size_t c = i * WARP + threadIdx.x;
         if (c < num)
-            y[c] = from_float<T>(x[i] * rstd * to_float(weight[c]) +
+            y[c] = from_float<T>(x[i] * rstd * (to_float(weight[c]) + a.weight_offset) +
                                  (bias ? to_float(bias[c]) : 0.0f));
     }
 }
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(WARP *WARPS)
             rstd = centre<KIND>(x, num, a.epsilon);
 #pragma unroll
             for (int i = 0; i < MOST; i++) {
-                sum += dy[i] * weight[i];
-                along += dy[i] * weight[i] * x[i];
+                sum += dy[i] * (weight[i] + a.weight_offset);
+                along += dy[i] * (weight[i] + a.weight_offset) * x[i];
             }
             sum = KIND == WEFT_NORM_LAYER ? warp_sum(sum) / float(num) : 0.0f;
             along = warp_sum(along) / float(num);
@@ -106,7 +106,8 @@ __global__ void __launch_bounds__(WARP *WARPS)
             dweight[i] += dy[i] * h;
             dbias[i] += dy[i];
             if (c < num)
-                dx[c] = from_float<T>(rstd * (dy[i] * weight[i] - sum - h * along));
+                dx[c] =
+                    from_float<T>(rstd * (dy[i] * (weight[i] + a.weight_offset) - sum - h * along));
         }
     }
 #pragma unroll
@@ -148,7 +149,8 @@ __global__ void __launch_bounds__(WARP *WARPS) sum_heads(weft_heads_sums_args s)
     float sum = 0.0f;
     for (size_t i = threadIdx.x; i < count; i += WARP * WARPS) {
         const size_t at = place_of(s.shape, token, i / num) + i % num;
-        sum += to_float(a[at]) * to_float(b[at]) * (weight ? to_float(weight[i]) : 1.0f);
+        sum += to_float(a[at]) * to_float(b[at]) *
+               (weight ? to_float(weight[i]) + s.weight_offset : 1.0f);
     }
     sum = block_sum(sum, shared);
     if (threadIdx.x == 0)

@@ -139,6 +139,13 @@ static __global__ void __launch_bounds__(THREADS) backward_row(weft_cross_entrop
                 for (unsigned i = 0; i < COUNT; i++)
                     gradient[i] -= i == place ? weight : 0.0f;
             }
+            if (a.softcap > 0) {
+#pragma unroll
+                for (unsigned i = 0; i < COUNT; i++) {
+                    const float t = to_float(values.at[i]) / a.softcap;
+                    gradient[i] *= 1.0f - t * t;
+                }
+            }
 #pragma unroll
             for (unsigned i = 0; i < COUNT; i++)
                 values.at[i] = from_float<T>(gradient[i]);

@@ -26,8 +26,8 @@ __device__ void store_normed(const weft_norm_forward_args &a, const float (&x)[n
         bias = load_pack<n>(static_cast<const T *>(a.bias) + col);
 #pragma unroll
     for (int k = 0; k < n; k++)
-        y.at[k] =
-            from_float<T>((x[k] * rstd + shift) * to_float(weight.at[k]) + to_float(bias.at[k]));
+        y.at[k] = from_float<T>((x[k] * rstd + shift) * (to_float(weight.at[k]) + a.weight_offset) +
+                                to_float(bias.at[k]));
     store_pack(static_cast<T *>(a.y) + row * a.cols + col, y);
 }
 
@@ -211,7 +211,8 @@ __device__ void store_gradient(const weft_norm_backward_args &a, const pack<T, n
 #pragma unroll
     for (int k = 0; k < n; k++) {
         const float d = to_float(dy.at[k]), h = to_float(x.at[k]) * r.rstd + r.shift;
-        float value = d * to_float(weight.at[k]) * r.rstd + (h * r.along + r.sum);
+        float value =
+            d * (to_float(weight.at[k]) + a.weight_offset) * r.rstd + (h * r.along + r.sum);
         if (a.accumulate)
             value += to_float(before.at[k]);
         dx.at[k] = from_float<T>(value);
@@ -284,7 +285,8 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
                 if (col_of(p) < cols) {
 #pragma unroll
                     for (int k = 0; k < n; k++) {
-                        const float g = to_float(now.dy[p].at[k]) * to_float(weights[p].at[k]);
+                        const float g = to_float(now.dy[p].at[k]) *
+                                        (to_float(weights[p].at[k]) + a.weight_offset);
                         sum.x += g;
                         sum.y += g * (to_float(now.x[p].at[k]) * now.rstd + now.shift);
                     }
@@ -372,7 +374,7 @@ __global__ void __launch_bounds__(LONG_THREADS)
             const pack<T, n> d = load_pack<n>(dy + col), values = load_pack<n>(x + col);
             const pack<T, n> weights = load_pack<n>(weight + col);
             for (int k = 0; k < n; k++) {
-                const float g = to_float(d.at[k]) * to_float(weights.at[k]);
+                const float g = to_float(d.at[k]) * (to_float(weights.at[k]) + a.weight_offset);
                 sum_g += g;
                 sum_gh += g * (to_float(values.at[k]) * rstd + shift);
             }

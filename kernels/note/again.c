@@ -9,6 +9,7 @@
     ROW(gemm, 5, a, b, c, bias, pre)                                                               \
     ROW(grouped_gemm, 7, row_offsets, x, w, y, wgrad, w_of, wgrad_of)                              \
     ROW(bias_gradient, 3, dy, db, row_offsets)                                                     \
+    ROW(bias_add, 3, bias, y, row_offsets)                                                         \
     ROW(norm_forward, 8, x, residual, sum, weight, bias, y, mean, rstd)                            \
     ROW(norm_backward, 8, dy, x, weight, mean, rstd, dx, dweight, dbias)                           \
     ROW(heads_norm_forward, 5, x, weight, bias, y, sums)                                           \
@@ -18,8 +19,9 @@
     ROW(activation_forward, 2, x, y)                                                               \
     ROW(activation_backward, 3, x, dy, dx)                                                         \
     ROW(rope, 2, x, index)                                                                         \
-    ROW(attention_forward, 6, q, k, v, out, lse, first_seen)                                       \
+    ROW(attention_forward, 7, q, k, v, out, lse, first_seen, variant.sinks)                        \
     ROW(attention_backward, 11, q, k, v, out, dout, lse, delta, dq, dk, dv, first_seen)            \
+    ROW(attention_sinks, 4, sinks, lse, delta, dsinks)                                             \
     ROW(embedding_forward, 5, tokens, table, positions, y, index)                                  \
     ROW(embedding_backward, 5, tokens, dy, dtable, dpositions, index)                              \
     ROW(cross_entropy_stats, 5, logits, labels, row_max, row_sum, target)                          \
@@ -27,6 +29,7 @@
     ROW(cross_entropy_backward, 5, logits, labels, row_max, row_sum, mask)                         \
     ROW(dropout, 4, x, residual, y, index)                                                         \
     ROW(add, 3, a, b, y)                                                                           \
+    ROW(scale, 1, x)                                                                               \
     ROW(cast, 2, from, to)                                                                         \
     ROW(route, 8, logits, scores, top_index, top_prob, counts, score_sums, z_sum, bias)            \
     ROW(route_backward, 7, logits, scores, top_index, top_prob, dtop_prob, fraction, dlogits)      \
@@ -53,6 +56,7 @@ KERNELS(RUN)
     {                                                                                              \
         offsetof(weft_##kernel##_args, field), KIND(((weft_##kernel##_args *)0)->field)            \
     }
+#define AT1(kernel, field) AT(kernel, field)
 #define AT2(kernel, field, other) AT(kernel, field), AT(kernel, other)
 #define AT3(kernel, field, ...) AT(kernel, field), AT2(kernel, __VA_ARGS__)
 #define AT4(kernel, field, ...) AT(kernel, field), AT3(kernel, __VA_ARGS__)

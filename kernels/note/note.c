@@ -51,13 +51,13 @@ static void add_memory(operations *out, weft_phase phase, const char *module, we
 static void of_activation_forward(operations *out, const weft_activation_forward_args *a)
 {
     add_memory(out, WEFT_PHASE_FORWARD, "activation", a->dtype,
-               a->rows * a->cols * (a->kind == WEFT_ACTIVATION_SWIGLU ? 3 : 2));
+               a->rows * a->cols * (weft_activation_is_gated(a->kind) ? 3 : 2));
 }
 
 static void of_activation_backward(operations *out, const weft_activation_backward_args *a)
 {
     add_memory(out, WEFT_PHASE_INPUT_GRADIENT, "activation", a->dtype,
-               a->rows * a->cols * (a->kind == WEFT_ACTIVATION_SWIGLU ? 5 : 3));
+               a->rows * a->cols * (weft_activation_is_gated(a->kind) ? 5 : 3));
 }
 
 /* x W^T is forward's, dy^T x a weight's gradient, and dy W an input's. */
@@ -92,6 +92,13 @@ static void of_grouped_gemm(operations *out, const weft_grouped_gemm_args *a)
 static void of_bias_gradient(operations *out, const weft_bias_gradient_args *a)
 {
     add_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, NULL, a->dtype, a->rows * a->cols);
+}
+
+static void of_bias_add(operations *out, const weft_bias_add_args *a)
+{
+    if (a->num_groups > 0)
+        add_memory(out, WEFT_PHASE_FORWARD, NULL, a->dtype,
+                   2 * (size_t)(a->row_offsets[a->num_groups] - a->row_offsets[0]) * a->cols);
 }
 
 static void of_norm_forward(operations *out, const weft_norm_forward_args *a)
@@ -142,9 +149,18 @@ static void of_rope(operations *out, const weft_rope_args *a)
 /* One of attention's calls. */
 typedef struct attention_call {
     const weft_attention_shape *s;
+    const weft_attention_variant *variant;
     size_t first_key, value; /* value: a value's width */
     weft_dtype dtype;
 } attention_call;
+
+/* Of a window or a chunk its length counts as the keys. */
+static size_t keys_of(const attention_call *call)
+{
+    const weft_attention_variant *v = call->variant;
+    const size_t most = v->chunk > 0 ? v->chunk : v->window;
+    return most > 0 && most < call->s->seq_k ? most : call->s->seq_k;
+}
 
 /* `count` products of all heads, of rows of `dim` numbers, with a side of queries and one of keys.
  */
@@ -152,14 +168,15 @@ static void add_scores(operations *out, weft_phase phase, const attention_call *
                        bool by_keys, size_t count)
 {
     const weft_attention_shape *s = call->s;
-    const double flops = weft_attention_product_flops(s, call->first_key, dim);
+    const size_t keys = keys_of(call);
+    const double flops = weft_attention_product_flops(s, call->first_key, call->variant, dim);
     add(out, (weft_operation){.kind = WEFT_OPERATION_GEMM,
                               .phase = phase,
                               .module = WEFT_MODULE_ATTENTION,
                               .dtype = call->dtype,
                               .m = s->seq_q,
-                              .n = by_keys ? s->seq_k : dim,
-                              .k = by_keys ? dim : s->seq_k,
+                              .n = by_keys ? keys : dim,
+                              .k = by_keys ? dim : keys,
                               .count = count * s->batch * s->heads,
                               .fused = true,
                               .flops = (uint64_t)((double)count * flops)});
@@ -167,22 +184,28 @@ static void add_scores(operations *out, weft_phase phase, const attention_call *
 
 static void of_attention_forward(operations *out, const weft_attention_forward_args *a)
 {
-    const attention_call call = {&a->shape, a->first_key, weft_value_dim(&a->shape, a->value_dim),
-                                 a->dtype};
+    const attention_call call = {&a->shape, &a->variant, a->first_key,
+                                 weft_value_dim(&a->shape, a->value_dim), a->dtype};
     add_scores(out, WEFT_PHASE_FORWARD, &call, a->shape.head_dim, true, 1);
     add_scores(out, WEFT_PHASE_FORWARD, &call, call.value, false, 1);
 }
 
 static void of_attention_backward(operations *out, const weft_attention_backward_args *a)
 {
-    const attention_call call = {&a->shape, a->first_key, weft_value_dim(&a->shape, a->value_dim),
-                                 a->dtype};
+    const attention_call call = {&a->shape, &a->variant, a->first_key,
+                                 weft_value_dim(&a->shape, a->value_dim), a->dtype};
     const size_t dim = a->shape.head_dim;
     /* dV has the width of dP, and stands with it where others have another */
     const size_t apart = call.value != dim;
     add_scores(out, WEFT_PHASE_RECOMPUTE, &call, dim, true, 1);
     add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, call.value, true, 1 + apart);
     add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, dim, false, 3 - apart);
+}
+
+static void of_attention_sinks(operations *out, const weft_attention_sinks_args *a)
+{
+    add_memory(out, WEFT_PHASE_WEIGHT_GRADIENT, WEFT_MODULE_ATTENTION, WEFT_F32,
+               2 * a->batch * a->heads * a->seq);
 }
 
 static void of_embedding_forward(operations *out, const weft_embedding_forward_args *a)
@@ -223,6 +246,11 @@ static void of_dropout(operations *out, const weft_dropout_args *a)
 static void of_add(operations *out, const weft_add_args *a)
 {
     add_memory(out, WEFT_PHASE_INPUT_GRADIENT, NULL, a->dtype, 3 * a->count);
+}
+
+static void of_scale(operations *out, const weft_scale_args *a)
+{
+    add_memory(out, WEFT_PHASE_INPUT_GRADIENT, NULL, a->dtype, 2 * a->count);
 }
 
 static void of_cast(operations *out, const weft_cast_args *a)
@@ -284,7 +312,6 @@ NONE(join_master)
 NONE(sum_squares)
 NONE(find_not_finite)
 NONE(hash)
-NONE(scale)
 NONE(random_normal)
 #undef NONE
 

@@ -119,8 +119,20 @@ KERNEL(grouped_gemm)
 KERNEL(bias_gradient)
 {
     READS_ROWS(a->dtype, dy, a->rows, a->cols, a->stride);
-    WRITES(db, a->cols * (a->num_groups ? a->num_groups : 1));
+    WRITES_ROWS(WEFT_F32, db, a->num_groups ? a->num_groups : 1, a->cols, a->group_stride);
     READS(row_offsets, a->num_groups ? a->num_groups + 1 : 0);
+}
+
+KERNEL(bias_add)
+{
+    const size_t num = a->num_groups;
+    const size_t first = num > 0 ? (size_t)a->row_offsets[0] : 0;
+    const size_t rows = num > 0 ? (size_t)a->row_offsets[num] - first : 0;
+    char *y = a->y;
+    add(t, "y", y ? y + first * a->cols * weft_dtype_bytes(a->dtype) : y, true,
+        rows * a->cols * weft_dtype_bytes(a->dtype), 0, 0);
+    READS_ROWS(a->dtype, bias, num, a->cols, a->group_stride);
+    READS(row_offsets, num > 0 ? num + 1 : 0);
 }
 
 /* --- rows ----------------------------------------------------------------------------------- */
@@ -202,7 +214,7 @@ KERNEL(heads_share)
 
 static size_t inputs(weft_activation_kind kind)
 {
-    return kind == WEFT_ACTIVATION_SWIGLU ? 2 : 1;
+    return weft_activation_is_gated(kind) ? 2 : 1;
 }
 
 KERNEL(activation_forward)
@@ -274,6 +286,15 @@ KERNEL(attention_forward)
     WRITES_OF(result, out, queries * s->heads * value);
     WRITES(lse, queries * s->heads);
     READS(first_seen, queries);
+    READS_OF(a->dtype, variant.sinks, s->heads);
+}
+
+KERNEL(attention_sinks)
+{
+    READS_OF(a->dtype, sinks, a->heads);
+    READS(lse, a->batch * a->heads * a->seq);
+    READS(delta, a->batch * a->heads * a->seq);
+    WRITES(dsinks, a->heads);
 }
 
 KERNEL(attention_backward)

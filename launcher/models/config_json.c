@@ -133,6 +133,37 @@ static weft_status write_opposite(reader *r, const weft_family_key *key, weft_js
     return WEFT_OK;
 }
 
+static weft_status write_root(reader *r, const weft_family_key *key, weft_json_span value)
+{
+    const double number = strtod(value.start, NULL);
+    if (weft_json_kind_of(value) != WEFT_JSON_NUMBER || !(number > 0))
+        return WEFT_ERROR(WEFT_CONFIG, "%s: %s is %.*s, not a number above 0", r->json->path,
+                          key->key, shown(value), value.start);
+    weft_json_number(&r->out, key->weft, 1 / sqrt(number));
+    return WEFT_OK;
+}
+
+static const char sliding[] = "\"sliding_attention\"", full[] = "\"full_attention\"";
+
+/* 1: a window. Without the list every N-th layer has none. */
+static weft_status write_layers(reader *r, const weft_family_key *key, weft_json_span list)
+{
+    const char *cursor = NULL;
+    weft_json_span value;
+    if (weft_json_kind_of(list) != WEFT_JSON_ARRAY) {
+        (void)find_key(r, "sliding_window_pattern", &list);
+        return write_raw(r, key->weft, list);
+    }
+    weft_json_open_flat(&r->out, key->weft, '[');
+    while (weft_json_next(list, &cursor, NULL, &value)) {
+        if (!is_among(value, sliding) && !is_among(value, full))
+            return refuse(r, key->key, value, "\"sliding_attention\" and \"full_attention\"");
+        weft_json_raw(&r->out, NULL, is_among(value, sliding) ? "1" : "0");
+    }
+    weft_json_close(&r->out);
+    return WEFT_OK;
+}
+
 static int64_t integer_of(const reader *r, const char *key)
 {
     weft_json_span value;
@@ -156,7 +187,8 @@ static weft_status write_dense_first(reader *r, const weft_family_key *key, weft
 static weft_status read_key(reader *r, const weft_family_key *key)
 {
     weft_json_span value;
-    const bool takes = key->kind != WEFT_KEY_ONLY && key->kind != WEFT_KEY_EACH;
+    const bool takes =
+        key->kind != WEFT_KEY_ONLY && key->kind != WEFT_KEY_EACH && key->kind != WEFT_KEY_OR_NONE;
     bool is_there = find_key(r, key->key, &value) && !(takes && is_null(value));
     if (!is_there && !key->missing)
         return WEFT_ERROR(WEFT_CONFIG, "%s: lacks %s, which a %s model needs", r->json->path,
@@ -181,6 +213,12 @@ static weft_status read_key(reader *r, const weft_family_key *key)
                          strtod(value.start, NULL) *
                              (double)integer_of(r, "moe_intermediate_size"));
         return WEFT_OK;
+    case WEFT_KEY_OR_NONE:
+        return write_raw(r, key->weft, is_null(value) ? span_of("0", 1) : value);
+    case WEFT_KEY_LAYERS:
+        return write_layers(r, key, value);
+    case WEFT_KEY_ROOT:
+        return write_root(r, key, value);
     }
     return WEFT_OK;
 }
@@ -220,11 +258,23 @@ enum { NUM_ROPE_KEYS = sizeof rope_keys / sizeof *rope_keys };
 typedef struct rope_object {
     const char *name; /* NULL: nothing does */
     weft_json_span object;
+    weft_json_span local; /* of layers with a window, where they have one of their own; or {0} */
 } rope_object;
 
 static bool find_in_rope(const rope_object *rope, const char *key, weft_json_span *out)
 {
     return rope->name && find(rope->object, key, out) && !is_null(*out);
+}
+
+/* Of objects by layer's type the one of full attention; in *out the other one. */
+static weft_json_span by_layer(const reader *r, weft_json_span object, weft_json_span *out)
+{
+    weft_json_span full_one;
+    const bool is_object = weft_json_kind_of(object) == WEFT_JSON_OBJECT;
+    if (!r->json->family->rope_local || !is_object || !find(object, "full_attention", &full_one) ||
+        !find(object, "sliding_attention", out))
+        return object;
+    return full_one;
 }
 
 static weft_status check_rope(const reader *r, const char *name, weft_json_span object)
@@ -247,13 +297,17 @@ static weft_status find_rope(const reader *r, rope_object *out)
     weft_json_span object;
     *out = (rope_object){.name = NULL};
     for (int i = 0; i < 2; i++) {
+        weft_json_span local = {0};
         if (!find_key(r, names[i], &object) || is_null(object))
             continue;
+        object = by_layer(r, object, &local);
         WEFT_TRY(check_rope(r, names[i], object));
+        if (local.start)
+            WEFT_TRY(check_rope(r, names[i], local));
         if (out->name && !are_equal(out->object, object))
             return WEFT_ERROR(WEFT_CONFIG, "%s: rope_parameters and rope_scaling differ",
                               r->json->path);
-        *out = (rope_object){names[i], object};
+        *out = (rope_object){names[i], object, local};
     }
     return WEFT_OK;
 }
@@ -326,6 +380,23 @@ static bool find_rope_key(const reader *r, const rope_object *rope, const char *
     return find_in_rope(rope, name, out) || (find_key(r, name, out) && !is_null(*out));
 }
 
+/* Layers with a window have a base of their own and no scaling. */
+static weft_status read_local_rope(reader *r, const rope_object *rope, weft_json_span theta)
+{
+    const char *local = r->json->family->rope_local;
+    weft_json_span value = theta, type;
+    if (!local)
+        return WEFT_OK;
+    if (*local)
+        value = span_of(local, strlen(local));
+    if (rope->local.start && find(rope->local, "rope_type", &type) &&
+        !is_among(type, rope_types[0].type))
+        return refuse(r, "rope_parameters.sliding_attention.rope_type", type, rope_types[0].type);
+    if (!rope->local.start || !find(rope->local, "rope_theta", &value))
+        (void)find_key(r, "rope_local_base_freq", &value);
+    return write_raw(r, "rotary_base_local", value);
+}
+
 static weft_status read_rope(reader *r)
 {
     const char *theta = r->json->family->rope_theta;
@@ -336,11 +407,16 @@ static weft_status read_rope(reader *r)
         return WEFT_OK;
     WEFT_TRY(find_rope(r, &rope));
     WEFT_TRY(find_rope_type(r, &rope, &type));
-    if (find_rope_key(r, &rope, "partial_rotary_factor", &value) && !is_among(value, "1"))
+    if (r->json->family->rotates_part) {
+        if (!find_rope_key(r, &rope, "partial_rotary_factor", &value))
+            value = span_of("0.5", 3);
+        WEFT_TRY(write_raw(r, "rotary_percent", value));
+    } else if (find_rope_key(r, &rope, "partial_rotary_factor", &value) && !is_among(value, "1"))
         return refuse(r, "partial_rotary_factor", value, "1");
     if (!find_rope_key(r, &rope, "rope_theta", &value))
         value = span_of(theta, strlen(theta));
     WEFT_TRY(write_raw(r, "rotary_base", value));
+    WEFT_TRY(read_local_rope(r, &rope, value));
     weft_json_raw(&r->out, "rotary_scaling_type", type->weft);
     for (int i = 0; i < NUM_ROPE_KEYS; i++)
         if (rope_keys[i].types & type->bit)
@@ -370,7 +446,7 @@ static weft_status find_family(reader *r)
             r->json->family = weft_families[i];
             return WEFT_OK;
         }
-    char names[256] = "";
+    char names[512] = "";
     for (size_t i = 0, used = 0; i < weft_num_families && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
                                  weft_families[i]->architecture);
@@ -412,9 +488,10 @@ static weft_status check_quantization(const reader *r)
 static bool is_read(const weft_family *family, weft_json_span key)
 {
     static const char *const always[] = {
-        "architectures",       "model_type",           "dtype",        "torch_dtype",
-        "text_config",         "rope_theta",           "rope_scaling", "rope_parameters",
-        "quantization_config", "partial_rotary_factor"};
+        "architectures",         "model_type",           "dtype",
+        "torch_dtype",           "text_config",          "rope_theta",
+        "rope_scaling",          "rope_parameters",      "quantization_config",
+        "partial_rotary_factor", "rope_local_base_freq", "sliding_window_pattern"};
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (is_key(key, always[i]))
             return true;
@@ -653,6 +730,19 @@ static int64_t count_of(weft_family_kind kind, const weft_model_options *o)
     return dense;
 }
 
+static void write_layer_types(const char *name, const weft_model_options *o, weft_json_out *out)
+{
+    weft_json_open_flat(out, name, '[');
+    for (int64_t i = 0; i < o->num_layers; i++)
+        weft_json_raw(out, NULL, weft_model_is_windowed_layer(o, i) ? sliding : full);
+    weft_json_close(out);
+}
+
+static double score_scale(const weft_model_options *o)
+{
+    return o->softmax_scale > 0 ? o->softmax_scale : 1 / sqrt((double)o->kv_channels);
+}
+
 static weft_status write_key(const weft_family_key *key, const weft_config *config,
                              weft_arena *arena, weft_json_out *out)
 {
@@ -660,6 +750,15 @@ static weft_status write_key(const weft_family_key *key, const weft_config *conf
     if (key->kind == WEFT_KEY_EACH)
         return WEFT_OK;
     WEFT_TRY(first_spelling(key->key, arena, &name));
+    if (key->kind == WEFT_KEY_LAYERS) {
+        write_layer_types(name, &config->model, out);
+        return WEFT_OK;
+    }
+    if (key->kind == WEFT_KEY_ROOT) {
+        const double scale = score_scale(&config->model);
+        weft_json_number(out, name, round(1e6 / (scale * scale)) / 1e6);
+        return WEFT_OK;
+    }
     if (key->kind == WEFT_KEY_DENSE_FIRST || key->kind == WEFT_KEY_SHARED) {
         weft_json_number(out, name, (double)count_of(key->kind, &config->model));
         return WEFT_OK;
@@ -669,6 +768,8 @@ static weft_status write_key(const weft_family_key *key, const weft_config *conf
     if (key->kind == WEFT_KEY_SAME && key->values &&
         are_equal(span_of(value, strlen(value)), span_of(key->missing, strlen(key->missing))))
         value = key->values;
+    if (key->kind == WEFT_KEY_OR_NONE && strtod(value, NULL) == 0)
+        value = "null";
     if (key->kind == WEFT_KEY_NOT)
         weft_json_bool(out, name, strcmp(value, "false") == 0);
     else
@@ -689,12 +790,22 @@ static weft_status write_magnitude(const weft_config *config, weft_arena *arena,
 }
 
 /* In the spelling that both generations read. */
-static weft_status write_rope(const weft_config *config, weft_arena *arena, weft_json_out *out)
+static weft_status write_rope(const weft_family *family, const weft_config *config,
+                              weft_arena *arena, weft_json_out *out)
 {
     const char *value, *weft;
     const rope_type *type = &rope_types[0];
     WEFT_TRY(value_for_python(config, "rotary_base", arena, &value));
     weft_json_raw(out, "rope_theta", value);
+    if (family->rope_local && *family->rope_local) {
+        if (config->model.rotary_base_local > 0)
+            WEFT_TRY(value_for_python(config, "rotary_base_local", arena, &value));
+        weft_json_raw(out, "rope_local_base_freq", value);
+    }
+    if (family->rotates_part) {
+        WEFT_TRY(value_for_python(config, "rotary_percent", arena, &value));
+        weft_json_raw(out, "partial_rotary_factor", value);
+    }
     WEFT_TRY(value_of(config, "rotary_scaling_type", arena, &weft));
     for (int i = 0; i < NUM_ROPE_TYPES; i++)
         if (strcmp(rope_types[i].weft, weft) == 0)
@@ -726,7 +837,7 @@ static weft_status write_all(const weft_family *family, const weft_config *confi
     for (size_t i = 0; i < family->num_keys; i++)
         WEFT_TRY(write_key(&family->keys[i], config, arena, out));
     if (family->rope_theta)
-        WEFT_TRY(write_rope(config, arena, out));
+        WEFT_TRY(write_rope(family, config, arena, out));
     weft_json_text(out, "torch_dtype", dtype);
     weft_json_close(out);
     return WEFT_OK;
@@ -791,6 +902,27 @@ static weft_status count_difference(void *context, const char *section, const we
     return weft_arena_strdup(d->arena, says, &d->says);
 }
 
+/* What is said in several ways, in one of them. */
+static weft_status spell_out(weft_config *config, weft_arena *arena)
+{
+    weft_model_options *o = &config->model;
+    const size_t layers = (size_t)o->num_layers;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, 2 * layers, sizeof(int64_t), &memory));
+    int64_t *experts = memory, *windows = experts + layers;
+    for (int64_t i = 0; i < o->num_layers; i++) {
+        experts[i] = weft_model_is_moe_layer(o, i);
+        windows[i] = weft_model_is_windowed_layer(o, i);
+    }
+    o->moe_layer_freq = (weft_int_list){.values = experts, .count = layers, .is_array = true};
+    o->window_attn_skip_freq =
+        (weft_int_list){.values = windows, .count = layers, .is_array = true};
+    o->softmax_scale = score_scale(o);
+    if (o->rotary_base_local == 0 && o->rotary_scaling_type == WEFT_ROTARY_UNSCALED)
+        o->rotary_base_local = o->rotary_base;
+    return WEFT_OK;
+}
+
 /* Writes the family's config.json and reads it again: what is lost differs. One that cannot hold
  * the model's numbers at all is far. */
 static weft_status measure(distance *d)
@@ -801,8 +933,12 @@ static weft_status measure(distance *d)
     weft_status status = read_text(&json, d->arena);
     if (status == WEFT_OK)
         status = weft_config_json_load(&json, d->config.application, d->arena, &says);
-    if (status == WEFT_OK)
-        return weft_run_compare(&d->config, &says, count_difference, d);
+    if (status == WEFT_OK) {
+        weft_config is = d->config;
+        WEFT_TRY(spell_out(&is, d->arena));
+        WEFT_TRY(spell_out(&says, d->arena));
+        return weft_run_compare(&is, &says, count_difference, d);
+    }
     if (status != WEFT_CONFIG)
         return status;
     weft_error_clear();

@@ -23,17 +23,31 @@
         key, WEFT_KEY_EACH, NULL, missing, values                                                  \
     }
 
-#define DECODER_KEYS                                                                               \
+#define LAYERS(every)                                                                              \
+    {                                                                                              \
+        "layer_types", WEFT_KEY_LAYERS, "window_attn_skip_freq", every, NULL                       \
+    }
+#define OR_NONE(key, weft, missing)                                                                \
+    {                                                                                              \
+        key, WEFT_KEY_OR_NONE, weft, missing, NULL                                                 \
+    }
+#define WINDOW(missing) OR_NONE("sliding_window", "window_size", missing)
+#define ROOT(key, weft, missing)                                                                   \
+    {                                                                                              \
+        key, WEFT_KEY_ROOT, weft, missing, NULL                                                    \
+    }
+#define BODY_KEYS                                                                                  \
     SAME("hidden_size", "hidden_size", NULL), SAME("intermediate_size", "ffn_hidden_size", NULL),  \
         SAME("num_hidden_layers", "num_layers", NULL),                                             \
         SAME("num_attention_heads", "num_attention_heads", NULL),                                  \
         SAME("vocab_size", "vocab_size", NULL),                                                    \
         SAME("max_position_embeddings", "max_position_embeddings", NULL),                          \
         SAME("attention_dropout", "attention_dropout", "0"),                                       \
-        SAME("initializer_range", "init_method_std", "0.02"),                                      \
-        NOT("tie_word_embeddings", "untie_embeddings_and_output_weights", "false"),                \
-        ONLY("hidden_act", "\"silu\"", "\"silu\"|\"swish\""),                                      \
-        EACH("layer_types", "\"full_attention\"", "\"full_attention\"")
+        SAME("initializer_range", "init_method_std", "0.02")
+#define TIED(missing) NOT("tie_word_embeddings", "untie_embeddings_and_output_weights", missing)
+#define SILU ONLY("hidden_act", "\"silu\"", "\"silu\"|\"swish\"")
+#define DECODER_KEYS                                                                               \
+    BODY_KEYS, TIED("false"), SILU, EACH("layer_types", "\"full_attention\"", "\"full_attention\"")
 
 #define HEAD_DIM(missing) SAME("head_dim", "kv_channels", missing)
 #define RMS_NORM(missing) SAME("rms_norm_eps", "norm_epsilon", missing)
@@ -43,51 +57,66 @@
 /* A window that is there and not used. */
 #define UNUSED_WINDOW ONLY("use_sliding_window", "false", "false")
 
+/* Of all but GPT-2. */
+#define ROTARY_FIXED                                                                               \
+    {"normalization", "\"RMSNorm\""}, {"disable_bias_linear", "true"},                             \
+    {                                                                                              \
+        "position_embedding_type", "\"rope\""                                                      \
+    }
 #define DECODER_FIXED                                                                              \
-    {"normalization", "\"RMSNorm\""}, {"swiglu", "true"}, {"disable_bias_linear", "true"},         \
-        {"position_embedding_type", "\"rope\""}, {"rotary_percent", "1"}, {"no_rope_freq", "0"},   \
-        {"softmax_scale", "0"},                                                                    \
+    ROTARY_FIXED,                                                                                  \
     {                                                                                              \
-        "add_proj_bias", "false"                                                                   \
+        "swiglu", "true"                                                                           \
     }
-#define LLAMA_FIXED                                                                                \
-    DECODER_FIXED, {"rotary_interleaved", "false"},                                                \
+#define AFTER                                                                                      \
     {                                                                                              \
-        "multi_latent_attention", "false"                                                          \
-    }
-#define NO_QK_NORM                                                                                 \
-    {                                                                                              \
-        "qk_layernorm", "false"                                                                    \
+        "norm_placement", "\"after\""                                                              \
     }
 #define QK_NORM                                                                                    \
-    {"qk_layernorm", "true"},                                                                      \
     {                                                                                              \
-        "qk_layernorm_across_heads", "false"                                                       \
+        "qk_layernorm", "true"                                                                     \
     }
 
-static const weft_family_fixed llama_fixed[] = {
-    LLAMA_FIXED, NO_QK_NORM, {"add_qkv_bias", "false"}, {"num_experts", "0"}};
+static const weft_family_fixed llama_fixed[] = {DECODER_FIXED};
 static const weft_family_key llama_keys[] = {DECODER_KEYS, HEAD_DIM(""),
                                              GROUPS(""),   RMS_NORM("1e-6"),
                                              NO_BIAS,      ONLY("pretraining_tp", "1", "1")};
-static const weft_family_key mistral_keys[] = {DECODER_KEYS, HEAD_DIM(""), GROUPS("8"),
-                                               RMS_NORM("1e-6"), NO_WINDOW("4096")};
-static const weft_family_fixed qwen2_fixed[] = {
-    LLAMA_FIXED, NO_QK_NORM, {"add_qkv_bias", "true"}, {"num_experts", "0"}};
+/* All layers have the window, or none. */
+static const weft_family_key mistral_keys[] = {
+    BODY_KEYS, TIED("false"), SILU, HEAD_DIM(""), GROUPS("8"), RMS_NORM("1e-6"), WINDOW("4096")};
+
+static const weft_family_fixed olmo_fixed[] = {
+    DECODER_FIXED, AFTER, QK_NORM, {"qk_layernorm_across_heads", "true"}};
+static const weft_family_key olmo2_keys[] = {DECODER_KEYS, GROUPS(""), RMS_NORM("1e-5"),
+                                             ONLY("attention_bias", "false", "false")};
+static const weft_family_key olmo3_keys[] = {
+    BODY_KEYS,        TIED("false"),  SILU,        GROUPS(""),
+    RMS_NORM("1e-5"), WINDOW("4096"), LAYERS("4"), ONLY("attention_bias", "false", "false")};
+
+#define GEMMA_FIXED                                                                                \
+    ROTARY_FIXED, {"geglu", "true"}, {"norm_placement", "\"sandwich\""},                           \
+        {"apply_layernorm_1p", "true"},                                                            \
+    {                                                                                              \
+        "scale_embeddings", "true"                                                                 \
+    }
+#define GEMMA_KEYS                                                                                 \
+    BODY_KEYS, TIED("true"), HEAD_DIM("256"), GROUPS("4"), RMS_NORM("1e-6"), WINDOW("4096"),       \
+        ROOT("query_pre_attn_scalar", "softmax_scale", "256"),                                     \
+        ONLY("hidden_activation", "\"gelu_pytorch_tanh\"", "\"gelu_pytorch_tanh\""),               \
+        ONLY("attention_bias", "false", "false"),                                                  \
+        ONLY("use_bidirectional_attention", "false", "false|null")
+static const weft_family_fixed gemma2_fixed[] = {GEMMA_FIXED};
+static const weft_family_key gemma2_keys[] = {
+    GEMMA_KEYS, LAYERS("2"), OR_NONE("attn_logit_softcapping", "attn_logit_softcapping", "50"),
+    OR_NONE("final_logit_softcapping", "final_logit_softcapping", "30")};
+static const weft_family_fixed gemma3_fixed[] = {GEMMA_FIXED, QK_NORM};
+static const weft_family_key gemma3_keys[] = {
+    GEMMA_KEYS, LAYERS("6"), OR_NONE("attn_logit_softcapping", "attn_logit_softcapping", "null"),
+    OR_NONE("final_logit_softcapping", "final_logit_softcapping", "null")};
+static const weft_family_fixed qwen2_fixed[] = {DECODER_FIXED, {"add_qkv_bias", "true"}};
 static const weft_family_key qwen2_keys[] = {DECODER_KEYS, HEAD_DIM(""), GROUPS("32"),
                                              RMS_NORM("1e-6"), UNUSED_WINDOW};
 
-#define MOE_FIXED                                                                                  \
-    {"add_qkv_bias", "false"}, {"moe_layer_freq", "1"},                                            \
-        {"moe_router_score_function", "\"softmax\""}, {"moe_router_enable_expert_bias", "false"},  \
-        {"moe_router_bias", "false"}, {"moe_router_num_groups", "0"},                              \
-        {"moe_router_topk_scaling_factor", "1"},                                                   \
-    {                                                                                              \
-        "moe_shared_expert_intermediate_size", "0"                                                 \
-    }
-
-static const weft_family_fixed mixtral_fixed[] = {
-    LLAMA_FIXED, NO_QK_NORM, MOE_FIXED, {"moe_router_pre_softmax", "false"}};
 static const weft_family_key mixtral_keys[] = {DECODER_KEYS,
                                                HEAD_DIM(""),
                                                GROUPS("8"),
@@ -97,12 +126,10 @@ static const weft_family_key mixtral_keys[] = {DECODER_KEYS,
                                                SAME("num_experts_per_tok", "moe_router_topk", "2"),
                                                ONLY("router_jitter_noise", "0.0", "0.0")};
 
-static const weft_family_fixed qwen3_fixed[] = {
-    LLAMA_FIXED, QK_NORM, {"add_qkv_bias", "false"}, {"num_experts", "0"}};
+static const weft_family_fixed qwen3_fixed[] = {DECODER_FIXED, QK_NORM};
 static const weft_family_key qwen3_keys[] = {
     DECODER_KEYS,     HEAD_DIM("128"), GROUPS("32"),
     RMS_NORM("1e-6"), UNUSED_WINDOW,   ONLY("attention_bias", "false", "false")};
-static const weft_family_fixed qwen3_moe_fixed[] = {LLAMA_FIXED, QK_NORM, MOE_FIXED};
 static const weft_family_key qwen3_moe_keys[] = {
     DECODER_KEYS,
     HEAD_DIM(""),
@@ -117,15 +144,48 @@ static const weft_family_key qwen3_moe_keys[] = {
     ONLY("decoder_sparse_step", "1", "1"),
     ONLY("mlp_only_layers", "[]", "[]|null")};
 
+static const weft_family_fixed gpt_oss_fixed[] = {ROTARY_FIXED,
+                                                  {"quick_geglu", "true"},
+                                                  {"glu_linear_offset", "1"},
+                                                  {"softmax_type", "\"learnable\""},
+                                                  {"add_qkv_bias", "true"},
+                                                  {"add_proj_bias", "true"},
+                                                  {"add_expert_bias", "true"},
+                                                  {"moe_router_bias", "true"}};
+static const weft_family_key gpt_oss_keys[] = {
+    BODY_KEYS,
+    TIED("false"),
+    SILU,
+    HEAD_DIM("64"),
+    GROUPS("8"),
+    RMS_NORM("1e-5"),
+    WINDOW("128"),
+    LAYERS("2"),
+    SAME("num_local_experts|num_experts", "num_experts", "128"),
+    SAME("num_experts_per_tok|experts_per_token", "moe_router_topk", "4"),
+    SAME("swiglu_limit", "activation_func_clamp_value", "7.0"),
+    ONLY("swiglu_alpha", "1.702", "1.702"),
+    ONLY("attention_bias", "true", "true")};
+
+/* Sigmoid scores, a bias that chooses. */
+#define SIGMOID_FIXED                                                                              \
+    {"moe_router_score_function", "\"sigmoid\""},                                                  \
+    {                                                                                              \
+        "moe_router_enable_expert_bias", "true"                                                    \
+    }
+#define SHARED_EXPERTS                                                                             \
+    {                                                                                              \
+        "n_shared_experts", WEFT_KEY_SHARED, "moe_shared_expert_intermediate_size", "1", NULL      \
+    }
+#define DENSE_FIRST(missing)                                                                       \
+    {                                                                                              \
+        "first_k_dense_replace", WEFT_KEY_DENSE_FIRST, "moe_layer_freq", missing, NULL             \
+    }
 static const weft_family_fixed deepseek_fixed[] = {DECODER_FIXED,
-                                                   NO_QK_NORM,
-                                                   {"add_qkv_bias", "false"},
+                                                   SIGMOID_FIXED,
                                                    {"multi_latent_attention", "true"},
-                                                   {"latent_norm_epsilon", "1e-6"},
-                                                   {"moe_router_score_function", "\"sigmoid\""},
-                                                   {"moe_router_enable_expert_bias", "true"},
-                                                   {"moe_router_bias", "false"},
-                                                   {"moe_shared_expert_gate", "false"}};
+                                                   {"latent_norm_epsilon", "1e-6"}};
+static const weft_family_fixed glm4_moe_fixed[] = {DECODER_FIXED, SIGMOID_FIXED};
 static const weft_family_key deepseek_keys[] = {
     DECODER_KEYS,
     GROUPS(""),
@@ -143,22 +203,38 @@ static const weft_family_key deepseek_keys[] = {
     SAME("topk_group", "moe_router_group_topk", "4"),
     SAME("routed_scaling_factor", "moe_router_topk_scaling_factor", "2.5"),
     NOT("norm_topk_prob", "moe_router_pre_softmax", "true"),
-    {"first_k_dense_replace", WEFT_KEY_DENSE_FIRST, "moe_layer_freq", "3", NULL},
-    {"n_shared_experts", WEFT_KEY_SHARED, "moe_shared_expert_intermediate_size", "1", NULL},
+    DENSE_FIRST("3"),
+    SHARED_EXPERTS,
     ONLY("scoring_func", "\"sigmoid\"", "\"sigmoid\""),
     ONLY("topk_method", "\"noaux_tc\"", "\"noaux_tc\""),
     ONLY("moe_layer_freq", "1", "1"),
     ONLY("attention_bias", "false", "false"),
     ONLY("pretraining_tp", "1", "1")};
+static const weft_family_key glm4_moe_keys[] = {
+    BODY_KEYS,
+    TIED("false"),
+    SILU,
+    HEAD_DIM(""),
+    GROUPS("8"),
+    RMS_NORM("1e-5"),
+    SAME("attention_bias", "add_qkv_bias", "false"),
+    SAME("use_qk_norm", "qk_layernorm", "false"),
+    SAME("n_routed_experts", "num_experts", "128"),
+    SAME("num_experts_per_tok", "moe_router_topk", "8"),
+    SAME("moe_intermediate_size", "moe_ffn_hidden_size", "1408"),
+    SAME("routed_scaling_factor", "moe_router_topk_scaling_factor", "1.0"),
+    NOT("norm_topk_prob", "moe_router_pre_softmax", "true"),
+    SAME("n_group", "moe_router_num_groups", "1"),
+    SAME("topk_group", "moe_router_group_topk", "1"),
+    SHARED_EXPERTS,
+    DENSE_FIRST("1")};
 
-static const weft_family_fixed gpt2_fixed[] = {{"normalization", "\"LayerNorm\""},
-                                               {"swiglu", "false"},
-                                               {"disable_bias_linear", "false"},
-                                               {"position_embedding_type", "\"learned_absolute\""},
-                                               NO_QK_NORM,
-                                               {"softmax_scale", "0"},
-                                               {"multi_latent_attention", "false"},
-                                               {"num_experts", "0"}};
+static const weft_family_fixed gpt2_fixed[] = {
+    {"normalization", "\"LayerNorm\""},
+    {"swiglu", "false"},
+    {"disable_bias_linear", "false"},
+    {"position_embedding_type", "\"learned_absolute\""},
+};
 static const weft_family_key gpt2_keys[] = {
     SAME("n_embd", "hidden_size", NULL),
     SAME("n_layer", "num_layers", NULL),
@@ -224,6 +300,49 @@ static const weft_family_key gpt2_keys[] = {
         ROW(LAYER moe ".experts.{expert}." d ".weight", OURS "mlp.experts.linear_fc2.weight"),     \
         PART(LAYER "mlp.experts.gate_up_proj", OURS "mlp.experts.linear_fc1.weight", GATE_UP),     \
         ROW(LAYER "mlp.experts.down_proj", OURS "mlp.experts.linear_fc2.weight")
+
+#define BEHIND                                                                                     \
+    ROW(LAYER "post_attention_layernorm.weight", OURS "post_self_attn_layernorm.weight"),          \
+        ROW(LAYER "post_feedforward_layernorm.weight", OURS "post_mlp_layernorm.weight")
+static const weft_family_name olmo2_names[] = {ENDS,     BEHIND,     ATTENTION("weight"),
+                                               QK_NORMS, PROJECTION, MLP};
+static const weft_family_name gemma_names[] = {
+    ENDS,
+    ROW(LAYER "input_layernorm.weight", OURS "input_layernorm.weight"),
+    ROW(LAYER "pre_feedforward_layernorm.weight", OURS "pre_mlp_layernorm.weight"),
+    BEHIND,
+    ATTENTION("weight"),
+    QK_NORMS,
+    PROJECTION,
+    MLP};
+static const weft_family_name gpt_oss_names[] = {
+    ENDS,
+    NORMS,
+    ATTENTION("weight"),
+    ATTENTION("bias"),
+    PROJECTION,
+    ROW(LAYER "self_attn.o_proj.bias", OURS "self_attention.linear_proj.bias"),
+    ROW(LAYER "self_attn.sinks", OURS "self_attention.core_attention.softmax_offset"),
+    ROW(LAYER "mlp.router.weight", OURS "mlp.router.weight"),
+    ROW(LAYER "mlp.router.bias", OURS "mlp.router.bias"),
+    TURNED(LAYER "mlp.experts.gate_up_proj", OURS "mlp.experts.linear_fc1.weight", PAIRS),
+    PART(LAYER "mlp.experts.gate_up_proj_bias", OURS "mlp.experts.linear_fc1.bias", PAIRS),
+    TURNED(LAYER "mlp.experts.down_proj", OURS "mlp.experts.linear_fc2.weight", WHOLE),
+    ROW(LAYER "mlp.experts.down_proj_bias", OURS "mlp.experts.linear_fc2.bias")};
+#define SHARED "mlp.shared_experts."
+static const weft_family_name glm4_moe_names[] = {
+    ENDS,
+    NORMS,
+    ATTENTION("weight"),
+    ATTENTION("bias"),
+    QK_NORMS,
+    PROJECTION,
+    MLP,
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    ROW(LAYER "mlp.gate.e_score_correction_bias", OURS "mlp.router.expert_bias"),
+    PART(LAYER SHARED "gate_proj.weight", OURS SHARED "linear_fc1.weight", GATE),
+    PART(LAYER SHARED "up_proj.weight", OURS SHARED "linear_fc1.weight", UP),
+    ROW(LAYER SHARED "down_proj.weight", OURS SHARED "linear_fc2.weight")};
 
 static const weft_family_name llama_names[] = {ENDS, NORMS, ATTENTION("weight"), PROJECTION, MLP};
 static const weft_family_name qwen2_names[] = {
@@ -322,16 +441,16 @@ static const weft_family qwen3_moe = {
     .architecture = "Qwen3MoeForCausalLM",
     .model_type = "qwen3_moe",
     .rope_theta = "1e4",
-    TABLES(qwen3_moe_fixed, qwen3_moe_keys, qwen3_moe_names, llama_ignored)};
+    TABLES(qwen3_fixed, qwen3_moe_keys, qwen3_moe_names, llama_ignored)};
 static const weft_family mixtral = {
     .name = "Mixtral",
     .architecture = "MixtralForCausalLM",
     .model_type = "mixtral",
     .rope_theta = "1e6",
-    TABLES(mixtral_fixed, mixtral_keys, mixtral_names, llama_ignored)};
+    TABLES(llama_fixed, mixtral_keys, mixtral_names, llama_ignored)};
 
 /* What the router's kernel has where transformers has another number. */
-static const char *check_deepseek(const weft_model_options *o)
+static const char *check_router(const weft_model_options *o)
 {
     const int64_t shared = o->moe_shared_expert_intermediate_size;
     bool is_moe = false;
@@ -361,9 +480,48 @@ static const weft_family deepseek_v3 = {
     .rope_theta = "1e4",
     .next_layers = "num_nextn_predict_layers|num_mtp_layers",
     .scales_scores = true,
-    .check = check_deepseek,
+    .check = check_router,
     TABLES(deepseek_fixed, deepseek_keys, deepseek_names, llama_ignored)};
 
-const weft_family *const weft_families[] = {&gpt2,  &llama,   &mistral,   &qwen2,
-                                            &qwen3, &mixtral, &qwen3_moe, &deepseek_v3};
+static const weft_family olmo2 = {.name = "OLMo-2",
+                                  .architecture = "Olmo2ForCausalLM",
+                                  .model_type = "olmo2",
+                                  .rope_theta = "5e5",
+                                  TABLES(olmo_fixed, olmo2_keys, olmo2_names, llama_ignored)};
+static const weft_family olmo3 = {.name = "OLMo-3",
+                                  .architecture = "Olmo3ForCausalLM",
+                                  .model_type = "olmo3",
+                                  .rope_theta = "5e5",
+                                  .rope_local = "",
+                                  TABLES(olmo_fixed, olmo3_keys, olmo2_names, llama_ignored)};
+static const weft_family gemma2 = {.name = "Gemma 2",
+                                   .architecture = "Gemma2ForCausalLM",
+                                   .model_type = "gemma2",
+                                   .rope_theta = "1e4",
+                                   TABLES(gemma2_fixed, gemma2_keys, gemma_names, llama_ignored)};
+static const weft_family gemma3 = {.name = "Gemma 3",
+                                   .architecture = "Gemma3ForCausalLM",
+                                   .model_type = "gemma3_text",
+                                   .rope_theta = "1e6",
+                                   .rope_local = "1e4",
+                                   TABLES(gemma3_fixed, gemma3_keys, gemma_names, llama_ignored)};
+static const weft_family gpt_oss = {
+    .name = "GPT-OSS",
+    .architecture = "GptOssForCausalLM",
+    .model_type = "gpt_oss",
+    .rope_theta = "1.5e5",
+    TABLES(gpt_oss_fixed, gpt_oss_keys, gpt_oss_names, llama_ignored)};
+static const weft_family glm4_moe = {
+    .name = "GLM-4.5",
+    .architecture = "Glm4MoeForCausalLM",
+    .model_type = "glm4_moe",
+    .rope_theta = "1e4",
+    .rotates_part = true,
+    .next_layers = "num_nextn_predict_layers",
+    .check = check_router,
+    TABLES(glm4_moe_fixed, glm4_moe_keys, glm4_moe_names, llama_ignored)};
+
+const weft_family *const weft_families[] = {&gpt2,    &llama,     &mistral,  &qwen2,      &qwen3,
+                                            &mixtral, &qwen3_moe, &olmo2,    &olmo3,      &gemma2,
+                                            &gemma3,  &gpt_oss,   &glm4_moe, &deepseek_v3};
 const size_t weft_num_families = COUNT(weft_families);

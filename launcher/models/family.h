@@ -25,6 +25,7 @@ typedef enum weft_name_layout {
     WEFT_NAME_GATE,    /* of a gated [2, F, H]: the first F rows, */
     WEFT_NAME_UP,      /* the others */
     WEFT_NAME_GATE_UP, /* both, behind each other */
+    WEFT_NAME_PAIRS,   /* both, row by row: gate's first, up's first, gate's second */
     WEFT_NAME_COPY, /* the file may have it as well: the same as what fills the parameter, where no
                        other tensor does; a tied head */
 } weft_name_layout;
@@ -37,10 +38,14 @@ typedef struct weft_family_name {
 
 /* What a key of config.json becomes. */
 typedef enum weft_family_kind {
-    WEFT_KEY_SAME,        /* the value of Weft's key */
-    WEFT_KEY_NOT,         /* the opposite of a flag */
-    WEFT_KEY_ONLY,        /* nothing: Weft has the one value alone */
-    WEFT_KEY_EACH,        /* the same of each entry of a list */
+    WEFT_KEY_SAME,    /* the value of Weft's key */
+    WEFT_KEY_NOT,     /* the opposite of a flag */
+    WEFT_KEY_ONLY,    /* nothing: Weft has the one value alone */
+    WEFT_KEY_EACH,    /* the same of each entry of a list */
+    WEFT_KEY_OR_NONE, /* a number: null is 0 */
+    WEFT_KEY_LAYERS,  /* window_attn_skip_freq: sliding_attention and full_attention, one a layer;
+                         missing: every N-th is full */
+    WEFT_KEY_ROOT,    /* 1 / its square root */
     WEFT_KEY_DENSE_FIRST, /* how many layers are dense before MoE ones: a list */
     WEFT_KEY_SHARED,      /* how many experts of moe_ffn_hidden_size all tokens pass: their width */
 } weft_family_kind;
@@ -55,7 +60,7 @@ typedef struct weft_family_key {
                             NULL:  any; of SAME what is written for `missing` */
 } weft_family_key;
 
-/* Of section "model": what the family always has, by which a run's config is known to be of it. */
+/* Of section "model": what the family always has and Weft's default is not. */
 typedef struct weft_family_fixed {
     const char *weft, *value; /* JSON */
 } weft_family_fixed;
@@ -65,6 +70,8 @@ typedef struct weft_family {
     const char *root, *other_root; /* names that begin with `root` may begin so; NULL: none */
     const char *rope_theta;  /* where config.json, which has three spellings, says nothing of it;
                                 NULL: the family has no rotary positions */
+    const char *rope_local;  /* of layers with a window; "": rope_theta; NULL: they are as all */
+    bool rotates_part;       /* partial_rotary_factor, 0.5 where it is missing */
     const char *next_layers; /* the key that says how many layers the files have behind the last
                                 one, for multi-token prediction: Weft leaves them out. NULL: none */
     bool scales_scores;      /* YaRN's mscale_all_dim is of attention's scores as well */

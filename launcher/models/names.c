@@ -120,7 +120,8 @@ typedef struct matrix {
 
 static bool is_gated(weft_name_layout layout)
 {
-    return layout == WEFT_NAME_GATE || layout == WEFT_NAME_UP || layout == WEFT_NAME_GATE_UP;
+    return layout == WEFT_NAME_GATE || layout == WEFT_NAME_UP || layout == WEFT_NAME_GATE_UP ||
+           layout == WEFT_NAME_PAIRS;
 }
 
 /* The tensor's rows; those of the parameter are `all`. */
@@ -141,6 +142,7 @@ static size_t rows_of(const weft_names_model *m, weft_name_layout layout, size_t
     case WEFT_NAME_WHOLE:
     case WEFT_NAME_QKV:
     case WEFT_NAME_GATE_UP:
+    case WEFT_NAME_PAIRS:
     case WEFT_NAME_COPY:
         break;
     }
@@ -192,6 +194,17 @@ static void add_qkv(const weft_names_model *m, const matrix *x, weft_name_layout
         add_blocks(x, groups, dim, all * groups * (queries + dim), packed, queries + dim, map);
 }
 
+/* Gate and up, whose rows alternate in the file. */
+static void add_pairs(const matrix *x, weft_map *map)
+{
+    weft_map_piece *piece = &map->pieces[map->num_pieces++];
+    *piece = (weft_map_piece){.first = {0, x->first}};
+    weft_map_add_axis(piece, x->experts, x->rows * x->cols, x->each);
+    weft_map_add_axis(piece, x->rows / 2, 2 * x->in_row, x->cols);
+    weft_map_add_axis(piece, 2, x->in_row, x->rows / 2 * x->cols);
+    weft_map_add_axis(piece, x->cols, x->in_col, 1);
+}
+
 static void place(const weft_names_model *m, const weft_family_name *row,
                   const weft_listed_parameter *p, const numbers *n, matrix *x, weft_map *map)
 {
@@ -206,6 +219,9 @@ static void place(const weft_names_model *m, const weft_family_name *row,
         return;
     case WEFT_NAME_UP:
         add_blocks(x, 1, x->rows, 0, 0, x->rows, map);
+        return;
+    case WEFT_NAME_PAIRS:
+        add_pairs(x, map);
         return;
     case WEFT_NAME_WHOLE:
     case WEFT_NAME_GATE:

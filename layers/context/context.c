@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/device/device.h"
+#include "kernels/kernels.h"
 #include "layers/context/memory.h"
 #include "layers/pass/runner.h"
 #include "parallel/sequence.h"
@@ -241,6 +242,7 @@ typedef struct pair {
     size_t query_rows, key_rows; /* rows ahead of them in their stretches */
     const int32_t *first_seen;   /* its queries'; NULL: queries see all keys */
     weft_attention_piece piece;
+    weft_attention_variant variant;
 } pair;
 
 static const void *queries_of(const weft_context_work *w)
@@ -258,12 +260,12 @@ static weft_status attend_forward(const weft_context_work *w, const weft_task *t
     k = at(k, p->key_rows * p->shape.k_token_stride, dtype);
     float *partial = slot_of(w, task, WEFT_OPERAND_Y);
     return weft_attention_forward(
-        lane,
-        &WEFT_ARGS(weft_attention_forward_args, .shape = p->shape, .dtype = dtype,
-                   .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
-                   .v = at(k, z->head_dim, dtype), .out = partial + p->query_rows * z->result,
-                   .lse = w->call->lse + p->query_rows * z->heads, .first_seen = p->first_seen,
-                   .first_key = p->first_key, .piece = p->piece, .value_dim = z->value_dim));
+        lane, &WEFT_ARGS(weft_attention_forward_args, .shape = p->shape, .dtype = dtype,
+                         .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
+                         .v = at(k, z->head_dim, dtype), .out = partial + p->query_rows * z->result,
+                         .lse = w->call->lse + p->query_rows * z->heads,
+                         .first_seen = p->first_seen, .first_key = p->first_key, .piece = p->piece,
+                         .value_dim = z->value_dim, .variant = p->variant));
 }
 
 static weft_status attend_backward(const weft_context_work *w, const weft_task *task,
@@ -282,16 +284,17 @@ static weft_status attend_backward(const weft_context_work *w, const weft_task *
     dq += p->query_rows * z->queries;
     dk += p->key_rows * z->keys;
     return weft_attention_backward(
-        lane, &WEFT_ARGS(weft_attention_backward_args, .shape = p->shape, .dtype = dtype,
-                         .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
-                         .v = at(k, z->head_dim, dtype),
-                         .out = at(exchanged ? c->heads_out : c->out, result, dtype),
-                         .dout = at(dout, result, dtype), .lse = c->lse + p->query_rows * z->heads,
-                         .delta = w->delta + p->query_rows * z->heads, .dq = dq, .dk = dk,
-                         .dv = dk + z->head_dim, .first_seen = p->first_seen,
-                         .first_key = p->first_key, .dq_token_stride = z->queries,
-                         .dq_group_stride = z->in_group * z->head_dim, .dk_token_stride = z->keys,
-                         .dk_group_stride = z->pair, .piece = p->piece, .value_dim = z->value_dim));
+        lane,
+        &WEFT_ARGS(weft_attention_backward_args, .shape = p->shape, .dtype = dtype,
+                   .q = at(qkv, p->query_rows * p->shape.q_token_stride, dtype), .k = k,
+                   .v = at(k, z->head_dim, dtype),
+                   .out = at(exchanged ? c->heads_out : c->out, result, dtype),
+                   .dout = at(dout, result, dtype), .lse = c->lse + p->query_rows * z->heads,
+                   .delta = w->delta + p->query_rows * z->heads, .dq = dq, .dk = dk,
+                   .dv = dk + z->head_dim, .first_seen = p->first_seen, .first_key = p->first_key,
+                   .dq_token_stride = z->queries, .dq_group_stride = z->in_group * z->head_dim,
+                   .dk_token_stride = z->keys, .dk_group_stride = z->pair, .piece = p->piece,
+                   .value_dim = z->value_dim, .variant = p->variant));
 }
 
 /* The shape of a pair's call, without the queries' position. */
@@ -314,6 +317,14 @@ static weft_attention_shape shape_of(const weft_context_work *w, const weft_task
     shape.first_head +=
         (size_t)(weft_comm_rank(w->runtime->cp) % w->runtime->plan.inner) * z->heads;
     return shape;
+}
+
+/* Those of the heads here; NULL: none. */
+static const void *sinks_of(const weft_context_work *w)
+{
+    const size_t part = (size_t)(weft_comm_rank(w->runtime->cp) % w->runtime->plan.inner);
+    const void *sinks = w->call->variant.sinks;
+    return sinks ? at(sinks, part * w->sizes.heads, w->call->shape.dtype) : NULL;
 }
 
 static weft_status zero_gradients(const weft_context_work *w, const weft_task *task,
@@ -343,6 +354,8 @@ static bool is_seen(const pair *p)
 {
     const size_t end = p->first_key + p->shape.seq_k;
     bool seen = !p->first_seen;
+    if (weft_attention_start(&p->variant, p->shape.first_query) >= end)
+        return false;
     for (size_t b = 0; b < p->shape.batch && !seen; b++)
         seen = (size_t)p->first_seen[b] < end;
     return seen;
@@ -360,7 +373,8 @@ static weft_status run_attend(void *context, const weft_task *task, weft_lane *l
     if (plan->form == WEFT_CONTEXT_ALL_GATHER)
         keys = (stretch){0, plan->cp * cut->num_runs};
     const size_t run_rows = cut->run_length * w->call->shape.batch;
-    pair p = {.shape = shape_of(w, task)};
+    pair p = {.shape = shape_of(w, task), .variant = w->call->variant};
+    p.variant.sinks = sinks_of(w);
     if (w->backward)
         WEFT_TRY(zero_gradients(w, task, lane));
     for (int q = 0; q < queries.count; q++) {
@@ -431,6 +445,28 @@ static void bind_slots(weft_context_work *w)
     w->delta = w->backward ? (float *)(void *)scratch : NULL;
 }
 
+/* Of the heads here, by runs of queries; where ranks exchange heads, others add those of theirs. */
+static weft_status add_sinks(const weft_context_work *w, weft_lane *lane)
+{
+    const weft_context_call *c = w->call;
+    const weft_context_sizes *z = &w->sizes;
+    const int mine = weft_comm_rank(w->runtime->cp), inner = w->runtime->plan.inner;
+    const size_t all = c->shape.heads, first = (size_t)(mine % inner) * z->heads;
+    const size_t rows = c->cut->run_length * c->shape.batch;
+    const stretch queries = runs_of(w, mine / inner);
+    if (c->overwrite)
+        WEFT_TRY(weft_lane_zero(lane, c->dsinks, all * sizeof *c->dsinks));
+    for (int q = 0; q < queries.count; q++) {
+        const size_t at = (size_t)q * rows * z->heads;
+        WEFT_TRY(weft_attention_sinks(
+            lane, &WEFT_ARGS(weft_attention_sinks_args, .seq = c->cut->run_length,
+                             .batch = c->shape.batch, .heads = z->heads, .dtype = c->shape.dtype,
+                             .sinks = sinks_of(w), .lse = c->lse + at, .delta = w->delta + at,
+                             .dsinks = c->dsinks + first)));
+    }
+    return WEFT_OK;
+}
+
 static weft_status run(weft_context_runtime *r, weft_lane *compute, const weft_context_call *call,
                        bool backward)
 {
@@ -442,7 +478,8 @@ static weft_status run(weft_context_runtime *r, weft_lane *compute, const weft_c
                            .backward = backward};
     bind_slots(&w);
     memset(r->begun, 0, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS * sizeof *r->begun);
-    return weft_runner_enqueue(&r->runner, w.program, compute, false, &w);
+    WEFT_TRY(weft_runner_enqueue(&r->runner, w.program, compute, false, &w));
+    return backward && call->dsinks ? add_sinks(&w, compute) : WEFT_OK;
 }
 
 weft_status weft_context_forward(weft_context_runtime *r, weft_lane *compute,

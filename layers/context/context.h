@@ -33,6 +33,7 @@ bool weft_context_exchanges(const weft_context_plan *plan);
 typedef struct weft_context_call {
     weft_context_shape shape;
     weft_attention_shape attention; /* scale, dropout's counters, and first_head of this TP rank */
+    weft_attention_variant variant;
     const weft_sequence_cut *cut;
     const int32_t *first_seen; /* optional, [S, B]: as of weft_pass_first_seen */
     const void *qkv;           /* [rows, W] */
@@ -41,7 +42,9 @@ typedef struct weft_context_call {
     void *out;                 /* [rows, heads * value_dim]; forward writes it */
     float *lse;                /* [heads * rows]; forward writes it */
     const void *dout;
-    void *dqkv; /* [rows, W]; backward writes it */
+    void *dqkv;    /* [rows, W]; backward writes it */
+    float *dsinks; /* with sinks: [heads]; backward adds to it or, with overwrite, writes it */
+    bool overwrite;
     void *scratch;
 } weft_context_call;
 

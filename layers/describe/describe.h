@@ -5,6 +5,7 @@
 #define WEFT_LAYERS_DESCRIBE_DESCRIBE_H
 
 #include <weft/describe.h>
+#include <weft/kernels.h>
 #include <weft/model.h>
 
 #include "parallel/parameters/parameters.h"
@@ -42,6 +43,9 @@ typedef struct weft_dims {
  * even and above 0. */
 size_t weft_rotary_channels(size_t head_dim, double percent);
 weft_dims weft_dims_of(const weft_model_options *options, const weft_shape *shape);
+weft_activation_kind weft_activation_of(const weft_model_options *options);
+/* Whether MLPs have a gate. */
+bool weft_is_gated(const weft_model_options *options);
 
 /* How tokens of an MoE layer reach its experts on this mesh. */
 typedef struct weft_moe_dims {

@@ -304,6 +304,7 @@ static void empty(weft_rehearsal *r)
 /* Attention block by block over context-parallel ranks is listed as over the whole sequence, whose
  * FLOPs the pieces have in all: a price knows its program. */
 typedef struct pieces {
+    uint64_t keys;  /* of a query: the sequence, or what a window shows */
     bool of_values; /* the last: probabilities by values, or a gradient like it */
     bool of_scores; /* the gradient of scores has come, before those like values */
 } pieces;
@@ -312,7 +313,6 @@ static weft_operation whole_of(const weft_rehearsal *r, pieces *p, const weft_op
 {
     const weft_shape *shape = &r->model.shape;
     const weft_context_plan plan = weft_context_plan_of(shape);
-    const uint64_t seq = shape->seq;
     weft_operation o = *piece;
     if (o.flow == WEFT_FLOW_OWN)
         o.flow = WEFT_FLOW_GRADIENT;
@@ -324,16 +324,28 @@ static weft_operation whole_of(const weft_rehearsal *r, pieces *p, const weft_op
         p->of_values = !p->of_values;
     p->of_scores = piece->phase == WEFT_PHASE_INPUT_GRADIENT;
     o.m = weft_shape_local_seq(shape);
-    *(p->of_values ? &o.k : &o.n) = seq;
+    *(p->of_values ? &o.k : &o.n) = p->keys;
     o.count = piece->count * (uint64_t)plan.inner;
     return o;
 }
 
-static void list(const weft_rehearsal *r, weft_description *out)
+static uint64_t keys_of(const weft_rehearsal *r, const place *at)
+{
+    const weft_model_options *o = &r->model.options;
+    const uint64_t seq = r->model.shape.seq, decoder = (uint64_t)at->index - 1;
+    const uint64_t most =
+        (uint64_t)(o->attention_chunk_size > 0 ? o->attention_chunk_size : o->window_size);
+    return decoder < (uint64_t)o->num_layers && most < seq &&
+                   weft_model_is_windowed_layer(o, (int64_t)decoder)
+               ? most
+               : seq;
+}
+
+static void list(const weft_rehearsal *r, const place *at, weft_description *out)
 {
     size_t count;
     weft_noted *notes = weft_notes(r->device, &count);
-    pieces p = {.of_values = true};
+    pieces p = {.keys = keys_of(r, at), .of_values = true};
     for (size_t i = r->first; i < count && i < r->end; i++) {
         weft_operation o = notes[i].operation;
         if (notes[i].kind != WEFT_NOTED_OPERATION)
@@ -466,7 +478,7 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
         cost->scratch.own[0] > cost->scratch.own[1] ? cost->scratch.own[0] : cost->scratch.own[1];
     cost->host_bytes = r->pass.host.peak_bytes;
     cost->recomputed_bytes = r->model.recomputed.peak_bytes;
-    list(r, out);
+    list(r, at, out);
     weft_cost_add(cost, &r->model.coarse); /* more than the list: coarse */
     return r->witness ? r->witness->see(r->witness->context, layer, r->device) : WEFT_OK;
 }
@@ -538,6 +550,7 @@ static int alike_before(const weft_rehearsal *r, weft_model_function build, int 
         return -1;
     for (int i = 1; i < layer; i++)
         if (weft_model_is_moe_layer(o, i - 1) == weft_model_is_moe_layer(o, layer - 1) &&
+            weft_model_is_windowed_layer(o, i - 1) == weft_model_is_windowed_layer(o, layer - 1) &&
             weft_rotary_leaves_out(o, i - 1) == weft_rotary_leaves_out(o, layer - 1))
             return i;
     return -1;
@@ -767,7 +780,7 @@ void weft_recording_release(weft_recording *recording)
  * remembers rehearsals of what options alone describe. */
 typedef struct remembered {
     weft_layer_function make;   /* of a layer alone; NULL: the list */
-    weft_model_options options; /* but for its list, whose values are here: */
+    weft_model_options options; /* but for its lists, whose values are here, back to back: */
     int64_t *frequencies;
     weft_shape shape;
     weft_description *descriptions;
@@ -784,22 +797,29 @@ static uint32_t hash(uint32_t h, const void *data, size_t bytes)
     return h;
 }
 
-static weft_model_options without_list(const weft_model_options *options)
+static weft_model_options without_lists(const weft_model_options *options)
 {
     weft_model_options out = *options;
-    out.moe_layer_freq.values = NULL;
+    out.moe_layer_freq.values = out.window_attn_skip_freq.values = NULL;
     return out;
 }
 
-static size_t list_bytes(const weft_model_options *options)
+static size_t list_bytes(const weft_int_list *list)
 {
-    return options->moe_layer_freq.count * sizeof *options->moe_layer_freq.values;
+    return list->count * sizeof *list->values;
+}
+
+static bool has_lists(const remembered *m, const weft_model_options *options)
+{
+    const weft_int_list *a = &options->moe_layer_freq, *b = &options->window_attn_skip_freq;
+    return (a->count == 0 || memcmp(m->frequencies, a->values, list_bytes(a)) == 0) &&
+           (b->count == 0 || memcmp(m->frequencies + a->count, b->values, list_bytes(b)) == 0);
 }
 
 static remembered *place_of(weft_layer_function make, const weft_model_options *options,
                             const weft_shape *shape)
 {
-    const weft_model_options own = without_list(options);
+    const weft_model_options own = without_lists(options);
     uint32_t h = hash(2166136261u, &own, sizeof own);
     h = hash(h, shape, sizeof *shape);
     h = hash(h, &make, sizeof make);
@@ -809,11 +829,9 @@ static remembered *place_of(weft_layer_function make, const weft_model_options *
 static bool is_known(const remembered *m, weft_layer_function make,
                      const weft_model_options *options, const weft_shape *shape)
 {
-    const weft_model_options own = without_list(options);
+    const weft_model_options own = without_lists(options);
     return m->descriptions && m->make == make && memcmp(&m->shape, shape, sizeof *shape) == 0 &&
-           memcmp(&m->options, &own, sizeof own) == 0 &&
-           (list_bytes(options) == 0 ||
-            memcmp(m->frequencies, options->moe_layer_freq.values, list_bytes(options)) == 0);
+           memcmp(&m->options, &own, sizeof own) == 0 && has_lists(m, options);
 }
 
 static weft_status copy_all(const weft_description *all, int count, weft_description **out)
@@ -834,12 +852,15 @@ static void remember(remembered *m, weft_layer_function make, const weft_model_o
     weft_descriptions_release(m->descriptions, m->count);
     free(m->frequencies);
     *m = (remembered){
-        .make = make, .options = without_list(options), .shape = *shape, .count = count};
-    m->frequencies = malloc(list_bytes(options) + 1);
+        .make = make, .options = without_lists(options), .shape = *shape, .count = count};
+    const weft_int_list *a = &options->moe_layer_freq, *b = &options->window_attn_skip_freq;
+    m->frequencies = malloc(list_bytes(a) + list_bytes(b) + 1);
     if (!m->frequencies)
         return;
-    if (list_bytes(options) > 0)
-        memcpy(m->frequencies, options->moe_layer_freq.values, list_bytes(options));
+    if (a->count > 0)
+        memcpy(m->frequencies, a->values, list_bytes(a));
+    if (b->count > 0)
+        memcpy(m->frequencies + a->count, b->values, list_bytes(b));
     if (copy_all(all, count, &m->descriptions) != WEFT_OK)
         weft_error_clear();
 }

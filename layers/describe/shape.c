@@ -55,6 +55,19 @@ size_t weft_rotary_channels(size_t head_dim, double percent)
     return (size_t)((double)head_dim * percent * (1 + 1e-12));
 }
 
+weft_activation_kind weft_activation_of(const weft_model_options *options)
+{
+    return options->swiglu        ? WEFT_ACTIVATION_SWIGLU
+           : options->geglu       ? WEFT_ACTIVATION_GEGLU
+           : options->quick_geglu ? WEFT_ACTIVATION_QUICK_GEGLU
+                                  : WEFT_ACTIVATION_GELU;
+}
+
+bool weft_is_gated(const weft_model_options *options)
+{
+    return weft_activation_is_gated(weft_activation_of(options));
+}
+
 weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)
 {
     weft_dims d = {0};
@@ -74,7 +87,7 @@ weft_dims weft_dims_of(const weft_model_options *o, const weft_shape *shape)
     d.sharers = d.groups_all < tp ? tp / d.groups_all : 1;
     d.groups = d.groups_all * d.sharers / tp;
     d.qkv = (d.heads + d.groups) * d.head_dim + d.groups * d.value_dim;
-    d.gates = o->swiglu ? 2 : 1;
+    d.gates = weft_is_gated(o) ? 2 : 1;
     d.ffn_all = weft_or_else(o->ffn_hidden_size, 4 * o->hidden_size);
     d.ffn = d.ffn_all / tp;
     d.vocab_rows = (shape->vocab + tp - 1) / tp;
@@ -108,7 +121,7 @@ weft_moe_dims weft_moe_dims_of(const weft_model_options *o, const weft_shape *sh
     d.tokens = d.full ? all : all / (size_t)shape->tp;
     d.experts = (size_t)o->num_experts;
     d.local_experts = d.experts / (size_t)shape->ep;
-    d.gates = o->swiglu ? 2 : 1;
+    d.gates = weft_is_gated(o) ? 2 : 1;
     d.ffn_all = weft_or_else(o->moe_ffn_hidden_size,
                              (int64_t)weft_or_else(o->ffn_hidden_size, 4 * o->hidden_size));
     d.ffn = d.ffn_all / (size_t)shape->etp;

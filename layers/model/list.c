@@ -63,8 +63,15 @@ weft_status weft_model_add_head(weft_model *model, const weft_model_options *opt
 static weft_layer *attention_of(const weft_model_options *options, int64_t index)
 {
     weft_model_options own = *options;
+    const bool is_windowed = weft_model_is_windowed_layer(options, index);
     if (own.position_embedding_type == WEFT_POSITION_ROPE && weft_rotary_leaves_out(options, index))
         own.position_embedding_type = WEFT_POSITION_NONE;
+    if (!is_windowed)
+        own.window_size = own.attention_chunk_size = 0;
+    if (is_windowed && own.rotary_base_local > 0) {
+        own.rotary_base = own.rotary_base_local;
+        own.rotary_scaling_type = WEFT_ROTARY_UNSCALED;
+    }
     return weft_attention_create(&own);
 }
 

@@ -6,7 +6,7 @@
 
 #include "core/key_rows.h"
 #include "core/text.h"
-#include "layers/describe/describe.h"
+#include "layers/layers.h"
 #include "layers/model/model.h"
 
 #define T weft_model_options
@@ -32,7 +32,18 @@ const weft_key weft_model_rows[] = {
     RANGE(SHAPES, vocab_size, "0", 0, 1e9, "tokens", "vocabulary; 0: the tokenizer's"),
     CHOICE(SHAPES, normalization, "\"LayerNorm\"", "LayerNorm|RMSNorm", "kind of norm"),
     REAL(TASK, norm_epsilon, "1e-5", 1e-12, 1, "added to the variance"),
+    CHOICE(SHAPES, norm_placement, "\"before\"", "before|after|sandwich",
+           "a block's norms: before attention and MLP, behind them, or both"),
+    FLAG(SHAPES, apply_layernorm_1p, "false", "norms multiply by 1 + their weight"),
     FLAG(SHAPES, swiglu, "false", "gated MLP: silu(gate) * up instead of GELU"),
+    FLAG(SHAPES, geglu, "false", "gated MLP: gelu(gate) * up"),
+    FLAG(SHAPES, quick_geglu, "false", "gated MLP: gate * sigmoid(1.702 gate) * up"),
+    REAL(TASK, activation_func_clamp_value, "0", 0, 1e6,
+         "bound of a gated MLP's gate, above, and up, on both sides; 0: none"),
+    REAL(TASK, glu_linear_offset, "0", -1e6, 1e6, "added to a gated MLP's up"),
+    FLAG(TASK, scale_embeddings, "false", "multiply embeddings by sqrt(hidden_size)"),
+    REAL(TASK, final_logit_softcapping, "0", 0, 1e6,
+         "c: the model's logits x become c tanh(x / c); 0: they stay"),
     FLAG(SHAPES, disable_bias_linear, "false", "no biases in linear layers"),
     FLAG(SHAPES, add_qkv_bias, "false", "a bias on QKV even without the others"),
     FLAG(SHAPES, add_proj_bias, "false",
@@ -86,6 +97,19 @@ const weft_key weft_model_rows[] = {
     FLAG(TASK, yarn_correction_range_round_to_int, "true", "whole pairs begin and end the range",
          .idle = NOT_SCALED_AS("yarn")),
     REAL(TASK, softmax_scale, "0", 0, 1e6, "of attention's scores; 0: 1 / sqrt(kv_channels)"),
+    REAL(TASK, attn_logit_softcapping, "0", 0, 1e6,
+         "c: attention's scores x become c tanh(x / c); 0: they stay"),
+    CHOICE(SHAPES, softmax_type, "\"vanilla\"", "vanilla|learnable",
+           "learnable: each head has a score of its own beside its keys', an attention sink"),
+    SIZE(TASK, window_size, "0", 0, "tokens",
+         "that a query sees in layers with a window, itself included; 0: none has one"),
+    SIZE(TASK, attention_chunk_size, "0", 0, "tokens",
+         "a query sees those of its chunk in layers with a window; 0: no chunks"),
+    ROW(TASK, "window_attn_skip_freq", window_attn_skip_freq, INT_LIST, "0", 0, 1e6, NULL,
+        "every N-th layer has no window, 0: none; or a list of 1 (a window) and 0, one a layer"),
+    REAL(TASK, rotary_base_local, "0", 0, 1e12,
+         "base of layers with a window, whose frequencies are not divided; 0: as all",
+         .idle = NOT_ROPE),
     FLAG(SHAPES, untie_embeddings_and_output_weights, "false",
          "give the output layer weights of its own"),
     REAL(STEP, hidden_dropout, "0", 0, 0.999999, "dropout on residual branches and the embedding"),
@@ -105,6 +129,8 @@ const weft_key weft_model_rows[] = {
     CHOICE(TASK, moe_router_score_function, "\"softmax\"", "softmax|sigmoid",
            "what makes scores of the router's logits", .idle = NO_EXPERTS),
     FLAG(SHAPES, moe_router_bias, "false", "a bias on the router's logits", .idle = NO_EXPERTS),
+    FLAG(SHAPES, add_expert_bias, "false", "biases on the experts' linear layers",
+         .idle = NO_EXPERTS),
     FLAG(SHAPES, moe_router_enable_expert_bias, "false",
          "add a bias to the scores that the choice compares; the load moves it, no loss does",
          .idle = NO_EXPERTS),
@@ -144,6 +170,48 @@ bool weft_model_is_moe_layer(const weft_model_options *o, int64_t index)
         return freq->values[index] != 0;
     int64_t every = freq->count ? freq->values[0] : 1;
     return index % every == 0;
+}
+
+bool weft_model_is_windowed_layer(const weft_model_options *o, int64_t index)
+{
+    const weft_int_list *skip = &o->window_attn_skip_freq;
+    if (o->window_size == 0 && o->attention_chunk_size == 0)
+        return false;
+    if (skip->is_array)
+        return skip->values[index] != 0;
+    const int64_t every = skip->count ? skip->values[0] : 0;
+    return every == 0 || (index + 1) % every != 0;
+}
+
+static weft_status check_gates(const weft_model_options *o)
+{
+    if (o->swiglu + o->geglu + o->quick_geglu > 1)
+        return WEFT_KEY_ERROR(o->quick_geglu ? "model.quick_geglu" : "model.geglu",
+                              "of swiglu, geglu and quick_geglu one can be true");
+    if (!weft_is_gated(o) && (o->activation_func_clamp_value > 0 || o->glu_linear_offset != 0))
+        return WEFT_KEY_ERROR(o->glu_linear_offset != 0 ? "model.glu_linear_offset"
+                                                        : "model.activation_func_clamp_value",
+                              "is of gated MLPs: set model.swiglu, geglu or quick_geglu to true");
+    return WEFT_OK;
+}
+
+static weft_status check_windows(const weft_model_options *o)
+{
+    const weft_int_list *skip = &o->window_attn_skip_freq;
+    if (o->window_size > 0 && o->attention_chunk_size > 0)
+        return WEFT_KEY_ERROR("model.attention_chunk_size",
+                              "layers have a window or chunks: set this or model.window_size to 0");
+    if (skip->is_array && (int64_t)skip->count != o->num_layers)
+        return WEFT_KEY_ERROR("model.window_attn_skip_freq", "%zu entries for %lld layers",
+                              skip->count, (long long)o->num_layers);
+    for (size_t i = 0; skip->is_array && i < skip->count; i++)
+        if (skip->values[i] != 0 && skip->values[i] != 1)
+            return WEFT_KEY_ERROR("model.window_attn_skip_freq", "%lld in a list is not 0 or 1",
+                                  (long long)skip->values[i]);
+    if (o->rotary_base_local > 0 && o->rotary_base_local < 1)
+        return WEFT_KEY_ERROR("model.rotary_base_local", "%g is below 1, and not 0",
+                              o->rotary_base_local);
+    return WEFT_OK;
 }
 
 static weft_status check_groups(const weft_model_options *o)
@@ -312,6 +380,8 @@ weft_status weft_model_options_resolve(weft_model_options *o)
     WEFT_TRY(check_rotary(o));
     WEFT_TRY(check_scaling(o));
     WEFT_TRY(check_qk_norm(o));
+    WEFT_TRY(check_windows(o));
+    WEFT_TRY(check_gates(o));
     return check_moe(o);
 }
 

@@ -13,10 +13,38 @@ typedef struct span {
     struct {
         void *weight;
         float *grad;
+        void *bias; /* NULL: none, or another ETP rank adds it */
+        float *dbias;
     } fc1, fc2; /* the first expert's; */
     size_t stride;
     bool overwrite;
 } span;
+
+/* Of the product, the bias; of the weights' gradient, the bias'. */
+static weft_status grouped_bias(weft_pass *pass, const span *s, weft_grouped_kind kind,
+                                bool is_first, const weft_tensor *y)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    const char *name = is_first ? "experts.linear_fc1" : "experts.linear_fc2";
+    const void *bias = is_first ? s->fc1.bias : s->fc2.bias;
+    float *dbias = is_first ? s->fc1.dbias : s->fc2.dbias;
+    if (kind == WEFT_GROUPED_FORWARD && bias)
+        WEFT_TRY_AS(
+            lane, name,
+            weft_bias_add(lane, &WEFT_ARGS(weft_bias_add_args, .cols = y->dims[1],
+                                           .num_groups = s->num_experts, .group_stride = s->stride,
+                                           .row_offsets = s->offsets, .dtype = y->dtype,
+                                           .bias = bias, .y = y->data)));
+    if (kind == WEFT_GROUPED_WGRAD && dbias)
+        WEFT_TRY_AS(
+            lane, name,
+            weft_bias_gradient(
+                lane, &WEFT_ARGS(weft_bias_gradient_args, .rows = y->dims[0], .cols = y->dims[1],
+                                 .dtype = y->dtype, .dy = y->data, .db = dbias,
+                                 .overwrite = s->overwrite, .num_groups = s->num_experts,
+                                 .row_offsets = s->offsets, .group_stride = s->stride)));
+    return WEFT_OK;
+}
 
 static weft_status grouped(weft_pass *pass, const span *s, weft_grouped_kind kind, bool is_first,
                            const weft_tensor *x, const weft_tensor *y)
@@ -30,7 +58,17 @@ static weft_status grouped(weft_pass *pass, const span *s, weft_grouped_kind kin
                                .w = is_first ? s->fc1.weight : s->fc2.weight, .y = y->data,
                                .wgrad = is_first ? s->fc1.grad : s->fc2.grad,
                                .overwrite = s->overwrite, .stride = s->stride)));
-    return WEFT_OK;
+    return grouped_bias(pass, s, kind, is_first, y);
+}
+
+static float limit_of(const weft_moe *m)
+{
+    return (float)m->common.options.activation_func_clamp_value;
+}
+
+static float offset_of(const weft_moe *m)
+{
+    return (float)m->common.options.glu_linear_offset;
 }
 
 /* act = activation(middle) */
@@ -40,7 +78,8 @@ static weft_status activate(const weft_moe *m, weft_pass *pass, const span *s)
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_activation_forward_args, .kind = weft_activation_of(&m->common.options),
                    .rows = s->act.dims[0], .cols = s->act.dims[1], .dtype = s->act.dtype,
-                   .x = s->middle.data, .y = s->act.data));
+                   .x = s->middle.data, .y = s->act.data, .limit = limit_of(m),
+                   .offset = offset_of(m)));
 }
 
 /* The middle's gradient takes its place. */
@@ -50,7 +89,8 @@ static weft_status activate_backward(const weft_moe *m, weft_pass *pass, const s
         weft_pass_lane(pass),
         &WEFT_ARGS(weft_activation_backward_args, .kind = weft_activation_of(&m->common.options),
                    .rows = s->act.dims[0], .cols = s->act.dims[1], .dtype = s->act.dtype,
-                   .x = s->middle.data, .dy = s->act.data, .dx = s->middle.data));
+                   .x = s->middle.data, .dy = s->act.data, .dx = s->middle.data,
+                   .limit = limit_of(m), .offset = offset_of(m)));
 }
 
 static weft_status span_forward(const weft_moe *m, weft_pass *pass, const span *s)
@@ -95,6 +135,17 @@ static float *gradient_of(const weft_parameter *p, size_t expert)
     return expert > 0 && p->grad ? p->grad + expert * p->expert_stride : p->grad;
 }
 
+/* Tensor-sharded experts make partial sums, of which one has the bias. */
+static bool adds_bias(const weft_pass *pass)
+{
+    return weft_pass_groups(pass)->coords.at[WEFT_AXIS_ETP] == 0;
+}
+
+static void *bias_of(const weft_parameter *p, size_t expert)
+{
+    return p ? weight_of(p, expert) : NULL;
+}
+
 /* All experts of the partition, without matrices if they run one by one. */
 static span all_of(const weft_moe *m, const weft_pass *pass, const weft_moe_expert_rows *r)
 {
@@ -107,8 +158,12 @@ static span all_of(const weft_moe *m, const weft_pass *pass, const weft_moe_expe
                   .offsets = part->offsets + first,
                   .middle = r->middle,
                   .act = r->act,
-                  .fc1 = {weight_of(fc1, first), gradient_of(fc1, first)},
-                  .fc2 = {weight_of(fc2, first), gradient_of(fc2, first)},
+                  .fc1 = {weight_of(fc1, first), gradient_of(fc1, first),
+                          bias_of(m->fc1.bias, first),
+                          m->fc1.bias ? gradient_of(m->fc1.bias, first) : NULL},
+                  .fc2 = {weight_of(fc2, first), gradient_of(fc2, first),
+                          adds_bias(pass) ? bias_of(m->fc2.bias, first) : NULL,
+                          m->fc2.bias ? gradient_of(m->fc2.bias, first) : NULL},
                   .stride = fc1->expert_stride};
 }
 
@@ -166,6 +221,11 @@ static weft_status run_position(void *context, int expert, const weft_tier_memor
     one.fc2.weight = weight_at(p->pass, fc2, memory);
     one.fc1.grad = gradient_at(p->pass, fc1, memory);
     one.fc2.grad = gradient_at(p->pass, fc2, memory);
+    const weft_parameter *bias1 = p->m->fc1.bias, *bias2 = p->m->fc2.bias;
+    one.fc1.bias = bias1 ? weight_at(p->pass, bias1, memory) : NULL;
+    one.fc2.bias = bias2 && adds_bias(p->pass) ? weight_at(p->pass, bias2, memory) : NULL;
+    one.fc1.dbias = bias1 ? gradient_at(p->pass, bias1, memory) : NULL;
+    one.fc2.dbias = bias2 ? gradient_at(p->pass, bias2, memory) : NULL;
     one.overwrite = true;
     return p->backward ? span_backward(p->m, p->pass, &one) : span_forward(p->m, p->pass, &one);
 }

@@ -54,13 +54,14 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
                           "%zu tokens a micro-batch do not divide by tensor parallel size %d",
                           weft_shape_local_tokens(shape), shape->tp);
 
-    const weft_linear_kind first = o->swiglu ? WEFT_LINEAR_GATED : WEFT_LINEAR_COLUMN;
+    const weft_linear_kind first = weft_is_gated(o) ? WEFT_LINEAR_GATED : WEFT_LINEAR_COLUMN;
     const weft_linear_kind router =
         shape->tp > 1 && !d->summed ? WEFT_LINEAR_WHOLE_SUMMED : WEFT_LINEAR_WHOLE;
     const weft_linear_row rows[] = {
         {&m->router, "router", router, hidden, d->experts, o->moe_router_bias, 0},
-        {&m->fc1, "experts.linear_fc1", first, hidden, d->ffn_all, false, d->experts},
-        {&m->fc2, "experts.linear_fc2", WEFT_LINEAR_ROW, d->ffn_all, hidden, false, d->experts},
+        {&m->fc1, "experts.linear_fc1", first, hidden, d->ffn_all, o->add_expert_bias, d->experts},
+        {&m->fc2, "experts.linear_fc2", WEFT_LINEAR_ROW, d->ffn_all, hidden, o->add_expert_bias,
+         d->experts},
     };
     WEFT_TRY(weft_linears_declare(build, o, rows, 3));
     WEFT_TRY(weft_moe_declare_bias(m, build));

@@ -22,7 +22,7 @@ static weft_status take(const weft_tier_run *t, weft_space space, weft_memory_pu
 }
 
 /* Lists layers with experts, in order. Every bucket of the section must have the two matrices of
- * one expert. */
+ * one expert, and may have their biases. */
 static weft_status find_layers(weft_tier_run *t)
 {
     const weft_parameters *p = t->setup.parameters;
@@ -37,7 +37,8 @@ static weft_status find_layers(weft_tier_run *t)
                               "offload.experts: parameter %s is an expert's, but not by expert",
                               placed->parameter.name);
         weft_tier_layer *before = weft_tier_layer_of(t, placed->layer);
-        if (before && ++before->num_parameters > 2)
+        const char *name = placed->parameter.name, *bias = strstr(name, ".bias");
+        if (before && !bias && ++before->num_parameters > 2)
             return WEFT_ERROR(WEFT_CONFIG,
                               "offload.experts: layer %d has more than one MoE layer's experts",
                               placed->layer);

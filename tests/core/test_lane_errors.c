@@ -128,7 +128,7 @@ static void bad_arguments_are_refused(void **state)
     FAILS(weft_lane_create(t->device, -1, "urgent", &lane), WEFT_INTERNAL, "below 0");
     assert_null(lane);
     FAILS(weft_lane_submit(t->a, "big", lane_count, args, sizeof args), WEFT_INTERNAL,
-          "at most 320");
+          "at most 384");
     FAILS(weft_lane_submit(t->a, "none", NULL, NULL, 0), WEFT_INTERNAL, "no function");
     FAILS(weft_lane_copy(t->a, area + 8, area, 32), WEFT_INTERNAL, "overlap");
     FAILS(weft_lane_copy(t->a, area, area + 8, 32), WEFT_INTERNAL, "overlap");

@@ -26,12 +26,15 @@ static const struct {
      "--set kv_lora_rank=32 --set qk_head_dim=32 --set qk_pos_emb_head_dim=16 --set "
      "v_head_dim=24 "},
     {"demo.json", 257, 3446016, 4, ""},
+    {"gemma3-27b.json", 262208, 27009346304, 64, ""},
+    {"gpt-oss-20b.json", 201088, 20914757184, 32, ""},
     {"gpt2-124m.json", 50257, 124439808, 1, ""},
     {"llama-1b.json", 128256, 1235814400, 4, ""},
     {"llama-small.json", 257, 2460480, 1, ""},
     {"mixtral-8x7b.json", 32000, 46702792704, 128, ""},
     {"mixtral-small.json", 257, 7577664, 4, ""},
     {"moe-small.json", 50304, 97223680, 1, ""},
+    {"olmo3-7b.json", 100278, 7298011136, 16, ""},
 };
 enum { NUM_WANTED = sizeof wanted / sizeof *wanted };
 

@@ -9,6 +9,7 @@ typedef struct activation_case {
     weft_activation_kind kind;
     size_t rows, cols;
     double *x, *dy;
+    double limit, offset; /* of gated ones; 0: none */
 } activation_case;
 
 /* Of a gated one what the gate gives. */
@@ -17,12 +18,17 @@ static double activate(double x, weft_activation_kind kind)
     const double slope = sqrt(2.0 / 3.14159265358979323846);
     switch (kind) {
     case WEFT_ACTIVATION_GELU:
+    case WEFT_ACTIVATION_GEGLU:
         return 0.5 * x * (1.0 + tanh(slope * (x + 0.044715 * x * x * x)));
     case WEFT_ACTIVATION_RELU:
         return fmax(x, 0.0);
     case WEFT_ACTIVATION_SWIGLU:
     case WEFT_ACTIVATION_SILU:
         return x / (1.0 + exp(-x));
+    case WEFT_ACTIVATION_QUICK_GEGLU:
+        return x / (1.0 + exp(-1.702 * x));
+    case WEFT_ACTIVATION_CAP:
+        break;
     }
     return (double)NAN;
 }
@@ -37,14 +43,15 @@ static double slope_of(double x, weft_activation_kind kind)
 /* Inputs of an output. */
 static size_t width_of(weft_activation_kind kind)
 {
-    return kind == WEFT_ACTIVATION_SWIGLU ? 2 : 1;
+    return weft_activation_is_gated(kind) ? 2 : 1;
 }
 
 static double output(const activation_case *a, size_t row, size_t col)
 {
     if (width_of(a->kind) == 2) {
-        const double *gate = a->x + 2 * row * a->cols;
-        return activate(gate[col], a->kind) * gate[a->cols + col];
+        const double *gate = a->x + 2 * row * a->cols, top = a->limit > 0 ? a->limit : INFINITY;
+        const double up = fmax(fmin(gate[a->cols + col], top), -top);
+        return activate(fmin(gate[col], top), a->kind) * (up + a->offset);
     }
     return activate(a->x[row * a->cols + col], a->kind);
 }
@@ -59,12 +66,13 @@ static double activation_loss(const void *context)
     return loss;
 }
 
-static const weft_activation_kind kinds[] = {WEFT_ACTIVATION_GELU, WEFT_ACTIVATION_SWIGLU,
-                                             WEFT_ACTIVATION_SILU, WEFT_ACTIVATION_RELU};
+static const weft_activation_kind kinds[] = {WEFT_ACTIVATION_GELU,  WEFT_ACTIVATION_SWIGLU,
+                                             WEFT_ACTIVATION_SILU,  WEFT_ACTIVATION_RELU,
+                                             WEFT_ACTIVATION_GEGLU, WEFT_ACTIVATION_QUICK_GEGLU};
 enum { NUM_KINDS = sizeof kinds / sizeof kinds[0] };
 
 static void check_activation(weft_activation_kind kind, size_t rows, size_t cols, weft_dtype dtype,
-                             bool in_place)
+                             bool in_place, float limit, float offset)
 {
     probe_start(NULL);
     const size_t count = rows * cols, width = width_of(kind);
@@ -76,9 +84,11 @@ static void check_activation(weft_activation_kind kind, size_t rows, size_t cols
                          .rows = rows,
                          .cols = cols,
                          .x = probe_read(x, width * count, dtype),
-                         .dy = probe_read(dy, count, dtype)};
+                         .dy = probe_read(dy, count, dtype),
+                         .limit = (double)limit,
+                         .offset = (double)offset};
     PROBE_RUN(activation_forward, .kind = kind, .rows = rows, .cols = cols, .dtype = dtype, .x = x,
-              .y = y);
+              .y = y, .limit = limit, .offset = offset);
     double *expected = probe_doubles(count);
     for (size_t i = 0; i < count; i++)
         expected[i] = output(&a, i / cols, i % cols);
@@ -87,7 +97,7 @@ static void check_activation(weft_activation_kind kind, size_t rows, size_t cols
              weft_dtype_text(dtype));
     probe_close(probe_read(y, count, dtype), expected, count, probe_tolerance(dtype, 1e-6), what);
     PROBE_RUN(activation_backward, .kind = kind, .rows = rows, .cols = cols, .dtype = dtype, .x = x,
-              .dy = dy, .dx = dx);
+              .dy = dy, .dx = dx, .limit = limit, .offset = offset);
     probe_gradient(activation_loss, &a, a.x, width * count, probe_read(dx, width * count, dtype),
                    NULL, probe_tolerance(dtype, 1e-5), what);
 }
@@ -100,7 +110,33 @@ static void activations_equal_fp64_and_finite_differences(void **state)
         for (int s = 0; s < 4; s++)
             for (int form = 0; form < 2 * probe_num_dtypes(); form++)
                 check_activation(kinds[k], sizes[s][0], sizes[s][1], probe_dtype(form / 2),
-                                 form & 1);
+                                 form & 1, 0, 0);
+}
+
+static void gates_are_bounded_and_moved(void **state)
+{
+    (void)state;
+    for (int k = 0; k < NUM_KINDS; k++)
+        for (int d = 0; d < probe_num_dtypes() && weft_activation_is_gated(kinds[k]); d++)
+            check_activation(kinds[k], 7, 64, probe_dtype(d), d == 0, 1.5f, 1);
+}
+
+static void a_cap_is_a_scaled_tanh(void **state)
+{
+    (void)state;
+    enum { COUNT = 131 };
+    for (int d = 0; d < probe_num_dtypes(); d++) {
+        const weft_dtype dtype = probe_dtype(d);
+        probe_start(NULL);
+        void *x = probe_random(COUNT, dtype, 40.0, 1);
+        double *expected = probe_read(x, COUNT, dtype);
+        for (int i = 0; i < COUNT; i++)
+            expected[i] = 30 * tanh(expected[i] / 30);
+        PROBE_RUN(activation_forward, .kind = WEFT_ACTIVATION_CAP, .rows = 1, .cols = COUNT,
+                  .dtype = dtype, .x = x, .y = x, .limit = 30);
+        probe_close(probe_read(x, COUNT, dtype), expected, COUNT, probe_tolerance(dtype, 1e-6),
+                    "cap");
+    }
 }
 
 /* Where an exponential overflows or vanishes, values and slopes stay finite and are those of the
@@ -403,6 +439,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         PROBE_TEST(activations_equal_fp64_and_finite_differences),
+        PROBE_TEST(gates_are_bounded_and_moved),
+        PROBE_TEST(a_cap_is_a_scaled_tanh),
         PROBE_TEST(extreme_inputs_have_the_definitions_slopes),
         PROBE_TEST(rope_equals_fp64_and_finite_differences),
         PROBE_TEST(rope_of_other_forms_equals_fp64),

@@ -6,6 +6,7 @@
 
 #include "core/rng.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/flops.h"
 
 /* Queries, keys and values as fp64, with the strides of the kernel's. */
 typedef struct operands {
@@ -13,6 +14,8 @@ typedef struct operands {
     const double *q, *k, *v, *dout;
     const int32_t *first_seen; /* or NULL */
     size_t value_dim;
+    weft_attention_variant variant;
+    const double *sink; /* or NULL */
 } operands;
 
 static size_t query_index(const weft_attention_shape *s, size_t b, size_t h, size_t i)
@@ -40,18 +43,40 @@ static double sum_of_products(const double *x, const double *y, size_t num)
     return sum;
 }
 
+/* By the definition: a window counts the query's own position. */
+static bool is_seen(const operands *o, size_t b, size_t i, size_t j)
+{
+    const weft_attention_shape *s = &o->s;
+    const size_t query = s->first_query + i;
+    if (o->first_seen && j < (size_t)o->first_seen[i * s->batch + b])
+        return false;
+    if (o->variant.window > 0 && j + o->variant.window <= query)
+        return false;
+    if (o->variant.chunk > 0 && j / o->variant.chunk != query / o->variant.chunk)
+        return false;
+    return !s->causal || j <= query;
+}
+
+/* A score, and the slope of its cap. */
+static double score_of(const operands *o, size_t b, size_t h, size_t i, size_t j, double *slope)
+{
+    const weft_attention_shape *s = &o->s;
+    const double cap = (double)o->variant.softcap;
+    const double x = scale_of(s) * sum_of_products(o->q + query_index(s, b, h, i),
+                                                   o->k + key_index(s, b, h, j), s->head_dim);
+    const double t = cap > 0 ? tanh(x / cap) : 0;
+    *slope = 1 - t * t;
+    return cap > 0 ? cap * t : x;
+}
+
 /* A query's probabilities before dropout, and what dropout multiplies each by. Returns its lse. */
 static double probabilities(const operands *o, size_t b, size_t h, size_t i, double *p,
                             double *keep)
 {
     const weft_attention_shape *s = &o->s;
-    double top = -INFINITY, sum = 0;
+    double top = o->sink ? o->sink[h] : -INFINITY, sum = 0, slope;
     for (size_t j = 0; j < s->seq_k; j++) {
-        const bool is_hidden = o->first_seen && j < (size_t)o->first_seen[i * s->batch + b];
-        const bool is_seen = !is_hidden && (!s->causal || j <= s->first_query + i);
-        p[j] = is_seen ? scale_of(s) * sum_of_products(o->q + query_index(s, b, h, i),
-                                                       o->k + key_index(s, b, h, j), s->head_dim)
-                       : -INFINITY;
+        p[j] = is_seen(o, b, i, j) ? score_of(o, b, h, i, j, &slope) : -INFINITY;
         top = fmax(top, p[j]);
         uint64_t element = s->first_sample + b;
         element = element * s->total_heads + s->first_head + h;
@@ -63,6 +88,7 @@ static double probabilities(const operands *o, size_t b, size_t h, size_t i, dou
                           ? 0
                           : 1 / (1 - (double)s->dropout);
     }
+    sum = o->sink ? exp(o->sink[h] - top) : 0;
     for (size_t j = 0; j < s->seq_k; j++)
         sum += p[j] = exp(p[j] - top);
     for (size_t j = 0; j < s->seq_k; j++)
@@ -89,8 +115,9 @@ static void reference_forward(const operands *o, double *out, double *lse)
             }
 }
 
-/* dq, dk, dv start as zeros. */
-static void reference_backward(const operands *o, double *dq, double *dk, double *dv)
+/* dq, dk, dv, dsinks start as zeros; dsinks NULL: none. */
+static void reference_backward(const operands *o, double *dq, double *dk, double *dv,
+                               double *dsinks)
 {
     const weft_attention_shape *s = &o->s;
     for (size_t b = 0; b < s->batch; b++)
@@ -98,16 +125,19 @@ static void reference_backward(const operands *o, double *dq, double *dk, double
             for (size_t i = 0; i < s->seq_q; i++) {
                 const size_t query = query_index(s, b, h, i);
                 const double *dout = o->dout + ((i * s->batch + b) * s->heads + h) * o->value_dim;
-                double mean = 0;
-                (void)probabilities(o, b, h, i, p, keep);
+                double mean = 0, slope;
+                const double lse = probabilities(o, b, h, i, p, keep);
                 for (size_t j = 0; j < s->seq_k; j++) {
                     dp[j] =
                         keep[j] * sum_of_products(dout, o->v + key_index(s, b, h, j), o->value_dim);
                     mean += p[j] * dp[j];
                 }
+                if (dsinks)
+                    dsinks[h] -= exp(o->sink[h] - lse) * mean;
                 for (size_t j = 0; j < s->seq_k; j++) {
                     const size_t key = key_index(s, b, h, j);
-                    const double ds = scale_of(s) * p[j] * (dp[j] - mean);
+                    (void)score_of(o, b, h, i, j, &slope);
+                    const double ds = scale_of(s) * p[j] * (dp[j] - mean) * slope;
                     for (size_t d = 0; d < o->value_dim; d++)
                         dv[key + d] += p[j] * keep[j] * dout[d];
                     for (size_t d = 0; d < s->head_dim; d++) {
@@ -184,12 +214,42 @@ static void close_gradient(double *got, const double *expected, size_t tokens, s
 typedef struct attention_case {
     weft_attention_shape s;
     bool is_packed;
-    size_t value_dim; /* 0: head_dim */
-    int num_pieces;   /* that the keys come in; 0: as a whole */
-    size_t document;  /* tokens; 0: one for all */
-    double spread;    /* of queries and keys; 0: 1 */
-    bool is_large;    /* too much for the emulation of a GPU */
+    size_t value_dim;         /* 0: head_dim */
+    int num_pieces;           /* that the keys come in; 0: as a whole */
+    size_t document;          /* tokens; 0: one for all */
+    double spread;            /* of queries and keys; 0: 1 */
+    bool is_large;            /* too much for the emulation of a GPU */
+    weft_attention_variant v; /* without sinks */
+    bool has_sinks;
 } attention_case;
+
+/* The variant with sinks, and these as fp64. */
+static weft_attention_variant variant_of(const attention_case *c, weft_dtype dtype,
+                                         const double **sinks)
+{
+    weft_attention_variant v = c->v;
+    if (c->has_sinks)
+        v.sinks = probe_random(c->s.heads, dtype, 2, 9);
+    *sinks = v.sinks ? probe_read(v.sinks, c->s.heads, dtype) : NULL;
+    return v;
+}
+
+/* The sinks' gradient added to two, or written. */
+static void check_sinks(const attention_case *c, const operands *o, weft_dtype dtype,
+                        const weft_attention_variant *v, const float *lse, const float *delta,
+                        double *expected, double tolerance, const char *what)
+{
+    for (int overwrite = 0; overwrite < 2 && c->has_sinks; overwrite++) {
+        float *dsinks = probe_constant(o->s.heads, 2.0f);
+        PROBE_RUN(attention_sinks, .seq = o->s.seq_q, .batch = o->s.batch, .heads = o->s.heads,
+                  .dtype = dtype, .sinks = v->sinks, .lse = lse, .delta = delta, .dsinks = dsinks,
+                  .overwrite = overwrite);
+        for (size_t h = 0; h < o->s.heads; h++)
+            expected[h] += overwrite ? -2 : 2;
+        probe_close(probe_read(dsinks, o->s.heads, WEFT_F32), expected, o->s.heads, tolerance,
+                    what);
+    }
+}
 
 static bool is_emulated(void)
 {
@@ -268,6 +328,8 @@ static void check_pieces(const attention_case *c, weft_dtype dtype)
     float *out = probe_alloc(num_out * sizeof *out), *lse = probe_alloc(num_lse * sizeof *lse);
     float *delta = probe_alloc(num_lse * sizeof *delta), *dq = zeros(tokens_q * wide_q);
     float *dk = zeros(tokens_k * wide_k), *dv = zeros(tokens_k * wide_k);
+    const double *sinks;
+    const weft_attention_variant variant = variant_of(c, dtype, &sinks);
     for (int backward = 0; backward < 2; backward++) {
         for (size_t n = 0; n < num; n++) {
             const size_t piece = (n + num / 2) % num;
@@ -282,12 +344,12 @@ static void check_pieces(const attention_case *c, weft_dtype dtype)
                           .dq = dq, .dk = dk + to, .dv = dv + to, .first_seen = first_seen,
                           .first_key = first, .value_dim = c->value_dim, .dq_token_stride = wide_q,
                           .dq_group_stride = s.q_group_stride, .dk_token_stride = wide_k,
-                          .dk_group_stride = s.k_group_stride,
+                          .dk_group_stride = s.k_group_stride, .variant = variant,
                           .piece = n == 0 ? WEFT_ATTENTION_FIRST : WEFT_ATTENTION_NEXT);
             else
                 PROBE_RUN(attention_forward, .shape = part, .dtype = dtype, .q = q, .k = k + at,
                           .v = v + at, .out = out, .lse = lse, .first_seen = first_seen,
-                          .first_key = first, .value_dim = c->value_dim,
+                          .first_key = first, .value_dim = c->value_dim, .variant = variant,
                           .piece = n == 0 ? WEFT_ATTENTION_FIRST : WEFT_ATTENTION_NEXT);
         }
         if (!backward)
@@ -304,12 +366,16 @@ static void check_pieces(const attention_case *c, weft_dtype dtype)
                         probe_read(v, l.num_k, dtype),
                         probe_read(dout, num_out, dtype),
                         first_seen,
-                        value};
+                        value,
+                        variant,
+                        sinks};
     double *expected = probe_doubles(num_out), *expected_lse = probe_doubles(num_lse);
     double *eq = probe_doubles(l.num_q), *ek = probe_doubles(l.num_k), *ev = probe_doubles(l.num_k);
+    double *esinks = probe_doubles(s.heads);
     reference_forward(&o, expected, expected_lse);
-    reference_backward(&o, eq, ek, ev);
+    reference_backward(&o, eq, ek, ev, sinks ? esinks : NULL);
     const double tolerance = probe_tolerance(dtype, 5e-6);
+    check_sinks(c, &o, dtype, &variant, lse, delta, esinks, tolerance, what);
     probe_close(probe_read(out, num_out, WEFT_F32), expected, num_out, tolerance, what);
     probe_close(probe_read(lse, num_lse, WEFT_F32), expected_lse, num_lse,
                 probe_tolerance(WEFT_F32, 5e-6), what);
@@ -349,11 +415,14 @@ static void check(const attention_case *c, weft_dtype dtype, bool by_differences
                       probe_alloc(l.num_k * bytes)};
     const tensors dx = place(&l, parts[0], parts[1], parts[2], bytes);
     const int32_t *first_seen = starts_of_documents(c);
+    const double *sinks;
+    const weft_attention_variant variant = variant_of(c, dtype, &sinks);
     PROBE_RUN(attention_forward, .shape = s, .dtype = dtype, .q = x.q, .k = x.k, .v = x.v,
-              .out = out, .lse = lse, .first_seen = first_seen, .value_dim = c->value_dim);
+              .out = out, .lse = lse, .first_seen = first_seen, .value_dim = c->value_dim,
+              .variant = variant);
     PROBE_RUN(attention_backward, .shape = s, .dtype = dtype, .q = x.q, .k = x.k, .v = x.v,
               .out = out, .dout = dout, .lse = lse, .delta = delta, .dq = dx.q, .dk = dx.k,
-              .dv = dx.v, .first_seen = first_seen, .value_dim = c->value_dim);
+              .dv = dx.v, .first_seen = first_seen, .value_dim = c->value_dim, .variant = variant);
 
     double *q = probe_read(x.q, l.num_q, dtype), *dq = probe_doubles(l.num_q);
     double *k = q + l.k_offset, *v = q + l.v_offset, *dk = dq + l.k_offset, *dv = dq + l.v_offset;
@@ -363,7 +432,9 @@ static void check(const attention_case *c, weft_dtype dtype, bool by_differences
         dk = probe_doubles(l.num_k);
         dv = probe_doubles(l.num_k);
     }
-    const operands o = {s, q, k, v, probe_read(dout, num_out, dtype), first_seen, value};
+    const operands o = {s,          q,     k,       v,    probe_read(dout, num_out, dtype),
+                        first_seen, value, variant, sinks};
+    double *esinks = probe_doubles(s.heads);
     double *expected = probe_doubles(num_out), *expected_lse = probe_doubles(num_lse);
     const double tolerance = probe_tolerance(dtype, spread > 1 ? 5e-5 : 5e-6);
     if (by_differences) {
@@ -374,7 +445,8 @@ static void check(const attention_case *c, weft_dtype dtype, bool by_differences
         return;
     }
     reference_forward(&o, expected, expected_lse);
-    reference_backward(&o, dq, dk, dv);
+    reference_backward(&o, dq, dk, dv, sinks ? esinks : NULL);
+    check_sinks(c, &o, dtype, &variant, lse, delta, esinks, tolerance, what);
     probe_close(probe_read(out, num_out, dtype), expected, num_out, tolerance, what);
     probe_close(probe_read(lse, num_lse, WEFT_F32), expected_lse, num_lse,
                 probe_tolerance(WEFT_F32, 5e-6), what);
@@ -577,6 +649,59 @@ static void values_have_their_own_width(void **state)
                .total_heads = 3, .total_seq = 35},
          .is_packed = true,
          .value_dim = 8},
+        {.s = {SIZES(72, 72, 1, 4, 2, 24), .causal = true},
+         .is_packed = true,
+         .value_dim = 40,
+         .v = {.window = 30, .softcap = 1},
+         .has_sinks = true},
+        {.s = {SIZES(96, 96, 1, 2, 1, 40), .causal = true},
+         .num_pieces = 3,
+         .value_dim = 20,
+         .v.window = 40,
+         .has_sinks = true},
+    };
+    CHECK_ALL(cases);
+}
+
+/* Windows, chunks, caps and sinks, alone and together. */
+static void variants_equal_fp64(void **state)
+{
+    (void)state;
+    static const attention_case cases[] = {
+        {.s = {SIZES(72, 72, 2, 4, 2, 20), .causal = true}, .is_packed = true, .v.window = 1},
+        {.s = {SIZES(72, 72, 1, 2, 2, 20), .causal = true}, .v.window = 7},
+        {.s = {SIZES(40, 40, 1, 2, 1, 24), .causal = true}, .v.window = 40},
+        {.s = {SIZES(300, 300, 2, 4, 2, 64), .causal = true}, .v.window = 64, .is_large = true},
+        {.s = {SIZES(500, 500, 1, 2, 1, 16), .causal = true}, .v.window = 170, .is_large = true},
+        {.s = {SIZES(100, 100, 1, 2, 1, 16), .causal = true}, .v.window = 33, .document = 50},
+        {.s = {SIZES(72, 72, 2, 4, 2, 20), .causal = true}, .is_packed = true, .v.chunk = 16},
+        {.s = {SIZES(300, 300, 1, 2, 1, 65), .causal = true}, .v.chunk = 90, .is_large = true},
+        {.s = {SIZES(20, 140, 1, 2, 1, 96), .causal = true, .first_query = 120}, .v.window = 50},
+        {.s = {SIZES(20, 140, 1, 2, 1, 96), .causal = true, .first_query = 120}, .v.chunk = 130},
+        {.s = {SIZES(72, 72, 1, 2, 1, 16), .causal = true, .dropout = 0.1f, .seed = 5, .stream = 9,
+               .total_heads = 2, .total_seq = 72},
+         .v.window = 30},
+        {.s = {SIZES(72, 72, 2, 4, 2, 20), .causal = true}, .is_packed = true, .v.softcap = 0.5f},
+        {.s = {SIZES(33, 90, 1, 2, 2, 65)}, .v.softcap = 2, .has_sinks = true},
+        {.s = {SIZES(72, 72, 2, 4, 2, 20), .causal = true}, .is_packed = true, .has_sinks = true},
+        {.s = {SIZES(130, 130, 1, 4, 1, 64), .causal = true},
+         .v = {.window = 32, .softcap = 1},
+         .has_sinks = true,
+         .is_large = true},
+        {.s = {SIZES(64, 64, 1, 2, 1, 16), .causal = true, .dropout = 0.1f, .seed = 5, .stream = 9,
+               .total_heads = 2, .total_seq = 64},
+         .has_sinks = true},
+        {.s = {SIZES(96, 96, 2, 2, 1, 64), .causal = true}, .num_pieces = 4, .v.window = 30},
+        {.s = {SIZES(96, 96, 1, 2, 1, 20), .causal = true}, .num_pieces = 3, .v.chunk = 25},
+        {.s = {SIZES(72, 72, 2, 4, 2, 20), .causal = true},
+         .num_pieces = 3,
+         .v = {.window = 40, .softcap = 1},
+         .has_sinks = true},
+        {.s = {SIZES(300, 600, 1, 2, 1, 20), .causal = true, .first_query = 250},
+         .num_pieces = 4,
+         .v.window = 100,
+         .has_sinks = true,
+         .is_large = true},
     };
     CHECK_ALL(cases);
 }
@@ -590,6 +715,10 @@ static void gradients_equal_differences(void **state)
                .total_heads = 3, .total_seq = 35},
          .is_packed = true},
         {.s = {SIZES(12, 12, 1, 2, 2, 20)}, .is_packed = true},
+        {.s = {SIZES(12, 12, 1, 2, 2, 20), .causal = true},
+         .is_packed = true,
+         .v = {.window = 5, .softcap = 1},
+         .has_sinks = true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         check(&cases[i], WEFT_F32, true);
@@ -655,6 +784,33 @@ static void no_queries_make_no_gradient(void **state)
     PROBE_RUN(attention_backward, .shape = s);
 }
 
+/* A query counts its own key half. */
+static void flops_count_what_a_query_sees(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t seq_q, seq_k, first_query, first_key, window, chunk;
+    } cases[] = {{64, 64, 0, 0, 0, 0},   {64, 64, 0, 0, 10, 0},  {64, 64, 0, 0, 100, 0},
+                 {64, 64, 0, 0, 0, 10},  {20, 64, 44, 0, 30, 0}, {20, 30, 44, 20, 30, 0},
+                 {20, 64, 44, 0, 0, 24}, {20, 30, 44, 20, 0, 24}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const weft_attention_forward_args a = {
+            .shape = {SIZES(cases[c].seq_q, cases[c].seq_k, 1, 1, 1, 1), .causal = true,
+                      .first_query = cases[c].first_query},
+            .first_key = cases[c].first_key,
+            .variant = {.window = cases[c].window, .chunk = cases[c].chunk}};
+        const operands o = {.s = {.causal = true, .first_query = cases[c].first_query},
+                            .variant = a.variant};
+        double pairs = 0;
+        for (size_t i = 0; i < cases[c].seq_q; i++)
+            for (size_t j = cases[c].first_key; j < cases[c].first_key + cases[c].seq_k; j++)
+                pairs += is_seen(&o, 0, i, j);
+        const double counted = weft_attention_forward_args_flops(&a) / 4;
+        if (fabs(pairs - counted) > (double)cases[c].seq_q / 2)
+            fail_msg("case %zu: %g pairs, counted %g", c, pairs, counted);
+    }
+}
+
 static void scratch_is_kept_and_grows(void **state)
 {
     (void)state;
@@ -682,12 +838,14 @@ int main(void)
         PROBE_TEST(lengths_around_blocks_equal_fp64),
         PROBE_TEST(lengths_around_tiles_equal_fp64),
         PROBE_TEST(dropout_equals_its_definition),
+        PROBE_TEST(variants_equal_fp64),
         PROBE_TEST(gradients_equal_differences),
         PROBE_TEST(documents_are_apart),
         PROBE_TEST(pieces_make_the_whole),
         PROBE_TEST(values_have_their_own_width),
         PROBE_TEST(heads_split_over_ranks_agree),
         PROBE_TEST(no_queries_make_no_gradient),
+        PROBE_TEST(flops_count_what_a_query_sees),
         PROBE_TEST(scratch_is_kept_and_grows),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);

@@ -36,7 +36,8 @@ static void normalise(const heads_case *h, size_t token, size_t first, size_t en
         square += pow(h->x[place(h, token, first + i / dim, i % dim)] - mean, 2);
     for (size_t i = 0; i < num; i++) {
         const size_t at = place(h, token, first + i / dim, i % dim);
-        h->y[at] = (h->x[at] - mean) / sqrt(square / (double)num + epsilon) * h->weight[i] +
+        h->y[at] = (h->x[at] - mean) / sqrt(square / (double)num + epsilon) *
+                       (h->weight[i] + (h->kind == WEFT_NORM_RMS ? 1 : 0)) +
                    (h->bias ? h->bias[i] : 0);
     }
 }
@@ -71,6 +72,7 @@ static void check(heads_case h, weft_dtype dtype, bool overwrite)
     h.count = s->tokens * s->token_stride;
     h.weights = (h.together ? num_heads(&h) : 1) * s->head_dim;
     const size_t whole = num_heads(&h) * s->head_dim;
+    const float offset = h.kind == WEFT_NORM_RMS ? 1.0f : 0.0f; /* 1 + its weight */
     void *x = probe_random(h.count, dtype, 2.0, 1), *dx = probe_random(h.count, dtype, 1.0, 2);
     void *weight = probe_random(h.weights, dtype, 1.0, 3);
     void *bias = h.kind == WEFT_NORM_LAYER ? probe_random(h.weights, dtype, 1.0, 4) : NULL;
@@ -90,18 +92,19 @@ static void check(heads_case h, weft_dtype dtype, bool overwrite)
     if (h.together) {
         PROBE_RUN(heads_sums, .shape = *s, .dtype = dtype, .a = x, .b = x, .sums = sums);
         PROBE_RUN(heads_sums, .shape = *s, .dtype = dtype, .a = dx, .b = x, .weight = weight,
-                  .sums = along);
+                  .sums = along, .weight_offset = offset);
     }
     PROBE_RUN(heads_norm_forward, .kind = h.kind, .shape = *s, .dtype = dtype, .x = x,
               .weight = weight, .bias = bias, .y = y, .sums = sums, .whole = whole,
-              .epsilon = 1e-5f);
+              .epsilon = 1e-5f, .weight_offset = offset);
     forward(&h);
     probe_close(probe_read(y, h.count, dtype), h.y, h.count, probe_tolerance(dtype, 3e-6), "y");
     double *before = overwrite ? NULL : probe_read(dweight, h.weights, WEFT_F32);
     double *bias_before = overwrite || !bias ? NULL : probe_read(dbias, h.weights, WEFT_F32);
     PROBE_RUN(heads_norm_backward, .kind = h.kind, .shape = *s, .dtype = dtype, .x = x,
               .weight = weight, .dx = dx, .sums = sums, .along = along, .whole = whole,
-              .epsilon = 1e-5f, .dweight = dweight, .dbias = dbias, .overwrite = overwrite);
+              .epsilon = 1e-5f, .dweight = dweight, .dbias = dbias, .overwrite = overwrite,
+              .weight_offset = offset);
     double *gradient = probe_read(dx, h.count, dtype), *wanted = probe_read(dx, h.count, dtype);
     memcpy(wanted, h.dy, h.count * sizeof *wanted);
     for (size_t t = 0; t < s->tokens; t++)

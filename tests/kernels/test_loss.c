@@ -246,9 +246,41 @@ static void masked_rows_are_ignored(void **state)
         assert_true(logits[COLS + c] == 0.0f);
 }
 
+/* Of logits that are c tanh(x / c), the gradients of x. */
+static void capped_logits_have_the_gradients_before_the_cap(void **state)
+{
+    (void)state;
+    enum { ROWS = 5, COLS = 133, VALID = 131 };
+    const double cap = 4;
+    for (int d = 0; d < probe_num_dtypes(); d++) {
+        const weft_dtype dtype = probe_dtype(d);
+        probe_start(NULL);
+        void *all[2] = {probe_random(ROWS * COLS, dtype, 1.0, 1),
+                        probe_random(ROWS * COLS, dtype, 1.0, 1)};
+        const double *logits = probe_read(all[0], ROWS * COLS, dtype);
+        int32_t *labels = make_labels(ROWS, VALID);
+        float *row_max = probe_alloc(ROWS * sizeof *row_max);
+        float *row_sum = probe_alloc(ROWS * sizeof *row_sum);
+        float *target = probe_alloc(ROWS * sizeof *target);
+        PROBE_RUN(cross_entropy_stats, .pass = WEFT_CROSS_ENTROPY_FUSED, .rows = ROWS, .cols = COLS,
+                  .valid_cols = VALID, .dtype = dtype, .logits = all[0], .labels = labels,
+                  .row_max = row_max, .row_sum = row_sum, .target = target);
+        for (int capped = 0; capped < 2; capped++)
+            PROBE_RUN(cross_entropy_backward, .rows = ROWS, .cols = COLS, .valid_cols = VALID,
+                      .dtype = dtype, .logits = all[capped], .labels = labels, .row_max = row_max,
+                      .row_sum = row_sum, .scale = 0.25f, .softcap = capped ? (float)cap : 0.0f);
+        double *expected = probe_read(all[0], ROWS * COLS, dtype);
+        for (int i = 0; i < ROWS * COLS; i++)
+            expected[i] *= i % COLS < VALID ? 1 - pow(logits[i] / cap, 2) : 0;
+        probe_close(probe_read(all[1], ROWS * COLS, dtype), expected, ROWS * COLS,
+                    probe_tolerance(dtype, 1e-6), "capped gradients");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        PROBE_TEST(capped_logits_have_the_gradients_before_the_cap),
         PROBE_TEST(whole_vocabulary),
         PROBE_TEST(split_vocabulary_equals_whole),
         PROBE_TEST(hidden_columns),

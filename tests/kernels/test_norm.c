@@ -22,10 +22,17 @@ static void normalise_row(const norm_case *n, size_t row, double *y, double *mea
         square += (x[c] - *mean) * (x[c] - *mean);
     *rstd = 1.0 / sqrt(square / (double)n->cols + n->epsilon);
     for (size_t c = 0; c < n->cols; c++)
-        y[c] = (x[c] - *mean) * *rstd * n->weight[c] + (n->bias ? n->bias[c] : 0.0);
+        y[c] = (x[c] - *mean) * *rstd * (n->weight[c] + (n->kind == WEFT_NORM_RMS ? 1 : 0)) +
+               (n->bias ? n->bias[c] : 0.0);
 }
 
 static double row_scratch[20480];
+
+/* RMSNorms here multiply by 1 + their weight, LayerNorms by it. */
+static float offset_of(weft_norm_kind kind)
+{
+    return kind == WEFT_NORM_RMS ? 1.0f : 0.0f;
+}
 
 static double norm_loss(const void *context)
 {
@@ -72,7 +79,7 @@ static void check_forward(weft_norm_kind kind, struct size size, weft_dtype dtyp
     }
     PROBE_RUN(norm_forward, .kind = kind, .rows = rows, .cols = cols, .dtype = dtype, .x = x,
               .residual = residual, .sum = sum, .weight = weight, .bias = bias, .y = y,
-              .mean = mean, .rstd = rstd, .epsilon = 1e-5f);
+              .mean = mean, .rstd = rstd, .epsilon = 1e-5f, .weight_offset = offset_of(kind));
     double *expected = probe_doubles(count);
     double *means = probe_doubles(rows), *rstds = probe_doubles(rows);
     for (size_t row = 0; row < rows; row++)
@@ -140,7 +147,7 @@ static void check_backward(weft_norm_kind kind, struct size size, weft_dtype dty
     PROBE_RUN(norm_backward, .kind = kind, .rows = rows, .cols = cols, .dtype = dtype, .dy = dy,
               .x = x, .weight = weight, .mean = kind == WEFT_NORM_LAYER ? mean : NULL, .rstd = rstd,
               .dx = dx, .accumulate = accumulate, .dweight = dweight, .dbias = dbias,
-              .overwrite = overwrite);
+              .overwrite = overwrite, .weight_offset = offset_of(kind));
     const double tolerance = probe_tolerance(dtype, 1e-5);
     probe_gradient(norm_loss, &n, n.x, count, probe_read(dx, count, dtype), dx_before, tolerance,
                    "dx");
@@ -225,13 +232,46 @@ static void bias_gradient_equals_fp64(void **state)
     }
 }
 
+/* Groups' biases stand apart, as experts' do. */
+static void groups_have_biases_apart(void **state)
+{
+    (void)state;
+    enum { ROWS = 30, COLS = 37, APART = 41, GROUPS = 4 };
+    static const int64_t offsets[] = {0, 7, 7, 29, ROWS};
+    for (int d = 0; d < probe_num_dtypes(); d++) {
+        const weft_dtype dtype = probe_dtype(d);
+        probe_start(NULL);
+        void *y = probe_random(ROWS * COLS, dtype, 1.0, 1);
+        void *bias = probe_random(GROUPS * APART, dtype, 1.0, 2);
+        float *db = probe_constant(GROUPS * APART, 3.0f);
+        double *expected = probe_read(y, ROWS * COLS, dtype);
+        const double *b = probe_read(bias, GROUPS * APART, dtype);
+        double *sums = probe_read(db, GROUPS * APART, WEFT_F32);
+        for (int64_t row = 0, g = 0; row < ROWS; row++) {
+            while (row >= offsets[g + 1])
+                g++;
+            for (int64_t c = 0; c < COLS; c++) {
+                sums[g * APART + c] += expected[row * COLS + c];
+                expected[row * COLS + c] += b[g * APART + c];
+            }
+        }
+        PROBE_RUN(bias_gradient, .rows = ROWS, .cols = COLS, .dtype = dtype, .dy = y, .db = db,
+                  .num_groups = GROUPS, .row_offsets = offsets, .group_stride = APART);
+        PROBE_RUN(bias_add, .cols = COLS, .num_groups = GROUPS, .group_stride = APART,
+                  .row_offsets = offsets, .dtype = dtype, .bias = bias, .y = y);
+        probe_close(probe_read(y, ROWS * COLS, dtype), expected, ROWS * COLS,
+                    probe_tolerance(dtype, 1e-6), "bias");
+        probe_close(probe_read(db, GROUPS * APART, WEFT_F32), sums, GROUPS * APART,
+                    probe_tolerance(WEFT_F32, 1e-6), "its gradient");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        PROBE_TEST(forward_equals_fp64),
-        PROBE_TEST(backward_equals_finite_differences),
-        PROBE_TEST(backward_without_rows_clears),
-        PROBE_TEST(bias_gradient_equals_fp64),
+        PROBE_TEST(forward_equals_fp64),          PROBE_TEST(backward_equals_finite_differences),
+        PROBE_TEST(backward_without_rows_clears), PROBE_TEST(bias_gradient_equals_fp64),
+        PROBE_TEST(groups_have_biases_apart),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
 }

@@ -37,6 +37,14 @@ enum { NUM_STEPS = 2, MAX_STEPS = 7, MAX_SET = 6, MAX_VARIANTS = 5 };
           "\"moe_router_score_function\": \"sigmoid\", \"moe_router_num_groups\": 4, "             \
           "\"moe_router_group_topk\": 2, \"moe_router_enable_expert_bias\": true, "                \
           "\"moe_shared_expert_intermediate_size\": 16, \"moe_shared_expert_gate\": true}"
+#define NEWEST                                                                                     \
+    SIZES ", \"normalization\": \"RMSNorm\", \"norm_placement\": \"sandwich\", "                   \
+          "\"apply_layernorm_1p\": true, \"scale_embeddings\": true, "                             \
+          "\"final_logit_softcapping\": 3.0, \"attn_logit_softcapping\": 2.0, "                    \
+          "\"softmax_type\": \"learnable\", \"window_size\": 5, \"window_attn_skip_freq\": 2, "    \
+          "\"position_embedding_type\": \"rope\", \"qk_layernorm\": true, "                        \
+          "\"num_experts\": 4, \"add_expert_bias\": true, \"quick_geglu\": true, "                 \
+          "\"activation_func_clamp_value\": 0.5, \"glu_linear_offset\": 1.0}"
 #define DOCUMENTS                                                                                  \
     "data.reset_position_ids=true", "data.reset_attention_mask=true", "data.eod_mask_loss=true",   \
         "data.eod_token=3"
@@ -81,6 +89,8 @@ static const mesh_case cases[] = {
      1e-5,
      {NULL},
      .equal = {{{FULL}}, {{SELECTIVE("\"core_attn\", \"moe\"")}}}},
+    {2, 2, NEWEST, "tp=2,sp=1", 1e-5, {NULL}, .equal = {{{SELECTIVE("\"core_attn\"")}}}},
+    {2, 2, NEWEST, "cp=2", 1e-2, {BF16}, .equal = {{{FULL}}}},
     {2, 2, TODAY, "cp=2", 1e-2, {BF16}, .equal = {{{SELECTIVE("\"core_attn\"")}}}},
     {2,
      4,

@@ -103,6 +103,41 @@ static const model_case models[] = {
      "\"normalization\": \"RMSNorm\", "
      "\"position_embedding_type\": \"rope\", " COMMON "}",
      FP32},
+    {"windows",
+     "{\"num_layers\": 4, \"hidden_size\": 24, \"num_query_groups\": 2, \"window_size\": 5, "
+     "\"window_attn_skip_freq\": 2, \"rotary_base_local\": 100, \"position_embedding_type\": "
+     "\"rope\", \"attention_dropout\": 0.1, " COMMON "}",
+     FP32},
+    {"sinks-chunks",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"softmax_type\": \"learnable\", "
+     "\"attention_chunk_size\": 6, \"window_attn_skip_freq\": [1, 0], "
+     "\"attn_logit_softcapping\": 2.0, \"position_embedding_type\": \"rope\", " COMMON "}",
+     FP32},
+    {"window-documents",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"num_attention_heads\": 4, \"window_size\": 3, "
+     "\"softmax_type\": \"learnable\", \"position_embedding_type\": \"rope\", "
+     "\"seq_length\": 16, \"vocab_size\": 7, \"init_method_std\": 0.1}",
+     ", \"calculate_per_token_loss\": true", 1e-5, 1e-4, true},
+    {"gemma",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"num_query_groups\": 2, \"normalization\": "
+     "\"RMSNorm\", \"norm_placement\": \"sandwich\", \"apply_layernorm_1p\": true, "
+     "\"qk_layernorm\": true, \"geglu\": true, \"scale_embeddings\": true, "
+     "\"final_logit_softcapping\": 3.0, \"hidden_dropout\": 0.1, "
+     "\"position_embedding_type\": \"rope\", \"ffn_hidden_size\": 48, " COMMON "}",
+     FP32},
+    {"norms-after",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"normalization\": \"RMSNorm\", "
+     "\"norm_placement\": \"after\", \"swiglu\": true, \"position_embedding_type\": \"rope\", "
+     "\"ffn_hidden_size\": 48, " COMMON "}",
+     FP32},
+    {"gpt-oss",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"ffn_hidden_size\": 32, \"num_experts\": 4, "
+     "\"moe_router_topk\": 2, \"softmax_type\": \"learnable\", \"window_size\": 5, "
+     "\"window_attn_skip_freq\": 2, \"add_qkv_bias\": true, \"add_proj_bias\": true, "
+     "\"disable_bias_linear\": true, \"add_expert_bias\": true, \"moe_router_bias\": true, "
+     "\"quick_geglu\": true, \"activation_func_clamp_value\": 0.5, \"glu_linear_offset\": 1.0, "
+     "\"normalization\": \"RMSNorm\", \"position_embedding_type\": \"rope\", " COMMON "}",
+     FP32},
     {"latents",
      "{\"num_layers\": 2, \"hidden_size\": 24, \"ffn_hidden_size\": 32, \"q_lora_rank\": 20, "
      "\"normalization\": \"RMSNorm\", \"position_embedding_type\": \"rope\", "
@@ -114,6 +149,15 @@ static const model_case models[] = {
      "{\"num_layers\": 2, \"hidden_size\": 24, \"disable_bias_linear\": true, "
      "\"position_embedding_type\": \"rope\", \"rotary_interleaved\": true, " LATENTS COMMON "}",
      ", \"precision\": \"bf16\"", 1e-3, 0.1, false},
+    {"latents-windows",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"ffn_hidden_size\": 32, \"q_lora_rank\": 20, "
+     "\"normalization\": \"RMSNorm\", \"norm_placement\": \"sandwich\", \"apply_layernorm_1p\": "
+     "true, \"position_embedding_type\": \"rope\", \"window_size\": 5, \"window_attn_skip_freq\": "
+     "2, "
+     "\"rotary_base_local\": 100, \"softmax_type\": \"learnable\", \"attn_logit_softcapping\": "
+     "2.0, "
+     "\"num_experts\": 4, \"moe_router_topk\": 2, " LATENTS COMMON "}",
+     FP32},
 };
 
 typedef struct mesh_case {
@@ -266,17 +310,43 @@ static const mesh_case meshes[] = {
     {10, 4, "tp=2,pp=2,binding=tp", NULL},
     {10, 4, "cp=2,dp=2,binding=dp,ep=2,zero=3", PIPELINE(2, s1)},
     {10, 8, "tp=2,dp=4,binding=dp,ep=4,etp=2,zero=2", NULL},
+    /* windows, chunks and sinks */
+    {11, 4, "tp=4,sp=1", NULL},
+    {11, 4, "cp=4", CONTEXT("p2p")},
+    {11, 4, "tp=2,cp=2,sp=1", CONTEXT("all_gather")},
+    {11, 4, "pp=2,cp=2,schedule=zb_h1", CONTEXT("a2a")},
+    {12, 4, "tp=2,dp=2,zero=3", NULL},
+    {12, 4, "cp=4", CONTEXT("p2p")},
+    {12, 4, "tp=2,cp=2", CONTEXT("all_gather")},
+    {12, 4, "cp=4", CONTEXT("a2a+p2p") ", \"hierarchical_context_parallel_sizes\": [2, 2]"},
+    {12, 2, "pp=2,schedule=zb_h1", NULL},
+    {13, 4, "cp=2,dp=2", DEALT},
+    /* norms behind, caps and scales; biases of experts */
+    {14, 4, "tp=2,pp=2,sp=1", NULL},
+    {14, 4, "cp=2,dp=2,zero=3", NULL},
+    {14, 2, "pp=2,schedule=zb_h1", NULL},
+    {15, 4, "tp=4,sp=1", NULL},
+    {15, 4, "pp=2,dp=2,zero=2", NULL},
+    {16, 4, "tp=2,dp=2,binding=dp,ep=4,sp=1,zero=1", NULL},
+    {16, 4, "tp=2,dp=2,binding=dp,ep=2,etp=2,sp=1", PIPELINE(2, s1)},
+    {16, 4, "tp=2,pp=2,binding=tp", NULL},
+    {16, 4, "cp=2,dp=2,binding=dp,ep=2,zero=3", NULL},
+    {16, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL},
     {4, 4, "cp=4", NULL},
     {4, 4, "tp=2,cp=2,sp=1", NULL},
     /* keys and values of latents */
-    {11, 2, "tp=2", NULL},
-    {11, 4, "tp=2,cp=2,sp=1", CONTEXT("p2p")},
-    {11, 4, "cp=2,pp=2", CONTEXT("a2a")},
-    {11, 4, "cp=4", CONTEXT("all_gather")},
-    {11, 4, "tp=2,dp=2,sp=1,zero=3", NULL},
-    {11, 4, "pp=2,dp=2,schedule=zb_h1,zero=2", NULL},
-    {12, 4, "tp=4,sp=1", NULL},
-    {12, 4, "cp=2,tp=2", CONTEXT("a2a")},
+    {17, 2, "tp=2", NULL},
+    {17, 4, "tp=2,cp=2,sp=1", CONTEXT("p2p")},
+    {17, 4, "cp=2,pp=2", CONTEXT("a2a")},
+    {17, 4, "cp=4", CONTEXT("all_gather")},
+    {17, 4, "tp=2,dp=2,sp=1,zero=3", NULL},
+    {17, 4, "pp=2,dp=2,schedule=zb_h1,zero=2", NULL},
+    {18, 4, "tp=4,sp=1", NULL},
+    {18, 4, "cp=2,tp=2", CONTEXT("a2a")},
+    {19, 4, "tp=2,cp=2,sp=1", CONTEXT("p2p")},
+    {19, 4, "cp=4", CONTEXT("all_gather")},
+    {19, 4, "cp=2,tp=2", CONTEXT("a2a")},
+    {19, 4, "pp=2,dp=2,binding=dp,ep=2,zero=0", PAIRS},
 };
 
 /* Corners of what is kept otherwise than on one rank. */
@@ -306,11 +376,16 @@ static const struct {
     {{9, 4, "tp=2,pp=2,sp=1", NULL}, OFFLOAD("\"core_attn\"") RECOMPUTE("\"mlp\"")},
     {{10, 4, "dp=4,binding=dp,ep=4,zero=1", NULL}, RECOMPUTE("\"moe\"")},
     {{9, 4, "tp=4", NULL}, ", \"recompute_granularity\": \"full\""},
-    {{11, 4, "tp=2,pp=2,sp=1", NULL}, OFFLOAD("\"core_attn\"") RECOMPUTE("\"mlp\"")},
-    {{11, 2, "cp=2", CONTEXT("p2p")}, RECOMPUTE("\"core_attn\"")},
-    {{11, 2, "tp=2,sp=1", NULL}, ", \"recompute_granularity\": \"full\""},
-    {{11, 4, "tp=2,pp=2,sp=1", NULL}, RECOMPUTE("\"mla_up_proj\"")},
-    {{11, 4, "cp=2,tp=2", CONTEXT("a2a")}, RECOMPUTE("\"core_attn\", \"mla_up_proj\"")},
+    {{11, 4, "cp=2,pp=2", NULL}, RECOMPUTE("\"core_attn\"")},
+    {{12, 2, "cp=2", CONTEXT("a2a")}, OFFLOAD("\"core_attn\"")},
+    {{14, 4, "tp=2,pp=2,sp=1", NULL}, RECOMPUTE("\"mlp\", \"core_attn\"")},
+    {{15, 2, "tp=2", NULL}, ", \"recompute_granularity\": \"full\""},
+    {{16, 4, "dp=4,binding=dp,ep=4,zero=1", NULL}, RECOMPUTE("\"moe\"")},
+    {{17, 4, "tp=2,pp=2,sp=1", NULL}, OFFLOAD("\"core_attn\"") RECOMPUTE("\"mlp\"")},
+    {{17, 2, "cp=2", CONTEXT("p2p")}, RECOMPUTE("\"core_attn\"")},
+    {{17, 2, "tp=2,sp=1", NULL}, ", \"recompute_granularity\": \"full\""},
+    {{17, 4, "tp=2,pp=2,sp=1", NULL}, RECOMPUTE("\"mla_up_proj\"")},
+    {{17, 4, "cp=2,tp=2", CONTEXT("a2a")}, RECOMPUTE("\"core_attn\", \"mla_up_proj\"")},
 };
 enum {
     NUM_MESHES = sizeof meshes / sizeof *meshes,

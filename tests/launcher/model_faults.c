@@ -201,6 +201,18 @@ static const change changes[] = {
     {"llama", "\"rope_theta\": 10000.0", "\"rope_theta\": 0.5",
      "altered/config.json: rope_theta: 0.5 is out of range"},
     {"mixtral", "\"sliding_window\": null", "\"sliding_window\": 4096", "sliding_window is 4096"},
+    {"mistral", "\"sliding_window\": 4", "\"sliding_window\": null", NULL},
+    {"olmo3", "\"full_attention\"\n", "\"chunked_attention\"\n",
+     "layer_types is \"chunked_attention\""},
+    {"olmo3",
+     "\"sliding_attention\": {\n      \"rope_theta\": 100.0,\n      \"rope_type\": \"default\"",
+     "\"sliding_attention\": {\n      \"rope_theta\": 100.0,\n      \"rope_type\": \"linear\"",
+     "rope_parameters.sliding_attention.rope_type is \"linear\""},
+    {"gpt_oss", "\"swiglu_alpha\": 1.702", "\"swiglu_alpha\": 1.5", "swiglu_alpha is 1.5"},
+    {"gemma3", "\"query_pre_attn_scalar\": 16", "\"query_pre_attn_scalar\": 0",
+     "query_pre_attn_scalar is 0, not a number above 0"},
+    {"glm4_moe", "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": 3",
+     "first_k_dense_replace is 3 of 2 layers"},
     {"qwen2", "\"use_sliding_window\": false", "\"use_sliding_window\": true",
      "use_sliding_window is true"},
     {"qwen2", "\"full_attention\"", "\"sliding_attention\"",
@@ -407,6 +419,11 @@ static void next_layers_are_left_out(void)
     EXPECT(card.num_tensors == m.count - 1, "%zu", card.num_tensors);
     EXPECT(system("rm -r run") == 0, "run");
     release(&m);
+    load(&m, "glm4_moe");
+    say(&m, "\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1");
+    add(&m, "model.layers.2.enorm.weight", "model.norm.weight");
+    taken(&m, &card);
+    EXPECT(card.ignored_tensors.count == 1, "%zu", card.ignored_tensors.count);
 }
 
 /* Keys that latents leave no room for. */
@@ -435,15 +452,21 @@ static void latents_refuse_what_they_replace(void)
     }
 }
 
-/* What config.json says of latents and experts comes back where the source's is gone. */
-static void latents_come_back(void)
+/* What config.json says comes back where the source's is gone. */
+static void models_come_back(void)
 {
-    static const char *const names[][4] = {{"deepseek_v3", "\"first_k_dense_replace\": 1",
-                                            "\"n_shared_experts\": 1", "\"mscale_all_dim\": 0.7"},
-                                           {"moonlight", "\"q_lora_rank\": null",
-                                            "\"n_shared_experts\": 2",
-                                            "\"rope_interleave\": false"}};
-    for (int i = 0; i < 2; i++) {
+    static const char *const names[][4] = {
+        {"deepseek_v3", "\"first_k_dense_replace\": 1", "\"n_shared_experts\": 1",
+         "\"mscale_all_dim\": 0.7"},
+        {"moonlight", "\"q_lora_rank\": null", "\"n_shared_experts\": 2",
+         "\"rope_interleave\": false"},
+        {"glm4_moe", "\"first_k_dense_replace\": 1", "\"n_shared_experts\": 1",
+         "\"partial_rotary_factor\": 0.5"},
+        {"gemma3", "\"query_pre_attn_scalar\": 16", "\"sliding_window\": 4",
+         "\"rope_local_base_freq\": 100.0"},
+        {"gpt_oss", "\"swiglu_limit\": 0.5", "\"sliding_window\": 4", "\"full_attention\""},
+        {"olmo3", "\"sliding_window\": 3", "\"sliding_attention\"", "\"full_attention\""}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         model m;
         weft_arena arena = {0};
         weft_card before, after;
@@ -716,6 +739,28 @@ static void a_model_of_no_family_is_refused(void)
     weft_arena_release(&arena);
 }
 
+/* Also where a config says by other means what config.json says. */
+static void examples_are_of_their_families(void)
+{
+    static const char *const examples[][2] = {
+        {"llama-1b", "Llama"},     {"mixtral-8x7b", "Mixtral"}, {"olmo3-7b", "OLMo-3"},
+        {"gemma3-27b", "Gemma 3"}, {"gpt-oss-20b", "GPT-OSS"},  {"deepseek_v3", "DeepSeek-V3"}};
+    for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
+        weft_arena arena = {0};
+        weft_config config;
+        weft_config_source source = {.no_data = true};
+        const weft_family *family;
+        EXPECT_OK(weft_arena_printf(&arena, &source.file, "%s/examples/%s.json",
+                                    getenv("WEFT_SOURCE_DIR"), examples[i][0]));
+        EXPECT_OK(weft_config_load(&source, &arena, &config));
+        EXPECT_OK(weft_family_find(&config, "step-1", &arena, &family));
+        EXPECT(strcmp(family->name, examples[i][1]) == 0, "%s: %s", examples[i][0], family->name);
+        config.model.softmax_scale = 0; /* as of a config that does not say it */
+        EXPECT_OK(weft_family_find(&config, "step-1", &arena, &family));
+        weft_arena_release(&arena);
+    }
+}
+
 static void a_config_that_is_not_the_models_is_refused(void)
 {
     weft_card card;
@@ -743,11 +788,12 @@ int main(void)
     next_layers_are_left_out();
     blocks_of_fp8_are_scaled();
     latents_refuse_what_they_replace();
-    latents_come_back();
+    models_come_back();
     indices_agree_with_files();
     files_are_split_by_size();
     numbers_fit_their_dtype();
     a_model_of_no_family_is_refused();
+    examples_are_of_their_families();
     a_config_that_is_not_the_models_is_refused();
     return child_finish(folder);
 }

@@ -79,7 +79,8 @@ enum { NUM_TRAINS = sizeof trains / sizeof *trains };
 static const char *const models[][MAX_VALUES] = {
     {"4", "8", "12", "24"},
     {"\"moe_router_topk\": 1", "\"moe_router_topk\": 2"},
-    {"", ", \"swiglu\": true", ", \"moe_shared_expert_intermediate_size\": 16"},
+    {"", ", \"swiglu\": true, \"add_expert_bias\": true",
+     ", \"moe_shared_expert_intermediate_size\": 16"},
     {"", ", \"moe_layer_freq\": 2", ", \"hidden_dropout\": 0.1"},
     {"", ", \"moe_expert_capacity_factor\": 1.0", ", \"moe_aux_loss_coeff\": 0.02"},
 };

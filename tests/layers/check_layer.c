@@ -508,17 +508,32 @@ int main(void)
                ", \"multi_latent_attention\": true, \"kv_lora_rank\": 12, \"qk_head_dim\": 6, "
                "\"qk_pos_emb_head_dim\": 4, \"v_head_dim\": 8, \"normalization\": \"RMSNorm\"",
                WEFT_BINDING_TP, WEFT_BF16, "(attention)");
+    check_good(world,
+               ", \"window_size\": 3, \"softmax_type\": \"learnable\", "
+               "\"attn_logit_softcapping\": 2.0, \"position_embedding_type\": \"rope\"",
+               WEFT_BINDING_TP, WEFT_F32, "(attention)");
+    check_good(world,
+               ", \"norm_placement\": \"sandwich\", \"apply_layernorm_1p\": true, "
+               "\"geglu\": true",
+               WEFT_BINDING_TP, WEFT_F32, "(block)");
+    check_good(world,
+               ", \"num_experts\": 4, \"add_expert_bias\": true, \"quick_geglu\": true, "
+               "\"glu_linear_offset\": 1.0",
+               WEFT_BINDING_TP, WEFT_F32, "(moe)");
     for (int b = 0; b < 2; b++)
         check_good(world,
-                   ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, \"moe_z_loss_coeff\": 0.1, "
+                   ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, \"moe_z_loss_coeff\": "
+                   "0.1, "
                    "\"moe_router_score_function\": \"sigmoid\", \"moe_router_num_groups\": 2, "
                    "\"moe_router_group_topk\": 1, \"moe_router_enable_expert_bias\": true, "
-                   "\"moe_shared_expert_intermediate_size\": 8, \"moe_shared_expert_gate\": true, "
+                   "\"moe_shared_expert_intermediate_size\": 8, \"moe_shared_expert_gate\": "
+                   "true, "
                    "\"moe_router_bias\": true",
                    b ? WEFT_BINDING_DP : WEFT_BINDING_TP, WEFT_F32, "(moe)");
     for (int b = 0; b < 2; b++)
         check_good(world,
-                   ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, \"moe_z_loss_coeff\": 0.1, "
+                   ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.1, "
+                   "\"moe_z_loss_coeff\": 0.1, "
                    "\"moe_shared_expert_intermediate_size\": 8",
                    b ? WEFT_BINDING_DP : WEFT_BINDING_TP, WEFT_F32, "(moe)");
     EXPECT_OK(weft_comm_barrier(world));

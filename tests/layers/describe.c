@@ -60,6 +60,20 @@ static const cost_case dense_cases[] = {
     {"attention of latents", LLAMA LATENTS, weft_attention_create, NULL, 1},
     {"attention of latents, queries' too", GPT2 LATENTS ", \"q_lora_rank\": 20",
      weft_attention_create, NULL, 1},
+    {"attention of latents, a window, sinks and a cap",
+     LLAMA LATENTS ", \"window_size\": 3, \"softmax_type\": \"learnable\", "
+                   "\"attn_logit_softcapping\": 2.0",
+     weft_attention_create, NULL, 1},
+    {"attention, a window, sinks and a cap",
+     GPT2 ", \"window_size\": 3, \"softmax_type\": \"learnable\", "
+          "\"attn_logit_softcapping\": 2.0",
+     weft_attention_create, NULL, 1},
+    {"attention, chunks", LLAMA ", \"attention_chunk_size\": 3", weft_attention_create, NULL, 1},
+    {"block, norms behind", LLAMA ", \"norm_placement\": \"after\"", block_of_mlp, NULL, 1},
+    {"block, norms on both sides", LLAMA DROPOUT ", \"norm_placement\": \"sandwich\"", block_of_mlp,
+     NULL, 1},
+    {"embedding and head, scaled and capped",
+     GPT2 ", \"scale_embeddings\": true, \"final_logit_softcapping\": 3.0", NULL, build_ends, 0},
     {"mlp", GPT2, weft_mlp_create, NULL, 0},
     {"mlp, swiglu", LLAMA, weft_mlp_create, NULL, 0},
     {"block", GPT2, block_of_mlp, NULL, 1},
@@ -83,6 +97,7 @@ static const cost_case moe_cases[] = {
      weft_moe_create, NULL, 0},
     {"moe, half the room", GPT2 MOE ", \"moe_expert_capacity_factor\": 0.5", weft_moe_create, NULL,
      0},
+    {"moe, biases of experts", LLAMA MOE ", \"add_expert_bias\": true", weft_moe_create, NULL, 0},
     {"block of moe", LLAMA MOE DROPOUT, block_of_moe, NULL, 1},
 };
 
@@ -240,8 +255,10 @@ static void expected(const cost_case *c, const harness *h, int first, int end, c
     const int64_t channels = h->options.kv_channels,
                   value = h->options.multi_latent_attention ? h->options.v_head_dim : channels;
     uint64_t width = (uint64_t)(h->options.num_attention_heads * (channels + value) / mesh->tp);
-    uint64_t scores = 2 * (uint64_t)c->attentions * shape->batch * shape->seq *
-                      weft_shape_local_seq(shape) * width;
+    const int64_t shown = h->options.window_size + h->options.attention_chunk_size;
+    const uint64_t keys = shown > 0 ? (uint64_t)shown : shape->seq;
+    uint64_t scores =
+        2 * (uint64_t)c->attentions * shape->batch * keys * weft_shape_local_seq(shape) * width;
     out->num_params = sum.num_params;
     out->local_params = sum.local_params;
     out->param_bytes = sum.param_bytes;

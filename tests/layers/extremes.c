@@ -188,6 +188,30 @@ static void check_stack(weft_comm *world, int i)
     weft_comm_destroy(part);
 }
 
+/* Keys of layers' kinds that do not fit each other. */
+static void check_kinds(void)
+{
+    static const char *const wrong[][2] = {
+        {"\"window_size\": 4, \"attention_chunk_size\": 4", "layers have a window or chunks"},
+        {"\"window_size\": 4, \"window_attn_skip_freq\": [1, 0, 1]", "3 entries for 2 layers"},
+        {"\"window_size\": 4, \"window_attn_skip_freq\": [1, 2]", "2 in a list is not 0 or 1"},
+        {"\"rotary_base_local\": 0.5", "0.5 is below 1, and not 0"},
+        {"\"swiglu\": true, \"geglu\": true", "one can be true"},
+        {"\"glu_linear_offset\": 1.0", "is of gated MLPs"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        weft_arena arena = {0};
+        weft_model_options options;
+        char json[400];
+        snprintf(json, sizeof json,
+                 "{\"model\": {\"num_layers\": 2, \"hidden_size\": 12, \"num_attention_heads\": 4, "
+                 "\"seq_length\": 8, \"vocab_size\": 8, %s}}",
+                 wrong[i][0]);
+        EXPECT_ERROR(harness_options(json, &arena, &options), WEFT_CONFIG, wrong[i][1]);
+        weft_arena_release(&arena);
+    }
+}
+
 int main(void)
 {
     weft_comm *world;
@@ -202,6 +226,7 @@ int main(void)
                 moe_case_check_part(&cases[c].c, world, meshes[m].ranks, meshes[m].mesh);
     }
     check_refusal(world);
+    check_kinds();
     for (int i = 0; i < NUM_STACKS; i++)
         check_stack(world, i);
     EXPECT_OK(weft_comm_barrier(world));

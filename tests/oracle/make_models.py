@@ -50,6 +50,37 @@ MODELS = {
                      rms_norm_eps=1e-5), {}),
     "mixtral_fused": (dict(BASE, model_type="mixtral", num_local_experts=4, num_experts_per_tok=2),
                       {"save_original_format": False}),
+    "mistral": (dict(BASE, model_type="mistral", sliding_window=4), {}),
+    "olmo2": (dict(BASE, model_type="olmo2", pad_token_id=None, rope_parameters={
+        "rope_type": "default", "rope_theta": 500.0}), {}),
+    "olmo3": (dict(BASE, model_type="olmo3", num_hidden_layers=4, sliding_window=3,
+                   pad_token_id=None, rope_parameters={
+                       "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                       "full_attention": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
+                                          "original_max_position_embeddings": 8}}), {}),
+    "gemma2": (dict(BASE, model_type="gemma2", head_dim=8, pad_token_id=None, query_pre_attn_scalar=16,
+                    sliding_window=5, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+                    tie_word_embeddings=True), {}),
+    "gemma3": (dict(BASE, model_type="gemma3_text", head_dim=8, query_pre_attn_scalar=16,
+                    num_hidden_layers=3, sliding_window=4, pad_token_id=None,
+                    layer_types=["sliding_attention"] * 2 + ["full_attention"],
+                    tie_word_embeddings=True, rope_parameters={
+                        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                        "full_attention": {"rope_type": "linear", "rope_theta": 1000.0,
+                                           "factor": 8.0}}), {}),
+    "gpt_oss": (dict(BASE, model_type="gpt_oss", head_dim=8, intermediate_size=16, sliding_window=4,
+                     num_local_experts=4, num_experts_per_tok=2, rms_norm_eps=1e-5,
+                     swiglu_limit=0.5, rope_parameters={
+                         "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
+                         "original_max_position_embeddings": 8, "truncate": False,
+                         "beta_fast": 32.0, "beta_slow": 1.0}), {}),
+    "glm4_moe": (dict(BASE, model_type="glm4_moe", head_dim=8, attention_bias=True,
+                      use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=2, n_group=1,
+                      topk_group=1, n_shared_experts=1, moe_intermediate_size=12,
+                      routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
+                      num_nextn_predict_layers=0,
+                      rope_parameters={"rope_type": "default", "rope_theta": 1e4,
+                                       "partial_rotary_factor": 0.5}), {}),
     "deepseek_v3": (dict(DEEPSEEK, rope_parameters={
         "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "beta_fast": 32.0,
         "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.7,
@@ -65,15 +96,22 @@ def randomize(model, generator):
         norm = p.dim() == 1 and "norm" in name or ".ln_" in name and name.endswith("weight")
         with torch.no_grad():
             p.copy_(torch.randn(p.shape, generator=generator) * 0.2 + (1.0 if norm else 0.0))
-    for name, b in model.named_buffers():
+    for name, p in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
-            b.copy_(torch.randn(b.shape, generator=generator) * 0.1)
+            p.copy_(torch.randn(p.shape, generator=generator) * 0.2)
+
+
+def loads_of(model):
+    from make_family_golden import watch_loads
+    torch.set_default_dtype(torch.float32)
+    return watch_loads(model)
 
 
 def golden(model, path):
     generator = torch.Generator().manual_seed(7)
     tokens = torch.randint(model.config.vocab_size, (BATCH, SEQ + 1), generator=generator)
     model = model.double()
+    loads = loads_of(model)
     logits = model(input_ids=tokens[:, :-1]).logits
     loss = torch.nn.functional.cross_entropy(
         logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1), reduction="none")
@@ -81,9 +119,8 @@ def golden(model, path):
     out = {"tokens": tokens.float(), "loss": loss.detach(), "logits": logits.detach()}
     for name, p in model.named_parameters():
         out["grad/" + name] = p.grad
-    for name, b in model.named_buffers(): # no loss moves it
-        if name.endswith("e_score_correction_bias"):
-            out["grad/" + name] = torch.zeros_like(b)
+    for name, load in loads.items():
+        out["grad/" + name] = load
     os.makedirs(path, exist_ok=True)
     save_file({k: v.float().contiguous() for k, v in out.items()},
               os.path.join(path, "model.safetensors"))
