@@ -17,11 +17,10 @@ const weft_key weft_schedule_rows[] = {
           "that go through a virtual stage before the next one; at least pp; 0: pp",
           .idle = "parallel.num_virtual_stages_per_pipeline_rank is 1 "
                   "(parallel.num_virtual_stages_per_pipeline_rank is below 2)"),
-    FLAG(
-        STEP, overlap_moe_expert_parallel_comm, "false",
-        "run a micro-batch's forward and another's backward as a pair, one's all-to-all beside the "
-        "other's computation",
-        .idle = NO_EXPERTS),
+    FLAG(STEP, overlap_moe_expert_parallel_comm, "false",
+         "run a micro-batch's forward beside another's backward, so that all-to-alls hide behind "
+         "computation",
+         .idle = NO_EXPERTS),
     RANGE(CHOICE, moe_num_partitions, "1", 0, 64, NULL,
           "n: partitions in which MoE layers pipeline dispatch, experts and combine; 0: chosen",
           .idle = NO_EXPERTS, SEARCHED(PARTITIONS)),

@@ -18,7 +18,7 @@ typedef struct bin {
     uint32_t next;  /* of the same room */
 } bin;
 
-enum { NONE = UINT32_MAX };
+#define NONE UINT32_MAX
 
 struct weft_packer {
     weft_dataset_writer *writer;

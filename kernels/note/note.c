@@ -195,14 +195,11 @@ static void of_attention_backward(operations *out, const weft_attention_backward
     const attention_call call = {&a->shape, &a->variant, a->first_key,
                                  weft_value_dim(&a->shape, a->value_dim), a->dtype};
     const size_t dim = a->shape.head_dim;
+    /* dV has the width of dP, and stands with it where others have another */
+    const size_t apart = call.value != dim;
     add_scores(out, WEFT_PHASE_RECOMPUTE, &call, dim, true, 1);
-    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, call.value, true, 1);
-    if (call.value == dim) {
-        add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, dim, false, 3);
-        return;
-    }
-    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, dim, false, 2);
-    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, call.value, false, 1);
+    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, call.value, true, 1 + apart);
+    add_scores(out, WEFT_PHASE_INPUT_GRADIENT, &call, dim, false, 3 - apart);
 }
 
 static void of_attention_sinks(operations *out, const weft_attention_sinks_args *a)

@@ -6,8 +6,8 @@
 #include <weft/kernels.h>
 #include <weft/operation.h>
 
-/* Of attention's backward: the scores again, dP, dQ and dK, and dV. */
-enum { WEFT_KERNEL_MAX_OPERATIONS = 4 };
+/* Of attention's backward: the scores again, dP, and dQ, dK and dV. */
+enum { WEFT_KERNEL_MAX_OPERATIONS = 3 };
 typedef struct weft_kernel_operations {
     int count;
     weft_operation all[WEFT_KERNEL_MAX_OPERATIONS];

@@ -44,7 +44,7 @@ weft_status weft_job_check_container(const weft_job *job)
 const char weft_job_container_setting[] = "export OMPI_MCA_btl_vader_single_copy_mechanism="
                                           "${OMPI_MCA_btl_vader_single_copy_mechanism:-none}\n";
 
-void weft_job_container_words(const weft_job *job, weft_job_word_function print, FILE *out)
+static void print_container(const weft_job *job, weft_job_word_function print, FILE *out)
 {
     if (!job->apptainer)
         return;
@@ -61,6 +61,16 @@ void weft_job_container_words(const weft_job *job, weft_job_word_function print,
     print("--pwd", out);
     print(job->folder, out);
     print(job->apptainer, out);
+}
+
+void weft_job_words(const weft_job *job, weft_job_word_function print, FILE *out)
+{
+    const char *words[] = {job->program, "train", job->config, "--out", job->run, "--resume"};
+    print_container(job, print, out);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        print(words[i], out);
+    for (size_t i = 0; i < job->settings.count; i++)
+        print(job->settings.values[i], out);
 }
 
 /* Pieces of one word, each quoted. */

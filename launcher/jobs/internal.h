@@ -9,16 +9,14 @@
 
 enum { WEFT_JOB_MAX_FILES = 2 };
 
-/* The program and its arguments, word by word. */
+/* The program and its arguments, word by word, in its container (container.c). */
 typedef void (*weft_job_word_function)(const char *word, FILE *out);
 void weft_job_words(const weft_job *job, weft_job_word_function print, FILE *out);
 /* A blank and the word, quoted. */
 void weft_job_shell_word(const char *word, FILE *out);
 
-/* A container's part of a job (container.c): what weft_job_check says of it; the words that stand
- * before the program; srun's options. */
+/* A container's part of a job (container.c): what weft_job_check says of it; srun's options. */
 weft_status weft_job_check_container(const weft_job *job) WEFT_CHECKED;
-void weft_job_container_words(const weft_job *job, weft_job_word_function print, FILE *out);
 void weft_job_print_container(const weft_job *job, FILE *out);
 /* What a script sets for ranks in containers. */
 extern const char weft_job_container_setting[];

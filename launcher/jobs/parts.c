@@ -172,16 +172,6 @@ const char *weft_job_file_name(weft_job_kind kind, int file)
     return names[kind][file];
 }
 
-void weft_job_words(const weft_job *job, weft_job_word_function print, FILE *out)
-{
-    const char *words[] = {job->program, "train", job->config, "--out", job->run, "--resume"};
-    weft_job_container_words(job, print, out);
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        print(words[i], out);
-    for (size_t i = 0; i < job->settings.count; i++)
-        print(job->settings.values[i], out);
-}
-
 void weft_job_shell_word(const char *word, FILE *out)
 {
     fputc(' ', out);

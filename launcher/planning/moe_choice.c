@@ -295,16 +295,6 @@ static weft_status name_remedy(weft_status status, const weft_config *config, co
         config->device.kind == WEFT_DEVICE_KIND_CUDA ? " --device cuda" : "");
 }
 
-double weft_moe_forced_load(const weft_model_options *o, int ep)
-{
-    const double experts = (double)o->num_experts, local = experts / ep;
-    const double first = fmin(o->moe_router_forced_load, experts / (double)o->moe_router_topk);
-    if (o->num_experts < 2 || !(first > 0))
-        return 0;
-    const double others = (experts - first) / (experts - 1);
-    return fmax((first + (local - 1) * others) / local, ep > 1 ? others : 0);
-}
-
 double weft_moe_worst_load(const weft_config *config, const weft_mesh *mesh)
 {
     const weft_model_options *o = &config->model;
@@ -322,7 +312,7 @@ weft_status weft_moe_selection_start(const weft_config *config, const weft_mesh 
 {
     weft_moe_selection s = {
         .options = {.pipeline = {.num_partitions = 1},
-                    .load.rows = weft_moe_forced_load(&config->model, mesh->ep)}};
+                    .load.rows = weft_model_forced_load(&config->model, mesh->ep)}};
     const weft_schedule_options *p = &config->schedule;
     *out = s;
     if (config->model.num_experts == 0)

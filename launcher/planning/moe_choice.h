@@ -56,9 +56,6 @@ weft_status weft_moe_find_nodes(const weft_config *config, const weft_mesh *mesh
 /* The partitions that the config asks for, of MoE layers whose tokens travel between `ep` ranks.
  * false: something is left open, and *out is one partition. */
 bool weft_moe_fixed_pipeline(const weft_schedule_options *options, int ep, weft_moe_pipeline *out);
-/* Rows that moe_router_forced_load brings to the fullest rank's experts, over the mean: it is the
- * first expert's, and the others share the rest. 0: none is forced. */
-double weft_moe_forced_load(const weft_model_options *options, int ep);
 /* The highest load of experts there is on this mesh: all rows on one rank, as far as a token's
  * choices and capacity allow. 1: one rank has all experts. */
 double weft_moe_worst_load(const weft_config *config, const weft_mesh *mesh);

@@ -6,7 +6,6 @@
 
 #include "core/file.h"
 #include "core/stage.h"
-#include "launcher/planning/moe_choice.h"
 #include "schedule/pipeline/order_auto.h"
 #include "schedule/pipeline/order_text.h"
 
@@ -358,7 +357,7 @@ static weft_status start(weft_step_use use, const weft_config *config, const wef
     out->moe = *moe;
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &out->outline));
     weft_status status = make_shape(config, mesh, arena, out);
-    setup.moe.load = (weft_moe_load){.rows = weft_moe_forced_load(&config->model, mesh->ep)};
+    setup.moe.load = (weft_moe_load){.rows = weft_model_forced_load(&config->model, mesh->ep)};
     const bool is_own = setup.moe.load.rows == moe->load.rows && moe->load.sent == 0;
     weft_outline of_run = {0};
     if (status == WEFT_OK && !is_own)

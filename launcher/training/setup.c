@@ -206,7 +206,7 @@ static weft_status programs_share(const weft_groups *groups, const weft_pipeline
 static bool fixed_moe(const weft_config *config, const weft_mesh *mesh, weft_moe_options *out)
 {
     *out = (weft_moe_options){.pipeline = {.num_partitions = 1},
-                              .load.rows = weft_moe_forced_load(&config->model, mesh->ep)};
+                              .load.rows = weft_model_forced_load(&config->model, mesh->ep)};
     return weft_moe_fixed_pipeline(&config->schedule, mesh->ep, &out->pipeline) ||
            config->model.num_experts == 0;
 }

@@ -21,6 +21,9 @@ extern const size_t weft_num_model_rows;
 /* Fills in defaults of fields that are 0, and makes checks that rows cannot make: WEFT_CONFIG. */
 weft_status weft_model_options_resolve(weft_model_options *options) WEFT_CHECKED;
 
+/* Rows that moe_router_forced_load brings to the fullest rank's experts, over the mean: it is the
+ * first expert's, and the others share the rest. 0: none is forced. */
+double weft_model_forced_load(const weft_model_options *options, int ep);
 /* The shape of layers on this mesh, with synchronous MoE layers. Pure. */
 weft_shape weft_model_shape(const weft_model_options *options, const weft_mesh *mesh,
                             int64_t micro_batch_size, weft_dtype dtype, bool training);

@@ -384,3 +384,13 @@ weft_status weft_model_options_resolve(weft_model_options *o)
     WEFT_TRY(check_gates(o));
     return check_moe(o);
 }
+
+double weft_model_forced_load(const weft_model_options *o, int ep)
+{
+    const double experts = (double)o->num_experts, local = experts / ep;
+    const double first = fmin(o->moe_router_forced_load, experts / (double)o->moe_router_topk);
+    if (o->num_experts < 2 || !(first > 0))
+        return 0;
+    const double others = (experts - first) / (experts - 1);
+    return fmax((first + (local - 1) * others) / local, ep > 1 ? others : 0);
+}

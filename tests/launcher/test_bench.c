@@ -111,7 +111,7 @@ static void wrong_words_are_answered_with_near_ones(void **state)
     child_release(&c);
     expect_refusal(WORDS("bench", "all-to-al"), "did you mean all-to-all?");
     expect_refusal(WORDS("bench", "all-to-all", "--forms", "o1_papr"), "did you mean o1_paper?");
-    expect_refusal(WORDS("bench", "all-to-all", "--sizes", "4MB"), "--sizes 4MB");
+    expect_refusal(WORDS("bench", "all-to-all", "--sizes", "4MX"), "--sizes 4MX");
     expect_refusal(WORDS("bench", "moe-layer", "--partitions", "4,2"),
                    "--partitions: 2 stands behind 4: they must rise");
     expect_refusal(WORDS("bench", "moe-layer", "--json", "x.json"), "x.json: unexpected");

@@ -487,12 +487,6 @@ static const mistake mistakes[] = {
      "nothing comes after L\n"},
     {NULL,
      NULL,
-     {"--set", "memory_limit=16XB"},
-     "--set memory_limit=16XB: expected an integer, also with k, M, G, T or P (powers of 1024), "
-     "kB, "
-     "MB, GB, TB or PB (of 1000), got a string \"16XB\"\n"},
-    {NULL,
-     NULL,
      {"--mesh", "pp=2,vp=2"},
      "--mesh pp=2,vp=2: parallel.num_virtual_stages_per_pipeline_rank: 4 stages for 2 layers"},
     {NULL,
@@ -932,9 +926,10 @@ static void check_no_effect(void)
               WORDS("train", "c.json", "--out", "run", "--set", "num_experts=0", "--set",
                     "moe_num_partitions=4", "--set", "moe_z_loss_coeff=0.1", "--set",
                     "eval_interval=0", "--set", "pace_work=all", "--set", "eod_token=1", "--set",
-                    "calculate_per_token_loss=true", "--set", "recompute_granularity=selective",
-                    "--set", "recompute_modules=[\"moe\", \"mlp\"]", "--set", "hysteresis=3",
-                    "--set", "cuda_graphs=false", "--set", "offload.experts=auto", "--set",
+                    "calculate_per_token_loss=true", "--set", "label_mask=false", "--set",
+                    "recompute_granularity=selective", "--set",
+                    "recompute_modules=[\"moe\", \"mlp\"]", "--set", "hysteresis=3", "--set",
+                    "cuda_graphs=false", "--set", "offload.experts=auto", "--set",
                     "offload.kept=-1"),
               no_mpirun);
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
@@ -949,8 +944,8 @@ static void check_no_effect(void)
     EXPECT(c.err && strstr(c.err, " warn data.reset_position_ids, reset_attention_mask, "
                                   "eod_mask_loss are false: no effect of data.eod_token\n"),
            "%s", c.err);
-    EXPECT(c.err && strstr(c.err, " warn data.eod_mask_loss is false: no effect of "
-                                  "train.calculate_per_token_loss\n"),
+    EXPECT(c.err && strstr(c.err, " warn data.eod_mask_loss, label_mask are false: no effect "
+                                  "of train.calculate_per_token_loss\n"),
            "%s", c.err);
     EXPECT(c.err && strstr(c.err, " warn model.num_experts is 0: no effect of moe in "
                                   "train.recompute_modules\n"),

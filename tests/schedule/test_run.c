@@ -123,6 +123,13 @@ static weft_status enqueue(void *context, const weft_task *task, weft_lane *lane
 {
     pipe_stage *stage = context;
     work w = {.stage = stage, .task = *task};
+    if (weft_task_opens_pair(task)) { /* the backward first: nothing orders the two */
+        w.task = task[1];
+        WEFT_TRY(weft_lane_submit(lane, "the backward of a pair", do_work, &w, sizeof(w)));
+        w.task = *task;
+    } else if (task->flags & WEFT_TASK_PAIRED) {
+        return WEFT_OK;
+    }
     if (stage->delay_us)
         w.delay_us = (int)next_random(&stage->random, (uint32_t)stage->delay_us);
     return weft_lane_submit(lane, weft_task_kind_text(task->kind), do_work, &w, sizeof(w));
@@ -145,11 +152,11 @@ typedef struct pipeline {
     channel channels[2 * RUN_STAGES];
 } pipeline;
 
-static void start_pipeline(pipeline *pipe, weft_pipeline_kind kind, int p, int m, bool forward_only,
-                           int delay_us)
+static void start_set(pipeline *pipe, const program_set *set, int delay_us)
 {
+    const int p = set->shape.num_stages;
     memset(pipe, 0, sizeof(*pipe));
-    pipe->set = make_set(kind, p, m, forward_only);
+    pipe->set = *set;
     ASSERT_OK(weft_device_create_cpu(1, 0, &pipe->device));
     for (int i = 0; i < 2 * p; i++) {
         pthread_mutex_init(&pipe->channels[i].mutex, NULL);
@@ -178,6 +185,20 @@ static void start_pipeline(pipeline *pipe, weft_pipeline_kind kind, int p, int m
                                        &stage->executor.lanes[lane]));
         ASSERT_OK(weft_executor_prepare(&stage->executor, pipe->device, stage->program->num_tasks));
     }
+}
+
+static void start_pipeline(pipeline *pipe, weft_pipeline_kind kind, int p, int m, bool forward_only,
+                           int delay_us)
+{
+    const program_set set = make_set(kind, p, m, forward_only);
+    start_set(pipe, &set, delay_us);
+}
+
+static void start_pairs(pipeline *pipe, int p, int m, int delay_us)
+{
+    const program_set set = make_shaped_set(&(weft_pipeline_shape){
+        .num_stages = p, .num_micro_batches = m, .boundary_bytes = 4096, .pairs = true});
+    start_set(pipe, &set, delay_us);
 }
 
 static void run_step(pipeline *pipe)
@@ -233,9 +254,12 @@ static void numbers_come_out_right(void **state)
     static pipeline pipe;
     for (int p = 1; p <= RUN_STAGES; p++)
         for (int m = 1; m <= 9; m += 2)
-            for (int kind = 0; kind < 2; kind++)
+            for (int kind = 0; kind < 3; kind++)
                 for (int delay_us = 0; delay_us <= 300; delay_us += 300) {
-                    start_pipeline(&pipe, kind, p, m, false, delay_us);
+                    if (kind == 2)
+                        start_pairs(&pipe, p, m, delay_us);
+                    else
+                        start_pipeline(&pipe, kind, p, m, false, delay_us);
                     for (int step = 0; step < NUM_STEPS; step++) {
                         double weights[RUN_STAGES];
                         for (int i = 0; i < p; i++)
