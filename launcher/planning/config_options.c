@@ -107,7 +107,7 @@ static const weft_key train_rows[] = {
         "of a micro-batch whose logits a rank has at once; 0: 256, on a GPU 8192"),
     ROW(STEP, "parameter_rules", parameter_rules, STRINGS, "[]", 0, 0, NULL,
         "\"PATTERN WORDS\" by names of parameters: frozen, frozen=false, lr_mult=X, wd_mult=X; the "
-        "last one counts"),
+        "last counts"),
     ROW(STEP, "recompute_granularity", recompute.granularity, CHOICE, "\"none\"", 0, 0, NULL,
         "what backward makes again instead of keeping it: whole layers, or modules of layers",
         .choices = "none|full|selective", SEARCHED(RECOMPUTE)),
