@@ -12,8 +12,8 @@ void weft_trainer_note_choice(weft_trainer *trainer, weft_step_result *out);
 /* Fills in what the program that ran summed up to, in step_ms. Collective. */
 weft_status weft_trainer_sums(weft_trainer *trainer, double step_ms,
                               weft_step_result *out) WEFT_CHECKED;
-/* These, and each dataset's part, of a step of training; warns of ranks and links that are slow, and once
- * if compute falls behind device.pace. Collective. */
+/* These, and each dataset's part, of a step of training; warns of ranks and links that are slow,
+ * and once if compute falls behind device.pace. Collective. */
 weft_status weft_trainer_result(weft_trainer *trainer, double step_ms,
                                 weft_step_result *out) WEFT_CHECKED;
 
