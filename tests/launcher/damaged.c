@@ -525,13 +525,13 @@ static void check_full(void)
     child c;
     getrlimit(RLIMIT_FSIZE, &before);
     full = before;
-    full.rlim_cur = 6500; /* config.json has room, the timeline's files have not */
+    full.rlim_cur = 9000; /* config.json has room, the timeline's files have not */
     setrlimit(RLIMIT_FSIZE, &full);
     const bool started =
         child_start(&c,
                     WORDS("train", "c.json", "--out", "full", "--set", "train_iters=1000000",
                           "--set", "no_save=true", "--set", "log.trace_step=2", "--set",
-                          "log_interval=1", "--set", "model.num_layers=8"),
+                          "log_interval=1", "--set", "model.num_layers=16"),
                     NULL);
     setrlimit(RLIMIT_FSIZE, &before);
     EXPECT(started, "no start");
