@@ -300,7 +300,8 @@ static weft_status make_passes(making *m)
 
 static weft_status make_partitions(making *m, weft_program programs[2])
 {
-    const weft_moe_pipeline pipeline = weft_shape_pipeline(&m->out->plan.step.outline.shape);
+    weft_moe_pipeline pipeline = weft_shape_pipeline(&m->out->plan.step.outline.shape);
+    pipeline.beside = m->out->plan.step.outline.pairs;
     for (int backward = 0; backward < 2; backward++)
         WEFT_TRY(weft_program_moe(&pipeline, backward, m->arena, &programs[backward]));
     return weft_program_moe_check(&pipeline, &programs[0], &programs[1]);

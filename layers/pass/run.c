@@ -550,6 +550,7 @@ weft_status weft_model_pair(weft_model *model, weft_lane *lane, const weft_pair_
     weft_pass *backward = &model->passes[call->backward_slot];
     forward->lane = backward->lane = lane;
     forward->micro_batch = call->micro_batch;
+    weft_pass_serve(forward, call->micro_batch.chunk);
     forward->deferred = NULL;
     forward->backward = false;
     backward->backward = true;
