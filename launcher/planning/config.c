@@ -181,7 +181,7 @@ static bool mesh_names(const weft_config_source *source, const char *axis)
     const char *at = source->mesh;
     while (at && strncmp(at, axis, strlen(axis)) != 0) {
         at = strchr(at, ',');
-        at += at != NULL;
+        at = at ? at + 1 : NULL;
     }
     return at != NULL;
 }

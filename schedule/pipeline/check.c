@@ -105,11 +105,11 @@ static void find_backwards(const weft_program *program, int num_chunks, int num_
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
         const bool backward = task->kind == WEFT_TASK_BACKWARD;
-        const int at = task->chunk * num_micro_batches + task->micro_batch;
         if ((!backward && task->kind != WEFT_TASK_FORWARD) || task->chunk < 0 ||
             task->chunk >= num_chunks || task->micro_batch < 0 ||
             task->micro_batch >= num_micro_batches)
             continue;
+        const int at = task->chunk * num_micro_batches + task->micro_batch;
         is_paired[backward * all + at] = task->flags & WEFT_TASK_PAIRED;
         if (ends_backward(task))
             last[task->chunk] = task->micro_batch;

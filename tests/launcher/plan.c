@@ -584,7 +584,7 @@ static void check_schedule(void)
               "--nodes", "1", "--mesh", "cp=1,dp=1", "--set", "parallel.pipeline_schedule=zbv",
               "--set", "train.global_batch_size=16", "--set", "train.micro_batch_size=1");
     int num_one = 0, num_v = 0;
-    for (const char *line = c.out; line; line = strchr(line + 1, '\n')) {
+    for (const char *line = c.out; line && *line; line = strchr(line + 1, '\n')) {
         const int bytes = (int)strcspn(line + 1, "\n") + 1;
         char text[512];
         snprintf(text, sizeof text, "%.*s", bytes, line);

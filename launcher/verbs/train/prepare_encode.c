@@ -313,7 +313,7 @@ static weft_status write_block(const weft_prepare_ring *ring, const weft_prepare
     for (size_t i = 0; i < b->num_documents; i++) {
         WEFT_TRY(write_document(ring, to, &b->documents[i], tokens, bears, out));
         tokens += b->documents[i].num_tokens;
-        bears += bears ? b->documents[i].num_tokens : 0;
+        bears = bears ? bears + b->documents[i].num_tokens : NULL;
     }
     return WEFT_OK;
 }
