@@ -40,7 +40,7 @@ static bool names_alias(const char *mesh, const char *alias)
         if (strncmp(at, alias, bytes) == 0 && at[bytes] == '=')
             return true;
         at = strchr(at, ',');
-        at += at ? 1 : 0;
+        at = at ? at + 1 : NULL;
     }
     return false;
 }

@@ -597,7 +597,6 @@ static void check_schedule(void)
     child_release(&c);
 }
 
-/* A measured file without a curve: the command that measures it. */
 /* Whatever the limit, an order of `auto` keeps it, or there is none. */
 static void check_auto_limit(void)
 {
@@ -630,6 +629,7 @@ static void check_auto_limit(void)
     EXPECT(num_kept > 12, "%d orders keep a limit", num_kept);
 }
 
+/* A measured file without a curve: the command that measures it. */
 static void check_unmeasured(void)
 {
     EXPECT(child_write("measured.json",
