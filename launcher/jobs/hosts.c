@@ -110,6 +110,17 @@ static weft_status add_list(host_names *names, const char *text)
     }
 }
 
+/* Of 1 to 65536; 0: no such number. */
+static int read_slots(const char *text)
+{
+    char *end;
+    const long value = strtol(text, &end, 10);
+    return end != text && (*end == '\0' || isspace((unsigned char)*end)) && value > 0 &&
+                   value <= 65536
+               ? (int)value
+               : 0;
+}
+
 /* "slots=8", or what else a word behind a name may be. */
 static bool read_word(const char *word, int *slots)
 {
@@ -117,7 +128,7 @@ static bool read_word(const char *word, int *slots)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strncmp(word, keys[i], strlen(keys[i])) == 0) {
             if (i == 0)
-                *slots = atoi(word + strlen(keys[i]));
+                *slots = read_slots(word + strlen(keys[i]));
             return i > 0 || *slots > 0;
         }
     return false;
@@ -135,13 +146,18 @@ static weft_status add_line(host_names *names, char *line)
         return WEFT_OK;
     char *colon = strchr(name, ':');
     if (colon && !strchr(colon + 1, ':') && strspn(colon + 1, "0123456789") > 0) {
-        slots = atoi(colon + 1);
+        slots = read_slots(colon + 1);
+        if (slots == 0)
+            return WEFT_ERROR(WEFT_CONFIG, "%s: \"%.60s\": expected NAME:N, N of 1 to 65536",
+                              names->where, name);
         *colon = '\0';
     }
     for (char *word; (word = strtok_r(NULL, " \t\r", &rest));)
         if (!read_word(word, &slots))
-            return WEFT_ERROR(WEFT_CONFIG, "%s: \"%.60s\": expected NAME, NAME slots=N or NAME:N",
-                              names->where, word);
+            return WEFT_ERROR(
+                WEFT_CONFIG,
+                "%s: \"%.60s\": expected NAME, NAME slots=N or NAME:N, N of 1 to 65536",
+                names->where, word);
     if (hosts->count == 0 || slots < hosts->least_slots)
         hosts->least_slots = slots;
     if (slots > hosts->most_slots)

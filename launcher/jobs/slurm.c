@@ -92,6 +92,16 @@ static const struct {
     {0, "wrap", "the job is a script"},
 };
 
+/* sbatch takes what follows a blank and a hyphen for an option of its own. */
+static bool has_another_option(const char *text)
+{
+    const char *at = text;
+    while ((at = strpbrk(at + 1, " \t")))
+        if (at[1] == '-')
+            return true;
+    return false;
+}
+
 /* sbatch takes the beginning of a name for all of it. */
 static weft_status check_option(const char *text)
 {
@@ -103,6 +113,9 @@ static weft_status check_option(const char *text)
                           "--sbatch %.60s: expected an option of sbatch on one line, such as "
                           "--sbatch=--constraint=h100",
                           weft_job_has_control(text) ? "with a control character" : text);
+    if (has_another_option(text))
+        return WEFT_ERROR(WEFT_CONFIG, "--sbatch %.60s: one option each; --sbatch may be repeated",
+                          text);
     for (size_t i = 0; i < sizeof own_options / sizeof *own_options; i++)
         if (is_long ? strncmp(name, own_options[i].name, length) == 0
                     : *name == own_options[i].letter)

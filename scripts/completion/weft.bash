@@ -15,6 +15,10 @@ _weft() {
     [[ $prev == --* ]] && takes=$(awk -F '\t' -v w="$prev" '$1 == w { print $2 }' <<<"$words")
     case $takes in
     '') ;;
+    KEY)
+        mapfile -t COMPREPLY < <(compgen -W "$("$weft" config)" -- "$cur")
+        return
+        ;;
     KEY*)
         mapfile -t COMPREPLY < <(compgen -S = -W "$("$weft" config)" -- "$cur")
         compopt -o nospace

@@ -63,6 +63,11 @@ static void check_hosts(void)
     EXPECT(child_write("names", "a slots=4\nb np=4\n"), "names");
     expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2,
                   "names:2: \"np=4\": expected NAME, NAME slots=N or NAME:N");
+    EXPECT(child_write("names", "a slots=4\nb slots=4294967297\n"), "names");
+    expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2,
+                  "names:2: \"slots=4294967297\": expected NAME");
+    EXPECT(child_write("names", "a:4294967297\n"), "names");
+    expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2, "N of 1 to 65536");
     EXPECT(child_write("names", "# none\n"), "names");
     expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2, "names: names no host");
     expect_launch("mpirun", "hosts", WORDS("--hostfile", "nowhere"), 6, "nowhere");
@@ -200,6 +205,7 @@ static void check_slurm(void)
                 {"--sbatch", "--sig=B:TERM@9", "train.stop_timeout_s says it"},
                 {"--sbatch", "--array=0-3", "each of its jobs would train in the same folder"},
                 {"--sbatch", "-a 0-3", "each of its jobs"},
+                {"--sbatch", "-p gpu -a 1-3", "one option each"},
                 {"--sbatch", "--no-requeue", "the job goes on by it"},
                 {"--sbatch", "constraint=h100", "expected an option of sbatch"},
                 {"--sbatch", "--comment=a\n#SBATCH --hold", "expected an option of sbatch"},

@@ -143,6 +143,12 @@ void used_know_rows(bool known)
     knows_rows = known;
 }
 
+void used_ignore_nothing(void)
+{
+    memset(ignored, 0, sizeof ignored);
+    next_ignored = 0;
+}
+
 void used_ignore(const void *start, size_t bytes)
 {
     ignored[next_ignored].start = start;

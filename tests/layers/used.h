@@ -17,8 +17,9 @@ typedef struct used_half {
  * two no other pass runs in this process. */
 void used_begin(void);
 void used_end(used_half *out);
-/* Casts from or to this memory are the test's own; up to four ranges. */
+/* Casts from or to this memory are the test's own; up to four ranges, until all are forgotten. */
 void used_ignore(const void *start, size_t bytes);
+void used_ignore_nothing(void);
 
 /* False: choices are sorted again in backward, so that their rows are not known when kernels are
  * enqueued. */
