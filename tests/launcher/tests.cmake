@@ -126,7 +126,7 @@ set_tests_properties(plan_figures PROPERTIES PROCESSORS 2)
 add_dependencies(test_plan_figures weft_binary)
 weft_add_test(NAME end_to_end SOURCES launcher/end_to_end.c launcher/child.c LABELS launcher)
 weft_add_test(NAME evaluation SOURCES launcher/evaluation.c launcher/child.c LABELS launcher)
-weft_add_test(NAME blend TIER release SOURCES launcher/blend.c launcher/child.c LABELS launcher)
+weft_add_test(NAME blend TIER slow SOURCES launcher/blend.c launcher/child.c LABELS launcher)
 add_dependencies(test_blend weft_binary)
 weft_add_test(NAME inspect_sample TIER release SOURCES launcher/inspect_sample.c launcher/child.c LABELS launcher)
 add_dependencies(test_inspect_sample weft_binary)
@@ -199,7 +199,7 @@ set_tests_properties(restarts watchdog skipped skipped_all launching_faults tier
 # Three or four jobs of ranks at once, side by side.
 set_tests_properties(killed restarts watchdog PROPERTIES PROCESSORS 2)
 set_tests_properties(search what_if PROPERTIES COST 50)
-weft_add_test(NAME models TIER release SOURCES launcher/models.c launcher/child.c layers/harness.c
+weft_add_test(NAME models TIER slow SOURCES launcher/models.c launcher/child.c layers/harness.c
   LABELS launcher)
 add_dependencies(test_models weft_binary)
 weft_add_test(NAME model_faults SOURCES launcher/model_faults.c launcher/child.c LABELS launcher)
