@@ -238,14 +238,13 @@ static void find_statics(void)
     munmap((void *)(uintptr_t)image, bytes);
 }
 
-static void start(void)
+/* The order may change from kernel to kernel: a test runs each both ways. */
+static void take_order(void)
 {
     const char *order = getenv("WEFT_EMULATE_ORDER");
     if (order && *order && strcmp(order, "forward") && strcmp(order, "backward"))
         weft_emulate_die("WEFT_EMULATE_ORDER is \"%s\", not forward or backward", order);
     now.backward = order && !strcmp(order, "backward");
-    find_statics();
-    now.started = true;
 }
 
 /* Whole words. Not memset, and unchecked: a sanitizer keeps bytes around variables that nobody may
@@ -272,7 +271,9 @@ static void run_launch(void *argument)
     launch *l = argument;
     const uint64_t num_blocks = (uint64_t)l->blocks.x * l->blocks.y * l->blocks.z;
     if (!now.started)
-        start();
+        find_statics();
+    now.started = true;
+    take_order();
     now.launch = l;
     now.served_by = pthread_self();
     now.num_threads = l->threads.x * l->threads.y * l->threads.z;

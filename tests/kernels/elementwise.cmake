@@ -3,10 +3,6 @@
 foreach(name norm heads activation loss elementwise random routing dispatch optimizer)
   weft_add_test(NAME kernels_${name} CMOCKA LABELS kernels
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c ${CMAKE_CURRENT_LIST_DIR}/probe.c)
-  foreach(isa baseline avx2)
-    weft_add_test_run(NAME kernels_${name}_${isa} PROGRAM $<TARGET_FILE:test_kernels_${name}>
-      TIER release LABELS kernels)
-    set_property(TEST kernels_${name}_${isa} APPEND PROPERTY ENVIRONMENT WEFT_CPU_ISA=${isa})
-  endforeach()
+  weft_add_isa_runs(${name})
   weft_add_cuda_run(${name})
 endforeach()

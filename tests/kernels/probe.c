@@ -30,6 +30,30 @@ bool probe_on_cuda(void)
     return device && !strcmp(device, "cuda");
 }
 
+bool probe_is_emulated(void)
+{
+#ifdef WEFT_TESTS_EMULATED
+    return probe_on_cuda();
+#else
+    return false;
+#endif
+}
+
+bool probe_takes_case(void)
+{
+#ifdef WEFT_SANITIZED
+    static uint64_t random = 1;
+    return !probe_is_emulated() || probe_pick(&random, 3) == 0;
+#else
+    return true;
+#endif
+}
+
+int probe_num_runs(void)
+{
+    return probe_is_emulated() ? 2 : PROBE_NUM_RUNS;
+}
+
 int probe_num_dtypes(void)
 {
     return probe_on_cuda() ? 3 : 2;
@@ -253,6 +277,8 @@ weft_lane *probe_lane(int run)
 
 void probe_before(int run)
 {
+    if (probe_is_emulated())
+        setenv("WEFT_EMULATE_ORDER", run % 2 ? "backward" : "forward", 1);
     if (run == 0)
         memcpy(initial, pool, pool_used);
     else

@@ -7,7 +7,8 @@
  *
  * With WEFT_TEST_DEVICE=cuda the runs are on three lanes of the first CUDA device instead, with the
  * pool in pinned memory, which both sides read; where there is no such device the program says so
- * and is skipped. */
+ * and is skipped. On an emulated one there are two runs, threads and blocks forward and backward.
+ */
 #ifndef WEFT_TESTS_KERNELS_PROBE_H
 #define WEFT_TESTS_KERNELS_PROBE_H
 
@@ -23,9 +24,16 @@
 #include <weft/kernels.h>
 
 enum { PROBE_NUM_RUNS = 3 };
+/* One case in three, drawn, on an emulated device beneath a sanitizer, where each takes long (the
+ * same cases all run on one without, nightly); elsewhere each. */
+bool probe_takes_case(void);
+/* Of these, how many PROBE_RUN makes. An emulated device has one order of threads and its reverse.
+ */
+int probe_num_runs(void);
 
 /* True where kernels run on a CUDA device: tests of what only the CPU has skip themselves. */
 bool probe_on_cuda(void);
+bool probe_is_emulated(void); /* such a device is slow: tests of many sizes do fewer */
 /* The dtypes of activations that the device has: probe_dtype(0) .. (probe_num_dtypes() - 1). */
 int probe_num_dtypes(void);
 weft_dtype probe_dtype(int i);
@@ -63,7 +71,7 @@ void probe_after_ranges(weft_status status, const char *kernel);
 
 #define PROBE_RUN(kernel, ...)                                                                     \
     do {                                                                                           \
-        for (int run_ = 0; run_ < PROBE_NUM_RUNS; run_++) {                                        \
+        for (int run_ = 0; run_ < probe_num_runs(); run_++) {                                      \
             probe_before(run_);                                                                    \
             weft_status status_ =                                                                  \
                 weft_##kernel(probe_lane(run_), &WEFT_ARGS(weft_##kernel##_args, __VA_ARGS__));    \

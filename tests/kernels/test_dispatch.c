@@ -105,6 +105,8 @@ static bool is_kept(const plan_case *p, size_t choice)
 /* `all_to`: an expert that every token chooses first, or -1. */
 static void check_plan(plan_case p, int all_to)
 {
+    if (!probe_takes_case())
+        return;
     probe_start(NULL);
     const size_t num_choices = p.num_tokens * p.topk;
     int32_t *top_index = probe_alloc(num_choices * sizeof *top_index);
@@ -362,6 +364,8 @@ static double combine_loss(const void *context)
 static void check_moves(size_t num_tokens, size_t num_experts, size_t topk, size_t cols,
                         weft_dtype dtype, int form, bool accumulate, bool in_place)
 {
+    if (!probe_takes_case())
+        return;
     probe_start(NULL);
     const size_t num_choices = num_tokens * topk, bytes = weft_dtype_bytes(dtype);
     int32_t *top_index = probe_alloc(num_choices * sizeof *top_index);

@@ -47,6 +47,8 @@ static void probabilities(const double *logits, const double *scores, const size
 static void check_route(size_t num_tokens, size_t num_experts, size_t k, bool pre_softmax,
                         double spread)
 {
+    if (!probe_takes_case())
+        return;
     probe_start(NULL);
     const size_t count = num_tokens * num_experts, num_choices = num_tokens * k;
     float *logits = probe_random(count, WEFT_F32, spread, 1);
@@ -177,6 +179,8 @@ static double route_loss(const void *context)
 static void check_route_backward(size_t num_tokens, size_t num_experts, size_t k, bool pre_softmax,
                                  float aux, float z)
 {
+    if (!probe_takes_case())
+        return;
     probe_start(NULL);
     const size_t count = num_tokens * num_experts, num_choices = num_tokens * k;
     float *logits = probe_random(count, WEFT_F32, 2.0, 1);
@@ -307,6 +311,8 @@ static double score_loss(const void *context)
 
 static void check_scores(score_case c)
 {
+    if (!probe_takes_case())
+        return;
     probe_start(NULL);
     const size_t count = c.num_tokens * c.num_experts, num_choices = c.num_tokens * c.topk;
     float *logits = probe_random(count, WEFT_F32, 2.0, 1), *scores = probe_alloc(count * 4);

@@ -6,6 +6,17 @@ function(weft_add_cuda_run name)
   weft_lock_gpu(kernels_${name}_cuda)
 endfunction()
 
+# And with the instructions of other processors.
+function(weft_add_isa_runs name)
+  foreach(run avx2:slow baseline:nightly)
+    string(REPLACE ":" ";" run ${run})
+    list(POP_FRONT run isa tier)
+    weft_add_test_run(NAME kernels_${name}_${isa} PROGRAM $<TARGET_FILE:test_kernels_${name}>
+      TIER ${tier} LABELS kernels)
+    set_property(TEST kernels_${name}_${isa} APPEND PROPERTY ENVIRONMENT WEFT_CPU_ISA=${isa})
+  endforeach()
+endfunction()
+
 include(${CMAKE_CURRENT_LIST_DIR}/elementwise.cmake OPTIONAL)
 include(${CMAKE_CURRENT_LIST_DIR}/attention.cmake OPTIONAL)
 
@@ -21,7 +32,9 @@ function(add_gemm_run name args)
 endfunction()
 add_gemm_run(native "" WEFT_CPU_BF16=native)
 add_gemm_run(widen "" WEFT_CPU_BF16=widen)
+set(tier nightly)
 add_gemm_run(widen_baseline "" WEFT_CPU_BF16=widen WEFT_CPU_ISA=baseline)
+set(tier release)
 add_gemm_run(widen_avx2 "" WEFT_CPU_BF16=widen WEFT_CPU_ISA=avx2)
 add_gemm_run(without_bf16 "" ONEDNN_MAX_CPU_ISA=AVX2)
 add_gemm_run(unknown_form refused WEFT_CPU_BF16=fast)
