@@ -27,6 +27,7 @@ if(WEFT_SANITIZE) # what the checks add takes long to optimise further, and keep
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang") # alignment stays checked: a GPU faults where it is wrong
     target_compile_options(weft_emulate_flags INTERFACE -Wno-pass-failed
       "SHELL:-mllvm -asan-instrumentation-with-call-threshold=100"
+      "SHELL:-mllvm -pragma-unroll-threshold=1" # compiles in a fifth
       -fno-sanitize=object-size,pointer-overflow)
   endif()
 endif()
