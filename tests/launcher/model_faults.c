@@ -298,7 +298,7 @@ static void scaled_positions_stay_scaled(void)
 /* As transformers reads a Mistral: the layers' own types, where it has them. */
 static void layers_of_mistral_differ(void)
 {
-    static const char sliding[] = "[\"sliding_attention\",\"full_attention\"]";
+    static const char sliding[] = "[\"sliding_attention\", \"full_attention\"]";
     model m;
     weft_card card;
     weft_arena arena = {0};
