@@ -2,6 +2,8 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <regex.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,40 +30,71 @@ const char *weft_quantity_suffixes(weft_quantity kind)
     return texts[kind];
 }
 
-/* What a suffix multiplies by; 0: it is none. */
+void weft_quantity_pattern(weft_quantity kind, char out[WEFT_QUANTITY_PATTERN_BYTES])
+{
+    static const char *const suffixes[] = {
+        [WEFT_QUANTITY_NONE] = "",
+        [WEFT_QUANTITY_BYTES] = " ?[kKmMgGtTpP](i?B)?",
+        [WEFT_QUANTITY_TOKENS] = " ?[kKmMbBtT]",
+        [WEFT_QUANTITY_COUNT] = " ?[kKmMbBtT]",
+        [WEFT_QUANTITY_SECONDS] = " ?[smhd]",
+    };
+    snprintf(out, WEFT_QUANTITY_PATTERN_BYTES, "[0-9]+([.][0-9]*)?([eE][-+]?[0-9]+)?%s",
+             suffixes[kind]);
+}
+
+static bool matches(weft_quantity kind, const char *text)
+{
+    char pattern[WEFT_QUANTITY_PATTERN_BYTES], whole[WEFT_QUANTITY_PATTERN_BYTES + 4];
+    regex_t regex;
+    weft_quantity_pattern(kind, pattern);
+    snprintf(whole, sizeof whole, "^%s$", pattern);
+    if (regcomp(&regex, whole, REG_EXTENDED | REG_NOSUB) != 0)
+        return false;
+    const bool good = regexec(&regex, text, 0, NULL, 0) == 0;
+    regfree(&regex);
+    return good;
+}
+
+/* What a suffix that matches multiplies by. */
 static double factor_of(weft_quantity kind, const char *suffix)
 {
     static const char bytes[] = "KMGTP", counts[] = "KMBT", times[] = "smhd";
     static const double seconds[] = {1, 60, 3600, 86400};
+    if (kind == WEFT_QUANTITY_SECONDS)
+        return seconds[strchr(times, *suffix) - times];
     const char first = (char)toupper((unsigned char)*suffix);
-    const char *at = strchr(kind == WEFT_QUANTITY_BYTES ? bytes : counts, first);
-    const bool is_alone = suffix[0] && !suffix[1];
-    if (kind == WEFT_QUANTITY_SECONDS) {
-        at = is_alone ? strchr(times, *suffix) : NULL;
-        return at ? seconds[at - times] : 0;
-    }
-    if (kind == WEFT_QUANTITY_NONE || !first || !at)
-        return 0;
     if (kind == WEFT_QUANTITY_BYTES)
-        return is_alone || strcmp(suffix + 1, "iB") == 0 ? pow(1024, (double)(at - bytes + 1))
-               : strcmp(suffix + 1, "B") == 0            ? pow(1000, (double)(at - bytes + 1))
-                                                         : 0;
-    const bool is_binary = kind == WEFT_QUANTITY_TOKENS && at - counts < 2;
-    return is_alone ? pow(is_binary ? 1024 : 1000, (double)(at - counts + 1)) : 0;
+        return pow(suffix[1] == 'B' ? 1000 : 1024, (double)(strchr(bytes, first) - bytes + 1));
+    const int power = (int)(strchr(counts, first) - counts) + 1;
+    return pow(kind == WEFT_QUANTITY_TOKENS && power <= 2 ? 1024 : 1000, power);
 }
 
 bool weft_quantity_read(weft_quantity kind, const char *text, size_t bytes, double *out)
 {
     char copy[64], *end;
-    if (bytes == 0 || bytes >= sizeof copy || !isdigit((unsigned char)text[0]))
+    if (bytes == 0 || bytes >= sizeof copy || memchr(text, '\0', bytes))
         return false;
     memcpy(copy, text, bytes);
     copy[bytes] = '\0';
-    if (strpbrk(copy, "xX")) /* hexadecimal digits */
+    const bool is_plain = matches(WEFT_QUANTITY_NONE, copy);
+    if (!is_plain && !matches(kind, copy))
         return false;
     *out = strtod(copy, &end);
     end += *end == ' ';
-    const double factor = *end ? factor_of(kind, end) : 1;
-    *out *= factor;
-    return factor > 0 && isfinite(*out);
+    *out *= is_plain ? 1 : factor_of(kind, end);
+    return isfinite(*out);
+}
+
+bool weft_quantity_is_meant(weft_quantity kind, const char *text, size_t bytes)
+{
+    char copy[64];
+    size_t at = 0;
+    bool has_digit = false;
+    snprintf(copy, sizeof copy, "%.*s", (int)(bytes < 63 ? bytes : 63), text);
+    if (matches(WEFT_QUANTITY_NONE, copy)) /* such as 1e9 */
+        return false;
+    for (; at < bytes && text[at] && strchr("+-.0123456789 ", text[at]); at++)
+        has_digit |= isdigit((unsigned char)text[at]) != 0;
+    return kind && has_digit && at < bytes && isalpha((unsigned char)text[at]);
 }

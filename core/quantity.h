@@ -17,8 +17,13 @@ typedef enum weft_quantity {
 
 /* Of a unit: "bytes", "bytes/s", "tokens", "s", others; NULL: none. */
 weft_quantity weft_quantity_of(const char *unit);
-/* False: not a finite number with one of the suffixes, or none, behind it. */
+/* The regular expression of a number and one of the suffixes, to POSIX as to JSON schemas. */
+enum { WEFT_QUANTITY_PATTERN_BYTES = 80 };
+void weft_quantity_pattern(weft_quantity kind, char out[WEFT_QUANTITY_PATTERN_BYTES]);
+/* False: neither that nor its number alone, or not finite. */
 bool weft_quantity_read(weft_quantity kind, const char *text, size_t bytes, double *out);
+/* Whether digits and a suffix were meant, good or not: an error then names the suffixes. */
+bool weft_quantity_is_meant(weft_quantity kind, const char *text, size_t bytes);
 /* The suffixes in words, for errors. Static. */
 const char *weft_quantity_suffixes(weft_quantity kind);
 

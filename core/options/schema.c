@@ -25,25 +25,20 @@ static void write_bounds(const weft_key *row, weft_json_out *out)
 /* A number, and as strings the digits of one that doubles do not hold, and one with a suffix. */
 static void write_number(const weft_key *row, const char *type, weft_json_out *out)
 {
-    static const char *const suffixed[] = {
-        [WEFT_QUANTITY_BYTES] = "[0-9][0-9.]* ?[kKmMgGtTpP](i?B)?",
-        [WEFT_QUANTITY_TOKENS] = "[0-9][0-9.]* ?[kKmMbBtT]",
-        [WEFT_QUANTITY_COUNT] = "[0-9][0-9.]* ?[kKmMbBtT]",
-        [WEFT_QUANTITY_SECONDS] = "[0-9][0-9.]* ?[smhd]",
-    };
     const weft_quantity kind = weft_quantity_of(row->unit);
     const bool is_large = row->type == WEFT_OPTION_INT && (row->max == 0 || row->max > 1e15);
     const bool has_text = is_large || kind;
     const char *types[4] = {type}, **next = types + 1;
-    char pattern[96];
+    char suffixed[WEFT_QUANTITY_PATTERN_BYTES], pattern[WEFT_QUANTITY_PATTERN_BYTES + 24];
     if (has_text)
         *next++ = "string";
     if (!row->initial)
         *next++ = "null";
     write_types(types, out);
     write_bounds(row, out);
+    weft_quantity_pattern(kind, suffixed);
     snprintf(pattern, sizeof pattern, "^(%s%s%s)$", is_large ? "-?[0-9]{16,}" : "",
-             is_large && kind ? "|" : "", kind ? suffixed[kind] : "");
+             is_large && kind ? "|" : "", kind ? suffixed : "");
     if (has_text)
         weft_json_text(out, "pattern", pattern);
 }

@@ -94,16 +94,16 @@ static weft_status bad_value(const place *p, weft_json_span value, const char *e
                              kind == WEFT_JSON_STRING ? " " : "", show ? shown : "");
 }
 
-/* A string that begins with a digit and ends with a suffix of the row's unit. */
+/* A string of digits that ends with a suffix of the row's unit. */
 static weft_status read_quantity(const place *p, weft_json_span value, const char *expected,
                                  double *out)
 {
     const weft_quantity kind = weft_quantity_of(p->row->unit);
     char text[160];
-    if (value.bytes < 4 || !isdigit((unsigned char)value.start[1]) ||
-        !isalpha((unsigned char)value.start[value.bytes - 2]) || !kind)
+    if (value.bytes < 4 || !weft_quantity_is_meant(kind, value.start + 1, value.bytes - 2))
         return bad_value(p, value, expected);
-    if (weft_quantity_read(kind, value.start + 1, value.bytes - 2, out))
+    if (isalpha((unsigned char)value.start[value.bytes - 2]) &&
+        weft_quantity_read(kind, value.start + 1, value.bytes - 2, out))
         return WEFT_OK;
     snprintf(text, sizeof text, "%s, also with %s", expected, weft_quantity_suffixes(kind));
     return bad_value(p, value, text);

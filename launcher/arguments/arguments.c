@@ -43,8 +43,7 @@ static weft_status unexpected(const weft_argument *row, const char *text, const 
     weft_help_number(row, row->min, low);
     weft_help_number(row, row->max, high);
     const char *separator = has_bounds && isfinite(row->max) ? " to " : "";
-    const char *suffix = text + strspn(text, "0123456789. ");
-    const bool has_suffix = suffix > text && *suffix && quantity_of(row);
+    const bool has_suffix = weft_quantity_is_meant(quantity_of(row), text, strlen(text));
     return WEFT_ERROR(WEFT_CONFIG, "--%s %.40s: expected %s%s%s%s%s%s%s", row->name,
                       *text ? text : "\"\"", expected,
                       !has_bounds          ? ""

@@ -27,7 +27,7 @@ static weft_status no_name(const host_names *names, const char *text, int length
 static weft_status add_name(host_names *names, const char *name)
 {
     const int length = (int)strlen(name);
-    if (length > MOST_NAME_BYTES || *name == '-' || !weft_job_is_word(name, "._-"))
+    if (length > MOST_NAME_BYTES || !weft_job_is_word(name, "._-"))
         return no_name(names, name, length);
     if (names->hosts->count == MOST_HOSTS)
         return WEFT_ERROR(WEFT_CONFIG, "%s: more than %d hosts", names->where, MOST_HOSTS);
@@ -45,7 +45,7 @@ static bool read_range(const char **text, const char *end, long *low, long *high
     *low = *high = strtol(*text, &after, 10);
     if (*after == '-') {
         const size_t more = strspn(after + 1, "0123456789");
-        if (more == 0 || more > 9)
+        if (more == 0 || more > 9 || (after[1] == '0' && more != (size_t)*digits))
             return false;
         *high = strtol(after + 1, &after, 10);
     }
@@ -127,9 +127,12 @@ static bool read_word(const char *word, int *slots)
     static const char *const keys[] = {"slots=", "max_slots=", "max-slots=", "binding="};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strncmp(word, keys[i], strlen(keys[i])) == 0) {
-            if (i == 0)
-                *slots = read_slots(word + strlen(keys[i]));
-            return i > 0 || *slots > 0;
+            if (i > 0)
+                return true;
+            if (*slots > 0)
+                return false; /* said twice */
+            *slots = read_slots(word + strlen(keys[i]));
+            return *slots > 0;
         }
     return false;
 }
@@ -156,7 +159,7 @@ static weft_status add_line(host_names *names, char *line)
         if (!read_word(word, &slots))
             return WEFT_ERROR(
                 WEFT_CONFIG,
-                "%s: \"%.60s\": expected NAME, NAME slots=N or NAME:N, N of 1 to 65536",
+                "%s: \"%.60s\": expected NAME, NAME slots=N or NAME:N, N of 1 to 65536, once",
                 names->where, word);
     if (hosts->count == 0 || slots < hosts->least_slots)
         hosts->least_slots = slots;
@@ -210,7 +213,7 @@ weft_status weft_job_read_hosts(const char *list, const char *file, weft_arena *
 {
     char *text = NULL;
     size_t bytes;
-    weft_job_hosts hosts = {0};
+    weft_job_hosts hosts = {.option = file ? "hostfile" : "hosts"};
     host_names names = {"--hosts", open_memstream(&text, &bytes), &hosts};
     if (!names.out)
         return WEFT_ERROR(WEFT_MEMORY, "no memory for the hosts' names");

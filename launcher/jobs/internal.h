@@ -34,14 +34,14 @@ extern const char weft_job_judging[];
  * first step is tried again whatever max_restarts says. */
 void weft_job_print_again(const weft_job *job, FILE *out);
 
-/* One or more ASCII letters, digits and `marks`. */
+/* One or more ASCII letters, digits and `marks`, without a hyphen first. */
 bool weft_job_is_word(const char *text, const char *marks);
 bool weft_job_has_control(const char *text);
 weft_status weft_job_check_site(const weft_job *job) WEFT_CHECKED;
 weft_status weft_job_check_slurm(const weft_job *job) WEFT_CHECKED;
 weft_status weft_job_check_kubernetes(const weft_job *job) WEFT_CHECKED;
-/* At a script's head: reads the lines of the file `setup`, unless NULL, and exports what the job
- * sets. */
+/* At a script's head: reads the lines of the file `setup`, unless NULL, which change nothing but
+ * what ranks get, then weft_job_passing, and exports what the job sets. */
 void weft_job_print_setup(const weft_job *job, const char *setup, FILE *out);
 /* Behind it, where $run is the run's folder: adds to the array `options` what mpirun passes on. */
 void weft_job_print_passed(const weft_job *job, FILE *out);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/text.h"
 #include "launcher/jobs/internal.h"
 
 static const struct {
@@ -46,12 +47,12 @@ static weft_status check_hosts(const weft_job *job)
     if (!job->hosts.names)
         return WEFT_OK;
     if (count != job->num_nodes + job->num_spares && job->num_spares > 0)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "--hosts: names %d, where the job has %d nodes and %d to spare", count,
-                          job->num_nodes, job->num_spares);
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: names %d, where the job has %s and %d to spare",
+                          job->hosts.option, count, weft_count_text(job->num_nodes, "node").text,
+                          job->num_spares);
     if (count != job->num_nodes + job->num_spares)
-        return WEFT_ERROR(WEFT_CONFIG, "--hosts: names %d, where the job has %d nodes", count,
-                          job->num_nodes);
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: names %d, where the job has %s", job->hosts.option,
+                          count, weft_count_text(job->num_nodes, "node").text);
     if (slots > 0 && slots < job->ranks_per_node)
         return WEFT_ERROR(WEFT_CONFIG,
                           "--hostfile: a node has %d slots, and the job %d ranks on each node",
@@ -70,7 +71,7 @@ static weft_status check_unused(const weft_job *job)
     const struct {
         const char *name, *value;
         weft_job_kind kind;
-    } options[] = {{"hosts", job->hosts.names, WEFT_JOB_MPIRUN},
+    } options[] = {{job->hosts.option, job->hosts.names, WEFT_JOB_MPIRUN},
                    {"spares", job->num_spares > 0 ? "" : NULL, WEFT_JOB_MPIRUN},
                    {"time", job->time, WEFT_JOB_SLURM},
                    {"account", job->account, WEFT_JOB_SLURM},
@@ -104,9 +105,45 @@ static weft_status check_spares(const weft_job *job)
     return WEFT_OK;
 }
 
+static bool is_program(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode) && access(path, X_OK) == 0;
+}
+
+static bool is_on_path(const char *name)
+{
+    const char *folder = getenv("PATH");
+    for (; folder && *folder; folder += *folder == ':') {
+        const int length = (int)strcspn(folder, ":");
+        char path[4096];
+        snprintf(path, sizeof path, "%.*s/%s", length, folder, name);
+        if (is_program(path))
+            return true;
+        folder += length;
+    }
+    return false;
+}
+
+/* Whether it is here, where no image and no PATH of another place brings it. */
+static weft_status check_program(const weft_job *job)
+{
+    const bool is_path = strchr(job->program, '/') != NULL;
+    if (*job->program == '-') /* an option of what starts it */
+        return WEFT_ERROR(WEFT_CONFIG, "--program %.300s: no program's name", job->program);
+    if (!job->has_program || weft_job_is_contained(job) ||
+        (!is_path && (job->kind == WEFT_JOB_SLURM || job->setup)))
+        return WEFT_OK;
+    if (is_path ? is_program(job->program) : is_on_path(job->program))
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_CONFIG, "--program %.300s: %s", job->program,
+                      is_path ? "no program that can be started here" : "not on PATH");
+}
+
 weft_status weft_job_check(const weft_job *job)
 {
     WEFT_TRY(check_unused(job));
+    WEFT_TRY(check_program(job));
     WEFT_TRY(check_spares(job));
     WEFT_TRY(check_hosts(job));
     WEFT_TRY(weft_job_check_site(job));
@@ -241,21 +278,6 @@ weft_status weft_job_write(const weft_job *job, bool force, weft_arena *arena)
 }
 
 /* --- starting ------------------------------------------------------------------------------ */
-
-static bool is_on_path(const char *name)
-{
-    const char *folder = getenv("PATH");
-    for (; folder && *folder; folder += *folder == ':') {
-        const int length = (int)strcspn(folder, ":");
-        char path[4096];
-        struct stat info;
-        snprintf(path, sizeof path, "%.*s/%s", length, folder, name);
-        if (stat(path, &info) == 0 && S_ISREG(info.st_mode) && access(path, X_OK) == 0)
-            return true;
-        folder += length;
-    }
-    return false;
-}
 
 weft_status weft_job_start(const weft_job *job, weft_arena *arena)
 {

@@ -30,7 +30,8 @@ const char *weft_job_text(int kind);
 
 /* Nodes by their names. */
 typedef struct weft_job_hosts {
-    const char *names; /* "a,b" */
+    const char *names;  /* "a,b" */
+    const char *option; /* that named them: hosts, hostfile */
     int count;
     int least_slots, most_slots; /* of a node; least 0: not all lines say */
 } weft_job_hosts;
@@ -44,6 +45,7 @@ weft_status weft_job_read_hosts(const char *list, const char *file, weft_arena *
 typedef struct weft_job {
     weft_job_kind kind;
     const char *program; /* what trains: a path, or a name that PATH finds */
+    bool has_program;    /* somebody named it */
     const char *folder;  /* where relative paths of the config begin */
     const char *config, *run;
     weft_string_list settings; /* further arguments: --set, KEY=VALUE, ... */

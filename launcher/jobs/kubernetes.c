@@ -62,6 +62,18 @@ static weft_status check_twice(const char *option, const weft_string_list *list)
     return WEFT_OK;
 }
 
+/* What begins as JSON is meant as it. */
+static weft_status check_json(const char *text)
+{
+    const char *value = strchr(text, '=') + 1;
+    if (value[strspn(value, " \t\n")] != '{' && value[strspn(value, " \t\n")] != '[')
+        return WEFT_OK;
+    cJSON *json = cJSON_ParseWithOpts(value, NULL, true);
+    const bool is_json = json != NULL;
+    cJSON_Delete(json);
+    return is_json ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--pod %.60s: damaged JSON", text);
+}
+
 static weft_status check_pods(const weft_job *job)
 {
     static const char *const own[] = {"containers", "volumes", "restartPolicy",
@@ -69,6 +81,7 @@ static weft_status check_pods(const weft_job *job)
     for (size_t i = 0; i < job->pod.count; i++) {
         const char *text = job->pod.values[i];
         WEFT_TRY(check_pair("pod", text, "", "priorityClassName=high"));
+        WEFT_TRY(check_json(text));
         if (!weft_is_utf8(text))
             return WEFT_ERROR(WEFT_CONFIG, "--pod %.60s: not UTF-8, which YAML is", text);
         for (size_t k = 0; k < sizeof own / sizeof *own; k++)
@@ -206,7 +219,6 @@ static void print_command(const weft_job *job, FILE *out)
 static void print_launcher_script(const weft_job *job, FILE *out)
 {
     fputs(recalling, out);
-    fputs(weft_job_passing, out);
     weft_job_print_setup(job, job->setup ? CONFIG_FOLDER "/setup.sh" : NULL, out);
     fputs("options=() run=", out);
     weft_shell_word(job->run, out);

@@ -333,7 +333,6 @@ void weft_job_print_mpirun(const weft_job *job, FILE *out)
     fputs(" || exit\n", out);
     if (job->apptainer)
         fputs(weft_job_container_setting, out);
-    fputs(weft_job_passing, out);
     weft_job_print_setup(job, job->setup, out);
     fputs("run=", out);
     weft_shell_word(job->run, out);

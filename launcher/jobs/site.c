@@ -1,34 +1,115 @@
 /* What a site wants of every job: lines before the program, variables, a network, files of output.
  */
 #include <ctype.h>
+#include <spawn.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "launcher/jobs/internal.h"
 
 bool weft_job_is_word(const char *text, const char *marks)
 {
+    if (*text == '-') /* it would be an option */
+        return false;
     for (const unsigned char *c = (const unsigned char *)text; *c; c++)
         if (*c >= 128 || (!isalnum(*c) && !strchr(marks, *c)))
             return false;
     return *text != '\0';
 }
 
-/* A name that a shell gives a variable. */
+static bool is_name_of(const char *text, size_t length, const char *const *names)
+{
+    for (; *names; names++)
+        if (strlen(*names) == length && strncmp(*names, text, length) == 0)
+            return true;
+    return false;
+}
+
+/* A name that a shell gives a variable, and that the job's own commands can do with. */
 static weft_status check_variable(const char *text)
 {
+    static const char *const fixed[] = {"BASHOPTS",  "BASH_VERSINFO", "EUID",        "PPID",
+                                        "SHELLOPTS", "UID",           "GROUPS",      "FUNCNAME",
+                                        "DIRSTACK",  "BASHPID",       "BASH_SOURCE", NULL},
+                             *const own[] = {
+                                 "PATH",     "BASH_ENV",        "ENV", "IFS", "LD_PRELOAD",
+                                 "LD_AUDIT", "POSIXLY_CORRECT", NULL};
     const size_t length = strcspn(text, "=");
     for (size_t i = 0; i < length; i++)
         if ((unsigned char)text[i] >= 128 || (!isalnum((unsigned char)text[i]) && text[i] != '_'))
             return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: no name of a variable", text);
     if (length == 0 || isdigit((unsigned char)*text))
         return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: no name of a variable", text);
+    if (is_name_of(text, length, fixed))
+        return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: bash has this variable for itself", text);
+    if (text[length] && is_name_of(text, length, own))
+        return WEFT_ERROR(
+            WEFT_CONFIG,
+            "--env %.60s: the job's own commands would get it; a file for --setup can "
+            "export it",
+            text);
     return WEFT_OK;
+}
+
+static weft_status check_environment(const weft_string_list *list)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        const char *text = list->values[i];
+        const size_t length = strcspn(text, "=");
+        WEFT_TRY(check_variable(text));
+        for (size_t k = 0; k < i; k++)
+            if (strncmp(list->values[k], text, length) == 0 &&
+                strcspn(list->values[k], "=") == length && strcmp(list->values[k], text) != 0)
+                return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: given twice, with \"%.60s\"", text,
+                                  list->values[k]);
+    }
+    return WEFT_OK;
+}
+
+/* What bash says of a file that it would not read: its line of the file, cut to `capacity`. Empty
+ * where it would, or is not here. */
+static void find_fault(const char *file, char *out, size_t capacity)
+{
+    char *const words[] = {(char *)"bash", (char *)"-n", (char *)(uintptr_t)file, NULL};
+    posix_spawn_file_actions_t actions;
+    char line[4400]; /* PATH_MAX and more */
+    int ends[2], code = 0;
+    pid_t child;
+    *out = '\0';
+    if (pipe(ends) != 0)
+        return;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+    posix_spawn_file_actions_addclose(&actions, ends[0]);
+    const bool runs = posix_spawnp(&child, *words, &actions, NULL, words, environ) == 0;
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    FILE *said = fdopen(ends[0], "r");
+    while (said && fgets(line, sizeof line, said)) /* a warning of the locale may come first */
+        if (!*out && strncmp(line, file, strlen(file)) == 0)
+            snprintf(out, capacity, "%.*s", (int)strcspn(line, "\n"), line);
+    if (said)
+        fclose(said);
+    else
+        close(ends[0]);
+    if (!runs || waitpid(child, &code, 0) != child || code == 0)
+        *out = '\0';
+}
+
+static weft_status check_setup(const weft_job *job)
+{
+    char fault[300];
+    if (!job->setup)
+        return WEFT_OK;
+    find_fault(job->setup, fault, sizeof fault);
+    return *fault ? WEFT_ERROR(WEFT_CONFIG, "--setup: bash cannot read it: %s", fault) : WEFT_OK;
 }
 
 weft_status weft_job_check_site(const weft_job *job)
 {
-    for (size_t i = 0; i < job->environment.count; i++)
-        WEFT_TRY(check_variable(job->environment.values[i]));
+    WEFT_TRY(check_setup(job));
+    WEFT_TRY(check_environment(&job->environment));
     if (job->interface && !weft_job_is_word(job->interface, "._-,"))
         return WEFT_ERROR(WEFT_CONFIG, "--interface %.60s: no name of a network interface",
                           job->interface);
@@ -40,22 +121,48 @@ weft_status weft_job_check_site(const weft_job *job)
     return WEFT_OK;
 }
 
+/* The lines run in the script's own shell, so that what they export and their `ulimit` last; what
+ * else they change is as before behind them. The trap EXIT meets DEBUG once more: the line before
+ * is the one that ended it. A signal is remembered until there are ranks. */
+static const char sourcing[] =
+    "weft_words=(\"$@\") weft_here=$PWD weft_options=$(set +o; shopt -p) weft_line= weft_was=\n"
+    "for name in USR1 INT HUP; do trap \"weft_asked=\\${weft_asked:-$name}\" \"$name\"; done\n"
+    "trap 'weft_asked=TERM' TERM\n"
+    "weft_fail() {\n"
+    "    echo \"weft: $weft_setup$1: the job is not started\" >&2\n"
+    "    exit 2\n"
+    "}\n"
+    "bash -n -- \"$weft_setup\" || weft_fail ': bash cannot read it'\n"
+    "trap '[[ ${BASH_SOURCE[0]} != \"$weft_setup\" ]] || weft_was=$weft_line weft_line=$LINENO' "
+    "DEBUG\n"
+    "trap 'weft_code=$? weft_end=$weft_was; trap - DEBUG EXIT\n"
+    "weft_fail \":$weft_end: it exits with $weft_code, where its last line should be reached\"' "
+    "EXIT\n"
+    "set -T\n"
+    ". \"$weft_setup\"\n"
+    "weft_code=$?\n"
+    "trap - DEBUG EXIT RETURN ERR\n"
+    "for name in {1..64}; do trap - \"$name\"; done\n"
+    "eval \"$weft_options\"\n"
+    "IFS=$' \\t\\n'\n"
+    "set -- \"${weft_words[@]}\"\n"
+    "cd -- \"$weft_here\" || exit\n"
+    "if [ \"$weft_code\" -ne 0 ]; then weft_fail \":$weft_line: its last command failed with "
+    "$weft_code\"; fi\n";
+
 void weft_job_print_setup(const weft_job *job, const char *setup, FILE *out)
 {
     if (setup && job->kind != WEFT_JOB_SLURM) /* srun passes all on */
-        fputs("declare -A before\n"
-              "for name in $(compgen -e); do before[$name]=${!name}; done\n",
+        fputs("declare -A weft_before\n"
+              "for name in $(compgen -e); do weft_before[$name]=${!name}; done\n",
               out);
     if (setup) {
-        fputs("setup=", out);
+        fputs("weft_asked= weft_setup=", out);
         weft_shell_word(setup, out);
-        fputs("\n"
-              "if ! . \"$setup\"; then\n"
-              "    echo \"weft: $setup: its last line failed\" >&2\n"
-              "    exit 2\n"
-              "fi\n",
-              out);
+        fputc('\n', out);
+        fputs(sourcing, out);
     }
+    fputs(weft_job_passing, out);
     for (size_t i = 0; i < job->environment.count; i++) {
         const char *text = job->environment.values[i], *value = strchr(text, '=');
         if (!value)
@@ -85,7 +192,7 @@ void weft_job_print_passed(const weft_job *job, FILE *out)
     fputs(") ;;\n", out);
     if (job->setup)
         fputs("    _ | PWD | OLDPWD | SHLVL | OMPI_* | PMIX_*) continue ;;\n"
-              "    *) if [ \"${before[$name]-}\" = \"${!name}\" ]; then continue; fi ;;\n",
+              "    *) if [ \"${weft_before[$name]-}\" = \"${!name}\" ]; then continue; fi ;;\n",
               out);
     else
         fputs("    *) continue ;;\n", out);

@@ -330,7 +330,7 @@ void weft_job_print_slurm(const weft_job *job, FILE *out)
             job->stop_s);
     weft_job_shell_word(job->folder, out);
     /* Slurm's USR1 is for the batch shell alone. */
-    fprintf(out, " || exit\n%s", weft_job_passing);
+    fputs(" || exit\n", out);
     weft_job_print_setup(job, job->setup, out);
     print_warning(job, out);
     fprintf(out, "run=");

@@ -738,6 +738,15 @@ static void write_layer_types(const char *name, const weft_model_options *o, wef
     weft_json_close(out);
 }
 
+/* All layers have the model's window, or there is none. */
+static bool are_alike(const weft_model_options *o)
+{
+    int64_t windowed = 0;
+    for (int64_t i = 0; i < o->num_layers; i++)
+        windowed += weft_model_is_windowed_layer(o, i);
+    return windowed == o->num_layers || o->window_size == 0;
+}
+
 static double score_scale(const weft_model_options *o)
 {
     return o->softmax_scale > 0 ? o->softmax_scale : 1 / sqrt((double)o->kv_channels);
@@ -750,6 +759,8 @@ static weft_status write_key(const weft_family_key *key, const weft_config *conf
     if (key->kind == WEFT_KEY_EACH)
         return WEFT_OK;
     WEFT_TRY(first_spelling(key->key, arena, &name));
+    if (key->kind == WEFT_KEY_LAYERS && !*key->missing && are_alike(&config->model))
+        return WEFT_OK;
     if (key->kind == WEFT_KEY_LAYERS) {
         write_layer_types(name, &config->model, out);
         return WEFT_OK;

@@ -81,9 +81,10 @@ static const weft_family_fixed llama_fixed[] = {DECODER_FIXED};
 static const weft_family_key llama_keys[] = {DECODER_KEYS, HEAD_DIM(""),
                                              GROUPS(""),   RMS_NORM("1e-6"),
                                              NO_BIAS,      ONLY("pretraining_tp", "1", "1")};
-/* All layers have the window, or none. */
-static const weft_family_key mistral_keys[] = {
-    BODY_KEYS, TIED("false"), SILU, HEAD_DIM(""), GROUPS("8"), RMS_NORM("1e-6"), WINDOW("4096")};
+/* transformers takes one whose layers differ for its own Ministral. */
+static const weft_family_key mistral_keys[] = {BODY_KEYS,      TIED("false"), SILU,
+                                               HEAD_DIM(""),   GROUPS("8"),   RMS_NORM("1e-6"),
+                                               WINDOW("4096"), LAYERS("")};
 
 static const weft_family_fixed olmo_fixed[] = {
     DECODER_FIXED, AFTER, QK_NORM, {"qk_layernorm_across_heads", "true"}};

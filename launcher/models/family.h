@@ -44,7 +44,8 @@ typedef enum weft_family_kind {
     WEFT_KEY_EACH,    /* the same of each entry of a list */
     WEFT_KEY_OR_NONE, /* a number: null is 0 */
     WEFT_KEY_LAYERS,  /* window_attn_skip_freq: sliding_attention and full_attention, one a layer;
-                         missing: every N-th is full */
+                         missing: every N-th is full, or with "" all have the window, if
+                         there is one, and the list is not written */
     WEFT_KEY_ROOT,    /* 1 / its square root */
     WEFT_KEY_DENSE_FIRST, /* how many layers are dense before MoE ones: a list */
     WEFT_KEY_SHARED,      /* how many experts of moe_ffn_hidden_size all tokens pass: their width */

@@ -114,6 +114,22 @@ static weft_status check_bad_steps(const weft_config *c)
     return WEFT_OK;
 }
 
+/* node_exporter reads *.prom alone. */
+static weft_status check_log(const weft_config *c)
+{
+    const char *file = c->log.prometheus_file;
+    const size_t bytes = file ? strlen(file) : 0;
+    if (!file)
+        return WEFT_OK;
+    if (bytes < 6 || strcmp(file + bytes - 5, ".prom") != 0 || file[bytes - 6] == '/')
+        return WEFT_KEY_ERROR("log.prometheus_file",
+                              "node_exporter reads files NAME.prom alone: end it so");
+    for (const char *at = file; *at; at++)
+        if ((unsigned char)*at < 32 || *at == 127)
+            return WEFT_KEY_ERROR("log.prometheus_file", "a control character in a file's name");
+    return WEFT_OK;
+}
+
 static weft_status check_data(const weft_config *c, bool no_data, weft_arena *arena)
 {
     weft_data_sources training, validation;
@@ -162,6 +178,7 @@ static weft_status check_train(const weft_config *c, bool no_data, weft_arena *a
         return WEFT_KEY_ERROR("parallel.context_parallel_load_balancer",
                               "documents needs data.reset_attention_mask; without it head_tail is "
                               "even");
+    WEFT_TRY(check_log(c));
     return check_data(c, no_data, arena);
 }
 
@@ -698,6 +715,21 @@ static void tell_trace(const weft_config *c, const weft_config *initial)
                  (long long)c->train.train_iters, (long long)c->log.trace_step);
 }
 
+/* A chunk reads the whole output layer, and adds to all of its gradient: with fewer rows than these
+ * that takes longer than the products. */
+static void tell_chunks(const weft_config *c)
+{
+    const bool gpu = c->device.kind == WEFT_DEVICE_KIND_CUDA;
+    const int64_t least = gpu ? 1024 : 32, chunk = c->train.loss_chunk_tokens;
+    const int64_t tokens =
+        c->train.micro_batch_size * c->model.seq_length / c->parallel.context_parallel_size;
+    if (chunk > 0 && chunk < least && chunk < tokens)
+        weft_log(WEFT_LOG_WARN,
+                 "train.loss_chunk_tokens %lld: each so few tokens read the whole output layer, "
+                 "which is slow; %s is usual",
+                 (long long)chunk, gpu ? "8192" : "256");
+}
+
 weft_status weft_config_tell_no_effect(const weft_config *config)
 {
     weft_config given = *config, initial = {0};
@@ -716,6 +748,7 @@ weft_status weft_config_tell_no_effect(const weft_config *config)
     weft_arena_release(&t.arena);
     tell_modules(config);
     tell_trace(config, &initial);
+    tell_chunks(config);
     if (weft_recompute_names_always(&config->train.recompute))
         weft_log(WEFT_LOG_INFO, "recompute: no norm's and no activation's output is ever kept, so "
                                 "layernorm and moe_act change nothing");

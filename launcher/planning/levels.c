@@ -486,11 +486,29 @@ static weft_status make_step(making *m, const weft_config_source *source)
     return weft_step_make(&copy, &plan->mesh, &moe.options, m->arena, &plan->step);
 }
 
+/* Where no order of `auto` keeps the limit, the step has another. */
+static weft_status check_auto(making *m)
+{
+    weft_plan *plan = &m->out->plan;
+    weft_config copy = *m->config;
+    void *memory;
+    if (copy.schedule.pipeline_schedule != WEFT_PIPELINE_AUTO || copy.device.memory_limit == 0)
+        return WEFT_OK;
+    copy.tier = plan->tier.options;
+    WEFT_TRY(
+        weft_arena_alloc_array(m->arena, (size_t)plan->mesh.pp, sizeof(weft_tier_room), &memory));
+    weft_tier_room *rooms = memory;
+    for (int s = 0; s < plan->mesh.pp; s++)
+        rooms[s] = weft_tier_room_of(m->config);
+    return weft_tier_check_room(&copy, &plan->mesh, &plan->step, rooms);
+}
+
 static weft_status make(making *m, const weft_config_source *source)
 {
     const weft_outline *outline = &m->out->plan.step.outline;
     void *memory;
     WEFT_TRY(make_step(m, source));
+    WEFT_TRY(check_auto(m));
     WEFT_TRY(weft_arena_alloc_array(m->arena, (size_t)outline->num_layers, sizeof *m->layer_us,
                                     &memory));
     m->layer_us = memory;

@@ -282,7 +282,11 @@ static weft_status make_auto(const weft_config *config, const weft_step *step, w
         WEFT_TRY(limited);
     }
     const weft_status status = make_fitting(config, step, &costs, limits, arena, shape);
-    return status == WEFT_CONFIG ? weft_error_key(status, "device.memory_limit") : status;
+    if (status != WEFT_MEMORY || config->device.memory_limit == 0)
+        return status;
+    /* No order fits: whoever asks whether a step fits says of 1F1B's what would. */
+    weft_error_clear();
+    return weft_order_make(WEFT_PIPELINE_1F1B, &order, arena, (weft_order *)shape->orders);
 }
 
 /* What the slots of each virtual stage's micro-batches take. */

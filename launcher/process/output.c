@@ -119,6 +119,31 @@ weft_status weft_output_try(const char *path)
     return WEFT_OK;
 }
 
+weft_status weft_output_try_folder(const char *path)
+{
+    char parent[PATH_MAX];
+    struct stat info;
+    size_t bytes = strlen(path);
+    const bool is_there = lstat(path, &info) == 0;
+    if (is_there && stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
+        return WEFT_ERROR(WEFT_FILE, "%s: not a folder", path);
+    if (is_there)
+        return access(path, W_OK | X_OK) == 0
+                   ? WEFT_OK
+                   : WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
+    while (bytes > 1 && path[bytes - 1] == '/')
+        bytes--;
+    while (bytes > 0 && path[bytes - 1] != '/')
+        bytes--;
+    if (bytes + 2 > sizeof parent)
+        return WEFT_ERROR(WEFT_FILE, "%.60s...: too long a path", path);
+    snprintf(parent, sizeof parent, "%.*s.", (int)bytes, path);
+    return access(parent, W_OK | X_OK) == 0
+               ? WEFT_OK
+               : WEFT_ERROR(WEFT_FILE, "%s: cannot make the folder: %s%s", path, strerror(errno),
+                            errno == ENOENT ? ": make the one that it is in first" : "");
+}
+
 void weft_output_tell_written(const char *path, bool is_for_programs)
 {
     if (path && !is_for_programs)

@@ -32,6 +32,8 @@ weft_status weft_output_check(const weft_line_file *files, size_t count) WEFT_CH
 /* Before what takes minutes: whether the file can be written. It is as it was. NULL is legal.
  * Errors: WEFT_FILE. */
 weft_status weft_output_try(const char *path) WEFT_CHECKED;
+/* The same of a folder, which is there or can be made. Makes nothing. */
+weft_status weft_output_try_folder(const char *path) WEFT_CHECKED;
 /* "wrote PATH": what a verb says of a file that it was told to write, once that is there. Nothing
  * where standard output is for programs, or no file was given (NULL). */
 void weft_output_tell_written(const char *path, bool is_for_programs);

@@ -30,25 +30,16 @@ typedef struct findings {
     int fullest;              /* its stage */
 } findings;
 
-/* The run's folder, or the one that it would be made in. */
-static weft_status check_folder(const char *path, weft_arena *arena)
+/* One in the run's folder is made with it. */
+static weft_status check_events(const char *path, const char *run)
 {
-    const char *slash, *parent = ".";
-    if (access(path, F_OK) == 0)
-        return access(path, W_OK | X_OK) == 0
-                   ? WEFT_OK
-                   : WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", path, strerror(errno));
-    size_t bytes = strlen(path);
-    while (bytes > 1 && path[bytes - 1] == '/')
+    size_t bytes = strlen(run);
+    while (bytes > 1 && run[bytes - 1] == '/')
         bytes--;
-    for (slash = path + bytes; slash > path && slash[-1] != '/';)
-        slash--;
-    if (slash > path)
-        WEFT_TRY(weft_arena_printf(arena, &parent, "%.*s", (int)(slash - path), path));
-    return access(parent, W_OK | X_OK) == 0
-               ? WEFT_OK
-               : WEFT_ERROR(WEFT_FILE, "%s: cannot make the folder: %s%s", path, strerror(errno),
-                            errno == ENOENT ? ": make the one that it is in first" : "");
+    const bool is_inside = strncmp(path, run, bytes) == 0 && path[bytes] == '/';
+    if (is_inside && access(run, F_OK) != 0 && !strchr(path + bytes + 1, '/'))
+        return WEFT_OK;
+    return weft_output_try_folder(path);
 }
 
 static weft_status check_load(findings *f, weft_arena *arena)
@@ -126,9 +117,9 @@ static weft_status check(findings *f, int world, weft_arena *arena)
     WEFT_TRY(weft_config_mesh(&f->config, source, world, &f->mesh));
     f->num_here = world == 0 ? f->mesh.world : 1;
     WEFT_TRY(weft_run_check_free(&f->asked->run));
-    WEFT_TRY(check_folder(f->asked->run.path, arena));
+    WEFT_TRY(weft_output_try_folder(f->asked->run.path));
     if (f->config.log.tensorboard_dir)
-        WEFT_TRY(check_folder(f->config.log.tensorboard_dir, arena));
+        WEFT_TRY(check_events(f->config.log.tensorboard_dir, f->asked->run.path));
     if (f->config.log.prometheus_file)
         WEFT_TRY(weft_output_try(f->config.log.prometheus_file));
     WEFT_TRY(weft_setup_check_device(&f->config, source));

@@ -155,6 +155,7 @@ static weft_status open_events(weft_exports *e, const char *dir, int64_t step)
 {
     char host[128] = "";
     gethostname(host, sizeof host - 1);
+    WEFT_TRY(weft_output_try_folder(dir));
     mkdir(dir, 0777); /* what is wrong with it shows below */
     for (int number = 0; !e->events && number < 1000; number++) {
         const int bytes =

@@ -411,7 +411,7 @@ static weft_status check_limits(const weft_order_shape *shape, const weft_order_
     for (int rank = 0; costs->limit_bytes && rank < shape->num_ranks; rank++) {
         const uint64_t bytes = stash_bytes(shape, costs, rank);
         if (costs->limit_bytes[rank] > 0 && bytes > costs->limit_bytes[rank])
-            return WEFT_ERROR(WEFT_CONFIG,
+            return WEFT_ERROR(WEFT_MEMORY,
                               "no order of compute fits: a micro-batch takes %" PRIu64
                               " bytes of rank %d, which has %" PRIu64,
                               bytes, rank, costs->limit_bytes[rank]);
@@ -433,7 +433,7 @@ weft_status weft_order_make_auto(const weft_order_shape *shape, const weft_order
     weft_arena scratch = {0};
     weft_status status = find_best(&s, &scratch);
     if (status == WEFT_OK && s.kept[0].makespan < 0)
-        status = WEFT_ERROR(WEFT_CONFIG, "no order of compute fits: the slots of no order that was "
+        status = WEFT_ERROR(WEFT_MEMORY, "no order of compute fits: the slots of no order that was "
                                          "tried have room");
     if (status == WEFT_OK)
         copy(&s, s.kept[0].orders, best);

@@ -8,8 +8,8 @@
 
 #include "schedule/pipeline/order_time.h"
 
-/* Orders [num_ranks]. Errors: WEFT_CONFIG for an impossible shape, a rank whose limit is below the
- * stashes of one micro-batch, or limits that no candidate's slots keep. */
+/* Orders [num_ranks]. Errors: WEFT_CONFIG for an impossible shape; WEFT_MEMORY for a rank whose
+ * limit is below the stashes of one micro-batch, and for limits that no candidate's slots keep. */
 weft_status weft_order_make_auto(const weft_order_shape *shape, const weft_order_costs *costs,
                                  weft_arena *arena, weft_order *orders) WEFT_CHECKED;
 

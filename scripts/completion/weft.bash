@@ -29,7 +29,9 @@ _weft() {
         return
         ;;
     *)
-        mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        # A file, or a value that nobody can list.
+        [[ ! $takes =~ ^(FILE|FOLDER|DIR|RUN|PREFIX|CONFIG|CLUSTER|PROGRAM|IMAGE)$ ]] ||
+            mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         return
         ;;
     esac

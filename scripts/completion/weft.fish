@@ -10,8 +10,11 @@ function __weft_words
             $line[1] config | string replace -r '$' =
         case '*|*'
             string split '|' $takes
+        case FILE FOLDER DIR RUN PREFIX CONFIG CLUSTER PROGRAM IMAGE
+            __fish_complete_path (commandline -ct)
         case ''
             printf '%s\n' $rows | string replace -r '\t.*\t' \t
+            test -n "$verb"; and __fish_complete_path (commandline -ct)
     end
 end
-complete -c weft -a '(__weft_words)'
+complete -c weft -f -a '(__weft_words)'

@@ -129,6 +129,10 @@ static const mistake mistakes_in_overrides[] = {
     {"swiglu=yes", "--set swiglu=yes: expected true or false, got a string \"yes\""},
     {"position=rop",
      "--set position=rop: expected learned, rope or none, got \"rop\"; did you mean rope?"},
+    {"num_steps=-2k", "--set num_steps=-2k: expected an integer, also with k, M, B or T (powers of "
+                      "1000), got a string \"-2k\""},
+    {"num_steps=.5k", "--set num_steps=.5k: expected an integer, also with k, M, B or T (powers of "
+                      "1000), got a string \".5k\""},
     {"num_steps=20Q", "--set num_steps=20Q: expected an integer, also with k, M, B or T (powers of "
                       "1000), got a string \"20Q\""},
     {"num_steps=1.5", "--set num_steps=1.5: expected an integer, got 1.5"},
@@ -448,6 +452,12 @@ static void suffixes_are_read(void **state)
         {"bytes", "64k", 65536},
         {"bytes", "1.5m", 1572864},
         {"bytes", "1PiB", 1125899906842624},
+        {"bytes", "1e3GiB", 1073741824000},
+        {"bytes", "2.kB", 2000},
+        {"bytes", "1.2.3GiB", 0},
+        {"bytes", "-1GiB", 0},
+        {"bytes", ".5GiB", 0},
+        {"bytes", "infGiB", 0},
         {"bytes", "4Gib", 0},
         {"bytes", "4B", 0},
         {"bytes", "8GiBs", 0},

@@ -52,7 +52,7 @@ def both(config, wanted):
     assert says == [wanted, wanted], (config, says, ran.stderr)
 
 for good in [{}, {"train": {"train_iters": "20k"}}, {"train": {"train_iters": 1e3}},
-             {"device": {"memory_limit": "1.5 GiB"}}, {"data": {"data_path": None}},
+             {"device": {"memory_limit": "1.5 GiB"}}, {"device": {"memory_limit": "1e1GiB"}}, {"data": {"data_path": None}},
              {"reliability": {"restart_delay_s": "2m"}}, {"log": {"trace_ranks": 0}},
              {"data": {"blend": [0.5, "a", "0.5", "b"]}}]:
     both(good, True)
@@ -60,7 +60,8 @@ for wrong in [[], {"modell": {}}, {"model": []}, {"model": {"num_layer": 2}}, {"
               {"model": {"num_layers": "2"}}, {"model": {"num_layers": 2.5}}, {"model": {"num_layers": None}},
               {"train": {"lr": "1"}}, {"train": {"lr": 1e4}}, {"train": {"train_iters": "20Q"}},
               {"train": {"train_iters": "20"}}, {"train": {"precision": "fp64"}}, {"data": {"mock_data": 1}},
-              {"device": {"memory_limit": "8GiBs"}}, {"log": {"trace_ranks": [0.5]}}]:
+              {"device": {"memory_limit": "8GiBs"}}, {"device": {"memory_limit": "1.2.3GiB"}},
+              {"device": {"memory_limit": "-1GiB"}}, {"device": {"memory_limit": ".5GiB"}}, {"log": {"trace_ranks": [0.5]}}]:
     both(wrong, False)
 END
 "$python" "$folder/check.py" "$source" "$weft" "$folder" || fail "the schema and weft do not agree"

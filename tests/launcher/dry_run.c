@@ -1,6 +1,7 @@
 /* weft train --dry-run: it writes nothing, says what the run then takes and starts from, and
  * refuses what the run refuses, with the same line and exit code. */
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -122,6 +123,17 @@ int main(void)
     refuse(2, WORDS("train", "c.json", "--out", "run", "--set", "num_threads=99999"));
     refuse(3, WORDS("train", "c.json", "--out", "run", "--mesh", "pp=2", "--set",
                     "memory_limit=20kB"));
+    refuse(3, WORDS("train", "c.json", "--out", "run", "--mesh", "pp=2", "--set",
+                    "memory_limit=20kB", "--set", "pipeline_schedule=auto"));
+    refuse(2, WORDS("train", "c.json", "--out", "run", "--set", "prometheus_file=weft.txt"));
+    refuse(2, WORDS("train", "c.json", "--out", "run", "--set", "prometheus_file=a/.prom"));
+    refuse(2, WORDS("train", "c.json", "--out", "run", "--set", "prometheus_file=a\nb.prom"));
+    EXPECT(chmod("c.json", 0755) == 0, "c.json"); /* of a folder that would be a permission */
+    refuse(6, WORDS("train", "c.json", "--out", "run", "--set", "tensorboard_dir=c.json"));
+    accept("  start   step 0\n", WORDS("train", "c.json", "--out", "run", "--dry-run", "--set",
+                                       "tensorboard_dir=run/events"));
+    refuse(6, WORDS("train", "c.json", "--out", "run", "--set", "tensorboard_dir=none/events"));
+    refuse(6, WORDS("train", "c.json", "--out", "run", "--set", "tensorboard_dir=corpus.bin/e"));
     refuse(6, WORDS("train", "c.json", "--out", "c.json"));
     refuse(6, WORDS("train", "c.json", "--out", "none/run"));
     check_run("dp=1", "run", "run/memory.json");

@@ -106,7 +106,7 @@ END
 python3 check.py
 # A start says what is wrong; amid a run it is told once.
 refused=$("$weft" train c.json --out other --set tensorboard_dir=none/events 2>&1) && exit 1
-grep -q 'none/events.*cannot write: No such file' <<<"$refused"
+grep -q 'none/events: cannot make the folder: No such file' <<<"$refused"
 [ ! -e other ] || { echo "exports: a refused start left a folder" >&2 && exit 1; }
 mkdir short
 "$weft" train c.json --out long --set prometheus_file=short/weft.prom --set train_iters=300 --set eval_interval=0 \

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/expect.h"
@@ -55,6 +56,8 @@ static void check_hosts(void)
                 {"fe80::1", "Open MPI takes no IPv6 address as one"},
                 {"a b", "is no name of a host"},
                 {"a\nb slots=9", "is no name of a host"},
+                {"n[01-001]", "expected numbers as in node[01-16,20]"},
+                {"-x,b", "is no name of a host"},
                 {"a,b,c", "which do not fill 3 nodes equally"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         expect_launch("mpirun", "hosts", WORDS("--hosts", rows[i].hosts), 2, rows[i].says);
@@ -68,6 +71,16 @@ static void check_hosts(void)
                   "names:2: \"slots=4294967297\": expected NAME");
     EXPECT(child_write("names", "a:4294967297\n"), "names");
     expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2, "N of 1 to 65536");
+    static const char *const twice[] = {"n1:8 slots=4\n", "n1 slots=8 slots=9\n"};
+    for (size_t i = 0; i < 2; i++) {
+        EXPECT(child_write("names", twice[i]), "names");
+        expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2,
+                      "NAME:N, N of 1 to 65536, once");
+    }
+    EXPECT(child_write("names", "a\nb\n"), "names");
+    expect_launch("mpirun", "hosts", WORDS("--hostfile", "names", "--nodes", "1"), 2,
+                  "--hostfile: names 2, where the job has 1 node");
+    expect_launch("slurm", "hosts", WORDS("--hostfile", "names"), 2, "--hostfile: of mpirun jobs");
     EXPECT(child_write("names", "# none\n"), "names");
     expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2, "names: names no host");
     expect_launch("mpirun", "hosts", WORDS("--hostfile", "nowhere"), 6, "nowhere");
@@ -161,6 +174,60 @@ static void check_environment(const char *kind, const char *script, const char *
     EXPECT(access("oops", F_OK) != 0, "%s: a value was run as a command", kind);
 }
 
+/* What the lines say of their own end, and what else of them lasts. */
+static void check_setup(void)
+{
+    static const struct {
+        const char *lines, *says;
+    } rows[] = {
+        {"true\nfalse\n", "site.sh:2: its last command failed with 1: the job is not started\n"},
+        {"true\nreturn 4\n", "site.sh:2: its last command failed with 4"},
+        {"true\n\nexit 0\ntrue\n", "site.sh:3: it exits with 0, where its last line should be"},
+        {"set -e\nf() {\n    false\n}\nf\ntrue\n", "site.sh:3: it exits with 1"},
+        {"set -u\necho $nothing\n", "site.sh:2: it exits with 1"}};
+    static const char *const kinds[] = {"mpirun", "slurm"};
+    static const char *const scripts[] = {"site/job.sh", "site/job.sbatch"};
+    const char *const env[] = {job_path, "SLURM_JOB_ID=1", NULL};
+    child c;
+    for (int k = 0; k < 2; k++) {
+        EXPECT(child_write("site.sh", "true\n"), "site.sh");
+        expect_launch(kinds[k], "site", WORDS("--setup", "site.sh"), 0, NULL);
+        free(job_said());
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            EXPECT(child_write("site.sh", rows[i].lines), "site.sh");
+            EXPECT(job_run_other(&c, "/bin/bash", WORDS(scripts[k]), env) == 2 &&
+                       strstr(c.err, rows[i].says),
+                   "%s: exit %d: %s", rows[i].lines, c.exit_code, c.err);
+            child_release(&c);
+        }
+        EXPECT(child_write("site.sh", "if\n"), "site.sh");
+        EXPECT(job_run_other(&c, "/bin/bash", WORDS(scripts[k]), env) == 2 &&
+                   strstr(c.err, "site.sh: line 2: syntax error") &&
+                   strstr(c.err, "site.sh: bash cannot read it: the job is not started\n"),
+               "exit %d: %s", c.exit_code, c.err);
+        child_release(&c);
+        char *text = job_said();
+        EXPECT(!*text, "%s: started: %s", kinds[k], text);
+        free(text);
+        EXPECT(child_write("site.sh", "set -eu -o pipefail\nshopt -s nullglob\ncd /\nIFS=,\n"
+                                      "trap 'echo trapped >&2' EXIT USR1 ERR\nset -- a b\n"
+                                      "tell() { false; }\nexport LASTS=1\njob=none asked=TERM\n"),
+               "site.sh");
+        job_make_fake(k ? "srun" : "mpirun", "echo \"$PWD $LASTS\" >variables; exit 7");
+        EXPECT(job_run_other(&c, "/bin/bash", WORDS(scripts[k]), env) == 7 && !*c.err,
+               "exit %d: %s", c.exit_code, c.err);
+        child_release(&c);
+        char line[128];
+        snprintf(line, sizeof line, "%s 1\n", job_folder);
+        job_expect_text("variables", line);
+    }
+    EXPECT(child_write("site.sh", "true\nfor x in 1; do\n"), "site.sh");
+    expect_launch("kubernetes", "site", WORDS("--image", "i", "--setup", "site.sh"), 2,
+                  "--setup: bash cannot read it: ");
+    expect_launch("mpirun", "site", WORDS("--setup", "site.sh"), 2,
+                  "site.sh: line 3: syntax error: unexpected end of file");
+}
+
 static void check_site(void)
 {
     check_environment("slurm", "site/job.sbatch", "srun");
@@ -179,17 +246,21 @@ static void check_site(void)
     EXPECT(!job_has_word(text, "OTHER") && !job_has_word(text, "OMPI_MCA_btl_tcp_if_include"), "%s",
            text);
     free(text);
-    /* What the lines say of their own failure. */
-    child c;
-    EXPECT(child_write("site.sh", "false\n"), "site.sh");
-    EXPECT(job_run_other(&c, "/bin/bash", WORDS("site/job.sh"), WORDS(job_path)) == 2 &&
-               strstr(c.err, "/site.sh: its last line failed\n"),
-           "exit %d: %s", c.exit_code, c.err);
-    child_release(&c);
     expect_launch("mpirun", "site", WORDS("--setup", "nowhere"), 2, "nowhere: not a file");
     expect_launch("mpirun", "site", WORDS("--env", "1X=2"), 2, "no name of a variable");
     expect_launch("mpirun", "site", WORDS("--env", "X;touch oops=2"), 2, "no name of a variable");
+    static const char *const taken[] = {"UID=1",   "PPID",       "BASHOPTS=x",
+                                        "PATH=/x", "BASH_ENV=x", "LD_PRELOAD=x.so"};
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        expect_launch("mpirun", "site", WORDS("--env", taken[i]), 2,
+                      i < 3 ? "bash has this variable for itself"
+                            : "a file for --setup can export");
+    expect_launch("mpirun", "site", WORDS("--env", "PATH", "--env", "A=1", "--env", "A=1"), 0,
+                  NULL);
+    expect_launch("mpirun", "site", WORDS("--env", "A=1", "--env", "AB=2", "--env", "A=2"), 2,
+                  "--env A=2: given twice, with \"A=1\"");
     expect_launch("mpirun", "site", WORDS("--interface", "a b"), 2, "no name of a network");
+    expect_launch("mpirun", "site", WORDS("--interface", "-x"), 2, "no name of a network");
     expect_launch("slurm", "a:b", WORDS("--rank-output"), 2,
                   "--rank-output: launchers take no file");
 }
@@ -211,6 +282,7 @@ static void check_slurm(void)
                 {"--sbatch", "--comment=a\n#SBATCH --hold", "expected an option of sbatch"},
                 {"--account", "a b", "no name that Slurm gives one"},
                 {"--partition", "p\n#SBATCH --hold", "no name that Slurm"},
+                {"--account", "-x", "no name that Slurm gives one"},
                 {"--qos", "", "no name that Slurm"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         expect_launch("slurm", "refused", WORDS(rows[i].option, rows[i].value), 2, rows[i].says);
@@ -250,6 +322,21 @@ static void check_second(void)
         EXPECT(access(alive[i], F_OK) != 0, "%s is left: %s", alive[i], c.err);
         child_release(&c);
     }
+}
+
+/* What is not here would end the job with 127; what an image brings nobody knows. */
+static void check_program(void)
+{
+    EXPECT(child_write("plain", "text\n") && chmod("plain", 0644) == 0, "plain");
+    static const char *const none[] = {"./plain", "/nowhere/weft", "./", "/", "wefft"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        expect_launch("mpirun", "refused", WORDS("--program", none[i]), 2,
+                      i < 4 ? ": no program that can be started here" : "wefft: not on PATH");
+    expect_launch("slurm", "refused", WORDS("--program", "/nowhere/weft"), 2, "--program");
+    EXPECT(access("refused", F_OK) != 0, "a folder of a job that was refused");
+    expect_launch("slurm", "refused", WORDS("--program", "-x"), 2, "no program's name");
+    expect_launch("slurm", "s", WORDS("--program", "wefft"), 0, NULL);
+    expect_launch("slurm", "s", WORDS("--program", "/nowhere/weft", "--apptainer", "i"), 0, NULL);
 }
 
 /* --- nothing written ----------------------------------------------------------------------- */
@@ -407,6 +494,7 @@ static void check_pods(void)
     } rows[] = {{"--pod", "containers=[]", "the job has it"},
                 {"--pod", "a-b=1", "expected such as --pod priorityClassName=high"},
                 {"--pod", "a", "expected such as"},
+                {"--pod", "nodeSelector={gpu: h100}", "damaged JSON"},
                 {"--resource", "memory", "expected such as --resource memory=512Gi"},
                 {"--resource", "memory=1\n  evil: 2", "no amount"},
                 {"--namespace", "a\nb", "no name that Kubernetes takes"},
@@ -430,6 +518,8 @@ int main(void)
     check_slots();
     check_kinds();
     check_site();
+    check_setup();
+    check_program();
     check_slurm();
     check_second();
     check_dry_run();

@@ -202,6 +202,9 @@ static const change changes[] = {
      "altered/config.json: rope_theta: 0.5 is out of range"},
     {"mixtral", "\"sliding_window\": null", "\"sliding_window\": 4096", "sliding_window is 4096"},
     {"mistral", "\"sliding_window\": 4", "\"sliding_window\": null", NULL},
+    {"mistral", "\"sliding_window\": 4",
+     "\"sliding_window\": 4, \"layer_types\": [\"full_attention\", \"chunked_attention\"]",
+     "layer_types is \"chunked_attention\""},
     {"olmo3", "\"full_attention\"\n", "\"chunked_attention\"\n",
      "layer_types is \"chunked_attention\""},
     {"olmo3",
@@ -290,6 +293,30 @@ static void scaled_positions_stay_scaled(void)
         weft_arena_release(&arena);
         release(&m);
     }
+}
+
+/* As transformers reads a Mistral: the layers' own types, where it has them. */
+static void layers_of_mistral_differ(void)
+{
+    static const char sliding[] = "[\"sliding_attention\", \"full_attention\"]";
+    model m;
+    weft_card card;
+    weft_arena arena = {0};
+    load(&m, "mistral");
+    say(&m, "\"sliding_window\": 4",
+        "\"sliding_window\": 4, \"layer_types\": [\"sliding_attention\", \"full_attention\"]");
+    write_folder(&m, "altered");
+    EXPECT_OK(import_to("altered", "layers", &card));
+    has_text("layers/config.json", "\"window_attn_skip_freq\": [1, 0]");
+    EXPECT(system("rm -r layers/source") == 0, "source");
+    EXPECT_OK(
+        weft_export_model(&(weft_export){.checkpoint = "layers", .out = "made"}, &arena, &card));
+    has_text("made/config.json", sliding);
+    EXPECT_OK(import_to("made", "again", &card));
+    has_text("again/config.json", "\"window_attn_skip_freq\": [1, 0]");
+    EXPECT(system("rm -r layers made again") == 0, "folders");
+    weft_arena_release(&arena);
+    release(&m);
 }
 
 /* The text's model in a model of several kinds of input. */
@@ -780,6 +807,7 @@ int main(void)
         return 1;
     configs_are_read_or_refused();
     scaled_positions_stay_scaled();
+    layers_of_mistral_differ();
     text_config_is_descended_into();
     heads_are_tied_by_config();
     every_expert_is_there();

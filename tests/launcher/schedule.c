@@ -271,6 +271,8 @@ static void check_refusals(void)
     CHILD_REFUSED(2, "stage", "schedule", "c.json", "--level", "stage");
     CHILD_REFUSED(2, "no order of compute", "schedule", "c.json", "--level", "pass", "--csv");
     CHILD_REFUSED(2, "one of", "schedule", "c.json", "--program", "--csv");
+    CHILD_REFUSED(3, "device.memory_limit: out of memory: stage ", "schedule", "c.json", "--mesh",
+                  "pp=2", "--set", "pipeline_schedule=auto", "--set", "memory_limit=1000");
     CHILD_REFUSED(2, "no MoE layer", "schedule", "c.json", "--level", "layer", "--set",
                   "model.num_experts=0");
     CHILD_REFUSED(2, "level experts: the model has no MoE layer", "schedule", "c.json", "--level",

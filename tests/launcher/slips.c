@@ -53,6 +53,12 @@ static const slip slips[] = {
      "timeline is kept\n",
      "timeline:"},
     {{"train", "c.json", "--out", "u", "--set", "trace_step=2"}, 0, "timeline: ", "no effect"},
+    {{"train", "c.json", "--out", "l", "--set", "loss_chunk_tokens=1"},
+     0,
+     " warn train.loss_chunk_tokens 1: each so few tokens read the whole output layer, which is "
+     "slow; 256 is usual\n",
+     NULL},
+    {{"train", "c.json", "--out", "m", "--set", "loss_chunk_tokens=12"}, 0, "2/2", "usual"},
     {{"eval", "c", "--iters", "9"}, 0, " 36 samples, and the validation part holds 1: ", NULL},
     {{"eval", "c", "--iters", "20", "--split", "train"},
      0,

@@ -358,7 +358,7 @@ static void refuses(void **state)
     drawn d;
     draw_costs(&random, &shape, false, &d);
     d.limit_bytes[1] = 19;
-    ASSERT_ERROR(weft_order_make_auto(&shape, &d.costs, &arena, made), WEFT_CONFIG,
+    ASSERT_ERROR(weft_order_make_auto(&shape, &d.costs, &arena, made), WEFT_MEMORY,
                  "no order of compute fits: a micro-batch takes 20 bytes of rank 1, which has 19");
     d.limit_bytes[1] = 20;
     ASSERT_OK(weft_order_make_auto(&shape, &d.costs, &arena, made));

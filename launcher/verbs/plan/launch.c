@@ -20,7 +20,7 @@
 #include "launcher/verbs/plan/plan.h"
 
 typedef struct launcher {
-    const char *cluster, *mesh, *out, *program, *hosts, *hostfile;
+    const char *cluster, *mesh, *out, *program, *own_program, *hosts, *hostfile;
     weft_string_list set;
     int num_nodes; /* 0: as the mesh needs */
     bool run, force, json, dry_run;
@@ -331,6 +331,7 @@ static weft_status find_program(launcher *l)
     ssize_t length;
     if (l->program) {
         l->job.program = l->program;
+        l->job.has_program = l->program != l->own_program;
         return *l->program ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--program: its name is missing");
     }
     length = readlink("/proc/self/exe", path, sizeof path - 1);
@@ -569,6 +570,7 @@ static weft_status launch(launcher *l)
 int weft_verb_launch(int argc, char **argv, const weft_verb_given *given)
 {
     launcher l = {.program = given->program,
+                  .own_program = given->program,
                   .source.application = given->application,
                   .vocabulary = given->vocabulary};
     int code = parse(argc, argv, &l);
