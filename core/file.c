@@ -168,6 +168,24 @@ weft_status weft_new_file_close(weft_new_file *file, weft_status status)
     return status;
 }
 
+weft_status weft_new_text_open(weft_new_text *out)
+{
+    *out = (weft_new_text){.file = NULL};
+    out->file = open_memstream(&out->text, &out->bytes);
+    return out->file ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "no memory for a text");
+}
+
+weft_status weft_new_text_close(weft_new_text *text, weft_status status, weft_arena *arena,
+                                const char **out)
+{
+    if (fclose(text->file) != 0 && status == WEFT_OK)
+        status = WEFT_ERROR(WEFT_MEMORY, "no memory for a text");
+    if (status == WEFT_OK)
+        status = weft_arena_strdup(arena, text->text, out);
+    free(text->text);
+    return status;
+}
+
 static weft_status read_whole(const weft_file *file, weft_arena *arena, char **out,
                               size_t *out_bytes)
 {

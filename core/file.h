@@ -63,6 +63,19 @@ void weft_new_file_drop(weft_new_file *file);
  * renames it into place. After any error it removes the file and returns the first error. */
 weft_status weft_new_file_close(weft_new_file *file, weft_status status) WEFT_CHECKED;
 
+/* A text that is written into memory. It stays where it was opened. */
+typedef struct weft_new_text {
+    FILE *file;
+    char *text;
+    size_t bytes;
+} weft_new_text;
+
+weft_status weft_new_text_open(weft_new_text *out) WEFT_CHECKED;
+/* Closes and frees. `status`: of the writing so far. With WEFT_OK *out is the text, in the arena;
+ * returns the first error. */
+weft_status weft_new_text_close(weft_new_text *text, weft_status status, weft_arena *arena,
+                                const char **out) WEFT_CHECKED;
+
 /* The largest text that Weft reads whole. */
 #define WEFT_TEXT_MAX_BYTES (UINT64_C(256) << 20)
 /* Reads a whole regular file into the arena, NUL-terminated. For a path that a user names, which

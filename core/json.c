@@ -2,10 +2,10 @@
 
 #include <ctype.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "core/json_write.h"
 
 /* Deep enough for any configuration, shallow enough for any stack. */
@@ -359,16 +359,10 @@ weft_status weft_json_string(weft_json_span value, weft_arena *arena, const char
 static weft_status quote(const char *bytes, size_t num_bytes, bool keeps_bytes, weft_arena *arena,
                          const char **out)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *memory = open_memstream(&text, &size);
-    if (memory)
-        weft_json_write_string(memory, bytes, num_bytes, keeps_bytes);
-    const bool is_whole = memory && fclose(memory) == 0;
-    weft_status status = is_whole ? weft_arena_strdup(arena, text, out)
-                                  : WEFT_ERROR(WEFT_MEMORY, "no memory to quote a string");
-    free(text);
-    return status;
+    weft_new_text text;
+    WEFT_TRY(weft_new_text_open(&text));
+    weft_json_write_string(text.file, bytes, num_bytes, keeps_bytes);
+    return weft_new_text_close(&text, WEFT_OK, arena, out);
 }
 
 weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out)

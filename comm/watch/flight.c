@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -13,99 +12,84 @@
 #include "comm/watch/watch.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/json_write.h"
 
 enum { PATH_BYTES = 4096 };
 
-/* Texts are names of groups, machines and tasks; a verdict has no quotes. */
-static void write_text(FILE *out, const char *text)
-{
-    fputc('"', out);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fputc('\\', out);
-        if (c >= ' ')
-            fputc(c, out);
-    }
-    fputc('"', out);
-}
-
-typedef struct group_list {
-    FILE *out;
-    int count;
-} group_list;
-
 static void write_group(void *context, const weft_comm_place *p)
 {
-    group_list *list = context;
-    FILE *out = list->out;
+    weft_json_out *out = context;
     if (p->num_collectives + p->num_messages == 0)
         return;
-    fprintf(out, "%s\n  {\"group\": ", list->count++ ? "," : "");
-    write_text(out, p->group);
-    fprintf(out,
-            ", \"first_rank\": %d, \"size\": %d, \"rank\": %d, \"collectives\": %" PRIu64
-            ", \"begun\": %" PRIu64 ", \"messages\": %" PRIu64 "}",
-            p->first_rank, p->size, p->rank, p->num_collectives, p->num_begun, p->num_messages);
+    weft_json_open_flat(out, NULL, '{');
+    weft_json_text(out, "group", p->group);
+    weft_json_number(out, "first_rank", p->first_rank);
+    weft_json_number(out, "size", p->size);
+    weft_json_number(out, "rank", p->rank);
+    weft_json_number(out, "collectives", (double)p->num_collectives);
+    weft_json_number(out, "begun", (double)p->num_begun);
+    weft_json_number(out, "messages", (double)p->num_messages);
+    weft_json_close(out);
 }
 
-static void write_operation(FILE *out, const weft_comm_record *r, double now_us, bool first)
+static void write_operation(weft_json_out *out, const weft_comm_record *r, double now_us)
 {
     char doing[WEFT_DOING_TEXT_BYTES];
     const bool flies = r->end_us == 0 && !r->failed;
-    fprintf(out, "%s\n  {\"group\": ", first ? "" : ",");
-    write_text(out, r->group);
-    fprintf(out, ", \"first_rank\": %d, \"size\": %d, \"kind\": ", r->first_rank, r->size);
-    write_text(out, r->kind);
-    fprintf(out, ", \"sequence\": %" PRIu64 ", \"bytes\": %zu, \"dtype\": \"%s\"", r->sequence,
-            r->bytes, weft_dtype_text(r->dtype));
+    weft_json_open_flat(out, NULL, '{');
+    weft_json_text(out, "group", r->group);
+    weft_json_number(out, "first_rank", r->first_rank);
+    weft_json_number(out, "size", r->size);
+    weft_json_text(out, "kind", r->kind);
+    weft_json_number(out, "sequence", (double)r->sequence);
+    weft_json_number(out, "bytes", (double)r->bytes);
+    weft_json_text(out, "dtype", weft_dtype_text(r->dtype));
     if (r->peer >= 0)
-        fprintf(out, ", \"peer\": %d", r->peer);
+        weft_json_number(out, "peer", r->peer);
     if (r->from >= 0)
-        fprintf(out, ", \"from\": %d", r->from);
+        weft_json_number(out, "from", r->from);
     if (r->tag >= 0)
-        fprintf(out, ", \"tag\": %d", r->tag);
-    fprintf(out, ", \"step\": %" PRId64 ", \"task\": ", r->step);
-    write_text(out, weft_doing_text(&r->doing, doing));
-    fprintf(out, ", \"began_s\": %.6f, \"state\": \"%s\"", (r->start_us - now_us) / 1e6,
-            flies       ? "in flight"
-            : r->failed ? "failed"
-                        : "ended");
+        weft_json_number(out, "tag", r->tag);
+    weft_json_number(out, "step", (double)r->step);
+    weft_json_text(out, "task", weft_doing_text(&r->doing, doing));
+    weft_json_number(out, "began_s", (r->start_us - now_us) / 1e6);
+    weft_json_text(out, "state", flies ? "in flight" : r->failed ? "failed" : "ended");
     if (r->end_us > 0)
-        fprintf(out, ", \"took_s\": %.6f", (r->end_us - r->start_us) / 1e6);
-    fputc('}', out);
+        weft_json_number(out, "took_s", (r->end_us - r->start_us) / 1e6);
+    weft_json_close(out);
 }
 
-static void write_operations(FILE *out)
+static void write_operations(weft_json_out *out, const char *key, const weft_comm_record *records,
+                             int count, double now_us)
+{
+    weft_json_open(out, key, '[');
+    for (int i = 0; i < count; i++)
+        write_operation(out, &records[i], now_us);
+    weft_json_close(out);
+}
+
+static void write_record(FILE *file, int rank, const char *node, const weft_answer *own)
 {
     /* One writer a process, once. */
     static weft_comm_record records[WEFT_COMM_MAX_RECORDS];
     const double now_us = weft_now_us();
+    weft_json_out json = {.file = file}, *out = &json;
+    weft_json_open(out, NULL, '{');
+    weft_json_number(out, "rank", rank);
+    weft_json_text(out, "node", node);
+    weft_json_number(out, "pid", getpid());
+    weft_json_number(out, "time", (double)time(NULL));
+    weft_json_text(out, "phase", weft_watch_phase_text(own->phase));
+    weft_json_number(out, "step", (double)own->step);
+    weft_json_number(out, "phase_s", own->phase_s);
+    weft_json_open(out, "groups", '[');
+    weft_comm_each_place(write_group, out);
+    weft_json_close(out);
     int count = weft_comm_records_in_flight(records, WEFT_COMM_MAX_RECORDS);
-    fprintf(out, " \"in_flight\": [");
-    for (int i = 0; i < count; i++)
-        write_operation(out, &records[i], now_us, i == 0);
-    fprintf(out, "],\n \"operations\": [");
+    write_operations(out, "in_flight", records, count, now_us);
     count = weft_comm_records(records, WEFT_FLIGHT_OPERATIONS);
-    for (int i = 0; i < count; i++)
-        write_operation(out, &records[i], now_us, i == 0);
-    fprintf(out, "]");
-}
-
-static void write_record(FILE *out, int rank, const char *node, const weft_answer *own)
-{
-    fprintf(out, "{\"rank\": %d, \"node\": ", rank);
-    write_text(out, node);
-    fprintf(out,
-            ", \"pid\": %d, \"time\": %lld, \"phase\": \"%s\", \"step\": %" PRId64
-            ", \"phase_s\": %.3f,\n \"groups\": [",
-            (int)getpid(), (long long)time(NULL), weft_watch_phase_text(own->phase), own->step,
-            own->phase_s);
-    group_list list = {.out = out};
-    weft_comm_each_place(write_group, &list);
-    fprintf(out, "],\n");
-    write_operations(out);
-    fprintf(out, "}\n");
+    write_operations(out, "operations", records, count, now_us);
+    weft_json_close(out);
 }
 
 /* A link of that name goes, and what it leads to stays as it is. */
@@ -166,6 +150,29 @@ void weft_flight_clear(const char *folder)
         closedir(all);
 }
 
+/* One line, which job scripts read too. */
+static void write_verdict(FILE *file, int rank, const weft_verdict *verdict,
+                          const char *const *nodes)
+{
+    const int count =
+        verdict->num_missing < WEFT_VERDICT_MISSING ? verdict->num_missing : WEFT_VERDICT_MISSING;
+    weft_json_out json = {.file = file}, *out = &json;
+    weft_json_open_flat(out, NULL, '{');
+    weft_json_number(out, "by_rank", rank);
+    weft_json_open_flat(out, "missing", '[');
+    for (int i = 0; i < count; i++)
+        weft_json_number(out, NULL, verdict->missing[i]);
+    weft_json_close(out);
+    weft_json_open_flat(out, "nodes", '[');
+    for (int i = 0; nodes && i < count; i++)
+        weft_json_text(out, NULL, nodes[verdict->missing[i]]);
+    weft_json_close(out);
+    if (verdict->place_at > 0)
+        weft_json_text(out, "place", verdict->text + verdict->place_at);
+    weft_json_text(out, "text", verdict->text);
+    weft_json_close(out);
+}
+
 bool weft_flight_claim(const char *folder, int64_t since, int rank, const weft_verdict *verdict,
                        const char *const *nodes)
 {
@@ -183,23 +190,7 @@ bool weft_flight_claim(const char *folder, int64_t since, int rank, const weft_v
         close(fd);
         return true;
     }
-    fprintf(out, "{\"by_rank\": %d, \"missing\": [", rank);
-    for (int i = 0; i < verdict->num_missing && i < WEFT_VERDICT_MISSING; i++)
-        fprintf(out, "%s%d", i ? ", " : "", verdict->missing[i]);
-    fprintf(out, "], \"nodes\": [");
-    for (int i = 0; nodes && i < verdict->num_missing && i < WEFT_VERDICT_MISSING; i++) {
-        fputs(i ? ", " : "", out);
-        write_text(out, nodes[verdict->missing[i]]);
-    }
-    fprintf(out, "], ");
-    if (verdict->place_at > 0) {
-        fprintf(out, "\"place\": ");
-        write_text(out, verdict->text + verdict->place_at);
-        fprintf(out, ", ");
-    }
-    fprintf(out, "\"text\": ");
-    write_text(out, verdict->text);
-    fprintf(out, "}\n");
+    write_verdict(out, rank, verdict, nodes);
     fclose(out);
     return true;
 }

@@ -1,6 +1,5 @@
 /* Writes a cluster as a file. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/cluster/internal.h"
@@ -257,19 +256,16 @@ weft_status weft_cluster_print(const weft_cluster *cluster, FILE *out)
 /* What is written can be read. */
 static weft_status check_text(const weft_cluster *cluster, const char *path)
 {
-    char *text = NULL;
-    size_t bytes = 0;
+    weft_new_text text;
     weft_arena arena = {0};
+    const char *written;
     weft_cluster back;
-    FILE *stream = open_memstream(&text, &bytes);
-    if (!stream)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for %s", path);
-    weft_status status = weft_cluster_print(cluster, stream);
-    fclose(stream);
+    WEFT_TRY(weft_new_text_open(&text));
+    weft_status status = weft_cluster_print(cluster, text.file);
+    status = weft_new_text_close(&text, status, &arena, &written);
     if (status == WEFT_OK)
-        status = weft_cluster_parse(path, text, &arena, &back);
+        status = weft_cluster_parse(path, written, &arena, &back);
     weft_arena_release(&arena);
-    free(text);
     return status;
 }
 

@@ -1,8 +1,8 @@
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "core/json_write.h"
 #include "core/options/options.h"
 #include "core/options/value.h"
@@ -91,18 +91,11 @@ weft_status weft_options_write(const weft_option_section *sections, size_t num_s
 weft_status weft_option_text(const weft_option_section *section, const weft_key *row,
                              weft_arena *arena, const char **out)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *stream = open_memstream(&text, &bytes);
-    if (!stream)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the text of %s", row->key);
-    weft_json_out json = {.file = stream, .keeps_bytes = true};
+    weft_new_text text;
+    WEFT_TRY(weft_new_text_open(&text));
+    weft_json_out json = {.file = text.file, .keeps_bytes = true};
     write_value(row, (const char *)section->target + row->offset, NULL, &json);
-    const weft_status status =
-        fclose(stream) == 0 ? weft_arena_strdup(arena, text, out)
-                            : WEFT_ERROR(WEFT_MEMORY, "out of memory for the text of %s", row->key);
-    free(text);
-    return status;
+    return weft_new_text_close(&text, WEFT_OK, arena, out);
 }
 
 static weft_status compare_row(const weft_option_section *before, const weft_option_section *after,

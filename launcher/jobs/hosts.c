@@ -211,21 +211,13 @@ static weft_status check_twice(const host_names *names, const char *list, weft_a
 weft_status weft_job_read_hosts(const char *list, const char *file, weft_arena *arena,
                                 weft_job_hosts *out)
 {
-    char *text = NULL;
-    size_t bytes;
+    weft_new_text text;
     weft_job_hosts hosts = {.option = file ? "hostfile" : "hosts"};
-    host_names names = {"--hosts", open_memstream(&text, &bytes), &hosts};
-    if (!names.out)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for the hosts' names");
-    weft_status status = file ? add_file(&names, file, arena) : add_list(&names, list);
-    if (fclose(names.out) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_MEMORY, "no memory for the hosts' names");
-    if (status == WEFT_OK)
-        status = check_twice(&names, text, arena);
-    if (status == WEFT_OK)
-        status = weft_arena_strdup(arena, text, &hosts.names);
-    free(text);
-    if (status == WEFT_OK)
-        *out = hosts;
-    return status;
+    WEFT_TRY(weft_new_text_open(&text));
+    host_names names = {"--hosts", text.file, &hosts};
+    const weft_status status = file ? add_file(&names, file, arena) : add_list(&names, list);
+    WEFT_TRY(weft_new_text_close(&text, status, arena, &hosts.names));
+    WEFT_TRY(check_twice(&names, hosts.names, arena));
+    *out = hosts;
+    return WEFT_OK;
 }

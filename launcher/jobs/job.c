@@ -188,23 +188,18 @@ weft_status weft_job_make_folder(const char *run, weft_arena *arena, const char 
 
 typedef struct job_file {
     const char *path;
-    char *text; /* malloc'd */
+    const char *text;
     bool is_there;
     weft_new_file new;
 } job_file;
 
 static weft_status render(const weft_job *job, int number, weft_arena *arena, job_file *f)
 {
-    size_t bytes;
+    weft_new_text text;
     WEFT_TRY(weft_arena_printf(arena, &f->path, "%s/%s", job->run,
                                weft_job_file_name(job->kind, number)));
-    FILE *out = open_memstream(&f->text, &bytes);
-    if (!out)
-        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for its text", f->path);
-    weft_status status = job_print(job, number, out);
-    if (fclose(out) != 0 && status == WEFT_OK)
-        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for its text", f->path);
-    return status;
+    WEFT_TRY(weft_new_text_open(&text));
+    return weft_new_text_close(&text, job_print(job, number, text.file), arena, &f->text);
 }
 
 weft_status weft_job_show(const weft_job *job, FILE *out)
@@ -262,19 +257,13 @@ weft_status weft_job_write(const weft_job *job, bool force, weft_arena *arena)
 {
     job_file files[WEFT_JOB_MAX_FILES] = {0};
     int count = 0;
-    weft_status status = WEFT_OK;
     while (weft_job_file_name(job->kind, count))
         count++;
-    for (int i = 0; i < count && status == WEFT_OK; i++) {
-        status = render(job, i, arena, &files[i]);
-        if (status == WEFT_OK)
-            status = check_own(&files[i], force, arena);
+    for (int i = 0; i < count; i++) {
+        WEFT_TRY(render(job, i, arena, &files[i]));
+        WEFT_TRY(check_own(&files[i], force, arena));
     }
-    if (status == WEFT_OK)
-        status = write_all(files, count);
-    for (int i = 0; i < count; i++)
-        free(files[i].text);
-    return status;
+    return write_all(files, count);
 }
 
 /* --- starting ------------------------------------------------------------------------------ */

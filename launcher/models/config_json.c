@@ -597,23 +597,14 @@ static weft_status parse(reader *r)
 static weft_status read_text(weft_config_json *out, weft_arena *arena)
 {
     reader r = {.json = out, .arena = arena};
-    const char *path = out->path;
-    char *model = NULL;
-    size_t bytes;
+    weft_new_text model;
     WEFT_TRY(parse(&r));
     WEFT_TRY(find_family(&r));
     WEFT_TRY(check_quantization(&r));
     WEFT_TRY(list_ignored(&r));
-    r.out.file = open_memstream(&model, &bytes);
-    if (!r.out.file)
-        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for the model's config", path);
-    weft_status status = read_model(&r);
-    if (fclose(r.out.file) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_MEMORY, "%s: no memory for the model's config", path);
-    if (status == WEFT_OK)
-        status = weft_arena_strdup(arena, model, &out->model);
-    free(model);
-    return status;
+    WEFT_TRY(weft_new_text_open(&model));
+    r.out.file = model.file;
+    return weft_new_text_close(&model, read_model(&r), arena, &out->model);
 }
 
 weft_status weft_config_json_read(const char *path, weft_arena *arena, weft_config_json *out)
@@ -857,18 +848,10 @@ static weft_status write_all(const weft_family *family, const weft_config *confi
 weft_status weft_config_json_make(const weft_family *family, const weft_config *config,
                                   const char *dtype, weft_arena *arena, const char **out)
 {
-    char *text = NULL;
-    size_t bytes;
-    weft_json_out json = {.file = open_memstream(&text, &bytes)};
-    if (!json.file)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for a config.json");
-    weft_status status = write_all(family, config, dtype, arena, &json);
-    if (fclose(json.file) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_MEMORY, "no memory for a config.json");
-    if (status == WEFT_OK)
-        status = weft_arena_strdup(arena, text, out);
-    free(text);
-    return status;
+    weft_new_text text;
+    WEFT_TRY(weft_new_text_open(&text));
+    weft_json_out json = {.file = text.file};
+    return weft_new_text_close(&text, write_all(family, config, dtype, arena, &json), arena, out);
 }
 
 /* --- which family -------------------------------------------------------------------------- */

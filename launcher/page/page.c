@@ -89,7 +89,7 @@ static weft_status page_ranked(const weft_page *page, weft_report *report)
     weft_page_begin(report->out, "meshes",
                     s->num_plans > 0 ? "Meshes, fastest first"
                                      : "No mesh fits; what comes nearest");
-    WEFT_TRY(weft_search_report(report, s, NULL, NULL));
+    WEFT_TRY(weft_search_report(report, s, NULL));
     if (s->num_plans > 0)
         write_scatter(page, report->out);
     fputs("</section>\n", report->out);
@@ -151,7 +151,7 @@ static weft_status page_scaling(const weft_page *page, weft_report *report)
         return WEFT_OK;
     weft_page_begin(report->out, "scaling", "More nodes");
     write_curve(page, report->out);
-    WEFT_TRY(weft_search_report_scaling(report, page->scaling, page->num_scales, NULL, NULL));
+    WEFT_TRY(weft_search_report_scaling(report, page->scaling, page->num_scales, NULL));
     fputs("</section>\n", report->out);
     return WEFT_OK;
 }

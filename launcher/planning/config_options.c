@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "core/key_rows.h"
 #include "launcher/planning/config.h"
 #include "layers/model/model.h"
@@ -362,17 +363,10 @@ weft_status weft_config_text(const weft_config *config, weft_arena *arena, const
     weft_config copy = *config;
     weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
     size_t num_sections = weft_config_sections(&copy, sections);
-    char *text = NULL;
-    size_t bytes;
-    FILE *stream = open_memstream(&text, &bytes);
-    if (!stream)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the config's text");
-    weft_status status = weft_options_write(sections, num_sections, stream);
-    fclose(stream);
-    if (status == WEFT_OK)
-        status = weft_arena_strdup(arena, text, out);
-    free(text);
-    return status;
+    weft_new_text text;
+    WEFT_TRY(weft_new_text_open(&text));
+    const weft_status status = weft_options_write(sections, num_sections, text.file);
+    return weft_new_text_close(&text, status, arena, out);
 }
 
 bool weft_config_sends_directly(const weft_config *config)

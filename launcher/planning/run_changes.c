@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "launcher/planning/moe_choice.h"
 #include "parallel/optimizer/optimizer.h"
 #include "schedule/context.h"
@@ -138,21 +139,15 @@ static weft_status list(const weft_config *run, const weft_config *config,
                         void (*tail)(FILE *, const weft_config *, const weft_config *),
                         weft_arena *arena, const char **out)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *stream = open_memstream(&text, &bytes);
-    if (!stream)
-        return WEFT_ERROR(WEFT_MEMORY, "out of memory for a list of changes");
-    weft_status status = weft_run_compare(run, config, visit, stream);
+    weft_new_text text;
+    const char *all;
+    WEFT_TRY(weft_new_text_open(&text));
+    const weft_status status = weft_run_compare(run, config, visit, text.file);
     if (tail)
-        tail(stream, run, config);
-    *out = NULL;
-    if (fclose(stream) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_MEMORY, "out of memory for a list of changes");
-    if (status == WEFT_OK && text[0])
-        status = weft_arena_strdup(arena, text, out);
-    free(text);
-    return status;
+        tail(text.file, run, config);
+    WEFT_TRY(weft_new_text_close(&text, status, arena, &all));
+    *out = *all ? all : NULL;
+    return WEFT_OK;
 }
 
 static void tell_decay(FILE *out, const weft_config *run, const weft_config *config)

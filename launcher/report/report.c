@@ -404,16 +404,14 @@ static void write_tree(weft_json_out *out, const char *key, const cJSON *value)
     }
 }
 
-void weft_report_tree(weft_report *r, const char *key, const cJSON *value)
-{
-    if (is_written(r, key))
-        write_tree(&r->json, key, value);
-}
-
 void weft_report_members(weft_report *r, const cJSON *object)
 {
     const cJSON *child;
-    cJSON_ArrayForEach(child, object) weft_report_tree(r, child->string, child);
+    cJSON_ArrayForEach(child, object)
+    {
+        if (is_written(r, child->string))
+            write_tree(&r->json, child->string, child);
+    }
 }
 
 FILE *weft_report_stream(weft_report *r, weft_report_form form)

@@ -97,7 +97,6 @@ void weft_report_numbers(weft_report *report, const char *key, const double *val
 void weft_report_texts(weft_report *report, const char *key, const char *const *texts,
                        size_t count);
 void weft_report_raw(weft_report *report, const char *key, const char *json);
-void weft_report_tree(weft_report *report, const char *key, const struct cJSON *value);
 void weft_report_members(weft_report *report, const struct cJSON *object);
 /* The stream to write what no row says, of this form; NULL: the report is of another. */
 FILE *weft_report_stream(weft_report *report, weft_report_form form);

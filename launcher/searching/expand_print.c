@@ -9,6 +9,7 @@
 
 #include "core/file.h"
 #include "core/text.h"
+#include "launcher/planning/run_changes.h"
 #include "launcher/searching/expand.h"
 
 static bool runs_out(const weft_expand_step *step)
@@ -269,23 +270,21 @@ static weft_status write_text(const char *path, const char *text)
     return weft_new_file_close(&file, WEFT_OK);
 }
 
+typedef struct allowing {
+    FILE *out;
+    int count;
+} allowing;
+
 /* Keys of another run that this step asks for. */
-static void put_allowed(const weft_config *before, const weft_config *config, FILE *out)
+static weft_status put_allowed(void *context, const char *section, const weft_key *row,
+                               const char *before, const char *after)
 {
-    const struct {
-        const char *key;
-        bool differs;
-    } rows[] = {
-        {"model.seq_length", before->model.seq_length != config->model.seq_length},
-        {"model.max_position_embeddings",
-         before->model.max_position_embeddings != config->model.max_position_embeddings},
-        {"data.shuffle_block_tokens",
-         before->data.shuffle_block_tokens != config->data.shuffle_block_tokens},
-    };
-    int count = 0;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (rows[i].differs)
-            fprintf(out, "%s%s", count++ ? "," : " --allow-change ", rows[i].key);
+    allowing *a = context;
+    (void)before;
+    (void)after;
+    if (row->resume >= WEFT_RESUME_RUN)
+        fprintf(a->out, "%s%s.%s", a->count++ ? "," : " --allow-change ", section, row->key);
+    return WEFT_OK;
 }
 
 /* Absolute: a script may be started anywhere. */
@@ -326,10 +325,11 @@ static weft_status write_command(const weft_expand *e, int i, const char *path, 
     fprintf(file.file, "\nexec $LAUNCH \"${WEFT:-weft}\" train ");
     put_quoted(config, file.file);
     fprintf(file.file, " --out \"${RUN:-$run}\" --resume");
-    if (i > 0)
-        put_allowed(&e->steps[i - 1].config, &step->config, file.file);
+    allowing a = {.out = file.file};
+    const weft_status status =
+        i > 0 ? weft_run_compare(&e->steps[i - 1].config, &step->config, put_allowed, &a) : WEFT_OK;
     fprintf(file.file, " \"$@\"\n");
-    return weft_new_file_close(&file, WEFT_OK);
+    return weft_new_file_close(&file, status);
 }
 
 static weft_status write_step(const weft_expand *e, int i, const places *at, const char *cluster,

@@ -4,11 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
-
 #include "core/file.h"
 #include "core/text.h"
 #include "launcher/planning/plan_print.h"
+#include "launcher/planning/run_changes.h"
 #include "schedule/exchange/exchange.h"
 #include "schedule/moe/layer.h"
 #include "schedule/pipeline/order.h"
@@ -105,55 +104,31 @@ const char *weft_search_short_text(const weft_search_result *r, char *out, size_
 
 /* --- reports -------------------------------------------------------------------------------- */
 
-static weft_status parse_config(const weft_config *config, weft_arena *arena, cJSON **out)
+static weft_status report_override(void *context, const char *section, const weft_key *row,
+                                   const char *before, const char *after)
 {
-    const char *text;
-    WEFT_TRY(weft_config_text(config, arena, &text));
-    *out = cJSON_Parse(text);
-    return *out ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory for a config");
-}
-
-static const cJSON *value_of(const cJSON *config, const char *key)
-{
-    char section[32];
-    const char *dot = strchr(key, '.');
-    snprintf(section, sizeof section, "%.*s", (int)(dot - key), key);
-    return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(config, section),
-                                            dot + 1);
-}
-
-/* The searched keys whose values differ. */
-static weft_status report_overrides(weft_report *r, const weft_config *config, const cJSON *from,
-                                    weft_arena *arena)
-{
-    cJSON *now;
-    WEFT_TRY(parse_config(config, arena, &now));
-    weft_report_open(r, WEFT_REPORT_OBJECT, "overrides");
-    weft_config copy = *config;
-    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
-    const size_t num_sections = weft_config_sections(&copy, sections);
-    for (size_t s = 0; s < num_sections; s++)
-        for (size_t i = 0; i < sections[s].num_rows; i++) {
-            char key[96];
-            snprintf(key, sizeof key, "%s.%s", sections[s].name, sections[s].rows[i].key);
-            const cJSON *value = sections[s].rows[i].searched ? value_of(now, key) : NULL;
-            if (value && !cJSON_Compare(value, value_of(from, key), true))
-                weft_report_tree(r, key, value);
-        }
-    weft_report_close(r);
-    cJSON_Delete(now);
+    char key[96];
+    (void)before;
+    snprintf(key, sizeof key, "%s.%s", section, row->key);
+    if (row->searched)
+        weft_report_raw(context, key, after);
     return WEFT_OK;
 }
 
 /* A plan's mesh and what else makes it; in JSON what differs from the config searched from. */
 static weft_status report_mesh(weft_report *r, const char *mesh, const weft_candidate *candidate,
-                               const weft_config *config, const cJSON *from, weft_arena *arena)
+                               const weft_config *config, const weft_config *from)
 {
     char choices[WEFT_SEARCH_CHOICES_BYTES];
     weft_report_cell(r, "mesh", "%s; %s", mesh,
                      search_choices_text(candidate, config, choices, sizeof choices));
     weft_report_text(r, "mesh", NULL, mesh);
-    return from ? report_overrides(r, config, from, arena) : WEFT_OK;
+    if (!from)
+        return WEFT_OK;
+    weft_report_open(r, WEFT_REPORT_OBJECT, "overrides");
+    WEFT_TRY(weft_run_compare(from, config, report_override, r));
+    weft_report_close(r);
+    return WEFT_OK;
 }
 
 static void report_costs(weft_report *r, const weft_found *f)
@@ -168,8 +143,8 @@ static void report_costs(weft_report *r, const weft_found *f)
     weft_report_close(r);
 }
 
-static weft_status report_plan(weft_report *r, const weft_found *f, int place, const cJSON *from,
-                               weft_arena *arena)
+static weft_status report_plan(weft_report *r, const weft_found *f, int place,
+                               const weft_config *from)
 {
     const int experts = weft_tier_as_ran(&f->settled.tier).experts;
     weft_report_record(r);
@@ -181,7 +156,7 @@ static weft_status report_plan(weft_report *r, const weft_found *f, int place, c
     weft_report_row(r, "memory_bytes", "memory", WEFT_UNIT_BYTES, f->memory_bytes);
     weft_report_value(r, "memory_limit_bytes", f->memory_limit_bytes);
     weft_report_text(r, "limits", "most of it", weft_limit_text((int)f->limits));
-    WEFT_TRY(report_mesh(r, f->mesh, &f->candidate, &f->settled, from, arena));
+    WEFT_TRY(report_mesh(r, f->mesh, &f->candidate, &f->settled, from));
     if (f->settled.model.num_experts > 0 && experts != WEFT_TIER_AUTO)
         weft_report_text(r, "experts", NULL,
                          experts == WEFT_TIER_FILE   ? "file"
@@ -195,8 +170,7 @@ static weft_status report_plan(weft_report *r, const weft_found *f, int place, c
     return WEFT_OK;
 }
 
-static weft_status report_miss(weft_report *r, const weft_missed *m, const cJSON *from,
-                               weft_arena *arena)
+static weft_status report_miss(weft_report *r, const weft_missed *m, const weft_config *from)
 {
     weft_report_record(r);
     weft_report_bad(r);
@@ -206,7 +180,7 @@ static weft_status report_miss(weft_report *r, const weft_missed *m, const cJSON
     weft_report_value(r, "memory_bytes", m->memory_bytes);
     weft_report_value(r, "memory_limit_bytes", m->memory_limit_bytes);
     weft_report_value(r, "short_by_bytes", m->short_by_bytes);
-    return report_mesh(r, m->mesh, &m->candidate, &m->config, from, arena);
+    return report_mesh(r, m->mesh, &m->candidate, &m->config, from);
 }
 
 static void report_counts(weft_report *r, const weft_search_result *result)
@@ -231,7 +205,7 @@ static void report_counts(weft_report *r, const weft_search_result *result)
 }
 
 static weft_status report_result(weft_report *r, const weft_search_result *result,
-                                 const cJSON *from, weft_arena *arena)
+                                 const weft_config *from)
 {
     bool is_free = false;
     weft_report_value(r, "num_nodes", result->num_devices / result->cluster->ranks_per_node);
@@ -245,13 +219,13 @@ static weft_status report_result(weft_report *r, const weft_search_result *resul
     }
     weft_report_open(r, WEFT_REPORT_TABLE, "plans");
     for (int i = 0; i < result->num_plans; i++) {
-        WEFT_TRY(report_plan(r, &result->plans[i], i + 1, from, arena));
+        WEFT_TRY(report_plan(r, &result->plans[i], i + 1, from));
         is_free |= result->plans[i].file_is_free;
     }
     weft_report_close(r);
     weft_report_open(r, WEFT_REPORT_TABLE, "rejected");
     for (int i = 0; i < result->num_misses; i++)
-        WEFT_TRY(report_miss(r, &result->misses[i], from, arena));
+        WEFT_TRY(report_miss(r, &result->misses[i], from));
     weft_report_close(r);
     if (is_free)
         weft_report_line(r, "experts in a file: reads and writes take no time here: "
@@ -265,17 +239,12 @@ static weft_status report_result(weft_report *r, const weft_search_result *resul
 }
 
 weft_status weft_search_report(weft_report *r, const weft_search_result *result,
-                               const weft_config *config, weft_arena *arena)
+                               const weft_config *config)
 {
-    cJSON *from = NULL;
-    if (r->form == WEFT_REPORT_JSON)
-        WEFT_TRY(parse_config(config, arena, &from));
-    const weft_status status = report_result(r, result, from, arena);
-    cJSON_Delete(from);
-    return status;
+    return report_result(r, result, r->form == WEFT_REPORT_JSON ? config : NULL);
 }
 
-static weft_status report_scale(weft_report *r, const weft_search_result *result, weft_arena *arena)
+static weft_status report_scale(weft_report *r, const weft_search_result *result)
 {
     const weft_found *best = result->num_plans > 0 ? result->plans : NULL;
     weft_report_record(r);
@@ -288,23 +257,23 @@ static weft_status report_scale(weft_report *r, const weft_search_result *result
     weft_report_row(r, NULL, "tokens/s", WEFT_UNIT_COUNT, rate);
     weft_report_row(r, NULL, "a device", WEFT_UNIT_COUNT, rate / result->world);
     if (best)
-        return report_mesh(r, best->mesh, &best->candidate, &best->settled, NULL, arena);
+        return report_mesh(r, best->mesh, &best->candidate, &best->settled, NULL);
     weft_report_cell(r, "mesh", "%s", result->is_stopped ? "stopped" : "nothing fits");
     return WEFT_OK;
 }
 
 weft_status weft_search_report_scaling(weft_report *r, const weft_search_result *results, int count,
-                                       const weft_config *config, weft_arena *arena)
+                                       const weft_config *config)
 {
     weft_report_open(r, WEFT_REPORT_GROUP, "scaling");
     for (int i = 0; i < count && r->form == WEFT_REPORT_JSON; i++) {
         weft_report_record(r);
-        WEFT_TRY(weft_search_report(r, &results[i], config, arena));
+        WEFT_TRY(weft_search_report(r, &results[i], config));
     }
     weft_report_close(r);
     weft_report_open(r, WEFT_REPORT_TABLE, NULL);
     for (int i = 0; i < count && r->form != WEFT_REPORT_JSON; i++)
-        WEFT_TRY(report_scale(r, &results[i], arena));
+        WEFT_TRY(report_scale(r, &results[i]));
     weft_report_close(r);
     for (int i = 0; i < count; i++) {
         const weft_search_result *result = &results[i];

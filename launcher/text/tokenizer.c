@@ -135,17 +135,10 @@ weft_status weft_prepared_pack(const char *path, weft_arena *arena, const char *
         return refuse_changed(info.vocab_file);
     info.vocab_text = text;
     weft_prepared_sections(&info, &prepared, sections);
-    char *packed = NULL;
-    FILE *stream = open_memstream(&packed, &bytes);
-    if (!stream)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory for the tokenizer's description");
-    weft_status status = weft_options_write(sections, 2, stream);
-    if (fclose(stream) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_MEMORY, "no memory for the tokenizer's description");
-    if (status == WEFT_OK)
-        status = weft_arena_strdup(arena, packed, out);
-    free(packed);
-    return status;
+    weft_new_text packed;
+    WEFT_TRY(weft_new_text_open(&packed));
+    const weft_status status = weft_options_write(sections, 2, packed.file);
+    return weft_new_text_close(&packed, status, arena, out);
 }
 
 weft_status weft_prepared_find(const char *prefix, weft_arena *arena, weft_tokenizer_info *info,

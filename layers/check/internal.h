@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "core/json_write.h"
 #include "layers/check/check.h"
 #include "layers/pass/pass.h"
 
@@ -134,8 +135,8 @@ typedef struct weft_check_report {
     pthread_mutex_t lock;
     FILE *out; /* NULL: this rank says nothing */
     bool json;
-    int num_layers, num_checks; /* of this layer */
-    int num_wrong, num_in_all;
+    weft_json_out writer;
+    int num_layers, num_wrong, num_in_all;
     int wrong_before, checks_before; /* this layer */
     const char *kind;                /* of this layer */
     char notes[4][256];              /* checks that are left out for every layer */

@@ -3,28 +3,30 @@
 
 #include "layers/check/internal.h"
 
-static void print_json_text(FILE *out, const char *text)
-{
-    fputc('"', out);
-    for (; *text; text++)
-        if ((unsigned char)*text < 0x20)
-            fprintf(out, "\\u%04x", (unsigned)*text);
-        else
-            fprintf(out, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
-    fputc('"', out);
-}
-
-static void end_layer(const weft_check_report *r)
+static void end_layer(weft_check_report *r)
 {
     int checks = r->num_in_all - r->checks_before, wrong = r->num_wrong - r->wrong_before;
     if (!r->out || r->num_layers == 0)
         return;
-    if (r->json)
-        fprintf(r->out, "\n  ], \"wrong\": %d}", wrong);
-    else if (wrong)
+    if (r->json) {
+        weft_json_close(&r->writer);
+        weft_json_number(&r->writer, "wrong", wrong);
+        weft_json_close(&r->writer);
+    } else if (wrong) {
         fprintf(r->out, "  %s is WRONG: %d of %d checks\n", r->kind, wrong, checks);
-    else
+    } else {
         fprintf(r->out, "  %s is right: %d checks\n", r->kind, checks);
+    }
+}
+
+/* Begins the object once. */
+static void begin_json(weft_check_report *r)
+{
+    if (r->writer.file)
+        return;
+    r->writer = (weft_json_out){.file = r->out};
+    weft_json_open(&r->writer, NULL, '{');
+    weft_json_open(&r->writer, "layers", '[');
 }
 
 void weft_check_report_layer(weft_check_report *r, const weft_check_layer *l, int num_alike)
@@ -32,16 +34,16 @@ void weft_check_report_layer(weft_check_report *r, const weft_check_layer *l, in
     pthread_mutex_lock(&r->lock);
     end_layer(r);
     r->num_layers++;
-    r->num_checks = 0;
     r->checks_before = r->num_in_all;
     r->wrong_before = r->num_wrong;
     r->kind = l->layer->ops->kind;
     if (r->out && r->json) {
-        fputs(r->num_layers > 1 ? ",\n  {\"layer\": " : "{\"layers\": [\n  {\"layer\": ", r->out);
-        print_json_text(r->out, weft_layer_name(l->layer));
-        fputs(", \"kind\": ", r->out);
-        print_json_text(r->out, l->layer->ops->kind);
-        fprintf(r->out, ", \"alike\": %d, \"checks\": [", num_alike);
+        begin_json(r);
+        weft_json_open(&r->writer, NULL, '{');
+        weft_json_text(&r->writer, "layer", weft_layer_name(l->layer));
+        weft_json_text(&r->writer, "kind", l->layer->ops->kind);
+        weft_json_number(&r->writer, "alike", num_alike);
+        weft_json_open(&r->writer, "checks", '[');
     } else if (r->out) {
         fprintf(r->out, "%s (%s)", weft_layer_name(l->layer), l->layer->ops->kind);
         if (num_alike > 1)
@@ -65,12 +67,12 @@ void weft_check_report_add(weft_check_report *r, weft_check_verdict verdict, con
     r->num_in_all += verdict != WEFT_CHECK_LEFT_OUT;
     r->num_wrong += verdict == WEFT_CHECK_WRONG;
     if (r->out && r->json) {
-        fputs(r->num_checks++ ? ",\n    {\"check\": " : "\n    {\"check\": ", r->out);
-        print_json_text(r->out, check);
-        fprintf(r->out, ", \"verdict\": \"%s\", \"text\": ",
-                verdict == WEFT_CHECK_LEFT_OUT ? "left out" : names[verdict]);
-        print_json_text(r->out, text);
-        fputc('}', r->out);
+        weft_json_open_flat(&r->writer, NULL, '{');
+        weft_json_text(&r->writer, "check", check);
+        weft_json_text(&r->writer, "verdict",
+                       verdict == WEFT_CHECK_LEFT_OUT ? "left out" : names[verdict]);
+        weft_json_text(&r->writer, "text", text);
+        weft_json_close(&r->writer);
     } else if (r->out) {
         fprintf(r->out, "  %-5s  %s: %s\n", names[verdict], check, text);
         fflush(r->out);
@@ -89,19 +91,19 @@ void weft_check_report_note(weft_check_report *r, const char *format, ...)
 }
 
 /* `error`: what cut the report short; NULL: nothing. */
-static void end_json(const weft_check_report *r, const char *error)
+static void end_json(weft_check_report *r, const char *error)
 {
-    fputs(r->num_layers ? "\n], \"left_out\": [" : "{\"layers\": [], \"left_out\": [", r->out);
-    for (int i = 0; i < r->num_notes; i++) {
-        fputs(i ? ", " : "", r->out);
-        print_json_text(r->out, r->notes[i]);
-    }
-    fprintf(r->out, "], \"checks\": %d, \"wrong\": %d", r->num_in_all, r->num_wrong);
-    if (error) {
-        fputs(", \"error\": ", r->out);
-        print_json_text(r->out, error);
-    }
-    fputs("}\n", r->out);
+    begin_json(r);
+    weft_json_close(&r->writer);
+    weft_json_open(&r->writer, "left_out", '[');
+    for (int i = 0; i < r->num_notes; i++)
+        weft_json_text(&r->writer, NULL, r->notes[i]);
+    weft_json_close(&r->writer);
+    weft_json_number(&r->writer, "checks", r->num_in_all);
+    weft_json_number(&r->writer, "wrong", r->num_wrong);
+    if (error)
+        weft_json_text(&r->writer, "error", error);
+    weft_json_close(&r->writer);
 }
 
 void weft_check_report_end(weft_check_report *r)

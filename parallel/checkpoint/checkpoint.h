@@ -26,8 +26,6 @@
 #ifndef WEFT_PARALLEL_CHECKPOINT_CHECKPOINT_H
 #define WEFT_PARALLEL_CHECKPOINT_CHECKPOINT_H
 
-#include <stdio.h>
-
 #include "parallel/optimizer/optimizer.h"
 
 typedef struct weft_checkpoint_info {
@@ -90,9 +88,35 @@ weft_status weft_checkpoint_load(const char *folder, weft_parameters *parameters
 /* Fills weights alone, for generate; verifies the shards of weights. */
 weft_status weft_checkpoint_load_weights(const char *folder, weft_parameters *parameters,
                                          weft_lane *lane) WEFT_CHECKED;
-/* Prints step, datasets with shapes, and parameter count; verifies every hash. json: as JSON.
- * Rank-local. */
-weft_status weft_checkpoint_inspect(const char *folder, bool json, FILE *out) WEFT_CHECKED;
+
+enum { WEFT_STORED_NAME_BYTES = WEFT_MAX_NAME_BYTES + 32 };
+#define WEFT_STORED_WEIGHT "model/" /* what names of weights begin with */
+
+/* One dataset of model.h5: fp32, contiguous. */
+typedef struct weft_stored {
+    char name[WEFT_STORED_NAME_BYTES]; /* "optimizer/exp_avg/decoder.layers.0..." */
+    int num_dims;
+    size_t dims[WEFT_MAX_DIMS];
+    uint64_t offset; /* bytes from the start of the file; known once written */
+} weft_stored;
+
+/* Sorted by name, names unique. */
+typedef struct weft_stored_list {
+    weft_stored *items;
+    int count;
+} weft_stored_list;
+
+typedef struct weft_checkpoint_contents {
+    weft_checkpoint_info info;
+    weft_stored_list datasets; /* in the arena */
+    uint64_t num_parameters, bytes;
+    size_t num_shards;
+    bool has_optimizer;
+} weft_checkpoint_contents;
+
+/* Says what a checkpoint holds, and verifies every hash. Rank-local. */
+weft_status weft_checkpoint_inspect(const char *folder, weft_arena *arena,
+                                    weft_checkpoint_contents *out) WEFT_CHECKED;
 
 /* Checkpoints of weights alone, as a whole and without a mesh: where models come from other formats
  * and go to them. They are of step 0, of no seed. Rank-local. */

@@ -10,22 +10,7 @@
 
 enum {
     WEFT_SHARD_MAX_ELEMENTS = 4 << 20, /* a shard is read, written and hashed in one piece */
-    WEFT_STORED_NAME_BYTES = WEFT_MAX_NAME_BYTES + 32,
 };
-
-/* One dataset of model.h5: fp32, contiguous. */
-typedef struct weft_stored {
-    char name[WEFT_STORED_NAME_BYTES]; /* "optimizer/exp_avg/decoder.layers.0..." */
-    int num_dims;
-    size_t dims[WEFT_MAX_DIMS];
-    uint64_t offset; /* bytes from the start of the file; known once written */
-} weft_stored;
-
-/* Sorted by name, names unique. */
-typedef struct weft_stored_list {
-    weft_stored *items;
-    int count;
-} weft_stored_list;
 
 uint64_t weft_stored_elements(const weft_stored *stored);
 /* The dataset's index, or -1. */

@@ -291,7 +291,7 @@ static void check_layers(void)
     child_release(&c);
     with_stack(&c, json, "EPBH", "n", true);
     EXPECT(c.exit_code == 2 && strstr(c.out, "{\"check\": \"written\", \"verdict\": \"WRONG\"") &&
-               strstr(c.out, "\"wrong\": 1}\n") && child_is_line(c.err) &&
+               strstr(c.out, "\"wrong\": 1\n}\n") && child_is_line(c.err) &&
                strcmp(c.err, "weft check-layer: 1 check is wrong\n") == 0,
            "a backward that does nothing: exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);

@@ -12,7 +12,6 @@
 #include <hdf5.h>
 
 #include "checkpoint_tiny.h"
-#include "core/json.h"
 #include "parallel/checkpoint/internal.h"
 
 /* --- renames ------------------------------------------------------------------------------- */
@@ -338,21 +337,13 @@ static void test_not_finite(const char *dir)
 
 static void test_odd_name(const char *root)
 {
-    char dir[200], folder[240], *text = NULL;
-    size_t bytes;
+    char dir[200], folder[240];
     tiny t;
-    weft_json_span json;
-    weft_json_fault fault;
     snprintf(dir, sizeof dir, "%s/a \"b\" \\ \n \xff\xc3\xa9", root);
     snprintf(folder, sizeof folder, "%s/step-1", dir);
     if (tiny_create(&t, PLAIN)) {
         EXPECT_OK(save_step(&t, dir, 1));
-        FILE *out = open_memstream(&text, &bytes);
-        EXPECT_OK(weft_checkpoint_inspect(folder, true, out));
-        fclose(out);
-        EXPECT(weft_json_check(text, &json, &fault), "not JSON: %s", text);
-        EXPECT(strstr(text, "a \\\"b\\\" \\\\ \\n \xef\xbf\xbd\xc3\xa9/step-1\""), "%s", text);
-        free(text);
+        EXPECT_OK(weft_checkpoint_verify(folder));
     }
     tiny_release(&t);
 }

@@ -86,11 +86,11 @@ static weft_status plan_search_find(plan_search *s, const weft_config *config,
 
 /* config: the one that was searched from. */
 static weft_status plan_search_report(const plan_search *s, const weft_config *config,
-                                      weft_arena *arena, weft_report *report)
+                                      weft_report *report)
 {
     if (s->nodes.count > 1)
-        return weft_search_report_scaling(report, s->results, s->num_results, config, arena);
-    return weft_search_report(report, s->results, config, arena);
+        return weft_search_report_scaling(report, s->results, s->num_results, config);
+    return weft_search_report(report, s->results, config);
 }
 
 /* Writes the winner's config, where it is asked for. Errors: WEFT_FILE; WEFT_MEMORY where nothing
@@ -192,10 +192,10 @@ typedef struct answer {
 
 /* What is asked beside the plan itself stands in the same report. */
 static weft_status fill(const planner *p, const answer *a, const weft_config *config,
-                        weft_arena *arena, weft_report *report)
+                        weft_report *report)
 {
     if (p->search.on)
-        WEFT_TRY(plan_search_report(&p->search, config, arena, report));
+        WEFT_TRY(plan_search_report(&p->search, config, report));
     else
         weft_plan_report(report, &a->plan, a->cluster);
     if (p->search.on && a->has_plan && p->json) {
@@ -233,7 +233,7 @@ static weft_status tell(planner *p, const answer *a, const weft_config *config)
     char text[512];
     weft_report report;
     weft_report_begin(&report, p->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
-    WEFT_TRY(weft_report_end(&report, fill(p, a, config, &p->arena, &report), stdout));
+    WEFT_TRY(weft_report_end(&report, fill(p, a, config, &report), stdout));
     if (p->trace && a->has_plan) {
         WEFT_TRY(weft_trace_write_file(a->trace, p->trace, NULL, NULL));
         weft_output_tell_written(p->trace, p->json);

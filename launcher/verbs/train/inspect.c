@@ -475,26 +475,49 @@ static weft_status inspect_dataset(const char *prefix, bool json)
     return status;
 }
 
-/* The checkpoint's lines, or its members. */
-static weft_status report_checkpoint(weft_report *r, const char *folder)
+/* People see the weights alone, under the names of their parameters. */
+static void report_dataset(weft_report *r, const weft_stored *stored)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
-    if (!out)
-        return WEFT_ERROR(WEFT_MEMORY, "no memory to print a checkpoint");
-    weft_status status = weft_checkpoint_inspect(folder, r->form == WEFT_REPORT_JSON, out);
-    if (fclose(out) != 0 && status == WEFT_OK)
-        status = WEFT_ERROR(WEFT_MEMORY, "no memory to print a checkpoint");
-    if (status == WEFT_OK && r->form == WEFT_REPORT_JSON) {
-        cJSON *json = cJSON_Parse(text);
-        weft_report_members(r, json);
-        cJSON_Delete(json);
-    } else if (status == WEFT_OK) {
-        fprintf(r->out, "\n%s", text);
+    const size_t prefix = strlen(WEFT_STORED_WEIGHT);
+    double dims[WEFT_MAX_DIMS];
+    char shape[128] = "[";
+    for (int d = 0; d < stored->num_dims; d++) {
+        const size_t used = strlen(shape);
+        dims[d] = (double)stored->dims[d];
+        snprintf(shape + used, sizeof shape - used, "%s%zu", d ? ", " : "", stored->dims[d]);
     }
-    free(text);
-    return status;
+    if (strncmp(stored->name, WEFT_STORED_WEIGHT, prefix) == 0)
+        weft_report_line(r, "  %-64s %s]", stored->name + prefix, shape);
+    weft_report_record(r);
+    weft_report_text(r, "name", NULL, stored->name);
+    weft_report_numbers(r, "shape", dims, (size_t)stored->num_dims);
+}
+
+static weft_status report_checkpoint(weft_report *r, const char *folder, weft_arena *arena)
+{
+    weft_checkpoint_contents c;
+    char seed[24]; /* of more bits than most readers' numbers have */
+    WEFT_TRY(weft_checkpoint_inspect(folder, arena, &c));
+    snprintf(seed, sizeof seed, "%" PRIu64, c.info.seed);
+    weft_report_line(r, "checkpoint %s", folder);
+    weft_report_line(r, "step %" PRId64 ", %" PRId64 " tokens consumed, seed %s", c.info.step,
+                     c.info.consumed_tokens, seed);
+    weft_report_line(r, "%" PRIu64 " parameters%s, %.1f MiB on disk", c.num_parameters,
+                     c.has_optimizer ? " with optimizer state" : "", (double)c.bytes / 1048576.0);
+    weft_report_line(r, "every hash is right (%zu shards)\n", c.num_shards);
+    weft_report_text(r, "folder", NULL, folder);
+    weft_report_value(r, "step", c.info.step);
+    weft_report_value(r, "consumed_tokens", c.info.consumed_tokens);
+    weft_report_text(r, "seed", NULL, seed);
+    weft_report_value(r, "num_parameters", c.num_parameters);
+    weft_report_value(r, "bytes", c.bytes);
+    weft_report_bool(r, "optimizer_state", c.has_optimizer);
+    weft_report_value(r, "verified_shards", c.num_shards);
+    weft_report_open(r, WEFT_REPORT_GROUP, "datasets");
+    for (int i = 0; i < c.datasets.count; i++)
+        report_dataset(r, &c.datasets.items[i]);
+    weft_report_close(r);
+    return WEFT_OK;
 }
 
 /* Of a run: where its time went, which a damaged checkpoint does not hide from people. */
@@ -506,8 +529,10 @@ static weft_status print_run(const char *run, const weft_ledger_account *account
     weft_report_begin(&r, json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     weft_ledger_report(&r, account);
     weft_status status = saved ? weft_checkpoint_resolve(run, arena, &folder) : WEFT_OK;
-    if (status == WEFT_OK && saved)
-        status = report_checkpoint(&r, folder);
+    if (status == WEFT_OK && saved) {
+        weft_report_line(&r, "%s", "");
+        status = report_checkpoint(&r, folder, arena);
+    }
     const weft_status printed = weft_report_end(&r, json ? status : WEFT_OK, stdout);
     return status == WEFT_OK ? printed : status;
 }
@@ -532,11 +557,13 @@ static weft_status inspect_run(const char *run, const char *ledger, bool json, w
 static weft_status inspect_folder(const char *path, bool json, weft_arena *arena)
 {
     const char *ledger, *folder;
+    weft_report r;
     WEFT_TRY(weft_arena_printf(arena, &ledger, "%s/ledger.jsonl", path));
     if (access(ledger, F_OK) == 0)
         return inspect_run(path, ledger, json, arena);
     WEFT_TRY(weft_checkpoint_resolve(path, arena, &folder));
-    return weft_checkpoint_inspect(folder, json, stdout);
+    weft_report_begin(&r, json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    return weft_report_end(&r, report_checkpoint(&r, folder, arena), stdout);
 }
 
 /* A dataset's prefix may be a file's name too. */
