@@ -724,6 +724,8 @@ static weft_groups_use uses_of(const weft_trainer *t)
         .experts = model->num_experts > 0,
         .travels = t->moe.travels,
         .ties = has_own || !model->untie_embeddings_and_output_weights,
+        .balances = model->num_experts > 0 && model->moe_aux_loss_coeff > 0 &&
+                    model->moe_router_load_balancing_type == WEFT_BALANCE_GLOBAL_BATCH,
         .sums = has_own};
 }
 

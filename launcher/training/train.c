@@ -202,6 +202,15 @@ static void print_on_mesh(const weft_trainer *t, char *out, size_t room)
              mesh->pp > 1 ? order : "");
 }
 
+/* Whether the load that routers compare is of the micro-batches so far. */
+static bool balances_by_replicas(const weft_trainer *t)
+{
+    const weft_model_options *o = &t->config.model;
+    return o->num_experts > 0 && o->moe_aux_loss_coeff > 0 &&
+           o->moe_router_load_balancing_type == WEFT_BALANCE_GLOBAL_BATCH &&
+           t->train.shape.num_micro_batches > 1;
+}
+
 static void print_ramp(const weft_trainer *t)
 {
     const weft_train_options *train = &t->config.train;
@@ -230,6 +239,8 @@ static void print_start(const weft_trainer *t, const char *from)
         printf(
             "capacity factor %g: which choices are dropped, and so the loss, depends on the mesh\n",
             t->config.model.moe_expert_capacity_factor);
+    if (balances_by_replicas(t))
+        puts("global_aux_loss: of several micro-batches a replica, so that it depends on dp");
     weft_peak_print(&t->peak, t->flops_per_sample / (double)t->config.model.seq_length);
     if (from)
         printf("starting from %s (step %" PRId64 ")\n", from, t->step);

@@ -145,6 +145,11 @@ const weft_key weft_model_rows[] = {
          "what the chosen experts' weights are multiplied by", .idle = NO_EXPERTS),
     REAL(STEP, moe_aux_loss_coeff, "0", 0, 1e6, "weight of the load-balancing loss",
          .idle = NO_EXPERTS),
+    CHOICE(STEP, moe_router_load_balancing_type, "\"aux_loss\"",
+           "aux_loss|seq_aux_loss|global_aux_loss",
+           "whose tokens that loss compares: a micro-batch's, each sequence's, or the global "
+           "batch's so far",
+           .idle = NO_EXPERTS "; model.moe_aux_loss_coeff is 0"),
     REAL(STEP, moe_z_loss_coeff, "0", 0, 1e6, "weight of the router's z-loss", .idle = NO_EXPERTS),
     REAL(TASK, moe_expert_capacity_factor, "0", 0, 1e6,
          "rows an expert keeps over the mean; 0: dropless", .idle = NO_EXPERTS),
