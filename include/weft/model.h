@@ -128,6 +128,8 @@ typedef struct weft_model_options {
     double activation_func_clamp_value, glu_linear_offset; /* 0: none */
     double final_logit_softcapping;                        /* 0: none */
     int moe_router_load_balancing_type;                    /* weft_load_balancing */
+    int64_t mtp_num_layers; /* depths of multi-token prediction; 0: none */
+    double mtp_loss_scaling_factor;
 } weft_model_options;
 
 /* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a

@@ -723,7 +723,7 @@ static weft_groups_use uses_of(const weft_trainer *t)
         .gathers_on_host = model->num_experts > 0 && t->config.tier.experts != WEFT_TIER_NONE,
         .experts = model->num_experts > 0,
         .travels = t->moe.travels,
-        .ties = has_own || !model->untie_embeddings_and_output_weights,
+        .ties = has_own || !model->untie_embeddings_and_output_weights || model->mtp_num_layers > 0,
         .balances = model->num_experts > 0 && model->moe_aux_loss_coeff > 0 &&
                     model->moe_router_load_balancing_type == WEFT_BALANCE_GLOBAL_BATCH,
         .sums = has_own};

@@ -19,7 +19,7 @@ typedef struct weft_moe {
     weft_linear gate;            /* of the shared expert; weight NULL: none */
     int32_t *own_row;            /* pinned, [num_own_rows], with a gate: each row's own number */
     size_t num_own_rows;
-    double *load; /* [E], of global_aux_loss: the global batch's so far, */
+    double *load;  /* [E], of global_aux_loss: the global batch's so far, */
     int num_loads; /* of so many micro-batches a replica */
 } weft_moe;
 

@@ -428,10 +428,9 @@ static void check_sequences(size_t length, size_t experts, bool sigmoid)
         probe_close(probe_read(all.z + s, 1, WEFT_F32), probe_read(one.z, 1, WEFT_F32), 1, 1e-5,
                     "a sequence's z");
         for (size_t i = 0; i < length; i++)
-            probe_close(
-                probe_read(all.dlogits + (i * SEQUENCES + s) * experts, experts, WEFT_F32),
-                probe_read(one.dlogits + i * experts, experts, WEFT_F32), experts, 1e-5,
-                "a sequence's dlogits");
+            probe_close(probe_read(all.dlogits + (i * SEQUENCES + s) * experts, experts, WEFT_F32),
+                        probe_read(one.dlogits + i * experts, experts, WEFT_F32), experts, 1e-5,
+                        "a sequence's dlogits");
     }
 }
 

@@ -53,6 +53,38 @@ static void check_sizes(const int64_t ramp[3], int64_t batch)
     }
 }
 
+static void check_refusal(const char *mesh, const char *ramp, const char *wanted)
+{
+    static const char text[] = "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, "
+                               "\"num_attention_heads\": 4, \"seq_length\": 12, "
+                               "\"vocab_size\": 53}, \"train\": {\"global_batch_size\": 8}, "
+                               "\"data\": {\"mock_data\": true}}";
+    const char *const set[] = {ramp};
+    const weft_config_source source = {
+        .file = "ramp", .text = text, .mesh = mesh, .set = set, .num_set = 1};
+    weft_arena arena = {0};
+    weft_config config;
+    weft_mesh placed;
+    weft_status status = weft_config_load(&source, &arena, &config);
+    if (status == WEFT_OK)
+        status = weft_config_mesh(&config, &source, 4, &placed);
+    EXPECT_ERROR(status, WEFT_CONFIG, wanted);
+    weft_arena_release(&arena);
+}
+
+static void check_refusals(void)
+{
+    check_refusal("dp=4", "rampup_batch_size=[4,4]", "2 numbers; a ramp has three");
+    check_refusal("dp=4", "rampup_batch_size=[8,4,100]",
+                  "begins with 8 samples, not below global_batch_size 8");
+    check_refusal("dp=4", "rampup_batch_size=[3,4,100]",
+                  "from 3 samples, 4 more at a time, misses global_batch_size 8");
+    check_refusal("dp=4", "rampup_batch_size=[2,2,100]",
+                  "2 samples a step do not divide by micro_batch_size 1 x dp 4");
+    check_refusal("dp=4", "rampup_batch_size=[4,2,100]",
+                  "6 samples a step do not divide by micro_batch_size 1 x dp 4");
+}
+
 static void check_mesh(weft_comm *world, int which, const char *start,
                        const weft_step_result *alone)
 {
@@ -96,6 +128,7 @@ int main(void)
     EXPECT_OK(weft_comm_create_world(&world));
     for (size_t i = 0; i < sizeof ramps / sizeof *ramps; i++)
         check_sizes(ramps[i], ramps[i][3]);
+    check_refusals();
     if (weft_comm_rank(world) == 0) {
         snprintf(folder, sizeof folder, "/tmp/weft-ramp-XXXXXX");
         EXPECT(mkdtemp(folder), "no folder");

@@ -45,6 +45,13 @@ static void check(const char *name)
            loss);
     EXPECT(fabs(aux_sum - aux) <= 1e-5 * (aux + 1e-9), "%s: aux %.9g against %.9g", name, aux_sum,
            aux);
+    const float *mtp = golden_find(&g, "mtp", "", &count);
+    for (size_t d = 0; mtp && d < count; d++) {
+        const weft_metric *own = &weft_model_own_metrics(h.model)[d];
+        EXPECT(fabs(own->sum / own->count - (double)mtp[d]) <= 1e-5 * (double)mtp[d],
+               "%s: depth %zu loses %.9g, not %.9g", name, d + 1, own->sum / own->count,
+               (double)mtp[d]);
+    }
     double worst = golden_check_gradients(&g, name, parameters);
     printf("%s: %d tensors, worst gradient %.2g relative\n", name, num, worst);
     free(tokens);
@@ -62,6 +69,8 @@ int main(void)
     check("mixtral");
     check("seq-aux");
     check("global-aux");
+    check("mtp");
+    check("mtp-moe-tied");
     check("qwen3");
     check("llama-biases");
     check("qwen2-linear");
