@@ -396,6 +396,8 @@ static const char *check_route(const weft_route_args *a)
         return "num_groups must divide the experts, and group_topk of them hold topk";
     if (a->num_tokens > 0 && (!a->logits || !a->scores || !a->top_index || !a->top_prob))
         return "logits, scores, top_index and top_prob are required";
+    if (a->num_sequences > 0 && a->num_tokens % a->num_sequences != 0)
+        return "num_sequences must divide num_tokens";
     return NULL;
 }
 
@@ -405,6 +407,8 @@ static const char *check_route_backward(const weft_route_backward_args *a)
         return "topk must be from 1 to num_experts";
     if (a->aux_scale != 0 && !a->fraction)
         return "fraction is required with aux_scale";
+    if (a->num_sequences > 0 && a->num_tokens % a->num_sequences != 0)
+        return "num_sequences must divide num_tokens";
     if (a->num_tokens == 0)
         return NULL;
     if (!a->logits || !a->scores || !a->top_index || !a->top_prob || !a->dtop_prob || !a->dlogits)

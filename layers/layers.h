@@ -127,6 +127,9 @@ weft_status weft_linear_declare_rows(weft_build *build, const weft_model_options
  * this stage declared it. */
 weft_status weft_build_share(weft_build *build, const char *name,
                              weft_parameter **out) WEFT_CHECKED;
+/* weft_build_child under this very prefix, without the layer's. */
+weft_status weft_build_global_child(weft_build *build, const char *prefix,
+                                    weft_layer *child) WEFT_CHECKED;
 /* Declares a parameter under this very name, without the layer's prefix. */
 weft_status weft_build_global_parameter(weft_build *build, const weft_parameter_spec *spec,
                                         weft_parameter **out) WEFT_CHECKED;
@@ -139,6 +142,14 @@ weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options 
 
 /* An MLP of global width `ffn` and these modules; NULL when memory is short. */
 weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn, unsigned modules);
+
+/* A depth of multi-token prediction, from 1, around a block, which it takes; NULL when memory is
+ * short. The head gives it the embedding, and says whether it is the first to write its gradient;
+ * and it takes the depths in turn, frees them, and computes their losses. */
+weft_layer *weft_mtp_create(const weft_model_options *options, weft_layer *block, int depth);
+void weft_mtp_embed(weft_layer *mtp, weft_parameter *words, bool writes);
+enum { WEFT_MAX_MTP_LAYERS = 8 };
+weft_status weft_head_add_mtp(weft_layer *head, weft_layer *mtp) WEFT_CHECKED;
 
 /* Allocates a zeroed layer whose first member is the base and second the options. */
 weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,

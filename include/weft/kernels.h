@@ -573,7 +573,8 @@ typedef struct weft_cast_args {
  *     pre_softmax says the same, and a single one is never divided
  *   counts[e] += tokens that chose e; score_sums[e] += sum of scores, of sigmoids each over its
  *   token's sum; z_sum += sum of logsumexp(logits)^2. The caller zeroes these three first, and
- *   reduces them over its groups before use. */
+ *   reduces them over its groups before use. With num_sequences S they are of each sequence
+ *   alone; token t is of sequence t % S. */
 enum { WEFT_MAX_EXPERT_GROUPS = 32 };
 
 typedef struct weft_route_args {
@@ -584,13 +585,14 @@ typedef struct weft_route_args {
     float *scores;       /* [T, E] */
     int32_t *top_index;  /* [T, K] */
     float *top_prob;     /* [T, K] */
-    float *counts;       /* [E] */
-    float *score_sums;   /* [E] */
-    float *z_sum;        /* [1] */
+    float *counts;       /* [S, E] */
+    float *score_sums;   /* [S, E] */
+    float *z_sum;        /* [S] */
     bool sigmoid;
     const float *bias;             /* optional, [E] */
     size_t num_groups, group_topk; /* num_groups 0: no groups; else it divides E */
     float scale;                   /* 0: 1 */
+    size_t num_sequences;          /* S; 0: 1; else it divides T */
 } weft_route_args;
 
 /* dlogits = Jacobian of top_prob times dtop_prob
@@ -598,7 +600,8 @@ typedef struct weft_route_args {
  *         + z_scale * d/dlogits sum_t logsumexp^2.
  * For the aux loss L = coeff * E * sum_e f_e * P_e with f_e = counts[e] / (T K), P_e =
  * score_sums[e] / T, pass fraction = f and aux_scale = coeff * E / T * loss scale: dL/dscores[t,e]
- * = aux_scale * fraction[e]. For z: z_scale = coeff / T * loss scale. */
+ * = aux_scale * fraction[e]. For z: z_scale = coeff / T * loss scale. With num_sequences S each
+ * sequence has fractions of its own. */
 typedef struct weft_route_backward_args {
     size_t struct_bytes;
     size_t num_tokens, num_experts, topk;
@@ -606,12 +609,13 @@ typedef struct weft_route_backward_args {
     const float *logits, *scores;
     const int32_t *top_index;
     const float *top_prob, *dtop_prob;
-    const float *fraction; /* [E]; optional when aux_scale is 0 */
+    const float *fraction; /* [S, E]; optional when aux_scale is 0 */
     float aux_scale, z_scale;
     float *dlogits; /* [T, E] written */
     bool sigmoid;
     bool biased; /* a bias or groups: the first choice need not have the largest score */
     float scale;
+    size_t num_sequences; /* S; 0: 1; else it divides T */
 } weft_route_backward_args;
 
 /* Sorts the (token, k) choices by partition, then expert, then token. Partition p of n has tokens

@@ -49,6 +49,14 @@ typedef enum weft_norm_placement {
     WEFT_NORM_SANDWICH,
 } weft_norm_placement;
 
+/* Whose tokens the load-balancing loss compares: a micro-batch's, each sequence's alone, or the
+ * global batch's so far. */
+typedef enum weft_load_balancing {
+    WEFT_BALANCE_MICRO_BATCH,
+    WEFT_BALANCE_SEQUENCE,
+    WEFT_BALANCE_GLOBAL_BATCH
+} weft_load_balancing;
+
 typedef enum weft_router_score { WEFT_ROUTER_SOFTMAX, WEFT_ROUTER_SIGMOID } weft_router_score;
 
 /* Section "model" of a config, in Megatron's names. "0:" says what 0 means. */
@@ -119,6 +127,9 @@ typedef struct weft_model_options {
     bool geglu, quick_geglu;       /* instead of swiglu */
     double activation_func_clamp_value, glu_linear_offset; /* 0: none */
     double final_logit_softcapping;                        /* 0: none */
+    int moe_router_load_balancing_type;                    /* weft_load_balancing */
+    int64_t mtp_num_layers; /* depths of multi-token prediction; 0: none */
+    double mtp_loss_scaling_factor;
 } weft_model_options;
 
 /* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a

@@ -140,18 +140,21 @@ weft_status WEFT_VECTOR(route)(const weft_route_args *args)
     if (num_experts > MAX_EXPERTS)
         return WEFT_ERROR(WEFT_CONFIG, "%zu experts: the router handles at most %d", num_experts,
                           MAX_EXPERTS);
-    const size_t num_blocks = (args->num_tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    const size_t sequences = args->num_sequences > 0 ? args->num_sequences : 1;
+    const size_t length = args->num_tokens / sequences;
+    const size_t num_blocks = (length + BLOCK_TOKENS - 1) / BLOCK_TOKENS; /* of a sequence */
     const bool by_scores = args->sigmoid || args->bias || args->num_groups > 0;
     /* Blocks of tokens are fixed and joined in order: sums do not depend on the threads. */
 #pragma omp parallel for ordered schedule(static, 1) if (args->num_tokens * num_experts >          \
                                                          WEFT_VECTOR_SERIAL)
-    for (size_t block = 0; block < num_blocks; block++) {
-        const size_t begin = block * BLOCK_TOKENS;
-        const size_t end = weft_vector_min(args->num_tokens, begin + BLOCK_TOKENS);
+    for (size_t block = 0; block < sequences * num_blocks; block++) {
+        const size_t sequence = block / num_blocks, begin = block % num_blocks * BLOCK_TOKENS;
+        const size_t end = weft_vector_min(length, begin + BLOCK_TOKENS);
         float score_sums[MAX_EXPERTS];
         memset(score_sums, 0, num_experts * sizeof(float));
         float z_sum = 0.0f;
-        for (size_t t = begin; t < end; t++) {
+        for (size_t i = begin; i < end; i++) {
+            const size_t t = i * sequences + sequence;
             const route_sums sums =
                 by_scores ? route_token_by_scores(args, t) : route_token(args, t);
             z_sum += sums.lse * sums.lse;
@@ -159,19 +162,28 @@ weft_status WEFT_VECTOR(route)(const weft_route_args *args)
 #pragma omp simd
             for (size_t e = 0; e < num_experts; e++)
                 score_sums[e] += scores[e] * sums.share;
-            for (size_t i = 0; i < args->topk && args->scale > 0; i++)
-                args->top_prob[t * args->topk + i] *= args->scale;
+            for (size_t k = 0; k < args->topk && args->scale > 0; k++)
+                args->top_prob[t * args->topk + k] *= args->scale;
         }
 #pragma omp ordered
         {
-            for (size_t i = begin * args->topk; i < end * args->topk; i++)
-                args->counts[args->top_index[i]] += 1.0f;
+            float *counts = args->counts + sequence * num_experts,
+                  *all_scores = args->score_sums + sequence * num_experts;
+            for (size_t i = begin; i < end; i++)
+                for (size_t k = 0; k < args->topk; k++)
+                    counts[args->top_index[(i * sequences + sequence) * args->topk + k]] += 1.0f;
             for (size_t e = 0; e < num_experts; e++)
-                args->score_sums[e] += score_sums[e];
-            *args->z_sum += z_sum;
+                all_scores[e] += score_sums[e];
+            args->z_sum[sequence] += z_sum;
         }
     }
     return WEFT_OK;
+}
+
+/* Those of the token's sequence. */
+static const float *fraction_of(const weft_route_backward_args *a, size_t t)
+{
+    return a->num_sequences > 1 ? a->fraction + t % a->num_sequences * a->num_experts : a->fraction;
 }
 
 /* Through q = s / sum of s, of which the auxiliary loss is, and p = scale s / sum of the chosen s;
@@ -185,10 +197,11 @@ static void route_backward_sigmoids(const weft_route_backward_args *a, size_t t)
     const float scale = a->scale > 0 ? a->scale : 1.0f;
     const bool divided = !a->pre_softmax && k > 1;
     float *dlogits = a->dlogits + t * num_experts;
+    const float *fraction = fraction_of(a, t);
     float total = 1e-20f, along = 0.0f, chosen = 1e-20f, from_chosen = 0.0f, max = -INFINITY;
     for (size_t e = 0; e < num_experts && a->aux_scale != 0.0f; e++) {
         total += scores[e];
-        along += a->aux_scale * a->fraction[e] * scores[e];
+        along += a->aux_scale * fraction[e] * scores[e];
     }
     for (size_t i = 0; i < k; i++) {
         chosen += scores[top_index[i]];
@@ -196,7 +209,7 @@ static void route_backward_sigmoids(const weft_route_backward_args *a, size_t t)
     }
     for (size_t e = 0; e < num_experts; e++)
         dlogits[e] =
-            a->aux_scale != 0.0f ? (a->aux_scale * a->fraction[e] - along / total) / total : 0.0f;
+            a->aux_scale != 0.0f ? (a->aux_scale * fraction[e] - along / total) / total : 0.0f;
     for (size_t i = 0; i < k; i++)
         dlogits[top_index[i]] +=
             divided ? (scale * dtop_prob[i] - from_chosen) / chosen : scale * dtop_prob[i];
@@ -231,7 +244,7 @@ static void route_backward_token(const weft_route_backward_args *a, size_t t)
     const int32_t *top_index = a->top_index + t * k;
     const float *top_prob = a->top_prob + t * k, *dtop_prob = a->dtop_prob + t * k;
     float *dlogits = a->dlogits + t * num_experts;
-    const float *fraction = a->fraction;
+    const float *fraction = fraction_of(a, t);
     /* dscores . scores: what the chosen experts and the auxiliary loss put on the scores */
     float along = 0.0f, chosen = 0.0f;
     for (size_t i = 0; i < k; i++)

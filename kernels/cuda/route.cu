@@ -103,7 +103,8 @@ static __device__ void write_partials(const weft_route_args &a, const float *sha
         z_sums[warp] = z_sum;
     __syncthreads();
 
-    float *partial = partials + blockIdx.x * size_t(2 * num_experts + 1);
+    float *partial =
+        partials + (blockIdx.y * size_t(gridDim.x) + blockIdx.x) * size_t(2 * num_experts + 1);
     for (unsigned e = threadIdx.x; e < num_experts; e += THREADS) {
         float score_sum = 0.0f;
         for (unsigned w = 0; w < WARPS; w++)
@@ -137,9 +138,10 @@ static __global__ void __launch_bounds__(THREADS)
     __syncthreads();
 
     const size_t first = size_t(blockIdx.x) * tokens_per_block;
-    const size_t end = min(first + tokens_per_block, a.num_tokens);
+    const size_t end = min(first + tokens_per_block, a.num_tokens / gridDim.y);
     float z_sum = 0.0f;
-    for (size_t t = first + warp; t < end; t += WARPS) {
+    for (size_t at = first + warp; at < end; at += WARPS) {
+        const size_t t = at * gridDim.y + blockIdx.y; /* a sequence's tokens lie apart */
         const float *logits = a.logits + t * num_experts;
         float value[PER_LANE], left[PER_LANE]; /* NaN in `left`: chosen before, or no expert */
 #pragma unroll
@@ -207,9 +209,10 @@ static __global__ void __launch_bounds__(THREADS)
     __syncthreads();
 
     const size_t first = size_t(blockIdx.x) * tokens_per_block;
-    const size_t end = min(first + tokens_per_block, a.num_tokens);
+    const size_t end = min(first + tokens_per_block, a.num_tokens / gridDim.y);
     float z_sum = 0.0f;
-    for (size_t t = first + warp; t < end; t += WARPS) {
+    for (size_t at = first + warp; at < end; at += WARPS) {
+        const size_t t = at * gridDim.y + blockIdx.y; /* a sequence's tokens lie apart */
         const float *logits = a.logits + t * num_experts;
         float *scores = a.scores + t * num_experts;
         float logit[PER_LANE], score[PER_LANE], value[PER_LANE];
@@ -267,7 +270,7 @@ static __global__ void __launch_bounds__(THREADS)
     write_partials(a, shared, counts, z_sums, z_sum, partials);
 }
 
-/* A block takes 32 columns of the partial sums, a warp every 32nd row. */
+/* A block takes 32 columns of a sequence's partial sums, a warp every 32nd row. */
 static __global__ void __launch_bounds__(WARP *WARP)
     add_partials(weft_route_args a, const float *partials, unsigned num_partials)
 {
@@ -278,7 +281,7 @@ static __global__ void __launch_bounds__(WARP *WARP)
     float sum = 0.0f;
     if (column < num_columns)
         for (unsigned row = warp; row < num_partials; row += WARP)
-            sum += partials[size_t(row) * num_columns + column];
+            sum += partials[(blockIdx.y * size_t(num_partials) + row) * num_columns + column];
     shared[warp][lane] = sum;
     __syncthreads();
     if (warp > 0 || column >= num_columns)
@@ -286,11 +289,17 @@ static __global__ void __launch_bounds__(WARP *WARP)
     for (unsigned w = 1; w < WARP; w++)
         sum += shared[w][lane];
     if (column < num_experts)
-        a.counts[column] += sum;
+        a.counts[blockIdx.y * num_experts + column] += sum;
     else if (column < 2 * num_experts)
-        a.score_sums[column - num_experts] += sum;
+        a.score_sums[blockIdx.y * num_experts + column - num_experts] += sum;
     else
-        *a.z_sum += sum;
+        a.z_sum[blockIdx.y] += sum;
+}
+
+/* Those of the token's sequence. */
+static __device__ inline const float *fraction_of(const weft_route_backward_args &a, size_t t)
+{
+    return a.num_sequences > 1 ? a.fraction + t % a.num_sequences * a.num_experts : a.fraction;
 }
 
 /* The softmax's Jacobian is diag(s) - s s^T; logsumexp's gradient is s. */
@@ -303,6 +312,7 @@ static __global__ void __launch_bounds__(THREADS) route_backward_token(weft_rout
         return;
     const unsigned num_experts = unsigned(a.num_experts), topk = unsigned(a.topk);
     const float *scores = a.scores + t * num_experts;
+    const float *fraction = fraction_of(a, t);
     float *dlogits = a.dlogits + t * num_experts;
     float score[PER_LANE];
 #pragma unroll
@@ -325,7 +335,7 @@ static __global__ void __launch_bounds__(THREADS) route_backward_token(weft_rout
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
             const unsigned e = unsigned(i) * WARP + lane;
-            along += e < num_experts ? score[i] * a.fraction[e] : 0.0f;
+            along += e < num_experts ? score[i] * fraction[e] : 0.0f;
         }
         uniform -= a.aux_scale * warp_sum(along);
     }
@@ -346,13 +356,13 @@ static __global__ void __launch_bounds__(THREADS) route_backward_token(weft_rout
     for (int i = 0; i < PER_LANE; i++) {
         const unsigned e = unsigned(i) * WARP + lane;
         if (e < num_experts) {
-            const float on_score = a.aux_scale != 0.0f ? a.aux_scale * a.fraction[e] : 0.0f;
+            const float on_score = a.aux_scale != 0.0f ? a.aux_scale * fraction[e] : 0.0f;
             dlogits[e] = score[i] * (on_score + uniform);
         }
     }
     __syncwarp(); /* the chosen experts' gradients are written anew, by other lanes */
     if (lane < topk) {
-        const float on_score = a.aux_scale != 0.0f ? a.aux_scale * a.fraction[chosen] : 0.0f;
+        const float on_score = a.aux_scale != 0.0f ? a.aux_scale * fraction[chosen] : 0.0f;
         const float shared = a.scale > 0.0f ? from_chosen / a.scale : from_chosen;
         dlogits[chosen] =
             chosen_score * (on_score + uniform) + prob * (dprob - (a.pre_softmax ? 0.0f : shared));
@@ -372,13 +382,14 @@ static __global__ void __launch_bounds__(THREADS)
     const unsigned num_experts = unsigned(a.num_experts), topk = unsigned(a.topk);
     const float *scores = a.scores + t * num_experts, *logits = a.logits + t * num_experts;
     const float scale = a.scale > 0.0f ? a.scale : 1.0f;
+    const float *fraction = fraction_of(a, t);
     float *dlogits = a.dlogits + t * num_experts;
     float score[PER_LANE], on_score[PER_LANE], total = 0.0f, along = 0.0f;
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) {
         const unsigned e = unsigned(i) * WARP + lane;
         score[i] = e < num_experts ? scores[e] : 0.0f;
-        on_score[i] = a.aux_scale != 0.0f && e < num_experts ? a.aux_scale * a.fraction[e] : 0.0f;
+        on_score[i] = a.aux_scale != 0.0f && e < num_experts ? a.aux_scale * fraction[e] : 0.0f;
         total += score[i];
         along += on_score[i] * score[i];
     }
@@ -416,7 +427,7 @@ static __global__ void __launch_bounds__(THREADS)
     __syncwarp(); /* the chosen experts' gradients are written anew, by other lanes */
     if (lane < topk) {
         const bool divided = !a.pre_softmax && topk > 1;
-        const float on = a.aux_scale != 0.0f ? a.aux_scale * a.fraction[chosen] : 0.0f;
+        const float on = a.aux_scale != 0.0f ? a.aux_scale * fraction[chosen] : 0.0f;
         const float dscore =
             of_aux(on) + (divided ? (scale * dprob - from_chosen) / sum : scale * dprob);
         dlogits[chosen] = dscore * chosen_score * (1.0f - chosen_score) + of_z(chosen);
@@ -438,21 +449,23 @@ template <int PER_LANE>
 static weft_status launch_route(weft_lane *lane, const weft_route_args *args)
 {
     const size_t columns = 2 * args->num_experts + 1;
-    const unsigned most = num_blocks(args->num_tokens, WARPS);
+    const unsigned sequences = args->num_sequences > 0 ? unsigned(args->num_sequences) : 1;
+    const unsigned most = num_blocks(args->num_tokens / sequences, WARPS);
     const unsigned rounds = num_blocks(most, MAX_BLOCKS); /* of tokens, in a block */
     const unsigned blocks = num_blocks(most, rounds);
     void *partials = NULL;
-    WEFT_TRY(weft_cuda_workspace(lane, blocks * columns * sizeof(float), &partials));
+    WEFT_TRY(weft_cuda_workspace(lane, sequences * blocks * columns * sizeof(float), &partials));
     cudaStream_t stream = weft_cuda_stream(lane);
+    const dim3 grid(blocks, sequences);
     const size_t shared = (WARPS + 1) * args->num_experts * sizeof(float);
     if (args->sigmoid || args->bias || args->num_groups > 0)
-        WEFT_TRY(WEFT_LAUNCH(route_tokens_by_scores<PER_LANE>, blocks, THREADS, shared, stream,
-                             *args, rounds * WARPS, static_cast<float *>(partials)));
-    else
-        WEFT_TRY(WEFT_LAUNCH(route_tokens<PER_LANE>, blocks, THREADS, shared, stream, *args,
+        WEFT_TRY(WEFT_LAUNCH(route_tokens_by_scores<PER_LANE>, grid, THREADS, shared, stream, *args,
                              rounds * WARPS, static_cast<float *>(partials)));
-    return WEFT_LAUNCH(add_partials, num_blocks(columns, WARP), WARP * WARP, 0, stream, *args,
-                       static_cast<const float *>(partials), blocks);
+    else
+        WEFT_TRY(WEFT_LAUNCH(route_tokens<PER_LANE>, grid, THREADS, shared, stream, *args,
+                             rounds * WARPS, static_cast<float *>(partials)));
+    return WEFT_LAUNCH(add_partials, dim3(num_blocks(columns, WARP), sequences), WARP * WARP, 0,
+                       stream, *args, static_cast<const float *>(partials), blocks);
 }
 
 template <int PER_LANE>
@@ -489,6 +502,8 @@ weft_status weft_cuda_route_backward(weft_lane *lane, const weft_route_backward_
         return WEFT_OK;
     weft_route_backward_args local = *args;
     if (args->aux_scale != 0.0f)
-        WEFT_TRY(bring_near(lane, 0, args->num_experts, &local.fraction));
+        WEFT_TRY(bring_near(lane, 0,
+                            (args->num_sequences > 0 ? args->num_sequences : 1) * args->num_experts,
+                            &local.fraction));
     return WITH_EXPERTS(args->num_experts, launch_route_backward, lane, &local);
 }

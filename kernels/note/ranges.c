@@ -384,9 +384,10 @@ KERNEL(route)
     WRITES(scores, a->num_tokens * a->num_experts);
     WRITES(top_index, a->num_tokens * a->topk);
     WRITES(top_prob, a->num_tokens * a->topk);
-    WRITES(counts, a->num_experts);
-    WRITES(score_sums, a->num_experts);
-    WRITES(z_sum, 1);
+    const size_t sequences = a->num_sequences > 0 ? a->num_sequences : 1;
+    WRITES(counts, sequences * a->num_experts);
+    WRITES(score_sums, sequences * a->num_experts);
+    WRITES(z_sum, sequences);
     READS(bias, a->num_experts);
 }
 
@@ -397,7 +398,7 @@ KERNEL(route_backward)
     READS(top_index, a->num_tokens * a->topk);
     READS(top_prob, a->num_tokens * a->topk);
     READS(dtop_prob, a->num_tokens * a->topk);
-    READS(fraction, a->num_experts);
+    READS(fraction, (a->num_sequences > 0 ? a->num_sequences : 1) * a->num_experts);
     WRITES(dlogits, a->num_tokens * a->num_experts);
 }
 

@@ -571,6 +571,8 @@ static weft_status read_model(reader *r)
     write_seq_length(r);
     if (family->next_layers)
         r->json->next_layers = integer_of(r, family->next_layers);
+    if (r->json->next_layers > 0)
+        weft_json_number(&r->out, "mtp_num_layers", (double)r->json->next_layers);
     weft_json_close(&r->out);
     return WEFT_OK;
 }
@@ -840,6 +842,11 @@ static weft_status write_all(const weft_family *family, const weft_config *confi
         WEFT_TRY(write_key(&family->keys[i], config, arena, out));
     if (family->rope_theta)
         WEFT_TRY(write_rope(family, config, arena, out));
+    if (family->next_layers) {
+        const char *key;
+        WEFT_TRY(first_spelling(family->next_layers, arena, &key));
+        weft_json_number(out, key, (double)config->model.mtp_num_layers);
+    }
     weft_json_text(out, "torch_dtype", dtype);
     weft_json_close(out);
     return WEFT_OK;

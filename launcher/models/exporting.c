@@ -129,6 +129,8 @@ static weft_status read_source(exporting *x)
     WEFT_TRY(weft_config_json_read(path, x->arena, &x->json));
     WEFT_TRY(weft_config_json_load(&x->json, x->asked->application, x->arena, &wanted));
     x->family = x->json.family;
+    if (x->config.model.mtp_num_layers == 0) /* the files had none, whatever config.json says */
+        wanted.model.mtp_num_layers = 0;
     return weft_run_compare(&x->config, &wanted, refuse_difference, &c);
 }
 
@@ -252,7 +254,7 @@ static weft_status open_all(exporting *x)
     WEFT_TRY(x->source ? read_source(x)
                        : weft_family_find(&x->config, x->folder, x->arena, &x->family));
     WEFT_TRY(weft_names_model_of(x->family, &x->config, x->arena, &x->model));
-    x->model.next_layers = x->json.next_layers;
+    x->model.next_layers = x->config.model.mtp_num_layers > 0 ? 0 : x->json.next_layers;
     WEFT_TRY(list_tensors(x));
     WEFT_TRY(match(x));
     WEFT_TRY(weft_weights_open(x->folder, &x->reader));

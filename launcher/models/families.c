@@ -330,9 +330,19 @@ static const weft_family_name gpt_oss_names[] = {
     PART(LAYER "mlp.experts.gate_up_proj_bias", OURS "mlp.experts.linear_fc1.bias", PAIRS),
     TURNED(LAYER "mlp.experts.down_proj", OURS "mlp.experts.linear_fc2.weight", WHOLE),
     ROW(LAYER "mlp.experts.down_proj_bias", OURS "mlp.experts.linear_fc2.bias")};
+/* Of layers behind the last one, whose block is as another's. */
+#define DEEP "mtp.layers.{layer}."
+#define NEXT_LAYERS                                                                                \
+    ROW(LAYER "enorm.weight", DEEP "enorm.weight"),                                                \
+        ROW(LAYER "hnorm.weight", DEEP "hnorm.weight"),                                            \
+        ROW(LAYER "eh_proj.weight", DEEP "eh_proj.weight"),                                        \
+        ROW(LAYER "shared_head.norm.weight", DEEP "final_layernorm.weight"),                       \
+        PART(LAYER "embed_tokens.weight", "embedding.word_embeddings.weight", COPY),               \
+        PART(LAYER "shared_head.head.weight", "output_layer.weight", COPY)
 #define SHARED "mlp.shared_experts."
 static const weft_family_name glm4_moe_names[] = {
     ENDS,
+    NEXT_LAYERS,
     NORMS,
     ATTENTION("weight"),
     ATTENTION("bias"),
@@ -362,6 +372,7 @@ static const weft_family_name mixtral_names[] = {
     ROW(LAYER "mlp.gate.weight", OURS "mlp.router.weight")};
 static const weft_family_name deepseek_names[] = {
     ENDS,
+    NEXT_LAYERS,
     NORMS,
     PROJECTION,
     MLP,

@@ -73,8 +73,8 @@ typedef struct weft_family {
                                 NULL: the family has no rotary positions */
     const char *rope_local;  /* of layers with a window; "": rope_theta; NULL: they are as all */
     bool rotates_part;       /* partial_rotary_factor, 0.5 where it is missing */
-    const char *next_layers; /* the key that says how many layers the files have behind the last
-                                one, for multi-token prediction: Weft leaves them out. NULL: none */
+    const char *next_layers; /* the key that says how many layers the files may have behind the last
+                                one, for multi-token prediction (mtp_num_layers). NULL: none */
     bool scales_scores;      /* YaRN's mscale_all_dim is of attention's scores as well */
     /* Why Weft has another function than these options are for; NULL: it has not. Optional. */
     const char *(*check)(const weft_model_options *options);

@@ -21,15 +21,30 @@ typedef struct importing {
     float *wide; /* and as numbers */
 } importing;
 
+/* config.json says of layers for multi-token prediction also where the files leave them out, as
+ * transformers writes them. */
+static bool has_next_layers(const importing *m)
+{
+    char name[64];
+    snprintf(name, sizeof name, "model.layers.%lld.eh_proj.weight",
+             (long long)m->config.model.num_layers);
+    for (size_t i = 0; i < m->files.num_tensors; i++)
+        if (strcmp(m->files.tensors[i].name, name) == 0)
+            return true;
+    return false;
+}
+
 static weft_status open_all(importing *m)
 {
     const char *folder = m->asked->folder, *path;
     WEFT_TRY(weft_arena_printf(m->arena, &path, "%s/config.json", folder));
     WEFT_TRY(weft_config_json_read(path, m->arena, &m->json));
     WEFT_TRY(weft_config_json_load(&m->json, m->asked->application, m->arena, &m->config));
-    WEFT_TRY(weft_names_model_of(m->json.family, &m->config, m->arena, &m->model));
-    m->model.next_layers = m->json.next_layers;
     WEFT_TRY(weft_safetensors_open(folder, m->arena, &m->files));
+    if (!has_next_layers(m))
+        m->config.model.mtp_num_layers = 0;
+    WEFT_TRY(weft_names_model_of(m->json.family, &m->config, m->arena, &m->model));
+    m->model.next_layers = m->config.model.mtp_num_layers > 0 ? 0 : m->json.next_layers;
     WEFT_TRY(weft_names_match(&m->model, m->files.tensors, m->files.num_tensors, folder, m->arena,
                               &m->names));
     m->raw = malloc(WEFT_PIECE_ELEMENTS * sizeof(float));

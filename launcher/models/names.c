@@ -101,10 +101,23 @@ size_t weft_listed_elements(const weft_listed_parameter *p)
     return elements;
 }
 
+/* Layers behind the model's last are depths of multi-token prediction, whose block has the names
+ * of a decoder's. */
 static size_t find_of_row(const weft_names_model *m, const weft_family_name *row, const numbers *n)
 {
-    char name[MAX_NAME];
-    return expand(row->parameter, n, name) ? weft_names_find(m, name) : SIZE_MAX;
+    static const char mtp[] = "mtp.layers.{layer}.", decoder[] = "decoder.layers.{layer}.";
+    const char *pattern = row->parameter;
+    const numbers deep = {n->layer - m->options->num_layers, n->expert};
+    char name[MAX_NAME], block[MAX_NAME];
+    const bool is_mtp = strncmp(pattern, mtp, sizeof mtp - 1) == 0,
+               is_block = strncmp(pattern, decoder, sizeof decoder - 1) == 0;
+    if (deep.layer >= 0 && is_block)
+        snprintf(block, sizeof block, "%stransformer_layer.%s", mtp, pattern + sizeof decoder - 1);
+    else if (deep.layer < 0 && (is_mtp || (n->layer >= 0 && row->layout == WEFT_NAME_COPY)))
+        return SIZE_MAX;
+    const bool fits = deep.layer >= 0 ? expand(is_block ? block : pattern, &deep, name)
+                                      : expand(pattern, n, name);
+    return fits ? weft_names_find(m, name) : SIZE_MAX;
 }
 
 /* --- places -------------------------------------------------------------------------------- */
@@ -492,7 +505,8 @@ weft_status weft_names_list(const weft_names_model *model, weft_arena *arena, we
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(arena, model->num_listed + 1, sizeof *l.filled, &memory));
     l.filled = memory;
-    for (int64_t layer = -1; layer < model->options->num_layers; layer++)
+    const int64_t num_layers = model->options->num_layers + model->options->mtp_num_layers;
+    for (int64_t layer = -1; layer < num_layers; layer++)
         for (size_t i = 0; i < family->num_names; i++) {
             const weft_family_name *row = &family->names[i];
             const bool in_layer = strstr(row->file, "{layer}") != NULL;

@@ -18,7 +18,8 @@ typedef struct weft_names_model {
     const weft_model_options *options;   /* resolved */
     const weft_listed_parameter *listed; /* sorted by name */
     size_t num_listed;
-    int64_t next_layers; /* behind the last one, whose tensors are ignored */
+    int64_t
+        next_layers; /* behind the last one, whose tensors are ignored; 0: with mtp_num_layers */
 } weft_names_model;
 
 /* A tensor's place. */

@@ -584,6 +584,9 @@ weft_status weft_against_read(const char *run, const weft_config *of_run, const 
                               weft_against *out)
 {
     run_steps s;
+    if (of_run->train.rampup_batch_size.count > 0)
+        return WEFT_KEY_ERROR("train.rampup_batch_size",
+                              "the steps of %s had several sizes, a plan is of one", run);
     *out = (weft_against){
         .run = run, .planned_us = plan->step_us, .load = plan->step.outline.shape.moe_load};
     WEFT_TRY(run_read_steps(run, arena, &s));

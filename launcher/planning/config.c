@@ -18,6 +18,7 @@
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/data_sources.h"
 #include "launcher/planning/moe_choice.h"
+#include "launcher/planning/ramp.h"
 #include "launcher/planning/run_changes.h"
 #include "layers/model/model.h"
 #include "schedule/pipeline/order_text.h"
@@ -72,10 +73,18 @@ static weft_status check_batch(const weft_config *c, int dp)
     int64_t micro = c->train.micro_batch_size, batch = c->train.global_batch_size;
     int64_t runs = dp > 0 ? micro * dp : micro;
     char replicas[32] = "", fits[WEFT_FITS_TEXT_BYTES];
-    if (batch % runs == 0)
+    WEFT_TRY(weft_ramp_check(&c->train));
+    if (weft_ramp_unit(&c->train) % runs == 0)
         return WEFT_OK;
     if (dp > 0)
         snprintf(replicas, sizeof replicas, " x dp %d", dp);
+    for (int i = 0; batch % runs == 0; i++) {
+        const int64_t size = weft_ramp_size(&c->train, i);
+        if (size % runs != 0)
+            return WEFT_KEY_ERROR("train.rampup_batch_size",
+                                  "%lld samples a step do not divide by micro_batch_size %lld%s",
+                                  (long long)size, (long long)micro, replicas);
+    }
     weft_fits near = weft_fits_multiples_near(runs, batch);
     return WEFT_KEY_ERROR(
         "train.global_batch_size", "%lld does not divide by micro_batch_size %lld%s; %s would",
@@ -172,6 +181,10 @@ static weft_status check_train(const weft_config *c, bool no_data, weft_arena *a
     if (t->min_lr > t->lr)
         return WEFT_KEY_ERROR("train.min_lr", "%g is above lr %g", t->min_lr, t->lr);
     WEFT_TRY(check_batch(c, 0));
+    if (t->rampup_batch_size.count > 0 && c->schedule.pipeline_schedule_file[0])
+        return WEFT_KEY_ERROR("train.rampup_batch_size",
+                              "the order of parallel.pipeline_schedule_file is one of "
+                              "global_batch_size alone; leave one out");
     WEFT_TRY(check_bad_steps(c));
     if (c->parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS &&
         !c->data.reset_attention_mask)

@@ -60,7 +60,8 @@ typedef enum weft_precision {
 
 typedef struct weft_train_options { /* section "train" */
     int64_t micro_batch_size, global_batch_size, train_iters;
-    bool calculate_per_token_loss; /* over the global batch's labels that bear a loss */
+    weft_int_list rampup_batch_size; /* launcher/planning/ramp.h */
+    bool calculate_per_token_loss;   /* over the global batch's labels that bear a loss */
     double lr, min_lr;
     int lr_decay_style; /* weft_lr_decay_style */
     int64_t lr_warmup_iters;

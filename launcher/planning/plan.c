@@ -1,11 +1,13 @@
 #include "launcher/planning/plan.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/planning/moe_choice.h"
+#include "launcher/planning/ramp.h"
 #include "launcher/planning/step_price.h"
 #include "layers/pass/recompute.h"
 
@@ -500,6 +502,13 @@ static weft_status make_step(weft_config *config, const weft_cluster *cluster, w
         WEFT_TRY(choose_tier(config, cluster, &moe.options, arena, plan));
     config->tier = plan->tier.options;
     WEFT_TRY(weft_step_make(config, &plan->mesh, &moe.options, arena, &plan->step));
+    if (weft_ramp_num_sizes(&config->train) > 0)
+        snprintf(plan->ramp, sizeof plan->ramp,
+                 "of %" PRId64 " samples, as from %" PRId64
+                 " samples on; the first step has %" PRId64,
+                 config->train.global_batch_size, config->train.rampup_batch_size.values[2],
+                 weft_ramp_size(&config->train, 0));
+    WEFT_TRY(weft_step_check_ramp(config, &plan->step));
     plan->num_stages = plan->mesh.pp;
     WEFT_TRY(
         weft_arena_alloc_array(arena, (size_t)plan->num_stages, sizeof *plan->stages, &memory));

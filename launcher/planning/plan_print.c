@@ -282,6 +282,8 @@ static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE 
             weft_unit_text(WEFT_UNIT_COUNT, plan->tokens_per_s).text,
             weft_unit_text(WEFT_UNIT_SHARE, plan->model_flops_utilization).text,
             weft_limit_text(plan->limits));
+    if (plan->ramp[0])
+        fprintf(out, "a step %s\n", plan->ramp);
     print_utilization(plan, out);
     print_published(plan, cluster, out);
     fprintf(out, "memory %s of the fullest rank", weft_bytes_text((double)plan->memory_bytes).text);
@@ -483,6 +485,8 @@ static void report_head(weft_report *r, const weft_plan *plan, const weft_cluste
         weft_report_value(r, "file_bytes", plan->file_bytes);
     weft_report_value(r, "num_devices", plan->mesh.world);
     weft_report_text(r, "mesh", NULL, axes);
+    if (plan->ramp[0])
+        weft_report_text(r, "ramp", NULL, plan->ramp);
     report_choices(r, plan);
     weft_report_text(r, "limits", NULL, weft_limit_text(plan->limits));
     weft_report_bool(r, "coarse", plan->coarse);

@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "core/stage.h"
+#include "launcher/planning/ramp.h"
 #include "schedule/pipeline/order_auto.h"
 #include "schedule/pipeline/order_text.h"
 
@@ -395,6 +396,52 @@ weft_status weft_step_make_for(weft_step_use use, const weft_config *config, con
     weft_status status = weft_step_programs(&out->shape, arena, &out->programs);
     if (status != WEFT_OK)
         weft_step_release(out);
+    return status;
+}
+
+weft_status weft_step_shape_of(const weft_config *config, const weft_step *step, int64_t samples,
+                               weft_arena *arena, weft_pipeline_shape *out)
+{
+    weft_step of_size = *step;
+    of_size.shape.num_micro_batches =
+        (int)(samples * step->shape.num_micro_batches / config->train.global_batch_size);
+    if (step->shape.kind == WEFT_PIPELINE_AUTO) {
+        of_size.shape.orders = NULL;
+        WEFT_TRY(make_auto(config, &of_size, arena, &of_size.shape));
+    }
+    *out = of_size.shape;
+    return WEFT_OK;
+}
+
+static weft_status check_size(const weft_config *config, const weft_step *step, int64_t samples,
+                              weft_arena *arena)
+{
+    weft_pipeline_shape shape;
+    weft_program *programs;
+    WEFT_TRY(weft_step_shape_of(config, step, samples, arena, &shape));
+    WEFT_TRY(weft_step_programs(&shape, arena, &programs));
+    for (int rank = 0; rank < shape.num_stages; rank++) {
+        void *slots;
+        WEFT_TRY(weft_arena_alloc_array(arena, (size_t)programs[rank].num_slots + 1, sizeof(int),
+                                        &slots));
+        if (!weft_ramp_fit_slots(&programs[rank], &step->programs[rank], &shape, rank, slots))
+            return WEFT_KEY_ERROR("train.rampup_batch_size",
+                                  "with %lld samples a step the order %s wants other memory than "
+                                  "with %lld; another parallel.pipeline_schedule does not",
+                                  (long long)samples, weft_pipeline_kind_text(shape.kind),
+                                  (long long)config->train.global_batch_size);
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_step_check_ramp(const weft_config *config, const weft_step *step)
+{
+    weft_status status = WEFT_OK;
+    for (int i = 0; i < weft_ramp_num_sizes(&config->train) && status == WEFT_OK; i++) {
+        weft_arena arena = {0};
+        status = check_size(config, step, weft_ramp_size(&config->train, i), &arena);
+        weft_arena_release(&arena);
+    }
     return status;
 }
 

@@ -52,6 +52,13 @@ weft_status weft_step_make_for(weft_step_use use, const weft_config *config, con
 weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
                             const weft_moe_options *moe, weft_arena *arena,
                             weft_step *out) WEFT_CHECKED;
+/* The shape of a step of `samples` samples, fewer than the step's own (train.rampup_batch_size).
+ * What is not the step's lives in the arena. */
+weft_status weft_step_shape_of(const weft_config *config, const weft_step *step, int64_t samples,
+                               weft_arena *arena, weft_pipeline_shape *out) WEFT_CHECKED;
+/* Whether the steps of all sizes of the ramp find their slots among the step's. Errors: WEFT_CONFIG
+ * with the key, of an order that wants others. */
+weft_status weft_step_check_ramp(const weft_config *config, const weft_step *step) WEFT_CHECKED;
 void weft_step_release(weft_step *step); /* a zeroed one is legal */
 
 /* What a pipeline rank of the step takes, whose program this is. */

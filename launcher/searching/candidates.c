@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "launcher/planning/plan.h"
+#include "launcher/planning/ramp.h"
 #include "layers/model/model.h"
 #include "parallel/mesh/mesh.h"
 #include "schedule/context.h"
@@ -397,7 +398,7 @@ static weft_status list_micro_batch(listing *l, int64_t micro_batch)
 static weft_status list_micro_batches(listing *l)
 {
     const weft_train_options *t = &l->space->config.train;
-    const int64_t each = t->global_batch_size / l->at.dp;
+    const int64_t each = weft_ramp_unit(t) / l->at.dp;
     if (space_holds(l->space, WEFT_SEARCHED_MICRO_BATCH))
         return t->micro_batch_size <= each && each % t->micro_batch_size == 0
                    ? list_micro_batch(l, t->micro_batch_size)
@@ -479,13 +480,15 @@ static weft_status list_replicas(listing *l)
     l->at.dp = (int)dp;
     if (!may_be(l, WEFT_SEARCHED_DP, own->data_parallel_size, dp))
         return WEFT_OK;
-    if (l->space->config.train.global_batch_size % dp == 0)
+    const weft_train_options *train = &l->space->config.train;
+    if (weft_ramp_unit(train) % dp == 0)
         return list_experts(l);
     char why[160];
-    snprintf(why, sizeof why,
-             "tp %d x cp %d x pp %d leave dp %lld, which does not divide global_batch_size %lld",
+    const bool has_ramp = train->global_batch_size % dp == 0;
+    snprintf(why, sizeof why, "tp %d x cp %d x pp %d leave dp %lld, which does not divide %s %lld",
              l->at.tp, l->at.cp, l->at.pp, (long long)dp,
-             (long long)l->space->config.train.global_batch_size);
+             has_ramp ? "what rampup_batch_size grows in," : "global_batch_size",
+             (long long)(has_ramp ? weft_ramp_unit(train) : train->global_batch_size));
     refuse(l, why);
     return WEFT_OK;
 }

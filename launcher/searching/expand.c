@@ -116,6 +116,7 @@ static void set_batch(const ladder *l, int64_t dp, candidate *c)
     config->train.micro_batch_size = micro;
     const int64_t shares = llround(c->wanted_batch / (double)each); /* the nearest legal batch */
     config->train.global_batch_size = (shares > 0 ? shares : 1) * each;
+    config->train.rampup_batch_size.count = 0; /* of a run's first steps; an expansion goes on */
     c->keeps_batch = (double)config->train.global_batch_size == c->wanted_batch;
 }
 

@@ -45,10 +45,10 @@ enum { NUM_INPUTS = 7 };
 static void list_inputs(weft_trainer *t, input out[NUM_INPUTS])
 {
     const weft_data_options *data = &t->config.data;
-    const size_t bytes = (size_t)t->batches.num * t->batches.tokens_each * sizeof(int32_t);
+    const size_t bytes = (size_t)t->batches.most * t->batches.tokens_each * sizeof(int32_t);
     const size_t index = t->batches.local_seq * sizeof(int32_t);
     const size_t cp = (size_t)t->groups.mesh.cp;
-    const size_t cuts = t->batches.deals ? (size_t)t->batches.num : cp > 1;
+    const size_t cuts = t->batches.deals ? (size_t)t->batches.most : cp > 1;
     const input inputs[NUM_INPUTS] = {
         {bytes, "tokens", (void **)&t->batches.tokens},
         {bytes, "labels", (void **)&t->batches.labels},
@@ -68,7 +68,7 @@ static weft_status create_cuts(weft_trainer *t)
 {
     const int cp = t->groups.mesh.cp;
     const size_t seq = (size_t)t->config.model.seq_length;
-    const size_t cuts = t->batches.deals ? (size_t)t->batches.num : 1;
+    const size_t cuts = t->batches.deals ? (size_t)t->batches.most : 1;
     const size_t most = (size_t)cp * (t->batches.deals ? WEFT_DEAL_MAX_RUNS : 2);
     void *memory, *runs;
     if (cp == 1)
@@ -93,7 +93,7 @@ weft_status weft_batches_create(weft_trainer *t)
     void *rows;
     t->batches.tokens_each = weft_shape_local_tokens(shape);
     t->batches.local_seq = weft_shape_local_seq(shape);
-    t->batches.num = t->train.shape.num_micro_batches;
+    t->batches.num = t->batches.most = t->train.shape.num_micro_batches;
     t->batches.cp = shape->cp;
     t->batches.deals = shape->cp > 1 &&
                        t->config.parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS;
@@ -110,7 +110,7 @@ weft_status weft_batches_create(weft_trainer *t)
         t->batches.bears = rows;
     }
     if (t->batches.losses) {
-        WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)t->batches.num * shape->batch,
+        WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)t->batches.most * shape->batch,
                                         sizeof *t->batches.parts, &rows));
         t->batches.parts = rows;
     }
@@ -219,8 +219,7 @@ static float weight_of(size_t all, double count)
 static weft_status weigh_by_token(weft_trainer *t)
 {
     const size_t local = (size_t)t->batches.num * t->batches.tokens_each;
-    const size_t all =
-        (size_t)t->config.train.global_batch_size * (size_t)t->config.model.seq_length;
+    const size_t all = local * (size_t)(t->groups.mesh.dp * t->batches.cp);
     double count = t->batches.loss_tokens;
     WEFT_TRY(weft_comm_all_reduce_host(t->world, &count, 1, WEFT_F64, WEFT_REDUCE_SUM));
     const float weight = weight_of(all, count);
@@ -254,6 +253,8 @@ weft_status weft_batches_read(weft_trainer *t, const weft_split *split, weft_bat
     const int *at = t->groups.coords.at; /* of the ranks that read a sample one counts it */
     const bool counts = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0 && at[WEFT_AXIS_PP] == 0;
     weft_status status = WEFT_OK;
+    t->batches.num =
+        use == WEFT_BATCHES_TRAIN ? t->of_step->shape.num_micro_batches : t->batches.most;
     t->batches.loss_tokens = 0;
     for (size_t i = 0; t->batches.losses && i < (size_t)t->batches.num * t->batches.tokens_each;
          i++)

@@ -15,7 +15,9 @@ typedef struct weft_batch_looks {
 } weft_batch_looks;
 
 typedef struct weft_batches {
-    int num, cp; /* this rank's micro-batches; ranks that share a sequence */
+    int num, most; /* this rank's micro-batches: of the batch that was read; and for how many
+                      there is room */
+    int cp;        /* ranks that share a sequence */
     size_t tokens_each, local_seq;
     /* Pinned: the arrays of weft_micro_batch, [num] times. The last three are NULL if the config
      * does not use them. */

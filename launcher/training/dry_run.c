@@ -8,6 +8,7 @@
 
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/moe_choice.h"
+#include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_choice.h"
 #include "launcher/process/output.h"
@@ -133,21 +134,20 @@ static void report_run(const findings *f, weft_report *r)
 {
     const weft_train_options *train = &f->config.train;
     const weft_split *part = &f->data.splits[WEFT_SPLIT_TRAIN];
-    char mesh[128], text[256];
+    char mesh[128], text[256], batch[64];
     weft_mesh_print(&f->mesh, mesh, sizeof mesh);
     snprintf(text, sizeof text, "%s: %s; %s", weft_count_text(f->mesh.world, "rank").text, mesh,
              weft_dtype_text(weft_config_dtype(&f->config)));
     weft_report_text(r, "mesh", "mesh", text);
     const int64_t left = train->train_iters - f->start->step;
     snprintf(text, sizeof text, "%" PRId64 " to go, each of %s of %" PRId64 " tokens", left,
-             weft_count_text(train->global_batch_size, "sample").text, f->config.model.seq_length);
+             weft_ramp_text(train, batch), f->config.model.seq_length);
     weft_report_text(r, NULL, "steps", text);
     weft_report_value(r, "steps", (double)left);
     snprintf(text, sizeof text, "%s: %s to train on, each taken %.3g times in %" PRId64 " steps",
              weft_dataset_name(f->data.parts[0].dataset),
              weft_count_text((long long)part->num_samples, "sample").text,
-             (double)train->train_iters * (double)train->global_batch_size /
-                 (double)part->num_samples,
+             (double)weft_ramp_samples(train, train->train_iters) / (double)part->num_samples,
              train->train_iters);
     weft_report_text(r, NULL, "data", text);
     weft_report_value(r, "training_samples", (double)part->num_samples);

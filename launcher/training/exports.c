@@ -180,7 +180,7 @@ void weft_exports_step(weft_exports *e, const weft_step_result *r)
     put_scalar(summary, "lm loss", r->loss);
     put_scalar(summary, "learning-rate", r->lr);
     put_scalar(summary, "grad-norm", r->grad_norm);
-    put_scalar(summary, "batch-size", (double)e->batch_size);
+    put_scalar(summary, "batch-size", r->tokens / (double)e->seq_length);
     put_scalar(summary, "iteration-time", r->step_ms / 1e3);
     put_scalar(summary, "throughput", r->peak.share * r->peak.flops / 1e12);
     put_scalar(summary, "tokens-per-second", r->tokens_per_s);
@@ -275,9 +275,8 @@ weft_status weft_exports_open(weft_exports *e, const weft_config *config, const 
                               int64_t step)
 {
     const weft_log_options *options = &config->log;
-    *e = (weft_exports){.text = options->prometheus_file,
-                        .run = run,
-                        .batch_size = config->train.global_batch_size};
+    *e = (weft_exports){
+        .text = options->prometheus_file, .run = run, .seq_length = config->model.seq_length};
     if (options->tensorboard_dir)
         WEFT_TRY(open_events(e, options->tensorboard_dir, step));
     return e->text ? weft_output_try(e->text) : WEFT_OK;

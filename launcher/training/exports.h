@@ -14,7 +14,7 @@ typedef struct weft_exports {
     char events_path[1100];
     const char *text; /* the Prometheus file; borrowed; NULL: none */
     const char *run;  /* its label; borrowed */
-    int64_t batch_size;
+    int64_t seq_length;
 } weft_exports;
 
 /* Opens what section `log` asks for, for steps behind `step`: TensorBoard drops what earlier starts

@@ -159,7 +159,7 @@ static weft_status know_more(weft_trainer *t, int64_t step, weft_verdict verdict
     WEFT_TRY(weft_state_find_bad(t->optimizer, t->lanes[WEFT_LANE_COMPUTE], bad));
     if (verdict != WEFT_VERDICT_RANK) {
         used = snprintf(out, MORE_BYTES, "; lr %.4g",
-                        weft_lr_at(&t->lr, weft_trainer_update_number(t, step)));
+                        weft_trainer_lr(t, weft_trainer_update_number(t, step)));
         const char *before = ", gradient norms of the steps before ";
         for (size_t i = 0; i < sizeof t->faults.norms / sizeof *t->faults.norms; i++)
             if (t->faults.norms[i] > 0) {

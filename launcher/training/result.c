@@ -91,11 +91,10 @@ weft_status weft_trainer_sums(weft_trainer *t, double step_ms, weft_step_result 
     if (!weft_comm_matches(sums[MATCH]))
         return weft_error_context(weft_comm_mismatch(t->world), "step %lld",
                                   (long long)t->running.step);
-    const weft_train_options *train = &t->config.train;
     out->consumed_tokens = t->consumed_tokens;
-    out->tokens = (double)(train->global_batch_size * t->config.model.seq_length);
+    out->tokens = (double)weft_trainer_tokens(t);
     out->loss = sums[0] / out->tokens;
-    out->aux_loss = sums[1] / weft_trainer_num_batches(t);
+    out->aux_loss = sums[1] / t->running.batches;
     out->expert_load = sums[3] > 0 ? sums[2] / sums[3] : 0;
     out->rank_load = sums[6] > 0 ? sums[5] / sums[6] : 0;
     out->dropped_tokens = sums[4];
@@ -132,7 +131,7 @@ weft_status weft_trainer_sums(weft_trainer *t, double step_ms, weft_step_result 
 
 static void note_peak(weft_trainer *t, weft_step_result *out)
 {
-    double flops = t->flops_per_sample * (double)t->config.train.global_batch_size;
+    double flops = t->flops_per_sample * (double)weft_trainer_samples(t);
     out->peak.share =
         weft_peak_share(&t->peak, flops / (out->step_ms / 1e3 * t->groups.mesh.world));
     out->peak.flops = t->peak.flops;

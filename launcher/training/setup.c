@@ -8,6 +8,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "launcher/planning/ramp.h"
 #include "launcher/planning/run_changes.h"
 #include "launcher/planning/step.h"
 #include "launcher/planning/tier_choice.h"
@@ -231,6 +232,8 @@ weft_status weft_setup_check_model(const weft_config *config, const weft_config_
     if (status == WEFT_OK)
         status = weft_step_make(&copy, mesh, &moe, &arena, &step);
     if (status == WEFT_OK)
+        status = weft_step_check_ramp(&copy, &step);
+    if (status == WEFT_OK)
         status = weft_progress_check_metrics(&step.outline.metrics);
     if (status == WEFT_OK && !is_open && !weft_tier_is_open(config) &&
         (is_fixed || !weft_moe_dims_of(&copy.model, &step.outline.shape).exchange))
@@ -312,18 +315,58 @@ weft_status weft_setup_device(const weft_config *config, weft_device **out)
 
 /* --- the trainer --------------------------------------------------------------------------- */
 
+static int num_sizes(const weft_trainer *t)
+{
+    return t->evaluates ? 0 : weft_ramp_num_sizes(&t->config.train);
+}
+
 /* Evaluation's programs are of the same shape, without buckets. */
+static weft_status make_shapes(weft_trainer *t, const weft_step *step)
+{
+    void *memory;
+    t->train.shape = t->eval.shape = step->shape;
+    t->eval.shape.forward_only = true;
+    t->of_step = &t->train;
+    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)num_sizes(t) + 1, sizeof *t->ramp, &memory));
+    t->ramp = memory;
+    for (int i = 0; i < num_sizes(t); i++)
+        WEFT_TRY(weft_step_shape_of(&t->config, step, weft_ramp_size(&t->config.train, i), t->arena,
+                                    &t->ramp[i].shape));
+    return WEFT_OK;
+}
+
+static weft_status fit_slots(weft_trainer *t, weft_trainer_program *part)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)part->program.num_slots + 1, sizeof(int),
+                                    &memory));
+    part->slots = memory;
+    return weft_ramp_fit_slots(&part->program, &t->train.program, &part->shape,
+                               t->groups.coords.at[WEFT_AXIS_PP], memory)
+               ? WEFT_OK
+               : WEFT_ERROR(WEFT_INTERNAL, "slots of a step of %d micro-batches",
+                            part->shape.num_micro_batches);
+}
+
 static weft_status make_programs(weft_trainer *t)
 {
     weft_step step;
     weft_status status =
         weft_step_start(&t->config, &t->groups.mesh, &t->moe.options, t->arena, &step);
+    if (status == WEFT_OK) {
+        status = make_shapes(t, &step);
+        weft_step_release(&step);
+    }
     WEFT_TRY(weft_comm_agree(t->world, status));
-    t->train.shape = t->eval.shape = step.shape;
-    t->eval.shape.forward_only = true;
-    weft_step_release(&step);
     WEFT_TRY(programs_share(&t->groups, &t->train.shape, t->arena, &t->train.program));
-    return programs_share(&t->groups, &t->eval.shape, t->arena, &t->eval.program);
+    WEFT_TRY(programs_share(&t->groups, &t->eval.shape, t->arena, &t->eval.program));
+    status = WEFT_OK; /* of this rank; the others go on */
+    for (int i = 0; i < num_sizes(t); i++) {
+        WEFT_TRY(programs_share(&t->groups, &t->ramp[i].shape, t->arena, &t->ramp[i].program));
+        if (status == WEFT_OK)
+            status = fit_slots(t, &t->ramp[i]);
+    }
+    return status;
 }
 
 /* The program whose slots and passes there are. */
@@ -333,18 +376,18 @@ static const weft_program *main_program(const weft_trainer *t)
 }
 
 /* Which micro-batch goes through a chunk first, forward and backward: it overwrites gradients. */
-static weft_status find_first_batches(weft_trainer *t)
+static weft_status find_first_batches(const weft_trainer *t, weft_trainer_program *step)
 {
-    const size_t chunks = (size_t)(t->train.shape.num_chunks > 0 ? t->train.shape.num_chunks : 1);
+    const size_t chunks = (size_t)(step->shape.num_chunks > 0 ? step->shape.num_chunks : 1);
     void *memory;
     for (int backward = 0; backward < 2; backward++) {
         const uint16_t kind = backward ? WEFT_TASK_BACKWARD : WEFT_TASK_FORWARD;
         WEFT_TRY(weft_arena_alloc_array(t->arena, chunks, sizeof(int), &memory));
-        t->first_batch[backward] = memory;
-        for (uint32_t i = t->train.program.num_tasks; i-- > 0;)
-            if (t->train.program.tasks[i].kind == kind)
-                t->first_batch[backward][t->train.program.tasks[i].chunk] =
-                    t->train.program.tasks[i].micro_batch;
+        step->first_batch[backward] = memory;
+        for (uint32_t i = step->program.num_tasks; i-- > 0;)
+            if (step->program.tasks[i].kind == kind)
+                step->first_batch[backward][step->program.tasks[i].chunk] =
+                    step->program.tasks[i].micro_batch;
     }
     return WEFT_OK;
 }
@@ -439,22 +482,19 @@ static bool uses_lane(const weft_program *program, int lane)
 }
 
 /* An event for each layer whose gradients a task waits for. */
-static weft_status create_points(weft_trainer *t)
+static weft_status create_points(weft_trainer *t, weft_trainer_program *step)
 {
-    const weft_program *program = &t->train.program;
+    const weft_program *program = &step->program;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, program->num_tasks + 1, sizeof(bool), &memory));
-    t->points.of_task = memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)weft_model_num_layers(t->model),
-                                    sizeof(weft_event *), &memory));
-    t->points.events = memory;
+    step->of_task = memory;
     for (uint32_t i = 0; i < program->num_waits; i++) {
         const weft_wait *wait = &program->waits[i];
         if (wait->point < 0)
             continue;
-        t->points.of_task[wait->task] = true;
-        if (wait->point < WEFT_POINT_OWN && !t->points.events[wait->point])
-            WEFT_TRY(weft_event_create(t->device, &t->points.events[wait->point]));
+        step->of_task[wait->task] = true;
+        if (wait->point < WEFT_POINT_OWN && !t->points[wait->point])
+            WEFT_TRY(weft_event_create(t->device, &t->points[wait->point]));
     }
     return WEFT_OK;
 }
@@ -570,14 +610,28 @@ static weft_status create_data(weft_trainer *t, const weft_config_source *source
     return WEFT_OK;
 }
 
+/* Beside its program, what each step needs. */
+static weft_status complete_steps(weft_trainer *t)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)weft_model_num_layers(t->model),
+                                    sizeof(weft_event *), &memory));
+    t->points = memory;
+    for (int i = -1; i < num_sizes(t); i++) {
+        weft_trainer_program *step = i < 0 ? &t->train : &t->ramp[i];
+        WEFT_TRY(find_first_batches(t, step));
+        WEFT_TRY(create_points(t, step));
+    }
+    return WEFT_OK;
+}
+
 static weft_status create_local(weft_trainer *t)
 {
     WEFT_TRY(make_programs(t));
-    WEFT_TRY(find_first_batches(t));
     WEFT_TRY(create_model(t));
     WEFT_TRY(allocate_slots(t));
     WEFT_TRY(weft_batches_create(t));
-    WEFT_TRY(create_points(t));
+    WEFT_TRY(complete_steps(t));
     return create_lanes(t);
 }
 
@@ -663,14 +717,16 @@ static weft_groups_use uses_of(const weft_trainer *t)
     bool has_own = weft_config_build(&t->config) != NULL;
     const bool gathers =
         weft_parallel_sharding(&t->config.parallel) == WEFT_SHARD_OPTIM_GRADS_PARAMS;
-    return (weft_groups_use){.reduces = !t->evaluates,
-                             .gathers = gathers,
-                             .gathers_on_host =
-                                 model->num_experts > 0 && t->config.tier.experts != WEFT_TIER_NONE,
-                             .experts = model->num_experts > 0,
-                             .travels = t->moe.travels,
-                             .ties = has_own || !model->untie_embeddings_and_output_weights,
-                             .sums = has_own};
+    return (weft_groups_use){
+        .reduces = !t->evaluates,
+        .gathers = gathers,
+        .gathers_on_host = model->num_experts > 0 && t->config.tier.experts != WEFT_TIER_NONE,
+        .experts = model->num_experts > 0,
+        .travels = t->moe.travels,
+        .ties = has_own || !model->untie_embeddings_and_output_weights || model->mtp_num_layers > 0,
+        .balances = model->num_experts > 0 && model->moe_aux_loss_coeff > 0 &&
+                    model->moe_router_load_balancing_type == WEFT_BALANCE_GLOBAL_BATCH,
+        .sums = has_own};
 }
 
 static weft_status create(weft_trainer *t, bool evaluates, const weft_config *config,
@@ -757,8 +813,8 @@ void weft_trainer_release(weft_trainer *t)
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         weft_lane_destroy(t->lanes[i]);
     weft_executor_release(&t->executor);
-    for (int i = 0; t->points.events && i < weft_model_num_layers(t->model); i++)
-        weft_event_destroy(t->points.events[i]);
+    for (int i = 0; t->points && i < weft_model_num_layers(t->model); i++)
+        weft_event_destroy(t->points[i]);
     weft_trace_destroy(t->trace);
     weft_optimizer_destroy(t->optimizer);
     for (int i = 0; t->slots.memory && i < main_program(t)->num_slots; i++)

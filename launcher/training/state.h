@@ -30,6 +30,9 @@ typedef struct weft_step_clock {
 typedef struct weft_trainer_program {
     weft_pipeline_shape shape;
     weft_program program;
+    const int *slots;    /* of the trainer's, by slot of the program; NULL: the same */
+    bool *of_task;       /* by task of a step: another task waits for a point of it */
+    int *first_batch[2]; /* by chunk: a step's micro-batches of the first forward and backward */
 } weft_trainer_program;
 
 /* A set of data.validation. */
@@ -58,15 +61,12 @@ typedef struct weft_trainer {
     weft_lane *lanes[WEFT_NUM_LANES];
     weft_executor executor;
     weft_trainer_program train, eval;
-    struct {           /* by slot of both programs */
-        void **memory; /* boundary activations and gradients; NULL: the pass has its own */
-        int *pass;     /* each activation's pass of the model */
+    weft_trainer_program *ramp; /* steps of fewer samples, by size (launcher/planning/ramp.h) */
+    struct {                    /* by slot of train and eval */
+        void **memory;          /* boundary activations and gradients; NULL: the pass has its own */
+        int *pass;              /* each activation's pass of the model */
     } slots;
-    struct {
-        bool *of_task;       /* by task of train.program: another task waits for a point of it */
-        weft_event **events; /* by layer: of its point; NULL: no task waits for it */
-    } points;
-    int *first_batch[2]; /* by chunk: the micro-batches of the first forward and backward */
+    weft_event **points; /* by layer: of its point; NULL: no task waits for it */
     weft_batches batches;
     weft_trace *trace;
     weft_checkpoint_writer *writer; /* the writer of asynchronous saves; borrowed, NULL: none */
@@ -91,8 +91,10 @@ typedef struct weft_trainer {
         weft_batch_looks looks;
         int data_shift; /* replica r has the data of replica r + data_shift */
     } faults;
-    struct { /* the program that runs */
+    const weft_trainer_program *of_step; /* train, or one of the ramp: of the step that is next */
+    struct {                             /* the program that runs */
         bool eval;
+        const weft_trainer_program *program;
         int64_t step;
         int batches; /* micro-batches of the global batch */
         weft_loss_scale scale;
@@ -101,10 +103,14 @@ typedef struct weft_trainer {
 
 /* Fills executor.run and lanes with the trainer's tasks. */
 weft_status weft_trainer_bind_tasks(weft_trainer *trainer) WEFT_CHECKED;
-/* Micro-batches of the global batch. */
-int weft_trainer_num_batches(const weft_trainer *trainer);
 /* A step's number for AdamW and the learning rate, which ignore skipped steps. */
 int64_t weft_trainer_update_number(const weft_trainer *trainer, int64_t step);
+/* The learning rate of that update: with a ramp of the batch the schedule counts samples, in steps
+ * of global_batch_size. */
+double weft_trainer_lr(const weft_trainer *trainer, int64_t update);
+/* Samples, and tokens, of the batch that runs or ran last, over all ranks. */
+int64_t weft_trainer_samples(const weft_trainer *trainer);
+int64_t weft_trainer_tokens(const weft_trainer *trainer);
 /* Runs the training or the evaluation program once. */
 weft_status weft_trainer_run(weft_trainer *trainer, bool eval, int64_t step) WEFT_CHECKED;
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/device/device.h"
+#include "launcher/planning/ramp.h"
 #include "launcher/planning/step.h"
 #include "launcher/training/state.h"
 #include "schedule/ahead.h"
@@ -110,6 +111,14 @@ int64_t weft_trainer_update_number(const weft_trainer *t, int64_t step)
            t->faults.skipped_batches;
 }
 
+double weft_trainer_lr(const weft_trainer *t, int64_t update)
+{
+    const weft_train_options *train = &t->config.train;
+    const double batch = (double)train->global_batch_size;
+    return weft_lr_between(&t->lr, (double)weft_ramp_samples(train, update - 1) / batch,
+                           (double)weft_ramp_samples(train, update) / batch);
+}
+
 /* What an offloaded bucket's update still has to do on this rank, behind this task: its weights
  * change with the last of step and gather; what the next step waits for is the last of all. */
 static weft_status end_update(weft_trainer *t, const weft_task *task, int bucket, weft_lane *lane)
@@ -133,12 +142,12 @@ static weft_status run_step(void *context, const weft_task *task, weft_lane *lan
     const int bucket = taken_by(t, task->kind, task->bucket);
     WEFT_TRY(wait_for_step(t, task, bucket, lane));
     if (owes(t, bucket)) {
-        weft_optimizer_owe(t->optimizer, bucket, update, weft_lr_at(&t->lr, update));
+        weft_optimizer_owe(t->optimizer, bucket, update, weft_trainer_lr(t, update));
         return end_update(t, task, bucket, lane);
     }
     if (is_offloaded(t, bucket))
         weft_model_update_expert(t->model, index_of(t, bucket), true);
-    WEFT_TRY(weft_optimizer_update(t->optimizer, bucket, lane, update, weft_lr_at(&t->lr, update)));
+    WEFT_TRY(weft_optimizer_update(t->optimizer, bucket, lane, update, weft_trainer_lr(t, update)));
     return end_update(t, task, bucket, lane);
 }
 
@@ -285,12 +294,19 @@ double weft_step_clock_take(weft_step_clock *clock)
     return waited_us;
 }
 
+/* Of the trainer's slots; -1: the task has no such operand. */
+static int slot_of(const weft_trainer *t, const weft_task *task, weft_operand_name name)
+{
+    const int slot = weft_task_slot(task, name), *slots = t->running.program->slots;
+    return slots && slot >= 0 ? slots[slot] : slot;
+}
+
 /* The boundary tensor of an operand; NULL: the task has no such operand. */
 static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_operand_name name,
                              weft_tensor *out)
 {
     const weft_shape *shape = weft_model_get_shape(t->model);
-    int slot = weft_task_slot(task, name);
+    const int slot = slot_of(t, task, name);
     if (slot < 0)
         return NULL;
     *out = weft_tensor_2d(t->slots.memory[slot], shape->dtype, weft_shape_boundary_rows(shape),
@@ -301,12 +317,17 @@ static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_
 /* The pass of the model whose stash is in a slot. */
 static int pass_of(const weft_trainer *t, const weft_task *task)
 {
-    return t->slots.pass[weft_task_slot(task, WEFT_OPERAND_STASH)];
+    return t->slots.pass[slot_of(t, task, WEFT_OPERAND_STASH)];
 }
 
-int weft_trainer_num_batches(const weft_trainer *t)
+int64_t weft_trainer_samples(const weft_trainer *t)
 {
-    return (int)(t->config.train.global_batch_size / t->config.train.micro_batch_size);
+    return t->running.batches * t->config.train.micro_batch_size;
+}
+
+int64_t weft_trainer_tokens(const weft_trainer *t)
+{
+    return weft_trainer_samples(t) * t->config.model.seq_length;
 }
 
 static weft_micro_batch micro_batch_of(const weft_trainer *t, const weft_task *task)
@@ -316,8 +337,8 @@ static weft_micro_batch micro_batch_of(const weft_trainer *t, const weft_task *t
         .step = t->running.step,
         .chunk = task->chunk,
         .first_sample = weft_trainer_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
-        .overwrite = m == t->first_batch[0][task->chunk],
-        .backward_overwrites = m == t->first_batch[1][task->chunk],
+        .overwrite = m == t->of_step->first_batch[0][task->chunk],
+        .backward_overwrites = m == t->of_step->first_batch[1][task->chunk],
         .loss_scale = (float)(weft_loss_scale_factor(&t->running.scale) / t->running.batches),
         .training = !t->running.eval};
     weft_batches_take(&t->batches, m, &micro_batch);
@@ -357,7 +378,7 @@ static weft_event *point_of(void *context, const weft_task *task, int point)
     (void)task;
     const weft_trainer *t = context;
     if (point < WEFT_POINT_OWN)
-        return t->points.events[point];
+        return t->points[point];
     const int index = point - WEFT_POINT_OWN;
     return weft_model_landed(t->model, t->executor.waiting->kind == WEFT_TASK_NORM
                                            ? weft_model_turn(t->model, index, WEFT_TIER_TURN_LANDED)
@@ -369,9 +390,9 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
     weft_trainer *t = context;
     if (task->kind == WEFT_TASK_RECOMPUTE)
         return weft_model_recompute(t->model, pass_of(t, task), lane);
-    weft_event *const *points =
-        t->points.of_task[task - t->train.program.tasks] ? t->points.events : NULL;
-    const int slot = weft_task_slot(task, WEFT_OPERAND_DEFERRED);
+    const weft_trainer_program *program = t->running.program;
+    weft_event *const *points = program->of_task[task - program->program.tasks] ? t->points : NULL;
+    const int slot = slot_of(t, task, WEFT_OPERAND_DEFERRED);
     weft_tensor dy, dx;
     if (task->flow == WEFT_FLOW_INPUT)
         return weft_model_backward_input(t->model, pass_of(t, task), t->slots.pass[slot], lane,
@@ -391,7 +412,7 @@ static weft_status run_send(void *context, const weft_task *task, weft_lane *lan
 {
     weft_trainer *t = context;
     return weft_send(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->slots.memory[weft_task_slot(task, WEFT_OPERAND_FROM)],
+                     t->slots.memory[slot_of(t, task, WEFT_OPERAND_FROM)],
                      weft_model_boundary_bytes(t->model));
 }
 
@@ -399,7 +420,7 @@ static weft_status run_receive(void *context, const weft_task *task, weft_lane *
 {
     weft_trainer *t = context;
     return weft_recv(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->slots.memory[weft_task_slot(task, WEFT_OPERAND_TO)],
+                     t->slots.memory[slot_of(t, task, WEFT_OPERAND_TO)],
                      weft_model_boundary_bytes(t->model));
 }
 
@@ -420,12 +441,12 @@ weft_status weft_trainer_run(weft_trainer *t, bool eval, int64_t step)
 {
     t->running.eval = eval;
     t->running.step = step;
-    t->running.batches = weft_trainer_num_batches(t);
+    t->running.program = eval ? &t->eval : t->of_step;
+    t->running.batches = t->running.program->shape.num_micro_batches * t->groups.mesh.dp;
     if (!t->evaluates)
         t->running.scale = *weft_optimizer_loss_scale(t->optimizer);
     weft_model_settle(t->model);
     weft_model_clear_metrics(t->model);
     weft_model_begin_tier(t->model, !eval);
-    return weft_step_clock_run(&t->clock, eval ? &t->eval.program : &t->train.program,
-                               &t->executor);
+    return weft_step_clock_run(&t->clock, &t->running.program->program, &t->executor);
 }

@@ -16,6 +16,7 @@
 #include "core/text.h"
 #include "launcher/arguments/arguments.h"
 #include "launcher/planning/config.h"
+#include "launcher/planning/ramp.h"
 #include "launcher/planning/run_changes.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
@@ -201,6 +202,25 @@ static void print_on_mesh(const weft_trainer *t, char *out, size_t room)
              mesh->pp > 1 ? order : "");
 }
 
+/* Whether the load that routers compare is of the micro-batches so far. */
+static bool balances_by_replicas(const weft_trainer *t)
+{
+    const weft_model_options *o = &t->config.model;
+    return o->num_experts > 0 && o->moe_aux_loss_coeff > 0 &&
+           o->moe_router_load_balancing_type == WEFT_BALANCE_GLOBAL_BATCH &&
+           t->train.shape.num_micro_batches > 1;
+}
+
+static void print_ramp(const weft_trainer *t)
+{
+    const weft_train_options *train = &t->config.train;
+    char text[64];
+    if (weft_ramp_num_sizes(train) > 0)
+        printf("%s a step, from %" PRId64 " samples on all; the next step has %" PRId64 "\n",
+               weft_ramp_text(train, text), train->rampup_batch_size.values[2],
+               weft_ramp_batch(train, t->consumed_tokens / t->config.model.seq_length));
+}
+
 static void print_start(const weft_trainer *t, const char *from)
 {
     char mesh[128], more[200];
@@ -214,10 +234,13 @@ static void print_start(const weft_trainer *t, const char *from)
            (double)t->num_params / 1e6, frozen, weft_count_text(t->groups.mesh.world, "rank").text,
            mesh, more, weft_dtype_text(weft_config_dtype(&t->config)),
            weft_count_text(t->train.shape.num_micro_batches, "micro-batch").text);
+    print_ramp(t);
     if (t->config.model.num_experts > 0 && t->config.model.moe_expert_capacity_factor > 0)
         printf(
             "capacity factor %g: which choices are dropped, and so the loss, depends on the mesh\n",
             t->config.model.moe_expert_capacity_factor);
+    if (balances_by_replicas(t))
+        puts("global_aux_loss: of several micro-batches a replica, so that it depends on dp");
     weft_peak_print(&t->peak, t->flops_per_sample / (double)t->config.model.seq_length);
     if (from)
         printf("starting from %s (step %" PRId64 ")\n", from, t->step);

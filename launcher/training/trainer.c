@@ -7,6 +7,7 @@
 #include "core/device/device.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "launcher/planning/ramp.h"
 #include "launcher/process/stop.h"
 #include "launcher/training/judge.h"
 #include "launcher/training/result.h"
@@ -19,13 +20,25 @@ static void set_trace(weft_trainer *t, weft_trace *trace)
     weft_model_set_trace(t->model, trace, weft_comm_rank(t->world));
 }
 
+/* That of the batch behind what is consumed. */
+static void choose_program(weft_trainer *t)
+{
+    const weft_train_options *train = &t->config.train;
+    const int64_t batch = weft_ramp_batch(train, t->consumed_tokens / t->config.model.seq_length);
+    t->of_step = &t->train;
+    for (int i = 0; i < weft_ramp_num_sizes(train); i++)
+        if (weft_ramp_size(train, i) == batch)
+            t->of_step = &t->ramp[i];
+}
+
 weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
 {
     int64_t step = t->step + 1;
     weft_watch_enter(t->num_steps == 0 ? WEFT_WATCH_FIRST_STEP : WEFT_WATCH_STEP, step);
     *out = (weft_step_result){.step = step,
-                              .lr = weft_lr_at(&t->lr, weft_trainer_update_number(t, step))};
+                              .lr = weft_trainer_lr(t, weft_trainer_update_number(t, step))};
     double start = weft_now_us();
+    choose_program(t);
     WEFT_TRY(
         weft_batches_read(t, &t->data.splits[0], WEFT_BATCHES_TRAIN, (uint64_t)t->consumed_tokens));
     WEFT_TRY(weft_moe_selection_before(&t->moe, t->model));
@@ -51,7 +64,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
         status = weft_trainer_judge(t, step, &outcome);
     if (status != WEFT_OK)
         return weft_error_context(status, "step %lld", (long long)step);
-    const int64_t tokens = t->config.train.global_batch_size * t->config.model.seq_length;
+    const int64_t tokens = weft_trainer_tokens(t);
     out->bad.steps = t->faults.bad_steps;
     out->bad.rewinds = outcome == WEFT_STEP_REWINDS;
     if (out->bad.rewinds) {
@@ -68,7 +81,8 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     t->step = step;
     t->consumed_tokens += tokens;
     WEFT_TRY(weft_trainer_result(t, (weft_now_us() - start) / 1e3, out));
-    weft_moe_selection_after(&t->moe, out->step_ms);
+    weft_moe_selection_after(&t->moe, out->step_ms * (double)t->config.train.global_batch_size /
+                                          (double)weft_trainer_samples(t));
     weft_doing_pass(WEFT_DOING_BEHIND);
     WEFT_TRY(weft_trainer_check_state(t, !out->scale.skipped && !out->bad.skips_batch));
     WEFT_TRY(weft_trainer_compare_replicas(t, out->stop));

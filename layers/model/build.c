@@ -223,3 +223,8 @@ weft_status weft_build_child(weft_build *build, const char *prefix, weft_layer *
     WEFT_TRY(WEFT_GIVEN(child));
     return weft_model_register(build->model, child, name, build->layer, build->member);
 }
+
+weft_status weft_build_global_child(weft_build *build, const char *prefix, weft_layer *child)
+{
+    return weft_model_register(build->model, child, prefix, build->layer, build->member);
+}

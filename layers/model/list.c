@@ -75,6 +75,27 @@ static weft_layer *attention_of(const weft_model_options *options, int64_t index
     return weft_attention_create(&own);
 }
 
+static weft_layer *block_of(const weft_model_options *options, int64_t index)
+{
+    weft_layer *mlp = weft_model_is_moe_layer(options, index) ? weft_moe_create(options)
+                                                              : weft_mlp_create(options);
+    return weft_block_create(options, attention_of(options, index), mlp);
+}
+
+/* Each depth of multi-token prediction has a block such as the model's last. */
+static weft_status add_head(weft_model *model, const weft_model_options *options)
+{
+    weft_layer *head = weft_head_create(options);
+    weft_status status = head ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "out of memory for the head");
+    for (int d = 1; status == WEFT_OK && d <= options->mtp_num_layers; d++)
+        status = weft_head_add_mtp(
+            head, weft_mtp_create(options, block_of(options, options->num_layers - 1), d));
+    if (status == WEFT_OK)
+        return weft_model_add(model, head);
+    weft_layer_destroy(head);
+    return status;
+}
+
 weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options)
 {
     WEFT_TRY(WEFT_GIVEN(model));
@@ -85,7 +106,7 @@ weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *op
                                                               : weft_mlp_create(options);
         WEFT_TRY(weft_model_add_block(model, options, attention_of(options, i), mlp));
     }
-    return weft_model_add_head(model, options);
+    return add_head(model, options);
 }
 
 const void *weft_model_own_options(const weft_model *model)

@@ -119,6 +119,11 @@ weft_status weft_model_check_mesh(const weft_model_options *o, const weft_mesh *
 {
     bool has_dense = false, has_moe = false;
     WEFT_TRY(check_countable(o, num_layers, micro_batch_size));
+    if (o->mtp_num_layers > 0 && mesh->cp > 1)
+        return WEFT_KEY_ERROR("model.mtp_num_layers",
+                              "a token's next labels lie on other ranks of context_parallel_size "
+                              "%d; leave one out",
+                              mesh->cp);
     for (int64_t i = 0; i < o->num_layers; i++) {
         has_moe |= weft_model_is_moe_layer(o, i);
         has_dense |= !weft_model_is_moe_layer(o, i);

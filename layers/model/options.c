@@ -145,6 +145,11 @@ const weft_key weft_model_rows[] = {
          "what the chosen experts' weights are multiplied by", .idle = NO_EXPERTS),
     REAL(STEP, moe_aux_loss_coeff, "0", 0, 1e6, "weight of the load-balancing loss",
          .idle = NO_EXPERTS),
+    CHOICE(STEP, moe_router_load_balancing_type, "\"aux_loss\"",
+           "aux_loss|seq_aux_loss|global_aux_loss",
+           "whose tokens that loss compares: a micro-batch's, each sequence's, or the global "
+           "batch's so far",
+           .idle = NO_EXPERTS "; model.moe_aux_loss_coeff is 0"),
     REAL(STEP, moe_z_loss_coeff, "0", 0, 1e6, "weight of the router's z-loss", .idle = NO_EXPERTS),
     REAL(TASK, moe_expert_capacity_factor, "0", 0, 1e6,
          "rows an expert keeps over the mean; 0: dropless", .idle = NO_EXPERTS),
@@ -156,6 +161,10 @@ const weft_key weft_model_rows[] = {
     FLAG(SHAPES, moe_shared_expert_gate, "false",
          "multiply the shared expert's answer by a sigmoid of the token",
          .idle = NO_EXPERTS "; model.moe_shared_expert_intermediate_size is 0"),
+    SIZE(SHAPES, mtp_num_layers, "0", 0, "layers",
+         "that predict tokens further on, one each; 0: none"),
+    REAL(STEP, mtp_loss_scaling_factor, "0.1", 0, 1e6, "weight of the mean of their losses",
+         .idle = "model.mtp_num_layers is 0"),
     REAL(TASK, moe_router_forced_load, "0", 0, 1024,
          "to measure: the first expert's load over the mean; 0: as routed", .idle = NO_EXPERTS),
 };
@@ -308,6 +317,21 @@ static weft_status check_qk_norm(const weft_model_options *o)
 }
 
 /* Sets what follows from the latents' options. */
+static weft_status check_mtp(const weft_model_options *o)
+{
+    if (o->mtp_num_layers == 0)
+        return WEFT_OK;
+    if (o->mtp_num_layers > WEFT_MAX_MTP_LAYERS || o->mtp_num_layers >= o->seq_length)
+        return WEFT_KEY_ERROR(
+            "model.mtp_num_layers", "%lld; there are at most %d, and fewer than seq_length %lld",
+            (long long)o->mtp_num_layers, WEFT_MAX_MTP_LAYERS, (long long)o->seq_length);
+    if (o->position_embedding_type == WEFT_POSITION_LEARNED || o->scale_embeddings)
+        return WEFT_KEY_ERROR("model.mtp_num_layers", "takes no %s: leave one out",
+                              o->scale_embeddings ? "scale_embeddings"
+                                                  : "position_embedding_type learned");
+    return WEFT_OK;
+}
+
 static weft_status resolve_latent(weft_model_options *o)
 {
     const int64_t channels = o->qk_head_dim + o->qk_pos_emb_head_dim;
@@ -382,6 +406,7 @@ weft_status weft_model_options_resolve(weft_model_options *o)
     WEFT_TRY(check_qk_norm(o));
     WEFT_TRY(check_windows(o));
     WEFT_TRY(check_gates(o));
+    WEFT_TRY(check_mtp(o));
     return check_moe(o);
 }
 

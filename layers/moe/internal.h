@@ -19,6 +19,8 @@ typedef struct weft_moe {
     weft_linear gate;            /* of the shared expert; weight NULL: none */
     int32_t *own_row;            /* pinned, [num_own_rows], with a gate: each row's own number */
     size_t num_own_rows;
+    double *load;  /* [E], of global_aux_loss: the global batch's so far, */
+    int num_loads; /* of so many micro-batches a replica */
 } weft_moe;
 
 /* A partition of the micro-batch: its rows at home, in sending order, and at the experts, and how
@@ -70,7 +72,8 @@ typedef struct weft_moe_state {
     weft_tensor x;                           /* borrowed: the layer's input */
     size_t host_mark;                        /* the start of its host memory */
     weft_tensor logits, scores, index, prob; /* [T, E], [T, E], [T, K], [T, K] */
-    float *sums;                             /* host: counts[E], score_sums[E], z_sum */
+    float *sums;       /* host, of S sequences: counts [S, E], score_sums [S, E], z_sums [S] */
+    float *load;       /* host, [E], of global_aux_loss: the mean load that the loss compares */
     int64_t *counts;   /* host: [E] rows by expert, then [1] dropped choices */
     int64_t *received; /* host: [ep][parts of a sender][local_experts]; placed: [ep][experts] */
     int64_t *partition_counts; /* host: [parts of the sort][E]; with one part equal to counts */
@@ -108,6 +111,8 @@ weft_status weft_moe_gate_forward(const weft_moe *m, weft_pass *pass, weft_moe_s
 /* Turns state->gate.out into its gradient and adds the gate's to dx. */
 weft_status weft_moe_gate_backward(const weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                    const weft_tensor *dy, const weft_tensor *dx) WEFT_CHECKED;
+/* Of which each has sums of its own. */
+size_t weft_moe_num_sequences(const weft_model_options *options, const weft_shape *shape);
 /* Declares expert_bias where the options ask. */
 weft_status weft_moe_declare_bias(weft_moe *m, weft_build *build) WEFT_CHECKED;
 void weft_moe_release_forced(weft_moe *m);
@@ -118,7 +123,7 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                            const weft_tensor *rows) WEFT_CHECKED;
 /* Adds losses, load and drops to the pass's metrics. Call it after the host has waited for the
  * counts, when the sums are valid. */
-void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *state);
+weft_status weft_moe_count(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
 /* Computes router gradients from dprob [T, K] and the auxiliary losses; adds the rows' gradients to
  * dx. As a first half it reads of rows the shape alone, and leaves the weight's gradient to the
  * next function. */

@@ -54,6 +54,13 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
                           "%zu tokens a micro-batch do not divide by tensor parallel size %d",
                           weft_shape_local_tokens(shape), shape->tp);
 
+    if (!d->full && weft_moe_num_sequences(o, shape) > 1 &&
+        weft_shape_local_seq(shape) % (size_t)shape->tp != 0)
+        return WEFT_KEY_ERROR("model.moe_router_load_balancing_type",
+                              "seq_aux_loss: %zu tokens of a sequence do not divide by tensor "
+                              "parallel size %d",
+                              weft_shape_local_seq(shape), shape->tp);
+
     const weft_linear_kind first = weft_is_gated(o) ? WEFT_LINEAR_GATED : WEFT_LINEAR_COLUMN;
     const weft_linear_kind router =
         shape->tp > 1 && !d->summed ? WEFT_LINEAR_WHOLE_SUMMED : WEFT_LINEAR_WHOLE;
@@ -300,7 +307,7 @@ static weft_status end_forward(weft_moe *m, weft_pass *pass, weft_moe_state *sta
     WEFT_TRY(weft_moe_end(state));
     weft_pass_keep(pass);
     if (!weft_pass_repeats(pass) && !weft_device_is_note(pass->model->setup.device)) {
-        weft_moe_count(m, pass, state);
+        WEFT_TRY(weft_moe_count(m, pass, state));
         WEFT_TRY(count_rows(m, pass, state));
     }
 

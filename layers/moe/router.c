@@ -1,10 +1,15 @@
 /* The router: a GEMM in fp32, the choice of experts, the auxiliary losses, and backward.
  *
  * Switch Transformer's load-balancing loss (Fedus et al. 2021, eq. 4) over each micro-batch's
- * tokens, and ST-MoE's z-loss (Zoph et al. 2022, eq. 5). */
+ * tokens, each sequence's (DeepSeek-V2), or with the load of the global batch (Qiu et al. 2025,
+ * Demons in the detail); and ST-MoE's z-loss (Zoph et al. 2022, eq. 5).
+ *
+ * A micro-batch's backward may come before the next one's forward, so the load of the global batch
+ * is, as in Megatron-LM, the mean over the micro-batches of all replicas until this one. */
 #include "layers/moe/internal.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Far above differences of logits, so that it decides the choice; equal for all chosen, so that
@@ -45,6 +50,7 @@ void weft_moe_release_forced(weft_moe *m)
     if (m->own_row)
         weft_device_free(m->device, WEFT_SPACE_PINNED, m->own_row,
                          m->num_own_rows * sizeof *m->own_row);
+    free(m->load);
     if (m->balanced)
         weft_device_free(m->device, WEFT_SPACE_PINNED, m->balanced,
                          m->dims.experts * sizeof *m->balanced);
@@ -94,6 +100,23 @@ static weft_status bias_of(const weft_moe *m, weft_pass *pass, const float **out
                                 .to_dtype = WEFT_F32, .from = bias->data, .to = bias32.data));
 }
 
+/* The micro-batch's load [E], of all its sequences. */
+static weft_status load_of(const weft_moe *m, weft_pass *pass, const weft_moe_state *state,
+                           const float **out)
+{
+    const size_t sequences = weft_moe_num_sequences(&m->common.options, weft_pass_shape(pass));
+    weft_tensor load;
+    *out = state->sums;
+    if (sequences == 1)
+        return WEFT_OK;
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, m->dims.experts, 1, &load));
+    *out = load.data;
+    return weft_bias_gradient(weft_pass_lane(pass),
+                              &WEFT_ARGS(weft_bias_gradient_args, .rows = sequences,
+                                         .cols = m->dims.experts, .dtype = WEFT_F32,
+                                         .dy = state->sums, .db = load.data, .overwrite = true));
+}
+
 /* What stands for its gradient is the micro-batch's load over a balanced one: summed as gradients
  * are, that of the step. Its sign alone is used. */
 static weft_status bias_backward(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
@@ -102,8 +125,10 @@ static weft_status bias_backward(const weft_moe *m, weft_pass *pass, const weft_
     if (!m->expert_bias)
         return WEFT_OK;
     float *grad = m->expert_bias->grad;
+    const float *counts;
+    WEFT_TRY(load_of(m, pass, state, &counts));
     const weft_add_args load =
-        WEFT_ARGS(weft_add_args, .count = m->dims.experts, .dtype = WEFT_F32, .a = state->sums,
+        WEFT_ARGS(weft_add_args, .count = m->dims.experts, .dtype = WEFT_F32, .a = counts,
                   .b = weft_pass_overwrite(pass) ? m->balanced : grad, .y = grad);
     WEFT_TRY(weft_add(lane, &load));
     if (weft_pass_overwrite(pass))
@@ -125,6 +150,39 @@ static float scale_of(const weft_model_options *o)
     return o->moe_router_topk_scaling_factor == 1 ? 0 : (float)o->moe_router_topk_scaling_factor;
 }
 
+size_t weft_moe_num_sequences(const weft_model_options *o, const weft_shape *shape)
+{
+    return o->moe_router_load_balancing_type == WEFT_BALANCE_SEQUENCE && o->moe_aux_loss_coeff > 0
+               ? shape->batch
+               : 1;
+}
+
+static bool is_global(const weft_model_options *o)
+{
+    return o->moe_router_load_balancing_type == WEFT_BALANCE_GLOBAL_BATCH &&
+           o->moe_aux_loss_coeff > 0;
+}
+
+/* state->load: the micro-batch's, over all replicas. A repeated forward finds the mean there that
+ * the first one left. */
+static weft_status spread_load(const weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
+    const size_t experts = m->dims.experts;
+    const weft_groups *groups = weft_pass_groups(pass);
+    weft_lane *lane = weft_pass_lane(pass);
+    void *load;
+    if (!is_global(&m->common.options))
+        return WEFT_OK;
+    WEFT_TRY(weft_pass_host(pass, experts * sizeof(float), &load));
+    state->load = load;
+    if (weft_pass_repeats(pass))
+        return WEFT_OK;
+    WEFT_TRY(weft_lane_copy(lane, load, state->sums, experts * sizeof(float)));
+    return groups->mesh.dp == 1 ? WEFT_OK
+                                : weft_all_reduce(groups->by_axis[WEFT_AXIS_DP], lane, load,
+                                                  experts, WEFT_F32, WEFT_REDUCE_SUM);
+}
+
 /* Runs the router's GEMM in fp32, the choice, and sums for the auxiliary losses. */
 weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                            const weft_tensor *rows)
@@ -134,6 +192,8 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
     const weft_shape *shape = weft_pass_shape(pass);
     weft_lane *lane = weft_pass_lane(pass);
     size_t tokens = d->tokens, topk = (size_t)o->moe_router_topk;
+    const size_t sequences = weft_moe_num_sequences(o, shape),
+                 num_sums = sequences * (2 * d->experts + 1);
     const float *bias;
     void *sums;
     WEFT_TRY(bias_of(m, pass, &bias));
@@ -141,9 +201,9 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, d->experts, &state->scores));
     WEFT_TRY(weft_pass_stash(pass, WEFT_I32, tokens, topk, &state->index));
     WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, topk, &state->prob));
-    WEFT_TRY(weft_pass_host(pass, (2 * d->experts + 1) * sizeof(float), &sums));
+    WEFT_TRY(weft_pass_host(pass, num_sums * sizeof(float), &sums));
     state->sums = sums;
-    WEFT_TRY(weft_lane_zero(lane, sums, (2 * d->experts + 1) * sizeof(float)));
+    WEFT_TRY(weft_lane_zero(lane, sums, num_sums * sizeof(float)));
     if (m->forced)
         WEFT_TRY(weft_lane_copy(lane, state->logits.data, m->forced, forced_bytes(m)));
     WEFT_TRY(weft_gemm(
@@ -157,46 +217,90 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                          .topk = topk, .pre_softmax = o->moe_router_pre_softmax,
                          .logits = state->logits.data, .scores = state->scores.data,
                          .top_index = state->index.data, .top_prob = state->prob.data,
-                         .counts = state->sums, .score_sums = state->sums + d->experts,
-                         .z_sum = state->sums + 2 * d->experts, .sigmoid = is_sigmoid(o),
-                         .bias = bias, .num_groups = (size_t)o->moe_router_num_groups,
+                         .counts = state->sums, .score_sums = state->sums + sequences * d->experts,
+                         .z_sum = state->sums + 2 * sequences * d->experts,
+                         .num_sequences = sequences, .sigmoid = is_sigmoid(o), .bias = bias,
+                         .num_groups = (size_t)o->moe_router_num_groups,
                          .group_topk = (size_t)o->moe_router_group_topk, .scale = scale_of(o))));
     /* The losses cover the whole micro-batch, whichever ranks routed its rows. */
     if (!d->full && shape->tp > 1)
         WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, sums,
-                                 2 * d->experts + 1, WEFT_F32, WEFT_REDUCE_SUM));
+                                 num_sums, WEFT_F32, WEFT_REDUCE_SUM));
     if (shape->cp > 1)
         WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_CP], lane, sums,
-                                 2 * d->experts + 1, WEFT_F32, WEFT_REDUCE_SUM));
+                                 num_sums, WEFT_F32, WEFT_REDUCE_SUM));
+    return spread_load(m, pass, state);
+}
+
+/* The mean until this micro-batch takes the place of its load. */
+static weft_status average_load(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
+    const size_t experts = m->dims.experts;
+    const double replicas = (double)weft_pass_groups(pass)->mesh.dp;
+    if (!is_global(&m->common.options))
+        return WEFT_OK;
+    if (!m->load) /* in the first step */
+        m->load = calloc(experts, sizeof *m->load);
+    if (!m->load)
+        return WEFT_ERROR(WEFT_MEMORY, "out of memory for the load of %zu experts", experts);
+    if (weft_pass_overwrite(pass)) {
+        m->num_loads = 0;
+        memset(m->load, 0, experts * sizeof *m->load);
+    }
+    m->num_loads++;
+    for (size_t e = 0; e < experts; e++) {
+        m->load[e] += (double)state->load[e];
+        state->load[e] = (float)(m->load[e] / (replicas * m->num_loads));
+    }
     return WEFT_OK;
 }
 
-void weft_moe_count(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
+/* The losses of a micro-batch's sequences of `tokens` tokens each; of each expert's share of the
+ * choices and mean score. */
+static double loss_of(const weft_moe *m, const weft_moe_state *state, size_t sequences,
+                      double tokens)
 {
     const weft_model_options *o = &m->common.options;
+    const size_t experts = m->dims.experts;
+    const float *loads = is_global(o) ? state->load : state->sums,
+                *scores = state->sums + sequences * experts, *z = scores + sequences * experts;
+    double balance = 0, z_sum = 0;
+    for (size_t i = 0; i < sequences * experts; i++)
+        balance +=
+            (double)loads[i] / (tokens * (double)o->moe_router_topk) * ((double)scores[i] / tokens);
+    for (size_t s = 0; s < sequences; s++)
+        z_sum += (double)z[s];
+    return (o->moe_aux_loss_coeff * (double)experts * balance +
+            o->moe_z_loss_coeff * z_sum / tokens) /
+           (double)sequences;
+}
+
+weft_status weft_moe_count(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+{
     const weft_shape *shape = weft_pass_shape(pass);
     weft_metrics *metrics = weft_pass_metrics(pass);
-    const float *counts = state->sums, *score_sums = counts + m->dims.experts;
-    const double experts = (double)m->dims.experts, tokens = (double)(shape->seq * shape->batch);
+    const size_t sequences = weft_moe_num_sequences(&m->common.options, shape);
     /* Every TP and CP rank knows the losses, and one counts them. Drops count rows routed here. */
     const int *at = weft_pass_groups(pass)->coords.at;
     bool counts_losses = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0;
+    WEFT_TRY(average_load(m, pass, state));
     if (at[WEFT_AXIS_TP] == 0 || !m->dims.full)
         metrics->dropped += (double)state->counts[m->dims.experts];
     if (!counts_losses)
-        return;
-    double balance = 0, most = 0, total = 0;
+        return WEFT_OK;
+    double most = 0, total = 0;
     for (size_t e = 0; e < m->dims.experts; e++) {
-        double count = counts[e];
-        balance += count / (tokens * (double)o->moe_router_topk) * (score_sums[e] / tokens);
+        double count = 0;
+        for (size_t s = 0; s < sequences; s++)
+            count += (double)state->sums[s * m->dims.experts + e];
         total += count;
-        if (count > most)
-            most = count;
+        most = fmax(most, count);
     }
-    metrics->aux_loss += o->moe_aux_loss_coeff * experts * balance +
-                         o->moe_z_loss_coeff * score_sums[m->dims.experts] / tokens;
-    metrics->load_sum += total > 0 ? most * experts / total : 1;
+    metrics->aux_loss +=
+        loss_of(m, state, sequences, (double)(shape->seq * shape->batch) / (double)sequences);
+    metrics->load_sum += total > 0 ? most * (double)m->dims.experts / total : 1;
     metrics->load_count += 1;
+    return WEFT_OK;
 }
 
 /* The weight's gradient stays fp32 all through. */
@@ -261,22 +365,24 @@ weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state
     weft_lane *lane = weft_pass_lane(pass);
     double total = (double)(shape->seq * shape->batch), topk = (double)o->moe_router_topk;
     double scale = weft_pass_loss_scale(pass) / (d->full && !d->summed ? (double)shape->tp : 1.0);
+    const size_t sequences = weft_moe_num_sequences(o, shape);
     weft_tensor dlogits;
     WEFT_TRY((weft_pass_defers(pass) ? weft_pass_deferred : weft_pass_scratch)(
         pass, WEFT_F32, d->tokens, d->experts, &dlogits));
     WEFT_TRY(weft_route_backward(
-        lane, &WEFT_ARGS(weft_route_backward_args, .num_tokens = d->tokens,
-                         .num_experts = d->experts, .topk = (size_t)o->moe_router_topk,
-                         .pre_softmax = o->moe_router_pre_softmax, .logits = state->logits.data,
-                         .scores = state->scores.data, .top_index = state->index.data,
-                         .top_prob = state->prob.data, .dtop_prob = dprob->data,
-                         .fraction = state->sums, /* counts, which the scale turns into fractions */
-                         .aux_scale = (float)(o->moe_aux_loss_coeff * (double)d->experts / total /
-                                              (total * topk) * scale),
-                         .z_scale = (float)(o->moe_z_loss_coeff / total * scale),
-                         .dlogits = dlogits.data, .sigmoid = is_sigmoid(o),
-                         .biased = m->expert_bias || o->moe_router_num_groups > 0,
-                         .scale = scale_of(o))));
+        lane,
+        &WEFT_ARGS(
+            weft_route_backward_args, .num_tokens = d->tokens, .num_experts = d->experts,
+            .topk = (size_t)o->moe_router_topk, .pre_softmax = o->moe_router_pre_softmax,
+            .logits = state->logits.data, .scores = state->scores.data,
+            .top_index = state->index.data, .top_prob = state->prob.data, .dtop_prob = dprob->data,
+            /* counts, which the scale turns into fractions */
+            .fraction = is_global(o) ? state->load : state->sums, .num_sequences = sequences,
+            .aux_scale = (float)(o->moe_aux_loss_coeff * (double)d->experts / total /
+                                 (total * topk) * scale * (double)sequences),
+            .z_scale = (float)(o->moe_z_loss_coeff / total * scale), .dlogits = dlogits.data,
+            .sigmoid = is_sigmoid(o), .biased = m->expert_bias || o->moe_router_num_groups > 0,
+            .scale = scale_of(o))));
     WEFT_TRY(bias_backward(m, pass, state));
     state->dlogits = dlogits;
     if (!weft_pass_defers(pass))

@@ -18,7 +18,7 @@ static bool groups_use_axis(const weft_groups_use *use, weft_axis axis)
         [WEFT_AXIS_TP] = true,
         [WEFT_AXIS_PP] = true,
         [WEFT_AXIS_CP] = true,
-        [WEFT_AXIS_DP] = use->sums,
+        [WEFT_AXIS_DP] = use->sums || use->balances,
         [WEFT_AXIS_EP] = use->sums || use->travels,
         [WEFT_AXIS_ETP] = use->sums || use->travels,
         [WEFT_AXIS_EDP] = use->sums || (use->reduces && use->experts),
@@ -72,7 +72,7 @@ static weft_status init(weft_groups *groups, const weft_groups_use *use)
 weft_status weft_groups_create(weft_comm *world, const weft_mesh *mesh, const weft_groups_use *use,
                                weft_groups *out)
 {
-    static const weft_groups_use all = {true, true, true, true, true, true, true};
+    static const weft_groups_use all = {true, true, true, true, true, true, true, true};
     if (weft_comm_size(world) != mesh->world)
         return WEFT_ERROR(WEFT_INTERNAL, "a mesh of %d ranks in a world of %d", mesh->world,
                           weft_comm_size(world));

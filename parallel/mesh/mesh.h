@@ -192,6 +192,7 @@ typedef struct weft_groups_use {
     bool experts;         /* has experts: sums their gradients over edp */
     bool travels;         /* sends tokens of MoE layers over ep and etp */
     bool ties;            /* holds the same embeddings on first and last stage */
+    bool balances;        /* has experts whose load all replicas sum (global_aux_loss) */
     bool sums;            /* has layers that may sum over any axis (weft_pass_all_reduce) */
     bool gathers;         /* gathers weights that the ranks of a gradient group share out */
     bool gathers_on_host; /* experts', in host memory, beside reductions */

@@ -33,11 +33,11 @@ bool weft_loss_scale_update(weft_loss_scale *s, const weft_loss_scale_options *o
 }
 
 /* How much of lr - min_lr is left when `step` steps are done, from warm-up to decay_iters. */
-static double decay_left(const weft_lr_schedule *schedule, int64_t step)
+static double decay_left(const weft_lr_schedule *schedule, double step)
 {
     const double pi = 3.14159265358979323846;
     double length = (double)(schedule->decay_iters - schedule->warmup_iters);
-    double ratio = (double)(step - schedule->warmup_iters) / length;
+    double ratio = (step - (double)schedule->warmup_iters) / length;
 
     switch (schedule->style) {
     case WEFT_LR_LINEAR:
@@ -45,10 +45,10 @@ static double decay_left(const weft_lr_schedule *schedule, int64_t step)
     case WEFT_LR_COSINE:
         return 0.5 * (cos(pi * ratio) + 1.0);
     case WEFT_LR_WSD: {
-        int64_t stable_end = schedule->decay_iters - schedule->wsd_decay_iters;
+        double stable_end = (double)(schedule->decay_iters - schedule->wsd_decay_iters);
         if (step <= stable_end)
             return 1.0;
-        return 1.0 - (double)(step - stable_end) / (double)schedule->wsd_decay_iters;
+        return 1.0 - (step - stable_end) / (double)schedule->wsd_decay_iters;
     }
     case WEFT_LR_CONSTANT:
         break;
@@ -56,14 +56,20 @@ static double decay_left(const weft_lr_schedule *schedule, int64_t step)
     return 1.0;
 }
 
-double weft_lr_at(const weft_lr_schedule *schedule, int64_t step)
+double weft_lr_between(const weft_lr_schedule *schedule, double done, double step)
 {
-    if (schedule->warmup_iters > 0 && step <= schedule->warmup_iters)
-        return schedule->lr * (double)step / (double)schedule->warmup_iters;
+    if (schedule->warmup_iters > 0 && step <= (double)schedule->warmup_iters)
+        return schedule->lr * step / (double)schedule->warmup_iters;
     if (schedule->style == WEFT_LR_CONSTANT)
         return schedule->lr;
-    int64_t done = step - 1; /* min_lr is where the decay ends, behind its last step */
-    if (done >= schedule->decay_iters)
+    /* min_lr is where the decay ends, behind its last step */
+    if (done >= (double)schedule->decay_iters)
         return schedule->min_lr;
-    return schedule->min_lr + decay_left(schedule, done) * (schedule->lr - schedule->min_lr);
+    const double begun = fmax(done, (double)schedule->warmup_iters); /* a part of it warms up */
+    return schedule->min_lr + decay_left(schedule, begun) * (schedule->lr - schedule->min_lr);
+}
+
+double weft_lr_at(const weft_lr_schedule *schedule, int64_t step)
+{
+    return weft_lr_between(schedule, (double)(step - 1), (double)step);
 }

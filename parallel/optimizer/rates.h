@@ -57,7 +57,9 @@ typedef struct weft_lr_schedule {
     int64_t wsd_decay_iters;
 } weft_lr_schedule;
 
-/* The rate of step `step`, counted from 1. */
+/* The rate of step `step`, counted from 1; and of one that leads from `done` steps to `step`, where
+ * some steps are parts of one. */
 double weft_lr_at(const weft_lr_schedule *schedule, int64_t step);
+double weft_lr_between(const weft_lr_schedule *schedule, double done, double step);
 
 #endif

@@ -382,6 +382,74 @@ static void scores_equal_fp64_and_finite_differences(void **state)
     }
 }
 
+typedef struct routed {
+    float *scores, *top_prob, *counts, *sums, *z, *dlogits;
+    int32_t *index;
+} routed;
+
+enum { SEQUENCES = 3, CHOICES = 2 };
+
+static routed route_all(size_t tokens, size_t experts, size_t sequences, bool sigmoid,
+                        const float *logits, const float *dtop_prob)
+{
+    routed r = {.scores = probe_alloc(tokens * experts * 4),
+                .top_prob = probe_alloc(tokens * CHOICES * 4),
+                .counts = probe_constant(sequences * experts, 0.0f),
+                .sums = probe_constant(sequences * experts, 0.0f),
+                .z = probe_constant(sequences, 0.0f),
+                .dlogits = probe_alloc(tokens * experts * 4),
+                .index = probe_alloc(tokens * CHOICES * 4)};
+    PROBE_RUN(route, .num_tokens = tokens, .num_experts = experts, .topk = CHOICES,
+              .logits = logits, .scores = r.scores, .top_index = r.index, .top_prob = r.top_prob,
+              .counts = r.counts, .score_sums = r.sums, .z_sum = r.z, .sigmoid = sigmoid,
+              .num_sequences = sequences);
+    PROBE_RUN(route_backward, .num_tokens = tokens, .num_experts = experts, .topk = CHOICES,
+              .logits = logits, .scores = r.scores, .top_index = r.index, .top_prob = r.top_prob,
+              .dtop_prob = dtop_prob, .fraction = r.counts, .aux_scale = 0.01f, .z_scale = 0.02f,
+              .dlogits = r.dlogits, .sigmoid = sigmoid, .num_sequences = sequences);
+    return r;
+}
+
+/* Each sequence's sums and gradients are those of its tokens alone. */
+static void check_sequences(size_t length, size_t experts, bool sigmoid)
+{
+    probe_start(NULL);
+    const size_t tokens = SEQUENCES * length;
+    float *logits = probe_random(tokens * experts, WEFT_F32, 2.0, 1),
+          *dtop_prob = probe_random(tokens * CHOICES, WEFT_F32, 1.0, 2);
+    const routed all = route_all(tokens, experts, SEQUENCES, sigmoid, logits, dtop_prob);
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        float *own = probe_alloc(length * experts * 4),
+              *own_dtop = probe_alloc(length * CHOICES * 4);
+        for (size_t i = 0; i < length; i++) {
+            const size_t t = i * SEQUENCES + s;
+            memcpy(own + i * experts, logits + t * experts, experts * 4);
+            memcpy(own_dtop + i * CHOICES, dtop_prob + t * CHOICES, CHOICES * 4);
+        }
+        const routed one = route_all(length, experts, 1, sigmoid, own, own_dtop);
+        probe_close(probe_read(all.sums + s * experts, experts, WEFT_F32),
+                    probe_read(one.sums, experts, WEFT_F32), experts, 1e-5, "a sequence's scores");
+        probe_close(probe_read(all.counts + s * experts, experts, WEFT_F32),
+                    probe_read(one.counts, experts, WEFT_F32), experts, 0, "a sequence's counts");
+        probe_close(probe_read(all.z + s, 1, WEFT_F32), probe_read(one.z, 1, WEFT_F32), 1, 1e-5,
+                    "a sequence's z");
+        for (size_t i = 0; i < length; i++)
+            probe_close(probe_read(all.dlogits + (i * SEQUENCES + s) * experts, experts, WEFT_F32),
+                        probe_read(one.dlogits + i * experts, experts, WEFT_F32), experts, 1e-5,
+                        "a sequence's dlogits");
+    }
+}
+
+static void sequences_are_apart(void **state)
+{
+    (void)state;
+    for (int sigmoid = 0; sigmoid < 2; sigmoid++) {
+        check_sequences(1, 4, sigmoid);
+        check_sequences(70, 9, sigmoid);
+        check_sequences(200, 40, sigmoid);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +458,7 @@ int main(void)
         PROBE_TEST(selection_survives_nan),
         PROBE_TEST(route_backward_equals_finite_differences),
         PROBE_TEST(scores_equal_fp64_and_finite_differences),
+        PROBE_TEST(sequences_are_apart),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
 }

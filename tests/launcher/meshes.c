@@ -38,10 +38,12 @@ void mesh_run(weft_comm *world, const mesh_training *what, weft_step_result *res
     weft_comm_set_check(true);
     must(world, what, 0, weft_trainer_create(&trainer, &config, &source, world, &arena));
     must(world, what, 0, weft_trainer_start(&trainer, what->from));
-    planned_begin(&trainer, &source);
+    const bool grows = config.train.rampup_batch_size.count > 0; /* its first step is no plan's */
+    if (!grows)
+        planned_begin(&trainer, &source);
     for (int i = 0; i < what->steps; i++) {
         must(world, what, i + 1, weft_trainer_step(&trainer, &results[i]));
-        if (i == 0)
+        if (i == 0 && !grows)
             planned_end(&trainer);
     }
     if (what->checkpoint)

@@ -14,7 +14,7 @@
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
-enum { MAX_TENSORS = 128, MAX_BYTES = 1 << 16 };
+enum { MAX_TENSORS = 256, MAX_BYTES = 1 << 16 };
 
 /* A folder in memory. */
 typedef struct model {
@@ -453,6 +453,83 @@ static void next_layers_are_left_out(void)
     EXPECT(card.ignored_tensors.count == 1, "%zu", card.ignored_tensors.count);
 }
 
+static void add_matrix(model *m, const char *name, size_t rows, size_t cols)
+{
+    const size_t at = add(m, name, "model.norm.weight");
+    weft_safetensor *t = &m->tensors[at];
+    const size_t elements = rows * cols;
+    t->num_dims = 2;
+    t->dims[0] = rows;
+    t->dims[1] = cols;
+    t->bytes = elements * sizeof(float);
+    float *values = calloc(elements, sizeof *values);
+    for (size_t i = 0; i < elements; i++)
+        values[i] = 0.01f * (float)i - 3;
+    free(m->data[at]);
+    m->data[at] = (char *)values;
+}
+
+/* The model's last block again as a layer behind it, and what such a layer has beside. */
+static void add_next_layer(model *m)
+{
+    static const char last[] = "model.layers.2.";
+    const size_t count = m->count;
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(m->tensors[i].name, last, sizeof last - 1) == 0) {
+            const char *name;
+            EXPECT_OK(weft_arena_printf(&m->arena, &name, "model.layers.3.%s",
+                                        m->tensors[i].name + sizeof last - 1));
+            add(m, name, m->tensors[i].name);
+        }
+    add(m, "model.layers.3.enorm.weight", "model.norm.weight");
+    add(m, "model.layers.3.hnorm.weight", "model.norm.weight");
+    add(m, "model.layers.3.shared_head.norm.weight", "model.norm.weight");
+    add(m, "model.layers.3.embed_tokens.weight", "model.embed_tokens.weight");
+    add(m, "model.layers.3.shared_head.head.weight", "lm_head.weight");
+    add_matrix(m, "model.layers.3.eh_proj.weight", 24, 48);
+}
+
+static void same_tensors(model *m, const char *folder)
+{
+    weft_safetensors files;
+    EXPECT_OK(weft_safetensors_open(folder, &m->arena, &files));
+    EXPECT(files.num_tensors == m->count, "%zu tensors, not %zu", files.num_tensors, m->count);
+    for (size_t i = 0; i < files.num_tensors; i++) {
+        const weft_safetensor *t = &files.tensors[i];
+        const size_t of = find(m, t->name);
+        char *data = calloc(1, t->bytes + 1);
+        EXPECT_OK(weft_file_read(&files.files[t->file], t->offset, data, t->bytes));
+        EXPECT(t->bytes == m->tensors[of].bytes && memcmp(data, m->data[of], t->bytes) == 0, "%s",
+               t->name);
+        free(data);
+    }
+    weft_safetensors_release(&files);
+}
+
+/* Where they are there they are the model's, and come out again. */
+static void next_layers_are_taken(void)
+{
+    model m;
+    weft_card card;
+    load(&m, "deepseek_v3");
+    say(&m, "\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1");
+    add_next_layer(&m);
+    write_folder(&m, "altered");
+    EXPECT_OK(import_to("altered", "run", &card));
+    EXPECT(card.ignored_tensors.count == 0, "%zu", card.ignored_tensors.count);
+    EXPECT_OK(export_to("run", "out", NULL, 0, &card));
+    same_tensors(&m, "out");
+    EXPECT(system("rm -r run out") == 0, "run");
+    drop(&m, "model.layers.3.hnorm.weight");
+    refused(&m, WEFT_FILE,
+            "lacks model.layers.3.hnorm.weight, which fills mtp.layers.0.hnorm.weight");
+    load(&m, "deepseek_v3");
+    say(&m, "\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1");
+    add_next_layer(&m);
+    m.data[find(&m, "model.layers.3.embed_tokens.weight")][0] ^= 1;
+    refused(&m, WEFT_FILE, "model.layers.3.embed_tokens.weight");
+}
+
 /* Keys that latents leave no room for. */
 static void latents_refuse_what_they_replace(void)
 {
@@ -814,6 +891,7 @@ int main(void)
     names_and_shapes_are_the_tables();
     old_names_are_read();
     next_layers_are_left_out();
+    next_layers_are_taken();
     blocks_of_fp8_are_scaled();
     latents_refuse_what_they_replace();
     models_come_back();

@@ -42,6 +42,10 @@ weft_add_test(NAME packed TIER release SOURCES launcher/packed.c launcher/meshes
   LABELS launcher mesh)
 weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4 TIMEOUT 300
   LABELS launcher)
+weft_add_test(NAME ramp SOURCES launcher/ramp.c launcher/meshes.c launcher/planned.c RANKS 4
+  TIMEOUT 300 LABELS launcher mesh)
+weft_add_test(NAME objectives SOURCES launcher/objectives.c launcher/meshes.c launcher/planned.c
+  RANKS 4 TIMEOUT 300 LABELS launcher mesh)
 weft_add_test(NAME position TIER release SOURCES launcher/position.c LABELS launcher)
 weft_add_test(NAME killed TIER slow SOURCES launcher/killed.c launcher/child.c TIMEOUT 600 LABELS launcher)
 weft_add_test_run(NAME killed_all PROGRAM $<TARGET_FILE:test_killed> TIER nightly TIMEOUT 600

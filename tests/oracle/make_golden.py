@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Writes the golden files that tests/layers/golden.c compares with: losses and every gradient of
-three small models, computed by PyTorch in fp64 from its own building blocks.
+small models, computed by PyTorch in fp64 from its own building blocks.
 
-    python3 make_golden.py OUT_DIR        (Debian: python3-torch)
+    python3 make_golden.py OUT_DIR [NAME...]        (Debian: python3-torch)
 
 A file is: u64 header length; JSON header {"config": ..., "tensors": [{name, shape, offset}]};
-fp32 data. Tensors: tokens and labels (as floats, [S, B]), loss, weight/<name>, grad/<name>, with
-names and layouts as Weft's checkpoints have them.
+fp32 data. Tensors: tokens and labels (as floats, [S, B], or [M, S, B] of M micro-batches), loss, aux and with
+multi-token prediction mtp (sums over these; of mtp means, by depth), weight/<name>, grad/<name>,
+with names and layouts as Weft's checkpoints have them.
 """
 import json
 import math
@@ -32,6 +33,15 @@ MODELS = {
                     untie_embeddings_and_output_weights=True, num_experts=4, moe_router_topk=2,
                     moe_aux_loss_coeff=0.02, moe_z_loss_coeff=0.003),
 }
+MOE = MODELS["mixtral"]
+MODELS |= {
+    "seq-aux": dict(MOE, moe_router_load_balancing_type="seq_aux_loss"),
+    "global-aux": dict(MOE, moe_router_load_balancing_type="global_aux_loss"),
+    "mtp": dict(MODELS["llama"], mtp_num_layers=2, mtp_loss_scaling_factor=0.3),
+    "mtp-moe-tied": dict(MOE, num_layers=1, mtp_num_layers=1,
+                         untie_embeddings_and_output_weights=False),
+}
+MICRO_BATCHES = {"global-aux": 3}
 BATCH = 2
 
 
@@ -39,6 +49,7 @@ class Model:
     def __init__(self, config, seed):
         self.c = config
         self.weights = {}
+        self.counts = {}
         self.generator = torch.Generator().manual_seed(seed)
         self.eps = config.get("norm_epsilon", 1e-5)
         self.rms = config.get("normalization") == "RMSNorm"
@@ -112,11 +123,42 @@ class Model:
                 r = rows[t]
                 out = (F.silu(r @ fc1[expert, 0].T) * (r @ fc1[expert, 1].T)) @ fc2[expert].T
                 y = y.index_add(0, t, prob[t, k, None] * out)
-        fraction = F.one_hot(index, e).sum((0, 1)) / index.numel()
-        balance = e * (fraction * logits.softmax(-1).mean(0)).sum()
+        chosen = F.one_hot(index, e).sum(1).view(s, b, e)
+        scores = logits.softmax(-1).view(s, b, e)
+        kind = c.get("moe_router_load_balancing_type", "aux_loss")
+        if kind == "seq_aux_loss":
+            balance = (e * chosen.sum(0) / (s * index.shape[1]) * scores.mean(0)).sum(-1).mean()
+        else:
+            so_far = self.counts.setdefault(name, [])
+            so_far.append(chosen.sum((0, 1)))
+            count = sum(so_far) / len(so_far) if kind == "global_aux_loss" else so_far[-1]
+            balance = e * (count / index.numel() * scores.mean((0, 1))).sum()
         z = logits.logsumexp(-1).pow(2).mean()
         self.aux = self.aux + c["moe_aux_loss_coeff"] * balance + c["moe_z_loss_coeff"] * z
         return y.view(s, b, h)
+
+    def block(self, p, x):
+        x = x + self.attention(p + "self_attention", self.norm(p + "input_layernorm", x))
+        ffn = self.moe if self.c.get("num_experts") else self.mlp
+        return x + ffn(p + "mlp", self.norm(p + "pre_mlp_layernorm", x))
+
+    def cross_entropy(self, x, table, labels):
+        return F.cross_entropy((x @ table.T).reshape(-1, table.shape[0]), labels.reshape(-1))
+
+    def predict(self, x, words, table, labels):
+        """DeepSeek-V3's depths: their mean loss, weighed, and each."""
+        losses, depths = [], self.c.get("mtp_num_layers", 0)
+        for d in range(depths):
+            p, left = f"mtp.layers.{d}.", labels.shape[0] - d
+            e = torch.zeros_like(x)
+            e[:left] = words[labels[d:]]
+            both = torch.cat([self.norm(p + "enorm", e), self.norm(p + "hnorm", x)], -1)
+            x = both @ self.weight(p + "eh_proj.weight", x.shape[-1], both.shape[-1]).T
+            x = self.norm(p + "final_layernorm", self.block(p + "transformer_layer.", x))
+            losses.append(self.cross_entropy(x[:left - 1], table, labels[d + 1:]))
+        if not losses:
+            return 0, losses
+        return self.c.get("mtp_loss_scaling_factor", 0.1) / depths * sum(losses), losses
 
     def loss(self, tokens, labels):
         c, h, v = self.c, self.c["hidden_size"], self.c["vocab_size"]
@@ -126,14 +168,13 @@ class Model:
         if not self.rope:
             x = x + self.weight("embedding.position_embeddings.weight", c["seq_length"], h)[:, None]
         for i in range(c["num_layers"]):
-            p = f"decoder.layers.{i}."
-            x = x + self.attention(p + "self_attention", self.norm(p + "input_layernorm", x))
-            ffn = self.moe if c.get("num_experts") else self.mlp
-            x = x + ffn(p + "mlp", self.norm(p + "pre_mlp_layernorm", x))
+            x = self.block(f"decoder.layers.{i}.", x)
         x = self.norm("decoder.final_layernorm", x)
+        words = table
         if c.get("untie_embeddings_and_output_weights"):
             table = self.weight("output_layer.weight", v, h)
-        return F.cross_entropy((x @ table.T).reshape(-1, v), labels.reshape(-1))
+        further, self.mtp = self.predict(x, words, table, labels)
+        return self.cross_entropy(x, table, labels), further
 
 
 def write(path, config, tensors):
@@ -150,19 +191,28 @@ def write(path, config, tensors):
 
 def main():
     for seed, (name, config) in enumerate(MODELS.items()):
+        if len(sys.argv) > 2 and name not in sys.argv[2:]:
+            continue
         model = Model(config, seed)
         generator = torch.Generator().manual_seed(100 + seed)
-        shape = (config["seq_length"], BATCH)
+        num = MICRO_BATCHES.get(name, 1)
+        shape = (num, config["seq_length"], BATCH)[num == 1:]
         tokens = torch.randint(config["vocab_size"], shape, generator=generator)
         labels = torch.randint(config["vocab_size"], shape, generator=generator)
-        loss = model.loss(tokens, labels)
-        (loss + model.aux).backward()
-        tensors = {"tokens": tokens, "labels": labels, "loss": loss.view(1), "aux": model.aux.view(1)}
+        loss, aux = torch.zeros(1), torch.zeros(1)
+        for m in range(num):
+            at = m if num > 1 else ...
+            own, further = model.loss(tokens[at], labels[at])
+            (own + further + model.aux).backward()
+            loss, aux = loss + own.detach(), aux + model.aux.detach()
+        tensors = {"tokens": tokens, "labels": labels, "loss": loss, "aux": aux}
+        if model.mtp:
+            tensors["mtp"] = torch.stack(model.mtp)
         for key, w in model.weights.items():
             tensors["weight/" + key] = w
             tensors["grad/" + key] = w.grad
         write(f"{sys.argv[1]}/{name}.golden", config, tensors)
-        print(name, float(loss), float(model.aux), len(model.weights), "tensors")
+        print(name, float(loss), float(aux), len(model.weights), "tensors")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "launcher/arguments/arguments.h"
+#include "launcher/planning/ramp.h"
 #include "launcher/report/report.h"
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
@@ -122,6 +123,13 @@ static weft_status load_config(reader *r, weft_config_source *source)
     return weft_config_load(source, &r->arena, &r->config);
 }
 
+/* Samples of the step. */
+static int64_t batch_of(const reader *r)
+{
+    return weft_ramp_batch(&r->config.train,
+                           (int64_t)(r->line.end - r->line.tokens) / r->config.model.seq_length);
+}
+
 static weft_status check_config(const reader *r, const weft_config_source *source)
 {
     const weft_config *c = &r->config;
@@ -129,7 +137,7 @@ static weft_status check_config(const reader *r, const weft_config_source *sourc
         return WEFT_ERROR(WEFT_CONFIG,
                           "%s: step %" PRId64 " read mock data: random tokens, no text",
                           r->asked->run, r->line.step);
-    const double tokens = (double)c->train.global_batch_size * (double)c->model.seq_length;
+    const double tokens = (double)batch_of(r) * (double)c->model.seq_length;
     if (tokens != r->line.tokens)
         return WEFT_ERROR(WEFT_CONFIG,
                           "%s: step %" PRId64 " read %.0f tokens, a step of %s reads %.0f: the "
@@ -343,7 +351,7 @@ static weft_status report_samples(reader *r)
     const weft_train_options *t = &r->config.train;
     const uint64_t each = (uint64_t)t->micro_batch_size;
     weft_report_open(r->report, WEFT_REPORT_GROUP, "samples");
-    for (uint64_t m = 0; m < (uint64_t)t->global_batch_size / each; m++) {
+    for (uint64_t m = 0; m < (uint64_t)batch_of(r) / each; m++) {
         const uint64_t first = weft_batches_first_sample(&r->config, r->first_token, m);
         weft_report_line(r->report, "micro-batch %" PRIu64, m);
         for (uint64_t b = 0; b < each; b++) {
@@ -372,7 +380,7 @@ static void report_head(const reader *r, const char *data)
     weft_report_line(
         out, "step %" PRId64 ": loss %.4f%s; %" PRId64 " samples of %" PRId64 " tokens of %s%s",
         line->step, line->loss, line->updated ? "" : " (updated nothing: its batch was skipped)",
-        c->train.global_batch_size, c->model.seq_length, data,
+        batch_of(r), c->model.seq_length, data,
         r->tokenizer   ? ""
         : r->documents ? ", which has no tokenizer that decodes: token ids"
                        : ": token ids");
