@@ -17,48 +17,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <weft/kernels.h>
 
+#include "bench/bench.h"
 #include "kernels/kernels.h"
 
 enum { PASSES = 10, BLOCK = 1024 };
-
-static void check(weft_status status)
-{
-    if (status == WEFT_OK)
-        return;
-    fprintf(stderr, "bench_attention_rate: %s\n", weft_error_get()->text);
-    exit(weft_status_exit_code(status));
-}
-
-static void *allocate(weft_device *device, size_t bytes)
-{
-    void *memory;
-    check(weft_device_alloc(device, WEFT_SPACE_DEVICE, bytes, "operands", &memory));
-    memset(memory, 0, bytes); /* the pages are there */
-    return memory;
-}
 
 static void randomise(weft_lane *lane, void *x, size_t count, weft_dtype dtype, uint64_t stream)
 {
     check(weft_random_normal(lane, &WEFT_ARGS(weft_random_normal_args, .num_dims = 1,
                                               .global_dims = {count}, .local_dims = {count},
                                               .stream = stream, .std = 1, .dtype = dtype, .x = x)));
-}
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static double median(const double *values, int num)
@@ -89,7 +60,7 @@ static void multiply(const products *p, bool makes_scores, bool transpose_a)
 static double sgemm_rate(const products *p, bool backward)
 {
     const double flops = (backward ? 10.0 : 4.0) * BLOCK * BLOCK * (double)p->dim;
-    const double start = seconds();
+    const double start = seconds_now();
     double end = start;
     int times = 0;
     for (; end < start + 0.1; times++) {
@@ -99,7 +70,7 @@ static double sgemm_rate(const products *p, bool backward)
         for (int i = 0; i < (backward ? 2 : 0); i++)
             multiply(p, false, true);
         check(weft_lane_sync(p->lane));
-        end = seconds();
+        end = seconds_now();
     }
     return times * flops / (end - start);
 }
@@ -130,17 +101,18 @@ int main(int argc, char **argv)
     check(weft_device_create_cpu(atoi(argv[3]), 0, &device));
     check(weft_lane_create(device, 0, "compute", &lane));
 
-    char *qkv = allocate(device, rows * 3 * hidden * bytes);
-    char *dqkv = allocate(device, rows * 3 * hidden * bytes);
-    void *out = allocate(device, rows * hidden * bytes);
-    void *dout = allocate(device, rows * hidden * bytes);
-    float *lse = allocate(device, rows * heads * sizeof *lse);
-    float *delta = allocate(device, rows * heads * sizeof *delta);
+    char *qkv = allocate_zeros(device, rows * 3 * hidden * bytes);
+    char *dqkv = allocate_zeros(device, rows * 3 * hidden * bytes);
+    void *out = allocate_zeros(device, rows * hidden * bytes);
+    void *dout = allocate_zeros(device, rows * hidden * bytes);
+    float *lse = allocate_zeros(device, rows * heads * sizeof *lse);
+    float *delta = allocate_zeros(device, rows * heads * sizeof *delta);
     randomise(lane, qkv, rows * 3 * hidden, dtype, 0);
     randomise(lane, dout, rows * hidden, dtype, 1);
     const size_t block = BLOCK * head_dim * sizeof(float);
-    const products p = {lane, head_dim, allocate(device, block), allocate(device, block),
-                        allocate(device, BLOCK * BLOCK * sizeof(float))};
+    const products p = {lane, head_dim, allocate_zeros(device, block),
+                        allocate_zeros(device, block),
+                        allocate_zeros(device, BLOCK * BLOCK * sizeof(float))};
 
     const size_t part = head_dim * bytes;
     const weft_attention_shape shape = {.seq_q = seq,
@@ -179,10 +151,10 @@ int main(int argc, char **argv)
     const double pairs =
         (double)batch * (double)heads * (seen * (seen + 1) / 2 + ((double)seq - seen) * seen);
     double rates[2][PASSES], sgemm[2][PASSES], shares[2][PASSES], of_whole[2][PASSES];
-    const double began = seconds();
+    const double began = seconds_now();
     int passes = 0;
     /* The first pass warms up; the next takes its place. Long passes need no more than a few. */
-    for (int pass = 0; pass < PASSES && (pass < 2 || seconds() - began < 60); pass++) {
+    for (int pass = 0; pass < PASSES && (pass < 2 || seconds_now() - began < 60); pass++) {
         passes = pass > 0 ? pass : 1;
         for (int i = 0; i < 2; i++) {
             sgemm[i][passes - 1] = sgemm_rate(&p, i);
@@ -192,18 +164,18 @@ int main(int argc, char **argv)
                 if (i) /* the lse that belongs to it */
                     check(weft_attention_forward(lane, &forward));
                 check(weft_lane_sync(lane));
-                const double start = seconds();
+                const double start = seconds_now();
                 check(i ? weft_attention_backward(lane, &backward)
                         : weft_attention_forward(lane, &forward));
                 check(weft_lane_sync(lane));
-                took[windowed] = seconds() - start;
+                took[windowed] = seconds_now() - start;
             }
             const double flops = pairs * (i ? 10 : 4) * (double)head_dim;
             rates[i][passes - 1] = flops / took[1];
             of_whole[i][passes - 1] = window > 0 ? took[1] / took[0] : 1;
             shares[i][passes - 1] = rates[i][passes - 1] / sgemm[i][passes - 1];
         }
-        if (seconds() - began > 60) /* it was no mere warm-up */
+        if (seconds_now() - began > 60) /* it was no mere warm-up */
             break;
     }
     for (int i = 0; i < 2; i++) {

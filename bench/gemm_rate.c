@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <weft/kernels.h>
 
+#include "bench/bench.h"
 #include "kernels/kernels.h"
 
 enum { ROWS = 1024, SEQ = 256, VOCABULARY = 50304, PASSES = 6 };
@@ -28,30 +28,14 @@ typedef struct linear {
 static weft_lane *lane;
 static weft_dtype dtype;
 
-static void check(weft_status status)
-{
-    if (status == WEFT_OK)
-        return;
-    fprintf(stderr, "bench_gemm_rate: %s\n", weft_error_get()->text);
-    exit(weft_status_exit_code(status));
-}
-
-static void *allocate(weft_device *device, size_t bytes)
-{
-    void *memory;
-    check(weft_device_alloc(device, WEFT_SPACE_DEVICE, bytes, "operands", &memory));
-    memset(memory, 0, bytes); /* the pages are there; values do not change the speed */
-    return memory;
-}
-
 static linear make(weft_device *device, size_t rows, size_t in, size_t out, size_t groups)
 {
     size_t bytes = weft_dtype_bytes(dtype);
     linear l = {.in = in, .out = out, .groups = groups, .rows = rows};
-    l.w = allocate(device, groups * in * out * bytes);
-    l.grad = allocate(device, groups * in * out * sizeof(float));
-    l.x = allocate(device, rows * in * bytes);
-    l.y = allocate(device, rows * out * bytes);
+    l.w = allocate_zeros(device, groups * in * out * bytes);
+    l.grad = allocate_zeros(device, groups * in * out * sizeof(float));
+    l.x = allocate_zeros(device, rows * in * bytes);
+    l.y = allocate_zeros(device, rows * out * bytes);
     l.offsets = calloc(groups + 1, sizeof *l.offsets);
     for (size_t g = 0; l.offsets && g <= groups; g++)
         l.offsets[g] = (int64_t)(rows * g / groups);
@@ -83,19 +67,6 @@ static void gemm(const linear *l, weft_grouped_kind kind)
     check(weft_gemm(lane, &args));
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int main(int argc, char **argv)
 {
     if (argc < 4 || (strcmp(argv[1], "gpt2") != 0 && strcmp(argv[1], "moe") != 0) ||
@@ -124,7 +95,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < count; i++)
         flops += 6.0 * (double)all[i].rows * (double)all[i].in * (double)all[i].out;
     for (int pass = 0; pass < PASSES; pass++) {
-        double start = seconds();
+        double start = seconds_now();
         for (size_t i = 0; i < count; i++)
             gemm(&all[i], WEFT_GROUPED_FORWARD);
         for (size_t i = count; i-- > 0;) {
@@ -132,7 +103,7 @@ int main(int argc, char **argv)
             gemm(&all[i], WEFT_GROUPED_WGRAD);
         }
         check(weft_lane_sync(lane));
-        times[pass] = seconds() - start;
+        times[pass] = seconds_now() - start;
     }
     qsort(times + 1, PASSES - 1, sizeof *times, ascending);
     double median = times[1 + (PASSES - 1) / 2];

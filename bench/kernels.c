@@ -20,6 +20,8 @@
 #include <weft/device.h>
 #include <weft/kernels.h>
 
+#include "bench/bench.h"
+
 enum {
     SAMPLES = 9,
     HIDDEN = 1600,
@@ -52,14 +54,6 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void check(weft_status status)
-{
-    if (status == WEFT_OK)
-        return;
-    fprintf(stderr, "bench_kernels: %s\n", weft_error_get()->text);
-    exit(weft_status_exit_code(status));
 }
 
 /* Zeroed, until release_all(). */
@@ -116,12 +110,6 @@ static int32_t *random_tokens(size_t count)
     check(weft_lane_copy(lane, tokens, host, count * sizeof *tokens));
     check(weft_lane_sync(lane));
     return tokens;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static double median(double *seconds)

@@ -14,6 +14,7 @@
 
 #include <weft/kernels.h>
 
+#include "bench/bench.h"
 #include "comm/comm.h"
 #include "core/device/device.h"
 #include "core/trace/trace.h"
@@ -28,14 +29,6 @@ typedef struct bench {
     size_t edge;
     float *a, *b, *c;
 } bench;
-
-static void check(weft_status status)
-{
-    if (status == WEFT_OK)
-        return;
-    fprintf(stderr, "bench_pace: %s\n", weft_error_get()->text);
-    exit(weft_status_exit_code(status));
-}
 
 static void usage(void)
 {

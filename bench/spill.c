@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/bench.h"
 #include "core/clock.h"
 #include "core/rng.h"
 #include "parallel/spill/spill.h"
@@ -43,14 +44,6 @@ static void fail(const char *what)
 {
     fprintf(stderr, "bench_spill: %s: %s\n", what, strerror(errno));
     exit(6);
-}
-
-static void check(weft_status status)
-{
-    if (status == WEFT_OK)
-        return;
-    fprintf(stderr, "bench_spill: %s\n", weft_error_get()->text);
-    exit(weft_status_exit_code(status));
 }
 
 static void usage(void)

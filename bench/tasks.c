@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "bench/bench.h"
 #include "core/trace/trace.h"
 #include "schedule/operands.h"
 #include "schedule/pass.h"
@@ -17,14 +18,6 @@
 #include "schedule/run.h"
 
 enum { ROUNDS = 101, BUCKETS = 4 };
-
-static void check(weft_status status)
-{
-    if (status == WEFT_OK)
-        return;
-    fprintf(stderr, "bench_tasks: %s\n", weft_error_get()->text);
-    exit(weft_status_exit_code(status));
-}
 
 typedef struct bench {
     weft_program step, passes[2];

@@ -1,7 +1,8 @@
-/* cmocka with the headers it wants before it, and a check of a call's status. */
+/* cmocka with the headers it wants before it, and checks of a call's status and of a number. */
 #ifndef WEFT_TESTS_CORE_CHECK_H
 #define WEFT_TESTS_CORE_CHECK_H
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,5 +31,12 @@
             fail_msg("\"%s\" lacks \"%s\"", weft_error_get()->text, (part));                       \
         weft_error_clear();                                                                        \
     } while (0)
+
+/* To nine digits, of what is around 1 or above. */
+static inline void close_to(double value, double wanted)
+{
+    if (!(fabs(value - wanted) <= 1e-9 * (1 + fabs(wanted))))
+        fail_msg("%.12g instead of %.12g", value, wanted);
+}
 
 #endif

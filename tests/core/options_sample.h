@@ -4,6 +4,7 @@
 
 #include "core/key_rows.h"
 #include "core/options/options.h"
+#include "tests/core/check.h"
 
 typedef struct sample_model {
     int64_t num_layers, num_query_groups;
@@ -66,6 +67,20 @@ static inline weft_status sample_parse(sample *target, weft_arena *arena, const 
     weft_option_section sections[2];
     sample_sections(target, sections);
     return weft_options_parse(sections, 2, "run.json", text, &override, override ? 1 : 0, arena);
+}
+
+/* What is written of it, malloc'd. */
+static inline char *sample_written(sample *target)
+{
+    char *text = NULL;
+    size_t bytes;
+    weft_option_section sections[2];
+    sample_sections(target, sections);
+    FILE *file = open_memstream(&text, &bytes);
+    assert_non_null(file);
+    OK(weft_options_write(sections, 2, file));
+    fclose(file);
+    return text;
 }
 
 #endif

@@ -37,7 +37,7 @@ static weft_cluster given(void)
     return c;
 }
 
-static void close_to(double value, double wanted)
+static void same_but_rounding(double value, double wanted)
 {
     if (!(fabs(value - wanted) <= 1e-12 * fabs(wanted)))
         fail_msg("%.17g instead of %.17g", value, wanted);
@@ -47,15 +47,16 @@ static void spreads_are_the_file_s_or_their_class(void **state)
 {
     (void)state;
     const weft_cluster c = given();
-    close_to(weft_cluster_spread(&c, -1, "device.peak.bf16"), 0.25);
-    close_to(weft_cluster_spread(&c, 0, "device.peak.bf16"), 0.25);
-    close_to(weft_cluster_spread(&c, 1, "device.peak.bf16"), 0.5);
-    close_to(weft_cluster_spread(&c, -1, "device.launch_us"), 0.05); /* a data sheet's */
-    close_to(weft_cluster_spread(&c, -1, "between.bandwidth"), 0.2); /* nobody's: assumed */
-    close_to(weft_cluster_spread(&c, -1, "costs.message"), 0.05);    /* measured */
-    close_to(weft_cluster_spread(&c, -1, "costs.copy"), 0.05);       /* at the least */
-    close_to(weft_cluster_spread(&c, -1, "products"), 0.5);
-    close_to(weft_cluster_spread(&c, -1, "operations"), 0.05);
+    same_but_rounding(weft_cluster_spread(&c, -1, "device.peak.bf16"), 0.25);
+    same_but_rounding(weft_cluster_spread(&c, 0, "device.peak.bf16"), 0.25);
+    same_but_rounding(weft_cluster_spread(&c, 1, "device.peak.bf16"), 0.5);
+    same_but_rounding(weft_cluster_spread(&c, -1, "device.launch_us"), 0.05); /* a data sheet's */
+    same_but_rounding(weft_cluster_spread(&c, -1, "between.bandwidth"),
+                      0.2);                                                /* nobody's: assumed */
+    same_but_rounding(weft_cluster_spread(&c, -1, "costs.message"), 0.05); /* measured */
+    same_but_rounding(weft_cluster_spread(&c, -1, "costs.copy"), 0.05);    /* at the least */
+    same_but_rounding(weft_cluster_spread(&c, -1, "products"), 0.5);
+    same_but_rounding(weft_cluster_spread(&c, -1, "operations"), 0.05);
     static const char *const exact[] = {"device.memory_bytes", "device.multiprocessors",
                                         "between.cards", "between.eager_bytes", "node.watts"};
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
@@ -73,28 +74,28 @@ static void ends_move_rates_and_times(void **state)
     weft_cluster_at_end(&c, WEFT_CLUSTER_FAST, &fast);
     weft_cluster_at_end(&c, WEFT_CLUSTER_SLOW, &slow);
     const double *f = fast.hardware.figures, *s = slow.hardware.figures;
-    close_to(f[WEFT_FIGURE_PEAK_BF16], 3e14 * 1.25);
-    close_to(s[WEFT_FIGURE_PEAK_BF16], 3e14 / 1.25);
-    close_to(f[WEFT_FIGURE_LAUNCH], 4 / 1.05);
-    close_to(s[WEFT_FIGURE_LAUNCH], 4 * 1.05);
-    close_to(f[WEFT_FIGURE_BETWEEN_BANDWIDTH], 1.2e10);
-    close_to(f[WEFT_FIGURE_MEMORY], 8e10);
-    close_to(s[WEFT_FIGURE_MULTIPROCESSORS], 108);
-    close_to(s[WEFT_FIGURE_BETWEEN_EAGER], 4096);
-    close_to(fast.groups[1].hardware.figures[WEFT_FIGURE_PEAK_BF16], 1.5e14);
-    close_to(fast.groups[0].hardware.figures[WEFT_FIGURE_PEAK_BF16], 3e14 * 1.25);
+    same_but_rounding(f[WEFT_FIGURE_PEAK_BF16], 3e14 * 1.25);
+    same_but_rounding(s[WEFT_FIGURE_PEAK_BF16], 3e14 / 1.25);
+    same_but_rounding(f[WEFT_FIGURE_LAUNCH], 4 / 1.05);
+    same_but_rounding(s[WEFT_FIGURE_LAUNCH], 4 * 1.05);
+    same_but_rounding(f[WEFT_FIGURE_BETWEEN_BANDWIDTH], 1.2e10);
+    same_but_rounding(f[WEFT_FIGURE_MEMORY], 8e10);
+    same_but_rounding(s[WEFT_FIGURE_MULTIPROCESSORS], 108);
+    same_but_rounding(s[WEFT_FIGURE_BETWEEN_EAGER], 4096);
+    same_but_rounding(fast.groups[1].hardware.figures[WEFT_FIGURE_PEAK_BF16], 1.5e14);
+    same_but_rounding(fast.groups[0].hardware.figures[WEFT_FIGURE_PEAK_BF16], 3e14 * 1.25);
     const weft_share_curve *shares = &fast.hardware.efficiencies[WEFT_EFFICIENCY_GEMM];
-    close_to(shares->share[0], 0.6);
-    close_to(shares->share[1], 1); /* not 1.08 */
-    close_to(slow.hardware.efficiencies[WEFT_EFFICIENCY_GEMM].share[1], 0.75);
-    close_to(fast.levels[0].oversubscription, 1);
-    close_to(fast.levels[1].oversubscription, 2);
-    close_to(slow.levels[1].oversubscription, 8);
-    close_to(weft_cluster_us(&fast, WEFT_COST_MESSAGE, 5000), 50 / 1.05);
-    close_to(weft_cluster_us(&slow, WEFT_COST_MESSAGE, 5000), 50 * 1.05);
-    close_to(fast.costs[WEFT_COST_MESSAGE].peak, 1.05e8);
-    close_to(slow.products[0].us, 45);
-    close_to(slow.operations[0].us, 63);
+    same_but_rounding(shares->share[0], 0.6);
+    same_but_rounding(shares->share[1], 1); /* not 1.08 */
+    same_but_rounding(slow.hardware.efficiencies[WEFT_EFFICIENCY_GEMM].share[1], 0.75);
+    same_but_rounding(fast.levels[0].oversubscription, 1);
+    same_but_rounding(fast.levels[1].oversubscription, 2);
+    same_but_rounding(slow.levels[1].oversubscription, 8);
+    same_but_rounding(weft_cluster_us(&fast, WEFT_COST_MESSAGE, 5000), 50 / 1.05);
+    same_but_rounding(weft_cluster_us(&slow, WEFT_COST_MESSAGE, 5000), 50 * 1.05);
+    same_but_rounding(fast.costs[WEFT_COST_MESSAGE].peak, 1.05e8);
+    same_but_rounding(slow.products[0].us, 45);
+    same_but_rounding(slow.operations[0].us, 63);
     assert_int_equal(slow.num_nodes, 3);
     assert_true(slow.hardware.given == c.hardware.given);
 }
@@ -108,9 +109,9 @@ static void a_pace_forgets_what_was_measured(void **state)
     c.costs[WEFT_COST_GEMM_FP32] = c.costs[WEFT_COST_COPY];
     c.sources[c.num_sources++] =
         (weft_source){"costs.gemm_fp32", WEFT_SOURCE_MEASURED, "weft calibrate", 0.7};
-    close_to(weft_cluster_spread(&c, -1, "costs.gemm_fp32"), 0.7);
+    same_but_rounding(weft_cluster_spread(&c, -1, "costs.gemm_fp32"), 0.7);
     weft_cluster_set_pace(&c, 1e9);
-    close_to(weft_cluster_spread(&c, -1, "costs.gemm_fp32"), 0.05);
+    same_but_rounding(weft_cluster_spread(&c, -1, "costs.gemm_fp32"), 0.05);
     assert_int_equal(c.num_sources, num_sources);
 }
 

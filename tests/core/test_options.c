@@ -289,19 +289,6 @@ static void overrides_come_last(void **state)
     weft_arena_release(&arena);
 }
 
-static char *written(sample *s)
-{
-    char *text = NULL;
-    size_t bytes;
-    weft_option_section sections[2];
-    sample_sections(s, sections);
-    FILE *file = open_memstream(&text, &bytes);
-    assert_non_null(file);
-    OK(weft_options_write(sections, 2, file));
-    fclose(file);
-    return text;
-}
-
 static void what_is_written_reads_back(void **state)
 {
     (void)state;
@@ -316,9 +303,9 @@ static void what_is_written_reads_back(void **state)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         sample first, second;
         OK(sample_parse(&first, &arena, texts[i], NULL));
-        char *text = written(&first);
+        char *text = sample_written(&first);
         OK(sample_parse(&second, &arena, text, NULL));
-        char *again = written(&second);
+        char *again = sample_written(&second);
         assert_string_equal(text, again);
         assert_true(first.train.lr == second.train.lr);
         assert_true(first.train.weight_decay == second.train.weight_decay);

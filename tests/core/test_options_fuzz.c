@@ -62,19 +62,6 @@ static void mutate(char text[CAPACITY])
     }
 }
 
-static char *written(sample *s)
-{
-    char *text = NULL;
-    size_t bytes;
-    weft_option_section sections[2];
-    sample_sections(s, sections);
-    FILE *file = open_memstream(&text, &bytes);
-    assert_non_null(file);
-    OK(weft_options_write(sections, 2, file));
-    fclose(file);
-    return text;
-}
-
 /* What is taken must be JSON to another parser too, and must survive being written. */
 static void check_accepted(const char *text, sample *s, weft_arena *arena)
 {
@@ -87,9 +74,9 @@ static void check_accepted(const char *text, sample *s, weft_arena *arena)
         fail_msg("cJSON refuses %s", text);
     cJSON_Delete(other);
     sample again;
-    char *first = written(s);
+    char *first = sample_written(s);
     OK(sample_parse(&again, arena, first, NULL));
-    char *second = written(&again);
+    char *second = sample_written(&again);
     assert_string_equal(first, second);
     free(first);
     free(second);

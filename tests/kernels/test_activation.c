@@ -239,6 +239,16 @@ static double rope_loss(const void *context)
     return loss;
 }
 
+static void run_rope(const rope_case *r, weft_dtype dtype, void *x, bool inverse)
+{
+    PROBE_RUN(rope, .seq = r->seq, .batch = r->batch, .heads = r->heads, .head_dim = r->head_dim,
+              .token_stride = r->token_stride, .head_stride = r->head_stride, .groups = r->groups,
+              .group_stride = r->group_stride, .rotary_dim = r->rotary_dim,
+              .first_position = r->first_position, .base = 10000.0f, .dtype = dtype, .x = x,
+              .inverse = inverse, .index = r->index, .index_by_sample = r->numbering == 2,
+              .interleaved = r->interleaved, .magnitude = r->magnitude, .scaling = r->scaling);
+}
+
 static void check_rope(rope_case r, weft_dtype dtype)
 {
     if (!probe_takes_case())
@@ -255,20 +265,10 @@ static void check_rope(rope_case r, weft_dtype dtype)
     for (size_t t = 0; t < r.seq * r.batch; t++)
         index[t] = (int32_t)probe_pick(&random, 200000);
     r.index = r.numbering ? index : NULL;
-    PROBE_RUN(rope, .seq = r.seq, .batch = r.batch, .heads = r.heads, .head_dim = r.head_dim,
-              .token_stride = r.token_stride, .head_stride = r.head_stride, .groups = r.groups,
-              .group_stride = r.group_stride, .rotary_dim = r.rotary_dim,
-              .first_position = r.first_position, .base = 10000.0f, .dtype = dtype, .x = x,
-              .index = r.index, .index_by_sample = r.numbering == 2, .interleaved = r.interleaved,
-              .magnitude = r.magnitude, .scaling = r.scaling);
+    run_rope(&r, dtype, x, false);
     rope_forward(&r);
     probe_close(probe_read(x, r.count, dtype), r.y, r.count, probe_tolerance(dtype, 1e-6), "rope");
-    PROBE_RUN(rope, .seq = r.seq, .batch = r.batch, .heads = r.heads, .head_dim = r.head_dim,
-              .token_stride = r.token_stride, .head_stride = r.head_stride, .groups = r.groups,
-              .group_stride = r.group_stride, .rotary_dim = r.rotary_dim,
-              .first_position = r.first_position, .base = 10000.0f, .dtype = dtype, .x = dy,
-              .inverse = true, .index = r.index, .index_by_sample = r.numbering == 2,
-              .interleaved = r.interleaved, .magnitude = r.magnitude, .scaling = r.scaling);
+    run_rope(&r, dtype, dy, true);
     probe_gradient(rope_loss, &r, r.x, r.count, probe_read(dy, r.count, dtype), NULL,
                    probe_tolerance(dtype, 1e-5), "rope backward");
 }
@@ -304,95 +304,28 @@ static void rope_of_other_forms_equals_fp64(void **state)
 static void rope_equals_fp64_and_finite_differences(void **state)
 {
     (void)state;
+    static const rope_case rows[] = {
+        {1, 1, 1, 2, 2, 2, 0, 0, 2, .first_position = 3},
+        {5, 3, 2, 10, 31, 11, 0, 0, 6, .first_position = 0},
+        {37, 2, 6, 64, 400, 64, 0, 0, 64, .first_position = 131071},
+        /* Packed by query group; groups within heads; groups that start unaligned. */
+        {9, 3, 5, 64, 8 * 7 * 64, 64, 8, 7 * 64, 64, .first_position = 1},
+        {4, 2, 3, 16, 112, 32, 2, 16, 8, .first_position = 0},
+        {3, 2, 2, 16, 104, 16, 3, 33, 16, .first_position = 0},
+        /* No channel rotates. */
+        {5, 1, 2, 8, 16, 8, 0, 0, 0, .first_position = 2},
+        /* More pairs than the table of angles. */
+        {2, 1, 1, 1030, 1030, 1030, 0, 0, 1030, .first_position = 7},
+    };
     for (int form = 0; form < 3 * probe_num_dtypes(); form++) {
         weft_dtype dtype = probe_dtype(form / 3);
         if (form % 3 && dtype != WEFT_F32)
             continue;
-        check_rope((rope_case){.numbering = form % 3,
-                               .seq = 1,
-                               .batch = 1,
-                               .heads = 1,
-                               .head_dim = 2,
-                               .token_stride = 2,
-                               .head_stride = 2,
-                               .first_position = 3,
-                               .rotary_dim = 2},
-                   dtype);
-        check_rope((rope_case){.numbering = form % 3,
-                               .seq = 5,
-                               .batch = 3,
-                               .heads = 2,
-                               .head_dim = 10,
-                               .token_stride = 31,
-                               .head_stride = 11,
-                               .rotary_dim = 6},
-                   dtype);
-        check_rope((rope_case){.numbering = form % 3,
-                               .seq = 37,
-                               .batch = 2,
-                               .heads = 6,
-                               .head_dim = 64,
-                               .token_stride = 400,
-                               .head_stride = 64,
-                               .first_position = 131071,
-                               .rotary_dim = 64},
-                   dtype);
-        /* Packed by query group; groups within heads; groups that start unaligned. */
-        check_rope((rope_case){.numbering = form % 3,
-                               .seq = 9,
-                               .batch = 3,
-                               .heads = 5,
-                               .head_dim = 64,
-                               .token_stride = 8 * 7 * 64,
-                               .head_stride = 64,
-                               .groups = 8,
-                               .group_stride = 7 * 64,
-                               .first_position = 1,
-                               .rotary_dim = 64},
-                   dtype);
-        check_rope((rope_case){.numbering = form % 3,
-                               .seq = 4,
-                               .batch = 2,
-                               .heads = 3,
-                               .head_dim = 16,
-                               .token_stride = 112,
-                               .head_stride = 32,
-                               .groups = 2,
-                               .group_stride = 16,
-                               .rotary_dim = 8},
-                   dtype);
-        check_rope((rope_case){.numbering = form % 3,
-                               .seq = 3,
-                               .batch = 2,
-                               .heads = 2,
-                               .head_dim = 16,
-                               .token_stride = 104,
-                               .head_stride = 16,
-                               .groups = 3,
-                               .group_stride = 33,
-                               .rotary_dim = 16},
-                   dtype);
-        /* No channel rotates. */
-        check_rope((rope_case){.numbering = form % 3,
-                               .seq = 5,
-                               .batch = 1,
-                               .heads = 2,
-                               .head_dim = 8,
-                               .token_stride = 16,
-                               .head_stride = 8,
-                               .first_position = 2},
-                   dtype);
-        /* More pairs than the table of angles. */
-        check_rope((rope_case){.numbering = form % 3,
-                               .seq = 2,
-                               .batch = 1,
-                               .heads = 1,
-                               .head_dim = 1030,
-                               .token_stride = 1030,
-                               .head_stride = 1030,
-                               .first_position = 7,
-                               .rotary_dim = 1030},
-                   dtype);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            rope_case r = rows[i];
+            r.numbering = form % 3;
+            check_rope(r, dtype);
+        }
     }
 }
 

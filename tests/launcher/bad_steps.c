@@ -233,11 +233,11 @@ static void read_losses(const char *run, losses *out)
     free(text);
 }
 
-/* What the environment says of data and faults, "NAME=value" up to two; sets: up to four. */
+/* What the environment says of data and faults, "NAME=value"; sets: with a space between. */
 typedef struct run {
-    const char *name, *mesh, *bad, *data, *sets[4];
+    const char *name, *mesh, *bad, *data, *sets;
     int exit_code;
-    const char *parts[2]; /* of the one line on stderr; none: no line */
+    const char *part, *other; /* of the one line on stderr; none: no line */
 } run;
 
 static void check(const run *r, losses *out)
@@ -245,18 +245,19 @@ static void check(const run *r, losses *out)
     const char *args[CHILD_MAX_ARGS] = {"train", "c.json", "--out", r->name, "--mesh", r->mesh};
     int n = 6, lines = 0;
     child c;
-    for (int i = 0; i < 4 && r->sets[i]; i++) {
+    char *sets = strdup(r->sets ? r->sets : "");
+    for (char *set = strtok(sets, " "); set; set = strtok(NULL, " ")) {
         args[n++] = "--set";
-        args[n++] = r->sets[i];
+        args[n++] = set;
     }
     child_run(&c, args, WORDS(r->bad ? r->bad : "BAD=", r->data ? r->data : "MARKED=-1"));
     EXPECT(c.exit_code == r->exit_code, "%s: exit %d: %s", r->name, c.exit_code, c.err);
     char *text = strdup(c.err ? c.err : "");
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), lines++)
-        for (int i = 0; i < 2; i++)
-            EXPECT(!r->parts[i] || strstr(line, r->parts[i]), "%s: \"%s\" lacks \"%s\"", r->name,
-                   line, r->parts[i]);
-    EXPECT(lines == (r->parts[0] != NULL), "%s: %d lines on stderr: %s", r->name, lines, c.err);
+        EXPECT((!r->part || strstr(line, r->part)) && (!r->other || strstr(line, r->other)),
+               "%s: \"%s\" lacks \"%s\" or more", r->name, line, r->part ? r->part : r->other);
+    EXPECT(lines == (r->part != NULL), "%s: %d lines on stderr: %s", r->name, lines, c.err);
+    free(sets);
     free(text);
     child_release(&c);
     losses own;
@@ -292,7 +293,7 @@ static void check_damaged_rewind(void)
                                        "save_interval=2", "train_iters=7"};
     static const char *const damaged[] = {"model.h5", "manifest.json"};
     losses without, rewound;
-    check(&(run){"lacks_more", "dp=4", NULL, "WITHOUT=8,16", {"train_iters=7"}, 0, {NULL}},
+    check(&(run){"lacks_more", "dp=4", NULL, "WITHOUT=8,16", "train_iters=7", 0, NULL, NULL},
           &without);
     for (int i = 0; i < 2; i++) {
         child c;
@@ -317,95 +318,36 @@ static void check_damaged_rewind(void)
 static void check_verdicts(void)
 {
     static const run runs[] = {
-        {"data",
-         "dp=4",
-         "BAD=data",
-         "MARKED=10",
-         {NULL},
-         8,
-         {"error step 3: gradient norm is not finite; first in decoder.layers.1.bias on rank 2 "
-          "(layer 2)",
-          "so again there, and on rank 1 with the same data: the data, samples 10 to 10"}},
-        {"rank",
-         "dp=4",
-         "BAD=rank",
-         NULL,
-         {NULL},
-         10,
-         {"step 3: gradient norm is not finite; first in decoder.layers.1.bias on rank 2 (layer 2)",
-          "so again there, and rank 1 is well with the same data: rank 2 computes wrongly"}},
-        {"skips_a_rank",
-         "dp=4",
-         "BAD=rank",
-         NULL,
-         {"on_bad_step=skip", "max_bad_steps=1", "log.level=error"},
-         10,
-         {"error step 4: ", "rank 2 computes wrongly; reliability.max_bad_steps is 1"}},
-        {"moment",
-         "dp=4",
-         "BAD=moment",
-         NULL,
-         {"data_parallel_sharding_strategy=optim"},
-         8,
-         {"error step 4: ",
-          "; exp_avg of embedding.word_embeddings.weight on rank 2 (layer 0) is nan"}},
-        {"own_moment",
-         "dp=4",
-         "BAD=moment",
-         NULL,
-         {"data_parallel_sharding_strategy=no_shard"},
-         10,
-         {"error step 4: ", "rank 2 computes wrongly; exp_avg of "}},
-        {"transient",
-         "dp=4",
-         "BAD=transient",
-         NULL,
-         {NULL},
-         8,
-         {"on rank 2", "run again it is well: transient on rank 2"}},
-        {"code",
-         "dp=2",
-         "BAD=code",
-         NULL,
-         {NULL},
-         8,
-         {"on rank 0", "on rank 1 too, and with other data; lr 0.01, gradient norms of the steps "
-                       "before "}},
-        {"alone",
-         "dp=1",
-         "BAD=data",
-         "MARKED=10",
-         {NULL},
-         8,
-         {"on rank 0", "so again with samples 10 to 10, and no replica to ask; lr 0.01, "}},
-        {"micro_batches",
-         "dp=2",
-         "BAD=data",
-         "MARKED=9",
-         {NULL},
-         8,
-         {"on rank 1", "the data, samples 9 to 9"}},
-        {"tensors",
-         "tp=2,dp=2",
-         "BAD=data",
-         "MARKED=9",
-         {NULL},
-         8,
-         {"on rank 2", "on rank 0 with the same data: the data, samples 9 to 9"}},
-        {"stages",
-         "pp=2,dp=2",
-         "BAD=data",
-         "MARKED=9",
-         {NULL},
-         8,
-         {"with the same data: the data, samples 9 to 9"}},
-        {"sharded",
-         "dp=4",
-         "BAD=data",
-         "MARKED=10",
-         {"data_parallel_sharding_strategy=optim_grads_params"},
-         8,
-         {"decoder.layers.1.bias on rank 2", "the data, samples 10 to 10"}},
+        {"data", "dp=4", "BAD=data", "MARKED=10", NULL, 8,
+         "error step 3: gradient norm is not finite; first in decoder.layers.1.bias on rank 2 "
+         "(layer 2)",
+         "so again there, and on rank 1 with the same data: the data, samples 10 to 10"},
+        {"rank", "dp=4", "BAD=rank", NULL, NULL, 10,
+         "step 3: gradient norm is not finite; first in decoder.layers.1.bias on rank 2 (layer 2)",
+         "so again there, and rank 1 is well with the same data: rank 2 computes wrongly"},
+        {"skips_a_rank", "dp=4", "BAD=rank", NULL,
+         "on_bad_step=skip max_bad_steps=1 log.level=error", 10,
+         "error step 4: ", "rank 2 computes wrongly; reliability.max_bad_steps is 1"},
+        {"moment", "dp=4", "BAD=moment", NULL, "data_parallel_sharding_strategy=optim", 8,
+         "error step 4: ",
+         "; exp_avg of embedding.word_embeddings.weight on rank 2 (layer 0) is nan"},
+        {"own_moment", "dp=4", "BAD=moment", NULL, "data_parallel_sharding_strategy=no_shard", 10,
+         "error step 4: ", "rank 2 computes wrongly; exp_avg of "},
+        {"transient", "dp=4", "BAD=transient", NULL, NULL, 8, "on rank 2",
+         "run again it is well: transient on rank 2"},
+        {"code", "dp=2", "BAD=code", NULL, NULL, 8, "on rank 0",
+         "on rank 1 too, and with other data; lr 0.01, gradient norms of the steps before "},
+        {"alone", "dp=1", "BAD=data", "MARKED=10", NULL, 8, "on rank 0",
+         "so again with samples 10 to 10, and no replica to ask; lr 0.01, "},
+        {"micro_batches", "dp=2", "BAD=data", "MARKED=9", NULL, 8, "on rank 1",
+         "the data, samples 9 to 9"},
+        {"tensors", "tp=2,dp=2", "BAD=data", "MARKED=9", NULL, 8, "on rank 2",
+         "on rank 0 with the same data: the data, samples 9 to 9"},
+        {"stages", "pp=2,dp=2", "BAD=data", "MARKED=9", NULL, 8,
+         "with the same data: the data, samples 9 to 9", NULL},
+        {"sharded", "dp=4", "BAD=data", "MARKED=10",
+         "data_parallel_sharding_strategy=optim_grads_params", 8, "decoder.layers.1.bias on rank 2",
+         "the data, samples 10 to 10"},
     };
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
         check(&runs[i], NULL);
@@ -447,73 +389,49 @@ static void check_replicas(void)
     losses good, mended;
     static const char alone[] = "step 3: decoder.layers.1.bias differs between the 4 replicas of "
                                 "group dp-cp: rank 2 stands alone";
-    check(&(run){"unseen",
-                 "dp=4",
-                 "BAD=flip",
-                 NULL,
-                 {"data_parallel_sharding_strategy=no_shard"},
-                 0,
-                 {NULL}},
+    check(&(run){"unseen", "dp=4", "BAD=flip", NULL, "data_parallel_sharding_strategy=no_shard", 0,
+                 NULL, NULL},
           NULL);
-    check(&(run){"differs",
-                 "dp=4",
-                 "BAD=flip",
-                 NULL,
-                 {"replica_check_interval=1", "data_parallel_sharding_strategy=no_shard"},
-                 10,
-                 {alone}},
+    check(&(run){"differs", "dp=4", "BAD=flip", NULL,
+                 "replica_check_interval=1 data_parallel_sharding_strategy=no_shard", 10, alone,
+                 NULL},
           NULL);
-    check(&(run){"mended",
-                 "dp=4",
-                 "BAD=flip",
-                 NULL,
-                 {"replica_check_interval=3", "on_replica_difference=majority",
-                  "data_parallel_sharding_strategy=no_shard"},
-                 0,
-                 {alone, "; it takes the bits of rank 0"}},
+    check(&(run){"mended", "dp=4", "BAD=flip", NULL,
+                 "replica_check_interval=3 on_replica_difference=majority "
+                 "data_parallel_sharding_strategy=no_shard",
+                 0, alone, "; it takes the bits of rank 0"},
           &mended);
-    check(
-        &(run){
-            "whole", "dp=4", NULL, NULL, {"data_parallel_sharding_strategy=no_shard"}, 0, {NULL}},
-        &good);
+    check(&(run){"whole", "dp=4", NULL, NULL, "data_parallel_sharding_strategy=no_shard", 0, NULL,
+                 NULL},
+          &good);
     check_same("a bit that flipped", &mended, &good, 1, 6, 0);
     check_same_state("mended", "whole");
     check_flip_restarts();
-    check(&(run){"tie",
-                 "dp=2",
-                 "BAD=flip",
-                 "BAD_RANK=1",
-                 {"replica_check_interval=1", "on_replica_difference=majority",
-                  "data_parallel_sharding_strategy=no_shard"},
-                 10,
-                 {"rank 1 and others, no majority"}},
+    check(&(run){"tie", "dp=2", "BAD=flip", "BAD_RANK=1",
+                 "replica_check_interval=1 on_replica_difference=majority "
+                 "data_parallel_sharding_strategy=no_shard",
+                 10, "rank 1 and others, no majority", NULL},
           NULL);
-    check(&(run){"over_tensors",
-                 "tp=4",
-                 "BAD=flip",
-                 NULL,
-                 {"replica_check_interval=1", "num_attention_heads=4"},
-                 10,
-                 {"between the 4 replicas of group tp: rank 2 stands alone"}},
+    check(&(run){"over_tensors", "tp=4", "BAD=flip", NULL,
+                 "replica_check_interval=1 num_attention_heads=4", 10,
+                 "between the 4 replicas of group tp: rank 2 stands alone", NULL},
           NULL);
-    check(&(run){"alike", "tp=2,dp=2", NULL, NULL, {"replica_check_interval=1"}, 0, {NULL}}, NULL);
-    check(&(run){"alike_sharded",
-                 "tp=2,dp=2",
-                 NULL,
-                 NULL,
-                 {"replica_check_interval=1", "data_parallel_sharding_strategy=optim_grads_params"},
-                 0,
-                 {NULL}},
+    check(&(run){"alike", "tp=2,dp=2", NULL, NULL, "replica_check_interval=1", 0, NULL, NULL},
           NULL);
-    check(&(run){"alike_stages", "pp=2,dp=2", NULL, NULL, {"replica_check_interval=1"}, 0, {NULL}},
+    check(&(run){"alike_sharded", "tp=2,dp=2", NULL, NULL,
+                 "replica_check_interval=1 data_parallel_sharding_strategy=optim_grads_params", 0,
+                 NULL, NULL},
           NULL);
+    check(
+        &(run){"alike_stages", "pp=2,dp=2", NULL, NULL, "replica_check_interval=1", 0, NULL, NULL},
+        NULL);
 }
 
 /* A state that a restart goes on from is that of a run whose bits are whole. */
 static void check_state_restarts(void)
 {
     child c;
-    check(&(run){"unflipped", "dp=2", NULL, NULL, {NULL}, 0, {NULL}}, NULL);
+    check(&(run){"unflipped", "dp=2", NULL, NULL, NULL, 0, NULL, NULL}, NULL);
     for (int interval = 1; interval <= 2; interval++) {
         char name[16], set[32], once[16];
         snprintf(name, sizeof name, "since%d", interval);
@@ -532,81 +450,40 @@ static void check_state_restarts(void)
     }
 }
 
+#define EVERY "state_check_interval=1"
+#define NO_SHARD "data_parallel_sharding_strategy=no_shard"
+#define BF16 "precision=bf16"
+#define WHOLE "split_master=false"
+
 static void check_state(void)
 {
-    static const char every[] = "state_check_interval=1",
-                      none[] = "data_parallel_sharding_strategy=no_shard",
-                      bf16[] = "precision=bf16", whole[] = "split_master=false",
-                      text[] = " changed after step 2 had left it";
+    static const char text[] = " changed after step 2 had left it";
     static const run found[] = {
-        {"of_shares",
-         "dp=2",
-         "BAD=reads",
-         "STATE=1,1",
-         {every},
-         10,
-         {"step 3: exp_avg of decoder.layers.0.input_layernorm.weight on rank 1", text}},
-        {"of_weights",
-         "dp=2",
-         "BAD=reads",
-         "STATE=0,0",
-         {every},
-         10,
-         {"step 3: weight of decoder.layers.0.self_attention.linear_proj.weight on rank 0", text}},
-        {"of_masters",
-         "dp=2",
-         "BAD=reads",
-         "STATE=0,1",
-         {every, bf16, whole},
-         10,
-         {"step 3: master of decoder.layers.0.input_layernorm.weight on rank 1", text}},
-        {"of_one",
-         "dp=1",
-         "BAD=reads",
-         "STATE=2,0",
-         {every},
-         10,
-         {"step 3: exp_avg_sq of decoder.layers.0.input_layernorm.weight on rank 0", text}},
-        {"of_tensors",
-         "tp=2",
-         "BAD=reads",
-         "STATE=1,1",
-         {every},
-         10,
-         {"step 3: exp_avg of decoder.layers.0.input_layernorm.weight on rank 1", text}},
-        {"of_replicas", "dp=2", "BAD=reads", "STATE=1,1", {every, none}, 10, {"exp_avg of ", text}},
-        {"in_interval",
-         "dp=2",
-         "BAD=reads",
-         "STATE=1,1",
-         {"state_check_interval=2"},
-         10,
-         {"step 3: exp_avg of decoder.layers.0.input_layernorm.weight on rank 1", text}},
-        {"unasked", "dp=2", "BAD=reads", "STATE=1,1", {"state_check_interval=3"}, 0, {NULL}},
-        {"unsaved",
-         "dp=2",
-         "BAD=leaves",
-         "STATE=1,1",
-         {"state_check_interval=1000", "save_interval=2"},
-         10,
-         {"step 2: exp_avg of ", text}},
-        {"skips_none",
-         "dp=2",
-         "BAD=transient",
-         "BAD_RANK=1",
-         {every, "on_bad_step=skip"},
-         0,
-         {"transient on rank 1; the second run counts"}},
-        {"skips_one", "dp=2", "BAD=data", "MARKED=10", {every, "on_bad_step=skip"}, 0, {"skipped"}},
-        {"state_alike", "tp=2,dp=2", NULL, NULL, {every, bf16}, 0, {NULL}},
-        {"stages_alike", "pp=2,dp=2", NULL, NULL, {every, "precision=bf16"}, 0, {NULL}},
-        {"shares_alike",
-         "dp=4",
-         NULL,
-         NULL,
-         {every, "data_parallel_sharding_strategy=optim_grads_params"},
-         0,
-         {NULL}},
+        {"of_shares", "dp=2", "BAD=reads", "STATE=1,1", EVERY, 10,
+         "step 3: exp_avg of decoder.layers.0.input_layernorm.weight on rank 1", text},
+        {"of_weights", "dp=2", "BAD=reads", "STATE=0,0", EVERY, 10,
+         "step 3: weight of decoder.layers.0.self_attention.linear_proj.weight on rank 0", text},
+        {"of_masters", "dp=2", "BAD=reads", "STATE=0,1", EVERY " " BF16 " " WHOLE, 10,
+         "step 3: master of decoder.layers.0.input_layernorm.weight on rank 1", text},
+        {"of_one", "dp=1", "BAD=reads", "STATE=2,0", EVERY, 10,
+         "step 3: exp_avg_sq of decoder.layers.0.input_layernorm.weight on rank 0", text},
+        {"of_tensors", "tp=2", "BAD=reads", "STATE=1,1", EVERY, 10,
+         "step 3: exp_avg of decoder.layers.0.input_layernorm.weight on rank 1", text},
+        {"of_replicas", "dp=2", "BAD=reads", "STATE=1,1", EVERY " " NO_SHARD, 10, "exp_avg of ",
+         text},
+        {"in_interval", "dp=2", "BAD=reads", "STATE=1,1", "state_check_interval=2", 10,
+         "step 3: exp_avg of decoder.layers.0.input_layernorm.weight on rank 1", text},
+        {"unasked", "dp=2", "BAD=reads", "STATE=1,1", "state_check_interval=3", 0, NULL, NULL},
+        {"unsaved", "dp=2", "BAD=leaves", "STATE=1,1", "state_check_interval=1000 save_interval=2",
+         10, "step 2: exp_avg of ", text},
+        {"skips_none", "dp=2", "BAD=transient", "BAD_RANK=1", EVERY " on_bad_step=skip", 0,
+         "transient on rank 1; the second run counts", NULL},
+        {"skips_one", "dp=2", "BAD=data", "MARKED=10", EVERY " on_bad_step=skip", 0, "skipped",
+         NULL},
+        {"state_alike", "tp=2,dp=2", NULL, NULL, EVERY " " BF16, 0, NULL, NULL},
+        {"stages_alike", "pp=2,dp=2", NULL, NULL, EVERY " precision=bf16", 0, NULL, NULL},
+        {"shares_alike", "dp=4", NULL, NULL,
+         EVERY " data_parallel_sharding_strategy=optim_grads_params", 0, NULL, NULL},
     };
     for (size_t i = 0; i < sizeof found / sizeof *found; i++)
         check(&found[i], NULL);
@@ -626,53 +503,35 @@ int main(int argc, char **argv)
     EXPECT(child_write("c.json", config), "c.json");
 
     losses good, without, transient, skipped, rewound;
-    check(&(run){"good", "dp=4", NULL, NULL, {NULL}, 0, {NULL}}, &good);
+    check(&(run){"good", "dp=4", NULL, NULL, NULL, 0, NULL, NULL}, &good);
     check_verdicts();
     check_replicas();
     check_state();
 
-    check(&(run){"redone",
-                 "dp=4",
-                 "BAD=transient",
-                 NULL,
-                 {"on_bad_step=skip"},
-                 0,
-                 {"transient on rank 2; the second run counts (bad step 1 of at most 10)"}},
+    check(&(run){"redone", "dp=4", "BAD=transient", NULL, "on_bad_step=skip", 0,
+                 "transient on rank 2; the second run counts (bad step 1 of at most 10)", NULL},
           &transient);
     check_same("a transient fault", &transient, &good, 1, 6, 0);
 
-    check(&(run){"without", "dp=4", NULL, "WITHOUT=8,4", {NULL}, 0, {NULL}}, &without);
-    check(&(run){"skips",
-                 "dp=4",
-                 "BAD=data",
-                 "MARKED=10",
-                 {"on_bad_step=skip"},
-                 0,
-                 {"step 3: ", "samples 10 to 10; the batch is skipped (bad step 1 of at most 10)"}},
+    check(&(run){"without", "dp=4", NULL, "WITHOUT=8,4", NULL, 0, NULL, NULL}, &without);
+    check(&(run){"skips", "dp=4", "BAD=data", "MARKED=10", "on_bad_step=skip", 0,
+                 "step 3: ", "samples 10 to 10; the batch is skipped (bad step 1 of at most 10)"},
           &skipped);
     check_same("a batch that was skipped", &skipped, &good, 1, 2, 0);
     check_same("behind a batch that was skipped", &skipped, &without, 4, 6, 1);
     EXPECT(skipped.bad_steps == 1, "%ld bad steps", skipped.bad_steps);
-    check(&(run){"many",
-                 "dp=2",
-                 "BAD=code",
-                 NULL,
-                 {"on_bad_step=skip", "max_bad_steps=1", "log.level=error"},
-                 8,
-                 {"error step 4: ", "; reliability.max_bad_steps is 1"}},
+    check(&(run){"many", "dp=2", "BAD=code", NULL,
+                 "on_bad_step=skip max_bad_steps=1 log.level=error", 8,
+                 "error step 4: ", "; reliability.max_bad_steps is 1"},
           NULL);
 
     /* Step 6 spikes: back to step 4, and on with the batch of what would have been step 7. */
-    check(&(run){"lacks", "dp=4", NULL, "WITHOUT=16,8", {"train_iters=7"}, 0, {NULL}}, &without);
-    check(&(run){"rewinds",
-                 "dp=4",
-                 "BAD=spike",
-                 "MARKED=22",
-                 {"on_bad_step=rewind", "loss_spike_factor=3", "save_interval=4", "train_iters=7"},
-                 0,
-                 {"step 6: loss is ",
-                  "on rank 2; so again there, and on rank 1 with the same data: the data, samples "
-                  "22 to 22"}},
+    check(&(run){"lacks", "dp=4", NULL, "WITHOUT=16,8", "train_iters=7", 0, NULL, NULL}, &without);
+    check(&(run){"rewinds", "dp=4", "BAD=spike", "MARKED=22",
+                 "on_bad_step=rewind loss_spike_factor=3 save_interval=4 train_iters=7", 0,
+                 "step 6: loss is ",
+                 "on rank 2; so again there, and on rank 1 with the same data: the data, samples "
+                 "22 to 22"},
           &rewound);
     check_same("a spike that was gone back from", &rewound, &without, 1, 7, 0);
     EXPECT(rewound.bad_steps == 1, "%ld bad steps", rewound.bad_steps);
@@ -684,31 +543,18 @@ int main(int argc, char **argv)
                (const char *[]){"\n96 tokens of the data's order before it were passed over",
                                 "micro-batch 0\n  sample 24\n", "  sample 27\n"});
     check_damaged_rewind();
-    check(&(run){"diverges",
-                 "dp=4",
-                 "BAD=diverges",
-                 NULL,
-                 {"on_bad_step=stop", "loss_spike_factor=3", "train_iters=7"},
-                 8,
-                 {"error step 6: loss is ", "; weights and moments are finite"}},
+    check(&(run){"diverges", "dp=4", "BAD=diverges", NULL,
+                 "on_bad_step=stop loss_spike_factor=3 train_iters=7", 8, "error step 6: loss is ",
+                 "; weights and moments are finite"},
           NULL);
-    check(&(run){"nowhere",
-                 "dp=2",
-                 "BAD=data",
-                 "MARKED=1",
-                 {"on_bad_step=rewind", "save_interval=4", "log.level=error"},
-                 8,
-                 {"step 1: a bad step, and no checkpoint yet to go back to"}},
+    check(&(run){"nowhere", "dp=2", "BAD=data", "MARKED=1",
+                 "on_bad_step=rewind save_interval=4 log.level=error", 8,
+                 "step 1: a bad step, and no checkpoint yet to go back to", NULL},
           NULL);
-    check(&(run){"refused",
-                 "dp=2",
-                 NULL,
-                 NULL,
-                 {"on_bad_step=rewind"},
-                 2,
-                 {"rewind needs checkpoints to go back to"}},
+    check(&(run){"refused", "dp=2", NULL, NULL, "on_bad_step=rewind", 2,
+                 "rewind needs checkpoints to go back to", NULL},
           NULL);
-    check(&(run){"below", "dp=2", NULL, NULL, {"loss_spike_factor=0.5"}, 2, {"no spike yet"}},
+    check(&(run){"below", "dp=2", NULL, NULL, "loss_spike_factor=0.5", 2, "no spike yet", NULL},
           NULL);
     return child_finish(folder);
 }

@@ -11,10 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <hdf5.h>
-
 #include "tests/expect.h"
 #include "tests/launcher/meshes.h"
+#include "tests/launcher/weights.h"
 
 #ifdef WEFT_SANITIZED
 enum { STEPS = 4 }; /* every path is walked; the other builds compare the numbers */
@@ -425,66 +424,15 @@ static void train(weft_comm *world, const model_case *model, const mesh_case *me
            "%s: chosen %s", name, weft_moe_pipeline_text(&results[0].moe.pipeline).text);
 }
 
-typedef struct comparison {
-    hid_t reference;
-    const char *name;
-    double bound, worst;
-    int count;
-} comparison;
-
-static float *read_all(hid_t file, const char *path, size_t *count)
+static weights_difference compare(const char *name, const model_case *model)
 {
-    hid_t set = H5Dopen2(file, path, H5P_DEFAULT);
-    if (set < 0)
-        return NULL;
-    hid_t space = H5Dget_space(set);
-    *count = (size_t)H5Sget_simple_extent_npoints(space);
-    float *data = malloc((*count + 1) * sizeof *data);
-    H5Dread(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, data);
-    H5Sclose(space);
-    H5Dclose(set);
-    return data;
-}
-
-static herr_t compare_one(hid_t file, const char *path, const H5O_info_t *info, void *context)
-{
-    comparison *c = context;
-    size_t count, reference_count = 0;
-    if (info->type != H5O_TYPE_DATASET || strncmp(path, "model/", 6) != 0)
-        return 0;
-    float *data = read_all(file, path, &count);
-    float *reference = read_all(c->reference, path, &reference_count);
-    double difference = 0, norm = 0;
-    EXPECT(reference && count == reference_count, "%s: %s is not in the reference", c->name, path);
-    for (size_t i = 0; reference && i < count; i++) {
-        difference += pow((double)data[i] - (double)reference[i], 2);
-        norm += pow((double)reference[i], 2);
-    }
-    double relative = sqrt(difference / (norm + 1e-30));
-    EXPECT(relative <= c->bound, "%s: %s is off by %.3g", c->name, path, relative);
-    if (relative > c->worst)
-        c->worst = relative;
-    c->count++;
-    free(data);
-    free(reference);
-    return 0;
-}
-
-static void compare(const char *name, const model_case *model, double *worst, int *count)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s/step-%d/model.h5", folder, model->name, STEPS);
-    comparison c = {.reference = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT),
-                    .name = name,
-                    .bound = model->weights};
-    snprintf(path, sizeof path, "%s/%s/step-%d/model.h5", folder, name, STEPS);
-    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
-    EXPECT(file >= 0 && c.reference >= 0, "%s: no checkpoint", name);
-    H5Ovisit(file, H5_INDEX_NAME, H5_ITER_NATIVE, compare_one, &c);
-    H5Fclose(file);
-    H5Fclose(c.reference);
-    *worst = c.worst;
-    *count = c.count;
+    char steps[2][512];
+    snprintf(steps[0], sizeof steps[0], "%s/%s/step-%d", folder, name, STEPS);
+    snprintf(steps[1], sizeof steps[1], "%s/%s/step-%d", folder, model->name, STEPS);
+    const weights_difference d = weights_compare(steps[0], steps[1], "model/");
+    EXPECT(d.count > 0 && d.worst <= model->weights, "%s: %s of %d datasets is off by %.3g", name,
+           d.where, d.count, d.worst);
+    return d;
 }
 
 /* An exchange's start takes as long as a tenth of the experts: own rows first hide it. */
@@ -541,17 +489,16 @@ int main(void)
         if (rank != 0)
             continue;
         const model_case *model = &models[c->model];
-        double worst_loss = 0, worst;
-        int count;
+        double worst_loss = 0;
         for (int s = 0; s < STEPS; s++) {
             double r = reference[c->model][s], relative = fabs(losses[s] - r) / r;
             EXPECT(relative <= model->losses, "%s on %s: step %d loss %.9g against %.9g",
                    models[c->model].name, c->mesh, s + 1, losses[s], r);
             worst_loss = relative > worst_loss ? relative : worst_loss;
         }
-        compare(name, model, &worst, &count);
+        const weights_difference weights = compare(name, model);
         printf("%-16s %d ranks %-48s loss %.1e  %d tensors %.1e\n", models[c->model].name, c->world,
-               c->mesh, worst_loss, count, worst);
+               c->mesh, worst_loss, weights.count, weights.worst);
         fflush(stdout);
     }
     if (rank == 0) {

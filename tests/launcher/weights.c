@@ -49,7 +49,7 @@ static herr_t compare_one(hid_t file, const char *path, const H5O_info_t *info, 
     } else {
         r->num_unequal++;
     }
-    if (!(relative <= r->worst)) {
+    if (!isnan(r->worst) && !(relative <= r->worst)) {
         r->worst = relative;
         snprintf(r->where, sizeof r->where, "%s", path);
     }

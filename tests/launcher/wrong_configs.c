@@ -36,706 +36,464 @@ static const char good_config[] = "{\n"
                                   "  \"device\": { \"peak_flops\": 1e9, \"num_threads\": 1 }\n"
                                   "}\n";
 
-enum { MAX_ARGS = 6 };
+enum { MAX_WORDS = 9 };
 
-/* weft train c.json --out run ARGS, with `from` in the config replaced by `to`. */
+/* weft train c.json --out run, with `from` in the config replaced by `to`. */
 typedef struct mistake {
-    const char *from, *to; /* NULL: the config is good */
-    const char *args[MAX_ARGS];
+    const char *from, *to;
     const char *wanted; /* the line is this, or begins so, after "weft train: " */
 } mistake;
 
 static const mistake mistakes[] = {
     {"\"expert_binding\": \"dp\"",
      "\"use_distributed_optimizer\": true, \"data_parallel_sharding_strategy\": \"no_shard\"",
-     {0},
      "c.json:14:40: parallel.data_parallel_sharding_strategy: no_shard does not shard the "
-     "optimizer's "
-     "state, use_distributed_optimizer is true; leave one out"},
-    {NULL,
-     NULL,
-     {"--set", "parallel.use_distributed_optimizer=false", "--set",
+     "optimizer's state, use_distributed_optimizer is true; leave one out"},
+    /* --- the text of the file */
+    {"\"num_layers\": 2,", "\"num_layer\": 2,",
+     "c.json:3:5: model.num_layer: unknown key; did you mean model.num_layers?"},
+    {"\"train\"", "\"trian\"", "c.json:16:3: trian: unknown section; did you mean train?"},
+    {"\"num_layers\": 2,", "\"lr\": 2,", "c.json:3:5: model.lr: lr belongs to section train"},
+    {"\"train_iters\": 2", "\"global_batch_size\": 4",
+     "c.json:18:5: train.global_batch_size: given twice; first at line 17, column 5"},
+    {"\"device\"", "\"model\"", "c.json:23:3: model: given twice; first at line 2, column 3"},
+    {"\"hidden_size\": 16", "\"hidden_size\": \"16x\"", "c.json:4:20: model.hidden_size: expected"},
+    {"\"hidden_size\": 16", "\"hidden_size\": 16.5", "c.json:4:20: model.hidden_size: expected"},
+    {"\"hidden_size\": 16", "\"hidden_size\": [16]", "c.json:4:20: model.hidden_size: expected"},
+    {"\"hidden_size\": 16", "\"hidden_size\": null", "c.json:4:20: model.hidden_size: expected"},
+    {"\"train_iters\": 2", "\"train_iters\": 2, \"recompute_modules\": [\"mlpp\"]",
+     "c.json:18:23: train.recompute_modules: no module \"mlpp\"; did you mean mlp"},
+    {"\"train_iters\": 2", "\"train_iters\": 2, \"offload_modules\": [\"bloc\"]",
+     "c.json:18:23: train.offload_modules: no module \"bloc\"; did you mean block"},
+    {"\"train_iters\": 2",
+     "\"train_iters\": 2, \"fine_grained_activation_offloading\": true, \"offload_modules\": []",
+     "c.json:18:67: train.offload_modules: none is named; there are core_attn, mlp, moe and block"},
+    {"\"train_iters\": 2",
+     "\"train_iters\": 2, \"fine_grained_activation_offloading\": true,\"offload_modules\": "
+     "[\"core_attn\", \"mlp\"],\"recompute_granularity\": \"selective\", \"recompute_modules\": "
+     "[\"mlp\"]",
+     "c.json:18:66: train.offload_modules: mlp is recomputed: train.recompute_modules has it, too"},
+    {"\"train_iters\": 2",
+     "\"train_iters\": 2, \"fine_grained_activation_offloading\": true,\"recompute_granularity\": "
+     "\"full\"",
+     "c.json:18:23: train.fine_grained_activation_offloading: layers that "
+     "train.recompute_granularity full makes again keep nothing to offload"},
+    {"\"num_layers\": 2", "\"num_layers\": 0", "c.json:3:19: model.num_layers: 0 is out of range"},
+    {"\"num_layers\": 2", "\"num_layers\": -2",
+     "c.json:3:19: model.num_layers: -2 is out of range"},
+    {"\"num_layers\": 2", "\"hidden_dropout\": 1.5",
+     "c.json:3:23: model.hidden_dropout: 1.5 is out of range"},
+    {"\"num_layers\": 2", "\"swiglu\": \"yes\"", "c.json:3:15: model.swiglu: expected"},
+    {"\"num_layers\": 2", "\"normalization\": \"rmsnorm\"", "c.json:3:22: model.normalization: "},
+    {"\"expert_binding\": \"dp\"", "\"expert_binding\": \"pp\"",
+     "c.json:14:23: parallel.expert_binding: "},
+    {"\"model\": {", "\"model\": 3, \"x\": {", "c.json:2:12: model: expected an object"},
+    {"\"num_layers\": 2,", "\"num_layers\": 2", "c.json:4:5: not valid JSON: "},
+    {"\"num_threads\": 1 }\n}\n", "\"num_threads\": 1 }\n}\n{}\n", "c.json:25:1: not valid JSON: "},
+    {"\"num_threads\": 1 }\n}\n", "\"num_threads\": 1 }\n",
+     "c.json:1:1: not valid JSON: this '{' is never closed"},
+    {"\"num_layers\": 2", "\"num_layers\": 02", "c.json:3:"},
+    {good_config, "[]", "c.json:1:1: expected an object of sections"},
+    {good_config, "", "c.json:1:1: not valid JSON: "},
+    {"\"num_layers\": 2", "\"num_layers\": 2 /* no end", "c.json:3:"},
+    /* --- the model */
+    {"\"num_attention_heads\": 4", "\"num_attention_heads\": 6",
+     "c.json:6:5: model.num_attention_heads: hidden_size 16 does not divide by 6 heads; 4 or 8 "
+     "would, or kv_channels\n"},
+    {"\"num_query_groups\": 2", "\"num_query_groups\": 3",
+     "c.json:7:5: model.num_query_groups: 4 heads do not divide by 3 query groups; 1, 2 or 4 "
+     "would\n"},
+    {"\"moe_router_topk\": 2", "\"moe_router_topk\": 5",
+     "c.json:10:5: model.moe_router_topk: 5 experts a token, but there are only 4"},
+    {"\"moe_router_topk\": 2", "\"moe_layer_freq\": [1, 0, 1]",
+     "c.json:10:5: model.moe_layer_freq: 3 entries for 2 layers"},
+    {"\"moe_router_topk\": 2", "\"moe_layer_freq\": [1, 2]",
+     "c.json:10:5: model.moe_layer_freq: 2 is neither"},
+    {"\"seq_length\": 12", "\"seq_length\": 12, \"max_position_embeddings\": 8",
+     "c.json:8:23: model.max_position_embeddings: 8 positions for seq_length 12"},
+    {"\"seq_length\": 12",
+     "\"seq_length\": 12, \"position_embedding_type\": \"rope\", \"kv_channels\": 5",
+     "c.json:8:58: model.kv_channels: rotary positions need an even head dimension, not 5"},
+    {"\"hidden_size\": 16", "\"hidden_size\": 400000000000", "c.json:4:5: model.hidden_size: "},
+    /* --- the mesh, in the file */
+    {"\"tensor_model_parallel_size\": 1", "\"tensor_model_parallel_size\": 3",
+     "c.json:13:5: parallel.tensor_model_parallel_size: num_attention_heads 4 does not divide by "
+     "3; tp 1, 2 or 4 would\n"},
+    {"\"tensor_model_parallel_size\": 1", "\"pipeline_model_parallel_size\": 3",
+     "c.json:13:5: parallel.pipeline_model_parallel_size: 3 stages for 2 layers; pp 1 or 2 "
+     "would\n"},
+    {"\"tensor_model_parallel_size\": 1", "\"data_parallel_size\": 3",
+     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 1 x dp 3; 3 or 6 "
+     "would\n"},
+    {"\"tensor_model_parallel_size\": 1", "\"sequence_parallel\": true",
+     "c.json:13:5: parallel.sequence_parallel has no effect with tensor_model_parallel_size 1"},
+    {"\"tensor_model_parallel_size\": 1", "\"order\": \"tp-pp-dp\"",
+     "c.json:13:5: parallel.order 'tp-pp-dp': "},
+    {"\"tensor_model_parallel_size\": 1", "\"expert_model_parallel_size\": 3",
+     "c.json:13:5: parallel.expert_model_parallel_size 3 does not divide num_experts 4; ep 1, 2 or "
+     "4 would\n"},
+    {"\"tensor_model_parallel_size\": 1", "\"expert_tensor_parallel_size\": 2",
+     "c.json:13:5: parallel.expert_tensor_parallel_size 2: 1 (experts whole) or "},
+    {"\"tensor_model_parallel_size\": 1,\n    \"expert_binding\": \"dp\"",
+     "\"expert_model_parallel_size\": 2,\n    \"expert_binding\": \"tp\"",
+     "c.json:13:5: parallel.expert_model_parallel_size 2: expert_binding tp puts the experts on"},
+    {"\"expert_binding\": \"dp\"", "\"expert_binding\": \"tp\", \"expert_tensor_parallel_size\": 2",
+     "c.json:14:29: parallel.expert_tensor_parallel_size 2: with expert_binding tp every expert "
+     "is"},
+    {"\"tensor_model_parallel_size\": 1", "\"pipeline_schedule\": \"interlaced\"",
+     "c.json:13:26: parallel.pipeline_schedule: "},
+    /* --- batches, optimizer, data */
+    {"\"train_iters\": 2", "\"micro_batch_size\": 3",
+     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 3; 3 or 6 "
+     "would\n"},
+    {"\"train_iters\": 2", "\"lr\": 1e-4, \"min_lr\": 1e-3",
+     "c.json:18:17: train.min_lr: 0.001 is above lr 0.0001"},
+    {"\"train_iters\": 2", "\"precision\": \"fp16\"",
+     "c.json:18:5: train.precision: fp16 needs device.kind \"cuda\""},
+    {"\"train_iters\": 2", "\"initial_loss_scale\": 0.5",
+     "c.json: train.min_loss_scale: 1 is above initial_loss_scale 0.5"},
+    {"\"train_iters\": 2", "\"adam_beta1\": 0.99999999",
+     "c.json:18:19: train.adam_beta1: 0.99999999 is out of range: 0 to 0.99999994"},
+    {"\"train_iters\": 2", "\"lr\": 1e-46",
+     "c.json:18:11: train.lr: 1e-46 is too small: 0 in single precision"},
+    {"\"train_iters\": 2", "\"adam_beta2\": 1", "c.json:18:19: train.adam_beta2: 1 is out of"},
+    {"\"data_path\": \"corpus\"", "", "c.json: data.data_path: missing"},
+    {"\"data_path\": \"corpus\"", "\"data_path\": \"corpse\"",
+     "c.json:21:5: data.data_path: corpse.idx: No such file or directory"},
+    {"\"data_path\": \"corpus\"", "\"mock_data\": true",
+     "c.json: model.vocab_size: mock data needs one"},
+    {"\"data_path\": \"corpus\"", "\"data_path\": \"corpus\", \"split\": \"9,a\"",
+     "c.json:21:28: data.split: \"9,a\" is not one to three weights"},
+    {"\"data_path\": \"corpus\"", "\"data_path\": \"corpus.bin\"",
+     "c.json:21:5: data.data_path: corpus.bin: a dataset is named without .bin; corpus would\n"},
+};
+
+/* Mistakes that take words as well. */
+static const struct {
+    mistake in;
+    const char *args[MAX_WORDS];
+} clashes[] = {
+    {{"\"seq_length\": 12",
+      "\"seq_length\": 12, \"position_embedding_type\": \"rope\", \"rotary_percent\": 0.2",
+      "c.json:8:58: model.rotary_percent: 0.2 of a head dimension of 8 is 1 channel, and an even "
+      "number rotates; 0.25 would\n"},
+     {"--set", "kv_channels=8"}},
+    {{"\"seq_length\": 12",
+      "\"seq_length\": 12, \"position_embedding_type\": \"rope\", \"kv_channels\": 6",
+      "--set rotary_percent=0.5: model.rotary_percent: 0.5 of a head dimension of 6 is 3 channels, "
+      "and an even number rotates; 0.333334 or 0.666667 would\n"},
+     {"--set", "rotary_percent=0.5"}},
+    {{"\"seq_length\": 12", "\"seq_length\": 12, \"qk_layernorm\": true",
+      "--set qk_layernorm_across_heads=true: model.qk_layernorm_across_heads: is RMSNorm's: set "
+      "model.normalization to RMSNorm, or this to false\n"},
+     {"--set", "qk_layernorm_across_heads=true"}},
+    {{"\"seq_length\": 12", "\"seq_length\": 12, \"position_embedding_type\": \"rope\"",
+      "c.json, with --set rotary_scaling_type=yarn: model.original_max_position_embeddings: is "
+      "needed: the tokens of the sequences before scaling\n"},
+     {"--set", "rotary_scaling_type=yarn"}},
+    {{"\"seq_length\": 12", "\"seq_length\": 12, \"moe_router_num_groups\": 4",
+      "--set moe_router_group_topk=5: model.moe_router_group_topk: 5 of 4 groups do not hold 2 "
+      "experts for a token\n"},
+     {"--set", "moe_router_group_topk=5"}},
+    {{"\"tensor_model_parallel_size\": 1", "\"tensor_model_parallel_size\": 4",
+      "c.json:13:5, with --set num_query_groups=6: parallel.tensor_model_parallel_size: "
+      "num_query_groups 6 neither divides by 4 nor divides it; tp 1, 2, 3, 6 or 12 would\n"},
+     {"--set", "num_attention_heads=12", "--set", "num_query_groups=6", "--set", "hidden_size=12"}},
+    {{"\"num_experts\": 4", "\"num_experts\": 0",
+      "--mesh dp=2,ep=2: parallel.expert_model_parallel_size 2: the model has no experts"},
+     {"--mesh", "dp=2,ep=2"}},
+    {{"\"expert_binding\": \"dp\"", "\"expert_binding\": \"dp\", \"moe_num_partitions\": 0",
+      "c.json:14:29: parallel.moe_num_partitions: to be chosen, which takes parallel.cluster"},
+     {"--mesh", "dp=2,ep=2", "--set", "num_experts=4"}},
+    {{"\"expert_binding\": \"dp\"",
+      "\"cp_comm_type\": \"a2a+p2p\", \"hierarchical_context_parallel_sizes\": [2, 2]",
+      "c.json:14:32: parallel.hierarchical_context_parallel_sizes has 2 sizes of product 4; two, "
+      "whose product is context_parallel_size, 6, would fit, or another cp_comm_type\n"},
+     {"--mesh", "cp=6", "--set", "num_query_groups=4"}},
+    {{"\"expert_binding\": \"dp\"",
+      "\"cp_comm_type\": \"a2a+p2p\", \"hierarchical_context_parallel_sizes\": [1, 2]",
+      "c.json:14:32: parallel.hierarchical_context_parallel_sizes [1, 2]: both are above 1; "
+      "cp_comm_type p2p is what this is\n"},
+     {"--mesh", "cp=2"}},
+    {{"\"expert_binding\": \"dp\"", "\"cp_comm_type\": \"auto\", \"cluster\": \"none.json\"",
+      "c.json:14:29: parallel.cluster: none.json: No such file or directory\n"},
+     {"--mesh", "cp=2"}},
+    {{"\"expert_binding\": \"dp\"", "\"cp_comm_type\": \"auto\", \"cluster\": \"bare_device.json\"",
+      "c.json:14:29: parallel.cluster: "},
+     {"--mesh", "cp=2"}},
+    {{"\"expert_binding\": \"dp\"", "\"expert_binding\": \"dp\", \"moe_partition_by\": \"peers\"",
+      "--set moe_peer_group_size=3: parallel.moe_peer_group_size: groups of 3 do not divide 4 "
+      "ranks "
+      "of expert parallelism; 1, 2 or 4 would\n"},
+     {"--mesh", "dp=4,ep=4", "--set", "moe_peer_group_size=3"}},
+    {{"\"expert_binding\": \"dp\"", "\"expert_binding\": \"dp\", \"moe_partition_by\": \"peers\"",
+      "--set moe_num_partitions=3: parallel.moe_num_partitions: 3, but moe_partition_by peers has "
+      "one for"},
+     {"--mesh", "dp=2,ep=2", "--set", "moe_num_partitions=3"}},
+    {{"\"expert_binding\": \"dp\"", "\"expert_binding\": \"dp\", \"moe_partition_by\": \"peers\"",
+      "--set moe_memory_reuse=s1: parallel.moe_memory_reuse: moe_partition_by peers reuses no"},
+     {"--set", "moe_memory_reuse=s1"}},
+    {{"\"expert_binding\": \"dp\"", "\"expert_binding\": \"dp\", \"moe_all_to_all\": \"o1\"",
+      "--set moe_all_to_all_chunks=2: parallel.moe_all_to_all_chunks: 2, but o1 sends all at once"},
+     {"--mesh", "tp=2,dp=2,ep=2,etp=2", "--set", "moe_all_to_all_chunks=2"}},
+    {{"\"data_path\": \"corpus\"", "\"data_path\": \"corpse\"",
+      "c.json:21:5: data.data_path: corpse.idx: No such file or directory"},
+     {"--mesh", "dp=2"}},
+    {{"\"data_path\": \"corpus\"", "\"data_path\": \"corpus\", \"split\": \"1,0,0\"",
+      "c.json:21:28, with --set eval_interval=1: data.split: evaluation needs a validation share"},
+     {"--set", "eval_interval=1"}},
+    {{"\"hidden_size\": 16", "\"hidden_size\": 16, \"vocab_size\": 100",
+      "c.json:4:24: model.vocab_size: 100 is less than the dataset's vocabulary of 257"},
+     {"--mesh", "dp=2"}},
+    {{"\"data_path\": \"corpus\"", "\"data_path\": \"bare\"",
+      "c.json: model.vocab_size: missing, and bare.json, which would say, is not there"},
+     {"--mesh", "dp=2"}},
+    {{"\"data_path\": \"corpus\"", "\"data_path\": \"bare\"",
+      "--set vocab_size=50: model.vocab_size: 50, but bare.bin holds token "},
+     {"--mesh", "dp=2", "--set", "vocab_size=50"}},
+    {{"\"data_path\": \"corpus\"", "\"data_path\": \"corpus\", \"reset_attention_mask\": true",
+      "c.json:21:28: data.reset_attention_mask: needs the token that ends a document: corpus.json "
+      "says that its documents end with none; data.eod_token would say"},
+     {"--mesh", "dp=2"}},
+    {{"\"data_path\": \"corpus\"", "\"data_path\": \"bare\"",
+      "--set eod_mask_loss=true: data.eod_mask_loss: needs the token that ends a document: "
+      "bare.json is not there; data.eod_token would say"},
+     {"--mesh", "dp=2", "--set", "vocab_size=300", "--set", "eod_mask_loss=true"}},
+    {{"\"data_path\": \"corpus\"", "\"mock_data\": true, \"reset_position_ids\": true",
+      "c.json:21:24: data.reset_position_ids: needs data.eod_token, the token that ends a "
+      "document"},
+     {"--set", "vocab_size=300"}},
+    {{"\"seq_length\": 12", "\"seq_length\": 100000", "c.json:21:5: data.data_path: corpus: "},
+     {"--mesh", "dp=2"}},
+};
+
+/* Words of a command line; where the config is good, those behind `weft train c.json --out run`.
+ */
+typedef struct misuse {
+    const char *args[MAX_WORDS];
+    const char *wanted;
+} misuse;
+
+static const misuse words[] = {
+    {{"--set", "parallel.use_distributed_optimizer=false", "--set",
       "parallel.data_parallel_sharding_strategy=optim_grads"},
      "--set parallel.data_parallel_sharding_strategy=optim_grads: "
      "parallel.data_parallel_sharding_strategy: shards the optimizer's state, "
      "use_distributed_optimizer is false; leave one out"},
-    {NULL,
-     NULL,
-     {"--mesh", "dp=2,zero=3", "--set", "parallel.use_distributed_optimizer=false"},
+    {{"--mesh", "dp=2,zero=3", "--set", "parallel.use_distributed_optimizer=false"},
      "--set parallel.use_distributed_optimizer=false: parallel.use_distributed_optimizer: given by "
      "--set and by --mesh dp=2,zero=3"},
-    {NULL, NULL, {"--mesh", "zero=4"}, "--mesh zero=4: 0 to 3 (no_shard, optim, optim_grads, "},
+    {{"--mesh", "zero=4"}, "--mesh zero=4: 0 to 3 (no_shard, optim, optim_grads, "},
     /* --- the text of the file */
-    {"\"num_layers\": 2,",
-     "\"num_layer\": 2,",
-     {0},
-     "c.json:3:5: model.num_layer: unknown key; did you mean model.num_layers?"},
-    {"\"train\"", "\"trian\"", {0}, "c.json:16:3: trian: unknown section; did you mean train?"},
-    {"\"num_layers\": 2,", "\"lr\": 2,", {0}, "c.json:3:5: model.lr: lr belongs to section train"},
-    {"\"train_iters\": 2",
-     "\"global_batch_size\": 4",
-     {0},
-     "c.json:18:5: train.global_batch_size: given twice; first at line 17, column 5"},
-    {"\"device\"", "\"model\"", {0}, "c.json:23:3: model: given twice; first at line 2, column 3"},
-    {"\"hidden_size\": 16",
-     "\"hidden_size\": \"16x\"",
-     {0},
-     "c.json:4:20: model.hidden_size: expected"},
-    {"\"hidden_size\": 16",
-     "\"hidden_size\": 16.5",
-     {0},
-     "c.json:4:20: model.hidden_size: expected"},
-    {"\"hidden_size\": 16",
-     "\"hidden_size\": [16]",
-     {0},
-     "c.json:4:20: model.hidden_size: expected"},
-    {"\"hidden_size\": 16",
-     "\"hidden_size\": null",
-     {0},
-     "c.json:4:20: model.hidden_size: expected"},
-    {"\"train_iters\": 2",
-     "\"train_iters\": 2, \"recompute_modules\": [\"mlpp\"]",
-     {0},
-     "c.json:18:23: train.recompute_modules: no module \"mlpp\"; did you mean mlp"},
-    {"\"train_iters\": 2",
-     "\"train_iters\": 2, \"offload_modules\": [\"bloc\"]",
-     {0},
-     "c.json:18:23: train.offload_modules: no module \"bloc\"; did you mean block"},
-    {"\"train_iters\": 2",
-     "\"train_iters\": 2, \"fine_grained_activation_offloading\": true, \"offload_modules\": []",
-     {0},
-     "c.json:18:67: train.offload_modules: none is named; there are core_attn, mlp, moe and block"},
-    {"\"train_iters\": 2",
-     "\"train_iters\": 2, \"fine_grained_activation_offloading\": true,"
-     "\"offload_modules\": [\"core_attn\", \"mlp\"],"
-     "\"recompute_granularity\": \"selective\", \"recompute_modules\": [\"mlp\"]",
-     {0},
-     "c.json:18:66: train.offload_modules: mlp is recomputed: train.recompute_modules has it, too"},
-    {"\"train_iters\": 2",
-     "\"train_iters\": 2, \"fine_grained_activation_offloading\": true,"
-     "\"recompute_granularity\": \"full\"",
-     {0},
-     "c.json:18:23: train.fine_grained_activation_offloading: layers that "
-     "train.recompute_granularity full makes "
-     "again keep nothing to offload"},
-    {NULL,
-     NULL,
-     {"--set", "lr_warmup_iters=3"},
+    {{"--set", "lr_warmup_iters=3"},
      "--set lr_warmup_iters=3: train.lr_warmup_iters: a warm-up of 3 steps in a run of 2 "},
-    {NULL,
-     NULL,
-     {"--set", "lr_decay_style=WSD", "--set", "lr_wsd_decay_iters=3"},
+    {{"--set", "lr_decay_style=WSD", "--set", "lr_wsd_decay_iters=3"},
      "--set lr_wsd_decay_iters=3: train.lr_wsd_decay_iters: a decay of 3 steps in a run of 2 "},
-    {NULL, NULL, {"--set", "offload.experts=disk"}, "--set offload.experts=disk: expected "},
-    {NULL, NULL, {"--set", "step_limit_s=0"}, "--set step_limit_s=0: 0 is out of range: 1 to "},
-    {NULL, NULL, {"--set", "save_limit_s=-5"}, "--set save_limit_s=-5: -5 is out of range: 1 to "},
-    {NULL, NULL, {"--set", "limit_factor=0.5"}, "--set limit_factor=0.5: 0.5 is out of range: "},
-    {NULL, NULL, {"--set", "offload.kept=1.5"}, "--set offload.kept=1.5: 1.5 is out of range: "},
-    {NULL,
-     NULL,
-     {"--set", "offload.experts=host", "--set", "offload.kept=-0.5"},
+    {{"--set", "offload.experts=disk"}, "--set offload.experts=disk: expected "},
+    {{"--set", "step_limit_s=0"}, "--set step_limit_s=0: 0 is out of range: 1 to "},
+    {{"--set", "save_limit_s=-5"}, "--set save_limit_s=-5: -5 is out of range: 1 to "},
+    {{"--set", "limit_factor=0.5"}, "--set limit_factor=0.5: 0.5 is out of range: "},
+    {{"--set", "offload.kept=1.5"}, "--set offload.kept=1.5: 1.5 is out of range: "},
+    {{"--set", "offload.experts=host", "--set", "offload.kept=-0.5"},
      "--set offload.kept=-0.5: offload.kept: -0.5 is out of range: a share of 0 to 1, or -1\n"},
-    {NULL, NULL, {"--set", "offload.slots=1"}, "--set offload.slots=1: 1 is out of range: 2 to "},
-    {NULL,
-     NULL,
-     {"--set", "offload.host_memory_limit=-1"},
+    {{"--set", "offload.slots=1"}, "--set offload.slots=1: 1 is out of range: 2 to "},
+    {{"--set", "offload.host_memory_limit=-1"},
      "--set offload.host_memory_limit=-1: -1 is out of range: "},
-    {NULL,
-     NULL,
-     {"--set", "offload.experts=host", "--set", "moe_num_partitions=4"},
+    {{"--set", "offload.experts=host", "--set", "moe_num_partitions=4"},
      "--set moe_num_partitions=4: parallel.moe_num_partitions: 4 with offload.experts host: an "
      "expert's weights go up once for all its rows; 1 would, or moe_partition_by experts\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "dp=2,ep=2,binding=dp", "--set", "moe_num_partitions=9", "--set",
+    {{"--mesh", "dp=2,ep=2,binding=dp", "--set", "moe_num_partitions=9", "--set",
       "moe_partition_by=experts"},
      "--set moe_num_partitions=9: parallel.moe_num_partitions: 9, but moe_partition_by experts "
-     "cuts "
-     "a rank's experts of a layer, which are "},
-    {NULL,
-     NULL,
-     {"--set", "offload.experts=host", "--set", "moe_num_partitions=0", "--set",
+     "cuts a rank's experts of a layer, which are "},
+    {{"--set", "offload.experts=host", "--set", "moe_num_partitions=0", "--set",
       "moe_choice=phases"},
      "--set moe_choice=phases: parallel.moe_choice: phases knows nothing of uploads, and "
      "moe_num_partitions is 0 with offload.experts host; price would, or profile\n"},
-    {NULL,
-     NULL,
-     {"--set", "offload.experts=host", "--set", "moe_num_partitions=0", "--set",
+    {{"--set", "offload.experts=host", "--set", "moe_num_partitions=0", "--set",
       "offload.placement=balanced"},
      "--set moe_num_partitions=0: parallel.moe_num_partitions: 0 with offload.placement balanced, "
      "which deals out all of a layer's experts at once; 1 would, or home\n"},
-    {NULL,
-     NULL,
-     {"--set", "offload.experts=auto", "--set", "moe_num_partitions=4"},
+    {{"--set", "offload.experts=auto", "--set", "moe_num_partitions=4"},
      "--set moe_num_partitions=4: parallel.moe_num_partitions: 4 with offload.experts auto: "},
-    {NULL,
-     NULL,
-     {"--set", "offload.experts=host", "--set", "moe_partition_by=peers"},
+    {{"--set", "offload.experts=host", "--set", "moe_partition_by=peers"},
      "--set moe_partition_by=peers: parallel.moe_partition_by: peers with offload.experts host: "},
-    {NULL,
-     NULL,
-     {"--set", "offload.experts=file", "--set", "offload.placement=balanced"},
+    {{"--set", "offload.experts=file", "--set", "offload.placement=balanced"},
      "--set offload.placement=balanced: offload.placement: balanced deals out experts in host "
      "memory, and offload.experts is file; home would\n"},
-    {NULL,
-     NULL,
-     {"--set", "offload.experts=host", "--set", "offload.placement=balanced", "--set",
+    {{"--set", "offload.experts=host", "--set", "offload.placement=balanced", "--set",
       "offload.order=layer"},
      "--set offload.placement=balanced: offload.placement: balanced with offload.order layer, "},
-    {NULL, NULL, {"--set", "offload.replicas=0"}, "--set offload.replicas=0: 0 is out of range: "},
-    {NULL,
-     NULL,
-     {"--set", "offload.experts=host", "--set", "moe_memory_reuse=s1"},
+    {{"--set", "offload.replicas=0"}, "--set offload.replicas=0: 0 is out of range: "},
+    {{"--set", "offload.experts=host", "--set", "moe_memory_reuse=s1"},
      "--set moe_memory_reuse=s1: parallel.moe_memory_reuse: reuses buffers of partitions, and "},
-    {"\"num_layers\": 2",
-     "\"num_layers\": 0",
-     {0},
-     "c.json:3:19: model.num_layers: 0 is out of range"},
-    {"\"num_layers\": 2",
-     "\"num_layers\": -2",
-     {0},
-     "c.json:3:19: model.num_layers: -2 is out of range"},
-    {"\"num_layers\": 2",
-     "\"hidden_dropout\": 1.5",
-     {0},
-     "c.json:3:23: model.hidden_dropout: 1.5 is out of range"},
-    {"\"num_layers\": 2", "\"swiglu\": \"yes\"", {0}, "c.json:3:15: model.swiglu: expected"},
-    {"\"num_layers\": 2",
-     "\"normalization\": \"rmsnorm\"",
-     {0},
-     "c.json:3:22: model.normalization: "},
-    {"\"expert_binding\": \"dp\"",
-     "\"expert_binding\": \"pp\"",
-     {0},
-     "c.json:14:23: parallel.expert_binding: "},
-    {"\"model\": {", "\"model\": 3, \"x\": {", {0}, "c.json:2:12: model: expected an object"},
-    {"\"num_layers\": 2,", "\"num_layers\": 2", {0}, "c.json:4:5: not valid JSON: "},
-    {"\"num_threads\": 1 }\n}\n",
-     "\"num_threads\": 1 }\n}\n{}\n",
-     {0},
-     "c.json:25:1: not valid JSON: "},
-    {"\"num_threads\": 1 }\n}\n",
-     "\"num_threads\": 1 }\n",
-     {0},
-     "c.json:1:1: not valid JSON: this '{' is never closed"},
-    {"\"num_layers\": 2", "\"num_layers\": 02", {0}, "c.json:3:"},
-    {good_config, "[]", {0}, "c.json:1:1: expected an object of sections"},
-    {good_config, "", {0}, "c.json:1:1: not valid JSON: "},
-    {"\"num_layers\": 2", "\"num_layers\": 2 /* no end", {0}, "c.json:3:"},
     /* --- the model */
-    {"\"num_attention_heads\": 4",
-     "\"num_attention_heads\": 6",
-     {0},
-     "c.json:6:5: model.num_attention_heads: hidden_size 16 does not divide by 6 heads; 4 "
-     "or 8 would, or kv_channels\n"},
-    {"\"num_query_groups\": 2",
-     "\"num_query_groups\": 3",
-     {0},
-     "c.json:7:5: model.num_query_groups: 4 heads do not divide by 3 query groups; 1, 2 or "
-     "4 would\n"},
-    {"\"moe_router_topk\": 2",
-     "\"moe_router_topk\": 5",
-     {0},
-     "c.json:10:5: model.moe_router_topk: 5 experts a token, but there are only 4"},
-    {"\"moe_router_topk\": 2",
-     "\"moe_layer_freq\": [1, 0, 1]",
-     {0},
-     "c.json:10:5: model.moe_layer_freq: 3 entries for 2 layers"},
-    {"\"moe_router_topk\": 2",
-     "\"moe_layer_freq\": [1, 2]",
-     {0},
-     "c.json:10:5: model.moe_layer_freq: 2 is neither"},
-    {"\"seq_length\": 12",
-     "\"seq_length\": 12, \"max_position_embeddings\": 8",
-     {0},
-     "c.json:8:23: model.max_position_embeddings: 8 positions for seq_length 12"},
-    {NULL,
-     NULL,
-     {"--set", "shuffle_block_tokens=30"},
+    {{"--set", "shuffle_block_tokens=30"},
      "--set shuffle_block_tokens=30: data.shuffle_block_tokens: 30 is no multiple of seq_length "
-     "12; "
-     "24 or 36 would"},
-    {"\"seq_length\": 12",
-     "\"seq_length\": 12, \"position_embedding_type\": \"rope\", \"kv_channels\": 5",
-     {0},
-     "c.json:8:58: model.kv_channels: rotary positions need an even head dimension, not 5"},
-    {"\"seq_length\": 12",
-     "\"seq_length\": 12, \"position_embedding_type\": \"rope\", \"rotary_percent\": 0.2",
-     {"--set", "kv_channels=8"},
-     "c.json:8:58: model.rotary_percent: 0.2 of a head dimension of 8 is 1 channel, and an even "
-     "number rotates; 0.25 would\n"},
-    {"\"seq_length\": 12",
-     "\"seq_length\": 12, \"position_embedding_type\": \"rope\", \"kv_channels\": 6",
-     {"--set", "rotary_percent=0.5"},
-     "--set rotary_percent=0.5: model.rotary_percent: 0.5 of a head dimension of 6 is 3 channels, "
-     "and an even number rotates; 0.333334 or 0.666667 would\n"},
-    {"\"seq_length\": 12",
-     "\"seq_length\": 12, \"qk_layernorm\": true",
-     {"--set", "qk_layernorm_across_heads=true"},
-     "--set qk_layernorm_across_heads=true: model.qk_layernorm_across_heads: is RMSNorm's: set "
-     "model.normalization to RMSNorm, or this to false\n"},
-    {"\"seq_length\": 12",
-     "\"seq_length\": 12, \"position_embedding_type\": \"rope\"",
-     {"--set", "rotary_scaling_type=yarn"},
-     "c.json, with --set rotary_scaling_type=yarn: model.original_max_position_embeddings: is "
-     "needed: the tokens of the sequences "
-     "before "
-     "scaling\n"},
-    {"\"seq_length\": 12",
-     "\"seq_length\": 12, \"moe_router_num_groups\": 4",
-     {"--set", "moe_router_group_topk=5"},
-     "--set moe_router_group_topk=5: model.moe_router_group_topk: 5 of 4 groups do not hold 2 "
-     "experts for a token\n"},
-    {"\"hidden_size\": 16",
-     "\"hidden_size\": 400000000000",
-     {0},
-     "c.json:4:5: model.hidden_size: "},
-    /* --- the mesh, in the file */
-    {"\"tensor_model_parallel_size\": 1",
-     "\"tensor_model_parallel_size\": 3",
-     {0},
-     "c.json:13:5: parallel.tensor_model_parallel_size: num_attention_heads 4 does not divide by "
-     "3; tp 1, 2 or 4 would\n"},
-    {"\"tensor_model_parallel_size\": 1",
-     "\"tensor_model_parallel_size\": 4",
-     {"--set", "num_attention_heads=12", "--set", "num_query_groups=6", "--set", "hidden_size=12"},
-     "c.json:13:5, with --set num_query_groups=6: parallel.tensor_model_parallel_size: "
-     "num_query_groups 6 neither divides by 4 "
-     "nor divides it; tp 1, 2, 3, 6 or 12 would\n"},
-    {"\"tensor_model_parallel_size\": 1",
-     "\"pipeline_model_parallel_size\": 3",
-     {0},
-     "c.json:13:5: parallel.pipeline_model_parallel_size: 3 stages for 2 layers; pp 1 or 2 "
-     "would\n"},
-    {"\"tensor_model_parallel_size\": 1",
-     "\"data_parallel_size\": 3",
-     {0},
-     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 1 x dp 3; 3 or 6 "
-     "would\n"},
-    {"\"tensor_model_parallel_size\": 1",
-     "\"sequence_parallel\": true",
-     {0},
-     "c.json:13:5: parallel.sequence_parallel has no effect with tensor_model_parallel_size 1"},
-    {"\"tensor_model_parallel_size\": 1",
-     "\"order\": \"tp-pp-dp\"",
-     {0},
-     "c.json:13:5: parallel.order 'tp-pp-dp': "},
-    {"\"tensor_model_parallel_size\": 1",
-     "\"expert_model_parallel_size\": 3",
-     {0},
-     "c.json:13:5: parallel.expert_model_parallel_size 3 does not divide num_experts 4; ep 1, "
-     "2 or 4 would\n"},
-    {"\"tensor_model_parallel_size\": 1",
-     "\"expert_tensor_parallel_size\": 2",
-     {0},
-     "c.json:13:5: parallel.expert_tensor_parallel_size 2: 1 (experts whole) or "},
-    {"\"tensor_model_parallel_size\": 1,\n    \"expert_binding\": \"dp\"",
-     "\"expert_model_parallel_size\": 2,\n    \"expert_binding\": \"tp\"",
-     {0},
-     "c.json:13:5: parallel.expert_model_parallel_size 2: expert_binding tp puts the experts on"},
-    {"\"expert_binding\": \"dp\"",
-     "\"expert_binding\": \"tp\", \"expert_tensor_parallel_size\": 2",
-     {0},
-     "c.json:14:29: parallel.expert_tensor_parallel_size 2: with expert_binding tp every expert "
-     "is"},
-    {"\"tensor_model_parallel_size\": 1",
-     "\"pipeline_schedule\": \"interlaced\"",
-     {0},
-     "c.json:13:26: parallel.pipeline_schedule: "},
-    {"\"num_experts\": 4",
-     "\"num_experts\": 0",
-     {"--mesh", "dp=2,ep=2"},
-     "--mesh dp=2,ep=2: parallel.expert_model_parallel_size 2: the model has no experts"},
+     "12; 24 or 36 would"},
     /* --- the mesh, on the command line */
-    {"\"expert_binding\": \"dp\"",
-     "\"expert_binding\": \"dp\", \"moe_num_partitions\": 0",
-     {"--mesh", "dp=2,ep=2", "--set", "num_experts=4"},
-     "c.json:14:29: parallel.moe_num_partitions: to be chosen, which takes parallel.cluster"},
-    {NULL,
-     NULL,
-     {"--mesh", "dp=2,ep=2", "--set", "num_experts=4", "--set", "moe_memory_reuse=auto"},
+    {{"--mesh", "dp=2,ep=2", "--set", "num_experts=4", "--set", "moe_memory_reuse=auto"},
      "--set moe_memory_reuse=auto: parallel.moe_memory_reuse: to be chosen, which takes"},
-    {NULL,
-     NULL,
-     {"--mesh", "dp=2,ep=2", "--set", "num_experts=4", "--set", "cluster=none.json"},
+    {{"--mesh", "dp=2,ep=2", "--set", "num_experts=4", "--set", "cluster=none.json"},
      "--set cluster=none.json: parallel.cluster: none.json: No such file or directory"},
-    {NULL, NULL, {"--mesh", "tp=3"}, "--mesh tp=3: parallel.tensor_model_parallel_size: num_att"},
-    {NULL, NULL, {"--mesh", "pp=3"}, "--mesh pp=3: parallel.pipeline_model_parallel_size: 3 stag"},
-    {NULL,
-     NULL,
-     {"--mesh", "tp=2,sp=1", "--set", "seq_length=11"},
+    {{"--mesh", "tp=3"}, "--mesh tp=3: parallel.tensor_model_parallel_size: num_att"},
+    {{"--mesh", "pp=3"}, "--mesh pp=3: parallel.pipeline_model_parallel_size: 3 stag"},
+    {{"--mesh", "tp=2,sp=1", "--set", "seq_length=11"},
      "--mesh tp=2,sp=1: parallel.sequence_parallel: seq_length 11 does not divide by 2; seq_length "
      "10 or 12 would\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "cp=2", "--set", "seq_length=10"},
+    {{"--mesh", "cp=2", "--set", "seq_length=10"},
      "--mesh cp=2: parallel.context_parallel_size: seq_length 10 does not divide by 4 = 2 x 2; "
      "seq_length 8 or 12 would; cp 1 or 5 would\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "cp=3", "--set", "seq_length=16"},
+    {{"--mesh", "cp=3", "--set", "seq_length=16"},
      "--mesh cp=3: parallel.context_parallel_size: seq_length 16 does not divide by 6 = 2 x 3; "
      "seq_length 12 or 18 would; cp 1, 2, 4 or 8 would\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "tp=2,cp=2,sp=1", "--set", "seq_length=12"},
+    {{"--mesh", "tp=2,cp=2,sp=1", "--set", "seq_length=12"},
      "--mesh tp=2,cp=2,sp=1: parallel.context_parallel_size: seq_length 12 does not divide by 8 = "
      "2 x 2 x tensor_model_parallel_size 2; seq_length 8 or 16 would; cp 1 or 3 would\n"},
     /* --- attention over context-parallel ranks */
-    {NULL,
-     NULL,
-     {"--mesh", "tp=2,cp=2", "--set", "cp_comm_type=a2a"},
+    {{"--mesh", "tp=2,cp=2", "--set", "cp_comm_type=a2a"},
      "--set cp_comm_type=a2a: parallel.cp_comm_type: a2a deals num_query_groups 2 to 2 ranks x "
      "tensor_model_parallel_size 2, which does not come out even; p2p or all_gather would do\n"},
-    {"\"expert_binding\": \"dp\"",
-     "\"cp_comm_type\": \"a2a+p2p\", \"hierarchical_context_parallel_sizes\": [2, 2]",
-     {"--mesh", "cp=6", "--set", "num_query_groups=4"},
-     "c.json:14:32: parallel.hierarchical_context_parallel_sizes has 2 sizes of product 4; two, "
-     "whose product is context_parallel_size, 6, would fit, or another cp_comm_type\n"},
-    {"\"expert_binding\": \"dp\"",
-     "\"cp_comm_type\": \"a2a+p2p\", \"hierarchical_context_parallel_sizes\": [1, 2]",
-     {"--mesh", "cp=2"},
-     "c.json:14:32: parallel.hierarchical_context_parallel_sizes [1, 2]: both are above 1; "
-     "cp_comm_type p2p is what this is\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "cp=2", "--set", "cp_comm_type=a2a+p2p"},
+    {{"--mesh", "cp=2", "--set", "cp_comm_type=a2a+p2p"},
      "--mesh cp=2: parallel.hierarchical_context_parallel_sizes is not given; cp_comm_type a2a+p2p "
      "needs two sizes, whose product is context_parallel_size\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "cp=4", "--set", "cp_comm_type=a2a+p2p", "--set",
+    {{"--mesh", "cp=4", "--set", "cp_comm_type=a2a+p2p", "--set",
       "hierarchical_context_parallel_sizes=2"},
      "--set hierarchical_context_parallel_sizes=2: parallel.hierarchical_context_parallel_sizes is "
-     "one "
-     "size, 2; cp_comm_type a2a+p2p needs two, whose product is context_parallel_size, 4, like "
+     "one size, 2; cp_comm_type a2a+p2p needs two, whose product is context_parallel_size, 4, like "
      "[2, 2]\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "cp=2", "--set", "cp_comm_type=auto"},
+    {{"--mesh", "cp=2", "--set", "cp_comm_type=auto"},
      "--set cp_comm_type=auto: parallel.cp_comm_type: auto is chosen by price, which takes "
      "parallel.cluster (a file that weft calibrate writes)\n"},
-    {"\"expert_binding\": \"dp\"",
-     "\"cp_comm_type\": \"auto\", \"cluster\": \"none.json\"",
-     {"--mesh", "cp=2"},
-     "c.json:14:29: parallel.cluster: none.json: No such file or directory\n"},
-    {"\"expert_binding\": \"dp\"",
-     "\"cp_comm_type\": \"auto\", \"cluster\": \"bare_device.json\"",
-     {"--mesh", "cp=2"},
-     "c.json:14:29: parallel.cluster: "},
-    {NULL,
-     NULL,
-     {"--mesh", "tp=2", "--set", "num_experts=0", "--set", "ffn_hidden_size=31"},
+    {{"--mesh", "tp=2", "--set", "num_experts=0", "--set", "ffn_hidden_size=31"},
      "--mesh tp=2: parallel.tensor_model_parallel_size: ffn_hidden_size 31 does not divide by 2; "
-     "tp "
-     "1 would\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "tp=2,dp=1,ep=1,etp=2", "--set", "moe_ffn_hidden_size=33"},
+     "tp 1 would\n"},
+    {{"--mesh", "tp=2,dp=1,ep=1,etp=2", "--set", "moe_ffn_hidden_size=33"},
      "--mesh tp=2,dp=1,ep=1,etp=2: parallel.expert_tensor_parallel_size: moe_ffn_hidden_size 33 "
      "does not divide by 2; etp 1 would\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "tp=2", "--set", "seq_length=11"},
-     "--mesh tp=2: parallel.tensor_model_parallel_size: seq_length x micro_batch_size 11 "
-     "does not divide by 2; tp 1 would\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "dp=3"},
+    {{"--mesh", "tp=2", "--set", "seq_length=11"},
+     "--mesh tp=2: parallel.tensor_model_parallel_size: seq_length x micro_batch_size 11 does not "
+     "divide by 2; tp 1 would\n"},
+    {{"--mesh", "dp=3"},
      "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 1 x dp 3; 3 or 6 "
      "would\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "tp=3,pp=3"},
+    {{"--mesh", "tp=3,pp=3"},
      "--mesh tp=3,pp=3: parallel.pipeline_model_parallel_size: 3 stages for 2 layers; with pp 2, "
      "tp 1, 2 or 4 would\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "dp=2,ep=3"},
+    {{"--mesh", "dp=2,ep=3"},
      "--mesh dp=2,ep=3: parallel.expert_model_parallel_size 3 x expert tensor 1 = 3 does not "
-     "divide "
-     "the 2 ranks of a pipeline stage; ep 1 or 2 would\n"},
+     "divide the 2 ranks of a pipeline stage; ep 1 or 2 would\n"},
     /* --- stages and schedules */
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2,layout=Ett|tL"},
+    {{"--mesh", "pp=2,layout=Ett|tL"},
      "--mesh pp=2,layout=Ett|tL: parallel.pipeline_model_parallel_layout: \"Ett|tL\" has 3 layers "
      "(t), the model has 2\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2,layout=Et|t|L"},
+    {{"--mesh", "pp=2,layout=Et|t|L"},
      "--mesh pp=2,layout=Et|t|L: parallel.pipeline_model_parallel_layout: \"Et|t|L\" has 3 stages, "
      "which do not divide over 2 ranks; 2 or 4 would\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2,layout=t|tL"},
+    {{"--mesh", "pp=2,layout=t|tL"},
      "--mesh pp=2,layout=t|tL: parallel.pipeline_model_parallel_layout: \"t|tL\", character 1: the "
      "first layer is E\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2,layout=t|EtL"},
+    {{"--mesh", "pp=2,layout=t|EtL"},
      "--mesh pp=2,layout=t|EtL: parallel.pipeline_model_parallel_layout: \"t|EtL\", character 1: "
      "the first layer is E\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2,layout=Et|t"},
+    {{"--mesh", "pp=2,layout=Et|t"},
      "--mesh pp=2,layout=Et|t: parallel.pipeline_model_parallel_layout: \"Et|t\" has no L\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2,layout=Et|Lt"},
+    {{"--mesh", "pp=2,layout=Et|Lt"},
      "--mesh pp=2,layout=Et|Lt: parallel.pipeline_model_parallel_layout: \"Et|Lt\", character 5: "
      "nothing comes after L\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2,vp=2"},
+    {{"--mesh", "pp=2,vp=2"},
      "--mesh pp=2,vp=2: parallel.num_virtual_stages_per_pipeline_rank: 4 stages for 2 layers"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2", "--set", "num_layers_per_virtual_pipeline_stage=2"},
+    {{"--mesh", "pp=2", "--set", "num_layers_per_virtual_pipeline_stage=2"},
      "--set num_layers_per_virtual_pipeline_stage=2: "
      "parallel.num_layers_per_virtual_pipeline_stage: 2 layers are no multiple of 2 on each of 2 "
      "ranks"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2,layout=E|t|t|L", "--set",
+    {{"--mesh", "pp=2,layout=E|t|t|L", "--set",
       "microbatch_group_size_per_virtual_pipeline_stage=1"},
      "--set microbatch_group_size_per_virtual_pipeline_stage=1: "
      "parallel.microbatch_group_size_per_virtual_pipeline_stage: 1 micro-batches; a group has at "
      "least as many as there are ranks in the pipeline, 2\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
+    {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
       "pipeline_schedule_file=missing.csv"},
      "--set pipeline_schedule_file=missing.csv: parallel.pipeline_schedule_file: missing.csv: line "
      "1: 0B0 is missing\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
+    {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
       "pipeline_schedule_file=repeated.csv"},
      "--set pipeline_schedule_file=repeated.csv: parallel.pipeline_schedule_file: repeated.csv: "
      "line 1, column 2, \"0F0\": repeated\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
+    {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
       "pipeline_schedule_file=premature.csv"},
      "--set pipeline_schedule_file=premature.csv: parallel.pipeline_schedule_file: premature.csv: "
      "line 2, column 2, \"1B0\": premature: 1F0 has not come\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
+    {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set",
       "pipeline_schedule_file=short.csv"},
      "--set pipeline_schedule_file=short.csv: parallel.pipeline_schedule_file: short.csv: 1 line "
      "for 2 ranks\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set", "pipeline_schedule_file=long.csv"},
+    {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set", "pipeline_schedule_file=long.csv"},
      "--set pipeline_schedule_file=long.csv: parallel.pipeline_schedule_file: long.csv: line 3: "
      "more lines than the 2 ranks\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2", "--set", "global_batch_size=2", "--set",
+    {{"--mesh", "pp=2", "--set", "global_batch_size=2", "--set",
       "pipeline_schedule_file=circle.csv"},
      "--set pipeline_schedule_file=circle.csv: parallel.pipeline_schedule_file: circle.csv: the "
      "order of compute never ends: rank 0 stands at 0B1 (line 1, column 2) and waits for 1B1 of "
      "rank 1, rank 1 stands at 1F0 (line 2, column 1) and waits for 0F0 of rank 0\n"},
-    {NULL,
-     NULL,
-     {"--mesh", "pp=2", "--set", "global_batch_size=1", "--set", "pipeline_schedule_file=none.csv"},
+    {{"--mesh", "pp=2", "--set", "global_batch_size=1", "--set", "pipeline_schedule_file=none.csv"},
      "--set pipeline_schedule_file=none.csv: parallel.pipeline_schedule_file: none.csv: No such "
      "file or directory\n"},
     /* --- how MoE layers run on it */
-    {"\"expert_binding\": \"dp\"",
-     "\"expert_binding\": \"dp\", \"moe_partition_by\": \"peers\"",
-     {"--mesh", "dp=4,ep=4", "--set", "moe_peer_group_size=3"},
-     "--set moe_peer_group_size=3: parallel.moe_peer_group_size: groups of 3 do not divide 4 ranks "
-     "of expert parallelism; 1, 2 or 4 would\n"},
-    {"\"expert_binding\": \"dp\"",
-     "\"expert_binding\": \"dp\", \"moe_partition_by\": \"peers\"",
-     {"--mesh", "dp=2,ep=2", "--set", "moe_num_partitions=3"},
-     "--set moe_num_partitions=3: parallel.moe_num_partitions: 3, but moe_partition_by peers has "
-     "one for"},
-    {"\"expert_binding\": \"dp\"",
-     "\"expert_binding\": \"dp\", \"moe_partition_by\": \"peers\"",
-     {"--set", "moe_memory_reuse=s1"},
-     "--set moe_memory_reuse=s1: parallel.moe_memory_reuse: moe_partition_by peers reuses no"},
-    {NULL,
-     NULL,
-     {"--set", "moe_peer_group_size=2"},
+    {{"--set", "moe_peer_group_size=2"},
      "--set moe_peer_group_size=2: parallel.moe_peer_group_size: 2, but partitions are cut by"},
-    {"\"expert_binding\": \"dp\"",
-     "\"expert_binding\": \"dp\", \"moe_all_to_all\": \"o1\"",
-     {"--mesh", "tp=2,dp=2,ep=2,etp=2", "--set", "moe_all_to_all_chunks=2"},
-     "--set moe_all_to_all_chunks=2: parallel.moe_all_to_all_chunks: 2, but o1 sends all at once"},
-    {NULL,
-     NULL,
-     {"--mesh", "dp=2", "--set", "device.comm=nccl"},
+    {{"--mesh", "dp=2", "--set", "device.comm=nccl"},
      "--set device.comm=nccl: device.comm: nccl moves data between GPUs, and device.kind is cpu"},
-    {NULL, NULL, {"--mesh", "pt=2"}, "--mesh pt: unknown name; did you mean tp?"},
-    {NULL, NULL, {"--mesh", "tp=2,tp=2"}, "--mesh tp: given twice"},
-    {NULL, NULL, {"--mesh", "tp"}, "--mesh 'tp': not name=value"},
-    {NULL, NULL, {"--mesh", "tp=two"}, "--mesh tp=two: tensor_model_parallel_size is a whole num"},
-    {NULL, NULL, {"--mesh", "binding=pp"}, "--mesh binding=pp: expert_binding is one of tp|dp"},
-    {NULL,
-     NULL,
-     {"--mesh", "dp=2", "--set", "trace_ranks=[0, 2]"},
+    {{"--mesh", "pt=2"}, "--mesh pt: unknown name; did you mean tp?"},
+    {{"--mesh", "tp=2,tp=2"}, "--mesh tp: given twice"},
+    {{"--mesh", "tp"}, "--mesh 'tp': not name=value"},
+    {{"--mesh", "tp=two"}, "--mesh tp=two: tensor_model_parallel_size is a whole num"},
+    {{"--mesh", "binding=pp"}, "--mesh binding=pp: expert_binding is one of tp|dp"},
+    {{"--mesh", "dp=2", "--set", "trace_ranks=[0, 2]"},
      "--set trace_ranks=[0, 2]: log.trace_ranks: no rank 2 among 2 ranks"},
-    {NULL,
-     NULL,
-     {"--mesh", "dp=2", "--set", "trace_ranks=[1, 0, 1]"},
+    {{"--mesh", "dp=2", "--set", "trace_ranks=[1, 0, 1]"},
      "--set trace_ranks=[1, 0, 1]: log.trace_ranks: rank 1 stands there twice"},
-    {NULL, NULL, {"--mesh", "tp=1048576,pp=1048576,dp=1048576"}, "a mesh of 2147483647 ranks"},
-    {NULL, NULL, {"--mesh", ""}, "--mesh '': not name=value"},
+    {{"--mesh", "tp=1048576,pp=1048576,dp=1048576"}, "a mesh of 2147483647 ranks"},
+    {{"--mesh", ""}, "--mesh '': not name=value"},
     /* --- batches, optimizer, data */
-    {"\"train_iters\": 2",
-     "\"micro_batch_size\": 3",
-     {0},
-     "c.json:17:5: train.global_batch_size: 4 does not divide by micro_batch_size 3; 3 or 6 "
-     "would\n"},
-    {"\"train_iters\": 2",
-     "\"lr\": 1e-4, \"min_lr\": 1e-3",
-     {0},
-     "c.json:18:17: train.min_lr: 0.001 is above lr 0.0001"},
-    {"\"train_iters\": 2",
-     "\"precision\": \"fp16\"",
-     {0},
-     "c.json:18:5: train.precision: fp16 needs device.kind \"cuda\""},
-    {"\"train_iters\": 2",
-     "\"initial_loss_scale\": 0.5",
-     {0},
-     "c.json: train.min_loss_scale: 1 is above initial_loss_scale 0.5"},
-    {"\"train_iters\": 2",
-     "\"adam_beta1\": 0.99999999",
-     {0},
-     "c.json:18:19: train.adam_beta1: 0.99999999 is out of range: 0 to 0.99999994"},
-    {"\"train_iters\": 2",
-     "\"lr\": 1e-46",
-     {0},
-     "c.json:18:11: train.lr: 1e-46 is too small: 0 in single precision"},
-    {"\"train_iters\": 2", "\"adam_beta2\": 1", {0}, "c.json:18:19: train.adam_beta2: 1 is out of"},
-    {"\"data_path\": \"corpus\"", "", {0}, "c.json: data.data_path: missing"},
-    {"\"data_path\": \"corpus\"",
-     "\"data_path\": \"corpse\"",
-     {0},
-     "c.json:21:5: data.data_path: corpse.idx: No such file or directory"},
-    {"\"data_path\": \"corpus\"",
-     "\"data_path\": \"corpse\"",
-     {"--mesh", "dp=2"},
-     "c.json:21:5: data.data_path: corpse.idx: No such file or directory"},
-    {"\"data_path\": \"corpus\"",
-     "\"mock_data\": true",
-     {0},
-     "c.json: model.vocab_size: mock data needs one"},
-    {"\"data_path\": \"corpus\"",
-     "\"data_path\": \"corpus\", \"split\": \"9,a\"",
-     {0},
-     "c.json:21:28: data.split: \"9,a\" is not one to three weights"},
-    {NULL,
-     NULL,
-     {"--set", "split=0,0,1"},
+    {{"--set", "split=0,0,1"},
      "--set split=0,0,1: data.split: \"0,0,1\" leaves no share to train on; the first of training"},
-    {NULL,
-     NULL,
-     {"--set", "device.kind=gpu"},
+    {{"--set", "device.kind=gpu"},
      "--set device.kind=gpu: expected cpu or cuda, got \"gpu\"; did you mean cuda?"},
-    {NULL,
-     NULL,
-     {"--set", "device.pace_link=5"},
+    {{"--set", "device.pace_link=5"},
      "--set device.pace_link=5: device.pace_link: 5 bytes/s is out of range: 0, or 1e+06 to 1e+14"},
-    {NULL,
-     NULL,
-     {"--set", "device.pace_file=5"},
+    {{"--set", "device.pace_file=5"},
      "--set device.pace_file=5: device.pace_file: 5 bytes/s is out of range: 0, or 1e+06 to 1e+14"},
-    {NULL,
-     NULL,
-     {"--set", "device.pace_work=gemms"},
+    {{"--set", "device.pace_work=gemms"},
      "--set device.pace_work=gemms: expected experts or all, got a string \"gemms\""},
-    {"\"data_path\": \"corpus\"",
-     "\"data_path\": \"corpus\", \"split\": \"1,0,0\"",
-     {"--set", "eval_interval=1"},
-     "c.json:21:28, with --set eval_interval=1: data.split: evaluation needs a validation share"},
-    {"\"data_path\": \"corpus\"",
-     "\"data_path\": \"corpus.bin\"",
-     {0},
-     "c.json:21:5: data.data_path: corpus.bin: a dataset is named without .bin; corpus would\n"},
-    {"\"hidden_size\": 16",
-     "\"hidden_size\": 16, \"vocab_size\": 100",
-     {"--mesh", "dp=2"},
-     "c.json:4:24: model.vocab_size: 100 is less than the dataset's vocabulary of 257"},
-    {"\"data_path\": \"corpus\"",
-     "\"data_path\": \"bare\"",
-     {"--mesh", "dp=2"},
-     "c.json: model.vocab_size: missing, and bare.json, which would say, is not there"},
-    {"\"data_path\": \"corpus\"",
-     "\"data_path\": \"bare\"",
-     {"--mesh", "dp=2", "--set", "vocab_size=50"},
-     "--set vocab_size=50: model.vocab_size: 50, but bare.bin holds token "},
-    {"\"data_path\": \"corpus\"",
-     "\"data_path\": \"corpus\", \"reset_attention_mask\": true",
-     {"--mesh", "dp=2"},
-     "c.json:21:28: data.reset_attention_mask: needs the token that ends a document: corpus.json "
-     "says that its documents end with none; data.eod_token would say"},
-    {"\"data_path\": \"corpus\"",
-     "\"data_path\": \"bare\"",
-     {"--mesh", "dp=2", "--set", "vocab_size=300", "--set", "eod_mask_loss=true"},
-     "--set eod_mask_loss=true: data.eod_mask_loss: needs the token that ends a document: "
-     "bare.json "
-     "is not there; data.eod_token would say"},
-    {"\"data_path\": \"corpus\"",
-     "\"mock_data\": true, \"reset_position_ids\": true",
-     {"--set", "vocab_size=300"},
-     "c.json:21:24: data.reset_position_ids: needs data.eod_token, the token that ends a document"},
-    {NULL,
-     NULL,
-     {"--set", "reset_position_ids=true", "--set", "eod_token=257"},
+    {{"--set", "reset_position_ids=true", "--set", "eod_token=257"},
      "--set eod_token=257: data.eod_token: 257 is outside a vocabulary of 257"},
-    {"\"seq_length\": 12",
-     "\"seq_length\": 100000",
-     {"--mesh", "dp=2"},
-     "c.json:21:5: data.data_path: corpus: "},
     /* --- the command line */
-    {NULL,
-     NULL,
-     {"--set", "num_layer=2"},
-     "--set num_layer=2: unknown key; did you mean model.num_layers?"},
-    {NULL,
-     NULL,
-     {"--set", "modle.num_layers=2"},
+    {{"--set", "num_layer=2"}, "--set num_layer=2: unknown key; did you mean model.num_layers?"},
+    {{"--set", "modle.num_layers=2"},
      "--set modle.num_layers=2: unknown section; did you mean model?"},
-    {NULL,
-     NULL,
-     {"--set", "train.num_layers=2"},
+    {{"--set", "train.num_layers=2"},
      "--set train.num_layers=2: num_layers belongs to section model"},
-    {NULL, NULL, {"--set", "num_layers"}, "--set num_layers: expected key=value"},
-    {NULL, NULL, {"--set", "num_layers=two"}, "--set num_layers=two: expected"},
-    {NULL,
-     NULL,
-     {"--set", "num_attention_heads=5"},
+    {{"--set", "num_layers"}, "--set num_layers: expected key=value"},
+    {{"--set", "num_layers=two"}, "--set num_layers=two: expected"},
+    {{"--set", "num_attention_heads=5"},
      "--set num_attention_heads=5: model.num_attention_heads: hidden_size 16 does not divide"},
-    {NULL, NULL, {"--frobnicate"}, "--frobnicate: unknown option; see weft train --help"},
-    {NULL, NULL, {"--mseh", "dp=2"}, "--mseh: unknown option; did you mean --mesh?"},
-    {NULL, NULL, {"--out", "other"}, "--out: given twice"},
+    {{"--frobnicate"}, "--frobnicate: unknown option; see weft train --help"},
+    {{"--mseh", "dp=2"}, "--mseh: unknown option; did you mean --mesh?"},
+    {{"--out", "other"}, "--out: given twice"},
 #ifndef WEFT_HAS_CUDA
-    {NULL,
-     NULL,
-     {"--set", "device.kind=cuda", "--mesh", "dp=2"},
+    {{"--set", "device.kind=cuda", "--mesh", "dp=2"},
      "--set device.kind=cuda: device.kind: no CUDA device: this Weft was built without CUDA"},
 #endif
-    {NULL, NULL, {"--mesh"}, "--mesh: its value AXES is missing; see weft train --help"},
-    {NULL, NULL, {"--mesh", "--resume"}, "--mesh: its value AXES is missing; see weft train"},
-    {NULL, NULL, {"second.json"}, "second.json: unexpected; see weft train --help"},
-    {NULL, NULL, {"--resume-from", "step-2"}, "--resume-from step-2: run has no such checkpoint\n"},
-    {NULL,
-     NULL,
-     {"--resume-from", "step-2", "--mesh", "dp=2"},
+    {{"--mesh"}, "--mesh: its value AXES is missing; see weft train --help"},
+    {{"--mesh", "--resume"}, "--mesh: its value AXES is missing; see weft train"},
+    {{"second.json"}, "second.json: unexpected; see weft train --help"},
+    {{"--resume-from", "step-2"}, "--resume-from step-2: run has no such checkpoint\n"},
+    {{"--resume-from", "step-2", "--mesh", "dp=2"},
      "--resume-from step-2: run has no such checkpoint\n"},
 };
 
 /* Other verbs and what train needs besides; the whole command line. */
-typedef struct misuse {
-    const char *args[9];
-    const char *wanted;
-} misuse;
-
 static const misuse misuses[] = {
     {{"plan", "c.json", "--cluster", "key.json"},
      "weft plan: key.json:1:52: devcie: unknown key; did you mean device?\n"},
@@ -827,9 +585,7 @@ static bool make_files(void)
 static bool write_config(const mistake *m)
 {
     static char text[4096];
-    const char *at = m->from ? strstr(good_config, m->from) : NULL;
-    if (!m->from)
-        return child_write("c.json", good_config);
+    const char *at = strstr(good_config, m->from);
     if (!at)
         return false;
     snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good_config), good_config, m->to,
@@ -852,15 +608,20 @@ static void check(const char *const *args, const char *const *environment, const
     child_release(&c);
 }
 
-static void check_mistake(const mistake *m)
+/* With words behind; nothing stands behind the last of MAX_WORDS. */
+static void check_train(const char *const more[MAX_WORDS], const char *name, const char *wanted)
 {
-    const char *args[16] = {"train", "c.json", "--out", "run"};
-    char wanted[400];
-    for (int i = 0; i < MAX_ARGS; i++)
-        args[4 + i] = m->args[i];
-    EXPECT(write_config(m), "c.json: no %s", m->from ? m->from : "folder");
-    snprintf(wanted, sizeof wanted, "weft train: %s", m->wanted);
-    check(args, no_mpirun, m->to ? m->to : m->args[1] ? m->args[1] : m->args[0], 2, wanted);
+    const char *args[4 + MAX_WORDS] = {"train", "c.json", "--out", "run"};
+    char line[400];
+    memcpy(args + 4, more, (MAX_WORDS - 1) * sizeof *more);
+    snprintf(line, sizeof line, "weft train: %s", wanted);
+    check(args, no_mpirun, name, 2, line);
+}
+
+static void check_mistake(const mistake *m, const char *const more[MAX_WORDS])
+{
+    EXPECT(write_config(m), "c.json: no %s", m->from);
+    check_train(more, m->to, m->wanted);
 }
 
 /* As under `mpirun -n 3`: rank 0 speaks, the others leave with the same code and no word. */
@@ -871,7 +632,6 @@ static void check_launched(void)
         "PATH=/nonexistent",      "OMPI_COMM_WORLD_SIZE=3",       "OMPI_COMM_WORLD_LOCAL_SIZE=3",
         "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_LOCAL_RANK=0", NULL};
     child c;
-    EXPECT(child_write("c.json", good_config), "c.json");
     check(
         args, environment, "3 ranks", 2,
         "weft train: --mesh tp=2: parallel.tensor_model_parallel_size 2 x pipeline 1 = 2 does not "
@@ -921,7 +681,6 @@ static void check_pinned(void)
 static void check_no_effect(void)
 {
     child c;
-    EXPECT(child_write("c.json", good_config), "c.json");
     child_run(&c,
               WORDS("train", "c.json", "--out", "run", "--set", "num_experts=0", "--set",
                     "moe_num_partitions=4", "--set", "moe_z_loss_coeff=0.1", "--set",
@@ -980,13 +739,22 @@ static void check_no_effect(void)
 
 int main(void)
 {
+    static const char *const none[MAX_WORDS] = {NULL};
     const int num_mistakes = sizeof mistakes / sizeof *mistakes;
+    const int num_clashes = sizeof clashes / sizeof *clashes;
+    const int num_words = sizeof words / sizeof *words;
     const int num_misuses = sizeof misuses / sizeof *misuses;
     char folder[32];
     EXPECT(child_folder_enter(folder), "no folder");
     EXPECT(make_files(), "weft prepare failed");
     for (int i = 0; i < num_mistakes; i++)
-        check_mistake(&mistakes[i]);
+        check_mistake(&mistakes[i], none);
+    for (int i = 0; i < num_clashes; i++)
+        check_mistake(&clashes[i].in, clashes[i].args);
+    EXPECT(child_write("c.json", good_config), "c.json");
+    for (int i = 0; i < num_words; i++)
+        check_train(words[i].args, words[i].args[1] ? words[i].args[1] : words[i].args[0],
+                    words[i].wanted);
     for (int i = 0; i < num_misuses; i++)
         check(misuses[i].args, no_mpirun, misuses[i].args[0], 2, misuses[i].wanted);
     check_launched();
@@ -994,6 +762,6 @@ int main(void)
     check_memory("dp=1", "weft train: device.memory_limit: out of memory: stage 0 of 1 takes ");
     check_memory("dp=2", "weft train: device.memory_limit: out of memory: stage 0 of 1 takes ");
     check_no_effect();
-    printf("%d mistakes\n", num_mistakes + num_misuses);
+    printf("%d mistakes\n", num_mistakes + num_clashes + num_words + num_misuses);
     return child_finish(folder);
 }

@@ -22,7 +22,7 @@ program_set make_set(weft_pipeline_kind kind, int num_stages, int num_micro_batc
                                  .forward_only = forward_only,
                                  .boundary_bytes = 4096,
                                  .buckets = one_bucket()}};
-    ASSERT_OK(weft_program_pipeline(&set.shape, &set.arena, set.programs));
+    OK(weft_program_pipeline(&set.shape, &set.arena, set.programs));
     return set;
 }
 
@@ -62,7 +62,7 @@ char *text_of(const weft_program *program)
     size_t length = 0;
     FILE *file = open_memstream(&text, &length);
     assert_non_null(file);
-    ASSERT_OK(weft_program_print(program, file));
+    OK(weft_program_print(program, file));
     fclose(file);
     return text;
 }
@@ -73,7 +73,7 @@ char *order_text(const weft_order_shape *shape, const weft_order *orders)
     size_t length = 0;
     FILE *file = open_memstream(&text, &length);
     assert_non_null(file);
-    ASSERT_OK(weft_order_print(shape, orders, file));
+    OK(weft_order_print(shape, orders, file));
     fclose(file);
     return text;
 }
@@ -149,9 +149,9 @@ void edit_open(const program_set *set, int stage, edit *out)
 void edit_close(const edit *edited, program_set *set)
 {
     void *tasks, *waits;
-    ASSERT_OK(weft_arena_alloc_array(&set->arena, edited->num_tasks, sizeof(weft_task), &tasks));
-    ASSERT_OK(weft_arena_alloc_array(&set->arena, edited->num_tasks * WEFT_TASK_MAX_WAITS,
-                                     sizeof(weft_wait), &waits));
+    OK(weft_arena_alloc_array(&set->arena, edited->num_tasks, sizeof(weft_task), &tasks));
+    OK(weft_arena_alloc_array(&set->arena, edited->num_tasks * WEFT_TASK_MAX_WAITS,
+                              sizeof(weft_wait), &waits));
     uint32_t num_waits = 0;
     for (uint32_t i = 0; i < edited->num_tasks; i++) {
         weft_task *task = &((weft_task *)tasks)[i];
@@ -219,6 +219,12 @@ void insert_task(edit *edited, uint32_t at, const weft_task *task)
     for (uint32_t i = 0; i < edited->num_tasks; i++)
         for (uint32_t w = 0; w < edited->tasks[i].num_waits; w++)
             edited->waits[i][w].task += edited->waits[i][w].task >= at;
+}
+
+int property_draws(void)
+{
+    const char *draws = getenv("WEFT_PROPERTY_DRAWS");
+    return draws ? atoi(draws) : 600;
 }
 
 uint32_t next_random(uint64_t *state, uint32_t bound)

@@ -2,36 +2,14 @@
 #ifndef WEFT_TESTS_SCHEDULE_PROGRAMS_H
 #define WEFT_TESTS_SCHEDULE_PROGRAMS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "schedule/build.h"
 #include "schedule/pipeline/order_text.h"
 #include "schedule/pipeline/pipeline.h"
 #include "schedule/text.h"
 #include "schedule/values.h"
+#include "tests/core/check.h"
 
 enum { MAX_STAGES = 32, MAX_EDIT_TASKS = 512 };
-
-/* The call must succeed; prints the error record otherwise. */
-#define ASSERT_OK(call)                                                                            \
-    do {                                                                                           \
-        if ((call) != WEFT_OK)                                                                     \
-            fail_msg("%s: %s", #call, weft_error_get()->text);                                     \
-    } while (0)
-
-/* The call must fail with this status and a text that contains `part`. */
-#define ASSERT_ERROR(call, wanted, part)                                                           \
-    do {                                                                                           \
-        const weft_status got_ = (call);                                                           \
-        if (got_ != (wanted) || !strstr(weft_error_get()->text, (part)))                           \
-            fail_msg("%s: status %d, text \"%s\"", #call, (int)got_, weft_error_get()->text);      \
-        weft_error_clear();                                                                        \
-    } while (0)
 
 typedef struct program_set {
     weft_arena arena;
@@ -79,6 +57,8 @@ void drop_task(edit *edited, uint32_t task);
 void swap_tasks(edit *edited, uint32_t a, uint32_t b);
 void insert_task(edit *edited, uint32_t at, const weft_task *task);
 
+/* How many draws of each property: $WEFT_PROPERTY_DRAWS, or 600. */
+int property_draws(void);
 /* Reproducible random numbers, below `bound`. */
 uint32_t next_random(uint64_t *state, uint32_t bound);
 

@@ -19,7 +19,7 @@ static program_set open_1f1b(int stage)
 static void refuse(program_set *set, const char *text)
 {
     edit_close(&edited, set);
-    ASSERT_ERROR(check_set(set), WEFT_INTERNAL, text);
+    FAILS(check_set(set), WEFT_INTERNAL, text);
     release_set(set);
 }
 
@@ -104,15 +104,15 @@ static void form(void **state)
 
     set = make_set(WEFT_PIPELINE_1F1B, 1, 1, false);
     set.programs[0].num_slots = -1;
-    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "stage 0 has -1 slots");
+    FAILS(check_set(&set), WEFT_INTERNAL, "stage 0 has -1 slots");
     set.shape.num_stages = 0;
-    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "no programs");
+    FAILS(check_set(&set), WEFT_INTERNAL, "no programs");
     set.shape = (weft_pipeline_shape){.kind = WEFT_PIPELINE_1F1B,
                                       .num_stages = 1,
                                       .num_micro_batches = 0,
                                       .forward_only = false,
                                       .boundary_bytes = 8};
-    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "no programs");
+    FAILS(check_set(&set), WEFT_INTERNAL, "no programs");
     release_set(&set);
 }
 
@@ -153,11 +153,11 @@ static void once_and_in_order(void **state)
     /* A training step is not an evaluation, nor the other way round. */
     set = make_set(WEFT_PIPELINE_1F1B, 2, 2, false);
     set.shape.forward_only = true;
-    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "has no place in this program");
+    FAILS(check_set(&set), WEFT_INTERNAL, "has no place in this program");
     release_set(&set);
     set = make_set(WEFT_PIPELINE_1F1B, 2, 2, true);
     set.shape.forward_only = false;
-    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "stage 0 has no receive receive gradient mb=0");
+    FAILS(check_set(&set), WEFT_INTERNAL, "stage 0 has no receive receive gradient mb=0");
     release_set(&set);
 }
 
@@ -234,9 +234,9 @@ static void in_flight(void **state)
     (void)state;
     program_set set = make_set(WEFT_PIPELINE_1F1B, 4, 6, false);
     set.programs[1].max_in_flight = 2;
-    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL,
-                 "stage 1, task 7 (forward compute mb=2 chunk=0 x=2 stash=2 y=3 waits=2,6) "
-                 "puts 3 in flight, at most 2 may be");
+    FAILS(check_set(&set), WEFT_INTERNAL,
+          "stage 1, task 7 (forward compute mb=2 chunk=0 x=2 stash=2 y=3 waits=2,6) "
+          "puts 3 in flight, at most 2 may be");
     release_set(&set);
 }
 
@@ -256,11 +256,11 @@ static void messages_and_deadlock(void **state)
     program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 9, false);
     program_set gpipe = make_set(WEFT_PIPELINE_GPIPE, 2, 9, false);
     set.programs[0] = gpipe.programs[0];
-    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL,
-                 "deadlock: stage 1 task 20 (receive activation 5) waits for stage 1 task 18 "
-                 "(backward 4) waits for stage 1 task 11 (send gradient 2) waits for stage 0 task "
-                 "22 (receive gradient 2) waits for stage 0 task 14 (forward 7) waits for stage 0 "
-                 "task 11 (send activation 5) waits for the first again");
+    FAILS(check_set(&set), WEFT_INTERNAL,
+          "deadlock: stage 1 task 20 (receive activation 5) waits for stage 1 task 18 "
+          "(backward 4) waits for stage 1 task 11 (send gradient 2) waits for stage 0 task "
+          "22 (receive gradient 2) waits for stage 0 task 14 (forward 7) waits for stage 0 "
+          "task 11 (send activation 5) waits for the first again");
     release_set(&gpipe);
     release_set(&set);
 
@@ -336,11 +336,11 @@ static void reductions_around_counts(void **state)
             .num_stages = 1, .num_micro_batches = 2, .host_waits = host_waits});
         char text[1024];
         snprintf(text, sizeof(text), "%s%s", first, orders[i].tasks);
-        ASSERT_OK(weft_program_parse(text, &set.arena, &set.programs[0]));
+        OK(weft_program_parse(text, &set.arena, &set.programs[0]));
         if (orders[i].error)
-            ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, orders[i].error);
+            FAILS(check_set(&set), WEFT_INTERNAL, orders[i].error);
         else
-            ASSERT_OK(check_set(&set));
+            OK(check_set(&set));
         release_set(&set);
     }
 }
@@ -356,8 +356,8 @@ static void a_message_behind_the_norm(void **state)
                 index_of(at(WEFT_TASK_NORM, WEFT_FLOW_NONE, -1)));
     edit_close(&edited, &set);
     assert_string_equal(run_machine(&set, 1), "deadlock");
-    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL,
-                 "deadlock: stage 0 task 2 (receive gradient 0) waits for stage 1");
+    FAILS(check_set(&set), WEFT_INTERNAL,
+          "deadlock: stage 0 task 2 (receive gradient 0) waits for stage 1");
     release_set(&set);
 }
 
@@ -454,7 +454,7 @@ static void random_damage(void **state)
             went_wrong = run_machine(&set, random + (uint64_t)run);
         if (accepted && went_wrong) {
             for (int stage = 0; stage < set.shape.num_stages; stage++)
-                ASSERT_OK(weft_program_print(&set.programs[stage], stderr));
+                OK(weft_program_print(&set.programs[stage], stderr));
             fail_msg("round %d: accepted, but the machine says: %s", round, went_wrong);
         }
         if (!accepted)

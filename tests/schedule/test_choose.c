@@ -8,12 +8,6 @@
 
 #include "schedule/moe/choose.h"
 
-static void close_to(double value, double wanted)
-{
-    if (!(fabs(value - wanted) <= 1e-9 * (1 + fabs(wanted))))
-        fail_msg("%.12g instead of %.12g", value, wanted);
-}
-
 static double real(uint64_t *random, double low, double high)
 {
     return low + (high - low) * next_random(random, 100001) / 1e5;
@@ -123,8 +117,8 @@ static double priced(const weft_moe_costs *costs, const weft_interference *alpha
     weft_arena arena = {0};
     weft_program program;
     double us;
-    ASSERT_OK(weft_program_moe(pipeline, backward, &arena, &program));
-    ASSERT_OK(weft_program_moe_price(&program, costs, alpha, NULL, &us));
+    OK(weft_program_moe(pipeline, backward, &arena, &program));
+    OK(weft_program_moe_price(&program, costs, alpha, NULL, &us));
     weft_arena_release(&arena);
     return us;
 }
@@ -277,8 +271,8 @@ static weft_moe_choice choose(const weft_cluster *c, const weft_moe_layer_shape 
                               weft_moe_model model, unsigned reuses)
 {
     weft_moe_choice choice;
-    ASSERT_OK(weft_choose_moe(c, shape, model, one_to_sixteen, NUM_CANDIDATES, reuses, false, NULL,
-                              &choice));
+    OK(weft_choose_moe(c, shape, model, one_to_sixteen, NUM_CANDIDATES, reuses, false, NULL,
+                       &choice));
     return choice;
 }
 
@@ -433,21 +427,21 @@ static void peers_by_price(void **state)
     shape.ep = 4;
     shape.ep_inside = 2;
     shape.pace_flops = 1e8; /* twice as long as what travels, and more */
-    ASSERT_OK(weft_choose_moe(&c, &shape, price, numbers, 4, none, true, NULL, &choice));
+    OK(weft_choose_moe(&c, &shape, price, numbers, 4, none, true, NULL, &choice));
     assert_int_equal(choice.pipeline.peer_group, 1);
     assert_int_equal(choice.pipeline.num_partitions, 4);
     assert_non_null(strstr(choice.reason, "partitions by peers, 1 each: "));
     assert_non_null(strstr(choice.reason, " of 6 candidates; synchronous"));
     const double peers_us = choice.us;
-    ASSERT_OK(weft_choose_moe(&c, &shape, price, numbers, 4, none, false, NULL, &choice));
+    OK(weft_choose_moe(&c, &shape, price, numbers, 4, none, false, NULL, &choice));
     assert_true(choice.pipeline.peer_group == 0 && choice.us > peers_us);
-    ASSERT_OK(weft_choose_moe(&c, &shape, phases, numbers, 4, none, true, NULL, &choice));
+    OK(weft_choose_moe(&c, &shape, phases, numbers, 4, none, true, NULL, &choice));
     assert_int_equal(choice.pipeline.peer_group, 0);
-    ASSERT_OK(weft_choose_moe(&c, &shape, price, numbers, 4, 2, true, NULL, &choice));
+    OK(weft_choose_moe(&c, &shape, price, numbers, 4, 2, true, NULL, &choice));
     assert_true(choice.pipeline.peer_group == 0 && choice.pipeline.reuse == WEFT_REUSE_S1);
 
     weft_cluster slow_starts = example_cluster(1000);
-    ASSERT_OK(weft_choose_moe(&slow_starts, &shape, price, numbers, 4, none, true, NULL, &choice));
+    OK(weft_choose_moe(&slow_starts, &shape, price, numbers, 4, none, true, NULL, &choice));
     assert_true(choice.pipeline.num_partitions == 1 && choice.pipeline.peer_group == 0);
 }
 
@@ -458,12 +452,12 @@ static void refusals(void **state)
     weft_cluster c = example_cluster(1);
     const int two[] = {1, 2}, wrong[] = {1, 65};
     const weft_moe_model model = WEFT_MOE_MODEL_PHASES;
-    ASSERT_ERROR(weft_choose_moe(&c, &table_shape, model, two, 0, 0, false, NULL, &choice),
-                 WEFT_CONFIG, "0 numbers of partitions");
-    ASSERT_ERROR(weft_choose_moe(&c, &table_shape, model, two, 2, 32, false, NULL, &choice),
-                 WEFT_CONFIG, "strategies 0x20");
-    ASSERT_ERROR(weft_choose_moe(&c, &table_shape, model, wrong, 2, 0, false, NULL, &choice),
-                 WEFT_CONFIG, "65 partitions of an MoE layer");
+    FAILS(weft_choose_moe(&c, &table_shape, model, two, 0, 0, false, NULL, &choice), WEFT_CONFIG,
+          "0 numbers of partitions");
+    FAILS(weft_choose_moe(&c, &table_shape, model, two, 2, 32, false, NULL, &choice), WEFT_CONFIG,
+          "strategies 0x20");
+    FAILS(weft_choose_moe(&c, &table_shape, model, wrong, 2, 0, false, NULL, &choice), WEFT_CONFIG,
+          "65 partitions of an MoE layer");
     const weft_cost_kind needed[] = {WEFT_COST_GEMM_FP32, WEFT_COST_ALL_TO_ALL, WEFT_COST_COPY,
                                      WEFT_COST_TO_HOST, WEFT_COST_TO_DEVICE};
     for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
@@ -471,8 +465,8 @@ static void refusals(void **state)
         less.costs[needed[i]] = (weft_cost){0};
         char name[64];
         snprintf(name, sizeof(name), "\"example\": costs.%s is", weft_cost_text(needed[i]));
-        ASSERT_ERROR(weft_choose_moe(&less, &table_shape, model, two, 2, 0, false, NULL, &choice),
-                     WEFT_CONFIG, name);
+        FAILS(weft_choose_moe(&less, &table_shape, model, two, 2, 0, false, NULL, &choice),
+              WEFT_CONFIG, name);
     }
     assert_true(choice.us == -7);
     /* What no allowed strategy and no such layer needs may be missing. */

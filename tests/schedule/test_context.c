@@ -11,7 +11,7 @@ static program_set make_context(const weft_context_plan *plan)
 {
     program_set set = {.shape = {.num_stages = 2}};
     for (int backward = 0; backward < 2; backward++)
-        ASSERT_OK(weft_program_context(plan, backward, &set.arena, &set.programs[backward]));
+        OK(weft_program_context(plan, backward, &set.arena, &set.programs[backward]));
     return set;
 }
 
@@ -174,11 +174,11 @@ static void accepted(const weft_context_plan *plan)
 {
     program_set set = make_context(plan), again = make_context(plan);
     num_plans++;
-    ASSERT_OK(check(plan, &set));
+    OK(check(plan, &set));
     for (int b = 0; b < 2; b++) {
         weft_program read;
         char *text = text_of(&set.programs[b]);
-        ASSERT_OK(weft_program_parse(text, &set.arena, &read));
+        OK(weft_program_parse(text, &set.arena, &read));
         assert_true(same_program(&set.programs[b], &read));
         assert_true(same_program(&set.programs[b], &again.programs[b]));
         free(text);
@@ -199,13 +199,13 @@ static void damaged(const weft_context_plan *plan)
                 edit_open(&set, b, &edited);
                 drop_wait(&edited, t, w);
                 edit_close(&edited, &set);
-                ASSERT_ERROR(check(plan, &set), WEFT_INTERNAL, " may ");
+                FAILS(check(plan, &set), WEFT_INTERNAL, " may ");
                 set.programs[b] = whole;
             }
             edit_open(&set, b, &edited);
             drop_task(&edited, t);
             edit_close(&edited, &set);
-            ASSERT_ERROR(check(plan, &set), WEFT_INTERNAL, "");
+            FAILS(check(plan, &set), WEFT_INTERNAL, "");
             set.programs[b] = whole;
             for (int k = 0; k < WEFT_TASK_MAX_OPERANDS; k++)
                 for (int32_t slot = -1; slot < whole.num_slots; slot++) {
@@ -214,7 +214,7 @@ static void damaged(const weft_context_plan *plan)
                     edit_open(&set, b, &edited);
                     edited.tasks[t].operands[k] = slot;
                     edit_close(&edited, &set);
-                    ASSERT_ERROR(check(plan, &set), WEFT_INTERNAL, "slot");
+                    FAILS(check(plan, &set), WEFT_INTERNAL, "slot");
                     set.programs[b] = whole;
                 }
         }
@@ -258,7 +258,7 @@ static double makespan_of(const block_cost *c, bool backward)
     block_cost of_program = *c;
     const weft_pricing pricing = {.cost = cost_of, .context = &of_program};
     of_program.program = &set.programs[backward];
-    ASSERT_OK(weft_program_price(&set.programs[backward], 1, &pricing, &set.arena, &price));
+    OK(weft_program_price(&set.programs[backward], 1, &pricing, &set.arena, &price));
     release_set(&set);
     return price.makespan_us;
 }
@@ -315,8 +315,8 @@ static void refuses(void **state)
     weft_arena arena = {0};
     weft_program program;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        ASSERT_ERROR(weft_program_context(&cases[i].plan, false, &arena, &program), WEFT_CONFIG,
-                     cases[i].text);
+        FAILS(weft_program_context(&cases[i].plan, false, &arena, &program), WEFT_CONFIG,
+              cases[i].text);
     weft_arena_release(&arena);
 }
 

@@ -6,12 +6,6 @@
 
 #include "schedule/cost/cost.h"
 
-static void close_to(double value, double wanted)
-{
-    if (!(fabs(value - wanted) <= 1e-9 * (1 + fabs(wanted))))
-        fail_msg("%.12g instead of %.12g", value, wanted);
-}
-
 static void figure(weft_cluster *c, weft_figure figure, double value)
 {
     c->hardware.figures[figure] = value;

@@ -219,8 +219,8 @@ static void lower_orders(fuzz *f, const weft_order_shape *shape, const weft_orde
                                  .boundary_bytes = 8,
                                  .orders = orders,
                                  .host_waits = host_waits}};
-    ASSERT_OK(weft_program_pipeline(&set.shape, &set.arena, set.programs));
-    ASSERT_OK(check_set(&set));
+    OK(weft_program_pipeline(&set.shape, &set.arena, set.programs));
+    OK(check_set(&set));
     release_set(&set);
 }
 
@@ -235,7 +235,7 @@ static void orders(void **state)
                                         .num_micro_batches = 1 + (int)draw(&f, 6)};
         weft_arena arena = {0};
         weft_order made[MAX_STAGES], read[MAX_STAGES], twice[MAX_STAGES];
-        ASSERT_OK(weft_order_make((weft_pipeline_kind)draw(&f, 2), &shape, &arena, made));
+        OK(weft_order_make((weft_pipeline_kind)draw(&f, 2), &shape, &arena, made));
         char *whole = order_text(&shape, made);
         snprintf(f.text, ROOM, "%s", whole);
         free(whole);
@@ -248,7 +248,7 @@ static void orders(void **state)
         f.num_accepted += status == WEFT_OK;
         if (status == WEFT_OK) {
             char *again = order_text(&shape, read);
-            ASSERT_OK(weft_order_parse(again, &shape, &arena, twice));
+            OK(weft_order_parse(again, &shape, &arena, twice));
             assert_true(same_orders(&shape, read, twice));
             free(again);
             lower_orders(&f, &shape, read);

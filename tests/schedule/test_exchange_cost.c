@@ -9,12 +9,6 @@
 #include "schedule/exchange/exchange.h"
 #include "schedule/price/price.h"
 
-static void close_to(double value, double wanted)
-{
-    if (!(fabs(value - wanted) <= 1e-9 * (1 + fabs(wanted))))
-        fail_msg("%.12g instead of %.12g", value, wanted);
-}
-
 /* Between nodes 100 B/us after 100 us, inside 8 times that after 10 us, copies after 1 us. */
 static weft_cluster example(double gather_rate, double copy_rate)
 {
@@ -180,10 +174,10 @@ static void programs_take_as_long(void **state)
                 weft_arena arena = {0};
                 weft_program program;
                 weft_price price;
-                ASSERT_OK(weft_program_exchange((weft_exchange_form)form, n, &arena, &program));
-                ASSERT_OK(weft_program_price(&program, 1,
-                                             &(weft_pricing){.cost = task_us, .context = &costs},
-                                             &arena, &price));
+                OK(weft_program_exchange((weft_exchange_form)form, n, &arena, &program));
+                OK(weft_program_price(&program, 1,
+                                      &(weft_pricing){.cost = task_us, .context = &costs}, &arena,
+                                      &price));
                 close_to(weft_exchange_us(&c, &s, (weft_exchange_form)form, n), price.makespan_us);
                 weft_arena_release(&arena);
             }
@@ -194,7 +188,7 @@ static weft_exchange_choice choose(const weft_cluster *cluster, const weft_excha
                                    unsigned allowed)
 {
     weft_exchange_choice choice;
-    ASSERT_OK(weft_choose_exchange(cluster, shape, allowed, &choice));
+    OK(weft_choose_exchange(cluster, shape, allowed, &choice));
     return choice;
 }
 
@@ -295,35 +289,35 @@ static void refusals(void **state)
     weft_exchange_choice choice = {.num_chunks = -7};
     weft_cluster c = example(800, 4000);
     c.costs[WEFT_COST_COPY] = (weft_cost){0};
-    ASSERT_ERROR(weft_choose_exchange(&c, &four_by_two, 0, &choice), WEFT_CONFIG, "costs.copy");
+    FAILS(weft_choose_exchange(&c, &four_by_two, 0, &choice), WEFT_CONFIG, "costs.copy");
     assert_int_equal(choice.num_chunks, -7);
     /* direct needs no copies, the baseline no all-gather, one node nothing */
     const unsigned direct = 1u << WEFT_EXCHANGE_DIRECT, baseline = 1u << WEFT_EXCHANGE_BASELINE;
     choose(&c, &four_by_two, direct | baseline);
     c.costs[WEFT_COST_ALL_GATHER] = (weft_cost){0};
-    ASSERT_ERROR(weft_choose_exchange(&c, &four_by_two, direct, &choice), WEFT_CONFIG,
-                 "costs.all_gather is not known, and the all-to-all form direct");
+    FAILS(weft_choose_exchange(&c, &four_by_two, direct, &choice), WEFT_CONFIG,
+          "costs.all_gather is not known, and the all-to-all form direct");
     choose(&c, &four_by_two, baseline);
     c.costs[WEFT_COST_ALL_TO_ALL] = (weft_cost){0};
-    ASSERT_ERROR(weft_choose_exchange(&c, &four_by_two, baseline, &choice), WEFT_CONFIG,
-                 "costs.all_to_all ");
+    FAILS(weft_choose_exchange(&c, &four_by_two, baseline, &choice), WEFT_CONFIG,
+          "costs.all_to_all ");
     weft_exchange_shape one_node = four_by_two;
     one_node.e = 1;
     choose(&c, &one_node, baseline | direct);
 
     weft_exchange_shape wrong = four_by_two;
     wrong.minimal_bytes = 0;
-    ASSERT_ERROR(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "at least 0 bytes");
+    FAILS(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "at least 0 bytes");
     wrong = four_by_two;
     wrong.bytes = NAN;
-    ASSERT_ERROR(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "no all-to-all of");
+    FAILS(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "no all-to-all of");
     wrong = four_by_two;
     wrong.num_chunks = 257;
-    ASSERT_ERROR(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "257 chunks");
+    FAILS(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "257 chunks");
     wrong = four_by_two;
     wrong.t = 0;
-    ASSERT_ERROR(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "over 0 ranks");
-    ASSERT_ERROR(weft_choose_exchange(&c, &four_by_two, 64, &choice), WEFT_CONFIG, "forms 0x40");
+    FAILS(weft_choose_exchange(&c, &wrong, 0, &choice), WEFT_CONFIG, "over 0 ranks");
+    FAILS(weft_choose_exchange(&c, &four_by_two, 64, &choice), WEFT_CONFIG, "forms 0x40");
 }
 
 int main(void)

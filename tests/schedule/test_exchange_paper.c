@@ -6,12 +6,6 @@
 
 #include "schedule/exchange/paper.h"
 
-static void close_to(double value, double wanted)
-{
-    if (!(fabs(value - wanted) <= 1e-9 * (1 + fabs(wanted))))
-        fail_msg("%.12g instead of %.12g", value, wanted);
-}
-
 static void set(weft_cluster *c, weft_figure figure, double value)
 {
     c->hardware.figures[figure] = value;
@@ -40,7 +34,7 @@ static void hand_computed(void **state)
     (void)state;
     const weft_cluster c = example();
     weft_exchange_paper p;
-    ASSERT_OK(weft_exchange_paper_of(&c, &four_by_two, &p));
+    OK(weft_exchange_paper_of(&c, &four_by_two, &p));
     close_to(p.rates[WEFT_PAPER_BETWEEN], 25e9);
     /* 2 MB lie between 1 MB, which takes as long as 2 MB at the peak, and 4 MB, as long as 5 */
     close_to(p.shares[WEFT_PAPER_BETWEEN], 2.0 / 3);
@@ -155,7 +149,7 @@ static void as_evaluated_twice(void **state)
         const weft_exchange_shape shape = {
             .bytes = x.i, .t = (int)x.t, .e = (int)x.e, .minimal_bytes = x.minimal};
         weft_exchange_paper p;
-        ASSERT_OK(weft_exchange_paper_of(&c, &shape, &p));
+        OK(weft_exchange_paper_of(&c, &shape, &p));
         close_to(p.o1_us, 1e6 * x.seconds[0]);
         check_chunks(&x, 1, p.o2_us, p.o2_chunks);
         check_chunks(&x, 2, p.o3_us, p.o3_chunks);
@@ -177,7 +171,7 @@ static void measured(void **state)
     weft_exchange_paper p;
     c.costs[WEFT_COST_ALL_TO_ALL] =
         (weft_cost){.curve = weft_curve_linear(100, 1e4), .peak = 10e9}; /* 100 us, 10 GB/s */
-    ASSERT_OK(weft_exchange_paper_of(&c, &four_by_two, &p));
+    OK(weft_exchange_paper_of(&c, &four_by_two, &p));
     close_to(p.rates[WEFT_PAPER_BETWEEN], 10e9);
     close_to(p.shares[WEFT_PAPER_BETWEEN], 2.0 / 3); /* 2 MB take 300 us instead of 200 */
     close_to(p.o1_us, 150 + 37.5);
@@ -190,11 +184,11 @@ static void cards(void **state)
     weft_cluster c = example();
     weft_exchange_paper p;
     set(&c, WEFT_FIGURE_CARDS, 2);
-    ASSERT_OK(weft_exchange_paper_of(&c, &four_by_two, &p));
+    OK(weft_exchange_paper_of(&c, &four_by_two, &p));
     close_to(p.rates[WEFT_PAPER_BETWEEN], 25e9 / 4);
     c.hardware.figures[WEFT_FIGURE_CARDS] = 0;
     c.hardware.given &= ~(1u << WEFT_FIGURE_CARDS);
-    ASSERT_OK(weft_exchange_paper_of(&c, &four_by_two, &p));
+    OK(weft_exchange_paper_of(&c, &four_by_two, &p));
     close_to(p.rates[WEFT_PAPER_BETWEEN], 25e9);
 }
 
@@ -211,13 +205,12 @@ static void refusals(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         weft_cluster c = example();
         c.hardware.given &= ~(1u << rows[i].figure);
-        ASSERT_ERROR(weft_exchange_paper_of(&c, &four_by_two, &p), WEFT_CONFIG, rows[i].path);
+        FAILS(weft_exchange_paper_of(&c, &four_by_two, &p), WEFT_CONFIG, rows[i].path);
     }
     const weft_cluster c = example();
-    ASSERT_ERROR(
-        weft_exchange_paper_of(
-            &c, &(weft_exchange_shape){.bytes = 0, .t = 1, .e = 1, .minimal_bytes = 1}, &p),
-        WEFT_CONFIG, "no all-to-all of 0 bytes");
+    FAILS(weft_exchange_paper_of(
+              &c, &(weft_exchange_shape){.bytes = 0, .t = 1, .e = 1, .minimal_bytes = 1}, &p),
+          WEFT_CONFIG, "no all-to-all of 0 bytes");
 }
 
 int main(void)

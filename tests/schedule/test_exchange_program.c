@@ -16,7 +16,7 @@ static int most_chunks(weft_exchange_form form)
 static program_set make_exchange(weft_exchange_form form, int num_chunks)
 {
     program_set set = {.shape = {.num_stages = 1}};
-    ASSERT_OK(weft_program_exchange(form, num_chunks, &set.arena, &set.programs[0]));
+    OK(weft_program_exchange(form, num_chunks, &set.arena, &set.programs[0]));
     return set;
 }
 
@@ -99,9 +99,9 @@ static void exact(void **state)
             program_set set = make_exchange(forms[f], n), again = make_exchange(forms[f], n);
             const weft_program whole = set.programs[0];
             weft_program read;
-            ASSERT_OK(weft_program_exchange_check(forms[f], n, &whole));
+            OK(weft_program_exchange_check(forms[f], n, &whole));
             char *text = text_of(&whole);
-            ASSERT_OK(weft_program_parse(text, &set.arena, &read));
+            OK(weft_program_parse(text, &set.arena, &read));
             assert_true(same_program(&whole, &read));
             assert_true(same_program(&whole, &again.programs[0]));
             free(text);
@@ -110,15 +110,15 @@ static void exact(void **state)
                     edit_open(&set, 0, &edited);
                     drop_wait(&edited, t, w);
                     edit_close(&edited, &set);
-                    ASSERT_ERROR(weft_program_exchange_check(forms[f], n, &set.programs[0]),
-                                 WEFT_INTERNAL, " may ");
+                    FAILS(weft_program_exchange_check(forms[f], n, &set.programs[0]), WEFT_INTERNAL,
+                          " may ");
                     set.programs[0] = whole;
                 }
                 edit_open(&set, 0, &edited);
                 drop_task(&edited, t);
                 edit_close(&edited, &set);
-                ASSERT_ERROR(weft_program_exchange_check(forms[f], n, &set.programs[0]),
-                             WEFT_INTERNAL, weft_exchange_text((int)forms[f]));
+                FAILS(weft_program_exchange_check(forms[f], n, &set.programs[0]), WEFT_INTERNAL,
+                      weft_exchange_text((int)forms[f]));
                 set.programs[0] = whole;
                 const weft_operands *operands =
                     weft_operands_of(whole.tasks[t].kind, whole.tasks[t].flow);
@@ -127,8 +127,8 @@ static void exact(void **state)
                     int32_t *slot = &edited.tasks[t].operands[k];
                     *slot = *slot < 0 ? 0 : -1;
                     edit_close(&edited, &set);
-                    ASSERT_ERROR(weft_program_exchange_check(forms[f], n, &set.programs[0]),
-                                 WEFT_INTERNAL, "slot");
+                    FAILS(weft_program_exchange_check(forms[f], n, &set.programs[0]), WEFT_INTERNAL,
+                          "slot");
                     set.programs[0] = whole;
                 }
             }
@@ -140,8 +140,8 @@ static void exact(void **state)
                         edited.tasks[t].operands[k] = 0;
             edit_close(&edited, &set);
             if (n > 1)
-                ASSERT_ERROR(weft_program_exchange_check(forms[f], n, &set.programs[0]),
-                             WEFT_INTERNAL, "overwrite slot 0");
+                FAILS(weft_program_exchange_check(forms[f], n, &set.programs[0]), WEFT_INTERNAL,
+                      "overwrite slot 0");
             release_set(&again);
             release_set(&set);
         }
@@ -180,9 +180,9 @@ static void times(void **state)
                 };
                 program_set set = make_exchange(forms[f], n);
                 weft_price price;
-                ASSERT_OK(weft_program_price(set.programs, 1,
-                                             &(weft_pricing){.cost = cost_of, .context = us},
-                                             &set.arena, &price));
+                OK(weft_program_price(set.programs, 1,
+                                      &(weft_pricing){.cost = cost_of, .context = us}, &set.arena,
+                                      &price));
                 assert_true(price.makespan_us == wanted[f]);
                 release_set(&set);
             }
@@ -194,36 +194,34 @@ static void refuses(void **state)
     static edit edited;
     weft_arena arena = {0};
     weft_program program;
-    ASSERT_ERROR(weft_program_exchange(WEFT_EXCHANGE_O1, 2, &arena, &program), WEFT_CONFIG,
-                 "an all-to-all by o1 in 2 chunks: 1 to 1 are possible");
-    ASSERT_ERROR(weft_program_exchange(WEFT_EXCHANGE_O3, 257, &arena, &program), WEFT_CONFIG,
-                 "by o3 in 257 chunks: 1 to 256");
-    ASSERT_ERROR(weft_program_exchange(WEFT_NUM_EXCHANGES, 1, &arena, &program), WEFT_CONFIG,
-                 "no form 6");
+    FAILS(weft_program_exchange(WEFT_EXCHANGE_O1, 2, &arena, &program), WEFT_CONFIG,
+          "an all-to-all by o1 in 2 chunks: 1 to 1 are possible");
+    FAILS(weft_program_exchange(WEFT_EXCHANGE_O3, 257, &arena, &program), WEFT_CONFIG,
+          "by o3 in 257 chunks: 1 to 256");
+    FAILS(weft_program_exchange(WEFT_NUM_EXCHANGES, 1, &arena, &program), WEFT_CONFIG, "no form 6");
     assert_string_equal(weft_exchange_text(WEFT_EXCHANGE_O1_PAPER), "o1_paper");
     weft_arena_release(&arena);
 
     /* The copy beside the next all-gather is what o3 has over o2. */
     program_set set = make_exchange(WEFT_EXCHANGE_O3, 3);
-    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O2, 3, &set.programs[0]), WEFT_INTERNAL,
-                 "is not on the gather lane");
-    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_DIRECT, 3, &set.programs[0]),
-                 WEFT_INTERNAL,
-                 "direct, task 2 (place place part=0 from=2 waits=1) has no place in this program");
-    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 4, &set.programs[0]), WEFT_INTERNAL,
-                 "o3 has no dispatch expert part=3");
-    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 2, &set.programs[0]), WEFT_INTERNAL,
-                 "o3, task 6 (dispatch expert part=2 to=0 waits=1) has no place in this program");
+    FAILS(weft_program_exchange_check(WEFT_EXCHANGE_O2, 3, &set.programs[0]), WEFT_INTERNAL,
+          "is not on the gather lane");
+    FAILS(weft_program_exchange_check(WEFT_EXCHANGE_DIRECT, 3, &set.programs[0]), WEFT_INTERNAL,
+          "direct, task 2 (place place part=0 from=2 waits=1) has no place in this program");
+    FAILS(weft_program_exchange_check(WEFT_EXCHANGE_O3, 4, &set.programs[0]), WEFT_INTERNAL,
+          "o3 has no dispatch expert part=3");
+    FAILS(weft_program_exchange_check(WEFT_EXCHANGE_O3, 2, &set.programs[0]), WEFT_INTERNAL,
+          "o3, task 6 (dispatch expert part=2 to=0 waits=1) has no place in this program");
     edit_open(&set, 0, &edited);
     edited.tasks[7].operands[1] = edited.tasks[8].operands[0] = 1;
     edit_close(&edited, &set);
-    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 3, &set.programs[0]), WEFT_INTERNAL,
-                 "has what was gathered in slot 1, which is memory for arrived");
+    FAILS(weft_program_exchange_check(WEFT_EXCHANGE_O3, 3, &set.programs[0]), WEFT_INTERNAL,
+          "has what was gathered in slot 1, which is memory for arrived");
     edit_open(&set, 0, &edited);
     edited.tasks[4] = weft_task_of(WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION);
     edit_close(&edited, &set);
-    ASSERT_ERROR(weft_program_exchange_check(WEFT_EXCHANGE_O3, 3, &set.programs[0]), WEFT_INTERNAL,
-                 "has no place in this program");
+    FAILS(weft_program_exchange_check(WEFT_EXCHANGE_O3, 3, &set.programs[0]), WEFT_INTERNAL,
+          "has no place in this program");
     release_set(&set);
 }
 

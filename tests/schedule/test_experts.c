@@ -9,20 +9,12 @@
 #include "schedule/price/price.h"
 #include "tests/schedule/programs.h"
 
-enum { NUM_DRAWS = 600 };
-
-static int num_draws(void)
-{
-    const char *draws = getenv("WEFT_PROPERTY_DRAWS");
-    return draws ? atoi(draws) : NUM_DRAWS;
-}
-
 /* Forward and backward of a shape. */
 static program_set make_experts(const weft_experts_shape *shape)
 {
     program_set set = {.shape = {.num_stages = 2}};
     for (int backward = 0; backward < 2; backward++)
-        ASSERT_OK(weft_program_experts(shape, backward, &set.arena, &set.programs[backward]));
+        OK(weft_program_experts(shape, backward, &set.arena, &set.programs[backward]));
     return set;
 }
 
@@ -188,15 +180,15 @@ static void accepted(void **state)
 {
     (void)state;
     uint64_t random = 7;
-    for (int i = 0; i < num_draws(); i++) {
+    for (int i = 0; i < property_draws(); i++) {
         const weft_experts_shape shape = draw_shape(&random, 40);
         program_set set = make_experts(&shape), again = make_experts(&shape);
-        ASSERT_OK(check(&shape, &set));
-        ASSERT_OK(weft_program_experts_check(&shape, &set.programs[0], NULL));
+        OK(check(&shape, &set));
+        OK(weft_program_experts_check(&shape, &set.programs[0], NULL));
         for (int b = 0; b < 2; b++) {
             weft_program read;
             char *text = text_of(&set.programs[b]);
-            ASSERT_OK(weft_program_parse(text, &set.arena, &read));
+            OK(weft_program_parse(text, &set.arena, &read));
             assert_true(same_program(&set.programs[b], &read));
             assert_true(same_program(&set.programs[b], &again.programs[b]));
             free(text);
@@ -212,7 +204,7 @@ static void damaged(void **state)
     (void)state;
     static edit edited;
     uint64_t random = 11;
-    for (int i = 0; i < num_draws() / 20; i++) {
+    for (int i = 0; i < property_draws() / 20; i++) {
         const weft_experts_shape shape = draw_shape(&random, 7);
         program_set set = make_experts(&shape);
         for (int b = 0; b < 2; b++) {
@@ -222,18 +214,18 @@ static void damaged(void **state)
                     edit_open(&set, b, &edited);
                     drop_wait(&edited, t, w);
                     edit_close(&edited, &set);
-                    ASSERT_ERROR(check(&shape, &set), WEFT_INTERNAL, " may ");
+                    FAILS(check(&shape, &set), WEFT_INTERNAL, " may ");
                     set.programs[b] = whole;
                 }
                 edit_open(&set, b, &edited);
                 drop_task(&edited, t);
                 edit_close(&edited, &set);
-                ASSERT_ERROR(check(&shape, &set), WEFT_INTERNAL, "");
+                FAILS(check(&shape, &set), WEFT_INTERNAL, "");
                 set.programs[b] = whole;
                 edit_open(&set, b, &edited);
                 edited.tasks[t].flags ^= WEFT_TASK_AFTER_STEP;
                 edit_close(&edited, &set);
-                ASSERT_ERROR(check(&shape, &set), WEFT_INTERNAL, "step");
+                FAILS(check(&shape, &set), WEFT_INTERNAL, "step");
                 set.programs[b] = whole;
                 for (int k = 0; k < WEFT_TASK_MAX_OPERANDS; k++)
                     for (int32_t slot = -1; slot < whole.num_slots; slot++) {
@@ -242,7 +234,7 @@ static void damaged(void **state)
                         edit_open(&set, b, &edited);
                         edited.tasks[t].operands[k] = slot;
                         edit_close(&edited, &set);
-                        ASSERT_ERROR(check(&shape, &set), WEFT_INTERNAL, "slot");
+                        FAILS(check(&shape, &set), WEFT_INTERNAL, "slot");
                         set.programs[b] = whole;
                     }
             }
@@ -257,7 +249,7 @@ static void slices(void **state)
 {
     (void)state;
     uint64_t random = 17;
-    for (int draw = 0; draw < num_draws(); draw++) {
+    for (int draw = 0; draw < property_draws(); draw++) {
         const weft_experts_shape shape = draw_shape(&random, 40);
         program_set set = make_experts(&shape);
         const int n = 1 + (int)next_random(&random, (uint32_t)shape.num_positions);
@@ -444,7 +436,7 @@ static void any_timing(void **state)
 {
     (void)state;
     uint64_t random = 3;
-    for (int i = 0; i < num_draws() / 4; i++) {
+    for (int i = 0; i < property_draws() / 4; i++) {
         const weft_experts_shape shape = draw_shape(&random, 8);
         machine_runs(&shape, &random);
     }
@@ -457,7 +449,7 @@ static weft_experts_price price_of(const weft_experts_shape *shape, bool backwar
 {
     weft_experts_price price;
     program_set set = make_experts(shape);
-    ASSERT_OK(weft_program_experts_price(&set.programs[backward], costs, rows, NULL, NULL, &price));
+    OK(weft_program_experts_price(&set.programs[backward], costs, rows, NULL, NULL, &price));
     release_set(&set);
     return price;
 }
@@ -515,7 +507,7 @@ static void bounds(void **state)
 {
     (void)state;
     uint64_t random = 21;
-    for (int i = 0; i < num_draws(); i++) {
+    for (int i = 0; i < property_draws(); i++) {
         const weft_experts_shape shape = draw_shape(&random, 40);
         const weft_expert_costs costs = {.upload_us = next_random(&random, 50),
                                          .download_us = next_random(&random, 50),
@@ -572,8 +564,8 @@ static void refuses(void **state)
     weft_arena arena = {0};
     weft_program program;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        ASSERT_ERROR(weft_program_experts(&cases[i].shape, false, &arena, &program), WEFT_CONFIG,
-                     cases[i].text);
+        FAILS(weft_program_experts(&cases[i].shape, false, &arena, &program), WEFT_CONFIG,
+              cases[i].text);
     weft_arena_release(&arena);
     assert_string_equal(weft_expert_order_text(WEFT_EXPERT_ORDER_DEMAND), "demand");
     assert_string_equal(weft_expert_order_text(-1), "?");

@@ -6,13 +6,7 @@
 #include "schedule/experts/steps.h"
 #include "tests/schedule/programs.h"
 
-enum { NUM_DRAWS = 600, MAX_LAYERS = 3, MAX_BUCKETS = 32 };
-
-static int num_draws(void)
-{
-    const char *draws = getenv("WEFT_PROPERTY_DRAWS");
-    return draws ? atoi(draws) : NUM_DRAWS;
-}
+enum { MAX_LAYERS = 3, MAX_BUCKETS = 32 };
 
 /* What a rank of one stage runs: programs[0] the step's, then forward and backward of each layer.
  */
@@ -84,11 +78,11 @@ static void make_subject(uint64_t *random, subject *s)
     list_buckets(random, s);
     s->buckets.shapes = s->shapes;
     s->set.shape.buckets = &s->buckets;
-    ASSERT_OK(weft_program_pipeline(&s->set.shape, &s->set.arena, s->set.programs));
+    OK(weft_program_pipeline(&s->set.shape, &s->set.arena, s->set.programs));
     for (int l = 0; l < s->steps.num_layers; l++)
         for (int b = 0; b < 2; b++)
-            ASSERT_OK(weft_program_experts(&s->layers[l].shape, b, &s->set.arena,
-                                           &s->set.programs[1 + 2 * l + b]));
+            OK(weft_program_experts(&s->layers[l].shape, b, &s->set.arena,
+                                    &s->set.programs[1 + 2 * l + b]));
 }
 
 static weft_status check_steps(subject *s)
@@ -117,10 +111,10 @@ static void accepted(void **state)
 {
     (void)state;
     uint64_t random = 41;
-    for (int draw = 0; draw < num_draws(); draw++) {
+    for (int draw = 0; draw < property_draws(); draw++) {
         static subject s;
         make_subject(&random, &s);
-        ASSERT_OK(check_all(&s));
+        OK(check_all(&s));
         release_set(&s.set);
     }
 }
@@ -147,7 +141,7 @@ static void drop_flags(subject *s, int program, tally *sum)
         if (s->steps.drains ? found : !found && !s->at_once && whole.tasks[t].bucket < 0)
             fail_msg("program %d, task %u, drains %d: found %d", program, t, s->steps.drains,
                      found);
-        ASSERT_ERROR(check_all(s), WEFT_INTERNAL, "step");
+        FAILS(check_all(s), WEFT_INTERNAL, "step");
         sum->flags += !s->steps.drains;
         sum->found_flags += found;
         s->set.programs[program] = whole;
@@ -166,7 +160,7 @@ static void drop_waits(subject *s, int program, tally *sum)
             sum->waits++;
             sum->found += check_steps(s) != WEFT_OK;
             weft_error_clear();
-            ASSERT_ERROR(check_all(s), WEFT_INTERNAL, " may ");
+            FAILS(check_all(s), WEFT_INTERNAL, " may ");
             s->set.programs[program] = whole;
         }
 }
@@ -177,7 +171,7 @@ static void dropped(void **state)
     (void)state;
     uint64_t random = 43;
     tally sum = {0, 0, 0, 0};
-    for (int draw = 0; draw < num_draws() / 10; draw++) {
+    for (int draw = 0; draw < property_draws() / 10; draw++) {
         static subject s;
         make_subject(&random, &s);
         for (int program = 0; program < 1 + 2 * s.steps.num_layers; program++) {

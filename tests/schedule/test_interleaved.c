@@ -13,7 +13,7 @@ static void order_is(const weft_order_shape *shape, int rank, const char *wanted
     weft_arena arena = {0};
     weft_order orders[MAX_STAGES];
     char text[512] = "";
-    ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, shape, &arena, orders));
+    OK(weft_order_make(WEFT_PIPELINE_1F1B, shape, &arena, orders));
     for (uint32_t i = 0; i < orders[rank].count; i++) {
         const weft_compute *c = &orders[rank].computes[i];
         snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%d%c%d", i ? " " : "",
@@ -111,7 +111,7 @@ static void random_orders(void **state)
                                   false};
         weft_arena arena = {0};
         weft_order drawn[MAX_STAGES];
-        ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, drawn));
+        OK(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, drawn));
         /* Swaps of neighbours that keep a backward behind its forward. */
         for (uint32_t swaps = next_random(&random, 60); swaps > 0; swaps--) {
             const weft_order *order = &drawn[next_random(&random, (uint32_t)shape.num_ranks)];
@@ -163,7 +163,7 @@ static void a_host_that_waits_for_itself(void **state)
                                            .boundary_bytes = 8,
                                            .host_waits = host_waits};
         program_set set = make_shaped_set(&shape);
-        ASSERT_OK(check_set(&set));
+        OK(check_set(&set));
         edit_open(&set, 0, &edited);
         uint32_t at = 0;
         while (edited.tasks[at].kind != WEFT_TASK_SEND)
@@ -173,9 +173,9 @@ static void a_host_that_waits_for_itself(void **state)
             swap_tasks(&edited, at, at + 1);
         edit_close(&edited, &set);
         if (waits)
-            ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "deadlock: ");
+            FAILS(check_set(&set), WEFT_INTERNAL, "deadlock: ");
         else
-            ASSERT_OK(check_set(&set));
+            OK(check_set(&set));
         release_set(&set);
     }
 }
@@ -187,10 +187,10 @@ static void refuses(void **state)
     weft_order made[4];
     weft_program programs[4];
     weft_order_shape shape = {4, 2, 8, 3, false, false};
-    ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made), WEFT_CONFIG,
-                 "groups of 3 micro-batches in a pipeline of 4 ranks");
+    FAILS(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made), WEFT_CONFIG,
+          "groups of 3 micro-batches in a pipeline of 4 ranks");
     shape = (weft_order_shape){2, 1, 2, 0, false, false};
-    ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made));
+    OK(weft_order_make(WEFT_PIPELINE_1F1B, &shape, &arena, made));
     /* Each rank begins with what the other has not done. */
     made[0].computes[0] = (weft_compute){1, 0, WEFT_COMPUTE_FORWARD, 0};
     made[0].computes[1] = (weft_compute){1, 0, WEFT_COMPUTE_BACKWARD, 0};
@@ -198,9 +198,9 @@ static void refuses(void **state)
     made[0].computes[3] = (weft_compute){0, 0, WEFT_COMPUTE_BACKWARD, 0};
     const weft_pipeline_shape pipeline = {
         .num_stages = 2, .num_micro_batches = 2, .boundary_bytes = 8, .orders = made};
-    ASSERT_ERROR(weft_program_pipeline(&pipeline, &arena, programs), WEFT_CONFIG,
-                 "the order of compute never ends: rank 0 stands at 0B1 and waits for 1B1 of rank "
-                 "1, rank 1 stands at 1F0 and waits for 0F0 of rank 0");
+    FAILS(weft_program_pipeline(&pipeline, &arena, programs), WEFT_CONFIG,
+          "the order of compute never ends: rank 0 stands at 0B1 and waits for 1B1 of rank "
+          "1, rank 1 stands at 1F0 and waits for 0F0 of rank 0");
     weft_arena_release(&arena);
 }
 
@@ -242,15 +242,13 @@ static void csv_errors(void **state)
     weft_order read[2];
     weft_arena arena = {0};
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
-        ASSERT_ERROR(weft_order_parse(cases[c].text, &shape, &arena, read), WEFT_CONFIG,
-                     cases[c].error);
+        FAILS(weft_order_parse(cases[c].text, &shape, &arena, read), WEFT_CONFIG, cases[c].error);
     const weft_order_shape two = {2, 1, 2, 0, false, false};
-    ASSERT_ERROR(weft_order_parse("0F1,0B1,0F0,0B0\n1F0,1B0,1F1,1B1\n", &two, &arena, read),
-                 WEFT_CONFIG,
-                 "rank 0 stands at 0B1 (line 1, column 2) and waits for 1B1 of rank 1, rank 1 "
-                 "stands at 1F0 (line 2, column 1) and waits for 0F0 of rank 0");
-    ASSERT_OK(weft_order_parse("0F0, ,0B0,\r\n,1F0,1B0", &shape, &arena, read));
-    ASSERT_OK(weft_order_parse("\xef\xbb\xbf\n0F0,0B0\r\n \r\n1F0,1B0\n\n", &shape, &arena, read));
+    FAILS(weft_order_parse("0F1,0B1,0F0,0B0\n1F0,1B0,1F1,1B1\n", &two, &arena, read), WEFT_CONFIG,
+          "rank 0 stands at 0B1 (line 1, column 2) and waits for 1B1 of rank 1, rank 1 "
+          "stands at 1F0 (line 2, column 1) and waits for 0F0 of rank 0");
+    OK(weft_order_parse("0F0, ,0B0,\r\n,1F0,1B0", &shape, &arena, read));
+    OK(weft_order_parse("\xef\xbb\xbf\n0F0,0B0\r\n \r\n1F0,1B0\n\n", &shape, &arena, read));
     weft_arena_release(&arena);
 }
 
@@ -269,7 +267,7 @@ static void csv_dialects(void **state)
     weft_arena arena = {0};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         weft_order read[1];
-        ASSERT_OK(weft_order_parse(texts[i], &shape, &arena, read));
+        OK(weft_order_parse(texts[i], &shape, &arena, read));
         assert_int_equal(read[0].columns[read[0].count - 1] >= 9, 1);
         char *text = order_text(&shape, read);
         assert_string_equal(text, texts[0]);
@@ -307,10 +305,10 @@ static void csv_round_trips(void **state)
                                         .is_v = is_v};
         weft_arena arena = {0};
         weft_order made[MAX_STAGES], read[MAX_STAGES];
-        ASSERT_OK(weft_order_make(kind, &shape, &arena, made));
+        OK(weft_order_make(kind, &shape, &arena, made));
         char *text = order_text(&shape, made), *again;
         assert_true(weft_order_text_is_v(text, shape.num_ranks) == (is_v && shape.num_ranks > 1));
-        ASSERT_OK(weft_order_parse(text, &shape, &arena, read));
+        OK(weft_order_parse(text, &shape, &arena, read));
         assert_true(same_orders(&shape, made, read));
         again = order_text(&shape, read);
         assert_string_equal(text, again);

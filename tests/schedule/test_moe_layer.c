@@ -42,13 +42,13 @@ static void all_pairs(void (*test)(moe_pair *pair))
 
 static void accepted_and_reproducible(moe_pair *pair)
 {
-    ASSERT_OK(check_pair(pair));
-    ASSERT_OK(weft_program_moe_check(&pair->pipeline, &pair->set.programs[0], NULL));
+    OK(check_pair(pair));
+    OK(weft_program_moe_check(&pair->pipeline, &pair->set.programs[0], NULL));
     moe_pair again = make_pair_of(pair->pipeline);
     for (int i = 0; i < 2; i++) {
         weft_program read;
         char *text = text_of(&pair->set.programs[i]);
-        ASSERT_OK(weft_program_parse(text, &again.set.arena, &read));
+        OK(weft_program_parse(text, &again.set.arena, &read));
         assert_true(same_program(&pair->set.programs[i], &read));
         assert_true(same_program(&pair->set.programs[i], &again.set.programs[i]));
         free(text);
@@ -76,7 +76,7 @@ static void every_wait_is_needed(moe_pair *pair)
                 edit_open(&pair->set, i, &edited);
                 drop_wait(&edited, t, w);
                 edit_close(&edited, &pair->set);
-                ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, " may ");
+                FAILS(check_pair(pair), WEFT_INTERNAL, " may ");
                 pair->set.programs[i] = whole;
             }
     }
@@ -91,14 +91,14 @@ static void every_task_is_needed(moe_pair *pair)
             edit_open(&pair->set, i, &edited);
             drop_task(&edited, t);
             edit_close(&edited, &pair->set);
-            ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, i ? "backward" : "forward");
+            FAILS(check_pair(pair), WEFT_INTERNAL, i ? "backward" : "forward");
             pair->set.programs[i] = whole;
 
             edit_open(&pair->set, i, &edited);
             const weft_task again = edited.tasks[t];
             insert_task(&edited, t, &again);
             edit_close(&edited, &pair->set);
-            ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, "does again what task");
+            FAILS(check_pair(pair), WEFT_INTERNAL, "does again what task");
             pair->set.programs[i] = whole;
         }
     }
@@ -124,7 +124,7 @@ static void every_slot_is_needed(moe_pair *pair)
                         task->operands[k] = first;
             }
             edit_close(&edited, &pair->set);
-            ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, "slot");
+            FAILS(check_pair(pair), WEFT_INTERNAL, "slot");
             pair->set.programs[i] = whole;
         }
     }
@@ -140,7 +140,7 @@ static void every_peer_is_needed(moe_pair *pair)
             edit_open(&pair->set, i, &edited);
             edited.tasks[t].peer = edited.tasks[t].peer > 0 ? 0 : edited.tasks[t].peer + 1;
             edit_close(&edited, &pair->set);
-            ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, "has peer ");
+            FAILS(check_pair(pair), WEFT_INTERNAL, "has peer ");
             pair->set.programs[i] = whole;
         }
     }
@@ -189,7 +189,7 @@ static void by_experts(void **state)
             assert_int_equal(next[WEFT_TASK_EXPERT], n);
         }
         pair.pipeline.by_experts = 0;
-        ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "backward");
+        FAILS(check_pair(&pair), WEFT_INTERNAL, "backward");
         release_set(&pair.set);
     }
 }
@@ -349,7 +349,7 @@ static weft_task *at(const moe_pair *pair, weft_task_kind kind, weft_flow flow, 
 static void refuse(moe_pair *pair, const char *error)
 {
     edit_close(&edited, &pair->set);
-    ASSERT_ERROR(check_pair(pair), WEFT_INTERNAL, error);
+    FAILS(check_pair(pair), WEFT_INTERNAL, error);
     release_set(&pair->set);
 }
 
@@ -430,22 +430,22 @@ static void says_what_is_wrong(void **state)
     /* The programs of another strategy, and of another number of partitions. */
     pair = make_pair(WEFT_REUSE_S4, 4);
     pair.pipeline.reuse = WEFT_REUSE_S3;
-    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "forward has no offload offload input part=0");
+    FAILS(check_pair(&pair), WEFT_INTERNAL, "forward has no offload offload input part=0");
     pair.pipeline = (weft_moe_pipeline){.num_partitions = 3, .reuse = WEFT_REUSE_S4};
-    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "part=3 ");
+    FAILS(check_pair(&pair), WEFT_INTERNAL, "part=3 ");
     pair.pipeline = (weft_moe_pipeline){.num_partitions = 4, .reuse = WEFT_REUSE_S4};
     pair.set.programs[0].max_in_flight = 1;
-    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "puts 2 in flight, at most 1 may be");
+    FAILS(check_pair(&pair), WEFT_INTERNAL, "puts 2 in flight, at most 1 may be");
     release_set(&pair.set);
 
     /* By tokens what is cut by peers, and the other way round. */
     pair = make_pair_of(weft_moe_by_peers(8, 2));
     pair.pipeline.peer_group = 0;
-    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "has peer 0 instead of -1");
+    FAILS(check_pair(&pair), WEFT_INTERNAL, "has peer 0 instead of -1");
     release_set(&pair.set);
     pair = make_pair(WEFT_REUSE_NONE, 4);
     pair.pipeline.peer_group = 2;
-    ASSERT_ERROR(check_pair(&pair), WEFT_INTERNAL, "has peer -1 instead of 0");
+    FAILS(check_pair(&pair), WEFT_INTERNAL, "has peer -1 instead of 0");
     release_set(&pair.set);
 }
 
@@ -494,21 +494,19 @@ static void refuses_no_layer(void **state)
     const weft_moe_pipeline none = {.num_partitions = 0},
                             many = {.num_partitions = 65, .reuse = WEFT_REUSE_S1},
                             other = {.num_partitions = 4, .reuse = WEFT_NUM_REUSES};
-    ASSERT_ERROR(weft_program_moe(&none, false, &arena, &program), WEFT_CONFIG,
-                 "an MoE layer in 0 partitions: 1 to 64 are possible");
-    ASSERT_ERROR(weft_program_moe(&many, true, &arena, &program), WEFT_CONFIG, "in 65 partitions");
-    ASSERT_ERROR(weft_program_moe(&other, false, &arena, &program), WEFT_CONFIG, "strategy 5");
-    ASSERT_ERROR(weft_program_moe_check(&none, &program, NULL), WEFT_CONFIG, "in 0 partitions");
+    FAILS(weft_program_moe(&none, false, &arena, &program), WEFT_CONFIG,
+          "an MoE layer in 0 partitions: 1 to 64 are possible");
+    FAILS(weft_program_moe(&many, true, &arena, &program), WEFT_CONFIG, "in 65 partitions");
+    FAILS(weft_program_moe(&other, false, &arena, &program), WEFT_CONFIG, "strategy 5");
+    FAILS(weft_program_moe_check(&none, &program, NULL), WEFT_CONFIG, "in 0 partitions");
     const weft_moe_pipeline reused = {4, WEFT_REUSE_S1, 2, 0, 0}, alone = weft_moe_by_peers(65, 1);
-    ASSERT_ERROR(weft_program_moe(&reused, false, &arena, &program), WEFT_CONFIG,
-                 "partitions by peers, 2 each, with reuse s1: none would");
-    ASSERT_ERROR(weft_program_moe(&alone, false, &arena, &program), WEFT_CONFIG,
-                 "in 65 partitions");
+    FAILS(weft_program_moe(&reused, false, &arena, &program), WEFT_CONFIG,
+          "partitions by peers, 2 each, with reuse s1: none would");
+    FAILS(weft_program_moe(&alone, false, &arena, &program), WEFT_CONFIG, "in 65 partitions");
     assert_string_equal(weft_moe_pipeline_text(&reused).text, "partitions by peers, 2 each");
     const weft_moe_pipeline both = {4, WEFT_REUSE_NONE, 2, 1, 0},
                             experts = {4, WEFT_REUSE_NONE, 0, 1, 0};
-    ASSERT_ERROR(weft_program_moe(&both, false, &arena, &program), WEFT_CONFIG,
-                 "by peers and by experts");
+    FAILS(weft_program_moe(&both, false, &arena, &program), WEFT_CONFIG, "by peers and by experts");
     assert_string_equal(weft_moe_pipeline_text(&experts).text,
                         "4 partitions by experts, reuse none");
     assert_string_equal(weft_moe_pipeline_text(&many).text, "65 partitions, reuse s1");

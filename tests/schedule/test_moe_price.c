@@ -11,7 +11,7 @@ static double priced_with(const moe_pair *pair, int direction, const weft_moe_co
                           const weft_interference *alpha, weft_trace *trace)
 {
     double us = -1;
-    ASSERT_OK(weft_program_moe_price(&pair->set.programs[direction], costs, alpha, trace, &us));
+    OK(weft_program_moe_price(&pair->set.programs[direction], costs, alpha, trace, &us));
     return us;
 }
 
@@ -153,10 +153,10 @@ static void beside_and_alone(void **state)
         weft_interference alpha = weft_interference_none();
         const int direction = (int)next_random(&random, 2);
         weft_price plain, beside;
-        ASSERT_OK(weft_program_price(&pair.set.programs[direction], 1,
-                                     &(weft_pricing){.cost = plain_cost, .context = &costs},
-                                     &pair.set.arena, &plain));
-        ASSERT_OK(weft_program_price(
+        OK(weft_program_price(&pair.set.programs[direction], 1,
+                              &(weft_pricing){.cost = plain_cost, .context = &costs},
+                              &pair.set.arena, &plain));
+        OK(weft_program_price(
             &pair.set.programs[direction], 1,
             &(weft_pricing){.cost = plain_cost, .context = &costs, .interference = &alpha},
             &pair.set.arena, &beside));
@@ -201,7 +201,7 @@ static void interference(void **state)
                                  .middle_to_host_us = 1};
     moe_pair pair = make_pair(WEFT_REUSE_NONE, 2);
     weft_trace *trace;
-    ASSERT_OK(weft_trace_create(&trace));
+    OK(weft_trace_create(&trace));
 
     /* Both at half their speed while they meet: [S0][S1 C0][R0 C1][R1]. */
     weft_interference alpha = weft_interference_none();
@@ -223,7 +223,7 @@ static void interference(void **state)
     assert_slice(trace, "E1", 2.5, 4);
     assert_slice(trace, "C1", 4, 5);
     weft_price price;
-    ASSERT_OK(weft_program_price(
+    OK(weft_program_price(
         &pair.set.programs[0], 1,
         &(weft_pricing){.cost = plain_cost, .context = &ones, .interference = &alpha},
         &pair.set.arena, &price));
@@ -250,8 +250,8 @@ static void interference(void **state)
 
     alpha.alpha[WEFT_WORK_MEM][WEFT_WORK_COMM] = 0;
     double us;
-    ASSERT_ERROR(weft_program_moe_price(&pair.set.programs[0], &ones, &alpha, NULL, &us),
-                 WEFT_CONFIG, "mem beside comm runs at 0 of its speed");
+    FAILS(weft_program_moe_price(&pair.set.programs[0], &ones, &alpha, NULL, &us), WEFT_CONFIG,
+          "mem beside comm runs at 0 of its speed");
     release_set(&pair.set);
 }
 
@@ -274,9 +274,9 @@ static void messages(void **state)
      * F0 of stage 1 [8 10] beside the second message, which takes [8 12] for stage 1's sake until
      * 10, and the rest, half of it, alone: [8 11]; F1 [11 13]. */
     alpha.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP] = 0.5;
-    ASSERT_OK(weft_program_price(set.programs, 2,
-                                 &(weft_pricing){.cost = message_cost, .interference = &alpha},
-                                 &set.arena, &price));
+    OK(weft_program_price(set.programs, 2,
+                          &(weft_pricing){.cost = message_cost, .interference = &alpha}, &set.arena,
+                          &price));
     ASSERT_US(price.makespan_us, 13);
     assert_int_equal(weft_lane_work_class(WEFT_LANE_PLACE), WEFT_WORK_MEM);
     assert_int_equal(weft_lane_work_class(WEFT_LANE_EXPERT), WEFT_WORK_COMM);
@@ -290,11 +290,11 @@ static void messages(void **state)
         alpha = weft_interference_none();
         weft_price plain;
         const int p = set.shape.num_stages;
-        ASSERT_OK(weft_program_price(set.programs, p, &(weft_pricing){.cost = message_cost},
-                                     &set.arena, &plain));
-        ASSERT_OK(weft_program_price(set.programs, p,
-                                     &(weft_pricing){.cost = message_cost, .interference = &alpha},
-                                     &set.arena, &price));
+        OK(weft_program_price(set.programs, p, &(weft_pricing){.cost = message_cost}, &set.arena,
+                              &plain));
+        OK(weft_program_price(set.programs, p,
+                              &(weft_pricing){.cost = message_cost, .interference = &alpha},
+                              &set.arena, &price));
         assert_true(plain.makespan_us == price.makespan_us);
         assert_true(plain.bubble_share == price.bubble_share);
         release_set(&set);

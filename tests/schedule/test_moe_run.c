@@ -89,14 +89,14 @@ static void run_layer(weft_executor *executor, layer *of, weft_reuse reuse, int 
     spoil(of, forward, false);
     for (int p = 0; p < n; p++)
         of->x[p] = 10 + p;
-    ASSERT_OK(weft_program_run(&pair.set.programs[0], executor));
+    OK(weft_program_run(&pair.set.programs[0], executor));
     for (int p = 0; p < n; p++)
         assert_true(of->slots[result + p] == 3 * (2 * of->x[p] + 1) / 2);
 
     spoil(of, forward, reuse == WEFT_REUSE_NONE);
     for (int p = 0; p < n; p++)
         of->slots[gradient_at + p] = 100 + p;
-    ASSERT_OK(weft_program_run(&pair.set.programs[1], executor));
+    OK(weft_program_run(&pair.set.programs[1], executor));
     for (int p = 0; p < n; p++) {
         const double input = 2 * of->x[p], gradient = 2 * (100 + p);
         assert_true(of->slots[gradient_at + p] == (gradient * (input + 1) + input) / 2);
@@ -110,16 +110,16 @@ static layer shared;
 static weft_device *start(void)
 {
     weft_device *device;
-    ASSERT_OK(weft_device_create_cpu(1, 0, &device));
+    OK(weft_device_create_cpu(1, 0, &device));
     executor = (weft_executor){.context = &shared};
     for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
         executor.run[kind] = enqueue;
     const weft_lane_kind lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_EXPERT, WEFT_LANE_OFFLOAD,
                                     WEFT_LANE_PREFETCH};
     for (int i = 0; i < 4; i++)
-        ASSERT_OK(weft_lane_create(device, 0, weft_lane_kind_text((int)lanes[i]),
-                                   &executor.lanes[lanes[i]]));
-    ASSERT_OK(weft_executor_prepare(&executor, device, 200));
+        OK(weft_lane_create(device, 0, weft_lane_kind_text((int)lanes[i]),
+                            &executor.lanes[lanes[i]]));
+    OK(weft_executor_prepare(&executor, device, 200));
     return device;
 }
 
@@ -163,7 +163,7 @@ static void enqueue_does_not_wait(void **state)
     const weft_program *forward = &pair.set.programs[0];
     const int result = first_slot(forward, WEFT_SLOT_RESULT);
     weft_trace *trace;
-    ASSERT_OK(weft_trace_create(&trace));
+    OK(weft_trace_create(&trace));
     executor.trace = trace;
     executor.within = (weft_slice_context){.rank = 3, .micro_batch = 7, .backward = true};
     const double origin_us = weft_now_us();
@@ -172,16 +172,15 @@ static void enqueue_does_not_wait(void **state)
     spoil(&shared, forward, false);
     int ends[2];
     assert_int_equal(pipe(ends), 0);
-    ASSERT_OK(
-        weft_lane_submit(executor.lanes[WEFT_LANE_COMPUTE], "hold", hold, ends, sizeof(ends)));
-    ASSERT_OK(weft_program_enqueue(forward, &executor));
-    ASSERT_OK(weft_program_enqueue(forward, &executor));
+    OK(weft_lane_submit(executor.lanes[WEFT_LANE_COMPUTE], "hold", hold, ends, sizeof(ends)));
+    OK(weft_program_enqueue(forward, &executor));
+    OK(weft_program_enqueue(forward, &executor));
     for (int p = 0; p < n; p++)
         shared.x[p] = p; /* not read yet */
     const double released_us = weft_now_us() - origin_us;
     assert_int_equal(write(ends[1], "x", 1), 1);
-    ASSERT_OK(weft_lane_sync(executor.lanes[WEFT_LANE_COMPUTE]));
-    ASSERT_OK(weft_lane_sync(executor.lanes[WEFT_LANE_EXPERT]));
+    OK(weft_lane_sync(executor.lanes[WEFT_LANE_COMPUTE]));
+    OK(weft_lane_sync(executor.lanes[WEFT_LANE_EXPERT]));
     for (int p = 0; p < n; p++)
         assert_true(shared.slots[result + p] == 3 * (2 * p + 1) / 2.0);
     assert_int_equal(weft_trace_count(trace), 2 * forward->num_tasks);

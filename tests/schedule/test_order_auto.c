@@ -45,7 +45,7 @@ static double judge(const weft_order_shape *shape, const drawn *d, const weft_or
 {
     double makespan = 0;
     uint64_t peaks[MAX_RANKS];
-    ASSERT_OK(weft_order_simulate(shape, orders, &d->costs, &makespan, peaks));
+    OK(weft_order_simulate(shape, orders, &d->costs, &makespan, peaks));
     for (int rank = 0; rank < shape->num_ranks; rank++) {
         const uint64_t limit = d->limit_bytes[rank];
         assert_true(limit == 0 || peaks[rank] <= limit);
@@ -53,7 +53,7 @@ static double judge(const weft_order_shape *shape, const drawn *d, const weft_or
     weft_arena arena = {0};
     weft_order read[MAX_RANKS];
     char *text = order_text(shape, orders);
-    ASSERT_OK(weft_order_parse(text, shape, &arena, read));
+    OK(weft_order_parse(text, shape, &arena, read));
     weft_arena_release(&arena);
     free(text);
     return makespan;
@@ -70,8 +70,8 @@ static double best_kind(const weft_order_shape *shape, const drawn *d)
         uint64_t peaks[MAX_RANKS];
         double makespan = 0;
         bool fits = true;
-        ASSERT_OK(weft_order_make((weft_pipeline_kind)kind, shape, &arena, made));
-        ASSERT_OK(weft_order_simulate(shape, made, &d->costs, &makespan, peaks));
+        OK(weft_order_make((weft_pipeline_kind)kind, shape, &arena, made));
+        OK(weft_order_simulate(shape, made, &d->costs, &makespan, peaks));
         for (int rank = 0; rank < shape->num_ranks; rank++)
             fits = fits && (d->limit_bytes[rank] == 0 || peaks[rank] <= d->limit_bytes[rank]);
         if (fits && makespan < best)
@@ -102,9 +102,9 @@ static void not_worse_than_kinds(void **state)
         draw_costs(&random, &shape, draw % 2, &d);
         weft_arena arena = {0};
         weft_order made[MAX_RANKS], again[MAX_RANKS];
-        ASSERT_OK(weft_order_make_auto(&shape, &d.costs, &arena, made));
+        OK(weft_order_make_auto(&shape, &d.costs, &arena, made));
         assert_true(judge(&shape, &d, made) <= best_kind(&shape, &d));
-        ASSERT_OK(weft_order_make_auto(&shape, &d.costs, &arena, again));
+        OK(weft_order_make_auto(&shape, &d.costs, &arena, again));
         assert_true(same_orders(&shape, made, again));
         program_set set =
             make_shaped_set(&(weft_pipeline_shape){.num_stages = shape.num_ranks,
@@ -113,7 +113,7 @@ static void not_worse_than_kinds(void **state)
                                                    .boundary_bytes = 8,
                                                    .orders = made,
                                                    .is_v = shape.is_v});
-        ASSERT_OK(check_set(&set));
+        OK(check_set(&set));
         release_set(&set);
         weft_arena_release(&arena);
     }
@@ -328,7 +328,7 @@ static void near_the_best_of_all(void **state)
                 d.deferred_bytes[weft_rank_of_stage(shape.is_v, shape.num_ranks, s)];
         weft_arena arena = {0};
         weft_order made[MAX_RANKS];
-        ASSERT_OK(weft_order_make_auto(&shape, &d.costs, &arena, made));
+        OK(weft_order_make_auto(&shape, &d.costs, &arena, made));
         const double makespan = judge(&shape, &d, made);
         tree t = {&shape, &d, makespan + 1, 0};
         node root = {0};
@@ -358,13 +358,13 @@ static void refuses(void **state)
     drawn d;
     draw_costs(&random, &shape, false, &d);
     d.limit_bytes[1] = 19;
-    ASSERT_ERROR(weft_order_make_auto(&shape, &d.costs, &arena, made), WEFT_MEMORY,
-                 "no order of compute fits: a micro-batch takes 20 bytes of rank 1, which has 19");
+    FAILS(weft_order_make_auto(&shape, &d.costs, &arena, made), WEFT_MEMORY,
+          "no order of compute fits: a micro-batch takes 20 bytes of rank 1, which has 19");
     d.limit_bytes[1] = 20;
-    ASSERT_OK(weft_order_make_auto(&shape, &d.costs, &arena, made));
+    OK(weft_order_make_auto(&shape, &d.costs, &arena, made));
     judge(&shape, &d, made);
     shape.num_micro_batches = 0;
-    ASSERT_ERROR(weft_order_make_auto(&shape, &d.costs, &arena, made), WEFT_CONFIG, "no pipeline");
+    FAILS(weft_order_make_auto(&shape, &d.costs, &arena, made), WEFT_CONFIG, "no pipeline");
     weft_arena_release(&arena);
 }
 

@@ -45,10 +45,10 @@ static timed time_kind(weft_pipeline_kind kind, int p, int v, int m)
                          .num_chunks = v,
                          .num_micro_batches = m,
                          .is_v = weft_pipeline_kind_is_v((int)kind)}};
-    ASSERT_OK(weft_order_make(kind, &t.shape, &t.arena, t.orders));
-    ASSERT_OK(weft_order_simulate(&t.shape, t.orders, &costs, &t.makespan, NULL));
+    OK(weft_order_make(kind, &t.shape, &t.arena, t.orders));
+    OK(weft_order_simulate(&t.shape, t.orders, &costs, &t.makespan, NULL));
     weft_order_timer timer;
-    ASSERT_OK(weft_order_timer_start(&t.shape, &costs, &t.arena, &timer));
+    OK(weft_order_timer_start(&t.shape, &costs, &t.arena, &timer));
     assert_true(weft_order_timer_run(&timer, t.orders) == t.makespan);
     for (int rank = 0; rank < p; rank++) {
         const double idle = timer.now[rank] - timer.starts[rank][0] - 3 * m * v;
@@ -132,8 +132,8 @@ static void slots_are_shared(void **state)
                 weft_order_slots slots;
                 if (!weft_order_has_layout((weft_pipeline_kind)kind, &shape))
                     continue;
-                ASSERT_OK(weft_order_make((weft_pipeline_kind)kind, &shape, &arena, orders));
-                ASSERT_OK(weft_order_slots_start(&shape, NULL, NULL, &arena, &slots));
+                OK(weft_order_make((weft_pipeline_kind)kind, &shape, &arena, orders));
+                OK(weft_order_slots_start(&shape, NULL, NULL, &arena, &slots));
                 for (int rank = 0; rank < p; rank++, num++) {
                     const int most = most_in_flight(&orders[rank], -1);
                     int apart = 0;
@@ -161,7 +161,7 @@ static void slots_fit(void **state)
                               {0, 1, WEFT_COMPUTE_BACKWARD, 0}, {0, 0, WEFT_COMPUTE_BACKWARD, 0},
                               {1, 0, WEFT_COMPUTE_FORWARD, 0},  {1, 1, WEFT_COMPUTE_FORWARD, 0},
                               {1, 1, WEFT_COMPUTE_BACKWARD, 0}, {1, 0, WEFT_COMPUTE_BACKWARD, 0}};
-    ASSERT_OK(weft_order_slots_start(&shape, bytes, NULL, &arena, &slots));
+    OK(weft_order_slots_start(&shape, bytes, NULL, &arena, &slots));
     weft_order_slots_find(&shape, 0, &(weft_order){in_turn, 8, NULL}, &slots);
     assert_int_equal(slots.stash.num, 2);
     assert_true(slots.stash.slots[0].chunk == 0 && slots.stash.slots[1].chunk == 1);
@@ -237,8 +237,8 @@ static void pairs(void **state)
                 weft_arena arena = {0};
                 weft_order orders[MAX_STAGES];
                 int64_t *starts[MAX_STAGES];
-                ASSERT_OK(weft_order_make(WEFT_PIPELINE_1F1B, &order, &arena, orders));
-                ASSERT_OK(weft_order_time(&order, orders, &arena, starts));
+                OK(weft_order_make(WEFT_PIPELINE_1F1B, &order, &arena, orders));
+                OK(weft_order_time(&order, orders, &arena, starts));
                 for (int rank = 0; rank < p; rank++) {
                     int num_pairs = 0;
                     int64_t last = -1;
@@ -287,7 +287,7 @@ static int refuse_small_slots(program_set *set)
                     bytes[weft_stage_of(set->shape.is_v, p, rank, made_for)])
                     continue;
                 slots[i].chunk = chunk;
-                ASSERT_ERROR(check_set(set), WEFT_INTERNAL, "which is made for chunk ");
+                FAILS(check_set(set), WEFT_INTERNAL, "which is made for chunk ");
                 slots[i].chunk = made_for;
                 num++;
             }
@@ -344,7 +344,7 @@ static void row_is(weft_pipeline_kind kind, const weft_order_shape *shape, int r
 {
     weft_arena arena = {0};
     weft_order orders[MAX_STAGES];
-    ASSERT_OK(weft_order_make(kind, shape, &arena, orders));
+    OK(weft_order_make(kind, shape, &arena, orders));
     char *text = order_text(shape, orders), *row = text;
     for (; rank > 0; rank--)
         row = strchr(row, '\n') + 1;
@@ -380,21 +380,21 @@ static void refuses(void **state)
     weft_arena arena = {0};
     weft_order made[4];
     weft_order_shape shape = {.num_ranks = 2, .num_chunks = 1, .num_micro_batches = 4};
-    ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_INTERLEAVED, &shape, &arena, made), WEFT_CONFIG,
-                 "1; the schedule interleaved has 2 or more");
+    FAILS(weft_order_make(WEFT_PIPELINE_INTERLEAVED, &shape, &arena, made), WEFT_CONFIG,
+          "1; the schedule interleaved has 2 or more");
     shape.is_v = true;
     for (int kind = WEFT_PIPELINE_ZBV; kind <= WEFT_PIPELINE_DUALPIPEV; kind++)
-        ASSERT_ERROR(weft_order_make((weft_pipeline_kind)kind, &shape, &arena, made), WEFT_CONFIG,
-                     "1; a schedule with stages in a V has 2");
+        FAILS(weft_order_make((weft_pipeline_kind)kind, &shape, &arena, made), WEFT_CONFIG,
+              "1; a schedule with stages in a V has 2");
     assert_int_equal(weft_order_make(WEFT_PIPELINE_ZBV, &shape, &arena, made), WEFT_CONFIG);
     assert_string_equal(weft_error_get()->key, "parallel.num_virtual_stages_per_pipeline_rank");
     weft_error_clear();
     shape.num_chunks = 2;
-    ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_ZB_H1, &shape, &arena, made), WEFT_CONFIG,
-                 "the schedule zb_h1 has virtual stages in a loop, not in a V");
+    FAILS(weft_order_make(WEFT_PIPELINE_ZB_H1, &shape, &arena, made), WEFT_CONFIG,
+          "the schedule zb_h1 has virtual stages in a loop, not in a V");
     shape.is_v = false;
-    ASSERT_ERROR(weft_order_make(WEFT_PIPELINE_AUTO, &shape, &arena, made), WEFT_INTERNAL,
-                 "made from costs");
+    FAILS(weft_order_make(WEFT_PIPELINE_AUTO, &shape, &arena, made), WEFT_INTERNAL,
+          "made from costs");
     weft_arena_release(&arena);
 }
 

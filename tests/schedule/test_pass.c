@@ -23,8 +23,8 @@ static void refuse_in(weft_chunk_shape shape, weft_pass_kind kind, const char *f
 static char *text_of_pass(weft_chunk_shape shape, weft_pass_kind kind, weft_arena *arena)
 {
     weft_program program;
-    ASSERT_OK(weft_program_pass(&shape, kind, arena, &program));
-    ASSERT_OK(weft_program_pass_check(&shape, kind, &program));
+    OK(weft_program_pass(&shape, kind, arena, &program));
+    OK(weft_program_pass_check(&shape, kind, &program));
     return text_of(&program);
 }
 
@@ -472,8 +472,8 @@ static void refuse_in(weft_chunk_shape shape, weft_pass_kind kind, const char *f
     assert_non_null(at);
     assert_non_null(other);
     sprintf(other, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
-    ASSERT_OK(weft_program_parse(other, &arena, &damaged));
-    ASSERT_ERROR(weft_program_pass_check(&shape, kind, &damaged), WEFT_INTERNAL, part);
+    OK(weft_program_parse(other, &arena, &damaged));
+    FAILS(weft_program_pass_check(&shape, kind, &damaged), WEFT_INTERNAL, part);
     free(other);
     free(text);
     weft_arena_release(&arena);

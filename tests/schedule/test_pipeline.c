@@ -49,7 +49,7 @@ static void check_shape(weft_pipeline_kind kind, int p, int m, bool forward_only
 
         char *text = text_of(program);
         weft_program parsed;
-        ASSERT_OK(weft_program_parse(text, &set.arena, &parsed));
+        OK(weft_program_parse(text, &set.arena, &parsed));
         assert_true(same_program(program, &parsed));
         char *text_again = text_of(&parsed);
         assert_string_equal(text, text_again);
@@ -93,9 +93,9 @@ static weft_program held_up(const weft_program *program, weft_arena *arena)
 {
     weft_program slow = *program;
     void *tasks, *waits;
-    ASSERT_OK(weft_arena_alloc_array(arena, program->num_tasks, sizeof(weft_task), &tasks));
-    ASSERT_OK(weft_arena_alloc_array(arena, 2 * (size_t)program->num_tasks + program->num_waits,
-                                     sizeof(weft_wait), &waits));
+    OK(weft_arena_alloc_array(arena, program->num_tasks, sizeof(weft_task), &tasks));
+    OK(weft_arena_alloc_array(arena, 2 * (size_t)program->num_tasks + program->num_waits,
+                              sizeof(weft_wait), &waits));
     weft_task *to = tasks;
     weft_wait *wait = waits;
     /* One more than the newest message of each lane, and what of it came before a computation. */
@@ -183,7 +183,7 @@ static void no_wait_too_many(void **state)
                                 edit_open(&set, i, &edited);
                                 drop_wait(&edited, t, w);
                                 edit_close(&edited, &set);
-                                ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, " may ");
+                                FAILS(check_set(&set), WEFT_INTERNAL, " may ");
                                 set.programs[i] = whole;
                             }
                     }
@@ -212,8 +212,8 @@ static void refuses_no_pipeline(void **state)
                                            .forward_only = true,
                                            .boundary_bytes = 8}};
     for (int i = 0; i < 3; i++)
-        ASSERT_ERROR(weft_program_pipeline(&shapes[i], &arena, &program), WEFT_CONFIG,
-                     "no pipeline program for");
+        FAILS(weft_program_pipeline(&shapes[i], &arena, &program), WEFT_CONFIG,
+              "no pipeline program for");
     weft_arena_release(&arena);
 }
 

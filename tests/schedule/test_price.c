@@ -51,8 +51,7 @@ static weft_price price_of(program_set *set, const costs *c, weft_trace *trace)
     weft_price price = {0};
     const weft_pricing pricing = {
         .cost = cost_of, .buffered = c->buffers ? buffered_of : NULL, .context = c, .trace = trace};
-    ASSERT_OK(
-        weft_program_price(set->programs, set->shape.num_stages, &pricing, &set->arena, &price));
+    OK(weft_program_price(set->programs, set->shape.num_stages, &pricing, &set->arena, &price));
     return price;
 }
 
@@ -192,7 +191,7 @@ static void against_reference(void **state)
         const costs c = {next_random(&random, 9), next_random(&random, 9), next_random(&random, 9),
                          next_random(&random, 2) * (uint64_t)(round + 1), round % NUM_BUFFERS};
         weft_trace *trace;
-        ASSERT_OK(weft_trace_create(&trace));
+        OK(weft_trace_create(&trace));
         const weft_price price = price_of(&set, &c, trace);
         assert_true(price.makespan_us == relax(&set, &c, &wanted));
         for (int s = 0; s < set.shape.num_stages; s++)
@@ -328,7 +327,7 @@ static void peak_activations(void **state)
             for (int m = 1; m <= 9; m += 2) {
                 program_set set = make_set(kind, p, m, false);
                 weft_trace *trace;
-                ASSERT_OK(weft_trace_create(&trace));
+                OK(weft_trace_create(&trace));
                 (void)price_of(&set, &c, trace);
                 for (int i = 0; i < p; i++) {
                     const int bound = kind == WEFT_PIPELINE_GPIPE || p - i > m ? m : p - i;
@@ -350,10 +349,9 @@ static void deadlock_and_memory(void **state)
     drop_task(&edited, find_task(&set.programs[1], WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 3));
     edit_close(&edited, &set);
     weft_price price;
-    ASSERT_ERROR(weft_program_price(set.programs, 3,
-                                    &(weft_pricing){.cost = cost_of, .context = &c}, &set.arena,
-                                    &price),
-                 WEFT_INTERNAL, "deadlock: stage 0 task ");
+    FAILS(weft_program_price(set.programs, 3, &(weft_pricing){.cost = cost_of, .context = &c},
+                             &set.arena, &price),
+          WEFT_INTERNAL, "deadlock: stage 0 task ");
     release_set(&set);
 
     set = make_set(WEFT_PIPELINE_1F1B, 3, 4, false);
@@ -397,11 +395,11 @@ static void shared_links(void **state)
     weft_price price;
     /* F0 [0 4]; the message [4 10] beside F1 [4 8]; the second message [10 16] beside F0 of stage 1
      * [10 14], F1 of stage 1 [16 20]. */
-    ASSERT_OK(weft_program_price(set.programs, 2, &alone, &set.arena, &price));
+    OK(weft_program_price(set.programs, 2, &alone, &set.arena, &price));
     assert_true(price.makespan_us == 20);
     /* The link is needed 1 + 1/2: both go on at 2/3. F1 [4 10], and the message has done 4 of 6 by
      * then: [4 12]; stage 1 then the same: [12 18] and [12 20], F1 of stage 1 [20 24]. */
-    ASSERT_OK(weft_program_price(set.programs, 2, &shared, &set.arena, &price));
+    OK(weft_program_price(set.programs, 2, &shared, &set.arena, &price));
     assert_true(fabs(price.makespan_us - 24) < 1e-9);
     assert_true(fabs(price.busy_us[0] - 10) < 1e-9);
     release_set(&set);
@@ -424,8 +422,8 @@ static void ways_of_links(void **state)
                        shared = {.cost = link_cost, .links = message_links};
     weft_price price, with;
     bool crossed = false;
-    ASSERT_OK(weft_program_price(set.programs, 2, &alone, &set.arena, &price));
-    ASSERT_OK(weft_program_price(set.programs, 2, &shared, &set.arena, &with));
+    OK(weft_program_price(set.programs, 2, &alone, &set.arena, &price));
+    OK(weft_program_price(set.programs, 2, &shared, &set.arena, &with));
     assert_true(price.makespan_us == with.makespan_us);
     for (uint32_t i = 0; i < set.programs[0].num_tasks; i++)
         for (uint32_t j = 0; j < set.programs[0].num_tasks; j++)
@@ -462,7 +460,7 @@ static void two_messages_arrive(void **state)
     weft_program programs[3];
     weft_pricing pricing = {.cost = link_cost, .links = message_links};
     for (int i = 0; i < 3; i++)
-        ASSERT_OK(weft_program_parse(texts[i], &arena, &programs[i]));
+        OK(weft_program_parse(texts[i], &arena, &programs[i]));
     const struct {
         weft_send_buffered buffered;
         weft_task_links links;
@@ -474,7 +472,7 @@ static void two_messages_arrive(void **state)
         weft_price price;
         pricing.buffered = cases[i].buffered;
         pricing.links = cases[i].links;
-        ASSERT_OK(weft_program_price(programs, 3, &pricing, &arena, &price));
+        OK(weft_program_price(programs, 3, &pricing, &arena, &price));
         const weft_span *spans = price.spans[1];
         assert_true(spans[0].start_us == cases[i].gradient[0]);
         assert_true(fabs(spans[0].end_us - cases[i].gradient[1]) < 1e-9);
@@ -543,13 +541,13 @@ static void points_amid_a_task(void **state)
     weft_program program;
     weft_price price;
     weft_pricing pricing = {.cost = point_cost, .point = quarters};
-    ASSERT_OK(weft_program_parse(text, &arena, &program));
-    ASSERT_OK(weft_program_price(&program, 1, &pricing, &arena, &price));
+    OK(weft_program_parse(text, &arena, &program));
+    OK(weft_program_price(&program, 1, &pricing, &arena, &price));
     assert_true(price.makespan_us == 13 && price.busy_us[0] == 12);
     assert_true(price.spans[0][2].start_us == 6 && price.spans[0][3].start_us == 10);
     assert_true(weft_price_idle(&program, &price, 0).reduce_us == 1);
     pricing.point = NULL;
-    ASSERT_OK(weft_program_price(&program, 1, &pricing, &arena, &price));
+    OK(weft_program_price(&program, 1, &pricing, &arena, &price));
     assert_true(price.makespan_us == 18);
     weft_arena_release(&arena);
 }

@@ -24,12 +24,12 @@ static void golden_files(void **state)
             snprintf(name, sizeof(name), "%s_stage%d.txt", goldens[g].name, stage);
             char *golden = read_golden(name), *text = text_of(&set.programs[stage]);
             assert_string_equal(golden, text);
-            ASSERT_OK(weft_program_parse(golden, &set.arena, &read.programs[stage]));
+            OK(weft_program_parse(golden, &set.arena, &read.programs[stage]));
             assert_true(same_program(&set.programs[stage], &read.programs[stage]));
             free(golden);
             free(text);
         }
-        ASSERT_OK(check_set(&read));
+        OK(check_set(&read));
         release_set(&set);
     }
 }
@@ -49,8 +49,8 @@ static weft_program_builder *builder_with_slots(weft_arena *arena)
     weft_program_builder *builder;
     const weft_slot slot = {.holds = WEFT_SLOT_ACTIVATION, .chunk = 0};
     int32_t first;
-    ASSERT_OK(weft_program_builder_create(arena, &builder));
-    ASSERT_OK(weft_program_add_slots(builder, &slot, 2, &first));
+    OK(weft_program_builder_create(arena, &builder));
+    OK(weft_program_add_slots(builder, &slot, 2, &first));
     assert_int_equal(first, 0);
     return builder;
 }
@@ -84,13 +84,13 @@ static void waits_from_slots(void **state)
     };
     for (uint32_t i = 0; i < sizeof(tasks) / sizeof(tasks[0]); i++) {
         uint32_t index;
-        ASSERT_OK(weft_program_append(builder, &tasks[i], NULL, 0, &index));
+        OK(weft_program_append(builder, &tasks[i], NULL, 0, &index));
         assert_int_equal(index, i);
     }
     const weft_task last = task_on(WEFT_LANE_COMPUTE, -1, -1);
     const weft_wait after[] = {{0, -1}, {5, -1}, {7, -1}, {8, -1}};
-    ASSERT_OK(weft_program_append(builder, &last, after, 4, NULL)); /* 9: 8 implies the others */
-    ASSERT_OK(weft_program_finish(builder, 1, &program));
+    OK(weft_program_append(builder, &last, after, 4, NULL)); /* 9: 8 implies the others */
+    OK(weft_program_finish(builder, 1, &program));
     assert_int_equal(program.num_tasks, 10);
     assert_int_equal(program.num_slots, 2);
     assert_int_equal(program.max_in_flight, 1);
@@ -131,9 +131,9 @@ static void waits_for_points(void **state)
     };
     for (size_t i = 0; i < sizeof(tasks) / sizeof(tasks[0]); i++) {
         const weft_task task = task_on(tasks[i].lane, -1, -1);
-        ASSERT_OK(weft_program_append(builder, &task, tasks[i].after, tasks[i].num_after, NULL));
+        OK(weft_program_append(builder, &task, tasks[i].after, tasks[i].num_after, NULL));
     }
-    ASSERT_OK(weft_program_finish(builder, 1, &program));
+    OK(weft_program_finish(builder, 1, &program));
     assert_waits(&program, 2, 1, (const weft_wait[]){{1, 3}});
     assert_waits(&program, 3, 0, NULL);
     assert_waits(&program, 4, 1, (const weft_wait[]){{1, 2}});
@@ -150,44 +150,43 @@ static void builder_refuses(void **state)
     weft_program_builder *builder = builder_with_slots(&arena);
     const weft_task good = task_on(WEFT_LANE_COMPUTE, 0, 1);
     const weft_wait waits[WEFT_TASK_MAX_WAITS + 1] = {{0}};
-    ASSERT_ERROR(weft_program_add(builder, &good, waits, 1, NULL), WEFT_CONFIG,
-                 "task 0 waits for task 0 (point 0), which is not an earlier one");
-    ASSERT_OK(weft_program_add(builder, &good, NULL, 0, NULL));
-    ASSERT_ERROR(weft_program_add(builder, &good, waits, WEFT_TASK_MAX_WAITS + 1, NULL),
-                 WEFT_CONFIG, "waits for 13 others");
+    FAILS(weft_program_add(builder, &good, waits, 1, NULL), WEFT_CONFIG,
+          "task 0 waits for task 0 (point 0), which is not an earlier one");
+    OK(weft_program_add(builder, &good, NULL, 0, NULL));
+    FAILS(weft_program_add(builder, &good, waits, WEFT_TASK_MAX_WAITS + 1, NULL), WEFT_CONFIG,
+          "waits for 13 others");
     const weft_wait ahead = {1, -1}, below = {0, -2}, above = {0, 2 * WEFT_POINT_OWN};
-    ASSERT_ERROR(weft_program_append(builder, &good, &ahead, 1, NULL), WEFT_CONFIG,
-                 "task 1 waits for task 1");
-    ASSERT_ERROR(weft_program_append(builder, &good, &below, 1, NULL), WEFT_CONFIG, "(point -2)");
-    ASSERT_ERROR(weft_program_append(builder, &good, &above, 1, NULL), WEFT_CONFIG,
-                 "(point 131072)");
+    FAILS(weft_program_append(builder, &good, &ahead, 1, NULL), WEFT_CONFIG,
+          "task 1 waits for task 1");
+    FAILS(weft_program_append(builder, &good, &below, 1, NULL), WEFT_CONFIG, "(point -2)");
+    FAILS(weft_program_append(builder, &good, &above, 1, NULL), WEFT_CONFIG, "(point 131072)");
     weft_task bad = good;
     bad.kind = WEFT_NUM_TASK_KINDS;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 26");
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "has kind 26");
     bad = good;
     bad.lane = WEFT_NUM_LANES;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 13");
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "lane 13");
     bad = good;
     bad.flow = WEFT_FLOW_MIDDLE;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
-                 "no task has kind 0 and flow 4");
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
+          "no task has kind 0 and flow 4");
     bad = good;
     bad.flags = 8;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flags 8");
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "flags 8");
     bad = good;
     bad.peer = -2;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "peer -2");
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "peer -2");
     bad = task_on(WEFT_LANE_COMPUTE, 0, 2);
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "slot 2 of 2");
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG, "slot 2 of 2");
     bad = good;
     bad.operands[4] = 0;
-    ASSERT_ERROR(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
-                 "a task of kind forward has an operand 4");
+    FAILS(weft_program_append(builder, &bad, NULL, 0, NULL), WEFT_CONFIG,
+          "a task of kind forward has an operand 4");
     weft_slot slot = {.holds = WEFT_NUM_SLOT_KINDS};
-    ASSERT_ERROR(weft_program_add_slots(builder, &slot, 1, NULL), WEFT_CONFIG, "1 slots of kind ");
+    FAILS(weft_program_add_slots(builder, &slot, 1, NULL), WEFT_CONFIG, "1 slots of kind ");
     slot = (weft_slot){.chunk = -1};
-    ASSERT_ERROR(weft_program_add_slots(builder, &slot, WEFT_PROGRAM_MAX_SLOTS, NULL), WEFT_CONFIG,
-                 "65536 slots");
+    FAILS(weft_program_add_slots(builder, &slot, WEFT_PROGRAM_MAX_SLOTS, NULL), WEFT_CONFIG,
+          "65536 slots");
     weft_arena_release(&arena);
 }
 
@@ -200,14 +199,14 @@ static void any_task_round_trips(void **state)
         weft_arena arena = {0};
         weft_program_builder *builder;
         weft_program program, parsed;
-        ASSERT_OK(weft_program_builder_create(&arena, &builder));
+        OK(weft_program_builder_create(&arena, &builder));
         uint32_t num_slots = 0;
         for (uint32_t i = next_random(&random, 6); i > 0; i--) {
             const weft_slot slot = {.holds = next_random(&random, WEFT_NUM_SLOT_KINDS),
                                     .chunk = (int32_t)next_random(&random, 4) - 1,
                                     .bytes = next_random(&random, 2) * (UINT64_MAX / 3)};
             const int count = (int)next_random(&random, 4);
-            ASSERT_OK(weft_program_add_slots(builder, &slot, count, NULL));
+            OK(weft_program_add_slots(builder, &slot, count, NULL));
             num_slots += (uint32_t)count;
         }
         for (uint32_t i = 0; i < 50; i++) {
@@ -233,11 +232,11 @@ static void any_task_round_trips(void **state)
             for (uint32_t w = 0; w < num_waits; w++)
                 waits[w] =
                     (weft_wait){next_random(&random, i), (int32_t)next_random(&random, 4) - 1};
-            ASSERT_OK(weft_program_add(builder, &task, waits, num_waits, NULL));
+            OK(weft_program_add(builder, &task, waits, num_waits, NULL));
         }
-        ASSERT_OK(weft_program_finish(builder, -1, &program));
+        OK(weft_program_finish(builder, -1, &program));
         char *text = text_of(&program);
-        ASSERT_OK(weft_program_parse(text, &arena, &parsed));
+        OK(weft_program_parse(text, &arena, &parsed));
         assert_true(same_program(&program, &parsed));
         free(text);
         weft_arena_release(&arena);
@@ -300,8 +299,7 @@ static void parser_refuses(void **state)
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
         weft_arena arena = {0};
         weft_program program;
-        ASSERT_ERROR(weft_program_parse(cases[c].text, &arena, &program), WEFT_CONFIG,
-                     cases[c].error);
+        FAILS(weft_program_parse(cases[c].text, &arena, &program), WEFT_CONFIG, cases[c].error);
         weft_arena_release(&arena);
     }
     char longest[WEFT_TASK_TEXT_BYTES + 64];
@@ -309,8 +307,8 @@ static void parser_refuses(void **state)
     strcpy(longest + sizeof longest - 8, "\n");
     weft_arena arena = {0};
     weft_program program;
-    ASSERT_ERROR(weft_program_parse(longest, &arena, &program), WEFT_CONFIG,
-                 "line 1: longer than any task");
+    FAILS(weft_program_parse(longest, &arena, &program), WEFT_CONFIG,
+          "line 1: longer than any task");
     weft_arena_release(&arena);
 #undef HEAD
 }
@@ -322,7 +320,7 @@ static void print_reports_a_full_disk(void **state)
     if (!full)
         skip();
     program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 3, false);
-    ASSERT_ERROR(weft_program_print(&set.programs[0], full), WEFT_FILE, "cannot write a program");
+    FAILS(weft_program_print(&set.programs[0], full), WEFT_FILE, "cannot write a program");
     fclose(full);
     release_set(&set);
 }

@@ -11,13 +11,7 @@
 #include "schedule/options.h"
 #include "schedule/price/price.h"
 
-enum { NUM_DRAWS = 600, MAX_RANKS = 8, MAX_CHUNKS = 4, MAX_LAYERS = 48, MAX_BUCKETS = 64 };
-
-static int num_draws(void)
-{
-    const char *draws = getenv("WEFT_PROPERTY_DRAWS");
-    return draws ? atoi(draws) : NUM_DRAWS;
-}
+enum { MAX_RANKS = 8, MAX_CHUNKS = 4, MAX_LAYERS = 48, MAX_BUCKETS = 64 };
 
 /* A kind that is made of a shape alone, and as many virtual stages as it takes. */
 static weft_pipeline_kind draw_kind(uint64_t *random, int *num_chunks)
@@ -115,7 +109,7 @@ static void judge(const weft_pipeline_shape *shape, double f, double b)
         const double us[] = {f, b};
         const weft_pricing pricing = {.cost = free_messages, .context = us};
         weft_price price;
-        ASSERT_OK(weft_program_price(set.programs, p, &pricing, &set.arena, &price));
+        OK(weft_program_price(set.programs, p, &pricing, &set.arena, &price));
         const double idle = price.makespan_us - m * v * (f + b);
         must_hold(idle == (p - 1) * (f + b), shape, "idle", idle);
         for (int r = 0; r < p; r++) {
@@ -131,7 +125,7 @@ static void equal_costs(void **state)
 {
     (void)state;
     uint64_t random = 31;
-    for (int draw = 0; draw < num_draws(); draw++) {
+    for (int draw = 0; draw < property_draws(); draw++) {
         bool host_waits[MAX_STAGES];
         const weft_pipeline_shape shape = draw_shape(&random, host_waits);
         judge(&shape, 1 + next_random(&random, 9), 1 + next_random(&random, 9));
@@ -219,8 +213,7 @@ static double price_of(program_set *set, const double us[2])
 {
     const weft_pricing pricing = {.cost = free_messages, .context = us};
     weft_price price;
-    ASSERT_OK(
-        weft_program_price(set->programs, set->shape.num_stages, &pricing, &set->arena, &price));
+    OK(weft_program_price(set->programs, set->shape.num_stages, &pricing, &set->arena, &price));
     return price.makespan_us;
 }
 
@@ -231,7 +224,7 @@ static void hosts_move_messages_alone(void **state)
     (void)state;
     uint64_t random = 7;
     int num_waiting = 0;
-    for (int draw = 0; draw < num_draws(); draw++) {
+    for (int draw = 0; draw < property_draws(); draw++) {
         bool host_waits[MAX_STAGES];
         weft_pipeline_shape shape = draw_shape(&random, host_waits);
         const int num_stages = shape.num_stages * shape.num_chunks;
@@ -251,7 +244,7 @@ static void hosts_move_messages_alone(void **state)
         release_set(&set);
         release_set(&without);
     }
-    assert_in_range(num_waiting, num_draws() / 2, num_draws());
+    assert_in_range(num_waiting, property_draws() / 2, property_draws());
 }
 
 /* With free messages the bubble is that of the formula although hosts wait inside all forwards,
@@ -261,7 +254,7 @@ static void hosts_wait_beside_messages(void **state)
     (void)state;
     uint64_t random = 12;
     int num_judged = 0;
-    for (int draw = 0; draw < num_draws(); draw++) {
+    for (int draw = 0; draw < property_draws(); draw++) {
         bool host_waits[MAX_STAGES];
         weft_pipeline_shape shape = draw_shape(&random, host_waits);
         for (int s = 0; s < MAX_STAGES; s++)
@@ -278,7 +271,7 @@ static void hosts_wait_beside_messages(void **state)
         num_judged++;
         release_set(&set);
     }
-    assert_in_range(num_judged, num_draws() / 8, num_draws());
+    assert_in_range(num_judged, property_draws() / 8, property_draws());
 }
 
 /* --- random layouts and costs -------------------------------------------------------------- */
@@ -442,7 +435,7 @@ static void judge_costs(const weft_pipeline_shape *shape, const drawn *d)
     const weft_pricing pricing = {.cost = drawn_us, .point = drawn_share, .context = d};
     weft_price price;
     double all = 0;
-    ASSERT_OK(weft_program_price(set.programs, shape->num_stages, &pricing, &set.arena, &price));
+    OK(weft_program_price(set.programs, shape->num_stages, &pricing, &set.arena, &price));
     for (int rank = 0; rank < shape->num_stages; rank++) {
         double busy = 0;
         for (uint32_t i = 0; i < set.programs[rank].num_tasks; i++) {
@@ -469,7 +462,7 @@ static void random_layouts_and_costs(void **state)
 {
     (void)state;
     uint64_t random = 4;
-    for (int draw = 0; draw < num_draws(); draw++) {
+    for (int draw = 0; draw < property_draws(); draw++) {
         bool host_waits[MAX_STAGES];
         static drawn d;
         weft_pipeline_shape shape = draw_shape(&random, host_waits);

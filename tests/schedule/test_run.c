@@ -157,7 +157,7 @@ static void start_set(pipeline *pipe, const program_set *set, int delay_us)
     const int p = set->shape.num_stages;
     memset(pipe, 0, sizeof(*pipe));
     pipe->set = *set;
-    ASSERT_OK(weft_device_create_cpu(1, 0, &pipe->device));
+    OK(weft_device_create_cpu(1, 0, &pipe->device));
     for (int i = 0; i < 2 * p; i++) {
         pthread_mutex_init(&pipe->channels[i].mutex, NULL);
         pthread_cond_init(&pipe->channels[i].changed, NULL);
@@ -181,9 +181,9 @@ static void start_set(pipeline *pipe, const program_set *set, int delay_us)
         for (int kind_index = 0; kind_index < WEFT_NUM_TASK_KINDS; kind_index++)
             stage->executor.run[kind_index] = enqueue;
         for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
-            ASSERT_OK(weft_lane_create(pipe->device, 0, weft_lane_kind_text(lane),
-                                       &stage->executor.lanes[lane]));
-        ASSERT_OK(weft_executor_prepare(&stage->executor, pipe->device, stage->program->num_tasks));
+            OK(weft_lane_create(pipe->device, 0, weft_lane_kind_text(lane),
+                                &stage->executor.lanes[lane]));
+        OK(weft_executor_prepare(&stage->executor, pipe->device, stage->program->num_tasks));
     }
 }
 
@@ -308,7 +308,7 @@ static void measured_timeline(void **state)
     const double origin_us = weft_now_us();
     weft_trace *traces[RUN_STAGES];
     for (int i = 0; i < p; i++) {
-        ASSERT_OK(weft_trace_create(&traces[i]));
+        OK(weft_trace_create(&traces[i]));
         pipe.stages[i].executor.trace = traces[i];
         weft_trace_set_origin(traces[i], origin_us);
         pipe.stages[i].executor.within =
@@ -383,24 +383,24 @@ static void errors_come_back(void **state)
     const weft_program *program = pipe.stages[0].program;
 
     executor->run[WEFT_TASK_STEP] = NULL;
-    ASSERT_ERROR(weft_program_run(program, executor), WEFT_INTERNAL,
-                 "task 8: the executor has no function for step");
+    FAILS(weft_program_run(program, executor), WEFT_INTERNAL,
+          "task 8: the executor has no function for step");
     executor->run[WEFT_TASK_STEP] = enqueue;
     weft_lane *lane = executor->lanes[WEFT_LANE_REDUCE];
     executor->lanes[WEFT_LANE_REDUCE] = NULL;
-    ASSERT_ERROR(weft_program_run(program, executor), WEFT_INTERNAL,
-                 "task 6: the executor has no lane for reduce");
+    FAILS(weft_program_run(program, executor), WEFT_INTERNAL,
+          "task 6: the executor has no lane for reduce");
     executor->lanes[WEFT_LANE_REDUCE] = lane;
-    ASSERT_OK(weft_executor_prepare(executor, pipe.device, 8));
-    ASSERT_ERROR(weft_program_run(program, executor), WEFT_INTERNAL,
-                 "a program of 9 tasks, prepared for 8");
-    ASSERT_OK(weft_executor_prepare(executor, pipe.device, 20));
+    OK(weft_executor_prepare(executor, pipe.device, 8));
+    FAILS(weft_program_run(program, executor), WEFT_INTERNAL,
+          "a program of 9 tasks, prepared for 8");
+    OK(weft_executor_prepare(executor, pipe.device, 20));
     assert_int_equal(pipe.stages[0].num_steps_done, 0); /* nothing was enqueued so far */
 
     executor->run[WEFT_TASK_BACKWARD] = refuse_to_enqueue;
-    ASSERT_ERROR(weft_program_run(program, executor), WEFT_CONFIG, "no micro-batch 0 today");
+    FAILS(weft_program_run(program, executor), WEFT_CONFIG, "no micro-batch 0 today");
     executor->run[WEFT_TASK_BACKWARD] = enqueue_failing;
-    ASSERT_ERROR(weft_program_run(program, executor), WEFT_DEVICE, "micro-batch 1 caught fire");
+    FAILS(weft_program_run(program, executor), WEFT_DEVICE, "micro-batch 1 caught fire");
     assert_int_equal(pipe.stages[0].num_steps_done, 0); /* what comes after an error is skipped */
     end_pipeline(&pipe);
 }
@@ -466,26 +466,25 @@ static void host_runs_on(void **state)
     weft_arena arena = {0};
     weft_device *device;
     weft_program program;
-    ASSERT_OK(weft_program_parse("program in_flight=0\n"
-                                 "0 norm compute\n"
-                                 "1 step host bucket=0 waits=0\n"
-                                 "2 step host bucket=1\n",
-                                 &arena, &program));
-    ASSERT_OK(weft_device_create_cpu(1, 0, &device));
+    OK(weft_program_parse("program in_flight=0\n"
+                          "0 norm compute\n"
+                          "1 step host bucket=0 waits=0\n"
+                          "2 step host bucket=1\n",
+                          &arena, &program));
+    OK(weft_device_create_cpu(1, 0, &device));
     executor.run[WEFT_TASK_NORM] = executor.run[WEFT_TASK_STEP] = enqueue_held;
     const int lanes[] = {WEFT_LANE_COMPUTE, WEFT_LANE_HOST};
     for (int i = 0; i < 2; i++)
-        ASSERT_OK(
-            weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]), &executor.lanes[lanes[i]]));
-    ASSERT_OK(weft_executor_prepare(&executor, device, program.num_tasks));
+        OK(weft_lane_create(device, 0, weft_lane_kind_text(lanes[i]), &executor.lanes[lanes[i]]));
+    OK(weft_executor_prepare(&executor, device, program.num_tasks));
     for (int step = 0; step < 2; step++)
-        ASSERT_OK(weft_program_run(&program, &executor));
+        OK(weft_program_run(&program, &executor));
     pthread_mutex_lock(&held.mutex);
     const int num_done = held.num_done;
     held.released = true;
     pthread_cond_broadcast(&held.changed);
     pthread_mutex_unlock(&held.mutex);
-    ASSERT_OK(weft_executor_drain(&executor));
+    OK(weft_executor_drain(&executor));
     assert_int_equal(num_done, 0);
     assert_int_equal(held.num_late, 0);
     assert_int_equal(held.num_done, 4);

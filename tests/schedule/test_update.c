@@ -48,8 +48,8 @@ static program_set make(int num_stages, const weft_buckets *buckets)
                                  .num_micro_batches = 2,
                                  .boundary_bytes = 8,
                                  .buckets = buckets}};
-    ASSERT_OK(weft_program_pipeline(&set.shape, &set.arena, set.programs));
-    ASSERT_OK(check_set(&set));
+    OK(weft_program_pipeline(&set.shape, &set.arena, set.programs));
+    OK(check_set(&set));
     return set;
 }
 
@@ -60,7 +60,7 @@ static void is_this_program(void **state)
     weft_program parsed;
     char *text = text_of(&set.programs[0]);
     assert_string_equal(text, program_text);
-    ASSERT_OK(weft_program_parse(text, &set.arena, &parsed));
+    OK(weft_program_parse(text, &set.arena, &parsed));
     assert_true(same_program(&set.programs[0], &parsed));
     free(text);
     release_set(&set);
@@ -97,7 +97,7 @@ static void every_wait_is_needed(void **state)
             edit_open(&set, 0, &edited);
             drop_wait(&edited, t, w);
             edit_close(&edited, &set);
-            ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, " may start before the ");
+            FAILS(check_set(&set), WEFT_INTERNAL, " may start before the ");
             set.programs[0] = whole;
         }
     release_set(&set);
@@ -112,8 +112,8 @@ static void refuse_of(const weft_buckets *buckets, const char *from, const char 
     assert_non_null(at);
     assert_non_null(damaged);
     sprintf(damaged, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
-    ASSERT_OK(weft_program_parse(damaged, &set.arena, &set.programs[0]));
-    ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, part);
+    OK(weft_program_parse(damaged, &set.arena, &set.programs[0]));
+    FAILS(check_set(&set), WEFT_INTERNAL, part);
     free(damaged);
     free(text);
     release_set(&set);
@@ -182,7 +182,7 @@ static void written_as(const weft_buckets *buckets, const char *wanted)
     char *text = text_of(&set.programs[0]);
     assert_memory_equal(text, head_text, strlen(head_text));
     assert_string_equal(text + strlen(head_text), wanted);
-    ASSERT_OK(weft_program_parse(text, &set.arena, &parsed));
+    OK(weft_program_parse(text, &set.arena, &parsed));
     assert_true(same_program(&set.programs[0], &parsed));
     free(text);
     release_set(&set);
@@ -334,20 +334,20 @@ static void every_host_wait_is_needed(void **state)
                 edit_open(&set, 0, &edited);
                 drop_wait(&edited, t, w);
                 edit_close(&edited, &set);
-                ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, " may start before the ");
+                FAILS(check_set(&set), WEFT_INTERNAL, " may start before the ");
                 set.programs[0] = whole;
                 if (edited.waits[t][w].point < WEFT_POINT_OWN)
                     continue;
                 edit_open(&set, 0, &edited); /* another bucket's says nothing */
                 edited.waits[t][w].point += 1;
                 edit_close(&edited, &set);
-                ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, " may start before the ");
+                FAILS(check_set(&set), WEFT_INTERNAL, " may start before the ");
                 set.programs[0] = whole;
             }
             edit_open(&set, 0, &edited);
             edited.tasks[t].flags ^= WEFT_TASK_AFTER_STEP;
             edit_close(&edited, &set);
-            ASSERT_ERROR(check_set(&set), WEFT_INTERNAL, "step");
+            FAILS(check_set(&set), WEFT_INTERNAL, "step");
             set.programs[0] = whole;
         }
         release_set(&set);
@@ -402,10 +402,10 @@ static void host_steps_run_on(void **state)
         program_set set = make(1, &buckets);
         weft_price price;
         weft_pricing pricing = {.cost = host_us, .point = share_of};
-        ASSERT_OK(weft_program_price(set.programs, 1, &pricing, &set.arena, &price));
+        OK(weft_program_price(set.programs, 1, &pricing, &set.arena, &price));
         assert_true(price.makespan_us == price.end_us);
         pricing.runs_on = 1u << WEFT_LANE_HOST | 1u << WEFT_LANE_TO_DEVICE;
-        ASSERT_OK(weft_program_price(set.programs, 1, &pricing, &set.arena, &price));
+        OK(weft_program_price(set.programs, 1, &pricing, &set.arena, &price));
         /* The last backward begins at 80 and ends at 120; the dense bucket is reduced behind it. At
          * once, layer 3's steps are from 101 to 117 and layer 1's from 120 to 136; the norm waits
          * for the last gradient's, behind the first of these. */
@@ -440,7 +440,7 @@ static void staged_steps_end_the_step(void **state)
     const weft_pricing pricing = {.cost = staged_us,
                                   .point = share_of,
                                   .runs_on = 1u << WEFT_LANE_HOST | 1u << WEFT_LANE_TO_DEVICE};
-    ASSERT_OK(weft_program_price(set.programs, 1, &pricing, &set.arena, &price));
+    OK(weft_program_price(set.programs, 1, &pricing, &set.arena, &price));
     /* Bucket 1 comes down while bucket 0 is stepped, bucket 2 while bucket 1 is. */
     assert_true(price.makespan_us == 120 + 2 + 3 * 5 + 1);
     assert_true(price.spans[0][11].start_us == 122 && price.spans[0][14].start_us == 127);
@@ -475,8 +475,8 @@ static void reads_for_steps_are_no_bubble(void **state)
     weft_program program;
     weft_price price;
     const weft_pricing pricing = {.cost = read_us};
-    ASSERT_OK(weft_program_parse(text, &arena, &program));
-    ASSERT_OK(weft_program_price(&program, 1, &pricing, &arena, &price));
+    OK(weft_program_parse(text, &arena, &program));
+    OK(weft_program_price(&program, 1, &pricing, &arena, &price));
     assert_true(price.makespan_us == 8 + 10 + 2);
     const weft_idle idle = weft_price_idle(&program, &price, 0);
     assert_true(idle.host_us == 12 && idle.bubble_us == 0);
