@@ -34,6 +34,9 @@ target_link_options(test_tier_lanes PRIVATE -Wl,--wrap=weft_grouped_gemm)
 weft_add_test(NAME tier_slow TIER nightly SOURCES launcher/tier_slow.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 2 TIMEOUT 300 LABELS launcher mesh)
 target_link_options(test_tier_slow PRIVATE -Wl,--wrap=weft_lane_submit,--wrap=weft_lane_copy)
+weft_add_test(NAME lane_delays TIER nightly SOURCES launcher/lane_delays.c launcher/meshes.c launcher/planned.c
+  RANKS 4 TIMEOUT 1200 LABELS launcher mesh)
+target_link_options(test_lane_delays PRIVATE -Wl,--wrap=weft_lane_submit)
 weft_add_test(NAME tier_draws TIER slow SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
 weft_add_test(NAME sharding TIER release SOURCES launcher/sharding.c launcher/meshes.c
