@@ -94,6 +94,7 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
     };
     WEFT_TRY(declare_sinks(a, build));
     if (o->multi_latent_attention) {
+        weft_layer_set_splits(layer, !a->sinks);
         WEFT_TRY(weft_latent_init(build, o, d, &a->latent));
         return weft_linears_declare(build, o, &rows[1], 1);
     }
@@ -373,6 +374,8 @@ static weft_status attention_weights(weft_layer *layer, weft_pass *pass)
     size_t mark = weft_pass_mark(pass);
     weft_tensor x_full;
     WEFT_TRY(weft_linear_backward_weights(pass, &a->proj, &state->out, &state->dy));
+    if (has_latent(a))
+        return weft_latent_weights(&a->latent, pass, &state->x, &state->latent);
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_linear_backward_weights(pass, &a->qkv, &x_full, &state->dqkv));
     if (a->kv.weight)
@@ -398,14 +401,20 @@ static weft_status attention_input(weft_layer *layer, weft_pass *pass, const wef
     size_t mark = weft_pass_mark(pass);
     weft_tensor dout, partial;
     WEFT_TRY(weft_pass_enter_deferred(pass, dy, &state->dy));
-    WEFT_TRY(weft_pass_deferred(pass, dy->dtype, a->dims.rows_full, a->dims.qkv, &state->dqkv));
+    WEFT_TRY((has_latent(a) ? weft_pass_scratch : weft_pass_deferred)(
+        pass, dy->dtype, a->dims.rows_full, a->dims.qkv, &state->dqkv));
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, a->dims.rows_full, a->proj.in, &dout));
     WEFT_TRY(weft_linear_backward_input(pass, &a->proj, &state->dy, false, &dout));
     WEFT_TRY(core_backward(a, pass, state, &dout, &state->dqkv));
-    WEFT_TRY(rotate(a, pass, &state->dqkv, true));
-    WEFT_TRY(weft_pass_partial(pass, dx, &partial));
-    WEFT_TRY(qkv_backward_input(a, pass, &state->dqkv, &partial));
-    WEFT_TRY(weft_pass_exit(pass, &partial, dx));
+    if (has_latent(a)) {
+        WEFT_TRY(
+            weft_latent_backward(&a->latent, pass, &state->x, &state->latent, &state->dqkv, dx));
+    } else {
+        WEFT_TRY(rotate(a, pass, &state->dqkv, true));
+        WEFT_TRY(weft_pass_partial(pass, dx, &partial));
+        WEFT_TRY(qkv_backward_input(a, pass, &state->dqkv, &partial));
+        WEFT_TRY(weft_pass_exit(pass, &partial, dx));
+    }
     weft_pass_release(pass, mark);
     return weft_pass_defer(pass, layer, attention_weights);
 }

@@ -172,7 +172,7 @@ static weft_status rerun_norm2(weft_layer *layer, weft_pass *pass)
     const block_state *state = weft_pass_state(pass, layer);
     WEFT_TRY(weft_norm_end_deferred(pass, &b->norm2, &state->deferred2));
     return weft_norm_rerun_deferred(pass, &b->norm2, &state->middle, &state->stats2,
-                                    &state->deferred2);
+                                    &state->deferred2, weft_pass_normed(pass));
 }
 
 static weft_status rerun_norm1(weft_layer *layer, weft_pass *pass)
@@ -180,7 +180,8 @@ static weft_status rerun_norm1(weft_layer *layer, weft_pass *pass)
     const weft_block *b = (const weft_block *)layer;
     const block_state *state = weft_pass_state(pass, layer);
     WEFT_TRY(weft_norm_end_deferred(pass, &b->norm1, &state->deferred1));
-    return weft_norm_rerun_deferred(pass, &b->norm1, &state->x, &state->stats1, &state->deferred1);
+    return weft_norm_rerun_deferred(pass, &b->norm1, &state->x, &state->stats1, &state->deferred1,
+                                    weft_pass_normed(pass));
 }
 
 static weft_status defer_norms(weft_layer *layer, weft_pass *pass)

@@ -245,66 +245,153 @@ weft_status weft_latent_again(const weft_latent *l, weft_pass *pass, const weft_
     return rotate(l, pass, packed, false);
 }
 
+/* For a gradient that the second half of a backward in two sees, too. */
+static weft_status take_gradient(weft_pass *pass, weft_dtype dtype, size_t rows, size_t cols,
+                                 weft_tensor *out)
+{
+    return (weft_pass_defers(pass) ? weft_pass_deferred : weft_pass_scratch)(pass, dtype, rows,
+                                                                             cols, out);
+}
+
+/* A first half does not read x. */
+static weft_status project_back(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
+                                const weft_tensor *dy, bool add, weft_tensor *dx)
+{
+    return weft_pass_defers(pass)
+               ? weft_linear_backward_input(pass, linear, dy, add, dx)
+               : weft_linear_backward_to(pass, linear, x, dy, weft_pass_overwrite(pass), add, dx);
+}
+
+/* A latent and its norm. */
+typedef struct normed_latent {
+    const weft_norm *norm;
+    const weft_tensor *latent;
+    const weft_norm_stats *stats;
+    const weft_norm_deferred *deferred;
+} normed_latent;
+
+static normed_latent queries_of(const weft_latent *l, const weft_latent_state *state)
+{
+    return (normed_latent){&l->q_norm, &state->q, &state->q_stats, &state->q_deferred};
+}
+
+static normed_latent keys_of(const weft_latent *l, const weft_latent_state *state)
+{
+    return (normed_latent){&l->kv_norm, &state->kv, &state->kv_stats, &state->kv_deferred};
+}
+
 /* A wide projection's backward: dlatent of this rank's rows, before the norm. */
-static weft_status backward_up(weft_pass *pass, const weft_linear *up, const weft_norm *norm,
-                               const weft_tensor *latent, const weft_norm_stats *stats,
+static weft_status backward_up(weft_pass *pass, const weft_linear *up, const normed_latent *n,
                                const weft_tensor *dy, weft_tensor *dlatent)
 {
-    weft_tensor normed, full, dnormed, partial;
-    WEFT_TRY(norm_again(pass, norm, latent, stats, &normed));
-    WEFT_TRY(weft_pass_enter(pass, &normed, &full));
+    const weft_tensor *latent = n->latent;
+    weft_tensor normed, full = {0}, dnormed, partial;
+    if (!weft_pass_defers(pass)) {
+        WEFT_TRY(norm_again(pass, n->norm, latent, n->stats, &normed));
+        WEFT_TRY(weft_pass_enter(pass, &normed, &full));
+    }
     WEFT_TRY(weft_pass_scratch(pass, dy->dtype, latent->dims[0], latent->dims[1], &dnormed));
     WEFT_TRY(weft_pass_partial(pass, &dnormed, &partial));
-    WEFT_TRY(weft_linear_backward(pass, up, &full, dy, &partial));
+    WEFT_TRY(project_back(pass, up, &full, dy, false, &partial));
     WEFT_TRY(weft_pass_exit(pass, &partial, &dnormed));
-    return weft_norm_run_backward(pass, norm, &dnormed, latent, stats, false, dlatent);
+    return weft_norm_backward_deferring(pass, n->norm, &dnormed, latent, n->stats, false,
+                                        n->deferred, dlatent);
 }
 
 /* Writes dx. */
 static weft_status backward_queries(const weft_latent *l, weft_pass *pass, const weft_tensor *x,
-                                    const weft_latent_state *state, const weft_tensor *dpacked,
+                                    weft_latent_state *state, const weft_tensor *dpacked,
                                     weft_tensor *dx)
 {
     const size_t mark = weft_pass_mark(pass);
-    weft_tensor dq, dlatent, full, partial;
-    WEFT_TRY(weft_pass_scratch(pass, x->dtype, l->dims.rows_full, l->q_up.out, &dq));
-    WEFT_TRY(move_queries(l, pass, &dq, dpacked, true));
+    const normed_latent queries = queries_of(l, state);
+    weft_tensor full = {0}, partial;
+    WEFT_TRY(take_gradient(pass, x->dtype, l->dims.rows_full, l->q_up.out, &state->dq_up));
+    WEFT_TRY(move_queries(l, pass, &state->dq_up, dpacked, true));
     if (l->q_down.weight) {
-        WEFT_TRY(weft_pass_scratch(pass, x->dtype, l->dims.rows, l->q_down.out, &dlatent));
-        WEFT_TRY(
-            backward_up(pass, &l->q_up, &l->q_norm, &state->q, &state->q_stats, &dq, &dlatent));
-        WEFT_TRY(weft_linear_backward(pass, &l->q_down, x, &dlatent, dx));
+        WEFT_TRY(take_gradient(pass, x->dtype, l->dims.rows, l->q_down.out, &state->dq_down));
+        WEFT_TRY(backward_up(pass, &l->q_up, &queries, &state->dq_up, &state->dq_down));
+        WEFT_TRY(project_back(pass, &l->q_down, x, &state->dq_down, false, dx));
     } else {
-        WEFT_TRY(weft_pass_enter(pass, x, &full));
+        if (!weft_pass_defers(pass))
+            WEFT_TRY(weft_pass_enter(pass, x, &full));
         WEFT_TRY(weft_pass_partial(pass, dx, &partial));
-        WEFT_TRY(weft_linear_backward(pass, &l->q_up, &full, &dq, &partial));
+        WEFT_TRY(project_back(pass, &l->q_up, &full, &state->dq_up, false, &partial));
         WEFT_TRY(weft_pass_exit(pass, &partial, dx));
     }
     weft_pass_release(pass, mark);
     return WEFT_OK;
 }
 
+static weft_status defer_norms(const weft_latent *l, weft_pass *pass, weft_latent_state *state)
+{
+    if (l->q_down.weight)
+        WEFT_TRY(weft_norm_defer(pass, &l->q_norm, &state->q_deferred));
+    return weft_norm_defer(pass, &l->kv_norm, &state->kv_deferred);
+}
+
 weft_status weft_latent_backward(const weft_latent *l, weft_pass *pass, const weft_tensor *x,
-                                 const weft_latent_state *state, const weft_tensor *dpacked,
+                                 weft_latent_state *state, const weft_tensor *dpacked,
                                  weft_tensor *dx)
 {
     const size_t rows = l->dims.rows, mark = weft_pass_mark(pass);
-    weft_tensor dkv, dlatent, dpositions, partial, ddown;
+    const normed_latent keys = keys_of(l, state);
+    weft_tensor dlatent, dpositions, partial;
+    if (weft_pass_defers(pass))
+        WEFT_TRY(defer_norms(l, pass, state));
     WEFT_TRY(rotate(l, pass, dpacked, true));
     WEFT_TRY(backward_queries(l, pass, x, state, dpacked, dx));
-    WEFT_TRY(weft_pass_scratch(pass, x->dtype, rows, l->kv_down.out, &ddown));
+    WEFT_TRY(take_gradient(pass, x->dtype, rows, l->kv_down.out, &state->dkv_down));
     WEFT_TRY(weft_pass_scratch(pass, x->dtype, rows, l->kv_rank, &dlatent));
     WEFT_TRY(weft_pass_scratch(pass, x->dtype, rows, l->positions, &dpositions));
     WEFT_TRY(weft_pass_partial(pass, &dpositions, &partial));
     WEFT_TRY(share_positions(l, pass, &partial, dpacked, true));
     WEFT_TRY(weft_pass_exit(pass, &partial, &dpositions));
-    WEFT_TRY(weft_pass_scratch(pass, x->dtype, l->dims.rows_full, l->kv_up.out, &dkv));
-    WEFT_TRY(move_keys(l, pass, &dkv, dpacked, true));
-    WEFT_TRY(
-        backward_up(pass, &l->kv_up, &l->kv_norm, &state->kv, &state->kv_stats, &dkv, &dlatent));
-    WEFT_TRY(move_latent(l, pass, &ddown, &dlatent, &dpositions, true));
-    WEFT_TRY(
-        weft_linear_backward_to(pass, &l->kv_down, x, &ddown, weft_pass_overwrite(pass), true, dx));
+    WEFT_TRY(take_gradient(pass, x->dtype, l->dims.rows_full, l->kv_up.out, &state->dkv_up));
+    WEFT_TRY(move_keys(l, pass, &state->dkv_up, dpacked, true));
+    WEFT_TRY(backward_up(pass, &l->kv_up, &keys, &state->dkv_up, &dlatent));
+    WEFT_TRY(move_latent(l, pass, &state->dkv_down, &dlatent, &dpositions, true));
+    WEFT_TRY(project_back(pass, &l->kv_down, x, &state->dkv_down, true, dx));
     weft_pass_release(pass, mark);
     return WEFT_OK;
+}
+
+/* --- the second half of a backward in two ------------------------------------------------------
+ */
+
+/* A wide projection's, which read the normed latent. */
+static weft_status weights_up(weft_pass *pass, const weft_linear *up, const normed_latent *n,
+                              const weft_tensor *dy)
+{
+    const weft_tensor *latent = n->latent;
+    const size_t mark = weft_pass_mark(pass);
+    weft_lane *lane = weft_pass_lane(pass);
+    weft_tensor normed, full;
+    WEFT_TRY(weft_norm_end_deferred(pass, n->norm, n->deferred));
+    WEFT_TRY(weft_pass_scratch(pass, latent->dtype, latent->dims[0], latent->dims[1], &normed));
+    const weft_note_again outer = weft_note_redoes(lane, WEFT_NOTE_AGAIN);
+    WEFT_TRY(weft_norm_rerun_deferred(pass, n->norm, latent, n->stats, n->deferred, &normed));
+    weft_note_redoes(lane, outer);
+    WEFT_TRY(weft_pass_enter(pass, &normed, &full));
+    WEFT_TRY(weft_linear_backward_weights(pass, up, &full, dy));
+    weft_pass_release(pass, mark);
+    return WEFT_OK;
+}
+
+weft_status weft_latent_weights(const weft_latent *l, weft_pass *pass, const weft_tensor *x,
+                                const weft_latent_state *state)
+{
+    const normed_latent queries = queries_of(l, state), keys = keys_of(l, state);
+    const size_t mark = weft_pass_mark(pass);
+    weft_tensor full;
+    if (l->q_down.weight) {
+        WEFT_TRY(weights_up(pass, &l->q_up, &queries, &state->dq_up));
+        WEFT_TRY(weft_linear_backward_weights(pass, &l->q_down, x, &state->dq_down));
+    } else {
+        WEFT_TRY(weft_pass_enter(pass, x, &full));
+        WEFT_TRY(weft_linear_backward_weights(pass, &l->q_up, &full, &state->dq_up));
+        weft_pass_release(pass, mark);
+    }
+    WEFT_TRY(weights_up(pass, &l->kv_up, &keys, &state->dkv_up));
+    return weft_linear_backward_weights(pass, &l->kv_down, x, &state->dkv_down);
 }

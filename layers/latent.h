@@ -29,6 +29,8 @@ typedef struct weft_latent_state {
     weft_tensor q, kv; /* latents of this rank's rows, before their norms */
     weft_norm_stats q_stats, kv_stats;
     weft_tensor positions; /* where mla_up_proj is recomputed: the keys' channels, not rotated */
+    weft_tensor dq_up, dq_down, dkv_up, dkv_down; /* gradients of what projections make */
+    weft_norm_deferred q_deferred, kv_deferred;   /* of a backward in two halves */
 } weft_latent_state;
 
 weft_status weft_latent_init(weft_build *build, const weft_model_options *options,
@@ -40,9 +42,12 @@ weft_status weft_latent_forward(const weft_latent *latent, weft_pass *pass, cons
 weft_status weft_latent_again(const weft_latent *latent, weft_pass *pass, const weft_tensor *x,
                               const weft_latent_state *state,
                               const weft_tensor *packed) WEFT_CHECKED;
-/* dx from packed's gradient, which it changes. Collective over TP. */
+/* dx from packed's gradient, which it changes; as a first half it leaves the parameters' gradients
+ * to weft_latent_weights. Collective over TP. */
 weft_status weft_latent_backward(const weft_latent *latent, weft_pass *pass, const weft_tensor *x,
-                                 const weft_latent_state *state, const weft_tensor *dpacked,
+                                 weft_latent_state *state, const weft_tensor *dpacked,
                                  weft_tensor *dx) WEFT_CHECKED;
+weft_status weft_latent_weights(const weft_latent *latent, weft_pass *pass, const weft_tensor *x,
+                                const weft_latent_state *state) WEFT_CHECKED;
 
 #endif

@@ -100,10 +100,11 @@ typedef struct weft_norm_deferred {
 /* In the first half, before the next functions. */
 weft_status weft_norm_defer(weft_pass *pass, const weft_norm *norm,
                             weft_norm_deferred *out) WEFT_CHECKED;
-/* weft_norm_rerun, in the second half. */
+/* weft_norm_rerun_to, in the second half. */
 weft_status weft_norm_rerun_deferred(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
                                      const weft_norm_stats *stats,
-                                     const weft_norm_deferred *deferred) WEFT_CHECKED;
+                                     const weft_norm_deferred *deferred,
+                                     const weft_tensor *y) WEFT_CHECKED;
 /* Adds gradients to a ring's slot, in the second half; nothing where they are no ring's. */
 weft_status weft_norm_end_deferred(weft_pass *pass, const weft_norm *norm,
                                    const weft_norm_deferred *deferred) WEFT_CHECKED;

@@ -292,12 +292,13 @@ weft_status weft_norm_defer(weft_pass *pass, const weft_norm *norm, weft_norm_de
 }
 
 weft_status weft_norm_rerun_deferred(weft_pass *pass, const weft_norm *norm, const weft_tensor *x,
-                                     const weft_norm_stats *stats, const weft_norm_deferred *d)
+                                     const weft_norm_stats *stats, const weft_norm_deferred *d,
+                                     const weft_tensor *y)
 {
     if (!uses_ring(pass, norm, true))
-        return weft_norm_rerun(pass, norm, x, stats);
+        return weft_norm_rerun_to(pass, norm, x, stats, y);
     return run(pass, norm, row_of(&d->weights, 0), norm->bias ? row_of(&d->weights, 1) : NULL, x,
-               NULL, NULL, weft_pass_normed(pass), stats);
+               NULL, NULL, y, stats);
 }
 
 weft_status weft_norm_backward_deferring(weft_pass *pass, const weft_norm *norm,

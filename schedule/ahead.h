@@ -40,6 +40,12 @@ static inline bool weft_ahead_has(weft_ahead *a, const weft_program *program, ui
  * lane, so that none waits for another. */
 weft_status weft_program_open(const weft_program *program, const weft_executor *executor,
                               bool *out_is_ordered) WEFT_CHECKED;
+/* Enqueues a task's waits, or records its event: around work that the caller enqueues in place of
+ * the task's function. */
+weft_status weft_program_begin_task(const weft_program *program, weft_executor *executor,
+                                    uint32_t index, bool is_ordered) WEFT_CHECKED;
+weft_status weft_program_end_task(const weft_program *program, weft_executor *executor,
+                                  uint32_t index, bool is_ordered) WEFT_CHECKED;
 /* Enqueues one task behind its waits. */
 weft_status weft_program_enqueue_task(const weft_program *program, weft_executor *executor,
                                       uint32_t index, bool is_ordered) WEFT_CHECKED;

@@ -152,17 +152,32 @@ static weft_status run_task(const weft_executor *executor, const weft_task *task
 }
 
 /* The function of a pair's forward enqueues both. */
+weft_status weft_program_begin_task(const weft_program *program, weft_executor *executor,
+                                    uint32_t i, bool is_ordered)
+{
+    const weft_task *task = &program->tasks[i];
+    weft_lane *lane = executor->lanes[task->lane];
+    if (is_ordered)
+        return WEFT_OK;
+    WEFT_TRY(wait_for_all(program, executor, task, lane));
+    return weft_task_opens_pair(task) ? wait_for_all(program, executor, task + 1, lane) : WEFT_OK;
+}
+
+weft_status weft_program_end_task(const weft_program *program, weft_executor *executor, uint32_t i,
+                                  bool is_ordered)
+{
+    return is_ordered
+               ? WEFT_OK
+               : weft_lane_record(executor->lanes[program->tasks[i].lane], executor->done[i]);
+}
+
 weft_status weft_program_enqueue_task(const weft_program *program, weft_executor *executor,
                                       uint32_t i, bool is_ordered)
 {
     const weft_task *task = &program->tasks[i];
-    weft_lane *lane = executor->lanes[task->lane];
-    if (!is_ordered)
-        WEFT_TRY(wait_for_all(program, executor, task, lane));
-    if (!is_ordered && weft_task_opens_pair(task))
-        WEFT_TRY(wait_for_all(program, executor, task + 1, lane));
-    WEFT_TRY(run_task(executor, task, lane));
-    return is_ordered ? WEFT_OK : weft_lane_record(lane, executor->done[i]);
+    WEFT_TRY(weft_program_begin_task(program, executor, i, is_ordered));
+    WEFT_TRY(run_task(executor, task, executor->lanes[task->lane]));
+    return weft_program_end_task(program, executor, i, is_ordered);
 }
 
 weft_status weft_program_open(const weft_program *program, const weft_executor *executor,

@@ -538,8 +538,9 @@ static weft_status check_pairs(const weft_config *c, const weft_mesh *mesh)
     const weft_schedule_options *s = &c->schedule;
     if (!s->overlap_moe_expert_parallel_comm || c->model.num_experts == 0)
         return WEFT_OK;
-    const bool is_1f1b = s->pipeline_schedule == WEFT_PIPELINE_1F1B ||
-                         s->pipeline_schedule == WEFT_PIPELINE_INTERLEAVED;
+    const bool has_pairs = s->pipeline_schedule == WEFT_PIPELINE_1F1B ||
+                           s->pipeline_schedule == WEFT_PIPELINE_INTERLEAVED ||
+                           s->pipeline_schedule == WEFT_PIPELINE_DUALPIPEV;
     const bool has_file = s->pipeline_schedule_file && s->pipeline_schedule_file[0];
     const struct {
         bool refused;
@@ -549,15 +550,11 @@ static weft_status check_pairs(const weft_config *c, const weft_mesh *mesh)
         {mesh->binding == WEFT_BINDING_TP, "expert_binding tp", "no tokens travel"},
         {mesh->etp > 1, "expert_tensor_parallel_size above 1",
          "the all-to-all is a program of several lanes"},
-        {!is_1f1b || has_file, has_file ? "pipeline_schedule_file" : "this pipeline_schedule",
-         "1f1b and interleaved have pairs"},
+        {!has_pairs && !has_file, "this pipeline_schedule",
+         "1f1b, interleaved, dualpipev and files have pairs"},
         {s->moe_num_partitions != 1 || s->moe_partition_by == WEFT_MOE_PARTITION_BY_PEERS,
          "partitions of MoE layers", "a pair has whole ones"},
         {s->moe_memory_reuse != WEFT_REUSE_NONE, "moe_memory_reuse", "a pair has whole layers"},
-        {weft_parallel_sharding(&c->parallel) >= WEFT_SHARD_OPTIM_GRADS, "ZeRO-2 and ZeRO-3",
-         "passes share rings of gradients"},
-        {c->train.recompute.granularity != WEFT_RECOMPUTE_NONE, "train.recompute_granularity",
-         "passes share what they recompute"},
         {c->train.offload.on, "train.fine_grained_activation_offloading",
          "passes share what they bring back"},
         {c->tier.experts != WEFT_TIER_NONE, "offload.experts", "passes share slots of experts"},

@@ -29,41 +29,79 @@ static void list_moe(const weft_moe_costs *costs, bool backward, double us, weft
 
 enum { MOE_PARTS = 7 };
 
-/* The parts of a chunk's forward, or of its backward. */
-static weft_status list_parts(const weft_site *site, const weft_outline *outline, int first,
-                              int end, const weft_pass_price *layers, bool backward,
-                              weft_arena *arena, weft_pair_part **out, int *out_count)
+/* A chunk's forward, or its backward, while its parts are listed. */
+typedef struct listing {
+    const weft_site *site;
+    const weft_outline *outline;
+    const weft_pass_price *layers;
+    weft_pair_part *parts;
+    int count;
+    int priced; /* the layer of `costs`; -1: none */
+    weft_moe_costs costs[2];
+} listing;
+
+static weft_status list_layer(listing *l, int layer, bool backward, const weft_pass_time *time)
 {
+    const double us = weft_pass_us(time);
+    if (!l->outline->layers[layer].host_waits) {
+        (void)add_part(l->parts, &l->count, WEFT_PART_COMPUTES, us);
+        return WEFT_OK;
+    }
+    if (l->priced < 0 || !weft_pass_same_layer(l->outline, l->priced, layer))
+        WEFT_TRY(weft_pass_price_partition(l->site, l->outline, layer, l->costs));
+    l->priced = layer;
+    list_moe(&l->costs[backward], backward, us, l->parts, &l->count);
+    return WEFT_OK;
+}
+
+/* The forwards that a group of layers, which ends with this one, runs again. */
+static weft_status list_again(listing *l, int first, int last)
+{
+    const int group = l->outline->layers[last].recompute_group;
+    int from = last;
+    while (from > first && l->outline->layers[from - 1].recompute_group == group)
+        from--;
+    for (int i = from; i <= last; i++)
+        WEFT_TRY(list_layer(l, i, false, &l->layers[i].recompute));
+    return WEFT_OK;
+}
+
+static weft_status list_parts(listing *l, int first, int end, bool backward, weft_arena *arena)
+{
+    const weft_outline_layer *layers = l->outline->layers;
     void *memory;
-    weft_moe_costs costs[2] = {0};
-    int priced = -1;
-    *out_count = 0;
-    WEFT_TRY(
-        weft_arena_alloc_array(arena, MOE_PARTS * (size_t)(end - first), sizeof **out, &memory));
-    *out = memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, 2 * MOE_PARTS * (size_t)(end - first), sizeof *l->parts,
+                                    &memory));
+    l->parts = memory;
     for (int i = first; i < end; i++) {
-        const int l = backward ? end - 1 - (i - first) : i;
-        const double us = weft_pass_us(backward ? &layers[l].backward : &layers[l].forward);
-        if (!outline->layers[l].host_waits) {
-            (void)add_part(*out, out_count, WEFT_PART_COMPUTES, us);
-            continue;
-        }
-        if (priced < 0 || !weft_pass_same_layer(outline, priced, l))
-            WEFT_TRY(weft_pass_price_partition(site, outline, l, costs));
-        priced = l;
-        list_moe(&costs[backward], backward, us, *out, out_count);
+        const int layer = backward ? end - 1 - (i - first) : i;
+        const int group = layers[layer].recompute_group;
+        const bool ends_group =
+            group > 0 && (layer == end - 1 || layers[layer + 1].recompute_group != group);
+        if (backward && ends_group)
+            WEFT_TRY(list_again(l, first, layer));
+        WEFT_TRY(list_layer(l, layer, backward,
+                            backward ? &l->layers[layer].backward : &l->layers[layer].forward));
     }
     return WEFT_OK;
+}
+
+static double sum_of(const listing *l)
+{
+    double us = 0;
+    for (int i = 0; i < l->count; i++)
+        us += l->parts[i].us;
+    return us;
 }
 
 /* A forward and a backward as one: what each waits for its exchanges alone is less by what the
  * other computes beside them. */
 static weft_pass_time pair_of(const weft_pass_price *forward, const weft_pass_price *backward,
-                              double us)
+                              double less_us)
 {
     weft_pass_time sum = forward->forward;
     weft_pass_time_add(&sum, &backward->backward);
-    sum.expert_us -= weft_pass_us(&sum) - us;
+    sum.expert_us -= less_us;
     if (sum.expert_us < 0) {
         sum.compute_us += sum.expert_us;
         sum.expert_us = 0;
@@ -82,15 +120,23 @@ weft_status weft_pairs_price(const weft_site *site, const weft_outline *outline,
     for (int f = 0; f < v; f++)
         for (int b = 0; b < v; b++) {
             const int of[WEFT_PAIR_STRANDS] = {f, b};
-            weft_pair_part *parts[WEFT_PAIR_STRANDS];
-            int counts[WEFT_PAIR_STRANDS], first, end;
+            listing strands[WEFT_PAIR_STRANDS];
+            int first, end;
             for (int s = 0; s < WEFT_PAIR_STRANDS; s++) {
+                strands[s] =
+                    (listing){.site = site, .outline = outline, .layers = layers, .priced = -1};
                 weft_layout_range(&outline->layout, stage, of[s], &first, &end);
-                WEFT_TRY(list_parts(site, outline, first, end, layers, s == WEFT_PAIR_BACKWARD,
-                                    arena, &parts[s], &counts[s]));
+                WEFT_TRY(list_parts(&strands[s], first, end, s == WEFT_PAIR_BACKWARD, arena));
             }
-            const double us = weft_pair_us((const weft_pair_part *const *)parts, counts);
-            (*out)[f * v + b] = pair_of(&chunks[f], &chunks[b], us);
+            const listing *forward = &strands[WEFT_PAIR_FORWARD];
+            weft_layout_range(&outline->layout, stage, f, &first, &end);
+            const bool waits = end == outline->num_layers && weft_outline_loss_waits(outline);
+            const double us =
+                weft_pair_us((const weft_pair_part *const[]){strands[0].parts, strands[1].parts},
+                             (const int[]){forward->count - waits, strands[1].count}) +
+                (waits ? forward->parts[forward->count - 1].us : 0);
+            const double less_us = sum_of(&strands[0]) + sum_of(&strands[1]) - us;
+            (*out)[f * v + b] = pair_of(&chunks[f], &chunks[b], less_us);
         }
     return WEFT_OK;
 }

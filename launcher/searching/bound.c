@@ -161,6 +161,20 @@ void weft_bounds_destroy(weft_bounds *b)
 
 /* --- one table ----------------------------------------------------------------------------- */
 
+/* In pairs what travels may take no time: the other pass computes meanwhile. */
+static weft_status leave_travels(const weft_site *site, const weft_outline *outline, int layer,
+                                 double *forward_us, double *backward_us)
+{
+    weft_moe_costs costs[2];
+    if (!outline->pairs || !outline->layers[layer].host_waits)
+        return WEFT_OK;
+    WEFT_TRY(weft_pass_price_partition(site, outline, layer, costs));
+    const double forth_us = costs[0].counts_us + costs[0].permute_us + costs[0].dispatch_us;
+    *forward_us = fmax(0, *forward_us - forth_us - costs[0].combine_us);
+    *backward_us = fmax(0, *backward_us - costs[1].dispatch_us - costs[1].combine_us);
+    return WEFT_OK;
+}
+
 /* On nodes of several kinds, the cheapest of them. */
 static weft_status price_kind(const weft_bounds *b, weft_site *site, const weft_outline *outline,
                               int layer, kind_price *out)
@@ -171,8 +185,10 @@ static weft_status price_kind(const weft_bounds *b, weft_site *site, const weft_
         weft_pass_price price = {0};
         site->kinds = groups > 0 ? 1u << g : 0;
         WEFT_TRY(weft_pass_price_add(site, outline, layer, layer + 1, &price));
-        const double us[] = {weft_pass_us(&price.forward), weft_pass_us(&price.backward),
-                             weft_pass_us(&price.recompute)};
+        double us[] = {weft_pass_us(&price.forward), weft_pass_us(&price.backward),
+                       weft_pass_us(&price.recompute)};
+        WEFT_TRY(leave_travels(site, outline, layer, &us[0], &us[1]));
+        us[2] = outline->pairs ? 0 : us[2]; /* likewise, and nothing is said of its parts */
         out->forward_us = g == 0 ? us[0] : fmin(out->forward_us, us[0]);
         out->backward_us = g == 0 ? us[1] : fmin(out->backward_us, us[1]);
         out->recompute_us = g == 0 ? us[2] : fmin(out->recompute_us, us[2]);

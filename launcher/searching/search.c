@@ -572,9 +572,6 @@ weft_status weft_search_run(const weft_config *config, const weft_config_source 
         return WEFT_ERROR(WEFT_CONFIG,
                           "--software: of one mesh; Weft runs none, and --search looks "
                           "for what runs");
-    if (config->schedule.overlap_moe_expert_parallel_comm && config->model.num_experts > 0)
-        return WEFT_KEY_ERROR("parallel.overlap_moe_expert_parallel_comm",
-                              "--search knows no pairs; false would, and a plan of one mesh");
     WEFT_TRY(with_nodes(cluster, asked, arena, &on));
     WEFT_TRY(add_curves(on, arena, &planned));
     *out = (weft_search_result){0};

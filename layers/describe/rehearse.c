@@ -111,8 +111,8 @@ static weft_status create_groups(weft_rehearsal *r, const weft_shape *shape)
 static weft_status create_stacks(weft_rehearsal *r)
 {
     weft_model *model = &r->model;
-    weft_stack *const stacks[] = {&r->pass.stash, &model->scratch, &model->recomputed, &r->out,
-                                  &r->deferred.stack};
+    weft_stack *const stacks[] = {&r->pass.stash, &model->scratch, &model->recomputed[0].stack,
+                                  &r->out, &r->deferred.stack};
     for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++) {
         *stacks[i] = (weft_stack){.device = r->device, .purpose = "a rehearsal"};
         WEFT_TRY(weft_stack_reserve(stacks[i], ample));
@@ -216,7 +216,7 @@ static void destroy(weft_rehearsal *r)
     weft_stack_release(&r->out);
     weft_deferred_release(&r->deferred);
     weft_stack_release(&model->scratch);
-    weft_stack_release(&model->recomputed);
+    weft_stack_release(&model->recomputed[0].stack);
     free(r->pass.states);
     free(model->loads.values);
     if (r->somewhere)
@@ -289,8 +289,8 @@ static void place_parameters(weft_rehearsal *r, int first_use, int first, bool l
 
 static void empty(weft_rehearsal *r)
 {
-    weft_stack *const stacks[] = {&r->pass.stash, &r->out, &r->model.scratch, &r->model.recomputed,
-                                  &r->pass.host};
+    weft_stack *const stacks[] = {&r->pass.stash, &r->out, &r->model.scratch,
+                                  &r->model.recomputed[0].stack, &r->pass.host};
     for (int i = 0; i < (r->recording ? 4 : 5); i++) { /* a recording keeps what hosts read */
         weft_stack_rewind(stacks[i], 0);
         stacks[i]->peak_bytes = 0;
@@ -477,7 +477,7 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
     cost->scratch_bytes =
         cost->scratch.own[0] > cost->scratch.own[1] ? cost->scratch.own[0] : cost->scratch.own[1];
     cost->host_bytes = r->pass.host.peak_bytes;
-    cost->recomputed_bytes = r->model.recomputed.peak_bytes;
+    cost->recomputed_bytes = r->model.recomputed[0].stack.peak_bytes;
     list(r, at, out);
     weft_cost_add(cost, &r->model.coarse); /* more than the list: coarse */
     return r->witness ? r->witness->see(r->witness->context, layer, r->device) : WEFT_OK;
@@ -667,7 +667,7 @@ static void widen(weft_rehearsal *r, const weft_description *d)
     for (int i = 0; i < weft_parameters_count(parameters); i++)
         most = larger(most, sizeof(float) * weft_parameters_at(parameters, i)->count);
     most = larger(most, r->widest);
-    const weft_stack *stash = &r->pass.stash, *recomputed = &r->model.recomputed;
+    const weft_stack *stash = &r->pass.stash, *recomputed = &r->model.recomputed[0].stack;
     const weft_region now[] = {
         {WEFT_REGION_HOT, address_of(r, PLACE_NORMED), rows},
         {WEFT_REGION_HOT, address_of(r, PLACE_GRADIENTS), rows},

@@ -103,11 +103,14 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
         .device = model->setup.device, .holds = WEFT_MEMORY_SCRATCH, .purpose = "scratch"};
     WEFT_TRY(weft_stack_reserve(&model->backward_scratch,
                                 weft_footprint_backward_scratch(outline, model->rank)));
-    model->recomputed = (weft_stack){.device = model->setup.device,
-                                     .holds = WEFT_MEMORY_ACTIVATIONS,
-                                     .purpose = "recomputed activations"};
-    WEFT_TRY(
-        weft_stack_reserve(&model->recomputed, weft_footprint_recomputed(outline, model->rank)));
+    for (int i = 0; i <= model->setup.pairs; i++) {
+        weft_stack *again = &model->recomputed[i].stack;
+        *again = (weft_stack){.device = model->setup.device,
+                              .holds = WEFT_MEMORY_ACTIVATIONS,
+                              .purpose = "recomputed activations"};
+        WEFT_TRY(weft_stack_reserve(again, weft_footprint_recomputed(outline, model->rank) /
+                                               (1 + model->setup.pairs)));
+    }
     const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, model->rank);
     const weft_tensor row = weft_tensor_2d(NULL, model->shape.dtype, rows, hidden);
     WEFT_TRY(weft_offload_create(model->setup.device, &sizes, &row, &model->offload));
@@ -262,12 +265,14 @@ void weft_model_destroy(weft_model *model)
         weft_deferred_release(&model->deferred[i]);
     free(model->deferred);
     free(model->loads.values);
-    weft_executor_release(&model->executor);
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
+        weft_executor_release(&model->executors[i]);
+        weft_stack_release(&model->recomputed[i].stack);
+    }
     weft_rings_release(&model->rings);
     weft_offload_release(&model->offload);
     weft_tier_destroy(model->tier);
     weft_arena_release(&model->arena);
-    weft_stack_release(&model->recomputed);
     weft_stack_release(&model->scratch);
     weft_stack_release(&model->backward_scratch);
     if (model->metrics)
@@ -434,7 +439,8 @@ void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_
     *out = (weft_stack_use){0};
     add_stack(&model->scratch, purpose, out);
     add_stack(&model->backward_scratch, purpose, out);
-    add_stack(&model->recomputed, purpose, out);
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
+        add_stack(&model->recomputed[i].stack, purpose, out);
     for (int i = 0; i < model->offload.num_slots; i++)
         add_stack(&model->offload.slots[i].stack, purpose, out);
     for (int i = 0; i < model->setup.num_passes; i++) {
@@ -463,9 +469,12 @@ void weft_model_settle(weft_model *model)
     }
     weft_stack_settle(&model->scratch);
     weft_stack_settle(&model->backward_scratch);
-    if (model->recomputed.num_blocks > 1) {
-        weft_stack_rewind(&model->recomputed, 0);
-        weft_stack_settle(&model->recomputed);
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
+        weft_stack *again = &model->recomputed[i].stack;
+        if (again->num_blocks < 2)
+            continue;
+        weft_stack_rewind(again, 0);
+        weft_stack_settle(again);
     }
 }
 
@@ -488,7 +497,7 @@ static void take_load(const weft_rows *sum, weft_moe_load *out)
 void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
 {
     const weft_moe_load *planned = &model->setup.moe.load;
-    weft_rows kept = {0}, all = {0}, deferred = {0};
+    weft_rows kept = {0}, all = {0}, deferred = {0}, again = {0};
     for (int i = 0; i < model->setup.num_passes; i++) {
         const weft_pass *pass = &model->passes[i];
         const bool grew = pass->held_bytes > pass->stash.first_bytes + pass->host.first_bytes;
@@ -504,8 +513,11 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
     take_load(&kept, &out->passes);
     take_load(&all, &out->pinned);
     take_load(&deferred, &out->deferred);
-    if (model->recomputed.peak_bytes > model->recomputed.first_bytes)
-        take_load(&model->fullest_again, &out->recomputed);
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
+        const weft_recomputed *r = &model->recomputed[i];
+        add_rows(model, r->stack.peak_bytes > r->stack.first_bytes, &r->fullest, &again);
+    }
+    take_load(&again, &out->recomputed);
     for (int i = 0; i < model->offload.num_slots; i++)
         if (model->offload.slots[i].stack.peak_bytes > model->offload.slots[i].stack.first_bytes)
             take_load(&model->offload.slots[i].fullest, &out->offloaded[i]);

@@ -224,7 +224,7 @@ static weft_status count_rows(const weft_moe *m, weft_pass *pass, const weft_moe
     const bool out =
         pass->out && shape->offload & (WEFT_RECOMPUTE_MODULE(MOE) | WEFT_OFFLOAD_BLOCK);
     weft_rows *const sums[] = {&pass->layer_rows, &pass->rows,
-                               again ? &pass->model->again : &pass->kept_rows};
+                               again ? &weft_pass_recomputed(pass)->rows : &pass->kept_rows};
     for (int i = 0; i < (out && !again ? 2 : 3); i++) {
         sums[i]->rows += (double)state->num_rows;
         sums[i]->sent += (double)state->num_sent;

@@ -11,7 +11,9 @@
 typedef struct weft_moe_plan {
     weft_moe_pipeline pipeline;
     weft_program programs[2]; /* forward, backward */
-    void **memory[2];         /* [num_slots], while one layer's program is enqueued */
+    /* By strand: [num_slots], while one layer's program is enqueued. A backward's strand has
+     * forwards, too, which run again. */
+    void **memory[WEFT_RUNNER_STRANDS][2];
 } weft_moe_plan;
 
 enum { WEFT_MOE_MAX_PLANS = 64 };

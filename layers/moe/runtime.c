@@ -100,7 +100,8 @@ static weft_status make_plan(weft_moe_runtime *r, const weft_moe_pipeline *pipel
         WEFT_TRY(weft_program_moe(pipeline, backward, &r->arena, &plan->programs[backward]));
     if (!weft_device_is_note(r->runner.device))
         WEFT_TRY(weft_program_moe_check(pipeline, &plan->programs[0], &plan->programs[1]));
-    WEFT_TRY(weft_runner_memory(&r->arena, plan->programs, plan->memory));
+    for (int k = 0; k < WEFT_RUNNER_STRANDS; k++)
+        WEFT_TRY(weft_runner_memory(&r->arena, plan->programs, plan->memory[k]));
     return weft_runner_prepare(&r->runner, plan->programs);
 }
 

@@ -333,7 +333,7 @@ static work *start(weft_moe *m, weft_pass *pass, weft_moe_state *state, const we
                          .pass = pass,
                          .state = state,
                          .program = &state->plan->programs[backward],
-                         .memory = state->plan->memory[backward],
+                         .memory = state->plan->memory[pass->backward][backward],
                          .rows = *rows,
                          .strand = pass->backward};
     return &state->work;

@@ -98,7 +98,7 @@ uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank)
             most = bytes > most ? bytes : most;
         }
     }
-    return most;
+    return (outline->pairs ? 2 : 1) * most;
 }
 
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk)
@@ -297,9 +297,11 @@ static void add_parameters(const weft_outline *outline, const weft_footprint_sha
     const weft_dtype dtype = outline->shape.dtype;
     const weft_held_elements *held = &outline->held[s->rank];
     const size_t slot = held->slot;
-    out->bytes[WEFT_MEMORY_WEIGHTS] += (size_t)held->weight_slots * slot * weft_dtype_bytes(dtype);
+    out->bytes[WEFT_MEMORY_WEIGHTS] +=
+        (size_t)(held->weight_slots + held->beside[true]) * slot * weft_dtype_bytes(dtype);
     if (!s->evaluates)
-        out->bytes[WEFT_MEMORY_GRADIENTS] += (size_t)held->gradient_slots * slot * sizeof(float);
+        out->bytes[WEFT_MEMORY_GRADIENTS] +=
+            (size_t)(held->gradient_slots + held->beside[false]) * slot * sizeof(float);
     const size_t state = weft_tier_state_bytes(dtype, s->split_master);
     for (int group = 0; group < WEFT_NUM_GRADIENT_GROUPS; group++) {
         if (group == WEFT_GRADIENT_EXPERT && outline->shape.experts_on_host) {

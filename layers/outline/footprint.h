@@ -53,7 +53,8 @@ uint64_t weft_footprint_deferred(const weft_outline *outline, int rank, int chun
 /* Of all such slots of a rank's program. */
 uint64_t weft_footprint_all_deferred(const weft_outline *outline, int rank,
                                      const weft_program *program);
-/* Shared by all passes of the rank: the stashes of one group of recomputed layers or one module. */
+/* Shared by all passes of the rank: the stashes of one group of recomputed layers or one module;
+ * with pairs twice, for forwards and for backwards. */
 uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
 /* Scratch, shared by all passes of the rank; with pairs by all forwards. Backwards then share some
  * of their own, else 0. */

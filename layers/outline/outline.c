@@ -372,6 +372,7 @@ static weft_status outline(const weft_model_setup *setup, weft_model *model, wef
                                      : (weft_residency){.num_layers = count};
     out->residency.experts_on_host = out->shape.experts_on_host;
     out->residency.state_on_host = out->tier.optimizer_state == WEFT_TIER_STATE_HOST;
+    out->residency.pairs = out->pairs;
     const weft_status status = outline_model(model, groups, build, stages, descriptions, out);
     weft_descriptions_release(descriptions, count);
     return status;
@@ -503,7 +504,7 @@ bool weft_outline_recomputes_early(const weft_outline *outline, int rank, int ch
     const weft_layout *layout = &outline->layout;
     int first, end;
     weft_layout_range(layout, rank, chunk, &first, &end);
-    return layout->num_ranks > 1 && end > first && end < layout->num_layers &&
+    return !outline->pairs && layout->num_ranks > 1 && end > first && end < layout->num_layers &&
            outline->layers[end - 1].recompute_group > 0 &&
            !outline->layers[end - 1].description.keeps_input;
 }
@@ -522,6 +523,15 @@ bool weft_outline_repeats(const weft_outline *outline)
     for (int l = 0; l < outline->num_layers; l++)
         if (outline->layers[l].recompute_group > 0)
             return true;
+    return false;
+}
+
+bool weft_outline_loss_waits(const weft_outline *outline)
+{
+    for (int l = 0; l < outline->num_layers; l++)
+        for (int i = 0; i < outline->layers[l].num_parameters; i++)
+            if (outline->layers[l].parameters[i].shared)
+                return true;
     return false;
 }
 

@@ -106,6 +106,9 @@ bool weft_outline_recomputes_layer_early(const weft_outline *outline, int rank, 
                                          int layer);
 /* Whether the layer's backward can be in two halves. */
 bool weft_outline_splits(const weft_outline *outline, int layer);
+/* Whether in a pair the forward's last layer of the model, which makes its gradients, comes behind
+ * the whole backward: layers share parameters, whose gradients are then summed in one order. */
+bool weft_outline_loss_waits(const weft_outline *outline);
 /* Whether some layer's forward runs again. */
 bool weft_outline_repeats(const weft_outline *outline);
 

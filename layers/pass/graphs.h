@@ -22,9 +22,9 @@ typedef struct weft_pass_call {
 } weft_pass_call;
 typedef weft_status (*weft_pass_enqueue)(const weft_pass_call *call);
 
-/* Of the area that all passes share: notes the rows at which it grew; empties it, too. */
-void weft_pass_note_recomputed(weft_model *model);
-void weft_pass_empty_recomputed(weft_model *model);
+/* Of weft_pass_recomputed: notes the rows at which it grew; empties it, too. */
+void weft_pass_note_recomputed(const weft_pass *pass);
+void weft_pass_empty_recomputed(const weft_pass *pass);
 /* Copies the micro-batch's tokens and labels to where graphs read them. */
 weft_status weft_graphs_take_tokens(weft_pass *pass) WEFT_CHECKED;
 /* Copies its losses, behind its forward, from where graphs write them. */

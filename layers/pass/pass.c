@@ -169,7 +169,7 @@ weft_status weft_pass_stash(weft_pass *pass, weft_dtype dtype, size_t d0, size_t
     if (pass->out && pass->goes_out)
         stack = pass->out;
     if (pass->shares_stash || pass->leaves_out)
-        stack = pass->defers ? &pass->deferred->stack : &pass->model->recomputed;
+        stack = pass->defers ? &pass->deferred->stack : &weft_pass_recomputed(pass)->stack;
     return take(stack, dtype, d0, d1, out);
 }
 
@@ -326,18 +326,25 @@ weft_status weft_pass_enter_deferred(weft_pass *pass, const weft_tensor *x, weft
 
 /* --- stashes: recomputed, offloaded ----------------------------------------------------------- */
 
-void weft_pass_note_recomputed(weft_model *model)
+weft_recomputed *weft_pass_recomputed(const weft_pass *pass)
 {
-    if (model->recomputed.peak_bytes > model->noted_again_bytes)
-        model->fullest_again = model->again;
-    model->noted_again_bytes = model->recomputed.peak_bytes;
+    return &pass->model->recomputed[pass->backward && pass->model->setup.pairs];
 }
 
-void weft_pass_empty_recomputed(weft_model *model)
+void weft_pass_note_recomputed(const weft_pass *pass)
 {
-    weft_pass_note_recomputed(model);
-    weft_stack_rewind(&model->recomputed, 0);
-    model->again = (weft_rows){0};
+    weft_recomputed *again = weft_pass_recomputed(pass);
+    if (again->stack.peak_bytes > again->noted_bytes)
+        again->fullest = again->rows;
+    again->noted_bytes = again->stack.peak_bytes;
+}
+
+void weft_pass_empty_recomputed(const weft_pass *pass)
+{
+    weft_recomputed *again = weft_pass_recomputed(pass);
+    weft_pass_note_recomputed(pass);
+    weft_stack_rewind(&again->stack, 0);
+    again->rows = (weft_rows){0};
 }
 
 void weft_pass_send_out(weft_pass *pass, unsigned modules)
@@ -348,7 +355,7 @@ void weft_pass_send_out(weft_pass *pass, unsigned modules)
 void weft_pass_leave_out(weft_pass *pass, unsigned modules)
 {
     if (pass->model->shape.recompute & modules)
-        weft_pass_empty_recomputed(pass->model);
+        weft_pass_empty_recomputed(pass);
     weft_pass_leave_out_beside(pass, modules);
 }
 

@@ -36,7 +36,9 @@ typedef struct weft_rings {
     weft_lane *gather;           /* NULL: no sharded weights */
     /* Events of gradient slots, of weight slots. */
     weft_event *used[2][WEFT_RING_SLOTS];
-    int turn[2]; /* the ring's slot for the next program's first slot */
+    /* Likewise the ring's slot for the next program's first slot; with pairs of forwards, of
+     * backwards, which have slots of their own. */
+    int turn[2][WEFT_PAIR_STRANDS];
 } weft_rings;
 
 /* What the first half of a backward leaves to the second: functions of layers, in order, and memory
@@ -52,6 +54,13 @@ typedef struct weft_deferred {
     weft_rows rows, fullest; /* of its MoE layers, and of those that used most of the stack */
     size_t fullest_bytes;
 } weft_deferred;
+
+/* Memory that passes share for the stashes of one group of recomputed layers, or module. */
+typedef struct weft_recomputed {
+    weft_stack stack;
+    weft_rows rows, fullest; /* of its MoE layers; of those that used most of it */
+    size_t noted_bytes;      /* the bytes of `fullest` */
+} weft_recomputed;
 
 struct weft_pass {
     weft_model *model;
@@ -70,7 +79,7 @@ struct weft_pass {
     weft_rows layer_rows;      /* rows of the layer whose forward runs */
     size_t held_bytes;         /* the stash and host bytes of `fullest` */
     weft_stack host_before;    /* the host stack before a repeated forward */
-    bool shares_stash;         /* stashes are pieces of the model's `recomputed` */
+    bool shares_stash;         /* stashes are pieces of weft_pass_recomputed */
     bool leaves_out;           /* likewise, within a recomputed module */
     bool repeats;              /* a forward runs again */
     weft_stack *out;           /* the layer's offloaded stash; NULL: none */
@@ -84,6 +93,9 @@ struct weft_pass {
 
 /* The scratch of its forward, or of its backward. */
 weft_stack *weft_pass_scratch_stack(const weft_pass *pass);
+
+/* Of its forward, or of its backward. */
+weft_recomputed *weft_pass_recomputed(const weft_pass *pass);
 
 /* Gives the pass to a chunk, until its backward is over. */
 void weft_pass_serve(weft_pass *pass, int chunk);
@@ -131,11 +143,10 @@ struct weft_model {
     size_t states_bytes;
     weft_pass *passes;
     weft_deferred *deferred;
-    size_t kept_offset;    /* in a pass's states */
-    weft_stack recomputed; /* shared likewise: the stashes of one group of layers, or module */
-    weft_rows again, fullest_again; /* rows of its MoE layers; those that used most of it */
-    size_t noted_again_bytes;       /* the bytes of fullest_again */
-    weft_stack scratch;             /* shared: all passes run on one compute lane; at its bottom: */
+    size_t kept_offset;                            /* in a pass's states */
+    weft_recomputed recomputed[WEFT_PAIR_STRANDS]; /* with pairs of forwards, of backwards; else
+                                                      the first */
+    weft_stack scratch;           /* shared: all passes run on one compute lane; at its bottom: */
     weft_tensor normed;           /* the latest output of blocks' norms; with pairs in each pass */
     weft_tensor gradients[2];     /* training: gradients between layers, alternating */
     weft_stack backward_scratch;  /* with pairs backwards' own */
@@ -145,6 +156,7 @@ struct weft_model {
     weft_metric *own_metrics;     /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
     weft_loads loads;             /* loads of this step's MoE layers, in the order of their runs */
     bool repeats;                 /* some forward runs again */
+    bool loss_waits;              /* weft_outline_loss_waits */
     weft_metric *saved_metrics;   /* pinned: own_metrics before a recomputation */
     weft_place place;
     uint64_t num_frozen;
@@ -161,8 +173,8 @@ struct weft_model {
     weft_graphs *graphs; /* NULL: no graphs */
     weft_arena arena;
     weft_program *programs; /* by chunk [WEFT_NUM_PASS_KINDS]; training has all kinds */
-    weft_tensor *slots[WEFT_PAIR_STRANDS]; /* of the running program; of a pair's two */
-    weft_executor executor;
+    weft_tensor *slots[WEFT_PAIR_STRANDS];      /* of the running program; of a pair's two */
+    weft_executor executors[WEFT_PAIR_STRANDS]; /* likewise */
     weft_rings rings;
     weft_offload_rings offload;
 };

@@ -8,6 +8,7 @@
 #include "layers/pass/note.h"
 #include "layers/pass/parts.h"
 #include "layers/pass/pass.h"
+#include "schedule/ahead.h"
 #include "schedule/operands.h"
 
 /* The running program's data. */
@@ -50,61 +51,82 @@ void weft_rings_release(weft_rings *rings)
         weft_event_destroy(rings->used[i / WEFT_RING_SLOTS][i % WEFT_RING_SLOTS]);
 }
 
-/* The operand's slot of the ring; -1: the task has no such operand. */
-static int ring_slot_of(const weft_rings *rings, const weft_program *program, const weft_task *task,
-                        bool weights)
+/* The slots of a ring that the pass uses. */
+typedef struct weft_ring_part {
+    int first, count;
+    int *turn;
+} weft_ring_part;
+
+static weft_ring_part part_of_ring(const weft_pass *pass, bool weights)
 {
+    weft_rings *rings = &pass->model->rings;
+    const weft_ring *ring = weft_parameters_ring(rings->parameters, weights);
+    const int whole = ring->num_slots - ring->beside;
+    const bool beside = pass->model->setup.pairs && !pass->backward;
+    return (weft_ring_part){.first = beside ? whole : 0,
+                            .count = beside ? ring->beside : whole,
+                            .turn = &rings->turn[weights][beside]};
+}
+
+/* The operand's slot of the ring; -1: the task has no such operand. */
+static int ring_slot_of(const weft_pass_work *w, const weft_task *task, bool weights)
+{
+    const weft_program *program = w->program;
+    const weft_ring_part part = part_of_ring(w->call->pass, weights);
     const int slot =
         weft_task_slot(task, weights ? WEFT_OPERAND_WEIGHTS : WEFT_OPERAND_WEIGHT_GRADIENTS);
     int first = slot;
     while (first > 0 && program->slots[first - 1].holds == program->slots[slot].holds)
         first--;
-    return slot < 0 ? -1
-                    : (slot - first + rings->turn[weights]) %
-                          weft_parameters_ring(rings->parameters, weights)->num_slots;
+    return slot < 0 ? -1 : part.first + (slot - first + *part.turn) % part.count;
 }
 
-static weft_status gather_weights(weft_rings *rings, const weft_program *program,
-                                  const weft_task *task, weft_lane *lane)
+static weft_rings *rings_of(const weft_pass_work *w)
 {
-    const int slot = ring_slot_of(rings, program, task, true);
+    return &w->call->pass->model->rings;
+}
+
+static weft_status gather_weights(const weft_pass_work *w, const weft_task *task, weft_lane *lane)
+{
+    const weft_rings *rings = rings_of(w);
+    const int slot = ring_slot_of(w, task, true);
     WEFT_TRY(weft_lane_wait(lane, rings->used[true][slot]));
     return weft_parameters_gather(rings->parameters, task->layer, slot, lane);
 }
 
-static weft_status begin_gradients(weft_rings *rings, const weft_program *program,
-                                   const weft_task *task, weft_lane *lane)
+/* An evaluation's forward makes no gradients. */
+static weft_status begin_gradients(const weft_pass_work *w, const weft_task *task, weft_lane *lane)
 {
-    const int slot = ring_slot_of(rings, program, task, false);
+    const weft_rings *rings = rings_of(w);
+    const int slot = weft_pass_training(w->call->pass) ? ring_slot_of(w, task, false) : -1;
     if (slot < 0)
         return WEFT_OK;
     WEFT_TRY(weft_lane_wait(lane, rings->used[false][slot]));
     return weft_parameters_use_gradients(rings->parameters, task->layer, slot, lane);
 }
 
-static weft_status end_weights(weft_rings *rings, const weft_program *program,
-                               const weft_task *task, weft_lane *lane)
+static weft_status end_weights(const weft_pass_work *w, const weft_task *task, weft_lane *lane)
 {
-    const int slot = ring_slot_of(rings, program, task, true);
-    return slot < 0 ? WEFT_OK : weft_lane_record(lane, rings->used[true][slot]);
+    const int slot = ring_slot_of(w, task, true);
+    return slot < 0 ? WEFT_OK : weft_lane_record(lane, rings_of(w)->used[true][slot]);
 }
 
-static weft_status reduce_gradients(weft_rings *rings, const weft_program *program,
-                                    const weft_task *task, bool overwrite, weft_lane *lane)
+static weft_status reduce_gradients(const weft_pass_work *w, const weft_task *task, bool overwrite,
+                                    weft_lane *lane)
 {
-    const int slot = ring_slot_of(rings, program, task, false);
+    const weft_rings *rings = rings_of(w);
+    const int slot = ring_slot_of(w, task, false);
     WEFT_TRY(weft_parameters_reduce(rings->parameters, task->layer, slot, overwrite, lane));
     return weft_lane_record(lane, rings->used[false][slot]);
 }
 
-static void advance_rings(weft_rings *rings, const weft_program *program)
+static void advance_rings(const weft_pass_work *w)
 {
-    for (uint32_t i = 0; i < program->num_tasks; i++) {
-        const int kind = program->tasks[i].kind;
+    for (uint32_t i = 0; i < w->program->num_tasks; i++) {
+        const int kind = w->program->tasks[i].kind;
         if (kind == WEFT_TASK_GATHER || kind == WEFT_TASK_REDUCE) {
-            const bool weights = kind == WEFT_TASK_GATHER;
-            rings->turn[weights] = (rings->turn[weights] + 1) %
-                                   weft_parameters_ring(rings->parameters, weights)->num_slots;
+            const weft_ring_part part = part_of_ring(w->call->pass, kind == WEFT_TASK_GATHER);
+            *part.turn = (*part.turn + 1) % part.count;
         }
     }
 }
@@ -118,7 +140,7 @@ static weft_status begin_layer(weft_pass_work *w, const weft_task *task)
     const bool inside = x >= 0 && w->program->slots[x].holds == WEFT_SLOT_RECOMPUTED_LAYER;
     pass->shares_stash = w->program->slots[stash].holds == WEFT_SLOT_RECOMPUTED;
     if (pass->shares_stash && !inside)
-        weft_pass_empty_recomputed(pass->model);
+        weft_pass_empty_recomputed(pass);
     if (!pass->repeats)
         kept_of(pass)[task->layer - pass->first] = (weft_pass_kept){
             .x = x < 0 ? (weft_tensor){0} : w->slots[x], .host_mark = weft_pass_host_mark(pass)};
@@ -152,6 +174,13 @@ static weft_status begin_forward(weft_pass_work *w, const weft_task *task)
     return WEFT_OK;
 }
 
+static void end_forward(weft_pass *pass)
+{
+    pass->shares_stash = false;
+    pass->out = NULL;
+    weft_pass_note_recomputed(pass);
+}
+
 static weft_status run_forward(weft_pass_work *w, const weft_task *task)
 {
     weft_pass *pass = w->call->pass;
@@ -165,9 +194,7 @@ static weft_status run_forward(weft_pass_work *w, const weft_task *task)
     WEFT_TRY(
         weft_offload_begin(&pass->model->offload, w->program, task, pass, pass->lane, &pass->out));
     weft_status status = weft_layer_forward(layer, pass, &x, slot < 0 ? NULL : &y);
-    pass->shares_stash = false;
-    pass->out = NULL;
-    weft_pass_note_recomputed(pass->model);
+    end_forward(pass);
     for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
         if (pass->model->offload.slots[i].stack.peak_bytes > most_out[i])
             pass->model->offload.slots[i].fullest = pass->layer_rows;
@@ -195,14 +222,20 @@ static weft_status copy_metrics(const weft_pass *pass, weft_metric *to, const we
                : WEFT_OK;
 }
 
-/* Runs a forward again, with the same stash and host memory; metrics do not count it again. */
+/* A forward that runs again has the same stash and host memory; metrics do not count it again. */
+static void begin_repeat(const weft_pass_work *w, const weft_task *task)
+{
+    weft_pass *pass = w->call->pass;
+    clear_states(pass, pass->model->layers[task->layer]);
+    weft_pass_begin_repeat(pass, kept_of(pass)[task->layer - pass->first].host_mark);
+}
+
 static weft_status repeat_forward(weft_pass_work *w, const weft_task *task)
 {
     weft_pass *pass = w->call->pass;
-    weft_model *model = pass->model;
-    clear_states(pass, model->layers[task->layer]);
+    const weft_model *model = pass->model;
     WEFT_TRY(copy_metrics(pass, model->saved_metrics, model->own_metrics));
-    weft_pass_begin_repeat(pass, kept_of(pass)[task->layer - pass->first].host_mark);
+    begin_repeat(w, task);
     weft_status status = run_forward(w, task);
     weft_pass_end_repeat(pass);
     WEFT_TRY(status);
@@ -243,35 +276,30 @@ static weft_status weights(weft_pass_work *w, const weft_task *task)
 static weft_status run_layer(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_pass_work *w = context;
-    weft_rings *rings = &w->call->pass->model->rings;
-    if (weft_pass_training(w->call->pass))
-        WEFT_TRY(begin_gradients(rings, w->program, task, lane));
+    WEFT_TRY(begin_gradients(w, task, lane));
     WEFT_TRY((task->flow == WEFT_FLOW_ACTIVATION ? run_forward
               : task->flow == WEFT_FLOW_WEIGHT   ? weights
                                                  : backward)(w, task));
-    return end_weights(rings, w->program, task, lane);
+    return end_weights(w, task, lane);
 }
 
 static weft_status run_again(void *context, const weft_task *task, weft_lane *lane)
 {
     weft_pass_work *w = context;
     WEFT_TRY(repeat_forward(w, task));
-    return end_weights(&w->call->pass->model->rings, w->program, task, lane);
+    return end_weights(w, task, lane);
 }
 
 static weft_status run_gather(void *context, const weft_task *task, weft_lane *lane)
 {
-    const weft_pass_work *w = context;
-    return gather_weights(&w->call->pass->model->rings, w->program, task, lane);
+    return gather_weights(context, task, lane);
 }
 
-/* An evaluation's forward makes no gradients. */
 static weft_status run_reduce(void *context, const weft_task *task, weft_lane *lane)
 {
     const weft_pass_work *w = context;
     const weft_pass *pass = w->call->pass;
-    return weft_pass_training(pass) ? reduce_gradients(&pass->model->rings, w->program, task,
-                                                       weft_pass_overwrite(pass), lane)
+    return weft_pass_training(pass) ? reduce_gradients(w, task, weft_pass_overwrite(pass), lane)
                                     : WEFT_OK;
 }
 
@@ -368,7 +396,7 @@ static void end(const weft_pass_work *w)
 {
     weft_pass *pass = w->call->pass;
     const weft_pass_kind kind = w->call->kind;
-    advance_rings(&pass->model->rings, w->program);
+    advance_rings(w);
     weft_pass_release(pass, w->mark);
     size_t held = pass->stash.used_bytes + pass->host.used_bytes;
     if (!pass->backward && held > pass->held_bytes) {
@@ -383,25 +411,31 @@ static void end(const weft_pass_work *w)
     }
 }
 
-static weft_status enqueue(const weft_pass_call *call)
+/* For the work's program. */
+static void prepare(weft_pass_work *w, weft_executor *executor)
 {
     static const int tracks[WEFT_NUM_LANES] = {[WEFT_LANE_COMPUTE] = WEFT_TRACK_LAYERS,
                                                [WEFT_LANE_REDUCE] = WEFT_LANE_REDUCE,
                                                [WEFT_LANE_GATHER] = WEFT_LANE_GATHER,
                                                [WEFT_LANE_OFFLOAD] = WEFT_LANE_OFFLOAD,
                                                [WEFT_LANE_PREFETCH] = WEFT_LANE_PREFETCH};
-    weft_pass *pass = call->pass;
-    weft_model *model = pass->model;
-    weft_executor *executor = &model->executor;
-    weft_pass_work w;
-    WEFT_TRY(begin(&w, call, model->slots[0]));
+    const weft_pass *pass = w->call->pass;
+    const weft_model *model = pass->model;
     executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
     executor->lanes[WEFT_LANE_REDUCE] = model->rings.reduce;
     executor->lanes[WEFT_LANE_GATHER] = model->rings.gather;
     executor->lanes[WEFT_LANE_OFFLOAD] = model->offload.out;
     executor->lanes[WEFT_LANE_PREFETCH] = model->offload.back;
-    executor->context = &w;
+    executor->context = w;
     weft_note_tasks(pass, tracks, executor);
+}
+
+static weft_status enqueue(const weft_pass_call *call)
+{
+    weft_pass_work w;
+    weft_executor *executor = &call->pass->model->executors[0];
+    WEFT_TRY(begin(&w, call, call->pass->model->slots[0]));
+    prepare(&w, executor);
     WEFT_TRY(weft_program_enqueue(w.program, executor));
     end(&w);
     return WEFT_OK;
@@ -493,55 +527,130 @@ weft_status weft_model_backward_weights(weft_model *model, int slot, int deferre
 
 /* --- pairs --------------------------------------------------------------------------------- */
 
-/* A pass of a pair: its program's tasks are layers alone, on the compute lane. */
+/* A pass of a pair. */
 typedef struct weft_pass_strand {
     weft_pass_call call;
     weft_pass_work work;
+    weft_executor *executor;
+    bool is_ordered;
     uint32_t task; /* its next part's */
     int part;
 } weft_pass_strand;
+
+static bool has_parts(const weft_task *task)
+{
+    return task->kind == WEFT_TASK_LAYER || task->kind == WEFT_TASK_RECOMPUTE;
+}
 
 static weft_part_kind next_part(const weft_pass_strand *s)
 {
     weft_pass *pass = s->call.pass;
     if (s->task == s->work.program->num_tasks)
         return WEFT_PART_NONE;
-    const weft_layer *layer = pass->model->layers[s->work.program->tasks[s->task].layer];
-    return weft_part_kind_of(layer, pass, pass->backward, s->part);
+    const weft_task *task = &s->work.program->tasks[s->task];
+    return weft_part_kind_of(pass->model->layers[task->layer], pass,
+                             task->flow != WEFT_FLOW_ACTIVATION, s->part);
 }
 
-static weft_status run_part(weft_pass_strand *s)
+/* See weft_outline_loss_waits. */
+static bool waits_for(const weft_pass_strand *forward, const weft_pass_strand *backward)
+{
+    const weft_program *program = forward->work.program;
+    const weft_model *model = forward->call.pass->model;
+    return model->loss_waits && forward->task < program->num_tasks &&
+           program->tasks[forward->task].layer == model->num_layers - 1 &&
+           next_part(backward) != WEFT_PART_NONE;
+}
+
+/* Enqueues what stands beside layers in front of the next one. */
+static weft_status go_on(weft_pass_strand *s)
+{
+    const weft_program *program = s->work.program;
+    for (; s->task < program->num_tasks && !has_parts(&program->tasks[s->task]); s->task++)
+        WEFT_TRY(weft_program_enqueue_task(program, s->executor, s->task, s->is_ordered));
+    return WEFT_OK;
+}
+
+static weft_status begin_task(weft_pass_strand *s, const weft_task *task)
+{
+    weft_pass_work *w = &s->work;
+    WEFT_TRY(weft_program_begin_task(w->program, s->executor, s->task, s->is_ordered));
+    WEFT_TRY(begin_gradients(w, task, s->call.pass->lane));
+    if (task->kind == WEFT_TASK_RECOMPUTE)
+        begin_repeat(w, task);
+    return task->flow == WEFT_FLOW_ACTIVATION ? begin_forward(w, task) : WEFT_OK;
+}
+
+static weft_status end_task(weft_pass_strand *s, const weft_task *task)
+{
+    weft_pass *pass = s->call.pass;
+    if (task->flow == WEFT_FLOW_ACTIVATION)
+        end_forward(pass);
+    if (task->kind == WEFT_TASK_RECOMPUTE)
+        weft_pass_end_repeat(pass);
+    WEFT_TRY(end_weights(&s->work, task, pass->lane));
+    WEFT_TRY(weft_program_end_task(s->work.program, s->executor, s->task, s->is_ordered));
+    s->task++;
+    s->part = 0;
+    return WEFT_OK;
+}
+
+/* The other strand may have the layer's parameters in slots of its own. */
+static void point_parameters(const weft_pass_work *w, const weft_task *task)
+{
+    for (int weights = 0; weights < 2; weights++) {
+        const int slot = ring_slot_of(w, task, weights);
+        if (slot >= 0)
+            weft_parameters_point(rings_of(w)->parameters, task->layer, slot, weights);
+    }
+}
+
+static weft_status run_part(weft_pass_strand *s, const weft_task *task)
 {
     weft_pass_work *w = &s->work;
     weft_pass *pass = s->call.pass;
-    const weft_task *task = &w->program->tasks[s->task];
     weft_layer *layer = pass->model->layers[task->layer];
-    if (pass->backward) {
+    if (s->part == 0)
+        WEFT_TRY(begin_task(s, task));
+    point_parameters(w, task);
+    if (task->flow != WEFT_FLOW_ACTIVATION) {
         weft_tensor dy = operand(w, task, WEFT_OPERAND_DY), dx = operand(w, task, WEFT_OPERAND_DX);
         return weft_part_backward(layer, pass, s->part, &dy, &dx);
     }
-    const int slot = weft_task_slot(task, WEFT_OPERAND_Y);
-    if (s->part == 0)
-        WEFT_TRY(begin_forward(w, task));
+    const bool has_output = weft_task_slot(task, WEFT_OPERAND_Y) >= 0;
     weft_tensor x = operand(w, task, WEFT_OPERAND_X), y = operand(w, task, WEFT_OPERAND_Y);
-    return weft_part_forward(layer, pass, s->part, &x, slot < 0 ? NULL : &y);
+    return weft_part_forward(layer, pass, s->part, &x, has_output ? &y : NULL);
 }
 
 static weft_status take_part(weft_pass_strand *s)
 {
     const weft_doing outer = *weft_doing_now();
+    weft_pass *pass = s->call.pass;
+    const weft_model *model = pass->model;
     const weft_task *task = &s->work.program->tasks[s->task];
+    const bool again = task->kind == WEFT_TASK_RECOMPUTE;
     weft_doing_pass(WEFT_DOING_PASSES);
     weft_doing_begin(weft_task_kind_text(task->kind), task->micro_batch, task->chunk, task->layer,
                      s->part);
-    const weft_status status = run_part(s);
+    if (again) /* the other strand's parts, which count, come between */
+        WEFT_TRY(copy_metrics(pass, model->saved_metrics, model->own_metrics));
+    WEFT_TRY(run_part(s, task));
+    if (again)
+        WEFT_TRY(copy_metrics(pass, model->own_metrics, model->saved_metrics));
     *weft_doing_now() = outer;
     s->part++;
-    if (next_part(s) == WEFT_PART_NONE) {
-        s->task++;
-        s->part = 0;
-    }
-    return status;
+    if (next_part(s) == WEFT_PART_NONE)
+        WEFT_TRY(end_task(s, task));
+    return go_on(s);
+}
+
+static weft_status begin_strand(weft_pass_strand *s, weft_model *model, int index)
+{
+    s->executor = &model->executors[index];
+    WEFT_TRY(begin(&s->work, &s->call, model->slots[index]));
+    prepare(&s->work, s->executor);
+    WEFT_TRY(weft_program_open(s->work.program, s->executor, &s->is_ordered));
+    return go_on(s);
 }
 
 weft_status weft_model_pair(weft_model *model, weft_lane *lane, const weft_pair_call *call)
@@ -562,14 +671,12 @@ weft_status weft_model_pair(weft_model *model, weft_lane *lane, const weft_pair_
         [WEFT_PAIR_BACKWARD].call = {
             .pass = backward, .kind = WEFT_PASS_BACKWARD, .from = call->dy, .to = call->dx}};
     weft_turns turns = {.whose = WEFT_PAIR_BACKWARD};
-    for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
-        WEFT_TRY(begin(&strands[i].work, &strands[i].call, model->slots[i]));
-        if (!is_on_one_lane(strands[i].work.program))
-            return WEFT_ERROR(WEFT_INTERNAL, "a pass of a pair has tasks beside its layers");
-    }
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
+        WEFT_TRY(begin_strand(&strands[i], model, i));
     for (;;) {
-        const weft_part_kind next[WEFT_PAIR_STRANDS] = {next_part(&strands[WEFT_PAIR_FORWARD]),
-                                                        next_part(&strands[WEFT_PAIR_BACKWARD])};
+        const weft_pass_strand *f = &strands[WEFT_PAIR_FORWARD], *b = &strands[WEFT_PAIR_BACKWARD];
+        const weft_part_kind next[WEFT_PAIR_STRANDS] = {
+            waits_for(f, b) ? WEFT_PART_NONE : next_part(f), next_part(b)};
         const int whose = weft_turns_next(&turns, next);
         if (whose < 0)
             break;
@@ -597,6 +704,7 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
     WEFT_TRY(weft_arena_alloc_array(&model->arena, WEFT_NUM_PASS_KINDS * (size_t)num_chunks,
                                     sizeof(weft_program), &memory));
     model->programs = memory;
+    model->loss_waits = weft_outline_loss_waits(outline);
     for (int chunk = 0; chunk < num_chunks; chunk++) {
         weft_chunk_shape shape;
         WEFT_TRY(weft_outline_pass(outline, model->rank, chunk, &model->arena, &shape));
@@ -617,11 +725,13 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
                                         &memory));
         model->slots[i] = memory;
     }
-    model->executor.run[WEFT_TASK_LAYER] = run_layer;
-    model->executor.run[WEFT_TASK_RECOMPUTE] = run_again;
-    model->executor.run[WEFT_TASK_GATHER] = run_gather;
-    model->executor.run[WEFT_TASK_REDUCE] = run_reduce;
-    model->executor.run[WEFT_TASK_OFFLOAD] = run_offload;
-    model->executor.run[WEFT_TASK_PREFETCH] = run_prefetch;
-    return weft_executor_prepare(&model->executor, model->setup.device, most_tasks);
+    static const weft_task_function functions[WEFT_NUM_TASK_KINDS] = {
+        [WEFT_TASK_LAYER] = run_layer,     [WEFT_TASK_RECOMPUTE] = run_again,
+        [WEFT_TASK_GATHER] = run_gather,   [WEFT_TASK_REDUCE] = run_reduce,
+        [WEFT_TASK_OFFLOAD] = run_offload, [WEFT_TASK_PREFETCH] = run_prefetch};
+    for (int i = 0; i <= model->setup.pairs; i++) {
+        memcpy(model->executors[i].run, functions, sizeof functions);
+        WEFT_TRY(weft_executor_prepare(&model->executors[i], model->setup.device, most_tasks));
+    }
+    return WEFT_OK;
 }

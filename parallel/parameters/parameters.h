@@ -85,9 +85,10 @@ typedef struct weft_section {
 } weft_section;
 
 /* Memory for whole layers, one a slot. */
-enum { WEFT_RING_SLOTS = 2 };
+enum { WEFT_RING_SLOTS = 4 };
 typedef struct weft_ring {
     int num_slots;
+    int beside;   /* the last of them: with pairs a forward's */
     size_t bytes; /* of a slot */
     void *slots[WEFT_RING_SLOTS];
 } weft_ring;
@@ -204,6 +205,8 @@ weft_status weft_parameters_reserve(const weft_parameters *parameters,
  * there. */
 weft_status weft_parameters_use_gradients(weft_parameters *parameters, int unit, int slot,
                                           weft_lane *lane) WEFT_CHECKED;
+/* Points a unit's parameters to what a slot of a ring holds of it. */
+void weft_parameters_point(weft_parameters *parameters, int unit, int slot, bool weights);
 /* Sums a slot's gradients over their groups and adds this rank's share to what it keeps; overwrite:
  * instead of it. Collective over the gradient groups. */
 weft_status weft_parameters_reduce(weft_parameters *parameters, int unit, int slot, bool overwrite,

@@ -92,11 +92,12 @@ void weft_parameters_kept(const weft_parameters *p, const weft_placed *placed, s
 
 /* --- rings --------------------------------------------------------------------------------- */
 
-static weft_status make_ring(weft_parameters *p, int num_slots, size_t bytes,
+static weft_status make_ring(weft_parameters *p, int num_slots, int beside, size_t bytes,
                              weft_memory_purpose purpose, const char *name, weft_ring *ring)
 {
     ring->bytes = bytes;
-    for (; ring->num_slots < num_slots; ring->num_slots++)
+    ring->beside = beside;
+    for (; ring->num_slots < num_slots + beside; ring->num_slots++)
         WEFT_TRY(weft_device_alloc_for(p->device, WEFT_SPACE_DEVICE, purpose, bytes, name,
                                        &ring->slots[ring->num_slots]));
     return WEFT_OK;
@@ -105,10 +106,12 @@ static weft_status make_ring(weft_parameters *p, int num_slots, size_t bytes,
 weft_status weft_parameters_make_rings(weft_parameters *p, bool with_grads)
 {
     if (with_grads)
-        WEFT_TRY(make_ring(p, p->held.gradient_slots, p->held.slot * sizeof(float),
-                           WEFT_MEMORY_GRADIENTS, "gradients of a layer", &p->rings[false]));
-    return make_ring(p, p->held.weight_slots, p->held.slot * weft_dtype_bytes(p->dtype),
-                     WEFT_MEMORY_WEIGHTS, "weights of a layer", &p->rings[true]);
+        WEFT_TRY(make_ring(p, p->held.gradient_slots, p->held.beside[false],
+                           p->held.slot * sizeof(float), WEFT_MEMORY_GRADIENTS,
+                           "gradients of a layer", &p->rings[false]));
+    return make_ring(p, p->held.weight_slots, p->held.beside[true],
+                     p->held.slot * weft_dtype_bytes(p->dtype), WEFT_MEMORY_WEIGHTS,
+                     "weights of a layer", &p->rings[true]);
 }
 
 void weft_parameters_free_rings(weft_parameters *p)
@@ -165,6 +168,21 @@ static int unit_of(const weft_parameters *p, const weft_placed *placed)
 
 /* --- what passes do with them --------------------------------------------------------------- */
 
+void weft_parameters_point(weft_parameters *p, int unit, int slot, bool weights)
+{
+    char *memory = p->rings[true].slots[slot];
+    for (int i = first_of(p, unit); i < p->count && p->placed[i]->layer == unit; i++) {
+        weft_placed *placed = p->placed[i];
+        if (unit_of(p, placed) != unit)
+            continue;
+        if (weights)
+            placed->parameter.weight.data =
+                memory + in_slot(p, placed) * weft_dtype_bytes(p->dtype);
+        else
+            placed->parameter.grad = weft_parameters_in_ring(p, placed, slot);
+    }
+}
+
 /* What is done with each bucket of a unit. */
 typedef weft_status (*bucket_function)(weft_parameters *p, weft_section_kind kind, int bucket,
                                        int slot, bool overwrite, weft_lane *lane);
@@ -191,9 +209,7 @@ static weft_status clear_bucket(weft_parameters *p, weft_section_kind kind, int 
 
 weft_status weft_parameters_use_gradients(weft_parameters *p, int unit, int slot, weft_lane *lane)
 {
-    for (int i = first_of(p, unit); i < p->count && p->placed[i]->layer == unit; i++)
-        if (unit_of(p, p->placed[i]) == unit)
-            p->placed[i]->parameter.grad = weft_parameters_in_ring(p, p->placed[i], slot);
+    weft_parameters_point(p, unit, slot, false);
     return each_bucket(p, unit, slot, false, lane, clear_bucket);
 }
 
@@ -220,11 +236,7 @@ static weft_status gather_bucket(weft_parameters *p, weft_section_kind kind, int
 
 weft_status weft_parameters_gather(weft_parameters *p, int unit, int slot, weft_lane *lane)
 {
-    char *memory = p->rings[true].slots[slot];
-    for (int i = first_of(p, unit); i < p->count && p->placed[i]->layer == unit; i++)
-        if (unit_of(p, p->placed[i]) == unit)
-            p->placed[i]->parameter.weight.data =
-                memory + in_slot(p, p->placed[i]) * weft_dtype_bytes(p->dtype);
+    weft_parameters_point(p, unit, slot, true);
     return each_bucket(p, unit, slot, false, lane, gather_bucket);
 }
 

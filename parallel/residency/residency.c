@@ -103,6 +103,7 @@ static void stage(size_t owned, weft_held_elements *out)
 void weft_residency_lay(const weft_residency *r, weft_cut_sections *cut, weft_held_elements *out)
 {
     int num_units = 0;
+    bool has_last = false;
     *out = (weft_held_elements){.slot = 0};
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
         for (int b = 0; b < cut->num_buckets[kind]; b++) {
@@ -121,6 +122,7 @@ void weft_residency_lay(const weft_residency *r, weft_cut_sections *cut, weft_he
             if (!shares)
                 continue;
             bucket->ring = before_in_unit(cut, kind, b);
+            has_last |= bucket->unit == r->num_layers - 1;
             num_units += begins_unit(bucket);
             if (bucket->ring + bucket->count > out->slot)
                 out->slot = bucket->ring + bucket->count;
@@ -128,6 +130,8 @@ void weft_residency_lay(const weft_residency *r, weft_cut_sections *cut, weft_he
     const int slots = slots_for(num_units);
     out->weight_slots = r->sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS ? slots : 0;
     out->gradient_slots = r->overlap ? slots : slots > 0;
+    out->beside[false] = r->pairs && has_last; /* whose gradients a forward makes */
+    out->beside[true] = r->pairs ? out->weight_slots : 0;
 }
 
 /* --- cutting ------------------------------------------------------------------------------- */

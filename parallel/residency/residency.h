@@ -63,6 +63,7 @@ typedef struct weft_residency {
     bool experts_on_host; /* experts lie in pinned host memory: a run is one bucket, and none is of
                              a unit */
     bool state_on_host;   /* the optimizer's state of all others, too; not they themselves */
+    bool pairs;           /* a forward may run beside a backward (schedule/pair.h) */
     int num_layers;       /* of the model */
     /* What weft_residency_count counts: of the stage's layers between the model's first and last
      * how many share out anything, the largest, and the one at hand. Of those two: elements. */
@@ -97,7 +98,9 @@ typedef struct weft_held_elements {
     size_t stepped;                   /* of all such buckets */
     int staging;                      /* gradients of them on the host at a time */
     size_t slot;                      /* of a ring: the largest unit */
-    int weight_slots, gradient_slots; /* of the rings: layers at a time */
+    int weight_slots, gradient_slots; /* of a pass's rings: layers at a time */
+    int beside[2]; /* with pairs: further slots, of gradients and of weights, for a forward beside a
+                      backward */
 } weft_held_elements;
 /* Fills `weights`, `grads` and `ring` of the buckets. */
 void weft_residency_lay(const weft_residency *residency, weft_cut_sections *cut,

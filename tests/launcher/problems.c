@@ -68,6 +68,7 @@ static void draw_held(problem *p)
         "parallel.expert_binding=dp",
         "parallel.num_virtual_stages_per_pipeline_rank=1",
         "parallel.moe_num_partitions=1",
+        "parallel.overlap_moe_expert_parallel_comm=true",
         "parallel.cp_comm_type=p2p",
         "offload.optimizer_state=host",
     };

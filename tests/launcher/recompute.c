@@ -11,6 +11,7 @@
 #define FULL(method, num)                                                                          \
     ", \"recompute_granularity\": \"full\", \"recompute_method\": \"" method                       \
     "\", \"recompute_num_layers\": " #num
+#define PAIRS ", \"overlap_moe_expert_parallel_comm\": true"
 
 static const same_case cases[] = {
     {1, GPT2, "tp=1", NULL, "", FULL("uniform", 1)},
@@ -46,6 +47,13 @@ static const same_case cases[] = {
     {4, LLAMA, "cp=4", ", \"context_parallel_load_balancer\": \"documents\"", "",
      SELECTIVE("\"core_attn\"")},
     {4, GPT2, "cp=2,pp=2", NULL, BF16, FULL("uniform", 1)},
+    /* pairs of a forward and a backward */
+    {2, MOE, "dp=2,binding=dp,ep=2", PAIRS, "", FULL("uniform", 1)},
+    {4, MOE, "pp=2,dp=2,vp=2,binding=dp,ep=2", PAIRS, BF16, FULL("uniform", 2)},
+    {4, MOE, "pp=2,dp=2,binding=dp,ep=2", PAIRS, "", SELECTIVE("\"moe\", \"mlp\"")},
+    {4, MOE, "dp=4,binding=dp,ep=2,zero=3", PAIRS, "", FULL("block", 3)},
+    {4, MOE, "tp=2,dp=2,binding=dp,ep=4,sp=1,zero=2", PAIRS, BF16,
+     SELECTIVE("\"core_attn\", \"shared_experts\"")},
 };
 
 int main(void)

@@ -243,10 +243,9 @@ static void check_pairs(void)
         {"dp=2", "train.seed=2", "expert_model_parallel_size 1: no tokens travel"},
         {"tp=2,ep=2,binding=tp", "train.seed=2", "expert_binding tp: no tokens travel"},
         {"dp=2,ep=2,tp=2,etp=2", "train.seed=2", "expert_tensor_parallel_size above 1"},
-        {"dp=2,ep=2,zero=2", "train.seed=2", "ZeRO-2 and ZeRO-3"},
         {"dp=2,ep=2", "parallel.pipeline_schedule=gpipe", "this pipeline_schedule"},
+        {"pp=2,dp=2,ep=2,schedule=zbv", "train.seed=2", "this pipeline_schedule"},
         {"dp=2,ep=2", "parallel.moe_num_partitions=2", "partitions of MoE layers"},
-        {"dp=2,ep=2", "train.recompute_granularity=full", "train.recompute_granularity"},
         {"dp=2,ep=2", "offload.experts=host", "offload.experts"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -34,6 +34,9 @@ target_link_options(test_tier_lanes PRIVATE -Wl,--wrap=weft_grouped_gemm)
 weft_add_test(NAME tier_slow TIER nightly SOURCES launcher/tier_slow.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 2 TIMEOUT 300 LABELS launcher mesh)
 target_link_options(test_tier_slow PRIVATE -Wl,--wrap=weft_lane_submit,--wrap=weft_lane_copy)
+weft_add_test(NAME lane_delays TIER nightly SOURCES launcher/lane_delays.c launcher/meshes.c launcher/planned.c
+  RANKS 4 TIMEOUT 1200 LABELS launcher mesh)
+target_link_options(test_lane_delays PRIVATE -Wl,--wrap=weft_lane_submit)
 weft_add_test(NAME tier_draws TIER slow SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
 weft_add_test(NAME sharding TIER release SOURCES launcher/sharding.c launcher/meshes.c
@@ -86,6 +89,9 @@ set_tests_properties(dry_run PROPERTIES PROCESSORS 4)
 add_dependencies(test_dry_run weft_binary)
 add_test(NAME exports COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/exports.sh $<TARGET_FILE:weft_binary>)
 set_tests_properties(exports PROPERTIES LABELS launcher TIMEOUT 240 SKIP_RETURN_CODE 77)
+add_test(NAME torch_reads COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/torch_reads.sh $<TARGET_FILE:weft_binary>
+  ${CMAKE_CURRENT_LIST_DIR}/../oracle/read_schedules.py)
+set_tests_properties(torch_reads PROPERTIES LABELS "launcher;tier_nightly" TIMEOUT 600 SKIP_RETURN_CODE 77)
 weft_add_test(NAME slips SOURCES launcher/slips.c launcher/child.c LABELS launcher)
 add_dependencies(test_slips weft_binary)
 weft_add_test(NAME plan SOURCES launcher/plan.c launcher/child.c LABELS launcher)

@@ -199,7 +199,7 @@ static void measure(harness *h, const int32_t *tokens, const int32_t *labels, co
         out->deferred_bytes = h->model->deferred[0].stack.peak_bytes;
     }
     out->activation_bytes = weft_model_stash_bytes(h->model, 0);
-    out->recomputed_bytes = h->model->recomputed.peak_bytes;
+    out->recomputed_bytes = h->model->recomputed[0].stack.peak_bytes;
     out->scratch_bytes = h->model->scratch.peak_bytes;
 }
 

@@ -122,7 +122,8 @@ static void check_stacks(const training_case *c, const weft_model *model)
 {
     for (int i = 0; i < model->setup.num_passes; i++)
         check_stack(c, "stash", &model->passes[i].stash);
-    check_stack(c, "recomputed", &model->recomputed);
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
+        check_stack(c, "recomputed", &model->recomputed[i].stack);
     for (int i = 0; i < model->offload.num_slots; i++)
         check_stack(c, "a ring's slot", &model->offload.slots[i].stack);
 }
@@ -452,6 +453,8 @@ int main(void)
         {"dp=2,pp=2,binding=dp,ep=2", "\"moe_num_partitions\": 1", OUT("\"moe\""), false},
         {"dp=4,binding=dp,ep=4", PAIRS, NULL, false},
         {"dp=2,pp=2,binding=dp,ep=2", PAIRS, NULL, false},
+        {"dp=4,binding=dp,ep=2,zero=3", PAIRS, AGAIN("uniform", 2), false},
+        {"dp=4,binding=dp,ep=4", PAIRS, MODULES("\"moe\""), false},
         {"dp=4,binding=dp,ep=2", BY_EXPERTS, NULL, false},
         {"dp=4,binding=dp,ep=2", BY_EXPERTS ", \"moe_memory_reuse\": \"s1\"", NULL, false},
         {"dp=4,binding=dp,ep=2", BY_EXPERTS BEYOND, NULL, false},

@@ -23,6 +23,16 @@ static const char *const llama =
     "\"vocab_size\": 16, \"position_embedding_type\": \"rope\", \"swiglu\": true, "
     "\"normalization\": \"RMSNorm\", \"disable_bias_linear\": true, "
     "\"init_method_std\": 0.2, \"hidden_dropout\": 0.1, \"attention_dropout\": 0.1}}";
+#define LATENTS                                                                                    \
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"ffn_hidden_size\": 24, "               \
+    "\"num_attention_heads\": 4, \"seq_length\": 8, \"vocab_size\": 16, "                          \
+    "\"position_embedding_type\": \"rope\", \"init_method_std\": 0.2, "                            \
+    "\"multi_latent_attention\": true, \"kv_lora_rank\": 12, \"qk_head_dim\": 6, "                 \
+    "\"qk_pos_emb_head_dim\": 4, \"v_head_dim\": 8"
+static const char *const latents = LATENTS "}}";
+static const char *const query_latents =
+    LATENTS ", \"q_lora_rank\": 10, \"normalization\": \"RMSNorm\", \"swiglu\": true, "
+            "\"attention_dropout\": 0.1}}";
 static const char *const moe =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"ffn_hidden_size\": 24, "
     "\"num_attention_heads\": 4, \"seq_length\": 8, \"vocab_size\": 16, "
@@ -252,16 +262,13 @@ static const char *zero(int level)
 
 static void check_all(weft_comm *world)
 {
-    static const char *core[] = {"core_attn"}, *mlp[] = {"mlp"};
-    static const weft_recompute_options cores = {.granularity = WEFT_RECOMPUTE_SELECTIVE,
-                                                 .num_layers = 1,
-                                                 .modules = {core, 1}},
-                                        mlps = {.granularity = WEFT_RECOMPUTE_SELECTIVE,
-                                                .num_layers = 1,
-                                                .modules = {mlp, 1}},
-                                        block = {.granularity = WEFT_RECOMPUTE_FULL,
-                                                 .method = WEFT_RECOMPUTE_BLOCK,
-                                                 .num_layers = 1};
+    static const char *core[] = {"core_attn"}, *mlp[] = {"mlp"}, *up[] = {"mla_up_proj"};
+    static const weft_recompute_options
+        cores = {.granularity = WEFT_RECOMPUTE_SELECTIVE, .num_layers = 1, .modules = {core, 1}},
+        ups = {.granularity = WEFT_RECOMPUTE_SELECTIVE, .num_layers = 1, .modules = {up, 1}},
+        mlps = {.granularity = WEFT_RECOMPUTE_SELECTIVE, .num_layers = 1, .modules = {mlp, 1}},
+        block = {
+            .granularity = WEFT_RECOMPUTE_FULL, .method = WEFT_RECOMPUTE_BLOCK, .num_layers = 1};
     char gelu[1024], swiglu[1024];
     snprintf(gelu, sizeof gelu, moe, "false");
     snprintf(swiglu, sizeof swiglu, moe, "true");
@@ -273,6 +280,13 @@ static void check_all(weft_comm *world)
             {"dense, tp", dense, "tp=2", NULL, dtype, .uneven = false},
             {"llama, tp and sp", llama, "tp=2,sp=1", NULL, dtype, .uneven = false},
             {"dense, cp", dense, "cp=2", NULL, dtype, .uneven = false},
+            {"latents", latents, "dp=2", NULL, dtype, .uneven = false},
+            {"latents of queries, tp", query_latents, "tp=2", NULL, dtype, .uneven = false},
+            {"latents, tp and sp", latents, "tp=2,sp=1", NULL, dtype, .uneven = false},
+            {"latents of queries, tp and sp", query_latents, "tp=2,sp=1", NULL, dtype,
+             .uneven = false},
+            {"latents, cp", latents, "cp=2", NULL, dtype, .uneven = false},
+            {"latents again", query_latents, "tp=2,sp=1", NULL, dtype, .recompute = &ups},
             {"core again", llama, "tp=2,sp=1", NULL, dtype, .recompute = &cores},
             {"MLP again", llama, "dp=2", NULL, dtype, .recompute = &mlps, .is_whole = true},
             {"a block again", dense, "dp=2", NULL, dtype, .recompute = &block},
@@ -289,6 +303,7 @@ static void check_all(weft_comm *world)
         for (int level = 0; level < 4; level++) {
             const halves_case sharded[] = {
                 {"dense, sharded", dense, "dp=2", zero(level), dtype, .uneven = false},
+                {"latents, sharded", query_latents, "dp=2", zero(level), dtype, .uneven = false},
                 {"moe, sharded", swiglu, "ep=2", zero(level), dtype, .uneven = true},
                 {"moe, dp, sharded", gelu, "dp=2", zero(level), dtype, .uneven = false},
                 {"a block again, sharded", dense, "dp=2", zero(level), dtype, .recompute = &block},

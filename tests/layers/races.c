@@ -142,7 +142,7 @@ static void drop(const note_case *c, const note_model *m, size_t at)
                "%s on %s: nobody misses wait %zu on lane %s", c->name, c->mesh, at,
                weft_lane_name(note->lane));
     } else if (is_wait && at >= last_step &&
-               (is_of(&model->executor, note->event) ||
+               (is_of(&model->executors[0], note->event) ||
                 is_of(model->tier ? &model->tier->executor : NULL, note->event))) {
         drop_of_pass(m, notes, count, at, is_named);
     }
@@ -244,18 +244,26 @@ static void run_moe(void)
 
 static void run_pairs(void)
 {
-    static const char *const meshes[] = {"ep=4", "tp=2,ep=2,etp=1", "tp=2,sp=1,ep=4,etp=1",
-                                         "cp=2,ep=2", "pp=2,ep=2"};
+    static const char *const meshes[] = {
+        "ep=4",      "tp=2,ep=2,etp=1",  "tp=2,sp=1,ep=4,etp=1", "cp=2,ep=2",
+        "pp=2,ep=2", "dp=4,ep=2,zero=2", "dp=4,ep=4,zero=3",     "pp=2,dp=2,ep=2,zero=3"};
+    static const char *const modules[] = {NULL, NULL, "moe", "mlp", "core_attn"};
     for (size_t mesh = 0; mesh < sizeof meshes / sizeof *meshes; mesh++)
-        for (int rank = 0; rank < 4; rank++) {
-            const note_case c = {.name = "pairs",
-                                 .model = MOE,
-                                 .mesh = meshes[mesh],
-                                 .world = 4,
-                                 .rank = rank,
-                                 .pairs = true};
-            run(&c);
-        }
+        for (size_t again = 0; again < sizeof modules / sizeof *modules; again++)
+            for (int rank = 0; rank < 4; rank++) {
+                note_case c = {.name = "pairs",
+                               .model = MOE,
+                               .mesh = meshes[mesh],
+                               .world = 4,
+                               .rank = rank,
+                               .modules = modules[again],
+                               .pairs = true};
+                if (again > 0)
+                    c.recompute = (weft_recompute_options){
+                        .granularity = again == 1 ? WEFT_RECOMPUTE_FULL : WEFT_RECOMPUTE_SELECTIVE,
+                        .num_layers = 1};
+                run(&c);
+            }
 }
 
 /* The forms of the all-to-all between tensor-sharded experts are programs on two more lanes. */

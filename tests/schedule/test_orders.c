@@ -266,6 +266,36 @@ static void pairs(void **state)
             }
 }
 
+/* Of dualpipev a pair is a forward of one chunk and a whole backward of the other. */
+static void pairs_in_a_v(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= 6; p++)
+        for (int m = 1; m <= 5 * p + 1; m++) {
+            bool host_waits[MAX_STAGES];
+            int num_pairs = 0;
+            for (int s = 0; s < MAX_STAGES; s++)
+                host_waits[s] = true;
+            weft_pipeline_shape shape = {.kind = WEFT_PIPELINE_DUALPIPEV,
+                                         .num_stages = p,
+                                         .num_chunks = 2,
+                                         .num_micro_batches = m,
+                                         .boundary_bytes = 8,
+                                         .is_v = true,
+                                         .pairs = true};
+            for (int waits = 0; waits < 2; waits++) {
+                shape.host_waits = waits ? host_waits : NULL;
+                program_set set = make_shaped_set(&shape);
+                if (check_set(&set) != WEFT_OK)
+                    fail_msg("p=%d m=%d: %s", p, m, weft_error_get()->text);
+                for (uint32_t i = 0; i < set.programs[p - 1].num_tasks; i++)
+                    num_pairs += weft_task_opens_pair(&set.programs[p - 1].tasks[i]);
+                release_set(&set);
+            }
+            assert_true(m <= 2 * p || num_pairs > 0);
+        }
+}
+
 /* What is made for the chunk with the fewest bytes is refused where others use it. */
 static int refuse_small_slots(program_set *set)
 {
@@ -407,6 +437,7 @@ int main(void)
         cmocka_unit_test(refuses),
         cmocka_unit_test(controlled_memory),
         cmocka_unit_test(pairs),
+        cmocka_unit_test(pairs_in_a_v),
         cmocka_unit_test(slots_are_shared),
         cmocka_unit_test(slots_fit),
         cmocka_unit_test(draws),
