@@ -126,6 +126,29 @@ static void check_kinds(void)
     cJSON_Delete(json);
 }
 
+/* What advice a job and a run give there, and that they train. */
+static void check_lustre(const char *fake)
+{
+    char preload[1200];
+    child c;
+    const char *const env[] = {preload, NULL};
+    snprintf(preload, sizeof preload, "LD_PRELOAD=%s", fake);
+    job_run(&c, WORDS("launch", "slurm", "tiny.json", "--out", "striped"), env);
+    EXPECT(strstr(c.out, "\nlustre: lfs setstripe -c 8 -S 4M RUN, before the first save"), "%s",
+           c.out);
+    child_release(&c);
+    const char *const *train = WORDS("train", "tiny.json", "--out", "striped", "--set",
+                                     "parallel.tensor_model_parallel_size=1", "--resume");
+    for (int start = 0; start < 2; start++) {
+        child_run(&c, train, env);
+        EXPECT(c.exit_code == 0 &&
+                   (strstr(c.err, "lie on a Lustre: lfs setstripe -c 8 -S 4M striped,") != NULL) ==
+                       (start == 0),
+               "start %d: %s", start, c.err);
+        child_release(&c);
+    }
+}
+
 /* --- before the program -------------------------------------------------------------------- */
 
 static const char *const site[] = {
@@ -423,9 +446,11 @@ static void check_pods(void)
     EXPECT(access("none", F_OK) != 0, "a folder of a job that was refused");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     job_enter();
+    EXPECT(argc == 2, "needs the stand-in for Lustre");
+    check_lustre(argv[1]);
     check_hosts();
     check_slots();
     check_kinds();

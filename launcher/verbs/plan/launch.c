@@ -519,6 +519,11 @@ static void print_text(const launcher *l, const char *const *command, FILE *out)
     print_unlike(l, mark, out);
     if (job->kind == WEFT_JOB_MPIRUN && job->num_nodes > 1 && !job->hosts.names)
         fprintf(out, "%shostfile: put the names of your nodes there, or give --hosts\n", mark);
+    if (weft_path_is_lustre(job->run))
+        fprintf(out,
+                "%slustre: lfs setstripe -c 8 -S 4M RUN, before the first save, spreads "
+                "checkpoints over 8 targets\n",
+                mark);
     if (job->kind == WEFT_JOB_SLURM)
         fprintf(out,
                 "%sstop: scancel --batch --signal=INT JOB, which lets it save; scancel alone "
