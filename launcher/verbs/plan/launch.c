@@ -138,7 +138,8 @@ static int parse(int argc, char **argv, launcher *l)
         {"pod", "FIELD=VALUE",
          "kubernetes: a field of the pods' spec, text or JSON; may be repeated",
          .texts = &job->pod},
-        {"user", "UID", "kubernetes: whose number the containers run as (root's)",
+        {"user", "UID",
+         "kubernetes: whose number the containers run as (the image's, which is root then)",
          .count = &job->user, .min = 0, .max = INT_MAX},
         {"run", NULL, "also start it", .flag = &l->run},
         {"dry-run", NULL, "print what would be written, and write and start nothing",
@@ -574,6 +575,7 @@ static weft_status launch(launcher *l)
 int weft_verb_launch(int argc, char **argv, const weft_verb_given *given)
 {
     launcher l = {.program = given->program,
+                  .job.user = -1,
                   .source.application = given->application,
                   .vocabulary = given->vocabulary};
     int code = parse(argc, argv, &l);
