@@ -14,7 +14,8 @@
 /* Of DNS (RFC 1123), in small letters. */
 #define LABEL "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 #define SUBDOMAIN LABEL "(\\." LABEL ")*"
-/* Of container registries: HOST:PORT/FOLDER/NAME:TAG@DIGEST, of which NAME alone has to be there. */
+/* Of container registries: HOST:PORT/FOLDER/NAME:TAG@DIGEST, of which NAME alone has to be there.
+ */
 #define HOST "[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?"
 #define HOSTS HOST "(\\." HOST ")*(:[0-9]+)?/"
 #define FOLDER "[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
@@ -118,8 +119,9 @@ static weft_status check_resource(const char *text)
                           "rdma/hca",
                           text);
     if (!is_native && !matches(amount, "[0-9]+", 18))
-        return WEFT_ERROR(WEFT_CONFIG, "--resource %.60s: a plugin's resources are counted: "
-                                       "expected a whole number",
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--resource %.60s: a plugin's resources are counted: "
+                          "expected a whole number",
                           text);
     if (!matches(amount, AMOUNT, 32))
         return WEFT_ERROR(WEFT_CONFIG,
@@ -235,10 +237,9 @@ static weft_status check_field(const weft_job *job, const char *text)
     const bool fits = !is_damaged && is_kind(json, kind, &expected);
     cJSON_Delete(json);
     if (is_damaged)
-        return WEFT_ERROR(WEFT_CONFIG, "--pod %s: damaged JSON at its character %d: \"%.30s\"", name,
-                          (int)(end - value) + 1, end);
-    return fits ? WEFT_OK
-                : WEFT_ERROR(WEFT_CONFIG, "--pod %.60s: expected %s", text, expected);
+        return WEFT_ERROR(WEFT_CONFIG, "--pod %s: damaged JSON at its character %d: \"%.30s\"",
+                          name, (int)(end - value) + 1, end);
+    return fits ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--pod %.60s: expected %s", text, expected);
 }
 
 /* --- the job ------------------------------------------------------------------------------- */
