@@ -14,7 +14,7 @@
 #include "core/options/options.h"
 
 /* Kinds of file systems, as statfs tells them (linux/magic.h). */
-enum { TMPFS = 0x01021994 };
+enum { TMPFS = 0x01021994, LUSTRE = 0x0bd00bd0 };
 #define RAMFS 0x858458f6u
 
 static weft_status too_large(const char *path)
@@ -86,11 +86,22 @@ void weft_file_close(weft_file *file)
     *file = (weft_file){0};
 }
 
-bool weft_path_is_memory(const char *path)
+/* 0: nobody knows. */
+static uint32_t file_system(const char *path)
 {
     struct statfs info;
-    return statfs(path, &info) == 0 &&
-           ((uint32_t)info.f_type == TMPFS || (uint32_t)info.f_type == RAMFS);
+    return statfs(path, &info) == 0 ? (uint32_t)info.f_type : 0;
+}
+
+bool weft_path_is_memory(const char *path)
+{
+    const uint32_t kind = file_system(path);
+    return kind == TMPFS || kind == RAMFS;
+}
+
+bool weft_path_is_lustre(const char *path)
+{
+    return file_system(path) == LUSTRE;
 }
 
 FILE *weft_file_create(const char *path)

@@ -47,6 +47,9 @@ FILE *weft_file_append(const char *path);
 
 /* Whether files there are in the machine's memory (tmpfs, ramfs): no disk. false: nobody knows. */
 bool weft_path_is_memory(const char *path);
+/* Whether files there lie on a Lustre, which spreads each over servers by its folder's stripes.
+ * false: nobody knows. */
+bool weft_path_is_lustre(const char *path);
 
 /* A file that is PATH.partial until it is whole, and then takes the place of `path`, which is a
  * regular file, a link, whose target stays, or not there. */

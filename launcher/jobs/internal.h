@@ -40,6 +40,8 @@ bool weft_job_has_control(const char *text);
 weft_status weft_job_check_site(const weft_job *job) WEFT_CHECKED;
 weft_status weft_job_check_slurm(const weft_job *job) WEFT_CHECKED;
 weft_status weft_job_check_kubernetes(const weft_job *job) WEFT_CHECKED;
+/* Whether one of NAME=VALUE has this name. */
+bool weft_job_has_pair(const weft_string_list *list, const char *name);
 /* At a script's head: reads the lines of the file `setup`, unless NULL, which change nothing but
  * what ranks get, then weft_job_passing, and exports what the job sets. */
 void weft_job_print_setup(const weft_job *job, const char *setup, FILE *out);

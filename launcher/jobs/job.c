@@ -86,7 +86,7 @@ static weft_status check_unused(const weft_job *job)
                    {"queue", job->queue, WEFT_JOB_KUBERNETES},
                    {"resource", first(&job->resources), WEFT_JOB_KUBERNETES},
                    {"pod", first(&job->pod), WEFT_JOB_KUBERNETES},
-                   {"user", job->user > 0 ? "" : NULL, WEFT_JOB_KUBERNETES}};
+                   {"user", job->user >= 0 ? "" : NULL, WEFT_JOB_KUBERNETES}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (options[i].value && options[i].kind != job->kind)
             return WEFT_ERROR(WEFT_CONFIG, "--%s: of %s jobs; this one is for %s", options[i].name,

@@ -80,7 +80,7 @@ typedef struct weft_job {
     const char *name_space, *queue; /* NULL: kubectl's, none */
     weft_string_list resources;     /* NAME=AMOUNT: what each worker gets beside its GPUs */
     weft_string_list pod;           /* FIELD=JSON or FIELD=TEXT: fields of the pods' spec */
-    int user;                       /* whose number the containers run as; 0: root */
+    int user;                       /* whose number the containers run as; -1: the image's, root */
     const char *claim;       /* a volume claim that holds the run; NULL: the nodes' own folder */
     const char *config_text; /* of `config` */
     weft_string_list mounts; /* kubernetes, containers: folders of the nodes that the job reads */

@@ -10,155 +10,6 @@
 /* Pods that share their node's network, or have no root, cannot listen on 22. */
 #define PORT "2222"
 
-/* --- what Kubernetes takes ----------------------------------------------------------------- */
-
-/* A path that a volume is mounted at. */
-static weft_status check_mount(const char *path)
-{
-    const size_t bytes = strlen(path);
-    if (strchr(path, ':'))
-        return WEFT_ERROR(WEFT_CONFIG, "%.300s: Kubernetes mounts no path with a colon", path);
-    if (strstr(path, "/../") || (bytes >= 3 && strcmp(path + bytes - 3, "/..") == 0))
-        return WEFT_ERROR(WEFT_CONFIG, "%.300s: Kubernetes mounts no path with ..", path);
-    return WEFT_OK;
-}
-
-/* A name and its value, "memory=64Gi", as such options have it. */
-static weft_status check_pair(const char *option, const char *text, const char *name_marks,
-                              const char *example)
-{
-    const char *equals = strchr(text, '=');
-    char name[128];
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(text, "="), text);
-    if (equals && equals[1] && equals - text < (int)sizeof name &&
-        weft_job_is_word(name, name_marks))
-        return WEFT_OK;
-    return WEFT_ERROR(WEFT_CONFIG, "--%s %.60s: expected such as --%s %s", option, text, option,
-                      example);
-}
-
-static bool names(const char *text, const char *name)
-{
-    const size_t length = strlen(name);
-    return strncmp(text, name, length) == 0 && text[length] == '=';
-}
-
-/* Whether one of NAME=VALUE has this name. */
-static bool has(const weft_string_list *list, const char *name)
-{
-    for (size_t i = 0; i < list->count; i++)
-        if (names(list->values[i], name))
-            return true;
-    return false;
-}
-
-static weft_status check_twice(const char *option, const weft_string_list *list)
-{
-    for (size_t i = 0; i < list->count; i++)
-        for (size_t k = 0; k < i; k++)
-            if (strcspn(list->values[i], "=") == strcspn(list->values[k], "=") &&
-                strncmp(list->values[i], list->values[k], strcspn(list->values[i], "=")) == 0)
-                return WEFT_ERROR(WEFT_CONFIG, "--%s %.60s: given twice", option, list->values[i]);
-    return WEFT_OK;
-}
-
-/* What begins as JSON is meant as it. */
-static weft_status check_json(const char *text)
-{
-    const char *value = strchr(text, '=') + 1;
-    if (value[strspn(value, " \t\n")] != '{' && value[strspn(value, " \t\n")] != '[')
-        return WEFT_OK;
-    cJSON *json = cJSON_ParseWithOpts(value, NULL, true);
-    const bool is_json = json != NULL;
-    cJSON_Delete(json);
-    return is_json ? WEFT_OK : WEFT_ERROR(WEFT_CONFIG, "--pod %.60s: damaged JSON", text);
-}
-
-static weft_status check_pods(const weft_job *job)
-{
-    static const char *const own[] = {"containers", "volumes", "restartPolicy",
-                                      "terminationGracePeriodSeconds"};
-    for (size_t i = 0; i < job->pod.count; i++) {
-        const char *text = job->pod.values[i];
-        WEFT_TRY(check_pair("pod", text, "", "priorityClassName=high"));
-        WEFT_TRY(check_json(text));
-        if (!weft_is_utf8(text))
-            return WEFT_ERROR(WEFT_CONFIG, "--pod %.60s: not UTF-8, which YAML is", text);
-        for (size_t k = 0; k < sizeof own / sizeof *own; k++)
-            if (names(text, own[k]))
-                return WEFT_ERROR(WEFT_CONFIG, "--pod %s: the job has it", own[k]);
-        if (job->user > 0 && names(text, "securityContext"))
-            return WEFT_ERROR(WEFT_CONFIG, "--pod securityContext: --user says it");
-    }
-    return check_twice("pod", &job->pod);
-}
-
-static weft_status check_site(const weft_job *job)
-{
-    const struct {
-        const char *name, *value;
-    } words[] = {{"namespace", job->name_space}, {"queue", job->queue}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (words[i].value &&
-            (!weft_job_is_word(words[i].value, ".-") || strlen(words[i].value) > 63))
-            return WEFT_ERROR(WEFT_CONFIG, "--%s %.60s: no name that Kubernetes takes",
-                              words[i].name, words[i].value);
-    for (size_t i = 0; i < job->resources.count; i++) {
-        const char *text = job->resources.values[i];
-        WEFT_TRY(check_pair("resource", text, "._-/", "memory=512Gi"));
-        if (!weft_job_is_word(strchr(text, '=') + 1, "."))
-            return WEFT_ERROR(WEFT_CONFIG, "--resource %.60s: no amount", text);
-    }
-    WEFT_TRY(check_twice("resource", &job->resources));
-    return check_pods(job);
-}
-
-/* The API server takes no larger ConfigMap. */
-enum { MOST_CONFIG_BYTES = 1000000 };
-
-weft_status weft_job_check_kubernetes(const weft_job *job)
-{
-    if (!job->image)
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "--image IMAGE is missing: the image of a container that has %s, "
-                          "mpirun and sshd",
-                          job->program);
-    if (!weft_job_is_word(job->image, "._-/:@"))
-        return WEFT_ERROR(WEFT_CONFIG, "--image %.100s: no name of an image", job->image);
-    if (job->claim && (!weft_job_is_word(job->claim, ".-") || strlen(job->claim) > 253))
-        return WEFT_ERROR(WEFT_CONFIG, "--claim %.100s: no name of a volume claim", job->claim);
-    if (strlen(job->config_text) > MOST_CONFIG_BYTES)
-        return WEFT_ERROR(WEFT_CONFIG, "%.300s: larger than the %d bytes of a ConfigMap",
-                          job->config, MOST_CONFIG_BYTES);
-    const struct {
-        const char *name, *text;
-    } texts[] = {{job->program, job->program},
-                 {job->folder, job->folder},
-                 {job->run, job->run},
-                 {job->config, job->config_text},
-                 {job->setup, job->setup_text}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (texts[i].text && !weft_is_utf8(texts[i].text))
-            return WEFT_ERROR(WEFT_CONFIG, "%.300s: not UTF-8, which YAML is", texts[i].name);
-    for (size_t i = 0; i < job->environment.count; i++)
-        if (!weft_is_utf8(job->environment.values[i]))
-            return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: not UTF-8, which YAML is",
-                              job->environment.values[i]);
-    WEFT_TRY(check_site(job));
-    WEFT_TRY(check_mount(job->run));
-    for (size_t i = 0; i < job->settings.count; i++)
-        if (!weft_is_utf8(job->settings.values[i]))
-            return WEFT_ERROR(WEFT_CONFIG, "%.300s: not UTF-8, which YAML is",
-                              job->settings.values[i]);
-    for (size_t i = 0; i < job->mounts.count; i++) {
-        WEFT_TRY(check_mount(job->mounts.values[i]));
-        if (!weft_is_utf8(job->mounts.values[i]))
-            return WEFT_ERROR(WEFT_CONFIG, "%.300s: not UTF-8, which YAML is",
-                              job->mounts.values[i]);
-    }
-    return WEFT_OK;
-}
-
 /* --- the job ------------------------------------------------------------------------------- */
 
 /* A failed container of a pod is started again, whatever its exit code: what the next start would
@@ -208,7 +59,7 @@ static void print_command(const weft_job *job, FILE *out)
     fprintf(out, "            command:\n");
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         print_word(words[i], out);
-    if (job->user == 0)
+    if (job->user <= 0)
         print_word("--allow-run-as-root", out);
     weft_job_words(&in_container, print_word, out);
     fprintf(out, "            workingDir: ");
@@ -327,6 +178,8 @@ static void print_field(const char *text, FILE *out)
 static void print_pod(const weft_job *job, const char *name, bool launches, FILE *out)
 {
     fprintf(out, "          terminationGracePeriodSeconds: %d\n", job->stop_s + 30);
+    if (job->user == 0)
+        fprintf(out, "          securityContext:\n            runAsUser: 0\n");
     if (job->user > 0)
         fprintf(out,
                 "          securityContext:\n"
@@ -334,7 +187,7 @@ static void print_pod(const weft_job *job, const char *name, bool launches, FILE
                 "            runAsNonRoot: true\n"
                 "            fsGroup: %d\n",
                 job->user, job->user);
-    if (!launches && job->num_nodes > 1 && !has(&job->pod, "affinity"))
+    if (!launches && job->num_nodes > 1 && !weft_job_has_pair(&job->pod, "affinity"))
         print_apart(name, out);
     for (size_t i = 0; i < job->pod.count; i++)
         print_field(job->pod.values[i], out);
@@ -342,7 +195,7 @@ static void print_pod(const weft_job *job, const char *name, bool launches, FILE
 
 static void print_limit(const weft_job *job, const char *name, int amount, FILE *out)
 {
-    if (amount > 0 && !has(&job->resources, name))
+    if (amount > 0 && !weft_job_has_pair(&job->resources, name))
         fprintf(out, "                %s: %d\n", name, amount);
 }
 

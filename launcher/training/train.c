@@ -531,6 +531,16 @@ static weft_status open_ledger(job *j)
     return WEFT_OK;
 }
 
+/* Files have the stripes that their folder has when they are made. */
+static void advise_stripes(const char *run)
+{
+    if (weft_path_is_lustre(run))
+        weft_log(WEFT_LOG_INFO,
+                 "checkpoints will lie on a Lustre: lfs setstripe -c 8 -S 4M %s, before the first "
+                 "save, spreads them over 8 targets",
+                 run);
+}
+
 /* Rank 0: the folder's files. */
 static weft_status open_files(job *j, const char *from, weft_arena *arena)
 {
@@ -551,6 +561,8 @@ static weft_status open_files(job *j, const char *from, weft_arena *arena)
     if (weft_config_evaluates(resolved))
         weft_trainer_tell_repeats(&j->trainer, WEFT_SPLIT_VALIDATION);
     WEFT_TRY(tell_changes(j, arena));
+    if (!j->plan->start.checkpoint)
+        advise_stripes(j->args->run.path);
     return note(j, WEFT_DID_START);
 }
 

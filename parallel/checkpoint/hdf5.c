@@ -2,7 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "parallel/checkpoint/internal.h"
+
+/* Of Lustre: stripes have 1 to 4 MiB, and pieces 16 MiB. */
+enum { LUSTRE_LARGE_BYTES = 16 << 20, LUSTRE_STRIPE_BYTES = 4 << 20 };
 
 struct weft_tensor_file {
     const char *path;
@@ -96,12 +100,24 @@ static void abandon(weft_tensor_file *file)
     weft_error_put(&error);
 }
 
+/* On a Lustre large datasets begin where stripes do: their pieces share no stripe, whose lock one
+ * rank would have to take from another. */
+static hid_t create_file(const char *path)
+{
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS), file = H5I_INVALID_HID;
+    if (!weft_path_is_lustre(path) ||
+        H5Pset_alignment(access, LUSTRE_LARGE_BYTES, LUSTRE_STRIPE_BYTES) >= 0)
+        file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    H5Pclose(access);
+    return file;
+}
+
 weft_status weft_tensor_file_create(const char *path, weft_stored_list *list)
 {
     weft_tensor_file *file;
     WEFT_TRY(allocate(path, list, &file));
     weft_status status = WEFT_OK;
-    file->file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    file->file = create_file(path);
     if (file->file < 0)
         status = hdf5_error(path, NULL, "cannot create");
     else if (H5Tequal(H5T_NATIVE_FLOAT, H5T_IEEE_F32LE) <= 0)

@@ -62,8 +62,8 @@ weft_status weft_runs_visit(const weft_box *box, size_t first, size_t count,
 
 typedef struct weft_tensor_file weft_tensor_file;
 
-/* Creates the file and its datasets without writing elements, and closes it. Fills the list's
- * offsets. Rank-local: one rank calls it. */
+/* Creates the datasets of the file, which is there (weft_raw_reserve), without writing elements,
+ * and closes it. Fills the list's offsets. Rank-local: one rank calls it. */
 weft_status weft_tensor_file_create(const char *path, weft_stored_list *list) WEFT_CHECKED;
 /* Opens for reading, rank-local; each dataset of the list must be there with its type, shape and
  * offset. `list` is borrowed until close. */

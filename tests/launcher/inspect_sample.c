@@ -118,6 +118,8 @@ static void check_step(int step, const int32_t *wanted)
 static void check_plain(void)
 {
     child c;
+    CHILD_REFUSED(6, "run/flight: no flight records there; ranks write them when", "inspect", "run",
+                  "--flight");
     CHILD_RUN(&c, "inspect", "run", "--sample", "2");
     EXPECT(c.exit_code == 0 && strstr(c.out, "step 2: loss ") &&
                strstr(c.out, "\nmicro-batch 1\n  sample 6: tokens "),

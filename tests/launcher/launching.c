@@ -381,7 +381,7 @@ static void check_kubernetes(void)
     job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", "a:b", "--image", "i"), 2,
                     "colon");
     job_expect_code(WORDS("launch", "kubernetes", "tiny.json", "--out", "k2", "--image", "i j"), 2,
-                    "no name of an image");
+                    "--image i j: no name that Kubernetes takes");
 }
 
 static void check_start(void)

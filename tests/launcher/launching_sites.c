@@ -139,6 +139,29 @@ static void check_kinds(void)
     cJSON_Delete(json);
 }
 
+/* What advice a job and a run give there, and that they train. */
+static void check_lustre(const char *fake)
+{
+    char preload[1200];
+    child c;
+    const char *const env[] = {preload, NULL};
+    snprintf(preload, sizeof preload, "LD_PRELOAD=%s", fake);
+    job_run(&c, WORDS("launch", "slurm", "tiny.json", "--out", "striped"), env);
+    EXPECT(strstr(c.out, "\nlustre: lfs setstripe -c 8 -S 4M RUN, before the first save"), "%s",
+           c.out);
+    child_release(&c);
+    const char *const *train = WORDS("train", "tiny.json", "--out", "striped", "--set",
+                                     "parallel.tensor_model_parallel_size=1", "--resume");
+    for (int start = 0; start < 2; start++) {
+        child_run(&c, train, env);
+        EXPECT(c.exit_code == 0 &&
+                   (strstr(c.err, "lie on a Lustre: lfs setstripe -c 8 -S 4M striped,") != NULL) ==
+                       (start == 0),
+               "start %d: %s", start, c.err);
+        child_release(&c);
+    }
+}
+
 /* --- before the program -------------------------------------------------------------------- */
 
 static const char *const site[] = {
@@ -453,6 +476,84 @@ static int count_job_faults(const char *path)
     return faults;
 }
 
+/* The check itself finds what is wrong. */
+static void expect_faults(const char *path, const char *was, const char *is)
+{
+    char *text = child_read(path), *at = text ? strstr(text, was) : NULL;
+    FILE *file = fopen("faulty.yaml", "w");
+    EXPECT(at && file, "%s: no %s", path, was);
+    if (at && file)
+        fprintf(file, "%.*s%s%s", (int)(at - text), text, is, at + strlen(was));
+    EXPECT(!file || fclose(file) == 0, "faulty.yaml");
+    EXPECT(count_job_faults("faulty.yaml") != 0, "%s passed", is);
+    free(text);
+}
+
+/* Names and amounts of all forms. */
+static void check_amounts(void)
+{
+    static const char *const images[] = {
+        "localhost:5000/weft", "weft@sha256:0123456789abcdef0123456789abcdef",
+        "reg-1.example/team/a_b__c.d--e:V1.0_x-y@sha512+b64:0123456789abcdef0123456789ABCDEF",
+        "Host/weft"};
+    static const char *const amounts[] = {"memory=512Gi",
+                                          "memory=1.5e12",
+                                          "memory=.5T",
+                                          "memory=64000000000",
+                                          "cpu=1500m",
+                                          "cpu=1.",
+                                          "cpu=0.5",
+                                          "ephemeral-storage=10G",
+                                          "hugepages-2Mi=2Gi",
+                                          "nvidia.com/gpu=0",
+                                          "nvidia.com/mig-1g.10gb=2"};
+    for (size_t i = 0; i < sizeof images / sizeof *images; i++)
+        expect_launch("kubernetes", "k", WORDS("--image", images[i]), 0, NULL);
+    for (size_t i = 0; i < sizeof amounts / sizeof *amounts; i++)
+        expect_launch("kubernetes", "k", WORDS("--image", "i", "--resource", amounts[i]), 0, NULL);
+    expect_launch("kubernetes", "k",
+                  WORDS("--image", "i", "--user", "0", "--claim", "runs.team", "--pod",
+                        "hostNetwork=true", "--pod", "priority=-5", "--pod", "hostname=\"1\""),
+                  0, NULL);
+    EXPECT(count_job_faults("k/job.yaml") <= 0, "a job that the schema refuses");
+    static const char *const lines[] = {
+        "\n          securityContext:\n            runAsUser: 0\n", "--allow-run-as-root",
+        "\n          hostNetwork: true\n          priority: -5\n          hostname: \"1\"\n"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        job_expect_text("k/job.yaml", lines[i]);
+    job_expect_no_text("k/job.yaml", "sshAuthMountPath");
+}
+
+/* The fields that --pod takes are the schema's, and of its kinds, but for the job's own. */
+static void check_fields(void)
+{
+    static const char *const values[][2] = {
+        {"object", "{}"}, {"string", "x"}, {"boolean", "true"}, {"integer", "1"}};
+    char file[1200], pod[128];
+    snprintf(file, sizeof file, "%s/tests/launcher/mpijob.json", getenv("WEFT_SOURCE_DIR"));
+    char *text = child_read(file);
+    cJSON *json = text ? cJSON_Parse(text) : NULL;
+    const cJSON *at = cJSON_GetObjectItem(json, "schema");
+    static const char *const path[] = {"spec", "mpiReplicaSpecs!", "*", "template", "spec"};
+    for (size_t i = 0; i < sizeof path / sizeof *path; i++)
+        at = cJSON_GetObjectItemCaseSensitive(at, path[i]);
+    EXPECT(at, "%s", file);
+    for (const cJSON *f = at ? at->child : NULL; f; f = f->next) {
+        const char *value = cJSON_IsArray(f) ? "[]" : "{}";
+        for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+            if (cJSON_IsString(f) && strcmp(f->valuestring, values[i][0]) == 0)
+                value = values[i][1];
+        snprintf(pod, sizeof pod, "%.*s=%s", (int)strcspn(f->string, "!"), f->string, value);
+        const bool own = strncmp(pod, "containers=", 11) == 0 || strncmp(pod, "volumes=", 8) == 0 ||
+                         strncmp(pod, "restartPolicy=", 14) == 0 ||
+                         strncmp(pod, "terminationGrace", 16) == 0;
+        expect_launch("kubernetes", "fields", WORDS("--image", "i", "--dry-run", "--pod", pod),
+                      own ? 2 : 0, own ? "the job has it" : NULL);
+    }
+    cJSON_Delete(json);
+    free(text);
+}
+
 static void check_pods(void)
 {
     expect_launch("kubernetes", "yes",
@@ -477,7 +578,7 @@ static void check_pods(void)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         job_expect_text("yes/job.yaml", lines[i]);
     job_expect_no_text("yes/job.yaml", "--allow-run-as-root");
-    /* Root's job, and one with GPUs; the check itself finds what is wrong. */
+    /* Root's job, and one with GPUs. */
     expect_launch("kubernetes", "k",
                   WORDS("--image", "i", "--set", "device.kind=cuda", "--claim", "c", "--set",
                         "device.num_threads=2"),
@@ -485,35 +586,69 @@ static void check_pods(void)
     EXPECT(count_job_faults("k/job.yaml") <= 0, "a job that the schema refuses");
     job_expect_text("k/job.yaml", "--allow-run-as-root");
     job_expect_no_text("k/job.yaml", "podAntiAffinity");
-    expect_launch("kubernetes", "k", WORDS("--image", "i", "--pod", "nodeSelektor={}"), 0, NULL);
-    EXPECT(count_job_faults("k/job.yaml") != 0, "an unknown field passed");
-    expect_launch("kubernetes", "k", WORDS("--image", "i", "--pod", "tolerations=none"), 0, NULL);
-    EXPECT(count_job_faults("k/job.yaml") != 0, "a field of another kind passed");
+    expect_faults("k/job.yaml", "  slotsPerWorker: ", "  slotsPerWorkers: ");
+    expect_faults("k/job.yaml", "      replicas: 1\n", "      replicas: all\n");
     static const struct {
         const char *option, *value, *says;
-    } rows[] = {{"--pod", "containers=[]", "the job has it"},
-                {"--pod", "a-b=1", "expected such as --pod priorityClassName=high"},
-                {"--pod", "a", "expected such as"},
-                {"--pod", "nodeSelector={gpu: h100}", "damaged JSON"},
-                {"--resource", "memory", "expected such as --resource memory=512Gi"},
-                {"--resource", "memory=1\n  evil: 2", "no amount"},
-                {"--namespace", "a\nb", "no name that Kubernetes takes"},
-                {"--queue", "a b", "no name that Kubernetes takes"},
-                {"--env", "X=\xff", "not UTF-8"},
-                {"--user", "-1", "expected a whole number"}};
+    } rows[] = {
+        {"--pod", "containers=[]", "the job has it"},
+        {"--pod", "a-b=1", "pods have no such field"},
+        {"--pod", "nodeSelektor={}", "no such field; did you mean nodeSelector?"},
+        {"--pod", "a", "expected such as"},
+        {"--pod", "tolerations=none", "expected a JSON array"},
+        {"--pod", "nodeSelector=[]", "expected a JSON object"},
+        {"--pod", "nodeSelector={\"gpu\": \"h100\"", "damaged JSON at its character 15"},
+        {"--pod", "nodeSelector={\"gpu\": h100}", "damaged JSON at its character 9: \"h100}\""},
+        {"--pod", "tolerations=[{}] x", "damaged JSON"},
+        {"--pod", "hostNetwork=yes", "expected true or false"},
+        {"--pod", "priority=1.5", "expected a whole number"},
+        {"--pod", "schedulerName=1", "expected a text"},
+        {"--resource", "memory", "expected such as --resource memory=512Gi"},
+        {"--resource", "memory=1\n  evil: 2", "no amount"},
+        {"--resource", "memory=abc", "no amount"},
+        {"--resource", "memory=512GB", "512G (10^9) or 512Gi (2^30)"},
+        {"--resource", "memory=512 Gi", "no amount"},
+        {"--resource", "memory=-1Gi", "no amount"},
+        {"--resource", "memory=512", "512 bytes are no memory"},
+        {"--resource", "memory=512m", "0.512 bytes are no memory"},
+        {"--resource", "cpu=1,5", "no amount"},
+        {"--resource", "rdma/hca=1.5", "expected a whole number"},
+        {"--resource", "rdma/hca=1Gi", "expected a whole number"},
+        {"--resource", "gpu=1", "no resource is named so"},
+        {"--resource", "nvidia.com/=1", "no resource is named so"},
+        {"--resource", "NVIDIA.com/gpu=1", "no resource is named so"},
+        {"--namespace", "a\nb", "no name that Kubernetes takes"},
+        {"--namespace", "Team", "no name that Kubernetes takes; expected 1 to 63 of a-z"},
+        {"--namespace", "a.b", "no name that Kubernetes takes"},
+        {"--namespace", "a-", "no name that Kubernetes takes"},
+        {"--queue", "a b", "no name that Kubernetes takes"},
+        {"--queue", "", "no name that Kubernetes takes"},
+        {"--claim", "My_Runs", "no name that Kubernetes takes"},
+        {"--claim", "a..b", "no name that Kubernetes takes"},
+        {"--env", "X=\xff", "not UTF-8"},
+        {"--pod", "nodeName=\xff", "not UTF-8"},
+        {"--user", "-1", "expected a whole number"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         expect_launch("kubernetes", "none", WORDS("--image", "i", rows[i].option, rows[i].value), 2,
                       rows[i].says);
+    static const char *const images[] = {
+        "",     "i:", ":1",   "/i",          "a//b", "i:t:u", "i@sha256:12",
+        "Weft", "-i", "i:-t", "host:port/i", "a/b/", "a/B"};
+    for (size_t i = 0; i < sizeof images / sizeof *images; i++)
+        expect_launch("kubernetes", "none", WORDS("--image", images[i]), 2,
+                      "no name that Kubernetes takes; expected such as registry");
     expect_launch("kubernetes", "none",
                   WORDS("--image", "i", "--resource", "cpu=1", "--resource", "cpu=2"), 2,
                   "given twice");
-    expect_launch("slurm", "none", WORDS("--user", "1"), 2, "--user: of kubernetes jobs");
+    expect_launch("slurm", "none", WORDS("--user", "0"), 2, "--user: of kubernetes jobs");
     EXPECT(access("none", F_OK) != 0, "a folder of a job that was refused");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     job_enter();
+    EXPECT(argc == 2, "needs the stand-in for Lustre");
+    check_lustre(argv[1]);
     check_hosts();
     check_slots();
     check_kinds();
@@ -524,6 +659,8 @@ int main(void)
     check_second();
     check_dry_run();
     check_pods();
+    check_amounts();
+    check_fields();
     job_leave();
     return expect_finish();
 }

@@ -116,9 +116,11 @@ add_dependencies(test_expand weft_binary weft_plan)
 weft_add_test(NAME launching TIER release SOURCES launcher/launching.c launcher/jobs.c launcher/child.c
   LABELS launcher)
 add_dependencies(test_launching weft_binary weft_plan)
+add_library(fake_lustre MODULE launcher/fake_lustre.c)
+target_compile_definitions(fake_lustre PRIVATE _GNU_SOURCE)
 weft_add_test(NAME launching_sites TIER release SOURCES launcher/launching_sites.c launcher/jobs.c
-  launcher/child.c LABELS launcher)
-add_dependencies(test_launching_sites weft_binary)
+  launcher/child.c ARGS $<TARGET_FILE:fake_lustre> LABELS launcher)
+add_dependencies(test_launching_sites weft_binary fake_lustre)
 weft_add_test(NAME launching_faults TIER slow SOURCES launcher/launching_faults.c launcher/jobs.c
   launcher/child.c LABELS launcher)
 weft_add_test(NAME launching_ends TIER slow SOURCES launcher/launching_ends.c launcher/jobs.c

@@ -138,7 +138,8 @@ static int parse(int argc, char **argv, launcher *l)
         {"pod", "FIELD=VALUE",
          "kubernetes: a field of the pods' spec, text or JSON; may be repeated",
          .texts = &job->pod},
-        {"user", "UID", "kubernetes: whose number the containers run as (root's)",
+        {"user", "UID",
+         "kubernetes: whose number the containers run as (the image's, which is root then)",
          .count = &job->user, .min = 0, .max = INT_MAX},
         {"run", NULL, "also start it", .flag = &l->run},
         {"dry-run", NULL, "print what would be written, and write and start nothing",
@@ -520,6 +521,11 @@ static void print_text(const launcher *l, const char *const *command, FILE *out)
     print_unlike(l, mark, out);
     if (job->kind == WEFT_JOB_MPIRUN && job->num_nodes > 1 && !job->hosts.names)
         fprintf(out, "%shostfile: put the names of your nodes there, or give --hosts\n", mark);
+    if (weft_path_is_lustre(job->run))
+        fprintf(out,
+                "%slustre: lfs setstripe -c 8 -S 4M RUN, before the first save, spreads "
+                "checkpoints over 8 targets\n",
+                mark);
     if (job->kind == WEFT_JOB_SLURM)
         fprintf(out,
                 "%sstop: scancel --batch --signal=INT JOB, which lets it save; scancel alone "
@@ -571,6 +577,7 @@ int weft_verb_launch(int argc, char **argv, const weft_verb_given *given)
 {
     launcher l = {.program = given->program,
                   .own_program = given->program,
+                  .job.user = -1,
                   .source.application = given->application,
                   .vocabulary = given->vocabulary};
     int code = parse(argc, argv, &l);

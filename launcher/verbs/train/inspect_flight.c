@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/arena.h"
 #include "core/file.h"
@@ -115,6 +116,14 @@ static int compare_ranks(const void *a, const void *b)
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
+static weft_status no_records(const char *folder)
+{
+    return WEFT_ERROR(WEFT_FILE,
+                      "%s: no flight records there; ranks write them when a fault, or the limit "
+                      "of what hangs, ends their job",
+                      folder);
+}
+
 static weft_status read_folder(flights *f, const char *folder, DIR *all)
 {
     const char *path;
@@ -131,7 +140,7 @@ static weft_status read_folder(flights *f, const char *folder, DIR *all)
     if (f->count == 0 && f->num_damaged > 0)
         return weft_error_put(&f->damage);
     if (f->count == 0)
-        return WEFT_ERROR(WEFT_FILE, "%s: no flight records there", folder);
+        return no_records(folder);
     qsort(f->at, (size_t)f->count, sizeof *f->at, compare_ranks);
     return WEFT_OK;
 }
@@ -351,7 +360,9 @@ weft_status weft_inspect_flight(const char *run, bool json, FILE *out)
     DIR *all = NULL;
     weft_status status = weft_arena_printf(&f.arena, &folder, "%s/flight", run);
     if (status == WEFT_OK && !(all = opendir(folder)))
-        status = WEFT_ERROR(WEFT_FILE, "%s: %s", folder, strerror(errno));
+        status = errno == ENOENT && access(run, F_OK) == 0
+                     ? no_records(folder)
+                     : WEFT_ERROR(WEFT_FILE, "%s: %s", folder, strerror(errno));
     if (status == WEFT_OK)
         status = read_folder(&f, folder, all);
     if (status == WEFT_OK)
