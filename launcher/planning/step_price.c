@@ -40,9 +40,7 @@ typedef struct stage_cost {
     weft_tier_walk *tier;   /* NULL: no experts beyond device memory */
     double *stepped_us;     /* [buckets]: the last update's end, from the step's begin, and */
     double filed_us;        /* of what it reads and writes */
-    double behind_us;       /* what the update's first read or write waits for those of passes */
     int *by_point;          /* a bucket's point of its own -> the bucket */
-    const weft_span *spans; /* of the step as it was priced last; NULL: it was not */
 } stage_cost;
 
 typedef struct pricing {
@@ -594,15 +592,14 @@ static bool is_buffered(const void *context, int stage, const weft_task *send)
     return message_of(context, stage, send)->buffered;
 }
 
-/* The lane of the file is one. */
-static double behind_us(const pricing *p, int stage, const weft_task *task)
+static double inside_us(const void *context, int stage, const weft_task *task, double start_us)
 {
-    for (const weft_task *t = p->plan->step.programs[stage].tasks; t < task; t++)
-        if (t->lane == WEFT_LANE_FILE)
-            return 0;
-    return p->stages[stage].behind_us;
+    const pricing *p = context;
+    weft_tier_walk *tier = p->stages[stage].tier;
+    return tier ? weft_tier_enter(tier, index_of(p, stage, task), start_us) : 0;
 }
 
+/* Alone, without what is inside. */
 static double task_us(const void *context, int stage, const weft_task *task)
 {
     const pricing *p = context;
@@ -612,7 +609,7 @@ static double task_us(const void *context, int stage, const weft_task *task)
     case WEFT_TASK_BACKWARD:
     case WEFT_TASK_RECOMPUTE:
         return weft_pass_us(pass_of(p, stage, task)) + start_us(cost, task) +
-               sent_us(p, stage, task) + tier_us(p, stage, task);
+               sent_us(p, stage, task);
     case WEFT_TASK_SEND:
         return message_of(p, stage, task)->us;
     case WEFT_TASK_SUM:
@@ -627,7 +624,7 @@ static double task_us(const void *context, int stage, const weft_task *task)
         return task->bucket < 0 ? 0 : cost->buckets[task->bucket].upload_us;
     case WEFT_TASK_READ:
     case WEFT_TASK_WRITE:
-        return cost->tier ? weft_tier_file_us(cost->tier, task) + behind_us(p, stage, task) : 0;
+        return cost->tier ? weft_tier_file_us(cost->tier, task) : 0;
     case WEFT_TASK_STEP:
         return cost->buckets[task->bucket].step_us;
     case WEFT_TASK_GATHER:
@@ -641,12 +638,11 @@ static double task_us(const void *context, int stage, const weft_task *task)
 static double own_share(const pricing *p, int stage, const weft_task *task, int point)
 {
     const stage_cost *cost = &p->stages[stage];
-    if (!cost->tier || !cost->spans)
+    if (!cost->tier)
         return 1;
-    const int b = cost->by_point[point - WEFT_POINT_OWN];
-    const weft_span *span = &cost->spans[index_of(p, stage, task)];
-    const double us = span->end_us - span->start_us,
-                 landed = weft_tier_landed_us(cost->tier, b) - span->start_us;
+    const double us = task_us(p, stage, task) + tier_us(p, stage, task),
+                 landed =
+                     weft_tier_landed_us(cost->tier, cost->by_point[point - WEFT_POINT_OWN]);
     return us > 0 ? fmax(0, fmin(1, landed / us)) : 1;
 }
 
@@ -756,7 +752,6 @@ static void sum_tier(const pricing *p, int stage)
                     task_us(p, stage, task);
         }
     }
-    out->tier_us[3] -= p->stages[stage].behind_us; /* it waits */
 }
 
 static bool is_slowed(const pricing *p)
@@ -812,6 +807,7 @@ static weft_status simulate_once(const pricing *p, weft_trace *trace, weft_arena
     weft_interference taken = weft_interference_none();
     taken.alpha[WEFT_WORK_COMP][WEFT_WORK_COMM] = 1 - weft_pass_taken_share(p->cluster);
     const weft_pricing asked = {.cost = task_us,
+                                .inside = inside_us,
                                 .interference = plan->step.outline.shape.plain_kernels ? &taken
                                                 : is_slowed(p) ? &p->cluster->interference
                                                                : NULL,
@@ -846,23 +842,6 @@ static void find_stepped(const pricing *p, int stage, const weft_price *price)
     }
 }
 
-static void find_behind(const pricing *p, int stage)
-{
-    const weft_program *program = &p->plan->step.programs[stage];
-    stage_cost *cost = &p->stages[stage];
-    cost->behind_us = 0;
-    for (uint32_t i = 0; i < program->num_tasks && cost->tier; i++)
-        if (program->tasks[i].lane == WEFT_LANE_FILE) {
-            cost->behind_us = weft_tier_behind_us(cost->tier, program->tasks[i].bucket);
-            return;
-        }
-}
-
-/* Where the host steps experts beside the next step, a step follows from the one before it: until
- * what it takes is steady. */
-enum { MAX_STEPS = 6 };
-#define STEADY 1e-4
-
 static bool has_tier(const pricing *p)
 {
     bool any = false;
@@ -871,27 +850,24 @@ static bool has_tier(const pricing *p)
     return any;
 }
 
+/* Where experts are beyond the device a step follows from the one before it, whose updates the host
+ * may make beside it: the second of two is taken. */
 static weft_status simulate(const pricing *p, weft_trace *trace, weft_arena *arena, weft_price *out)
 {
-    double before_us = 0;
-    const weft_price *last = NULL;
-    for (int k = 0; k < MAX_STEPS && has_tier(p); k++) {
+    const int num_steps = has_tier(p) ? 2 : 1;
+    for (int k = 0; k < num_steps; k++) {
         for (int stage = 0; stage < p->plan->num_stages; stage++) {
-            stage_cost *cost = &p->stages[stage];
-            find_stepped(p, stage, last);
-            cost->spans = last ? last->spans[stage] : NULL;
+            const stage_cost *cost = &p->stages[stage];
+            find_stepped(p, stage, k > 0 ? out : NULL);
             if (cost->tier)
-                WEFT_TRY(weft_tier_walk_step(
-                    cost->tier, &(weft_tier_times){cost->spans, cost->stepped_us, cost->filed_us}));
-            find_behind(p, stage);
+                WEFT_TRY(weft_tier_begin_step(cost->tier, cost->stepped_us, cost->filed_us));
         }
-        if (k > 1 && fabs(out->makespan_us - before_us) < STEADY * before_us)
-            break;
-        before_us = last ? out->makespan_us : 0;
-        WEFT_TRY(simulate_once(p, NULL, arena, out));
-        last = out;
+        WEFT_TRY(simulate_once(p, k + 1 == num_steps ? trace : NULL, arena, out));
+        for (int stage = 0; stage < p->plan->num_stages; stage++)
+            if (p->stages[stage].tier)
+                WEFT_TRY(weft_tier_end_step(p->stages[stage].tier));
     }
-    return simulate_once(p, trace, arena, out);
+    return WEFT_OK;
 }
 
 weft_status weft_step_price(const weft_config *config, const weft_cluster *cluster,

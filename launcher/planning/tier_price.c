@@ -37,7 +37,7 @@ struct weft_tier_walk {
     place *slots;
     double gradient_us[WEFT_TIER_GRADIENTS], staging_us[WEFT_EXPERTS_STAGING];
     double enqueued_us; /* the host has come so far */
-    double passed_us;   /* the last pass has ended */
+    double started_us;  /* the last pass */
     double lanes_us[WEFT_NUM_LANES], busy_us[WEFT_NUM_LANES];
     double *ends_us;      /* of a program's tasks, */
     double *part_ends_us; /* and of one's of partitions */
@@ -629,12 +629,14 @@ static bool is_last_backward(const weft_tier_walk *w, const weft_task *task)
     return task->kind == WEFT_TASK_BACKWARD;
 }
 
+/* What a pass waits that starts then; *out_us: what it takes. */
 static double walk_pass(weft_tier_walk *w, const weft_task *task, double start, double *out_us)
 {
     const bool backward = task->kind != WEFT_TASK_FORWARD;
     const bool updates = w->file && steps_at_once(w) && is_last_backward(w, task);
     int first, end;
     double at = start, wait = 0;
+    w->started_us = start;
     weft_layout_range(&w->outline->layout, w->stage, task->chunk > 0 ? task->chunk : 0, &first,
                       &end);
     for (int i = 0; i < end - first; i++) {
@@ -653,6 +655,8 @@ static double walk_pass(weft_tier_walk *w, const weft_task *task, double start, 
 
 static void begin_step(weft_tier_walk *w, double filed_us)
 {
+    if (w->file)
+        w->before = weft_file_walk_bytes(w->file);
     for (int l = 0; l < w->outline->num_layers; l++)
         w->layers[l].has_gradient = false;
     for (int s = 0; s < w->num_slots; s++)
@@ -670,49 +674,59 @@ static void begin_step(weft_tier_walk *w, double filed_us)
     }
 }
 
-static void walk_step(weft_tier_walk *w, const weft_tier_times *times)
+static bool is_pass(const weft_task *task)
 {
-    double at = 0;
-    if (w->file)
-        w->before = weft_file_walk_bytes(w->file);
-    w->stepped_us = times->stepped_us;
-    begin_step(w, times->filed_us);
-    for (uint32_t i = 0; i < w->step->num_tasks; i++) {
-        const weft_task *task = &w->step->tasks[i];
-        double us;
-        if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD)
-            continue;
-        at = times->spans ? fmax(at, times->spans[i].start_us) : at;
-        w->wait_us[i] = walk_pass(w, task, at, &us);
-        at += us;
-    }
-    w->passed_us = at;
-    if (w->file && !steps_at_once(w))
-        update_all(w);
-    if (w->file)
-        w->after = weft_file_walk_bytes(w->file);
+    return task->kind == WEFT_TASK_FORWARD || task->kind == WEFT_TASK_BACKWARD;
 }
 
 /* A first step lists what it uses; one finds the file empty, and the next one's places as that one
- * left them. */
-static weft_status learn_file(weft_tier_walk *w, const weft_tier_times *times)
+ * left them. Each pass begins as the one before it ends. */
+static weft_status learn_file(weft_tier_walk *w)
 {
     enum { STEPS_UNTIL_STEADY = 3 };
     for (int k = 0; k < STEPS_UNTIL_STEADY; k++) {
-        walk_step(w, times);
-        WEFT_TRY(w->status);
+        double at = 0, us;
+        begin_step(w, 0);
+        for (const weft_task *task = w->step->tasks; task < w->step->tasks + w->step->num_tasks;
+             task++)
+            if (is_pass(task)) {
+                (void)walk_pass(w, task, at, &us);
+                at += us;
+            }
+        WEFT_TRY(weft_tier_end_step(w));
         WEFT_TRY(weft_file_walk_learn(w->file));
     }
     w->file_is_known = true;
     return WEFT_OK;
 }
 
-weft_status weft_tier_walk_step(weft_tier_walk *w, const weft_tier_times *times)
+weft_status weft_tier_begin_step(weft_tier_walk *w, const double *stepped_us, double filed_us)
 {
+    w->stepped_us = stepped_us;
     if (w->file && !w->file_is_known)
-        WEFT_TRY(learn_file(w, times));
-    walk_step(w, times);
+        WEFT_TRY(learn_file(w));
+    begin_step(w, filed_us);
+    return WEFT_OK;
+}
+
+weft_status weft_tier_end_step(weft_tier_walk *w)
+{
+    if (w->file && !steps_at_once(w))
+        update_all(w);
+    if (w->file)
+        w->after = weft_file_walk_bytes(w->file);
     return w->status;
+}
+
+double weft_tier_enter(weft_tier_walk *w, uint32_t index, double start_us)
+{
+    const weft_task *task = &w->step->tasks[index];
+    double us;
+    if (is_pass(task))
+        return w->wait_us[index] = walk_pass(w, task, start_us, &us);
+    if (task->lane == WEFT_LANE_FILE && w->file && !steps_at_once(w))
+        return fmax(0, w->lanes_us[WEFT_LANE_FILE] - start_us);
+    return 0;
 }
 
 double weft_tier_wait_us(const weft_tier_walk *w, uint32_t task)
@@ -722,7 +736,7 @@ double weft_tier_wait_us(const weft_tier_walk *w, uint32_t task)
 
 double weft_tier_landed_us(const weft_tier_walk *w, int bucket)
 {
-    return w->landed_us[bucket];
+    return w->landed_us[bucket] - w->started_us;
 }
 
 double weft_tier_file_us(const weft_tier_walk *w, const weft_task *task)
@@ -731,13 +745,6 @@ double weft_tier_file_us(const weft_tier_walk *w, const weft_task *task)
         return 0;
     const weft_file_times *us = &w->file_us[task->bucket][task->flow == WEFT_FLOW_GRADIENT];
     return task->kind == WEFT_TASK_READ ? us->read_us : us->write_us;
-}
-
-double weft_tier_behind_us(const weft_tier_walk *w, int bucket)
-{
-    if (!w->file || steps_at_once(w))
-        return 0;
-    return fmax(0, w->lanes_us[WEFT_LANE_FILE] - fmin(w->landed_us[bucket], w->passed_us));
 }
 
 weft_file_bytes weft_tier_file_bytes(const weft_tier_walk *w)

@@ -91,6 +91,25 @@ static double next_share(const weft_simulation *sim, const weft_activity *a)
                  : 1;
 }
 
+/* Sorts buckets' own points of a task that starts among the layers', by the caller's times. */
+static void sort_own_points(const weft_simulation *sim, int stage, const weft_task *task,
+                            uint32_t first)
+{
+    const weft_pricing *pricing = sim->pricing;
+    weft_stage_points *points = &sim->points[stage];
+    const uint32_t index = (uint32_t)(task - sim->programs[stage].tasks);
+    for (uint32_t i = first + 1; i < points->count && points->points[i].task == index; i++) {
+        const weft_wait wait = points->points[i];
+        const double share = pricing->point(pricing->context, stage, task, wait.point);
+        uint32_t at = i;
+        for (; at > first && pricing->point(pricing->context, stage, task,
+                                            points->points[at - 1].point) > share;
+             at--)
+            points->points[at] = points->points[at - 1];
+        points->points[at] = wait;
+    }
+}
+
 static weft_activity *receive_of(const weft_simulation *sim, int stage)
 {
     return &sim->lanes[stage * WEFT_NUM_LANES + WEFT_LANE_RECEIVE];
@@ -177,7 +196,9 @@ static void start_lane(weft_simulation *sim, int stage, int lane)
         begin_receive(sim, step.peer, step.receive, false);
     }
     const weft_task *task = &sim->programs[stage].tasks[step.task];
-    const double us = pricing->cost(pricing->context, stage, task);
+    double us = pricing->cost(pricing->context, stage, task);
+    if (pricing->inside)
+        us += pricing->inside(pricing->context, stage, task, sim->now_us);
     *a = (weft_activity){.running = true,
                          .buffered = buffered,
                          .step = step,
@@ -191,6 +212,8 @@ static void start_lane(weft_simulation *sim, int stage, int lane)
             a->needs[l] /= us;
     }
     a->next_point = find_points(&sim->points[stage], step.task);
+    if (sim->points[stage].any_own)
+        sort_own_points(sim, stage, task, a->next_point);
     if (next_point(sim, a))
         a->end_us = sim->now_us + us * next_share(sim, a);
     weft_simulation_add(sim, stage * WEFT_NUM_LANES + lane);
@@ -329,40 +352,19 @@ static int compare_points(const void *a, const void *b)
                               : (x->point < y->point) - (x->point > y->point);
 }
 
-/* Sorts buckets' own points among the layers', by the caller's times. */
-static void sort_own_points(const weft_simulation *sim, int stage, weft_stage_points *points)
-{
-    const weft_pricing *pricing = sim->pricing;
-    for (uint32_t i = 1; i < points->count; i++) {
-        const weft_wait wait = points->points[i];
-        const weft_task *task = &sim->programs[stage].tasks[wait.task];
-        const double share = pricing->point(pricing->context, stage, task, wait.point);
-        uint32_t at = i;
-        for (; at > 0 && points->points[at - 1].task == wait.task &&
-               pricing->point(pricing->context, stage, task, points->points[at - 1].point) > share;
-             at--)
-            points->points[at] = points->points[at - 1];
-        points->points[at] = wait;
-    }
-}
-
-static weft_status list_points(const weft_simulation *sim, int stage, weft_arena *scratch,
+static weft_status list_points(const weft_program *program, weft_arena *scratch,
                                weft_stage_points *out)
 {
-    const weft_program *program = &sim->programs[stage];
-    bool any_own = false;
     for (uint32_t i = 0; i < program->num_waits; i++)
         out->count += program->waits[i].point >= 0;
     WEFT_TRY(take_array(scratch, out->count, sizeof *out->points, &out->points));
     for (uint32_t i = 0, at = 0; i < program->num_waits; i++)
         if (program->waits[i].point >= 0) {
             out->points[at++] = program->waits[i];
-            any_own |= program->waits[i].point >= WEFT_POINT_OWN;
+            out->any_own |= program->waits[i].point >= WEFT_POINT_OWN;
         }
     if (out->count > 0)
         qsort(out->points, out->count, sizeof *out->points, compare_points);
-    if (any_own)
-        sort_own_points(sim, stage, out);
     return WEFT_OK;
 }
 
@@ -383,7 +385,7 @@ static weft_status start(weft_simulation *sim, weft_arena *scratch, weft_arena *
         for (int i = 0; i < WEFT_NUM_INBOXES; i++)
             sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving = -1;
         if (sim->pricing->point)
-            WEFT_TRY(list_points(sim, stage, scratch, &sim->points[stage]));
+            WEFT_TRY(list_points(&sim->programs[stage], scratch, &sim->points[stage]));
         WEFT_TRY(take_array(arena, sim->programs[stage].num_tasks, sizeof **price->spans,
                             &price->spans[stage]));
     }

@@ -19,10 +19,12 @@ typedef struct weft_activity {
     double needs[WEFT_MAX_LINKS]; /* the share of its time in which it needs each link */
 } weft_activity;
 
-/* Points that tasks of a stage wait for, by task, in the order in which they pass. */
+/* Points that tasks of a stage wait for, by task; of one that runs or is over, in the order in which
+ * they pass. */
 typedef struct weft_stage_points {
     weft_wait *points;
     uint32_t count;
+    bool any_own; /* buckets' own ones are among them */
 } weft_stage_points;
 
 /* Messages of one flow to a stage; they come from one lane. */
