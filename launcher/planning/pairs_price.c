@@ -89,7 +89,9 @@ weft_status weft_pairs_price(const weft_site *site, const weft_outline *outline,
                 WEFT_TRY(list_parts(site, outline, first, end, layers, s == WEFT_PAIR_BACKWARD,
                                     arena, &parts[s], &counts[s]));
             }
-            const double us = weft_pair_us((const weft_pair_part *const *)parts, counts);
+            double us;
+            WEFT_TRY(weft_pair_price((const weft_pair_part *const *)parts, counts,
+                                     &site->cluster->interference, &us));
             (*out)[f * v + b] = pair_of(&chunks[f], &chunks[b], us);
         }
     return WEFT_OK;

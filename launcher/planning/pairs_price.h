@@ -1,5 +1,4 @@
-/* What pairs of a forward and a backward take (schedule/pair.h). What travels and what the other
- * computes are not taken to slow each other. Pure. */
+/* What pairs of a forward and a backward take (schedule/pair.h). Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_PAIRS_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_PAIRS_PRICE_H
 

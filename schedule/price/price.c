@@ -430,6 +430,17 @@ weft_status weft_program_price(const weft_program *programs, int num_stages,
     return WEFT_OK;
 }
 
+weft_status weft_program_us(const weft_program *program, const weft_pricing *pricing,
+                            double *out_us)
+{
+    weft_arena arena = {0};
+    weft_price price = {.makespan_us = 0};
+    const weft_status status = weft_program_price(program, 1, pricing, &arena, &price);
+    weft_arena_release(&arena);
+    *out_us = price.makespan_us;
+    return status;
+}
+
 /* --- idle time ---------------------------------------------------------------------------------
  */
 

@@ -74,6 +74,10 @@ weft_status weft_program_price(const weft_program *programs, int num_stages,
                                const weft_pricing *pricing, weft_arena *arena,
                                weft_price *out) WEFT_CHECKED;
 
+/* The makespan of one program. Errors: likewise. */
+weft_status weft_program_us(const weft_program *program, const weft_pricing *pricing,
+                            double *out_us) WEFT_CHECKED;
+
 /* Where a stage's COMPUTE lane loses time: to messages that its next task waits for; to tasks of
  * the REDUCE and GATHER lanes, or to the host's steps of experts, unless the next task waits for
  * another lane; the rest is bubble. With busy_us these sum to the makespan. */
