@@ -39,9 +39,8 @@ struct weft_tier_walk {
     double enqueued_us; /* the host has come so far */
     double started_us;  /* the last pass */
     double lanes_us[WEFT_NUM_LANES], busy_us[WEFT_NUM_LANES];
-    double *ends_us;      /* of a program's tasks, */
-    double *part_ends_us; /* and of one's of partitions */
-    double *wait_us;      /* [num_tasks] of the step */
+    double *ends_us; /* of a program's tasks */
+    double *wait_us; /* [num_tasks] of the step */
     double *landed_us;
     const double *stepped_us;
     weft_file_walk *file;          /* NULL: no expert is in one */
@@ -166,8 +165,7 @@ static weft_status make_partitions(weft_tier_walk *w, const weft_site *site, int
             out->moe[backward].shares[p] = n * share;
         }
     }
-    return take_array(arena, out->partitions[0].num_tasks + out->partitions[1].num_tasks,
-                      sizeof *w->part_ends_us, &w->part_ends_us);
+    return WEFT_OK;
 }
 
 static weft_status make_layer(weft_tier_walk *w, const weft_site *site, const weft_config *config,
@@ -497,33 +495,56 @@ static double run_us(const running *r, bool backward, int first, int end)
     return us;
 }
 
-/* All partitions by experts from `at` on, when the rows are counted; until the last is home.
- * uploads: experts wait for what comes up for them, or would be there. */
+/* The partitions by experts of a half of a pass, from `at` on, when the rows are counted. */
+typedef struct partitions {
+    const running *running;
+    bool backward;
+    double at;
+} partitions;
+
+static void run_of(const tier_layer *l, const weft_task *task, int *first, int *end)
+{
+    weft_moe_run_of(l->shape.num_positions, l->pipeline.num_partitions, task->part, first, end);
+}
+
+static double part_us(const void *context, int stage, const weft_task *task)
+{
+    const partitions *p = context;
+    const tier_layer *l = p->running->layer;
+    int first, end;
+    (void)stage;
+    if (task->kind == WEFT_TASK_COUNTS)
+        return 0;
+    if (task->kind != WEFT_TASK_EXPERT)
+        return weft_moe_task_us(&l->moe[p->backward], task);
+    run_of(l, task, &first, &end);
+    return run_us(p->running, p->backward, first, end);
+}
+
+/* What a partition's experts wait for what comes up for them. */
+static double uploads_us(const void *context, int stage, const weft_task *task, double start_us)
+{
+    const partitions *p = context;
+    int first, end;
+    if (task->kind != WEFT_TASK_EXPERT)
+        return 0;
+    run_of(p->running->layer, task, &first, &end);
+    return walk_run(p->running, p->backward, first, end, p->at + start_us) - (p->at + start_us) -
+           part_us(context, stage, task);
+}
+
+/* Until the last partition is home. uploads: experts wait, or would be there. */
 static double walk_partitions(const running *r, bool backward, bool uploads, double at)
 {
-    const weft_program *program = &r->layer->partitions[backward];
-    double lanes_us[WEFT_NUM_LANES], *ends_us = r->walk->part_ends_us, last = at;
-    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
-        lanes_us[lane] = at;
-    for (uint32_t i = 0; i < program->num_tasks; i++) {
-        const weft_task *task = &program->tasks[i];
-        double *end_us = &ends_us[i], start = lanes_us[task->lane];
-        int first, end;
-        for (uint32_t k = 0; k < task->num_waits; k++)
-            start = fmax(start, ends_us[program->waits[task->first_wait + k].task]);
-        *end_us = start;
-        if (task->kind == WEFT_TASK_EXPERT) {
-            weft_moe_run_of(r->layer->shape.num_positions, r->layer->pipeline.num_partitions,
-                            task->part, &first, &end);
-            *end_us = uploads ? walk_run(r, backward, first, end, start)
-                              : start + run_us(r, backward, first, end);
-        } else if (task->kind != WEFT_TASK_COUNTS) {
-            *end_us += weft_moe_task_us(&r->layer->moe[backward], task);
-        }
-        lanes_us[task->lane] = *end_us;
-        last = fmax(last, *end_us);
-    }
-    return last;
+    const partitions p = {r, backward, at};
+    double us;
+    const weft_status status = weft_program_us(
+        &r->layer->partitions[backward],
+        &(weft_pricing){.cost = part_us, .inside = uploads ? uploads_us : NULL, .context = &p},
+        &us);
+    if (r->walk->status == WEFT_OK)
+        r->walk->status = status;
+    return at + us;
 }
 
 /* The experts of a half of a pass that begins at `at`: what they wait, and until when they compute,
