@@ -49,8 +49,15 @@ typedef struct pricing {
     const weft_cluster *experts; /* as in weft_site */
     weft_plan *plan;
     stage_cost *stages;
-    double *optimizer_us; /* [num_stages] on the compute lane */
 } pricing;
+
+static weft_status take_array(weft_arena *arena, size_t count, size_t size, void *out)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
+    memcpy(out, &memory, sizeof memory);
+    return WEFT_OK;
+}
 
 /* --- where groups lie ---------------------------------------------------------------------- */
 
@@ -58,12 +65,11 @@ weft_status weft_step_experts(const weft_config *config, const weft_cluster *clu
                               weft_arena *arena, const weft_cluster **out)
 {
     const weft_pace pace = weft_config_pace(config);
-    void *memory;
+    weft_cluster *paced = NULL;
     *out = NULL;
     if (pace.flops <= 0 || pace.work != WEFT_PACE_EXPERTS)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof *cluster, &memory));
-    weft_cluster *paced = memory;
+    WEFT_TRY(take_array(arena, 1, sizeof *paced, &paced));
     *paced = *cluster;
     weft_cluster_set_pace(paced, pace.flops);
     *out = paced;
@@ -371,28 +377,21 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
 {
     const weft_outline *outline = &p->plan->step.outline;
     const size_t num_chunks = (size_t)outline->layout.num_chunks;
-    weft_pass_price one = {0}, *layers;
+    weft_pass_price one = {0}, *layers = NULL;
     int priced = -1; /* the layer of `one` */
-    void *memory;
     *out_us = 0;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)outline->num_layers, sizeof *layers, &memory));
-    layers = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->chunks, &memory));
-    out->chunks = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->backward_us, &memory));
-    out->backward_us = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->weights_us, &memory));
-    out->weights_us = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->inputs, &memory));
-    out->inputs = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->start_us, &memory));
-    out->start_us = memory;
+    WEFT_TRY(take_array(arena, (size_t)outline->num_layers, sizeof *layers, &layers));
+    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->chunks, &out->chunks));
+    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->backward_us, &out->backward_us));
+    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->weights_us, &out->weights_us));
+    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->inputs, &out->inputs));
+    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->start_us, &out->start_us));
     for (int c = 0; c < outline->layout.num_chunks; c++) {
         int first, end;
         weft_pass_price *chunk = &out->chunks[c];
         weft_layout_range(&outline->layout, stage, c, &first, &end);
-        WEFT_TRY(weft_arena_alloc_array(arena, 2 * (size_t)(end - first), sizeof(double), &memory));
-        out->backward_us[c] = memory;
+        WEFT_TRY(take_array(arena, 2 * (size_t)(end - first), sizeof **out->backward_us,
+                            &out->backward_us[c]));
         out->weights_us[c] = out->backward_us[c] + (end - first);
         for (int l = first; l < end; l++) {
             const double before = weft_pass_us(&chunk->backward);
@@ -444,15 +443,7 @@ static weft_status price_slowest(pricing *p, const weft_site *site, int stage, w
         replica.kinds = mix;
         WEFT_TRY(price_passes(p, &replica, stage, arena, &cost, &us));
         if (us > slowest) {
-            p->stages[stage].chunks = cost.chunks;
-            p->stages[stage].backward_us = cost.backward_us;
-            p->stages[stage].weights_us = cost.weights_us;
-            p->stages[stage].inputs = cost.inputs;
-            p->stages[stage].pairs = cost.pairs;
-            p->stages[stage].start_us = cost.start_us;
-            p->stages[stage].tail_us = cost.tail_us;
-            p->stages[stage].tier = cost.tier;
-            memcpy(p->stages[stage].copies_us, cost.copies_us, sizeof cost.copies_us);
+            p->stages[stage] = cost;
             slowest = us;
         }
     }
@@ -461,14 +452,12 @@ static weft_status price_slowest(pricing *p, const weft_site *site, int stage, w
 
 static weft_status find_points(const weft_buckets *buckets, weft_arena *arena, int **out)
 {
-    void *memory;
     int most = -1;
     for (int b = 0; b < buckets->count; b++)
         if (weft_bucket_is_offloaded(&buckets->shapes[b]) &&
             buckets->shapes[b].point - WEFT_POINT_OWN > most)
             most = buckets->shapes[b].point - WEFT_POINT_OWN;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)(most + 1), sizeof(int), &memory));
-    *out = memory;
+    WEFT_TRY(take_array(arena, (size_t)(most + 1), sizeof **out, out));
     for (int b = buckets->count - 1; b >= 0; b--)
         if (weft_bucket_is_offloaded(&buckets->shapes[b]) &&
             buckets->shapes[b].point >= WEFT_POINT_OWN)
@@ -483,7 +472,6 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
     const size_t element_bytes = weft_dtype_bytes(step->outline.shape.dtype);
     stage_cost *cost = &p->stages[stage];
     weft_site site;
-    void *memory;
     WEFT_TRY(weft_step_site(p->config, p->cluster, p->experts, p->plan, stage,
                             p->plan->kinds[stage].all, &site));
     site.inputs = &p->plan->inputs;
@@ -497,13 +485,11 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
             WEFT_TRY(price_message(p, &site, stage, peer, bytes, &cost->message[ahead]));
     }
     const weft_buckets *buckets = &step->shape.buckets[stage];
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)buckets->count, sizeof *cost->buckets, &memory));
-    cost->buckets = memory;
+    WEFT_TRY(take_array(arena, (size_t)buckets->count, sizeof *cost->buckets, &cost->buckets));
     for (int b = 0; b < buckets->count; b++)
         WEFT_TRY(price_bucket(p, &site, &buckets->shapes[b], element_bytes, &cost->buckets[b]));
     WEFT_TRY(
-        weft_arena_alloc_array(arena, (size_t)buckets->count, sizeof *cost->stepped_us, &memory));
-    cost->stepped_us = memory;
+        take_array(arena, (size_t)buckets->count, sizeof *cost->stepped_us, &cost->stepped_us));
     WEFT_TRY(find_points(buckets, arena, &cost->by_point));
     return price_norm(p, &site, buckets, &cost->norm_us);
 }
@@ -876,9 +862,7 @@ weft_status weft_step_price(const weft_config *config, const weft_cluster *clust
     pricing p = {.config = config, .cluster = cluster, .plan = plan};
     const int num_stages = plan->num_stages;
     weft_price price;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num_stages, sizeof *p.stages, &memory));
-    p.stages = memory;
+    WEFT_TRY(take_array(arena, (size_t)num_stages, sizeof *p.stages, &p.stages));
     WEFT_TRY(weft_step_experts(config, cluster, arena, &p.experts));
     for (int stage = 0; stage < num_stages; stage++) {
         weft_status status = price_stage(&p, stage, arena);
