@@ -386,7 +386,7 @@ static void share_attention(making *m)
 {
     for (int i = 0; i < m->out->num_rows; i++)
         if (m->bodies[i / 2] == WEFT_BODY_ATTENTION)
-            (void)weft_context_share(&m->attention[i % 2], &m->programs[i]);
+            weft_context_share(&m->attention[i % 2], &m->programs[i]);
 }
 
 /* --- the whole ----------------------------------------------------------------------------- */
