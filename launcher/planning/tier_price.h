@@ -16,20 +16,15 @@
 #include "schedule/experts/experts.h"
 #include "schedule/price/price.h"
 
-/* What the tasks of a layer's experts take, for which a pass takes what `experts` says: rows are
- * shares of it. WEFT_CONFIG with the figure that the cluster lacks. */
-weft_status weft_tier_costs(const weft_site *site, const weft_outline *outline, int layer,
-                            const weft_pass_experts experts[WEFT_NUM_HALVES],
+/* What goes up, comes down and, of experts beyond device memory, is added up of an expert of so many
+ * elements. WEFT_CONFIG with the figure that the cluster lacks. */
+weft_status weft_tier_costs(const weft_site *site, const weft_outline *outline, double elements,
                             weft_expert_costs *out) WEFT_CHECKED;
-/* Rows of the fullest expert over the mean where nobody says: routers that begin to learn have had
- * 1.3 to 4.9, most about that. */
-#define WEFT_TIER_EXPERT_LOAD 2.0
-
-/* The share of a rank's rows that the expert at each position gets, the most first: alike where
- * routing is forced to be even; at a load that is asked for, or forced, one has all that is beyond
- * the mean; else each a fixed part of the one before it, so that the first has the fullest expert's
- * rows, the run's or WEFT_TIER_EXPERT_LOAD. out: [num]. */
-void weft_tier_shares(const weft_config *config, const weft_outline *outline, int num, double *out);
+/* What is read of a file and written there, as if none of the experts had its place in host memory.
+ * Errors: likewise. */
+weft_status weft_tier_file_costs(const weft_site *site, const weft_outline *outline,
+                                 double elements, bool accumulates,
+                                 weft_expert_costs *out) WEFT_CHECKED;
 
 /* Bytes that the host reads and writes to add a gradient to another, and to sum its squares; of an
  * element. */
