@@ -21,8 +21,8 @@ static weft_status make_program(const weft_pair_part *const parts[WEFT_PAIR_STRA
                                 const int counts[WEFT_PAIR_STRANDS], weft_arena *arena,
                                 weft_program *out)
 {
-    static const weft_task_kind kinds[] = {[WEFT_PART_COMPUTES] = WEFT_TASK_EXPERT,
-                                           [WEFT_PART_TRAVELS] = WEFT_TASK_DISPATCH};
+    static const weft_task_kind kinds[] = {
+        [WEFT_PART_COMPUTES] = WEFT_TASK_EXPERT, [WEFT_PART_TRAVELS] = WEFT_TASK_DISPATCH};
     weft_turns turns = {.whose = WEFT_PAIR_BACKWARD};
     weft_wait last[WEFT_PAIR_STRANDS] = {{0, -1}, {0, -1}};
     int at[WEFT_PAIR_STRANDS] = {0};
@@ -53,8 +53,7 @@ weft_status weft_pair_price(const weft_pair_part *const parts[WEFT_PAIR_STRANDS]
                             const int counts[WEFT_PAIR_STRANDS],
                             const weft_interference *interference, double *out_us)
 {
-    const weft_pricing pricing = {
-        .cost = part_us, .context = parts, .interference = interference};
+    const weft_pricing pricing = {.cost = part_us, .context = parts, .interference = interference};
     weft_arena arena = {0};
     weft_program program;
     weft_status status = make_program(parts, counts, &arena, &program);

@@ -39,8 +39,8 @@ typedef struct weft_pair_part {
     weft_part_kind kind;
     double us;
 } weft_pair_part;
-/* How long the pair takes by simulation (schedule/price/price.h), on a lane that computes and one on
- * which all travels; a strand's parts come one behind the other. interference: NULL: none. */
+/* How long the pair takes by simulation (schedule/price/price.h), on a lane that computes and one
+ * on which all travels; a strand's parts come one behind the other. interference: NULL: none. */
 weft_status weft_pair_price(const weft_pair_part *const parts[WEFT_PAIR_STRANDS],
                             const int counts[WEFT_PAIR_STRANDS],
                             const weft_interference *interference, double *out_us) WEFT_CHECKED;

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/stage.h"
-#include "launcher/planning/pairs_price.h"
 #include "launcher/planning/places.h"
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/software.h"
@@ -36,11 +35,11 @@ typedef struct stage_cost {
      * last backward's reductions. */
     double (*start_us)[2];
     double tail_us;
-    double copies_us[2];    /* of what a micro-batch offloads: out, back */
-    weft_tier_walk *tier;   /* NULL: no experts beyond device memory */
-    double *stepped_us;     /* [buckets]: the last update's end, from the step's begin, and */
-    double filed_us;        /* of what it reads and writes */
-    int *by_point;          /* a bucket's point of its own -> the bucket */
+    double copies_us[2];  /* of what a micro-batch offloads: out, back */
+    weft_tier_walk *tier; /* NULL: no experts beyond device memory */
+    double *stepped_us;   /* [buckets]: the last update's end, from the step's begin, and */
+    double filed_us;      /* of what it reads and writes */
+    int *by_point;        /* a bucket's point of its own -> the bucket */
 } stage_cost;
 
 typedef struct pricing {
@@ -422,7 +421,8 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
         note_source(p, &(weft_estimate){.source = chunk->source});
     }
     if (p->plan->step.shape.pairs)
-        WEFT_TRY(weft_pairs_price(site, outline, stage, layers, out->chunks, arena, &out->pairs));
+        WEFT_TRY(
+            weft_pass_price_pairs(site, outline, stage, layers, out->chunks, arena, &out->pairs));
     if (p->plan->step.programs)
         WEFT_TRY(weft_tier_walk_make(site, p->config, &p->plan->step, p->plan->mesh.world, stage,
                                      layers, arena, &out->tier));
@@ -627,8 +627,7 @@ static double own_share(const pricing *p, int stage, const weft_task *task, int 
     if (!cost->tier)
         return 1;
     const double us = task_us(p, stage, task) + tier_us(p, stage, task),
-                 landed =
-                     weft_tier_landed_us(cost->tier, cost->by_point[point - WEFT_POINT_OWN]);
+                 landed = weft_tier_landed_us(cost->tier, cost->by_point[point - WEFT_POINT_OWN]);
     return us > 0 ? fmax(0, fmin(1, landed / us)) : 1;
 }
 

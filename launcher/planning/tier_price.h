@@ -2,10 +2,9 @@
  * of its layers' experts (schedule/experts/experts.h) are walked through the passes of a step, in
  * the order of the compute lane, each as the simulation of the step (schedule/price/price.h) starts
  * it: their lanes and rings go on from layer to layer and from pass to pass, as they do at run time
- * (layers/tier/run.h), and a forward's uploads wait for the updates of the step before. Of experts in
- * a file the same walk finds what is read and written (planning/file_price.h), on one lane for passes
- * and updates. Copies and computation do not slow
- * each other here. Pure. */
+ * (layers/tier/run.h), and a forward's uploads wait for the updates of the step before. Of experts
+ * in a file the same walk finds what is read and written (planning/file_price.h), on one lane for
+ * passes and updates. Copies and computation do not slow each other here. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_TIER_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_TIER_PRICE_H
 
@@ -16,8 +15,8 @@
 #include "schedule/experts/experts.h"
 #include "schedule/price/price.h"
 
-/* What goes up, comes down and, of experts beyond device memory, is added up of an expert of so many
- * elements. WEFT_CONFIG with the figure that the cluster lacks. */
+/* What goes up, comes down and, of experts beyond device memory, is added up of an expert of so
+ * many elements. WEFT_CONFIG with the figure that the cluster lacks. */
 weft_status weft_tier_costs(const weft_site *site, const weft_outline *outline, double elements,
                             weft_expert_costs *out) WEFT_CHECKED;
 /* What is read of a file and written there, as if none of the experts had its place in host memory.
@@ -40,9 +39,9 @@ weft_status weft_tier_walk_make(const weft_site *site, const weft_config *config
                                 const weft_pass_price *prices, weft_arena *arena,
                                 weft_tier_walk **out) WEFT_CHECKED;
 
-/* A step, between begin and end. Microseconds from its begin. stepped_us: by bucket of the stage, when
- * its update in the step before is over, until the end; -INFINITY: long ago. filed_us: when the step
- * before has read and written all, likewise. */
+/* A step, between begin and end. Microseconds from its begin. stepped_us: by bucket of the stage,
+ * when its update in the step before is over, until the end; -INFINITY: long ago. filed_us: when
+ * the step before has read and written all, likewise. */
 weft_status weft_tier_begin_step(weft_tier_walk *walk, const double *stepped_us,
                                  double filed_us) WEFT_CHECKED;
 weft_status weft_tier_end_step(weft_tier_walk *walk) WEFT_CHECKED;

@@ -102,8 +102,8 @@ static void sort_own_points(const weft_simulation *sim, int stage, const weft_ta
         const weft_wait wait = points->points[i];
         const double share = pricing->point(pricing->context, stage, task, wait.point);
         uint32_t at = i;
-        for (; at > first && pricing->point(pricing->context, stage, task,
-                                            points->points[at - 1].point) > share;
+        for (; at > first &&
+               pricing->point(pricing->context, stage, task, points->points[at - 1].point) > share;
              at--)
             points->points[at] = points->points[at - 1];
         points->points[at] = wait;

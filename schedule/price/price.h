@@ -22,8 +22,8 @@
  * matched pair (of the SEND). */
 typedef double (*weft_task_cost)(const void *context, int stage, const weft_task *task);
 
-/* Microseconds more that a task takes that starts then: what programs inside it wait for, which go on
- * from task to task. Asked once a task, as it starts. */
+/* Microseconds more that a task takes that starts then: what programs inside it wait for, which go
+ * on from task to task. Asked once a task, as it starts. */
 typedef double (*weft_task_inside)(const void *context, int stage, const weft_task *task,
                                    double start_us);
 
@@ -38,8 +38,8 @@ typedef void (*weft_task_links)(const void *context, int stage, const weft_task 
 typedef bool (*weft_send_buffered)(const void *context, int stage, const weft_task *send);
 
 /* The part of its time after which a task has passed a point: between 0 and 1, and not smaller than
- * that of a higher point; of a bucket's own point anything between 0 and 1. Asked from the task's start
- * on. */
+ * that of a higher point; of a bucket's own point anything between 0 and 1. Asked from the task's
+ * start on. */
 typedef double (*weft_point_share)(const void *context, int stage, const weft_task *task,
                                    int point);
 

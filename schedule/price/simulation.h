@@ -19,8 +19,8 @@ typedef struct weft_activity {
     double needs[WEFT_MAX_LINKS]; /* the share of its time in which it needs each link */
 } weft_activity;
 
-/* Points that tasks of a stage wait for, by task; of one that runs or is over, in the order in which
- * they pass. */
+/* Points that tasks of a stage wait for, by task; of one that runs or is over, in the order in
+ * which they pass. */
 typedef struct weft_stage_points {
     weft_wait *points;
     uint32_t count;

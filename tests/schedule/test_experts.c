@@ -472,7 +472,7 @@ static double task_us(const void *context, int stage, const weft_task *task)
 }
 
 static lane_times price_of(const weft_experts_shape *shape, bool backward,
-                      const weft_expert_costs *costs, const double *rows)
+                           const weft_expert_costs *costs, const double *rows)
 {
     weft_price price;
     program_set set = make_experts(shape);
