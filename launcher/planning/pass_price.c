@@ -13,32 +13,28 @@ double weft_pass_us(const weft_pass_time *time)
            time->host_us;
 }
 
+static void add_times(weft_pass_time *sum, const weft_pass_time *other, double times)
+{
+    sum->compute_us += times * other->compute_us;
+    sum->memory_us += times * other->memory_us;
+    sum->tensor_us += times * other->tensor_us;
+    sum->expert_us += times * other->expert_us;
+    sum->context_us += times * other->context_us;
+    sum->data_us += times * other->data_us;
+    sum->host_us += times * other->host_us;
+    for (int l = 0; l < WEFT_NUM_LINKS; l++)
+        sum->link_us[l] += times * other->link_us[l];
+    sum->num_issued += times * other->num_issued;
+}
+
 void weft_pass_time_add(weft_pass_time *sum, const weft_pass_time *other)
 {
-    sum->compute_us += other->compute_us;
-    sum->memory_us += other->memory_us;
-    sum->tensor_us += other->tensor_us;
-    sum->expert_us += other->expert_us;
-    sum->context_us += other->context_us;
-    sum->data_us += other->data_us;
-    sum->host_us += other->host_us;
-    for (int l = 0; l < WEFT_NUM_LINKS; l++)
-        sum->link_us[l] += other->link_us[l];
-    sum->num_issued += other->num_issued;
+    add_times(sum, other, 1);
 }
 
 void weft_pass_time_subtract(weft_pass_time *sum, const weft_pass_time *other)
 {
-    sum->compute_us -= other->compute_us;
-    sum->memory_us -= other->memory_us;
-    sum->tensor_us -= other->tensor_us;
-    sum->expert_us -= other->expert_us;
-    sum->context_us -= other->context_us;
-    sum->data_us -= other->data_us;
-    sum->host_us -= other->host_us;
-    for (int l = 0; l < WEFT_NUM_LINKS; l++)
-        sum->link_us[l] -= other->link_us[l];
-    sum->num_issued -= other->num_issued;
+    add_times(sum, other, -1);
 }
 
 #define ISSUE_US 7.0
@@ -361,12 +357,17 @@ static weft_status partition_costs(const pricing *p, int half, weft_moe_costs *o
     return WEFT_OK;
 }
 
+/* What experts and what travels beside them do to each other. */
+static const weft_interference *beside_experts(const weft_site *site)
+{
+    return &(site->experts ? site->experts : site->cluster)->interference;
+}
+
 /* The layer's partitions by their program: beside what computes stands what travels and what is
  * copied. */
 static weft_status add_partitions(pricing *p)
 {
     const weft_moe_pipeline pipeline = weft_shape_pipeline(&p->outline->shape);
-    const weft_cluster *experts = p->site->experts ? p->site->experts : p->site->cluster;
     for (int half = 0; half < (p->repeats ? 1 : WEFT_NUM_HALVES); half++) {
         const weft_inner_costs *inner = &p->costs[WEFT_INNER_EXPERTS][half];
         const bool backward = half == WEFT_HALF_BACKWARD;
@@ -380,7 +381,7 @@ static weft_status add_partitions(pricing *p)
         WEFT_TRY(partition_costs(p, half, &costs));
         weft_status status = weft_program_moe(&pipeline, backward, &arena, &program);
         if (status == WEFT_OK)
-            status = weft_program_moe_price(&program, &costs, &experts->interference, NULL, &us);
+            status = weft_program_moe_price(&program, &costs, beside_experts(p->site), NULL, &us);
         weft_arena_release(&arena);
         WEFT_TRY(status);
         time->link_us[WEFT_LINK_HOST] +=
@@ -607,7 +608,7 @@ weft_status weft_pass_price_pairs(const weft_site *site, const weft_outline *out
             }
             double us;
             WEFT_TRY(weft_pair_price((const weft_pair_part *const *)parts, counts,
-                                     &site->cluster->interference, &us));
+                                     beside_experts(site), &us));
             (*out)[f * v + b] = pair_of(&chunks[f], &chunks[b], us);
         }
     return WEFT_OK;
