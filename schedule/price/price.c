@@ -64,7 +64,7 @@ static uint32_t find_points(const weft_stage_points *points, uint32_t task)
     uint32_t low = 0, high = points->count;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        if (points->points[middle].task < task)
+        if (points->points[middle].wait.task < task)
             low = middle + 1;
         else
             high = middle;
@@ -73,41 +73,42 @@ static uint32_t find_points(const weft_stage_points *points, uint32_t task)
 }
 
 /* The point that the activity comes to next; NULL: none is left. */
-static const weft_wait *next_point(const weft_simulation *sim, const weft_activity *a)
+static const weft_point *next_point(const weft_simulation *sim, const weft_activity *a)
 {
     const weft_stage_points *points = &sim->points[a->step.stage];
     const bool left =
-        a->next_point < points->count && points->points[a->next_point].task == a->step.task;
+        a->next_point < points->count && points->points[a->next_point].wait.task == a->step.task;
     return left ? &points->points[a->next_point] : NULL;
 }
 
 /* The share of the activity's time at its next point, or at its end. */
 static double next_share(const weft_simulation *sim, const weft_activity *a)
 {
-    const weft_wait *point = next_point(sim, a);
-    const weft_pricing *pricing = sim->pricing;
-    return point ? pricing->point(pricing->context, a->step.stage,
-                                  &sim->programs[a->step.stage].tasks[a->step.task], point->point)
-                 : 1;
+    const weft_point *point = next_point(sim, a);
+    return point ? point->share : 1;
 }
 
-/* Sorts buckets' own points of a task that starts among the layers', by the caller's times. */
-static void sort_own_points(const weft_simulation *sim, int stage, const weft_task *task,
-                            uint32_t first)
+static int compare_shares(const void *a, const void *b)
+{
+    const weft_point *x = a, *y = b;
+    return x->share != y->share ? (x->share < y->share ? -1 : 1)
+                                : (x->wait.point < y->wait.point) - (x->wait.point > y->wait.point);
+}
+
+/* Puts the points of a task that starts in order, the buckets' own among the layers'. */
+static void begin_points(weft_simulation *sim, weft_activity *a)
 {
     const weft_pricing *pricing = sim->pricing;
+    const int stage = a->step.stage;
     weft_stage_points *points = &sim->points[stage];
-    const uint32_t index = (uint32_t)(task - sim->programs[stage].tasks);
-    for (uint32_t i = first + 1; i < points->count && points->points[i].task == index; i++) {
-        const weft_wait wait = points->points[i];
-        const double share = pricing->point(pricing->context, stage, task, wait.point);
-        uint32_t at = i;
-        for (; at > first &&
-               pricing->point(pricing->context, stage, task, points->points[at - 1].point) > share;
-             at--)
-            points->points[at] = points->points[at - 1];
-        points->points[at] = wait;
-    }
+    uint32_t end = a->next_point = find_points(points, a->step.task);
+    for (; end < points->count && points->points[end].wait.task == a->step.task; end++)
+        points->points[end].share =
+            pricing->point(pricing->context, stage, &sim->programs[stage].tasks[a->step.task],
+                           points->points[end].wait.point);
+    if (end > a->next_point)
+        qsort(&points->points[a->next_point], end - a->next_point, sizeof *points->points,
+              compare_shares);
 }
 
 static weft_activity *receive_of(const weft_simulation *sim, int stage)
@@ -211,9 +212,7 @@ static void start_lane(weft_simulation *sim, int stage, int lane)
         for (int l = 0; l < WEFT_MAX_LINKS; l++)
             a->needs[l] /= us;
     }
-    a->next_point = find_points(&sim->points[stage], step.task);
-    if (sim->points[stage].any_own)
-        sort_own_points(sim, stage, task, a->next_point);
+    begin_points(sim, a);
     if (next_point(sim, a))
         a->end_us = sim->now_us + us * next_share(sim, a);
     weft_simulation_add(sim, stage * WEFT_NUM_LANES + lane);
@@ -277,7 +276,7 @@ static weft_status note(weft_simulation *sim, int stage, uint32_t index, const w
 static void pass_point(weft_simulation *sim, weft_activity *a, int number)
 {
     const double share = next_share(sim, a);
-    weft_walk_pass(&sim->walk, a->step.stage, a->step.task, next_point(sim, a)->point);
+    weft_walk_pass(&sim->walk, a->step.stage, a->step.task, next_point(sim, a)->wait.point);
     a->next_point++;
     a->end_us = sim->now_us + a->cost_us * fmax(0, next_share(sim, a) - share) / a->rate;
     weft_simulation_add(sim, number);
@@ -345,11 +344,10 @@ static weft_status take_array(weft_arena *arena, size_t count, size_t size, void
     return WEFT_OK;
 }
 
-static int compare_points(const void *a, const void *b)
+static int compare_tasks(const void *a, const void *b)
 {
-    const weft_wait *x = a, *y = b;
-    return x->task != y->task ? (x->task < y->task ? -1 : 1)
-                              : (x->point < y->point) - (x->point > y->point);
+    const weft_point *x = a, *y = b;
+    return (x->wait.task > y->wait.task) - (x->wait.task < y->wait.task);
 }
 
 static weft_status list_points(const weft_program *program, weft_arena *scratch,
@@ -359,12 +357,10 @@ static weft_status list_points(const weft_program *program, weft_arena *scratch,
         out->count += program->waits[i].point >= 0;
     WEFT_TRY(take_array(scratch, out->count, sizeof *out->points, &out->points));
     for (uint32_t i = 0, at = 0; i < program->num_waits; i++)
-        if (program->waits[i].point >= 0) {
-            out->points[at++] = program->waits[i];
-            out->any_own |= program->waits[i].point >= WEFT_POINT_OWN;
-        }
+        if (program->waits[i].point >= 0)
+            out->points[at++].wait = program->waits[i];
     if (out->count > 0)
-        qsort(out->points, out->count, sizeof *out->points, compare_points);
+        qsort(out->points, out->count, sizeof *out->points, compare_tasks);
     return WEFT_OK;
 }
 

@@ -21,10 +21,13 @@ typedef struct weft_activity {
 
 /* Points that tasks of a stage wait for, by task; of one that runs or is over, in the order in
  * which they pass. */
+typedef struct weft_point {
+    weft_wait wait;
+    double share; /* of the task's time, known from its start on */
+} weft_point;
 typedef struct weft_stage_points {
-    weft_wait *points;
+    weft_point *points;
     uint32_t count;
-    bool any_own; /* buckets' own ones are among them */
 } weft_stage_points;
 
 /* Messages of one flow to a stage; they come from one lane. */
