@@ -16,6 +16,8 @@
 
 #include <stdbool.h>
 
+#include "core/cluster/cluster.h"
+
 typedef enum weft_part_kind {
     WEFT_PART_NONE, /* there is no such part */
     WEFT_PART_COMPUTES,
@@ -37,9 +39,10 @@ typedef struct weft_pair_part {
     weft_part_kind kind;
     double us;
 } weft_pair_part;
-/* How long the pair takes, on a lane that computes and one on which all travels; a strand's parts
- * come one behind the other. */
-double weft_pair_us(const weft_pair_part *const parts[WEFT_PAIR_STRANDS],
-                    const int counts[WEFT_PAIR_STRANDS]);
+/* How long the pair takes by simulation (schedule/price/price.h), on a lane that computes and one
+ * on which all travels; a strand's parts come one behind the other. interference: NULL: none. */
+weft_status weft_pair_price(const weft_pair_part *const parts[WEFT_PAIR_STRANDS],
+                            const int counts[WEFT_PAIR_STRANDS],
+                            const weft_interference *interference, double *out_us) WEFT_CHECKED;
 
 #endif

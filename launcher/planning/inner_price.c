@@ -59,9 +59,8 @@ static double shares_of(const weft_program *program, const weft_inner_row *row)
 }
 
 /* Of all that backward attends, an own block's parts take their shares. */
-double weft_context_share(weft_inner_costs *costs, const weft_program *program)
+void weft_context_share(weft_inner_costs *costs, const weft_program *program)
 {
-    double computed_us = 0;
     for (int i = 0; i < costs->num_rows; i++) {
         const double shares = shares_of(program, &costs->rows[i]);
         if (shares > 0)
@@ -73,10 +72,7 @@ double weft_context_share(weft_inner_costs *costs, const weft_program *program)
             costs->own[task->part > 0] =
                 scaled(weft_inner_time(costs, task->kind, WEFT_FLOW_GRADIENT),
                        weft_context_share_of(program, task));
-        if (task->lane == WEFT_LANE_COMPUTE)
-            computed_us += weft_context_task_time(costs, task)->us;
     }
-    return computed_us;
 }
 
 const weft_task_time *weft_context_task_time(const weft_inner_costs *costs, const weft_task *task)
@@ -109,7 +105,7 @@ weft_status weft_context_price(const weft_context_plan *plan, bool backward,
     weft_price price = {.makespan_us = 0};
     weft_status status = weft_program_context(plan, backward, &arena, &program);
     if (status == WEFT_OK) {
-        *computed_us = weft_context_share(costs, &program);
+        weft_context_share(costs, &program);
         status = weft_program_price(&program, 1,
                                     &(weft_pricing){.cost = task_us,
                                                     .links = task_links,
@@ -117,6 +113,7 @@ weft_status weft_context_price(const weft_context_plan *plan, bool backward,
                                                     .interference = interference},
                                     &arena, &price);
     }
+    *computed_us = status == WEFT_OK ? price.busy_us[0] : 0;
     weft_arena_release(&arena);
     WEFT_TRY(status);
     *exposed_us = price.makespan_us - *computed_us;

@@ -32,12 +32,13 @@ const weft_task_time *weft_inner_time(const weft_inner_costs *costs, int kind, i
 /* Adds an operation to what its task takes. */
 void weft_inner_add(weft_inner_costs *costs, const weft_operation *operation,
                     const weft_estimate *estimate);
-/* Shares the times out among the program's tasks. Returns what the compute lane's take together. */
-double weft_context_share(weft_inner_costs *costs, const weft_program *program);
+/* Shares the times out among the program's tasks. */
+void weft_context_share(weft_inner_costs *costs, const weft_program *program);
 /* For weft_pricing. A sum to which nothing is added takes no time. */
 const weft_task_time *weft_context_task_time(const weft_inner_costs *costs, const weft_task *task);
-/* Prices one direction, whose times have not been shared out; what it computes, and what stays
- * exposed of all else. Errors: those of weft_program_context and weft_program_price. */
+/* Prices one direction, whose times have not been shared out: how long the compute lane is busy,
+ * beside what slows it, and how long it waits. Errors: those of weft_program_context and
+ * weft_program_price. */
 weft_status weft_context_price(const weft_context_plan *plan, bool backward,
                                weft_inner_costs *costs, const weft_interference *interference,
                                double *computed_us, double *exposed_us) WEFT_CHECKED;

@@ -88,42 +88,21 @@ static double expert_elements(const making *m, const weft_outline *outline)
     return elements / m->experts.num_positions;
 }
 
-/* As if none of the experts had its place. */
-static weft_status price_file(making *m, const weft_site *site, double elements, weft_dtype dtype)
-{
-    weft_estimate weights, sum, gradient;
-    WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_READ, elements * (double)weft_dtype_bytes(dtype),
-                          &weights));
-    WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_READ, elements * sizeof(float), &sum));
-    WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_WRITE, elements * sizeof(float), &gradient));
-    m->expert_costs.read_us[0] = weights.us;
-    m->expert_costs.read_us[1] = m->experts.accumulates ? sum.us : 0;
-    m->expert_costs.write_us[1] = gradient.us;
-    return WEFT_OK;
-}
-
 /* What a partition's experts compute, shared out. site NULL: copies take no time. */
 static weft_status price_experts(making *m, const weft_outline *outline, const weft_site *site)
 {
     const double experts = m->experts.num_positions;
     const double parts = weft_shape_pipeline(&outline->shape).num_partitions;
     const double elements = expert_elements(m, outline);
-    weft_estimate up = {0}, down = {0}, add = {0};
-    m->expert_costs.row_us[0] = m->moe[0].expert_us * parts / experts;
-    m->expert_costs.row_us[1] = m->moe[1].expert_backward_us * parts / experts;
+    weft_expert_costs *costs = &m->expert_costs;
+    costs->row_us[0] = m->moe[0].expert_us * parts / experts;
+    costs->row_us[1] = m->moe[1].expert_backward_us * parts / experts;
     if (!site)
         return WEFT_OK;
-    WEFT_TRY(weft_work_us(site, WEFT_COST_TO_DEVICE,
-                          elements * (double)weft_dtype_bytes(outline->shape.dtype), &up));
-    WEFT_TRY(weft_work_us(site, WEFT_COST_TO_HOST, elements * sizeof(float), &down));
-    m->expert_costs.upload_us = up.us;
-    m->expert_costs.download_us = down.us;
-    if (!outline->shape.experts_on_host)
-        return WEFT_OK;
-    WEFT_TRY(weft_work_us(site, WEFT_COST_ADAMW_HOST, elements * WEFT_TIER_ADD_BYTES, &add));
-    m->expert_costs.accumulate_us = add.us;
-    return m->experts.num_places > 0 ? price_file(m, site, elements, outline->shape.dtype)
-                                     : WEFT_OK;
+    WEFT_TRY(weft_tier_costs(site, outline, elements, costs));
+    return m->experts.num_places > 0
+               ? weft_tier_file_costs(site, outline, elements, m->experts.accumulates, costs)
+               : WEFT_OK;
 }
 
 static double deferred_flops(const weft_description *description)
@@ -386,7 +365,7 @@ static void share_attention(making *m)
 {
     for (int i = 0; i < m->out->num_rows; i++)
         if (m->bodies[i / 2] == WEFT_BODY_ATTENTION)
-            (void)weft_context_share(&m->attention[i % 2], &m->programs[i]);
+            weft_context_share(&m->attention[i % 2], &m->programs[i]);
 }
 
 /* --- the whole ----------------------------------------------------------------------------- */

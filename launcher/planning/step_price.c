@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/stage.h"
-#include "launcher/planning/pairs_price.h"
 #include "launcher/planning/places.h"
 #include "launcher/planning/sharding_price.h"
 #include "launcher/planning/software.h"
@@ -36,13 +35,11 @@ typedef struct stage_cost {
      * last backward's reductions. */
     double (*start_us)[2];
     double tail_us;
-    double copies_us[2];    /* of what a micro-batch offloads: out, back */
-    weft_tier_walk *tier;   /* NULL: no experts beyond device memory */
-    double *stepped_us;     /* [buckets]: the last update's end, from the step's begin, and */
-    double filed_us;        /* of what it reads and writes */
-    double behind_us;       /* what the update's first read or write waits for those of passes */
-    int *by_point;          /* a bucket's point of its own -> the bucket */
-    const weft_span *spans; /* of the step as it was priced last; NULL: it was not */
+    double copies_us[2];  /* of what a micro-batch offloads: out, back */
+    weft_tier_walk *tier; /* NULL: no experts beyond device memory */
+    double *stepped_us;   /* [buckets]: the last update's end, from the step's begin, and */
+    double filed_us;      /* of what it reads and writes */
+    int *by_point;        /* a bucket's point of its own -> the bucket */
 } stage_cost;
 
 typedef struct pricing {
@@ -51,8 +48,15 @@ typedef struct pricing {
     const weft_cluster *experts; /* as in weft_site */
     weft_plan *plan;
     stage_cost *stages;
-    double *optimizer_us; /* [num_stages] on the compute lane */
 } pricing;
+
+static weft_status take_array(weft_arena *arena, size_t count, size_t size, void *out)
+{
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
+    memcpy(out, &memory, sizeof memory);
+    return WEFT_OK;
+}
 
 /* --- where groups lie ---------------------------------------------------------------------- */
 
@@ -60,12 +64,11 @@ weft_status weft_step_experts(const weft_config *config, const weft_cluster *clu
                               weft_arena *arena, const weft_cluster **out)
 {
     const weft_pace pace = weft_config_pace(config);
-    void *memory;
+    weft_cluster *paced = NULL;
     *out = NULL;
     if (pace.flops <= 0 || pace.work != WEFT_PACE_EXPERTS)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof *cluster, &memory));
-    weft_cluster *paced = memory;
+    WEFT_TRY(take_array(arena, 1, sizeof *paced, &paced));
     *paced = *cluster;
     weft_cluster_set_pace(paced, pace.flops);
     *out = paced;
@@ -373,28 +376,21 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
 {
     const weft_outline *outline = &p->plan->step.outline;
     const size_t num_chunks = (size_t)outline->layout.num_chunks;
-    weft_pass_price one = {0}, *layers;
+    weft_pass_price one = {0}, *layers = NULL;
     int priced = -1; /* the layer of `one` */
-    void *memory;
     *out_us = 0;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)outline->num_layers, sizeof *layers, &memory));
-    layers = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->chunks, &memory));
-    out->chunks = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->backward_us, &memory));
-    out->backward_us = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->weights_us, &memory));
-    out->weights_us = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->inputs, &memory));
-    out->inputs = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_chunks, sizeof *out->start_us, &memory));
-    out->start_us = memory;
+    WEFT_TRY(take_array(arena, (size_t)outline->num_layers, sizeof *layers, &layers));
+    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->chunks, &out->chunks));
+    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->backward_us, &out->backward_us));
+    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->weights_us, &out->weights_us));
+    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->inputs, &out->inputs));
+    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->start_us, &out->start_us));
     for (int c = 0; c < outline->layout.num_chunks; c++) {
         int first, end;
         weft_pass_price *chunk = &out->chunks[c];
         weft_layout_range(&outline->layout, stage, c, &first, &end);
-        WEFT_TRY(weft_arena_alloc_array(arena, 2 * (size_t)(end - first), sizeof(double), &memory));
-        out->backward_us[c] = memory;
+        WEFT_TRY(take_array(arena, 2 * (size_t)(end - first), sizeof **out->backward_us,
+                            &out->backward_us[c]));
         out->weights_us[c] = out->backward_us[c] + (end - first);
         for (int l = first; l < end; l++) {
             const double before = weft_pass_us(&chunk->backward);
@@ -425,7 +421,8 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
         note_source(p, &(weft_estimate){.source = chunk->source});
     }
     if (p->plan->step.shape.pairs)
-        WEFT_TRY(weft_pairs_price(site, outline, stage, layers, out->chunks, arena, &out->pairs));
+        WEFT_TRY(
+            weft_pass_price_pairs(site, outline, stage, layers, out->chunks, arena, &out->pairs));
     if (p->plan->step.programs)
         WEFT_TRY(weft_tier_walk_make(site, p->config, &p->plan->step, p->plan->mesh.world, stage,
                                      layers, arena, &out->tier));
@@ -446,15 +443,7 @@ static weft_status price_slowest(pricing *p, const weft_site *site, int stage, w
         replica.kinds = mix;
         WEFT_TRY(price_passes(p, &replica, stage, arena, &cost, &us));
         if (us > slowest) {
-            p->stages[stage].chunks = cost.chunks;
-            p->stages[stage].backward_us = cost.backward_us;
-            p->stages[stage].weights_us = cost.weights_us;
-            p->stages[stage].inputs = cost.inputs;
-            p->stages[stage].pairs = cost.pairs;
-            p->stages[stage].start_us = cost.start_us;
-            p->stages[stage].tail_us = cost.tail_us;
-            p->stages[stage].tier = cost.tier;
-            memcpy(p->stages[stage].copies_us, cost.copies_us, sizeof cost.copies_us);
+            p->stages[stage] = cost;
             slowest = us;
         }
     }
@@ -463,14 +452,12 @@ static weft_status price_slowest(pricing *p, const weft_site *site, int stage, w
 
 static weft_status find_points(const weft_buckets *buckets, weft_arena *arena, int **out)
 {
-    void *memory;
     int most = -1;
     for (int b = 0; b < buckets->count; b++)
         if (weft_bucket_is_offloaded(&buckets->shapes[b]) &&
             buckets->shapes[b].point - WEFT_POINT_OWN > most)
             most = buckets->shapes[b].point - WEFT_POINT_OWN;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)(most + 1), sizeof(int), &memory));
-    *out = memory;
+    WEFT_TRY(take_array(arena, (size_t)(most + 1), sizeof **out, out));
     for (int b = buckets->count - 1; b >= 0; b--)
         if (weft_bucket_is_offloaded(&buckets->shapes[b]) &&
             buckets->shapes[b].point >= WEFT_POINT_OWN)
@@ -485,7 +472,6 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
     const size_t element_bytes = weft_dtype_bytes(step->outline.shape.dtype);
     stage_cost *cost = &p->stages[stage];
     weft_site site;
-    void *memory;
     WEFT_TRY(weft_step_site(p->config, p->cluster, p->experts, p->plan, stage,
                             p->plan->kinds[stage].all, &site));
     site.inputs = &p->plan->inputs;
@@ -499,13 +485,11 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
             WEFT_TRY(price_message(p, &site, stage, peer, bytes, &cost->message[ahead]));
     }
     const weft_buckets *buckets = &step->shape.buckets[stage];
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)buckets->count, sizeof *cost->buckets, &memory));
-    cost->buckets = memory;
+    WEFT_TRY(take_array(arena, (size_t)buckets->count, sizeof *cost->buckets, &cost->buckets));
     for (int b = 0; b < buckets->count; b++)
         WEFT_TRY(price_bucket(p, &site, &buckets->shapes[b], element_bytes, &cost->buckets[b]));
     WEFT_TRY(
-        weft_arena_alloc_array(arena, (size_t)buckets->count, sizeof *cost->stepped_us, &memory));
-    cost->stepped_us = memory;
+        take_array(arena, (size_t)buckets->count, sizeof *cost->stepped_us, &cost->stepped_us));
     WEFT_TRY(find_points(buckets, arena, &cost->by_point));
     return price_norm(p, &site, buckets, &cost->norm_us);
 }
@@ -594,15 +578,14 @@ static bool is_buffered(const void *context, int stage, const weft_task *send)
     return message_of(context, stage, send)->buffered;
 }
 
-/* The lane of the file is one. */
-static double behind_us(const pricing *p, int stage, const weft_task *task)
+static double inside_us(const void *context, int stage, const weft_task *task, double start_us)
 {
-    for (const weft_task *t = p->plan->step.programs[stage].tasks; t < task; t++)
-        if (t->lane == WEFT_LANE_FILE)
-            return 0;
-    return p->stages[stage].behind_us;
+    const pricing *p = context;
+    weft_tier_walk *tier = p->stages[stage].tier;
+    return tier ? weft_tier_enter(tier, index_of(p, stage, task), start_us) : 0;
 }
 
+/* Alone, without what is inside. */
 static double task_us(const void *context, int stage, const weft_task *task)
 {
     const pricing *p = context;
@@ -612,7 +595,7 @@ static double task_us(const void *context, int stage, const weft_task *task)
     case WEFT_TASK_BACKWARD:
     case WEFT_TASK_RECOMPUTE:
         return weft_pass_us(pass_of(p, stage, task)) + start_us(cost, task) +
-               sent_us(p, stage, task) + tier_us(p, stage, task);
+               sent_us(p, stage, task);
     case WEFT_TASK_SEND:
         return message_of(p, stage, task)->us;
     case WEFT_TASK_SUM:
@@ -627,7 +610,7 @@ static double task_us(const void *context, int stage, const weft_task *task)
         return task->bucket < 0 ? 0 : cost->buckets[task->bucket].upload_us;
     case WEFT_TASK_READ:
     case WEFT_TASK_WRITE:
-        return cost->tier ? weft_tier_file_us(cost->tier, task) + behind_us(p, stage, task) : 0;
+        return cost->tier ? weft_tier_file_us(cost->tier, task) : 0;
     case WEFT_TASK_STEP:
         return cost->buckets[task->bucket].step_us;
     case WEFT_TASK_GATHER:
@@ -641,12 +624,10 @@ static double task_us(const void *context, int stage, const weft_task *task)
 static double own_share(const pricing *p, int stage, const weft_task *task, int point)
 {
     const stage_cost *cost = &p->stages[stage];
-    if (!cost->tier || !cost->spans)
+    if (!cost->tier)
         return 1;
-    const int b = cost->by_point[point - WEFT_POINT_OWN];
-    const weft_span *span = &cost->spans[index_of(p, stage, task)];
-    const double us = span->end_us - span->start_us,
-                 landed = weft_tier_landed_us(cost->tier, b) - span->start_us;
+    const double us = task_us(p, stage, task) + tier_us(p, stage, task),
+                 landed = weft_tier_landed_us(cost->tier, cost->by_point[point - WEFT_POINT_OWN]);
     return us > 0 ? fmax(0, fmin(1, landed / us)) : 1;
 }
 
@@ -756,7 +737,6 @@ static void sum_tier(const pricing *p, int stage)
                     task_us(p, stage, task);
         }
     }
-    out->tier_us[3] -= p->stages[stage].behind_us; /* it waits */
 }
 
 static bool is_slowed(const pricing *p)
@@ -812,6 +792,7 @@ static weft_status simulate_once(const pricing *p, weft_trace *trace, weft_arena
     weft_interference taken = weft_interference_none();
     taken.alpha[WEFT_WORK_COMP][WEFT_WORK_COMM] = 1 - weft_pass_taken_share(p->cluster);
     const weft_pricing asked = {.cost = task_us,
+                                .inside = inside_us,
                                 .interference = plan->step.outline.shape.plain_kernels ? &taken
                                                 : is_slowed(p) ? &p->cluster->interference
                                                                : NULL,
@@ -846,23 +827,6 @@ static void find_stepped(const pricing *p, int stage, const weft_price *price)
     }
 }
 
-static void find_behind(const pricing *p, int stage)
-{
-    const weft_program *program = &p->plan->step.programs[stage];
-    stage_cost *cost = &p->stages[stage];
-    cost->behind_us = 0;
-    for (uint32_t i = 0; i < program->num_tasks && cost->tier; i++)
-        if (program->tasks[i].lane == WEFT_LANE_FILE) {
-            cost->behind_us = weft_tier_behind_us(cost->tier, program->tasks[i].bucket);
-            return;
-        }
-}
-
-/* Where the host steps experts beside the next step, a step follows from the one before it: until
- * what it takes is steady. */
-enum { MAX_STEPS = 6 };
-#define STEADY 1e-4
-
 static bool has_tier(const pricing *p)
 {
     bool any = false;
@@ -871,27 +835,24 @@ static bool has_tier(const pricing *p)
     return any;
 }
 
+/* Where experts are beyond the device a step follows from the one before it, whose updates the host
+ * may make beside it: the second of two is taken. */
 static weft_status simulate(const pricing *p, weft_trace *trace, weft_arena *arena, weft_price *out)
 {
-    double before_us = 0;
-    const weft_price *last = NULL;
-    for (int k = 0; k < MAX_STEPS && has_tier(p); k++) {
+    const int num_steps = has_tier(p) ? 2 : 1;
+    for (int k = 0; k < num_steps; k++) {
         for (int stage = 0; stage < p->plan->num_stages; stage++) {
-            stage_cost *cost = &p->stages[stage];
-            find_stepped(p, stage, last);
-            cost->spans = last ? last->spans[stage] : NULL;
+            const stage_cost *cost = &p->stages[stage];
+            find_stepped(p, stage, k > 0 ? out : NULL);
             if (cost->tier)
-                WEFT_TRY(weft_tier_walk_step(
-                    cost->tier, &(weft_tier_times){cost->spans, cost->stepped_us, cost->filed_us}));
-            find_behind(p, stage);
+                WEFT_TRY(weft_tier_begin_step(cost->tier, cost->stepped_us, cost->filed_us));
         }
-        if (k > 1 && fabs(out->makespan_us - before_us) < STEADY * before_us)
-            break;
-        before_us = last ? out->makespan_us : 0;
-        WEFT_TRY(simulate_once(p, NULL, arena, out));
-        last = out;
+        WEFT_TRY(simulate_once(p, k + 1 == num_steps ? trace : NULL, arena, out));
+        for (int stage = 0; stage < p->plan->num_stages; stage++)
+            if (p->stages[stage].tier)
+                WEFT_TRY(weft_tier_end_step(p->stages[stage].tier));
     }
-    return simulate_once(p, trace, arena, out);
+    return WEFT_OK;
 }
 
 weft_status weft_step_price(const weft_config *config, const weft_cluster *cluster,
@@ -900,9 +861,7 @@ weft_status weft_step_price(const weft_config *config, const weft_cluster *clust
     pricing p = {.config = config, .cluster = cluster, .plan = plan};
     const int num_stages = plan->num_stages;
     weft_price price;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num_stages, sizeof *p.stages, &memory));
-    p.stages = memory;
+    WEFT_TRY(take_array(arena, (size_t)num_stages, sizeof *p.stages, &p.stages));
     WEFT_TRY(weft_step_experts(config, cluster, arena, &p.experts));
     for (int stage = 0; stage < num_stages; stage++) {
         weft_status status = price_stage(&p, stage, arena);

@@ -17,7 +17,7 @@ typedef struct tier_layer {
     /* Partitions by experts; n 1: all compute at once. */
     weft_moe_pipeline pipeline;
     weft_program partitions[2];
-    weft_moe_costs moe[2];
+    weft_moe_costs moe[2]; /* the counts are known */
 } tier_layer;
 
 /* A slot of weights on the device. */
@@ -37,11 +37,10 @@ struct weft_tier_walk {
     place *slots;
     double gradient_us[WEFT_TIER_GRADIENTS], staging_us[WEFT_EXPERTS_STAGING];
     double enqueued_us; /* the host has come so far */
-    double passed_us;   /* the last pass has ended */
+    double started_us;  /* the last pass */
     double lanes_us[WEFT_NUM_LANES], busy_us[WEFT_NUM_LANES];
-    double *ends_us;      /* of a program's tasks, */
-    double *part_ends_us; /* and of one's of partitions */
-    double *wait_us;      /* [num_tasks] of the step */
+    double *ends_us; /* of a program's tasks */
+    double *wait_us; /* [num_tasks] of the step */
     double *landed_us;
     const double *stepped_us;
     weft_file_walk *file;          /* NULL: no expert is in one */
@@ -56,21 +55,32 @@ struct weft_tier_walk {
 
 /* --- what tasks take ----------------------------------------------------------------------- */
 
-weft_status weft_tier_costs(const weft_site *site, const weft_outline *outline, int layer,
-                            const weft_pass_experts experts[WEFT_NUM_HALVES],
+weft_status weft_tier_costs(const weft_site *site, const weft_outline *outline, double elements,
                             weft_expert_costs *out)
 {
-    const double elements = (double)outline->layers[layer].expert_elements;
-    weft_estimate up, down, add;
+    weft_estimate up, down, add = {0};
     WEFT_TRY(weft_work_us(site, WEFT_COST_TO_DEVICE,
                           elements * (double)weft_dtype_bytes(outline->shape.dtype), &up));
     WEFT_TRY(weft_work_us(site, WEFT_COST_TO_HOST, elements * sizeof(float), &down));
-    WEFT_TRY(weft_work_us(site, WEFT_COST_ADAMW_HOST, elements * WEFT_TIER_ADD_BYTES, &add));
-    *out = (weft_expert_costs){
-        .upload_us = up.us,
-        .download_us = down.us,
-        .accumulate_us = add.us,
-        .row_us = {experts[WEFT_HALF_FORWARD].experts_us, experts[WEFT_HALF_BACKWARD].experts_us}};
+    if (outline->shape.experts_on_host)
+        WEFT_TRY(weft_work_us(site, WEFT_COST_ADAMW_HOST, elements * WEFT_TIER_ADD_BYTES, &add));
+    out->upload_us = up.us;
+    out->download_us = down.us;
+    out->accumulate_us = add.us;
+    return WEFT_OK;
+}
+
+weft_status weft_tier_file_costs(const weft_site *site, const weft_outline *outline,
+                                 double elements, bool accumulates, weft_expert_costs *out)
+{
+    weft_estimate weights, gradient, written;
+    WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_READ,
+                          elements * (double)weft_dtype_bytes(outline->shape.dtype), &weights));
+    WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_READ, elements * sizeof(float), &gradient));
+    WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_WRITE, elements * sizeof(float), &written));
+    out->read_us[0] = weights.us;
+    out->read_us[1] = accumulates ? gradient.us : 0;
+    out->write_us[1] = written.us;
     return WEFT_OK;
 }
 
@@ -96,7 +106,15 @@ static void share_rest(double most, int num, double *out)
         out[q] = q == 0 ? most : (1 - most) / (num - 1);
 }
 
-void weft_tier_shares(const weft_config *config, const weft_outline *outline, int num, double *out)
+/* Rows of the fullest expert over the mean where nobody says: routers that begin to learn have had
+ * 1.3 to 4.9, most about that. */
+#define EXPERT_LOAD 2.0
+
+/* The share of a rank's rows that the expert at each position gets, the most first: alike where
+ * routing is forced to be even; at a load that is asked for, or forced, one has all that is beyond
+ * the mean; else each a fixed part of the one before it, so that the first has the fullest expert's
+ * rows, the run's or EXPERT_LOAD. */
+static void share_rows(const weft_config *config, const weft_outline *outline, int num, double *out)
 {
     const double load = fmax(1, outline->shape.moe_load), experts = (double)num;
     const double all = (double)config->model.num_experts,
@@ -109,7 +127,7 @@ void weft_tier_shares(const weft_config *config, const weft_outline *outline, in
     else if (load > 1 || forced > 0)
         share_rest((1 + (load - 1) * experts) / (load * experts), num, out);
     else
-        fall(fmin(WEFT_TIER_EXPERT_LOAD, experts), num, out);
+        fall(fmin(EXPERT_LOAD, experts), num, out);
 }
 
 /* --- making -------------------------------------------------------------------------------- */
@@ -156,6 +174,7 @@ static weft_status make_partitions(weft_tier_walk *w, const weft_site *site, int
         return WEFT_OK;
     WEFT_TRY(weft_pass_price_partition(site, w->outline, layer, out->moe));
     for (int backward = 0; backward < 2; backward++) {
+        out->moe[backward].counts_us = 0;
         WEFT_TRY(weft_program_moe(&out->pipeline, backward, arena, &out->partitions[backward]));
         for (int p = 0; p < n; p++) {
             int first, end;
@@ -166,22 +185,25 @@ static weft_status make_partitions(weft_tier_walk *w, const weft_site *site, int
             out->moe[backward].shares[p] = n * share;
         }
     }
-    return take_array(arena, out->partitions[0].num_tasks + out->partitions[1].num_tasks,
-                      sizeof *w->part_ends_us, &w->part_ends_us);
+    return WEFT_OK;
 }
 
 static weft_status make_layer(weft_tier_walk *w, const weft_site *site, const weft_config *config,
                               int layer, weft_arena *arena)
 {
-    const int num = w->outline->layers[layer].num_experts;
+    const weft_outline_layer *described = &w->outline->layers[layer];
+    const weft_pass_experts *halves = w->prices[layer].experts;
+    const int num = described->num_experts;
     tier_layer *out = &w->layers[layer];
     double *shares = NULL;
     out->shape = weft_tier_shape(&w->outline->tier, num, 1, w->outline->accumulates);
     for (int backward = 0; backward < 2; backward++)
         WEFT_TRY(weft_program_experts(&out->shape, backward, arena, &out->programs[backward]));
-    WEFT_TRY(weft_tier_costs(site, w->outline, layer, w->prices[layer].experts, &out->costs));
+    WEFT_TRY(weft_tier_costs(site, w->outline, (double)described->expert_elements, &out->costs));
+    out->costs.row_us[0] = halves[WEFT_HALF_FORWARD].experts_us;
+    out->costs.row_us[1] = halves[WEFT_HALF_BACKWARD].experts_us;
     WEFT_TRY(take_array(arena, (size_t)num, sizeof *shares, &shares));
-    weft_tier_shares(config, w->outline, num, shares);
+    share_rows(config, w->outline, num, shares);
     out->shares = shares;
     out->is_even = shares[0] <= shares[num - 1] * (1 + 1e-9);
     out->pipeline = weft_shape_pipeline(&w->outline->shape);
@@ -485,45 +507,44 @@ static double walk_run(const running *r, bool backward, int first, int end, doub
     return w->lanes_us[WEFT_LANE_COMPUTE];
 }
 
-/* What a run's experts compute. */
-static double run_us(const running *r, bool backward, int first, int end)
+/* The partitions by experts of a half of a pass, from `at` on, when the rows are counted. */
+typedef struct partitions {
+    const running *running;
+    bool backward;
+    double at;
+} partitions;
+
+static double part_us(const void *context, int stage, const weft_task *task)
 {
-    const weft_expert_costs *costs = &r->layer->costs;
-    double us = 0;
-    for (int q = first; q < end; q++)
-        us += r->layer->shares[q] > 0
-                  ? costs->launch_us + r->layer->shares[q] * costs->row_us[backward]
-                  : 0;
-    return us;
+    const partitions *p = context;
+    (void)stage;
+    return weft_moe_task_us(&p->running->layer->moe[p->backward], task);
 }
 
-/* All partitions by experts from `at` on, when the rows are counted; until the last is home.
- * uploads: experts wait for what comes up for them, or would be there. */
+/* What a partition's experts wait for what comes up for them. */
+static double uploads_us(const void *context, int stage, const weft_task *task, double start_us)
+{
+    const partitions *p = context;
+    const tier_layer *l = p->running->layer;
+    const double at = p->at + start_us;
+    int first, end;
+    if (task->kind != WEFT_TASK_EXPERT)
+        return 0;
+    weft_moe_run_of(l->shape.num_positions, l->pipeline.num_partitions, task->part, &first, &end);
+    return walk_run(p->running, p->backward, first, end, at) - at - part_us(p, stage, task);
+}
+
+/* Until the last partition is home. uploads: experts wait, or would be there. */
 static double walk_partitions(const running *r, bool backward, bool uploads, double at)
 {
-    const weft_program *program = &r->layer->partitions[backward];
-    double lanes_us[WEFT_NUM_LANES], *ends_us = r->walk->part_ends_us, last = at;
-    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
-        lanes_us[lane] = at;
-    for (uint32_t i = 0; i < program->num_tasks; i++) {
-        const weft_task *task = &program->tasks[i];
-        double *end_us = &ends_us[i], start = lanes_us[task->lane];
-        int first, end;
-        for (uint32_t k = 0; k < task->num_waits; k++)
-            start = fmax(start, ends_us[program->waits[task->first_wait + k].task]);
-        *end_us = start;
-        if (task->kind == WEFT_TASK_EXPERT) {
-            weft_moe_run_of(r->layer->shape.num_positions, r->layer->pipeline.num_partitions,
-                            task->part, &first, &end);
-            *end_us = uploads ? walk_run(r, backward, first, end, start)
-                              : start + run_us(r, backward, first, end);
-        } else if (task->kind != WEFT_TASK_COUNTS) {
-            *end_us += weft_moe_task_us(&r->layer->moe[backward], task);
-        }
-        lanes_us[task->lane] = *end_us;
-        last = fmax(last, *end_us);
-    }
-    return last;
+    const partitions p = {r, backward, at};
+    const weft_pricing pricing = {
+        .cost = part_us, .inside = uploads ? uploads_us : NULL, .context = &p};
+    double us;
+    const weft_status status = weft_program_us(&r->layer->partitions[backward], &pricing, &us);
+    if (r->walk->status == WEFT_OK)
+        r->walk->status = status;
+    return at + us;
 }
 
 /* The experts of a half of a pass that begins at `at`: what they wait, and until when they compute,
@@ -535,9 +556,8 @@ static double walk_experts(running *r, bool backward, const weft_pass_experts *h
     double wait;
     if (n == 1) {
         at += half->before_us + half->between_us;
-        const double alone = at + run_us(r, backward, 0, num);
         *out_end = walk_run(r, backward, 0, num, at);
-        wait = *out_end - alone;
+        wait = *out_end - at - r->layer->costs.row_us[backward];
     } else {
         at += half->before_us;
         wait = -walk_partitions(r, backward, false, at);
@@ -629,12 +649,14 @@ static bool is_last_backward(const weft_tier_walk *w, const weft_task *task)
     return task->kind == WEFT_TASK_BACKWARD;
 }
 
+/* What a pass waits that starts then; *out_us: what it takes. */
 static double walk_pass(weft_tier_walk *w, const weft_task *task, double start, double *out_us)
 {
     const bool backward = task->kind != WEFT_TASK_FORWARD;
     const bool updates = w->file && steps_at_once(w) && is_last_backward(w, task);
     int first, end;
     double at = start, wait = 0;
+    w->started_us = start;
     weft_layout_range(&w->outline->layout, w->stage, task->chunk > 0 ? task->chunk : 0, &first,
                       &end);
     for (int i = 0; i < end - first; i++) {
@@ -653,6 +675,8 @@ static double walk_pass(weft_tier_walk *w, const weft_task *task, double start, 
 
 static void begin_step(weft_tier_walk *w, double filed_us)
 {
+    if (w->file)
+        w->before = weft_file_walk_bytes(w->file);
     for (int l = 0; l < w->outline->num_layers; l++)
         w->layers[l].has_gradient = false;
     for (int s = 0; s < w->num_slots; s++)
@@ -670,49 +694,59 @@ static void begin_step(weft_tier_walk *w, double filed_us)
     }
 }
 
-static void walk_step(weft_tier_walk *w, const weft_tier_times *times)
+static bool is_pass(const weft_task *task)
 {
-    double at = 0;
-    if (w->file)
-        w->before = weft_file_walk_bytes(w->file);
-    w->stepped_us = times->stepped_us;
-    begin_step(w, times->filed_us);
-    for (uint32_t i = 0; i < w->step->num_tasks; i++) {
-        const weft_task *task = &w->step->tasks[i];
-        double us;
-        if (task->kind != WEFT_TASK_FORWARD && task->kind != WEFT_TASK_BACKWARD)
-            continue;
-        at = times->spans ? fmax(at, times->spans[i].start_us) : at;
-        w->wait_us[i] = walk_pass(w, task, at, &us);
-        at += us;
-    }
-    w->passed_us = at;
-    if (w->file && !steps_at_once(w))
-        update_all(w);
-    if (w->file)
-        w->after = weft_file_walk_bytes(w->file);
+    return task->kind == WEFT_TASK_FORWARD || task->kind == WEFT_TASK_BACKWARD;
 }
 
 /* A first step lists what it uses; one finds the file empty, and the next one's places as that one
- * left them. */
-static weft_status learn_file(weft_tier_walk *w, const weft_tier_times *times)
+ * left them. Each pass begins as the one before it ends. */
+static weft_status learn_file(weft_tier_walk *w)
 {
     enum { STEPS_UNTIL_STEADY = 3 };
     for (int k = 0; k < STEPS_UNTIL_STEADY; k++) {
-        walk_step(w, times);
-        WEFT_TRY(w->status);
+        double at = 0, us;
+        begin_step(w, 0);
+        for (const weft_task *task = w->step->tasks; task < w->step->tasks + w->step->num_tasks;
+             task++)
+            if (is_pass(task)) {
+                (void)walk_pass(w, task, at, &us);
+                at += us;
+            }
+        WEFT_TRY(weft_tier_end_step(w));
         WEFT_TRY(weft_file_walk_learn(w->file));
     }
     w->file_is_known = true;
     return WEFT_OK;
 }
 
-weft_status weft_tier_walk_step(weft_tier_walk *w, const weft_tier_times *times)
+weft_status weft_tier_begin_step(weft_tier_walk *w, const double *stepped_us, double filed_us)
 {
+    w->stepped_us = stepped_us;
     if (w->file && !w->file_is_known)
-        WEFT_TRY(learn_file(w, times));
-    walk_step(w, times);
+        WEFT_TRY(learn_file(w));
+    begin_step(w, filed_us);
+    return WEFT_OK;
+}
+
+weft_status weft_tier_end_step(weft_tier_walk *w)
+{
+    if (w->file && !steps_at_once(w))
+        update_all(w);
+    if (w->file)
+        w->after = weft_file_walk_bytes(w->file);
     return w->status;
+}
+
+double weft_tier_enter(weft_tier_walk *w, uint32_t index, double start_us)
+{
+    const weft_task *task = &w->step->tasks[index];
+    double us;
+    if (is_pass(task))
+        return w->wait_us[index] = walk_pass(w, task, start_us, &us);
+    if (task->lane == WEFT_LANE_FILE && w->file && !steps_at_once(w))
+        return fmax(0, w->lanes_us[WEFT_LANE_FILE] - start_us);
+    return 0;
 }
 
 double weft_tier_wait_us(const weft_tier_walk *w, uint32_t task)
@@ -722,7 +756,7 @@ double weft_tier_wait_us(const weft_tier_walk *w, uint32_t task)
 
 double weft_tier_landed_us(const weft_tier_walk *w, int bucket)
 {
-    return w->landed_us[bucket];
+    return w->landed_us[bucket] - w->started_us;
 }
 
 double weft_tier_file_us(const weft_tier_walk *w, const weft_task *task)
@@ -731,13 +765,6 @@ double weft_tier_file_us(const weft_tier_walk *w, const weft_task *task)
         return 0;
     const weft_file_times *us = &w->file_us[task->bucket][task->flow == WEFT_FLOW_GRADIENT];
     return task->kind == WEFT_TASK_READ ? us->read_us : us->write_us;
-}
-
-double weft_tier_behind_us(const weft_tier_walk *w, int bucket)
-{
-    if (!w->file || steps_at_once(w))
-        return 0;
-    return fmax(0, w->lanes_us[WEFT_LANE_FILE] - fmin(w->landed_us[bucket], w->passed_us));
 }
 
 weft_file_bytes weft_tier_file_bytes(const weft_tier_walk *w)
@@ -751,26 +778,6 @@ double weft_tier_busy_us(const weft_tier_walk *w, weft_lane_kind lane)
 }
 
 /* --- a layer alone -------------------------------------------------------------------------- */
-
-/* Reads and writes of a file, as if none of the experts had its place; of a cluster that does not
- * tell, none. */
-static void add_file_costs(const weft_site *site, const weft_outline *outline, bool accumulates,
-                           weft_expert_costs *out)
-{
-    const double elements = (double)outline->layers[0].expert_elements;
-    weft_estimate weights = {0}, gradient = {0}, written = {0};
-    if (weft_work_us(site, WEFT_COST_DIRECT_READ,
-                     elements * (double)weft_dtype_bytes(outline->shape.dtype),
-                     &weights) != WEFT_OK ||
-        weft_work_us(site, WEFT_COST_DIRECT_READ, elements * sizeof(float), &gradient) != WEFT_OK ||
-        weft_work_us(site, WEFT_COST_DIRECT_WRITE, elements * sizeof(float), &written) != WEFT_OK) {
-        weft_error_clear();
-        return;
-    }
-    out->read_us[0] = weights.us;
-    out->read_us[1] = accumulates ? gradient.us : 0;
-    out->write_us[1] = written.us;
-}
 
 static weft_status make_alone(weft_tier_walk *w, const weft_site *site, const weft_config *config,
                               weft_arena *arena)
@@ -795,8 +802,10 @@ static weft_status make_alone(weft_tier_walk *w, const weft_site *site, const we
     l->buckets = buckets;
     l->in_order = true;
     w->stepped_us = stepped;
-    if (w->outline->tier.experts == WEFT_TIER_FILE)
-        add_file_costs(site, w->outline, w->outline->accumulates, &l->costs);
+    if (w->outline->tier.experts == WEFT_TIER_FILE &&
+        weft_tier_file_costs(site, w->outline, (double)w->outline->layers[0].expert_elements,
+                             w->outline->accumulates, &l->costs) != WEFT_OK)
+        weft_error_clear(); /* the cluster does not tell: they take no time */
     return WEFT_OK;
 }
 

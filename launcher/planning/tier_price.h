@@ -1,10 +1,10 @@
 /* What experts beyond device memory (layers/tier/tier.h) add to the passes of a stage. The programs
  * of its layers' experts (schedule/experts/experts.h) are walked through the passes of a step, in
- * the order of the compute lane: their lanes and rings go on from layer to layer and from pass to
- * pass, as they do at run time (layers/tier/run.h), and a forward's uploads wait for the updates of
- * the step before. Of experts in a file the same walk finds what is read and written
- * (planning/file_price.h), on one lane for passes and updates. Copies and computation do not slow
- * each other here. Pure. */
+ * the order of the compute lane, each as the simulation of the step (schedule/price/price.h) starts
+ * it: their lanes and rings go on from layer to layer and from pass to pass, as they do at run time
+ * (layers/tier/run.h), and a forward's uploads wait for the updates of the step before. Of experts
+ * in a file the same walk finds what is read and written (planning/file_price.h), on one lane for
+ * passes and updates. Copies and computation do not slow each other here. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_TIER_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_TIER_PRICE_H
 
@@ -15,20 +15,15 @@
 #include "schedule/experts/experts.h"
 #include "schedule/price/price.h"
 
-/* What the tasks of a layer's experts take, for which a pass takes what `experts` says: rows are
- * shares of it. WEFT_CONFIG with the figure that the cluster lacks. */
-weft_status weft_tier_costs(const weft_site *site, const weft_outline *outline, int layer,
-                            const weft_pass_experts experts[WEFT_NUM_HALVES],
+/* What goes up, comes down and, of experts beyond device memory, is added up of an expert of so
+ * many elements. WEFT_CONFIG with the figure that the cluster lacks. */
+weft_status weft_tier_costs(const weft_site *site, const weft_outline *outline, double elements,
                             weft_expert_costs *out) WEFT_CHECKED;
-/* Rows of the fullest expert over the mean where nobody says: routers that begin to learn have had
- * 1.3 to 4.9, most about that. */
-#define WEFT_TIER_EXPERT_LOAD 2.0
-
-/* The share of a rank's rows that the expert at each position gets, the most first: alike where
- * routing is forced to be even; at a load that is asked for, or forced, one has all that is beyond
- * the mean; else each a fixed part of the one before it, so that the first has the fullest expert's
- * rows, the run's or WEFT_TIER_EXPERT_LOAD. out: [num]. */
-void weft_tier_shares(const weft_config *config, const weft_outline *outline, int num, double *out);
+/* What is read of a file and written there, as if none of the experts had its place in host memory.
+ * Errors: likewise. */
+weft_status weft_tier_file_costs(const weft_site *site, const weft_outline *outline,
+                                 double elements, bool accumulates,
+                                 weft_expert_costs *out) WEFT_CHECKED;
 
 /* Bytes that the host reads and writes to add a gradient to another, and to sum its squares; of an
  * element. */
@@ -44,23 +39,21 @@ weft_status weft_tier_walk_make(const weft_site *site, const weft_config *config
                                 const weft_pass_price *prices, weft_arena *arena,
                                 weft_tier_walk **out) WEFT_CHECKED;
 
-/* Microseconds from the step's begin. */
-typedef struct weft_tier_times {
-    const weft_span *spans;   /* of the program's tasks; NULL: one pass begins as the other ends */
-    const double *stepped_us; /* by bucket of the stage: when its update in the step before is over;
-                                 -INFINITY: long ago */
-    double filed_us;          /* when the step before has read and written all, likewise */
-} weft_tier_times;
-weft_status weft_tier_walk_step(weft_tier_walk *walk, const weft_tier_times *times) WEFT_CHECKED;
-/* Of the step that was walked: what a pass waits for its experts; the time at which a bucket's
- * gradient is in host memory. */
+/* A step, between begin and end. Microseconds from its begin. stepped_us: by bucket of the stage,
+ * when its update in the step before is over, until the end; -INFINITY: long ago. filed_us: when
+ * the step before has read and written all, likewise. */
+weft_status weft_tier_begin_step(weft_tier_walk *walk, const double *stepped_us,
+                                 double filed_us) WEFT_CHECKED;
+weft_status weft_tier_end_step(weft_tier_walk *walk) WEFT_CHECKED;
+/* What a task of the program waits that starts then: a pass, for its experts; a read or a write of
+ * the update, for those of passes. Other tasks: 0. */
+double weft_tier_enter(weft_tier_walk *walk, uint32_t task, double start_us);
+/* What the pass has waited. */
 double weft_tier_wait_us(const weft_tier_walk *walk, uint32_t task);
+/* When a bucket's gradient is in host memory, from the start of the last pass on. */
 double weft_tier_landed_us(const weft_tier_walk *walk, int bucket);
 /* What the update's read or write of a bucket takes. */
 double weft_tier_file_us(const weft_tier_walk *walk, const weft_task *task);
-/* How long the passes still read and write when the bucket's gradient is final, so that the first
- * of the update's reads and writes waits; none where updates come between. */
-double weft_tier_behind_us(const weft_tier_walk *walk, int bucket);
 /* What the step reads of the file and writes to it; none where the cluster lacks the figures. */
 weft_file_bytes weft_tier_file_bytes(const weft_tier_walk *walk);
 /* What lanes of the experts' programs were busy in the step: uploads, downloads, additions, reads

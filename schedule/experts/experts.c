@@ -1,10 +1,8 @@
-#include <math.h>
 #include <stdio.h>
 
 #include "schedule/build.h"
 #include "schedule/check.h"
 #include "schedule/experts/experts.h"
-#include "schedule/price/price.h"
 
 static const char *const order_texts[WEFT_NUM_EXPERT_ORDERS] = {
 #define ROW(name, text) text,
@@ -328,45 +326,4 @@ double weft_experts_task_us(const weft_expert_costs *costs, const double *rows,
     default:
         return 0; /* the task belongs to no expert */
     }
-}
-
-typedef struct pricing {
-    const weft_expert_costs *costs;
-    const double *rows;
-} pricing;
-
-static double cost_of(const void *context, int stage, const weft_task *task)
-{
-    const pricing *p = context;
-    (void)stage;
-    return weft_experts_task_us(p->costs, p->rows, task);
-}
-
-static weft_status price(const weft_program *program, const weft_pricing *how, weft_arena *arena,
-                         weft_experts_price *out)
-{
-    weft_price price;
-    WEFT_TRY(weft_program_price(program, 1, how, arena, &price));
-    *out = (weft_experts_price){.us = price.makespan_us};
-    for (uint32_t t = 0; t < program->num_tasks; t++) {
-        const weft_span span = price.spans[0][t];
-        out->busy_us[program->tasks[t].lane] += span.end_us - span.start_us;
-        if (program->tasks[t].kind == WEFT_TASK_EXPERT)
-            out->compute_us = fmax(out->compute_us, span.end_us);
-    }
-    return WEFT_OK;
-}
-
-weft_status weft_program_experts_price(const weft_program *program, const weft_expert_costs *costs,
-                                       const double *rows, const weft_interference *interference,
-                                       weft_trace *trace, weft_experts_price *out)
-{
-    const pricing p = {costs, rows};
-    const weft_pricing how = {
-        .cost = cost_of, .context = &p, .interference = interference, .trace = trace};
-    weft_arena arena = {0};
-    const weft_status status = price(program, &how, &arena, out);
-    weft_arena_release(&arena);
-    WEFT_TRY(status);
-    return WEFT_OK;
 }

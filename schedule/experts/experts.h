@@ -57,8 +57,6 @@
 #ifndef WEFT_SCHEDULE_EXPERTS_EXPERTS_H
 #define WEFT_SCHEDULE_EXPERTS_EXPERTS_H
 
-#include "core/cluster/cluster.h"
-#include "core/trace/trace.h"
 #include "schedule/program.h"
 
 #define WEFT_EXPERT_ORDER_LIST(X) X(EXPERT, "expert") X(DEMAND, "demand") X(LAYER, "layer")
@@ -114,16 +112,5 @@ typedef struct weft_expert_costs {
 /* Microseconds of a task. rows: [num_positions]. A position without rows takes 0. */
 double weft_experts_task_us(const weft_expert_costs *costs, const double *rows,
                             const weft_task *task);
-
-/* A program's time, and how long each lane is busy. */
-typedef struct weft_experts_price {
-    double us;         /* until all lanes are done */
-    double compute_us; /* until the last computation ends; later tasks overlap other work */
-    double busy_us[WEFT_NUM_LANES];
-} weft_experts_price;
-/* By simulation (schedule/price/price.h). trace may be NULL. */
-weft_status weft_program_experts_price(const weft_program *program, const weft_expert_costs *costs,
-                                       const double *rows, const weft_interference *interference,
-                                       weft_trace *trace, weft_experts_price *out) WEFT_CHECKED;
 
 #endif

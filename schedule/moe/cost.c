@@ -149,15 +149,9 @@ weft_status weft_program_moe_price(const weft_program *program, const weft_moe_c
                                    const weft_interference *interference, weft_trace *trace,
                                    double *out_us)
 {
-    weft_arena arena = {0};
-    weft_price price = {.makespan_us = 0};
-    const weft_status status = weft_program_price(
-        program, 1,
+    return weft_program_us(
+        program,
         &(weft_pricing){
             .cost = cost_of, .context = costs, .interference = interference, .trace = trace},
-        &arena, &price);
-    weft_arena_release(&arena);
-    WEFT_TRY(status);
-    *out_us = price.makespan_us;
-    return WEFT_OK;
+        out_us);
 }

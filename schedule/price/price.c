@@ -64,7 +64,7 @@ static uint32_t find_points(const weft_stage_points *points, uint32_t task)
     uint32_t low = 0, high = points->count;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        if (points->points[middle].task < task)
+        if (points->points[middle].wait.task < task)
             low = middle + 1;
         else
             high = middle;
@@ -73,22 +73,42 @@ static uint32_t find_points(const weft_stage_points *points, uint32_t task)
 }
 
 /* The point that the activity comes to next; NULL: none is left. */
-static const weft_wait *next_point(const weft_simulation *sim, const weft_activity *a)
+static const weft_point *next_point(const weft_simulation *sim, const weft_activity *a)
 {
     const weft_stage_points *points = &sim->points[a->step.stage];
     const bool left =
-        a->next_point < points->count && points->points[a->next_point].task == a->step.task;
+        a->next_point < points->count && points->points[a->next_point].wait.task == a->step.task;
     return left ? &points->points[a->next_point] : NULL;
 }
 
 /* The share of the activity's time at its next point, or at its end. */
 static double next_share(const weft_simulation *sim, const weft_activity *a)
 {
-    const weft_wait *point = next_point(sim, a);
+    const weft_point *point = next_point(sim, a);
+    return point ? point->share : 1;
+}
+
+static int compare_shares(const void *a, const void *b)
+{
+    const weft_point *x = a, *y = b;
+    return x->share != y->share ? (x->share < y->share ? -1 : 1)
+                                : (x->wait.point < y->wait.point) - (x->wait.point > y->wait.point);
+}
+
+/* Puts the points of a task that starts in order, the buckets' own among the layers'. */
+static void begin_points(weft_simulation *sim, weft_activity *a)
+{
     const weft_pricing *pricing = sim->pricing;
-    return point ? pricing->point(pricing->context, a->step.stage,
-                                  &sim->programs[a->step.stage].tasks[a->step.task], point->point)
-                 : 1;
+    const int stage = a->step.stage;
+    weft_stage_points *points = &sim->points[stage];
+    uint32_t end = a->next_point = find_points(points, a->step.task);
+    for (; end < points->count && points->points[end].wait.task == a->step.task; end++)
+        points->points[end].share =
+            pricing->point(pricing->context, stage, &sim->programs[stage].tasks[a->step.task],
+                           points->points[end].wait.point);
+    if (end > a->next_point)
+        qsort(&points->points[a->next_point], end - a->next_point, sizeof *points->points,
+              compare_shares);
 }
 
 static weft_activity *receive_of(const weft_simulation *sim, int stage)
@@ -177,7 +197,9 @@ static void start_lane(weft_simulation *sim, int stage, int lane)
         begin_receive(sim, step.peer, step.receive, false);
     }
     const weft_task *task = &sim->programs[stage].tasks[step.task];
-    const double us = pricing->cost(pricing->context, stage, task);
+    double us = pricing->cost(pricing->context, stage, task);
+    if (pricing->inside)
+        us += pricing->inside(pricing->context, stage, task, sim->now_us);
     *a = (weft_activity){.running = true,
                          .buffered = buffered,
                          .step = step,
@@ -190,7 +212,7 @@ static void start_lane(weft_simulation *sim, int stage, int lane)
         for (int l = 0; l < WEFT_MAX_LINKS; l++)
             a->needs[l] /= us;
     }
-    a->next_point = find_points(&sim->points[stage], step.task);
+    begin_points(sim, a);
     if (next_point(sim, a))
         a->end_us = sim->now_us + us * next_share(sim, a);
     weft_simulation_add(sim, stage * WEFT_NUM_LANES + lane);
@@ -254,7 +276,7 @@ static weft_status note(weft_simulation *sim, int stage, uint32_t index, const w
 static void pass_point(weft_simulation *sim, weft_activity *a, int number)
 {
     const double share = next_share(sim, a);
-    weft_walk_pass(&sim->walk, a->step.stage, a->step.task, next_point(sim, a)->point);
+    weft_walk_pass(&sim->walk, a->step.stage, a->step.task, next_point(sim, a)->wait.point);
     a->next_point++;
     a->end_us = sim->now_us + a->cost_us * fmax(0, next_share(sim, a) - share) / a->rate;
     weft_simulation_add(sim, number);
@@ -322,47 +344,23 @@ static weft_status take_array(weft_arena *arena, size_t count, size_t size, void
     return WEFT_OK;
 }
 
-static int compare_points(const void *a, const void *b)
+static int compare_tasks(const void *a, const void *b)
 {
-    const weft_wait *x = a, *y = b;
-    return x->task != y->task ? (x->task < y->task ? -1 : 1)
-                              : (x->point < y->point) - (x->point > y->point);
+    const weft_point *x = a, *y = b;
+    return (x->wait.task > y->wait.task) - (x->wait.task < y->wait.task);
 }
 
-/* Sorts buckets' own points among the layers', by the caller's times. */
-static void sort_own_points(const weft_simulation *sim, int stage, weft_stage_points *points)
-{
-    const weft_pricing *pricing = sim->pricing;
-    for (uint32_t i = 1; i < points->count; i++) {
-        const weft_wait wait = points->points[i];
-        const weft_task *task = &sim->programs[stage].tasks[wait.task];
-        const double share = pricing->point(pricing->context, stage, task, wait.point);
-        uint32_t at = i;
-        for (; at > 0 && points->points[at - 1].task == wait.task &&
-               pricing->point(pricing->context, stage, task, points->points[at - 1].point) > share;
-             at--)
-            points->points[at] = points->points[at - 1];
-        points->points[at] = wait;
-    }
-}
-
-static weft_status list_points(const weft_simulation *sim, int stage, weft_arena *scratch,
+static weft_status list_points(const weft_program *program, weft_arena *scratch,
                                weft_stage_points *out)
 {
-    const weft_program *program = &sim->programs[stage];
-    bool any_own = false;
     for (uint32_t i = 0; i < program->num_waits; i++)
         out->count += program->waits[i].point >= 0;
     WEFT_TRY(take_array(scratch, out->count, sizeof *out->points, &out->points));
     for (uint32_t i = 0, at = 0; i < program->num_waits; i++)
-        if (program->waits[i].point >= 0) {
-            out->points[at++] = program->waits[i];
-            any_own |= program->waits[i].point >= WEFT_POINT_OWN;
-        }
+        if (program->waits[i].point >= 0)
+            out->points[at++].wait = program->waits[i];
     if (out->count > 0)
-        qsort(out->points, out->count, sizeof *out->points, compare_points);
-    if (any_own)
-        sort_own_points(sim, stage, out);
+        qsort(out->points, out->count, sizeof *out->points, compare_tasks);
     return WEFT_OK;
 }
 
@@ -383,7 +381,7 @@ static weft_status start(weft_simulation *sim, weft_arena *scratch, weft_arena *
         for (int i = 0; i < WEFT_NUM_INBOXES; i++)
             sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving = -1;
         if (sim->pricing->point)
-            WEFT_TRY(list_points(sim, stage, scratch, &sim->points[stage]));
+            WEFT_TRY(list_points(&sim->programs[stage], scratch, &sim->points[stage]));
         WEFT_TRY(take_array(arena, sim->programs[stage].num_tasks, sizeof **price->spans,
                             &price->spans[stage]));
     }
@@ -426,6 +424,17 @@ weft_status weft_program_price(const weft_program *programs, int num_stages,
         price.bubble_share = 1 - busy_us / (num_stages * price.makespan_us);
     *out = price;
     return WEFT_OK;
+}
+
+weft_status weft_program_us(const weft_program *program, const weft_pricing *pricing,
+                            double *out_us)
+{
+    weft_arena arena = {0};
+    weft_price price = {.makespan_us = 0};
+    const weft_status status = weft_program_price(program, 1, pricing, &arena, &price);
+    weft_arena_release(&arena);
+    *out_us = price.makespan_us;
+    return status;
 }
 
 /* --- idle time ---------------------------------------------------------------------------------

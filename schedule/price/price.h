@@ -22,6 +22,11 @@
  * matched pair (of the SEND). */
 typedef double (*weft_task_cost)(const void *context, int stage, const weft_task *task);
 
+/* Microseconds more that a task takes that starts then: what programs inside it wait for, which go
+ * on from task to task. Asked once a task, as it starts. */
+typedef double (*weft_task_inside)(const void *context, int stage, const weft_task *task,
+                                   double start_us);
+
 /* How much of that time the task needs each link of its stage, both ways; a message, one way at
  * each end. out_us comes as zeros. The caller says what the links are. */
 enum { WEFT_MAX_LINKS = 4 };
@@ -33,12 +38,14 @@ typedef void (*weft_task_links)(const void *context, int stage, const weft_task 
 typedef bool (*weft_send_buffered)(const void *context, int stage, const weft_task *send);
 
 /* The part of its time after which a task has passed a point: between 0 and 1, and not smaller than
- * that of a higher point; of a bucket's own point anything between 0 and 1. */
+ * that of a higher point; of a bucket's own point anything between 0 and 1. Asked from the task's
+ * start on. */
 typedef double (*weft_point_share)(const void *context, int stage, const weft_task *task,
                                    int point);
 
 typedef struct weft_pricing {
     weft_task_cost cost;
+    weft_task_inside inside;     /* NULL: nothing is */
     weft_send_buffered buffered; /* NULL: none is */
     weft_point_share point;      /* NULL: points pass at the task's end */
     weft_task_links links;       /* NULL: none is shared */
@@ -66,6 +73,10 @@ typedef struct weft_price {
 weft_status weft_program_price(const weft_program *programs, int num_stages,
                                const weft_pricing *pricing, weft_arena *arena,
                                weft_price *out) WEFT_CHECKED;
+
+/* The makespan of one program. Errors: likewise. */
+weft_status weft_program_us(const weft_program *program, const weft_pricing *pricing,
+                            double *out_us) WEFT_CHECKED;
 
 /* Where a stage's COMPUTE lane loses time: to messages that its next task waits for; to tasks of
  * the REDUCE and GATHER lanes, or to the host's steps of experts, unless the next task waits for

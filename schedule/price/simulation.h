@@ -19,9 +19,14 @@ typedef struct weft_activity {
     double needs[WEFT_MAX_LINKS]; /* the share of its time in which it needs each link */
 } weft_activity;
 
-/* Points that tasks of a stage wait for, by task, in the order in which they pass. */
+/* Points that tasks of a stage wait for, by task; of one that runs or is over, in the order in
+ * which they pass. */
+typedef struct weft_point {
+    weft_wait wait;
+    double share; /* of the task's time, known from its start on */
+} weft_point;
 typedef struct weft_stage_points {
-    weft_wait *points;
+    weft_point *points;
     uint32_t count;
 } weft_stage_points;
 

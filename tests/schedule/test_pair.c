@@ -42,7 +42,8 @@ static void turns(void **state)
     turns_are("", "", "");
 }
 
-static double us_of(const char *forward, const char *backward, double computes, double travels)
+static double slowed_us(const char *forward, const char *backward, double computes, double travels,
+                        const weft_interference *interference)
 {
     const char *letters[WEFT_PAIR_STRANDS] = {forward, backward};
     weft_pair_part parts[WEFT_PAIR_STRANDS][MAX_PARTS];
@@ -55,7 +56,14 @@ static double us_of(const char *forward, const char *backward, double computes, 
             parts[s][i] = (weft_pair_part){kind, kind == WEFT_PART_TRAVELS ? travels : computes};
         }
     }
-    return weft_pair_us(both, counts);
+    double us = -1;
+    OK(weft_pair_price(both, counts, interference, &us));
+    return us;
+}
+
+static double us_of(const char *forward, const char *backward, double computes, double travels)
+{
+    return slowed_us(forward, backward, computes, travels, NULL);
 }
 
 /* Alone all parts take their time; as a pair what travels is hidden but for the first and the last
@@ -76,8 +84,20 @@ static void times(void **state)
     }
 }
 
+/* Beside what computes what travels goes at half speed, and slows nothing: it has 10 us, in which
+ * it comes as far as alone in 5. */
+static void slowed(void **state)
+{
+    (void)state;
+    weft_interference half = weft_interference_none();
+    half.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP] = 0.5;
+    assert_true(slowed_us("aDe", "", 10, 10, &half) == 30);
+    assert_true(slowed_us("aDe", "kXy", 10, 5, &half) == us_of("aDe", "kXy", 10, 10));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(turns), cmocka_unit_test(times)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(turns), cmocka_unit_test(times),
+                                       cmocka_unit_test(slowed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

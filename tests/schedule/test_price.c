@@ -552,6 +552,46 @@ static void points_amid_a_task(void **state)
     weft_arena_release(&arena);
 }
 
+/* Takes so much longer as it starts late, and tells where a bucket's own point is from then on. */
+static double later(const void *context, int stage, const weft_task *task, double start_us)
+{
+    double *own = *(double *const *)context;
+    (void)stage;
+    *own = task->kind == WEFT_TASK_BACKWARD ? 0.5 : *own;
+    return task->kind == WEFT_TASK_BACKWARD ? start_us : 0;
+}
+
+static double own_half(const void *context, int stage, const weft_task *task, int point)
+{
+    return point >= WEFT_POINT_OWN ? **(double *const *)context
+                                   : quarters(context, stage, task, point);
+}
+
+/* F [0 4], B [4 16] passes point 3 at 7, bucket 1's own at 10 and point 1 at 13. */
+static void inside_a_task(void **state)
+{
+    (void)state;
+    static const char text[] = "program in_flight=1\n"
+                               "slots 0-0 activation chunk=0\n"
+                               "0 forward compute mb=0 chunk=0 stash=0\n"
+                               "1 backward compute mb=0 chunk=0 stash=0\n"
+                               "2 reduce reduce bucket=0 waits=1@3\n"
+                               "3 reduce reduce bucket=1 waits=1@65536\n"
+                               "4 reduce reduce bucket=2 waits=1@1\n";
+    weft_arena arena = {0};
+    weft_program program;
+    weft_price price;
+    double own = 1, *at = &own;
+    const weft_pricing pricing = {
+        .cost = point_cost, .inside = later, .point = own_half, .context = &at};
+    OK(weft_program_parse(text, &arena, &program));
+    OK(weft_program_price(&program, 1, &pricing, &arena, &price));
+    assert_true(price.makespan_us == 16 && price.busy_us[0] == 16);
+    for (int i = 0; i < 3; i++)
+        assert_true(price.spans[0][2 + i].start_us == 7 + 3 * i);
+    weft_arena_release(&arena);
+}
+
 static double drawn_cost(const void *context, int stage, const weft_task *task)
 {
     static const double costs_us[WEFT_NUM_TASK_KINDS] = {
@@ -635,6 +675,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(ways_of_links),          cmocka_unit_test(idle_time),
         cmocka_unit_test(points_amid_a_task),     cmocka_unit_test(buffered_messages_are_no_slower),
         cmocka_unit_test(two_messages_arrive),    cmocka_unit_test(buffered_messages_by_hand),
+        cmocka_unit_test(inside_a_task),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
