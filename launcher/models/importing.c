@@ -25,8 +25,8 @@ static weft_status open_all(importing *m)
 {
     const char *folder = m->asked->folder, *path;
     WEFT_TRY(weft_arena_printf(m->arena, &path, "%s/config.json", folder));
-    WEFT_TRY(weft_config_json_read(path, m->arena, &m->json));
-    WEFT_TRY(weft_config_json_load(&m->json, m->asked->application, m->arena, &m->config));
+    WEFT_TRY(weft_config_json_read(path, m->asked->application, m->arena, &m->json));
+    WEFT_TRY(weft_config_json_load(&m->json, m->arena, &m->config));
     WEFT_TRY(weft_names_model_of(m->json.family, &m->config, m->arena, &m->model));
     m->model.next_layers = m->json.next_layers;
     WEFT_TRY(weft_safetensors_open(folder, m->arena, &m->files));
