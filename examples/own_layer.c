@@ -199,6 +199,7 @@ static const weft_layer_ops primer_ops = {
     .forward = primer_forward,
     .backward = primer_backward,
     .destroy = primer_destroy,
+    .by_token = true,
 };
 
 static weft_layer *primer_create(const weft_model_options *options)

@@ -221,6 +221,7 @@ static const weft_layer_ops value_ops = {
     .backward = value_backward,
     .destroy = value_destroy,
     .makes_loss = true,
+    .by_token = true,
 };
 
 static weft_layer *value_create(const weft_model_options *options, const task_options *task)

@@ -5,6 +5,9 @@
  * ranks as those of norms are over all (parallel/parameters/parameters.h, DENSE_SHARED). Over
  * context-parallel ranks layers/context/context.h takes the place of the kernel that sees all keys.
  * Multi-head latent attention makes the same packed rows in another way (layers/latent.h).
+ *
+ * Where a text comes token by token, each group's [k, v] of a row goes into a cache, and queries
+ * see the cache's rows in place of their own pass's: positions, windows and masks are as without.
  */
 #include "core/device/device.h"
 #include "layers/context/context.h"
@@ -24,6 +27,8 @@ typedef struct attention {
     float scale; /* of scores; 0: the kernel's own */
     weft_dims dims;
     weft_parameter *sinks; /* NULL: none */
+    weft_tensor cache;     /* [tokens * B, groups * (head_dim + value_dim)]; data NULL: none */
+    weft_device *device;   /* of the cache */
 } attention;
 
 typedef struct attention_state {
@@ -75,6 +80,33 @@ static weft_status declare_sinks(attention *a, weft_build *build)
                                 &a->sinks);
 }
 
+static size_t cached_width(const weft_dims *d)
+{
+    return d->groups * (d->head_dim + d->value_dim);
+}
+
+static weft_status create_cache(attention *a, weft_build *build)
+{
+    const weft_shape *shape = weft_build_shape(build);
+    if (shape->cached_tokens == 0)
+        return WEFT_OK;
+    weft_tensor cache = weft_tensor_2d(NULL, shape->dtype, shape->cached_tokens * shape->batch,
+                                       cached_width(&a->dims));
+    a->device = weft_build_device(build);
+    WEFT_TRY(weft_device_alloc_for(a->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_ACTIVATIONS,
+                                   weft_tensor_bytes(&cache), "keys and values", &cache.data));
+    a->cache = cache;
+    return WEFT_OK;
+}
+
+static void attention_destroy(weft_layer *layer)
+{
+    attention *a = (attention *)layer;
+    if (a->cache.data)
+        weft_device_free(a->device, WEFT_SPACE_DEVICE, a->cache.data, weft_tensor_bytes(&a->cache));
+    weft_layer_free(layer);
+}
+
 static weft_status attention_init(weft_layer *layer, weft_build *build)
 {
     attention *a = (attention *)layer;
@@ -93,6 +125,7 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
          has_bias || o->add_proj_bias, 0},
     };
     WEFT_TRY(declare_sinks(a, build));
+    WEFT_TRY(create_cache(a, build));
     if (o->multi_latent_attention) {
         weft_layer_set_splits(layer, !a->sinks);
         WEFT_TRY(weft_latent_init(build, o, d, &a->latent));
@@ -241,6 +274,41 @@ static weft_status context_backward(const attention *a, weft_pass *pass,
     return weft_context_backward(runtime_of(pass), weft_pass_lane(pass), &call);
 }
 
+/* --- from the cache ------------------------------------------------------------------------- */
+
+/* Each group's [k, v] of the pass's rows, which stand at one distance in all of them. */
+static weft_status fill_cache(const attention *a, weft_pass *pass, const weft_tensor *ready)
+{
+    const weft_dims *d = &a->dims;
+    const size_t first = weft_pass_first_token(pass) * weft_pass_shape(pass)->batch;
+    const size_t each = d->head_dim + d->value_dim;
+    return weft_cast(weft_pass_lane(pass),
+                     &WEFT_ARGS(weft_cast_args, .count = each, .from_dtype = ready->dtype,
+                                .to_dtype = ready->dtype, .from = packed(a, ready, 1),
+                                .to = (char *)a->cache.data +
+                                      first * cached_width(d) * weft_dtype_bytes(ready->dtype),
+                                .rows = d->rows_full * d->groups, .from_stride = d->qkv / d->groups,
+                                .to_stride = each));
+}
+
+static weft_status cached_forward(const attention *a, weft_pass *pass, const attention_state *state)
+{
+    const weft_dims *d = &a->dims;
+    weft_attention_shape shape = shape_of(a, pass);
+    shape.first_query = weft_pass_first_token(pass);
+    shape.seq_k = shape.total_seq = shape.first_query + shape.seq_q;
+    shape.k_token_stride = cached_width(d);
+    shape.k_group_stride = d->head_dim + d->value_dim;
+    WEFT_TRY(fill_cache(a, pass, &state->ready));
+    return weft_attention_forward(
+        weft_pass_lane(pass),
+        &WEFT_ARGS(weft_attention_forward_args, .shape = shape, .dtype = state->ready.dtype,
+                   .q = packed(a, &state->ready, 0), .k = a->cache.data,
+                   .v = (char *)a->cache.data + d->head_dim * weft_dtype_bytes(state->ready.dtype),
+                   .out = state->out.data, .lse = state->lse, .value_dim = d->value_dim,
+                   .variant = variant_of(a)));
+}
+
 /* --- all rows here -------------------------------------------------------------------------- */
 
 static weft_status whole_forward(const attention *a, weft_pass *pass, const attention_state *state)
@@ -305,7 +373,9 @@ static weft_status core_forward(const attention *a, weft_pass *pass, attention_s
     weft_note_module(lane, outer);
     state->lse = lse.data;
     WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_ATTENTION, &note));
-    WEFT_TRY((weft_pass_context(pass) ? context_forward : whole_forward)(a, pass, state));
+    WEFT_TRY((a->cache.data             ? cached_forward
+              : weft_pass_context(pass) ? context_forward
+                                        : whole_forward)(a, pass, state));
     return weft_note_end(pass, lane, note);
 }
 
@@ -542,9 +612,10 @@ static const weft_layer_ops attention_ops = {
     .init = attention_init,
     .forward = attention_forward,
     .backward = attention_backward,
-    .destroy = weft_layer_free,
+    .destroy = attention_destroy,
     .is_static = attention_is_static,
     .width = weft_layer_width,
+    .by_token = true, /* but for what its cache holds */
 };
 
 weft_layer *weft_attention_create(const weft_model_options *options)

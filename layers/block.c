@@ -291,6 +291,7 @@ static const weft_layer_ops block_ops = {
     .in_place = true,
     .width = weft_layer_width,
     .parts = &block_parts,
+    .by_token = true,
 };
 
 weft_layer *weft_block_create(const weft_model_options *options, weft_layer *attention,

@@ -198,6 +198,7 @@ static const weft_layer_ops embedding_ops = {
     .is_static = embedding_is_static,
     .reads_tokens = true,
     .width = weft_layer_width,
+    .by_token = true,
 };
 
 weft_layer *weft_embedding_create(const weft_model_options *options)

@@ -380,6 +380,7 @@ static const weft_layer_ops head_ops = {
     .labels_are_tokens = true,
     .logits = head_logits,
     .width = weft_layer_width,
+    .by_token = true,
 };
 
 weft_layer *weft_head_create(const weft_model_options *options)

@@ -11,6 +11,8 @@
 #include "parallel/parameters/parameters.h"
 #include "parallel/sequence.h"
 
+/* How many tokens of the text came before this pass's (weft_shape.cached_tokens). */
+size_t weft_pass_first_token(const weft_pass *pass);
 /* Where a last layer leaves each label's loss (weft_micro_batch); NULL: nowhere. */
 float *weft_pass_losses(const weft_pass *pass);
 typedef struct weft_norm {

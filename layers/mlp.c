@@ -215,6 +215,7 @@ static const weft_layer_ops mlp_ops = {
     .destroy = weft_layer_free,
     .is_static = weft_layer_always_static,
     .width = weft_layer_width,
+    .by_token = true,
 };
 
 weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn, unsigned modules)

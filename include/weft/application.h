@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+#include "family.h"
 #include "model.h"
 #include "options.h"
 #include "sample.h"
@@ -28,6 +29,10 @@ typedef struct weft_application {
     /* The dataset where the config sets neither data.data_path nor data.mock_data; the config then
      * sets model.vocab_size. NULL: none. */
     weft_sample_function sample;
+    /* Families that import and export know besides Weft's own, and before them (<weft/family.h>).
+     */
+    const weft_family *const *families;
+    size_t num_families;
 } weft_application;
 
 /* Runs the command line. Returns the process' exit code (see WEFT_STATUS_LIST). */

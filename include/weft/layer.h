@@ -66,6 +66,9 @@ typedef struct weft_layer_ops {
      * the pass's memory, for weft generate. NULL: it keeps none. */
     const weft_tensor *(*logits)(const weft_layer *, weft_pass *);
     const struct weft_layer_parts *parts; /* the library's own */
+    /* Without training a token's y depends on that token's x alone, whatever stands before it:
+     * weft generate may bring the tokens of a text one by one. */
+    bool by_token;
 } weft_layer_ops;
 
 typedef struct weft_layer_place weft_layer_place; /* the library's own */

@@ -67,6 +67,8 @@ typedef struct weft_shape {
     bool experts_placed;  /* each micro-batch, on any rank of their node (offload.placement) */
     bool splits_backward; /* the gradient of a stage's input comes first, those of its parameters
                              later */
+    size_t cached_tokens; /* without training: `seq` tokens come at a time, and attention caches
+                             keys and values of so many; 0: sequences come whole */
 } weft_shape;
 /* The software of published runs: until the summer of 2021, and since. */
 typedef enum weft_plain_year { WEFT_PLAIN_NONE, WEFT_PLAIN_2021, WEFT_PLAIN_2022 } weft_plain_year;
@@ -99,6 +101,7 @@ typedef struct weft_layer_cost {
     uint64_t recomputed_bytes;     /* that backward makes again, of the largest module */
     struct weft_description *list; /* the library's: what weft_cost_... add up; NULL: sums alone */
     uint64_t table_bytes;          /* the library's: pinned as long as the layer lives */
+    uint64_t cache_bytes;          /* the library's: of keys and values */
 } weft_layer_cost;
 
 #ifdef __cplusplus

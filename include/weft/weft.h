@@ -13,6 +13,7 @@
 #include "check.h"
 #include "describe.h"
 #include "device.h"
+#include "family.h"
 #include "kernels.h"
 #include "layer.h"
 #include "list.h"

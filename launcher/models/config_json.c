@@ -8,6 +8,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/json_write.h"
+#include "launcher/models/families.h"
 #include "launcher/planning/run_changes.h"
 #include "layers/model/model.h"
 
@@ -440,16 +441,17 @@ static weft_status find_family(reader *r)
         (void)weft_json_next(list, &cursor, NULL, &value);
     if (is_null(value))
         (void)find(r->root, "model_type", &value);
-    for (size_t i = 0; i < weft_num_families; i++)
-        if (is_key(value, weft_families[i]->architecture) ||
-            is_key(value, weft_families[i]->model_type)) {
-            r->json->family = weft_families[i];
+    const weft_application *own = r->json->application;
+    const weft_family *family;
+    for (size_t i = 0; (family = weft_family_at(own, i)) != NULL; i++)
+        if (is_key(value, family->architecture) || is_key(value, family->model_type)) {
+            r->json->family = family;
             return WEFT_OK;
         }
     char names[512] = "";
-    for (size_t i = 0, used = 0; i < weft_num_families && used < sizeof names; i++)
+    for (size_t i = 0, used = 0; (family = weft_family_at(own, i)) && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
-                                 weft_families[i]->architecture);
+                                 family->architecture);
     return WEFT_ERROR(WEFT_CONFIG, "%s: the architecture is %.*s; Weft has %s", r->json->path,
                       shown(value), value.start, names);
 }
@@ -609,10 +611,11 @@ static weft_status read_text(weft_config_json *out, weft_arena *arena)
     return weft_new_text_close(&model, read_model(&r), arena, &out->model);
 }
 
-weft_status weft_config_json_read(const char *path, weft_arena *arena, weft_config_json *out)
+weft_status weft_config_json_read(const char *path, const weft_application *application,
+                                  weft_arena *arena, weft_config_json *out)
 {
     char *text;
-    *out = (weft_config_json){.path = path};
+    *out = (weft_config_json){.path = path, .application = application};
     WEFT_TRY(weft_file_read_text(path, arena, &text, NULL));
     out->text = text;
     return read_text(out, arena);
@@ -645,10 +648,9 @@ static weft_status name_own_key(const weft_config_json *json, weft_arena *arena,
     return rest ? WEFT_ERROR(status, "%s: %s: %s", json->path, key, rest) : status;
 }
 
-weft_status weft_config_json_load(const weft_config_json *json, const weft_application *application,
-                                  weft_arena *arena, weft_config *out)
+weft_status weft_config_json_load(const weft_config_json *json, weft_arena *arena, weft_config *out)
 {
-    weft_config_source source = {.no_data = true, .application = application};
+    weft_config_source source = {.no_data = true, .application = json->application};
     WEFT_TRY(weft_arena_printf(arena, &source.file, "%s, as section model", json->path));
     WEFT_TRY(weft_arena_printf(arena, &source.text, "{\"model\": %s}", json->model));
     WEFT_TRY(name_own_key(json, arena, weft_config_load(&source, arena, out)));
@@ -928,12 +930,12 @@ static weft_status spell_out(weft_config *config, weft_arena *arena)
  * the model's numbers at all is far. */
 static weft_status measure(distance *d)
 {
-    weft_config_json json = {.path = d->family->name};
+    weft_config_json json = {.path = d->family->name, .application = d->config.application};
     weft_config says;
     WEFT_TRY(weft_config_json_make(d->family, &d->config, "float32", d->arena, &json.text));
     weft_status status = read_text(&json, d->arena);
     if (status == WEFT_OK)
-        status = weft_config_json_load(&json, d->config.application, d->arena, &says);
+        status = weft_config_json_load(&json, d->arena, &says);
     if (status == WEFT_OK) {
         weft_config is = d->config;
         WEFT_TRY(spell_out(&is, d->arena));
@@ -951,8 +953,10 @@ weft_status weft_family_find(const weft_config *config, const char *where, weft_
                              const weft_family **out)
 {
     distance nearest = {.count = SIZE_MAX};
-    for (size_t i = 0; nearest.count > 0 && i < weft_num_families; i++) {
-        distance d = {.family = weft_families[i], .config = *config, .arena = arena};
+    const weft_family *family;
+    for (size_t i = 0; nearest.count > 0 && (family = weft_family_at(config->application, i));
+         i++) {
+        distance d = {.family = family, .config = *config, .arena = arena};
         WEFT_TRY(measure(&d));
         if (d.count < nearest.count)
             nearest = d;

@@ -6,14 +6,15 @@
 #ifndef WEFT_LAUNCHER_MODELS_CONFIG_JSON_H
 #define WEFT_LAUNCHER_MODELS_CONFIG_JSON_H
 
+#include <weft/application.h>
 #include <weft/list.h>
 
 #include "core/arena.h"
-#include "launcher/models/family.h"
 #include "launcher/planning/config.h"
 
 typedef struct weft_config_json {
     const char *path, *text;
+    const weft_application *application; /* whose families are read, too; NULL: none; borrowed */
     const weft_family *family;
     const char *model;        /* section "model" as a JSON object */
     weft_string_list ignored; /* keys that nothing reads */
@@ -22,12 +23,12 @@ typedef struct weft_config_json {
 
 /* Memory from the arena. Errors: WEFT_CONFIG naming file and key: an architecture that no family
  * has, a value that Weft cannot hold, a key that is missing or there twice; WEFT_FILE. */
-weft_status weft_config_json_read(const char *path, weft_arena *arena,
-                                  weft_config_json *out) WEFT_CHECKED;
+weft_status weft_config_json_read(const char *path, const weft_application *application,
+                                  weft_arena *arena, weft_config_json *out) WEFT_CHECKED;
 /* The model of that section, resolved, and the default of all else; a config without data. Errors
  * name the file's own keys. */
-weft_status weft_config_json_load(const weft_config_json *json, const weft_application *application,
-                                  weft_arena *arena, weft_config *out) WEFT_CHECKED;
+weft_status weft_config_json_load(const weft_config_json *json, weft_arena *arena,
+                                  weft_config *out) WEFT_CHECKED;
 /* The text without what says that weights have scales of blocks. In the arena. */
 weft_status weft_config_json_without_scales(const weft_config_json *json, weft_arena *arena,
                                             const char **out) WEFT_CHECKED;

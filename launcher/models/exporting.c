@@ -126,8 +126,8 @@ static weft_status read_source(exporting *x)
     weft_config wanted;
     comparing c = {.source = x->source};
     WEFT_TRY(weft_arena_printf(x->arena, &path, "%s/config.json", x->source));
-    WEFT_TRY(weft_config_json_read(path, x->arena, &x->json));
-    WEFT_TRY(weft_config_json_load(&x->json, x->asked->application, x->arena, &wanted));
+    WEFT_TRY(weft_config_json_read(path, x->asked->application, x->arena, &x->json));
+    WEFT_TRY(weft_config_json_load(&x->json, x->arena, &wanted));
     x->family = x->json.family;
     if (x->config.model.mtp_num_layers == 0) /* the files had none, whatever config.json says */
         wanted.model.mtp_num_layers = 0;

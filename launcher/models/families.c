@@ -1,6 +1,6 @@
 /* The tables. A family's config keys and names stand beside each other; what families share is said
  * once, as macros of rows. */
-#include "launcher/models/family.h"
+#include "launcher/models/families.h"
 
 #define COUNT(rows) (sizeof(rows) / sizeof *(rows))
 
@@ -230,6 +230,27 @@ static const weft_family_key glm4_moe_keys[] = {
     SHARED_EXPERTS,
     DENSE_FIRST("1")};
 
+/* All layers are of experts. rotary_dim says half of the published head_dim. */
+static const weft_family_fixed minimax_fixed[] = {
+    DECODER_FIXED, SIGMOID_FIXED, QK_NORM, {"qk_layernorm_across_heads", "true"}};
+static const weft_family_key minimax_keys[] = {
+    BODY_KEYS,
+    TIED("false"),
+    SILU,
+    HEAD_DIM("128"),
+    GROUPS("8"),
+    RMS_NORM("1e-6"),
+    SAME("num_local_experts", "num_experts", "256"),
+    SAME("num_experts_per_tok", "moe_router_topk", "8"),
+    ONLY("rotary_dim", "64", "64"),
+    ONLY("use_qk_norm", "true", "true"),
+    ONLY("qk_norm_type", "\"per_layer\"", "\"per_layer\""),
+    ONLY("use_routing_bias", "true", "true"),
+    ONLY("scoring_func", "\"sigmoid\"", "\"sigmoid\""),
+    ONLY("sliding_window", "null", "null"),
+    ONLY("shared_intermediate_size", "0", "0"),
+    ONLY("router_jitter_noise", "0.0", "0.0|0")};
+
 static const weft_family_fixed gpt2_fixed[] = {
     {"normalization", "\"LayerNorm\""},
     {"swiglu", "false"},
@@ -370,6 +391,16 @@ static const weft_family_name mixtral_names[] = {
     PROJECTION,
     EXPERTS("block_sparse_moe", "w1", "w3", "w2"),
     ROW(LAYER "mlp.gate.weight", OURS "mlp.router.weight")};
+static const weft_family_name minimax_names[] = {
+    ENDS,
+    NORMS,
+    ATTENTION("weight"),
+    QK_NORMS,
+    PROJECTION,
+    EXPERTS("block_sparse_moe", "w1", "w3", "w2"),
+    ROW(LAYER "mlp.gate.weight", OURS "mlp.router.weight"),
+    ROW(LAYER "block_sparse_moe.e_score_correction_bias", OURS "mlp.router.expert_bias"),
+    ROW(LAYER "mlp.gate.e_score_correction_bias", OURS "mlp.router.expert_bias")};
 static const weft_family_name deepseek_names[] = {
     ENDS,
     NEXT_LAYERS,
@@ -533,7 +564,22 @@ static const weft_family glm4_moe = {
     .check = check_router,
     TABLES(glm4_moe_fixed, glm4_moe_keys, glm4_moe_names, llama_ignored)};
 
-const weft_family *const weft_families[] = {&gpt2,    &llama,     &mistral,  &qwen2,      &qwen3,
-                                            &mixtral, &qwen3_moe, &olmo2,    &olmo3,      &gemma2,
-                                            &gemma3,  &gpt_oss,   &glm4_moe, &deepseek_v3};
-const size_t weft_num_families = COUNT(weft_families);
+static const weft_family minimax_m2 = {
+    .name = "MiniMax-M2",
+    .architecture = "MiniMaxM2ForCausalLM",
+    .model_type = "minimax_m2",
+    .rope_theta = "5e6",
+    .rotates_part = true,
+    TABLES(minimax_fixed, minimax_keys, minimax_names, llama_ignored)};
+
+static const weft_family *const families[] = {
+    &gpt2,  &llama,  &mistral, &qwen2,   &qwen3,    &mixtral,     &qwen3_moe, &olmo2,
+    &olmo3, &gemma2, &gemma3,  &gpt_oss, &glm4_moe, &deepseek_v3, &minimax_m2};
+
+const weft_family *weft_family_at(const weft_application *application, size_t index)
+{
+    const size_t own = application ? application->num_families : 0;
+    if (index < own)
+        return application->families[index];
+    return index - own < COUNT(families) ? families[index - own] : NULL;
+}

@@ -38,8 +38,8 @@ static weft_status open_all(importing *m)
 {
     const char *folder = m->asked->folder, *path;
     WEFT_TRY(weft_arena_printf(m->arena, &path, "%s/config.json", folder));
-    WEFT_TRY(weft_config_json_read(path, m->arena, &m->json));
-    WEFT_TRY(weft_config_json_load(&m->json, m->asked->application, m->arena, &m->config));
+    WEFT_TRY(weft_config_json_read(path, m->asked->application, m->arena, &m->json));
+    WEFT_TRY(weft_config_json_load(&m->json, m->arena, &m->config));
     WEFT_TRY(weft_safetensors_open(folder, m->arena, &m->files));
     if (!has_next_layers(m))
         m->config.model.mtp_num_layers = 0;

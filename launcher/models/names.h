@@ -3,11 +3,11 @@
 #ifndef WEFT_LAUNCHER_MODELS_NAMES_H
 #define WEFT_LAUNCHER_MODELS_NAMES_H
 
+#include <weft/family.h>
 #include <weft/list.h>
 #include <weft/model.h>
 
 #include "core/arena.h"
-#include "launcher/models/family.h"
 #include "launcher/models/map.h"
 #include "launcher/models/safetensors.h"
 #include "layers/outline/outline.h"

@@ -42,6 +42,7 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
         .pairs = has_pairs(config),
         .moe = *moe,
         .plain_kernels = config->plain_kernels,
+        .cached_tokens = config->cached_tokens,
         .logit_rows = config->train.loss_chunk_tokens > 0
                           ? (size_t)config->train.loss_chunk_tokens
                           : weft_logit_rows(config->device.kind == WEFT_DEVICE_KIND_CUDA)};
@@ -335,10 +336,11 @@ static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, 
 }
 
 /* As `weft generate` sets its model up. */
-static weft_config generating(const weft_config *config)
+static weft_config generating(const weft_config *config, const weft_mesh *mesh)
 {
     weft_config out = *config;
-    out.train.micro_batch_size = out.train.global_batch_size = 1;
+    out.train.micro_batch_size = 1;
+    out.train.global_batch_size = mesh->dp;
     out.schedule = (weft_schedule_options){.pipeline_schedule = WEFT_PIPELINE_1F1B};
     return out;
 }
@@ -390,7 +392,7 @@ weft_status weft_step_make(const weft_config *config, const weft_mesh *mesh,
 weft_status weft_step_make_for(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
                                const weft_moe_options *moe, weft_arena *arena, weft_step *out)
 {
-    const weft_config copy = use == WEFT_STEP_GENERATES ? generating(config) : *config;
+    const weft_config copy = use == WEFT_STEP_GENERATES ? generating(config, mesh) : *config;
     WEFT_TRY(start(use, &copy, mesh, moe, arena, out));
     out->shape.forward_only = use != WEFT_STEP_TRAINS;
     weft_status status = weft_step_programs(&out->shape, arena, &out->programs);

@@ -9,7 +9,7 @@
 #include "schedule/pipeline/pipeline.h"
 
 /* What a model is held for: a step of training; the forwards of one, by weights alone; one sequence
- * at a time on one rank, by its weights. */
+ * at a time, by its weights. */
 typedef enum weft_step_use {
     WEFT_STEP_TRAINS,
     WEFT_STEP_EVALUATES,

@@ -699,13 +699,13 @@ static weft_status create_optimizer(weft_trainer *t)
                              t->num_nodes, t->world);
 }
 
-/* For the groups that are made from now on. Collective over the world. */
-static weft_status choose_comm(weft_trainer *t, const weft_config_source *source)
+weft_status weft_setup_comm(const weft_config *config, const weft_config_source *source,
+                            weft_comm *world, weft_device *device)
 {
-    const weft_device_options *o = &t->config.device;
+    const weft_device_options *o = &config->device;
     if (o->kind != WEFT_DEVICE_KIND_CUDA && o->comm != WEFT_COMM_BY_NCCL)
         return WEFT_OK;
-    weft_status status = weft_comm_use_nccl(t->world, t->device, (weft_comm_choice)o->comm, NULL);
+    weft_status status = weft_comm_use_nccl(world, device, (weft_comm_choice)o->comm, NULL);
     if (status == WEFT_CONFIG)
         weft_error_key(status, "device.comm");
     return weft_config_locate(source, status);
@@ -746,7 +746,7 @@ static weft_status create(weft_trainer *t, bool evaluates, const weft_config *co
     WEFT_TRY(weft_comm_agree(world, status));
     if (t->config.device.kind == WEFT_DEVICE_KIND_CUDA)
         WEFT_TRY(weft_cards_tell(world));
-    WEFT_TRY(choose_comm(t, source));
+    WEFT_TRY(weft_setup_comm(&t->config, source, world, t->device));
     WEFT_TRY(create_mesh(t, source, &mesh));
     WEFT_TRY(setup_tier(t, source, &mesh));
     if (!evaluates && weft_comm_size(world) == 1) /* more ranks were asked before they started */

@@ -39,5 +39,8 @@ void weft_setup_driver(const weft_config *config);
 /* The device of device.kind: the CPU with this rank's share of the cores, or the GPU that the
  * rank's number on this machine falls to; more ranks than GPUs share them in turn. */
 weft_status weft_setup_device(const weft_config *config, weft_device **out) WEFT_CHECKED;
+/* How GPUs talk in the groups that are made from now on. Collective over the world. */
+weft_status weft_setup_comm(const weft_config *config, const weft_config_source *source,
+                            weft_comm *world, weft_device *device) WEFT_CHECKED;
 
 #endif

@@ -368,8 +368,10 @@ weft_status weft_start_ranks(weft_start *start, const weft_config *config,
         if (folder)
             WEFT_TRY(weft_run_check_free(folder));
         WEFT_TRY(weft_setup_check_device(config, source));
-        WEFT_TRY(weft_setup_check_data(config, source));
-        WEFT_TRY(weft_setup_check_model(config, source, &mesh));
+        if (!source->no_data) {
+            WEFT_TRY(weft_setup_check_data(config, source));
+            WEFT_TRY(weft_setup_check_model(config, source, &mesh));
+        }
         if (restarts)
             return restarts_run(&config->reliability, folder, mesh.world, argc + 1, argv - 1,
                                 &start->exit_code);

@@ -21,9 +21,10 @@ typedef struct weft_start {
 /* Finds what a launcher says; the log names the rank from now on. */
 weft_start weft_start_find(void);
 /* Checks the config's mesh against the ranks and makes the world. Where no launcher started this
- * process and the mesh has several ranks, it checks what needs no ranks (device, data, model, that
- * `folder`, if not NULL, is free), runs mpirun with argv and waits for its end; with a folder and
- * reliability.max_restarts, also for one rank, and again after faults. */
+ * process and the mesh has several ranks, it checks what needs no ranks (device; unless source says
+ * no_data, data and the model that trains; that `folder`, if not NULL, is free), runs mpirun with
+ * argv and waits for its end; with a folder and reliability.max_restarts, also for one rank, and
+ * again after faults. */
 weft_status weft_start_ranks(weft_start *start, const weft_config *config,
                              const weft_config_source *source, const weft_run_folder *folder,
                              int argc, char **argv) WEFT_CHECKED;

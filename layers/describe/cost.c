@@ -87,6 +87,7 @@ void weft_cost_add(weft_layer_cost *sum, const weft_layer_cost *other)
     sum->ep_backward_bytes += other->ep_backward_bytes;
     sum->host_bytes += other->host_bytes;
     sum->table_bytes += other->table_bytes;
+    sum->cache_bytes += other->cache_bytes;
     if (other->recomputed_bytes > sum->recomputed_bytes)
         sum->recomputed_bytes = other->recomputed_bytes;
     if (other->scratch_bytes > sum->scratch_bytes)
@@ -365,6 +366,7 @@ weft_status weft_description_end(weft_description *d)
     sums.scratch = d->cost.scratch;
     sums.host_bytes = d->cost.host_bytes;
     sums.table_bytes = d->cost.table_bytes;
+    sums.cache_bytes = d->cost.cache_bytes;
     sums.recomputed_bytes = d->cost.recomputed_bytes;
     d->cost.list = NULL;
     d->coarse = memcmp(&sums, &d->cost, sizeof sums) != 0;

@@ -490,10 +490,13 @@ static weft_status register_layer(weft_rehearsal *r, weft_layer *layer, const pl
     const int first_use = model->num_uses, first = weft_parameters_count(model->parameters);
     weft_device_stats before, after;
     weft_device_get_stats(r->device, &before);
+    const size_t cached = weft_device_memory_use(r->device, WEFT_MEMORY_ACTIVATIONS).bytes_now;
     const bool counts = model->own_metrics;
     WEFT_TRY(weft_model_register(model, layer, at->prefix, at->index, -1));
     weft_device_get_stats(r->device, &after);
     out->cost.table_bytes = after.pinned_bytes_now - before.pinned_bytes_now;
+    out->cost.cache_bytes =
+        weft_device_memory_use(r->device, WEFT_MEMORY_ACTIVATIONS).bytes_now - cached;
     if (model->own_metrics && !counts)
         out->cost.table_bytes -= WEFT_MAX_METRICS * sizeof *model->own_metrics;
     place_parameters(r, first_use, first, !weft_layer_describes_itself(layer), out);

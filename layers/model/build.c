@@ -63,7 +63,14 @@ weft_status weft_model_register(weft_model *model, weft_layer *layer, const char
     WEFT_TRY(check_width(model, layer));
     weft_build build = {.model = model, .layer = list_index, .member = place->index};
     snprintf(build.prefix, sizeof build.prefix, "%s", prefix);
-    return weft_layer_blame(layer, layer->ops->init(layer, &build));
+    WEFT_TRY(weft_layer_blame(layer, layer->ops->init(layer, &build)));
+    return model->shape.cached_tokens == 0 || place->ops.by_token
+               ? WEFT_OK
+               : WEFT_ERROR(WEFT_CONFIG,
+                            "%s (%s) may need the tokens before each (by_token in its table is "
+                            "false), so no cache can bring them one by one; weft generate "
+                            "--no-cache would do",
+                            place->name, place->ops.kind);
 }
 
 const weft_shape *weft_build_shape(const weft_build *build)

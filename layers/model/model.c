@@ -232,6 +232,7 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
         model->setup.logit_rows =
             weft_logit_rows(strcmp(weft_device_name(setup->device), "cuda") == 0);
     model->shape.logit_rows = model->setup.logit_rows;
+    model->shape.cached_tokens = setup->cached_tokens;
     weft_error_clear();
     weft_outline outline;
     weft_status status = weft_model_outline(&model->setup, &setup->groups->mesh, build, &outline);

@@ -82,12 +82,13 @@ typedef struct weft_model_setup {
     int host_threads;                        /* threads of the host's steps, from 1 */
     uint64_t seed;
     weft_moe_options moe;
-    size_t logit_rows; /* weft_shape.logit_rows; 0: weft_model_create sets it by the device */
-    bool pairs;        /* a forward may run with a backward (weft_model_pair) */
-    bool graphs;       /* run passes as CUDA graphs where device and layers can */
-    bool documents;    /* micro-batches have documents' inputs */
-    bool losses;       /* micro-batches have memory for each label's loss */
-    int plain_kernels; /* outlines alone: weft_shape.plain_kernels */
+    size_t logit_rows;    /* weft_shape.logit_rows; 0: weft_model_create sets it by the device */
+    bool pairs;           /* a forward may run with a backward (weft_model_pair) */
+    bool graphs;          /* run passes as CUDA graphs where device and layers can */
+    bool documents;       /* micro-batches have documents' inputs */
+    bool losses;          /* micro-batches have memory for each label's loss */
+    int plain_kernels;    /* outlines alone: weft_shape.plain_kernels */
+    size_t cached_tokens; /* weft_shape.cached_tokens; each pass then continues the same text */
 } weft_model_setup;
 
 /* Runs `build`, cuts the list into stages, initialises this stage's layers, lays out parameters and
@@ -118,9 +119,10 @@ typedef struct weft_micro_batch {
      * on tp rank 0 of the last stage, by the end of its forward. */
     float *losses;
     /* cp > 1: the sequence's cut, and the index in the sequence of each token here, int32 [S / cp],
-     * device-readable. NULL: the whole sequence is here. */
+     * device-readable. NULL: the whole sequence is here. With a cache: each token's place. */
     const weft_sequence_cut *cut;
     const int32_t *index;
+    size_t first_token; /* of a model that caches: how many tokens came before these */
     int64_t step;
     int chunk;             /* of this rank, through whose layers it goes */
     uint64_t first_sample; /* index in the global batch */

@@ -453,6 +453,7 @@ static const weft_layer_ops moe_ops = {
     .routes_tokens = true,
     .width = weft_layer_width,
     .parts = &moe_parts,
+    .by_token = true,
 };
 
 weft_layer *weft_moe_create(const weft_model_options *options)

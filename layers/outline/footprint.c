@@ -387,17 +387,20 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
     }
 }
 
-/* Memory that the rank's layers pin for good. */
-static uint64_t table_bytes(const weft_outline *outline, int rank)
+/* What layers of the rank keep as long as they live, in pinned memory and in the cache. */
+static void add_kept_by_layers(const weft_outline *outline, int rank, weft_footprint *out)
 {
-    uint64_t bytes = 0;
+    uint64_t cached = 0;
     int first, end;
     for (int chunk = 0; chunk < outline->layout.num_chunks; chunk++) {
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);
-        for (int l = first; l < end; l++)
-            bytes += outline->layers[l].description.cost.table_bytes;
+        for (int l = first; l < end; l++) {
+            out->bytes[WEFT_MEMORY_PINNED] += outline->layers[l].description.cost.table_bytes;
+            cached += outline->layers[l].description.cost.cache_bytes;
+        }
     }
-    return bytes;
+    if (cached > 0)
+        add_module(out, "cache", cached);
 }
 
 void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *s,
@@ -430,7 +433,7 @@ void weft_footprint_of(const weft_outline *outline, const weft_footprint_shape *
         out->bytes[WEFT_MEMORY_SCRATCH] += recomputed;
     else if (recomputed > 0)
         add_module(out, "recomputed", recomputed);
-    out->bytes[WEFT_MEMORY_PINNED] += table_bytes(outline, s->rank);
+    add_kept_by_layers(outline, s->rank, out);
     /* inputs of micro-batches, and the rank's tokens of a sequence */
     const size_t num_batches = (size_t)s->num_micro_batches;
     out->bytes[WEFT_MEMORY_PINNED] += sizeof(int32_t) * num_batches *

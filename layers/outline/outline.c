@@ -200,6 +200,7 @@ static weft_status described_shape(const weft_model_setup *setup, const weft_mes
     const weft_moe_options *moe = &setup->moe;
     weft_shape shape = weft_model_shape(setup->options, mesh, setup->micro_batch_size, setup->dtype,
                                         setup->training);
+    shape.cached_tokens = setup->cached_tokens;
     shape.logit_rows = setup->logit_rows;
     shape.moe_load = moe->load.rows;
     shape.moe_sent = moe->load.sent;

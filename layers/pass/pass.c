@@ -74,6 +74,11 @@ const weft_sequence_cut *weft_pass_cut(const weft_pass *pass)
     return pass->micro_batch.cut;
 }
 
+size_t weft_pass_first_token(const weft_pass *pass)
+{
+    return pass->micro_batch.first_token;
+}
+
 const int32_t *weft_pass_index(const weft_pass *pass)
 {
     return pass->micro_batch.index;

@@ -828,8 +828,8 @@ static void a_model_of_no_family_is_refused(void)
     char path[600];
     snprintf(path, sizeof path, "%s/tests/oracle/models/mixtral/config.json",
              getenv("WEFT_SOURCE_DIR"));
-    EXPECT_OK(weft_config_json_read(path, &arena, &json));
-    EXPECT_OK(weft_config_json_load(&json, NULL, &arena, &config));
+    EXPECT_OK(weft_config_json_read(path, NULL, &arena, &json));
+    EXPECT_OK(weft_config_json_load(&json, &arena, &config));
     config.model.moe_expert_capacity_factor = 2; /* not of the function */
     EXPECT_OK(weft_family_find(&config, "step-1", &arena, &family));
     EXPECT(strcmp(family->name, "Mixtral") == 0, "%s", family->name);

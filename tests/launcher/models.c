@@ -1,6 +1,6 @@
 /* Models that transformers wrote (tests/oracle/make_models.py): imported, they compute what
  * transformers computes, loss, logits and every gradient; exported, the folder is the same byte for
- * byte. */
+ * byte. One family is a program's own (examples/phi3.c). */
 #include <dirent.h>
 #include <stdlib.h>
 
@@ -11,6 +11,11 @@
 #include "tests/launcher/child.h"
 #include "tests/layers/harness.h"
 
+int phi3_main(int argc, char **argv);
+#define main phi3_main
+#include "examples/phi3.c"
+#undef main
+
 enum { BATCH = 2, SEQ = 12, BYTES = 1 << 18 };
 
 static const char *const models[] = {"gpt2",        "llama",         "llama3",
@@ -19,7 +24,7 @@ static const char *const models[] = {"gpt2",        "llama",         "llama3",
                                      "mixtral",     "mixtral_fused", "mistral",
                                      "olmo2",       "olmo3",         "gemma2",
                                      "gemma3",      "gpt_oss",       "glm4_moe",
-                                     "deepseek_v3", "moonlight"};
+                                     "deepseek_v3", "moonlight",     "minimax_m2"};
 enum { NUM_MODELS = sizeof models / sizeof *models };
 
 /* --- round trip ---------------------------------------------------------------------------- */
@@ -51,15 +56,17 @@ static int compare_folders(const char *a, const char *b)
     return count;
 }
 
-static void check_round_trip(const char *name, const char *source)
+static void check_round_trip(const char *name, const char *source, const weft_application *own)
 {
     char run[64], back[64];
     weft_arena arena = {0};
     weft_card card;
     snprintf(run, sizeof run, "%s.run", name);
     snprintf(back, sizeof back, "%s.back", name);
-    EXPECT_OK(weft_import_model(&(weft_import){.folder = source, .out = run}, &arena, &card));
-    EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = run, .out = back}, &arena, &card));
+    EXPECT_OK(weft_import_model(&(weft_import){.folder = source, .out = run, .application = own},
+                                &arena, &card));
+    EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = run, .out = back, .application = own},
+                                &arena, &card));
     EXPECT(compare_folders(source, back) == compare_folders(back, source), "%s", name);
     weft_arena_release(&arena);
 }
@@ -133,6 +140,47 @@ static void check_logits(const char *name, harness *h, reference *r)
     free(is);
 }
 
+/* --- token by token ------------------------------------------------------------------------- */
+
+/* The same logits where each pass brings the next `rows` tokens, and attention has the others'
+ * keys and values. The last pass may bring more than there are: nobody reads what those make. */
+static void check_cached(const char *name, const char *run, const weft_config *config,
+                         weft_comm *self, reference *r, const int32_t *tokens, size_t rows)
+{
+    harness h;
+    size_t count;
+    weft_model_options options = config->model;
+    int32_t at[SEQ], shown[SEQ * BATCH];
+    const size_t vocab = (size_t)options.vocab_size;
+    float *wanted = read_reference(r, "logits", &count), *is = calloc(count + 1, sizeof *is);
+    options.seq_length = (int64_t)rows;
+    harness_generates = true;
+    harness_cached = SEQ + rows;
+    EXPECT_OK(harness_create(&h, self, &options, NULL, BATCH, WEFT_F32, weft_config_build(config)));
+    harness_cached = 0;
+    fill_weights(&h, run);
+    for (size_t first = 0; first < SEQ; first += rows) {
+        weft_tensor logits;
+        for (size_t i = 0; i < rows; i++) {
+            at[i] = (int32_t)(first + i < SEQ ? first + i : SEQ - 1);
+            memcpy(&shown[i * BATCH], &tokens[at[i] * BATCH], BATCH * sizeof *shown);
+        }
+        weft_micro_batch batch = {
+            .tokens = shown, .index = at, .first_token = first, .loss_scale = 1};
+        EXPECT_OK(weft_model_forward(h.model, 0, &batch, h.lane, NULL, NULL));
+        EXPECT_OK(weft_lane_sync(h.lane));
+        EXPECT_OK(weft_model_logits(h.model, 0, &logits));
+        for (size_t i = 0; i < rows * BATCH && first + i / BATCH < SEQ; i++)
+            memcpy(is + (i % BATCH * SEQ + first + i / BATCH) * vocab,
+                   (const float *)logits.data + i * logits.dims[1], vocab * sizeof *is);
+    }
+    const double worst = relative(is, wanted, count);
+    EXPECT(worst <= 1e-5, "%s: logits by %zu tokens a pass are off by %.3g", name, rows, worst);
+    harness_release(&h);
+    free(wanted);
+    free(is);
+}
+
 typedef struct gradient {
     weft_parameters *parameters;
     const weft_names_model *model;
@@ -201,7 +249,7 @@ static void check_loss(const char *name, const harness *h, reference *r)
     free(losses);
 }
 
-static void check_computation(const char *name, const char *source)
+static void check_computation(const char *name, const char *source, const weft_application *own)
 {
     char run[64], path[600];
     reference r = {.files.folder = NULL};
@@ -213,8 +261,8 @@ static void check_computation(const char *name, const char *source)
     snprintf(path, sizeof path, "%s.golden", source);
     EXPECT_OK(weft_safetensors_open(path, &r.arena, &r.files));
     snprintf(path, sizeof path, "%s/config.json", source);
-    EXPECT_OK(weft_config_json_read(path, &r.arena, &json));
-    EXPECT_OK(weft_config_json_load(&json, NULL, &r.arena, &config));
+    EXPECT_OK(weft_config_json_read(path, own, &r.arena, &json));
+    EXPECT_OK(weft_config_json_load(&json, &r.arena, &config));
     config.model.seq_length = SEQ;
     config.model.hidden_dropout = config.model.attention_dropout = 0;
     take_tokens(&r, tokens, labels);
@@ -222,7 +270,8 @@ static void check_computation(const char *name, const char *source)
     for (int trains = 0; trains < 2; trains++) {
         harness h;
         harness_generates = !trains;
-        EXPECT_OK(harness_create(&h, self, &config.model, NULL, BATCH, WEFT_F32, NULL));
+        EXPECT_OK(harness_create(&h, self, &config.model, NULL, BATCH, WEFT_F32,
+                                 weft_config_build(&config)));
         fill_weights(&h, run);
         EXPECT_OK(harness_pass(&h, tokens, trains ? labels : NULL, trains, true));
         if (trains) {
@@ -234,6 +283,8 @@ static void check_computation(const char *name, const char *source)
         }
         harness_release(&h);
     }
+    check_cached(name, run, &config, self, &r, tokens, 1);
+    check_cached(name, run, &config, self, &r, tokens, 5);
     weft_comm_destroy(self);
     weft_safetensors_release(&r.files);
     weft_arena_release(&r.arena);
@@ -260,6 +311,14 @@ static double train(const char *config, const char *run, const char *mesh)
     return loss;
 }
 
+static void check_training_of(const char *config, const char *one, const char *many,
+                              const char *mesh)
+{
+    const double loss = train(config, one, "tp=1"), again = train(config, many, mesh);
+    EXPECT(fabs(loss - again) <= 1e-5 * loss, "%s: loss %.9g, on %s %.9g", config, loss, mesh,
+           again);
+}
+
 static void check_training(const char *name, const char *source, const char *mesh)
 {
     char config[64], one[64], many[64], back[64];
@@ -269,8 +328,7 @@ static void check_training(const char *name, const char *source, const char *mes
     snprintf(one, sizeof one, "%s.one", name);
     snprintf(many, sizeof many, "%s.many", name);
     snprintf(back, sizeof back, "%s.trained", name);
-    const double loss = train(config, one, "tp=1"), again = train(config, many, mesh);
-    EXPECT(fabs(loss - again) <= 1e-5 * loss, "%s: loss %.9g, on %s %.9g", name, loss, mesh, again);
+    check_training_of(config, one, many, mesh);
     EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = many, .out = back}, &arena, &after));
     EXPECT_OK(weft_import_model(&(weft_import){.folder = source}, &arena, &before));
     EXPECT(before.num_tensors == after.num_tensors && before.bytes == after.bytes,
@@ -286,6 +344,30 @@ static void check_training(const char *name, const char *source, const char *mes
     weft_arena_release(&arena);
 }
 
+/* From a folder to a folder by the example's own command; weft refuses the architecture by name. */
+static void check_own_program(const char *source)
+{
+    char program[512];
+    weft_arena arena = {0};
+    weft_card before, after;
+    CHILD_REFUSED(2, "the architecture is \"Phi3ForCausalLM\"; Weft has GPT2LMHeadModel", "import",
+                  source, "--out", "refused");
+    snprintf(program, sizeof program, "%s/example_phi3", getenv("WEFT_BINARY_DIR"));
+    child_program = program;
+    CHILD_GOOD("import", source, "--out", "phi3.own");
+    check_training_of("phi3.own/config.json", "phi3.own.one", "phi3.own.many", "tp=2,pp=2");
+    CHILD_GOOD("export", "phi3.own.many", "--out", "phi3.own.trained");
+    child_program = NULL;
+    EXPECT_OK(weft_import_model(&(weft_import){.folder = source, .application = &application},
+                                &arena, &before));
+    EXPECT_OK(weft_import_model(
+        &(weft_import){.folder = "phi3.own.trained", .application = &application}, &arena, &after));
+    EXPECT(before.num_tensors == 15 && before.num_tensors == after.num_tensors &&
+               before.bytes == after.bytes && before.hashes[0] != after.hashes[0],
+           "%zu tensors, %zu", before.num_tensors, after.num_tensors);
+    weft_arena_release(&arena);
+}
+
 int main(void)
 {
     char folder[32], source[512];
@@ -294,8 +376,8 @@ int main(void)
     for (int i = 0; i < NUM_MODELS; i++) {
         snprintf(source, sizeof source, "%s/tests/oracle/models/%s", getenv("WEFT_SOURCE_DIR"),
                  models[i]);
-        check_round_trip(models[i], source);
-        check_computation(models[i], source);
+        check_round_trip(models[i], source, NULL);
+        check_computation(models[i], source, NULL);
         if (strcmp(models[i], "gpt2") == 0 || strcmp(models[i], "llama_tied") == 0 ||
             strcmp(models[i], "gemma3") == 0 || strcmp(models[i], "olmo3") == 0 ||
             strcmp(models[i], "deepseek_v3") == 0)
@@ -305,5 +387,9 @@ int main(void)
             strcmp(models[i], "moonlight") == 0)
             check_training(models[i], source, "tp=2,dp=2,ep=4,etp=1");
     }
+    snprintf(source, sizeof source, "%s/tests/oracle/models/phi3", getenv("WEFT_SOURCE_DIR"));
+    check_round_trip("phi3", source, &application);
+    check_computation("phi3", source, &application);
+    check_own_program(source);
     return child_finish(folder);
 }

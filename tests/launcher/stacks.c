@@ -77,7 +77,8 @@ static weft_layer_ops plain = {.struct_bytes = sizeof plain,
                                .init = plain_init,
                                .forward = plain_pass,
                                .backward = plain_pass,
-                               .destroy = plain_destroy};
+                               .destroy = plain_destroy,
+                               .by_token = true};
 static weft_layer_ops reader = {.struct_bytes = sizeof reader,
                                 .kind = "reader",
                                 .describe = plain_describe,
@@ -85,7 +86,8 @@ static weft_layer_ops reader = {.struct_bytes = sizeof reader,
                                 .forward = plain_pass,
                                 .backward = plain_pass,
                                 .destroy = plain_destroy,
-                                .reads_tokens = true};
+                                .reads_tokens = true,
+                                .by_token = true};
 
 /* Those that nobody can free stay reachable. */
 static weft_layer *own_layers[64];

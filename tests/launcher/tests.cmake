@@ -213,7 +213,10 @@ set_tests_properties(killed restarts watchdog PROPERTIES PROCESSORS 2)
 set_tests_properties(search what_if PROPERTIES COST 50)
 weft_add_test(NAME models TIER slow SOURCES launcher/models.c launcher/child.c layers/harness.c
   LABELS launcher)
-add_dependencies(test_models weft_binary)
+add_dependencies(test_models weft_binary example_phi3)
+weft_add_test(NAME generating TIER slow SOURCES launcher/generating.c launcher/child.c
+  LABELS launcher)
+add_dependencies(test_generating weft_binary)
 weft_add_test(NAME model_faults SOURCES launcher/model_faults.c launcher/child.c LABELS launcher)
 weft_add_test(NAME model_travels SOURCES launcher/model_travels.c launcher/child.c LABELS launcher)
 add_dependencies(test_model_travels weft_binary)

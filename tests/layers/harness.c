@@ -9,6 +9,7 @@ weft_moe_options harness_moe;
 const char *harness_parallel;
 const weft_recompute_options *harness_recompute;
 bool harness_generates, harness_shards;
+size_t harness_cached;
 int harness_passes, harness_deferred;
 
 weft_status harness_options(const char *json, weft_arena *arena, weft_model_options *out)
@@ -81,6 +82,7 @@ weft_status harness_create(harness *h, weft_comm *world, const weft_model_option
                                               .num_deferred = harness_deferred,
                                               .parallel = harness_shards ? &h->parallel : NULL,
                                               .recompute = harness_recompute,
+                                              .cached_tokens = harness_cached,
                                               .seed = 7,
                                               .moe = harness_moe},
                           build, &h->model));

@@ -39,6 +39,8 @@ extern int harness_passes, harness_deferred;
 extern bool harness_shards;
 /* Models made from now on have weights alone, as for generating text. */
 extern bool harness_generates;
+/* Tokens that attention of models made from now on caches (weft_shape.cached_tokens). */
+extern size_t harness_cached;
 
 /* Options of a JSON text such as {"model": {...}}; strings live in the arena. */
 weft_status harness_options(const char *json, weft_arena *arena, weft_model_options *out);

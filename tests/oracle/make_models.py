@@ -51,6 +51,8 @@ MODELS = {
     "mixtral_fused": (dict(BASE, model_type="mixtral", num_local_experts=4, num_experts_per_tok=2),
                       {"save_original_format": False}),
     "mistral": (dict(BASE, model_type="mistral", sliding_window=4), {}),
+    "phi3": (dict(BASE, model_type="phi3", pad_token_id=None, rope_parameters={
+        "rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}), {}),
     "olmo2": (dict(BASE, model_type="olmo2", pad_token_id=None, rope_parameters={
         "rope_type": "default", "rope_theta": 500.0}), {}),
     "olmo3": (dict(BASE, model_type="olmo3", num_hidden_layers=4, sliding_window=3,
@@ -81,6 +83,10 @@ MODELS = {
                       num_nextn_predict_layers=0,
                       rope_parameters={"rope_type": "default", "rope_theta": 1e4,
                                        "partial_rotary_factor": 0.5}), {}),
+    "minimax_m2": (dict(BASE, model_type="minimax_m2", head_dim=8, intermediate_size=16,
+                        num_local_experts=4, num_experts_per_tok=2,
+                        rope_parameters={"rope_type": "default", "rope_theta": 1e4,
+                                         "partial_rotary_factor": 0.5}), {}),
     "deepseek_v3": (dict(DEEPSEEK, rope_parameters={
         "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "beta_fast": 32.0,
         "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.7,

@@ -6,13 +6,17 @@
  * and experts whose parameter the model has, so that one table is of dense and MoE layers, of tied
  * and untied heads. Where several rows fill the same parameter (experts one by one, or all in one
  * tensor), the files have one form or the other; export writes the first row's. */
-#ifndef WEFT_LAUNCHER_MODELS_FAMILY_H
-#define WEFT_LAUNCHER_MODELS_FAMILY_H
+#ifndef WEFT_FAMILY_H
+#define WEFT_FAMILY_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include <weft/model.h>
+#include "model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* What of the parameter the tensor is. Rows are outputs. A parameter of experts has an axis of
  * experts before all others; a pattern with {expert} is of one of them, another of all. */
@@ -66,6 +70,7 @@ typedef struct weft_family_fixed {
     const char *weft, *value; /* JSON */
 } weft_family_fixed;
 
+/* Fixed. A program has its own in weft_application.families. */
 typedef struct weft_family {
     const char *name, *architecture, *model_type;
     const char *root, *other_root; /* names that begin with `root` may begin so; NULL: none */
@@ -85,8 +90,7 @@ typedef struct weft_family {
     size_t num_fixed, num_keys, num_names, num_ignored;
 } weft_family;
 
-/* All that Weft has. */
-extern const weft_family *const weft_families[];
-extern const size_t weft_num_families;
-
+#ifdef __cplusplus
+}
+#endif
 #endif

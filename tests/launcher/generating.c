@@ -1,0 +1,103 @@
+/* weft generate on the families' models of tests/oracle/models: the likeliest tokens are the same
+ * with a cache of keys and values and without, on one rank and over meshes. What cannot be is
+ * refused by name. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "launcher/models/models.h"
+#include "tests/expect.h"
+#include "tests/launcher/child.h"
+
+/* Of a window of 16. */
+#define PROMPT "bBc"
+enum { NUM_TOKENS = 13, MAX_WORDS = 20 };
+
+static const char dense[] = "tp=2,pp=2", grouped[] = "tp=2", shared[] = "tp=2,dp=2,ep=4,etp=1",
+                  staged[] = "pp=2,dp=2,ep=2";
+
+static const struct {
+    const char *name, *mesh;
+} models[] = {
+    {"gpt2", dense},     {"llama", dense},      {"llama3", grouped},     {"qwen2", dense},
+    {"qwen3", grouped},  {"qwen3_moe", shared}, {"mixtral", staged},     {"mistral", dense},
+    {"olmo2", dense},    {"olmo3", dense},      {"gemma2", dense},       {"gemma3", dense},
+    {"gpt_oss", shared}, {"glm4_moe", staged},  {"deepseek_v3", shared}, {"moonlight", dense},
+};
+
+/* A token a letter, and one that ends a text, since the models have 53. */
+static void write_tokenizer(const char *run)
+{
+    char path[96], text[2048];
+    static const char head[] =
+        "{\"version\": \"1.0\", \"decoder\": {\"type\": \"Fuse\"}, \"added_tokens\": [{\"id\": 52, "
+        "\"content\": \"</s>\", \"special\": true}], \"model\": {\"type\": \"BPE\", "
+        "\"unk_token\": \"</s>\", \"merges\": [], \"vocab\": {\"</s>\": 52";
+    size_t used = (size_t)snprintf(text, sizeof text, "%s", head);
+    for (int i = 0; i < 52; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, ", \"%c\": %d",
+                                 i < 26 ? 'a' + i : 'A' + i - 26, i);
+    snprintf(text + used, sizeof text - used, "}}}");
+    snprintf(path, sizeof path, "%s/source/tokenizer.json", run);
+    EXPECT(child_write(path, text), "%s", path);
+}
+
+/* The tokens, as JSON has them; freed by the caller. */
+static char *generate(const char *run, const char *const *more)
+{
+    const char *words[MAX_WORDS] = {"generate",      run, "--prompt", PROMPT, "--num-tokens", "13",
+                                    "--temperature", "0", "--json"};
+    for (int i = 0; more[i]; i++)
+        words[9 + i] = more[i];
+    cJSON *json = child_json(words);
+    cJSON *tokens = cJSON_DetachItemFromObject(json, "tokens");
+    const int count = cJSON_GetArraySize(tokens); /* fewer where the text ends itself */
+    EXPECT(count > 5 && count <= 3 + NUM_TOKENS, "%s: %d tokens", run, count);
+    char *text = tokens ? cJSON_PrintUnformatted(tokens) : NULL;
+    cJSON_Delete(tokens);
+    cJSON_Delete(json);
+    return text;
+}
+
+static void check_model(const char *name, const char *mesh)
+{
+    char source[512], run[64];
+    weft_arena arena = {0};
+    weft_card card;
+    snprintf(source, sizeof source, "%s/tests/oracle/models/%s", getenv("WEFT_SOURCE_DIR"), name);
+    snprintf(run, sizeof run, "%s.run", name);
+    EXPECT_OK(weft_import_model(&(weft_import){.folder = source, .out = run}, &arena, &card));
+    weft_arena_release(&arena);
+    write_tokenizer(run);
+    char *whole = generate(run, WORDS("--no-cache"));
+    char *texts[] = {generate(run, WORDS("--seed", "1")), generate(run, WORDS("--mesh", mesh))};
+    for (int i = 0; i < 2; i++) {
+        EXPECT(whole && texts[i] && strcmp(whole, texts[i]) == 0, "%s%s%s: %s, without a cache %s",
+               name, i ? " on " : "", i ? mesh : "", texts[i], whole);
+        free(texts[i]);
+    }
+    free(whole);
+}
+
+int main(void)
+{
+    char folder[32];
+    if (!child_folder_enter(folder))
+        return 1;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        check_model(models[i].name, models[i].mesh);
+    char *whole = generate("mixtral.run", WORDS("--no-cache", "--mesh", shared)),
+         *cached = generate("mixtral.run", WORDS("--mesh", "tp=2,ep=2"));
+    EXPECT(whole && cached && strcmp(whole, cached) == 0, "%s, %s", whole, cached);
+    free(whole);
+    free(cached);
+    /* A text that outgrows the window. */
+    CHILD_GOOD("generate", "llama.run", "--prompt", PROMPT, "--num-tokens", "40");
+    CHILD_REFUSED(2, "context_parallel_size: 2, but weft generate", "generate", "llama.run",
+                  "--prompt", PROMPT, "--mesh", "cp=2");
+    CHILD_REFUSED(2, "offload.experts: weft generate has experts beyond device memory on one rank",
+                  "generate", "mixtral.run", "--prompt", PROMPT, "--mesh", "ep=2,dp=2", "--set",
+                  "offload.experts=host");
+    return child_finish(folder);
+}
