@@ -1,6 +1,6 @@
-/* Every schedule with lanes that are late at random, as of busy devices: two pipelines of two stages
- * whose tokens travel to 16 experts, most of which have no rows. Nothing hangs, and losses and
- * gradient norms have the bits that they have in time.
+/* Every schedule with lanes that are late at random, as of busy devices: two pipelines of two
+ * stages whose tokens travel to 16 experts, most of which have no rows. Nothing hangs, and losses
+ * and gradient norms have the bits that they have in time.
  *
  * Runs under mpirun with 4 ranks: test_lane_delays [SECONDS [SCHEDULE]], by default 60 each. The
  * linker puts the functions below before the library's. */
