@@ -2,37 +2,38 @@
 #ifndef WEFT_SCHEDULE_KINDS_H
 #define WEFT_SCHEDULE_KINDS_H
 
-/* name, text, letter for timelines */
+/* name, text, letter for timelines, the stretch of a step (core/doing.h) to which it takes each
+ * rank of a stage; -1: no task of all, but of some rank's experts or its own */
 #define WEFT_TASK_LIST(X)                                                                          \
-    X(FORWARD, "forward", "F")                                                                     \
-    X(BACKWARD, "backward", "B")                                                                   \
-    X(SEND, "send", "s")                                                                           \
-    X(RECEIVE, "receive", "r")                                                                     \
-    X(SUM, "sum", "A")                                                                             \
-    X(REDUCE, "reduce", "R")                                                                       \
-    X(NORM, "norm", "N")                                                                           \
-    X(STEP, "step", "S")                                                                           \
-    X(LAYER, "layer", "l")                                                                         \
-    X(COUNTS, "counts", "c")                                                                       \
-    X(PERMUTE, "permute", "P")                                                                     \
-    X(DISPATCH, "dispatch", "D")                                                                   \
-    X(EXPERT, "expert", "E")                                                                       \
-    X(COMBINE, "combine", "C")                                                                     \
-    X(OFFLOAD, "offload", "O")                                                                     \
-    X(PREFETCH, "prefetch", "p")                                                                   \
-    X(RECOMPUTE, "recompute", "M")                                                                 \
-    X(GATHER, "gather", "G")                                                                       \
-    X(PLACE, "place", "L")                                                                         \
-    X(SHIFT, "shift", "h")                                                                         \
-    X(ATTEND, "attend", "a")                                                                       \
-    X(UPLOAD, "upload", "U")                                                                       \
-    X(DOWNLOAD, "download", "d")                                                                   \
-    X(ACCUMULATE, "accumulate", "+")                                                               \
-    X(READ, "read", "I")                                                                           \
-    X(WRITE, "write", "W")
+    X(FORWARD, "forward", "F", WEFT_DOING_PASSES)                                                  \
+    X(BACKWARD, "backward", "B", WEFT_DOING_PASSES)                                                \
+    X(SEND, "send", "s", WEFT_DOING_PASSES)                                                        \
+    X(RECEIVE, "receive", "r", WEFT_DOING_PASSES)                                                  \
+    X(SUM, "sum", "A", WEFT_DOING_SUMS)                                                            \
+    X(REDUCE, "reduce", "R", WEFT_DOING_SUMS)                                                      \
+    X(NORM, "norm", "N", WEFT_DOING_NORM)                                                          \
+    X(STEP, "step", "S", -1)                                                                       \
+    X(LAYER, "layer", "l", WEFT_DOING_PASSES)                                                      \
+    X(COUNTS, "counts", "c", WEFT_DOING_PASSES)                                                    \
+    X(PERMUTE, "permute", "P", -1)                                                                 \
+    X(DISPATCH, "dispatch", "D", WEFT_DOING_PASSES)                                                \
+    X(EXPERT, "expert", "E", -1)                                                                   \
+    X(COMBINE, "combine", "C", WEFT_DOING_PASSES)                                                  \
+    X(OFFLOAD, "offload", "O", -1)                                                                 \
+    X(PREFETCH, "prefetch", "p", -1)                                                               \
+    X(RECOMPUTE, "recompute", "M", -1)                                                             \
+    X(GATHER, "gather", "G", WEFT_DOING_UPDATES)                                                   \
+    X(PLACE, "place", "L", -1)                                                                     \
+    X(SHIFT, "shift", "h", WEFT_DOING_PASSES)                                                      \
+    X(ATTEND, "attend", "a", -1)                                                                   \
+    X(UPLOAD, "upload", "U", -1)                                                                   \
+    X(DOWNLOAD, "download", "d", -1)                                                               \
+    X(ACCUMULATE, "accumulate", "+", -1)                                                           \
+    X(READ, "read", "I", -1)                                                                       \
+    X(WRITE, "write", "W", -1)
 
 typedef enum weft_task_kind {
-#define WEFT_TASK_ENUM(name, text, letter) WEFT_TASK_##name,
+#define WEFT_TASK_ENUM(name, text, letter, stretch) WEFT_TASK_##name,
     WEFT_TASK_LIST(WEFT_TASK_ENUM)
 #undef WEFT_TASK_ENUM
         WEFT_NUM_TASK_KINDS

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/doing.h"
 #include "schedule/build.h"
 #include "schedule/values.h"
 #include "schedule/past.h"
@@ -31,8 +32,9 @@ struct weft_program_builder {
 
 static const struct {
     const char *text, *letter;
+    int stretch;
 } kinds[WEFT_NUM_TASK_KINDS] = {
-#define ROW(name, text, letter) {text, letter},
+#define ROW(name, text, letter, stretch) {text, letter, stretch},
     WEFT_TASK_LIST(ROW)
 #undef ROW
 };
@@ -76,6 +78,11 @@ weft_task weft_task_of(weft_task_kind kind, weft_flow flow)
 const char *weft_task_kind_text(int kind)
 {
     return kind >= 0 && kind < WEFT_NUM_TASK_KINDS ? kinds[kind].text : "?";
+}
+
+int weft_task_kind_stretch(int kind)
+{
+    return kinds[kind].stretch;
 }
 
 const char *weft_task_kind_letter(int kind)

@@ -100,6 +100,7 @@ bool weft_program_host_waits(const weft_program *program);
 
 const char *weft_task_kind_text(int kind);
 const char *weft_task_kind_letter(int kind);
+int weft_task_kind_stretch(int kind); /* a weft_doing_stretch, or -1 */
 const char *weft_lane_kind_text(int lane);
 const char *const *weft_lane_kind_texts(void); /* all of them, for weft_trace_name_lanes */
 const char *weft_flow_text(int flow);

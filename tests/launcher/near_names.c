@@ -33,8 +33,10 @@ static const struct {
     {NULL, "tp", "parallel.tensor_model_parallel_size"},
     {NULL, "zero_stage", "parallel.data_parallel_sharding_strategy"},
     /* the same words, or their beginnings */
-    {NULL, "batch_size", "train.micro_batch_size or train.global_batch_size"},
-    {"model", "batch", "train.micro_batch_size or train.global_batch_size"},
+    {NULL, "batch_size",
+     "train.micro_batch_size, train.global_batch_size or train.rampup_batch_size"},
+    {"model", "batch",
+     "train.micro_batch_size, train.global_batch_size or train.rampup_batch_size"},
     {NULL, "n_head", "model.num_attention_heads"},
     {NULL, "num_heads", "model.num_attention_heads"},
     {"train", "num_head", "model.num_attention_heads"},
@@ -91,8 +93,8 @@ static const struct {
     {{"train", "--train.lr", "--resume"},
      "weft train: --train.lr: unknown option; did you mean --set train.lr=VALUE?\n"},
     {{"train", "--batch-size", "2"},
-     "weft train: --batch-size: unknown option; did you mean --set train.micro_batch_size=2 or "
-     "--set train.global_batch_size=2?\n"},
+     "weft train: --batch-size: unknown option; did you mean --set train.micro_batch_size=2, "
+     "--set train.global_batch_size=2 or --set train.rampup_batch_size=2?\n"},
     {{"train", "--reusme"}, "weft train: --reusme: unknown option; did you mean --resume?\n"},
     {{"train", "--frobnicate", "1"}, "weft train: --frobnicate: unknown option; see weft train "},
     {{"prepare", "--eod"}, "weft prepare: --eod: unknown option; did you mean --eod-token?\n"},

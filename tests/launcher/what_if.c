@@ -13,7 +13,7 @@
 
 enum { NUM_PROBLEMS = 1000, MOST_CANDIDATES = 60, LEAST_TOKENS = 16 };
 
-/* The fastest plan's step; infinity where nothing fits. */
+/* The fastest plan's step; infinity where nothing fits, or what a problem holds leaves no mesh. */
 static double best_us(const loaded *l, const weft_cluster *cluster, const char *text)
 {
     const weft_search_options options = {.top = 1, .least_tokens = LEAST_TOKENS};
@@ -21,7 +21,8 @@ static double best_us(const loaded *l, const weft_cluster *cluster, const char *
     weft_search_result result = {0};
     const weft_status status =
         weft_search_run(&l->config, &l->source, cluster, &options, &arena, &result);
-    EXPECT(status == WEFT_OK, "%s: %s", text, weft_error_get()->text);
+    EXPECT(status == WEFT_OK || strstr(weft_error_get()->text, " legal"), "%s: %s", text,
+           weft_error_get()->text);
     const double us =
         status == WEFT_OK && result.num_plans > 0 ? result.plans[0].step_us : (double)INFINITY;
     weft_arena_release(&arena);

@@ -43,7 +43,7 @@ BEGIN {
         " step step_price tier_choice"
     doors["launcher/searching"] = "expand search what_if"
     doors["launcher/training"] = "ledger metrics run_folder setup start train trainer"
-    doors["launcher/models"] = "models family safetensors"
+    doors["launcher/models"] = "models safetensors"
     doors["launcher/measuring"] = "bench bench_exchange bench_moe calibrate import measure nodes own"
     doors["layers/describe"] = "describe plain rehearse"
     doors["layers/moe"] = "moe options"
