@@ -98,12 +98,19 @@ int64_t weft_ramp_samples(const weft_train_options *t, int64_t steps)
     return consumed + steps * t->global_batch_size;
 }
 
-const char *weft_ramp_text(const weft_train_options *t, char out[64])
+double weft_ramp_lr(const weft_train_options *t, const weft_lr_schedule *lr, int64_t update)
+{
+    const double batch = (double)t->global_batch_size;
+    return weft_lr_between(lr, (double)weft_ramp_samples(t, update - 1) / batch,
+                           (double)weft_ramp_samples(t, update) / batch);
+}
+
+const char *weft_ramp_text(const weft_train_options *t, char out[96])
 {
     char first[32] = "";
     if (is_on(t))
         snprintf(first, sizeof first, "%lld to ", (long long)start_of(t));
-    snprintf(out, 64, "%s%s", first, weft_count_text(t->global_batch_size, "sample").text);
+    snprintf(out, 96, "%s%s", first, weft_count_text(t->global_batch_size, "sample").text);
     return out;
 }
 

@@ -7,6 +7,7 @@
 #define WEFT_LAUNCHER_PLANNING_RAMP_H
 
 #include "launcher/planning/config.h"
+#include "parallel/optimizer/optimizer.h"
 #include "schedule/pipeline/pipeline.h"
 
 /* Errors: WEFT_CONFIG, with the key. */
@@ -20,8 +21,11 @@ int64_t weft_ramp_size(const weft_train_options *train, int index);
 int64_t weft_ramp_batch(const weft_train_options *train, int64_t consumed);
 /* Samples of the first `steps` steps of a run. */
 int64_t weft_ramp_samples(const weft_train_options *train, int64_t steps);
+/* The learning rate of an update, from 1: the schedule counts samples, in steps of
+ * global_batch_size. */
+double weft_ramp_lr(const weft_train_options *train, const weft_lr_schedule *lr, int64_t update);
 /* "2 to 8 samples": of a step. */
-const char *weft_ramp_text(const weft_train_options *train, char out[64]);
+const char *weft_ramp_text(const weft_train_options *train, char out[96]);
 
 /* Which slot of `whole`, the program of more micro-batches, each slot of `part` takes: out [part's
  * slots]. Both are of this pipeline rank of the shape. False: `part` has slots that `whole` has

@@ -134,7 +134,7 @@ static void report_run(const findings *f, weft_report *r)
 {
     const weft_train_options *train = &f->config.train;
     const weft_split *part = &f->data.splits[WEFT_SPLIT_TRAIN];
-    char mesh[128], text[256], batch[64];
+    char mesh[128], text[256], batch[96];
     weft_mesh_print(&f->mesh, mesh, sizeof mesh);
     snprintf(text, sizeof text, "%s: %s; %s", weft_count_text(f->mesh.world, "rank").text, mesh,
              weft_dtype_text(weft_config_dtype(&f->config)));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "launcher/planning/ramp.h"
 #include "parallel/optimizer/optimizer.h"
 
 enum { TEXT_BYTES = 160, MORE_BYTES = WEFT_STATE_LOOK_BYTES + 160 };
@@ -158,8 +159,9 @@ static weft_status know_more(weft_trainer *t, int64_t step, weft_verdict verdict
     WEFT_TRY(weft_model_drain_tier(t->model));
     WEFT_TRY(weft_state_find_bad(t->optimizer, t->lanes[WEFT_LANE_COMPUTE], bad));
     if (verdict != WEFT_VERDICT_RANK) {
-        used = snprintf(out, MORE_BYTES, "; lr %.4g",
-                        weft_trainer_lr(t, weft_trainer_update_number(t, step)));
+        used =
+            snprintf(out, MORE_BYTES, "; lr %.4g",
+                     weft_ramp_lr(&t->config.train, &t->lr, weft_trainer_update_number(t, step)));
         const char *before = ", gradient norms of the steps before ";
         for (size_t i = 0; i < sizeof t->faults.norms / sizeof *t->faults.norms; i++)
             if (t->faults.norms[i] > 0) {

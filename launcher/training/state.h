@@ -105,9 +105,6 @@ typedef struct weft_trainer {
 weft_status weft_trainer_bind_tasks(weft_trainer *trainer) WEFT_CHECKED;
 /* A step's number for AdamW and the learning rate, which ignore skipped steps. */
 int64_t weft_trainer_update_number(const weft_trainer *trainer, int64_t step);
-/* The learning rate of that update: with a ramp of the batch the schedule counts samples, in steps
- * of global_batch_size. */
-double weft_trainer_lr(const weft_trainer *trainer, int64_t update);
 /* Samples, and tokens, of the batch that runs or ran last, over all ranks. */
 int64_t weft_trainer_samples(const weft_trainer *trainer);
 int64_t weft_trainer_tokens(const weft_trainer *trainer);

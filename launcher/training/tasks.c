@@ -111,14 +111,6 @@ int64_t weft_trainer_update_number(const weft_trainer *t, int64_t step)
            t->faults.skipped_batches;
 }
 
-double weft_trainer_lr(const weft_trainer *t, int64_t update)
-{
-    const weft_train_options *train = &t->config.train;
-    const double batch = (double)train->global_batch_size;
-    return weft_lr_between(&t->lr, (double)weft_ramp_samples(train, update - 1) / batch,
-                           (double)weft_ramp_samples(train, update) / batch);
-}
-
 /* What an offloaded bucket's update still has to do on this rank, behind this task: its weights
  * change with the last of step and gather; what the next step waits for is the last of all. */
 static weft_status end_update(weft_trainer *t, const weft_task *task, int bucket, weft_lane *lane)
@@ -139,15 +131,16 @@ static weft_status run_step(void *context, const weft_task *task, weft_lane *lan
 {
     weft_trainer *t = context;
     int64_t update = weft_trainer_update_number(t, t->running.step);
+    const double lr = weft_ramp_lr(&t->config.train, &t->lr, update);
     const int bucket = taken_by(t, task->kind, task->bucket);
     WEFT_TRY(wait_for_step(t, task, bucket, lane));
     if (owes(t, bucket)) {
-        weft_optimizer_owe(t->optimizer, bucket, update, weft_trainer_lr(t, update));
+        weft_optimizer_owe(t->optimizer, bucket, update, lr);
         return end_update(t, task, bucket, lane);
     }
     if (is_offloaded(t, bucket))
         weft_model_update_expert(t->model, index_of(t, bucket), true);
-    WEFT_TRY(weft_optimizer_update(t->optimizer, bucket, lane, update, weft_trainer_lr(t, update)));
+    WEFT_TRY(weft_optimizer_update(t->optimizer, bucket, lane, update, lr));
     return end_update(t, task, bucket, lane);
 }
 

@@ -214,7 +214,7 @@ static bool balances_by_replicas(const weft_trainer *t)
 static void print_ramp(const weft_trainer *t)
 {
     const weft_train_options *train = &t->config.train;
-    char text[64];
+    char text[96];
     if (weft_ramp_num_sizes(train) > 0)
         printf("%s a step, from %" PRId64 " samples on all; the next step has %" PRId64 "\n",
                weft_ramp_text(train, text), train->rampup_batch_size.values[2],

@@ -35,8 +35,9 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
 {
     int64_t step = t->step + 1;
     weft_watch_enter(t->num_steps == 0 ? WEFT_WATCH_FIRST_STEP : WEFT_WATCH_STEP, step);
-    *out = (weft_step_result){.step = step,
-                              .lr = weft_trainer_lr(t, weft_trainer_update_number(t, step))};
+    *out = (weft_step_result){
+        .step = step,
+        .lr = weft_ramp_lr(&t->config.train, &t->lr, weft_trainer_update_number(t, step))};
     double start = weft_now_us();
     choose_program(t);
     WEFT_TRY(
