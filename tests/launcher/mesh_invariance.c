@@ -345,7 +345,7 @@ static const mesh_case meshes[] = {
     {17, 4, "cp=4", CONTEXT("all_gather")},
     {17, 4, "tp=2,dp=2,sp=1,zero=3", NULL},
     {17, 4, "pp=2,dp=2,schedule=zb_h1,zero=2", NULL},
-    {18, 4, "tp=2,pp=2,sp=1,schedule=dualpipev", NULL},
+    {18, 4, "tp=2,pp=2,sp=1,schedule=zb_h1", NULL},
     {18, 4, "tp=4,sp=1", NULL},
     {18, 4, "cp=2,tp=2", CONTEXT("a2a")},
     {19, 4, "tp=2,cp=2,sp=1", CONTEXT("p2p")},
