@@ -69,9 +69,7 @@ static const weft_key train_rows[] = {
           SEARCHED(MICRO_BATCH)),
     RANGE(STEP, global_batch_size, "8", 1, 1e7, "samples", "samples a step, over all ranks"),
     ROW(STEP, "rampup_batch_size", rampup_batch_size, INT_LIST, "[]", 1, 1e11, NULL,
-        "[start, increment, samples]: samples of the first step, by how many they grow, and "
-        "samples "
-        "until they are global_batch_size; []: no ramp"),
+        "[start, increment, samples]: the batch grows by steps, until so many samples are done"),
     FLAG(STEP, calculate_per_token_loss, "false",
          "with masked labels: the mean over a global batch's others, not over each micro-batch's",
          .idle = "data.eod_mask_loss, label_mask are false"),

@@ -44,9 +44,6 @@ static const same_case cases[] = {
     {2, MOE, "dp=2,binding=dp,ep=2", PARTS(4, none), "", SELECTIVE("\"moe\", \"mlp\"")},
     {4, MOE, "tp=2,dp=2,binding=dp,ep=2,etp=2", PARTS(2, s2) FORM(o2, 2), "",
      SELECTIVE("\"moe\", \"moe_act\"")},
-    {4, LLAMA, "cp=4", ", \"context_parallel_load_balancer\": \"documents\"", "",
-     SELECTIVE("\"core_attn\"")},
-    {4, GPT2, "cp=2,pp=2", NULL, BF16, FULL("uniform", 1)},
     /* pairs of a forward and a backward */
     {2, MOE, "dp=2,binding=dp,ep=2", PAIRS, "", FULL("uniform", 1)},
     {4, MOE, "pp=2,dp=2,vp=2,binding=dp,ep=2", PAIRS, BF16, FULL("uniform", 2)},
@@ -54,6 +51,10 @@ static const same_case cases[] = {
     {4, MOE, "dp=4,binding=dp,ep=2,zero=3", PAIRS, "", FULL("block", 3)},
     {4, MOE, "tp=2,dp=2,binding=dp,ep=4,sp=1,zero=2", PAIRS, BF16,
      SELECTIVE("\"core_attn\", \"shared_experts\"")},
+    /* packed documents */
+    {4, LLAMA, "cp=4", ", \"context_parallel_load_balancer\": \"documents\"", "",
+     SELECTIVE("\"core_attn\"")},
+    {4, GPT2, "cp=2,pp=2", NULL, BF16, FULL("uniform", 1)},
 };
 
 int main(void)
