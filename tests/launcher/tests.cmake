@@ -37,7 +37,7 @@ target_link_options(test_tier_slow PRIVATE -Wl,--wrap=weft_lane_submit,--wrap=we
 weft_add_test(NAME lane_delays TIER nightly SOURCES launcher/lane_delays.c launcher/meshes.c launcher/planned.c
   RANKS 4 TIMEOUT 1200 LABELS launcher mesh)
 target_link_options(test_lane_delays PRIVATE -Wl,--wrap=weft_lane_submit)
-weft_add_test(NAME tier_draws TIER slow SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
+weft_add_test(NAME tier_draws TIER nightly SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
   launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
 weft_add_test(NAME sharding TIER release SOURCES launcher/sharding.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
@@ -190,7 +190,7 @@ weft_add_test(NAME bench_all_to_all TIER release SOURCES launcher/bench_all_to_a
   LABELS launcher mpi)
 weft_add_test_run(NAME bench_all_to_all_uneven TIER nightly PROGRAM $<TARGET_FILE:test_bench_all_to_all> RANKS 4
   ARGS uneven LABELS launcher mpi)
-weft_add_test(NAME bench_moe_layer TIER slow SOURCES launcher/bench_moe_layer.c launcher/child.c RANKS 4
+weft_add_test(NAME bench_moe_layer TIER nightly SOURCES launcher/bench_moe_layer.c launcher/child.c RANKS 4
   LABELS launcher mpi)
 weft_add_test_run(NAME bench_moe_layer_memory TIER nightly PROGRAM $<TARGET_FILE:test_bench_moe_layer> RANKS 4
   ARGS memory LABELS launcher mpi)

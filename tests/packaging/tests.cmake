@@ -17,7 +17,7 @@ weft_packaging_test(reframe TIER nightly TIMEOUT 600
 weft_packaging_test(container TIER nightly TIMEOUT 3600 COMMAND bash ${packaging}/container)
 if(NOT WEFT_CUDA STREQUAL emulated AND NOT WEFT_SANITIZE) # which are not packed
   weft_packaging_test(modulefile TIER release COMMAND bash ${packaging}/modulefile ${CMAKE_BINARY_DIR})
-  weft_packaging_test(debian TIER slow TIMEOUT 600 COMMAND bash ${packaging}/debian ${CMAKE_BINARY_DIR})
+  weft_packaging_test(debian TIER nightly TIMEOUT 600 COMMAND bash ${packaging}/debian ${CMAKE_BINARY_DIR})
   weft_packaging_test(clean_debian TIER nightly TIMEOUT 1800
     COMMAND bash ${packaging}/clean_debian ${CMAKE_BINARY_DIR})
 endif()

@@ -28,7 +28,7 @@ weft_style_test(completion COMMAND bash ${style}/completion ${CMAKE_SOURCE_DIR}/
   $<TARGET_FILE:weft_binary>)
 weft_style_test(plan_needed LABELS pure
   COMMAND bash ${style}/needed $<TARGET_FILE:weft_plan> $<TARGET_FILE:weft_binary>)
-weft_style_test(plan_alone LABELS pure tier_slow
+weft_style_test(plan_alone LABELS pure tier_nightly
   COMMAND bash ${style}/plan_alone ${CMAKE_C_COMPILER} $<TARGET_FILE:weft_binary>)
 
 if(NOT WEFT_CUDA STREQUAL emulated) # which is not installed
