@@ -240,7 +240,10 @@ static size_t nearest(const rows *r, size_t first, const char *key, size_t count
 static size_t find(const rows *r, const char *key, size_t first, size_t own,
                    size_t out[WEFT_LIKELY_NAMES])
 {
-    size_t count = weft_likely_names(key, r->names, r->count, first, own, out), all[1];
+    size_t count = nearest(r, first, key, own, out), all[1];
+    if (count > 0 && edit_distance(key, r->names[*out]) == 1)
+        return count;
+    count = weft_likely_names(key, r->names, r->count, first, own, out);
     if (count > 0)
         return count;
     count = nearest(r, first, key, own, out);

@@ -43,6 +43,8 @@ static weft_status check_variable(const char *text)
         return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: no name of a variable", text);
     if (is_name_of(text, length, fixed))
         return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: bash has this variable for itself", text);
+    if (text[length] && strncmp(text, "SLURM_", 6) == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: Slurm sets it, and the job asks by it", text);
     if (text[length] && is_name_of(text, length, own))
         return WEFT_ERROR(
             WEFT_CONFIG,

@@ -278,6 +278,7 @@ static void check_site(void)
         expect_launch("mpirun", "site", WORDS("--env", taken[i]), 2,
                       i < 3 ? "bash has this variable for itself"
                             : "a file for --setup can export");
+    expect_launch("slurm", "site", WORDS("--env", "SLURM_JOB_ID=1"), 2, "Slurm sets it");
     expect_launch("mpirun", "site", WORDS("--env", "PATH", "--env", "A=1", "--env", "A=1"), 0,
                   NULL);
     expect_launch("mpirun", "site", WORDS("--env", "A=1", "--env", "AB=2", "--env", "A=2"), 2,
