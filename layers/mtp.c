@@ -188,6 +188,7 @@ static const weft_layer_ops mtp_ops = {
     .backward = mtp_backward,
     .destroy = mtp_destroy,
     .width = weft_layer_width,
+    .by_token = true, /* in training alone it runs */
 };
 
 weft_layer *weft_mtp_create(const weft_model_options *options, weft_layer *block, int depth)

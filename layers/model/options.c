@@ -161,8 +161,8 @@ const weft_key weft_model_rows[] = {
     FLAG(SHAPES, moe_shared_expert_gate, "false",
          "multiply the shared expert's answer by a sigmoid of the token",
          .idle = NO_EXPERTS "; model.moe_shared_expert_intermediate_size is 0"),
-    SIZE(SHAPES, mtp_num_layers, "0", 0, "layers",
-         "that predict tokens further on, one each; 0: none"),
+    RANGE(SHAPES, mtp_num_layers, "0", 0, WEFT_MAX_MTP_LAYERS, "layers",
+          "that predict tokens further on, one each; 0: none"),
     REAL(STEP, mtp_loss_scaling_factor, "0.1", 0, 1e6, "weight of the mean of their losses",
          .idle = "model.mtp_num_layers is 0"),
     REAL(TASK, moe_router_forced_load, "0", 0, 1024,
@@ -321,10 +321,10 @@ static weft_status check_mtp(const weft_model_options *o)
 {
     if (o->mtp_num_layers == 0)
         return WEFT_OK;
-    if (o->mtp_num_layers > WEFT_MAX_MTP_LAYERS || o->mtp_num_layers >= o->seq_length)
+    if (o->mtp_num_layers >= o->seq_length)
         return WEFT_KEY_ERROR(
-            "model.mtp_num_layers", "%lld; there are at most %d, and fewer than seq_length %lld",
-            (long long)o->mtp_num_layers, WEFT_MAX_MTP_LAYERS, (long long)o->seq_length);
+            "model.mtp_num_layers", "%lld; there are fewer than seq_length %lld",
+            (long long)o->mtp_num_layers, (long long)o->seq_length);
     if (o->position_embedding_type == WEFT_POSITION_LEARNED || o->scale_embeddings)
         return WEFT_KEY_ERROR("model.mtp_num_layers", "takes no %s: leave one out",
                               o->scale_embeddings ? "scale_embeddings"

@@ -80,6 +80,27 @@ static void check_model(const char *name, const char *mesh)
     free(whole);
 }
 
+/* The depths of multi-token prediction are training's: a cache needs nothing of them. */
+static void check_further(void)
+{
+    EXPECT(
+        child_write("text.txt", "The mesh tiles the ranks, and the ranks run the programs.\n") &&
+            child_write("mtp.json",
+                        "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"seq_length\": 8, "
+                        "\"num_attention_heads\": 2, \"position_embedding_type\": \"rope\", "
+                        "\"mtp_num_layers\": 2}, \"train\": {\"train_iters\": 2, "
+                        "\"global_batch_size\": 2}, \"data\": {\"data_path\": \"corpus\", "
+                        "\"split\": \"1,0,0\"}}"),
+        "mtp.json");
+    CHILD_GOOD("prepare", "text.txt", "--out", "corpus");
+    CHILD_GOOD("train", "mtp.json", "--out", "mtp.run");
+    char *whole = generate("mtp.run", WORDS("--no-cache")),
+         *cached = generate("mtp.run", WORDS(NULL));
+    EXPECT(whole && cached && strcmp(whole, cached) == 0, "%s, %s", whole, cached);
+    free(whole);
+    free(cached);
+}
+
 int main(void)
 {
     char folder[32];
@@ -92,6 +113,7 @@ int main(void)
     EXPECT(whole && cached && strcmp(whole, cached) == 0, "%s, %s", whole, cached);
     free(whole);
     free(cached);
+    check_further();
     /* A text that outgrows the window. */
     CHILD_GOOD("generate", "llama.run", "--prompt", PROMPT, "--num-tokens", "40");
     CHILD_REFUSED(2, "context_parallel_size: 2, but weft generate", "generate", "llama.run",
