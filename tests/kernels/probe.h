@@ -27,8 +27,8 @@ enum { PROBE_NUM_RUNS = 3 };
 /* One case in three, drawn, on an emulated device beneath a sanitizer, where each takes long (the
  * same cases all run on one without, nightly); elsewhere each. */
 bool probe_takes_case(void);
-/* Of these, how many PROBE_RUN makes. An emulated device has one order of threads and its reverse.
- */
+/* Of these, how many PROBE_RUN makes: fewer beneath a sanitizer, and on an emulated device, which
+ * has one order of threads and its reverse. */
 int probe_num_runs(void);
 
 /* True where kernels run on a CUDA device: tests of what only the CPU has skip themselves. */

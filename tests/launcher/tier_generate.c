@@ -34,7 +34,7 @@ static child ask(const char *verb, const char *const sets[MAX_SET])
         args[count++] = "--prompt";
         args[count++] = "the quick ";
         args[count++] = "--num-tokens";
-        args[count++] = "24";
+        args[count++] = "9";
     }
     for (int i = 0; i < MAX_SET && sets[i]; i++) {
         args[count++] = "--set";
