@@ -322,9 +322,8 @@ static weft_status check_mtp(const weft_model_options *o)
     if (o->mtp_num_layers == 0)
         return WEFT_OK;
     if (o->mtp_num_layers >= o->seq_length)
-        return WEFT_KEY_ERROR(
-            "model.mtp_num_layers", "%lld; there are fewer than seq_length %lld",
-            (long long)o->mtp_num_layers, (long long)o->seq_length);
+        return WEFT_KEY_ERROR("model.mtp_num_layers", "%lld; there are fewer than seq_length %lld",
+                              (long long)o->mtp_num_layers, (long long)o->seq_length);
     if (o->position_embedding_type == WEFT_POSITION_LEARNED || o->scale_embeddings)
         return WEFT_KEY_ERROR("model.mtp_num_layers", "takes no %s: leave one out",
                               o->scale_embeddings ? "scale_embeddings"
