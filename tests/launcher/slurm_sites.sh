@@ -38,7 +38,7 @@ submit many "$folder/see" --set device.kind=cuda --sbatch --gpus-per-node=5 2>ma
 write whole "$weft"
 queue whole --array=0-1
 finish whole
-[ "$(cat whole/slurm-*.out | grep -c 'another training is at work there')" -eq 1 ] ||
+[ "$(cat whole/slurm-*.out | grep -cE 'another training (is at work|has worked) there')" -eq 1 ] ||
     complain "array: $(tail -n 5 whole/slurm-*.out)"
 
 # shellcheck disable=SC2317
