@@ -2,8 +2,8 @@
 #ifndef WEFT_SCHEDULE_KINDS_H
 #define WEFT_SCHEDULE_KINDS_H
 
-/* name, text, letter for timelines, the stretch of a step (core/doing.h) to which it takes each
- * rank of a stage; -1: no task of all, but of some rank's experts or its own */
+/* name, text, letter for timelines, the stretch of a step (core/doing.h) that each rank of a stage
+ * comes to with it; -1: some ranks alone have such a task */
 #define WEFT_TASK_LIST(X)                                                                          \
     X(FORWARD, "forward", "F", WEFT_DOING_PASSES)                                                  \
     X(BACKWARD, "backward", "B", WEFT_DOING_PASSES)                                                \
