@@ -15,7 +15,7 @@
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
-enum { STEPS = 100, MAX_SET = 4, LIMIT_S = 60 };
+enum { STEPS = 100, MAX_SET = 4, LIMIT_S = 240 };
 
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "

@@ -14,7 +14,7 @@
 #include "tests/expect.h"
 #include "tests/launcher/child.h"
 
-enum { STEPS = 8, LIMIT_S = 60 };
+enum { STEPS = 8, LIMIT_S = 120 };
 
 static const char config[] =
     "{\"model\": {\"num_layers\": 2, \"hidden_size\": 16, \"num_attention_heads\": 2, "
