@@ -94,7 +94,7 @@ add_test(NAME torch_reads COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/torch_reads.sh 
 set_tests_properties(torch_reads PROPERTIES LABELS "launcher;tier_nightly" TIMEOUT 600 SKIP_RETURN_CODE 77)
 weft_add_test(NAME slips SOURCES launcher/slips.c launcher/child.c LABELS launcher)
 add_dependencies(test_slips weft_binary)
-weft_add_test(NAME plan SOURCES launcher/plan.c launcher/child.c LABELS launcher)
+weft_add_test(NAME plan SOURCES launcher/plan.c launcher/child.c LABELS launcher later)
 weft_add_test(NAME plan_plain TIER release SOURCES launcher/plan_plain.c launcher/child.c LABELS launcher)
 weft_add_test(NAME tier_plan TIER release SOURCES launcher/tier_plan.c launcher/child.c LABELS launcher)
 add_dependencies(test_tier_plan weft_binary)
@@ -118,7 +118,7 @@ weft_add_test(NAME launching TIER release SOURCES launcher/launching.c launcher/
 add_dependencies(test_launching weft_binary weft_plan)
 add_library(fake_lustre MODULE launcher/fake_lustre.c)
 target_compile_definitions(fake_lustre PRIVATE _GNU_SOURCE)
-weft_add_test(NAME launching_sites TIER release SOURCES launcher/launching_sites.c launcher/jobs.c
+weft_add_test(NAME launching_sites TIER slow SOURCES launcher/launching_sites.c launcher/jobs.c
   launcher/child.c ARGS $<TARGET_FILE:fake_lustre> LABELS launcher)
 add_dependencies(test_launching_sites weft_binary fake_lustre)
 weft_add_test(NAME launching_faults TIER slow SOURCES launcher/launching_faults.c launcher/jobs.c
