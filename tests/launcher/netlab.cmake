@@ -27,7 +27,7 @@ set_tests_properties(mpijob PROPERTIES TIMEOUT 600 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
 add_test(NAME slurm COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm.sh
   ${CMAKE_SOURCE_DIR}/scripts/slurmlab ${CMAKE_BINARY_DIR}/weft $<TARGET_FILE:weft_faulty> WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-set_tests_properties(slurm PROPERTIES TIMEOUT 1200 COST 100 RESOURCE_LOCK netlab
+set_tests_properties(slurm PROPERTIES TIMEOUT 2400 COST 100 RESOURCE_LOCK netlab
   SKIP_RETURN_CODE 77 LABELS "launcher;netlab;tier_nightly")
 add_test(NAME slurm_sites COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/slurm_sites.sh
   ${CMAKE_SOURCE_DIR}/scripts/slurmlab ${CMAKE_BINARY_DIR}/weft $<TARGET_FILE:weft_faulty> WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

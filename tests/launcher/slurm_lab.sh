@@ -32,7 +32,7 @@ queue() { job=$(ask run "${user[@]}" sbatch --parsable "${@:2}" "$1/job.sbatch")
 submit() { write "$@" && queue "$1"; }
 # finish RUN: done, and ended.
 finish() {
-    wait_until 240 test -e "$1/checkpoints/step-$steps" || complain "$1: not done: $(cat "$1"/slurm-*.out)"
+    wait_until 900 test -e "$1/checkpoints/step-$steps" || complain "$1: not done: $(cat "$1"/slurm-*.out)"
     wait_until 60 ended || complain "$1: the job goes on"
 }
 # shellcheck disable=SC2317
