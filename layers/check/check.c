@@ -110,37 +110,37 @@ typedef struct check_job {
 
 /* --- which layers -------------------------------------------------------------------------- */
 
-static bool alike(const weft_model *m, int a, int b);
+static bool alike(const weft_model_tree *t, int a, int b);
 
 /* Whether the members' children are alike, in order. */
-static bool alike_children(const weft_model *m, int a, int b)
+static bool alike_children(const weft_model_tree *t, int a, int b)
 {
     int i = a + 1, k = b + 1;
     for (;; i++, k++) {
-        while (i < m->num_members && m->members[i].parent != a)
+        while (i < t->num_members && t->members[i].parent != a)
             i++;
-        while (k < m->num_members && m->members[k].parent != b)
+        while (k < t->num_members && t->members[k].parent != b)
             k++;
-        if (i == m->num_members || k == m->num_members)
-            return i == k || (i == m->num_members && k == m->num_members);
-        if (!alike(m, i, k))
+        if (i == t->num_members || k == t->num_members)
+            return i == k || (i == t->num_members && k == t->num_members);
+        if (!alike(t, i, k))
             return false;
     }
 }
 
 /* Whether the members use parameters of equal shapes, in order. */
-static bool alike_parameters(const weft_model *m, int a, int b)
+static bool alike_parameters(const weft_model_tree *t, int a, int b)
 {
     int i = 0, k = 0;
     for (;; i++, k++) {
-        while (i < m->num_uses && m->uses[i].member != a)
+        while (i < t->num_uses && t->uses[i].member != a)
             i++;
-        while (k < m->num_uses && m->uses[k].member != b)
+        while (k < t->num_uses && t->uses[k].member != b)
             k++;
-        if (i == m->num_uses || k == m->num_uses)
-            return i == m->num_uses && k == m->num_uses;
-        const weft_tensor *first = &m->uses[i].parameter->weight,
-                          *second = &m->uses[k].parameter->weight;
+        if (i == t->num_uses || k == t->num_uses)
+            return i == t->num_uses && k == t->num_uses;
+        const weft_tensor *first = &t->uses[i].parameter->weight,
+                          *second = &t->uses[k].parameter->weight;
         if (first->num_dims != second->num_dims ||
             memcmp(first->dims, second->dims, (size_t)first->num_dims * sizeof *first->dims) != 0)
             return false;
@@ -148,27 +148,27 @@ static bool alike_parameters(const weft_model *m, int a, int b)
 }
 
 /* Whether layers are alike: kind, parameters, children, and both in the model's middle. */
-static bool alike(const weft_model *m, int a, int b)
+static bool alike(const weft_model_tree *t, int a, int b)
 {
-    const weft_layer *first = m->members[a].layer, *second = m->members[b].layer;
-    const weft_layer *ends[] = {m->layers[0], m->layers[m->num_layers - 1]};
+    const weft_layer *first = t->members[a].layer, *second = t->members[b].layer;
+    const weft_layer *ends[] = {t->layers[0], t->layers[t->num_layers - 1]};
     if (a == b)
         return true;
     for (int i = 0; i < 2; i++)
         if (first == ends[i] || second == ends[i])
             return false;
-    if (first->ops != second->ops || (m->members[a].parent < 0) != (m->members[b].parent < 0))
+    if (first->ops != second->ops || (t->members[a].parent < 0) != (t->members[b].parent < 0))
         return false;
-    return alike_parameters(m, a, b) && alike_children(m, a, b);
+    return alike_parameters(t, a, b) && alike_children(t, a, b);
 }
 
 /* Whether the layer, or one that it is inside, is what setup->layer names. */
 static bool is_wanted(const check_job *j, int index)
 {
-    const weft_model *m = j->places[0].model;
+    const weft_model_tree *t = &j->places[0].model->tree;
     const char *wanted = j->setup->layer;
-    for (; wanted && index >= 0; index = m->members[index].parent) {
-        const weft_layer *layer = m->members[index].layer;
+    for (; wanted && index >= 0; index = t->members[index].parent) {
+        const weft_layer *layer = t->members[index].layer;
         if (strcmp(wanted, weft_layer_name(layer)) == 0 || strcmp(wanted, layer->ops->kind) == 0)
             return true;
     }
@@ -178,12 +178,12 @@ static bool is_wanted(const check_job *j, int index)
 /* Whether to check the layer: no earlier one is alike. *out_alike: how many are, itself too. */
 static bool is_chosen(const check_job *j, int index, int *out_alike)
 {
-    const weft_model *m = j->places[0].model;
+    const weft_model_tree *t = &j->places[0].model->tree;
     *out_alike = 0;
     if (!is_wanted(j, index))
         return false;
-    for (int i = 0; i < m->num_members; i++)
-        if (is_wanted(j, i) && alike(m, i, index)) {
+    for (int i = 0; i < t->num_members; i++)
+        if (is_wanted(j, i) && alike(t, i, index)) {
             if (i < index)
                 return false;
             ++*out_alike;
@@ -310,10 +310,10 @@ static weft_status check_member(check_job *j, int index, int num_alike)
 /* Checks the layer's children, then the layer: a fault of a child shows under the child's name. */
 static weft_status check_family(check_job *j, int index)
 {
-    const weft_model *m = j->places[0].model;
+    const weft_model_tree *t = &j->places[0].model->tree;
     int num_alike;
-    for (int i = index + 1; i < m->num_members; i++)
-        if (m->members[i].parent == index)
+    for (int i = index + 1; i < t->num_members; i++)
+        if (t->members[i].parent == index)
             WEFT_TRY(check_family(j, i));
     return is_chosen(j, index, &num_alike) ? check_member(j, index, num_alike) : WEFT_OK;
 }
@@ -331,13 +331,13 @@ static void say_if_large(const check_job *j)
     fflush(j->report.out);
 }
 
-static weft_status no_such_layer(const weft_model *m, const char *wanted)
+static weft_status no_such_layer(const weft_model_tree *t, const char *wanted)
 {
     const char *names[128];
     size_t count = 0;
-    for (int i = 0; i < m->num_members && count + 2 <= sizeof names / sizeof *names; i++) {
-        names[count++] = m->members[i].layer->ops->kind;
-        names[count++] = weft_layer_name(m->members[i].layer);
+    for (int i = 0; i < t->num_members && count + 2 <= sizeof names / sizeof *names; i++) {
+        names[count++] = t->members[i].layer->ops->kind;
+        names[count++] = weft_layer_name(t->members[i].layer);
     }
     const char *nearest = weft_nearest_name(wanted, names, count);
     return WEFT_ERROR(WEFT_CONFIG, "no layer has the name or kind %.80s%s%s%s", wanted,
@@ -349,12 +349,12 @@ static weft_status check_all(check_job *j)
     WEFT_TRY(weft_comm_agree(j->world, add_place(j, j->self, WEFT_F32, "tp=1")));
     say_if_large(j);
     WEFT_TRY(find_other_places(j));
-    const weft_model *m = j->places[0].model;
-    for (int i = 0; i < m->num_members; i++)
-        if (m->members[i].parent < 0)
+    const weft_model_tree *t = &j->places[0].model->tree;
+    for (int i = 0; i < t->num_members; i++)
+        if (t->members[i].parent < 0)
             WEFT_TRY(check_family(j, i));
     if (j->report.num_layers == 0)
-        return no_such_layer(m, j->setup->layer);
+        return no_such_layer(t, j->setup->layer);
     weft_check_report_end(&j->report);
     return WEFT_OK;
 }

@@ -208,7 +208,7 @@ static double balanced_rows(const weft_moe *m, const weft_pass *pass)
 
 static weft_status count_rows(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
 {
-    weft_loads *loads = &pass->model->loads;
+    weft_loads *loads = &pass->model->sums.loads;
     const double balanced = balanced_rows(m, pass);
     if (loads->count == loads->capacity) { /* in the first step alone */
         size_t capacity = 2 * loads->capacity + 16;
@@ -253,10 +253,10 @@ static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_stat
     const double balanced = balanced_rows(m, pass);
     const double part = balanced / state->num_parts;
     if (weft_pass_scratch_stack(pass)->peak_bytes > before)
-        model->scratch_load = (weft_moe_load){.rows = (double)state->num_rows / balanced,
-                                              .sent = (double)state->num_sent / balanced,
-                                              .part_rows = (double)state->max_rows / part,
-                                              .part_sent = (double)state->max_sent / part};
+        model->memory.scratch_load = (weft_moe_load){.rows = (double)state->num_rows / balanced,
+                                                     .sent = (double)state->num_sent / balanced,
+                                                     .part_rows = (double)state->max_rows / part,
+                                                     .part_sent = (double)state->max_sent / part};
 }
 
 /* The parts before, of and behind the tasks of the layer's program. */
