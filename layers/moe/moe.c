@@ -137,7 +137,7 @@ static weft_status ask(weft_moe *m, weft_pass *pass, weft_moe_state *state)
     WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
     weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(MOE));
     WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_GATING, &gating));
-    WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_route(m, pass, state, &rows));
+    WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_route(m, pass, &state->routing, &rows));
     WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_sort_choices(m, pass, state));
     WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
     return weft_moe_begin_forward(m, pass, state, &rows);
@@ -171,9 +171,9 @@ static weft_status add_shared(weft_pass *pass, const weft_tensor *shared, const 
 }
 
 /* Rows by rank with placement. */
-static size_t fullest_placed(const weft_moe_state *state, size_t experts, size_t ranks)
+static size_t fullest_placed(const weft_moe_cut *cut, size_t experts, size_t ranks)
 {
-    const weft_moe_part *part = &state->parts[0];
+    const weft_moe_part *part = &cut->parts[0];
     size_t most = 0;
     for (size_t r = 0; r < ranks; r++) {
         size_t rows = 0;
@@ -188,13 +188,13 @@ static size_t fullest_placed(const weft_moe_state *state, size_t experts, size_t
 static size_t fullest_rows(const weft_moe *m, const weft_moe_state *state)
 {
     const weft_moe_dims *d = &m->dims;
-    size_t most = state->num_rows;
-    if (!d->exchange && state->parts[0].placed)
-        return fullest_placed(state, d->experts, d->experts / d->local_experts);
+    size_t most = state->cut.num_rows;
+    if (!d->exchange && state->cut.parts[0].placed)
+        return fullest_placed(&state->cut, d->experts, d->experts / d->local_experts);
     for (size_t first = 0; !d->exchange && first < d->experts; first += d->local_experts) {
         size_t rows = 0;
         for (size_t e = first; e < first + d->local_experts; e++)
-            rows += (size_t)state->counts[e];
+            rows += (size_t)state->sorted.counts[e];
         most = rows > most ? rows : most;
     }
     return most;
@@ -226,18 +226,18 @@ static weft_status count_rows(const weft_moe *m, weft_pass *pass, const weft_moe
     weft_rows *const sums[] = {&pass->layer_rows, &pass->rows,
                                again ? &weft_pass_recomputed(pass)->rows : &pass->kept_rows};
     for (int i = 0; i < (out && !again ? 2 : 3); i++) {
-        sums[i]->rows += (double)state->num_rows;
-        sums[i]->sent += (double)state->num_sent;
+        sums[i]->rows += (double)state->cut.num_rows;
+        sums[i]->sent += (double)state->cut.num_sent;
         sums[i]->balanced += balanced;
     }
     return WEFT_OK;
 }
 
-static void count_deferred(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
+static void count_deferred(const weft_moe *m, weft_pass *pass, const weft_moe_cut *cut)
 {
     weft_rows *rows = &pass->deferred->rows;
-    rows->rows += (double)state->num_rows;
-    rows->sent += (double)state->num_sent;
+    rows->rows += (double)cut->num_rows;
+    rows->sent += (double)cut->num_sent;
     rows->balanced += balanced_rows(m, pass);
 }
 
@@ -251,12 +251,13 @@ static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_stat
 {
     weft_model *model = pass->model;
     const double balanced = balanced_rows(m, pass);
-    const double part = balanced / state->num_parts;
+    const double part = balanced / state->cut.num_parts;
     if (weft_pass_scratch_stack(pass)->peak_bytes > before)
-        model->memory.scratch_load = (weft_moe_load){.rows = (double)state->num_rows / balanced,
-                                                     .sent = (double)state->num_sent / balanced,
-                                                     .part_rows = (double)state->max_rows / part,
-                                                     .part_sent = (double)state->max_sent / part};
+        model->memory.scratch_load =
+            (weft_moe_load){.rows = (double)state->cut.num_rows / balanced,
+                            .sent = (double)state->cut.num_sent / balanced,
+                            .part_rows = (double)state->cut.max_rows / part,
+                            .part_sent = (double)state->cut.max_sent / part};
 }
 
 /* The parts before, of and behind the tasks of the layer's program. */
@@ -312,12 +313,13 @@ static weft_status end_forward(weft_moe *m, weft_pass *pass, weft_moe_state *sta
     }
 
     WEFT_TRY(result_rows(m, pass, y, &part));
-    WEFT_TRY(weft_combine(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_combine_args, .num_tokens = m->dims.tokens,
-                   .topk = (size_t)m->common.options.moe_router_topk, .cols = hidden,
-                   .dtype = x->dtype, .rows = state->returned.data, .row_of = state->row_of,
-                   .num_rows = state->num_sent, .top_prob = state->prob.data, .y = part.data)));
+    WEFT_TRY(
+        weft_combine(weft_pass_lane(pass),
+                     &WEFT_ARGS(weft_combine_args, .num_tokens = m->dims.tokens,
+                                .topk = (size_t)m->common.options.moe_router_topk, .cols = hidden,
+                                .dtype = x->dtype, .rows = state->held.returned.data,
+                                .row_of = state->sorted.row_of, .num_rows = state->cut.num_sent,
+                                .top_prob = state->routing.prob.data, .y = part.data)));
     WEFT_TRY(finish_rows(m, pass, &part, y));
     if (m->shared) {
         weft_tensor shared;
@@ -359,7 +361,7 @@ static weft_status moe_weights(weft_layer *layer, weft_pass *pass)
     WEFT_TRY_AS(lane, "experts", weft_moe_run_weights(m, pass, state));
     weft_lane_mark_experts(lane, false);
     WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
-    WEFT_TRY_AS(lane, "router", weft_moe_route_weights(m, pass, state, &rows));
+    WEFT_TRY_AS(lane, "router", weft_moe_route_weights(m, pass, &state->routing, &rows));
     note_scratch(m, pass, state, scratch);
     weft_pass_release(pass, mark);
     return weft_note_end(pass, lane, whole);
@@ -379,11 +381,11 @@ static weft_status begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *
     WEFT_TRY(weft_combine_backward(
         lane, &WEFT_ARGS(weft_combine_backward_args, .num_tokens = m->dims.tokens, .topk = topk,
                          .cols = dy->dims[1], .dtype = dy->dtype, .dy = rows.data,
-                         .rows = state->returned.data, .row_of = state->row_of,
-                         .num_rows = state->num_sent, .top_prob = state->prob.data,
-                         .drows = state->returned.data, .dtop_prob = state->dprob.data)));
+                         .rows = state->held.returned.data, .row_of = state->sorted.row_of,
+                         .num_rows = state->cut.num_sent, .top_prob = state->routing.prob.data,
+                         .drows = state->held.returned.data, .dtop_prob = state->dprob.data)));
     if (weft_pass_defers(pass)) { /* a first half reads the rows' shape */
-        count_deferred(m, pass, state);
+        count_deferred(m, pass, &state->cut);
         WEFT_TRY(weft_pass_defer(pass, &m->common.base, moe_weights));
     } else {
         WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
@@ -402,11 +404,13 @@ static weft_status end_backward(weft_moe *m, weft_pass *pass, weft_moe_state *st
     WEFT_TRY(result_rows(m, pass, dx, &part));
     WEFT_TRY(weft_permute_backward(
         lane, &WEFT_ARGS(weft_permute_backward_args, .num_tokens = m->dims.tokens, .topk = topk,
-                         .cols = hidden, .dtype = dy->dtype, .drows = state->returned.data,
-                         .row_of = state->row_of, .num_rows = state->num_sent, .dx = part.data)));
+                         .cols = hidden, .dtype = dy->dtype, .drows = state->held.returned.data,
+                         .row_of = state->sorted.row_of, .num_rows = state->cut.num_sent,
+                         .dx = part.data)));
     WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_GATING, &gating));
-    WEFT_TRY_AS(lane, "router",
-                weft_moe_route_backward(m, pass, state, &state->work.rows, &state->dprob, &part));
+    WEFT_TRY_AS(
+        lane, "router",
+        weft_moe_route_backward(m, pass, &state->routing, &state->work.rows, &state->dprob, &part));
     WEFT_TRY(weft_note_end(pass, lane, gating));
     WEFT_TRY(finish_rows(m, pass, &part, dx));
     if (m->shared) {

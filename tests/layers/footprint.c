@@ -175,7 +175,7 @@ static void check_rank_load(const training *t, double rank_load, const char *mes
             continue;
         const weft_moe_state *state = weft_pass_state(&model->memory.passes[0], layer);
         weft_moe_dims d = weft_moe_dims_of(&model->options, &model->shape);
-        own[num_layers++] = (double)state->num_rows /
+        own[num_layers++] = (double)state->cut.num_rows /
                             (double)weft_moe_balanced_rows(&d, 2, (size_t)model->shape.ep);
     }
     EXPECT_OK(weft_comm_all_gather_host(trainer->world, own, all, sizeof own));
@@ -207,8 +207,8 @@ static int load_of(const weft_model *model, weft_pass *pass, int listed, double 
         const weft_moe_state *state = weft_pass_state(pass, layer);
         const weft_moe_dims d = weft_moe_dims_of(&model->options, &model->shape);
         const size_t balanced = d.tokens * 2 / (d.exchange ? 1 : (size_t)model->shape.ep);
-        *out = (double)state->num_rows / (double)balanced;
-        return state->num_rows != balanced;
+        *out = (double)state->cut.num_rows / (double)balanced;
+        return state->cut.num_rows != balanced;
     }
     return 0;
 }
