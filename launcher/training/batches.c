@@ -97,7 +97,7 @@ weft_status weft_batches_create(weft_trainer *t)
     void *rows;
     t->input.batches.tokens_each = weft_shape_local_tokens(shape);
     t->input.batches.local_seq = weft_shape_local_seq(shape);
-    t->input.batches.num = t->input.batches.most = t->programs.train.shape.num_micro_batches;
+    t->input.batches.num = t->input.batches.most = t->runs.train.shape.num_micro_batches;
     t->input.batches.cp = shape->cp;
     t->input.batches.deals = shape->cp > 1 && t->config.parallel.context_parallel_load_balancer ==
                                                   WEFT_BALANCE_DOCUMENTS;
@@ -261,7 +261,7 @@ weft_status weft_batches_read(weft_trainer *t, const weft_split *split, weft_bat
     const int *at = t->groups.coords.at; /* of the ranks that read a sample one counts it */
     const bool counts = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0 && at[WEFT_AXIS_PP] == 0;
     weft_status status = WEFT_OK;
-    t->input.batches.num = use == WEFT_BATCHES_TRAIN ? t->programs.of_step->shape.num_micro_batches
+    t->input.batches.num = use == WEFT_BATCHES_TRAIN ? t->runs.of_step->shape.num_micro_batches
                                                      : t->input.batches.most;
     t->input.batches.loss_tokens = 0;
     for (size_t i = 0;

@@ -83,7 +83,7 @@ static weft_status find_samples(const weft_trainer *t, int rank, int64_t out[2])
     const int64_t each = t->config.train.micro_batch_size;
     const uint64_t first = (uint64_t)t->consumed_tokens;
     const int bad = t->faults.looks.bad >= 0 ? t->faults.looks.bad : t->faults.looks.last;
-    const bool known = t->programs.train.shape.num_chunks <= 1;
+    const bool known = t->runs.train.shape.num_chunks <= 1;
     out[0] = (int64_t)weft_batches_first_sample(&t->config, first,
                                                 weft_trainer_micro_batch(t, known ? bad : 0));
     out[1] = (int64_t)weft_batches_first_sample(

@@ -323,7 +323,7 @@ static int num_sizes(const weft_trainer *t)
 /* Evaluation's programs are of the same shape, without buckets. */
 static weft_status make_shapes(weft_trainer *t, const weft_step *step)
 {
-    weft_trainer_programs *programs = &t->programs;
+    weft_trainer_programs *programs = &t->runs;
     void *memory;
     programs->train.shape = programs->eval.shape = step->shape;
     programs->eval.shape.forward_only = true;
@@ -343,7 +343,7 @@ static weft_status fit_slots(weft_trainer *t, weft_trainer_program *part)
     WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)part->program.num_slots + 1, sizeof(int),
                                     &memory));
     part->slots = memory;
-    return weft_ramp_fit_slots(&part->program, &t->programs.train.program, &part->shape,
+    return weft_ramp_fit_slots(&part->program, &t->runs.train.program, &part->shape,
                                t->groups.coords.at[WEFT_AXIS_PP], memory)
                ? WEFT_OK
                : WEFT_ERROR(WEFT_INTERNAL, "slots of a step of %d micro-batches",
@@ -352,7 +352,7 @@ static weft_status fit_slots(weft_trainer *t, weft_trainer_program *part)
 
 static weft_status make_programs(weft_trainer *t)
 {
-    weft_trainer_programs *programs = &t->programs;
+    weft_trainer_programs *programs = &t->runs;
     weft_step step;
     weft_status status =
         weft_step_start(&t->config, &t->groups.mesh, &t->moe.options, t->arena, &step);
@@ -377,7 +377,7 @@ static weft_status make_programs(weft_trainer *t)
 /* The program whose slots and passes there are. */
 static const weft_program *main_program(const weft_trainer *t)
 {
-    return t->evaluates ? &t->programs.eval.program : &t->programs.train.program;
+    return t->evaluates ? &t->runs.eval.program : &t->runs.train.program;
 }
 
 /* Which micro-batch goes through a chunk first, forward and backward: it overwrites gradients. */
@@ -404,20 +404,20 @@ static weft_status allocate_slots(weft_trainer *t)
     size_t count = (size_t)program->num_slots;
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(void *), &memory));
-    t->programs.slots.memory = memory;
+    t->runs.slots.memory = memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(int), &memory));
-    t->programs.slots.pass = memory;
+    t->runs.slots.pass = memory;
     int num_passes = 0, num_deferred = 0;
     for (int i = 0; i < program->num_slots; i++) {
         const weft_slot *slot = &program->slots[i];
         if (slot->holds == WEFT_SLOT_ACTIVATION)
-            t->programs.slots.pass[i] = num_passes++;
+            t->runs.slots.pass[i] = num_passes++;
         if (slot->holds == WEFT_SLOT_DEFERRED)
-            t->programs.slots.pass[i] = num_deferred++;
+            t->runs.slots.pass[i] = num_deferred++;
         if (slot->bytes > 0)
             WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_MESSAGES,
                                            slot->bytes, "pipeline slots",
-                                           &t->programs.slots.memory[i]));
+                                           &t->runs.slots.memory[i]));
     }
     return WEFT_OK;
 }
@@ -499,8 +499,8 @@ static weft_status create_points(weft_trainer *t, weft_trainer_program *step)
         if (wait->point < 0)
             continue;
         step->of_task[wait->task] = true;
-        if (wait->point < WEFT_POINT_OWN && !t->programs.points[wait->point])
-            WEFT_TRY(weft_event_create(t->device, &t->programs.points[wait->point]));
+        if (wait->point < WEFT_POINT_OWN && !t->runs.points[wait->point])
+            WEFT_TRY(weft_event_create(t->device, &t->runs.points[wait->point]));
     }
     return WEFT_OK;
 }
@@ -514,7 +514,7 @@ static weft_status create_lanes(weft_trainer *t)
     };
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         if (i != WEFT_LANE_FILE && /* the model's */
-            (uses_lane(&t->programs.train.program, i) || uses_lane(&t->programs.eval.program, i)))
+            (uses_lane(&t->runs.train.program, i) || uses_lane(&t->runs.eval.program, i)))
             WEFT_TRY(
                 weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
     weft_model_use_reduce_lane(t->model, t->lanes[WEFT_LANE_REDUCE]);
@@ -525,9 +525,9 @@ static weft_status create_lanes(weft_trainer *t)
                                               .stage = t->groups.coords.at[WEFT_AXIS_PP],
                                               .num_stages = t->groups.mesh.pp,
                                               .is_v = t->groups.mesh.stages_in_v};
-    uint32_t most = t->programs.train.program.num_tasks > t->programs.eval.program.num_tasks
-                        ? t->programs.train.program.num_tasks
-                        : t->programs.eval.program.num_tasks;
+    uint32_t most = t->runs.train.program.num_tasks > t->runs.eval.program.num_tasks
+                        ? t->runs.train.program.num_tasks
+                        : t->runs.eval.program.num_tasks;
     WEFT_TRY(weft_executor_prepare(&t->executor, t->device, most));
     WEFT_TRY(weft_trace_create(&t->trace));
     int num_tracks;
@@ -622,9 +622,9 @@ static weft_status complete_steps(weft_trainer *t)
     void *memory;
     WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)weft_model_num_layers(t->model),
                                     sizeof(weft_event *), &memory));
-    t->programs.points = memory;
+    t->runs.points = memory;
     for (int i = -1; i < num_sizes(t); i++) {
-        weft_trainer_program *step = i < 0 ? &t->programs.train : &t->programs.ramp[i];
+        weft_trainer_program *step = i < 0 ? &t->runs.train : &t->runs.ramp[i];
         WEFT_TRY(find_first_batches(t->arena, step));
         WEFT_TRY(create_points(t, step));
     }
@@ -789,10 +789,10 @@ static weft_status footprint(const weft_trainer *t, const weft_moe_held_loads *l
     weft_status status = weft_step_start(&t->config, mesh, &t->moe.options, &arena, &step);
     if (status == WEFT_OK) {
         if (loads)
-            status = weft_step_footprint_at(&t->config, mesh, &step, rank,
-                                            &t->programs.train.program, loads, out);
+            status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->runs.train.program,
+                                            loads, out);
         else
-            weft_step_footprint(&t->config, &step, rank, &t->programs.train.program, out);
+            weft_step_footprint(&t->config, &step, rank, &t->runs.train.program, out);
         weft_step_release(&step);
     }
     weft_arena_release(&arena);
@@ -819,13 +819,13 @@ void weft_trainer_release(weft_trainer *t)
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         weft_lane_destroy(t->lanes[i]);
     weft_executor_release(&t->executor);
-    for (int i = 0; t->programs.points && i < weft_model_num_layers(t->model); i++)
-        weft_event_destroy(t->programs.points[i]);
+    for (int i = 0; t->runs.points && i < weft_model_num_layers(t->model); i++)
+        weft_event_destroy(t->runs.points[i]);
     weft_trace_destroy(t->trace);
     weft_optimizer_destroy(t->optimizer);
-    for (int i = 0; t->programs.slots.memory && i < main_program(t)->num_slots; i++)
-        if (t->programs.slots.memory[i])
-            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->programs.slots.memory[i],
+    for (int i = 0; t->runs.slots.memory && i < main_program(t)->num_slots; i++)
+        if (t->runs.slots.memory[i])
+            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->runs.slots.memory[i],
                              main_program(t)->slots[i].bytes);
     weft_batches_release(t);
     weft_model_destroy(t->model);

@@ -7,7 +7,6 @@
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/training/batches.h"
-#include "launcher/training/data.h"
 #include "launcher/training/peak.h"
 #include "launcher/training/stragglers.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -35,12 +34,6 @@ typedef struct weft_trainer_program {
     int *first_batch[2]; /* by chunk: a step's micro-batches of the first forward and backward */
 } weft_trainer_program;
 
-/* A set of data.validation. */
-typedef struct weft_evaluated_set {
-    const char *name; /* borrowed */
-    double loss, tokens;
-} weft_evaluated_set;
-
 /* The programs, and what their tasks use. */
 typedef struct weft_trainer_programs {
     weft_trainer_program train, eval;
@@ -52,15 +45,6 @@ typedef struct weft_trainer_programs {
     } slots;
     weft_event **points; /* by layer: of its point; NULL: no task waits for it */
 } weft_trainer_programs;
-
-/* What a step is fed with, and its losses by part of the data. */
-typedef struct weft_trainer_input {
-    weft_data data;
-    weft_batches batches;
-    weft_evaluated_set *evaluated; /* [data.num_validation], by the last evaluation */
-    uint64_t *part_samples; /* [data.num_parts]: of the run's samples so far; NULL: no blend */
-    double *part_losses;    /* [2][data.num_parts]: the last step's; weights of its labels */
-} weft_trainer_input;
 
 /* What results are judged by. */
 typedef struct weft_trainer_measured {
@@ -92,7 +76,7 @@ typedef struct weft_trainer {
     weft_trainer_input input;
     weft_lane *lanes[WEFT_NUM_LANES];
     weft_executor executor;
-    weft_trainer_programs programs;
+    weft_trainer_programs runs;
     weft_trace *trace;
     weft_checkpoint_writer *writer; /* the writer of asynchronous saves; borrowed, NULL: none */
     int64_t step, consumed_tokens;  /* the last finished step; tokens consumed by then */

@@ -46,8 +46,7 @@ static weft_status clear_absent(const weft_trainer *t, int bucket, weft_lane *la
  * owners all go by the list, as they reduce and gather. */
 static int taken_by(const weft_trainer *t, weft_task_kind kind, int bucket)
 {
-    const weft_buckets *buckets =
-        &t->programs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
+    const weft_buckets *buckets = &t->runs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
     if (!is_offloaded(t, bucket))
         return bucket;
     const weft_bucket_shape *shape = &buckets->shapes[bucket];
@@ -120,7 +119,7 @@ static weft_status end_update(weft_trainer *t, const weft_task *task, int bucket
     bool gathers, refreshes;
     if (!is_offloaded(t, bucket))
         return WEFT_OK;
-    shape = &t->programs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]].shapes[bucket];
+    shape = &t->runs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]].shapes[bucket];
     gathers = weft_bucket_gathers(shape) && task->kind == WEFT_TASK_STEP;
     refreshes = shape->refreshes && task->kind != WEFT_TASK_UPLOAD;
     if (!gathers && task->kind != WEFT_TASK_UPLOAD)
@@ -193,8 +192,7 @@ static weft_status run_read(void *context, const weft_task *task, weft_lane *lan
 static bool has_passed(void *context, const weft_task *task, int point)
 {
     const weft_trainer *t = context;
-    const weft_buckets *buckets =
-        &t->programs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
+    const weft_buckets *buckets = &t->runs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
     int b = 0;
     (void)task;
     if (point < WEFT_POINT_OWN)
@@ -216,9 +214,8 @@ static weft_status go_ahead(weft_trainer *t)
     weft_ahead *ahead;
     if (!weft_model_goes_ahead(t->model))
         return WEFT_OK;
-    WEFT_TRY(
-        weft_ahead_make(t->programs.train.program.num_tasks + t->programs.eval.program.num_tasks,
-                        t->arena, &ahead));
+    WEFT_TRY(weft_ahead_make(t->runs.train.program.num_tasks + t->runs.eval.program.num_tasks,
+                             t->arena, &ahead));
     ahead->lanes = AHEAD;
     ahead->passed = has_passed;
     t->executor.ahead = ahead;
@@ -251,7 +248,7 @@ static weft_status trainer_look_at_batch(weft_trainer *t, int m, weft_lane *lane
 {
     bool is_bad;
     t->faults.looks.last = m;
-    if (t->programs.train.shape.num_chunks > 1 || t->faults.looks.bad >= 0 ||
+    if (t->runs.train.shape.num_chunks > 1 || t->faults.looks.bad >= 0 ||
         ++t->faults.looks.count == t->input.batches.num)
         return WEFT_OK; /* the last one is bad where no other is; its buckets may be summed by now
                          */
@@ -305,15 +302,15 @@ static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_
     const int slot = slot_of(t, task, name);
     if (slot < 0)
         return NULL;
-    *out = weft_tensor_2d(t->programs.slots.memory[slot], shape->dtype,
-                          weft_shape_boundary_rows(shape), shape->hidden);
+    *out = weft_tensor_2d(t->runs.slots.memory[slot], shape->dtype, weft_shape_boundary_rows(shape),
+                          shape->hidden);
     return out;
 }
 
 /* The pass of the model whose stash is in a slot. */
 static int pass_of(const weft_trainer *t, const weft_task *task)
 {
-    return t->programs.slots.pass[slot_of(t, task, WEFT_OPERAND_STASH)];
+    return t->runs.slots.pass[slot_of(t, task, WEFT_OPERAND_STASH)];
 }
 
 int64_t weft_trainer_samples(const weft_trainer *t)
@@ -333,8 +330,8 @@ static weft_micro_batch micro_batch_of(const weft_trainer *t, const weft_task *t
         .step = t->running.step,
         .chunk = task->chunk,
         .first_sample = weft_trainer_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
-        .overwrite = m == t->programs.of_step->first_batch[0][task->chunk],
-        .backward_overwrites = m == t->programs.of_step->first_batch[1][task->chunk],
+        .overwrite = m == t->runs.of_step->first_batch[0][task->chunk],
+        .backward_overwrites = m == t->runs.of_step->first_batch[1][task->chunk],
         .loss_scale = (float)(weft_loss_scale_factor(&t->running.scale) / t->running.batches),
         .training = !t->running.eval};
     weft_batches_take(&t->input.batches, m, &micro_batch);
@@ -374,7 +371,7 @@ static weft_event *point_of(void *context, const weft_task *task, int point)
     (void)task;
     const weft_trainer *t = context;
     if (point < WEFT_POINT_OWN)
-        return t->programs.points[point];
+        return t->runs.points[point];
     const int index = point - WEFT_POINT_OWN;
     return weft_model_landed(t->model, t->executor.waiting->kind == WEFT_TASK_NORM
                                            ? weft_model_turn(t->model, index, WEFT_TIER_TURN_LANDED)
@@ -388,16 +385,16 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
         return weft_model_recompute(t->model, pass_of(t, task), lane);
     const weft_trainer_program *program = t->running.program;
     weft_event *const *points =
-        program->of_task[task - program->program.tasks] ? t->programs.points : NULL;
+        program->of_task[task - program->program.tasks] ? t->runs.points : NULL;
     const int slot = slot_of(t, task, WEFT_OPERAND_DEFERRED);
     weft_tensor dy, dx;
     if (task->flow == WEFT_FLOW_INPUT)
-        return weft_model_backward_input(t->model, pass_of(t, task), t->programs.slots.pass[slot],
-                                         lane, boundary(t, task, WEFT_OPERAND_DY, &dy),
+        return weft_model_backward_input(t->model, pass_of(t, task), t->runs.slots.pass[slot], lane,
+                                         boundary(t, task, WEFT_OPERAND_DY, &dy),
                                          boundary(t, task, WEFT_OPERAND_DX, &dx));
     if (task->flow == WEFT_FLOW_WEIGHT)
-        WEFT_TRY(weft_model_backward_weights(t->model, pass_of(t, task),
-                                             t->programs.slots.pass[slot], lane, points));
+        WEFT_TRY(weft_model_backward_weights(t->model, pass_of(t, task), t->runs.slots.pass[slot],
+                                             lane, points));
     else if (!(task->flags & WEFT_TASK_PAIRED)) /* enqueued with its pair's forward */
         WEFT_TRY(weft_model_backward(t->model, pass_of(t, task), lane,
                                      boundary(t, task, WEFT_OPERAND_DY, &dy),
@@ -409,7 +406,7 @@ static weft_status run_send(void *context, const weft_task *task, weft_lane *lan
 {
     weft_trainer *t = context;
     return weft_send(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->programs.slots.memory[slot_of(t, task, WEFT_OPERAND_FROM)],
+                     t->runs.slots.memory[slot_of(t, task, WEFT_OPERAND_FROM)],
                      weft_model_boundary_bytes(t->model));
 }
 
@@ -417,7 +414,7 @@ static weft_status run_receive(void *context, const weft_task *task, weft_lane *
 {
     weft_trainer *t = context;
     return weft_recv(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->programs.slots.memory[slot_of(t, task, WEFT_OPERAND_TO)],
+                     t->runs.slots.memory[slot_of(t, task, WEFT_OPERAND_TO)],
                      weft_model_boundary_bytes(t->model));
 }
 
@@ -438,7 +435,7 @@ weft_status weft_trainer_run(weft_trainer *t, bool eval, int64_t step)
 {
     t->running.eval = eval;
     t->running.step = step;
-    t->running.program = eval ? &t->programs.eval : t->programs.of_step;
+    t->running.program = eval ? &t->runs.eval : t->runs.of_step;
     t->running.batches = t->running.program->shape.num_micro_batches * t->groups.mesh.dp;
     if (!t->evaluates)
         t->running.scale = *weft_optimizer_loss_scale(t->optimizer);

@@ -192,8 +192,8 @@ static void print_on_mesh(const weft_trainer *t, char *out, size_t room)
     const weft_mesh *mesh = &t->groups.mesh;
     const char *order = weft_pipeline_kind_text(c->schedule.pipeline_schedule);
     char chunks[24] = "", zero[24] = "";
-    if (t->programs.train.shape.num_chunks > 1)
-        snprintf(chunks, sizeof chunks, ", vp %d", t->programs.train.shape.num_chunks);
+    if (t->runs.train.shape.num_chunks > 1)
+        snprintf(chunks, sizeof chunks, ", vp %d", t->runs.train.shape.num_chunks);
     if (mesh->dp * mesh->cp > 1)
         snprintf(zero, sizeof zero, ", zero %d", (int)weft_parallel_sharding(&c->parallel));
     if (c->schedule.pipeline_schedule_file[0])
@@ -208,7 +208,7 @@ static bool balances_by_replicas(const weft_trainer *t)
     const weft_model_options *o = &t->config.model;
     return o->num_experts > 0 && o->moe_aux_loss_coeff > 0 &&
            o->moe_router_load_balancing_type == WEFT_BALANCE_GLOBAL_BATCH &&
-           t->programs.train.shape.num_micro_batches > 1;
+           t->runs.train.shape.num_micro_batches > 1;
 }
 
 static void print_ramp(const weft_trainer *t)
@@ -234,7 +234,7 @@ static void print_start(const weft_trainer *t, const char *from)
            (double)t->measured.num_params / 1e6, frozen,
            weft_count_text(t->groups.mesh.world, "rank").text, mesh, more,
            weft_dtype_text(weft_config_dtype(&t->config)),
-           weft_count_text(t->programs.train.shape.num_micro_batches, "micro-batch").text);
+           weft_count_text(t->runs.train.shape.num_micro_batches, "micro-batch").text);
     print_ramp(t);
     if (t->config.model.num_experts > 0 && t->config.model.moe_expert_capacity_factor > 0)
         printf(

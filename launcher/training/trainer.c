@@ -25,10 +25,10 @@ static void choose_program(weft_trainer *t)
 {
     const weft_train_options *train = &t->config.train;
     const int64_t batch = weft_ramp_batch(train, t->consumed_tokens / t->config.model.seq_length);
-    t->programs.of_step = &t->programs.train;
+    t->runs.of_step = &t->runs.train;
     for (int i = 0; i < weft_ramp_num_sizes(train); i++)
         if (weft_ramp_size(train, i) == batch)
-            t->programs.of_step = &t->programs.ramp[i];
+            t->runs.of_step = &t->runs.ramp[i];
 }
 
 weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)

@@ -119,7 +119,7 @@ void planned_begin(weft_trainer *t, const weft_config_source *source)
     EXPECT_OK(weft_plan_make(&config, &alone, cluster, NULL, &watch.arena, &plan));
     snprintf(name, sizeof name, "step of rank %d", rank);
     watch.step = plan.step.programs[rank];
-    compare(name, &watch.step, &t->programs.train.program);
+    compare(name, &watch.step, &t->runs.train.program);
     weft_plan_release(&plan);
     compare_passes(t, &config, &alone);
     if (t->moe.travels)
