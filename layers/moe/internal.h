@@ -124,14 +124,6 @@ weft_status weft_moe_force_load(weft_moe *m, weft_device *device) WEFT_CHECKED;
 weft_status weft_moe_logits_backward(weft_pass *pass, const weft_linear *router,
                                      const weft_tensor *rows, const weft_tensor *dlogits,
                                      const weft_tensor *dx) WEFT_CHECKED;
-/* Declares the shared expert's gate where the options ask. */
-weft_status weft_moe_gate_init(weft_moe *m, weft_build *build) WEFT_CHECKED;
-/* to = sigmoid(x w) times state->gate.out. */
-weft_status weft_moe_gate_forward(const weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                  const weft_tensor *x, const weft_tensor *to) WEFT_CHECKED;
-/* Turns state->gate.out into its gradient and adds the gate's to dx. */
-weft_status weft_moe_gate_backward(const weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                   const weft_tensor *dy, const weft_tensor *dx) WEFT_CHECKED;
 /* Of which each has sums of its own. */
 size_t weft_moe_num_sequences(const weft_model_options *options, const weft_shape *shape);
 /* Declares expert_bias where the options ask. */
