@@ -315,9 +315,7 @@ static weft_status list_calls(rig *r)
 {
     const weft_recording *recording = &r->recording;
     const weft_recorded_layer *last = &recording->layers[recording->num_layers - 1];
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(&r->arena, last->end + 1, sizeof *r->calls, &memory));
-    r->calls = memory;
+    WEFT_TRY(WEFT_ARRAY(&r->arena, last->end + 1, &r->calls));
     for (int i = 0; i < recording->num_layers; i++)
         WEFT_TRY(list_layer(r, i));
     return WEFT_OK;
@@ -569,11 +567,9 @@ static int of_layer(const rig *r, int index, weft_own_operation *out)
 static weft_status list_operations(rig *r, weft_own_operation **out, int *out_count)
 {
     size_t most = 1;
-    void *memory;
     for (int i = 0; i < r->recording.num_layers; i++)
         most += (size_t)r->recording.layers[i].description.num_operations;
-    WEFT_TRY(weft_arena_alloc_array(&r->arena, most, sizeof **out, &memory));
-    *out = memory;
+    WEFT_TRY(WEFT_ARRAY(&r->arena, most, out));
     *out_count = 0;
     for (int i = 0; i < r->recording.num_layers; i++)
         *out_count += of_layer(r, i, *out + *out_count);

@@ -73,12 +73,11 @@ static weft_status create_cuts(weft_trainer *t)
     const size_t seq = (size_t)t->config.model.seq_length;
     const size_t cuts = t->input.batches.deals ? (size_t)t->input.batches.most : 1;
     const size_t most = (size_t)cp * (t->input.batches.deals ? WEFT_DEAL_MAX_RUNS : 2);
-    void *memory, *runs;
+    void *runs;
     if (cp == 1)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, cuts, sizeof *t->input.batches.cuts, &memory));
+    WEFT_TRY(WEFT_ARRAY(t->arena, cuts, &t->input.batches.cuts));
     WEFT_TRY(weft_arena_alloc_array(t->arena, cuts * most, sizeof(int32_t), &runs));
-    t->input.batches.cuts = memory;
     if (t->input.batches.deals) {
         t->input.batches.cut_runs = runs;
         return weft_dealer_init(seq, (size_t)t->config.train.micro_batch_size, cp, t->arena,
@@ -94,7 +93,6 @@ weft_status weft_batches_create(weft_trainer *t)
 {
     const weft_shape *shape = weft_model_get_shape(t->model);
     input inputs[NUM_INPUTS];
-    void *rows;
     t->input.batches.tokens_each = weft_shape_local_tokens(shape);
     t->input.batches.local_seq = weft_shape_local_seq(shape);
     t->input.batches.num = t->input.batches.most = t->runs.train.shape.num_micro_batches;
@@ -106,18 +104,12 @@ weft_status weft_batches_create(weft_trainer *t)
         if (inputs[i].bytes > 0)
             WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
                                            inputs[i].bytes, inputs[i].name, inputs[i].at));
-    WEFT_TRY(
-        weft_arena_alloc_array(t->arena, 3 * shape->seq * shape->batch, sizeof(int32_t), &rows));
-    t->input.batches.rows = rows;
-    if (t->input.batches.label_weights) {
-        WEFT_TRY(weft_arena_alloc(t->arena, shape->seq * shape->batch, &rows));
-        t->input.batches.bears = rows;
-    }
-    if (t->input.batches.losses) {
-        WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)t->input.batches.most * shape->batch,
-                                        sizeof *t->input.batches.parts, &rows));
-        t->input.batches.parts = rows;
-    }
+    WEFT_TRY(WEFT_ARRAY(t->arena, 3 * shape->seq * shape->batch, &t->input.batches.rows));
+    if (t->input.batches.label_weights)
+        WEFT_TRY(weft_arena_alloc(t->arena, shape->seq * shape->batch, &t->input.batches.bears));
+    if (t->input.batches.losses)
+        WEFT_TRY(WEFT_ARRAY(t->arena, (size_t)t->input.batches.most * shape->batch,
+                            &t->input.batches.parts));
     return create_cuts(t);
 }
 

@@ -26,9 +26,7 @@
 static weft_status setup_spread_room(weft_tier_room room, const weft_mesh *mesh, weft_arena *arena,
                                      weft_tier_room **out)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)mesh->pp, sizeof room, &memory));
-    *out = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)mesh->pp, out));
     for (int i = 0; i < mesh->pp; i++)
         (*out)[i] = room;
     return WEFT_OK;
@@ -324,13 +322,10 @@ static int num_sizes(const weft_trainer *t)
 static weft_status make_shapes(weft_trainer *t, const weft_step *step)
 {
     weft_trainer_programs *programs = &t->runs;
-    void *memory;
     programs->train.shape = programs->eval.shape = step->shape;
     programs->eval.shape.forward_only = true;
     programs->of_step = &programs->train;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)num_sizes(t) + 1, sizeof *programs->ramp,
-                                    &memory));
-    programs->ramp = memory;
+    WEFT_TRY(WEFT_ARRAY(t->arena, (size_t)num_sizes(t) + 1, &programs->ramp));
     for (int i = 0; i < num_sizes(t); i++)
         WEFT_TRY(weft_step_shape_of(&t->config, step, weft_ramp_size(&t->config.train, i), t->arena,
                                     &programs->ramp[i].shape));
@@ -384,11 +379,9 @@ static const weft_program *main_program(const weft_trainer *t)
 static weft_status find_first_batches(weft_arena *arena, weft_trainer_program *step)
 {
     const size_t chunks = (size_t)(step->shape.num_chunks > 0 ? step->shape.num_chunks : 1);
-    void *memory;
     for (int backward = 0; backward < 2; backward++) {
         const uint16_t kind = backward ? WEFT_TASK_BACKWARD : WEFT_TASK_FORWARD;
-        WEFT_TRY(weft_arena_alloc_array(arena, chunks, sizeof(int), &memory));
-        step->first_batch[backward] = memory;
+        WEFT_TRY(WEFT_ARRAY(arena, chunks, &step->first_batch[backward]));
         for (uint32_t i = step->program.num_tasks; i-- > 0;)
             if (step->program.tasks[i].kind == kind)
                 step->first_batch[backward][step->program.tasks[i].chunk] =
@@ -402,11 +395,8 @@ static weft_status allocate_slots(weft_trainer *t)
 {
     const weft_program *program = main_program(t);
     size_t count = (size_t)program->num_slots;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(void *), &memory));
-    t->runs.slots.memory = memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(int), &memory));
-    t->runs.slots.pass = memory;
+    WEFT_TRY(WEFT_ARRAY(t->arena, count, &t->runs.slots.memory));
+    WEFT_TRY(WEFT_ARRAY(t->arena, count, &t->runs.slots.pass));
     int num_passes = 0, num_deferred = 0;
     for (int i = 0; i < program->num_slots; i++) {
         const weft_slot *slot = &program->slots[i];
@@ -427,10 +417,8 @@ static weft_status list_chunks(weft_trainer *t, weft_slot_kind holds, int *out_n
                                const int **out_chunks)
 {
     const weft_program *program = main_program(t);
-    void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(t->arena, (size_t)program->num_slots + 1, sizeof(int), &memory));
-    int *chunks = memory;
+    int *chunks;
+    WEFT_TRY(WEFT_ARRAY(t->arena, (size_t)program->num_slots + 1, &chunks));
     *out_num = 0;
     for (int i = 0; i < program->num_slots; i++)
         if (program->slots[i].holds == holds)
@@ -491,9 +479,7 @@ static bool uses_lane(const weft_program *program, int lane)
 static weft_status create_points(weft_trainer *t, weft_trainer_program *step)
 {
     const weft_program *program = &step->program;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, program->num_tasks + 1, sizeof(bool), &memory));
-    step->of_task = memory;
+    WEFT_TRY(WEFT_ARRAY(t->arena, program->num_tasks + 1, &step->of_task));
     for (uint32_t i = 0; i < program->num_waits; i++) {
         const weft_wait *wait = &program->waits[i];
         if (wait->point < 0)
@@ -592,18 +578,11 @@ static void tell_other_data(const weft_trainer *t, const weft_config_source *sou
 static weft_status create_data(weft_trainer *t, const weft_config_source *source)
 {
     bool whole = weft_comm_rank(t->world) == 0;
-    void *memory;
     WEFT_TRY(weft_setup_data(&t->config, source, whole, t->arena, &t->input.data));
-    WEFT_TRY(weft_arena_alloc_array(t->arena, t->input.data.num_validation + 1,
-                                    sizeof *t->input.evaluated, &memory));
-    t->input.evaluated = memory;
+    WEFT_TRY(WEFT_ARRAY(t->arena, t->input.data.num_validation + 1, &t->input.evaluated));
     if (t->input.data.num_parts > 1) {
-        WEFT_TRY(weft_arena_alloc_array(t->arena, t->input.data.num_parts,
-                                        sizeof *t->input.part_samples, &memory));
-        t->input.part_samples = memory;
-        WEFT_TRY(weft_arena_alloc_array(t->arena, 2 * t->input.data.num_parts,
-                                        sizeof *t->input.part_losses, &memory));
-        t->input.part_losses = memory;
+        WEFT_TRY(WEFT_ARRAY(t->arena, t->input.data.num_parts, &t->input.part_samples));
+        WEFT_TRY(WEFT_ARRAY(t->arena, 2 * t->input.data.num_parts, &t->input.part_losses));
     }
     if (whole)
         tell_other_data(t, source);
@@ -619,10 +598,7 @@ static weft_status create_data(weft_trainer *t, const weft_config_source *source
 /* Beside its program, what each step needs. */
 static weft_status complete_steps(weft_trainer *t)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)weft_model_num_layers(t->model),
-                                    sizeof(weft_event *), &memory));
-    t->runs.points = memory;
+    WEFT_TRY(WEFT_ARRAY(t->arena, (size_t)weft_model_num_layers(t->model), &t->runs.points));
     for (int i = -1; i < num_sizes(t); i++) {
         weft_trainer_program *step = i < 0 ? &t->runs.train : &t->runs.ramp[i];
         WEFT_TRY(find_first_batches(t->arena, step));

@@ -441,9 +441,7 @@ static weft_status take_list(const weft_parameters *parameters, weft_arena *aren
                              weft_listed_parameter **out, size_t *out_count)
 {
     const size_t count = (size_t)weft_parameters_count(parameters);
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof **out, &memory));
-    *out = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, count + 1, out));
     *out_count = count;
     for (size_t i = 0; i < count; i++) {
         const weft_placed *placed = weft_parameters_at(parameters, (int)i);

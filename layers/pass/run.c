@@ -704,10 +704,8 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
 {
     int num_chunks = model->layout.num_chunks, most_slots = 1;
     uint32_t most_tasks = 1;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(&model->arena, WEFT_NUM_PASS_KINDS * (size_t)num_chunks,
-                                    sizeof(weft_program), &memory));
-    model->run.programs = memory;
+    WEFT_TRY(
+        WEFT_ARRAY(&model->arena, WEFT_NUM_PASS_KINDS * (size_t)num_chunks, &model->run.programs));
     model->run.loss_waits = weft_outline_loss_waits(outline);
     for (int chunk = 0; chunk < num_chunks; chunk++) {
         weft_chunk_shape shape;
@@ -725,9 +723,7 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
         }
     }
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
-        WEFT_TRY(weft_arena_alloc_array(&model->arena, (size_t)most_slots, sizeof(weft_tensor),
-                                        &memory));
-        model->run.slots[i] = memory;
+        WEFT_TRY(WEFT_ARRAY(&model->arena, (size_t)most_slots, &model->run.slots[i]));
     }
     static const weft_task_function functions[WEFT_NUM_TASK_KINDS] = {
         [WEFT_TASK_LAYER] = run_layer,     [WEFT_TASK_RECOMPUTE] = run_again,

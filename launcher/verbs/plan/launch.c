@@ -347,11 +347,10 @@ static weft_status find_program(launcher *l)
 /* The words behind --resume: what this line sets, and what else the plan was made with. */
 static weft_status find_settings(launcher *l, const weft_cluster *cluster)
 {
-    void *memory;
     const char *word;
     size_t n = 0;
-    WEFT_TRY(weft_arena_alloc_array(&l->arena, 2 * l->set.count + 8, sizeof(char *), &memory));
-    const char **words = memory;
+    const char **words;
+    WEFT_TRY(WEFT_ARRAY(&l->arena, 2 * l->set.count + 8, &words));
     if (l->mesh) {
         words[n++] = "--mesh";
         if (l->opens_dp)
