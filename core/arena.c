@@ -31,14 +31,14 @@ bool weft_alloc_should_fail(void)
     return false;
 }
 
-static void *take(weft_arena_block *block, size_t bytes)
+static void take(weft_arena_block *block, size_t bytes, void *out)
 {
-    void *memory = block->data + block->used;
+    void *memory = memset(block->data + block->used, 0, bytes);
     block->used += bytes;
-    return memset(memory, 0, bytes);
+    memcpy(out, &memory, sizeof memory);
 }
 
-weft_status weft_arena_alloc(weft_arena *arena, size_t bytes, void **out)
+weft_status weft_arena_alloc(weft_arena *arena, size_t bytes, void *out)
 {
     if (weft_alloc_should_fail())
         return WEFT_ERROR(WEFT_MEMORY, "out of host memory: asked %zu bytes", bytes);
@@ -50,7 +50,7 @@ weft_status weft_arena_alloc(weft_arena *arena, size_t bytes, void **out)
     for (weft_arena_block *block = arena->current; block; block = block->next)
         if (block->size - block->used >= rounded) {
             arena->current = block;
-            *out = take(block, rounded);
+            take(block, rounded, out);
             return WEFT_OK;
         }
 
@@ -68,11 +68,11 @@ weft_status weft_arena_alloc(weft_arena *arena, size_t bytes, void **out)
         arena->first = block;
     }
     arena->current = block;
-    *out = take(block, rounded);
+    take(block, rounded, out);
     return WEFT_OK;
 }
 
-weft_status weft_arena_alloc_array(weft_arena *arena, size_t count, size_t size, void **out)
+weft_status weft_arena_alloc_array(weft_arena *arena, size_t count, size_t size, void *out)
 {
     if (size && count > SIZE_MAX / size)
         return WEFT_ERROR(WEFT_MEMORY, "out of host memory: asked %zu times %zu bytes", count,

@@ -13,12 +13,14 @@ typedef struct weft_arena { /* zero is a valid, empty arena */
     weft_arena_block *first, *current;
 } weft_arena;
 
-/* Memory of the arena, 16-byte aligned and zeroed. Errors of all: WEFT_MEMORY; out is set on
- * success only. */
-weft_status weft_arena_alloc(weft_arena *arena, size_t bytes, void **out) WEFT_CHECKED;
+/* Memory of the arena, 16-byte aligned and zeroed. Errors of all: WEFT_MEMORY; *out, a pointer of
+ * any type, is set on success only. */
+weft_status weft_arena_alloc(weft_arena *arena, size_t bytes, void *out) WEFT_CHECKED;
 /* Overflow-checked count * size. */
 weft_status weft_arena_alloc_array(weft_arena *arena, size_t count, size_t size,
-                                   void **out) WEFT_CHECKED;
+                                   void *out) WEFT_CHECKED;
+/* The same, of what *out points to. */
+#define WEFT_ARRAY(arena, count, out) weft_arena_alloc_array(arena, count, sizeof **(out), out)
 weft_status weft_arena_strdup(weft_arena *arena, const char *text, const char **out) WEFT_CHECKED;
 weft_status weft_arena_printf(weft_arena *arena, const char **out, const char *format, ...)
     WEFT_PRINTF(3, 4) WEFT_CHECKED;

@@ -268,7 +268,7 @@ weft_status weft_norm_run_backward(weft_pass *pass, const weft_norm *norm, const
 /* A rehearsal has no rings. */
 static bool uses_ring(const weft_pass *pass, const weft_norm *norm, bool weights)
 {
-    const weft_parameters *parameters = pass->model->rings.parameters;
+    const weft_parameters *parameters = pass->model->memory.rings.parameters;
     return parameters && weft_parameters_uses_ring(parameters, norm->weight, weights);
 }
 

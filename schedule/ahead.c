@@ -3,8 +3,8 @@
 weft_status weft_ahead_make(uint32_t max_tasks, weft_arena *arena, weft_ahead **out)
 {
     void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &memory));
-    weft_ahead *a = memory;
+    weft_ahead *a;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &a));
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)max_tasks + 1, sizeof *a->early, &memory));
     *a = (weft_ahead){.max_tasks = max_tasks, .early = memory};
     *out = a;

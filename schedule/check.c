@@ -232,15 +232,10 @@ static weft_status find_expected(rank_check *check)
     uint32_t room = 16;
     while (room < 2 * expected->num_tasks)
         room *= 2;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(check->scratch, room, sizeof(uint32_t), &memory));
-    uint32_t *table = memory;
-    WEFT_TRY(weft_arena_alloc_array(check->scratch, check->program->num_tasks, sizeof(uint32_t),
-                                    &memory));
-    check->expected_of = memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(check->scratch, expected->num_tasks, sizeof(uint32_t), &memory));
-    check->seen = memory;
+    uint32_t *table;
+    WEFT_TRY(WEFT_ARRAY(check->scratch, room, &table));
+    WEFT_TRY(WEFT_ARRAY(check->scratch, check->program->num_tasks, &check->expected_of));
+    WEFT_TRY(WEFT_ARRAY(check->scratch, expected->num_tasks, &check->seen));
     for (uint32_t i = 0; i < expected->num_tasks; i++) {
         uint32_t at = hash_of(&expected->tasks[i]);
         while (table[at % room])
@@ -327,10 +322,7 @@ static weft_status check_tasks(const rank_check *check)
 static weft_status find_pasts(rank_check *check)
 {
     const weft_program *program = check->program;
-    void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(check->scratch, program->num_tasks, sizeof(weft_past), &memory));
-    check->pasts = memory;
+    WEFT_TRY(WEFT_ARRAY(check->scratch, program->num_tasks, &check->pasts));
     uint32_t last[WEFT_NUM_LANES] = {0};
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
@@ -444,10 +436,8 @@ static weft_status replay(const rank_check *check, uint32_t index, slot_state *s
 static weft_status check_slots(const rank_check *check)
 {
     const weft_program *program = check->program;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(check->scratch, (size_t)program->num_slots, sizeof(slot_state),
-                                    &memory));
-    slot_state *slots = memory;
+    slot_state *slots;
+    WEFT_TRY(WEFT_ARRAY(check->scratch, (size_t)program->num_slots, &slots));
     for (int h = 0; h < check->expected->num_holds; h++) {
         const weft_holding *held = &check->expected->holds[h];
         int k = 0;
@@ -552,10 +542,7 @@ static weft_status check_together(rank_check *check, const weft_program *program
 static weft_status check_all(rank_check *check, const weft_program *programs,
                              weft_expect_function expect, const void *context, weft_arena *names)
 {
-    void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(names, (size_t)check->num_ranks, sizeof *check->wheres, &memory));
-    check->wheres = memory;
+    WEFT_TRY(WEFT_ARRAY(names, (size_t)check->num_ranks, &check->wheres));
     for (check->rank = 0; check->rank < check->num_ranks; check->rank++) {
         check->program = &programs[check->rank];
         WEFT_TRY(check_alone(check, expect, context));

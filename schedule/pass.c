@@ -477,10 +477,7 @@ static weft_status emit(writer *w)
 static weft_status write(writer *w, weft_pass_kind kind)
 {
     const weft_chunk_shape *s = w->shape;
-    void *tasks;
-    WEFT_TRY(weft_arena_alloc_array(w->scratch, 2 * (size_t)s->num_layers + 1, sizeof(weft_task),
-                                    &tasks));
-    w->tasks = tasks;
+    WEFT_TRY(WEFT_ARRAY(w->scratch, 2 * (size_t)s->num_layers + 1, &w->tasks));
     w->kind = kind;
     WEFT_TRY(kind == WEFT_PASS_WEIGHTS ? add_weights_memory(w)
                                        : add_memory(w, kind != WEFT_PASS_FORWARD));
@@ -668,10 +665,8 @@ static weft_status check_with(const weft_chunk_shape *shape, weft_pass_kind kind
                               const weft_program *program, weft_arena *scratch)
 {
     const int num = shape->num_layers, early = early_group(shape);
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 4 * (size_t)num + program->num_tasks + 1,
-                                    sizeof(weft_task), &memory));
-    weft_task *tasks = memory;
+    weft_task *tasks;
+    WEFT_TRY(WEFT_ARRAY(scratch, 4 * (size_t)num + program->num_tasks + 1, &tasks));
     uint32_t count = 0;
     if (kind == WEFT_PASS_RECOMPUTE)
         count = list_recomputes(shape, early, num, tasks);

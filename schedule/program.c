@@ -174,13 +174,9 @@ weft_status weft_program_builder_create(weft_arena *arena, weft_program_builder 
 weft_status weft_program_expect(weft_program_builder *b, uint32_t num_tasks, uint32_t num_waits,
                                 weft_arena *scratch)
 {
-    void *tasks, *waits, *pasts;
-    WEFT_TRY(weft_arena_alloc_array(b->arena, num_tasks, sizeof(weft_task), &tasks));
-    WEFT_TRY(weft_arena_alloc_array(b->arena, num_waits, sizeof(weft_wait), &waits));
-    WEFT_TRY(weft_arena_alloc_array(scratch, num_tasks, sizeof(weft_past), &pasts));
-    b->tasks = tasks;
-    b->waits = waits;
-    b->pasts = pasts;
+    WEFT_TRY(WEFT_ARRAY(b->arena, num_tasks, &b->tasks));
+    WEFT_TRY(WEFT_ARRAY(b->arena, num_waits, &b->waits));
+    WEFT_TRY(WEFT_ARRAY(scratch, num_tasks, &b->pasts));
     b->max_tasks = b->max_pasts = num_tasks;
     b->max_waits = num_waits;
     return WEFT_OK;

@@ -50,14 +50,9 @@ weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int n
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)num_stages, sizeof(weft_walk_stage), &memory));
     *walk = (weft_walk){.programs = programs, .num_stages = num_stages, .stages = memory};
     for (int stage = 0; stage < num_stages; stage++) {
-        WEFT_TRY(weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(bool), &memory));
-        walk->stages[stage].done = memory;
-        WEFT_TRY(
-            weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(int32_t), &memory));
-        walk->stages[stage].passed = memory;
-        WEFT_TRY(weft_arena_alloc_array(scratch, num_own_points(&programs[stage]), sizeof(bool),
-                                        &memory));
-        walk->stages[stage].own = memory;
+        WEFT_TRY(WEFT_ARRAY(scratch, programs[stage].num_tasks, &walk->stages[stage].done));
+        WEFT_TRY(WEFT_ARRAY(scratch, programs[stage].num_tasks, &walk->stages[stage].passed));
+        WEFT_TRY(WEFT_ARRAY(scratch, num_own_points(&programs[stage]), &walk->stages[stage].own));
         for (uint32_t i = 0; i < programs[stage].num_tasks; i++)
             walk->stages[stage].passed[i] = INT32_MAX;
         walk->stages[stage].host = next_host_wait(&programs[stage], 0);

@@ -56,9 +56,6 @@ typedef struct weft_nccl_comm {
 weft_nccl_comm *weft_nccl_of(weft_comm *comm);
 weft_status weft_nccl_enqueue(weft_lane *lane, const weft_comm_op *op) WEFT_CHECKED;
 weft_status weft_nccl_run_on_host(const weft_comm_op *op) WEFT_CHECKED;
-/* nccl_sharded.c */
-weft_status weft_nccl_post_sharded(weft_nccl_comm *between, weft_nccl_comm *inside,
-                                   const weft_comm_op *op, cudaStream_t stream) WEFT_CHECKED;
 
 /* nccl_watch.c. Starts this process' watchdog, on that device. */
 weft_status weft_nccl_watch_start(int device_index) WEFT_CHECKED;

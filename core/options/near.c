@@ -262,14 +262,13 @@ weft_status weft_options_near(const weft_option_section *sections, size_t num_se
 {
     rows r = {.sections = sections};
     size_t first = 0, own = 0, at = 0, found[WEFT_LIKELY_NAMES];
-    void *memory;
     for (size_t i = 0; i < num_sections; r.count += sections[i++].num_rows)
         if (section && strcmp(sections[i].name, section) == 0) {
             first = r.count;
             own = sections[i].num_rows;
         }
-    WEFT_TRY(weft_arena_alloc_array(arena, r.count + WEFT_LIKELY_NAMES, sizeof(char *), &memory));
-    const char **keys = memory;
+    const char **keys;
+    WEFT_TRY(WEFT_ARRAY(arena, r.count + WEFT_LIKELY_NAMES, &keys));
     r.names = keys + WEFT_LIKELY_NAMES;
     for (size_t i = 0; i < num_sections; i++)
         for (size_t j = 0; j < sections[i].num_rows; j++)

@@ -144,9 +144,8 @@ static weft_status parse_text(const parse *p, const char *file, const char *text
         return WEFT_OPTION_FAULT(&source, root.start, NULL, NULL,
                                  "expected an object of sections, got %s",
                                  weft_json_kind_text(root));
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(p->arena, p->num_sections, sizeof(char *), &memory));
-    const char **seen = memory;
+    const char **seen;
+    WEFT_TRY(WEFT_ARRAY(p->arena, p->num_sections, &seen));
     const char *cursor = NULL;
     weft_json_span key_span, value;
     while (weft_json_next(root, &cursor, &key_span, &value)) {

@@ -251,9 +251,8 @@ static weft_status read_int_list(const place *p, weft_json_span value, weft_aren
     static const char expected[] = "an integer or an array of integers";
     bool is_array = weft_json_kind_of(value) == WEFT_JSON_ARRAY;
     size_t count = is_array ? count_elements(value) : 1;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(int64_t), &memory));
-    int64_t *values = memory;
+    int64_t *values;
+    WEFT_TRY(WEFT_ARRAY(arena, count, &values));
     if (!is_array) {
         WEFT_TRY(read_int(p, value, expected, values));
     } else {
@@ -273,9 +272,8 @@ static weft_status read_strings(const place *p, weft_json_span value, weft_arena
     if (kind != WEFT_JSON_ARRAY && kind != WEFT_JSON_STRING)
         return bad_value(p, value, "a string or an array of strings and numbers");
     size_t count = kind == WEFT_JSON_ARRAY ? count_elements(value) : 1;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(char *), &memory));
-    const char **values = memory;
+    const char **values;
+    WEFT_TRY(WEFT_ARRAY(arena, count, &values));
     if (kind == WEFT_JSON_STRING) {
         WEFT_TRY(read_string(p, value, arena, values));
     } else {

@@ -121,12 +121,11 @@ static weft_status read_name(const weft_argument *row, const char *text, int *ou
 static weft_status read_several(const weft_argument *row, const char *text, weft_arena *arena)
 {
     const char *copy;
-    void *memory;
     size_t count = 0;
     int name;
     WEFT_TRY(weft_arena_printf(arena, &copy, "%s", text));
-    WEFT_TRY(weft_arena_alloc_array(arena, strlen(text) + 1, sizeof(int64_t), &memory));
-    int64_t *values = memory;
+    int64_t *values;
+    WEFT_TRY(WEFT_ARRAY(arena, strlen(text) + 1, &values));
     if (row->set)
         *row->set = 0;
     for (char *word = (char *)copy, *next = word; next; word = next) {
@@ -187,10 +186,9 @@ static const weft_argument *find_row(const weft_arguments *a, const char *name, 
 static weft_status near_option(const weft_arguments *a, const char *word, weft_arena *arena,
                                const char **out)
 {
-    void *memory;
     size_t likely[WEFT_LIKELY_NAMES];
-    WEFT_TRY(weft_arena_alloc_array(arena, a->num_rows + 1, sizeof(char *), &memory));
-    const char **names = memory;
+    const char **names;
+    WEFT_TRY(WEFT_ARRAY(arena, a->num_rows + 1, &names));
     for (size_t i = 0; i < a->num_rows; i++)
         names[i] = a->rows[i].name;
     names[a->num_rows] = "help";

@@ -6,7 +6,7 @@
 
 bool weft_job_is_contained(const weft_job *job)
 {
-    return job->kind == WEFT_JOB_KUBERNETES || job->container_image || job->apptainer;
+    return job->kind == WEFT_JOB_KUBERNETES || job->container.image || job->container.apptainer;
 }
 
 /* Both separate paths by these. */
@@ -20,18 +20,19 @@ static weft_status check_path(const char *path)
 
 weft_status weft_job_check_container(const weft_job *job)
 {
-    if (job->apptainer && job->kind == WEFT_JOB_KUBERNETES)
+    const weft_job_container *c = &job->container;
+    if (c->apptainer && job->kind == WEFT_JOB_KUBERNETES)
         return WEFT_ERROR(WEFT_CONFIG, "--apptainer: of mpirun and slurm jobs; --image names this "
                                        "one's image");
-    if (job->apptainer && job->container_image)
+    if (c->apptainer && c->image)
         return WEFT_ERROR(WEFT_CONFIG, "--apptainer beside --container-image: one of them");
-    if (job->apptainer && (!*job->apptainer || *job->apptainer == '-'))
-        return WEFT_ERROR(WEFT_CONFIG, "--apptainer \"%.100s\": no image", job->apptainer);
-    if (job->container_image && !*job->container_image)
+    if (c->apptainer && (!*c->apptainer || *c->apptainer == '-'))
+        return WEFT_ERROR(WEFT_CONFIG, "--apptainer \"%.100s\": no image", c->apptainer);
+    if (c->image && !*c->image)
         return WEFT_ERROR(WEFT_CONFIG, "--container-image: its name is missing");
-    if (job->container_mounts && (!job->container_image || !*job->container_mounts))
+    if (c->mounts && (!c->image || !*c->mounts))
         return WEFT_ERROR(WEFT_CONFIG, "--container-mounts: what to mount in --container-image");
-    if (!job->apptainer && !job->container_image)
+    if (!c->apptainer && !c->image)
         return WEFT_OK;
     WEFT_TRY(check_path(job->run));
     for (size_t i = 0; i < job->mounts.count; i++)
@@ -46,7 +47,7 @@ const char weft_job_container_setting[] = "export OMPI_MCA_btl_vader_single_copy
 
 static void print_container(const weft_job *job, weft_job_word_function print, FILE *out)
 {
-    if (!job->apptainer)
+    if (!job->container.apptainer)
         return;
     print("apptainer", out);
     print("exec", out);
@@ -60,7 +61,7 @@ static void print_container(const weft_job *job, weft_job_word_function print, F
     }
     print("--pwd", out);
     print(job->folder, out);
-    print(job->apptainer, out);
+    print(job->container.apptainer, out);
 }
 
 void weft_job_words(const weft_job *job, weft_job_word_function print, FILE *out)
@@ -83,10 +84,10 @@ static void print_mount(const char *path, FILE *out)
 
 void weft_job_print_container(const weft_job *job, FILE *out)
 {
-    if (!job->container_image)
+    if (!job->container.image)
         return;
     fputs(" \\\n    --container-image=", out);
-    weft_shell_word(job->container_image, out);
+    weft_shell_word(job->container.image, out);
     fputs(" --container-workdir=", out);
     weft_shell_word(job->folder, out);
     fputs(" --container-mounts=", out);
@@ -95,8 +96,8 @@ void weft_job_print_container(const weft_job *job, FILE *out)
         fputc(',', out);
         print_mount(job->mounts.values[i], out);
     }
-    if (job->container_mounts) {
+    if (job->container.mounts) {
         fputc(',', out);
-        weft_shell_word(job->container_mounts, out);
+        weft_shell_word(job->container.mounts, out);
     }
 }

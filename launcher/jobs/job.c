@@ -73,20 +73,20 @@ static weft_status check_unused(const weft_job *job)
         weft_job_kind kind;
     } options[] = {{job->hosts.option, job->hosts.names, WEFT_JOB_MPIRUN},
                    {"spares", job->num_spares > 0 ? "" : NULL, WEFT_JOB_MPIRUN},
-                   {"time", job->time, WEFT_JOB_SLURM},
-                   {"account", job->account, WEFT_JOB_SLURM},
-                   {"partition", job->partition, WEFT_JOB_SLURM},
-                   {"qos", job->qos, WEFT_JOB_SLURM},
-                   {"sbatch", first(&job->sbatch), WEFT_JOB_SLURM},
-                   {"container-image", job->container_image, WEFT_JOB_SLURM},
-                   {"container-mounts", job->container_mounts, WEFT_JOB_SLURM},
-                   {"image", job->image, WEFT_JOB_KUBERNETES},
-                   {"claim", job->claim, WEFT_JOB_KUBERNETES},
-                   {"namespace", job->name_space, WEFT_JOB_KUBERNETES},
-                   {"queue", job->queue, WEFT_JOB_KUBERNETES},
-                   {"resource", first(&job->resources), WEFT_JOB_KUBERNETES},
-                   {"pod", first(&job->pod), WEFT_JOB_KUBERNETES},
-                   {"user", job->user >= 0 ? "" : NULL, WEFT_JOB_KUBERNETES}};
+                   {"time", job->slurm.time, WEFT_JOB_SLURM},
+                   {"account", job->slurm.account, WEFT_JOB_SLURM},
+                   {"partition", job->slurm.partition, WEFT_JOB_SLURM},
+                   {"qos", job->slurm.qos, WEFT_JOB_SLURM},
+                   {"sbatch", first(&job->slurm.sbatch), WEFT_JOB_SLURM},
+                   {"container-image", job->container.image, WEFT_JOB_SLURM},
+                   {"container-mounts", job->container.mounts, WEFT_JOB_SLURM},
+                   {"image", job->kubernetes.image, WEFT_JOB_KUBERNETES},
+                   {"claim", job->kubernetes.claim, WEFT_JOB_KUBERNETES},
+                   {"namespace", job->kubernetes.name_space, WEFT_JOB_KUBERNETES},
+                   {"queue", job->kubernetes.queue, WEFT_JOB_KUBERNETES},
+                   {"resource", first(&job->kubernetes.resources), WEFT_JOB_KUBERNETES},
+                   {"pod", first(&job->kubernetes.pod), WEFT_JOB_KUBERNETES},
+                   {"user", job->kubernetes.user >= 0 ? "" : NULL, WEFT_JOB_KUBERNETES}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (options[i].value && options[i].kind != job->kind)
             return WEFT_ERROR(WEFT_CONFIG, "--%s: of %s jobs; this one is for %s", options[i].name,
@@ -98,7 +98,7 @@ static weft_status check_spares(const weft_job *job)
 {
     if (job->num_spares > 0 && !job->hosts.names)
         return WEFT_ERROR(WEFT_CONFIG, "--spares %d: --hosts has to name them", job->num_spares);
-    if (job->num_spares > 0 && job->max_restarts == 0)
+    if (job->num_spares > 0 && job->restarts.max == 0)
         return WEFT_ERROR(WEFT_CONFIG,
                           "--spares %d: nothing starts again on them; set reliability.max_restarts",
                           job->num_spares);

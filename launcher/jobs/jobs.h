@@ -41,6 +41,37 @@ typedef struct weft_job_hosts {
 weft_status weft_job_read_hosts(const char *list, const char *file, weft_arena *arena,
                                 weft_job_hosts *out) WEFT_CHECKED;
 
+/* reliability's, of mpirun and slurm. */
+typedef struct weft_job_restarts {
+    int64_t max, delay_s; /* max 0: a fault ends the job */
+    /* mpirun: the numbers of nodes that a mesh fits, falling, num_nodes first; and num_nodes' data
+     * parallelism. */
+    const char *node_counts;
+    int dp;
+} weft_job_restarts;
+
+typedef struct weft_job_slurm {
+    const char *time; /* "HH:MM:SS", or another of Slurm's forms; NULL: the partition's */
+    const char *account, *partition, *qos; /* NULL: the user's own */
+    weft_string_list sbatch;               /* further options, as they stand behind #SBATCH */
+} weft_job_slurm;
+
+/* Which has `program`: of Slurm's plugin pyxis, with more mounts or NULL, or, with mpirun too, of
+ * apptainer; NULL: on the node itself. */
+typedef struct weft_job_container {
+    const char *image, *mounts, *apptainer;
+} weft_job_container;
+
+typedef struct weft_job_kubernetes {
+    const char *image;
+    const char *name_space, *queue; /* NULL: kubectl's, none */
+    weft_string_list resources;     /* NAME=AMOUNT: what each worker gets beside its GPUs */
+    weft_string_list pod;           /* FIELD=JSON or FIELD=TEXT: fields of the pods' spec */
+    int user;                       /* whose number the containers run as; -1: the image's, root */
+    const char *claim;       /* a volume claim that holds the run; NULL: the nodes' own folder */
+    const char *config_text; /* of the job's config */
+} weft_job_kubernetes;
+
 /* Borrows all of its texts. Paths are absolute. */
 typedef struct weft_job {
     weft_job_kind kind;
@@ -59,30 +90,12 @@ typedef struct weft_job {
     weft_string_list environment;   /* NAME=VALUE, or NAME: ranks get what the job has there */
     const char *interface; /* of the network, for what opens sockets; NULL: theirs to find */
     bool rank_output;      /* ranks' words go to files of their own, RUN/ranks */
-    /* mpirun, slurm: reliability's; 0: a fault ends the job */
-    int64_t max_restarts, restart_delay_s;
-    /* mpirun */
-    weft_job_hosts hosts; /* without names: this machine, or names to be filled in */
-    int num_spares;       /* further nodes, for those that fail */
-    /* With restarts: the numbers of nodes that a mesh fits, falling, num_nodes first; and
-     * num_nodes' data parallelism. */
-    const char *node_counts;
-    int dp;
-    /* slurm */
-    const char *time; /* "HH:MM:SS", or another of Slurm's forms; NULL: the partition's */
-    const char *account, *partition, *qos; /* NULL: the user's own */
-    weft_string_list sbatch;               /* further options, as they stand behind #SBATCH */
-    /* In a container, which has `program`: of Slurm's plugin pyxis, with more mounts or NULL, or,
-     * with mpirun too, of apptainer; NULL: on the node itself. */
-    const char *container_image, *container_mounts, *apptainer;
-    /* kubernetes */
-    const char *image;
-    const char *name_space, *queue; /* NULL: kubectl's, none */
-    weft_string_list resources;     /* NAME=AMOUNT: what each worker gets beside its GPUs */
-    weft_string_list pod;           /* FIELD=JSON or FIELD=TEXT: fields of the pods' spec */
-    int user;                       /* whose number the containers run as; -1: the image's, root */
-    const char *claim;       /* a volume claim that holds the run; NULL: the nodes' own folder */
-    const char *config_text; /* of `config` */
+    weft_job_restarts restarts;
+    weft_job_hosts hosts; /* of mpirun; without names: this machine, or names to be filled in */
+    int num_spares;       /* likewise: further nodes, for those that fail */
+    weft_job_slurm slurm;
+    weft_job_container container;
+    weft_job_kubernetes kubernetes;
     weft_string_list mounts; /* kubernetes, containers: folders of the nodes that the job reads */
 } weft_job;
 

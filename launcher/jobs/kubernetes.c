@@ -35,7 +35,7 @@ static void print_word(const char *word, FILE *out)
 static void print_command(const weft_job *job, FILE *out)
 {
     char ranks[16], map[32], ssh[256];
-    const char *key = job->user > 0 ? "-i " KEYS_FOLDER "/id_rsa " : "";
+    const char *key = job->kubernetes.user > 0 ? "-i " KEYS_FOLDER "/id_rsa " : "";
     weft_job in_container = *job;
     in_container.config = CONFIG_FOLDER "/config.json";
     snprintf(ranks, sizeof ranks, "%d", job->num_nodes * job->ranks_per_node);
@@ -59,7 +59,7 @@ static void print_command(const weft_job *job, FILE *out)
     fprintf(out, "            command:\n");
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         print_word(words[i], out);
-    if (job->user <= 0)
+    if (job->kubernetes.user <= 0)
         print_word("--allow-run-as-root", out);
     weft_job_words(&in_container, print_word, out);
     fprintf(out, "            workingDir: ");
@@ -90,7 +90,8 @@ static void print_worker_script(const weft_job *job, FILE *out)
             "exec /usr/sbin/sshd -De -f /dev/null -p " PORT
             " -h \"$key\" -o PidFile=none -o StrictModes=no -o PasswordAuthentication=no \\\n"
             "    %s-o \"SetEnv=\\\"PATH=$PATH\\\" \\\"LD_LIBRARY_PATH=$LD_LIBRARY_PATH\\\"\"\n",
-            job->user > 0 ? "-o AuthorizedKeysFile=" KEYS_FOLDER "/authorized_keys " : "");
+            job->kubernetes.user > 0 ? "-o AuthorizedKeysFile=" KEYS_FOLDER "/authorized_keys "
+                                     : "");
 }
 
 static void print_mounts(const weft_job *job, FILE *out)
@@ -131,9 +132,9 @@ static void print_volumes(const weft_job *job, const char *name, FILE *out)
             "              medium: Memory\n"
             "          - name: run\n",
             name);
-    if (job->claim)
+    if (job->kubernetes.claim)
         fprintf(out, "            persistentVolumeClaim:\n              claimName: \"%s\"\n",
-                job->claim);
+                job->kubernetes.claim);
     else
         print_folder(job->run, out);
     for (size_t i = 0; i < job->mounts.count; i++) {
@@ -178,36 +179,36 @@ static void print_field(const char *text, FILE *out)
 static void print_pod(const weft_job *job, const char *name, bool launches, FILE *out)
 {
     fprintf(out, "          terminationGracePeriodSeconds: %d\n", job->stop_s + 30);
-    if (job->user == 0)
+    if (job->kubernetes.user == 0)
         fprintf(out, "          securityContext:\n            runAsUser: 0\n");
-    if (job->user > 0)
+    if (job->kubernetes.user > 0)
         fprintf(out,
                 "          securityContext:\n"
                 "            runAsUser: %d\n"
                 "            runAsNonRoot: true\n"
                 "            fsGroup: %d\n",
-                job->user, job->user);
-    if (!launches && job->num_nodes > 1 && !weft_job_has_pair(&job->pod, "affinity"))
+                job->kubernetes.user, job->kubernetes.user);
+    if (!launches && job->num_nodes > 1 && !weft_job_has_pair(&job->kubernetes.pod, "affinity"))
         print_apart(name, out);
-    for (size_t i = 0; i < job->pod.count; i++)
-        print_field(job->pod.values[i], out);
+    for (size_t i = 0; i < job->kubernetes.pod.count; i++)
+        print_field(job->kubernetes.pod.values[i], out);
 }
 
 static void print_limit(const weft_job *job, const char *name, int amount, FILE *out)
 {
-    if (amount > 0 && !weft_job_has_pair(&job->resources, name))
+    if (amount > 0 && !weft_job_has_pair(&job->kubernetes.resources, name))
         fprintf(out, "                %s: %d\n", name, amount);
 }
 
 static void print_resources(const weft_job *job, FILE *out)
 {
-    if (job->gpus_per_node == 0 && job->num_threads == 0 && job->resources.count == 0)
+    if (job->gpus_per_node == 0 && job->num_threads == 0 && job->kubernetes.resources.count == 0)
         return;
     fprintf(out, "            resources:\n              limits:\n");
     print_limit(job, "nvidia.com/gpu", job->gpus_per_node, out);
     print_limit(job, "cpu", job->num_threads * job->ranks_per_node, out);
-    for (size_t i = 0; i < job->resources.count; i++) {
-        const char *text = job->resources.values[i], *amount = strchr(text, '=') + 1;
+    for (size_t i = 0; i < job->kubernetes.resources.count; i++) {
+        const char *text = job->kubernetes.resources.values[i], *amount = strchr(text, '=') + 1;
         fprintf(out, "                %.*s: \"%s\"\n", (int)(amount - 1 - text), text, amount);
     }
 }
@@ -226,7 +227,7 @@ static void print_replica(const weft_job *job, const char *name, bool launches, 
             "          containers:\n"
             "          - name: %s\n"
             "            image: \"%s\"\n",
-            launches ? "launcher" : "worker", job->image);
+            launches ? "launcher" : "worker", job->kubernetes.image);
     if (launches) {
         print_command(job, out);
     } else {
@@ -265,7 +266,7 @@ static weft_status print_script(const weft_job *job, void (*print)(const weft_jo
 static weft_status print_files(const weft_job *job, FILE *out)
 {
     fputs("data:\n  config.json: ", out);
-    weft_yaml_block(job->config_text, 2, out);
+    weft_yaml_block(job->kubernetes.config_text, 2, out);
     if (job->setup) {
         fputs("  setup.sh: ", out);
         weft_yaml_block(job->setup_text, 2, out);
@@ -279,8 +280,8 @@ static weft_status print_files(const weft_job *job, FILE *out)
 static void print_names(const weft_job *job, const char *name, FILE *out)
 {
     fprintf(out, "metadata:\n  name: \"%s\"\n", name);
-    if (job->name_space)
-        fprintf(out, "  namespace: \"%s\"\n", job->name_space);
+    if (job->kubernetes.name_space)
+        fprintf(out, "  namespace: \"%s\"\n", job->kubernetes.name_space);
 }
 
 /* The job goes on by itself after a lost pod: its launcher starts again, and resumes. */
@@ -299,8 +300,8 @@ weft_status weft_job_print_kubernetes(const weft_job *job, FILE *out)
           "kind: MPIJob\n",
           out);
     print_names(job, name, out);
-    if (job->queue)
-        fprintf(out, "  labels:\n    kueue.x-k8s.io/queue-name: \"%s\"\n", job->queue);
+    if (job->kubernetes.queue)
+        fprintf(out, "  labels:\n    kueue.x-k8s.io/queue-name: \"%s\"\n", job->kubernetes.queue);
     fprintf(out,
             "spec:\n"
             "  slotsPerWorker: %d\n"
@@ -311,9 +312,10 @@ weft_status weft_job_print_kubernetes(const weft_job *job, FILE *out)
             "    cleanPodPolicy: Running\n"
             "    ttlSecondsAfterFinished: 600\n"
             "    backoffLimit: 10\n",
-            job->ranks_per_node, job->user > 0 ? "  sshAuthMountPath: " KEYS_FOLDER "\n" : "");
-    if (job->queue) /* of Volcano and of scheduler plugins */
-        fprintf(out, "    schedulingPolicy:\n      queue: \"%s\"\n", job->queue);
+            job->ranks_per_node,
+            job->kubernetes.user > 0 ? "  sshAuthMountPath: " KEYS_FOLDER "\n" : "");
+    if (job->kubernetes.queue) /* of Volcano and of scheduler plugins */
+        fprintf(out, "    schedulingPolicy:\n      queue: \"%s\"\n", job->kubernetes.queue);
     fputs("  mpiReplicaSpecs:\n", out);
     print_replica(job, name, true, out);
     print_replica(job, name, false, out);

@@ -229,7 +229,7 @@ static weft_status check_field(const weft_job *job, const char *text)
     for (size_t k = 0; k < sizeof own / sizeof *own; k++)
         if (strcmp(name, own[k]) == 0)
             return WEFT_ERROR(WEFT_CONFIG, "--pod %s: the job has it", own[k]);
-    if (job->user >= 0 && strcmp(name, "securityContext") == 0)
+    if (job->kubernetes.user >= 0 && strcmp(name, "securityContext") == 0)
         return WEFT_ERROR(WEFT_CONFIG, "--pod securityContext: --user says it");
     WEFT_TRY(find_field(name, &kind));
     cJSON *json = cJSON_ParseWithOpts(value, &end, true);
@@ -244,16 +244,16 @@ static weft_status check_field(const weft_job *job, const char *text)
 
 /* --- the job ------------------------------------------------------------------------------- */
 
-static weft_status check_names(const weft_job *job)
+static weft_status check_names(const weft_job_kubernetes *kubernetes)
 {
     const struct {
         const char *name, *value, *grammar, *expected;
         size_t most;
     } rows[] = {
-        {"image", job->image, IMAGE, "such as registry.example:5000/team/weft:1", 511},
-        {"namespace", job->name_space, LABEL, "1 to 63 of a-z, 0-9 and -", 63},
-        {"queue", job->queue, SUBDOMAIN, "1 to 63 of a-z, 0-9, - and .", 63},
-        {"claim", job->claim, SUBDOMAIN, "1 to 253 of a-z, 0-9, - and .", 253},
+        {"image", kubernetes->image, IMAGE, "such as registry.example:5000/team/weft:1", 511},
+        {"namespace", kubernetes->name_space, LABEL, "1 to 63 of a-z, 0-9 and -", 63},
+        {"queue", kubernetes->queue, SUBDOMAIN, "1 to 63 of a-z, 0-9, - and .", 63},
+        {"claim", kubernetes->claim, SUBDOMAIN, "1 to 253 of a-z, 0-9, - and .", 253},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].value && !matches(rows[i].value, rows[i].grammar, rows[i].most))
@@ -284,9 +284,10 @@ static weft_status check_texts(const weft_job *job)
 {
     WEFT_TRY(check_utf8(job->program, job->program));
     WEFT_TRY(check_utf8(job->folder, job->folder));
-    WEFT_TRY(check_utf8(job->config, job->config_text));
+    WEFT_TRY(check_utf8(job->config, job->kubernetes.config_text));
     WEFT_TRY(check_utf8(job->setup, job->setup_text));
-    const weft_string_list *const lists[] = {&job->environment, &job->settings, &job->pod};
+    const weft_string_list *const lists[] = {&job->environment, &job->settings,
+                                             &job->kubernetes.pod};
     for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
         for (size_t i = 0; i < lists[k]->count; i++)
             WEFT_TRY(check_utf8(lists[k]->values[i], lists[k]->values[i]));
@@ -298,22 +299,22 @@ enum { MOST_CONFIG_BYTES = 1000000 };
 
 weft_status weft_job_check_kubernetes(const weft_job *job)
 {
-    if (!job->image)
+    if (!job->kubernetes.image)
         return WEFT_ERROR(WEFT_CONFIG,
                           "--image IMAGE is missing: the image of a container that has %s, "
                           "mpirun and sshd",
                           job->program);
-    WEFT_TRY(check_names(job));
-    if (strlen(job->config_text) > MOST_CONFIG_BYTES)
+    WEFT_TRY(check_names(&job->kubernetes));
+    if (strlen(job->kubernetes.config_text) > MOST_CONFIG_BYTES)
         return WEFT_ERROR(WEFT_CONFIG, "%.300s: larger than the %d bytes of a ConfigMap",
                           job->config, MOST_CONFIG_BYTES);
     WEFT_TRY(check_texts(job));
-    for (size_t i = 0; i < job->resources.count; i++)
-        WEFT_TRY(check_resource(job->resources.values[i]));
-    for (size_t i = 0; i < job->pod.count; i++)
-        WEFT_TRY(check_field(job, job->pod.values[i]));
-    WEFT_TRY(check_twice("resource", &job->resources));
-    WEFT_TRY(check_twice("pod", &job->pod));
+    for (size_t i = 0; i < job->kubernetes.resources.count; i++)
+        WEFT_TRY(check_resource(job->kubernetes.resources.values[i]));
+    for (size_t i = 0; i < job->kubernetes.pod.count; i++)
+        WEFT_TRY(check_field(job, job->kubernetes.pod.values[i]));
+    WEFT_TRY(check_twice("resource", &job->kubernetes.resources));
+    WEFT_TRY(check_twice("pod", &job->kubernetes.pod));
     WEFT_TRY(check_mount(job->run));
     for (size_t i = 0; i < job->mounts.count; i++)
         WEFT_TRY(check_mount(job->mounts.values[i]));

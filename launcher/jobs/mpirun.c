@@ -315,7 +315,7 @@ static void print_restarting(const weft_job *job, FILE *out)
             "node_counts='%s' dp=%d ranks_per_node=%d\n%s"
             "while :; do\nuntil choose && look; do :; done\n"
             "if [ -n \"$asked\" ]; then exit \"${code:-75}\"; fi\n",
-            job->node_counts, job->dp, job->ranks_per_node, choosing);
+            job->restarts.node_counts, job->restarts.dp, job->ranks_per_node, choosing);
     print_start(job, "$((nodes * ranks_per_node))", "hostfile.now", out);
     fprintf(out, "if ! again; then exit \"$code\"; fi\njudge\ndone\n");
 }
@@ -331,7 +331,7 @@ void weft_job_print_mpirun(const weft_job *job, FILE *out)
         "cd --");
     weft_job_shell_word(job->folder, out);
     fputs(" || exit\n", out);
-    if (job->apptainer)
+    if (job->container.apptainer)
         fputs(weft_job_container_setting, out);
     weft_job_print_setup(job, job->setup, out);
     fputs("run=", out);
@@ -342,7 +342,7 @@ void weft_job_print_mpirun(const weft_job *job, FILE *out)
     weft_job_print_passed(job, out);
     /* In a group of its own: a terminal's signals reach the script alone. */
     fprintf(out, "%s%s%s", weft_job_judging, saying, starting);
-    if (job->max_restarts > 0) {
+    if (job->restarts.max > 0) {
         print_restarting(job, out);
         return;
     }

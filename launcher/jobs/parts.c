@@ -302,6 +302,6 @@ static const char again[] =
 
 void weft_job_print_again(const weft_job *job, FILE *out)
 {
-    fprintf(out, "max_restarts=%" PRId64 " restart_delay=%" PRId64 "\n%s", job->max_restarts,
-            job->restart_delay_s, again);
+    fprintf(out, "max_restarts=%" PRId64 " restart_delay=%" PRId64 "\n%s", job->restarts.max,
+            job->restarts.delay_s, again);
 }

@@ -53,25 +53,24 @@ static bool has_two_numbers(const char *text)
 }
 
 /* Slurm signals up to a minute early. A job without time to train would queue itself for ever. */
-static weft_status check_time(const weft_job *job)
+static weft_status check_time(const char *time, int stop_s)
 {
     int64_t s;
-    if (!job->time)
+    if (!time)
         return WEFT_OK;
-    if (has_two_numbers(job->time))
+    if (has_two_numbers(time))
         return WEFT_ERROR(WEFT_CONFIG,
                           "--time %.60s: minutes and seconds to sbatch; write %.60s:00 for hours "
                           "and minutes, 00:%.60s for those",
-                          job->time, job->time, job->time);
-    if (!read_time(job->time, &s))
+                          time, time, time);
+    if (!read_time(time, &s))
         return WEFT_ERROR(WEFT_CONFIG,
-                          "--time %.60s: expected MM, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS",
-                          job->time);
-    if (s <= job->stop_s + 60)
+                          "--time %.60s: expected MM, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS", time);
+    if (s <= stop_s + 60)
         return WEFT_ERROR(WEFT_CONFIG,
                           "--time %.60s: too short: it stops %d s before its end "
                           "(train.stop_timeout_s), which Slurm may say 60 s early",
-                          job->time, job->stop_s);
+                          time, stop_s);
     return WEFT_OK;
 }
 
@@ -127,14 +126,16 @@ weft_status weft_job_check_slurm(const weft_job *job)
 {
     const struct {
         const char *name, *value;
-    } words[] = {{"account", job->account}, {"partition", job->partition}, {"qos", job->qos}};
+    } words[] = {{"account", job->slurm.account},
+                 {"partition", job->slurm.partition},
+                 {"qos", job->slurm.qos}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (words[i].value && !weft_job_is_word(words[i].value, "._-+,@:/="))
             return WEFT_ERROR(WEFT_CONFIG, "--%s %.60s: no name that Slurm gives one",
                               words[i].name, words[i].value);
-    for (size_t i = 0; i < job->sbatch.count; i++)
-        WEFT_TRY(check_option(job->sbatch.values[i]));
-    return check_time(job);
+    for (size_t i = 0; i < job->slurm.sbatch.count; i++)
+        WEFT_TRY(check_option(job->slurm.sbatch.values[i]));
+    return check_time(job->slurm.time, job->stop_s);
 }
 
 /* --- the script ---------------------------------------------------------------------------- */
@@ -151,13 +152,13 @@ static void print_output(const weft_job *job, FILE *out)
 }
 
 /* A site's own words for GPUs, such as --gres=gpu:h100:8, replace ours. */
-static bool asks_for_gpus(const weft_job *job)
+static bool asks_for_gpus(const weft_string_list *sbatch)
 {
     bool asks = false;
-    for (size_t i = 0; i < job->sbatch.count; i++)
-        asks |= strncmp(job->sbatch.values[i], "--gres=gpu", 10) == 0 ||
-                strncmp(job->sbatch.values[i], "--gpus", 6) == 0 ||
-                strncmp(job->sbatch.values[i], "-G", 2) == 0;
+    for (size_t i = 0; i < sbatch->count; i++)
+        asks |= strncmp(sbatch->values[i], "--gres=gpu", 10) == 0 ||
+                strncmp(sbatch->values[i], "--gpus", 6) == 0 ||
+                strncmp(sbatch->values[i], "-G", 2) == 0;
     return asks;
 }
 
@@ -165,10 +166,10 @@ static void print_options(const weft_job *job, FILE *out)
 {
     const struct {
         const char *name, *value;
-    } words[] = {{"account", job->account},
-                 {"partition", job->partition},
-                 {"qos", job->qos},
-                 {"time", job->time}};
+    } words[] = {{"account", job->slurm.account},
+                 {"partition", job->slurm.partition},
+                 {"qos", job->slurm.qos},
+                 {"time", job->slurm.time}};
     char name[WEFT_JOB_NAME_BYTES];
     weft_job_name(job->run, name);
     fprintf(out,
@@ -176,7 +177,7 @@ static void print_options(const weft_job *job, FILE *out)
             "#SBATCH --nodes=%d\n"
             "#SBATCH --ntasks-per-node=%d\n",
             name, job->num_nodes, job->ranks_per_node);
-    if (job->gpus_per_node > 0 && !asks_for_gpus(job))
+    if (job->gpus_per_node > 0 && !asks_for_gpus(&job->slurm.sbatch))
         fprintf(out, "#SBATCH --gpus-per-node=%d\n", job->gpus_per_node);
     if (job->num_threads > 0)
         fprintf(out, "#SBATCH --cpus-per-task=%d\n", job->num_threads);
@@ -191,8 +192,8 @@ static void print_options(const weft_job *job, FILE *out)
             "#SBATCH --open-mode=append\n",
             job->stop_s);
     print_output(job, out);
-    for (size_t i = 0; i < job->sbatch.count; i++)
-        fprintf(out, "#SBATCH %s\n", job->sbatch.values[i]);
+    for (size_t i = 0; i < job->slurm.sbatch.count; i++)
+        fprintf(out, "#SBATCH %s\n", job->slurm.sbatch.values[i]);
 }
 
 /* Slurm's own patience with a cancelled job is KillWait. */
@@ -338,7 +339,7 @@ void weft_job_print_slurm(const weft_job *job, FILE *out)
     fprintf(out, "\n%s%s%s", weft_job_judging, watching, requeueing);
     weft_job_print_again(job, out);
     fputs(fencing, out);
-    if (job->apptainer)
+    if (job->container.apptainer)
         fputs(weft_job_container_setting, out);
     /* srun inherits no --cpus-per-task, and of a job with --export=NONE no variables. */
     fprintf(out,

@@ -81,10 +81,5 @@ typedef struct weft_exchange_report {
     const weft_exchange_result *results;
     int num_results, rounds;
 } weft_exchange_report;
-/* Prints the table of the last result; before the first table, what the tables show. */
-weft_status weft_exchange_print_last(const weft_exchange_report *report, FILE *out) WEFT_CHECKED;
-/* Prints JSON on standard output. */
-weft_status weft_exchange_json(const weft_exchange_report *report) WEFT_CHECKED;
-weft_status weft_exchange_svg(const weft_exchange_report *report, const char *path) WEFT_CHECKED;
 
 #endif

@@ -63,11 +63,4 @@ const weft_bench_case *weft_bench_best(const weft_bench_point *point);
 /* "synchronous", "n 4, s1", ... Returns `text`. */
 char *weft_bench_case_text(const weft_bench_case *c, char *text, size_t bytes);
 
-/* Measures peak device memory by (n, S) and compares what it saves of the synchronous layer's with
- * MPMoE eq. 5-6: the table "memory". Collective. */
-weft_status weft_bench_moe_memory(weft_comm *world, const weft_bench_moe_options *options,
-                                  weft_report *report) WEFT_CHECKED;
-/* Of a point of the grid; without a grid, the one layer's. */
-weft_bench_layer_shape weft_bench_shape_of(const weft_bench_moe_options *options, int point);
-
 #endif

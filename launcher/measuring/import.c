@@ -87,9 +87,8 @@ static weft_status take(weft_import *import, const char *file, const char *text,
 weft_status weft_import_take(weft_import *import, const char *file, const char *text,
                              weft_arena *arena)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof *import, &memory));
-    weft_import *copy = memory;
+    weft_import *copy;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof *import, &copy));
     *copy = *import;
     WEFT_TRY(take(copy, file, text, arena));
     *import = *copy;

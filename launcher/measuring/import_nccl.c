@@ -351,10 +351,9 @@ static weft_status add_curve(reader *r, weft_cost_kind kind, double share, const
     weft_cost cost = {0};
     double least, most;
     char key[72];
-    void *memory;
     weft_cost_bounds(kind, &least, &most);
-    WEFT_TRY(weft_arena_alloc_array(r->arena, (size_t)r->num_rows, sizeof(point), &memory));
-    point *points = memory;
+    point *points;
+    WEFT_TRY(WEFT_ARRAY(r->arena, (size_t)r->num_rows, &points));
     for (int i = 0; i < r->num_rows; i++) {
         const table_row *row = &r->rows[i];
         points[i] = (point){row->bytes * share, row->us, row->line};
@@ -520,13 +519,9 @@ weft_status weft_import_nccl(weft_import *import, const char *file, const char *
                              weft_arena *arena)
 {
     reader r = {.import = import, .file = file, .arena = arena, .test = UNKNOWN};
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, MAX_RANKS, sizeof *r.ranks, &memory));
-    r.ranks = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, MAX_RANKS, sizeof *r.hosts, &memory));
-    r.hosts = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, MAX_ROWS, sizeof *r.rows, &memory));
-    r.rows = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, MAX_RANKS, &r.ranks));
+    WEFT_TRY(WEFT_ARRAY(arena, MAX_RANKS, &r.hosts));
+    WEFT_TRY(WEFT_ARRAY(arena, MAX_ROWS, &r.rows));
     WEFT_TRY(read_all(&r, text));
     if (r.device[0] && !import->cluster.hardware.device_name[0]) {
         snprintf(import->cluster.hardware.device_name, sizeof import->cluster.hardware.device_name,

@@ -280,9 +280,7 @@ static int by_switch_name(const void *a, const void *b)
 
 static weft_status sort_switches(reader *r)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(r->arena, (size_t)r->count + 1, sizeof(a_switch *), &memory));
-    r->by_name = memory;
+    WEFT_TRY(WEFT_ARRAY(r->arena, (size_t)r->count + 1, &r->by_name));
     for (int i = 0; i < r->count; i++)
         r->by_name[i] = &r->switches[i];
     qsort(r->by_name, (size_t)r->count, sizeof *r->by_name, by_switch_name);
@@ -347,14 +345,12 @@ static int by_node_name(const void *a, const void *b)
 /* All nodes, each once. */
 static weft_status collect_nodes(reader *r)
 {
-    void *memory;
     size_t count = 0;
     for (int i = 0; i < r->count; i++)
         count += (size_t)r->switches[i].nodes.count;
     if (count == 0)
         return WEFT_ERROR(WEFT_CONFIG, "%s:%d: no switch has nodes", r->file, r->line);
-    WEFT_TRY(weft_arena_alloc_array(r->arena, count, sizeof(a_node), &memory));
-    r->nodes = memory;
+    WEFT_TRY(WEFT_ARRAY(r->arena, count, &r->nodes));
     count = 0;
     for (int i = 0; i < r->count; i++)
         for (int n = 0; n < r->switches[i].nodes.count; n++)

@@ -70,11 +70,6 @@ weft_status weft_measure_stamp(weft_lane *lane, double *at) WEFT_CHECKED;
  * link alone at the beginning or the end. Collective over the world. */
 weft_status weft_measure_train(weft_measure_rig *rig, weft_cost_kind kind, double volume,
                                int num_before, int num, double *out_us) WEFT_CHECKED;
-/* The largest message of a kind, MESSAGE or MESSAGE_INSIDE, that has come when its receiver asks
- * late: into the cluster's figures, with its source. Nothing on a GPU. Collective over the world.
- */
-weft_status weft_measure_eager(weft_measure_rig *rig, weft_cost_kind kind,
-                               weft_cluster *cluster) WEFT_CHECKED;
 /* alpha between the classes that can be measured, 1 elsewhere. Collective over the world. */
 weft_status weft_measure_interference(weft_measure_rig *rig, weft_interference *out) WEFT_CHECKED;
 

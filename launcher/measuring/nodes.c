@@ -1,6 +1,9 @@
 #include "launcher/measuring/nodes.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,7 +11,257 @@
 #include <weft/kernels.h>
 
 #include "core/clock.h"
-#include "launcher/measuring/nodes_internal.h"
+#include "core/sorted.h"
+
+/* A node, as all ranks know it. */
+typedef struct nodes_place {
+    int first_rank, num_ranks; /* of the node; its ranks need not follow each other */
+    int node;                  /* which node, by first ranks */
+    int place;                 /* in the node */
+    char name[WEFT_NODES_NAME_BYTES];
+} nodes_place;
+
+/* What measuring runs on. */
+typedef struct nodes_rig {
+    weft_comm *world;
+    weft_device *device;
+    weft_lane *lane;
+    weft_nodes_options options;
+    nodes_place *places;   /* [ranks] */
+    int num_nodes, fewest; /* the fewest ranks that a node has */
+    size_t width;          /* of a product: M = N = K */
+    void *a, *b, *c;       /* width * width floats each */
+    size_t bytes;          /* of a copy, and the most of a message */
+    char *from, *to;
+} nodes_rig;
+
+/* --- links between nodes, by pairs of ranks -------------------------------------------------- */
+
+/* Of a pair the lower rank leads: it says what is exchanged next, by a small message, and takes the
+ * times. */
+enum {
+    TAG = 7,
+    MAX_PINGS = 200,
+    MIN_TRAINS = 3,
+    MAX_TRAINS = 63,
+    SMALLEST = 64 << 10,
+    MAX_COUNT = 64 /* messages of a train */
+};
+
+static const double TRAIN_US = 20e3; /* a train lasts so long at least, where messages can */
+
+/* What the pair does next; all 0: it is done. */
+typedef struct order {
+    int64_t bytes, count; /* messages both ways at once; bytes 0, count 1: an answer to this one */
+} order;
+
+static weft_status exchange(nodes_rig *rig, int peer, const order *o)
+{
+    for (int64_t i = 0; i < o->count; i++)
+        WEFT_TRY(weft_send_recv(rig->world, rig->lane, peer, rig->from, (size_t)o->bytes, peer,
+                                rig->to, (size_t)o->bytes, TAG));
+    return weft_lane_sync(rig->lane);
+}
+
+static weft_status follow(nodes_rig *rig, int peer, weft_nodes_link *out)
+{
+    order o = {.count = 1};
+    while (o.count > 0) {
+        WEFT_TRY(weft_comm_recv_host(rig->world, peer, TAG, &o, sizeof o));
+        if (o.bytes > 0)
+            WEFT_TRY(exchange(rig, peer, &o));
+        else if (o.count > 0)
+            WEFT_TRY(weft_comm_send_host(rig->world, peer, TAG, &o, sizeof o));
+    }
+    return weft_comm_recv_host(rig->world, peer, TAG, out, sizeof *out);
+}
+
+/* The shortest way there and back, halved: what waits for a core is no part of a link. */
+static weft_status find_latency(nodes_rig *rig, int peer, double seconds, double *out_us)
+{
+    const double start = weft_now_us();
+    *out_us = INFINITY;
+    for (int i = 0; i < MAX_PINGS && (i < MIN_TRAINS || weft_now_us() - start < seconds * 1e6);
+         i++) {
+        order o = {.count = 1};
+        const double before = weft_now_us();
+        WEFT_TRY(weft_comm_send_host(rig->world, peer, TAG, &o, sizeof o));
+        WEFT_TRY(weft_comm_recv_host(rig->world, peer, TAG, &o, sizeof o));
+        *out_us = fmin(*out_us, (weft_now_us() - before) / 2);
+    }
+    return WEFT_OK;
+}
+
+static weft_status time_train(nodes_rig *rig, int peer, const order *o, double *out_us)
+{
+    const double start = weft_now_us();
+    WEFT_TRY(weft_comm_send_host(rig->world, peer, TAG, o, sizeof *o));
+    WEFT_TRY(exchange(rig, peer, o));
+    *out_us = weft_now_us() - start;
+    return WEFT_OK;
+}
+
+/* Larger messages until one takes long enough, then the same again and again: the median, since a
+ * packet that is lost costs 200 ms. */
+static weft_status find_link_rate(nodes_rig *rig, int peer, double seconds, double *out)
+{
+    const double start = weft_now_us();
+    double us[MAX_TRAINS];
+    int num = 0;
+    order o = {.bytes = SMALLEST, .count = 1};
+    WEFT_TRY(time_train(rig, peer, &o, &us[0])); /* connects */
+    WEFT_TRY(time_train(rig, peer, &o, &us[0]));
+    while (us[0] < TRAIN_US && o.count < MAX_COUNT) {
+        if ((size_t)o.bytes < rig->bytes)
+            o.bytes = 4 * (size_t)o.bytes < rig->bytes ? 4 * o.bytes : (int64_t)rig->bytes;
+        else
+            o.count *= 2;
+        WEFT_TRY(time_train(rig, peer, &o, &us[0]));
+    }
+    do {
+        WEFT_TRY(time_train(rig, peer, &o, &us[num]));
+    } while (++num < MAX_TRAINS && (num < MIN_TRAINS || weft_now_us() - start < seconds * 1e6));
+    weft_sort(us, num);
+    *out = (double)o.bytes * (double)o.count / (us[num / 2] * 1e-6);
+    return WEFT_OK;
+}
+
+static weft_status lead(nodes_rig *rig, int peer, double seconds, weft_nodes_link *out)
+{
+    const order end = {0};
+    out->peer = peer;
+    WEFT_TRY(find_latency(rig, peer, seconds / 4, &out->latency_us));
+    WEFT_TRY(find_link_rate(rig, peer, seconds * 3 / 4, &out->bytes_per_s));
+    WEFT_TRY(weft_comm_send_host(rig->world, peer, TAG, &end, sizeof end));
+    return weft_comm_send_host(rig->world, peer, TAG, out, sizeof *out);
+}
+
+/* The rank at a place of a node; -1: none. */
+static int rank_at(const nodes_rig *rig, int node, int place)
+{
+    for (int rank = 0; node >= 0 && rank < weft_comm_size(rig->world); rank++)
+        if (rig->places[rank].node == node && rig->places[rank].place == place)
+            return rank;
+    return -1;
+}
+
+static void keep_better(weft_nodes_link *best, const weft_nodes_link *now)
+{
+    if (best->bytes_per_s == 0)
+        *best = *now;
+    best->bytes_per_s = fmax(best->bytes_per_s, now->bytes_per_s);
+    best->latency_us = fmin(best->latency_us, now->latency_us);
+}
+
+/* For so many seconds each; collective. A link's numbers go to `own` where they are better. */
+static weft_status nodes_measure_links(nodes_rig *rig, double seconds, weft_nodes_rank *own)
+{
+    const int rank = weft_comm_rank(rig->world),
+              num_rounds = rig->num_nodes - 1 + rig->num_nodes % 2;
+    const nodes_place *here = &rig->places[rank];
+    for (int round = 0; round < WEFT_NODES_MAX_ROUNDS && round < num_rounds; round++) {
+        const int place = round % rig->fewest;
+        const int peer =
+            here->place == place
+                ? rank_at(rig, weft_nodes_peer(here->node, rig->num_nodes, round), place)
+                : -1;
+        weft_nodes_link found = {.peer = -1};
+        char what[128];
+        if (peer >= 0) {
+            snprintf(what, sizeof what, "an exchange with rank %d (%s)", peer,
+                     rig->places[peer].name);
+            if (rig->options.entering)
+                rig->options.entering(what);
+            WEFT_TRY(rank < peer ? lead(rig, peer, seconds, &found) : follow(rig, peer, &found));
+            found.peer = peer;
+            keep_better(&own->links[round], &found);
+        }
+        if (rig->options.entering)
+            rig->options.entering("links of other ranks");
+        WEFT_TRY(weft_comm_barrier(rig->world));
+    }
+    return WEFT_OK;
+}
+
+/* --- a node's disk: pieces that are written and synced for a while, then read from the disk -- */
+
+enum { PIECE = 4 << 20, MAX_PIECES = 256 };
+
+static void fail_disk(weft_nodes_rank *own, const char *folder, const char *what)
+{
+    snprintf(own->fault, sizeof own->fault, "%.160s: cannot %s: %s", folder, what, strerror(errno));
+}
+
+/* A file without a name: it ends with this process. */
+static int open_file(const char *folder)
+{
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/.weft-doctor-XXXXXX", folder) >= (int)sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    const int file = mkostemp(path, O_CLOEXEC);
+    if (file >= 0)
+        unlink(path);
+    return file;
+}
+
+static bool transfer(int file, char *piece, off_t at, bool writes)
+{
+    for (size_t done = 0; done < PIECE;) {
+        const ssize_t now = writes ? pwrite(file, piece + done, PIECE - done, at + (off_t)done)
+                                   : pread(file, piece + done, PIECE - done, at + (off_t)done);
+        if (now < 0 && errno == EINTR)
+            continue;
+        if (now == 0)
+            errno = EIO;
+        if (now <= 0)
+            return false;
+        done += (size_t)now;
+    }
+    return !writes || fdatasync(file) == 0;
+}
+
+/* Pieces from the file's begin, `most` of them or as many as the time allows; how many; -1: failed.
+ */
+static int write_or_read(int file, char *piece, bool writes, int most, double seconds, double *rate)
+{
+    const double start = weft_now_us();
+    int num = 0;
+    do {
+        if (!transfer(file, piece, (off_t)num * PIECE, writes))
+            return -1;
+    } while (++num < most && weft_now_us() - start < seconds * 1e6);
+    *rate = fmax(*rate, (double)num * PIECE / ((weft_now_us() - start) * 1e-6));
+    return num;
+}
+
+/* Local: what cannot be written or read is own->fault. */
+static void nodes_measure_disk(const char *folder, double seconds, weft_nodes_rank *own)
+{
+    const int file = open_file(folder);
+    char *piece = malloc(PIECE);
+    uint64_t x = 88172645463325252; /* xorshift: nothing that a file system could compress */
+    own->fault[0] = '\0';
+    for (size_t i = 0; piece && i < PIECE; i++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        piece[i] = (char)x;
+    }
+    int num = -1;
+    if (file >= 0 && piece)
+        num = write_or_read(file, piece, true, MAX_PIECES, seconds / 2,
+                            &own->value[WEFT_NODES_WRITE]);
+    if (num < 0) {
+        fail_disk(own, folder, "write");
+    } else {
+        posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+        if (write_or_read(file, piece, false, num, seconds / 2, &own->value[WEFT_NODES_READ]) < 0)
+            fail_disk(own, folder, "read");
+    }
+    free(piece);
+    if (file >= 0)
+        close(file);
+}
 
 static const char purpose[] = "comparing nodes";
 
@@ -20,12 +273,12 @@ enum { MAX_PASSES = 3 };
 /* --- where ranks are ----------------------------------------------------------------------- */
 
 /* Numbers nodes by their first ranks. */
-static void number_nodes(weft_nodes_rig *rig)
+static void number_nodes(nodes_rig *rig)
 {
     const int num = weft_comm_size(rig->world);
     rig->fewest = num;
     for (int rank = 0; rank < num; rank++) {
-        weft_nodes_place *p = &rig->places[rank];
+        nodes_place *p = &rig->places[rank];
         if (p->first_rank == rank) {
             p->node = rig->num_nodes++;
             rig->fewest = p->num_ranks < rig->fewest ? p->num_ranks : rig->fewest;
@@ -35,9 +288,9 @@ static void number_nodes(weft_nodes_rig *rig)
     }
 }
 
-static weft_status find_places(weft_nodes_rig *rig)
+static weft_status find_places(nodes_rig *rig)
 {
-    weft_nodes_place own = {0};
+    nodes_place own = {0};
     weft_comm *node = NULL;
     WEFT_TRY(weft_comm_split_node(rig->world, &node));
     own.first_rank = weft_comm_world_rank(node, 0);
@@ -56,7 +309,7 @@ static weft_status find_places(weft_nodes_rig *rig)
 
 /* --- what a rank computes and copies ------------------------------------------------------- */
 
-static weft_status allocate(weft_nodes_rig *rig)
+static weft_status allocate(nodes_rig *rig)
 {
     const bool on_gpu = strcmp(weft_device_name(rig->device), "cuda") == 0;
     void **const matrices[] = {&rig->a, &rig->b, &rig->c};
@@ -83,7 +336,7 @@ static weft_status allocate(weft_nodes_rig *rig)
     return weft_lane_sync(rig->lane);
 }
 
-static void release(weft_nodes_rig *rig)
+static void release(nodes_rig *rig)
 {
     void *const matrices[] = {rig->a, rig->b, rig->c};
     weft_lane_destroy(rig->lane);
@@ -95,7 +348,7 @@ static void release(weft_nodes_rig *rig)
     free(rig->places);
 }
 
-static weft_status submit(weft_nodes_rig *rig, weft_nodes_kind kind)
+static weft_status submit(nodes_rig *rig, weft_nodes_kind kind)
 {
     const size_t n = rig->width;
     if (kind == WEFT_NODES_MEMORY)
@@ -106,7 +359,7 @@ static weft_status submit(weft_nodes_rig *rig, weft_nodes_kind kind)
                                 .c = rig->c, .alpha = 1));
 }
 
-static weft_status run_batch(weft_nodes_rig *rig, weft_nodes_kind kind, int num, double *out_us)
+static weft_status run_batch(nodes_rig *rig, weft_nodes_kind kind, int num, double *out_us)
 {
     const double start = weft_now_us();
     for (int i = 0; i < num; i++)
@@ -118,8 +371,8 @@ static weft_status run_batch(weft_nodes_rig *rig, weft_nodes_kind kind, int num,
 
 /* All that is done over all the time that it takes, in batches: who is held up again and again is
  * slow, too, and the way from this thread to the lane's and back counts little. */
-static weft_status find_part_rate(weft_nodes_rig *rig, weft_nodes_kind kind, int batch,
-                                  double seconds, double *best)
+static weft_status find_part_rate(nodes_rig *rig, weft_nodes_kind kind, int batch, double seconds,
+                                  double *best)
 {
     const double n = (double)rig->width;
     const double work = kind == WEFT_NODES_MEMORY ? (double)rig->bytes : 2 * n * n * n;
@@ -134,8 +387,7 @@ static weft_status find_part_rate(weft_nodes_rig *rig, weft_nodes_kind kind, int
 }
 
 /* The best of three parts: other programs come and go. */
-static weft_status find_rate(weft_nodes_rig *rig, weft_nodes_kind kind, double seconds,
-                             double *best)
+static weft_status find_rate(nodes_rig *rig, weft_nodes_kind kind, double seconds, double *best)
 {
     enum { NUM_PARTS = 3, MAX_BATCH = 256 };
     const double part_us = seconds / NUM_PARTS * 1e6;
@@ -151,13 +403,13 @@ static weft_status find_rate(weft_nodes_rig *rig, weft_nodes_kind kind, double s
 
 /* --- all of it ----------------------------------------------------------------------------- */
 
-static void enter(const weft_nodes_rig *rig, const char *what)
+static void enter(const nodes_rig *rig, const char *what)
 {
     if (rig->options.entering)
         rig->options.entering(what);
 }
 
-static weft_status measure(weft_nodes_rig *rig, unsigned kinds, weft_nodes_rank *own)
+static weft_status measure(nodes_rig *rig, unsigned kinds, weft_nodes_rank *own)
 {
     static const char *const whats[] = {"compute of all ranks", "copies of all ranks"};
     const unsigned links = 1u << WEFT_NODES_LINK | 1u << WEFT_NODES_LATENCY;
@@ -170,18 +422,18 @@ static weft_status measure(weft_nodes_rig *rig, unsigned kinds, weft_nodes_rank 
         WEFT_TRY(find_rate(rig, (weft_nodes_kind)kind, seconds, &own->value[kind]));
     }
     if (kinds & links)
-        WEFT_TRY(weft_nodes_measure_links(rig, seconds, own));
+        WEFT_TRY(nodes_measure_links(rig, seconds, own));
     if (!(kinds & disk))
         return WEFT_OK;
     enter(rig, "disks of all nodes");
     WEFT_TRY(weft_comm_barrier(rig->world));
     if (own->first_rank == weft_comm_rank(rig->world))
-        weft_nodes_measure_disk(rig->options.folder, 2 * seconds, own);
+        nodes_measure_disk(rig->options.folder, 2 * seconds, own);
     return weft_comm_barrier(rig->world);
 }
 
 /* Rank 0 judges; *again: the kinds by which something stands out. */
-static weft_status judge(weft_nodes_rig *rig, const weft_nodes_rank *own, weft_nodes *nodes,
+static weft_status judge(nodes_rig *rig, const weft_nodes_rank *own, weft_nodes *nodes,
                          unsigned *again)
 {
     const bool speaks = weft_comm_rank(rig->world) == 0;
@@ -212,7 +464,7 @@ static weft_status judge(weft_nodes_rig *rig, const weft_nodes_rank *own, weft_n
 }
 
 /* A folder that no node can write to is a mistake in the command. */
-static weft_status check_folder(weft_nodes_rig *rig, const weft_nodes_rank *own)
+static weft_status check_folder(nodes_rig *rig, const weft_nodes_rank *own)
 {
     int64_t failed = *own->fault != '\0';
     WEFT_TRY(weft_comm_all_reduce_host(rig->world, &failed, 1, WEFT_I64, WEFT_REDUCE_SUM));
@@ -222,7 +474,7 @@ static weft_status check_folder(weft_nodes_rig *rig, const weft_nodes_rank *own)
         rig->world, *own->fault ? WEFT_ERROR(WEFT_CONFIG, "--path %s", own->fault) : WEFT_OK);
 }
 
-static weft_status has_time(const weft_nodes_rig *rig, double start_us, bool *out)
+static weft_status has_time(const nodes_rig *rig, double start_us, bool *out)
 {
     int64_t late = (weft_now_us() - start_us) * 1e-6 > rig->options.seconds * AGAIN_UNTIL;
     WEFT_TRY(weft_comm_broadcast_host(rig->world, &late, sizeof late, 0));
@@ -230,7 +482,7 @@ static weft_status has_time(const weft_nodes_rig *rig, double start_us, bool *ou
     return WEFT_OK;
 }
 
-static weft_status run(weft_nodes_rig *rig, weft_nodes_rank *own, weft_nodes *nodes)
+static weft_status run(nodes_rig *rig, weft_nodes_rank *own, weft_nodes *nodes)
 {
     const double start_us = weft_now_us();
     unsigned kinds = (1u << WEFT_NUM_NODES_KINDS) - 1;
@@ -245,11 +497,11 @@ static weft_status run(weft_nodes_rig *rig, weft_nodes_rank *own, weft_nodes *no
     return WEFT_OK;
 }
 
-static weft_status prepare(weft_nodes_rig *rig, weft_nodes_rank *own, weft_nodes *nodes)
+static weft_status prepare(nodes_rig *rig, weft_nodes_rank *own, weft_nodes *nodes)
 {
     const int rank = weft_comm_rank(rig->world);
     WEFT_TRY(find_places(rig));
-    const weft_nodes_place *place = &rig->places[rank];
+    const nodes_place *place = &rig->places[rank];
     nodes->num_ranks = weft_comm_size(rig->world);
     nodes->num_nodes = rig->num_nodes;
     own->first_rank = place->first_rank;
@@ -267,7 +519,7 @@ static weft_status prepare(weft_nodes_rig *rig, weft_nodes_rank *own, weft_nodes
 weft_status weft_nodes_measure(weft_comm *world, weft_device *device,
                                const weft_nodes_options *options, weft_nodes *out)
 {
-    weft_nodes_rig rig = {.world = world, .device = device, .options = *options};
+    nodes_rig rig = {.world = world, .device = device, .options = *options};
     weft_nodes_rank own = {.first_rank = 0};
     *out = (weft_nodes){0};
     weft_status status = prepare(&rig, &own, out);

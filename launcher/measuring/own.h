@@ -24,11 +24,6 @@ typedef struct weft_own_operation {
     double scatter;           /* of its trains */
 } weft_own_operation;
 
-/* Writes measured times into the cluster: products by shape, all else by module, phase and volume.
- * WEFT_CONFIG where there is no room. Pure. */
-weft_status weft_own_keep(const weft_own_operation *operations, int count,
-                          weft_cluster *cluster) WEFT_CHECKED;
-
 /* Measures the model's operations on all ranks at once, on one lane, and adds them to the cluster.
  * Leaves to the curves what no kernel does, such as functions on a lane, calls on memory that a
  * layer allocated itself and, of layers that describe themselves, all but products. Kernels read

@@ -515,11 +515,10 @@ static weft_status list_keys(const reader *r, weft_json_span object, const char 
     const char *cursor = NULL;
     weft_json_span key, value;
     size_t count = 0;
-    void *memory;
     while (weft_json_next(object, &cursor, &key, &value))
         count++;
-    WEFT_TRY(weft_arena_alloc_array(r->arena, count + 1, sizeof(char *), &memory));
-    const char **keys = memory;
+    const char **keys;
+    WEFT_TRY(WEFT_ARRAY(r->arena, count + 1, &keys));
     *out = keys;
     *out_count = count;
     cursor = NULL;

@@ -140,15 +140,14 @@ static weft_status read_source(exporting *x)
 static weft_status take_source_tensors(exporting *x, const weft_origin *source)
 {
     weft_names names;
-    void *memory;
     for (size_t i = 0; i < source->num_tensors; i++)
         for (int d = 0; d < NUM_DTYPES; d++)
             if (strcmp(source->tensors[i].dtype_text, dtype_names[d].file) == 0)
                 set_dtype(&source->tensors[i], &dtype_names[d]);
     WEFT_TRY(weft_names_match(&x->model, source->tensors, source->num_tensors, x->source, x->arena,
                               &names));
-    WEFT_TRY(weft_arena_alloc_array(x->arena, source->num_tensors + 1, sizeof(bool), &memory));
-    bool *is_used = memory;
+    bool *is_used;
+    WEFT_TRY(WEFT_ARRAY(x->arena, source->num_tensors + 1, &is_used));
     for (size_t i = 0; i < names.num_uses; i++)
         is_used[names.uses[i].tensor] = true;
     for (size_t i = 0; i < names.num_copies; i++)
@@ -162,15 +161,12 @@ static weft_status take_source_tensors(exporting *x, const weft_origin *source)
 
 static weft_status split_into_files(exporting *x)
 {
-    void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof(weft_safetensor *), &memory));
-    weft_safetensor **order = memory;
+    weft_safetensor **order;
+    WEFT_TRY(WEFT_ARRAY(x->arena, x->num_tensors + 1, &order));
     for (size_t i = 0; i < x->num_tensors; i++)
         order[i] = &x->tensors[i];
     weft_safetensors_split(order, x->num_tensors, x->asked->max_shard_bytes, &x->num_files);
-    WEFT_TRY(weft_arena_alloc_array(x->arena, (size_t)x->num_files, sizeof(char *), &memory));
-    x->names = memory;
+    WEFT_TRY(WEFT_ARRAY(x->arena, (size_t)x->num_files, &x->names));
     for (int f = 0; f < x->num_files; f++)
         WEFT_TRY(weft_safetensors_name(f, x->num_files, x->arena, &x->names[f]));
     return WEFT_OK;
@@ -227,13 +223,10 @@ static weft_status check_weights(const exporting *x)
 
 static weft_status match(exporting *x)
 {
-    void *memory;
     WEFT_TRY(
         weft_names_match(&x->model, x->tensors, x->num_tensors, x->folder, x->arena, &x->matched));
-    WEFT_TRY(weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof *x->uses, &memory));
-    x->uses = memory;
-    WEFT_TRY(weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof *x->hashes, &memory));
-    x->hashes = memory;
+    WEFT_TRY(WEFT_ARRAY(x->arena, x->num_tensors + 1, &x->uses));
+    WEFT_TRY(WEFT_ARRAY(x->arena, x->num_tensors + 1, &x->hashes));
     for (size_t i = 0; i < x->matched.num_uses; i++)
         x->uses[x->matched.uses[i].tensor] = &x->matched.uses[i];
     for (size_t i = 0; i < x->matched.num_copies; i++)
@@ -354,10 +347,8 @@ static weft_status write_file(exporting *x, const char *folder, int file)
     const char *path, *head;
     size_t head_bytes, count = 0;
     weft_new_file to;
-    void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(x->arena, x->num_tensors + 1, sizeof(weft_safetensor *), &memory));
-    weft_safetensor **tensors = memory;
+    weft_safetensor **tensors;
+    WEFT_TRY(WEFT_ARRAY(x->arena, x->num_tensors + 1, &tensors));
     for (size_t i = 0; i < x->num_tensors; i++)
         if (x->tensors[i].file == file)
             tensors[count++] = &x->tensors[i];

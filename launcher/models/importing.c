@@ -172,9 +172,8 @@ static weft_status write_checkpoint(importing *m, const char *run)
     const size_t count = m->model.num_listed;
     const char *dir, *text;
     weft_weights_writer *writer;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(m->arena, count + 1, sizeof(weft_weight), &memory));
-    weft_weight *weights = memory;
+    weft_weight *weights;
+    WEFT_TRY(WEFT_ARRAY(m->arena, count + 1, &weights));
     for (size_t i = 0; i < count; i++) {
         const weft_listed_parameter *listed = &m->model.listed[i];
         memcpy(weights[i].name, listed->name, sizeof weights[i].name);
@@ -196,10 +195,9 @@ static weft_status write_checkpoint(importing *m, const char *run)
 /* As a member of a larger object. */
 static weft_status indent(const char *json, weft_arena *arena, const char **out)
 {
-    void *memory;
     size_t used = 0;
-    WEFT_TRY(weft_arena_alloc(arena, 3 * strlen(json) + 1, &memory));
-    char *text = memory;
+    char *text;
+    WEFT_TRY(weft_arena_alloc(arena, 3 * strlen(json) + 1, &text));
     for (const char *at = json; *at && !(at[0] == '\n' && !at[1]); at++) {
         text[used++] = *at;
         if (*at == '\n')
@@ -247,9 +245,8 @@ static weft_status write_run(importing *m)
 
 static weft_status hash_tensors(importing *m, weft_card *card)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(m->arena, card->num_tensors + 1, sizeof(uint64_t), &memory));
-    uint64_t *hashes = memory;
+    uint64_t *hashes;
+    WEFT_TRY(WEFT_ARRAY(m->arena, card->num_tensors + 1, &hashes));
     for (size_t i = 0; i < card->num_tensors; i++)
         WEFT_TRY(hash_tensor(m, &card->tensors[i], &hashes[i]));
     card->hashes = hashes;
@@ -260,14 +257,12 @@ static weft_status hash_tensors(importing *m, weft_card *card)
 static weft_status list_tensors(importing *m, weft_card *card)
 {
     const weft_names *names = &m->names;
-    void *memory;
     bool *is_used;
-    WEFT_TRY(weft_arena_alloc_array(m->arena, m->files.num_tensors + 1, sizeof *is_used, &memory));
-    is_used = memory;
+    WEFT_TRY(WEFT_ARRAY(m->arena, m->files.num_tensors + 1, &is_used));
     for (size_t i = 0; i < names->num_uses; i++)
         is_used[names->uses[i].tensor] = true;
-    WEFT_TRY(weft_arena_alloc_array(m->arena, names->num_uses + 1, sizeof *card->tensors, &memory));
-    weft_safetensor *tensors = memory;
+    weft_safetensor *tensors;
+    WEFT_TRY(WEFT_ARRAY(m->arena, names->num_uses + 1, &tensors));
     card->tensors = tensors;
     for (size_t i = 0; i < m->files.num_tensors; i++)
         if (is_used[i]) {
@@ -275,8 +270,8 @@ static weft_status list_tensors(importing *m, weft_card *card)
             card->bytes += m->files.tensors[i].bytes;
             card->num_scaled += m->files.tensors[i].scales != NULL;
         }
-    WEFT_TRY(weft_arena_alloc_array(m->arena, names->num_copies + 1, sizeof(char *), &memory));
-    const char **copies = memory;
+    const char **copies;
+    WEFT_TRY(WEFT_ARRAY(m->arena, names->num_copies + 1, &copies));
     for (size_t i = 0; i < names->num_copies; i++)
         copies[i] = m->files.tensors[names->copies[i].tensor].name;
     card->copies = (weft_string_list){.values = copies, .count = names->num_copies};

@@ -29,9 +29,6 @@ typedef struct weft_card {
     weft_string_list ignored_tensors, ignored_keys, copies;
 } weft_card;
 
-/* As text the counts and what was left out, as JSON each tensor too. */
-void weft_card_report(const weft_card *card, weft_report *report);
-
 typedef struct weft_import {
     const char *folder, *out; /* out NULL: reads and checks all, and hashes it */
     const weft_application *application;

@@ -426,10 +426,8 @@ weft_status weft_names_match(const weft_names_model *model, const weft_safetenso
                   .out = out};
     void *memory;
     *out = (weft_names){.num_uses = 0};
-    WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof *out->uses, &memory));
-    out->uses = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof *out->copies, &memory));
-    out->copies = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, count + 1, &out->uses));
+    WEFT_TRY(WEFT_ARRAY(arena, count + 1, &out->copies));
     WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof *x.ignored, &memory));
     out->ignored.values = x.ignored = memory;
     for (size_t i = 0; i < count; i++)
@@ -502,9 +500,7 @@ weft_status weft_names_list(const weft_names_model *model, weft_arena *arena, we
 {
     listing l = {.model = model, .arena = arena};
     const weft_family *family = model->family;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, model->num_listed + 1, sizeof *l.filled, &memory));
-    l.filled = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, model->num_listed + 1, &l.filled));
     const int64_t num_layers = model->options->num_layers + model->options->mtp_num_layers;
     for (int64_t layer = -1; layer < num_layers; layer++)
         for (size_t i = 0; i < family->num_names; i++) {

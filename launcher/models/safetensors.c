@@ -203,15 +203,13 @@ static weft_status take_members(header *h, const char *text)
     weft_json_span root, key, value;
     const char *cursor = NULL;
     size_t members = 0;
-    void *memory;
     if (!weft_json_check(text, &root, &fault) || *text != '{')
         return WEFT_ERROR(WEFT_FILE, "%s: the header is no JSON object (byte %td: %s)", path_of(h),
                           fault.reason ? fault.at - text : 0,
                           fault.reason ? fault.reason : "should be '{'");
     while (weft_json_next(root, &cursor, &key, &value))
         members++;
-    WEFT_TRY(weft_arena_alloc_array(h->arena, members + 1, sizeof *h->tensors, &memory));
-    h->tensors = memory;
+    WEFT_TRY(WEFT_ARRAY(h->arena, members + 1, &h->tensors));
     cursor = NULL;
     while (weft_json_next(root, &cursor, &key, &value))
         if (!is_key(key, "__metadata__"))
@@ -277,18 +275,15 @@ static weft_status check_twice(const weft_safetensors *s)
 
 static weft_status read_files(weft_safetensors *s, weft_arena *arena)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)s->num_files, sizeof *s->files, &memory));
-    s->files = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)s->num_files, &s->files));
     for (int f = 0; f < s->num_files; f++) {
         const char *path;
         header h = {.into = s, .file = f, .arena = arena};
         WEFT_TRY(weft_arena_printf(arena, &path, "%s/%s", s->folder, s->names[f]));
         WEFT_TRY(weft_file_open(path, &s->files[f]));
         WEFT_TRY(read_header(&h));
-        WEFT_TRY(weft_arena_alloc_array(arena, s->num_tensors + h.count + 1, sizeof *s->tensors,
-                                        &memory));
-        weft_safetensor *all = memory;
+        weft_safetensor *all;
+        WEFT_TRY(WEFT_ARRAY(arena, s->num_tensors + h.count + 1, &all));
         if (s->num_tensors > 0)
             memcpy(all, s->tensors, s->num_tensors * sizeof *all);
         memcpy(all + s->num_tensors, h.tensors, h.count * sizeof *all);
@@ -329,11 +324,9 @@ static weft_status take_map(index_file *index, weft_json_span map, weft_arena *a
     const char *cursor = NULL;
     weft_json_span key, value;
     size_t count = 0;
-    void *memory;
     while (weft_json_next(map, &cursor, &key, &value))
         count++;
-    WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof *index->items, &memory));
-    index->items = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, count + 1, &index->items));
     cursor = NULL;
     while (weft_json_next(map, &cursor, &key, &value)) {
         mapped *item = &index->items[index->count++];
@@ -395,9 +388,7 @@ static weft_status read_index(index_file *index, weft_arena *arena)
 /* The files that the index names, each once. */
 static weft_status list_files(const index_file *index, weft_arena *arena, weft_safetensors *s)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, index->count + 1, sizeof *s->names, &memory));
-    s->names = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, index->count + 1, &s->names));
     for (size_t i = 0; i < index->count; i++)
         s->names[i] = index->items[i].file;
     qsort(s->names, index->count, sizeof *s->names, compare_texts);

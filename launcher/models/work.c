@@ -301,11 +301,8 @@ static weft_status take_tensors(const cJSON *list, const char *path, weft_arena 
 {
     const size_t count = (size_t)cJSON_GetArraySize(list);
     const cJSON *row;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof *out->tensors, &memory));
-    out->tensors = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof *out->names, &memory));
-    out->names = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, count + 1, &out->tensors));
+    WEFT_TRY(WEFT_ARRAY(arena, count + 1, &out->names));
     cJSON_ArrayForEach(row, list) WEFT_TRY(take_tensor(row, path, arena, out));
     return WEFT_OK;
 }

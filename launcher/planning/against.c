@@ -119,20 +119,15 @@ static weft_status run_read_steps(const char *run, weft_arena *arena, run_steps 
     const char *path;
     char *text, *rest = NULL;
     size_t bytes, lines = 1;
-    void *memory;
     WEFT_TRY(weft_arena_printf(arena, &path, "%s/metrics.jsonl", run));
     WEFT_TRY(weft_file_read_text(path, arena, &text, &bytes));
     for (const char *c = text; *c; c++)
         lines += *c == '\n';
     *out = (run_steps){0};
-    WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->ms, &memory));
-    out->ms = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->loads, &memory));
-    out->loads = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->expert_loads, &memory));
-    out->expert_loads = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, lines, sizeof *out->numbers, &memory));
-    out->numbers = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, lines, &out->ms));
+    WEFT_TRY(WEFT_ARRAY(arena, lines, &out->loads));
+    WEFT_TRY(WEFT_ARRAY(arena, lines, &out->expert_loads));
+    WEFT_TRY(WEFT_ARRAY(arena, lines, &out->numbers));
     const bool is_whole = bytes > 0 && text[bytes - 1] == '\n'; /* else a crash cut its last line */
     int number = 0;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
@@ -273,7 +268,6 @@ static weft_status take_ranks(const char *run, const cJSON *json, const weft_mes
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "ranks"), *rank;
     const char *unit = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "unit"));
     const int count = cJSON_GetArraySize(list);
-    void *memory;
     if (!cJSON_IsArray(list) || count == 0)
         return WEFT_ERROR(WEFT_FILE, "%s/memory.json: damaged: no ranks", run);
     if (!unit || strcmp(unit, "bytes") != 0)
@@ -281,8 +275,7 @@ static weft_status take_ranks(const char *run, const cJSON *json, const weft_mes
     if (count != mesh->world)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: a run of %s, the plan is of %d", run,
                           weft_count_text(count, "rank").text, mesh->world);
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)count, sizeof **out, &memory));
-    *out = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)count, out));
     for (int i = 0; i < count; i++)
         (*out)[i] = (run_rank){.stage = -1};
     cJSON_ArrayForEach(rank, list) WEFT_TRY(take_rank(run, rank, mesh, *out));
@@ -354,13 +347,11 @@ static weft_status sort_counted(const char *run, const double *values, int count
                                 double **out, int *out_count)
 {
     const int warm_up = count / 10 > MIN_WARM_UP ? count / 10 : MIN_WARM_UP;
-    void *memory;
     *out_count = count - warm_up;
     if (*out_count < 1)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: %s; the first %d are warm-up", run,
                           weft_count_text(count, "step").text, MIN_WARM_UP);
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)*out_count, sizeof(double), &memory));
-    *out = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)*out_count, out));
     memcpy(*out, values + warm_up, (size_t)*out_count * sizeof **out);
     weft_sort(*out, *out_count);
     return WEFT_OK;
@@ -432,9 +423,8 @@ static weft_status sum_phases(const run_timeline *run, const weft_plan *plan,
                               const weft_trace *planned, phases *p, int *out_ranks)
 {
     weft_against_row *row;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(p->arena, (size_t)plan->mesh.world, sizeof(bool), &memory));
-    bool *seen = memory;
+    bool *seen;
+    WEFT_TRY(WEFT_ARRAY(p->arena, (size_t)plan->mesh.world, &seen));
     for (size_t i = 0; i < run->count; i++) {
         const weft_slice *slice = &run->slices[i];
         if (slice->lane != WEFT_LANE_COMPUTE)
@@ -472,9 +462,8 @@ static weft_status finish_phases(phases *p, int num_ranks, double traced_us, wef
 
 static weft_status list_times(const weft_measured_time *time, weft_arena *arena, weft_against *out)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, WEFT_NUM_TIMES, sizeof(weft_against_row), &memory));
-    weft_against_row *rows = memory;
+    weft_against_row *rows;
+    WEFT_TRY(WEFT_ARRAY(arena, WEFT_NUM_TIMES, &rows));
     for (int i = 0; i < WEFT_NUM_TIMES; i++)
         rows[i] =
             (weft_against_row){weft_time_text(i), -1, time->planned_us[i], time->measured_us[i]};
@@ -491,9 +480,7 @@ static weft_status read_traced(const run_steps *s, int64_t traced_step, const we
     int num_ranks = 0;
     run_timeline run;
     weft_measured_time time;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, MAX_PHASES, sizeof *p.rows, &memory));
-    p.rows = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, MAX_PHASES, &p.rows));
     for (int i = 0; i < s->count; i++)
         if (s->numbers[i] == traced_step)
             traced_us = 1e3 * s->ms[i];
@@ -565,12 +552,11 @@ static weft_status read_purposes(const weft_config *config, const weft_plan *pla
 {
     const int count = plan->num_stages * WEFT_NUM_MEMORY_PURPOSES;
     const run_rank *ranks;
-    void *memory;
     WEFT_TRY(run_read_memory(out->run, &plan->mesh, arena, &ranks));
     if (!ranks)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)count, sizeof(weft_against_row), &memory));
-    weft_against_row *rows = memory;
+    weft_against_row *rows;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)count, &rows));
     for (int i = 0; i < count; i++)
         WEFT_TRY(take_purpose(config, plan, ranks, i / WEFT_NUM_MEMORY_PURPOSES,
                               (weft_memory_purpose)(i % WEFT_NUM_MEMORY_PURPOSES), &rows[i]));

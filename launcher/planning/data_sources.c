@@ -113,14 +113,13 @@ static weft_status add_blend(const weft_string_list *blend, weft_arena *arena,
                              weft_data_sources *out)
 {
     const size_t count = blend->count / 2;
-    void *memory;
     if (blend->count % 2 != 0)
         return WEFT_KEY_ERROR(out->key, "wants weights and datasets in turn, such as "
                                         "[0.7, \"wiki\", 0.3, \"books\"]");
-    WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(decimal), &memory));
-    decimal *decimals = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(int64_t), &memory));
-    int64_t *weights = memory;
+    decimal *decimals;
+    WEFT_TRY(WEFT_ARRAY(arena, count, &decimals));
+    int64_t *weights;
+    WEFT_TRY(WEFT_ARRAY(arena, count, &weights));
     for (size_t i = 0; i < count; i++)
         if (!read_decimal(blend->values[2 * i], &decimals[i]))
             return WEFT_KEY_ERROR(out->key,
@@ -175,11 +174,10 @@ static weft_status make_path_absolute(const char **path, weft_arena *arena)
 static weft_status make_list_absolute(weft_string_list *list, size_t first, size_t step,
                                       weft_arena *arena)
 {
-    void *memory;
     if (list->count == 0)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc_array(arena, list->count, sizeof *list->values, &memory));
-    const char **values = memory;
+    const char **values;
+    WEFT_TRY(WEFT_ARRAY(arena, list->count, &values));
     memcpy(values, list->values, list->count * sizeof *values);
     for (size_t i = first; i < list->count; i += step)
         WEFT_TRY(make_path_absolute(&values[i], arena));

@@ -28,13 +28,10 @@ static weft_status price_at(const making *m, weft_cluster_end end, weft_arena *s
 {
     weft_config config = *m->config;
     weft_plan plan = *m->plan;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(scratch, sizeof *m->cluster, &memory));
-    weft_cluster *moved = memory;
+    weft_cluster *moved;
+    WEFT_TRY(weft_arena_alloc(scratch, sizeof *m->cluster, &moved));
     weft_cluster_at_end(m->cluster, end, moved);
-    WEFT_TRY(
-        weft_arena_alloc_array(scratch, (size_t)plan.num_stages, sizeof *plan.stages, &memory));
-    plan.stages = memory;
+    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)plan.num_stages, &plan.stages));
     memset(plan.us, 0, sizeof plan.us);
     if (weft_plan_is_of_gpus(m->config, m->cluster))
         config.device.kind = WEFT_DEVICE_KIND_CUDA;
@@ -209,10 +206,8 @@ static weft_status find_checkpoint(const making *m, weft_arena *scratch, double 
     const weft_plan *plan = m->plan;
     const int world = plan->mesh.world;
     double volumes[WEFT_MAX_NODE_GROUPS + 1] = {0}, all = 0, most_owned = 0;
-    void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(scratch, (size_t)plan->num_stages, sizeof(stage_bytes), &memory));
-    stage_bytes *stages = memory;
+    stage_bytes *stages;
+    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)plan->num_stages, &stages));
     for (int s = 0; s < plan->num_stages; s++) {
         double owned = 0;
         stages[s] = bytes_of_stage(&plan->step.outline, s);
@@ -365,10 +360,8 @@ static weft_status add_input(const making *m, int input, int group, weft_arena *
 static weft_status list_inputs(const making *m, weft_arena *arena)
 {
     const weft_cluster *c = m->cluster;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)WEFT_NUM_INPUTS * (WEFT_MAX_NODE_GROUPS + 1),
-                                    sizeof(weft_plan_input), &memory));
-    weft_plan_input *list = memory;
+    weft_plan_input *list;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)WEFT_NUM_INPUTS * (WEFT_MAX_NODE_GROUPS + 1), &list));
     m->out->inputs = list;
     for (int input = 0; input < WEFT_NUM_INPUTS; input++) {
         bool all_own = c->num_groups > 0; /* of the mesh's nodes */

@@ -23,16 +23,13 @@ weft_status weft_file_walk_make(const weft_records_sizes *sizes, weft_spill_evic
                                 const weft_file_rates *rates, weft_arena *arena,
                                 weft_file_walk **out)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &memory));
-    weft_file_walk *w = memory;
+    weft_file_walk *w;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &w));
     *w = (weft_file_walk){.sizes = *sizes, .eviction = eviction, .rates = *rates, .arena = arena};
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)sizes->num_places, sizeof *w->places, &memory));
-    w->places = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)sizes->num_places, &w->places));
     for (int32_t i = 0; i < sizes->num_places; i++)
         w->places[i] = (place){.record = -1};
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)sizes->num_records, 1, &memory));
-    w->in_file = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)sizes->num_records, &w->in_file));
     *out = w;
     return WEFT_OK;
 }
@@ -49,11 +46,10 @@ weft_status weft_file_walk_learn(weft_file_walk *w)
 
 static weft_status list(weft_file_walk *w, int32_t record)
 {
-    void *memory;
     if (w->num_uses == w->max_uses) {
         const size_t wanted = w->max_uses > 0 ? 2 * w->max_uses : 256;
-        WEFT_TRY(weft_arena_alloc_array(w->arena, wanted, sizeof *w->uses, &memory));
-        int32_t *moved = memory;
+        int32_t *moved;
+        WEFT_TRY(WEFT_ARRAY(w->arena, wanted, &moved));
         for (size_t i = 0; i < w->num_uses; i++)
             moved[i] = w->uses[i];
         w->uses = moved;

@@ -231,12 +231,8 @@ static void task_links(const void *context, int row, const weft_task *task,
 
 static weft_status add_rows(making *m, int capacity)
 {
-    void *rows, *programs;
-    WEFT_TRY(weft_arena_alloc_array(m->arena, (size_t)capacity, sizeof *m->out->rows, &rows));
-    WEFT_TRY(weft_arena_alloc_array(m->arena, (size_t)capacity, sizeof *m->programs, &programs));
-    m->out->rows = rows;
-    m->programs = programs;
-    return WEFT_OK;
+    WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)capacity, &m->out->rows));
+    return WEFT_ARRAY(m->arena, (size_t)capacity, &m->programs);
 }
 
 static weft_status make_steps(making *m)
@@ -333,7 +329,6 @@ static weft_status make_layer(making *m)
 static weft_status make_experts(making *m)
 {
     const weft_step *step = &m->out->plan.step;
-    void *rows;
     if (m->moe_layer < 0)
         return WEFT_ERROR(WEFT_CONFIG, "level experts: the model has no MoE layer");
     const int num = (int)weft_moe_dims_of(&m->config->model, &step->outline.shape).local_experts;
@@ -347,9 +342,7 @@ static weft_status make_experts(making *m)
                                    .order = WEFT_EXPERT_ORDER_EXPERT,
                                    .accumulates = accumulates};
     WEFT_TRY(add_rows(m, 2));
-    WEFT_TRY(
-        weft_arena_alloc_array(m->arena, (size_t)m->experts.num_positions, sizeof(double), &rows));
-    m->expert_rows = rows;
+    WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)m->experts.num_positions, &m->expert_rows));
     for (int q = 0; q < m->experts.num_positions; q++)
         m->expert_rows[q] = 1;
     for (int backward = 0; backward < 2; backward++) {
@@ -372,9 +365,8 @@ static void share_attention(making *m)
 
 static weft_status name_rows(making *m)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(m->arena, (size_t)m->out->num_rows, sizeof(char *), &memory));
-    const char **names = memory;
+    const char **names;
+    WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)m->out->num_rows, &names));
     for (int i = 0; i < m->out->num_rows; i++)
         names[i] = m->out->rows[i].name;
     weft_trace_name_ranks(m->trace, names, m->out->num_rows);
@@ -436,13 +428,11 @@ static int find_attention_layer(const weft_outline *outline)
 /* By what the config says that there is. */
 static weft_status choose_tier(const making *m, const weft_moe_options *moe, weft_plan *plan)
 {
-    void *memory;
     plan->tier.options = m->config->tier;
     if (!weft_tier_is_left_open(&m->config->tier))
         return WEFT_OK;
-    WEFT_TRY(
-        weft_arena_alloc_array(m->arena, (size_t)plan->mesh.pp, sizeof(weft_tier_room), &memory));
-    weft_tier_room *rooms = memory;
+    weft_tier_room *rooms;
+    WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)plan->mesh.pp, &rooms));
     for (int s = 0; s < plan->mesh.pp; s++)
         rooms[s] = weft_tier_room_of(m->config);
     return weft_tier_choose(m->config, &plan->mesh, moe, rooms, &plan->tier);
@@ -470,13 +460,11 @@ static weft_status check_auto(making *m)
 {
     weft_plan *plan = &m->out->plan;
     weft_config copy = *m->config;
-    void *memory;
     if (copy.schedule.pipeline_schedule != WEFT_PIPELINE_AUTO || copy.device.memory_limit == 0)
         return WEFT_OK;
     copy.tier = plan->tier.options;
-    WEFT_TRY(
-        weft_arena_alloc_array(m->arena, (size_t)plan->mesh.pp, sizeof(weft_tier_room), &memory));
-    weft_tier_room *rooms = memory;
+    weft_tier_room *rooms;
+    WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)plan->mesh.pp, &rooms));
     for (int s = 0; s < plan->mesh.pp; s++)
         rooms[s] = weft_tier_room_of(m->config);
     return weft_tier_check_room(&copy, &plan->mesh, &plan->step, rooms);
@@ -485,15 +473,10 @@ static weft_status check_auto(making *m)
 static weft_status make(making *m, const weft_config_source *source)
 {
     const weft_outline *outline = &m->out->plan.step.outline;
-    void *memory;
     WEFT_TRY(make_step(m, source));
     WEFT_TRY(check_auto(m));
-    WEFT_TRY(weft_arena_alloc_array(m->arena, (size_t)outline->num_layers, sizeof *m->layer_us,
-                                    &memory));
-    m->layer_us = memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(m->arena, (size_t)outline->num_layers, sizeof *m->units, &memory));
-    m->units = memory;
+    WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)outline->num_layers, &m->layer_us));
+    WEFT_TRY(WEFT_ARRAY(m->arena, (size_t)outline->num_layers, &m->units));
     m->moe_layer = find_moe_layer(outline);
     m->attention_layer = find_attention_layer(outline);
     WEFT_TRY(m->level == WEFT_LEVEL_STEP      ? make_steps(m)

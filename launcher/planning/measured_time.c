@@ -46,14 +46,6 @@ typedef struct reading {
     double beside_us; /* the end of what runs on beside the next step */
 } reading;
 
-static weft_status take_array(weft_arena *arena, size_t count, size_t size, void *out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
-    *(void **)out = memory;
-    return WEFT_OK;
-}
-
 static int stage_of(const reading *r, int rank)
 {
     return weft_mesh_coords(&r->plan->mesh, rank).at[WEFT_AXIS_PP];
@@ -175,15 +167,15 @@ static void add_slice(reading *r, const weft_slice *slice)
 static weft_status read_slices(reading *r, const weft_slice *slices, size_t count,
                                weft_arena *arena)
 {
-    WEFT_TRY(take_array(arena, (size_t)r->plan->mesh.world, sizeof *r->ranks, &r->ranks));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)r->plan->mesh.world, &r->ranks));
     for (size_t i = 0; i < count; i++)
         r->ranks[slices[i].rank].num_slices++;
     for (int rank = 0; rank < r->plan->mesh.world; rank++) {
         timeline *t = &r->ranks[rank];
         if (t->num_slices == 0)
             continue;
-        WEFT_TRY(take_array(arena, program_of(r, rank)->num_tasks, sizeof *t->spans, &t->spans));
-        WEFT_TRY(take_array(arena, 2 * t->num_slices, sizeof *t->edges, &t->edges));
+        WEFT_TRY(WEFT_ARRAY(arena, program_of(r, rank)->num_tasks, &t->spans));
+        WEFT_TRY(WEFT_ARRAY(arena, 2 * t->num_slices, &t->edges));
     }
     for (size_t i = 0; i < count; i++)
         add_slice(r, &slices[i]);
@@ -279,7 +271,7 @@ static weft_status start_collectives(const reading *r, int rank, weft_arena *are
     const weft_mesh *mesh = &r->plan->mesh;
     const weft_program *program = program_of(r, rank);
     int *ranks = NULL;
-    WEFT_TRY(take_array(arena, (size_t)mesh->world, sizeof *ranks, &ranks));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)mesh->world, &ranks));
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
         const weft_axis axis = axis_of(r, stage_of(r, rank), task);

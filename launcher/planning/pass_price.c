@@ -586,10 +586,7 @@ static weft_status list_again(listing *l, int first, int last)
 static weft_status list_parts(listing *l, int first, int end, bool backward, weft_arena *arena)
 {
     const weft_outline_layer *layers = l->outline->layers;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, 2 * MOE_PARTS * (size_t)(end - first), sizeof *l->parts,
-                                    &memory));
-    l->parts = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, 2 * MOE_PARTS * (size_t)(end - first), &l->parts));
     for (int i = first; i < end; i++) {
         const int layer = backward ? end - 1 - (i - first) : i;
         const int group = layers[layer].recompute_group;
@@ -631,9 +628,7 @@ weft_status weft_pass_price_pairs(const weft_site *site, const weft_outline *out
                                   weft_arena *arena, weft_pass_time **out)
 {
     const int v = outline->layout.num_chunks;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)v * (size_t)v, sizeof **out, &memory));
-    *out = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)v * (size_t)v, out));
     for (int f = 0; f < v; f++)
         for (int b = 0; b < v; b++) {
             const int of[WEFT_PAIR_STRANDS] = {f, b};

@@ -48,13 +48,9 @@ static weft_status find(const weft_cluster *cluster, const weft_mesh *mesh, weft
                         weft_stage_kinds *out)
 {
     spread s = {.mesh = mesh};
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)mesh->world, sizeof(uint32_t), &memory));
-    s.of_rank = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)mesh->world, sizeof(uint32_t), &memory));
-    s.of_group = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)mesh->world, sizeof(int), &memory));
-    s.colors = memory;
+    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)mesh->world, &s.of_rank));
+    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)mesh->world, &s.of_group));
+    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)mesh->world, &s.colors));
     const weft_coords first = weft_mesh_coords(mesh, 0);
     for (int r = 0; r < mesh->world; r++) {
         s.of_rank[r] = kind_of(cluster, r);
@@ -73,9 +69,7 @@ static weft_status find(const weft_cluster *cluster, const weft_mesh *mesh, weft
 weft_status weft_stage_kinds_find(const weft_cluster *cluster, const weft_mesh *mesh,
                                   weft_arena *arena, weft_stage_kinds **out)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)mesh->pp, sizeof **out, &memory));
-    *out = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)mesh->pp, out));
     if (cluster->num_groups == 0) {
         for (int stage = 0; stage < mesh->pp; stage++)
             (*out)[stage].together[0] = true;
@@ -464,9 +458,8 @@ static uint64_t room(uint64_t limit)
 static weft_status choose_tier(const weft_config *config, const weft_cluster *cluster,
                                const weft_moe_options *moe, weft_arena *arena, weft_plan *plan)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)plan->mesh.pp, sizeof(weft_tier_room), &memory));
-    weft_tier_room *rooms = memory;
+    weft_tier_room *rooms;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)plan->mesh.pp, &rooms));
     for (int s = 0; s < plan->mesh.pp; s++) {
         const uint32_t kinds = plan->kinds[s].all;
         const uint64_t device = smallest_limit(weft_plan_memory_limit, config, cluster, kinds),
@@ -485,7 +478,6 @@ static weft_status make_step(weft_config *config, const weft_cluster *cluster, w
 {
     weft_moe_selection moe;
     weft_moe_nodes nodes;
-    void *memory;
     WEFT_TRY(check_devices(cluster, &plan->mesh));
     const weft_topology topology = {.world = plan->mesh.world,
                                     .num_nodes = cluster->num_nodes,
@@ -510,9 +502,7 @@ static weft_status make_step(weft_config *config, const weft_cluster *cluster, w
                  weft_ramp_size(&config->train, 0));
     WEFT_TRY(weft_step_check_ramp(config, &plan->step));
     plan->num_stages = plan->mesh.pp;
-    WEFT_TRY(
-        weft_arena_alloc_array(arena, (size_t)plan->num_stages, sizeof *plan->stages, &memory));
-    plan->stages = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)plan->num_stages, &plan->stages));
     find_memory(config, cluster, plan);
     return WEFT_OK;
 }

@@ -5,10 +5,63 @@
 
 #include "core/text.h"
 #include "launcher/planning/figures.h"
-#include "launcher/planning/published.h"
 #include "launcher/report/report.h"
 #include "layers/outline/footprint.h"
 #include "schedule/context.h"
+
+/* --- published figures ---------------------------------------------------------------------- */
+
+/* What published training runs reached of a GPU's peak: said beside a plan that promises more, and
+ * in no price. */
+typedef struct published_best {
+    const char *device; /* how the names of such devices begin */
+    bool experts;       /* of models with experts; else of dense ones */
+    double share;       /* of the peak of 16 bits, attention counted whole */
+    const char *where;
+} published_best;
+
+static const published_best bests[] = {
+    {"A100", false, 0.705, "Llama 13B, arXiv 2311.05610, 2023"},
+    {"H100", false, 0.52, "dense models in 16 bits; Megatron-LM's README, 2024, has 49 %"},
+    {"H100", true, 0.493, "Mixtral 8x22B, arXiv 2504.14960, 2025"},
+    {"B200", true, 0.166, "GPT-OSS 120B, Megatron-Bridge, performance summary 26.02.01, 2026"},
+    {"H200", false, 0.52, "on H100, which computes as fast"},
+    {"H200", true, 0.493, "Mixtral 8x22B on H100, arXiv 2504.14960, 2025"},
+};
+
+static bool has_experts(const weft_plan *plan)
+{
+    const weft_outline *outline = &plan->step.outline;
+    bool any = false;
+    for (int i = 0; i < outline->num_layers; i++)
+        any |= weft_description_has_experts(&outline->layers[i].description);
+    return any;
+}
+
+/* The best that is known of the plan's device, kind of model and precision; NULL: none is. Static.
+ */
+static const published_best *published_best_of(const weft_plan *plan, const weft_cluster *cluster)
+{
+    const char *name = cluster->hardware.device_name;
+    const bool experts = has_experts(plan);
+    if (cluster->num_groups > 0 || weft_dtype_bytes(plan->step.outline.shape.dtype) != 2)
+        return NULL;
+    for (size_t i = 0; i < sizeof bests / sizeof *bests; i++)
+        if (bests[i].experts == experts &&
+            strncmp(name, bests[i].device, strlen(bests[i].device)) == 0)
+            return &bests[i];
+    return NULL;
+}
+
+/* Whether the plan promises more. */
+static bool published_is_below(const weft_plan *plan, const weft_cluster *cluster)
+{
+    const published_best *best = published_best_of(plan, cluster);
+    return best && isfinite(plan->model_flops_utilization) &&
+           plan->model_flops_utilization > best->share;
+}
+
+/* --- the plan -------------------------------------------------------------------------------- */
 
 /* Efficiencies of 1, which no hardware has. */
 static void report_missing(weft_report *r, const weft_plan_figures *f)
@@ -265,8 +318,8 @@ static void print_range(const weft_plan *plan, FILE *out)
 /* What no published run has done. */
 static void print_published(const weft_plan *plan, const weft_cluster *cluster, FILE *out)
 {
-    const weft_published_best *best = weft_published_best_of(plan, cluster);
-    if (weft_published_is_below(plan, cluster))
+    const published_best *best = published_best_of(plan, cluster);
+    if (published_is_below(plan, cluster))
         fprintf(out, "MFU above the best published of %s models on %s, %.3g %% (%s): expect less\n",
                 best->experts ? "MoE" : "dense", best->device, 100 * best->share, best->where);
 }
@@ -467,7 +520,7 @@ static void report_choices(weft_report *r, const weft_plan *plan)
 
 static void report_head(weft_report *r, const weft_plan *plan, const weft_cluster *cluster)
 {
-    const weft_published_best *best = weft_published_best_of(plan, cluster);
+    const published_best *best = published_best_of(plan, cluster);
     char axes[128];
     weft_mesh_print(&plan->mesh, axes, sizeof axes);
     weft_report_bool(r, "fits", plan->fits);

@@ -139,13 +139,11 @@ static weft_status price_passes(pricing *p, const weft_chunk_shape *chunk, bool 
     weft_chunk_shape shape = *chunk;
     weft_program program;
     weft_price price;
-    void *memory;
     double end = 0, computed = 0;
     p->second = times < 2 ? -1 : chunk->first + chunk->num_layers - backward;
     shape.num_layers = times * chunk->num_layers;
-    WEFT_TRY(
-        weft_arena_alloc_array(arena, (size_t)shape.num_layers, sizeof *shape.layers, &memory));
-    weft_pass_layer *layers = memory;
+    weft_pass_layer *layers;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)shape.num_layers, &layers));
     for (int i = 0; i < shape.num_layers; i++) {
         layers[i] = chunk->layers[i % chunk->num_layers];
         if (layers[i].group > 0) /* no group crosses passes */
@@ -219,16 +217,12 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
     bool beside;
     weft_chunk_shape shape;
     waiting once, twice;
-    void *memory;
     WEFT_TRY(weft_outline_pass(p->outline, rank, chunk, arena, &shape));
     p->first = shape.first;
     p->num_layers = shape.num_layers;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p->num_layers, sizeof *p->units, &memory));
-    p->units = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p->num_layers, sizeof *p->layers, &memory));
-    p->layers = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p->num_layers, sizeof *p->again, &memory));
-    p->again = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)p->num_layers, &p->units));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)p->num_layers, &p->layers));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)p->num_layers, &p->again));
     WEFT_TRY(price_layers(p, site, &shape, backward, out, &beside));
     p->between_us = beside ? between_us : 0;
     if (p->is_alone)

@@ -121,10 +121,7 @@ static weft_status step_shape(const weft_config *config, const weft_mesh *mesh, 
 weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *arena,
                                weft_program **out)
 {
-    void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(arena, (size_t)shape->num_stages, sizeof(weft_program), &memory));
-    *out = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)shape->num_stages, out));
     WEFT_TRY(weft_program_pipeline(shape, arena, *out));
     return weft_program_pipeline_check(*out, shape);
 }
@@ -132,9 +129,8 @@ weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *are
 static weft_status find_recomputes(const weft_outline *outline, weft_arena *arena, const bool **out)
 {
     const int num = weft_layout_num_stages(&outline->layout), p = outline->layout.num_ranks;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num, sizeof(bool), &memory));
-    bool *recomputes = memory;
+    bool *recomputes;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &recomputes));
     for (int s = 0; s < num; s++)
         recomputes[s] = weft_outline_recomputes_early(
             outline, weft_rank_of_stage(outline->layout.is_v, p, s), s / p);
@@ -146,10 +142,8 @@ static weft_status find_recomputes(const weft_outline *outline, weft_arena *aren
 static weft_status find_host_waits(const weft_outline *outline, weft_arena *arena, const bool **out)
 {
     const weft_layout *layout = &outline->layout;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)weft_layout_num_stages(layout), sizeof(bool),
-                                    &memory));
-    bool *waits = memory;
+    bool *waits;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)weft_layout_num_stages(layout), &waits));
     for (int s = 0; s < weft_layout_num_stages(layout); s++)
         for (int l = layout->first[s]; l < layout->first[s + 1]; l++)
             waits[s] |= outline->layers[l].host_waits;
@@ -323,9 +317,8 @@ static weft_status find_order(const weft_config *config, const weft_outline *of_
 static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, weft_arena *arena,
                               weft_step *step)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)mesh->pp, sizeof(weft_buckets), &memory));
-    weft_buckets *buckets = memory;
+    weft_buckets *buckets;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)mesh->pp, &buckets));
     for (int rank = 0; rank < mesh->pp; rank++)
         WEFT_TRY(weft_outline_buckets(&step->outline, mesh, rank, arena, &buckets[rank]));
     WEFT_TRY(step_shape(config, mesh, step->outline.layout.num_chunks,

@@ -50,14 +50,6 @@ typedef struct pricing {
     stage_cost *stages;
 } pricing;
 
-static weft_status take_array(weft_arena *arena, size_t count, size_t size, void *out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
-    memcpy(out, &memory, sizeof memory);
-    return WEFT_OK;
-}
-
 /* --- where groups lie ---------------------------------------------------------------------- */
 
 weft_status weft_step_experts(const weft_config *config, const weft_cluster *cluster,
@@ -68,7 +60,7 @@ weft_status weft_step_experts(const weft_config *config, const weft_cluster *clu
     *out = NULL;
     if (pace.flops <= 0 || pace.work != WEFT_PACE_EXPERTS)
         return WEFT_OK;
-    WEFT_TRY(take_array(arena, 1, sizeof *paced, &paced));
+    WEFT_TRY(WEFT_ARRAY(arena, 1, &paced));
     *paced = *cluster;
     weft_cluster_set_pace(paced, pace.flops);
     *out = paced;
@@ -379,18 +371,17 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
     weft_pass_price one = {0}, *layers = NULL;
     int priced = -1; /* the layer of `one` */
     *out_us = 0;
-    WEFT_TRY(take_array(arena, (size_t)outline->num_layers, sizeof *layers, &layers));
-    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->chunks, &out->chunks));
-    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->backward_us, &out->backward_us));
-    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->weights_us, &out->weights_us));
-    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->inputs, &out->inputs));
-    WEFT_TRY(take_array(arena, num_chunks, sizeof *out->start_us, &out->start_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)outline->num_layers, &layers));
+    WEFT_TRY(WEFT_ARRAY(arena, num_chunks, &out->chunks));
+    WEFT_TRY(WEFT_ARRAY(arena, num_chunks, &out->backward_us));
+    WEFT_TRY(WEFT_ARRAY(arena, num_chunks, &out->weights_us));
+    WEFT_TRY(WEFT_ARRAY(arena, num_chunks, &out->inputs));
+    WEFT_TRY(WEFT_ARRAY(arena, num_chunks, &out->start_us));
     for (int c = 0; c < outline->layout.num_chunks; c++) {
         int first, end;
         weft_pass_price *chunk = &out->chunks[c];
         weft_layout_range(&outline->layout, stage, c, &first, &end);
-        WEFT_TRY(take_array(arena, 2 * (size_t)(end - first), sizeof **out->backward_us,
-                            &out->backward_us[c]));
+        WEFT_TRY(WEFT_ARRAY(arena, 2 * (size_t)(end - first), &out->backward_us[c]));
         out->weights_us[c] = out->backward_us[c] + (end - first);
         for (int l = first; l < end; l++) {
             const double before = weft_pass_us(&chunk->backward);
@@ -457,7 +448,7 @@ static weft_status find_points(const weft_buckets *buckets, weft_arena *arena, i
         if (weft_bucket_is_offloaded(&buckets->shapes[b]) &&
             buckets->shapes[b].point - WEFT_POINT_OWN > most)
             most = buckets->shapes[b].point - WEFT_POINT_OWN;
-    WEFT_TRY(take_array(arena, (size_t)(most + 1), sizeof **out, out));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)(most + 1), out));
     for (int b = buckets->count - 1; b >= 0; b--)
         if (weft_bucket_is_offloaded(&buckets->shapes[b]) &&
             buckets->shapes[b].point >= WEFT_POINT_OWN)
@@ -485,11 +476,10 @@ static weft_status price_stage(pricing *p, int stage, weft_arena *arena)
             WEFT_TRY(price_message(p, &site, stage, peer, bytes, &cost->message[ahead]));
     }
     const weft_buckets *buckets = &step->shape.buckets[stage];
-    WEFT_TRY(take_array(arena, (size_t)buckets->count, sizeof *cost->buckets, &cost->buckets));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)buckets->count, &cost->buckets));
     for (int b = 0; b < buckets->count; b++)
         WEFT_TRY(price_bucket(p, &site, &buckets->shapes[b], element_bytes, &cost->buckets[b]));
-    WEFT_TRY(
-        take_array(arena, (size_t)buckets->count, sizeof *cost->stepped_us, &cost->stepped_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)buckets->count, &cost->stepped_us));
     WEFT_TRY(find_points(buckets, arena, &cost->by_point));
     return price_norm(p, &site, buckets, &cost->norm_us);
 }
@@ -861,7 +851,7 @@ weft_status weft_step_price(const weft_config *config, const weft_cluster *clust
     pricing p = {.config = config, .cluster = cluster, .plan = plan};
     const int num_stages = plan->num_stages;
     weft_price price;
-    WEFT_TRY(take_array(arena, (size_t)num_stages, sizeof *p.stages, &p.stages));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num_stages, &p.stages));
     WEFT_TRY(weft_step_experts(config, cluster, arena, &p.experts));
     for (int stage = 0; stage < num_stages; stage++) {
         weft_status status = price_stage(&p, stage, arena);

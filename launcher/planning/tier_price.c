@@ -132,21 +132,13 @@ static void share_rows(const weft_config *config, const weft_outline *outline, i
 
 /* --- making -------------------------------------------------------------------------------- */
 
-static weft_status take_array(weft_arena *arena, size_t count, size_t size, void *out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
-    memcpy(out, &memory, sizeof memory);
-    return WEFT_OK;
-}
-
 /* The buckets of a layer in the order of their last tasks' updates. */
 static weft_status find_buckets(const weft_step *step, const weft_program *program, int stage,
                                 int layer, weft_arena *arena, tier_layer *out)
 {
     const weft_buckets *buckets = &step->shape.buckets[stage];
     int *list = NULL, count = 0;
-    WEFT_TRY(take_array(arena, (size_t)out->shape.num_positions, sizeof *list, &list));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)out->shape.num_positions, &list));
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
         if (task->kind != WEFT_TASK_STEP || task->bucket < 0)
@@ -202,7 +194,7 @@ static weft_status make_layer(weft_tier_walk *w, const weft_site *site, const we
     WEFT_TRY(weft_tier_costs(site, w->outline, (double)described->expert_elements, &out->costs));
     out->costs.row_us[0] = halves[WEFT_HALF_FORWARD].experts_us;
     out->costs.row_us[1] = halves[WEFT_HALF_BACKWARD].experts_us;
-    WEFT_TRY(take_array(arena, (size_t)num, sizeof *shares, &shares));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num, &shares));
     share_rows(config, w->outline, num, shares);
     out->shares = shares;
     out->is_even = shares[0] <= shares[num - 1] * (1 + 1e-9);
@@ -281,8 +273,8 @@ static weft_status make_file(weft_tier_walk *w, const weft_site *site, const wef
         w->is_unknown = true;
         return WEFT_OK;
     }
-    WEFT_TRY(take_array(arena, (size_t)w->buckets->count, sizeof *w->file_us, &w->file_us));
-    WEFT_TRY(take_array(arena, (size_t)sizes.num_places, sizeof *w->used_us, &w->used_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->buckets->count, &w->file_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)sizes.num_places, &w->used_us));
     return weft_file_walk_make(&sizes, file.eviction, &rates, arena, &w->file);
 }
 
@@ -297,18 +289,18 @@ weft_status weft_tier_walk_make(const weft_site *site, const weft_config *config
     *out = NULL;
     if (!outline->shape.experts_on_host)
         return WEFT_OK;
-    WEFT_TRY(take_array(arena, 1, sizeof *w, &w));
+    WEFT_TRY(WEFT_ARRAY(arena, 1, &w));
     *w = (weft_tier_walk){
         .outline = outline, .step = &step->programs[stage], .stage = stage, .prices = prices};
-    WEFT_TRY(take_array(arena, (size_t)outline->num_layers, sizeof *w->layers, &w->layers));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)outline->num_layers, &w->layers));
     WEFT_TRY(make_layers(w, site, config, step, arena, &most));
     if (most == 0)
         return WEFT_OK;
-    WEFT_TRY(take_array(arena, (size_t)w->num_slots + 1, sizeof *w->slots, &w->slots));
-    WEFT_TRY(take_array(arena, most, sizeof *w->ends_us, &w->ends_us));
-    WEFT_TRY(take_array(arena, w->step->num_tasks, sizeof *w->wait_us, &w->wait_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->num_slots + 1, &w->slots));
+    WEFT_TRY(WEFT_ARRAY(arena, most, &w->ends_us));
+    WEFT_TRY(WEFT_ARRAY(arena, w->step->num_tasks, &w->wait_us));
     w->buckets = &step->shape.buckets[stage];
-    WEFT_TRY(take_array(arena, (size_t)w->buckets->count, sizeof *w->landed_us, &w->landed_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->buckets->count, &w->landed_us));
     WEFT_TRY(make_file(w, site, config, world, arena));
     *out = w;
     return WEFT_OK;
@@ -785,16 +777,16 @@ static weft_status make_alone(weft_tier_walk *w, const weft_site *site, const we
     tier_layer *l = NULL;
     int *buckets = NULL;
     double *stepped = NULL;
-    WEFT_TRY(take_array(arena, 1, sizeof *l, &l));
+    WEFT_TRY(WEFT_ARRAY(arena, 1, &l));
     memset(l, 0, sizeof *l);
     w->layers = l;
     WEFT_TRY(make_layer(w, site, config, 0, arena));
     const size_t num = (size_t)l->shape.num_positions;
-    WEFT_TRY(take_array(arena, num, sizeof *buckets, &buckets));
-    WEFT_TRY(take_array(arena, num, sizeof *stepped, &stepped));
-    WEFT_TRY(take_array(arena, num, sizeof *w->landed_us, &w->landed_us));
-    WEFT_TRY(take_array(arena, (size_t)w->num_slots + 1, sizeof *w->slots, &w->slots));
-    WEFT_TRY(take_array(arena, l->programs[1].num_tasks, sizeof *w->ends_us, &w->ends_us));
+    WEFT_TRY(WEFT_ARRAY(arena, num, &buckets));
+    WEFT_TRY(WEFT_ARRAY(arena, num, &stepped));
+    WEFT_TRY(WEFT_ARRAY(arena, num, &w->landed_us));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->num_slots + 1, &w->slots));
+    WEFT_TRY(WEFT_ARRAY(arena, l->programs[1].num_tasks, &w->ends_us));
     for (size_t q = 0; q < num; q++) {
         buckets[q] = (int)q;
         stepped[q] = -INFINITY;

@@ -91,14 +91,12 @@ static weft_status shorten(weft_bounds *b)
 {
     const weft_model_options *o = &b->space->config.model;
     int64_t at[4] = {-1, -1, -1, -1};
-    void *memory;
     b->short_model = *o;
     b->own = weft_config_build(&b->space->config) != NULL;
     b->num_layers = (int)o->num_layers + 2;
     if (b->own)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc_array(&b->arena, (size_t)b->num_layers, sizeof(int), &memory));
-    b->kind_of = memory;
+    WEFT_TRY(WEFT_ARRAY(&b->arena, (size_t)b->num_layers, &b->kind_of));
     int num = 0;
     for (int64_t i = 0; i < o->num_layers; i++) {
         const bool is_moe = weft_model_is_moe_layer(o, i);
@@ -220,9 +218,8 @@ static weft_status fill(weft_bounds *b, weft_site *site, const weft_outline *out
                         const table_key *key, table **out)
 {
     const size_t num = (size_t)outline->num_layers;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(&b->arena, sizeof(table) + num * sizeof(kind_price), &memory));
-    table *t = memory;
+    table *t;
+    WEFT_TRY(weft_arena_alloc(&b->arena, sizeof(table) + num * sizeof(kind_price), &t));
     t->key = *key;
     t->num_kinds = (int)num;
     t->boundary_bytes =
@@ -297,14 +294,12 @@ static weft_status find_choice(weft_bounds *b, const weft_config *config, const 
     key.offload = 0;
     key.recompute = p2p->cp > 1 ? key.recompute : 0;
     choice **bin = &b->choices[bin_of(&key, sizeof key)], *c = *bin;
-    void *memory;
     while (c && memcmp(&c->key, &key, sizeof key) != 0)
         c = c->next;
     *out = c;
     if (c)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc(&b->arena, sizeof *c, &memory));
-    c = memory;
+    WEFT_TRY(weft_arena_alloc(&b->arena, sizeof *c, &c));
     c->key = key;
     WEFT_TRY(make_choice(b, config, p2p, c));
     c->next = *bin;
@@ -401,11 +396,9 @@ static weft_status find_table(weft_bounds *b, const weft_candidate *c, const wef
     if (!t) {
         const weft_status status = make_table(b, config, mesh, first_rank, &key, &t);
         if (status == WEFT_CONFIG) {
-            void *memory;
             weft_error error;
             weft_error_take(&error);
-            WEFT_TRY(weft_arena_alloc(&b->arena, sizeof *t, &memory));
-            t = memory;
+            WEFT_TRY(weft_arena_alloc(&b->arena, sizeof *t, &t));
             t->key = key;
             t->status = WEFT_CONFIG;
             t->error = error;
@@ -811,8 +804,8 @@ static weft_status make_sharing(const bounding *b, const sharing_key *key, shari
     weft_mesh mesh = b->mesh; /* that of the choice may have other stages and replicas */
     mesh.cp_comm_type = chosen->mesh.cp_comm_type;
     mesh.cp_inner = chosen->mesh.cp_inner;
-    WEFT_TRY(weft_arena_alloc(&bounds->arena, sizeof(sharing), &memory));
-    sharing *s = memory;
+    sharing *s;
+    WEFT_TRY(weft_arena_alloc(&bounds->arena, sizeof(sharing), &s));
     s->key = *key;
     WEFT_TRY(weft_shared_passes_find(&b->config, bounds->space->cluster, bounds->experts, &mesh,
                                      &chosen->moe, &bounds->arena, layout, &s->passes));

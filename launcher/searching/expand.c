@@ -524,13 +524,11 @@ weft_status weft_expand_make(const weft_expand_request *request, weft_arena *are
                              weft_expand *out)
 {
     weft_arena scratch = {0};
-    void *memory;
     *out = (weft_expand){0};
     WEFT_TRY(check_contexts(request));
     if (request->contexts.count >= MAX_STEPS)
         return WEFT_ERROR(WEFT_CONFIG, "--context: at most %d steps", MAX_STEPS - 1);
-    WEFT_TRY(weft_arena_alloc_array(arena, MAX_STEPS, sizeof *out->steps, &memory));
-    out->steps = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, MAX_STEPS, &out->steps));
     find_block(request, out);
     ladder l = {.request = request,
                 .arena = arena,

@@ -340,9 +340,7 @@ static weft_status mesh_text(const weft_mesh *mesh, weft_arena *arena, const cha
 
 static weft_status describe_best(searching *s, weft_search_result *out)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(s->arena, (size_t)s->num_best, sizeof *out->plans, &memory));
-    out->plans = memory;
+    WEFT_TRY(WEFT_ARRAY(s->arena, (size_t)s->num_best, &out->plans));
     for (int i = 0; i < s->num_best; i++) {
         weft_found *found = &out->plans[i];
         weft_plan plan;
@@ -417,10 +415,8 @@ static weft_status lay_miss(searching *s, const weft_candidate *c, const weft_co
 static weft_status describe_misses(searching *s, weft_search_result *out)
 {
     enum { MOST_PLANNED = 32, MOST_OF_A_MESH = 3 };
-    void *memory;
     int planned = 0;
-    WEFT_TRY(weft_arena_alloc_array(s->arena, WEFT_MAX_MISSES + 1, sizeof *out->misses, &memory));
-    out->misses = memory;
+    WEFT_TRY(WEFT_ARRAY(s->arena, WEFT_MAX_MISSES + 1, &out->misses));
     if (s->num_misses > 0)
         qsort(s->misses, s->num_misses, sizeof *s->misses, compare_misses);
     for (size_t i = 0; i < s->num_misses && planned < MOST_PLANNED; i++) {
@@ -530,15 +526,14 @@ static weft_status search_nodes(const weft_config *config, const weft_config_sou
 static weft_status with_nodes(const weft_cluster *cluster, int nodes, weft_arena *arena,
                               const weft_cluster **out)
 {
-    void *memory;
     *out = cluster;
     if (nodes <= cluster->num_nodes)
         return WEFT_OK;
     if (cluster->num_groups > 0)
         return WEFT_ERROR(WEFT_CONFIG, "%d nodes, and the groups of cluster \"%s\" are %d", nodes,
                           cluster->name, cluster->num_nodes);
-    WEFT_TRY(weft_arena_alloc(arena, sizeof *cluster, &memory));
-    weft_cluster *larger = memory;
+    weft_cluster *larger;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof *cluster, &larger));
     *larger = *cluster;
     larger->num_nodes = nodes;
     *out = larger;
@@ -547,9 +542,8 @@ static weft_status with_nodes(const weft_cluster *cluster, int nodes, weft_arena
 
 static weft_status add_curves(const weft_cluster *cluster, weft_arena *arena, weft_config *config)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof *cluster, &memory));
-    weft_cluster *curves = memory;
+    weft_cluster *curves;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof *cluster, &curves));
     *curves = *cluster;
     weft_cost_complete(curves);
     config->planned_curves = curves;

@@ -146,11 +146,8 @@ static weft_status find(finding *f, weft_arena *arena, weft_shared_passes *out)
 {
     const size_t num_chunks = (size_t)f->plan.step.outline.layout.num_chunks,
                  num_stages = (size_t)f->plan.mesh.pp;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_stages * num_chunks, sizeof *f->chunks, &memory));
-    f->chunks = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, num_stages, sizeof *f->tail_us, &memory));
-    f->tail_us = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, num_stages * num_chunks, &f->chunks));
+    WEFT_TRY(WEFT_ARRAY(arena, num_stages, &f->tail_us));
     WEFT_TRY(find_all(f));
     *out = (weft_shared_passes){.num_stages = (int)num_stages,
                                 .num_chunks = (int)num_chunks,

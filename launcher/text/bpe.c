@@ -67,10 +67,8 @@ static merge_slot *find_merge(const weft_bpe *bpe, uint64_t pair)
 static weft_status fill_merges(weft_bpe *bpe, weft_arena *arena)
 {
     const weft_bpe_tables *t = &bpe->tables;
-    void *memory;
     bpe->num_slots = weft_power_of_two_above(2 * t->num_merges);
-    WEFT_TRY(weft_arena_alloc_array(arena, bpe->num_slots, sizeof *bpe->slots, &memory));
-    bpe->slots = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, bpe->num_slots, &bpe->slots));
     memset(bpe->slots, 0xff, bpe->num_slots * sizeof *bpe->slots);
     for (size_t rank = 0; rank < t->num_merges; rank++) {
         const uint64_t pair = pair_of(t->merges[rank].left, t->merges[rank].right);
@@ -84,9 +82,8 @@ static weft_status fill_merges(weft_bpe *bpe, weft_arena *arena)
 
 weft_status weft_bpe_create(const weft_bpe_tables *tables, weft_arena *arena, const weft_bpe **out)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_bpe), &memory));
-    weft_bpe *bpe = memory;
+    weft_bpe *bpe;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_bpe), &bpe));
     bpe->tables = *tables;
     if (!tables->is_of_bytes || tables->whole_words_first)
         WEFT_TRY(weft_text_ids_make(tables->tokens, tables->num_tokens, arena, &bpe->texts));
@@ -162,10 +159,9 @@ static weft_status remember(weft_bpe_cache *cache, uint64_t hash, weft_bytes wor
         memset(cache->words, 0, CACHE_SLOTS * sizeof *cache->words);
         cache->num_words = 0;
     }
-    void *memory;
+    cached_word *w;
     WEFT_TRY(weft_arena_alloc(&cache->arena, sizeof(cached_word) + count * sizeof *ids + word.bytes,
-                              &memory));
-    cached_word *w = memory;
+                              &w));
     w->hash = hash;
     w->bytes = (uint32_t)word.bytes;
     w->num_ids = (uint32_t)count;

@@ -122,9 +122,7 @@ weft_status weft_text_ids_make(const weft_bytes *texts, uint32_t count, weft_are
                                weft_text_ids *out)
 {
     weft_text_ids ids = {.texts = texts, .num_slots = weft_power_of_two_above(2 * (size_t)count)};
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, ids.num_slots, sizeof(uint32_t), &memory));
-    ids.slots = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, ids.num_slots, &ids.slots));
     memset(ids.slots, 0xff, ids.num_slots * sizeof(uint32_t));
     for (uint32_t id = 0; id < count; id++) {
         if (!texts[id].text)

@@ -25,11 +25,10 @@ weft_byte_map weft_byte_map_make(void)
 weft_status weft_byte_map_read(const weft_byte_map *map, weft_bytes text, weft_arena *arena,
                                weft_bytes *out)
 {
-    void *memory;
     size_t used = 0, step;
     *out = (weft_bytes){0};
-    WEFT_TRY(weft_arena_alloc(arena, text.bytes + 1, &memory));
-    char *bytes = memory;
+    char *bytes;
+    WEFT_TRY(weft_arena_alloc(arena, text.bytes + 1, &bytes));
     for (size_t i = 0; i < text.bytes; i += step) {
         step = weft_utf8_bytes(text.text + i, text.bytes - i);
         const uint32_t character =
@@ -107,9 +106,7 @@ static weft_status load_vocab(reader *r, const char *name, const char *text)
     if (count > INT32_MAX)
         return WEFT_ERROR(WEFT_FILE, "%s: %zu tokens are too many", name, count);
     t->num_tokens = (uint32_t)count;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(r->arena, count, sizeof *t->tokens, &memory));
-    t->tokens = memory;
+    WEFT_TRY(WEFT_ARRAY(r->arena, count, &t->tokens));
     for (const char *cursor = NULL; weft_json_next(root, &cursor, &key, &value);)
         WEFT_TRY(load_token(r, name, text, key, value));
     if (r->eod == WEFT_NO_ID)
@@ -156,9 +153,7 @@ static weft_status load_merges(reader *r, const weft_text_ids *ids, const char *
         num_lines++;
     if (num_lines > INT32_MAX)
         return WEFT_ERROR(WEFT_FILE, "%s: %zu merges are too many", name, num_lines);
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(keep, num_lines, sizeof *t->merges, &memory));
-    t->merges = memory;
+    WEFT_TRY(WEFT_ARRAY(keep, num_lines, &t->merges));
     for (const char *at = text; *at; number++) {
         const size_t bytes = strcspn(at, "\n");
         const bool is_version = number == 1 && strncmp(at, "#version", 8) == 0;

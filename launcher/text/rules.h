@@ -9,9 +9,25 @@
 #include "launcher/text/added.h"
 #include "launcher/text/bpe.h"
 #include "launcher/text/change.h"
-#include "launcher/text/split.h"
+#include "launcher/text/pattern.h"
 
 enum { WEFT_MOST_STEPS = 16 };
+
+/* What becomes of what a rule finds (Hugging Face's SplitDelimiterBehavior). */
+typedef enum weft_split_behavior {
+    WEFT_SPLIT_ISOLATED,             /* a word of its own */
+    WEFT_SPLIT_REMOVED,              /* nothing */
+    WEFT_SPLIT_CONTIGUOUS,           /* neighbours are one word */
+    WEFT_SPLIT_MERGED_WITH_PREVIOUS, /* the end of the word before */
+    WEFT_SPLIT_MERGED_WITH_NEXT,     /* the beginning of the word behind */
+} weft_split_behavior;
+
+typedef struct weft_split {
+    weft_pattern *pattern; /* owned by whoever made it; NULL: the literal */
+    weft_bytes literal;
+    weft_split_behavior behavior;
+    bool invert; /* what lies between is what the rule finds */
+} weft_split;
 
 typedef struct weft_changes {
     weft_change steps[WEFT_MOST_STEPS];

@@ -19,14 +19,6 @@ typedef struct reader {
     bool *is_special;
 } reader;
 
-static weft_status allocate(weft_arena *arena, size_t count, size_t size, void *out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
-    memcpy(out, &memory, sizeof memory);
-    return WEFT_OK;
-}
-
 /* --- vocabulary ---------------------------------------------------------------------------- */
 
 /* The members of an object of any names. `out` borrows `object`. */
@@ -76,8 +68,8 @@ static weft_status read_vocab(reader *r, const weft_json_place *vocab, const wef
     WEFT_TRY(expect_kind(vocab, WEFT_JSON_OBJECT, "an object of tokens and ids"));
     WEFT_TRY(weft_json_count(added, &count));
     WEFT_TRY(find_last_id(vocab, added, &r->num_vocab, &t->num_tokens));
-    WEFT_TRY(allocate(r->arena, t->num_tokens, sizeof *r->texts, &r->texts));
-    WEFT_TRY(allocate(&r->scratch, t->num_tokens, sizeof *r->is_special, &r->is_special));
+    WEFT_TRY(WEFT_ARRAY(r->arena, t->num_tokens, &r->texts));
+    WEFT_TRY(WEFT_ARRAY(&r->scratch, t->num_tokens, &r->is_special));
     for (const char *cursor = NULL; next_entry(vocab, &cursor, &key, &at);) {
         int64_t id;
         weft_bytes text;
@@ -150,7 +142,7 @@ static weft_status read_merges(reader *r, const weft_json_place *merges)
     weft_json_place at;
     WEFT_TRY(expect_kind(merges, WEFT_JSON_ARRAY, "an array of merges"));
     WEFT_TRY(weft_json_count(merges, &t->num_merges));
-    WEFT_TRY(allocate(r->arena, t->num_merges, sizeof *t->merges, &t->merges));
+    WEFT_TRY(WEFT_ARRAY(r->arena, t->num_merges, &t->merges));
     for (const char *cursor = NULL; weft_json_each(merges, &cursor, &at);)
         WEFT_TRY(read_merge(r, &at, &t->merges[at.index]));
     return WEFT_OK;
@@ -164,7 +156,7 @@ static weft_status map_tokens(reader *r, const weft_json_place *vocab)
 {
     weft_bpe_tables *t = &r->rules->tables;
     const weft_byte_map map = weft_byte_map_make();
-    WEFT_TRY(allocate(r->arena, t->num_tokens, sizeof *t->tokens, &t->tokens));
+    WEFT_TRY(WEFT_ARRAY(r->arena, t->num_tokens, &t->tokens));
     for (uint32_t id = 0; id < r->num_vocab; id++) {
         weft_bytes *token = &t->tokens[id];
         if (!r->texts[id].text)
@@ -332,8 +324,8 @@ static weft_status read_added(reader *r, const weft_json_place *list)
     weft_added_token *plain = NULL, *changed = NULL;
     size_t count, num_plain = 0, num_changed = 0;
     WEFT_TRY(weft_json_count(list, &count));
-    WEFT_TRY(allocate(r->arena, count, sizeof *plain, &plain));
-    WEFT_TRY(allocate(r->arena, count, sizeof *changed, &changed));
+    WEFT_TRY(WEFT_ARRAY(r->arena, count, &plain));
+    WEFT_TRY(WEFT_ARRAY(r->arena, count, &changed));
     for (const char *cursor = NULL; weft_json_each(list, &cursor, &at);) {
         added_token added = {0};
         WEFT_TRY(read_added_token(r, &at, &added));

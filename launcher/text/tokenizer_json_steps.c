@@ -365,11 +365,9 @@ weft_status weft_tokenizer_json_pieces(const weft_json_place *decoder, const wef
 {
     pieces_reader r = {.arena = arena, .out = out};
     const size_t count = out->tables.num_tokens;
-    void *memory;
     if (!weft_json_is_there(decoder))
         return weft_json_refuse(decoder, "missing; expected how tokens become text");
-    WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof *out->pieces, &memory));
-    out->pieces = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, count, &out->pieces));
     memcpy(out->pieces, texts, count * sizeof *texts);
     return read_steps(decoder, "decoders",
                       "Sequence|ByteLevel|ByteFallback|Replace|Strip|Fuse|Metaspace", read_decoder,

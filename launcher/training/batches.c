@@ -45,19 +45,22 @@ enum { NUM_INPUTS = 7 };
 static void list_inputs(weft_trainer *t, input out[NUM_INPUTS])
 {
     const weft_data_options *data = &t->config.data;
-    const size_t bytes = (size_t)t->batches.most * t->batches.tokens_each * sizeof(int32_t);
-    const size_t index = t->batches.local_seq * sizeof(int32_t);
+    const size_t bytes =
+        (size_t)t->input.batches.most * t->input.batches.tokens_each * sizeof(int32_t);
+    const size_t index = t->input.batches.local_seq * sizeof(int32_t);
     const size_t cp = (size_t)t->groups.mesh.cp;
-    const size_t cuts = t->batches.deals ? (size_t)t->batches.most : cp > 1;
+    const size_t cuts = t->input.batches.deals ? (size_t)t->input.batches.most : cp > 1;
     const input inputs[NUM_INPUTS] = {
-        {bytes, "tokens", (void **)&t->batches.tokens},
-        {bytes, "labels", (void **)&t->batches.labels},
-        {data->reset_position_ids ? bytes : 0, "positions", (void **)&t->batches.positions},
-        {data->reset_attention_mask ? bytes * cp : 0, "documents", (void **)&t->batches.first_seen},
+        {bytes, "tokens", (void **)&t->input.batches.tokens},
+        {bytes, "labels", (void **)&t->input.batches.labels},
+        {data->reset_position_ids ? bytes : 0, "positions", (void **)&t->input.batches.positions},
+        {data->reset_attention_mask ? bytes * cp : 0, "documents",
+         (void **)&t->input.batches.first_seen},
         {weft_config_weighs_labels(&t->config) ? bytes : 0, "label weights",
-         (void **)&t->batches.label_weights},
-        {weft_config_tells_losses(&t->config) ? bytes : 0, "losses", (void **)&t->batches.losses},
-        {cuts * index, "indices of tokens", (void **)&t->batches.index},
+         (void **)&t->input.batches.label_weights},
+        {weft_config_tells_losses(&t->config) ? bytes : 0, "losses",
+         (void **)&t->input.batches.losses},
+        {cuts * index, "indices of tokens", (void **)&t->input.batches.index},
     };
     for (int i = 0; i < NUM_INPUTS; i++)
         out[i] = inputs[i];
@@ -68,21 +71,21 @@ static weft_status create_cuts(weft_trainer *t)
 {
     const int cp = t->groups.mesh.cp;
     const size_t seq = (size_t)t->config.model.seq_length;
-    const size_t cuts = t->batches.deals ? (size_t)t->batches.most : 1;
-    const size_t most = (size_t)cp * (t->batches.deals ? WEFT_DEAL_MAX_RUNS : 2);
-    void *memory, *runs;
+    const size_t cuts = t->input.batches.deals ? (size_t)t->input.batches.most : 1;
+    const size_t most = (size_t)cp * (t->input.batches.deals ? WEFT_DEAL_MAX_RUNS : 2);
+    void *runs;
     if (cp == 1)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, cuts, sizeof *t->batches.cuts, &memory));
+    WEFT_TRY(WEFT_ARRAY(t->arena, cuts, &t->input.batches.cuts));
     WEFT_TRY(weft_arena_alloc_array(t->arena, cuts * most, sizeof(int32_t), &runs));
-    t->batches.cuts = memory;
-    if (t->batches.deals) {
-        t->batches.cut_runs = runs;
+    if (t->input.batches.deals) {
+        t->input.batches.cut_runs = runs;
         return weft_dealer_init(seq, (size_t)t->config.train.micro_batch_size, cp, t->arena,
-                                &t->batches.dealer);
+                                &t->input.batches.dealer);
     }
-    t->batches.cuts[0] = weft_sequence_head_tail(seq, cp, runs);
-    weft_sequence_index(&t->batches.cuts[0], t->groups.coords.at[WEFT_AXIS_CP], t->batches.index);
+    t->input.batches.cuts[0] = weft_sequence_head_tail(seq, cp, runs);
+    weft_sequence_index(&t->input.batches.cuts[0], t->groups.coords.at[WEFT_AXIS_CP],
+                        t->input.batches.index);
     return WEFT_OK;
 }
 
@@ -90,30 +93,23 @@ weft_status weft_batches_create(weft_trainer *t)
 {
     const weft_shape *shape = weft_model_get_shape(t->model);
     input inputs[NUM_INPUTS];
-    void *rows;
-    t->batches.tokens_each = weft_shape_local_tokens(shape);
-    t->batches.local_seq = weft_shape_local_seq(shape);
-    t->batches.num = t->batches.most = t->train.shape.num_micro_batches;
-    t->batches.cp = shape->cp;
-    t->batches.deals = shape->cp > 1 &&
-                       t->config.parallel.context_parallel_load_balancer == WEFT_BALANCE_DOCUMENTS;
+    t->input.batches.tokens_each = weft_shape_local_tokens(shape);
+    t->input.batches.local_seq = weft_shape_local_seq(shape);
+    t->input.batches.num = t->input.batches.most = t->runs.train.shape.num_micro_batches;
+    t->input.batches.cp = shape->cp;
+    t->input.batches.deals = shape->cp > 1 && t->config.parallel.context_parallel_load_balancer ==
+                                                  WEFT_BALANCE_DOCUMENTS;
     list_inputs(t, inputs);
     for (int i = 0; i < NUM_INPUTS; i++)
         if (inputs[i].bytes > 0)
             WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
                                            inputs[i].bytes, inputs[i].name, inputs[i].at));
-    WEFT_TRY(
-        weft_arena_alloc_array(t->arena, 3 * shape->seq * shape->batch, sizeof(int32_t), &rows));
-    t->batches.rows = rows;
-    if (t->batches.label_weights) {
-        WEFT_TRY(weft_arena_alloc(t->arena, shape->seq * shape->batch, &rows));
-        t->batches.bears = rows;
-    }
-    if (t->batches.losses) {
-        WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)t->batches.most * shape->batch,
-                                        sizeof *t->batches.parts, &rows));
-        t->batches.parts = rows;
-    }
+    WEFT_TRY(WEFT_ARRAY(t->arena, 3 * shape->seq * shape->batch, &t->input.batches.rows));
+    if (t->input.batches.label_weights)
+        WEFT_TRY(weft_arena_alloc(t->arena, shape->seq * shape->batch, &t->input.batches.bears));
+    if (t->input.batches.losses)
+        WEFT_TRY(WEFT_ARRAY(t->arena, (size_t)t->input.batches.most * shape->batch,
+                            &t->input.batches.parts));
     return create_cuts(t);
 }
 
@@ -154,17 +150,18 @@ static weft_status read_samples(weft_trainer *t, int m, const weft_split *split,
     const int32_t eod = (int32_t)t->config.data.eod_token;
     *count = 0;
     for (size_t b = 0; b < batch; b++) {
-        int32_t *tokens = t->batches.rows + 2 * b * seq;
+        int32_t *tokens = t->input.batches.rows + 2 * b * seq;
         WEFT_TRY(weft_batches_read_sample(&t->config, split, use, first_sample + b, tokens,
                                           tokens + seq));
-        if (t->batches.parts)
-            t->batches.parts[(size_t)m * batch + b] =
+        if (t->input.batches.parts)
+            t->input.batches.parts[(size_t)m * batch + b] =
                 (uint16_t)weft_split_part(split, first_sample + b);
         if (weft_config_has_documents(&t->config))
-            weft_documents_find(tokens, seq, eod, batch, t->batches.rows + 2 * batch * seq + b);
-        if (t->batches.bears)
-            WEFT_TRY(read_bears(t, split, use, first_sample + b, tokens, t->batches.bears + b * seq,
-                                count));
+            weft_documents_find(tokens, seq, eod, batch,
+                                t->input.batches.rows + 2 * batch * seq + b);
+        if (t->input.batches.bears)
+            WEFT_TRY(read_bears(t, split, use, first_sample + b, tokens,
+                                t->input.batches.bears + b * seq, count));
         else
             *count += seq;
     }
@@ -174,13 +171,13 @@ static weft_status read_samples(weft_trainer *t, int m, const weft_split *split,
 /* Where micro-batch m's sequences are cut; NULL: all tokens are here. */
 static const int32_t *cut(weft_trainer *t, int m, const int32_t *first)
 {
-    if (!t->batches.deals)
-        return t->batches.index;
-    int32_t *index = t->batches.index + (size_t)m * t->batches.local_seq;
-    int32_t *runs =
-        t->batches.cut_runs + (size_t)m * (size_t)t->batches.dealer.cp * WEFT_DEAL_MAX_RUNS;
-    t->batches.cuts[m] = weft_dealer_deal(&t->batches.dealer, first, runs);
-    weft_sequence_index(&t->batches.cuts[m], t->groups.coords.at[WEFT_AXIS_CP], index);
+    if (!t->input.batches.deals)
+        return t->input.batches.index;
+    int32_t *index = t->input.batches.index + (size_t)m * t->input.batches.local_seq;
+    int32_t *runs = t->input.batches.cut_runs +
+                    (size_t)m * (size_t)t->input.batches.dealer.cp * WEFT_DEAL_MAX_RUNS;
+    t->input.batches.cuts[m] = weft_dealer_deal(&t->input.batches.dealer, first, runs);
+    weft_sequence_index(&t->input.batches.cuts[m], t->groups.coords.at[WEFT_AXIS_CP], index);
     return index;
 }
 
@@ -189,21 +186,23 @@ static void place(weft_trainer *t, int m, float weight)
 {
     const size_t seq = (size_t)t->config.model.seq_length;
     const size_t batch = (size_t)t->config.train.micro_batch_size;
-    const int32_t *first = t->batches.rows + 2 * batch * seq, *index = cut(t, m, first);
-    if (t->batches.first_seen)
-        memcpy(t->batches.first_seen + (size_t)m * seq * batch, first, seq * batch * sizeof *first);
-    for (size_t s = 0; s < t->batches.local_seq; s++) {
+    const int32_t *first = t->input.batches.rows + 2 * batch * seq, *index = cut(t, m, first);
+    if (t->input.batches.first_seen)
+        memcpy(t->input.batches.first_seen + (size_t)m * seq * batch, first,
+               seq * batch * sizeof *first);
+    for (size_t s = 0; s < t->input.batches.local_seq; s++) {
         const size_t from = index ? (size_t)index[s] : s;
         for (size_t b = 0; b < batch; b++) {
-            const size_t at = (size_t)m * t->batches.tokens_each + s * batch + b;
-            const int32_t token = t->batches.rows[2 * b * seq + from],
+            const size_t at = (size_t)m * t->input.batches.tokens_each + s * batch + b;
+            const int32_t token = t->input.batches.rows[2 * b * seq + from],
                           start = first[from * batch + b];
-            t->batches.tokens[at] = token;
-            t->batches.labels[at] = t->batches.rows[(2 * b + 1) * seq + from];
-            if (t->batches.positions)
-                t->batches.positions[at] = (int32_t)from - start;
-            if (t->batches.label_weights)
-                t->batches.label_weights[at] = t->batches.bears[b * seq + from] ? weight : 0;
+            t->input.batches.tokens[at] = token;
+            t->input.batches.labels[at] = t->input.batches.rows[(2 * b + 1) * seq + from];
+            if (t->input.batches.positions)
+                t->input.batches.positions[at] = (int32_t)from - start;
+            if (t->input.batches.label_weights)
+                t->input.batches.label_weights[at] =
+                    t->input.batches.bears[b * seq + from] ? weight : 0;
         }
     }
 }
@@ -218,20 +217,20 @@ static float weight_of(size_t all, double count)
 /* Weighs all labels of the global batch alike. Collective over the world. */
 static weft_status weigh_by_token(weft_trainer *t)
 {
-    const size_t local = (size_t)t->batches.num * t->batches.tokens_each;
-    const size_t all = local * (size_t)(t->groups.mesh.dp * t->batches.cp);
-    double count = t->batches.loss_tokens;
+    const size_t local = (size_t)t->input.batches.num * t->input.batches.tokens_each;
+    const size_t all = local * (size_t)(t->groups.mesh.dp * t->input.batches.cp);
+    double count = t->input.batches.loss_tokens;
     WEFT_TRY(weft_comm_all_reduce_host(t->world, &count, 1, WEFT_F64, WEFT_REDUCE_SUM));
     const float weight = weight_of(all, count);
     for (size_t i = 0; i < local; i++)
-        t->batches.label_weights[i] *= weight;
+        t->input.batches.label_weights[i] *= weight;
     return WEFT_OK;
 }
 
 /* A file that cannot be read, or holds what it did not, is no one rank's: one of them says it. */
 static weft_status agree_on_data(const weft_trainer *t, weft_status status)
 {
-    const bool reads_files = weft_config_reads_file(&t->config) || t->data.num_validation > 0;
+    const bool reads_files = weft_config_reads_file(&t->config) || t->input.data.num_validation > 0;
     return reads_files ? weft_comm_agree(t->world, status) : status;
 }
 
@@ -239,8 +238,8 @@ static weft_status agree_on_data(const weft_trainer *t, weft_status status)
 static bool reads(const weft_trainer *t)
 {
     const int stage = t->groups.coords.at[WEFT_AXIS_PP];
-    return stage == 0 || stage == weft_mesh_last_stage(&t->groups.mesh) || t->batches.positions ||
-           t->batches.first_seen;
+    return stage == 0 || stage == weft_mesh_last_stage(&t->groups.mesh) ||
+           t->input.batches.positions || t->input.batches.first_seen;
 }
 
 weft_status weft_batches_read(weft_trainer *t, const weft_split *split, weft_batches_use use,
@@ -248,18 +247,20 @@ weft_status weft_batches_read(weft_trainer *t, const weft_split *split, weft_bat
 {
     const size_t tokens =
         (size_t)t->config.train.micro_batch_size * (size_t)t->config.model.seq_length;
-    const bool by_token = t->batches.label_weights && (use == WEFT_BATCHES_EVALUATE ||
-                                                       t->config.train.calculate_per_token_loss);
+    const bool by_token =
+        t->input.batches.label_weights &&
+        (use == WEFT_BATCHES_EVALUATE || t->config.train.calculate_per_token_loss);
     const int *at = t->groups.coords.at; /* of the ranks that read a sample one counts it */
     const bool counts = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0 && at[WEFT_AXIS_PP] == 0;
     weft_status status = WEFT_OK;
-    t->batches.num =
-        use == WEFT_BATCHES_TRAIN ? t->of_step->shape.num_micro_batches : t->batches.most;
-    t->batches.loss_tokens = 0;
-    for (size_t i = 0; t->batches.losses && i < (size_t)t->batches.num * t->batches.tokens_each;
+    t->input.batches.num = use == WEFT_BATCHES_TRAIN ? t->runs.of_step->shape.num_micro_batches
+                                                     : t->input.batches.most;
+    t->input.batches.loss_tokens = 0;
+    for (size_t i = 0;
+         t->input.batches.losses && i < (size_t)t->input.batches.num * t->input.batches.tokens_each;
          i++)
-        t->batches.losses[i] = NAN; /* a program's last layer tells none */
-    for (int m = 0; m < t->batches.num && reads(t); m++) {
+        t->input.batches.losses[i] = NAN; /* a program's last layer tells none */
+    for (int m = 0; m < t->input.batches.num && reads(t); m++) {
         size_t count;
         status = read_samples(
             t, m, split, use,
@@ -268,7 +269,7 @@ weft_status weft_batches_read(weft_trainer *t, const weft_split *split, weft_bat
         if (status != WEFT_OK)
             break;
         place(t, m, by_token ? 1 : weight_of(tokens, (double)count));
-        t->batches.loss_tokens += counts ? (double)count : 0;
+        t->input.batches.loss_tokens += counts ? (double)count : 0;
     }
     WEFT_TRY(agree_on_data(t, status));
     return by_token ? weigh_by_token(t) : WEFT_OK;
@@ -276,11 +277,11 @@ weft_status weft_batches_read(weft_trainer *t, const weft_split *split, weft_bat
 
 void weft_batches_sum_losses(const weft_trainer *t, double *losses, double *weights)
 {
-    const weft_batches *all = &t->batches;
+    const weft_batches *all = &t->input.batches;
     const int *at = t->groups.coords.at;
     const size_t batch = (size_t)t->config.train.micro_batch_size;
-    memset(losses, 0, t->data.num_parts * sizeof *losses);
-    memset(weights, 0, t->data.num_parts * sizeof *weights);
+    memset(losses, 0, t->input.data.num_parts * sizeof *losses);
+    memset(weights, 0, t->input.data.num_parts * sizeof *weights);
     if (at[WEFT_AXIS_TP] != 0 || at[WEFT_AXIS_PP] != t->groups.mesh.pp - 1)
         return;
     for (int m = 0; m < all->num; m++)

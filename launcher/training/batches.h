@@ -5,6 +5,7 @@
 
 #include "core/dataset/dataset.h"
 #include "launcher/planning/config.h"
+#include "launcher/training/data.h"
 #include "layers/model/model.h"
 #include "parallel/sequence.h"
 
@@ -37,6 +38,21 @@ typedef struct weft_batches {
     uint16_t *parts;   /* [num][B]: the dataset of each sample, where there are losses */
     double loss_tokens; /* the batch's labels that bear a loss; 0: another rank counts them */
 } weft_batches;
+
+/* A set of data.validation. */
+typedef struct weft_evaluated_set {
+    const char *name; /* borrowed */
+    double loss, tokens;
+} weft_evaluated_set;
+
+/* What a step is fed with, and its losses by part of the data. */
+typedef struct weft_trainer_input {
+    weft_data data;
+    weft_batches batches;
+    weft_evaluated_set *evaluated; /* [data.num_validation], by the last evaluation */
+    uint64_t *part_samples; /* [data.num_parts]: of the run's samples so far; NULL: no blend */
+    double *part_losses;    /* [2][data.num_parts]: the last step's; weights of its labels */
+} weft_trainer_input;
 
 /* A batch's purpose. Training shuffles, and weighs labels by train.calculate_per_token_loss; an
  * evaluation reads in the dataset's order, with equal weights for all labels that bear a loss. */

@@ -91,12 +91,11 @@ static weft_status check_memory(findings *f, weft_arena *arena)
     weft_context_selection context;
     weft_tier_selection tier;
     weft_step step = {0};
-    void *memory;
     WEFT_TRY(weft_context_choose(c, NULL, &f->mesh, &context));
     WEFT_TRY(weft_moe_find_nodes(c, &f->mesh, NULL, &nodes));
     WEFT_TRY(weft_moe_selection_start(c, &f->mesh, &nodes, &moe));
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)f->mesh.pp, sizeof(weft_tier_room), &memory));
-    weft_tier_room *rooms = memory;
+    weft_tier_room *rooms;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)f->mesh.pp, &rooms));
     for (int i = 0; i < f->mesh.pp; i++)
         rooms[i] = find_room(f);
     if (weft_tier_pins(c)) {

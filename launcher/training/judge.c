@@ -58,7 +58,7 @@ static weft_status run_elsewhere(weft_trainer *t, int64_t step, sight *out)
 {
     const uint64_t first = (uint64_t)t->consumed_tokens;
     t->faults.data_shift = 1;
-    weft_status status = weft_batches_read(t, &t->data.splits[0], WEFT_BATCHES_TRAIN, first);
+    weft_status status = weft_batches_read(t, &t->input.data.splits[0], WEFT_BATCHES_TRAIN, first);
     if (status == WEFT_OK)
         status = run_again(t, step, true, out);
     t->faults.data_shift = 0;
@@ -83,11 +83,12 @@ static weft_status find_samples(const weft_trainer *t, int rank, int64_t out[2])
     const int64_t each = t->config.train.micro_batch_size;
     const uint64_t first = (uint64_t)t->consumed_tokens;
     const int bad = t->faults.looks.bad >= 0 ? t->faults.looks.bad : t->faults.looks.last;
-    const bool known = t->train.shape.num_chunks <= 1;
+    const bool known = t->runs.train.shape.num_chunks <= 1;
     out[0] = (int64_t)weft_batches_first_sample(&t->config, first,
                                                 weft_trainer_micro_batch(t, known ? bad : 0));
     out[1] = (int64_t)weft_batches_first_sample(
-                 &t->config, first, weft_trainer_micro_batch(t, known ? bad : t->batches.num - 1)) +
+                 &t->config, first,
+                 weft_trainer_micro_batch(t, known ? bad : t->input.batches.num - 1)) +
              each - 1;
     return weft_comm_broadcast_host(t->world, out, 2 * sizeof *out, rank);
 }

@@ -30,11 +30,11 @@ static weft_status sum_loads(weft_trainer *t, double out[2])
 /* The counts since the last step. host_us: the host's time for this step. */
 static weft_tier_counts take_counts(weft_trainer *t, double host_us)
 {
-    const weft_tier_counts *now = weft_model_tier_counts(t->model), told = t->told.tier;
-    const double end_us = fmin(weft_step_clock_take(&t->clock), host_us);
+    const weft_tier_counts *now = weft_model_tier_counts(t->model), told = t->measured.told.tier;
+    const double end_us = fmin(weft_step_clock_take(&t->measured.clock), host_us);
     if (!now)
         return (weft_tier_counts){0};
-    t->told.tier = *now;
+    t->measured.told.tier = *now;
     return (weft_tier_counts){.uploaded_bytes = now->uploaded_bytes - told.uploaded_bytes,
                               .downloaded_bytes = now->downloaded_bytes - told.downloaded_bytes,
                               .read_bytes = now->read_bytes - told.read_bytes,
@@ -63,7 +63,7 @@ weft_status weft_trainer_sums(weft_trainer *t, double step_ms, weft_step_result 
     double *own_sums = &sums[NUM_SUMS];
     weft_doing_pass(WEFT_DOING_BEHIND);
     WEFT_TRY(sum_loads(t, &sums[5]));
-    sums[7] = t->batches.loss_tokens;
+    sums[7] = t->input.batches.loss_tokens;
     const double host_us = weft_optimizer_take_host_us(t->optimizer);
     const weft_tier_counts tier = take_counts(t, host_us);
     sums[8] = (double)tier.uploaded_bytes;
@@ -99,7 +99,7 @@ weft_status weft_trainer_sums(weft_trainer *t, double step_ms, weft_step_result 
     out->rank_load = sums[6] > 0 ? sums[5] / sums[6] : 0;
     out->dropped_tokens = sums[4];
     out->loss_tokens = sums[7];
-    out->masks = t->batches.label_weights != NULL;
+    out->masks = t->input.batches.label_weights != NULL;
     out->tier.on = t->config.tier.experts != WEFT_TIER_NONE && t->config.model.num_experts > 0;
     out->tier.uploaded_bytes = sums[8];
     out->tier.downloaded_bytes = sums[9];
@@ -107,11 +107,12 @@ weft_status weft_trainer_sums(weft_trainer *t, double step_ms, weft_step_result 
     out->tier.read_bytes = sums[10];
     out->tier.written_bytes = sums[11];
     const bool steps_dense = t->config.tier.optimizer_state == WEFT_TIER_STATE_HOST;
-    out->tier.wait_ms = t->clock.runs && out->tier.on ? most[3] : NAN;
+    out->tier.wait_ms = t->measured.clock.runs && out->tier.on ? most[3] : NAN;
     out->tier.host_step_ms = out->tier.on || steps_dense ? most[5] : NAN;
-    out->tier.optimizer_hidden = t->clock.runs && out->tier.on && !steps_dense && sums[12] > 0
-                                     ? fmax(0, 1 - sums[13] / sums[12])
-                                     : NAN;
+    out->tier.optimizer_hidden =
+        t->measured.clock.runs && out->tier.on && !steps_dense && sums[12] > 0
+            ? fmax(0, 1 - sums[13] / sums[12])
+            : NAN;
     out->tier.places = weft_model_get_shape(t->model)->experts_placed;
     out->tier.experts_away = sums[14];
     out->own.list = list;
@@ -131,14 +132,14 @@ weft_status weft_trainer_sums(weft_trainer *t, double step_ms, weft_step_result 
 
 static void note_peak(weft_trainer *t, weft_step_result *out)
 {
-    double flops = t->flops_per_sample * (double)weft_trainer_samples(t);
+    double flops = t->measured.flops_per_sample * (double)weft_trainer_samples(t);
     out->peak.share =
-        weft_peak_share(&t->peak, flops / (out->step_ms / 1e3 * t->groups.mesh.world));
-    out->peak.flops = t->peak.flops;
+        weft_peak_share(&t->measured.peak, flops / (out->step_ms / 1e3 * t->groups.mesh.world));
+    out->peak.flops = t->measured.peak.flops;
     out->peak.flops_per_token = flops / out->tokens;
-    if (t->told.peak != t->peak.flops)
-        out->peak.from = weft_peak_source_text(t->peak.source);
-    t->told.peak = t->peak.flops;
+    if (t->measured.told.peak != t->measured.peak.flops)
+        out->peak.from = weft_peak_source_text(t->measured.peak.source);
+    t->measured.told.peak = t->measured.peak.flops;
 }
 
 /* Warns once of an emulated accelerator that is slower than its pace. */
@@ -156,19 +157,19 @@ static void note_late(weft_trainer *t, double step_ms)
          1e3 * weft_device_take_file_late(t->device), t->config.device.pace_file}};
     const bool is_first = t->num_steps++ == 0;
     for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
-        if (is_first || t->told.late || late[i].ms <= told_share * step_ms)
+        if (is_first || t->measured.told.late || late[i].ms <= told_share * step_ms)
             continue;
         weft_log(WEFT_LOG_WARN,
                  "step %lld: %s took %.3g of %.3g ms longer than %s %g allows: the times are this "
                  "machine's; lower the pace",
                  (long long)t->step, late[i].what, late[i].ms, step_ms, late[i].key, late[i].pace);
-        t->told.late = true;
+        t->measured.told.late = true;
     }
 }
 
 static weft_status compare_ranks(weft_trainer *t, weft_step_result *out)
 {
-    weft_stragglers *s = &t->stragglers;
+    weft_stragglers *s = &t->measured.stragglers;
     char line[512];
     const double ms = 1e3 * weft_lane_take_busy(t->lanes[WEFT_LANE_COMPUTE]);
     WEFT_TRY(weft_stragglers_gather(s, ms, t->world));
@@ -180,9 +181,8 @@ static weft_status compare_ranks(weft_trainer *t, weft_step_result *out)
     return WEFT_OK;
 }
 
-static weft_status compare_links(weft_trainer *t, weft_step_result *out)
+static weft_status compare_links(weft_links *l, weft_step_result *out)
 {
-    weft_links *l = &t->stragglers.links;
     char line[512];
     bool looked;
     WEFT_TRY(weft_links_look(l, out->step, out->step_ms, &looked));
@@ -203,7 +203,7 @@ static weft_status compare(weft_trainer *t, weft_step_result *out)
     weft_doing_pass(WEFT_DOING_BEHIND);
     WEFT_TRY(compare_ranks(t, out));
     weft_doing_pass(WEFT_DOING_BEHIND);
-    return compare_links(t, out);
+    return compare_links(&t->measured.stragglers.links, out);
 }
 
 void weft_trainer_note_choice(weft_trainer *t, weft_step_result *out)
@@ -220,19 +220,20 @@ void weft_trainer_note_choice(weft_trainer *t, weft_step_result *out)
 /* What a step took of each dataset, and its mean loss there. Collective. */
 static weft_status add_parts(weft_trainer *t, weft_step_result *out)
 {
-    const size_t count = t->data.num_parts;
+    const size_t count = t->input.data.num_parts;
     if (count < 2)
         return WEFT_OK;
-    double *losses = t->part_losses, *weights = losses + count;
-    weft_split_count(&t->data.splits[WEFT_SPLIT_TRAIN],
-                     (uint64_t)(t->consumed_tokens / t->config.model.seq_length), t->part_samples);
+    double *losses = t->input.part_losses, *weights = losses + count;
+    weft_split_count(&t->input.data.splits[WEFT_SPLIT_TRAIN],
+                     (uint64_t)(t->consumed_tokens / t->config.model.seq_length),
+                     t->input.part_samples);
     weft_batches_sum_losses(t, losses, weights);
     weft_doing_pass(WEFT_DOING_BEHIND);
     WEFT_TRY(weft_comm_all_reduce_host(t->world, losses, 2 * count, WEFT_F64, WEFT_REDUCE_SUM));
     for (size_t i = 0; i < count; i++)
         losses[i] = weights[i] > 0 ? losses[i] / weights[i] : NAN;
-    out->blend = &t->data;
-    out->part_samples = t->part_samples;
+    out->blend = &t->input.data;
+    out->part_samples = t->input.part_samples;
     out->part_losses = losses;
     return WEFT_OK;
 }

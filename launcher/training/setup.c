@@ -26,9 +26,7 @@
 static weft_status setup_spread_room(weft_tier_room room, const weft_mesh *mesh, weft_arena *arena,
                                      weft_tier_room **out)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)mesh->pp, sizeof room, &memory));
-    *out = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)mesh->pp, out));
     for (int i = 0; i < mesh->pp; i++)
         (*out)[i] = room;
     return WEFT_OK;
@@ -323,15 +321,14 @@ static int num_sizes(const weft_trainer *t)
 /* Evaluation's programs are of the same shape, without buckets. */
 static weft_status make_shapes(weft_trainer *t, const weft_step *step)
 {
-    void *memory;
-    t->train.shape = t->eval.shape = step->shape;
-    t->eval.shape.forward_only = true;
-    t->of_step = &t->train;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)num_sizes(t) + 1, sizeof *t->ramp, &memory));
-    t->ramp = memory;
+    weft_trainer_programs *programs = &t->runs;
+    programs->train.shape = programs->eval.shape = step->shape;
+    programs->eval.shape.forward_only = true;
+    programs->of_step = &programs->train;
+    WEFT_TRY(WEFT_ARRAY(t->arena, (size_t)num_sizes(t) + 1, &programs->ramp));
     for (int i = 0; i < num_sizes(t); i++)
         WEFT_TRY(weft_step_shape_of(&t->config, step, weft_ramp_size(&t->config.train, i), t->arena,
-                                    &t->ramp[i].shape));
+                                    &programs->ramp[i].shape));
     return WEFT_OK;
 }
 
@@ -341,7 +338,7 @@ static weft_status fit_slots(weft_trainer *t, weft_trainer_program *part)
     WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)part->program.num_slots + 1, sizeof(int),
                                     &memory));
     part->slots = memory;
-    return weft_ramp_fit_slots(&part->program, &t->train.program, &part->shape,
+    return weft_ramp_fit_slots(&part->program, &t->runs.train.program, &part->shape,
                                t->groups.coords.at[WEFT_AXIS_PP], memory)
                ? WEFT_OK
                : WEFT_ERROR(WEFT_INTERNAL, "slots of a step of %d micro-batches",
@@ -350,6 +347,7 @@ static weft_status fit_slots(weft_trainer *t, weft_trainer_program *part)
 
 static weft_status make_programs(weft_trainer *t)
 {
+    weft_trainer_programs *programs = &t->runs;
     weft_step step;
     weft_status status =
         weft_step_start(&t->config, &t->groups.mesh, &t->moe.options, t->arena, &step);
@@ -358,13 +356,15 @@ static weft_status make_programs(weft_trainer *t)
         weft_step_release(&step);
     }
     WEFT_TRY(weft_comm_agree(t->world, status));
-    WEFT_TRY(programs_share(&t->groups, &t->train.shape, t->arena, &t->train.program));
-    WEFT_TRY(programs_share(&t->groups, &t->eval.shape, t->arena, &t->eval.program));
+    WEFT_TRY(
+        programs_share(&t->groups, &programs->train.shape, t->arena, &programs->train.program));
+    WEFT_TRY(programs_share(&t->groups, &programs->eval.shape, t->arena, &programs->eval.program));
     status = WEFT_OK; /* of this rank; the others go on */
     for (int i = 0; i < num_sizes(t); i++) {
-        WEFT_TRY(programs_share(&t->groups, &t->ramp[i].shape, t->arena, &t->ramp[i].program));
+        WEFT_TRY(programs_share(&t->groups, &programs->ramp[i].shape, t->arena,
+                                &programs->ramp[i].program));
         if (status == WEFT_OK)
-            status = fit_slots(t, &t->ramp[i]);
+            status = fit_slots(t, &programs->ramp[i]);
     }
     return status;
 }
@@ -372,18 +372,16 @@ static weft_status make_programs(weft_trainer *t)
 /* The program whose slots and passes there are. */
 static const weft_program *main_program(const weft_trainer *t)
 {
-    return t->evaluates ? &t->eval.program : &t->train.program;
+    return t->evaluates ? &t->runs.eval.program : &t->runs.train.program;
 }
 
 /* Which micro-batch goes through a chunk first, forward and backward: it overwrites gradients. */
-static weft_status find_first_batches(const weft_trainer *t, weft_trainer_program *step)
+static weft_status find_first_batches(weft_arena *arena, weft_trainer_program *step)
 {
     const size_t chunks = (size_t)(step->shape.num_chunks > 0 ? step->shape.num_chunks : 1);
-    void *memory;
     for (int backward = 0; backward < 2; backward++) {
         const uint16_t kind = backward ? WEFT_TASK_BACKWARD : WEFT_TASK_FORWARD;
-        WEFT_TRY(weft_arena_alloc_array(t->arena, chunks, sizeof(int), &memory));
-        step->first_batch[backward] = memory;
+        WEFT_TRY(WEFT_ARRAY(arena, chunks, &step->first_batch[backward]));
         for (uint32_t i = step->program.num_tasks; i-- > 0;)
             if (step->program.tasks[i].kind == kind)
                 step->first_batch[backward][step->program.tasks[i].chunk] =
@@ -397,21 +395,19 @@ static weft_status allocate_slots(weft_trainer *t)
 {
     const weft_program *program = main_program(t);
     size_t count = (size_t)program->num_slots;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(void *), &memory));
-    t->slots.memory = memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, count, sizeof(int), &memory));
-    t->slots.pass = memory;
+    WEFT_TRY(WEFT_ARRAY(t->arena, count, &t->runs.slots.memory));
+    WEFT_TRY(WEFT_ARRAY(t->arena, count, &t->runs.slots.pass));
     int num_passes = 0, num_deferred = 0;
     for (int i = 0; i < program->num_slots; i++) {
         const weft_slot *slot = &program->slots[i];
         if (slot->holds == WEFT_SLOT_ACTIVATION)
-            t->slots.pass[i] = num_passes++;
+            t->runs.slots.pass[i] = num_passes++;
         if (slot->holds == WEFT_SLOT_DEFERRED)
-            t->slots.pass[i] = num_deferred++;
+            t->runs.slots.pass[i] = num_deferred++;
         if (slot->bytes > 0)
             WEFT_TRY(weft_device_alloc_for(t->device, WEFT_SPACE_DEVICE, WEFT_MEMORY_MESSAGES,
-                                           slot->bytes, "pipeline slots", &t->slots.memory[i]));
+                                           slot->bytes, "pipeline slots",
+                                           &t->runs.slots.memory[i]));
     }
     return WEFT_OK;
 }
@@ -421,10 +417,8 @@ static weft_status list_chunks(weft_trainer *t, weft_slot_kind holds, int *out_n
                                const int **out_chunks)
 {
     const weft_program *program = main_program(t);
-    void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(t->arena, (size_t)program->num_slots + 1, sizeof(int), &memory));
-    int *chunks = memory;
+    int *chunks;
+    WEFT_TRY(WEFT_ARRAY(t->arena, (size_t)program->num_slots + 1, &chunks));
     *out_num = 0;
     for (int i = 0; i < program->num_slots; i++)
         if (program->slots[i].holds == holds)
@@ -466,10 +460,10 @@ static weft_status create_model(weft_trainer *t)
                  t->config.tier.experts == WEFT_TIER_HOST ? "each rank has all experts"
                                                           : "experts are not in host memory");
     WEFT_TRY(weft_progress_check_metrics(weft_model_metric_list(t->model)));
-    weft_dataset_set_labels(t->data.parts[0].dataset, weft_model_labels_are_tokens(t->model));
+    weft_dataset_set_labels(t->input.data.parts[0].dataset, weft_model_labels_are_tokens(t->model));
     double flops;
-    WEFT_TRY(weft_model_totals(t->model, &t->num_params, &flops));
-    t->flops_per_sample = flops / (double)t->config.train.micro_batch_size;
+    WEFT_TRY(weft_model_totals(t->model, &t->measured.num_params, &flops));
+    t->measured.flops_per_sample = flops / (double)t->config.train.micro_batch_size;
     return WEFT_OK;
 }
 
@@ -485,16 +479,14 @@ static bool uses_lane(const weft_program *program, int lane)
 static weft_status create_points(weft_trainer *t, weft_trainer_program *step)
 {
     const weft_program *program = &step->program;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, program->num_tasks + 1, sizeof(bool), &memory));
-    step->of_task = memory;
+    WEFT_TRY(WEFT_ARRAY(t->arena, program->num_tasks + 1, &step->of_task));
     for (uint32_t i = 0; i < program->num_waits; i++) {
         const weft_wait *wait = &program->waits[i];
         if (wait->point < 0)
             continue;
         step->of_task[wait->task] = true;
-        if (wait->point < WEFT_POINT_OWN && !t->points[wait->point])
-            WEFT_TRY(weft_event_create(t->device, &t->points[wait->point]));
+        if (wait->point < WEFT_POINT_OWN && !t->runs.points[wait->point])
+            WEFT_TRY(weft_event_create(t->device, &t->runs.points[wait->point]));
     }
     return WEFT_OK;
 }
@@ -508,7 +500,7 @@ static weft_status create_lanes(weft_trainer *t)
     };
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         if (i != WEFT_LANE_FILE && /* the model's */
-            (uses_lane(&t->train.program, i) || uses_lane(&t->eval.program, i)))
+            (uses_lane(&t->runs.train.program, i) || uses_lane(&t->runs.eval.program, i)))
             WEFT_TRY(
                 weft_lane_create(t->device, priorities[i], weft_lane_kind_text(i), &t->lanes[i]));
     weft_model_use_reduce_lane(t->model, t->lanes[WEFT_LANE_REDUCE]);
@@ -519,9 +511,9 @@ static weft_status create_lanes(weft_trainer *t)
                                               .stage = t->groups.coords.at[WEFT_AXIS_PP],
                                               .num_stages = t->groups.mesh.pp,
                                               .is_v = t->groups.mesh.stages_in_v};
-    uint32_t most = t->train.program.num_tasks > t->eval.program.num_tasks
-                        ? t->train.program.num_tasks
-                        : t->eval.program.num_tasks;
+    uint32_t most = t->runs.train.program.num_tasks > t->runs.eval.program.num_tasks
+                        ? t->runs.train.program.num_tasks
+                        : t->runs.eval.program.num_tasks;
     WEFT_TRY(weft_executor_prepare(&t->executor, t->device, most));
     WEFT_TRY(weft_trace_create(&t->trace));
     int num_tracks;
@@ -574,35 +566,28 @@ static void tell_other_data(const weft_trainer *t, const weft_config_source *sou
 {
     const char *had = source->run ? source->run->data.data_xxh64 : NULL;
     const char *has = t->config.data.data_xxh64;
-    if (had && has && strcmp(had, has) != 0 && t->data.num_validation == 0 &&
-        t->data.splits[WEFT_SPLIT_VALIDATION].num_samples > 0)
+    if (had && has && strcmp(had, has) != 0 && t->input.data.num_validation == 0 &&
+        t->input.data.splits[WEFT_SPLIT_VALIDATION].num_samples > 0)
         weft_log(WEFT_LOG_WARN,
                  "%s: other data than the run had: the validation part begins elsewhere, may hold "
                  "what the run was trained on, and its losses are not those of before",
-                 weft_dataset_name(t->data.parts[0].dataset));
+                 weft_dataset_name(t->input.data.parts[0].dataset));
 }
 
 /* One rank reads the whole file: they all agree on what it finds. */
 static weft_status create_data(weft_trainer *t, const weft_config_source *source)
 {
     bool whole = weft_comm_rank(t->world) == 0;
-    void *memory;
-    WEFT_TRY(weft_setup_data(&t->config, source, whole, t->arena, &t->data));
-    WEFT_TRY(weft_arena_alloc_array(t->arena, t->data.num_validation + 1, sizeof *t->evaluated,
-                                    &memory));
-    t->evaluated = memory;
-    if (t->data.num_parts > 1) {
-        WEFT_TRY(
-            weft_arena_alloc_array(t->arena, t->data.num_parts, sizeof *t->part_samples, &memory));
-        t->part_samples = memory;
-        WEFT_TRY(weft_arena_alloc_array(t->arena, 2 * t->data.num_parts, sizeof *t->part_losses,
-                                        &memory));
-        t->part_losses = memory;
+    WEFT_TRY(weft_setup_data(&t->config, source, whole, t->arena, &t->input.data));
+    WEFT_TRY(WEFT_ARRAY(t->arena, t->input.data.num_validation + 1, &t->input.evaluated));
+    if (t->input.data.num_parts > 1) {
+        WEFT_TRY(WEFT_ARRAY(t->arena, t->input.data.num_parts, &t->input.part_samples));
+        WEFT_TRY(WEFT_ARRAY(t->arena, 2 * t->input.data.num_parts, &t->input.part_losses));
     }
     if (whole)
         tell_other_data(t, source);
-    if (whole && t->data.num_validation > 0 &&
-        t->data.splits[WEFT_SPLIT_VALIDATION].num_samples > 0)
+    if (whole && t->input.data.num_validation > 0 &&
+        t->input.data.splits[WEFT_SPLIT_VALIDATION].num_samples > 0)
         weft_log(WEFT_LOG_WARN,
                  "data.split %s: nothing trains or evaluates on its second part, as "
                  "data.validation is given; \"1\" trains on all",
@@ -613,13 +598,10 @@ static weft_status create_data(weft_trainer *t, const weft_config_source *source
 /* Beside its program, what each step needs. */
 static weft_status complete_steps(weft_trainer *t)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(t->arena, (size_t)weft_model_num_layers(t->model),
-                                    sizeof(weft_event *), &memory));
-    t->points = memory;
+    WEFT_TRY(WEFT_ARRAY(t->arena, (size_t)weft_model_num_layers(t->model), &t->runs.points));
     for (int i = -1; i < num_sizes(t); i++) {
-        weft_trainer_program *step = i < 0 ? &t->train : &t->ramp[i];
-        WEFT_TRY(find_first_batches(t, step));
+        weft_trainer_program *step = i < 0 ? &t->runs.train : &t->runs.ramp[i];
+        WEFT_TRY(find_first_batches(t->arena, step));
         WEFT_TRY(create_points(t, step));
     }
     return WEFT_OK;
@@ -689,13 +671,13 @@ static weft_status create_optimizer(weft_trainer *t)
                                   .loss_scale = loss_scale_of(train)},
         &t->optimizer));
     WEFT_TRY(reserve(t));
-    WEFT_TRY(weft_peak_find(&t->peak, &t->config, t->world, t->lanes[WEFT_LANE_COMPUTE]));
+    WEFT_TRY(weft_peak_find(&t->measured.peak, &t->config, t->world, t->lanes[WEFT_LANE_COMPUTE]));
     const bool is_cpu = t->config.device.kind == WEFT_DEVICE_KIND_CPU;
     const weft_reliability_options *r = &t->config.reliability;
-    WEFT_TRY(weft_stragglers_create(&t->stragglers, is_cpu ? r->straggler_factor : 0,
+    WEFT_TRY(weft_stragglers_create(&t->measured.stragglers, is_cpu ? r->straggler_factor : 0,
                                     r->straggler_steps, t->groups.coords.at[WEFT_AXIS_PP],
                                     t->world));
-    return weft_links_create(&t->stragglers.links, r->straggler_factor, r->straggler_steps,
+    return weft_links_create(&t->measured.stragglers.links, r->straggler_factor, r->straggler_steps,
                              t->num_nodes, t->world);
 }
 
@@ -783,10 +765,10 @@ static weft_status footprint(const weft_trainer *t, const weft_moe_held_loads *l
     weft_status status = weft_step_start(&t->config, mesh, &t->moe.options, &arena, &step);
     if (status == WEFT_OK) {
         if (loads)
-            status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->train.program, loads,
-                                            out);
+            status = weft_step_footprint_at(&t->config, mesh, &step, rank, &t->runs.train.program,
+                                            loads, out);
         else
-            weft_step_footprint(&t->config, &step, rank, &t->train.program, out);
+            weft_step_footprint(&t->config, &step, rank, &t->runs.train.program, out);
         weft_step_release(&step);
     }
     weft_arena_release(&arena);
@@ -807,23 +789,23 @@ weft_status weft_trainer_footprint_at_load(const weft_trainer *t, weft_footprint
 
 void weft_trainer_release(weft_trainer *t)
 {
-    weft_peak_release(&t->peak);
-    weft_links_release(&t->stragglers.links);
-    weft_stragglers_release(&t->stragglers);
+    weft_peak_release(&t->measured.peak);
+    weft_links_release(&t->measured.stragglers.links);
+    weft_stragglers_release(&t->measured.stragglers);
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         weft_lane_destroy(t->lanes[i]);
     weft_executor_release(&t->executor);
-    for (int i = 0; t->points && i < weft_model_num_layers(t->model); i++)
-        weft_event_destroy(t->points[i]);
+    for (int i = 0; t->runs.points && i < weft_model_num_layers(t->model); i++)
+        weft_event_destroy(t->runs.points[i]);
     weft_trace_destroy(t->trace);
     weft_optimizer_destroy(t->optimizer);
-    for (int i = 0; t->slots.memory && i < main_program(t)->num_slots; i++)
-        if (t->slots.memory[i])
-            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->slots.memory[i],
+    for (int i = 0; t->runs.slots.memory && i < main_program(t)->num_slots; i++)
+        if (t->runs.slots.memory[i])
+            weft_device_free(t->device, WEFT_SPACE_DEVICE, t->runs.slots.memory[i],
                              main_program(t)->slots[i].bytes);
     weft_batches_release(t);
     weft_model_destroy(t->model);
-    weft_data_close(&t->data);
+    weft_data_close(&t->input.data);
     weft_groups_release(&t->groups);
     weft_device_destroy(t->device);
     memset(t, 0, sizeof *t);

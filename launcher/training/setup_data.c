@@ -324,11 +324,9 @@ static weft_status check_models_tokenizer(const weft_config *config,
 static weft_status open_sets(const weft_data_sources *sources, weft_arena *arena,
                              weft_data_set **sets, size_t *count)
 {
-    void *memory;
     if (sources->count == 0)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc_array(arena, sources->count, sizeof **sets, &memory));
-    *sets = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, sources->count, sets));
     for (size_t i = 0; i < sources->count; i++) {
         (*sets)[i].name = sources->of[i].name;
         WEFT_TRY(weft_dataset_open(sources->of[i].prefix, &(*sets)[i].dataset));
@@ -340,9 +338,7 @@ static weft_status open_sets(const weft_data_sources *sources, weft_arena *arena
 /* Data without files: the program's own, or mock data. */
 static weft_status open_made(const weft_config *c, weft_arena *arena, weft_data *out)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, 1, sizeof *out->parts, &memory));
-    out->parts = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, 1, &out->parts));
     weft_dataset **dataset = &out->parts[0].dataset;
     WEFT_TRY(
         weft_config_has_own_data(c)
@@ -356,10 +352,9 @@ static weft_status open_made(const weft_config *c, weft_arena *arena, weft_data 
 
 static weft_status make_order(const weft_data_sources *sources, weft_arena *arena, weft_blend *out)
 {
-    void *memory;
     const size_t count = sources->count > 0 ? sources->count : 1;
-    WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(int64_t), &memory));
-    int64_t *weights = memory;
+    int64_t *weights;
+    WEFT_TRY(WEFT_ARRAY(arena, count, &weights));
     weights[0] = 1;
     for (size_t i = 0; i < sources->count; i++)
         weights[i] = sources->of[i].weight;
@@ -420,12 +415,11 @@ static weft_status split_all(const weft_config *config, weft_arena *arena, weft_
     for (size_t i = 0; i < data->num_validation; i++)
         WEFT_TRY(split_set(&data->validation[i], seq, 0, whole, "data.validation"));
     for (int k = 0; k < WEFT_NUM_SPLITS; k++) {
-        void *memory;
         data->splits[k] = data->parts[0].splits[k];
         if (data->num_parts == 1)
             continue;
-        WEFT_TRY(weft_arena_alloc_array(arena, data->num_parts, sizeof *data->splits, &memory));
-        weft_split *parts = memory;
+        weft_split *parts;
+        WEFT_TRY(WEFT_ARRAY(arena, data->num_parts, &parts));
         for (size_t i = 0; i < data->num_parts; i++)
             parts[i] = data->parts[i].splits[k];
         data->splits[k] = weft_split_blend(&data->blend, parts);

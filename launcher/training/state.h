@@ -7,7 +7,6 @@
 #include "launcher/planning/context_choice.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/training/batches.h"
-#include "launcher/training/data.h"
 #include "launcher/training/peak.h"
 #include "launcher/training/stragglers.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -35,11 +34,31 @@ typedef struct weft_trainer_program {
     int *first_batch[2]; /* by chunk: a step's micro-batches of the first forward and backward */
 } weft_trainer_program;
 
-/* A set of data.validation. */
-typedef struct weft_evaluated_set {
-    const char *name; /* borrowed */
-    double loss, tokens;
-} weft_evaluated_set;
+/* The programs, and what their tasks use. */
+typedef struct weft_trainer_programs {
+    weft_trainer_program train, eval;
+    weft_trainer_program *ramp; /* steps of fewer samples, by size (launcher/planning/ramp.h) */
+    const weft_trainer_program *of_step; /* train, or one of the ramp: of the step that is next */
+    struct {                             /* by slot of train and eval */
+        void **memory; /* boundary activations and gradients; NULL: the pass has its own */
+        int *pass;     /* each activation's pass of the model */
+    } slots;
+    weft_event **points; /* by layer: of its point; NULL: no task waits for it */
+} weft_trainer_programs;
+
+/* What results are judged by. */
+typedef struct weft_trainer_measured {
+    uint64_t num_params;
+    double flops_per_sample;
+    weft_peak peak;
+    weft_step_clock clock;
+    weft_stragglers stragglers;
+    struct {                   /* in the results so far */
+        double peak;           /* FLOP/s */
+        weft_tier_counts tier; /* the counts by then */
+        bool late;             /* warned that computing falls behind device.pace */
+    } told;
+} weft_trainer_measured;
 
 typedef struct weft_trainer {
     weft_config config;
@@ -54,35 +73,16 @@ typedef struct weft_trainer {
     bool evaluates;            /* an evaluation alone, no training */
     weft_optimizer *optimizer; /* NULL in an evaluation */
     weft_lr_schedule lr;
-    weft_data data;
-    weft_evaluated_set *evaluated; /* [data.num_validation], by the last evaluation */
-    uint64_t *part_samples; /* [data.num_parts]: of the run's samples so far; NULL: no blend */
-    double *part_losses;    /* [2][data.num_parts]: the last step's; weights of its labels */
+    weft_trainer_input input;
     weft_lane *lanes[WEFT_NUM_LANES];
     weft_executor executor;
-    weft_trainer_program train, eval;
-    weft_trainer_program *ramp; /* steps of fewer samples, by size (launcher/planning/ramp.h) */
-    struct {                    /* by slot of train and eval */
-        void **memory;          /* boundary activations and gradients; NULL: the pass has its own */
-        int *pass;              /* each activation's pass of the model */
-    } slots;
-    weft_event **points; /* by layer: of its point; NULL: no task waits for it */
-    weft_batches batches;
+    weft_trainer_programs runs;
     weft_trace *trace;
     weft_checkpoint_writer *writer; /* the writer of asynchronous saves; borrowed, NULL: none */
     int64_t step, consumed_tokens;  /* the last finished step; tokens consumed by then */
-    uint64_t num_params;
-    double flops_per_sample;
-    weft_peak peak;
-    int num_steps;         /* steps of this start; the first is slow, since it allocates */
-    int64_t num_evaluated; /* evaluated batches of this start */
-    weft_step_clock clock;
-    weft_stragglers stragglers;
-    struct {                   /* in the results so far */
-        double peak;           /* FLOP/s */
-        weft_tier_counts tier; /* the counts by then */
-        bool late;             /* warned that computing falls behind device.pace */
-    } told;
+    int num_steps;                  /* steps of this start; the first is slow, since it allocates */
+    int64_t num_evaluated;          /* evaluated batches of this start */
+    weft_trainer_measured measured;
     struct {
         int64_t bad_steps, skipped_batches; /* passed by on_bad_step, in the whole run */
         double norms[4]; /* of gradients, in the last good steps here, oldest first; 0: none */
@@ -91,8 +91,7 @@ typedef struct weft_trainer {
         weft_batch_looks looks;
         int data_shift; /* replica r has the data of replica r + data_shift */
     } faults;
-    const weft_trainer_program *of_step; /* train, or one of the ramp: of the step that is next */
-    struct {                             /* the program that runs */
+    struct { /* the program that runs */
         bool eval;
         const weft_trainer_program *program;
         int64_t step;

@@ -46,7 +46,7 @@ static weft_status clear_absent(const weft_trainer *t, int bucket, weft_lane *la
  * owners all go by the list, as they reduce and gather. */
 static int taken_by(const weft_trainer *t, weft_task_kind kind, int bucket)
 {
-    const weft_buckets *buckets = &t->train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
+    const weft_buckets *buckets = &t->runs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
     if (!is_offloaded(t, bucket))
         return bucket;
     const weft_bucket_shape *shape = &buckets->shapes[bucket];
@@ -119,7 +119,7 @@ static weft_status end_update(weft_trainer *t, const weft_task *task, int bucket
     bool gathers, refreshes;
     if (!is_offloaded(t, bucket))
         return WEFT_OK;
-    shape = &t->train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]].shapes[bucket];
+    shape = &t->runs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]].shapes[bucket];
     gathers = weft_bucket_gathers(shape) && task->kind == WEFT_TASK_STEP;
     refreshes = shape->refreshes && task->kind != WEFT_TASK_UPLOAD;
     if (!gathers && task->kind != WEFT_TASK_UPLOAD)
@@ -192,7 +192,7 @@ static weft_status run_read(void *context, const weft_task *task, weft_lane *lan
 static bool has_passed(void *context, const weft_task *task, int point)
 {
     const weft_trainer *t = context;
-    const weft_buckets *buckets = &t->train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
+    const weft_buckets *buckets = &t->runs.train.shape.buckets[t->groups.coords.at[WEFT_AXIS_PP]];
     int b = 0;
     (void)task;
     if (point < WEFT_POINT_OWN)
@@ -214,8 +214,8 @@ static weft_status go_ahead(weft_trainer *t)
     weft_ahead *ahead;
     if (!weft_model_goes_ahead(t->model))
         return WEFT_OK;
-    WEFT_TRY(
-        weft_ahead_make(t->train.program.num_tasks + t->eval.program.num_tasks, t->arena, &ahead));
+    WEFT_TRY(weft_ahead_make(t->runs.train.program.num_tasks + t->runs.eval.program.num_tasks,
+                             t->arena, &ahead));
     ahead->lanes = AHEAD;
     ahead->passed = has_passed;
     t->executor.ahead = ahead;
@@ -236,7 +236,7 @@ static weft_status trainer_bind_update_tasks(weft_trainer *t)
     ex->run[WEFT_TASK_WRITE] = run_write;
     ex->run[WEFT_TASK_READ] = run_read;
     ex->lanes[WEFT_LANE_FILE] = weft_model_file_lane(t->model);
-    t->clock.runs = t->config.device.kind == WEFT_DEVICE_KIND_CPU;
+    t->measured.clock.runs = t->config.device.kind == WEFT_DEVICE_KIND_CPU;
     if (!weft_step_drains(&t->config))
         ex->runs_on = WEFT_STEP_RUNS_ON;
     return go_ahead(t);
@@ -248,8 +248,8 @@ static weft_status trainer_look_at_batch(weft_trainer *t, int m, weft_lane *lane
 {
     bool is_bad;
     t->faults.looks.last = m;
-    if (t->train.shape.num_chunks > 1 || t->faults.looks.bad >= 0 ||
-        ++t->faults.looks.count == t->batches.num)
+    if (t->runs.train.shape.num_chunks > 1 || t->faults.looks.bad >= 0 ||
+        ++t->faults.looks.count == t->input.batches.num)
         return WEFT_OK; /* the last one is bad where no other is; its buckets may be summed by now
                          */
     WEFT_TRY(weft_lane_sync(lane));
@@ -302,7 +302,7 @@ static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_
     const int slot = slot_of(t, task, name);
     if (slot < 0)
         return NULL;
-    *out = weft_tensor_2d(t->slots.memory[slot], shape->dtype, weft_shape_boundary_rows(shape),
+    *out = weft_tensor_2d(t->runs.slots.memory[slot], shape->dtype, weft_shape_boundary_rows(shape),
                           shape->hidden);
     return out;
 }
@@ -310,7 +310,7 @@ static weft_tensor *boundary(const weft_trainer *t, const weft_task *task, weft_
 /* The pass of the model whose stash is in a slot. */
 static int pass_of(const weft_trainer *t, const weft_task *task)
 {
-    return t->slots.pass[slot_of(t, task, WEFT_OPERAND_STASH)];
+    return t->runs.slots.pass[slot_of(t, task, WEFT_OPERAND_STASH)];
 }
 
 int64_t weft_trainer_samples(const weft_trainer *t)
@@ -330,11 +330,11 @@ static weft_micro_batch micro_batch_of(const weft_trainer *t, const weft_task *t
         .step = t->running.step,
         .chunk = task->chunk,
         .first_sample = weft_trainer_micro_batch(t, m) * (uint64_t)t->config.train.micro_batch_size,
-        .overwrite = m == t->of_step->first_batch[0][task->chunk],
-        .backward_overwrites = m == t->of_step->first_batch[1][task->chunk],
+        .overwrite = m == t->runs.of_step->first_batch[0][task->chunk],
+        .backward_overwrites = m == t->runs.of_step->first_batch[1][task->chunk],
         .loss_scale = (float)(weft_loss_scale_factor(&t->running.scale) / t->running.batches),
         .training = !t->running.eval};
-    weft_batches_take(&t->batches, m, &micro_batch);
+    weft_batches_take(&t->input.batches, m, &micro_batch);
     return micro_batch;
 }
 
@@ -371,7 +371,7 @@ static weft_event *point_of(void *context, const weft_task *task, int point)
     (void)task;
     const weft_trainer *t = context;
     if (point < WEFT_POINT_OWN)
-        return t->points[point];
+        return t->runs.points[point];
     const int index = point - WEFT_POINT_OWN;
     return weft_model_landed(t->model, t->executor.waiting->kind == WEFT_TASK_NORM
                                            ? weft_model_turn(t->model, index, WEFT_TIER_TURN_LANDED)
@@ -384,16 +384,17 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
     if (task->kind == WEFT_TASK_RECOMPUTE)
         return weft_model_recompute(t->model, pass_of(t, task), lane);
     const weft_trainer_program *program = t->running.program;
-    weft_event *const *points = program->of_task[task - program->program.tasks] ? t->points : NULL;
+    weft_event *const *points =
+        program->of_task[task - program->program.tasks] ? t->runs.points : NULL;
     const int slot = slot_of(t, task, WEFT_OPERAND_DEFERRED);
     weft_tensor dy, dx;
     if (task->flow == WEFT_FLOW_INPUT)
-        return weft_model_backward_input(t->model, pass_of(t, task), t->slots.pass[slot], lane,
+        return weft_model_backward_input(t->model, pass_of(t, task), t->runs.slots.pass[slot], lane,
                                          boundary(t, task, WEFT_OPERAND_DY, &dy),
                                          boundary(t, task, WEFT_OPERAND_DX, &dx));
     if (task->flow == WEFT_FLOW_WEIGHT)
-        WEFT_TRY(weft_model_backward_weights(t->model, pass_of(t, task), t->slots.pass[slot], lane,
-                                             points));
+        WEFT_TRY(weft_model_backward_weights(t->model, pass_of(t, task), t->runs.slots.pass[slot],
+                                             lane, points));
     else if (!(task->flags & WEFT_TASK_PAIRED)) /* enqueued with its pair's forward */
         WEFT_TRY(weft_model_backward(t->model, pass_of(t, task), lane,
                                      boundary(t, task, WEFT_OPERAND_DY, &dy),
@@ -405,7 +406,7 @@ static weft_status run_send(void *context, const weft_task *task, weft_lane *lan
 {
     weft_trainer *t = context;
     return weft_send(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->slots.memory[slot_of(t, task, WEFT_OPERAND_FROM)],
+                     t->runs.slots.memory[slot_of(t, task, WEFT_OPERAND_FROM)],
                      weft_model_boundary_bytes(t->model));
 }
 
@@ -413,7 +414,7 @@ static weft_status run_receive(void *context, const weft_task *task, weft_lane *
 {
     weft_trainer *t = context;
     return weft_recv(t->groups.by_axis[WEFT_AXIS_PP], lane, task->peer, (int)task->flow,
-                     t->slots.memory[slot_of(t, task, WEFT_OPERAND_TO)],
+                     t->runs.slots.memory[slot_of(t, task, WEFT_OPERAND_TO)],
                      weft_model_boundary_bytes(t->model));
 }
 
@@ -434,12 +435,12 @@ weft_status weft_trainer_run(weft_trainer *t, bool eval, int64_t step)
 {
     t->running.eval = eval;
     t->running.step = step;
-    t->running.program = eval ? &t->eval : t->of_step;
+    t->running.program = eval ? &t->runs.eval : t->runs.of_step;
     t->running.batches = t->running.program->shape.num_micro_batches * t->groups.mesh.dp;
     if (!t->evaluates)
         t->running.scale = *weft_optimizer_loss_scale(t->optimizer);
     weft_model_settle(t->model);
     weft_model_clear_metrics(t->model);
     weft_model_begin_tier(t->model, !eval);
-    return weft_step_clock_run(&t->clock, &t->running.program->program, &t->executor);
+    return weft_step_clock_run(&t->measured.clock, &t->running.program->program, &t->executor);
 }

@@ -192,8 +192,8 @@ static void print_on_mesh(const weft_trainer *t, char *out, size_t room)
     const weft_mesh *mesh = &t->groups.mesh;
     const char *order = weft_pipeline_kind_text(c->schedule.pipeline_schedule);
     char chunks[24] = "", zero[24] = "";
-    if (t->train.shape.num_chunks > 1)
-        snprintf(chunks, sizeof chunks, ", vp %d", t->train.shape.num_chunks);
+    if (t->runs.train.shape.num_chunks > 1)
+        snprintf(chunks, sizeof chunks, ", vp %d", t->runs.train.shape.num_chunks);
     if (mesh->dp * mesh->cp > 1)
         snprintf(zero, sizeof zero, ", zero %d", (int)weft_parallel_sharding(&c->parallel));
     if (c->schedule.pipeline_schedule_file[0])
@@ -208,7 +208,7 @@ static bool balances_by_replicas(const weft_trainer *t)
     const weft_model_options *o = &t->config.model;
     return o->num_experts > 0 && o->moe_aux_loss_coeff > 0 &&
            o->moe_router_load_balancing_type == WEFT_BALANCE_GLOBAL_BATCH &&
-           t->train.shape.num_micro_batches > 1;
+           t->runs.train.shape.num_micro_batches > 1;
 }
 
 static void print_ramp(const weft_trainer *t)
@@ -231,9 +231,10 @@ static void print_start(const weft_trainer *t, const char *from)
         snprintf(frozen, sizeof frozen, " (%.3g M of them frozen)",
                  (double)weft_model_num_frozen(t->model) / 1e6);
     printf("%.1f M parameters%s, %s: %s%s; %s; %s a step and replica\n",
-           (double)t->num_params / 1e6, frozen, weft_count_text(t->groups.mesh.world, "rank").text,
-           mesh, more, weft_dtype_text(weft_config_dtype(&t->config)),
-           weft_count_text(t->train.shape.num_micro_batches, "micro-batch").text);
+           (double)t->measured.num_params / 1e6, frozen,
+           weft_count_text(t->groups.mesh.world, "rank").text, mesh, more,
+           weft_dtype_text(weft_config_dtype(&t->config)),
+           weft_count_text(t->runs.train.shape.num_micro_batches, "micro-batch").text);
     print_ramp(t);
     if (t->config.model.num_experts > 0 && t->config.model.moe_expert_capacity_factor > 0)
         printf(
@@ -241,7 +242,8 @@ static void print_start(const weft_trainer *t, const char *from)
             t->config.model.moe_expert_capacity_factor);
     if (balances_by_replicas(t))
         puts("global_aux_loss: of several micro-batches a replica, so that it depends on dp");
-    weft_peak_print(&t->peak, t->flops_per_sample / (double)t->config.model.seq_length);
+    weft_peak_print(&t->measured.peak,
+                    t->measured.flops_per_sample / (double)t->config.model.seq_length);
     if (from)
         printf("starting from %s (step %" PRId64 ")\n", from, t->step);
     weft_output_flush();

@@ -25,10 +25,10 @@ static void choose_program(weft_trainer *t)
 {
     const weft_train_options *train = &t->config.train;
     const int64_t batch = weft_ramp_batch(train, t->consumed_tokens / t->config.model.seq_length);
-    t->of_step = &t->train;
+    t->runs.of_step = &t->runs.train;
     for (int i = 0; i < weft_ramp_num_sizes(train); i++)
         if (weft_ramp_size(train, i) == batch)
-            t->of_step = &t->ramp[i];
+            t->runs.of_step = &t->runs.ramp[i];
 }
 
 weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
@@ -40,8 +40,8 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
         .lr = weft_ramp_lr(&t->config.train, &t->lr, weft_trainer_update_number(t, step))};
     double start = weft_now_us();
     choose_program(t);
-    WEFT_TRY(
-        weft_batches_read(t, &t->data.splits[0], WEFT_BATCHES_TRAIN, (uint64_t)t->consumed_tokens));
+    WEFT_TRY(weft_batches_read(t, &t->input.data.splits[0], WEFT_BATCHES_TRAIN,
+                               (uint64_t)t->consumed_tokens));
     WEFT_TRY(weft_moe_selection_before(&t->moe, t->model));
     weft_trainer_note_choice(t, out);
     if (t->num_steps == 0)
@@ -88,7 +88,7 @@ weft_status weft_trainer_step(weft_trainer *t, weft_step_result *out)
     WEFT_TRY(weft_trainer_check_state(t, !out->scale.skipped && !out->bad.skips_batch));
     WEFT_TRY(weft_trainer_compare_replicas(t, out->stop));
     weft_doing_pass(WEFT_DOING_BEHIND);
-    return weft_peak_look(&t->peak, out->step_ms);
+    return weft_peak_look(&t->measured.peak, out->step_ms);
 }
 
 static const char *const names[] = {"training", "validation", "test"};
@@ -106,7 +106,7 @@ static void tell_repeats(const weft_train_options *o, const char *what, uint64_t
 /* Whether this evaluates the sets of data.validation. */
 static bool has_sets(const weft_trainer *t, weft_split_kind split)
 {
-    return split == WEFT_SPLIT_VALIDATION && t->data.num_validation > 0;
+    return split == WEFT_SPLIT_VALIDATION && t->input.data.num_validation > 0;
 }
 
 void weft_trainer_tell_repeats(const weft_trainer *t, weft_split_kind split)
@@ -114,9 +114,9 @@ void weft_trainer_tell_repeats(const weft_trainer *t, weft_split_kind split)
     char what[300];
     snprintf(what, sizeof what, "%s part", names[split]);
     if (!has_sets(t, split))
-        tell_repeats(&t->config.train, what, t->data.splits[split].num_samples);
-    for (size_t i = 0; has_sets(t, split) && i < t->data.num_validation; i++) {
-        const weft_data_set *set = &t->data.validation[i];
+        tell_repeats(&t->config.train, what, t->input.data.splits[split].num_samples);
+    for (size_t i = 0; has_sets(t, split) && i < t->input.data.num_validation; i++) {
+        const weft_data_set *set = &t->input.data.validation[i];
         snprintf(what, sizeof what, "validation set %.200s", set->name);
         tell_repeats(&t->config.train, what, set->splits[split].num_samples);
     }
@@ -156,14 +156,14 @@ static weft_status evaluate(weft_trainer *t, const weft_split *split, const char
 /* Each set, and the mean over all their labels. */
 static weft_status evaluate_sets(weft_trainer *t, weft_evaluation *out)
 {
-    weft_evaluation all = {.sets = t->evaluated, .num_sets = t->data.num_validation};
-    for (size_t i = 0; i < t->data.num_validation && !all.stopped; i++) {
-        const weft_data_set *set = &t->data.validation[i];
+    weft_evaluation all = {.sets = t->input.evaluated, .num_sets = t->input.data.num_validation};
+    for (size_t i = 0; i < t->input.data.num_validation && !all.stopped; i++) {
+        const weft_data_set *set = &t->input.data.validation[i];
         weft_evaluation e;
         char what[300];
         snprintf(what, sizeof what, "validation set %.200s", set->name);
         WEFT_TRY(evaluate(t, &set->splits[WEFT_SPLIT_VALIDATION], what, &e));
-        t->evaluated[i] = (weft_evaluated_set){set->name, e.loss, e.tokens};
+        t->input.evaluated[i] = (weft_evaluated_set){set->name, e.loss, e.tokens};
         all.loss += e.loss * e.tokens;
         all.tokens += e.tokens;
         all.stopped = e.stopped;
@@ -178,7 +178,7 @@ weft_status weft_trainer_evaluate(weft_trainer *t, weft_split_kind split, weft_e
     char what[32];
     snprintf(what, sizeof what, "%s part", names[split]);
     return has_sets(t, split) ? evaluate_sets(t, out)
-                              : evaluate(t, &t->data.splits[split], what, out);
+                              : evaluate(t, &t->input.data.splits[split], what, out);
 }
 
 static weft_status fill(weft_trainer *t, const char *checkpoint, weft_lane *lane)

@@ -132,7 +132,7 @@ static bool differs(const weft_check_layer *l, const weft_check_result *a,
     else if (gradient >= 0)
         snprintf(text, 128, "gradient of %s", short_name(l, gradient));
     else if (metric >= 0)
-        snprintf(text, 128, "metric %s", l->place->model->metric_list.rows[metric].name);
+        snprintf(text, 128, "metric %s", l->place->model->sums.list.rows[metric].name);
     return text[0] != '\0';
 }
 

@@ -4,9 +4,64 @@
 
 #include <weft/check.h>
 
+#include "core/device/device.h"
 #include "core/log.h"
 #include "core/sized.h"
 #include "layers/check/internal.h"
+#include "layers/describe/rehearse.h"
+
+/* --- whether the lanes of a layer are ordered: in its rehearsal, where every order is known -- */
+
+typedef struct finding {
+    const char *layer;
+    bool is_rehearsed;
+    weft_race_words race; /* "": none */
+} finding;
+
+static weft_status see(void *context, const weft_layer *layer, const weft_device *device)
+{
+    finding *f = context;
+    size_t count;
+    weft_race race;
+    const weft_noted *notes = weft_notes(device, &count);
+    if (strcmp(weft_layer_name(layer), f->layer) != 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_race_find(notes, count, weft_noted_ranges(device), &race));
+    f->is_rehearsed = true;
+    f->race = weft_race_text(&race);
+    return WEFT_OK;
+}
+
+/* Rehearses the model: whether lanes of the layer, one of the list, touch the same bytes unordered
+ * (core/device/device.h). *out: they do; then no rank can run it, since results would differ from
+ * run to run. */
+static weft_status check_races(const weft_check_layer *l, weft_check_report *report, bool *out)
+{
+    const weft_model *model = l->place->model;
+    finding f = {.layer = weft_layer_name(l->layer)};
+    const weft_witness witness = {see, &f};
+    char check[48];
+    snprintf(check, sizeof check, "races at %s", l->place->mesh);
+    if (model->shape.tp == 1)
+        check[strlen("races")] = '\0';
+    *out = false;
+    if (!l->in_list) /* rehearsed inside another */
+        return WEFT_OK;
+    WEFT_TRY(weft_rehearse_before(&witness, &model->options, model->setup.own_options,
+                                  &model->shape, model->build));
+    *out = f.race.text[0] != '\0';
+    if (!f.is_rehearsed)
+        weft_check_report_add(report, WEFT_CHECK_LEFT_OUT, check,
+                              "it describes itself, and is not rehearsed");
+    else if (!*out)
+        weft_check_report_add(report, WEFT_CHECK_OK, check, "its lanes are ordered");
+    else
+        weft_check_report_add(report, WEFT_CHECK_WRONG, check,
+                              "%s; record an event behind the first (weft_lane_record) and let the "
+                              "other lane wait for it (weft_lane_wait)",
+                              f.race.text);
+    return WEFT_OK;
+}
 
 enum { MAX_PLACES = 4, BATCH = 2, MANY_PARAMETERS = 1000000 };
 
@@ -110,37 +165,37 @@ typedef struct check_job {
 
 /* --- which layers -------------------------------------------------------------------------- */
 
-static bool alike(const weft_model *m, int a, int b);
+static bool alike(const weft_model_tree *t, int a, int b);
 
 /* Whether the members' children are alike, in order. */
-static bool alike_children(const weft_model *m, int a, int b)
+static bool alike_children(const weft_model_tree *t, int a, int b)
 {
     int i = a + 1, k = b + 1;
     for (;; i++, k++) {
-        while (i < m->num_members && m->members[i].parent != a)
+        while (i < t->num_members && t->members[i].parent != a)
             i++;
-        while (k < m->num_members && m->members[k].parent != b)
+        while (k < t->num_members && t->members[k].parent != b)
             k++;
-        if (i == m->num_members || k == m->num_members)
-            return i == k || (i == m->num_members && k == m->num_members);
-        if (!alike(m, i, k))
+        if (i == t->num_members || k == t->num_members)
+            return i == k || (i == t->num_members && k == t->num_members);
+        if (!alike(t, i, k))
             return false;
     }
 }
 
 /* Whether the members use parameters of equal shapes, in order. */
-static bool alike_parameters(const weft_model *m, int a, int b)
+static bool alike_parameters(const weft_model_tree *t, int a, int b)
 {
     int i = 0, k = 0;
     for (;; i++, k++) {
-        while (i < m->num_uses && m->uses[i].member != a)
+        while (i < t->num_uses && t->uses[i].member != a)
             i++;
-        while (k < m->num_uses && m->uses[k].member != b)
+        while (k < t->num_uses && t->uses[k].member != b)
             k++;
-        if (i == m->num_uses || k == m->num_uses)
-            return i == m->num_uses && k == m->num_uses;
-        const weft_tensor *first = &m->uses[i].parameter->weight,
-                          *second = &m->uses[k].parameter->weight;
+        if (i == t->num_uses || k == t->num_uses)
+            return i == t->num_uses && k == t->num_uses;
+        const weft_tensor *first = &t->uses[i].parameter->weight,
+                          *second = &t->uses[k].parameter->weight;
         if (first->num_dims != second->num_dims ||
             memcmp(first->dims, second->dims, (size_t)first->num_dims * sizeof *first->dims) != 0)
             return false;
@@ -148,27 +203,27 @@ static bool alike_parameters(const weft_model *m, int a, int b)
 }
 
 /* Whether layers are alike: kind, parameters, children, and both in the model's middle. */
-static bool alike(const weft_model *m, int a, int b)
+static bool alike(const weft_model_tree *t, int a, int b)
 {
-    const weft_layer *first = m->members[a].layer, *second = m->members[b].layer;
-    const weft_layer *ends[] = {m->layers[0], m->layers[m->num_layers - 1]};
+    const weft_layer *first = t->members[a].layer, *second = t->members[b].layer;
+    const weft_layer *ends[] = {t->layers[0], t->layers[t->num_layers - 1]};
     if (a == b)
         return true;
     for (int i = 0; i < 2; i++)
         if (first == ends[i] || second == ends[i])
             return false;
-    if (first->ops != second->ops || (m->members[a].parent < 0) != (m->members[b].parent < 0))
+    if (first->ops != second->ops || (t->members[a].parent < 0) != (t->members[b].parent < 0))
         return false;
-    return alike_parameters(m, a, b) && alike_children(m, a, b);
+    return alike_parameters(t, a, b) && alike_children(t, a, b);
 }
 
 /* Whether the layer, or one that it is inside, is what setup->layer names. */
 static bool is_wanted(const check_job *j, int index)
 {
-    const weft_model *m = j->places[0].model;
+    const weft_model_tree *t = &j->places[0].model->tree;
     const char *wanted = j->setup->layer;
-    for (; wanted && index >= 0; index = m->members[index].parent) {
-        const weft_layer *layer = m->members[index].layer;
+    for (; wanted && index >= 0; index = t->members[index].parent) {
+        const weft_layer *layer = t->members[index].layer;
         if (strcmp(wanted, weft_layer_name(layer)) == 0 || strcmp(wanted, layer->ops->kind) == 0)
             return true;
     }
@@ -178,12 +233,12 @@ static bool is_wanted(const check_job *j, int index)
 /* Whether to check the layer: no earlier one is alike. *out_alike: how many are, itself too. */
 static bool is_chosen(const check_job *j, int index, int *out_alike)
 {
-    const weft_model *m = j->places[0].model;
+    const weft_model_tree *t = &j->places[0].model->tree;
     *out_alike = 0;
     if (!is_wanted(j, index))
         return false;
-    for (int i = 0; i < m->num_members; i++)
-        if (is_wanted(j, i) && alike(m, i, index)) {
+    for (int i = 0; i < t->num_members; i++)
+        if (is_wanted(j, i) && alike(t, i, index)) {
             if (i < index)
                 return false;
             ++*out_alike;
@@ -247,7 +302,7 @@ static const char *not_comparable(const weft_check_place *p, const weft_check_la
 static weft_status check_first(check_job *j, const weft_check_layer *l, weft_check_result *out)
 {
     bool races;
-    WEFT_TRY(weft_check_races(l, &j->report, &races));
+    WEFT_TRY(check_races(l, &j->report, &races));
     if (races)
         return WEFT_OK;
     WEFT_TRY(weft_check_alone(l, &j->report, out));
@@ -264,7 +319,7 @@ static weft_status check_places(check_job *j, int index, const weft_check_result
         bool races = false;
         WEFT_TRY(weft_check_layer_of(&j->places[p], index, &there));
         if (j->places[p].model->shape.tp > 1)
-            WEFT_TRY(weft_check_races(&there, &j->report, &races));
+            WEFT_TRY(check_races(&there, &j->report, &races));
         if (races)
             continue;
         const char *why = not_comparable(&j->places[p], &there);
@@ -310,10 +365,10 @@ static weft_status check_member(check_job *j, int index, int num_alike)
 /* Checks the layer's children, then the layer: a fault of a child shows under the child's name. */
 static weft_status check_family(check_job *j, int index)
 {
-    const weft_model *m = j->places[0].model;
+    const weft_model_tree *t = &j->places[0].model->tree;
     int num_alike;
-    for (int i = index + 1; i < m->num_members; i++)
-        if (m->members[i].parent == index)
+    for (int i = index + 1; i < t->num_members; i++)
+        if (t->members[i].parent == index)
             WEFT_TRY(check_family(j, i));
     return is_chosen(j, index, &num_alike) ? check_member(j, index, num_alike) : WEFT_OK;
 }
@@ -331,13 +386,13 @@ static void say_if_large(const check_job *j)
     fflush(j->report.out);
 }
 
-static weft_status no_such_layer(const weft_model *m, const char *wanted)
+static weft_status no_such_layer(const weft_model_tree *t, const char *wanted)
 {
     const char *names[128];
     size_t count = 0;
-    for (int i = 0; i < m->num_members && count + 2 <= sizeof names / sizeof *names; i++) {
-        names[count++] = m->members[i].layer->ops->kind;
-        names[count++] = weft_layer_name(m->members[i].layer);
+    for (int i = 0; i < t->num_members && count + 2 <= sizeof names / sizeof *names; i++) {
+        names[count++] = t->members[i].layer->ops->kind;
+        names[count++] = weft_layer_name(t->members[i].layer);
     }
     const char *nearest = weft_nearest_name(wanted, names, count);
     return WEFT_ERROR(WEFT_CONFIG, "no layer has the name or kind %.80s%s%s%s", wanted,
@@ -349,12 +404,12 @@ static weft_status check_all(check_job *j)
     WEFT_TRY(weft_comm_agree(j->world, add_place(j, j->self, WEFT_F32, "tp=1")));
     say_if_large(j);
     WEFT_TRY(find_other_places(j));
-    const weft_model *m = j->places[0].model;
-    for (int i = 0; i < m->num_members; i++)
-        if (m->members[i].parent < 0)
+    const weft_model_tree *t = &j->places[0].model->tree;
+    for (int i = 0; i < t->num_members; i++)
+        if (t->members[i].parent < 0)
             WEFT_TRY(check_family(j, i));
     if (j->report.num_layers == 0)
-        return no_such_layer(m, j->setup->layer);
+        return no_such_layer(t, j->setup->layer);
     weft_check_report_end(&j->report);
     return WEFT_OK;
 }

@@ -48,15 +48,15 @@ static weft_status measure(const weft_check_layer *l, use *out)
     uint64_t flops[3] = {0}, tp_bytes[3] = {0};
     memset(out, 0, sizeof *out);
     measure_parameters(l, out);
-    size_t before = model->scratch.used_bytes;
-    model->scratch.peak_bytes = before;
+    size_t before = model->memory.scratch.used_bytes;
+    model->memory.scratch.peak_bytes = before;
     WEFT_TRY(totals(l, &flops[0], &tp_bytes[0]));
     WEFT_TRY(weft_check_forward(l, 0, 0, true, WEFT_CHECK_ZEROED));
     WEFT_TRY(totals(l, &flops[1], &tp_bytes[1]));
     WEFT_TRY(weft_check_backward(l, 0));
     WEFT_TRY(totals(l, &flops[2], &tp_bytes[2]));
     out->activation_bytes = weft_model_stash_bytes(model, 0);
-    out->scratch_bytes = model->scratch.peak_bytes - before;
+    out->scratch_bytes = model->memory.scratch.peak_bytes - before;
     for (int half = 0; half < 2; half++) {
         out->flops[half] = flops[half + 1] - flops[half];
         out->tp_bytes[half] = tp_bytes[half + 1] - tp_bytes[half];
@@ -67,11 +67,11 @@ static weft_status measure(const weft_check_layer *l, use *out)
 bool weft_check_has_experts(const weft_check_layer *l)
 {
     const weft_model *model = l->place->model;
-    for (int m = 0; m < model->num_members; m++) {
+    for (int m = 0; m < model->tree.num_members; m++) {
         int up = m;
-        while (up >= 0 && model->members[up].layer != l->layer)
-            up = model->members[up].parent;
-        if (up >= 0 && model->members[m].layer->place->ops.routes_tokens)
+        while (up >= 0 && model->tree.members[up].layer != l->layer)
+            up = model->tree.members[up].parent;
+        if (up >= 0 && model->tree.members[m].layer->place->ops.routes_tokens)
             return true;
     }
     return false;
@@ -215,7 +215,7 @@ static void compare_metrics(const weft_check_layer *l, const weft_check_result *
         double is = weft_check_metric(l, got, i), one = weft_check_metric(l, wanted, i);
         bool same = p->model->place.tp.at > 0 || (isnan(is) && isnan(one));
         findings[(*count)++] =
-            (finding){"metric ", p->model->metric_list.rows[i].name,
+            (finding){"metric ", p->model->sums.list.rows[i].name,
                       "the first TP rank's counts alone: with sequence parallelism it has its own "
                       "rows, and sums over TP by weft_pass_all_reduce",
                       same ? 0 : fabs(is - one) / fmax(fabs(one), 1e-6)};

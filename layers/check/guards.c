@@ -69,16 +69,16 @@ void weft_check_guards_release(weft_check_guards *g)
 static weft_status guard_states(weft_model *model)
 {
     size_t bytes = 0;
-    for (int m = 0; m < model->num_members; m++) {
-        size_t own = model->members[m].layer->place->ops.state_bytes;
-        model->members[m].state_offset = bytes;
+    for (int m = 0; m < model->tree.num_members; m++) {
+        size_t own = model->tree.members[m].layer->place->ops.state_bytes;
+        model->tree.members[m].state_offset = bytes;
         bytes += weft_piece_bytes(WEFT_U8, own, 1) + STATE_GUARD_BYTES;
     }
-    model->states_bytes = bytes;
+    model->tree.states_bytes = bytes;
     for (int i = 0; i < model->setup.num_passes; i++) {
-        free(model->passes[i].states);
-        model->passes[i].states = calloc(1, bytes + 1);
-        if (!model->passes[i].states)
+        free(model->memory.passes[i].states);
+        model->memory.passes[i].states = calloc(1, bytes + 1);
+        if (!model->memory.passes[i].states)
             return WEFT_ERROR(WEFT_MEMORY, "out of memory for a check");
     }
     return WEFT_OK;
@@ -86,20 +86,20 @@ static weft_status guard_states(weft_model *model)
 
 static char *state_guard(const weft_pass *pass, int member)
 {
-    const weft_member *m = &pass->model->members[member];
+    const weft_member *m = &pass->model->tree.members[member];
     return pass->states + m->state_offset + m->layer->place->ops.state_bytes;
 }
 
 void weft_check_clear_states(weft_pass *pass)
 {
-    memset(pass->states, 0, pass->model->states_bytes);
-    for (int m = 0; m < pass->model->num_members; m++)
+    memset(pass->states, 0, pass->model->tree.states_bytes);
+    for (int m = 0; m < pass->model->tree.num_members; m++)
         memset(state_guard(pass, m), PATTERN, STATE_GUARD_BYTES);
 }
 
 static bool states_broken(const weft_pass *pass)
 {
-    for (int m = 0; m < pass->model->num_members; m++)
+    for (int m = 0; m < pass->model->tree.num_members; m++)
         if (!is_whole(state_guard(pass, m), STATE_GUARD_BYTES))
             return true;
     return false;
@@ -130,21 +130,21 @@ static weft_status give_scratch(void *guards, size_t bytes, void **out)
 weft_status weft_check_guard(weft_check_place *p)
 {
     weft_model *model = p->model;
-    for (int u = 0; u < model->num_uses; u++) {
-        weft_parameter *parameter = model->uses[u].parameter;
+    for (int u = 0; u < model->tree.num_uses; u++) {
+        weft_parameter *parameter = model->tree.uses[u].parameter;
         void *grad;
-        if (!model->uses[u].declared || !parameter->grad)
+        if (!model->tree.uses[u].declared || !parameter->grad)
             continue;
         WEFT_TRY(weft_check_guards_take(&p->given, weft_check_names[GRADIENT],
                                         weft_parameter_span(parameter) * sizeof(float), &grad));
         parameter->grad = grad;
     }
     for (int slot = 0; slot < 2; slot++) {
-        model->passes[slot].stash.give = give_stash;
-        model->passes[slot].stash.giver = &p->stash[slot];
+        model->memory.passes[slot].stash.give = give_stash;
+        model->memory.passes[slot].stash.giver = &p->stash[slot];
     }
-    model->scratch.give = give_scratch;
-    model->scratch.giver = &p->scratch;
+    model->memory.scratch.give = give_scratch;
+    model->memory.scratch.giver = &p->scratch;
     return guard_states(model);
 }
 
@@ -152,11 +152,12 @@ void weft_check_find_beyond(weft_check_place *p, int slot)
 {
     const char *found[] = {check_guards_broken(&p->given), check_guards_broken(&p->stash[slot]),
                            check_guards_broken(&p->scratch),
-                           states_broken(&p->model->passes[slot]) ? weft_check_names[STATE] : NULL};
+                           states_broken(&p->model->memory.passes[slot]) ? weft_check_names[STATE]
+                                                                         : NULL};
     for (int i = 0; i < 4; i++)
         for (int n = 0; n < NUM_BEYOND && found[i] && p->beyond <= 0; n++)
             if (found[i] == weft_check_names[n])
-                p->beyond = 1 + n + (p->model->passes[slot].backward ? NUM_BEYOND : 0);
+                p->beyond = 1 + n + (p->model->memory.passes[slot].backward ? NUM_BEYOND : 0);
 }
 
 void weft_check_beyond_text(double beyond, char out[96])

@@ -160,11 +160,6 @@ weft_status weft_check_gradients(const weft_check_layer *l, const weft_check_res
                                  weft_check_report *report) WEFT_CHECKED;
 /* Compares the layer's description with what a pass uses. Collective over the place's mesh. */
 weft_status weft_check_describe(const weft_check_layer *l, weft_check_report *report) WEFT_CHECKED;
-/* Rehearses the model: whether lanes of the layer, one of the list, touch the same bytes unordered
- * (core/device/device.h). *out: they do; then no rank can run it, since results would differ from
- * run to run. */
-weft_status weft_check_races(const weft_check_layer *l, weft_check_report *report,
-                             bool *out) WEFT_CHECKED;
 /* Compares the layer's results at its place with `wanted`, its results on one rank in fp32.
  * Collective over the place's mesh. */
 weft_status weft_check_elsewhere(const weft_check_layer *l, const weft_check_result *wanted,

@@ -81,7 +81,7 @@ static weft_status make_rows(weft_check_place *p)
 {
     const weft_shape *shape = weft_model_get_shape(p->model);
     p->rows_full = weft_shape_local_tokens(shape);
-    p->rows = weft_pass_rows(&p->model->passes[0]);
+    p->rows = weft_pass_rows(&p->model->memory.passes[0]);
     p->first_row =
         shape->sequence_parallel ? (size_t)p->groups.coords.at[WEFT_AXIS_TP] * p->rows : 0;
     p->hidden = shape->hidden;
@@ -166,23 +166,23 @@ void weft_check_place_release(weft_check_place *p)
 
 /* --- a layer ------------------------------------------------------------------------------- */
 
-static bool is_inside(const weft_model *model, int member, int ancestor)
+static bool is_inside(const weft_model_tree *tree, int member, int ancestor)
 {
     while (member >= 0 && member != ancestor)
-        member = model->members[member].parent;
+        member = tree->members[member].parent;
     return member == ancestor;
 }
 
 weft_status weft_check_layer_of(weft_check_place *place, int index, weft_check_layer *out)
 {
-    const weft_model *model = place->model;
-    *out = (weft_check_layer){.place = place, .layer = model->members[index].layer};
-    out->in_list = model->members[index].parent < 0;
-    out->reads_rows = out->layer != model->layers[0];
-    out->gives_rows = out->layer != model->layers[model->num_layers - 1];
-    for (int u = 0; u < model->num_uses; u++) {
-        const weft_use *use = &model->uses[u];
-        if (!is_inside(model, use->member, index))
+    const weft_model_tree *tree = &place->model->tree;
+    *out = (weft_check_layer){.place = place, .layer = tree->members[index].layer};
+    out->in_list = tree->members[index].parent < 0;
+    out->reads_rows = out->layer != tree->layers[0];
+    out->gives_rows = out->layer != tree->layers[tree->num_layers - 1];
+    for (int u = 0; u < tree->num_uses; u++) {
+        const weft_use *use = &tree->uses[u];
+        if (!is_inside(tree, use->member, index))
             continue;
         if (out->num_parameters == WEFT_CHECK_MAX_PARAMETERS)
             return WEFT_ERROR(WEFT_CONFIG, "%s: more than %d parameters",
@@ -240,7 +240,7 @@ weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, b
                                weft_check_memory memory)
 {
     weft_check_place *p = l->place;
-    weft_pass *pass = &p->model->passes[slot];
+    weft_pass *pass = &p->model->memory.passes[slot];
     weft_tensor none = {0};
     pass->lane = p->lane;
     pass->backward = false;
@@ -274,7 +274,7 @@ weft_status weft_check_forward(const weft_check_layer *l, int slot, int batch, b
 weft_status weft_check_backward(const weft_check_layer *l, int slot)
 {
     weft_check_place *p = l->place;
-    weft_pass *pass = &p->model->passes[slot];
+    weft_pass *pass = &p->model->memory.passes[slot];
     size_t batch = pass->micro_batch.first_sample > 0;
     weft_tensor none = {0};
     pass->backward = true;
@@ -314,7 +314,7 @@ static double own_loss(const weft_check_layer *l)
 double weft_check_loss(const weft_check_layer *l, int slot)
 {
     const weft_check_place *p = l->place;
-    size_t batch = p->model->passes[slot].micro_batch.first_sample > 0;
+    size_t batch = p->model->memory.passes[slot].micro_batch.first_sample > 0;
     double loss = own_loss(l);
     for (size_t i = 0; l->gives_rows && i < p->rows * p->hidden; i++)
         loss +=
@@ -381,15 +381,15 @@ weft_status weft_check_result_backward(const weft_check_layer *l, int slot, weft
 void weft_check_result_metrics(const weft_check_layer *l, weft_check_result *out)
 {
     const weft_model *model = l->place->model;
-    out->num_metrics = model->own_metrics ? model->metric_list.count : 0;
+    out->num_metrics = model->sums.own ? model->sums.list.count : 0;
     for (int i = 0; i < out->num_metrics; i++)
-        out->metrics[i] = model->own_metrics[i];
+        out->metrics[i] = model->sums.own[i];
 }
 
 double weft_check_metric(const weft_check_layer *l, const weft_check_result *result, int metric)
 {
     const weft_metric *m = &result->metrics[metric];
-    bool is_mean = l->place->model->metric_list.rows[metric].kind == WEFT_METRIC_MEAN;
+    bool is_mean = l->place->model->sums.list.rows[metric].kind == WEFT_METRIC_MEAN;
     return is_mean ? m->sum / m->count : m->sum;
 }
 

@@ -514,13 +514,9 @@ static weft_status init(weft_context_runtime *r)
 {
     static const weft_runner_lane of_a_ring[] = {{WEFT_LANE_SEND, 0, "keys"},
                                                  {WEFT_LANE_REDUCE, 0, "keys' gradients"}};
-    void *memory;
     WEFT_TRY(make_programs(r));
-    WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->plan.cp, sizeof(size_t), &memory));
-    r->send_bytes = memory;
-    WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS,
-                                    sizeof(bool), &memory));
-    r->begun = memory;
+    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)r->plan.cp, &r->send_bytes));
+    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS, &r->begun));
     return weft_context_blocks(&r->plan) > 1 ? weft_runner_create_lanes(&r->runner, of_a_ring, 2)
                                              : WEFT_OK;
 }

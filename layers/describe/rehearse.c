@@ -111,8 +111,8 @@ static weft_status create_groups(weft_rehearsal *r, const weft_shape *shape)
 static weft_status create_stacks(weft_rehearsal *r)
 {
     weft_model *model = &r->model;
-    weft_stack *const stacks[] = {&r->pass.stash, &model->scratch, &model->recomputed[0].stack,
-                                  &r->out, &r->deferred.stack};
+    weft_stack *const stacks[] = {&r->pass.stash, &model->memory.scratch,
+                                  &model->memory.recomputed[0].stack, &r->out, &r->deferred.stack};
     for (size_t i = 0; i < sizeof stacks / sizeof *stacks; i++) {
         *stacks[i] = (weft_stack){.device = r->device, .purpose = "a rehearsal"};
         WEFT_TRY(weft_stack_reserve(stacks[i], ample));
@@ -142,9 +142,9 @@ static weft_status cut_sequence(weft_rehearsal *r, const weft_shape *shape)
 static weft_status create_metrics(weft_rehearsal *r)
 {
     void *memory;
-    const size_t bytes = 2 * sizeof *r->model.metrics;
+    const size_t bytes = 2 * sizeof *r->model.sums.metrics;
     WEFT_TRY(weft_device_alloc(r->device, WEFT_SPACE_PINNED, bytes, "metrics", &memory));
-    r->model.metrics = memset(memory, 0, bytes);
+    r->model.sums.metrics = memset(memory, 0, bytes);
     return WEFT_OK;
 }
 
@@ -189,9 +189,9 @@ static weft_status init(weft_rehearsal *r, const weft_model_options *options,
     model->shape = *shape; /* as it was asked for: partitions too where no tokens travel */
     model->shape.pp = 1;
     model->shape.offload &= ~WEFT_OFFLOAD_BLOCK; /* of whole layers */
-    model->normed = r->pass.normed = rows_at(r, PLACE_NORMED);
-    model->gradients[0] = rows_at(r, PLACE_GRADIENTS);
-    model->gradients[1] = rows_at(r, PLACE_GRADIENTS + 1);
+    model->memory.normed = r->pass.normed = rows_at(r, PLACE_NORMED);
+    model->memory.gradients[0] = rows_at(r, PLACE_GRADIENTS);
+    model->memory.gradients[1] = rows_at(r, PLACE_GRADIENTS + 1);
     r->pass.model = model;
     r->pass.deferred = &r->deferred;
     r->pass.lane = r->lane;
@@ -215,14 +215,15 @@ static void destroy(weft_rehearsal *r)
     weft_stack_release(&r->pass.host);
     weft_stack_release(&r->out);
     weft_deferred_release(&r->deferred);
-    weft_stack_release(&model->scratch);
-    weft_stack_release(&model->recomputed[0].stack);
+    weft_stack_release(&model->memory.scratch);
+    weft_stack_release(&model->memory.recomputed[0].stack);
     free(r->pass.states);
-    free(model->loads.values);
+    free(model->sums.loads.values);
     if (r->somewhere)
         weft_device_free(r->device, WEFT_SPACE_DEVICE, r->somewhere, ample);
-    if (model->metrics)
-        weft_device_free(r->device, WEFT_SPACE_PINNED, model->metrics, 2 * sizeof *model->metrics);
+    if (model->sums.metrics)
+        weft_device_free(r->device, WEFT_SPACE_PINNED, model->sums.metrics,
+                         2 * sizeof *model->sums.metrics);
     weft_model_forget(model);
     weft_parameters_destroy(model->parameters);
     weft_moe_runtime_destroy(model->moe);
@@ -275,8 +276,8 @@ static void place_parameters(weft_rehearsal *r, int first_use, int first, bool l
                              weft_description *out)
 {
     const weft_parameters *parameters = r->model.parameters;
-    for (int i = first_use; i < r->model.num_uses; i++) {
-        weft_parameter *parameter = r->model.uses[i].parameter;
+    for (int i = first_use; i < r->model.tree.num_uses; i++) {
+        weft_parameter *parameter = r->model.tree.uses[i].parameter;
         parameter->weight.data = placed(r, PLACE_WEIGHTS, weft_tensor_bytes(&parameter->weight));
         parameter->grad = placed(r, PLACE_PARAMETER_GRADIENTS,
                                  weft_tensor_count(&parameter->weight) * sizeof(float));
@@ -289,13 +290,13 @@ static void place_parameters(weft_rehearsal *r, int first_use, int first, bool l
 
 static void empty(weft_rehearsal *r)
 {
-    weft_stack *const stacks[] = {&r->pass.stash, &r->out, &r->model.scratch,
-                                  &r->model.recomputed[0].stack, &r->pass.host};
+    weft_stack *const stacks[] = {&r->pass.stash, &r->out, &r->model.memory.scratch,
+                                  &r->model.memory.recomputed[0].stack, &r->pass.host};
     for (int i = 0; i < (r->recording ? 4 : 5); i++) { /* a recording keeps what hosts read */
         weft_stack_rewind(stacks[i], 0);
         stacks[i]->peak_bytes = 0;
     }
-    r->model.loads.count = 0;
+    r->model.sums.loads.count = 0;
     if (!r->recording)
         weft_notes_clear(r->device);
     (void)weft_notes(r->device, &r->first);
@@ -381,7 +382,7 @@ static weft_status forward(weft_rehearsal *r, weft_layer *layer, const place *at
 
 static weft_status backward(weft_rehearsal *r, weft_layer *layer, const place *at)
 {
-    weft_tensor dy = r->model.gradients[0], dx = r->model.gradients[1];
+    weft_tensor dy = r->model.memory.gradients[0], dx = r->model.memory.gradients[1];
     if (at->is_last)
         dy = (weft_tensor){0};
     weft_note_enter(r->device, (weft_note_scope){.backward = true});
@@ -460,7 +461,7 @@ static weft_status run_backward(weft_rehearsal *r, weft_layer *layer, const plac
 static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, weft_description *out)
 {
     weft_layer_cost *cost = &out->cost;
-    const weft_stack *scratch = &r->model.scratch;
+    const weft_stack *scratch = &r->model.memory.scratch;
     empty(r);
     r->second = r->end = SIZE_MAX;
     r->model.coarse = (weft_layer_cost){0};
@@ -470,14 +471,14 @@ static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, we
     WEFT_TRY(status);
     cost->scratch.own[0] = scratch->peak_bytes;
     if (r->model.shape.training) {
-        r->model.scratch.peak_bytes = 0;
+        r->model.memory.scratch.peak_bytes = 0;
         WEFT_TRY(run_backward(r, layer, at, out));
         cost->scratch.own[1] = scratch->peak_bytes;
     }
     cost->scratch_bytes =
         cost->scratch.own[0] > cost->scratch.own[1] ? cost->scratch.own[0] : cost->scratch.own[1];
     cost->host_bytes = r->pass.host.peak_bytes;
-    cost->recomputed_bytes = r->model.recomputed[0].stack.peak_bytes;
+    cost->recomputed_bytes = r->model.memory.recomputed[0].stack.peak_bytes;
     list(r, at, out);
     weft_cost_add(cost, &r->model.coarse); /* more than the list: coarse */
     return r->witness ? r->witness->see(r->witness->context, layer, r->device) : WEFT_OK;
@@ -487,23 +488,23 @@ static weft_status register_layer(weft_rehearsal *r, weft_layer *layer, const pl
                                   weft_description *out)
 {
     weft_model *model = &r->model;
-    const int first_use = model->num_uses, first = weft_parameters_count(model->parameters);
+    const int first_use = model->tree.num_uses, first = weft_parameters_count(model->parameters);
     weft_device_stats before, after;
     weft_device_get_stats(r->device, &before);
     const size_t cached = weft_device_memory_use(r->device, WEFT_MEMORY_ACTIVATIONS).bytes_now;
-    const bool counts = model->own_metrics;
+    const bool counts = model->sums.own;
     WEFT_TRY(weft_model_register(model, layer, at->prefix, at->index, -1));
     weft_device_get_stats(r->device, &after);
     out->cost.table_bytes = after.pinned_bytes_now - before.pinned_bytes_now;
     out->cost.cache_bytes =
         weft_device_memory_use(r->device, WEFT_MEMORY_ACTIVATIONS).bytes_now - cached;
-    if (model->own_metrics && !counts)
-        out->cost.table_bytes -= WEFT_MAX_METRICS * sizeof *model->own_metrics;
+    if (model->sums.own && !counts)
+        out->cost.table_bytes -= WEFT_MAX_METRICS * sizeof *model->sums.own;
     place_parameters(r, first_use, first, !weft_layer_describes_itself(layer), out);
-    char *states = realloc(r->pass.states, model->states_bytes + 1);
+    char *states = realloc(r->pass.states, model->tree.states_bytes + 1);
     if (!states)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the state of %s", at->prefix);
-    r->pass.states = memset(states, 0, model->states_bytes + 1);
+    r->pass.states = memset(states, 0, model->tree.states_bytes + 1);
     return WEFT_OK;
 }
 
@@ -530,7 +531,7 @@ static weft_status rehearse(weft_rehearsal *r, weft_layer *layer, const place *a
 
 static place place_listed(const weft_rehearsal *r, int layer)
 {
-    const int last = r->model.num_layers - 1;
+    const int last = r->model.tree.num_layers - 1;
     place at = {.index = layer,
                 .gives_output = layer < last,
                 .is_first = layer == 0,
@@ -542,14 +543,14 @@ static place place_listed(const weft_rehearsal *r, int layer)
 static weft_status rehearse_listed(weft_rehearsal *r, int layer, weft_description *out)
 {
     const place at = place_listed(r, layer);
-    return rehearse(r, r->model.layers[layer], &at, out);
+    return rehearse(r, r->model.tree.layers[layer], &at, out);
 }
 
 /* An earlier layer of Weft's own list that is alike; -1: none. */
 static int alike_before(const weft_rehearsal *r, weft_model_function build, int layer)
 {
     const weft_model_options *o = &r->model.options;
-    if ((build && build != weft_model_build_gpt) || layer == r->model.num_layers - 1)
+    if ((build && build != weft_model_build_gpt) || layer == r->model.tree.num_layers - 1)
         return -1;
     for (int i = 1; i < layer; i++)
         if (weft_model_is_moe_layer(o, i - 1) == weft_model_is_moe_layer(o, layer - 1) &&
@@ -562,7 +563,7 @@ static int alike_before(const weft_rehearsal *r, weft_model_function build, int 
 static weft_status rehearse_list(weft_rehearsal *r, weft_model_function build,
                                  weft_description *all)
 {
-    for (int l = 0; l < r->model.num_layers; l++) {
+    for (int l = 0; l < r->model.tree.num_layers; l++) {
         const int alike = alike_before(r, build, l);
         if (alike < 0)
             WEFT_TRY(rehearse_listed(r, l, &all[l]));
@@ -587,7 +588,7 @@ static weft_status rehearse_model(const weft_model_options *options, const void 
     weft_rehearsal *r;
     WEFT_TRY(create(options, own_options, shape, witness, NULL, &r));
     weft_status status = weft_model_build(&r->model, build);
-    const int count = r->model.num_layers;
+    const int count = r->model.tree.num_layers;
     weft_description *all = calloc((size_t)count + 1, sizeof *all);
     if (status == WEFT_OK)
         status = all ? rehearse_list(r, build, all)
@@ -623,7 +624,7 @@ static weft_status rehearse_alone(const weft_model_options *options, const weft_
     WEFT_TRY(create(options, NULL, shape, NULL, NULL, &r));
     weft_status status = weft_model_add(&r->model, make(options));
     if (status == WEFT_OK)
-        status = rehearse(r, r->model.layers[0], &alone, out);
+        status = rehearse(r, r->model.tree.layers[0], &alone, out);
     destroy(r);
     return status;
 }
@@ -664,13 +665,13 @@ static void widen(weft_rehearsal *r, const weft_description *d)
 {
     const weft_shape *shape = &r->model.shape;
     const weft_parameters *parameters = r->model.parameters;
-    const size_t rows = larger(weft_tensor_bytes(&r->model.normed), r->widest);
+    const size_t rows = larger(weft_tensor_bytes(&r->model.memory.normed), r->widest);
     const size_t tokens = shape->seq * shape->batch * sizeof(int32_t);
     size_t most = 0;
     for (int i = 0; i < weft_parameters_count(parameters); i++)
         most = larger(most, sizeof(float) * weft_parameters_at(parameters, i)->count);
     most = larger(most, r->widest);
-    const weft_stack *stash = &r->pass.stash, *recomputed = &r->model.recomputed[0].stack;
+    const weft_stack *stash = &r->pass.stash, *recomputed = &r->model.memory.recomputed[0].stack;
     const weft_region now[] = {
         {WEFT_REGION_HOT, address_of(r, PLACE_NORMED), rows},
         {WEFT_REGION_HOT, address_of(r, PLACE_GRADIENTS), rows},
@@ -683,7 +684,7 @@ static void widen(weft_rehearsal *r, const weft_description *d)
         {WEFT_REGION_POSITIONS, address_of(r, PLACE_POSITIONS), tokens},
         {WEFT_REGION_LEFT, stash->blocks[0].base, stash->peak_bytes},
         {WEFT_REGION_LEFT, r->out.blocks[0].base, r->out.peak_bytes},
-        {WEFT_REGION_HOT, r->model.scratch.blocks[0].base, d->cost.scratch_bytes},
+        {WEFT_REGION_HOT, r->model.memory.scratch.blocks[0].base, d->cost.scratch_bytes},
         {WEFT_REGION_HOT, recomputed->blocks[0].base, recomputed->peak_bytes}};
     weft_recording *recording = r->recording;
     recording->num_regions = sizeof now / sizeof *now;
@@ -711,7 +712,7 @@ static weft_status record_next(weft_rehearsal *r, weft_layer *layer, const place
 
 static weft_status record_layer(weft_rehearsal *r, int index, weft_recorded_layer *out)
 {
-    weft_layer *layer = r->model.layers[index];
+    weft_layer *layer = r->model.tree.layers[index];
     const size_t host_mark = weft_stack_mark(&r->pass.host);
     const place at = place_listed(r, index);
     (void)weft_notes(r->device, &out->first);
@@ -730,12 +731,12 @@ static weft_status record_layer(weft_rehearsal *r, int index, weft_recorded_laye
 static weft_status record_list(weft_rehearsal *r, weft_model_function build, weft_recording *out)
 {
     size_t count;
-    int *recorded = calloc((size_t)r->model.num_layers, sizeof *recorded);
-    out->layers = calloc((size_t)r->model.num_layers, sizeof *out->layers);
+    int *recorded = calloc((size_t)r->model.tree.num_layers, sizeof *recorded);
+    out->layers = calloc((size_t)r->model.tree.num_layers, sizeof *out->layers);
     weft_status status = recorded && out->layers
                              ? WEFT_OK
                              : WEFT_ERROR(WEFT_MEMORY, "out of memory for a recording");
-    for (int l = 0; status == WEFT_OK && l < r->model.num_layers; l++) {
+    for (int l = 0; status == WEFT_OK && l < r->model.tree.num_layers; l++) {
         const int alike = alike_before(r, build, l);
         recorded[l] = alike < 0 ? out->num_layers++ : recorded[alike];
         if (alike < 0)

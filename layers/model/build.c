@@ -33,6 +33,7 @@ static weft_status check_width(const weft_model *model, const weft_layer *layer)
 weft_status weft_model_register(weft_model *model, weft_layer *layer, const char *prefix,
                                 int list_index, int parent)
 {
+    weft_model_tree *tree = &model->tree;
     int name_bytes = (int)strlen(prefix) - 1;
     if (!layer)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for %.*s", name_bytes, prefix);
@@ -43,22 +44,22 @@ weft_status weft_model_register(weft_model *model, weft_layer *layer, const char
         return WEFT_ERROR(WEFT_CONFIG, "%.*s: this layer (%s) is also %s; each needs its own",
                           name_bytes, prefix, layer->ops->kind, weft_layer_name(layer));
     weft_member *members =
-        grown(model->members, model->num_members, &model->members_capacity, sizeof *members);
+        grown(tree->members, tree->num_members, &tree->members_capacity, sizeof *members);
     if (!members)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of layers");
-    model->members = members;
+    tree->members = members;
     weft_layer_place *place = calloc(1, sizeof *place);
     if (!place)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of layers");
-    place->next = model->places;
-    model->places = place;
-    place->index = model->num_members++;
+    place->next = tree->places;
+    tree->places = place;
+    place->index = tree->num_members++;
     snprintf(place->name, sizeof place->name, "%.*s", name_bytes, prefix);
     members[place->index] =
-        (weft_member){.layer = layer, .parent = parent, .state_offset = model->states_bytes};
+        (weft_member){.layer = layer, .parent = parent, .state_offset = tree->states_bytes};
     WEFT_TRY(weft_layer_blame(
         layer, weft_sized_copy("weft_layer_ops", layer->ops, &place->ops, sizeof place->ops)));
-    model->states_bytes += weft_piece_bytes(WEFT_U8, place->ops.state_bytes, 1);
+    tree->states_bytes += weft_piece_bytes(WEFT_U8, place->ops.state_bytes, 1);
     layer->place = place;
     WEFT_TRY(check_width(model, layer));
     weft_build build = {.model = model, .layer = list_index, .member = place->index};
@@ -90,19 +91,18 @@ const weft_groups *weft_build_groups(const weft_build *build)
 
 static weft_status note_use(weft_build *build, weft_parameter *parameter, bool declared)
 {
-    weft_model *model = build->model;
-    weft_use *uses = grown(model->uses, model->num_uses, &model->uses_capacity, sizeof *uses);
+    weft_model_tree *tree = &build->model->tree;
+    weft_use *uses = grown(tree->uses, tree->num_uses, &tree->uses_capacity, sizeof *uses);
     if (!uses)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the list of parameters");
-    model->uses = uses;
-    uses[model->num_uses++] =
+    tree->uses = uses;
+    uses[tree->num_uses++] =
         (weft_use){.parameter = parameter, .member = build->member, .declared = declared};
     return WEFT_OK;
 }
 
-static weft_status note_embedding(weft_model *model, const char *name)
+static weft_status note_embedding(weft_tied *embeddings, const char *name)
 {
-    weft_tied *embeddings = &model->embeddings;
     if (embeddings->count == WEFT_MAX_TIED)
         return WEFT_ERROR(WEFT_CONFIG, "parameter %s: a stage has at most %d embeddings", name,
                           WEFT_MAX_TIED);
@@ -128,12 +128,12 @@ static weft_status declare(weft_build *build, const char *prefix, const weft_par
     WEFT_TRY(weft_sized_copy("weft_parameter_spec", spec, &own, sizeof own));
     bool is_embedding = own.is_embedding;
     snprintf(name, sizeof name, "%s%s", prefix, own.name);
-    own.is_embedding = is_embedding && weft_tied_has(&model->tied, name);
+    own.is_embedding = is_embedding && weft_tied_has(&model->tree.tied, name);
     own.may_pad = own.may_pad || is_embedding;
     WEFT_TRY(
         weft_parameters_declare_rows(model->parameters, prefix, &own, rows, build->layer, out));
     if (is_embedding)
-        WEFT_TRY(note_embedding(model, name));
+        WEFT_TRY(note_embedding(&model->tree.embeddings, name));
     return note_use(build, *out, true);
 }
 
@@ -177,7 +177,7 @@ weft_status weft_build_metric(weft_build *build, const char *name, weft_metric_k
     WEFT_TRY(WEFT_GIVEN(name));
     WEFT_TRY(WEFT_GIVEN(out));
     weft_model *model = build->model;
-    weft_metric_list *list = &model->metric_list;
+    weft_metric_list *list = &model->sums.list;
     int i = 0;
     if (!is_metric_name(name))
         return WEFT_ERROR(WEFT_CONFIG,
@@ -193,19 +193,19 @@ weft_status weft_build_metric(weft_build *build, const char *name, weft_metric_k
     if (i == WEFT_MAX_METRICS)
         return WEFT_ERROR(WEFT_CONFIG, "metric %s: a model has at most %d of its own", name,
                           WEFT_MAX_METRICS);
-    if (!model->own_metrics) {
+    if (!model->sums.own) {
         void *memory;
-        size_t bytes = WEFT_MAX_METRICS * sizeof *model->own_metrics;
+        size_t bytes = WEFT_MAX_METRICS * sizeof *model->sums.own;
         WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
                                        bytes, "metrics", &memory));
-        model->own_metrics = memset(memory, 0, bytes);
+        model->sums.own = memset(memory, 0, bytes);
     }
     if (i == list->count) {
         snprintf(list->rows[i].name, sizeof list->rows[i].name, "%s", name);
         list->rows[i].kind = kind;
         list->count++;
     }
-    *out = &model->own_metrics[i];
+    *out = &model->sums.own[i];
     return WEFT_OK;
 }
 

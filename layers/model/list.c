@@ -12,23 +12,23 @@ weft_status weft_model_add(weft_model *model, weft_layer *layer)
 {
     WEFT_TRY(WEFT_GIVEN(model));
     if (!layer && weft_error_get()->status != WEFT_OK) /* its create function has set an error */
-        return weft_error_context(weft_error_get()->status, "layer %d", model->num_layers);
+        return weft_error_context(weft_error_get()->status, "layer %d", model->tree.num_layers);
     weft_status status = WEFT_GIVEN(layer);
     if (status == WEFT_OK)
         status = weft_layer_take(layer);
     if (status != WEFT_OK)
-        return weft_error_context(status, "layer %d", model->num_layers);
-    if (model->num_layers == model->capacity) {
-        int capacity = model->capacity ? 2 * model->capacity : 16;
-        weft_layer **layers = realloc(model->layers, (size_t)capacity * sizeof *layers);
+        return weft_error_context(status, "layer %d", model->tree.num_layers);
+    if (model->tree.num_layers == model->tree.capacity) {
+        int capacity = model->tree.capacity ? 2 * model->tree.capacity : 16;
+        weft_layer **layers = realloc(model->tree.layers, (size_t)capacity * sizeof *layers);
         if (!layers) {
             weft_layer_destroy(layer);
-            return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->num_layers);
+            return WEFT_ERROR(WEFT_MEMORY, "out of memory for layer %d", model->tree.num_layers);
         }
-        model->layers = layers;
-        model->capacity = capacity;
+        model->tree.layers = layers;
+        model->tree.capacity = capacity;
     }
-    model->layers[model->num_layers++] = layer;
+    model->tree.layers[model->tree.num_layers++] = layer;
     return WEFT_OK;
 }
 
@@ -123,7 +123,7 @@ bool weft_model_has_layer(const weft_model *model, int layer)
 {
     int first, end;
     for (int c = 0; c < model->layout.num_chunks; c++) {
-        weft_layout_range(&model->layout, model->rank, c, &first, &end);
+        weft_layout_range(&model->layout, model->place.pp.at, c, &first, &end);
         if (layer >= first && layer < end)
             return true;
     }
@@ -135,7 +135,7 @@ void weft_model_layer_prefix(const weft_model *model, int index, char *out, size
 {
     if (index == 0)
         snprintf(out, capacity, "embedding.");
-    else if (index == model->num_layers - 1)
+    else if (index == model->tree.num_layers - 1)
         snprintf(out, capacity, "decoder.");
     else
         snprintf(out, capacity, "decoder.layers.%d.", index - 1);
@@ -143,15 +143,15 @@ void weft_model_layer_prefix(const weft_model *model, int index, char *out, size
 
 weft_status weft_model_init_layers(weft_model *model)
 {
-    for (int i = 0; i < model->num_layers; i++) {
+    for (int i = 0; i < model->tree.num_layers; i++) {
         if (!weft_model_has_layer(model, i))
             continue;
         char prefix[64];
         weft_model_layer_prefix(model, i, prefix, sizeof prefix);
-        weft_status status = weft_model_register(model, model->layers[i], prefix, i, -1);
+        weft_status status = weft_model_register(model, model->tree.layers[i], prefix, i, -1);
         if (status != WEFT_OK)
             return weft_error_context(status, "layer %d (%s)", i,
-                                      weft_layer_kind(model->layers[i]));
+                                      weft_layer_kind(model->tree.layers[i]));
     }
     return WEFT_OK;
 }
@@ -178,11 +178,11 @@ static const char *misplaced(const weft_layer *layer, bool is_first, bool is_las
 
 static weft_status check_list(const weft_model *model)
 {
-    int last = model->num_layers - 1;
-    if (model->num_layers == 0)
+    int last = model->tree.num_layers - 1;
+    if (model->tree.num_layers == 0)
         return WEFT_ERROR(WEFT_CONFIG, "the model has no layers: its build function added none");
     for (int i = 0; i <= last; i++) {
-        const weft_layer *layer = model->layers[i];
+        const weft_layer *layer = model->tree.layers[i];
         const char *missing = weft_layer_missing(layer);
         if (missing)
             return WEFT_ERROR(WEFT_CONFIG, "layer %d (%s): %s is NULL", i, weft_layer_kind(layer),
@@ -194,7 +194,7 @@ static weft_status check_list(const weft_model *model)
     }
     if (last == 0)
         return WEFT_ERROR(WEFT_CONFIG, "layer 0 (%s): a model needs a first and a last layer",
-                          weft_layer_kind(model->layers[0]));
+                          weft_layer_kind(model->tree.layers[0]));
     return weft_model_check_mesh(&model->options, &model->setup.groups->mesh, last - 1,
                                  model->setup.micro_batch_size);
 }
@@ -209,17 +209,17 @@ weft_status weft_model_build(weft_model *model, weft_model_function build)
 
 void weft_model_forget(weft_model *model)
 {
-    if (model->own_metrics)
-        weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->own_metrics,
-                         WEFT_MAX_METRICS * sizeof *model->own_metrics);
-    for (int i = 0; i < model->num_layers; i++)
-        weft_layer_destroy(model->layers[i]);
-    free(model->layers);
-    free(model->members);
-    free(model->uses);
-    while (model->places) {
-        weft_layer_place *next = model->places->next;
-        free(model->places);
-        model->places = next;
+    if (model->sums.own)
+        weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->sums.own,
+                         WEFT_MAX_METRICS * sizeof *model->sums.own);
+    for (int i = 0; i < model->tree.num_layers; i++)
+        weft_layer_destroy(model->tree.layers[i]);
+    free(model->tree.layers);
+    free(model->tree.members);
+    free(model->tree.uses);
+    while (model->tree.places) {
+        weft_layer_place *next = model->tree.places->next;
+        free(model->tree.places);
+        model->tree.places = next;
     }
 }

@@ -12,24 +12,23 @@
 #include "layers/pass/pass.h"
 #include "parallel/parameters/parameters.h"
 
-static size_t metrics_bytes(const weft_model *model)
+static size_t metrics_bytes(const weft_model_sums *sums)
 {
-    return (model->repeats ? 2 : 1) * sizeof *model->metrics;
+    return (sums->repeats ? 2 : 1) * sizeof *sums->metrics;
 }
 
-static weft_status create_metrics(weft_model *model, bool repeats)
+static weft_status create_metrics(weft_model_sums *sums, weft_device *device, bool repeats)
 {
     void *memory;
-    model->repeats = repeats;
-    WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
-                                   metrics_bytes(model), "metrics", &memory));
-    model->metrics = memset(memory, 0, metrics_bytes(model));
-    if (!repeats || !model->own_metrics)
+    sums->repeats = repeats;
+    WEFT_TRY(weft_device_alloc_for(device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                   metrics_bytes(sums), "metrics", &memory));
+    sums->metrics = memset(memory, 0, metrics_bytes(sums));
+    if (!repeats || !sums->own)
         return WEFT_OK;
-    WEFT_TRY(weft_device_alloc_for(model->setup.device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
-                                   WEFT_MAX_METRICS * sizeof *model->own_metrics, "metrics",
-                                   &memory));
-    model->saved_metrics = memory;
+    WEFT_TRY(weft_device_alloc_for(device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                   WEFT_MAX_METRICS * sizeof *sums->own, "metrics", &memory));
+    sums->saved = memory;
     return WEFT_OK;
 }
 
@@ -38,16 +37,17 @@ static weft_status create_deferred(weft_model *model, const weft_outline *outlin
     const weft_model_setup *s = &model->setup;
     if (s->num_deferred == 0)
         return WEFT_OK;
-    model->deferred = calloc((size_t)s->num_deferred, sizeof *model->deferred);
-    if (!model->deferred)
+    model->memory.deferred = calloc((size_t)s->num_deferred, sizeof *model->memory.deferred);
+    if (!model->memory.deferred)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for backwards in two halves");
     for (int i = 0; i < s->num_deferred; i++) {
-        weft_stack *stack = &model->deferred[i].stack;
+        weft_stack *stack = &model->memory.deferred[i].stack;
         *stack = (weft_stack){.device = s->device,
                               .holds = WEFT_MEMORY_ACTIVATIONS,
                               .purpose = "deferred activations"};
         const int chunk = s->deferred_chunks ? s->deferred_chunks[i] : 0;
-        WEFT_TRY(weft_stack_reserve(stack, weft_footprint_deferred(outline, model->rank, chunk)));
+        WEFT_TRY(
+            weft_stack_reserve(stack, weft_footprint_deferred(outline, model->place.pp.at, chunk)));
     }
     return WEFT_OK;
 }
@@ -56,13 +56,13 @@ static weft_status create_deferred(weft_model *model, const weft_outline *outlin
 static weft_status create_passes(weft_model *model, const weft_outline *outline)
 {
     int count = model->setup.num_passes;
-    model->kept_offset = model->states_bytes;
-    model->states_bytes += (size_t)model->num_layers * sizeof(weft_pass_kept);
-    model->passes = calloc((size_t)count, sizeof *model->passes);
-    if (!model->passes)
+    model->memory.kept_offset = model->tree.states_bytes;
+    model->tree.states_bytes += (size_t)model->tree.num_layers * sizeof(weft_pass_kept);
+    model->memory.passes = calloc((size_t)count, sizeof *model->memory.passes);
+    if (!model->memory.passes)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for %d passes", count);
     for (int i = 0; i < count; i++) {
-        weft_pass *pass = &model->passes[i];
+        weft_pass *pass = &model->memory.passes[i];
         int chunk = model->setup.pass_chunks ? model->setup.pass_chunks[i] : 0;
         pass->model = model;
         weft_pass_serve(pass, chunk);
@@ -73,49 +73,51 @@ static weft_status create_passes(weft_model *model, const weft_outline *outline)
                                   .space = WEFT_SPACE_PINNED,
                                   .holds = WEFT_MEMORY_PINNED,
                                   .purpose = "host memory of layers"};
-        WEFT_TRY(
-            weft_stack_reserve(&pass->stash, weft_footprint_stash(outline, model->rank, chunk)));
-        WEFT_TRY(weft_stack_reserve(&pass->host, weft_footprint_host(outline, model->rank)));
-        pass->states = calloc(1, model->states_bytes + 1);
-        if (weft_footprint_offloads(outline, model->rank)) {
-            pass->offloaded = calloc((size_t)model->num_layers, sizeof *pass->offloaded);
+        WEFT_TRY(weft_stack_reserve(&pass->stash,
+                                    weft_footprint_stash(outline, model->place.pp.at, chunk)));
+        WEFT_TRY(weft_stack_reserve(&pass->host, weft_footprint_host(outline, model->place.pp.at)));
+        pass->states = calloc(1, model->tree.states_bytes + 1);
+        if (weft_footprint_offloads(outline, model->place.pp.at)) {
+            pass->offloaded = calloc((size_t)model->tree.num_layers, sizeof *pass->offloaded);
             if (!pass->offloaded)
                 return WEFT_ERROR(WEFT_MEMORY, "out of memory for what layers offload");
         }
         if (!pass->states)
             return WEFT_ERROR(WEFT_MEMORY, "out of memory for the state of %d layers",
-                              model->num_members);
+                              model->tree.num_members);
     }
-    model->scratch = (weft_stack){
+    model->memory.scratch = (weft_stack){
         .device = model->setup.device, .holds = WEFT_MEMORY_SCRATCH, .purpose = "scratch"};
-    size_t rows = weft_pass_rows(&model->passes[0]), hidden = model->shape.hidden;
+    size_t rows = weft_pass_rows(&model->memory.passes[0]), hidden = model->shape.hidden;
     size_t row_bytes = weft_piece_bytes(model->shape.dtype, rows, hidden);
-    WEFT_TRY(weft_stack_reserve(&model->scratch, weft_footprint_scratch(outline, model->rank)));
-    weft_tensor *kept[] = {&model->normed, &model->gradients[0], &model->gradients[1]};
+    WEFT_TRY(weft_stack_reserve(&model->memory.scratch,
+                                weft_footprint_scratch(outline, model->place.pp.at)));
+    weft_tensor *kept[] = {&model->memory.normed, &model->memory.gradients[0],
+                           &model->memory.gradients[1]};
     for (int i = model->setup.pairs; i < (model->setup.training ? 3 : 1); i++) {
         void *data;
-        WEFT_TRY(weft_stack_alloc(&model->scratch, row_bytes, &data));
+        WEFT_TRY(weft_stack_alloc(&model->memory.scratch, row_bytes, &data));
         *kept[i] = weft_tensor_2d(data, model->shape.dtype, rows, hidden);
     }
     for (int i = 0; i < count; i++)
-        model->passes[i].normed = model->normed;
-    model->backward_scratch = (weft_stack){
+        model->memory.passes[i].normed = model->memory.normed;
+    model->memory.backward_scratch = (weft_stack){
         .device = model->setup.device, .holds = WEFT_MEMORY_SCRATCH, .purpose = "scratch"};
-    WEFT_TRY(weft_stack_reserve(&model->backward_scratch,
-                                weft_footprint_backward_scratch(outline, model->rank)));
+    WEFT_TRY(weft_stack_reserve(&model->memory.backward_scratch,
+                                weft_footprint_backward_scratch(outline, model->place.pp.at)));
     for (int i = 0; i <= model->setup.pairs; i++) {
-        weft_stack *again = &model->recomputed[i].stack;
+        weft_stack *again = &model->memory.recomputed[i].stack;
         *again = (weft_stack){.device = model->setup.device,
                               .holds = WEFT_MEMORY_ACTIVATIONS,
                               .purpose = "recomputed activations"};
-        WEFT_TRY(weft_stack_reserve(again, weft_footprint_recomputed(outline, model->rank) /
+        WEFT_TRY(weft_stack_reserve(again, weft_footprint_recomputed(outline, model->place.pp.at) /
                                                (1 + model->setup.pairs)));
     }
-    const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, model->rank);
+    const weft_offload_sizes sizes = weft_outline_offload_sizes(outline, model->place.pp.at);
     const weft_tensor row = weft_tensor_2d(NULL, model->shape.dtype, rows, hidden);
-    WEFT_TRY(weft_offload_create(model->setup.device, &sizes, &row, &model->offload));
+    WEFT_TRY(weft_offload_create(model->setup.device, &sizes, &row, &model->memory.offload));
     WEFT_TRY(create_deferred(model, outline));
-    return create_metrics(model, weft_outline_repeats(outline));
+    return create_metrics(&model->sums, model->setup.device, weft_outline_repeats(outline));
 }
 
 /* ", from model.hidden_size": the keys that the sizes of a tensor are, or two to four times. */
@@ -174,16 +176,15 @@ static weft_status name_largest(const weft_model *model, weft_status status)
 static weft_status init(weft_model *model, const weft_outline *outline, weft_model_function build)
 {
     const weft_model_setup *s = &model->setup;
-    model->tied = outline->tied;
+    model->tree.tied = outline->tied;
     model->shape.recompute = outline->shape.recompute;
     model->shape.offload = outline->shape.offload;
     model->shape.experts_on_host = outline->shape.experts_on_host;
     model->shape.experts_placed = outline->shape.experts_placed;
     model->shape.splits_backward = outline->shape.splits_backward;
-    model->metric_list = outline->metrics;
+    model->sums.list = outline->metrics;
     model->num_frozen = outline->num_frozen;
     model->place = weft_coords_place(&s->groups->coords, s->groups->mesh.world);
-    model->rank = s->groups->coords.at[WEFT_AXIS_PP];
     WEFT_TRY(weft_model_create_moe(model));
     WEFT_TRY(weft_model_create_context(model));
     WEFT_TRY(weft_model_build(model, build));
@@ -201,7 +202,7 @@ static weft_status init(weft_model *model, const weft_outline *outline, weft_mod
         weft_parameters_share_experts(model->parameters);
     WEFT_TRY(name_largest(model, weft_parameters_allocate(model->parameters, &residency,
                                                           s->training && !s->evaluates)));
-    WEFT_TRY(weft_rings_create(s->device, model->parameters, &model->rings));
+    WEFT_TRY(weft_rings_create(s->device, model->parameters, &model->memory.rings));
     if (outline->shape.experts_on_host)
         WEFT_TRY(weft_tier_create(&(weft_tier_setup){.device = s->device,
                                                      .parameters = model->parameters,
@@ -248,6 +249,36 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
     return WEFT_OK;
 }
 
+static void release_memory(weft_model_memory *m, const weft_model_setup *setup)
+{
+    for (int i = 0; m->passes && i < setup->num_passes; i++) {
+        weft_stack_release(&m->passes[i].stash);
+        weft_stack_release(&m->passes[i].host);
+        free(m->passes[i].states);
+        free(m->passes[i].offloaded);
+    }
+    free(m->passes);
+    for (int i = 0; m->deferred && i < setup->num_deferred; i++)
+        weft_deferred_release(&m->deferred[i]);
+    free(m->deferred);
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
+        weft_stack_release(&m->recomputed[i].stack);
+    weft_rings_release(&m->rings);
+    weft_offload_release(&m->offload);
+    weft_stack_release(&m->scratch);
+    weft_stack_release(&m->backward_scratch);
+}
+
+static void release_sums(weft_model_sums *sums, weft_device *device)
+{
+    free(sums->loads.values);
+    if (sums->metrics)
+        weft_device_free(device, WEFT_SPACE_PINNED, sums->metrics, metrics_bytes(sums));
+    if (sums->saved)
+        weft_device_free(device, WEFT_SPACE_PINNED, sums->saved,
+                         WEFT_MAX_METRICS * sizeof *sums->saved);
+}
+
 void weft_model_destroy(weft_model *model)
 {
     if (!model)
@@ -255,33 +286,12 @@ void weft_model_destroy(weft_model *model)
     weft_tier_abandon(model->tier);
     weft_device_wait(model->setup.device); /* after an error lanes may still run the pass */
     weft_graphs_destroy(model);
-    for (int i = 0; model->passes && i < model->setup.num_passes; i++) {
-        weft_stack_release(&model->passes[i].stash);
-        weft_stack_release(&model->passes[i].host);
-        free(model->passes[i].states);
-        free(model->passes[i].offloaded);
-    }
-    free(model->passes);
-    for (int i = 0; model->deferred && i < model->setup.num_deferred; i++)
-        weft_deferred_release(&model->deferred[i]);
-    free(model->deferred);
-    free(model->loads.values);
-    for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
-        weft_executor_release(&model->executors[i]);
-        weft_stack_release(&model->recomputed[i].stack);
-    }
-    weft_rings_release(&model->rings);
-    weft_offload_release(&model->offload);
+    for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
+        weft_executor_release(&model->run.executors[i]);
+    release_memory(&model->memory, &model->setup);
     weft_tier_destroy(model->tier);
     weft_arena_release(&model->arena);
-    weft_stack_release(&model->scratch);
-    weft_stack_release(&model->backward_scratch);
-    if (model->metrics)
-        weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->metrics,
-                         metrics_bytes(model));
-    if (model->saved_metrics)
-        weft_device_free(model->setup.device, WEFT_SPACE_PINNED, model->saved_metrics,
-                         WEFT_MAX_METRICS * sizeof *model->saved_metrics);
+    release_sums(&model->sums, model->setup.device);
     weft_model_forget(model);
     weft_parameters_destroy(model->parameters);
     weft_moe_runtime_destroy(model->moe);
@@ -303,12 +313,12 @@ const weft_shape *weft_model_get_shape(const weft_model *model)
 
 int weft_model_num_layers(const weft_model *model)
 {
-    return model->num_layers;
+    return model->tree.num_layers;
 }
 
 const weft_layer *weft_model_layer(const weft_model *model, int index)
 {
-    return model->layers[index];
+    return model->tree.layers[index];
 }
 
 weft_status weft_model_totals(const weft_model *model, uint64_t *out_params, double *out_flops)
@@ -341,8 +351,8 @@ weft_status weft_model_reserve(weft_model *model, weft_lane *compute)
     size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
     WEFT_TRY(weft_comm_reserve(groups->by_axis[WEFT_AXIS_TP], compute,
                                2 * weft_shape_local_tokens(shape) * row_bytes));
-    if (model->rings.gather)
-        WEFT_TRY(weft_parameters_reserve(model->parameters, model->rings.gather));
+    if (model->memory.rings.gather)
+        WEFT_TRY(weft_parameters_reserve(model->parameters, model->memory.rings.gather));
     if (model->context) {
         const weft_dims dims = weft_dims_of(&model->options, shape);
         const weft_context_shape context = weft_context_shape_of(shape, &dims);
@@ -358,41 +368,41 @@ weft_status weft_model_reserve(weft_model *model, weft_lane *compute)
 
 void weft_model_use_reduce_lane(weft_model *model, weft_lane *reduce)
 {
-    model->rings.reduce = reduce;
+    model->memory.rings.reduce = reduce;
 }
 
 weft_metrics *weft_model_metrics(weft_model *model)
 {
-    return model->metrics;
+    return model->sums.metrics;
 }
 
 const weft_metric_list *weft_model_metric_list(const weft_model *model)
 {
-    return &model->metric_list;
+    return &model->sums.list;
 }
 
 const weft_metric *weft_model_own_metrics(const weft_model *model)
 {
-    return model->own_metrics;
+    return model->sums.own;
 }
 
 double *weft_model_loads(weft_model *model, size_t *out_count)
 {
-    *out_count = model->loads.count;
-    return model->loads.values;
+    *out_count = model->sums.loads.count;
+    return model->sums.loads.values;
 }
 
 void weft_model_clear_metrics(weft_model *model)
 {
-    memset(model->metrics, 0, sizeof *model->metrics);
-    model->loads.count = 0;
-    if (model->own_metrics)
-        memset(model->own_metrics, 0, WEFT_MAX_METRICS * sizeof *model->own_metrics);
+    memset(model->sums.metrics, 0, sizeof *model->sums.metrics);
+    model->sums.loads.count = 0;
+    if (model->sums.own)
+        memset(model->sums.own, 0, WEFT_MAX_METRICS * sizeof *model->sums.own);
 }
 
 bool weft_model_labels_are_tokens(const weft_model *model)
 {
-    return weft_layer_table(model->layers[model->num_layers - 1]).labels_are_tokens;
+    return weft_layer_table(model->tree.layers[model->tree.num_layers - 1]).labels_are_tokens;
 }
 
 uint64_t weft_model_num_frozen(const weft_model *model)
@@ -407,18 +417,18 @@ size_t weft_model_boundary_bytes(const weft_model *model)
 
 size_t weft_model_stash_bytes(const weft_model *model, int slot)
 {
-    return model->passes[slot].stash.used_bytes;
+    return model->memory.passes[slot].stash.used_bytes;
 }
 
 weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out)
 {
-    if (model->passes[slot].end != model->num_layers)
+    if (model->memory.passes[slot].end != model->tree.num_layers)
         return WEFT_ERROR(WEFT_INTERNAL, "logits are on the last stage");
-    const weft_layer *head = model->layers[model->num_layers - 1];
+    const weft_layer *head = model->tree.layers[model->tree.num_layers - 1];
     const weft_layer_ops *ops = &head->place->ops;
     if (!ops->logits)
         return WEFT_ERROR(WEFT_CONFIG, "the model's last layer (%s) gives no logits", ops->kind);
-    *out = *ops->logits(head, &model->passes[slot]);
+    *out = *ops->logits(head, &model->memory.passes[slot]);
     return WEFT_OK;
 }
 
@@ -438,40 +448,40 @@ static void add_stack(const weft_stack *stack, weft_memory_purpose purpose, weft
 void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_stack_use *out)
 {
     *out = (weft_stack_use){0};
-    add_stack(&model->scratch, purpose, out);
-    add_stack(&model->backward_scratch, purpose, out);
+    add_stack(&model->memory.scratch, purpose, out);
+    add_stack(&model->memory.backward_scratch, purpose, out);
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
-        add_stack(&model->recomputed[i].stack, purpose, out);
-    for (int i = 0; i < model->offload.num_slots; i++)
-        add_stack(&model->offload.slots[i].stack, purpose, out);
+        add_stack(&model->memory.recomputed[i].stack, purpose, out);
+    for (int i = 0; i < model->memory.offload.num_slots; i++)
+        add_stack(&model->memory.offload.slots[i].stack, purpose, out);
     for (int i = 0; i < model->setup.num_passes; i++) {
-        add_stack(&model->passes[i].stash, purpose, out);
-        add_stack(&model->passes[i].host, purpose, out);
+        add_stack(&model->memory.passes[i].stash, purpose, out);
+        add_stack(&model->memory.passes[i].host, purpose, out);
     }
     for (int i = 0; i < model->setup.num_deferred; i++)
-        add_stack(&model->deferred[i].stack, purpose, out);
+        add_stack(&model->memory.deferred[i].stack, purpose, out);
 }
 
 void weft_model_settle(weft_model *model)
 {
     for (int i = 0; i < model->setup.num_passes; i++) {
-        weft_stack *stash = &model->passes[i].stash;
+        weft_stack *stash = &model->memory.passes[i].stash;
         if (stash->num_blocks < 2)
             continue;
         weft_stack_rewind(stash, 0);
         weft_stack_settle(stash);
     }
     for (int i = 0; i < model->setup.num_deferred; i++) {
-        weft_stack *stack = &model->deferred[i].stack;
+        weft_stack *stack = &model->memory.deferred[i].stack;
         if (stack->num_blocks < 2)
             continue;
         weft_stack_rewind(stack, 0);
         weft_stack_settle(stack);
     }
-    weft_stack_settle(&model->scratch);
-    weft_stack_settle(&model->backward_scratch);
+    weft_stack_settle(&model->memory.scratch);
+    weft_stack_settle(&model->memory.backward_scratch);
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
-        weft_stack *again = &model->recomputed[i].stack;
+        weft_stack *again = &model->memory.recomputed[i].stack;
         if (again->num_blocks < 2)
             continue;
         weft_stack_rewind(again, 0);
@@ -500,13 +510,13 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
     const weft_moe_load *planned = &model->setup.moe.load;
     weft_rows kept = {0}, all = {0}, deferred = {0}, again = {0};
     for (int i = 0; i < model->setup.num_passes; i++) {
-        const weft_pass *pass = &model->passes[i];
+        const weft_pass *pass = &model->memory.passes[i];
         const bool grew = pass->held_bytes > pass->stash.first_bytes + pass->host.first_bytes;
         add_rows(model, grew, &pass->fullest_kept, &kept);
         add_rows(model, grew, &pass->fullest, &all);
     }
     for (int i = 0; i < model->setup.num_deferred; i++) {
-        const weft_deferred *d = &model->deferred[i];
+        const weft_deferred *d = &model->memory.deferred[i];
         add_rows(model, d->stack.peak_bytes > d->stack.first_bytes, &d->fullest, &deferred);
     }
     *out = (weft_moe_held_loads){*planned, *planned, *planned, *planned, {*planned, *planned},
@@ -515,14 +525,15 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
     take_load(&all, &out->pinned);
     take_load(&deferred, &out->deferred);
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
-        const weft_recomputed *r = &model->recomputed[i];
+        const weft_recomputed *r = &model->memory.recomputed[i];
         add_rows(model, r->stack.peak_bytes > r->stack.first_bytes, &r->fullest, &again);
     }
     take_load(&again, &out->recomputed);
-    for (int i = 0; i < model->offload.num_slots; i++)
-        if (model->offload.slots[i].stack.peak_bytes > model->offload.slots[i].stack.first_bytes)
-            take_load(&model->offload.slots[i].fullest, &out->offloaded[i]);
-    if (model->scratch.peak_bytes > model->scratch.first_bytes ||
-        model->backward_scratch.peak_bytes > model->backward_scratch.first_bytes)
-        out->scratch = model->scratch_load;
+    for (int i = 0; i < model->memory.offload.num_slots; i++)
+        if (model->memory.offload.slots[i].stack.peak_bytes >
+            model->memory.offload.slots[i].stack.first_bytes)
+            take_load(&model->memory.offload.slots[i].fullest, &out->offloaded[i]);
+    if (model->memory.scratch.peak_bytes > model->memory.scratch.first_bytes ||
+        model->memory.backward_scratch.peak_bytes > model->memory.backward_scratch.first_bytes)
+        out->scratch = model->memory.scratch_load;
 }

@@ -37,7 +37,7 @@ static planning planning_of(weft_moe *m, weft_pass *pass, weft_moe_state *state)
                       .rank = (size_t)groups->coords.at[WEFT_AXIS_EP],
                       .ranks = (size_t)groups->mesh.ep,
                       .local = m->dims.local_experts,
-                      .kernel_parts = by_peers || by_experts ? 1 : (size_t)state->num_parts,
+                      .kernel_parts = by_peers || by_experts ? 1 : (size_t)state->cut.num_parts,
                       .by_peers = by_peers,
                       .by_experts = by_experts,
                       .group = (size_t)group,
@@ -68,27 +68,27 @@ static weft_status take_runs(const planning *p)
 {
     const weft_moe_dims *d = &p->m->dims;
     weft_moe_state *s = p->state;
-    weft_moe_part *first = &s->parts[0];
-    WEFT_TRY(host(p->pass, d->experts, sizeof *s->part_of, &s->part_of));
+    weft_moe_part *first = &s->cut.parts[0];
+    WEFT_TRY(host(p->pass, d->experts, sizeof *s->sorted.part_of, &s->sorted.part_of));
     WEFT_TRY(host(p->pass, p->local + 1, sizeof *first->all_offsets, &first->all_offsets));
     WEFT_TRY(host(p->pass, d->tokens * (size_t)p->m->common.options.moe_router_topk,
                   sizeof *first->to, &first->to));
     if (!weft_pass_shape(p->pass)->experts_on_host)
         return WEFT_OK;
-    WEFT_TRY(host(p->pass, 2 * d->experts, sizeof *s->totals, &s->totals));
+    WEFT_TRY(host(p->pass, 2 * d->experts, sizeof *s->sorted.totals, &s->sorted.totals));
     WEFT_TRY(host(p->pass, p->local, sizeof *first->positions, &first->positions));
     return host(p->pass, 2 * p->local, sizeof *first->own_rows, &first->own_rows);
 }
 
 static void share_runs(const planning *p)
 {
-    const weft_moe_part *first = &p->state->parts[0];
-    for (int i = 0; i < p->state->num_parts; i++) {
-        weft_moe_part *part = &p->state->parts[i];
+    const weft_moe_part *first = &p->state->cut.parts[0];
+    for (int i = 0; i < p->state->cut.num_parts; i++) {
+        weft_moe_part *part = &p->state->cut.parts[i];
         part->all_offsets = first->all_offsets;
         part->positions = first->positions;
         part->own_rows = first->own_rows;
-        weft_moe_run_of((int)p->local, p->state->num_parts, i, &part->first_position,
+        weft_moe_run_of((int)p->local, p->state->cut.num_parts, i, &part->first_position,
                         &part->end_position);
     }
 }
@@ -97,27 +97,28 @@ static weft_status take_memory(planning *p)
 {
     const weft_moe_dims *d = &p->m->dims;
     weft_moe_state *s = p->state;
-    size_t parts = (size_t)s->num_parts;
-    WEFT_TRY(host(p->pass, d->experts + 1, sizeof *s->counts, &s->counts));
-    WEFT_TRY(host(p->pass, 1, sizeof *s->wrong, &s->wrong));
+    size_t parts = (size_t)s->cut.num_parts;
+    WEFT_TRY(host(p->pass, d->experts + 1, sizeof *s->sorted.counts, &s->sorted.counts));
+    WEFT_TRY(host(p->pass, 1, sizeof *s->sorted.wrong, &s->sorted.wrong));
     const size_t ranks = p->placed ? p->ranks : p->ep;
-    WEFT_TRY(host(p->pass, ranks * p->kernel_parts * p->seats, sizeof *s->received, &s->received));
-    s->partition_counts = s->counts;
-    s->sent_counts = s->counts;
+    WEFT_TRY(host(p->pass, ranks * p->kernel_parts * p->seats, sizeof *s->sorted.received,
+                  &s->sorted.received));
+    s->sorted.partition_counts = s->sorted.counts;
+    s->sorted.sent_counts = s->sorted.counts;
     if (p->kernel_parts > 1) {
         size_t num = p->kernel_parts * d->experts;
-        WEFT_TRY(host(p->pass, num, sizeof(int64_t), &s->partition_counts));
-        WEFT_TRY(host(p->pass, num, sizeof(int64_t), &s->sent_counts));
+        WEFT_TRY(host(p->pass, num, sizeof(int64_t), &s->sorted.partition_counts));
+        WEFT_TRY(host(p->pass, num, sizeof(int64_t), &s->sorted.sent_counts));
     }
-    WEFT_TRY(host(p->pass, parts, sizeof *s->parts, &s->parts));
+    WEFT_TRY(host(p->pass, parts, sizeof *s->cut.parts, &s->cut.parts));
     if (!weft_pass_repeats(p->pass))
-        memset(s->parts, 0, parts * sizeof *s->parts);
+        memset(s->cut.parts, 0, parts * sizeof *s->cut.parts);
     if (p->by_experts) {
         WEFT_TRY(take_runs(p));
         share_runs(p);
     }
     for (size_t i = 0; i < parts; i++) {
-        weft_moe_part *part = &s->parts[i];
+        weft_moe_part *part = &s->cut.parts[i];
         WEFT_TRY(host(p->pass, 2 * ranks, sizeof(size_t), &part->send_bytes));
         part->recv_bytes = part->send_bytes + ranks;
         WEFT_TRY(host(p->pass, p->seats + 1, sizeof(int64_t), &part->offsets));
@@ -147,19 +148,20 @@ static weft_status enqueue_sort(const planning *p)
     WEFT_TRY(weft_pass_stash(p->pass, WEFT_I32, d->tokens, topk, &row_of));
     WEFT_TRY(weft_pass_stash(p->pass, WEFT_I32, d->tokens, topk, &token_of));
     WEFT_TRY(weft_pass_scratch(p->pass, WEFT_I32, d->tokens, topk, &scratch));
-    s->row_of = row_of.data;
-    s->token_of = token_of.data;
+    s->sorted.row_of = row_of.data;
+    s->sorted.token_of = token_of.data;
     /* All choices are sorted if tokens or experts travel, else those of this rank's experts. */
     const bool all = d->exchange || p->placed;
-    s->sort = WEFT_ARGS(
+    s->sorted.args = WEFT_ARGS(
         weft_dispatch_plan_args, .num_tokens = d->tokens, .num_experts = d->experts, .topk = topk,
         .first_expert = all ? 0 : p->rank * p->local, .num_local = all ? d->experts : p->local,
         .capacity = d->capacity, .policy = (weft_drop_policy)o->moe_token_drop_policy,
-        .top_index = s->index.data, .top_prob = s->prob.data, .counts = s->counts,
-        .num_partitions = p->kernel_parts, .partition_counts = s->partition_counts,
-        .row_of = s->row_of, .token_of = s->token_of, .dropped = s->counts + d->experts,
-        .wrong = s->wrong, .scratch = scratch.data);
-    WEFT_TRY(weft_dispatch_plan(lane, &s->sort));
+        .top_index = s->routing.index.data, .top_prob = s->routing.prob.data,
+        .counts = s->sorted.counts, .num_partitions = p->kernel_parts,
+        .partition_counts = s->sorted.partition_counts, .row_of = s->sorted.row_of,
+        .token_of = s->sorted.token_of, .dropped = s->sorted.counts + d->experts,
+        .wrong = s->sorted.wrong, .scratch = scratch.data);
+    WEFT_TRY(weft_dispatch_plan(lane, &s->sorted.args));
     weft_pass_release(p->pass, mark);
     return WEFT_OK;
 }
@@ -170,8 +172,8 @@ static weft_status arrange_counts(const void *raw)
     const planning *p = raw;
     for (size_t peer = 0; peer < p->ep; peer++)
         for (size_t part = 0; part < p->kernel_parts; part++)
-            memcpy(p->state->sent_counts + (peer * p->kernel_parts + part) * p->local,
-                   p->state->partition_counts + (part * p->ep + peer) * p->local,
+            memcpy(p->state->sorted.sent_counts + (peer * p->kernel_parts + part) * p->local,
+                   p->state->sorted.partition_counts + (part * p->ep + peer) * p->local,
                    p->local * sizeof(int64_t));
     return WEFT_OK;
 }
@@ -180,8 +182,8 @@ static weft_status note_arrangement(const planning *p, weft_lane *lane)
 {
     const size_t bytes = p->ep * p->kernel_parts * p->local * sizeof(int64_t);
     const weft_range ranges[] = {
-        {.name = "counts", .base = p->state->partition_counts, .bytes = bytes},
-        {.name = "sent", .base = p->state->sent_counts, .bytes = bytes, .writes = true}};
+        {.name = "counts", .base = p->state->sorted.partition_counts, .bytes = bytes},
+        {.name = "sent", .base = p->state->sorted.sent_counts, .bytes = bytes, .writes = true}};
     return weft_note_ranges(lane, "dispatch counts", ranges, 2);
 }
 
@@ -190,18 +192,18 @@ static weft_status note_arrangement(const planning *p, weft_lane *lane)
 static weft_status sum_counts(const planning *p, weft_lane *lane)
 {
     const size_t experts = p->m->dims.experts;
-    int64_t *totals = p->state->totals, *kept = totals + experts;
+    int64_t *totals = p->state->sorted.totals, *kept = totals + experts;
     memset(kept, 0, experts * sizeof *kept);
     if (p->pass->model->tier)
         weft_tier_kept_places(p->pass->model->tier, p->m->layer, kept + p->rank * p->local);
-    WEFT_TRY(weft_lane_copy(lane, totals, p->state->counts, experts * sizeof *totals));
+    WEFT_TRY(weft_lane_copy(lane, totals, p->state->sorted.counts, experts * sizeof *totals));
     return weft_all_reduce(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane, totals,
                            2 * experts, WEFT_I64, WEFT_REDUCE_SUM);
 }
 
 static weft_status exchange_counts(const planning *p, weft_lane *lane)
 {
-    weft_moe_state *s = p->state;
+    weft_moe_sorted *sorted = &p->state->sorted;
     size_t *bytes = NULL;
     WEFT_TRY(host(p->pass, p->ep, sizeof *bytes, &bytes));
     for (size_t peer = 0; peer < p->ep; peer++)
@@ -213,23 +215,23 @@ static weft_status exchange_counts(const planning *p, weft_lane *lane)
         WEFT_TRY(weft_lane_submit(lane, "dispatch counts", arrange_counts, p, sizeof *p));
     }
     if (p->placed && p->m->dims.exchange)
-        WEFT_TRY(weft_all_gather(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane, s->counts,
-                                 s->received, p->seats, WEFT_I64));
+        WEFT_TRY(weft_all_gather(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane,
+                                 sorted->counts, sorted->received, p->seats, WEFT_I64));
     else if (p->m->dims.exchange)
         WEFT_TRY(weft_all_to_all(weft_pass_groups(p->pass)->by_axis[WEFT_AXIS_EP], lane,
-                                 s->sent_counts, bytes, s->received, bytes));
+                                 sorted->sent_counts, bytes, sorted->received, bytes));
     if (p->by_experts && weft_pass_shape(p->pass)->experts_on_host)
         WEFT_TRY(sum_counts(p, lane));
     /* From here on sizes depend on the data: the host waits for them. */
     WEFT_TRY(weft_lane_sync(lane));
     if (weft_device_is_note(p->pass->model->setup.device))
         return WEFT_OK;
-    WEFT_TRY(weft_dispatch_plan_check(&s->sort));
+    WEFT_TRY(weft_dispatch_plan_check(&sorted->args));
     if (p->placed && !p->m->dims.exchange) { /* as if the first rank sent all rows */
-        memset(s->received, 0, p->ranks * p->seats * sizeof *s->received);
-        memcpy(s->received, s->counts, p->seats * sizeof *s->received);
+        memset(sorted->received, 0, p->ranks * p->seats * sizeof *sorted->received);
+        memcpy(sorted->received, sorted->counts, p->seats * sizeof *sorted->received);
     } else if (!p->m->dims.exchange) {
-        memcpy(s->received, s->counts + p->rank * p->local, bytes[0]);
+        memcpy(sorted->received, sorted->counts + p->rank * p->local, bytes[0]);
     }
     return WEFT_OK;
 }
@@ -255,11 +257,11 @@ static int64_t received_rows(const planning *p, size_t peer, size_t part, size_t
         part = 0;
     }
     if (p->by_experts) {
-        if (p->state->part_of[p->rank * p->local + e] != (int32_t)part)
+        if (p->state->sorted.part_of[p->rank * p->local + e] != (int32_t)part)
             return 0;
         part = 0;
     }
-    return p->state->received[(peer * p->kernel_parts + part) * p->local + e];
+    return p->state->sorted.received[(peer * p->kernel_parts + part) * p->local + e];
 }
 
 static int64_t sent_rows(const planning *p, size_t peer, size_t part)
@@ -272,10 +274,10 @@ static int64_t sent_rows(const planning *p, size_t peer, size_t part)
     }
     size_t first = p->m->dims.exchange ? 0 : p->rank;
     for (size_t e = 0; e < p->local && p->by_experts; e++)
-        if (p->state->part_of[peer * p->local + e] == (int32_t)part)
-            sum += p->state->counts[peer * p->local + e];
+        if (p->state->sorted.part_of[peer * p->local + e] == (int32_t)part)
+            sum += p->state->sorted.counts[peer * p->local + e];
     for (size_t e = 0; e < p->local && !p->by_experts; e++)
-        sum += p->state->partition_counts[(part * p->ep + first + peer) * p->local + e];
+        sum += p->state->sorted.partition_counts[(part * p->ep + first + peer) * p->local + e];
     return sum;
 }
 
@@ -283,7 +285,7 @@ static weft_status take_order(const planning *p, weft_moe_part *part)
 {
     const weft_model_options *o = &p->m->common.options;
     size_t balanced = weft_moe_balanced_rows(&p->m->dims, (size_t)o->moe_router_topk, p->ep);
-    size_t room = weft_moe_order_room(balanced, p->ep, (size_t)p->state->num_parts);
+    size_t room = weft_moe_order_room(balanced, p->ep, (size_t)p->state->cut.num_parts);
     room = room > part->num_rows ? room : part->num_rows;
     WEFT_TRY(host(p->pass, 2 * (room + 1), sizeof(int32_t), &part->order));
     part->inverse = part->order + part->num_rows + 1;
@@ -314,22 +316,22 @@ static weft_status order_rows(planning *p, size_t index, weft_moe_part *part)
     return WEFT_OK;
 }
 
-static void count_part(weft_moe_state *s, const weft_moe_part *part)
+static void count_part(weft_moe_cut *cut, const weft_moe_part *part)
 {
-    s->num_sent += part->num_sent;
-    s->num_rows += part->num_rows;
-    s->max_sent = part->num_sent > s->max_sent ? part->num_sent : s->max_sent;
-    s->max_rows = part->num_rows > s->max_rows ? part->num_rows : s->max_rows;
+    cut->num_sent += part->num_sent;
+    cut->num_rows += part->num_rows;
+    cut->max_sent = part->num_sent > cut->max_sent ? part->num_sent : cut->max_sent;
+    cut->max_rows = part->num_rows > cut->max_rows ? part->num_rows : cut->max_rows;
 }
 
 /* The plan stays in the pass's host memory; backward need not wait for it. */
 static weft_status repeat_parts(const planning *p)
 {
-    weft_moe_state *s = p->state;
-    s->num_sent = s->num_rows = s->max_sent = s->max_rows = 0;
-    for (int i = 0; i < s->num_parts; i++) {
-        weft_moe_part *part = &s->parts[i];
-        count_part(s, part);
+    weft_moe_cut *cut = &p->state->cut;
+    cut->num_sent = cut->num_rows = cut->max_sent = cut->max_rows = 0;
+    for (int i = 0; i < cut->num_parts; i++) {
+        weft_moe_part *part = &cut->parts[i];
+        count_part(cut, part);
         if (part->order)
             WEFT_TRY(take_order(p, part));
     }
@@ -353,23 +355,23 @@ static void cut_by_experts(const planning *p)
 {
     weft_moe_state *s = p->state;
     const bool listed = p->pass->model->tier;
-    int32_t *positions = s->parts[0].positions;
-    int64_t *offsets = s->parts[0].all_offsets;
+    int32_t *positions = s->cut.parts[0].positions;
+    int64_t *offsets = s->cut.parts[0].all_offsets;
     for (size_t k = 0; k < p->ep; k++) {
         const size_t rank = (p->rank + 1 + k) % p->ep; /* this rank last: its positions remain */
         const size_t first = rank * p->local;
         if (listed)
-            weft_tier_stand((int)p->local, s->totals + p->m->dims.experts + first,
-                            s->totals + first, positions);
-        for (int i = 0; i < s->num_parts; i++)
-            for (int q = s->parts[i].first_position; q < s->parts[i].end_position; q++)
-                s->part_of[first + (size_t)(listed ? positions[q] : q)] = i;
+            weft_tier_stand((int)p->local, s->sorted.totals + p->m->dims.experts + first,
+                            s->sorted.totals + first, positions);
+        for (int i = 0; i < s->cut.num_parts; i++)
+            for (int q = s->cut.parts[i].first_position; q < s->cut.parts[i].end_position; q++)
+                s->sorted.part_of[first + (size_t)(listed ? positions[q] : q)] = i;
     }
     offsets[0] = 0;
     for (size_t e = 0; e < p->local; e++) {
         offsets[e + 1] = offsets[e];
         for (size_t peer = 0; peer < p->ep; peer++)
-            offsets[e + 1] += s->received[peer * p->local + e];
+            offsets[e + 1] += s->sorted.received[peer * p->local + e];
     }
 }
 
@@ -378,24 +380,24 @@ static void send_by_partition(const planning *p)
 {
     const weft_moe_state *s = p->state;
     size_t next[WEFT_MOE_MAX_PARTITIONS];
-    int32_t *to = s->parts[0].to;
-    for (int i = 0; i < s->num_parts; i++)
-        next[i] = s->parts[i].first_sent;
+    int32_t *to = s->cut.parts[0].to;
+    for (int i = 0; i < s->cut.num_parts; i++)
+        next[i] = s->cut.parts[i].first_sent;
     for (size_t e = 0; e < p->m->dims.experts; e++)
-        for (int64_t i = 0; i < s->counts[e]; i++)
-            *to++ = (int32_t)next[s->part_of[e]]++;
+        for (int64_t i = 0; i < s->sorted.counts[e]; i++)
+            *to++ = (int32_t)next[s->sorted.part_of[e]]++;
 }
 
 /* Each rank has all tokens and selects its parts' rows. */
 static void take_rows(const planning *p, weft_placing *placing)
 {
-    weft_moe_state *s = p->state;
-    weft_moe_part *part = &s->parts[0];
+    weft_moe_cut *cut = &p->state->cut;
+    weft_moe_part *part = &cut->parts[0];
     weft_placing_receives(placing, part->placed, part->first_placed, part->recv_bytes,
                           part->offsets);
     weft_placing_select(placing, part->placed, part->first_placed, part->offsets, part->to);
     part->num_sent = part->num_rows = (size_t)part->offsets[p->seats];
-    count_part(s, part);
+    count_part(cut, part);
     place_experts(p, part);
 }
 
@@ -407,9 +409,10 @@ static weft_status place_rows(const planning *p)
     const size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
     weft_tier_run *tier = p->pass->model->tier;
     weft_placing *placing = weft_tier_placing(tier);
-    weft_moe_part *part = &s->parts[0];
-    WEFT_TRY(weft_tier_deal_out(tier, p->m->layer, s->received, part->placed, part->first_placed));
-    s->num_sent = s->num_rows = s->max_sent = s->max_rows = 0;
+    weft_moe_part *part = &s->cut.parts[0];
+    WEFT_TRY(weft_tier_deal_out(tier, p->m->layer, s->sorted.received, part->placed,
+                                part->first_placed));
+    s->cut.num_sent = s->cut.num_rows = s->cut.max_sent = s->cut.max_rows = 0;
     if (!p->m->dims.exchange) {
         take_rows(p, placing);
         return WEFT_OK;
@@ -423,7 +426,7 @@ static weft_status place_rows(const planning *p)
         part->send_bytes[peer] *= row_bytes;
         part->recv_bytes[peer] *= row_bytes;
     }
-    count_part(s, part);
+    count_part(&s->cut, part);
     WEFT_TRY(take_order(p, part));
     weft_placing_order(placing, part->placed, part->first_placed, part->offsets, part->order,
                        part->inverse);
@@ -440,14 +443,14 @@ static weft_status reorder(const planning *p)
     weft_tensor scratch;
     size_t num_rows = 0; /* sorted rows, sent or not */
     for (size_t e = 0; e < p->m->dims.experts; e++)
-        num_rows += (size_t)s->counts[e];
+        num_rows += (size_t)s->sorted.counts[e];
     WEFT_TRY(weft_pass_scratch(p->pass, WEFT_I32, p->m->dims.tokens, topk, &scratch));
     WEFT_TRY(weft_reorder(weft_pass_lane(p->pass),
                           &(weft_reorder_args){.num_choices = p->m->dims.tokens * topk,
                                                .num_rows = num_rows,
-                                               .to = s->parts[0].to,
-                                               .row_of = s->row_of,
-                                               .token_of = s->token_of,
+                                               .to = s->cut.parts[0].to,
+                                               .row_of = s->sorted.row_of,
+                                               .token_of = s->sorted.token_of,
                                                .scratch = scratch.data}));
     weft_pass_release(p->pass, mark);
     return WEFT_OK;
@@ -458,11 +461,11 @@ static weft_status size_parts(planning *p)
     weft_moe_state *s = p->state;
     const weft_shape *shape = weft_pass_shape(p->pass);
     size_t row_bytes = shape->hidden * weft_dtype_bytes(shape->dtype);
-    s->num_sent = s->num_rows = s->max_sent = s->max_rows = 0;
+    s->cut.num_sent = s->cut.num_rows = s->cut.max_sent = s->cut.max_rows = 0;
     if (p->by_experts)
         cut_by_experts(p);
-    for (size_t i = 0; i < (size_t)s->num_parts; i++) {
-        weft_moe_part *part = &s->parts[i];
+    for (size_t i = 0; i < (size_t)s->cut.num_parts; i++) {
+        weft_moe_part *part = &s->cut.parts[i];
         for (size_t peer = 0; peer < p->ep; peer++) {
             size_t sent = (size_t)sent_rows(p, peer, i), received = 0;
             for (size_t e = 0; e < p->local; e++)
@@ -472,9 +475,9 @@ static weft_status size_parts(planning *p)
             part->num_sent += sent;
             part->num_rows += received;
         }
-        part->first_sent = s->num_sent;
-        part->first_row = s->num_rows;
-        count_part(s, part);
+        part->first_sent = s->cut.num_sent;
+        part->first_row = s->cut.num_rows;
+        count_part(&s->cut, part);
         WEFT_TRY(order_rows(p, i, part));
         if (p->pass->model->tier)
             place_experts(p, part);
@@ -482,11 +485,11 @@ static weft_status size_parts(planning *p)
     if (p->by_experts)
         send_by_partition(p);
     /* The sort orders rows by peer, whatever their partition. */
-    for (size_t i = 0; p->by_peers && i < (size_t)s->num_parts; i++) {
+    for (size_t i = 0; p->by_peers && i < (size_t)s->cut.num_parts; i++) {
         size_t to = group_of_part(p, p->rank, i) * p->group, before = 0;
         for (size_t e = 0; e < to * p->local; e++)
-            before += (size_t)s->partition_counts[e];
-        s->parts[i].first_sent = before;
+            before += (size_t)s->sorted.partition_counts[e];
+        s->cut.parts[i].first_sent = before;
     }
     return WEFT_OK;
 }
@@ -502,8 +505,8 @@ static size_t at_load(double load, size_t balanced, size_t n, size_t otherwise)
 /* Of `rows` the i-th partition's, larger ones last; by experts in proportion to its run's. */
 static size_t rows_of_part(const planning *p, size_t rows, size_t i)
 {
-    const size_t n = (size_t)p->state->num_parts;
-    const weft_moe_part *part = &p->state->parts[i];
+    const size_t n = (size_t)p->state->cut.num_parts;
+    const weft_moe_part *part = &p->state->cut.parts[i];
     if (p->by_experts)
         return rows * (size_t)part->end_position / p->local -
                rows * (size_t)part->first_position / p->local;
@@ -513,7 +516,7 @@ static size_t rows_of_part(const planning *p, size_t rows, size_t i)
 /* The largest partition's share, by its experts where these are cut. */
 static size_t largest_part(const planning *p, size_t rows)
 {
-    const size_t n = (size_t)p->state->num_parts, experts = (p->local + n - 1) / n;
+    const size_t n = (size_t)p->state->cut.num_parts, experts = (p->local + n - 1) / n;
     return p->by_experts ? (rows * experts + p->local - 1) / p->local : (rows + n - 1) / n;
 }
 
@@ -560,19 +563,20 @@ static int64_t rows_at(const planning *p, size_t rows, size_t position)
 static void stand_planned(const planning *p, size_t rows)
 {
     weft_moe_state *s = p->state;
-    const weft_moe_part *all = &s->parts[0];
+    const weft_moe_part *all = &s->cut.parts[0];
     const size_t experts = p->m->dims.experts, first = p->rank * p->local;
-    memset(s->totals, 0, experts * sizeof *s->totals);
-    weft_tier_stand((int)p->local, s->totals + experts + first, s->totals + first, all->positions);
+    memset(s->sorted.totals, 0, experts * sizeof *s->sorted.totals);
+    weft_tier_stand((int)p->local, s->sorted.totals + experts + first, s->sorted.totals + first,
+                    all->positions);
     for (size_t q = 0; q < p->local; q++)
         all->all_offsets[all->positions[q] + 1] = rows_at(p, rows, q);
     all->all_offsets[0] = 0;
-    for (int i = 0; i < s->num_parts; i++) {
-        memset(s->parts[i].offsets, 0, (p->local + 1) * sizeof(int64_t));
-        for (int q = s->parts[i].first_position; q < s->parts[i].end_position; q++)
-            s->parts[i].offsets[all->positions[q] + 1] = rows_at(p, rows, (size_t)q);
+    for (int i = 0; i < s->cut.num_parts; i++) {
+        memset(s->cut.parts[i].offsets, 0, (p->local + 1) * sizeof(int64_t));
+        for (int q = s->cut.parts[i].first_position; q < s->cut.parts[i].end_position; q++)
+            s->cut.parts[i].offsets[all->positions[q] + 1] = rows_at(p, rows, (size_t)q);
         for (size_t e = 0; e < p->local; e++)
-            s->parts[i].offsets[e + 1] += s->parts[i].offsets[e];
+            s->cut.parts[i].offsets[e + 1] += s->cut.parts[i].offsets[e];
     }
     for (size_t e = 0; e < p->local; e++)
         all->all_offsets[e + 1] += all->all_offsets[e];
@@ -582,29 +586,29 @@ static void place_planned(const planning *p, size_t rows)
 {
     if (p->by_experts)
         stand_planned(p, rows);
-    for (int i = 0; i < p->state->num_parts; i++)
-        place_experts(p, &p->state->parts[i]);
+    for (int i = 0; i < p->state->cut.num_parts; i++)
+        place_experts(p, &p->state->cut.parts[i]);
 }
 
 /* The shape's load: rows that arrive and leave in all, and in the largest partition. */
 static weft_status plan_parts(const planning *p)
 {
     const weft_shape *shape = weft_pass_shape(p->pass);
-    const size_t n = (size_t)p->state->num_parts;
+    const size_t n = (size_t)p->state->cut.num_parts;
     const size_t balanced =
         weft_moe_balanced_rows(&p->m->dims, (size_t)p->m->common.options.moe_router_topk, p->ranks);
     const size_t rows = at_load(shape->moe_load, balanced, 1, balanced);
     const size_t sent =
         p->m->dims.exchange ? at_load(shape->moe_sent, balanced, 1, balanced) : rows;
     const bool orders = p->ep > 1 && (p->local > 1 || p->placed) && (!p->by_peers || p->group > 1);
-    weft_moe_state *s = p->state;
-    s->num_sent = s->num_rows = s->max_sent = s->max_rows = 0;
+    weft_moe_cut *cut = &p->state->cut;
+    cut->num_sent = cut->num_rows = cut->max_sent = cut->max_rows = 0;
     for (size_t i = 0; i < n; i++) {
-        weft_moe_part *part = &s->parts[i];
+        weft_moe_part *part = &cut->parts[i];
         part->num_sent = rows_of_part(p, sent, i);
         part->num_rows = rows_of_part(p, rows, i);
-        part->first_sent = s->num_sent;
-        part->first_row = s->num_rows;
+        part->first_sent = cut->num_sent;
+        part->first_row = cut->num_rows;
         part->end_position = p->by_experts ? part->end_position : (int)p->local;
         const int first = part->first_position, end = part->end_position;
         for (int e = 0; e <= (int)p->local; e++)
@@ -620,29 +624,29 @@ static weft_status plan_parts(const planning *p)
             WEFT_TRY(take_order(p, part));
         if (orders && weft_note_keeps_calls(p->pass->model->setup.device))
             order_evenly(p, part);
-        count_part(s, part);
+        count_part(cut, part);
     }
     if (p->pass->model->tier)
         place_planned(p, rows);
-    s->max_rows = at_load(shape->moe_part_load, balanced, n, largest_part(p, rows));
-    s->max_sent = at_load(shape->moe_part_sent, balanced, n, largest_part(p, sent));
+    cut->max_rows = at_load(shape->moe_part_load, balanced, n, largest_part(p, rows));
+    cut->max_sent = at_load(shape->moe_part_sent, balanced, n, largest_part(p, sent));
     return WEFT_OK;
 }
 
 static weft_status repeat_planned(const planning *p)
 {
-    weft_moe_state *s = p->state;
-    const size_t max_rows = s->max_rows, max_sent = s->max_sent;
+    weft_moe_cut *cut = &p->state->cut;
+    const size_t max_rows = cut->max_rows, max_sent = cut->max_sent;
     WEFT_TRY(repeat_parts(p));
-    s->max_rows = max_rows;
-    s->max_sent = max_sent;
+    cut->max_rows = max_rows;
+    cut->max_sent = max_sent;
     return WEFT_OK;
 }
 
 weft_status weft_moe_sort_choices(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
     state->plan = pass->model->moe->current;
-    state->num_parts = state->plan->pipeline.num_partitions;
+    state->cut.num_parts = state->plan->pipeline.num_partitions;
     planning p = planning_of(m, pass, state);
     WEFT_TRY(take_memory(&p));
     return enqueue_sort(&p);
@@ -659,8 +663,8 @@ weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass, weft_moe_stat
              : p.placed              ? place_rows(&p)
                                      : size_parts(&p));
     size_t choices = m->dims.tokens * (size_t)m->common.options.moe_router_topk;
-    if (choices < state->num_sent)
-        return WEFT_ERROR(WEFT_INTERNAL, "dispatch plan keeps %zu of %zu choices", state->num_sent,
-                          choices);
+    if (choices < state->cut.num_sent)
+        return WEFT_ERROR(WEFT_INTERNAL, "dispatch plan keeps %zu of %zu choices",
+                          state->cut.num_sent, choices);
     return p.placed || p.by_experts ? reorder(&p) : WEFT_OK;
 }

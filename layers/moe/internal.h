@@ -62,6 +62,45 @@ typedef struct weft_moe_work {
     int strand;                         /* of the runner */
 } weft_moe_work;
 
+/* What the router leaves, and what its backward reads. */
+typedef struct weft_moe_routing {
+    weft_tensor logits, scores, index, prob; /* [T, E], [T, E], [T, K], [T, K] */
+    float *sums;         /* host, of S sequences: counts [S, E], score_sums [S, E], z_sums [S] */
+    float *load;         /* host, [E], of global_aux_loss: the mean load that the loss compares */
+    weft_tensor dlogits; /* [T, E], of a backward in two halves */
+} weft_moe_routing;
+
+/* The choices in sending order. Pointers but row_of and token_of are to host memory. */
+typedef struct weft_moe_sorted {
+    int64_t *counts;           /* [E] rows by expert, then [1] dropped choices */
+    int64_t *received;         /* [ep][parts of a sender][local_experts]; placed: [ep][experts] */
+    int64_t *partition_counts; /* [parts of the sort][E]; with one part equal to counts */
+    int64_t *sent_counts;      /* partition_counts by receiver, [ep][parts][local_experts] */
+    weft_wrong_choice *wrong;
+    weft_dispatch_plan_args args; /* enqueued; valid once the host has waited */
+    int32_t *row_of, *token_of;
+    int32_t *part_of; /* [E], partitions by experts: each expert's partition */
+    int64_t *totals;  /* [2][E], if the device keeps experts: the group's rows of each; its place
+                         among its rank's kept experts, from 1; 0: not kept */
+} weft_moe_sorted;
+
+/* The micro-batch's cut into partitions. */
+typedef struct weft_moe_cut {
+    weft_moe_part *parts; /* host: [num_parts] */
+    int num_parts;
+    size_t num_sent, num_rows, max_sent, max_rows; /* of all partitions; of the largest one */
+} weft_moe_cut;
+
+/* Rows that stay from forward to backward, or between a backward's halves. */
+typedef struct weft_moe_held {
+    weft_tensor dispatched, middle; /* T_DI [R, H] and T_M [R, gates ffn], kept unless reused */
+    char *host_input, *host_middle; /* offloaded T_DI and T_M: pinned, back to back by partition */
+    weft_tensor returned;           /* at home: [num_sent, H] */
+    /* Of a backward in two halves, by expert within a partition: the activation's output [R, ffn],
+     * the answers' gradients [R, H]. */
+    weft_tensor act, dout;
+} weft_moe_held;
+
 typedef struct weft_moe_state {
     weft_moe_work work;
     /* Between parts of a pass: scratch begins at mark; its peak before; the timeline's slice; and
@@ -69,31 +108,13 @@ typedef struct weft_moe_state {
     size_t mark, scratch_before, note;
     weft_tensor dprob;
     weft_moe_gate gate;
-    weft_tensor x;                           /* borrowed: the layer's input */
-    size_t host_mark;                        /* the start of its host memory */
-    weft_tensor logits, scores, index, prob; /* [T, E], [T, E], [T, K], [T, K] */
-    float *sums;       /* host, of S sequences: counts [S, E], score_sums [S, E], z_sums [S] */
-    float *load;       /* host, [E], of global_aux_loss: the mean load that the loss compares */
-    int64_t *counts;   /* host: [E] rows by expert, then [1] dropped choices */
-    int64_t *received; /* host: [ep][parts of a sender][local_experts]; placed: [ep][experts] */
-    int64_t *partition_counts; /* host: [parts of the sort][E]; with one part equal to counts */
-    int64_t *sent_counts;      /* host: partition_counts by receiver, [ep][parts][local_experts] */
-    weft_wrong_choice *wrong;  /* host */
-    weft_dispatch_plan_args sort; /* enqueued; valid once the host has waited */
-    int32_t *row_of, *token_of;
+    weft_tensor x;    /* borrowed: the layer's input */
+    size_t host_mark; /* the start of its host memory */
     const weft_moe_plan *plan;
-    weft_moe_part *parts; /* host: [num_parts] */
-    int num_parts;
-    int32_t *part_of; /* host: [E], partitions by experts: each expert's partition */
-    int64_t *totals;  /* host: [2][E], if the device keeps experts: the group's rows of each; its
-                         place among its rank's kept experts, from 1; 0: not kept */
-    size_t num_sent, num_rows, max_sent, max_rows; /* of all partitions; of the largest one */
-    weft_tensor dispatched, middle; /* T_DI [R, H] and T_M [R, gates ffn], kept unless reused */
-    char *host_input, *host_middle; /* offloaded T_DI and T_M: pinned, back to back by partition */
-    weft_tensor returned;           /* at home: [num_sent, H] */
-    /* Of a backward in two halves, by expert within a partition: the activation's output [R, ffn],
-     * the answers' gradients [R, H]; and the logits' [T, E]. */
-    weft_tensor act, dout, dlogits;
+    weft_moe_routing routing;
+    weft_moe_sorted sorted;
+    weft_moe_cut cut;
+    weft_moe_held held;
 } weft_moe_state;
 
 /* Fills m->forced for moe_router_forced_load: added to the logits, it decides each token's experts:
@@ -103,14 +124,6 @@ weft_status weft_moe_force_load(weft_moe *m, weft_device *device) WEFT_CHECKED;
 weft_status weft_moe_logits_backward(weft_pass *pass, const weft_linear *router,
                                      const weft_tensor *rows, const weft_tensor *dlogits,
                                      const weft_tensor *dx) WEFT_CHECKED;
-/* Declares the shared expert's gate where the options ask. */
-weft_status weft_moe_gate_init(weft_moe *m, weft_build *build) WEFT_CHECKED;
-/* to = sigmoid(x w) times state->gate.out. */
-weft_status weft_moe_gate_forward(const weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                  const weft_tensor *x, const weft_tensor *to) WEFT_CHECKED;
-/* Turns state->gate.out into its gradient and adds the gate's to dx. */
-weft_status weft_moe_gate_backward(const weft_moe *m, weft_pass *pass, weft_moe_state *state,
-                                   const weft_tensor *dy, const weft_tensor *dx) WEFT_CHECKED;
 /* Of which each has sums of its own. */
 size_t weft_moe_num_sequences(const weft_model_options *options, const weft_shape *shape);
 /* Declares expert_bias where the options ask. */
@@ -119,7 +132,7 @@ void weft_moe_release_forced(weft_moe *m);
 
 /* Logits, choice and probabilities of rows [T, H], and the sums of the auxiliary losses over the
  * micro-batch. Collective over CP, and over TP where each rank routes its own rows. */
-weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_routing *routing,
                            const weft_tensor *rows) WEFT_CHECKED;
 /* Adds losses, load and drops to the pass's metrics. Call it after the host has waited for the
  * counts, when the sums are valid. */
@@ -127,10 +140,10 @@ weft_status weft_moe_count(weft_moe *m, weft_pass *pass, weft_moe_state *state) 
 /* Computes router gradients from dprob [T, K] and the auxiliary losses; adds the rows' gradients to
  * dx. As a first half it reads of rows the shape alone, and leaves the weight's gradient to the
  * next function. */
-weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_routing *routing,
                                     const weft_tensor *rows, const weft_tensor *dprob,
                                     const weft_tensor *dx) WEFT_CHECKED;
-weft_status weft_moe_route_weights(weft_moe *m, weft_pass *pass, const weft_moe_state *state,
+weft_status weft_moe_route_weights(weft_moe *m, weft_pass *pass, const weft_moe_routing *routing,
                                    const weft_tensor *rows) WEFT_CHECKED;
 
 /* Sorts the choices by partition and expert. Enqueued. */

@@ -19,10 +19,95 @@
 
 #include "core/device/device.h"
 #include "layers/layers.h"
+#include "layers/model/model.h"
 #include "layers/moe/internal.h"
 #include "layers/pass/note.h"
 #include "layers/pass/parts.h"
 #include "layers/pass/pass.h"
+
+/* --- the shared expert's gate ---------------------------------------------------------------- */
+
+/* Of Qwen2-MoE: y += sigmoid(x w) shared(x), a number a token. To the kernels it is a router that
+ * has one expert, whose rows are the shared expert's. */
+
+/* Declares the shared expert's gate where the options ask. */
+static weft_status moe_gate_init(weft_moe *m, weft_build *build)
+{
+    const weft_model_options *o = &m->common.options;
+    const weft_shape *shape = weft_build_shape(build);
+    const size_t rows = weft_shape_boundary_rows(shape);
+    void *memory;
+    if (!m->shared || !o->moe_shared_expert_gate)
+        return WEFT_OK;
+    const weft_linear_row row = {.linear = &m->gate,
+                                 .name = "shared_experts.gate",
+                                 .kind = shape->sequence_parallel ? WEFT_LINEAR_WHOLE_SUMMED
+                                                                  : WEFT_LINEAR_WHOLE,
+                                 .in = (size_t)o->hidden_size,
+                                 .out = 1};
+    WEFT_TRY(weft_linears_declare(build, o, &row, 1));
+    m->device = weft_build_device(build);
+    WEFT_TRY(weft_device_alloc_for(m->device, WEFT_SPACE_PINNED, WEFT_MEMORY_PINNED,
+                                   rows * sizeof *m->own_row, "rows of the shared expert",
+                                   &memory));
+    m->own_row = memory;
+    m->num_own_rows = rows;
+    for (size_t t = 0; t < rows; t++)
+        m->own_row[t] = (int32_t)t;
+    return WEFT_OK;
+}
+
+/* to = sigmoid(x w) times state->gate.out. */
+static weft_status moe_gate_forward(const weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                    const weft_tensor *x, const weft_tensor *to)
+{
+    const size_t rows = x->dims[0];
+    weft_lane *lane = weft_pass_lane(pass);
+    weft_moe_gate *g = &state->gate;
+    weft_tensor sums;
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, rows, 1, &g->logits));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, rows, 1, &g->scores));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_I32, rows, 1, &g->index));
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, 3, 1, &sums));
+    float *sum = sums.data;
+    WEFT_TRY(weft_lane_zero(lane, sum, 3 * sizeof *sum));
+    WEFT_TRY(weft_linear_forward(pass, &m->gate, x, false, &g->logits));
+    WEFT_TRY(weft_route(
+        lane, &WEFT_ARGS(weft_route_args, .num_tokens = rows, .num_experts = 1, .topk = 1,
+                         .pre_softmax = true, .logits = g->logits.data, .scores = g->scores.data,
+                         .top_index = g->index.data, .top_prob = g->scores.data, .counts = sum,
+                         .score_sums = sum + 1, .z_sum = sum + 2, .sigmoid = true)));
+    return weft_combine(lane, &WEFT_ARGS(weft_combine_args, .num_tokens = rows, .topk = 1,
+                                         .cols = x->dims[1], .dtype = x->dtype, .rows = g->out.data,
+                                         .row_of = m->own_row, .num_rows = rows,
+                                         .top_prob = g->scores.data, .y = to->data));
+}
+
+/* Turns state->gate.out into its gradient and adds the gate's to dx. */
+static weft_status moe_gate_backward(const weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                     const weft_tensor *dy, const weft_tensor *dx)
+{
+    const size_t rows = dy->dims[0];
+    weft_lane *lane = weft_pass_lane(pass);
+    weft_moe_gate *g = &state->gate;
+    weft_tensor dprob, dlogits;
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows, 1, &dprob));
+    WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, rows, 1, &dlogits));
+    WEFT_TRY(weft_combine_backward(
+        lane,
+        &WEFT_ARGS(weft_combine_backward_args, .num_tokens = rows, .topk = 1, .cols = dy->dims[1],
+                   .dtype = dy->dtype, .dy = dy->data, .rows = g->out.data, .row_of = m->own_row,
+                   .num_rows = rows, .top_prob = g->scores.data, .drows = g->out.data,
+                   .dtop_prob = dprob.data)));
+    WEFT_TRY(weft_route_backward(
+        lane, &WEFT_ARGS(weft_route_backward_args, .num_tokens = rows, .num_experts = 1, .topk = 1,
+                         .pre_softmax = true, .logits = g->logits.data, .scores = g->scores.data,
+                         .top_index = g->index.data, .top_prob = g->scores.data,
+                         .dtop_prob = dprob.data, .dlogits = dlogits.data, .sigmoid = true)));
+    return weft_moe_logits_backward(pass, &m->gate, &state->x, &dlogits, dx);
+}
+
+/* --- the layer ------------------------------------------------------------------------------- */
 
 /* Experts' rows stay where forward left them, and so do the experts; all gradients are of linear
  * layers. */
@@ -72,7 +157,7 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
     };
     WEFT_TRY(weft_linears_declare(build, o, rows, 3));
     WEFT_TRY(weft_moe_declare_bias(m, build));
-    WEFT_TRY(weft_moe_gate_init(m, build));
+    WEFT_TRY(moe_gate_init(m, build));
     if (m->shared)
         WEFT_TRY(weft_build_child(build, "shared_experts.", m->shared));
     weft_layer_set_splits(layer, can_split(m, build));
@@ -137,7 +222,7 @@ static weft_status ask(weft_moe *m, weft_pass *pass, weft_moe_state *state)
     WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
     weft_pass_leave_out(pass, WEFT_RECOMPUTE_MODULE(MOE));
     WEFT_TRY(weft_note_begin(pass, weft_pass_lane(pass), WEFT_NOTE_GATING, &gating));
-    WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_route(m, pass, state, &rows));
+    WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_route(m, pass, &state->routing, &rows));
     WEFT_TRY_AS(weft_pass_lane(pass), "router", weft_moe_sort_choices(m, pass, state));
     WEFT_TRY(weft_note_end(pass, weft_pass_lane(pass), gating));
     return weft_moe_begin_forward(m, pass, state, &rows);
@@ -171,9 +256,9 @@ static weft_status add_shared(weft_pass *pass, const weft_tensor *shared, const 
 }
 
 /* Rows by rank with placement. */
-static size_t fullest_placed(const weft_moe_state *state, size_t experts, size_t ranks)
+static size_t fullest_placed(const weft_moe_cut *cut, size_t experts, size_t ranks)
 {
-    const weft_moe_part *part = &state->parts[0];
+    const weft_moe_part *part = &cut->parts[0];
     size_t most = 0;
     for (size_t r = 0; r < ranks; r++) {
         size_t rows = 0;
@@ -188,13 +273,13 @@ static size_t fullest_placed(const weft_moe_state *state, size_t experts, size_t
 static size_t fullest_rows(const weft_moe *m, const weft_moe_state *state)
 {
     const weft_moe_dims *d = &m->dims;
-    size_t most = state->num_rows;
-    if (!d->exchange && state->parts[0].placed)
-        return fullest_placed(state, d->experts, d->experts / d->local_experts);
+    size_t most = state->cut.num_rows;
+    if (!d->exchange && state->cut.parts[0].placed)
+        return fullest_placed(&state->cut, d->experts, d->experts / d->local_experts);
     for (size_t first = 0; !d->exchange && first < d->experts; first += d->local_experts) {
         size_t rows = 0;
         for (size_t e = first; e < first + d->local_experts; e++)
-            rows += (size_t)state->counts[e];
+            rows += (size_t)state->sorted.counts[e];
         most = rows > most ? rows : most;
     }
     return most;
@@ -208,7 +293,7 @@ static double balanced_rows(const weft_moe *m, const weft_pass *pass)
 
 static weft_status count_rows(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
 {
-    weft_loads *loads = &pass->model->loads;
+    weft_loads *loads = &pass->model->sums.loads;
     const double balanced = balanced_rows(m, pass);
     if (loads->count == loads->capacity) { /* in the first step alone */
         size_t capacity = 2 * loads->capacity + 16;
@@ -226,18 +311,18 @@ static weft_status count_rows(const weft_moe *m, weft_pass *pass, const weft_moe
     weft_rows *const sums[] = {&pass->layer_rows, &pass->rows,
                                again ? &weft_pass_recomputed(pass)->rows : &pass->kept_rows};
     for (int i = 0; i < (out && !again ? 2 : 3); i++) {
-        sums[i]->rows += (double)state->num_rows;
-        sums[i]->sent += (double)state->num_sent;
+        sums[i]->rows += (double)state->cut.num_rows;
+        sums[i]->sent += (double)state->cut.num_sent;
         sums[i]->balanced += balanced;
     }
     return WEFT_OK;
 }
 
-static void count_deferred(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
+static void count_deferred(const weft_moe *m, weft_pass *pass, const weft_moe_cut *cut)
 {
     weft_rows *rows = &pass->deferred->rows;
-    rows->rows += (double)state->num_rows;
-    rows->sent += (double)state->num_sent;
+    rows->rows += (double)cut->num_rows;
+    rows->sent += (double)cut->num_sent;
     rows->balanced += balanced_rows(m, pass);
 }
 
@@ -251,12 +336,13 @@ static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_stat
 {
     weft_model *model = pass->model;
     const double balanced = balanced_rows(m, pass);
-    const double part = balanced / state->num_parts;
+    const double part = balanced / state->cut.num_parts;
     if (weft_pass_scratch_stack(pass)->peak_bytes > before)
-        model->scratch_load = (weft_moe_load){.rows = (double)state->num_rows / balanced,
-                                              .sent = (double)state->num_sent / balanced,
-                                              .part_rows = (double)state->max_rows / part,
-                                              .part_sent = (double)state->max_sent / part};
+        model->memory.scratch_load =
+            (weft_moe_load){.rows = (double)state->cut.num_rows / balanced,
+                            .sent = (double)state->cut.num_sent / balanced,
+                            .part_rows = (double)state->cut.max_rows / part,
+                            .part_sent = (double)state->cut.max_sent / part};
 }
 
 /* The parts before, of and behind the tasks of the layer's program. */
@@ -312,12 +398,13 @@ static weft_status end_forward(weft_moe *m, weft_pass *pass, weft_moe_state *sta
     }
 
     WEFT_TRY(result_rows(m, pass, y, &part));
-    WEFT_TRY(weft_combine(
-        weft_pass_lane(pass),
-        &WEFT_ARGS(weft_combine_args, .num_tokens = m->dims.tokens,
-                   .topk = (size_t)m->common.options.moe_router_topk, .cols = hidden,
-                   .dtype = x->dtype, .rows = state->returned.data, .row_of = state->row_of,
-                   .num_rows = state->num_sent, .top_prob = state->prob.data, .y = part.data)));
+    WEFT_TRY(
+        weft_combine(weft_pass_lane(pass),
+                     &WEFT_ARGS(weft_combine_args, .num_tokens = m->dims.tokens,
+                                .topk = (size_t)m->common.options.moe_router_topk, .cols = hidden,
+                                .dtype = x->dtype, .rows = state->held.returned.data,
+                                .row_of = state->sorted.row_of, .num_rows = state->cut.num_sent,
+                                .top_prob = state->routing.prob.data, .y = part.data)));
     WEFT_TRY(finish_rows(m, pass, &part, y));
     if (m->shared) {
         weft_tensor shared;
@@ -327,7 +414,7 @@ static weft_status end_forward(weft_moe *m, weft_pass *pass, weft_moe_state *sta
         WEFT_TRY(
             weft_layer_forward(m->shared, pass, x, m->gate.weight ? &state->gate.out : &shared));
         if (m->gate.weight)
-            WEFT_TRY(weft_moe_gate_forward(m, pass, state, x, &shared));
+            WEFT_TRY(moe_gate_forward(m, pass, state, x, &shared));
         WEFT_TRY(add_shared(pass, &shared, y));
     }
     return end_pass(m, pass, state);
@@ -359,7 +446,7 @@ static weft_status moe_weights(weft_layer *layer, weft_pass *pass)
     WEFT_TRY_AS(lane, "experts", weft_moe_run_weights(m, pass, state));
     weft_lane_mark_experts(lane, false);
     WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
-    WEFT_TRY_AS(lane, "router", weft_moe_route_weights(m, pass, state, &rows));
+    WEFT_TRY_AS(lane, "router", weft_moe_route_weights(m, pass, &state->routing, &rows));
     note_scratch(m, pass, state, scratch);
     weft_pass_release(pass, mark);
     return weft_note_end(pass, lane, whole);
@@ -379,11 +466,11 @@ static weft_status begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *
     WEFT_TRY(weft_combine_backward(
         lane, &WEFT_ARGS(weft_combine_backward_args, .num_tokens = m->dims.tokens, .topk = topk,
                          .cols = dy->dims[1], .dtype = dy->dtype, .dy = rows.data,
-                         .rows = state->returned.data, .row_of = state->row_of,
-                         .num_rows = state->num_sent, .top_prob = state->prob.data,
-                         .drows = state->returned.data, .dtop_prob = state->dprob.data)));
+                         .rows = state->held.returned.data, .row_of = state->sorted.row_of,
+                         .num_rows = state->cut.num_sent, .top_prob = state->routing.prob.data,
+                         .drows = state->held.returned.data, .dtop_prob = state->dprob.data)));
     if (weft_pass_defers(pass)) { /* a first half reads the rows' shape */
-        count_deferred(m, pass, state);
+        count_deferred(m, pass, &state->cut);
         WEFT_TRY(weft_pass_defer(pass, &m->common.base, moe_weights));
     } else {
         WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
@@ -402,18 +489,20 @@ static weft_status end_backward(weft_moe *m, weft_pass *pass, weft_moe_state *st
     WEFT_TRY(result_rows(m, pass, dx, &part));
     WEFT_TRY(weft_permute_backward(
         lane, &WEFT_ARGS(weft_permute_backward_args, .num_tokens = m->dims.tokens, .topk = topk,
-                         .cols = hidden, .dtype = dy->dtype, .drows = state->returned.data,
-                         .row_of = state->row_of, .num_rows = state->num_sent, .dx = part.data)));
+                         .cols = hidden, .dtype = dy->dtype, .drows = state->held.returned.data,
+                         .row_of = state->sorted.row_of, .num_rows = state->cut.num_sent,
+                         .dx = part.data)));
     WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_GATING, &gating));
-    WEFT_TRY_AS(lane, "router",
-                weft_moe_route_backward(m, pass, state, &state->work.rows, &state->dprob, &part));
+    WEFT_TRY_AS(
+        lane, "router",
+        weft_moe_route_backward(m, pass, &state->routing, &state->work.rows, &state->dprob, &part));
     WEFT_TRY(weft_note_end(pass, lane, gating));
     WEFT_TRY(finish_rows(m, pass, &part, dx));
     if (m->shared) {
         weft_tensor shared;
         WEFT_TRY(weft_pass_scratch(pass, dx->dtype, dx->dims[0], hidden, &shared));
         if (m->gate.weight)
-            WEFT_TRY(weft_moe_gate_backward(m, pass, state, dy, dx));
+            WEFT_TRY(moe_gate_backward(m, pass, state, dy, dx));
         WEFT_TRY(
             weft_layer_backward(m->shared, pass, m->gate.weight ? &state->gate.out : dy, &shared));
         WEFT_TRY(add_shared(pass, &shared, dx));

@@ -101,12 +101,12 @@ static weft_status bias_of(const weft_moe *m, weft_pass *pass, const float **out
 }
 
 /* The micro-batch's load [E], of all its sequences. */
-static weft_status load_of(const weft_moe *m, weft_pass *pass, const weft_moe_state *state,
+static weft_status load_of(const weft_moe *m, weft_pass *pass, const weft_moe_routing *routing,
                            const float **out)
 {
     const size_t sequences = weft_moe_num_sequences(&m->common.options, weft_pass_shape(pass));
     weft_tensor load;
-    *out = state->sums;
+    *out = routing->sums;
     if (sequences == 1)
         return WEFT_OK;
     WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, m->dims.experts, 1, &load));
@@ -114,19 +114,20 @@ static weft_status load_of(const weft_moe *m, weft_pass *pass, const weft_moe_st
     return weft_bias_gradient(weft_pass_lane(pass),
                               &WEFT_ARGS(weft_bias_gradient_args, .rows = sequences,
                                          .cols = m->dims.experts, .dtype = WEFT_F32,
-                                         .dy = state->sums, .db = load.data, .overwrite = true));
+                                         .dy = routing->sums, .db = load.data, .overwrite = true));
 }
 
 /* What stands for its gradient is the micro-batch's load over a balanced one: summed as gradients
  * are, that of the step. Its sign alone is used. */
-static weft_status bias_backward(const weft_moe *m, weft_pass *pass, const weft_moe_state *state)
+static weft_status bias_backward(const weft_moe *m, weft_pass *pass,
+                                 const weft_moe_routing *routing)
 {
     weft_lane *lane = weft_pass_lane(pass);
     if (!m->expert_bias)
         return WEFT_OK;
     float *grad = m->expert_bias->grad;
     const float *counts;
-    WEFT_TRY(load_of(m, pass, state, &counts));
+    WEFT_TRY(load_of(m, pass, routing, &counts));
     const weft_add_args load =
         WEFT_ARGS(weft_add_args, .count = m->dims.experts, .dtype = WEFT_F32, .a = counts,
                   .b = weft_pass_overwrite(pass) ? m->balanced : grad, .y = grad);
@@ -163,9 +164,9 @@ static bool is_global(const weft_model_options *o)
            o->moe_aux_loss_coeff > 0;
 }
 
-/* state->load: the micro-batch's, over all replicas. A repeated forward finds the mean there that
+/* routing->load: the micro-batch's, over all replicas. A repeated forward finds the mean there that
  * the first one left. */
-static weft_status spread_load(const weft_moe *m, weft_pass *pass, weft_moe_state *state)
+static weft_status spread_load(const weft_moe *m, weft_pass *pass, weft_moe_routing *routing)
 {
     const size_t experts = m->dims.experts;
     const weft_groups *groups = weft_pass_groups(pass);
@@ -174,17 +175,17 @@ static weft_status spread_load(const weft_moe *m, weft_pass *pass, weft_moe_stat
     if (!is_global(&m->common.options))
         return WEFT_OK;
     WEFT_TRY(weft_pass_host(pass, experts * sizeof(float), &load));
-    state->load = load;
+    routing->load = load;
     if (weft_pass_repeats(pass))
         return WEFT_OK;
-    WEFT_TRY(weft_lane_copy(lane, load, state->sums, experts * sizeof(float)));
+    WEFT_TRY(weft_lane_copy(lane, load, routing->sums, experts * sizeof(float)));
     return groups->mesh.dp == 1 ? WEFT_OK
                                 : weft_all_reduce(groups->by_axis[WEFT_AXIS_DP], lane, load,
                                                   experts, WEFT_F32, WEFT_REDUCE_SUM);
 }
 
 /* Runs the router's GEMM in fp32, the choice, and sums for the auxiliary losses. */
-weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_routing *routing,
                            const weft_tensor *rows)
 {
     const weft_moe_dims *d = &m->dims;
@@ -197,31 +198,32 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
     const float *bias;
     void *sums;
     WEFT_TRY(bias_of(m, pass, &bias));
-    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, d->experts, &state->logits));
-    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, d->experts, &state->scores));
-    WEFT_TRY(weft_pass_stash(pass, WEFT_I32, tokens, topk, &state->index));
-    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, topk, &state->prob));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, d->experts, &routing->logits));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, d->experts, &routing->scores));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_I32, tokens, topk, &routing->index));
+    WEFT_TRY(weft_pass_stash(pass, WEFT_F32, tokens, topk, &routing->prob));
     WEFT_TRY(weft_pass_host(pass, num_sums * sizeof(float), &sums));
-    state->sums = sums;
+    routing->sums = sums;
     WEFT_TRY(weft_lane_zero(lane, sums, num_sums * sizeof(float)));
     if (m->forced)
-        WEFT_TRY(weft_lane_copy(lane, state->logits.data, m->forced, forced_bytes(m)));
+        WEFT_TRY(weft_lane_copy(lane, routing->logits.data, m->forced, forced_bytes(m)));
     WEFT_TRY(weft_gemm(
         lane, &WEFT_ARGS(weft_gemm_args, .m = tokens, .n = d->experts, .k = rows->dims[1],
                          .transpose_b = true, .dtype = rows->dtype, .c_dtype = WEFT_F32,
                          .a = rows->data, .b = m->router.weight->weight.data,
-                         .c = state->logits.data, .alpha = 1, .beta = m->forced ? 1.0f : 0.0f,
+                         .c = routing->logits.data, .alpha = 1, .beta = m->forced ? 1.0f : 0.0f,
                          .bias = m->router.bias ? m->router.bias->weight.data : NULL)));
     WEFT_TRY(weft_route(
-        lane, &WEFT_ARGS(weft_route_args, .num_tokens = tokens, .num_experts = d->experts,
-                         .topk = topk, .pre_softmax = o->moe_router_pre_softmax,
-                         .logits = state->logits.data, .scores = state->scores.data,
-                         .top_index = state->index.data, .top_prob = state->prob.data,
-                         .counts = state->sums, .score_sums = state->sums + sequences * d->experts,
-                         .z_sum = state->sums + 2 * sequences * d->experts,
-                         .num_sequences = sequences, .sigmoid = is_sigmoid(o), .bias = bias,
-                         .num_groups = (size_t)o->moe_router_num_groups,
-                         .group_topk = (size_t)o->moe_router_group_topk, .scale = scale_of(o))));
+        lane,
+        &WEFT_ARGS(weft_route_args, .num_tokens = tokens, .num_experts = d->experts, .topk = topk,
+                   .pre_softmax = o->moe_router_pre_softmax, .logits = routing->logits.data,
+                   .scores = routing->scores.data, .top_index = routing->index.data,
+                   .top_prob = routing->prob.data, .counts = routing->sums,
+                   .score_sums = routing->sums + sequences * d->experts,
+                   .z_sum = routing->sums + 2 * sequences * d->experts, .num_sequences = sequences,
+                   .sigmoid = is_sigmoid(o), .bias = bias,
+                   .num_groups = (size_t)o->moe_router_num_groups,
+                   .group_topk = (size_t)o->moe_router_group_topk, .scale = scale_of(o))));
     /* The losses cover the whole micro-batch, whichever ranks routed its rows. */
     if (!d->full && shape->tp > 1)
         WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, sums,
@@ -229,11 +231,11 @@ weft_status weft_moe_route(weft_moe *m, weft_pass *pass, weft_moe_state *state,
     if (shape->cp > 1)
         WEFT_TRY(weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_CP], lane, sums,
                                  num_sums, WEFT_F32, WEFT_REDUCE_SUM));
-    return spread_load(m, pass, state);
+    return spread_load(m, pass, routing);
 }
 
 /* The mean until this micro-batch takes the place of its load. */
-static weft_status average_load(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+static weft_status average_load(weft_moe *m, weft_pass *pass, weft_moe_routing *routing)
 {
     const size_t experts = m->dims.experts;
     const double replicas = (double)weft_pass_groups(pass)->mesh.dp;
@@ -249,21 +251,21 @@ static weft_status average_load(weft_moe *m, weft_pass *pass, weft_moe_state *st
     }
     m->num_loads++;
     for (size_t e = 0; e < experts; e++) {
-        m->load[e] += (double)state->load[e];
-        state->load[e] = (float)(m->load[e] / (replicas * m->num_loads));
+        m->load[e] += (double)routing->load[e];
+        routing->load[e] = (float)(m->load[e] / (replicas * m->num_loads));
     }
     return WEFT_OK;
 }
 
 /* The losses of a micro-batch's sequences of `tokens` tokens each; of each expert's share of the
  * choices and mean score. */
-static double loss_of(const weft_moe *m, const weft_moe_state *state, size_t sequences,
+static double loss_of(const weft_moe *m, const weft_moe_routing *routing, size_t sequences,
                       double tokens)
 {
     const weft_model_options *o = &m->common.options;
     const size_t experts = m->dims.experts;
-    const float *loads = is_global(o) ? state->load : state->sums,
-                *scores = state->sums + sequences * experts, *z = scores + sequences * experts;
+    const float *loads = is_global(o) ? routing->load : routing->sums,
+                *scores = routing->sums + sequences * experts, *z = scores + sequences * experts;
     double balance = 0, z_sum = 0;
     for (size_t i = 0; i < sequences * experts; i++)
         balance +=
@@ -277,27 +279,28 @@ static double loss_of(const weft_moe *m, const weft_moe_state *state, size_t seq
 
 weft_status weft_moe_count(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
+    weft_moe_routing *routing = &state->routing;
     const weft_shape *shape = weft_pass_shape(pass);
     weft_metrics *metrics = weft_pass_metrics(pass);
     const size_t sequences = weft_moe_num_sequences(&m->common.options, shape);
     /* Every TP and CP rank knows the losses, and one counts them. Drops count rows routed here. */
     const int *at = weft_pass_groups(pass)->coords.at;
     bool counts_losses = at[WEFT_AXIS_TP] == 0 && at[WEFT_AXIS_CP] == 0;
-    WEFT_TRY(average_load(m, pass, state));
+    WEFT_TRY(average_load(m, pass, routing));
     if (at[WEFT_AXIS_TP] == 0 || !m->dims.full)
-        metrics->dropped += (double)state->counts[m->dims.experts];
+        metrics->dropped += (double)state->sorted.counts[m->dims.experts];
     if (!counts_losses)
         return WEFT_OK;
     double most = 0, total = 0;
     for (size_t e = 0; e < m->dims.experts; e++) {
         double count = 0;
         for (size_t s = 0; s < sequences; s++)
-            count += (double)state->sums[s * m->dims.experts + e];
+            count += (double)routing->sums[s * m->dims.experts + e];
         total += count;
         most = fmax(most, count);
     }
     metrics->aux_loss +=
-        loss_of(m, state, sequences, (double)(shape->seq * shape->batch) / (double)sequences);
+        loss_of(m, routing, sequences, (double)(shape->seq * shape->batch) / (double)sequences);
     metrics->load_sum += total > 0 ? most * (double)m->dims.experts / total : 1;
     metrics->load_count += 1;
     return WEFT_OK;
@@ -355,7 +358,7 @@ weft_status weft_moe_logits_backward(weft_pass *pass, const weft_linear *router,
     return logits_backward_input(pass, router, rows, dlogits, dx);
 }
 
-weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_routing *routing,
                                     const weft_tensor *rows, const weft_tensor *dprob,
                                     const weft_tensor *dx)
 {
@@ -370,28 +373,29 @@ weft_status weft_moe_route_backward(weft_moe *m, weft_pass *pass, weft_moe_state
     WEFT_TRY((weft_pass_defers(pass) ? weft_pass_deferred : weft_pass_scratch)(
         pass, WEFT_F32, d->tokens, d->experts, &dlogits));
     WEFT_TRY(weft_route_backward(
-        lane,
-        &WEFT_ARGS(
-            weft_route_backward_args, .num_tokens = d->tokens, .num_experts = d->experts,
-            .topk = (size_t)o->moe_router_topk, .pre_softmax = o->moe_router_pre_softmax,
-            .logits = state->logits.data, .scores = state->scores.data,
-            .top_index = state->index.data, .top_prob = state->prob.data, .dtop_prob = dprob->data,
-            /* counts, which the scale turns into fractions */
-            .fraction = is_global(o) ? state->load : state->sums, .num_sequences = sequences,
-            .aux_scale = (float)(o->moe_aux_loss_coeff * (double)d->experts / total /
-                                 (total * topk) * scale * (double)sequences),
-            .z_scale = (float)(o->moe_z_loss_coeff / total * scale), .dlogits = dlogits.data,
-            .sigmoid = is_sigmoid(o), .biased = m->expert_bias || o->moe_router_num_groups > 0,
-            .scale = scale_of(o))));
-    WEFT_TRY(bias_backward(m, pass, state));
-    state->dlogits = dlogits;
+        lane, &WEFT_ARGS(weft_route_backward_args, .num_tokens = d->tokens,
+                         .num_experts = d->experts, .topk = (size_t)o->moe_router_topk,
+                         .pre_softmax = o->moe_router_pre_softmax, .logits = routing->logits.data,
+                         .scores = routing->scores.data, .top_index = routing->index.data,
+                         .top_prob = routing->prob.data, .dtop_prob = dprob->data,
+                         /* counts, which the scale turns into fractions */
+                         .fraction = is_global(o) ? routing->load : routing->sums,
+                         .num_sequences = sequences,
+                         .aux_scale = (float)(o->moe_aux_loss_coeff * (double)d->experts / total /
+                                              (total * topk) * scale * (double)sequences),
+                         .z_scale = (float)(o->moe_z_loss_coeff / total * scale),
+                         .dlogits = dlogits.data, .sigmoid = is_sigmoid(o),
+                         .biased = m->expert_bias || o->moe_router_num_groups > 0,
+                         .scale = scale_of(o))));
+    WEFT_TRY(bias_backward(m, pass, routing));
+    routing->dlogits = dlogits;
     if (!weft_pass_defers(pass))
-        WEFT_TRY(weft_moe_route_weights(m, pass, state, rows));
+        WEFT_TRY(weft_moe_route_weights(m, pass, routing, rows));
     return logits_backward_input(pass, &m->router, rows, &dlogits, dx);
 }
 
-weft_status weft_moe_route_weights(weft_moe *m, weft_pass *pass, const weft_moe_state *state,
+weft_status weft_moe_route_weights(weft_moe *m, weft_pass *pass, const weft_moe_routing *routing,
                                    const weft_tensor *rows)
 {
-    return logits_backward_weights(pass, &m->router, rows, &state->dlogits);
+    return logits_backward_weights(pass, &m->router, rows, &routing->dlogits);
 }

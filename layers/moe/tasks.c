@@ -31,9 +31,9 @@ static size_t rows_of(const work *w, weft_slot_kind holds)
 {
     const weft_moe_state *s = w->state;
     int length = weft_program_count_slots(w->program, holds, -1);
-    if (length >= s->num_parts)
-        return is_at_home((int)holds) ? s->num_sent : s->num_rows;
-    return (size_t)length * (is_at_home((int)holds) ? s->max_sent : s->max_rows);
+    if (length >= s->cut.num_parts)
+        return is_at_home((int)holds) ? s->cut.num_sent : s->cut.num_rows;
+    return (size_t)length * (is_at_home((int)holds) ? s->cut.max_sent : s->cut.max_rows);
 }
 
 /* Sets the memory of the slots of a kind. */
@@ -41,14 +41,14 @@ static void place(const work *w, weft_slot_kind holds, void *memory)
 {
     const weft_moe_state *s = w->state;
     bool at_home = is_at_home((int)holds);
-    bool back_to_back = weft_program_count_slots(w->program, holds, -1) >= s->num_parts;
+    bool back_to_back = weft_program_count_slots(w->program, holds, -1) >= s->cut.num_parts;
     size_t row_bytes = width_of(w, (int)holds) * weft_dtype_bytes(w->rows.dtype);
     for (int i = 0, k = 0; i < w->program->num_slots; i++) {
         if (w->program->slots[i].holds != holds)
             continue;
-        size_t row = (size_t)k * (at_home ? s->max_sent : s->max_rows);
+        size_t row = (size_t)k * (at_home ? s->cut.max_sent : s->cut.max_rows);
         if (back_to_back)
-            row = at_home ? s->parts[k].first_sent : s->parts[k].first_row;
+            row = at_home ? s->cut.parts[k].first_sent : s->cut.parts[k].first_row;
         w->memory[i] = memory ? (char *)memory + row * row_bytes : NULL;
         k++;
     }
@@ -58,22 +58,22 @@ static void place(const work *w, weft_slot_kind holds, void *memory)
 static weft_tensor operand(const work *w, const weft_task *task, weft_operand_name name)
 {
     int slot = weft_task_slot(task, name), holds = (int)w->program->slots[slot].holds;
-    const weft_moe_part *part = &w->state->parts[task->part];
+    const weft_moe_part *part = &w->state->cut.parts[task->part];
     return weft_tensor_2d(w->memory[slot], w->rows.dtype,
                           is_at_home(holds) ? part->num_sent : part->num_rows, width_of(w, holds));
 }
 
 static weft_moe_expert_rows expert_rows(const work *w, const weft_task *task)
 {
-    weft_moe_expert_rows r = {.part = &w->state->parts[task->part],
+    weft_moe_expert_rows r = {.part = &w->state->cut.parts[task->part],
                               .x = operand(w, task, WEFT_OPERAND_X),
                               .middle = operand(w, task, WEFT_OPERAND_MIDDLE),
                               .act = w->act,
                               .ordered = w->ordered,
                               .dordered = w->dordered};
     r.act.dims[0] = r.ordered.dims[0] = r.dordered.dims[0] = r.part->num_rows;
-    r.kept_act = w->state->act;
-    r.kept_dout = w->state->dout;
+    r.kept_act = w->state->held.act;
+    r.kept_dout = w->state->held.dout;
     return r;
 }
 
@@ -94,8 +94,9 @@ static weft_status run_permute(void *context, const weft_task *task, weft_lane *
     weft_tensor to = operand(w, task, WEFT_OPERAND_TO);
     const weft_note_again outer = again(lane, task);
     WEFT_TRY_AS(lane, "dispatch",
-                weft_moe_select(lane, &w->rows,
-                                w->state->token_of + w->state->parts[task->part].first_sent, &to));
+                weft_moe_select(
+                    lane, &w->rows,
+                    w->state->sorted.token_of + w->state->cut.parts[task->part].first_sent, &to));
     weft_note_redoes(lane, outer);
     return WEFT_OK;
 }
@@ -134,7 +135,7 @@ static weft_status move_by_peers(const work *w, weft_lane *lane, int p, const ch
 static weft_status move(const work *w, weft_lane *lane, const weft_task *task,
                         const weft_tensor *from, const weft_tensor *to, bool to_experts)
 {
-    const weft_moe_part *part = &w->state->parts[task->part];
+    const weft_moe_part *part = &w->state->cut.parts[task->part];
     const size_t *out_bytes = to_experts ? part->send_bytes : part->recv_bytes;
     const size_t *in_bytes = to_experts ? part->recv_bytes : part->send_bytes;
     if (!w->m->dims.exchange)
@@ -247,21 +248,21 @@ static weft_status take_inputs(const work *w, bool backward)
     weft_reuse reuse = s->plan->pipeline.reuse;
     if (reuse == WEFT_REUSE_NONE) {
         if (!backward) {
-            WEFT_TRY(take(w, WEFT_SLOT_T_DI, &s->dispatched));
-            return take(w, WEFT_SLOT_T_M, &s->middle);
+            WEFT_TRY(take(w, WEFT_SLOT_T_DI, &s->held.dispatched));
+            return take(w, WEFT_SLOT_T_M, &s->held.middle);
         }
-        place(w, WEFT_SLOT_T_DI, s->dispatched.data);
-        place(w, WEFT_SLOT_T_M, s->middle.data);
+        place(w, WEFT_SLOT_T_DI, s->held.dispatched.data);
+        place(w, WEFT_SLOT_T_M, s->held.middle.data);
         return WEFT_OK;
     }
     WEFT_TRY(take(w, WEFT_SLOT_T_DI, NULL));
     WEFT_TRY(take(w, WEFT_SLOT_T_M, NULL));
     if (!backward && weft_reuse_offloads_input(reuse))
-        WEFT_TRY(take_host(w, WEFT_SLOT_HOST_T_DI, &s->host_input));
+        WEFT_TRY(take_host(w, WEFT_SLOT_HOST_T_DI, &s->held.host_input));
     if (!backward && weft_reuse_offloads_middle(reuse))
-        WEFT_TRY(take_host(w, WEFT_SLOT_HOST_T_M, &s->host_middle));
-    place(w, WEFT_SLOT_HOST_T_DI, s->host_input);
-    place(w, WEFT_SLOT_HOST_T_M, s->host_middle);
+        WEFT_TRY(take_host(w, WEFT_SLOT_HOST_T_M, &s->held.host_middle));
+    place(w, WEFT_SLOT_HOST_T_DI, s->held.host_input);
+    place(w, WEFT_SLOT_HOST_T_M, s->held.host_middle);
     return WEFT_OK;
 }
 
@@ -272,7 +273,7 @@ static weft_status take_home(const work *w)
         return weft_program_count_slots(w->program, WEFT_SLOT_HOME, -1) > 0
                    ? take(w, WEFT_SLOT_HOME, NULL)
                    : WEFT_OK;
-    place(w, WEFT_SLOT_HOME, w->state->dispatched.data);
+    place(w, WEFT_SLOT_HOME, w->state->held.dispatched.data);
     return WEFT_OK;
 }
 
@@ -281,11 +282,11 @@ static weft_status take_expert_rows(work *w, bool backward)
     const weft_moe_state *s = w->state;
     weft_dtype dtype = w->rows.dtype;
     size_t hidden = w->rows.dims[1];
-    WEFT_TRY(weft_pass_scratch(w->pass, dtype, s->max_rows, w->m->dims.ffn, &w->act));
-    if (!s->parts[0].order)
+    WEFT_TRY(weft_pass_scratch(w->pass, dtype, s->cut.max_rows, w->m->dims.ffn, &w->act));
+    if (!s->cut.parts[0].order)
         return WEFT_OK;
-    WEFT_TRY(weft_pass_scratch(w->pass, dtype, s->max_rows, hidden, &w->ordered));
-    return backward ? weft_pass_scratch(w->pass, dtype, s->max_rows, hidden, &w->dordered)
+    WEFT_TRY(weft_pass_scratch(w->pass, dtype, s->cut.max_rows, hidden, &w->ordered));
+    return backward ? weft_pass_scratch(w->pass, dtype, s->cut.max_rows, hidden, &w->dordered)
                     : WEFT_OK;
 }
 
@@ -294,7 +295,7 @@ static weft_status take_answer(const work *w, weft_slot_kind holds)
 {
     if (w->m->dims.exchange)
         return take(w, holds, NULL);
-    place(w, holds, w->state->returned.data);
+    place(w, holds, w->state->held.returned.data);
     return WEFT_OK;
 }
 
@@ -305,7 +306,7 @@ static weft_status run_counts(void *context, const weft_task *task, weft_lane *l
     work *w = context;
     WEFT_TRY_AS(lane, "counts", weft_moe_exchange_counts(w->m, w->pass, w->state, lane));
     WEFT_TRY(take_inputs(w, false));
-    WEFT_TRY(take(w, WEFT_SLOT_RESULT, &w->state->returned));
+    WEFT_TRY(take(w, WEFT_SLOT_RESULT, &w->state->held.returned));
     WEFT_TRY(take_home(w));
     WEFT_TRY(take_answer(w, WEFT_SLOT_T_DO));
     return take_expert_rows(w, false);
@@ -374,16 +375,17 @@ weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state
 {
     work *w = start(m, pass, state, rows, true);
     WEFT_TRY(take_inputs(w, true));
-    place(w, WEFT_SLOT_RESULT_GRADIENT, state->returned.data);
+    place(w, WEFT_SLOT_RESULT_GRADIENT, state->held.returned.data);
     WEFT_TRY(take_home(w));
     WEFT_TRY(take_answer(w, WEFT_SLOT_DT_DO));
     WEFT_TRY(
         take_answer(w, WEFT_SLOT_DT_DI)); /* in place: nobody needs dT_DO when dT_DI is written */
     WEFT_TRY(take_expert_rows(w, true));
     if (weft_pass_defers(pass)) {
-        WEFT_TRY(weft_pass_deferred(pass, rows->dtype, state->num_rows, m->dims.ffn, &state->act));
-        WEFT_TRY(
-            weft_pass_deferred(pass, rows->dtype, state->num_rows, rows->dims[1], &state->dout));
+        WEFT_TRY(weft_pass_deferred(pass, rows->dtype, state->cut.num_rows, m->dims.ffn,
+                                    &state->held.act));
+        WEFT_TRY(weft_pass_deferred(pass, rows->dtype, state->cut.num_rows, rows->dims[1],
+                                    &state->held.dout));
     }
     return begin(w);
 }
@@ -422,14 +424,15 @@ static weft_tensor part_of(const weft_moe_part *part, weft_tensor all)
 weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state)
 {
     const size_t mark = weft_pass_mark(pass);
-    weft_moe_expert_rows r = {.act = state->act, .kept_act = state->act, .kept_dout = state->dout};
-    if (state->parts[0].order)
-        WEFT_TRY(weft_pass_scratch(pass, state->dout.dtype, state->max_rows, state->dout.dims[1],
-                                   &r.ordered));
-    for (int i = 0; i < state->num_parts; i++) {
-        r.part = &state->parts[i];
-        r.x = part_of(r.part, state->dispatched);
-        r.middle = part_of(r.part, state->middle);
+    weft_moe_expert_rows r = {
+        .act = state->held.act, .kept_act = state->held.act, .kept_dout = state->held.dout};
+    if (state->cut.parts[0].order)
+        WEFT_TRY(weft_pass_scratch(pass, state->held.dout.dtype, state->cut.max_rows,
+                                   state->held.dout.dims[1], &r.ordered));
+    for (int i = 0; i < state->cut.num_parts; i++) {
+        r.part = &state->cut.parts[i];
+        r.x = part_of(r.part, state->held.dispatched);
+        r.middle = part_of(r.part, state->held.middle);
         r.act.dims[0] = r.ordered.dims[0] = r.part->num_rows;
         const bool is_first = i == 0 || state->plan->pipeline.by_experts;
         WEFT_TRY(

@@ -21,10 +21,9 @@ static weft_status declare_stage(weft_model *model, weft_groups *groups, int sta
 {
     groups->coords = coords_of_stage(&groups->mesh, stage);
     model->place = weft_coords_place(&groups->coords, groups->mesh.world);
-    model->rank = stage;
     WEFT_TRY(weft_parameters_create(groups, model->setup.device, model->setup.dtype, out));
     model->parameters = *out;
-    model->embeddings.count = 0;
+    model->tree.embeddings.count = 0;
     return weft_model_init_layers(model);
 }
 
@@ -39,28 +38,28 @@ static bool same_shape(const weft_parameter_spec *a, const weft_parameter_spec *
 static weft_status tie(const weft_model *model, const weft_tied *first_stage,
                        const weft_parameters *first, const weft_parameters *last, weft_tied *out)
 {
-    const weft_layer *layer = model->layers[model->num_layers - 1];
-    const weft_tied *mine = &model->embeddings;
+    const weft_layer *layer = model->tree.layers[model->tree.num_layers - 1];
+    const weft_tied *mine = &model->tree.embeddings;
     for (int i = 0, at = 0; i < mine->count; i++) {
         const char *name = mine->names[i];
         if (!weft_tied_has(first_stage, name))
             return WEFT_ERROR(WEFT_CONFIG,
                               "layer %d (%s): ties parameter %s, which no layer of the first stage "
                               "declares as an embedding",
-                              model->num_layers - 1, layer->ops->kind, name);
+                              model->tree.num_layers - 1, layer->ops->kind, name);
         while (at < first_stage->count && strcmp(first_stage->names[at], name) != 0)
             at++;
         if (at++ == first_stage->count)
             return WEFT_ERROR(WEFT_CONFIG,
                               "layer %d (%s): ties its parameters in another order than the first "
                               "stage declares them",
-                              model->num_layers - 1, layer->ops->kind);
+                              model->tree.num_layers - 1, layer->ops->kind);
         if (!same_shape(weft_parameters_find(first, name)->spec,
                         weft_parameters_find(last, name)->spec))
             return WEFT_ERROR(WEFT_CONFIG,
                               "layer %d (%s): ties parameter %s in another shape than the first "
                               "stage's",
-                              model->num_layers - 1, layer->ops->kind, name);
+                              model->tree.num_layers - 1, layer->ops->kind, name);
     }
     *out = *mine;
     return WEFT_OK;
@@ -254,14 +253,14 @@ static weft_status outline_layers(const weft_model *model, weft_parameters *cons
 {
     bool moe_waits;
     WEFT_TRY(find_host_waits(&out->shape, &moe_waits));
-    out->layers = calloc((size_t)model->num_layers, sizeof *out->layers);
+    out->layers = calloc((size_t)model->tree.num_layers, sizeof *out->layers);
     if (!out->layers)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model's outline");
-    for (int l = 0; l < model->num_layers; l++) {
+    for (int l = 0; l < model->tree.num_layers; l++) {
         weft_outline_layer *layer = &out->layers[l];
-        snprintf(layer->name, sizeof layer->name, "%s", weft_layer_name(model->layers[l]));
-        layer->kind = model->layers[l]->ops->kind;
-        layer->in_place = model->layers[l]->place->ops.in_place;
+        snprintf(layer->name, sizeof layer->name, "%s", weft_layer_name(model->tree.layers[l]));
+        layer->kind = model->tree.layers[l]->ops->kind;
+        layer->in_place = model->tree.layers[l]->place->ops.in_place;
         layer->recompute_group = weft_recompute_group(model->setup.recompute, &out->layout, l);
         layer->description = descriptions[l];
         descriptions[l] = (weft_description){.coarse = false}; /* the outline's now */
@@ -296,10 +295,10 @@ static weft_status outline_stages(weft_model *model, weft_groups *groups, weft_p
 {
     const int last = groups->mesh.pp - 1, end = weft_mesh_last_stage(&groups->mesh);
     WEFT_TRY(declare_stage(model, groups, 0, &stages[0]));
-    weft_tied offered = model->embeddings;
+    weft_tied offered = model->tree.embeddings;
     for (int s = 1; s <= last; s++)
         WEFT_TRY(declare_stage(model, groups, s, &stages[s]));
-    out->metrics = model->metric_list;
+    out->metrics = model->sums.list;
     if (end > 0)
         WEFT_TRY(tie(model, &offered, stages[0], stages[end], &out->tied));
     return apply_rules(&model->setup.rules, stages, last + 1, &out->num_frozen);
@@ -315,18 +314,18 @@ static weft_status cut(weft_model *model, weft_model_function build, const weft_
     const bool is_same = memcmp(&model->shape, &outline->shape, sizeof model->shape) == 0;
     weft_description *plain = NULL;
     int count = 0;
-    double *work = calloc((size_t)model->num_layers, sizeof *work);
+    double *work = calloc((size_t)model->tree.num_layers, sizeof *work);
     if (!work)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the stage layout");
     weft_status status = is_same || model->setup.groups->mesh.pp == 1
                              ? WEFT_OK
                              : weft_rehearse_model(&model->options, model->setup.own_options,
                                                    &model->shape, build, &plain, &count);
-    for (int i = 0; i < model->num_layers; i++)
+    for (int i = 0; i < model->tree.num_layers; i++)
         work[i] = weft_description_work(count > 0 ? &plain[i] : &descriptions[i]);
     if (status == WEFT_OK)
         status = weft_layout_build(options ? options : &evenly, model->setup.groups->mesh.pp,
-                                   model->num_layers, work, out);
+                                   model->tree.num_layers, work, out);
     weft_descriptions_release(plain, count);
     free(work);
     return status;
@@ -442,9 +441,7 @@ static weft_status take_list(const weft_parameters *parameters, weft_arena *aren
                              weft_listed_parameter **out, size_t *out_count)
 {
     const size_t count = (size_t)weft_parameters_count(parameters);
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof **out, &memory));
-    *out = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, count + 1, out));
     *out_count = count;
     for (size_t i = 0; i < count; i++) {
         const weft_placed *placed = weft_parameters_at(parameters, (int)i);
@@ -466,10 +463,11 @@ static weft_status list_parameters(weft_model *model, weft_groups *groups,
     static const weft_parallel_options evenly;
     WEFT_TRY(weft_device_create_note(&model->setup.device));
     WEFT_TRY(weft_model_build(model, build));
-    double *work = calloc((size_t)model->num_layers, sizeof *work);
+    double *work = calloc((size_t)model->tree.num_layers, sizeof *work);
     if (!work)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the stage layout");
-    weft_status status = weft_layout_build(&evenly, 1, model->num_layers, work, &model->layout);
+    weft_status status =
+        weft_layout_build(&evenly, 1, model->tree.num_layers, work, &model->layout);
     free(work);
     WEFT_TRY(status);
     WEFT_TRY(declare_stage(model, groups, 0, parameters));

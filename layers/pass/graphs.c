@@ -44,9 +44,10 @@ struct weft_graphs {
 bool weft_graphs_fit(const weft_model *model)
 {
     bool fit = weft_device_has_graphs(model->setup.device) && model->shape.tp == 1 &&
-               model->shape.cp == 1 && !model->rings.gather;
-    for (int i = 0; i < model->num_layers; i++)
-        fit = fit && (!weft_model_has_layer(model, i) || weft_layer_is_static(model->layers[i]));
+               model->shape.cp == 1 && !model->memory.rings.gather;
+    for (int i = 0; i < model->tree.num_layers; i++)
+        fit =
+            fit && (!weft_model_has_layer(model, i) || weft_layer_is_static(model->tree.layers[i]));
     return fit;
 }
 
@@ -68,23 +69,23 @@ static int num_inputs(const weft_model *model)
 
 weft_status weft_graphs_create(weft_model *model)
 {
-    model->graphs = calloc(1, sizeof *model->graphs);
-    if (!model->graphs)
+    model->run.graphs = calloc(1, sizeof *model->run.graphs);
+    if (!model->run.graphs)
         return WEFT_ERROR(WEFT_MEMORY, "out of host memory: graphs");
     for (int i = 0; i < model->setup.num_passes; i++) {
         void *losses = NULL;
         for (int input = 0; input < num_inputs(model); input++)
-            WEFT_TRY(allocate_near(model, "tokens", &model->passes[i].near[input]));
+            WEFT_TRY(allocate_near(model, "tokens", &model->memory.passes[i].near[input]));
         if (model->setup.losses)
             WEFT_TRY(allocate_near(model, "losses", &losses));
-        model->passes[i].near_losses = losses;
+        model->memory.passes[i].near_losses = losses;
     }
     return WEFT_OK;
 }
 
 void weft_graphs_destroy(weft_model *model)
 {
-    weft_graphs *graphs = model->graphs;
+    weft_graphs *graphs = model->run.graphs;
     if (!graphs)
         return;
     for (int i = 0; i < graphs->num_kept; i++) {
@@ -92,27 +93,27 @@ void weft_graphs_destroy(weft_model *model)
         free(graphs->kept[i].after.states);
     }
     free(graphs);
-    model->graphs = NULL;
+    model->run.graphs = NULL;
     for (int i = 0; i < model->setup.num_passes; i++) {
         for (int input = 0; input < num_inputs(model); input++)
-            weft_device_free(model->setup.device, WEFT_SPACE_DEVICE, model->passes[i].near[input],
-                             token_bytes(model));
-        if (model->passes[i].near_losses)
-            weft_device_free(model->setup.device, WEFT_SPACE_DEVICE, model->passes[i].near_losses,
-                             token_bytes(model));
+            weft_device_free(model->setup.device, WEFT_SPACE_DEVICE,
+                             model->memory.passes[i].near[input], token_bytes(model));
+        if (model->memory.passes[i].near_losses)
+            weft_device_free(model->setup.device, WEFT_SPACE_DEVICE,
+                             model->memory.passes[i].near_losses, token_bytes(model));
     }
 }
 
 uint64_t weft_model_num_replays(const weft_model *model)
 {
-    return model->graphs ? model->graphs->num_replays : 0;
+    return model->run.graphs ? model->run.graphs->num_replays : 0;
 }
 
 weft_status weft_graphs_take_tokens(weft_pass *pass)
 {
     const weft_model *model = pass->model;
     weft_micro_batch *m = &pass->micro_batch;
-    const bool reads = pass->first == 0, judges = pass->end == model->num_layers;
+    const bool reads = pass->first == 0, judges = pass->end == model->tree.num_layers;
     const void *from[WEFT_PASS_INPUTS] = {reads ? m->tokens : NULL, judges ? m->labels : NULL,
                                           m->positions, m->first_seen,
                                           judges ? m->label_weights : NULL};
@@ -140,7 +141,7 @@ weft_status weft_graphs_give_losses(weft_pass *pass)
 
 static weft_status save(const weft_pass *pass, host_state *out)
 {
-    size_t bytes = pass->model->states_bytes;
+    size_t bytes = pass->model->tree.states_bytes;
     if (!out->states)
         out->states = malloc(bytes + 1);
     if (!out->states)
@@ -157,7 +158,7 @@ static weft_status save(const weft_pass *pass, host_state *out)
 
 static void restore(const host_state *saved, weft_pass *pass)
 {
-    memcpy(pass->states, saved->states, pass->model->states_bytes);
+    memcpy(pass->states, saved->states, pass->model->tree.states_bytes);
     weft_stack_restore(&saved->stash, &pass->stash);
     weft_stack_restore(&saved->host, &pass->host);
     if (pass->deferred) {
@@ -209,7 +210,7 @@ static kept_pass *find(weft_graphs *graphs, const graph_key *key)
 weft_status weft_graphs_run(const weft_pass_call *call, weft_pass_enqueue enqueue)
 {
     weft_pass *pass = call->pass;
-    weft_graphs *graphs = pass->model->graphs;
+    weft_graphs *graphs = pass->model->run.graphs;
     float loss_scale = pass->micro_batch.training ? pass->micro_batch.loss_scale : 0;
     graph_key key = key_of(call);
     kept_pass *kept = find(graphs, &key);

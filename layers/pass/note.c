@@ -13,27 +13,27 @@ static const struct {
 
 weft_status weft_note_begin(weft_pass *pass, weft_lane *lane, weft_note_kind kind, size_t *out_id)
 {
-    const weft_model *model = pass->model;
-    weft_slice slice = {.rank = model->trace_rank,
+    const weft_model_run *run = &pass->model->run;
+    weft_slice slice = {.rank = run->trace_rank,
                         .lane = kinds[kind].track,
                         .micro_batch = (int)pass->micro_batch.first_sample,
                         .stage = -1};
     snprintf(slice.name, sizeof slice.name, "%s", kinds[kind].text);
     snprintf(slice.category, sizeof slice.category, "%s%s", kinds[kind].text,
              pass->backward ? " back" : "");
-    return weft_trace_begin(model->trace, lane, &slice, out_id);
+    return weft_trace_begin(run->trace, lane, &slice, out_id);
 }
 
 weft_status weft_note_end(weft_pass *pass, weft_lane *lane, size_t id)
 {
-    return weft_trace_end(pass->model->trace, lane, id);
+    return weft_trace_end(pass->model->run.trace, lane, id);
 }
 
 void weft_note_tasks(const weft_pass *pass, const int tracks[WEFT_NUM_LANES],
                      weft_executor *executor)
 {
-    executor->trace = pass->model->trace;
-    executor->within = (weft_slice_context){.rank = pass->model->trace_rank,
+    executor->trace = pass->model->run.trace;
+    executor->within = (weft_slice_context){.rank = pass->model->run.trace_rank,
                                             .micro_batch = (int)pass->micro_batch.first_sample,
                                             .backward = pass->backward,
                                             .tracks = tracks};
@@ -41,8 +41,8 @@ void weft_note_tasks(const weft_pass *pass, const int tracks[WEFT_NUM_LANES],
 
 void weft_model_set_trace(weft_model *model, weft_trace *trace, int rank)
 {
-    model->trace = trace;
-    model->trace_rank = rank;
+    model->run.trace = trace;
+    model->run.trace_rank = rank;
 }
 
 const char *const *weft_model_track_names(int *out_count)

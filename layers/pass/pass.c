@@ -106,7 +106,7 @@ float *weft_pass_losses(const weft_pass *pass)
 
 weft_metrics *weft_pass_metrics(weft_pass *pass)
 {
-    return pass->model->metrics + pass->repeats;
+    return pass->model->sums.metrics + pass->repeats;
 }
 
 const weft_groups *weft_pass_groups(const weft_pass *pass)
@@ -148,7 +148,7 @@ weft_status weft_pass_all_reduce(weft_pass *pass, weft_axis axis, void *values, 
 
 void *weft_pass_state(weft_pass *pass, const weft_layer *layer)
 {
-    return pass->states + pass->model->members[layer->place->index].state_offset;
+    return pass->states + pass->model->tree.members[layer->place->index].state_offset;
 }
 
 static weft_status take(weft_stack *stack, weft_dtype dtype, size_t d0, size_t d1, weft_tensor *out)
@@ -189,7 +189,8 @@ weft_status weft_pass_scratch(weft_pass *pass, weft_dtype dtype, size_t d0, size
 weft_stack *weft_pass_scratch_stack(const weft_pass *pass)
 {
     weft_model *model = pass->model;
-    return pass->backward && model->setup.pairs ? &model->backward_scratch : &model->scratch;
+    return pass->backward && model->setup.pairs ? &model->memory.backward_scratch
+                                                : &model->memory.scratch;
 }
 
 const weft_tensor *weft_pass_normed(const weft_pass *pass)
@@ -333,7 +334,7 @@ weft_status weft_pass_enter_deferred(weft_pass *pass, const weft_tensor *x, weft
 
 weft_recomputed *weft_pass_recomputed(const weft_pass *pass)
 {
-    return &pass->model->recomputed[pass->backward && pass->model->setup.pairs];
+    return &pass->model->memory.recomputed[pass->backward && pass->model->setup.pairs];
 }
 
 void weft_pass_note_recomputed(const weft_pass *pass)

@@ -123,60 +123,79 @@ typedef struct weft_loads {
     size_t count, capacity;
 } weft_loads;
 
-struct weft_model {
-    weft_model_setup setup;
-    weft_model_options options;
-    weft_shape shape;
+/* The layers: the whole list, and what this stage's declare. */
+typedef struct weft_model_tree {
     weft_layer **layers; /* the whole list */
     int num_layers, capacity;
-    weft_model_function build; /* that made it; NULL: what the options describe */
-    weft_layout layout;        /* the list's cut into stages */
-    int rank;                  /* along pp */
-    weft_tied tied;            /* parameters of both first and last stage */
-    weft_tied embeddings;      /* this stage's parameters declared as embeddings */
-    weft_parameters *parameters;
     weft_member *members; /* by weft_layer_place.index */
     int num_members, members_capacity;
     weft_use *uses; /* in order of declaration */
     int num_uses, uses_capacity;
     weft_layer_place *places; /* the members' places, the last first */
-    size_t states_bytes;
+    size_t states_bytes;  /* of a pass: the members' states, with kept_offset what follows them */
+    weft_tied tied;       /* parameters of both first and last stage */
+    weft_tied embeddings; /* this stage's parameters declared as embeddings */
+} weft_model_tree;
+
+/* What micro-batches under way hold. */
+typedef struct weft_model_memory {
     weft_pass *passes;
     weft_deferred *deferred;
     size_t kept_offset;                            /* in a pass's states */
     weft_recomputed recomputed[WEFT_PAIR_STRANDS]; /* with pairs of forwards, of backwards; else
                                                       the first */
-    weft_stack scratch;           /* shared: all passes run on one compute lane; at its bottom: */
-    weft_tensor normed;           /* the latest output of blocks' norms; with pairs in each pass */
-    weft_tensor gradients[2];     /* training: gradients between layers, alternating */
-    weft_stack backward_scratch;  /* with pairs backwards' own */
-    weft_moe_load scratch_load;   /* of the MoE layer that took most scratch */
-    weft_metrics *metrics;        /* recomputation's metrics */
-    weft_metric_list metric_list; /* of all stages */
-    weft_metric *own_metrics;     /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
-    weft_loads loads;             /* loads of this step's MoE layers, in the order of their runs */
-    bool repeats;                 /* some forward runs again */
-    bool loss_waits;              /* weft_outline_loss_waits */
-    weft_metric *saved_metrics;   /* pinned: own_metrics before a recomputation */
-    weft_place place;
-    uint64_t num_frozen;
-    weft_moe_runtime *moe;                /* NULL without experts */
-    struct weft_context_runtime *context; /* NULL where cp is 1 */
-    weft_tier_run *tier;                  /* NULL: experts are on the device */
+    weft_stack scratch;          /* shared: all passes run on one compute lane; at its bottom: */
+    weft_tensor normed;          /* the latest output of blocks' norms; with pairs in each pass */
+    weft_tensor gradients[2];    /* training: gradients between layers, alternating */
+    weft_stack backward_scratch; /* with pairs backwards' own */
+    weft_moe_load scratch_load;  /* of the MoE layer that took most scratch */
+    weft_rings rings;
+    weft_offload_rings offload;
+} weft_model_memory;
+
+/* What layers count in a step. */
+typedef struct weft_model_sums {
+    weft_metrics *metrics; /* recomputation's metrics */
+    weft_metric_list list; /* of all stages */
+    weft_metric *own;      /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
+    weft_metric *saved;    /* pinned: own before a recomputation */
+    weft_loads loads;      /* loads of this step's MoE layers, in the order of their runs */
+    bool repeats;          /* some forward runs again */
+} weft_model_sums;
+
+/* The programs of passes, and what runs them. */
+typedef struct weft_model_run {
+    weft_program *programs; /* by chunk [WEFT_NUM_PASS_KINDS]; training has all kinds */
+    weft_tensor *slots[WEFT_PAIR_STRANDS];      /* of the running program; of a pair's two */
+    weft_executor executors[WEFT_PAIR_STRANDS]; /* likewise */
+    weft_graphs *graphs;                        /* NULL: no graphs */
+    bool loss_waits;                            /* weft_outline_loss_waits */
     /* Called for each layer whose backward is enqueued, for tasks that wait for points; NULL:
      * none. */
     weft_status (*passed)(void *context, int layer);
     void *passed_context;
-    weft_layer_cost coarse; /* while one is rehearsed: sums of layers inside that list nothing */
-    weft_trace *trace;      /* NULL: none is kept; borrowed */
+    weft_trace *trace; /* NULL: none is kept; borrowed */
     int trace_rank;
-    weft_graphs *graphs; /* NULL: no graphs */
+} weft_model_run;
+
+struct weft_model {
+    weft_model_setup setup;
+    weft_model_options options;
+    weft_shape shape;
+    weft_model_function build; /* that made it; NULL: what the options describe */
+    weft_model_tree tree;
+    weft_layout layout; /* the list's cut into stages */
+    weft_place place;
+    weft_parameters *parameters;
+    uint64_t num_frozen;
+    weft_model_memory memory;
+    weft_model_sums sums;
+    weft_model_run run;
+    weft_moe_runtime *moe;                /* NULL without experts */
+    struct weft_context_runtime *context; /* NULL where cp is 1 */
+    weft_tier_run *tier;                  /* NULL: experts are on the device */
+    weft_layer_cost coarse; /* while one is rehearsed: sums of layers inside that list nothing */
     weft_arena arena;
-    weft_program *programs; /* by chunk [WEFT_NUM_PASS_KINDS]; training has all kinds */
-    weft_tensor *slots[WEFT_PAIR_STRANDS];      /* of the running program; of a pair's two */
-    weft_executor executors[WEFT_PAIR_STRANDS]; /* likewise */
-    weft_rings rings;
-    weft_offload_rings offload;
 };
 
 weft_status weft_rings_create(weft_device *device, weft_parameters *parameters,

@@ -21,7 +21,7 @@ typedef struct weft_pass_work {
 
 static weft_pass_kept *kept_of(const weft_pass *pass)
 {
-    return (weft_pass_kept *)(void *)(pass->states + pass->model->kept_offset);
+    return (weft_pass_kept *)(void *)(pass->states + pass->model->memory.kept_offset);
 }
 
 /* The memory of an operand; empty: the task has none. */
@@ -59,7 +59,7 @@ typedef struct weft_ring_part {
 
 static weft_ring_part part_of_ring(const weft_pass *pass, bool weights)
 {
-    weft_rings *rings = &pass->model->rings;
+    weft_rings *rings = &pass->model->memory.rings;
     const weft_ring *ring = weft_parameters_ring(rings->parameters, weights);
     const int whole = ring->num_slots - ring->beside;
     const bool beside = pass->model->setup.pairs && !pass->backward;
@@ -83,7 +83,7 @@ static int ring_slot_of(const weft_pass_work *w, const weft_task *task, bool wei
 
 static weft_rings *rings_of(const weft_pass_work *w)
 {
-    return &w->call->pass->model->rings;
+    return &w->call->pass->model->memory.rings;
 }
 
 static weft_status gather_weights(const weft_pass_work *w, const weft_task *task, weft_lane *lane)
@@ -184,20 +184,20 @@ static void end_forward(weft_pass *pass)
 static weft_status run_forward(weft_pass_work *w, const weft_task *task)
 {
     weft_pass *pass = w->call->pass;
-    weft_layer *layer = pass->model->layers[task->layer];
+    weft_layer *layer = pass->model->tree.layers[task->layer];
     const int slot = weft_task_slot(task, WEFT_OPERAND_Y);
     size_t most_out[WEFT_OFFLOAD_SLOTS];
     for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
-        most_out[i] = pass->model->offload.slots[i].stack.peak_bytes;
+        most_out[i] = pass->model->memory.offload.slots[i].stack.peak_bytes;
     WEFT_TRY(begin_forward(w, task));
     weft_tensor x = operand(w, task, WEFT_OPERAND_X), y = operand(w, task, WEFT_OPERAND_Y);
-    WEFT_TRY(
-        weft_offload_begin(&pass->model->offload, w->program, task, pass, pass->lane, &pass->out));
+    WEFT_TRY(weft_offload_begin(&pass->model->memory.offload, w->program, task, pass, pass->lane,
+                                &pass->out));
     weft_status status = weft_layer_forward(layer, pass, &x, slot < 0 ? NULL : &y);
     end_forward(pass);
     for (int i = 0; i < WEFT_OFFLOAD_SLOTS; i++)
-        if (pass->model->offload.slots[i].stack.peak_bytes > most_out[i])
-            pass->model->offload.slots[i].fullest = pass->layer_rows;
+        if (pass->model->memory.offload.slots[i].stack.peak_bytes > most_out[i])
+            pass->model->memory.offload.slots[i].fullest = pass->layer_rows;
     return status;
 }
 
@@ -206,18 +206,18 @@ static void clear_states(weft_pass *pass, const weft_layer *layer)
 {
     const weft_model *model = pass->model;
     int end = layer->place->index + 1;
-    while (end < model->num_members && model->members[end].parent >= 0)
+    while (end < model->tree.num_members && model->tree.members[end].parent >= 0)
         end++;
-    const size_t first = model->members[layer->place->index].state_offset;
-    const size_t after =
-        end < model->num_members ? model->members[end].state_offset : model->kept_offset;
+    const size_t first = model->tree.members[layer->place->index].state_offset;
+    const size_t after = end < model->tree.num_members ? model->tree.members[end].state_offset
+                                                       : model->memory.kept_offset;
     memset(pass->states + first, 0, after - first);
 }
 
 /* Layers add to their own metrics on the lane, so these are restored on the lane. */
 static weft_status copy_metrics(const weft_pass *pass, weft_metric *to, const weft_metric *from)
 {
-    return pass->model->own_metrics
+    return pass->model->sums.own
                ? weft_lane_copy(pass->lane, to, from, WEFT_MAX_METRICS * sizeof *to)
                : WEFT_OK;
 }
@@ -226,7 +226,7 @@ static weft_status copy_metrics(const weft_pass *pass, weft_metric *to, const we
 static void begin_repeat(const weft_pass_work *w, const weft_task *task)
 {
     weft_pass *pass = w->call->pass;
-    clear_states(pass, pass->model->layers[task->layer]);
+    clear_states(pass, pass->model->tree.layers[task->layer]);
     weft_pass_begin_repeat(pass, kept_of(pass)[task->layer - pass->first].host_mark);
 }
 
@@ -234,12 +234,12 @@ static weft_status repeat_forward(weft_pass_work *w, const weft_task *task)
 {
     weft_pass *pass = w->call->pass;
     const weft_model *model = pass->model;
-    WEFT_TRY(copy_metrics(pass, model->saved_metrics, model->own_metrics));
+    WEFT_TRY(copy_metrics(pass, model->sums.saved, model->sums.own));
     begin_repeat(w, task);
     weft_status status = run_forward(w, task);
     weft_pass_end_repeat(pass);
     WEFT_TRY(status);
-    return copy_metrics(pass, model->own_metrics, model->saved_metrics);
+    return copy_metrics(pass, model->sums.own, model->sums.saved);
 }
 
 static weft_status pass_point(const weft_pass_work *w, int layer)
@@ -248,21 +248,22 @@ static weft_status pass_point(const weft_pass_work *w, int layer)
     weft_event *const *points = w->call->points;
     if (points && points[layer])
         WEFT_TRY(weft_lane_record(pass->lane, points[layer]));
-    return points && pass->model->passed ? pass->model->passed(pass->model->passed_context, layer)
-                                         : WEFT_OK;
+    return points && pass->model->run.passed
+               ? pass->model->run.passed(pass->model->run.passed_context, layer)
+               : WEFT_OK;
 }
 
 static weft_status backward(weft_pass_work *w, const weft_task *task)
 {
     weft_pass *pass = w->call->pass;
-    weft_layer *layer = pass->model->layers[task->layer];
+    weft_layer *layer = pass->model->tree.layers[task->layer];
     weft_tensor dy = operand(w, task, WEFT_OPERAND_DY), dx = operand(w, task, WEFT_OPERAND_DX);
     pass->defers = task->flow == WEFT_FLOW_INPUT;
     pass->listed = task->layer;
     const weft_status status = weft_layer_backward(layer, pass, &dy, &dx);
     pass->defers = false;
     WEFT_TRY(status);
-    WEFT_TRY(weft_offload_end(&pass->model->offload, w->program, task, pass->lane));
+    WEFT_TRY(weft_offload_end(&pass->model->memory.offload, w->program, task, pass->lane));
     return w->call->kind == WEFT_PASS_INPUT ? WEFT_OK : pass_point(w, task->layer);
 }
 
@@ -307,15 +308,16 @@ static weft_status run_offload(void *context, const weft_task *task, weft_lane *
 {
     const weft_pass_work *w = context;
     weft_pass *pass = w->call->pass;
-    return weft_offload_out(&pass->model->offload, w->program, task, weft_pass_training(pass),
-                            &pass->host, &pass->offloaded[task->layer - pass->first], lane);
+    return weft_offload_out(&pass->model->memory.offload, w->program, task,
+                            weft_pass_training(pass), &pass->host,
+                            &pass->offloaded[task->layer - pass->first], lane);
 }
 
 static weft_status run_prefetch(void *context, const weft_task *task, weft_lane *lane)
 {
     const weft_pass_work *w = context;
     weft_pass *pass = w->call->pass;
-    return weft_offload_back(&pass->model->offload, w->program, task, pass,
+    return weft_offload_back(&pass->model->memory.offload, w->program, task, pass,
                              &pass->offloaded[task->layer - pass->first], lane);
 }
 
@@ -345,10 +347,10 @@ static void fill_slots(const weft_pass_call *call, const weft_program *program, 
                 slots[i] = *call->to;
             break;
         case WEFT_SLOT_LAYER_GRADIENT:
-            slots[i] = model->gradients[num_gradients++];
+            slots[i] = model->memory.gradients[num_gradients++];
             break;
         case WEFT_SLOT_OFFLOADED_LAYER:
-            slots[i] = *weft_offload_input(&model->offload, num_inputs++);
+            slots[i] = *weft_offload_input(&model->memory.offload, num_inputs++);
             break;
         default:
             break;
@@ -358,7 +360,7 @@ static void fill_slots(const weft_pass_call *call, const weft_program *program, 
 
 static const weft_program *program_of(const weft_pass_call *call)
 {
-    return &call->pass->model->programs[WEFT_NUM_PASS_KINDS * call->pass->chunk + call->kind];
+    return &call->pass->model->run.programs[WEFT_NUM_PASS_KINDS * call->pass->chunk + call->kind];
 }
 
 /* What comes before the program's tasks. An empty stage hands its input on. */
@@ -372,7 +374,7 @@ static weft_status begin(weft_pass_work *w, const weft_pass_call *call, weft_ten
         weft_stack_rewind(&pass->stash, 0);
         weft_stack_rewind(&pass->host, 0);
         pass->rows = pass->kept_rows = (weft_rows){0};
-        memset(pass->states, 0, model->states_bytes);
+        memset(pass->states, 0, model->tree.states_bytes);
         if (model->setup.pairs)
             WEFT_TRY(weft_pass_stash(pass, model->shape.dtype, weft_pass_rows(pass),
                                      model->shape.hidden, &pass->normed));
@@ -422,10 +424,10 @@ static void prepare(weft_pass_work *w, weft_executor *executor)
     const weft_pass *pass = w->call->pass;
     const weft_model *model = pass->model;
     executor->lanes[WEFT_LANE_COMPUTE] = pass->lane;
-    executor->lanes[WEFT_LANE_REDUCE] = model->rings.reduce;
-    executor->lanes[WEFT_LANE_GATHER] = model->rings.gather;
-    executor->lanes[WEFT_LANE_OFFLOAD] = model->offload.out;
-    executor->lanes[WEFT_LANE_PREFETCH] = model->offload.back;
+    executor->lanes[WEFT_LANE_REDUCE] = model->memory.rings.reduce;
+    executor->lanes[WEFT_LANE_GATHER] = model->memory.rings.gather;
+    executor->lanes[WEFT_LANE_OFFLOAD] = model->memory.offload.out;
+    executor->lanes[WEFT_LANE_PREFETCH] = model->memory.offload.back;
     executor->context = w;
     weft_note_tasks(pass, tracks, executor);
 }
@@ -433,8 +435,8 @@ static void prepare(weft_pass_work *w, weft_executor *executor)
 static weft_status enqueue(const weft_pass_call *call)
 {
     weft_pass_work w;
-    weft_executor *executor = &call->pass->model->executors[0];
-    WEFT_TRY(begin(&w, call, call->pass->model->slots[0]));
+    weft_executor *executor = &call->pass->model->run.executors[0];
+    WEFT_TRY(begin(&w, call, call->pass->model->run.slots[0]));
     prepare(&w, executor);
     WEFT_TRY(weft_program_enqueue(w.program, executor));
     end(&w);
@@ -454,7 +456,8 @@ static bool is_on_one_lane(const weft_program *program)
 static weft_status run(const weft_pass_call *call)
 {
     const weft_model *model = call->pass->model;
-    return model->graphs && !model->trace && !call->points && is_on_one_lane(program_of(call))
+    return model->run.graphs && !model->run.trace && !call->points &&
+                   is_on_one_lane(program_of(call))
                ? weft_graphs_run(call, enqueue)
                : enqueue(call);
 }
@@ -462,27 +465,28 @@ static weft_status run(const weft_pass_call *call)
 void weft_pass_serve(weft_pass *pass, int chunk)
 {
     pass->chunk = chunk;
-    weft_layout_range(&pass->model->layout, pass->model->rank, chunk, &pass->first, &pass->end);
+    weft_layout_range(&pass->model->layout, pass->model->place.pp.at, chunk, &pass->first,
+                      &pass->end);
 }
 
 weft_status weft_model_forward(weft_model *model, int slot, const weft_micro_batch *micro_batch,
                                weft_lane *lane, const weft_tensor *x, weft_tensor *y)
 {
-    weft_pass *pass = &model->passes[slot];
+    weft_pass *pass = &model->memory.passes[slot];
     pass->lane = lane;
     pass->backward = false;
     pass->deferred = NULL;
     pass->micro_batch = *micro_batch;
     weft_pass_serve(pass, micro_batch->chunk);
-    if (model->graphs)
+    if (model->run.graphs)
         WEFT_TRY(weft_graphs_take_tokens(pass));
     WEFT_TRY(run(&(weft_pass_call){.pass = pass, .kind = WEFT_PASS_FORWARD, .from = x, .to = y}));
-    return model->graphs ? weft_graphs_give_losses(pass) : WEFT_OK;
+    return model->run.graphs ? weft_graphs_give_losses(pass) : WEFT_OK;
 }
 
 weft_status weft_model_recompute(weft_model *model, int slot, weft_lane *lane)
 {
-    weft_pass *pass = &model->passes[slot];
+    weft_pass *pass = &model->memory.passes[slot];
     pass->lane = lane;
     pass->backward = true;
     return run(&(weft_pass_call){.pass = pass, .kind = WEFT_PASS_RECOMPUTE});
@@ -491,7 +495,7 @@ weft_status weft_model_recompute(weft_model *model, int slot, weft_lane *lane)
 weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
                                 weft_tensor *dx, weft_event *const *points)
 {
-    weft_pass *pass = &model->passes[slot];
+    weft_pass *pass = &model->memory.passes[slot];
     pass->lane = lane;
     pass->backward = true;
     return run(&(weft_pass_call){
@@ -501,10 +505,10 @@ weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, co
 static weft_pass_call half_of(weft_model *model, weft_pass_kind kind, int slot, int deferred,
                               weft_lane *lane)
 {
-    weft_pass *pass = &model->passes[slot];
+    weft_pass *pass = &model->memory.passes[slot];
     pass->lane = lane;
     pass->backward = true;
-    pass->deferred = &model->deferred[deferred];
+    pass->deferred = &model->memory.deferred[deferred];
     return (weft_pass_call){.pass = pass, .kind = kind, .deferred = pass->deferred};
 }
 
@@ -548,7 +552,7 @@ static weft_part_kind next_part(const weft_pass_strand *s)
     if (s->task == s->work.program->num_tasks)
         return WEFT_PART_NONE;
     const weft_task *task = &s->work.program->tasks[s->task];
-    return weft_part_kind_of(pass->model->layers[task->layer], pass,
+    return weft_part_kind_of(pass->model->tree.layers[task->layer], pass,
                              task->flow != WEFT_FLOW_ACTIVATION, s->part);
 }
 
@@ -557,8 +561,8 @@ static bool waits_for(const weft_pass_strand *forward, const weft_pass_strand *b
 {
     const weft_program *program = forward->work.program;
     const weft_model *model = forward->call.pass->model;
-    return model->loss_waits && forward->task < program->num_tasks &&
-           program->tasks[forward->task].layer == model->num_layers - 1 &&
+    return model->run.loss_waits && forward->task < program->num_tasks &&
+           program->tasks[forward->task].layer == model->tree.num_layers - 1 &&
            next_part(backward) != WEFT_PART_NONE;
 }
 
@@ -609,7 +613,7 @@ static weft_status run_part(weft_pass_strand *s, const weft_task *task)
 {
     weft_pass_work *w = &s->work;
     weft_pass *pass = s->call.pass;
-    weft_layer *layer = pass->model->layers[task->layer];
+    weft_layer *layer = pass->model->tree.layers[task->layer];
     if (s->part == 0)
         WEFT_TRY(begin_task(s, task));
     point_parameters(w, task);
@@ -633,10 +637,10 @@ static weft_status take_part(weft_pass_strand *s)
     weft_doing_begin(weft_task_kind_text(task->kind), task->micro_batch, task->chunk, task->layer,
                      s->part);
     if (again) /* the other strand's parts, which count, come between */
-        WEFT_TRY(copy_metrics(pass, model->saved_metrics, model->own_metrics));
+        WEFT_TRY(copy_metrics(pass, model->sums.saved, model->sums.own));
     WEFT_TRY(run_part(s, task));
     if (again)
-        WEFT_TRY(copy_metrics(pass, model->own_metrics, model->saved_metrics));
+        WEFT_TRY(copy_metrics(pass, model->sums.own, model->sums.saved));
     *weft_doing_now() = outer;
     s->part++;
     if (next_part(s) == WEFT_PART_NONE)
@@ -646,8 +650,8 @@ static weft_status take_part(weft_pass_strand *s)
 
 static weft_status begin_strand(weft_pass_strand *s, weft_model *model, int index)
 {
-    s->executor = &model->executors[index];
-    WEFT_TRY(begin(&s->work, &s->call, model->slots[index]));
+    s->executor = &model->run.executors[index];
+    WEFT_TRY(begin(&s->work, &s->call, model->run.slots[index]));
     prepare(&s->work, s->executor);
     WEFT_TRY(weft_program_open(s->work.program, s->executor, &s->is_ordered));
     return go_on(s);
@@ -655,8 +659,8 @@ static weft_status begin_strand(weft_pass_strand *s, weft_model *model, int inde
 
 weft_status weft_model_pair(weft_model *model, weft_lane *lane, const weft_pair_call *call)
 {
-    weft_pass *forward = &model->passes[call->forward_slot];
-    weft_pass *backward = &model->passes[call->backward_slot];
+    weft_pass *forward = &model->memory.passes[call->forward_slot];
+    weft_pass *backward = &model->memory.passes[call->backward_slot];
     forward->lane = backward->lane = lane;
     forward->micro_batch = call->micro_batch;
     weft_pass_serve(forward, call->micro_batch.chunk);
@@ -700,38 +704,34 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
 {
     int num_chunks = model->layout.num_chunks, most_slots = 1;
     uint32_t most_tasks = 1;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(&model->arena, WEFT_NUM_PASS_KINDS * (size_t)num_chunks,
-                                    sizeof(weft_program), &memory));
-    model->programs = memory;
-    model->loss_waits = weft_outline_loss_waits(outline);
+    WEFT_TRY(
+        WEFT_ARRAY(&model->arena, WEFT_NUM_PASS_KINDS * (size_t)num_chunks, &model->run.programs));
+    model->run.loss_waits = weft_outline_loss_waits(outline);
     for (int chunk = 0; chunk < num_chunks; chunk++) {
         weft_chunk_shape shape;
-        WEFT_TRY(weft_outline_pass(outline, model->rank, chunk, &model->arena, &shape));
+        WEFT_TRY(weft_outline_pass(outline, model->place.pp.at, chunk, &model->arena, &shape));
         if (!model->setup.training || model->setup.evaluates)
             shape.gradient_slots = 0;
         const int num_kinds = model->setup.num_deferred > 0 ? WEFT_NUM_PASS_KINDS
                               : model->setup.training       ? WEFT_NUM_WHOLE_PASS_KINDS
                                                             : 1;
         for (int kind = 0; kind < num_kinds; kind++) {
-            weft_program *program = &model->programs[WEFT_NUM_PASS_KINDS * chunk + kind];
+            weft_program *program = &model->run.programs[WEFT_NUM_PASS_KINDS * chunk + kind];
             WEFT_TRY(make_program(model, &shape, (weft_pass_kind)kind, program));
             most_slots = most_slots < program->num_slots ? program->num_slots : most_slots;
             most_tasks = most_tasks < program->num_tasks ? program->num_tasks : most_tasks;
         }
     }
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
-        WEFT_TRY(weft_arena_alloc_array(&model->arena, (size_t)most_slots, sizeof(weft_tensor),
-                                        &memory));
-        model->slots[i] = memory;
+        WEFT_TRY(WEFT_ARRAY(&model->arena, (size_t)most_slots, &model->run.slots[i]));
     }
     static const weft_task_function functions[WEFT_NUM_TASK_KINDS] = {
         [WEFT_TASK_LAYER] = run_layer,     [WEFT_TASK_RECOMPUTE] = run_again,
         [WEFT_TASK_GATHER] = run_gather,   [WEFT_TASK_REDUCE] = run_reduce,
         [WEFT_TASK_OFFLOAD] = run_offload, [WEFT_TASK_PREFETCH] = run_prefetch};
     for (int i = 0; i <= model->setup.pairs; i++) {
-        memcpy(model->executors[i].run, functions, sizeof functions);
-        WEFT_TRY(weft_executor_prepare(&model->executors[i], model->setup.device, most_tasks));
+        memcpy(model->run.executors[i].run, functions, sizeof functions);
+        WEFT_TRY(weft_executor_prepare(&model->run.executors[i], model->setup.device, most_tasks));
     }
     return WEFT_OK;
 }

@@ -44,10 +44,7 @@ weft_status weft_runner_memory(weft_arena *arena, const weft_program programs[2]
                                void **out_memory[2])
 {
     for (int i = 0; i < 2; i++) {
-        void *memory;
-        WEFT_TRY(
-            weft_arena_alloc_array(arena, (size_t)programs[i].num_slots, sizeof(void *), &memory));
-        out_memory[i] = memory;
+        WEFT_TRY(WEFT_ARRAY(arena, (size_t)programs[i].num_slots, &out_memory[i]));
     }
     return WEFT_OK;
 }

@@ -2,12 +2,25 @@
 #ifndef WEFT_LAYERS_TIER_INTERNAL_H
 #define WEFT_LAYERS_TIER_INTERNAL_H
 
-#include "layers/tier/clock.h"
 #include "layers/tier/run.h"
 #include "layers/tier/uses.h"
 #include "parallel/parameters/parameters.h"
 
 enum { WEFT_TIER_MAX_PLANS = 8 };
+
+/* Zero is valid: a stopped clock. One lane's thread uses each field. */
+typedef struct weft_tier_clock {
+    bool runs;
+    double since_us, waited_us, delayed_us; /* compute's; delayed: waits due to steps */
+    double asked_us, late_us;               /* the uploads' */
+} weft_tier_clock;
+
+/* A stamp on device memory for an expert's weights, passed between lanes with the memory, by the
+ * same events. Zero is valid. */
+typedef struct weft_tier_stamp {
+    double late_us;                  /* the upload's lateness, until compute uses the weights */
+    double freed_us, freed_delay_us; /* compute's clock and delay when the memory became free */
+} weft_tier_stamp;
 
 /* Device memory for one expert's weights. */
 typedef struct weft_tier_place {

@@ -4,14 +4,6 @@
 
 #include "layers/tier/internal.h"
 
-static weft_status alloc(weft_tier_run *t, size_t count, size_t size, void *out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(&t->arena, count, size, &memory));
-    memcpy(out, &memory, sizeof memory);
-    return WEFT_OK;
-}
-
 static weft_status take(const weft_tier_run *t, weft_space space, weft_memory_purpose purpose,
                         size_t bytes, const char *name, void *out)
 {
@@ -27,7 +19,7 @@ static weft_status find_layers(weft_tier_run *t)
 {
     const weft_parameters *p = t->setup.parameters;
     const int count = weft_parameters_count(p);
-    WEFT_TRY(alloc(t, (size_t)count + 1, sizeof *t->layers, &t->layers));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, (size_t)count + 1, &t->layers));
     for (int i = 0; i < count; i++) {
         const weft_placed *placed = weft_parameters_at(p, i);
         if (placed->section != WEFT_SECTION_EXPERT)
@@ -67,15 +59,15 @@ static weft_status make_layer(weft_tier_run *t, weft_tier_layer *l)
 {
     const size_t num = (size_t)l->num_experts;
     l->num_kept = weft_tier_num_kept(t->setup.options, l->num_experts);
-    WEFT_TRY(alloc(t, num, sizeof *l->rows, &l->rows));
-    WEFT_TRY(alloc(t, (size_t)l->num_seats, sizeof *l->now, &l->now));
-    WEFT_TRY(alloc(t, num, sizeof *l->order, &l->order));
-    WEFT_TRY(alloc(t, num, sizeof *l->keeps, &l->keeps));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, num, &l->rows));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, (size_t)l->num_seats, &l->now));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, num, &l->order));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, num, &l->keeps));
     for (int kind = 0; kind < WEFT_NUM_TIER_TURNS; kind++) {
-        WEFT_TRY(alloc(t, num, sizeof *l->turns->order, &l->turns[kind].order));
-        WEFT_TRY(alloc(t, num, sizeof *l->turns->of, &l->turns[kind].of));
+        WEFT_TRY(WEFT_ARRAY(&t->arena, num, &l->turns[kind].order));
+        WEFT_TRY(WEFT_ARRAY(&t->arena, num, &l->turns[kind].of));
     }
-    WEFT_TRY(alloc(t, (size_t)l->num_kept + 1, sizeof *l->kept, &l->kept));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, (size_t)l->num_kept + 1, &l->kept));
     for (int k = 0; k < l->num_kept; k++) {
         l->kept[k].bucket = l->first_bucket + k;
         l->kept[k].is_kept = true;
@@ -89,7 +81,7 @@ static weft_status make_layer(weft_tier_run *t, weft_tier_layer *l)
 
 static weft_status make_slots(weft_tier_run *t)
 {
-    WEFT_TRY(alloc(t, (size_t)t->num_slots + 1, sizeof *t->slots, &t->slots));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, (size_t)t->num_slots + 1, &t->slots));
     for (int i = 0; i < t->num_slots; i++) {
         t->slots[i].bucket = -1;
         WEFT_TRY(make_place(t, &t->slots[i]));
@@ -112,7 +104,7 @@ static weft_status make_slots(weft_tier_run *t)
 static weft_status make_experts(weft_tier_run *t)
 {
     const int guests = t->share ? t->share->num_guests : 0;
-    WEFT_TRY(alloc(t, (size_t)(t->num_experts + guests) + 1, sizeof *t->experts, &t->experts));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, (size_t)(t->num_experts + guests) + 1, &t->experts));
     for (int b = t->num_experts; b < t->num_experts + guests; b++)
         t->experts[b].version = 1;
     for (int b = 0; b < t->num_experts; b++) {

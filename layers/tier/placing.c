@@ -22,32 +22,25 @@ static int find_members(const weft_placing *p, int rank)
     return p->members[0] == rank ? count : 0;
 }
 
-static weft_status take(weft_arena *arena, size_t count, size_t size, void *out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
-    memcpy(out, &memory, sizeof memory);
-    return WEFT_OK;
-}
-
 weft_status weft_placing_init(const weft_placing_setup *setup, weft_arena *arena, weft_placing *out)
 {
     weft_placing p = {.setup = *setup};
     const size_t ranks = (size_t)setup->num_ranks, experts = (size_t)setup->num_experts;
     const size_t capacity = weft_placing_capacity(setup->num_experts, setup->num_ranks);
-    WEFT_TRY(take(arena, (ranks + 1) * experts, sizeof *p.before, &p.before));
-    WEFT_TRY(take(arena, ranks, sizeof *p.members, &p.members));
-    WEFT_TRY(take(arena, experts, sizeof *p.numbers, &p.numbers));
-    WEFT_TRY(take(arena, experts, sizeof *p.home, &p.home));
-    WEFT_TRY(take(arena, experts, sizeof *p.rows, &p.rows));
-    WEFT_TRY(take(arena, experts, sizeof *p.kept, &p.kept));
-    WEFT_TRY(take(arena, experts, sizeof *p.upload_us, &p.upload_us));
-    WEFT_TRY(take(arena, experts, sizeof *p.compute_us, &p.compute_us));
-    WEFT_TRY(take(arena, capacity, sizeof *p.found, &p.found));
-    WEFT_TRY(take(arena, experts + 1, sizeof *p.first_found, &p.first_found));
-    WEFT_TRY(take(arena, experts + ranks, sizeof *p.cursors, &p.cursors));
-    WEFT_TRY(take(arena, weft_placement_scratch_bytes(setup->num_experts, setup->num_ranks) / 8 + 1,
-                  8, &p.scratch));
+    WEFT_TRY(WEFT_ARRAY(arena, (ranks + 1) * experts, &p.before));
+    WEFT_TRY(WEFT_ARRAY(arena, ranks, &p.members));
+    WEFT_TRY(WEFT_ARRAY(arena, experts, &p.numbers));
+    WEFT_TRY(WEFT_ARRAY(arena, experts, &p.home));
+    WEFT_TRY(WEFT_ARRAY(arena, experts, &p.rows));
+    WEFT_TRY(WEFT_ARRAY(arena, experts, &p.kept));
+    WEFT_TRY(WEFT_ARRAY(arena, experts, &p.upload_us));
+    WEFT_TRY(WEFT_ARRAY(arena, experts, &p.compute_us));
+    WEFT_TRY(WEFT_ARRAY(arena, capacity, &p.found));
+    WEFT_TRY(WEFT_ARRAY(arena, experts + 1, &p.first_found));
+    WEFT_TRY(WEFT_ARRAY(arena, experts + ranks, &p.cursors));
+    WEFT_TRY(weft_arena_alloc_array(
+        arena, weft_placement_scratch_bytes(setup->num_experts, setup->num_ranks) / 8 + 1, 8,
+        &p.scratch));
     for (int r = 0; r < setup->num_ranks; r++)
         if (find_members(&p, r) > WEFT_PLACEMENT_MAX_RANKS)
             return WEFT_KEY_ERROR("offload.placement",

@@ -1,12 +1,110 @@
-#include "layers/tier/internal.h"
-
+#include <math.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/device/device.h"
 #include "kernels/host.h"
 #include "layers/pass/pass.h"
+#include "layers/tier/internal.h"
 #include "schedule/ahead.h"
 #include "schedule/operands.h"
+
+/* --- the clock ----------------------------------------------------------------------------- */
+
+/* How long compute waits for experts beyond device memory, and which part is
+ * due to the host's steps, by clocks on the lanes' threads and so on the CPU alone.
+ *
+ * The uploads' lane is late by its waits for steps, less what it would have waited for a slot
+ * anyway. A wait of compute for an upload is due to steps as far as the upload is later than
+ * compute already is. All waits for kept experts are due to steps, since only a step makes them
+ * come up again. */
+typedef enum weft_tier_moment {
+    WEFT_TIER_BEGIN,     /* on the compute lane: a program begins; */
+    WEFT_TIER_HAS,       /* compute has the weights; */
+    WEFT_TIER_FREES,     /* compute is done with them */
+    WEFT_TIER_ASKS,      /* on the uploads' lane: before its wait for the slot; */
+    WEFT_TIER_GETS,      /* before its wait for the step; */
+    WEFT_TIER_STEPPED,   /* behind that */
+    WEFT_TIER_REFRESHES, /* on the lane that updates a kept expert */
+} weft_tier_moment;
+
+typedef struct reading {
+    weft_tier_clock *clock;
+    weft_tier_stamp *stamp;
+} reading;
+
+static weft_status begin(const void *raw)
+{
+    const reading *r = raw;
+    r->clock->since_us = weft_now_us();
+    return WEFT_OK;
+}
+
+static weft_status has(const void *raw)
+{
+    const reading *r = raw;
+    const double waited = weft_now_us() - r->clock->since_us;
+    r->clock->waited_us += waited;
+    r->clock->delayed_us += fmin(waited, fmax(0, r->stamp->late_us - r->clock->delayed_us));
+    r->stamp->late_us = 0;
+    return WEFT_OK;
+}
+
+static weft_status frees(const void *raw)
+{
+    const reading *r = raw;
+    r->clock->since_us = weft_now_us();
+    r->stamp->freed_us = r->clock->since_us;
+    r->stamp->freed_delay_us = r->clock->delayed_us;
+    return WEFT_OK;
+}
+
+static weft_status asks(const void *raw)
+{
+    const reading *r = raw;
+    r->clock->asked_us = weft_now_us();
+    return WEFT_OK;
+}
+
+/* Without steps the lane would have come earlier by late_us, the slot by freed_delay_us. */
+static weft_status gets(const void *raw)
+{
+    const reading *r = raw;
+    const double free_for = fmax(0, r->clock->asked_us - r->stamp->freed_us);
+    r->clock->late_us = fmin(r->clock->late_us, r->stamp->freed_delay_us + free_for);
+    r->clock->asked_us = weft_now_us();
+    return WEFT_OK;
+}
+
+static weft_status stepped(const void *raw)
+{
+    const reading *r = raw;
+    r->clock->late_us += weft_now_us() - r->clock->asked_us;
+    r->stamp->late_us = r->clock->late_us;
+    return WEFT_OK;
+}
+
+static weft_status refreshes(const void *raw)
+{
+    const reading *r = raw;
+    r->stamp->late_us = INFINITY;
+    return WEFT_OK;
+}
+
+/* Reads the clock at that moment of the lane. stamp: NULL for BEGIN and ASKS. */
+static weft_status tier_clock_read(weft_tier_clock *clock, weft_tier_stamp *stamp,
+                                   weft_tier_moment moment, weft_lane *lane)
+{
+    static const weft_lane_function read_at[] = {
+        [WEFT_TIER_BEGIN] = begin,         [WEFT_TIER_HAS] = has,   [WEFT_TIER_FREES] = frees,
+        [WEFT_TIER_ASKS] = asks,           [WEFT_TIER_GETS] = gets, [WEFT_TIER_STEPPED] = stepped,
+        [WEFT_TIER_REFRESHES] = refreshes,
+    };
+    const reading r = {clock, stamp};
+    return clock->runs ? weft_lane_submit(lane, "clock", read_at[moment], &r, sizeof r) : WEFT_OK;
+}
+
+/* --- programs ------------------------------------------------------------------------------ */
 
 enum { NUM_GRADIENTS = WEFT_TIER_GRADIENTS, NUM_STAGING = WEFT_EXPERTS_STAGING };
 
@@ -69,13 +167,13 @@ weft_status weft_tier_upload(weft_tier_run *t, weft_tier_place *to, int bucket, 
         return WEFT_OK;
     }
     if (!to->is_kept)
-        WEFT_TRY(weft_tier_clock_read(&t->clock, NULL, WEFT_TIER_ASKS, lane));
+        WEFT_TRY(tier_clock_read(&t->clock, NULL, WEFT_TIER_ASKS, lane));
     WEFT_TRY(weft_lane_wait(lane, to->used));
     if (!to->is_kept)
-        WEFT_TRY(weft_tier_clock_read(&t->clock, &to->stamp, WEFT_TIER_GETS, lane));
+        WEFT_TRY(tier_clock_read(&t->clock, &to->stamp, WEFT_TIER_GETS, lane));
     WEFT_TRY(weft_tier_wait_step(t, bucket, lane));
-    WEFT_TRY(weft_tier_clock_read(&t->clock, &to->stamp,
-                                  to->is_kept ? WEFT_TIER_REFRESHES : WEFT_TIER_STEPPED, lane));
+    WEFT_TRY(tier_clock_read(&t->clock, &to->stamp,
+                             to->is_kept ? WEFT_TIER_REFRESHES : WEFT_TIER_STEPPED, lane));
     WEFT_TRY(take_record(t, bucket, WEFT_RECORD_W, 0, lane));
     WEFT_TRY(weft_lane_copy(lane, to->memory, weft_tier_host_weights(t, bucket),
                             weft_tier_weight_bytes(t, own)));
@@ -182,9 +280,9 @@ static weft_status run_expert(void *context, const weft_task *task, weft_lane *l
         if (w->layer->count * sizeof(float) < bytes) /* what pads it is in the gradients' norm */
             WEFT_TRY(weft_lane_zero(lane, gradient->memory, bytes));
     }
-    WEFT_TRY(weft_tier_clock_read(&w->tier->clock, &at->stamp, WEFT_TIER_HAS, lane));
+    WEFT_TRY(tier_clock_read(&w->tier->clock, &at->stamp, WEFT_TIER_HAS, lane));
     WEFT_TRY(w->call->run(w->call->context, expert_at(w, task), &memory, lane));
-    WEFT_TRY(weft_tier_clock_read(&w->tier->clock, &at->stamp, WEFT_TIER_FREES, lane));
+    WEFT_TRY(tier_clock_read(&w->tier->clock, &at->stamp, WEFT_TIER_FREES, lane));
     return weft_lane_record(lane, at->used);
 }
 
@@ -319,7 +417,7 @@ weft_status weft_tier_enqueue(weft_tier_run *t, const weft_tier_call *call, weft
     weft_note_tasks(call->pass, tracks, ex);
     if (call->backward ? has_highest : has_lowest)
         begin_visit(&w);
-    WEFT_TRY(weft_tier_clock_read(&t->clock, NULL, WEFT_TIER_BEGIN, compute));
+    WEFT_TRY(tier_clock_read(&t->clock, NULL, WEFT_TIER_BEGIN, compute));
     weft_experts_slice(program, call->backward, call->first_position, call->end_position, &first,
                        &end);
     WEFT_TRY(weft_program_enqueue_some(program, ex, first, end));

@@ -260,26 +260,17 @@ void weft_tier_share_choose(weft_tier_run *t, const weft_tier_layer *l)
 
 /* --- making it ------------------------------------------------------------------------------ */
 
-static weft_status alloc(weft_tier_run *t, size_t count, size_t size, void *out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(&t->arena, count + 1, size, &memory));
-    memset(memory, 0, (count + 1) * size);
-    memcpy(out, &memory, sizeof memory);
-    return WEFT_OK;
-}
-
 static weft_status make_layer(weft_tier_run *t, const weft_tier_layer *l)
 {
     weft_tier_share *share = t->share;
     weft_tier_shared_layer *shared = shared_of(t, l);
     const size_t num = (size_t)l->num_seats;
     const int first = share->rank * l->num_experts;
-    WEFT_TRY(alloc(t, num, sizeof *shared->landings, &shared->landings));
-    WEFT_TRY(alloc(t, num, sizeof *shared->begun, &shared->begun));
-    WEFT_TRY(alloc(t, num, sizeof *shared->rows, &shared->rows));
-    WEFT_TRY(alloc(t, num, sizeof *shared->keeps, &shared->keeps));
-    WEFT_TRY(alloc(t, num, sizeof *shared->order, &shared->order));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, num + 1, &shared->landings));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, num + 1, &shared->begun));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, num + 1, &shared->rows));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, num + 1, &shared->keeps));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, num + 1, &shared->order));
     shared->first_guest = t->num_experts + share->num_guests;
     for (int s = l->num_experts; s < l->num_seats; s++) {
         const int x = weft_placing_expert(s, first, l->num_experts);
@@ -298,7 +289,7 @@ weft_status weft_tier_share_create(weft_tier_run *t)
     size_t guests = 0;
     if (!weft_tier_is_placed(&t->options))
         return WEFT_OK;
-    WEFT_TRY(alloc(t, 1, sizeof *share, &share));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, 1, &share));
     atomic_init(&share->abandoned, false);
     share->num_ranks = coords->size[WEFT_AXIS_EP];
     share->rank = coords->at[WEFT_AXIS_EP];
@@ -308,8 +299,8 @@ weft_status weft_tier_share_create(weft_tier_run *t)
         l->num_seats = weft_tier_num_seats(&t->options, l->num_experts, share->num_ranks);
         guests += (size_t)(l->num_seats - l->num_experts);
     }
-    WEFT_TRY(alloc(t, (size_t)t->num_layers, sizeof *share->layers, &share->layers));
-    WEFT_TRY(alloc(t, guests, sizeof *share->guests, &share->guests));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, (size_t)t->num_layers + 1, &share->layers));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, guests + 1, &share->guests));
     for (int i = 0; i < t->num_layers; i++) {
         t->layers[i].num_kept = weft_tier_num_kept(&t->options, t->layers[i].num_experts);
         WEFT_TRY(make_layer(t, &t->layers[i]));
@@ -365,7 +356,7 @@ static weft_status init_placing(weft_tier_run *t, weft_comm *shards)
     weft_placing_setup setup = {
         .num_ranks = share->num_ranks, .rank = share->rank, .replicas = (int)t->options.replicas};
     int *nodes;
-    WEFT_TRY(alloc(t, (size_t)share->num_ranks, sizeof *nodes, &nodes));
+    WEFT_TRY(WEFT_ARRAY(&t->arena, (size_t)share->num_ranks + 1, &nodes));
     for (int r = 0; r < share->num_ranks; r++)
         nodes[r] = weft_parameters_expert_node(t->setup.parameters, r);
     for (int i = 0; i < t->num_layers; i++)

@@ -263,8 +263,8 @@ bool weft_model_goes_ahead(const weft_model *model)
 void weft_model_tell_passed(weft_model *model, weft_status (*passed)(void *context, int layer),
                             void *context)
 {
-    model->passed = passed;
-    model->passed_context = context;
+    model->run.passed = passed;
+    model->run.passed_context = context;
 }
 
 weft_status weft_model_refresh(weft_model *model, int bucket, weft_lane *lane)

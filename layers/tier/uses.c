@@ -4,10 +4,7 @@ enum { ORDER_BITS = 24, VISITS_A_LAYER = 1024, UPDATE_VISITS = 2, BEHIND_VISIT =
 
 static weft_status make(weft_tier_visits *v, int capacity, weft_arena *arena)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)capacity + 1, sizeof *v->layers, &memory));
-    v->layers = memory;
-    return WEFT_OK;
+    return WEFT_ARRAY(arena, (size_t)capacity + 1, &v->layers);
 }
 
 weft_status weft_tier_uses_init(weft_tier_uses *u, weft_records *records, int num_layers,

@@ -49,10 +49,8 @@ weft_status weft_copies_folder(const weft_copies_place *place, uint64_t name, ch
 weft_status weft_copies_find_nodes(const int *node_of, int world, weft_arena *arena,
                                    weft_copies_nodes *out)
 {
-    void *memory;
     weft_copies_nodes n = {0};
-    WEFT_TRY(weft_arena_alloc_array(arena, 4 * (size_t)world + 2, sizeof(int), &memory));
-    n.node_of = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, 4 * (size_t)world + 2, &n.node_of));
     n.position_of = n.node_of + world;
     n.ranks = n.position_of + world;
     n.first = n.ranks + world;
@@ -102,15 +100,12 @@ typedef struct reserving {
 static weft_status find_addresses(reserving *r, weft_comm *world)
 {
     int *node_of, num_nodes = 0;
-    void *memory;
     weft_copies_local local;
     WEFT_TRY(weft_copies_find_local(world, r->place, &local));
     r->own.node = local.node;
-    WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->world, sizeof *r->all, &memory));
-    r->all = memory;
+    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)r->world, &r->all));
     WEFT_TRY(weft_comm_all_gather_host(world, &r->own, r->all, sizeof r->own));
-    WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)r->world, sizeof *node_of, &memory));
-    node_of = memory;
+    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)r->world, &node_of));
     for (int i = 0; i < r->world; i++) /* a node's first rank comes first */
         node_of[i] = r->all[i].node == i ? num_nodes++ : node_of[r->all[i].node];
     if (r->num_copies >= num_nodes)
@@ -124,14 +119,12 @@ static weft_status make_plan(reserving *r, const unsigned char *token)
 {
     weft_copy_plan *plan;
     weft_copy_end *ends;
-    void *memory;
     size_t num = (size_t)r->num_copies;
     for (int rank = 0; rank < r->world; rank++)
         for (int k = 1; k <= r->num_copies; k++)
             num += weft_copies_peer(&r->nodes, rank, k) == r->rank;
     r->plan_bytes = sizeof *plan + num * sizeof *ends;
-    WEFT_TRY(weft_arena_alloc(&r->arena, r->plan_bytes, &memory));
-    plan = memory;
+    WEFT_TRY(weft_arena_alloc(&r->arena, r->plan_bytes, &plan));
     ends = (void *)(plan + 1);
     plan->rank = r->rank;
     plan->world = r->world;
@@ -174,11 +167,9 @@ static weft_status make_slots(reserving *r)
     weft_copies *c = &r->writer->copies;
     const weft_copy_end *ends = (const void *)(r->plan + 1);
     char path[WEFT_COPY_FOLDER_BYTES + 64];
-    void *memory;
     const int count = 1 + r->plan->num_held;
     size_t bytes = 0;
-    WEFT_TRY(weft_arena_alloc_array(&c->arena, (size_t)count, sizeof *c->held, &memory));
-    c->held = memory;
+    WEFT_TRY(WEFT_ARRAY(&c->arena, (size_t)count, &c->held));
     c->held[0] = r->rank;
     for (int i = 1; i < count; i++)
         c->held[i] = ends[r->plan->num_peers + i - 1].rank;

@@ -135,12 +135,9 @@ static weft_status choose(restoring *r, const offer *all)
 {
     const size_t count = (size_t)r->size * r->num_offers;
     int64_t below = INT64_MAX;
-    void *memory;
     for (size_t i = 0; i < count; i++)
         r->num_holders = all[i].world > r->num_holders ? all[i].world : r->num_holders;
-    WEFT_TRY(
-        weft_arena_alloc_array(&r->arena, (size_t)r->num_holders, sizeof *r->holders, &memory));
-    r->holders = memory;
+    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)r->num_holders, &r->holders));
     for (;;) {
         int64_t step = -1;
         for (size_t i = 0; i < count; i++)

@@ -171,12 +171,8 @@ static bool is_weight(const weft_stored *stored)
 static weft_status list_weights(weft_weights_reader *r)
 {
     const weft_stored_list *all = &r->manifest.datasets;
-    void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(&r->arena, (size_t)all->count + 1, sizeof *r->weights, &memory));
-    r->weights = memory;
-    WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)all->count + 1, sizeof *r->stored, &memory));
-    r->stored = memory;
+    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)all->count + 1, &r->weights));
+    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)all->count + 1, &r->stored));
     for (int i = 0; i < all->count; i++) {
         const weft_stored *stored = &all->items[i];
         weft_weight *weight = &r->weights[r->count];

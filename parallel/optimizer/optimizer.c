@@ -192,28 +192,19 @@ static int count_parts(const weft_optimizer *o)
 static weft_status lay_out(weft_optimizer *o)
 {
     const int num_parameters = weft_parameters_count(o->parameters);
-    void *owned, *pieces, *updates, *norm_runs, *piece_of;
     size_t capacity = (size_t)count_parts(o) + 1; /* of buckets, too: none is empty */
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->part.owned, &owned));
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->part.pieces, &pieces));
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->part.updates, &updates));
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->part.norm_runs, &norm_runs));
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, capacity, sizeof *o->part.piece_of, &piece_of));
-    o->part.piece_of = piece_of;
-    o->part.norm_runs = norm_runs;
-    o->part.owned = owned;
-    o->part.pieces = pieces;
-    o->part.updates = updates;
+    WEFT_TRY(WEFT_ARRAY(&o->arena, capacity, &o->part.owned));
+    WEFT_TRY(WEFT_ARRAY(&o->arena, capacity, &o->part.pieces));
+    WEFT_TRY(WEFT_ARRAY(&o->arena, capacity, &o->part.updates));
+    WEFT_TRY(WEFT_ARRAY(&o->arena, capacity, &o->part.norm_runs));
+    WEFT_TRY(WEFT_ARRAY(&o->arena, capacity, &o->part.piece_of));
     for (int i = 0; i < num_parameters; i++)
         o->part.piece_of[i] = -1;
 
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         const int num_buckets =
             weft_parameters_section(o->parameters, (weft_section_kind)kind)->num_buckets;
-        void *first;
-        WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)num_buckets + 1,
-                                        sizeof *o->part.first_owned[kind], &first));
-        o->part.first_owned[kind] = first;
+        WEFT_TRY(WEFT_ARRAY(&o->arena, (size_t)num_buckets + 1, &o->part.first_owned[kind]));
         for (int b = 0; b < num_buckets; b++)
             lay_out_bucket(o, (weft_section_kind)kind, b);
     }
@@ -290,7 +281,6 @@ static weft_status allocate_state(weft_optimizer *o, weft_state_memory *m)
 static weft_status allocate(weft_optimizer *o)
 {
     size_t first = o->state_count;
-    void *sums;
     const bool in_file = weft_parameters_records(o->parameters, WEFT_SECTION_EXPERT);
     for (int i = o->part.num_owned; i-- > 0;)
         if (weft_parameters_on_host(o->parameters, o->part.owned[i].section))
@@ -304,9 +294,7 @@ static weft_status allocate(weft_optimizer *o)
     WEFT_TRY(weft_optimizer_allocate_staged(o));
     for (int i = 0; i < 2; i++)
         WEFT_TRY(allocate_state(o, &o->memory[i]));
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)o->part.num_norm_runs + 1,
-                                    sizeof *o->norm.host_sums, &sums));
-    o->norm.host_sums = sums;
+    WEFT_TRY(WEFT_ARRAY(&o->arena, (size_t)o->part.num_norm_runs + 1, &o->norm.host_sums));
     WEFT_TRY(weft_optimizer_make_debts(o));
     WEFT_TRY(allocate_norm(o, WEFT_SPACE_DEVICE, &o->norm.device));
     WEFT_TRY(allocate_norm(o, WEFT_SPACE_PINNED, &o->norm.host));

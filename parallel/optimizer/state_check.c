@@ -190,8 +190,7 @@ static weft_status list_parts(weft_optimizer *o, struct weft_state_check *c)
     const size_t num = (size_t)o->part.num_owned + 1;
     int part = 0;
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, num, sizeof *c->first_part, &memory));
-    c->first_part = memory;
+    WEFT_TRY(WEFT_ARRAY(&o->arena, num, &c->first_part));
     WEFT_TRY(weft_arena_alloc_array(&o->arena, num, 2 * sizeof *c->has, &memory));
     memset(memory, 0, num * 2 * sizeof *c->has);
     c->has = memory;

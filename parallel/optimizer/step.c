@@ -287,12 +287,10 @@ static weft_status pay(void *context, int32_t record, weft_lane *lane)
 weft_status weft_optimizer_make_debts(weft_optimizer *o)
 {
     weft_records *records = weft_parameters_records(o->parameters, WEFT_SECTION_EXPERT);
-    void *memory;
     if (!records)
         return WEFT_OK;
     const int num = weft_parameters_section(o->parameters, WEFT_SECTION_EXPERT)->num_buckets;
-    WEFT_TRY(weft_arena_alloc_array(&o->arena, (size_t)num, sizeof *o->debts.records, &memory));
-    o->debts.records = memory;
+    WEFT_TRY(WEFT_ARRAY(&o->arena, (size_t)num, &o->debts.records));
     o->debts.scale = 1;
     weft_records_set_payment(records, pay, o);
     return WEFT_OK;

@@ -39,10 +39,8 @@ size_t weft_parameters_in_expert(const weft_parameters *p, const weft_parameter 
 static weft_status make_labels(weft_parameters *p, const char ***out)
 {
     const weft_section *section = &p->sections[WEFT_SECTION_EXPERT];
-    void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(&p->arena, (size_t)section->num_buckets, sizeof(char *), &memory));
-    const char **labels = memory;
+    const char **labels;
+    WEFT_TRY(WEFT_ARRAY(&p->arena, (size_t)section->num_buckets, &labels));
     for (int i = 0; i < p->count; i++) {
         const weft_placed *placed = p->placed[i];
         if (placed->section != WEFT_SECTION_EXPERT)

@@ -42,9 +42,7 @@ static weft_status find_first_parts(const weft_parameters *p, weft_arena *arena,
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         look->on_host[kind] = weft_parameters_on_host(p, (weft_section_kind)kind);
         const int num = weft_parameters_section(p, (weft_section_kind)kind)->num_buckets;
-        void *first;
-        WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num + 1, sizeof(int), &first));
-        look->first_part[kind] = first;
+        WEFT_TRY(WEFT_ARRAY(arena, (size_t)num + 1, &look->first_part[kind]));
         for (int b = 0; b <= num; b++) {
             while (part < look->num_parts && look->parts[part].section == kind &&
                    look->parts[part].bucket < b)
@@ -59,19 +57,15 @@ weft_status weft_look_make(const weft_parameters *p, int host_threads, weft_aren
                            weft_look *out)
 {
     size_t parts = 0;
-    void *memory;
     *out = (weft_look){.host_threads = host_threads};
     for (int i = 0; i < weft_parameters_count(p); i++)
         parts += weft_placed_parts(weft_parameters_at(p, i));
-    WEFT_TRY(weft_arena_alloc_array(arena, parts + 1, sizeof *out->parts, &memory));
-    out->parts = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, parts + 1, &out->parts));
     list_parts(p, out);
-    WEFT_TRY(weft_arena_alloc_array(arena, parts + 1, sizeof *out->ends, &memory));
-    out->ends = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, parts + 1, &out->ends));
     for (size_t i = 0; i < parts; i++)
         out->ends[i] = out->parts[i].end;
-    WEFT_TRY(weft_arena_alloc_array(arena, parts + 1, sizeof *out->host_found, &memory));
-    out->host_found = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, parts + 1, &out->host_found));
     memset(out->host_found, 0, (parts + 1) * sizeof *out->host_found);
     return find_first_parts(p, arena, out);
 }

@@ -271,9 +271,8 @@ weft_status weft_parameters_declare_rows(weft_parameters *p, const char *prefix,
     WEFT_TRY(check_rows(p, spec, rows, name));
     WEFT_TRY(choose_section(p, spec, rows, name, &section));
 
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(&p->arena, sizeof(weft_placed), &memory));
-    weft_placed *placed = memory;
+    weft_placed *placed;
+    WEFT_TRY(weft_arena_alloc(&p->arena, sizeof(weft_placed), &placed));
     weft_box box = box_of(&shard, rows, &p->groups->coords);
     const weft_coords *coords = &p->groups->coords;
     *placed = (weft_placed){.shard = shard,
@@ -492,14 +491,12 @@ weft_status weft_parameters_allocate(weft_parameters *p, const weft_residency *r
                                      bool with_grads)
 {
     weft_cut_sections cut;
-    void *memory;
     if (p->laid_out)
         return WEFT_ERROR(WEFT_INTERNAL, "the parameters are already laid out");
     p->laid_out = true;
     p->residency = *residency;
-    WEFT_TRY(weft_arena_alloc_array(&p->arena, (size_t)p->count + 1,
-                                    sizeof(weft_residency_parameter), &memory));
-    weft_residency_parameter *counted = memory;
+    weft_residency_parameter *counted;
+    WEFT_TRY(WEFT_ARRAY(&p->arena, (size_t)p->count + 1, &counted));
     for (int i = 0; i < p->count; i++) {
         counted[i] = as_counted(p, p->placed[i]);
         weft_residency_count(&p->residency, &counted[i]);

@@ -79,14 +79,6 @@ static void moved(weft_spill_cache *c, int32_t p)
 
 /* --- create and plan ----------------------------------------------------------------------- */
 
-static weft_status array_of(weft_arena *arena, size_t count, size_t size, void *out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
-    memcpy(out, &memory, sizeof memory);
-    return WEFT_OK;
-}
-
 weft_status weft_spill_cache_create(int32_t num_places, int32_t num_records, size_t max_uses,
                                     weft_spill_eviction eviction, weft_arena *arena,
                                     weft_spill_cache **out)
@@ -96,14 +88,14 @@ weft_status weft_spill_cache_create(int32_t num_places, int32_t num_records, siz
         return WEFT_ERROR(WEFT_INTERNAL, "a cache of %d places for %d records", (int)num_places,
                           (int)num_records);
     size_t places = (size_t)num_places, records = (size_t)num_records;
-    WEFT_TRY(array_of(arena, 1, sizeof *c, &c));
-    WEFT_TRY(array_of(arena, places, sizeof *c->places, &c->places));
-    WEFT_TRY(array_of(arena, places, sizeof *c->heap, &c->heap));
-    WEFT_TRY(array_of(arena, records, sizeof *c->place_of, &c->place_of));
-    WEFT_TRY(array_of(arena, records, sizeof *c->seen, &c->seen));
-    WEFT_TRY(array_of(arena, records, sizeof *c->expected, &c->expected));
-    WEFT_TRY(array_of(arena, max_uses, sizeof *c->uses, &c->uses));
-    WEFT_TRY(array_of(arena, max_uses, sizeof *c->next_use, &c->next_use));
+    WEFT_TRY(WEFT_ARRAY(arena, 1, &c));
+    WEFT_TRY(WEFT_ARRAY(arena, places, &c->places));
+    WEFT_TRY(WEFT_ARRAY(arena, places, &c->heap));
+    WEFT_TRY(WEFT_ARRAY(arena, records, &c->place_of));
+    WEFT_TRY(WEFT_ARRAY(arena, records, &c->seen));
+    WEFT_TRY(WEFT_ARRAY(arena, records, &c->expected));
+    WEFT_TRY(WEFT_ARRAY(arena, max_uses, &c->uses));
+    WEFT_TRY(WEFT_ARRAY(arena, max_uses, &c->next_use));
     c->num_places = num_places;
     c->num_records = num_records;
     c->max_uses = max_uses;

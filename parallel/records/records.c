@@ -269,10 +269,8 @@ static weft_status init(weft_records *r)
     WEFT_TRY(make_file(r)); /* first: a full disk is the likely fault */
     WEFT_TRY(weft_spill_cache_create(s->num_places, s->num_records, 0, r->options.eviction,
                                      &r->arena, &r->cache));
-    WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)s->num_places, sizeof *r->places, &memory));
-    r->places = memory;
-    WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)s->num_records, 1, &memory));
-    r->in_file = memory;
+    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)s->num_places, &r->places));
+    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)s->num_records, &r->in_file));
     WEFT_TRY(weft_arena_alloc_array(&r->arena, (size_t)s->num_records, sizeof *r->owes, &memory));
     r->owes = memory;
     for (int32_t i = 0; i < s->num_places; i++) {

@@ -103,11 +103,9 @@ weft_status weft_buckets_order(const weft_cut_sections *sections, const weft_mes
               .experts_on_host = residency->experts_on_host,
               .state_on_host = residency->state_on_host};
     size_t count = 0;
-    void *shapes;
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++)
         count += (size_t)sections->num_buckets[kind];
-    WEFT_TRY(weft_arena_alloc_array(arena, count + 1, sizeof *l.shapes, &shapes));
-    l.shapes = shapes;
+    WEFT_TRY(WEFT_ARRAY(arena, count + 1, &l.shapes));
     add_all(&l);
     *out = (weft_buckets){l.shapes, l.count};
     return WEFT_OK;

@@ -205,8 +205,8 @@ static weft_status init(weft_spill *s)
 
     WEFT_TRY(open_file(s)); /* first: a wrong folder or a full disk is the likely fault */
     WEFT_TRY(weft_arena_alloc_array(&s->arena, o->num_records,
-                                    (size_t)o->num_parts * sizeof *s->record_parts, &memory));
-    s->record_parts = memory;
+                                    (size_t)o->num_parts * sizeof *s->record_parts,
+                                    &s->record_parts));
     for (int i = 0; i < o->num_callers; i++) {
         WEFT_TRY(weft_arena_alloc_array(&s->arena, 2 * (size_t)o->queue_depth,
                                         sizeof(weft_spill_piece), &memory));

@@ -114,12 +114,10 @@ static int start_threads(weft_spill_backend *b, int wanted)
 static weft_status threads_open(int fd, int num_queues, int depth, weft_arena *arena,
                                 char why[WEFT_SPILL_WHY_BYTES], weft_spill_backend **out)
 {
-    void *memory, *queues;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_spill_backend), &memory));
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num_queues, sizeof(queue), &queues));
-    weft_spill_backend *b = memory;
+    weft_spill_backend *b;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_spill_backend), &b));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)num_queues, &b->queues));
     b->fd = fd;
-    b->queues = queues;
     b->num_queues = num_queues;
     pthread_mutex_init(&b->mutex, NULL);
     pthread_cond_init(&b->is_work, NULL);

@@ -33,10 +33,10 @@ static bool can_read_and_write(struct io_uring *ring)
 static weft_status uring_open(int fd, int num_queues, int depth, weft_arena *arena,
                               char why[WEFT_SPILL_WHY_BYTES], weft_spill_backend **out)
 {
-    void *backend_memory, *rings;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_spill_backend), &backend_memory));
+    void *rings;
+    weft_spill_backend *backend;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_spill_backend), &backend));
     WEFT_TRY(weft_arena_alloc_array(arena, (size_t)num_queues, sizeof(struct io_uring), &rings));
-    weft_spill_backend *backend = backend_memory;
     *backend = (weft_spill_backend){fd, 0, rings};
     while (backend->num_rings < num_queues) {
         struct io_uring *ring = &backend->rings[backend->num_rings];

@@ -83,14 +83,6 @@ static weft_status fail(const unrolling *u, uint32_t index, const char *format, 
         what);
 }
 
-static weft_status take(unrolling *u, size_t count, size_t size, void *out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(u->scratch, count ? count : 1, size, &memory));
-    *(void **)out = memory;
-    return WEFT_OK;
-}
-
 /* Whether task `other` is over when task `index` starts; UINT32_MAX never is. */
 static bool over(const unrolling *u, uint32_t index, uint32_t other)
 {
@@ -157,7 +149,7 @@ static weft_status take_pass(unrolling *u, int num_positions, pass *out)
 {
     uint32_t **const arrays[] = {&out->uploads, &out->experts, &out->landings, &out->firsts};
     for (size_t a = 0; a < sizeof arrays / sizeof *arrays; a++) {
-        WEFT_TRY(take(u, (size_t)num_positions, sizeof(uint32_t), arrays[a]));
+        WEFT_TRY(WEFT_ARRAY(u->scratch, (size_t)num_positions, arrays[a]));
         for (int q = 0; q < num_positions; q++)
             (*arrays[a])[q] = UINT32_MAX;
     }
@@ -434,8 +426,8 @@ static weft_status start_buckets(unrolling *u)
 {
     const weft_buckets *buckets = u->of->buckets;
     int *numbers = NULL;
-    WEFT_TRY(take(u, (size_t)u->of->num_layers, sizeof *numbers, &numbers));
-    WEFT_TRY(take(u, (size_t)buckets->count, sizeof *u->buckets, &u->buckets));
+    WEFT_TRY(WEFT_ARRAY(u->scratch, (size_t)u->of->num_layers, &numbers));
+    WEFT_TRY(WEFT_ARRAY(u->scratch, (size_t)buckets->count, &u->buckets));
     for (int b = 0; b < buckets->count; b++) {
         if (!weft_bucket_is_offloaded(&buckets->shapes[b]))
             continue;
@@ -463,7 +455,7 @@ static weft_status start(unrolling *u)
     for (uint32_t i = 0; i < of->step->num_tasks; i++)
         if (of->step->tasks[i].micro_batch >= u->num_batches)
             u->num_batches = of->step->tasks[i].micro_batch + 1;
-    WEFT_TRY(take(u, (size_t)of->num_layers, sizeof *u->layers, &u->layers));
+    WEFT_TRY(WEFT_ARRAY(u->scratch, (size_t)of->num_layers, &u->layers));
     for (int l = 0; l < of->num_layers; l++) {
         const weft_experts_shape *s = &of->layers[l].shape;
         a_pass += (size_t)of->layers[l].forward->num_tasks + of->layers[l].backward->num_tasks + 2;
@@ -471,17 +463,17 @@ static weft_status start(unrolling *u)
         most = most > (size_t)s->num_gradient_slots ? most : (size_t)s->num_gradient_slots;
         for (int k = 0; k < 2 * NUM_STEPS; k++)
             WEFT_TRY(
-                take(u, (size_t)u->num_batches, sizeof(pass), &u->layers[l].passes[k / 2][k % 2]));
+                WEFT_ARRAY(u->scratch, (size_t)u->num_batches, &u->layers[l].passes[k / 2][k % 2]));
     }
     most = most > WEFT_EXPERTS_STAGING ? most : WEFT_EXPERTS_STAGING;
     for (int r = 0; r < NUM_RINGS; r++)
-        WEFT_TRY(take(u, most, sizeof(place), &u->rings[r]));
+        WEFT_TRY(WEFT_ARRAY(u->scratch, most, &u->rings[r]));
     const size_t num = NUM_STEPS * (2 * (size_t)of->step->num_tasks + 2 * WEFT_NUM_LANES +
                                     (size_t)u->num_batches * a_pass);
-    WEFT_TRY(take(u, num, sizeof *u->tasks, &u->tasks));
-    WEFT_TRY(take(u, num, sizeof *u->pasts, &u->pasts));
-    WEFT_TRY(take(u, num, sizeof *u->layers_of, &u->layers_of));
-    WEFT_TRY(take(u, of->step->num_tasks, sizeof *u->ends, &u->ends));
+    WEFT_TRY(WEFT_ARRAY(u->scratch, num, &u->tasks));
+    WEFT_TRY(WEFT_ARRAY(u->scratch, num, &u->pasts));
+    WEFT_TRY(WEFT_ARRAY(u->scratch, num, &u->layers_of));
+    WEFT_TRY(WEFT_ARRAY(u->scratch, of->step->num_tasks, &u->ends));
     return start_buckets(u);
 }
 

@@ -292,10 +292,8 @@ static weft_status check_direction(const weft_moe_pipeline *pipeline, bool backw
 {
     const int n = pipeline->num_partitions;
     const weft_flow flow = backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
-    void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(scratch, (size_t)(NUM_PAIRS * n) + 1, sizeof(weft_task), &memory));
-    weft_task *tasks = memory;
+    weft_task *tasks;
+    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)(NUM_PAIRS * n) + 1, &tasks));
     const weft_wait counted = {.task = 0, .point = -1};
     weft_expectation expected = {.tasks = tasks,
                                  .waits = &counted,

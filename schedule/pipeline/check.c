@@ -132,17 +132,17 @@ static weft_status expect(const void *context, int rank, weft_arena *scratch, we
     const weft_buckets *buckets = shape->buckets ? &shape->buckets[rank] : &none;
     const int p = shape->num_stages, v = shape->num_chunks ? shape->num_chunks : 1;
     const size_t all = (size_t)v * (size_t)shape->num_micro_batches;
-    void *tasks, *waits, *batches, *indices, *splits, *pairs;
+    void *tasks, *waits, *batches, *splits, *pairs;
+    uint32_t *last_backward;
     WEFT_TRY(weft_arena_alloc_array(scratch, 8 * all + weft_update_max_tasks(buckets),
                                     sizeof(weft_task), &tasks));
     WEFT_TRY(weft_arena_alloc_array(scratch, weft_update_max_waits(buckets, v), sizeof(weft_wait),
                                     &waits));
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(int32_t), &batches));
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(uint32_t), &indices));
+    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)v, &last_backward));
     WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(bool), &splits));
     WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(bool), &pairs));
     const int32_t *last_batch = batches;
-    uint32_t *last_backward = indices;
     find_backwards(&q->programs[rank], v, shape->num_micro_batches, batches, splits, pairs);
     list l = {.shape = shape,
               .rank = rank,

@@ -41,9 +41,8 @@ typedef struct search {
 static weft_status allocate(const search *s, weft_arena *arena, weft_order **out)
 {
     void *memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(arena, (size_t)s->shape->num_ranks, sizeof(weft_order), &memory));
-    weft_order *orders = memory;
+    weft_order *orders;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)s->shape->num_ranks, &orders));
     for (int rank = 0; rank < s->shape->num_ranks; rank++) {
         WEFT_TRY(weft_arena_alloc_array(arena, s->per_rank, sizeof(weft_compute), &memory));
         orders[rank] = (weft_order){.computes = memory};
@@ -350,7 +349,6 @@ static void split(search *s, const candidate *from)
 static weft_status begin(search *s, weft_arena *scratch)
 {
     const size_t all = (size_t)s->shape->num_ranks * s->per_rank;
-    void *memory;
     for (int i = 0; i < NUM_KEPT; i++) {
         WEFT_TRY(allocate(s, scratch, &s->kept[i].orders));
         s->kept[i].makespan = -1;
@@ -358,14 +356,10 @@ static weft_status begin(search *s, weft_arena *scratch)
     WEFT_TRY(allocate(s, scratch, &s->now.orders));
     WEFT_TRY(allocate(s, scratch, &s->trial.orders));
     for (int i = 0; i < 2; i++) {
-        WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(uint32_t), &memory));
-        s->positions[i] = memory;
+        WEFT_TRY(WEFT_ARRAY(scratch, all, &s->positions[i]));
     }
-    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof *s->path, &memory));
-    s->path = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)s->shape->num_ranks, sizeof *s->list_limits,
-                                    &memory));
-    s->list_limits = memory;
+    WEFT_TRY(WEFT_ARRAY(scratch, all, &s->path));
+    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)s->shape->num_ranks, &s->list_limits));
     WEFT_TRY(weft_order_slots_start(s->shape, s->costs->stash_bytes, s->costs->deferred_bytes,
                                     scratch, &s->slots));
     return weft_order_timer_start(s->shape, s->costs, scratch, &s->timer);

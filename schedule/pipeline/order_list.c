@@ -177,17 +177,14 @@ static weft_status begin(list *l, weft_arena *scratch)
     const size_t all = p * v * (size_t)l->shape->num_micro_batches;
     void *memory;
     for (int i = 0; i < 2; i++) {
-        WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(double), &memory));
-        l->ends[i] = memory;
+        WEFT_TRY(WEFT_ARRAY(scratch, all, &l->ends[i]));
         for (size_t k = 0; k < all; k++)
             l->ends[i][k] = -1;
     }
     for (int i = 0; i < 3; i++) {
-        WEFT_TRY(weft_arena_alloc_array(scratch, p * v, sizeof(int), &memory));
-        l->done[i] = memory;
+        WEFT_TRY(WEFT_ARRAY(scratch, p * v, &l->done[i]));
     }
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(double), &memory));
-    l->now = memory;
+    WEFT_TRY(WEFT_ARRAY(scratch, p, &l->now));
     WEFT_TRY(weft_arena_alloc_array(scratch, 4 * p, sizeof(uint64_t), &memory));
     for (int i = 0; i < 2; i++) {
         l->held[i] = (uint64_t *)memory + 2 * i * (int)p;
@@ -195,11 +192,8 @@ static weft_status begin(list *l, weft_arena *scratch)
     }
     for (int rank = 0; rank < (int)p; rank++)
         reserve(l, rank, false, stashes_from(l, rank, 0));
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(int), &memory));
-    l->in_flight = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(choice), &memory));
-    l->next = memory;
-    return WEFT_OK;
+    WEFT_TRY(WEFT_ARRAY(scratch, p, &l->in_flight));
+    return WEFT_ARRAY(scratch, p, &l->next);
 }
 
 weft_status weft_order_list(const weft_order_shape *shape, const weft_order_costs *costs,

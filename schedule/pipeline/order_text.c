@@ -243,8 +243,7 @@ weft_status weft_order_parse(const char *text, const weft_order_shape *shape, we
     reader r = {.shape = shape};
     const char *start, *end;
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p * all, sizeof *r.seen, &memory));
-    r.seen = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)p * all, &r.seen));
     text = behind_byte_order_mark(text);
     for (; next_line(&text, &r.line, &start, &end); r.row++) {
         if (r.row == p)

@@ -153,27 +153,18 @@ weft_status weft_order_timer_start(const weft_order_shape *shape, const weft_ord
 {
     const size_t p = (size_t)shape->num_ranks;
     const size_t of_rank = (size_t)shape->num_chunks * (size_t)shape->num_micro_batches;
-    void *memory;
     *out = (weft_order_timer){.shape = shape, .costs = costs};
     for (int i = 0; i < 2; i++) {
-        WEFT_TRY(weft_arena_alloc_array(arena, p * of_rank, sizeof(double), &memory));
-        out->ends[i] = memory;
+        WEFT_TRY(WEFT_ARRAY(arena, p * of_rank, &out->ends[i]));
     }
-    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(double *), &memory));
-    out->starts = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, p, &out->starts));
     for (size_t rank = 0; rank < p; rank++) {
-        WEFT_TRY(weft_arena_alloc_array(arena, 3 * of_rank, sizeof(double), &memory));
-        out->starts[rank] = memory;
+        WEFT_TRY(WEFT_ARRAY(arena, 3 * of_rank, &out->starts[rank]));
     }
-    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(uint32_t), &memory));
-    out->heads = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(double), &memory));
-    out->now = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(int), &memory));
-    out->ready = memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, p, sizeof(bool), &memory));
-    out->is_ready = memory;
-    return WEFT_OK;
+    WEFT_TRY(WEFT_ARRAY(arena, p, &out->heads));
+    WEFT_TRY(WEFT_ARRAY(arena, p, &out->now));
+    WEFT_TRY(WEFT_ARRAY(arena, p, &out->ready));
+    return WEFT_ARRAY(arena, p, &out->is_ready);
 }
 
 /* The rank that stands first; -1: all are done. */
@@ -254,10 +245,8 @@ weft_status weft_order_simulate(const weft_order_shape *shape, const weft_order 
 static weft_status copy_starts(const weft_order_timer *t, weft_arena *arena, int64_t **starts)
 {
     for (int rank = 0; rank < t->shape->num_ranks; rank++) {
-        void *memory;
         const uint32_t count = t->orders[rank].count;
-        WEFT_TRY(weft_arena_alloc_array(arena, count, sizeof(int64_t), &memory));
-        starts[rank] = memory;
+        WEFT_TRY(WEFT_ARRAY(arena, count, &starts[rank]));
         for (uint32_t i = 0; i < count; i++)
             starts[rank][i] = 1 + (int64_t)t->starts[rank][i];
     }

@@ -31,16 +31,13 @@ typedef struct timed {
 static weft_status time_orders(const weft_order_shape *shape, weft_arena *scratch, timed *t)
 {
     const size_t p = (size_t)shape->num_ranks;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(int64_t *), &memory));
-    t->starts = memory;
+    WEFT_TRY(WEFT_ARRAY(scratch, p, &t->starts));
     int64_t **arrays[] = {&t->times.starts[0], &t->times.starts[1], &t->times.ends[0],
                           &t->times.ends[1], &t->times.over};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
-        WEFT_TRY(weft_arena_alloc_array(
-            scratch, p * (size_t)shape->num_chunks * (size_t)shape->num_micro_batches,
-            sizeof(int64_t), &memory));
-        *arrays[i] = memory;
+        WEFT_TRY(WEFT_ARRAY(scratch,
+                            p * (size_t)shape->num_chunks * (size_t)shape->num_micro_batches,
+                            &*arrays[i]));
     }
     WEFT_TRY(weft_order_time(shape, t->orders, scratch, t->starts));
     for (int rank = 0; rank < shape->num_ranks; rank++)
@@ -139,10 +136,7 @@ static weft_status find_posts(lowerings *all, const weft_order_shape *order_shap
                               weft_arena *scratch)
 {
     const timed *t = all->shape->forward_only ? &all->forwards : &all->training;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)order_shape->num_ranks,
-                                    sizeof(weft_rank_posts), &memory));
-    all->posts = memory;
+    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)order_shape->num_ranks, &all->posts));
     for (int rank = 0; rank < order_shape->num_ranks; rank++) {
         weft_arena of_rank = {0};
         weft_lowering l;
@@ -188,8 +182,7 @@ static weft_status lower_all(const weft_pipeline_shape *shape, weft_arena *scrat
     WEFT_TRY(weft_order_check_weights(&order_shape, all.training.orders, scratch));
     WEFT_TRY(time_orders(&order_shape, scratch, &all.training));
     if (shape->forward_only) {
-        WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)p, sizeof(weft_order), &memory));
-        all.forwards.orders = memory;
+        WEFT_TRY(WEFT_ARRAY(scratch, (size_t)p, &all.forwards.orders));
         WEFT_TRY(copy_forwards(&order_shape, all.training.orders, scratch, all.forwards.orders));
         WEFT_TRY(time_orders(&order_shape, scratch, &all.forwards));
     }

@@ -133,14 +133,9 @@ static weft_status run(sequence *s)
 static weft_status start(sequence *s, weft_arena *scratch)
 {
     const size_t p = (size_t)s->shape->num_ranks;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(progress), &memory));
-    s->at = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(int), &memory));
-    s->ready = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(bool), &memory));
-    s->is_ready = memory;
-    return WEFT_OK;
+    WEFT_TRY(WEFT_ARRAY(scratch, p, &s->at));
+    WEFT_TRY(WEFT_ARRAY(scratch, p, &s->ready));
+    return WEFT_ARRAY(scratch, p, &s->is_ready);
 }
 
 weft_status weft_posts_find(const weft_order_shape *shape, const weft_order *orders,

@@ -72,21 +72,13 @@ weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch)
 {
     const size_t all = (size_t)l->v * (size_t)l->m;
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int32_t), &memory));
-    l->held = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int64_t), &memory));
-    l->free_at = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 4 * all, sizeof(weft_task), &memory));
-    l->tasks = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(weft_lowered_message), &memory));
-    l->sends = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(weft_lowered_message), &memory));
-    l->receives = memory;
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)l->v, sizeof(uint32_t), &memory));
-    l->last_backward = memory;
-    WEFT_TRY(
-        weft_arena_alloc_array(scratch, WEFT_NUM_TIMED_POOLS, sizeof(weft_slot_pool), &memory));
-    l->pools = memory;
+    WEFT_TRY(WEFT_ARRAY(scratch, all, &l->held));
+    WEFT_TRY(WEFT_ARRAY(scratch, all, &l->free_at));
+    WEFT_TRY(WEFT_ARRAY(scratch, 4 * all, &l->tasks));
+    WEFT_TRY(WEFT_ARRAY(scratch, 2 * all, &l->sends));
+    WEFT_TRY(WEFT_ARRAY(scratch, 2 * all, &l->receives));
+    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)l->v, &l->last_backward));
+    WEFT_TRY(WEFT_ARRAY(scratch, WEFT_NUM_TIMED_POOLS, &l->pools));
     for (int i = 0; i < WEFT_NUM_TIMED_POOLS; i++) {
         const bool is_used = i == WEFT_POOL_OUTPUT ? l->p > 1 && (l->v > 1 || l->rank < l->p - 1)
                              : l->shape->forward_only || i == WEFT_POOL_RECOMPUTED ? false

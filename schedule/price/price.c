@@ -336,14 +336,6 @@ static weft_status simulate(weft_simulation *sim)
     return WEFT_OK;
 }
 
-static weft_status take_array(weft_arena *arena, size_t count, size_t size, void *out)
-{
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, count, size, &memory));
-    *(void **)out = memory;
-    return WEFT_OK;
-}
-
 static int compare_tasks(const void *a, const void *b)
 {
     const weft_point *x = a, *y = b;
@@ -355,7 +347,7 @@ static weft_status list_points(const weft_program *program, weft_arena *scratch,
 {
     for (uint32_t i = 0; i < program->num_waits; i++)
         out->count += program->waits[i].point >= 0;
-    WEFT_TRY(take_array(scratch, out->count, sizeof *out->points, &out->points));
+    WEFT_TRY(WEFT_ARRAY(scratch, out->count, &out->points));
     for (uint32_t i = 0, at = 0; i < program->num_waits; i++)
         if (program->waits[i].point >= 0)
             out->points[at++].wait = program->waits[i];
@@ -369,21 +361,20 @@ static weft_status start(weft_simulation *sim, weft_arena *scratch, weft_arena *
     const size_t stages = (size_t)sim->num_stages, lanes = stages * WEFT_NUM_LANES;
     weft_price *price = sim->price;
     *price = (weft_price){.makespan_us = 0};
-    WEFT_TRY(take_array(scratch, lanes, sizeof *sim->lanes, &sim->lanes));
-    WEFT_TRY(take_array(scratch, lanes, sizeof *sim->heap, &sim->heap));
-    WEFT_TRY(take_array(scratch, stages * WEFT_NUM_INBOXES, sizeof *sim->inboxes, &sim->inboxes));
-    WEFT_TRY(take_array(scratch, stages, sizeof *sim->points, &sim->points));
-    WEFT_TRY(take_array(scratch, stages, sizeof *sim->touched, &sim->touched));
-    WEFT_TRY(take_array(scratch, stages, sizeof *sim->is_touched, &sim->is_touched));
-    WEFT_TRY(take_array(arena, stages, sizeof *price->busy_us, &price->busy_us));
-    WEFT_TRY(take_array(arena, stages, sizeof *price->spans, &price->spans));
+    WEFT_TRY(WEFT_ARRAY(scratch, lanes, &sim->lanes));
+    WEFT_TRY(WEFT_ARRAY(scratch, lanes, &sim->heap));
+    WEFT_TRY(WEFT_ARRAY(scratch, stages * WEFT_NUM_INBOXES, &sim->inboxes));
+    WEFT_TRY(WEFT_ARRAY(scratch, stages, &sim->points));
+    WEFT_TRY(WEFT_ARRAY(scratch, stages, &sim->touched));
+    WEFT_TRY(WEFT_ARRAY(scratch, stages, &sim->is_touched));
+    WEFT_TRY(WEFT_ARRAY(arena, stages, &price->busy_us));
+    WEFT_TRY(WEFT_ARRAY(arena, stages, &price->spans));
     for (int stage = 0; stage < sim->num_stages; stage++) {
         for (int i = 0; i < WEFT_NUM_INBOXES; i++)
             sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving = -1;
         if (sim->pricing->point)
             WEFT_TRY(list_points(&sim->programs[stage], scratch, &sim->points[stage]));
-        WEFT_TRY(take_array(arena, sim->programs[stage].num_tasks, sizeof **price->spans,
-                            &price->spans[stage]));
+        WEFT_TRY(WEFT_ARRAY(arena, sim->programs[stage].num_tasks, &price->spans[stage]));
     }
     if (sim->pricing->trace) {
         weft_trace_name_lanes(sim->pricing->trace, weft_lane_kind_texts(), WEFT_NUM_LANES);

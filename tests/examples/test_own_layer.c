@@ -40,8 +40,8 @@ static void check_forward(void)
     int found = 0;
     EXPECT_OK(weft_comm_create_self(&self));
     EXPECT_OK(weft_check_place_create(&place, self, &setup, "tp=1", WEFT_F32, build));
-    for (int i = 0; place.model && i < place.model->num_members; i++) {
-        if (place.model->members[i].layer->ops != &primer_ops)
+    for (int i = 0; place.model && i < place.model->tree.num_members; i++) {
+        if (place.model->tree.members[i].layer->ops != &primer_ops)
             continue;
         found++;
         EXPECT_OK(weft_check_layer_of(&place, i, &l));

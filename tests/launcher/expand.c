@@ -446,8 +446,9 @@ static void read_step(const char *file, const char *checkpoint, int32_t out[64])
     EXPECT_OK(weft_trainer_create(&trainer, &config, &source, world, &arena));
     EXPECT_OK(weft_trainer_start(&trainer, checkpoint));
     EXPECT_OK(weft_trainer_step(&trainer, &result));
-    EXPECT(trainer.batches.num * (int)trainer.batches.tokens_each == 64, "not 64 tokens");
-    memcpy(out, trainer.batches.tokens, 64 * sizeof *out);
+    EXPECT(trainer.input.batches.num * (int)trainer.input.batches.tokens_each == 64,
+           "not 64 tokens");
+    memcpy(out, trainer.input.batches.tokens, 64 * sizeof *out);
     weft_trainer_release(&trainer);
     weft_comm_destroy(world);
     weft_arena_release(&arena);

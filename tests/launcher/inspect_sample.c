@@ -52,7 +52,7 @@ static void read_as_trained(int32_t out[STEPS][STEP_TOKENS])
             for (int s = 0; s < SEQ; s++)
                 for (int b = 0; b < BATCH; b++)
                     out[step][(m * BATCH + b) * SEQ + s] =
-                        trainer.batches.tokens[(m * SEQ + s) * BATCH + b];
+                        trainer.input.batches.tokens[(m * SEQ + s) * BATCH + b];
     }
     weft_trainer_release(&trainer);
     weft_comm_destroy(world);

@@ -68,15 +68,16 @@ static void compare_passes(const weft_trainer *t, const weft_config *config,
     int num_compared = 0, num_chunks = 0;
     for (int i = 0; i < WEFT_NUM_PASS_KINDS * model->layout.num_chunks; i++) {
         char name[64];
-        snprintf(name, sizeof name, "rank %d chunk %d %s", model->rank, i / WEFT_NUM_PASS_KINDS,
+        snprintf(name, sizeof name, "rank %d chunk %d %s", model->place.pp.at,
+                 i / WEFT_NUM_PASS_KINDS,
                  weft_pass_kind_text((weft_pass_kind)(i % WEFT_NUM_PASS_KINDS)));
         /* A rank whose order has no halves of a chunk makes no programs of them. */
-        if (model->programs[i].num_tasks == 0)
+        if (model->run.programs[i].num_tasks == 0)
             continue;
         num_chunks++;
         for (int r = 0; r < levels.num_rows; r++)
             if (strcmp(levels.rows[r].name, name) == 0) {
-                compare(name, levels.rows[r].program, &model->programs[i]);
+                compare(name, levels.rows[r].program, &model->run.programs[i]);
                 num_compared++;
             }
     }
@@ -118,7 +119,7 @@ void planned_begin(weft_trainer *t, const weft_config_source *source)
     EXPECT_OK(weft_plan_make(&config, &alone, cluster, NULL, &watch.arena, &plan));
     snprintf(name, sizeof name, "step of rank %d", rank);
     watch.step = plan.step.programs[rank];
-    compare(name, &watch.step, &t->train.program);
+    compare(name, &watch.step, &t->runs.train.program);
     weft_plan_release(&plan);
     compare_passes(t, &config, &alone);
     if (t->moe.travels)

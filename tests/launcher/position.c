@@ -48,7 +48,8 @@ static int train(const run_case *c, int steps, const char *from, const char *to,
     EXPECT_OK(weft_trainer_start(&trainer, from));
     for (int i = 0; i < steps && expect_failures == 0; i++) {
         EXPECT_OK(weft_trainer_step(&trainer, &result));
-        memcpy(seen + count, trainer.batches.tokens, (size_t)(c->seq * c->batch) * sizeof *seen);
+        memcpy(seen + count, trainer.input.batches.tokens,
+               (size_t)(c->seq * c->batch) * sizeof *seen);
         count += c->seq * c->batch;
     }
     snprintf(path, sizeof path, "%s/%s", folder, to ? to : "");

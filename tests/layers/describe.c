@@ -196,11 +196,11 @@ static void measure(harness *h, const int32_t *tokens, const int32_t *labels, co
         EXPECT_OK(weft_model_forward(h->model, 0, &micro_batch, h->lane, NULL, NULL));
         EXPECT_OK(weft_model_backward(h->model, 0, h->lane, NULL, NULL, NULL));
         EXPECT_OK(weft_lane_sync(h->lane));
-        out->deferred_bytes = h->model->deferred[0].stack.peak_bytes;
+        out->deferred_bytes = h->model->memory.deferred[0].stack.peak_bytes;
     }
     out->activation_bytes = weft_model_stash_bytes(h->model, 0);
-    out->recomputed_bytes = h->model->recomputed[0].stack.peak_bytes;
-    out->scratch_bytes = h->model->scratch.peak_bytes;
+    out->recomputed_bytes = h->model->memory.recomputed[0].stack.peak_bytes;
+    out->scratch_bytes = h->model->memory.scratch.peak_bytes;
 }
 
 /* The operations of a half: 0 forward, 1 backward, 2 the second half of a backward in two. */
@@ -341,7 +341,8 @@ static void check_named(const cost_case *c, weft_comm *part, const char *mesh, c
     used_know_rows(!(of->model->shape.recompute & WEFT_RECOMPUTE_MODULE(MOE)));
     measure(of, tokens, tokens, &got);
     const weft_model *model = of->model;
-    EXPECT(model->scratch.num_blocks == 1 && (c->layer || model->passes[0].stash.num_blocks == 1),
+    EXPECT(model->memory.scratch.num_blocks == 1 &&
+               (c->layer || model->memory.passes[0].stash.num_blocks == 1),
            "%s on %s: what was reserved did not do", c->name, mesh);
     expected(c, of, 0, weft_model_num_layers(of->model), &wanted);
     compare(c, name, dtype, &got, &wanted, sizeof fields / sizeof *fields);

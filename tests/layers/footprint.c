@@ -121,11 +121,11 @@ static void check_stack(const training_case *c, const char *name, const weft_sta
 static void check_stacks(const training_case *c, const weft_model *model)
 {
     for (int i = 0; i < model->setup.num_passes; i++)
-        check_stack(c, "stash", &model->passes[i].stash);
+        check_stack(c, "stash", &model->memory.passes[i].stash);
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
-        check_stack(c, "recomputed", &model->recomputed[i].stack);
-    for (int i = 0; i < model->offload.num_slots; i++)
-        check_stack(c, "a ring's slot", &model->offload.slots[i].stack);
+        check_stack(c, "recomputed", &model->memory.recomputed[i].stack);
+    for (int i = 0; i < model->memory.offload.num_slots; i++)
+        check_stack(c, "a ring's slot", &model->memory.offload.slots[i].stack);
 }
 
 static void check(const training_case *c, weft_comm *world)
@@ -169,13 +169,13 @@ static void check_rank_load(const training *t, double rank_load, const char *mes
     const weft_axis axis = travels ? WEFT_AXIS_EP : WEFT_AXIS_TP;
     double own[MOST] = {0}, all[4 * MOST], sum = 0;
     int num_layers = 0, num = 0;
-    for (int i = 0; i < model->num_members && num_layers < MOST; i++) {
-        const weft_layer *layer = model->members[i].layer;
+    for (int i = 0; i < model->tree.num_members && num_layers < MOST; i++) {
+        const weft_layer *layer = model->tree.members[i].layer;
         if (strcmp(layer->ops->kind, "moe") != 0)
             continue;
-        const weft_moe_state *state = weft_pass_state(&model->passes[0], layer);
+        const weft_moe_state *state = weft_pass_state(&model->memory.passes[0], layer);
         weft_moe_dims d = weft_moe_dims_of(&model->options, &model->shape);
-        own[num_layers++] = (double)state->num_rows /
+        own[num_layers++] = (double)state->cut.num_rows /
                             (double)weft_moe_balanced_rows(&d, 2, (size_t)model->shape.ep);
     }
     EXPECT_OK(weft_comm_all_gather_host(trainer->world, own, all, sizeof own));
@@ -198,17 +198,17 @@ static void check_rank_load(const training *t, double rank_load, const char *mes
  * uneven. */
 static int load_of(const weft_model *model, weft_pass *pass, int listed, double *out)
 {
-    for (int m = 0; m < model->num_members; m++) {
-        const weft_layer *layer = model->members[m].layer;
-        const int parent = model->members[m].parent;
+    for (int m = 0; m < model->tree.num_members; m++) {
+        const weft_layer *layer = model->tree.members[m].layer;
+        const int parent = model->tree.members[m].parent;
         if (strcmp(layer->ops->kind, "moe") != 0 ||
-            model->members[parent].layer != model->layers[listed])
+            model->tree.members[parent].layer != model->tree.layers[listed])
             continue;
         const weft_moe_state *state = weft_pass_state(pass, layer);
         const weft_moe_dims d = weft_moe_dims_of(&model->options, &model->shape);
         const size_t balanced = d.tokens * 2 / (d.exchange ? 1 : (size_t)model->shape.ep);
-        *out = (double)state->num_rows / (double)balanced;
-        return state->num_rows != balanced;
+        *out = (double)state->cut.num_rows / (double)balanced;
+        return state->cut.num_rows != balanced;
     }
     return 0;
 }
@@ -230,7 +230,7 @@ static void check_routed(const char *mesh, int global_batch, weft_comm *world)
     check_rank_load(&t, result.rank_load, mesh);
     weft_model *model = t.trainer.model;
     for (int i = 0; i < model->setup.num_passes; i++) {
-        weft_pass *pass = &model->passes[i];
+        weft_pass *pass = &model->memory.passes[i];
         size_t listed = 0;
         for (int l = pass->first; l < pass->end; l++) {
             weft_shape shape = model->shape;

@@ -163,7 +163,7 @@ static void check_load(const fixture *f, const halves_case *c)
     EXPECT_OK(weft_model_outline(&setup, &f->h.groups.mesh, NULL, &outline));
     const double planned = BATCHES * (double)weft_footprint_deferred(&outline, 0, 0);
     for (int i = 0; i < BATCHES; i++) {
-        const weft_stack *stack = &model->deferred[i].stack;
+        const weft_stack *stack = &model->memory.deferred[i].stack;
         used += (double)(stack->peak_bytes > stack->first_bytes ? stack->peak_bytes
                                                                 : stack->first_bytes);
     }
@@ -176,15 +176,15 @@ static void check_memory(const fixture *f, const halves_case *c)
 {
     size_t most = 0;
     for (int i = 0; i <= f->delay; i++) {
-        const weft_stack *stack = &f->h.model->deferred[i].stack;
+        const weft_stack *stack = &f->h.model->memory.deferred[i].stack;
         EXPECT(c->uneven || stack->peak_bytes == stack->first_bytes,
                "%s: %zu bytes are deferred, %zu reserved", c->name, stack->peak_bytes,
                stack->first_bytes);
         most = stack->peak_bytes > most ? stack->peak_bytes : most;
     }
     EXPECT(most > 0, "%s: nothing is deferred", c->name);
-    EXPECT((f->h.model->deferred[0].num_works > 1) != c->is_whole, "%s: %zu pieces are deferred",
-           c->name, f->h.model->deferred[0].num_works);
+    EXPECT((f->h.model->memory.deferred[0].num_works > 1) != c->is_whole,
+           "%s: %zu pieces are deferred", c->name, f->h.model->memory.deferred[0].num_works);
 }
 
 static void check_delay(fixture *f, const halves_case *c, int delay, const char *wanted, char *got)

@@ -149,10 +149,10 @@ static void check_definition(const moe_case *c, rig *r)
            metrics->dropped, m.dropped);
     const weft_moe_state *state = rig_state(r);
     for (size_t e = 0; e < experts; e++)
-        EXPECT((size_t)(state->parts[0].offsets[e + 1] - state->parts[0].offsets[e]) ==
+        EXPECT((size_t)(state->cut.parts[0].offsets[e + 1] - state->cut.parts[0].offsets[e]) ==
                    m.expert_tokens[e],
                "%s: expert %zu has %lld rows, expected %zu", c->name, e,
-               (long long)(state->parts[0].offsets[e + 1] - state->parts[0].offsets[e]),
+               (long long)(state->cut.parts[0].offsets[e + 1] - state->cut.parts[0].offsets[e]),
                m.expert_tokens[e]);
     if (c->form == MOE_ALL_TO_ONE && m.dropped == 0)
         EXPECT(m.expert_tokens[0] == m.tokens, "%s: does not test what it says", c->name);

@@ -90,15 +90,16 @@ static void check_example(weft_comm *part, const char *mesh)
 
     const weft_moe_state *state = rig_state(&r);
     int rank = weft_comm_rank(part);
-    EXPECT(state->num_rows == (rank ? 5 : 3), "%s: rank %d computes %zu tokens", mesh, rank,
-           state->num_rows);
+    EXPECT(state->cut.num_rows == (rank ? 5 : 3), "%s: rank %d computes %zu tokens", mesh, rank,
+           state->cut.num_rows);
     for (int e = 0; e < 3; e++)
-        EXPECT(state->parts[0].offsets[e] == rank_offsets[rank][e], "%s: rank %d offset %d is %lld",
-               mesh, rank, e, (long long)state->parts[0].offsets[e]);
-    for (size_t i = 0; i < state->num_rows && state->num_rows == (rank ? 5u : 3u); i++) {
-        const int32_t *arrived = state->parts[0].order; /* rows lie as they came */
-        const float *row =
-            (const float *)state->dispatched.data + (arrived ? (size_t)arrived[i] : i) * HIDDEN;
+        EXPECT(state->cut.parts[0].offsets[e] == rank_offsets[rank][e],
+               "%s: rank %d offset %d is %lld", mesh, rank, e,
+               (long long)state->cut.parts[0].offsets[e]);
+    for (size_t i = 0; i < state->cut.num_rows && state->cut.num_rows == (rank ? 5u : 3u); i++) {
+        const int32_t *arrived = state->cut.parts[0].order; /* rows lie as they came */
+        const float *row = (const float *)state->held.dispatched.data +
+                           (arrived ? (size_t)arrived[i] : i) * HIDDEN;
         size_t token = rank_tokens[rank][i];
         EXPECT(memcmp(row, x + token * HIDDEN, HIDDEN * sizeof *row) == 0,
                "%s: rank %d computes token %g as its row %zu, expected token %zu", mesh, rank,

@@ -142,7 +142,7 @@ static void drop(const note_case *c, const note_model *m, size_t at)
                "%s on %s: nobody misses wait %zu on lane %s", c->name, c->mesh, at,
                weft_lane_name(note->lane));
     } else if (is_wait && at >= last_step &&
-               (is_of(&model->executors[0], note->event) ||
+               (is_of(&model->run.executors[0], note->event) ||
                 is_of(model->tier ? &model->tier->executor : NULL, note->event))) {
         drop_of_pass(m, notes, count, at, is_named);
     }

@@ -163,7 +163,7 @@ const weft_layer *rig_layer(const rig *r)
 
 void *rig_state(const rig *r)
 {
-    return weft_pass_state(&r->h.model->passes[0], rig_layer(r));
+    return weft_pass_state(&r->h.model->memory.passes[0], rig_layer(r));
 }
 
 weft_parameter *rig_parameter(const rig *r, const char *name)

@@ -105,9 +105,8 @@ static int parse(int argc, char **argv, bench *b)
 static weft_status load(const bench *b, int form, weft_arena *arena, weft_config_source *source,
                         weft_config *out)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, b->set.count + NUM_OWN_SETS, sizeof(char *), &memory));
-    const char **set = memory;
+    const char **set;
+    WEFT_TRY(WEFT_ARRAY(arena, b->set.count + NUM_OWN_SETS, &set));
     size_t count = 0;
     for (; count < b->set.count; count++)
         set[count] = b->set.values[count];

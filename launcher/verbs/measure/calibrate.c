@@ -276,9 +276,8 @@ static weft_status show(const arguments *args, const weft_cluster *cluster)
 /* The cluster of --import. */
 static weft_status import(const arguments *args, weft_arena *arena)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_import), &memory));
-    weft_import *import = memory;
+    weft_import *import;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_import), &import));
     weft_import_start(import);
     for (size_t i = 0; i < args->import.count + args->operands.count; i++) {
         const char *file = i < args->import.count ? args->import.values[i]

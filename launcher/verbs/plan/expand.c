@@ -78,11 +78,10 @@ static weft_status find_config(expander *x)
 static weft_status fill_contexts(expander *x, int64_t today)
 {
     weft_int_list *list = &x->request.contexts;
-    void *memory;
     if (list->count != 1 || list->values[0] <= 2 * today)
         return WEFT_OK;
-    WEFT_TRY(weft_arena_alloc_array(&x->arena, 64, sizeof(int64_t), &memory));
-    int64_t *values = memory;
+    int64_t *values;
+    WEFT_TRY(WEFT_ARRAY(&x->arena, 64, &values));
     size_t count = 0;
     for (int64_t context = 2 * today; context < list->values[0]; context *= 2)
         values[count++] = context;

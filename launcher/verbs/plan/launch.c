@@ -116,31 +116,31 @@ static int parse(int argc, char **argv, launcher *l)
         {"rank-output", NULL, "each rank's words in a file of its own, RUN/ranks",
          .flag = &job->rank_output},
         {"time", "TIME", "slurm: the job's time; it stops before its end and goes on",
-         .text = &job->time},
-        {"account", "NAME", "slurm: who pays", .text = &job->account},
-        {"partition", "NAME", "slurm: where it queues", .text = &job->partition},
-        {"qos", "NAME", "slurm: its quality of service", .text = &job->qos},
+         .text = &job->slurm.time},
+        {"account", "NAME", "slurm: who pays", .text = &job->slurm.account},
+        {"partition", "NAME", "slurm: where it queues", .text = &job->slurm.partition},
+        {"qos", "NAME", "slurm: its quality of service", .text = &job->slurm.qos},
         {"sbatch", "OPTION", "slurm: one more of sbatch's options; may be repeated",
-         .texts = &job->sbatch},
+         .texts = &job->slurm.sbatch},
         {"container-image", "IMAGE", "slurm: the container's image, for srun's plugin pyxis",
-         .text = &job->container_image},
+         .text = &job->container.image},
         {"container-mounts", "LIST", "slurm: what else pyxis mounts, A:B,C:D",
-         .text = &job->container_mounts},
+         .text = &job->container.mounts},
         {"apptainer", "IMAGE", "mpirun, slurm: the program runs in this image, by apptainer exec",
-         .text = &job->apptainer},
-        {"image", "IMAGE", "kubernetes: the containers' image", .text = &job->image},
+         .text = &job->container.apptainer},
+        {"image", "IMAGE", "kubernetes: the containers' image", .text = &job->kubernetes.image},
         {"claim", "NAME", "kubernetes: the volume claim of RUN (the nodes' folder of this name)",
-         .text = &job->claim},
-        {"namespace", "NAME", "kubernetes: the job's", .text = &job->name_space},
-        {"queue", "NAME", "kubernetes: of Kueue, or of Volcano", .text = &job->queue},
+         .text = &job->kubernetes.claim},
+        {"namespace", "NAME", "kubernetes: the job's", .text = &job->kubernetes.name_space},
+        {"queue", "NAME", "kubernetes: of Kueue, or of Volcano", .text = &job->kubernetes.queue},
         {"resource", "NAME=AMOUNT", "kubernetes: of each worker, such as memory; may be repeated",
-         .texts = &job->resources},
+         .texts = &job->kubernetes.resources},
         {"pod", "FIELD=VALUE",
          "kubernetes: a field of the pods' spec, text or JSON; may be repeated",
-         .texts = &job->pod},
+         .texts = &job->kubernetes.pod},
         {"user", "UID",
          "kubernetes: whose number the containers run as (the image's, which is root then)",
-         .count = &job->user, .min = 0, .max = INT_MAX},
+         .count = &job->kubernetes.user, .min = 0, .max = INT_MAX},
         {"run", NULL, "also start it", .flag = &l->run},
         {"dry-run", NULL, "print what would be written, and write and start nothing",
          .flag = &l->dry_run},
@@ -234,11 +234,11 @@ static weft_status find_restarts(launcher *l, const weft_mesh *mesh)
     weft_job *job = &l->job;
     weft_config fewer = l->config;
     const char *counts = "";
-    job->max_restarts = l->config.reliability.max_restarts;
-    job->restart_delay_s = (int64_t)ceil(l->config.reliability.restart_delay_s);
-    job->dp = mesh->dp;
+    job->restarts.max = l->config.reliability.max_restarts;
+    job->restarts.delay_s = (int64_t)ceil(l->config.reliability.restart_delay_s);
+    job->restarts.dp = mesh->dp;
     fewer.parallel.data_parallel_size = 0;
-    for (int parts = 1; parts <= job->num_nodes && job->max_restarts > 0; parts++) {
+    for (int parts = 1; parts <= job->num_nodes && job->restarts.max > 0; parts++) {
         weft_mesh other;
         const int nodes = job->num_nodes / parts;
         if (job->num_nodes % parts != 0 || mesh->dp % parts != 0)
@@ -251,7 +251,7 @@ static weft_status find_restarts(launcher *l, const weft_mesh *mesh)
         WEFT_TRY(
             weft_arena_printf(&l->arena, &counts, "%s%s%d", counts, *counts ? " " : "", nodes));
     }
-    job->node_counts = counts;
+    job->restarts.node_counts = counts;
     return WEFT_OK;
 }
 
@@ -295,7 +295,7 @@ static weft_status find_ranks(launcher *l, weft_cluster **out_cluster)
     WEFT_TRY(weft_config_mesh(&l->config, &l->source, world, &mesh));
     WEFT_TRY(place(l, cluster, &mesh));
     WEFT_TRY(find_restarts(l, &mesh));
-    l->opens_dp = l->job.kind == WEFT_JOB_MPIRUN && l->job.max_restarts > 0 &&
+    l->opens_dp = l->job.kind == WEFT_JOB_MPIRUN && l->job.restarts.max > 0 &&
                   l->job.num_nodes > 1 && l->config.parallel.data_parallel_size > 0;
     l->config.parallel.data_parallel_size = mesh.dp;
     if (cluster)
@@ -321,7 +321,7 @@ static weft_status find_config(launcher *l)
     char *text;
     WEFT_TRY(find_file(l->source.file, &l->arena, &l->job.config));
     WEFT_TRY(weft_read_file(l->job.config, &l->arena, &text, NULL));
-    l->job.config_text = text;
+    l->job.kubernetes.config_text = text;
     return WEFT_OK;
 }
 
@@ -347,11 +347,10 @@ static weft_status find_program(launcher *l)
 /* The words behind --resume: what this line sets, and what else the plan was made with. */
 static weft_status find_settings(launcher *l, const weft_cluster *cluster)
 {
-    void *memory;
     const char *word;
     size_t n = 0;
-    WEFT_TRY(weft_arena_alloc_array(&l->arena, 2 * l->set.count + 8, sizeof(char *), &memory));
-    const char **words = memory;
+    const char **words;
+    WEFT_TRY(WEFT_ARRAY(&l->arena, 2 * l->set.count + 8, &words));
     if (l->mesh) {
         words[n++] = "--mesh";
         if (l->opens_dp)
@@ -577,7 +576,7 @@ int weft_verb_launch(int argc, char **argv, const weft_verb_given *given)
 {
     launcher l = {.program = given->program,
                   .own_program = given->program,
-                  .job.user = -1,
+                  .job.kubernetes.user = -1,
                   .source.application = given->application,
                   .vocabulary = given->vocabulary};
     int code = parse(argc, argv, &l);

@@ -61,10 +61,8 @@ static weft_status plan_search_find(plan_search *s, const weft_config *config,
                                     const weft_config_source *source, const weft_cluster *cluster,
                                     weft_arena *arena)
 {
-    void *memory;
     s->num_results = s->nodes.count > 0 ? (int)s->nodes.count : 1;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)s->num_results, sizeof *s->results, &memory));
-    s->results = memory;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)s->num_results, &s->results));
     weft_search_progress progress = {.what = "search", .said_us = weft_now_us()};
     weft_stop_catch_wishes();
     for (int i = 0; i < s->num_results; i++) {
@@ -254,9 +252,8 @@ static weft_status tell(planner *p, const answer *a, const weft_config *config)
 /* Tracks are stages: their first ranks stand for all replicas. */
 static weft_status name_tracks(const weft_plan *plan, weft_trace *trace, weft_arena *arena)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)plan->num_stages, sizeof(char *), &memory));
-    const char **names = memory;
+    const char **names;
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)plan->num_stages, &names));
     for (int s = 0; s < plan->num_stages; s++)
         WEFT_TRY(weft_arena_printf(arena, &names[s], "stage %d", s));
     weft_trace_name_ranks(trace, names, plan->num_stages);

@@ -71,15 +71,13 @@ static int parse(int argc, char **argv, evaluator *e)
 static weft_status load_config(evaluator *e)
 {
     const arguments *args = &e->args;
-    void *memory;
     WEFT_TRY(weft_checkpoint_resolve(args->checkpoint, &e->arena, &e->folder));
     WEFT_TRY(weft_arena_printf(&e->arena, &e->source.file, "%s/config.json", e->folder));
     WEFT_TRY(weft_checkpoint_read_config(e->folder, &e->arena, &e->source.text));
     if (!e->source.text)
         return WEFT_ERROR(WEFT_FILE, "%s: holds no config", e->folder);
-    WEFT_TRY(
-        weft_arena_alloc_array(&e->arena, args->set.count + MAX_OWN_SETS, sizeof(char *), &memory));
-    const char **set = memory;
+    const char **set;
+    WEFT_TRY(WEFT_ARRAY(&e->arena, args->set.count + MAX_OWN_SETS, &set));
     size_t count = 0;
     set[count++] = "train.eval_interval=0"; /* which would want a validation part */
     if (args->split == ALL)

@@ -130,10 +130,8 @@ static weft_status load_config(generator *g, const char *folder, const arguments
                                    .mesh = args->mesh ? args->mesh : "tp=1,pp=1,dp=1,ep=1,etp=1",
                                    .no_data = true,
                                    .application = application};
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, args->set.count + NUM_ANYWHERE + NUM_ON_CPU,
-                                    sizeof(char *), &memory));
-    const char **set = memory;
+    const char **set;
+    WEFT_TRY(WEFT_ARRAY(arena, args->set.count + NUM_ANYWHERE + NUM_ON_CPU, &set));
     for (size_t i = 0; i < NUM_ANYWHERE; i++)
         set[source->num_set++] = anywhere[i];
     for (size_t i = 0; i < args->set.count; i++)

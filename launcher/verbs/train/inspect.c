@@ -182,9 +182,7 @@ static weft_status open_tokenizer(reader *r)
 
 static weft_status read_documents(reader *r)
 {
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(&r->arena, r->data.num_parts, sizeof *r->documents, &memory));
-    r->documents = memory;
+    WEFT_TRY(WEFT_ARRAY(&r->arena, r->data.num_parts, &r->documents));
     for (size_t i = 0; i < r->data.num_parts; i++)
         WEFT_TRY(
             weft_dataset_read_documents(r->data.parts[i].dataset, &r->arena, &r->documents[i]));
@@ -194,7 +192,6 @@ static weft_status read_documents(reader *r)
 static weft_status open_all(reader *r)
 {
     weft_config_source source = {.application = r->asked->application, .run_path = r->asked->run};
-    void *memory;
     WEFT_TRY(read_step(r));
     WEFT_TRY(load_config(r, &source));
     WEFT_TRY(check_config(r, &source));
@@ -202,10 +199,7 @@ static weft_status open_all(reader *r)
     WEFT_TRY(open_tokenizer(r));
     if (weft_config_reads_file(&r->config))
         WEFT_TRY(read_documents(r));
-    WEFT_TRY(weft_arena_alloc_array(&r->arena, 2 * (size_t)r->config.model.seq_length,
-                                    sizeof *r->tokens, &memory));
-    r->tokens = memory;
-    return WEFT_OK;
+    return WEFT_ARRAY(&r->arena, 2 * (size_t)r->config.model.seq_length, &r->tokens);
 }
 
 /* --- printing ------------------------------------------------------------------------------ */
