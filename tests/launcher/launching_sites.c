@@ -207,10 +207,16 @@ static void check_setup(void)
         {"true\nreturn 4\n", "site.sh:2: its last command failed with 4"},
         {"true\n\nexit 0\ntrue\n", "site.sh:3: it exits with 0, where its last line should be"},
         {"set -e\nf() {\n    false\n}\nf\ntrue\n", "site.sh:3: it exits with 1"},
-        {"set -u\necho $nothing\n", "site.sh:2: it exits with 1"}};
+        {"set -u\necho $nothing\n", "site.sh:2: it exits with 1"},
+        {"exec true\n", "site.sh: exec or a signal ended it (0) before its last line: the job is "
+                        "not started\n"},
+        {"trap true EXIT\nexec sh -c 'exit 7'\n", "site.sh: exec or a signal ended it (7)"},
+        {"trap true EXIT\nexit 3\n", "site.sh: exec or a signal ended it (3)"},
+        {"kill -KILL $BASHPID\n", "site.sh: exec or a signal ended it (137)"},
+        {"PATH=/nowhere\n", "site.sh: its PATH has no "}};
     static const char *const kinds[] = {"mpirun", "slurm"};
     static const char *const scripts[] = {"site/job.sh", "site/job.sbatch"};
-    const char *const env[] = {job_path, "SLURM_JOB_ID=1", NULL};
+    const char *const env[] = {job_path, "SLURM_JOB_ID=1", "HAD=1", NULL};
     child c;
     for (int k = 0; k < 2; k++) {
         EXPECT(child_write("site.sh", "true\n"), "site.sh");
@@ -234,14 +240,20 @@ static void check_setup(void)
         free(text);
         EXPECT(child_write("site.sh", "set -eu -o pipefail\nshopt -s nullglob\ncd /\nIFS=,\n"
                                       "trap 'echo trapped >&2' EXIT USR1 ERR\nset -- a b\n"
-                                      "tell() { false; }\nexport LASTS=1\njob=none asked=TERM\n"),
+                                      "tell() { false; }\nexport LASTS=1\njob=none asked=TERM\n"
+                                      "readonly run code step\nexport name=n\nset -o noclobber\n"
+                                      "export -f tell\nulimit -Sn 99\numask 027\nunset HAD\n"
+                                      "sleep 9 >/dev/null 2>&1 &\n"),
                "site.sh");
-        job_make_fake(k ? "srun" : "mpirun", "echo \"$PWD $LASTS\" >variables; exit 7");
+        job_make_fake(
+            k ? "srun" : "mpirun",
+            "echo \"$PWD $LASTS $name ${HAD-no} $(ulimit -Sn) $(umask) $(tell; echo $?)\" "
+            ">variables; exit 7");
         EXPECT(job_run_other(&c, "/bin/bash", WORDS(scripts[k]), env) == 7 && !*c.err,
                "exit %d: %s", c.exit_code, c.err);
         child_release(&c);
         char line[128];
-        snprintf(line, sizeof line, "%s 1\n", job_folder);
+        snprintf(line, sizeof line, "%s 1 n no 99 0027 1\n", job_folder);
         job_expect_text("variables", line);
     }
     EXPECT(child_write("site.sh", "true\nfor x in 1; do\n"), "site.sh");
@@ -249,6 +261,34 @@ static void check_setup(void)
                   "--setup: bash cannot read it: ");
     expect_launch("mpirun", "site", WORDS("--setup", "site.sh"), 2,
                   "site.sh: line 3: syntax error: unexpected end of file");
+}
+
+/* Variables by names that the job's script has too: each start gets them as they are. */
+static void check_names(void)
+{
+    static const char *const kinds[] = {"mpirun", "slurm"}, *const fakes[] = {"mpirun", "srun"},
+                             *const scripts[] = {"alike/job.sh", "alike/job.sbatch"};
+    const char *const env[] = {job_path, "SLURM_JOB_ID=1", "step=s", "last=l", NULL};
+    child c;
+    for (int k = 0; k < 2; k++) {
+        job_make_fake(fakes[k], "if [ \"$*\" = \"${*/ true}\" ]; then\n"
+                                "echo \"$run $code $step $last $delay $LD_PRELOAD\" >>variables\n"
+                                "exit 5\nfi");
+        expect_launch(kinds[k], "alike",
+                      WORDS("--env", "run=r", "--env", "code=7", "--env", "step", "--env",
+                            "delay=d", "--env", "LD_PRELOAD=libc.so.6", "--set",
+                            "reliability.max_restarts=2", "--set", "reliability.restart_delay_s=0"),
+                      0, NULL);
+        unlink("variables");
+        EXPECT(job_run_other(&c, "/bin/bash", WORDS(scripts[k]), env) == 5, "exit %d: %s",
+               c.exit_code, c.err);
+        child_release(&c);
+        job_expect_text("variables", "r 7 s l d libc.so.6\nr 7 s l d libc.so.6\n"
+                                     "r 7 s l d libc.so.6\n");
+        char *text = job_said();
+        EXPECT(k == 1 || (job_has_word(text, "run") && !job_has_word(text, "last")), "%s", text);
+        free(text);
+    }
 }
 
 static void check_site(void)
@@ -272,12 +312,7 @@ static void check_site(void)
     expect_launch("mpirun", "site", WORDS("--setup", "nowhere"), 2, "nowhere: not a file");
     expect_launch("mpirun", "site", WORDS("--env", "1X=2"), 2, "no name of a variable");
     expect_launch("mpirun", "site", WORDS("--env", "X;touch oops=2"), 2, "no name of a variable");
-    static const char *const taken[] = {"UID=1",   "PPID",       "BASHOPTS=x",
-                                        "PATH=/x", "BASH_ENV=x", "LD_PRELOAD=x.so"};
-    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
-        expect_launch("mpirun", "site", WORDS("--env", taken[i]), 2,
-                      i < 3 ? "bash has this variable for itself"
-                            : "a file for --setup can export");
+    expect_launch("mpirun", "site", WORDS("--env", "PATH=/x"), 2, "a file for --setup can export");
     expect_launch("slurm", "site", WORDS("--env", "SLURM_JOB_ID=1"), 2, "Slurm sets it");
     expect_launch("mpirun", "site", WORDS("--env", "PATH", "--env", "A=1", "--env", "A=1"), 0,
                   NULL);
@@ -655,6 +690,7 @@ int main(int argc, char **argv)
     check_kinds();
     check_site();
     check_setup();
+    check_names();
     check_program();
     check_slurm();
     check_second();
