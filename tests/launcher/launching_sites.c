@@ -428,6 +428,12 @@ static void check_dry_run(void)
         child_release(&wet);
     }
     expect_launch("slurm", "dry", WORDS("--dry-run", "--run"), 2, "one of them");
+    expect_launch("slurm", "tiny.json", WORDS("--dry-run"), 6, "tiny.json: not a folder");
+    expect_launch("slurm", "nowhere/dry", WORDS("--dry-run"), 6,
+                  "nowhere/dry: cannot make the folder: No such file or directory");
+    EXPECT(mkdir("closed", 0555) == 0, "closed");
+    if (access("closed", W_OK) != 0) /* root may */
+        expect_launch("slurm", "closed", WORDS("--dry-run"), 6, "closed: cannot write");
 }
 
 /* --- MPIJob -------------------------------------------------------------------------------- */
@@ -580,6 +586,8 @@ static void check_fields(void)
             if (cJSON_IsString(f) && strcmp(f->valuestring, values[i][0]) == 0)
                 value = values[i][1];
         snprintf(pod, sizeof pod, "%.*s=%s", (int)strcspn(f->string, "!"), f->string, value);
+        if (strcmp(pod, "dnsPolicy=x") == 0 || strcmp(pod, "preemptionPolicy=x") == 0)
+            continue; /* of few words */
         const bool own = strncmp(pod, "containers=", 11) == 0 || strncmp(pod, "volumes=", 8) == 0 ||
                          strncmp(pod, "restartPolicy=", 14) == 0 ||
                          strncmp(pod, "terminationGrace", 16) == 0;
@@ -596,9 +604,11 @@ static void check_pods(void)
                   WORDS("--image", "i", "--nodes", "2", "--namespace", "team-a", "--queue", "gpus",
                         "--resource", "memory=512Gi", "--resource=rdma/hca=1", "--pod",
                         "nodeSelector={\"gpu\": \"h100\"}", "--pod",
-                        "tolerations=[{\"key\": \"gpu\", \"operator\": \"Exists\"}]", "--pod",
+                        "tolerations=[{\"key\": \"gpu\", \"operator\": \"Exists\", \"effect\": "
+                        "\"\"}]",
+                        "--pod", "runtimeClassName=\"nvidia.2\"", "--pod",
                         "imagePullSecrets=[{\"name\": \"registry\"}]", "--pod",
-                        "priorityClassName=high: \"#\nx: y", "--user", "1000"),
+                        "schedulerName=high: \"#\nx: y", "--user", "1000"),
                   0, NULL);
     EXPECT(count_job_faults("yes/job.yaml") <= 0, "a job that the schema refuses");
     static const char *const lines[] = {
@@ -607,7 +617,7 @@ static void check_pods(void)
         "\n    schedulingPolicy:\n      queue: \"gpus\"\n",
         "\n                memory: \"512Gi\"\n                rdma/hca: \"1\"\n",
         "\n          nodeSelector: {\"gpu\":\"h100\"}\n",
-        "\n          priorityClassName: \"high: \\\"#\\nx: y\"\n",
+        "\n          schedulerName: \"high: \\\"#\\nx: y\"\n",
         "\n            runAsUser: 1000\n",
         "\n  sshAuthMountPath: /etc/weft-keys\n",
         "podAntiAffinity"};
@@ -616,12 +626,15 @@ static void check_pods(void)
     job_expect_no_text("yes/job.yaml", "--allow-run-as-root");
     /* Root's job, and one with GPUs. */
     expect_launch("kubernetes", "k",
-                  WORDS("--image", "i", "--set", "device.kind=cuda", "--claim", "c", "--set",
-                        "device.num_threads=2"),
+                  WORDS("--image", "i", "--set", "device.kind=cuda", "--claim", "c", "--pod",
+                        "affinity={\"nodeAffinity\": {\"preferred\": [{\"operator\": \"Gt\", "
+                        "\"values\": [\"8\"]}]}}",
+                        "--set", "device.num_threads=2"),
                   0, NULL);
     EXPECT(count_job_faults("k/job.yaml") <= 0, "a job that the schema refuses");
     job_expect_text("k/job.yaml", "--allow-run-as-root");
     job_expect_no_text("k/job.yaml", "podAntiAffinity");
+    job_expect_text("k/job.yaml", "\n          affinity: {\"nodeAffinity\":");
     expect_faults("k/job.yaml", "  slotsPerWorker: ", "  slotsPerWorkers: ");
     expect_faults("k/job.yaml", "      replicas: 1\n", "      replicas: all\n");
     static const struct {
@@ -639,6 +652,40 @@ static void check_pods(void)
         {"--pod", "hostNetwork=yes", "expected true or false"},
         {"--pod", "priority=1.5", "expected a whole number"},
         {"--pod", "schedulerName=1", "expected a text"},
+        {"--pod", "nodeSelector={\"a\": \"x\", \"gpu.x/n\": 8}",
+         "--pod nodeSelector.gpu.x/n: 8; expected a text in JSON's quotes of at most 63 letters"},
+        {"--pod", "nodeSelector={\"gpu\": \"a b\"}", "--pod nodeSelector.gpu: \"a b\"; expected"},
+        {"--pod", "priorityClassName=High",
+         "--pod priorityClassName: \"High\"; expected a name of"},
+        {"--pod", "serviceAccountName=\"a_b\"", "--pod serviceAccountName: \"a_b\"; expected"},
+        {"--pod", "runtimeClassName=-a", "--pod runtimeClassName: \"-a\"; expected"},
+        {"--pod", "hostname=a.b", "--pod hostname: \"a.b\"; expected"},
+        {"--pod", "dnsPolicy=Clusterfirst",
+         "--pod dnsPolicy: \"Clusterfirst\"; expected ClusterFirst"},
+        {"--pod", "imagePullSecrets=[\"registry\"]",
+         "--pod imagePullSecrets[0]: \"registry\"; expected an object"},
+        {"--pod", "imagePullSecrets=[{\"name\": 1}]",
+         "--pod imagePullSecrets[0].name: 1; expected"},
+        {"--pod", "tolerations=[{}, {\"operator\": \"exists\"}]",
+         "--pod tolerations[1].operator: \"exists\"; expected Exists or Equal"},
+        {"--pod", "tolerations=[{\"effect\": \"NoRun\"}]",
+         "--pod tolerations[0].effect: \"NoRun\"; expected NoSchedule, PreferNoSchedule or "
+         "NoExecute"},
+        {"--pod", "tolerations=[{\"key\": true}]",
+         "--pod tolerations[0].key: true; expected a text"},
+        {"--pod",
+         "affinity={\"nodeAffinity\": {\"requiredDuringSchedulingIgnoredDuringExecution\": "
+         "{\"nodeSelectorTerms\": [{\"matchExpressions\": [{\"key\": \"a\", \"operator\": "
+         "\"Is\"}]}]}}}",
+         "nodeSelectorTerms[0].matchExpressions[0].operator: \"Is\"; expected In, NotIn, Exists, "
+         "DoesNotExist, Gt or Lt"},
+        {"--pod",
+         "affinity={\"podAffinity\": {\"x\": [{\"labelSelector\": {\"matchExpressions\": "
+         "[{\"operator\": \"Gt\"}]}}]}}",
+         "--pod affinity.podAffinity.x[0].labelSelector.matchExpressions[0].operator: \"Gt\"; "
+         "expected In, NotIn, Exists or DoesNotExist"},
+        {"--pod", "affinity={\"nodeAffinity\": {\"values\": [\"8\", 8]}}",
+         "--pod affinity.nodeAffinity.values[1]: 8; expected a text"},
         {"--resource", "memory", "expected such as --resource memory=512Gi"},
         {"--resource", "memory=1\n  evil: 2", "no amount"},
         {"--resource", "memory=abc", "no amount"},
