@@ -206,19 +206,24 @@ static weft_status open_part(const char *prefix, const char *suffix, weft_file *
     return weft_file_open(path, out);
 }
 
-static weft_status open_mask(weft_dataset *d)
+static bool has_part(const char *prefix, const char *suffix)
 {
     char path[4096];
-    if (snprintf(path, sizeof path, "%s.mask", d->prefix) >= (int)sizeof path ||
-        access(path, F_OK) != 0)
+    return snprintf(path, sizeof path, "%s%s", prefix, suffix) < (int)sizeof path &&
+           access(path, F_OK) == 0;
+}
+
+static weft_status open_mask(weft_dataset *d)
+{
+    if (!has_part(d->prefix, ".mask"))
         return WEFT_OK;
-    WEFT_TRY(weft_file_open(path, &d->mask));
+    WEFT_TRY(open_part(d->prefix, ".mask", &d->mask));
     return d->mask.bytes == (d->num_tokens + 7) / 8
                ? WEFT_OK
                : WEFT_ERROR(WEFT_FILE,
-                            "%s: %" PRIu64 " bytes; a bit of each of %" PRIu64
+                            "%s.mask: %" PRIu64 " bytes; a bit of each of %" PRIu64
                             " tokens are %" PRIu64,
-                            path, d->mask.bytes, d->num_tokens, (d->num_tokens + 7) / 8);
+                            d->prefix, d->mask.bytes, d->num_tokens, (d->num_tokens + 7) / 8);
 }
 
 static weft_status check_index(weft_dataset *d, const weft_file *idx)
@@ -277,7 +282,12 @@ static weft_status open_files(weft_dataset *d)
         const char *end = d->prefix + (bytes > 4 ? bytes - 4 : 0);
         if (strcmp(end, ".bin") == 0 || strcmp(end, ".idx") == 0)
             return WEFT_ERROR(WEFT_FILE, "%s: give a dataset without its %s", d->prefix, end);
-        return status;
+        return has_part(d->prefix, ".bin")
+                   ? WEFT_ERROR(WEFT_FILE,
+                                "%s.bin has no %s.idx: half a dataset, whose writer (weft prepare) "
+                                "goes on or was killed; write it again",
+                                d->prefix, d->prefix)
+                   : status;
     }
     status = check_index(d, &idx);
     weft_file_close(&idx);

@@ -135,10 +135,11 @@ weft_status weft_split_read(const weft_split *split, uint64_t seed, bool shuffle
 weft_status weft_split_read_mask(const weft_split *split, uint64_t seed, bool shuffle,
                                  uint64_t number, uint8_t *bears) WEFT_CHECKED;
 
-/* Writing: add appends a document; finish writes the index and gives both files their names. dtype
- * is u16 when vocab_size < 65,500, else i32. Until then the files are PREFIX.bin.weft-part and
- * PREFIX.idx.weft-part, locked (flock): a dataset has one writer, else WEFT_CONFIG, and what a
- * killed one has left the next one takes. */
+/* Writing: add appends a document; finish writes the index and gives all files but it their
+ * names, commit the index, without which a dataset is refused: what else belongs to the dataset is
+ * written between the two. dtype is u16 when vocab_size < 65,500, else i32. Until then the files
+ * are PREFIX.bin.weft-part and PREFIX.idx.weft-part, locked (flock): a dataset has one writer, else
+ * WEFT_CONFIG, and what a killed one has left the next one takes. */
 typedef struct weft_dataset_writer weft_dataset_writer;
 weft_status weft_dataset_writer_create(const char *prefix, int64_t vocab_size,
                                        weft_dataset_writer **out) WEFT_CHECKED;
@@ -150,6 +151,7 @@ weft_status weft_dataset_writer_add(weft_dataset_writer *writer, const int32_t *
 weft_status weft_dataset_writer_add_masked(weft_dataset_writer *writer, const int32_t *tokens,
                                            const int32_t *bears, size_t count) WEFT_CHECKED;
 weft_status weft_dataset_writer_finish(weft_dataset_writer *writer) WEFT_CHECKED;
+weft_status weft_dataset_writer_commit(weft_dataset_writer *writer) WEFT_CHECKED;
 /* Removes unfinished files at once: for handlers of signals, behind which nothing is written. */
 void weft_dataset_writer_remove(const weft_dataset_writer *writer);
 void weft_dataset_writer_destroy(weft_dataset_writer *writer); /* unfinished: removes both files */

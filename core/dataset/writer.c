@@ -274,10 +274,13 @@ weft_status weft_dataset_writer_finish(weft_dataset_writer *w)
     if (unlink(w->idx_path) != 0 && errno != ENOENT)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", w->idx_path, strerror(errno));
     WEFT_TRY(put_mask(w));
-    WEFT_TRY(rename_to(w->bin_temporary, w->bin_path));
+    return rename_to(w->bin_temporary, w->bin_path);
+}
+
+weft_status weft_dataset_writer_commit(weft_dataset_writer *w)
+{
     WEFT_TRY(rename_to(w->idx_temporary, w->idx_path));
-    WEFT_TRY(sync_folder(w->idx_path));
-    return WEFT_OK;
+    return sync_folder(w->idx_path);
 }
 
 void weft_dataset_writer_remove(const weft_dataset_writer *w)

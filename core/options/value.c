@@ -151,7 +151,8 @@ static weft_status read_int(const place *p, weft_json_span value, const char *ex
         if (errno == ERANGE)
             return bad_value(p, value, "an integer of 64 bits");
         bool is_small = number >= -MOST_OF_DOUBLE && number <= MOST_OF_DOUBLE;
-        if (kind == WEFT_JSON_STRING && is_small && p->source->text) /* --set has bare words */
+        const bool is_word = !p->source->text && p->row->type != WEFT_OPTION_INT_LIST;
+        if (kind == WEFT_JSON_STRING && is_small && !is_word) /* --set has bare words */
             return bad_value(p, value, expected);
         *out = number;
     } else {

@@ -268,18 +268,24 @@ weft_status weft_job_write(const weft_job *job, bool force, weft_arena *arena)
 
 /* --- starting ------------------------------------------------------------------------------ */
 
+weft_status weft_job_check_start(const weft_job *job)
+{
+    const char *needed[] = {kinds[job->kind].starter,
+                            job->kind == WEFT_JOB_MPIRUN ? "mpirun" : kinds[job->kind].starter};
+    if (job->kind == WEFT_JOB_MPIRUN && job->num_nodes > 1 && !job->hosts.names)
+        return WEFT_ERROR(WEFT_CONFIG, "--run on %d nodes: --hosts names them", job->num_nodes);
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!is_on_path(needed[i]))
+            return WEFT_ERROR(WEFT_CONFIG,
+                              "--run: %s is not on PATH; without --run the job is written alone",
+                              needed[i]);
+    return WEFT_OK;
+}
+
 weft_status weft_job_start(const weft_job *job, weft_arena *arena)
 {
     const char *words[WEFT_JOB_MAX_WORDS];
-    const bool by_mpirun = job->kind == WEFT_JOB_MPIRUN;
-    if (by_mpirun && job->num_nodes > 1 && !job->hosts.names)
-        return WEFT_ERROR(WEFT_CONFIG, "--run on %d nodes: --hosts names them", job->num_nodes);
     WEFT_TRY(weft_job_command(job, arena, words));
-    const char *needed[] = {words[0], by_mpirun ? "mpirun" : words[0]};
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!is_on_path(needed[i]))
-            return WEFT_ERROR(WEFT_COMM, "cannot start %s: %s is not on PATH",
-                              words[by_mpirun ? 1 : 0], needed[i]);
     fflush(stdout);
     execvp(words[0], (char **)(uintptr_t)words);
     return WEFT_ERROR(WEFT_COMM, "cannot start %s: %s", words[0], strerror(errno));

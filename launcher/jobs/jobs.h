@@ -125,8 +125,10 @@ void weft_shell_word(const char *text, FILE *out);
 enum { WEFT_JOB_MAX_WORDS = 5 };
 weft_status weft_job_command(const weft_job *job, weft_arena *arena,
                              const char *out[WEFT_JOB_MAX_WORDS]) WEFT_CHECKED;
-/* Becomes that command. Returns only with an error: WEFT_COMM names the program that is missing.
+/* Whether it can be started here: WEFT_CONFIG names the program that is missing, or asks for hosts.
  */
+weft_status weft_job_check_start(const weft_job *job) WEFT_CHECKED;
+/* Becomes that command. Returns only with an error, WEFT_COMM. */
 weft_status weft_job_start(const weft_job *job, weft_arena *arena) WEFT_CHECKED;
 
 #endif

@@ -14,10 +14,12 @@
 
 /* A failed container of a pod is started again, whatever its exit code: what the next start would
  * meet again is only told again. The pod's /dev/shm outlives its containers. */
-static const char recalling[] = "ended=/dev/shm/weft-ended-$HOSTNAME\n"
-                                "if [ -r \"$ended\" ]; then exit \"$(cat \"$ended\")\"; fi\n",
-                  ending[] = "case \"$code\" in 2 | 3 | 7 | 8) echo \"$code\" >\"$ended\" ;; esac\n"
-                             "exit \"$code\"\n";
+static const char recalling[] =
+    "weft_ended=/dev/shm/weft-ended-$HOSTNAME\n"
+    "if [ -r \"$weft_ended\" ]; then exit \"$(cat \"$weft_ended\")\"; fi\n",
+                  ending[] =
+                      "case \"$code\" in 2 | 3 | 7 | 8) echo \"$code\" >\"$weft_ended\" ;; esac\n"
+                      "exit \"$code\"\n";
 
 static void print_word(const char *word, FILE *out)
 {
@@ -75,7 +77,8 @@ static void print_launcher_script(const weft_job *job, FILE *out)
     weft_shell_word(job->run, out);
     fputc('\n', out);
     weft_job_print_passed(job, out);
-    fputs("\"$1\" \"${options[@]}\" \"${@:2}\" </dev/null &\njob=$!\n", out);
+    fputs("env \"${environment[@]}\" \"$1\" \"${options[@]}\" \"${@:2}\" </dev/null &\njob=$!\n",
+          out);
     fputs(weft_job_waiting, out);
     fputs(ending, out);
 }

@@ -219,6 +219,66 @@ static bool is_kind(const cJSON *json, char kind, const char **out_expected)
     }
 }
 
+/* What stands inside of fields, by its path: a text by a grammar, of at most so many bytes, or
+ * where there is none, an object. The first row counts. */
+#define ITEM "\\[[0-9]+\\]"
+#define BELOW "(\\..*)?\\."
+#define LABEL_VALUE "([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
+static const char name_text[] = "a name of a-z, 0-9, - and .",
+                  label_text[] = "1 to 63 of a-z, 0-9 and -",
+                  any_text[] = "a text in JSON's quotes";
+static const struct {
+    const char *path, *grammar, *expected;
+    size_t most;
+} values[] = {
+    {"nodeSelector\\..*", LABEL_VALUE,
+     "a text in JSON's quotes of at most 63 letters, digits, -, _ and .", 63},
+    {"(priorityClass|runtimeClass|serviceAccount)Name|serviceAccount|imagePullSecrets" ITEM
+     "\\.name",
+     SUBDOMAIN, name_text, 253},
+    {"hostname|subdomain", LABEL, label_text, 63},
+    {"dnsPolicy", "ClusterFirst(WithHostNet)?|Default|None",
+     "ClusterFirst, ClusterFirstWithHostNet, Default or None", 63},
+    {"preemptionPolicy", "PreemptLowerPriority|Never", "PreemptLowerPriority or Never", 63},
+    {"(tolerations|imagePullSecrets)" ITEM, NULL, "an object", 0},
+    {"tolerations" ITEM "\\.operator", "(Exists|Equal)?", "Exists or Equal", 63},
+    {"tolerations" ITEM "\\.effect", "(NoSchedule|PreferNoSchedule|NoExecute)?",
+     "NoSchedule, PreferNoSchedule or NoExecute", 63},
+    {"tolerations" ITEM "\\.(key|value)", ".*", any_text, 253 + 64},
+    {"affinity\\.nodeAffinity" BELOW "operator", "In|NotIn|Exists|DoesNotExist|Gt|Lt",
+     "In, NotIn, Exists, DoesNotExist, Gt or Lt", 63},
+    {"(affinity|topologySpreadConstraints)" BELOW "operator", "In|NotIn|Exists|DoesNotExist",
+     "In, NotIn, Exists or DoesNotExist", 63},
+    {"(affinity|topologySpreadConstraints)" BELOW "values" ITEM, ".*", any_text, 253 + 64},
+};
+
+static weft_status check_value(const cJSON *value, const char *path)
+{
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        if (!matches(path, values[i].path, 1024))
+            continue;
+        if (values[i].grammar
+                ? matches(cJSON_GetStringValue(value), values[i].grammar, values[i].most)
+                : cJSON_IsObject(value))
+            break;
+        char *is = cJSON_PrintUnformatted(value);
+        const weft_status status = WEFT_ERROR(WEFT_CONFIG, "--pod %.200s: %.60s; expected %s", path,
+                                              is ? is : "that", values[i].expected);
+        free(is);
+        return status;
+    }
+    int index = 0;
+    for (const cJSON *v = value->child; v; v = v->next, index++) {
+        char inner[1024];
+        if (v->string)
+            snprintf(inner, sizeof inner, "%s.%s", path, v->string);
+        else
+            snprintf(inner, sizeof inner, "%s[%d]", path, index);
+        WEFT_TRY(check_value(v, inner));
+    }
+    return WEFT_OK;
+}
+
 static weft_status check_field(const weft_job *job, const char *text)
 {
     static const char *const own[] = {"containers", "volumes", "restartPolicy",
@@ -235,7 +295,12 @@ static weft_status check_field(const weft_job *job, const char *text)
     cJSON *json = cJSON_ParseWithOpts(value, &end, true);
     const bool is_damaged = !json && strchr("{[\"", *value);
     const bool fits = !is_damaged && is_kind(json, kind, &expected);
+    if (fits && !json)
+        json = cJSON_CreateString(value); /* as which it is written */
+    const weft_status status = fits && json ? check_value(json, name) : WEFT_OK;
     cJSON_Delete(json);
+    if (status != WEFT_OK)
+        return status;
     if (is_damaged)
         return WEFT_ERROR(WEFT_CONFIG, "--pod %s: damaged JSON at its character %d: \"%.30s\"",
                           name, (int)(end - value) + 1, end);

@@ -64,9 +64,9 @@ static const char choosing[] =
     "        for ((i = 0; i < ${#pending[@]}; i += at_once)); do\n"
     "            probes=()\n"
     "            for name in \"${pending[@]:i:at_once}\"; do\n"
-    "                timeout -k 1 \"$limit\" mpirun -n 1 --host \"$name\" \"${options[@]}\" "
-    "true \\\n"
-    "                    </dev/null >/dev/null 2>&1 &\n"
+    "                timeout -k 1 \"$limit\" env \"${environment[@]}\" mpirun -n 1 --host "
+    "\"$name\" \\\n"
+    "                    \"${options[@]}\" true </dev/null >/dev/null 2>&1 &\n"
     "                probes+=($!)\n"
     "            done\n"
     "            for name in \"${pending[@]:i:at_once}\"; do\n"
@@ -272,7 +272,7 @@ static const char starting[] =
     "    exec </dev/null 2> >(trap '' INT TERM HUP USR1; exec tee -p \"$run/job.err\" "
     ">(watch \"$pid\") > >(relay))\n"
     "    trap '' USR1\n"
-    "    exec mpirun \"$@\"\n"
+    "    exec env \"${environment[@]}\" mpirun \"$@\"\n"
     "}\n"
     "# What ended it, where that is not said by how mpirun ended.\n"
     "settle() {\n"
@@ -285,6 +285,8 @@ static const char starting[] =
     "        if grep -q 'ORTE ' \"$run/job.err\"; then code=5; else sleep 0.05; fi\n"
     "    done\n"
     "    find_killed\n"
+    "    if [ \"$code\" -gt 128 ]; then killed=${killed:-mpirun was killed by signal $((code - "
+    "128))}; fi\n"
     "}\n"
     "if [ ! -r \"$run/hostfile\" ]; then\n"
     "    echo \"weft: $run/hostfile is not there: weft launch writes it\" >&2\n"
@@ -350,7 +352,8 @@ void weft_job_print_mpirun(const weft_job *job, FILE *out)
     snprintf(ranks, sizeof ranks, "%d", job->num_nodes * job->ranks_per_node);
     print_start(job, ranks, weft_job_file_name(WEFT_JOB_MPIRUN, 0), out);
     fprintf(out, "if [ -z \"$asked\" ] && [ \"$code\" -gt 128 ]; then\n"
-                 "    echo \"weft: ${killed:+$killed: }the job ended with exit code $code\" >&2\n"
+                 "    echo \"weft: $killed: the job ended with exit code $code; it is not started "
+                 "again (reliability.max_restarts is 0)\" >&2\n"
                  "fi\n"
                  "exit \"$code\"\n");
 }

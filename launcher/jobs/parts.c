@@ -180,7 +180,7 @@ void weft_job_shell_word(const char *word, FILE *out)
 
 /* Open MPI gives ranks a second at SIGTERM, in which little is saved, and passes SIGUSR1 on. */
 const char weft_job_passing[] =
-    "asked=${weft_asked-} interrupted= job= telling=\n"
+    "asked=${weft_asked-} interrupted= job= telling= code= killed=\n"
     "# Without ranks yet mpirun loses the signal: it is sent again, each time after twice as "
     "long.\n"
     "tell() {\n"

@@ -18,39 +18,22 @@ bool weft_job_is_word(const char *text, const char *marks)
     return *text != '\0';
 }
 
-static bool is_name_of(const char *text, size_t length, const char *const *names)
-{
-    for (; *names; names++)
-        if (strlen(*names) == length && strncmp(*names, text, length) == 0)
-            return true;
-    return false;
-}
-
-/* A name that a shell gives a variable, and that the job's own commands can do with. */
+/* A name that a shell gives a variable. */
 static weft_status check_variable(const char *text)
 {
-    static const char *const fixed[] = {"BASHOPTS",  "BASH_VERSINFO", "EUID",        "PPID",
-                                        "SHELLOPTS", "UID",           "GROUPS",      "FUNCNAME",
-                                        "DIRSTACK",  "BASHPID",       "BASH_SOURCE", NULL},
-                             *const own[] = {
-                                 "PATH",     "BASH_ENV",        "ENV", "IFS", "LD_PRELOAD",
-                                 "LD_AUDIT", "POSIXLY_CORRECT", NULL};
     const size_t length = strcspn(text, "=");
     for (size_t i = 0; i < length; i++)
         if ((unsigned char)text[i] >= 128 || (!isalnum((unsigned char)text[i]) && text[i] != '_'))
             return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: no name of a variable", text);
     if (length == 0 || isdigit((unsigned char)*text))
         return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: no name of a variable", text);
-    if (is_name_of(text, length, fixed))
-        return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: bash has this variable for itself", text);
     if (text[length] && strncmp(text, "SLURM_", 6) == 0)
         return WEFT_ERROR(WEFT_CONFIG, "--env %.60s: Slurm sets it, and the job asks by it", text);
-    if (text[length] && is_name_of(text, length, own))
-        return WEFT_ERROR(
-            WEFT_CONFIG,
-            "--env %.60s: the job's own commands would get it; a file for --setup can "
-            "export it",
-            text);
+    if (strncmp(text, "PATH=", 5) == 0)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--env %.60s: the job's launcher is found by it; a file for --setup can "
+                          "export it",
+                          text);
     return WEFT_OK;
 }
 
@@ -123,67 +106,100 @@ weft_status weft_job_check_site(const weft_job *job)
     return WEFT_OK;
 }
 
-/* The lines run in the script's own shell, so that what they export and their `ulimit` last; what
- * else they change is as before behind them. The trap EXIT meets DEBUG once more: the line before
- * is the one that ended it. A signal is remembered until there are ranks. */
-static const char sourcing[] =
-    "weft_words=(\"$@\") weft_here=$PWD weft_options=$(set +o; shopt -p) weft_line= weft_was=\n"
-    "for name in USR1 INT HUP; do trap \"weft_asked=\\${weft_asked:-$name}\" \"$name\"; done\n"
+/* The lines run in a shell of their own, which hands back at its very end what ranks get: its
+ * environment, umask and limits, or what is wrong. Where it hands nothing back, another program
+ * took its place, or a signal ended it. The trap EXIT meets DEBUG once more: the line before is the
+ * one that ended it. A signal is remembered until there are ranks. */
+static const char setting_up[] =
     "trap 'weft_asked=TERM' TERM\n"
+    "for weft_name in USR1 INT HUP; do\n"
+    "    trap \"weft_asked=\\${weft_asked:-$weft_name}\" \"$weft_name\"\n"
+    "done\n"
+    "weft_env=$(type -P env) weft_prlimit=$(type -P prlimit)\n"
+    "weft_limits() { \"$weft_prlimit\" --raw --noheadings --output RESOURCE,SOFT,HARD; }\n"
     "weft_fail() {\n"
-    "    echo \"weft: $weft_setup$1: the job is not started\" >&2\n"
+    "    printf %s \"$1\" >|\"$weft_back\"\n"
     "    exit 2\n"
     "}\n"
-    "bash -n -- \"$weft_setup\" || weft_fail ': bash cannot read it'\n"
-    "trap '[[ ${BASH_SOURCE[0]} != \"$weft_setup\" ]] || weft_was=$weft_line weft_line=$LINENO' "
+    "weft_had=$(weft_limits) weft_back=$(mktemp) || exit 6\n"
+    "(\n"
+    "    bash -n -- \"$weft_setup\" || weft_fail ': bash cannot read it'\n"
+    "    trap : USR1 INT HUP TERM\n"
+    "    trap '[[ ${BASH_SOURCE[0]} != \"$weft_setup\" ]] || weft_was=$weft_line "
+    "weft_line=$LINENO' "
     "DEBUG\n"
-    "trap 'weft_code=$? weft_end=$weft_was; trap - DEBUG EXIT\n"
+    "    trap 'weft_code=$? weft_end=$weft_was; trap - DEBUG EXIT\n"
     "weft_fail \":$weft_end: it exits with $weft_code, where its last line should be reached\"' "
     "EXIT\n"
-    "set -T\n"
-    ". \"$weft_setup\"\n"
+    "    set -T\n"
+    "    . \"$weft_setup\"\n"
+    "    weft_code=$?\n"
+    "    trap - DEBUG EXIT RETURN ERR\n"
+    "    set +eu\n"
+    "    [ \"$weft_code\" -eq 0 ] || weft_fail \":$weft_line: its last command failed with "
+    "$weft_code\"\n"
+    "    builtin type -P \"$weft_starter\" >/dev/null || weft_fail \": its PATH has no "
+    "$weft_starter\"\n"
+    "    { \"$weft_env\" -0; printf '%s\\0' \"$(umask)\" \"$(weft_limits)\"; } >|\"$weft_back\"\n"
+    ")\n"
     "weft_code=$?\n"
-    "trap - DEBUG EXIT RETURN ERR\n"
-    "for name in {1..64}; do trap - \"$name\"; done\n"
-    "eval \"$weft_options\"\n"
-    "IFS=$' \\t\\n'\n"
-    "set -- \"${weft_words[@]}\"\n"
-    "cd -- \"$weft_here\" || exit\n"
-    "if [ \"$weft_code\" -ne 0 ]; then weft_fail \":$weft_line: its last command failed with "
-    "$weft_code\"; fi\n";
+    "mapfile -d '' -t environment <\"$weft_back\"\n"
+    "rm -f -- \"$weft_back\"\n"
+    "weft_count=$((${#environment[@]} - 2))\n"
+    "if [ \"$weft_count\" -lt 1 ]; then\n"
+    "    echo \"weft: $weft_setup${environment:-: exec or a signal ended it ($weft_code) before "
+    "its "
+    "last line}: the job is not started\" >&2\n"
+    "    exit 2\n"
+    "fi\n"
+    "umask \"${environment[weft_count]}\"\n"
+    "if [ \"${environment[weft_count + 1]}\" != \"$weft_had\" ]; then\n"
+    "    while read -r weft_name weft_soft weft_hard; do\n"
+    "        prlimit --pid $$ \"--${weft_name,,}=$weft_soft:$weft_hard\" || exit\n"
+    "    done <<<\"${environment[weft_count + 1]}\"\n"
+    "fi\n"
+    "environment=(-i \"${environment[@]:0:weft_count}\" \"PWD=$PWD\")\n";
 
+/* The job's commands keep the environment that they found, and use variables of any name: what
+ * ranks get stands in an array. */
 void weft_job_print_setup(const weft_job *job, const char *setup, FILE *out)
 {
-    if (setup && job->kind != WEFT_JOB_SLURM) /* srun passes all on */
-        fputs("declare -A weft_before\n"
-              "for name in $(compgen -e); do weft_before[$name]=${!name}; done\n",
-              out);
     if (setup) {
-        fputs("weft_asked= weft_setup=", out);
+        fprintf(out,
+                "weft_starter=%s weft_setup=", job->kind == WEFT_JOB_SLURM ? "srun" : "mpirun");
         weft_shell_word(setup, out);
         fputc('\n', out);
-        fputs(sourcing, out);
+        if (job->kind != WEFT_JOB_SLURM) /* srun passes all on */
+            fputs("declare -A weft_before\n"
+                  "while IFS= read -r -d '' weft_pair; do weft_before[$weft_pair]=1; done < <(env "
+                  "-0)\n",
+                  out);
+        fputs(setting_up, out);
+    } else {
+        fputs("mapfile -d '' -t environment < <(env -0)\n"
+              "environment=(-i \"${environment[@]}\")\n",
+              out);
     }
-    fputs(weft_job_passing, out);
     for (size_t i = 0; i < job->environment.count; i++) {
-        const char *text = job->environment.values[i], *value = strchr(text, '=');
-        if (!value)
+        if (!strchr(job->environment.values[i], '='))
             continue;
-        fprintf(out, "export %.*s", (int)(value + 1 - text), text);
-        weft_shell_word(value + 1, out);
-        fputc('\n', out);
+        fputs("environment+=(", out);
+        weft_shell_word(job->environment.values[i], out);
+        fputs(")\n", out);
     }
     if (job->interface)
         fprintf(out,
-                "export NCCL_SOCKET_IFNAME='=%s' FI_TCP_IFACE=%s OMPI_MCA_btl_tcp_if_include=%s "
-                "OMPI_MCA_oob_tcp_if_include=%s\n",
+                "environment+=(NCCL_SOCKET_IFNAME='=%s' FI_TCP_IFACE=%s "
+                "OMPI_MCA_btl_tcp_if_include=%s OMPI_MCA_oob_tcp_if_include=%s)\n",
                 job->interface, job->interface, job->interface, job->interface);
+    fputs(weft_job_passing, out);
 }
 
 /* Open MPI itself passes its own variables on, OMPI_MCA_* among them. */
 void weft_job_print_passed(const weft_job *job, FILE *out)
 {
-    fputs("for name in $(compgen -e); do\n"
+    fputs("while IFS= read -r -d '' pair; do\n"
+          "    name=${pair%%=*}\n"
           "    case $name in\n"
           "    PATH | LD_LIBRARY_PATH | WEFT_* | CUDA_* | NCCL_* | UCX_* | FI_* | OMP_*",
           out);
@@ -193,14 +209,14 @@ void weft_job_print_passed(const weft_job *job, FILE *out)
     }
     fputs(") ;;\n", out);
     if (job->setup)
-        fputs("    _ | PWD | OLDPWD | SHLVL | OMPI_* | PMIX_*) continue ;;\n"
-              "    *) if [ \"${weft_before[$name]-}\" = \"${!name}\" ]; then continue; fi ;;\n",
+        fputs("    _ | PWD | OLDPWD | SHLVL | OMPI_* | PMIX_* | *%%) continue ;;\n"
+              "    *) if [ -n \"${weft_before[$pair]-}\" ]; then continue; fi ;;\n",
               out);
     else
         fputs("    *) continue ;;\n", out);
     fputs("    esac\n"
           "    options+=(-x \"$name\")\n"
-          "done\n",
+          "done < <(env -0 \"${environment[@]}\")\n",
           out);
     if (job->rank_output)
         fputs("options+=(--output-filename \"$run/ranks\")\n", out);

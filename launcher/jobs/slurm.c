@@ -211,6 +211,8 @@ static void print_warning(const weft_job *job, FILE *out)
 /* srun waits for a node that is gone until Slurm takes it for down (SlurmdTimeout, 300 s and more).
  */
 static const char watching[] =
+    "# Slurm's programs may be those of the site's modules.\n"
+    "site() { env \"${environment[@]}\" \"$@\"; }\n"
     "# Once the watchdog has ended a step, nothing waits for who is missing: ranks that have "
     "not ended 5 s later are\n"
     "# killed; a srun that then does not end within 10 s waits for a node that is gone.\n"
@@ -231,10 +233,10 @@ static const char watching[] =
     "}\n"
     "kill_steps() {\n"
     "    local step\n"
-    "    for step in $(squeue --noheader --steps --jobs=\"$SLURM_JOB_ID\" --format=%i "
+    "    for step in $(site squeue --noheader --steps --jobs=\"$SLURM_JOB_ID\" --format=%i "
     "2>/dev/null); do\n"
     "        if [[ $step != *.batch && $step != *.extern ]]; then\n"
-    "            scancel --signal=KILL \"$step\" 2>/dev/null\n"
+    "            site scancel --signal=KILL \"$step\" 2>/dev/null\n"
     "        fi\n"
     "    done\n"
     "}\n"
@@ -244,7 +246,7 @@ static const char watching[] =
     "requeue_without() {\n"
     "    local name bad out= others= i\n"
     "    trap '' TERM USR1\n"
-    "    for name in $(scontrol show hostnames \"$SLURM_JOB_NODELIST\"); do\n"
+    "    for name in $(site scontrol show hostnames \"$SLURM_JOB_NODELIST\"); do\n"
     "        for bad in $(named nodes | tr , ' ') ''; do\n"
     "            if [[ $bad == \"$name\" || $bad == \"$name\".* || $name == \"$bad\".* ]]; "
     "then break; fi\n"
@@ -255,14 +257,14 @@ static const char watching[] =
     "(scontrol update JobId=$SLURM_JOB_ID ExcNodeList= lets it back)\" >&2\n"
     "    cd -- \"${TMPDIR:-/tmp}\"\n"
     "    if [ -n \"$out\" ] && [ -n \"$others\" ]; then\n"
-    "        scontrol update JobId=\"$SLURM_JOB_ID\" ReqNodeList=\"${others:1}\" >/dev/null\n"
+    "        site scontrol update JobId=\"$SLURM_JOB_ID\" ReqNodeList=\"${others:1}\" >/dev/null\n"
     "        rm -f \"slurm_job_${SLURM_JOB_ID}_resize.sh\" "
     "\"slurm_job_${SLURM_JOB_ID}_resize.csh\"\n"
     "    fi\n"
-    "    scontrol requeue \"$SLURM_JOB_ID\"\n"
+    "    site scontrol requeue \"$SLURM_JOB_ID\"\n"
     "    # Slurm may need a moment; silent nodes it leaves out itself.\n"
     "    for ((i = 0; i < 20; i++)); do\n"
-    "        if scontrol update JobId=\"$SLURM_JOB_ID\" ExcNodeList=\"${out:1}\" "
+    "        if site scontrol update JobId=\"$SLURM_JOB_ID\" ExcNodeList=\"${out:1}\" "
     "2>/dev/null; then break; fi\n"
     "        sleep 1\n"
     "    done\n"
@@ -286,7 +288,7 @@ static const char requeueing[] =
     "        exit 5\n"
     "    fi\n"
     "    echo \"$why: the job is queued again ($((times + 1)) of 5)\" >&2\n"
-    "    exec scontrol requeue \"$SLURM_JOB_ID\"\n"
+    "    exec env \"${environment[@]}\" scontrol requeue \"$SLURM_JOB_ID\"\n"
     "}\n";
 
 /* Slurm's other way (of 22.05) lets a node's ranks out of a fence without data before other nodes'
@@ -311,12 +313,12 @@ static const char after[] =
     "# Ranks whose srun was killed train on: nobody hears them, or can ask them to stop.\n"
     "kill_steps\n"
     "limit=120\n"
-    "export SLURM_EXIT_ERROR=76\n"
+    "environment+=(SLURM_EXIT_ERROR=76)\n"
     "done\n"
     "# 75: stopped as asked, and saved. Slurm asks by USR1; whom its user asked to stop stays so.\n"
     "case \"$asked\" in TERM | INT | HUP) exit \"$code\" ;; esac\n"
     "if [ \"$code\" -eq 75 ] || { [ -n \"$asked\" ] && [ \"$code\" -ge 128 ]; }; then\n"
-    "    exec scontrol requeue \"$SLURM_JOB_ID\"\n"
+    "    exec env \"${environment[@]}\" scontrol requeue \"$SLURM_JOB_ID\"\n"
     "fi\n"
     "exit \"$code\"\n";
 
@@ -332,19 +334,20 @@ void weft_job_print_slurm(const weft_job *job, FILE *out)
     weft_job_shell_word(job->folder, out);
     /* Slurm's USR1 is for the batch shell alone. */
     fputs(" || exit\n", out);
+    fputs(fencing, out);
+    if (job->container.apptainer)
+        fputs(weft_job_container_setting, out);
     weft_job_print_setup(job, job->setup, out);
     print_warning(job, out);
     fprintf(out, "run=");
     weft_shell_word(job->run, out);
     fprintf(out, "\n%s%s%s", weft_job_judging, watching, requeueing);
     weft_job_print_again(job, out);
-    fputs(fencing, out);
-    if (job->container.apptainer)
-        fputs(weft_job_container_setting, out);
     /* srun inherits no --cpus-per-task, and of a job with --export=NONE no variables. */
     fprintf(out,
             "limit=\nwhile :; do\nprepare\n%s"
-            "srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block --cpu-bind=none "
+            "env \"${environment[@]}\" srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block "
+            "--cpu-bind=none "
             "--export=ALL ${limit:+--immediate=$limit}",
             job->rank_output ? "mkdir -p -- \"$run/ranks\"\n" : "");
     if (job->num_threads > 0)

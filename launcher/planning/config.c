@@ -357,9 +357,9 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
 {
     const weft_parallel_options file = c->parallel;
     static const char *const sizes[] = {
-        "parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size",
-        "parallel.context_parallel_size", "parallel.expert_model_parallel_size",
-        "parallel.expert_tensor_parallel_size"};
+        "parallel.tensor_model_parallel_size",  "parallel.pipeline_model_parallel_size",
+        "parallel.context_parallel_size",       "parallel.expert_model_parallel_size",
+        "parallel.expert_tensor_parallel_size", "parallel.data_parallel_size"};
     for (size_t i = 0; source->mesh && i < sizeof sizes / sizeof *sizes; i++)
         if (weft_config_is_set(source, sizes[i])) /* a mesh has all of them */
             return WEFT_KEY_ERROR(sizes[i], "given by --set and by --mesh %s", source->mesh);

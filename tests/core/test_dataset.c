@@ -183,6 +183,7 @@ static void the_writer_writes_the_format(void **state)
         FAILS(weft_dataset_writer_add(writer, &outside, 1), WEFT_CONFIG, "outside the vocabulary");
         FAILS(weft_dataset_writer_add(writer, &negative, 1), WEFT_CONFIG, "token -1 of document 3");
         OK(weft_dataset_writer_finish(writer));
+        OK(weft_dataset_writer_commit(writer));
         FAILS(weft_dataset_writer_finish(writer), WEFT_INTERNAL, "finished twice");
         weft_dataset_writer_destroy(writer);
         put_index(&idx, wide ? 4 : 8, 3, counts, offsets, 4, ends);
@@ -274,6 +275,7 @@ static weft_dataset *counting_dataset(void)
     OK(weft_dataset_writer_add(writer, tokens, 150)); /* documents do not end samples */
     OK(weft_dataset_writer_add(writer, tokens + 150, LENGTH * SAMPLES + 1 - 150));
     OK(weft_dataset_writer_finish(writer));
+    OK(weft_dataset_writer_commit(writer));
     weft_dataset_writer_destroy(writer);
     OK(weft_dataset_open(temporary_path("counting"), &dataset));
     return dataset;

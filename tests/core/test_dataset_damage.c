@@ -187,6 +187,7 @@ static void an_empty_dataset_opens(void **state)
     int32_t max;
     OK(weft_dataset_writer_create(temporary_path("empty"), 10, &writer));
     OK(weft_dataset_writer_finish(writer));
+    OK(weft_dataset_writer_commit(writer));
     weft_dataset_writer_destroy(writer);
     OK(weft_dataset_open(temporary_path("empty"), &dataset));
     assert_int_equal(weft_dataset_num_tokens(dataset), 0);

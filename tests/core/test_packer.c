@@ -56,6 +56,7 @@ static void write_packed(const char *path, int *lengths, weft_packing *out)
     }
     OK(weft_packer_finish(packer, out));
     OK(weft_dataset_writer_finish(writer));
+    OK(weft_dataset_writer_commit(writer));
     weft_packer_destroy(packer);
     weft_dataset_writer_destroy(writer);
 }

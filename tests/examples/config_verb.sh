@@ -16,6 +16,8 @@ num_keys=$("$weft" config | wc -l)
 for page in $("$weft" config --json | grep -o 'docs/[a-z]*\.md' | sort -u); do
     [ -f "$source/$page" ] || fail "no page $page"
 done
+explained=$("$weft" config --explain checkpoint | grep -cE '^ +key +checkpoint\.')
+[ "$explained" -eq "$("$weft" config | grep -c '^checkpoint\.')" ] || fail "--explain checkpoint: $explained keys"
 "$weft" config --explain lr | grep -q 'on resume  may change' || fail "--explain lr"
 "$weft" config --explain model.hidden_size | grep -q 'another model' || fail "--explain model.hidden_size"
 "$weft" config --explain train_iters | grep -q 'suffixes   k, M, B or T' || fail "--explain train_iters"

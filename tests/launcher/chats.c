@@ -148,6 +148,7 @@ static void write_alone(void)
     }
     EXPECT_OK(weft_dataset_writer_add_masked(writer, row + LENGTH - 1, bears + LENGTH - 1, 1));
     EXPECT_OK(weft_dataset_writer_finish(writer));
+    EXPECT_OK(weft_dataset_writer_commit(writer));
     weft_dataset_writer_destroy(writer);
 }
 

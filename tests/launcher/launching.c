@@ -394,7 +394,10 @@ static void check_start(void)
     for (size_t i = 0; i < 2; i++) {
         const char *args[] = {"launch", kinds[i].kind,        "tiny.json", "--out", "started",
                               "--run",  i ? "--image" : NULL, "img",       NULL};
-        EXPECT(job_run(&c, args, without) == 5 && strstr(c.err, "not on PATH"), "%s", c.err);
+        EXPECT(job_run(&c, args, without) == 2 && strstr(c.err, "--run: ") &&
+                   strstr(c.err, " is not on PATH; without --run the job is written alone") &&
+                   !*c.out && (i > 0 || access("started", F_OK) != 0),
+               "%s%s", c.out, c.err);
         child_release(&c);
         EXPECT(job_run(&c, args, with) == 0, "%s", c.err);
         char *text = job_said();
@@ -405,7 +408,7 @@ static void check_start(void)
         child_release(&c);
     }
     const char *args[] = {"launch", "mpirun", "tiny.json", "--out", "started", "--run", NULL};
-    EXPECT(job_run(&c, args, without) == 5 && strstr(c.err, "not on PATH"), "%s", c.err);
+    EXPECT(job_run(&c, args, without) == 2 && strstr(c.err, "not on PATH"), "%s", c.err);
     child_release(&c);
     EXPECT(job_run(&c, args, with) == 0, "%s", c.err);
     char *text = job_said();

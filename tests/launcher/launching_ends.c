@@ -41,7 +41,7 @@ static const hung hungs[] = {
      137,
      "word\n; the job ends (weft inspect --flight \nweft: rank 0 on a was killed by signal 9 "
      "(Killed) in step 7; rank 1 waited: the "
-     "job ended with exit code 137\n"},
+     "job ended with exit code 137; it is not started again (reliability.max_restarts is 0)\n"},
     {"mpirun", "1", "echo '0000000001 steps' >\"$run/.alive\"\n" NOTICES "exec sleep 1000", 0,
      "the job ended with exit code 137 after step 0: it is started again"},
     {"mpirun", "0",
@@ -63,6 +63,13 @@ static const hung hungs[] = {
      "weft: mpirun did not end within 10 s of the verdict: killed\n"},
     {"mpirun", "1", "echo 'An ORTE daemon has unexpectedly failed after launch' >&2\nexit 1", 0,
      "the job ended with exit code 5 after step 0: it is started again"},
+    /* By the system, where memory is out. */
+    {"mpirun", "0", "kill -KILL $$", 137,
+     "weft: mpirun was killed by signal 9: the job ended with exit code 137; it is not started "
+     "again (reliability.max_restarts is 0)\n"},
+    {"mpirun", "1", "echo '0000000001 steps' >\"$run/.alive\"\nkill -KILL $$", 0,
+     "weft: mpirun was killed by signal 9: the job ended with exit code 137 after step 0: it is "
+     "started again in 0 s (1 of 1"},
     {"slurm", "0", JUDGES "exec sleep 1000", 9,
      "weft: no end of the step on b: the job is queued "},
 };

@@ -207,10 +207,16 @@ static void check_setup(void)
         {"true\nreturn 4\n", "site.sh:2: its last command failed with 4"},
         {"true\n\nexit 0\ntrue\n", "site.sh:3: it exits with 0, where its last line should be"},
         {"set -e\nf() {\n    false\n}\nf\ntrue\n", "site.sh:3: it exits with 1"},
-        {"set -u\necho $nothing\n", "site.sh:2: it exits with 1"}};
+        {"set -u\necho $nothing\n", "site.sh:2: it exits with 1"},
+        {"exec true\n", "site.sh: exec or a signal ended it (0) before its last line: the job is "
+                        "not started\n"},
+        {"trap true EXIT\nexec sh -c 'exit 7'\n", "site.sh: exec or a signal ended it (7)"},
+        {"trap true EXIT\nexit 3\n", "site.sh: exec or a signal ended it (3)"},
+        {"kill -KILL $BASHPID\n", "site.sh: exec or a signal ended it (137)"},
+        {"PATH=/nowhere\n", "site.sh: its PATH has no "}};
     static const char *const kinds[] = {"mpirun", "slurm"};
     static const char *const scripts[] = {"site/job.sh", "site/job.sbatch"};
-    const char *const env[] = {job_path, "SLURM_JOB_ID=1", NULL};
+    const char *const env[] = {job_path, "SLURM_JOB_ID=1", "HAD=1", NULL};
     child c;
     for (int k = 0; k < 2; k++) {
         EXPECT(child_write("site.sh", "true\n"), "site.sh");
@@ -234,14 +240,20 @@ static void check_setup(void)
         free(text);
         EXPECT(child_write("site.sh", "set -eu -o pipefail\nshopt -s nullglob\ncd /\nIFS=,\n"
                                       "trap 'echo trapped >&2' EXIT USR1 ERR\nset -- a b\n"
-                                      "tell() { false; }\nexport LASTS=1\njob=none asked=TERM\n"),
+                                      "tell() { false; }\nexport LASTS=1\njob=none asked=TERM\n"
+                                      "readonly run code step\nexport name=n\nset -o noclobber\n"
+                                      "export -f tell\nulimit -Sn 99\numask 027\nunset HAD\n"
+                                      "sleep 9 >/dev/null 2>&1 &\n"),
                "site.sh");
-        job_make_fake(k ? "srun" : "mpirun", "echo \"$PWD $LASTS\" >variables; exit 7");
+        job_make_fake(
+            k ? "srun" : "mpirun",
+            "echo \"$PWD $LASTS $name ${HAD-no} $(ulimit -Sn) $(umask) $(tell; echo $?)\" "
+            ">variables; exit 7");
         EXPECT(job_run_other(&c, "/bin/bash", WORDS(scripts[k]), env) == 7 && !*c.err,
                "exit %d: %s", c.exit_code, c.err);
         child_release(&c);
         char line[128];
-        snprintf(line, sizeof line, "%s 1\n", job_folder);
+        snprintf(line, sizeof line, "%s 1 n no 99 0027 1\n", job_folder);
         job_expect_text("variables", line);
     }
     EXPECT(child_write("site.sh", "true\nfor x in 1; do\n"), "site.sh");
@@ -249,6 +261,34 @@ static void check_setup(void)
                   "--setup: bash cannot read it: ");
     expect_launch("mpirun", "site", WORDS("--setup", "site.sh"), 2,
                   "site.sh: line 3: syntax error: unexpected end of file");
+}
+
+/* Variables by names that the job's script has too: each start gets them as they are. */
+static void check_names(void)
+{
+    static const char *const kinds[] = {"mpirun", "slurm"}, *const fakes[] = {"mpirun", "srun"},
+                             *const scripts[] = {"alike/job.sh", "alike/job.sbatch"};
+    const char *const env[] = {job_path, "SLURM_JOB_ID=1", "step=s", "last=l", NULL};
+    child c;
+    for (int k = 0; k < 2; k++) {
+        job_make_fake(fakes[k], "if [ \"$*\" = \"${*/ true}\" ]; then\n"
+                                "echo \"$run $code $step $last $delay $LD_PRELOAD\" >>variables\n"
+                                "exit 5\nfi");
+        expect_launch(kinds[k], "alike",
+                      WORDS("--env", "run=r", "--env", "code=7", "--env", "step", "--env",
+                            "delay=d", "--env", "LD_PRELOAD=libc.so.6", "--set",
+                            "reliability.max_restarts=2", "--set", "reliability.restart_delay_s=0"),
+                      0, NULL);
+        unlink("variables");
+        EXPECT(job_run_other(&c, "/bin/bash", WORDS(scripts[k]), env) == 5, "exit %d: %s",
+               c.exit_code, c.err);
+        child_release(&c);
+        job_expect_text("variables", "r 7 s l d libc.so.6\nr 7 s l d libc.so.6\n"
+                                     "r 7 s l d libc.so.6\n");
+        char *text = job_said();
+        EXPECT(k == 1 || (job_has_word(text, "run") && !job_has_word(text, "last")), "%s", text);
+        free(text);
+    }
 }
 
 static void check_site(void)
@@ -272,12 +312,7 @@ static void check_site(void)
     expect_launch("mpirun", "site", WORDS("--setup", "nowhere"), 2, "nowhere: not a file");
     expect_launch("mpirun", "site", WORDS("--env", "1X=2"), 2, "no name of a variable");
     expect_launch("mpirun", "site", WORDS("--env", "X;touch oops=2"), 2, "no name of a variable");
-    static const char *const taken[] = {"UID=1",   "PPID",       "BASHOPTS=x",
-                                        "PATH=/x", "BASH_ENV=x", "LD_PRELOAD=x.so"};
-    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
-        expect_launch("mpirun", "site", WORDS("--env", taken[i]), 2,
-                      i < 3 ? "bash has this variable for itself"
-                            : "a file for --setup can export");
+    expect_launch("mpirun", "site", WORDS("--env", "PATH=/x"), 2, "a file for --setup can export");
     expect_launch("slurm", "site", WORDS("--env", "SLURM_JOB_ID=1"), 2, "Slurm sets it");
     expect_launch("mpirun", "site", WORDS("--env", "PATH", "--env", "A=1", "--env", "A=1"), 0,
                   NULL);
@@ -393,6 +428,12 @@ static void check_dry_run(void)
         child_release(&wet);
     }
     expect_launch("slurm", "dry", WORDS("--dry-run", "--run"), 2, "one of them");
+    expect_launch("slurm", "tiny.json", WORDS("--dry-run"), 6, "tiny.json: not a folder");
+    expect_launch("slurm", "nowhere/dry", WORDS("--dry-run"), 6,
+                  "nowhere/dry: cannot make the folder: No such file or directory");
+    EXPECT(mkdir("closed", 0555) == 0, "closed");
+    if (access("closed", W_OK) != 0) /* root may */
+        expect_launch("slurm", "closed", WORDS("--dry-run"), 6, "closed: cannot write");
 }
 
 /* --- MPIJob -------------------------------------------------------------------------------- */
@@ -545,6 +586,8 @@ static void check_fields(void)
             if (cJSON_IsString(f) && strcmp(f->valuestring, values[i][0]) == 0)
                 value = values[i][1];
         snprintf(pod, sizeof pod, "%.*s=%s", (int)strcspn(f->string, "!"), f->string, value);
+        if (strcmp(pod, "dnsPolicy=x") == 0 || strcmp(pod, "preemptionPolicy=x") == 0)
+            continue; /* of few words */
         const bool own = strncmp(pod, "containers=", 11) == 0 || strncmp(pod, "volumes=", 8) == 0 ||
                          strncmp(pod, "restartPolicy=", 14) == 0 ||
                          strncmp(pod, "terminationGrace", 16) == 0;
@@ -561,9 +604,11 @@ static void check_pods(void)
                   WORDS("--image", "i", "--nodes", "2", "--namespace", "team-a", "--queue", "gpus",
                         "--resource", "memory=512Gi", "--resource=rdma/hca=1", "--pod",
                         "nodeSelector={\"gpu\": \"h100\"}", "--pod",
-                        "tolerations=[{\"key\": \"gpu\", \"operator\": \"Exists\"}]", "--pod",
+                        "tolerations=[{\"key\": \"gpu\", \"operator\": \"Exists\", \"effect\": "
+                        "\"\"}]",
+                        "--pod", "runtimeClassName=\"nvidia.2\"", "--pod",
                         "imagePullSecrets=[{\"name\": \"registry\"}]", "--pod",
-                        "priorityClassName=high: \"#\nx: y", "--user", "1000"),
+                        "schedulerName=high: \"#\nx: y", "--user", "1000"),
                   0, NULL);
     EXPECT(count_job_faults("yes/job.yaml") <= 0, "a job that the schema refuses");
     static const char *const lines[] = {
@@ -572,7 +617,7 @@ static void check_pods(void)
         "\n    schedulingPolicy:\n      queue: \"gpus\"\n",
         "\n                memory: \"512Gi\"\n                rdma/hca: \"1\"\n",
         "\n          nodeSelector: {\"gpu\":\"h100\"}\n",
-        "\n          priorityClassName: \"high: \\\"#\\nx: y\"\n",
+        "\n          schedulerName: \"high: \\\"#\\nx: y\"\n",
         "\n            runAsUser: 1000\n",
         "\n  sshAuthMountPath: /etc/weft-keys\n",
         "podAntiAffinity"};
@@ -581,12 +626,15 @@ static void check_pods(void)
     job_expect_no_text("yes/job.yaml", "--allow-run-as-root");
     /* Root's job, and one with GPUs. */
     expect_launch("kubernetes", "k",
-                  WORDS("--image", "i", "--set", "device.kind=cuda", "--claim", "c", "--set",
-                        "device.num_threads=2"),
+                  WORDS("--image", "i", "--set", "device.kind=cuda", "--claim", "c", "--pod",
+                        "affinity={\"nodeAffinity\": {\"preferred\": [{\"operator\": \"Gt\", "
+                        "\"values\": [\"8\"]}]}}",
+                        "--set", "device.num_threads=2"),
                   0, NULL);
     EXPECT(count_job_faults("k/job.yaml") <= 0, "a job that the schema refuses");
     job_expect_text("k/job.yaml", "--allow-run-as-root");
     job_expect_no_text("k/job.yaml", "podAntiAffinity");
+    job_expect_text("k/job.yaml", "\n          affinity: {\"nodeAffinity\":");
     expect_faults("k/job.yaml", "  slotsPerWorker: ", "  slotsPerWorkers: ");
     expect_faults("k/job.yaml", "      replicas: 1\n", "      replicas: all\n");
     static const struct {
@@ -604,6 +652,40 @@ static void check_pods(void)
         {"--pod", "hostNetwork=yes", "expected true or false"},
         {"--pod", "priority=1.5", "expected a whole number"},
         {"--pod", "schedulerName=1", "expected a text"},
+        {"--pod", "nodeSelector={\"a\": \"x\", \"gpu.x/n\": 8}",
+         "--pod nodeSelector.gpu.x/n: 8; expected a text in JSON's quotes of at most 63 letters"},
+        {"--pod", "nodeSelector={\"gpu\": \"a b\"}", "--pod nodeSelector.gpu: \"a b\"; expected"},
+        {"--pod", "priorityClassName=High",
+         "--pod priorityClassName: \"High\"; expected a name of"},
+        {"--pod", "serviceAccountName=\"a_b\"", "--pod serviceAccountName: \"a_b\"; expected"},
+        {"--pod", "runtimeClassName=-a", "--pod runtimeClassName: \"-a\"; expected"},
+        {"--pod", "hostname=a.b", "--pod hostname: \"a.b\"; expected"},
+        {"--pod", "dnsPolicy=Clusterfirst",
+         "--pod dnsPolicy: \"Clusterfirst\"; expected ClusterFirst"},
+        {"--pod", "imagePullSecrets=[\"registry\"]",
+         "--pod imagePullSecrets[0]: \"registry\"; expected an object"},
+        {"--pod", "imagePullSecrets=[{\"name\": 1}]",
+         "--pod imagePullSecrets[0].name: 1; expected"},
+        {"--pod", "tolerations=[{}, {\"operator\": \"exists\"}]",
+         "--pod tolerations[1].operator: \"exists\"; expected Exists or Equal"},
+        {"--pod", "tolerations=[{\"effect\": \"NoRun\"}]",
+         "--pod tolerations[0].effect: \"NoRun\"; expected NoSchedule, PreferNoSchedule or "
+         "NoExecute"},
+        {"--pod", "tolerations=[{\"key\": true}]",
+         "--pod tolerations[0].key: true; expected a text"},
+        {"--pod",
+         "affinity={\"nodeAffinity\": {\"requiredDuringSchedulingIgnoredDuringExecution\": "
+         "{\"nodeSelectorTerms\": [{\"matchExpressions\": [{\"key\": \"a\", \"operator\": "
+         "\"Is\"}]}]}}}",
+         "nodeSelectorTerms[0].matchExpressions[0].operator: \"Is\"; expected In, NotIn, Exists, "
+         "DoesNotExist, Gt or Lt"},
+        {"--pod",
+         "affinity={\"podAffinity\": {\"x\": [{\"labelSelector\": {\"matchExpressions\": "
+         "[{\"operator\": \"Gt\"}]}}]}}",
+         "--pod affinity.podAffinity.x[0].labelSelector.matchExpressions[0].operator: \"Gt\"; "
+         "expected In, NotIn, Exists or DoesNotExist"},
+        {"--pod", "affinity={\"nodeAffinity\": {\"values\": [\"8\", 8]}}",
+         "--pod affinity.nodeAffinity.values[1]: 8; expected a text"},
         {"--resource", "memory", "expected such as --resource memory=512Gi"},
         {"--resource", "memory=1\n  evil: 2", "no amount"},
         {"--resource", "memory=abc", "no amount"},
@@ -655,6 +737,7 @@ int main(int argc, char **argv)
     check_kinds();
     check_site();
     check_setup();
+    check_names();
     check_program();
     check_slurm();
     check_second();

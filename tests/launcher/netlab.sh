@@ -54,6 +54,12 @@ code=$?
 trap cleanup EXIT
 [ $code -eq 0 ] || complain "up: exit code $code"
 
+# A lab of the other kind has the same names.
+for verb in 'up 1' down; do
+    # shellcheck disable=SC2086
+    SLURMLAB_NAME=$NETLAB_NAME expect 2 bash "${netlab%netlab}slurmlab" $verb
+    says "slurmlab: '$NETLAB_NAME' is a lab of scripts/netlab; SLURMLAB_NAME names another"
+done
 for node in node0 node1; do
     expect_rate $node data 200Mbit
     expect_rate switch data-$node 200Mbit

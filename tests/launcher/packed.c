@@ -40,6 +40,7 @@ static void write_dataset(const char *name, bool has_mask)
     EXPECT_OK(
         weft_dataset_writer_add_masked(writer, tokens + 10, bears + 10, SAMPLES * SEQ + 1 - 10));
     EXPECT_OK(weft_dataset_writer_finish(writer));
+    EXPECT_OK(weft_dataset_writer_commit(writer));
     weft_dataset_writer_destroy(writer);
 }
 

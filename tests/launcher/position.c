@@ -81,6 +81,7 @@ static void write_dataset(void)
     EXPECT_OK(weft_dataset_writer_create(path, NUM_TOKENS, &writer));
     EXPECT_OK(weft_dataset_writer_add(writer, tokens, NUM_TOKENS));
     EXPECT_OK(weft_dataset_writer_finish(writer));
+    EXPECT_OK(weft_dataset_writer_commit(writer));
     weft_dataset_writer_destroy(writer);
 }
 

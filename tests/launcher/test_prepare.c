@@ -411,6 +411,75 @@ static void half_a_dataset_does_not_stay(void **state)
     assert_false(has_parts());
 }
 
+/* The steps by which files get and lose their names, and which of them the process dies at. */
+static int num_steps, last_step = -1;
+static void count_step(void)
+{
+    if (num_steps++ == last_step)
+        raise(SIGKILL);
+}
+
+int rename(const char *from, const char *to)
+{
+    count_step();
+    return renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
+
+int unlink(const char *path)
+{
+    count_step();
+    return unlinkat(AT_FDCWD, path, 0);
+}
+
+/* Killed at any of them, a dataset that replaces another is the old or the new one, with its own
+ * description, or refused. */
+static void killed_between_files(void **state)
+{
+    (void)state;
+    static const char old[] = "old", new[] = "the new one";
+    char description[300], copy[256], before[256];
+    int seen[3] = {0}, status;
+    char *words[] = {"prepare", copy, "--out", out_path, "--append-eod", NULL};
+    snprintf(description, sizeof description, "%s.json", out_path);
+    snprintf(copy, sizeof copy, "%s", temporary_path("new"));
+    temporary_write(copy, new, strlen(new));
+    snprintf(before, sizeof before, "%s", temporary_path("before"));
+    temporary_write(before, old, strlen(old));
+    for (int step = 0;; step++) {
+        weft_arena arena = {0};
+        weft_tokenizer_info info;
+        weft_prepared prepared;
+        weft_dataset *dataset = NULL;
+        assert_int_equal(RUN(before, "--out", out_path), 0);
+        fflush(NULL);
+        const pid_t child = fork();
+        if (child == 0) {
+            if (!freopen("/dev/null", "w", stdout))
+                _exit(99);
+            num_steps = 0;
+            last_step = step;
+            _exit(weft_verb_prepare(5, words, NULL));
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        const bool is_there = weft_dataset_open(out_path, &dataset) == WEFT_OK;
+        if (is_there) {
+            OK(weft_prepared_read(description, &arena, &info, &prepared));
+            const uint64_t tokens = weft_dataset_num_tokens(dataset);
+            assert_int_equal(prepared.tokens, tokens);
+            assert_int_equal(prepared.append_eod, tokens != strlen(old));
+            seen[tokens != strlen(old)]++;
+        } else {
+            assert_non_null(strstr(weft_error_get()->text, "half a dataset"));
+            seen[2]++;
+        }
+        weft_dataset_close(dataset);
+        weft_arena_release(&arena);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+            break;
+    }
+    assert_true(seen[0] > 0 && seen[1] > 0 && seen[2] > 2);
+}
+
 static void a_pipe_is_a_text(void **state)
 {
     (void)state;
@@ -789,6 +858,7 @@ int main(void)
         cmocka_unit_test(what_is_no_text_is_refused),
         cmocka_unit_test(a_failure_keeps_the_old_dataset),
         cmocka_unit_test(half_a_dataset_does_not_stay),
+        cmocka_unit_test(killed_between_files),
         cmocka_unit_test(a_pipe_is_a_text),
         cmocka_unit_test(an_open_file_is_called_a_pipe),
         cmocka_unit_test(a_long_first_string_is_json),

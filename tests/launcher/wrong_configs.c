@@ -199,6 +199,14 @@ static const struct {
       "c.json:13:5, with --set num_query_groups=6: parallel.tensor_model_parallel_size: "
       "num_query_groups 6 neither divides by 4 nor divides it; tp 1, 2, 3, 6 or 12 would\n"},
      {"--set", "num_attention_heads=12", "--set", "num_query_groups=6", "--set", "hidden_size=12"}},
+    {{"\"tensor_model_parallel_size\": 1", "\"sequence_parallel\": false",
+      "--mesh tp=2: parallel.data_parallel_size: given by --set and by --mesh tp=2\n"},
+     {"--mesh", "tp=2", "--set", "parallel.data_parallel_size=2"}},
+    {{"\"seq_length\": 12", "\"seq_length\": 12",
+      "--set rampup_batch_size=[2,\"2\",8]: expected an integer or an "
+      "array "
+      "of integers, got a string \"2\"\n"},
+     {"--set", "rampup_batch_size=[2,\"2\",8]"}},
     {{"\"num_experts\": 4", "\"num_experts\": 0",
       "--mesh dp=2,ep=2: parallel.expert_model_parallel_size 2: the model has no experts"},
      {"--mesh", "dp=2,ep=2"}},

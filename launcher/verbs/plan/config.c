@@ -63,11 +63,13 @@ static void report_key(weft_report *r, const weft_option_section *section, const
     weft_report_text(r, "docs", "docs", docs);
 }
 
-/* "train.lr" or "lr". */
+/* "train.lr" or "lr"; "train" names all keys of the section. */
 static bool names(const char *word, const weft_option_section *section, const weft_key *row)
 {
     const char *dot = strchr(word, '.');
     const size_t bytes = dot ? (size_t)(dot - word) : 0;
+    if (strcmp(word, section->name) == 0)
+        return true;
     return strcmp(dot ? dot + 1 : word, row->key) == 0 &&
            (!dot || (strlen(section->name) == bytes && strncmp(word, section->name, bytes) == 0));
 }
@@ -132,7 +134,8 @@ int weft_verb_config(int argc, char **argv, const weft_verb_given *given)
     const weft_argument rows[] = {
         {"schema", NULL, "a JSON schema (draft 2020-12) of the file, for editors and checkers",
          .flag = &args.schema},
-        {"explain", "KEY", "what a key is, takes and means on resume, and where to read more",
+        {"explain", "KEY",
+         "what a key, or each of a section, is, takes and means on resume, and where to read more",
          .text = &args.explain},
         {"json", NULL, "the explanation, or all keys', as one JSON object", .flag = &args.json},
     };

@@ -16,6 +16,7 @@
 #include "launcher/planning/data_sources.h"
 #include "launcher/planning/plan.h"
 #include "launcher/planning/plan_print.h"
+#include "launcher/process/output.h"
 #include "launcher/report/report.h"
 #include "launcher/verbs/plan/plan.h"
 
@@ -559,10 +560,14 @@ static weft_status launch(launcher *l)
     find_devices(l, cluster);
     l->job.run = l->out; /* what is refused without it needs no folder */
     WEFT_TRY(weft_job_check(&l->job));
-    if (l->dry_run)
+    if (l->run)
+        WEFT_TRY(weft_job_check_start(&l->job));
+    if (l->dry_run) {
+        WEFT_TRY(weft_output_try_folder(l->out));
         WEFT_TRY(path_of(l->out, l->job.folder, &l->arena, &l->job.run));
-    else
+    } else {
         WEFT_TRY(weft_job_make_folder(l->out, &l->arena, &l->job.run));
+    }
     if (weft_job_is_contained(&l->job))
         WEFT_TRY(find_mounts(l));
     WEFT_TRY(weft_job_check(&l->job));

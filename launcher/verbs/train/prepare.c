@@ -185,12 +185,12 @@ static weft_status write_all(prepare *p, weft_arena *arena)
                           weft_count_text((long long)o->texts.count, "file").text);
     WEFT_TRY(finish_packing(p));
     p->replaces = access(index, F_OK) == 0;
-    /* No dataset without a description, or an older one's, is ever to be seen. */
-    if (unlink(description) != 0 && errno != ENOENT)
-        return WEFT_ERROR(WEFT_FILE, "%s: cannot be replaced: %s", description, strerror(errno));
-    WEFT_TRY(weft_tokenizer_keep(p->tokenizer, o->out, &p->tokenizer_file));
+    /* No dataset without a description, or an older one's, is ever to be seen: the index comes
+     * last. */
     WEFT_TRY(weft_dataset_writer_finish(p->target.writer));
+    WEFT_TRY(weft_tokenizer_keep(p->tokenizer, o->out, &p->tokenizer_file));
     WEFT_TRY(write_description(p, description));
+    WEFT_TRY(weft_dataset_writer_commit(p->target.writer));
     WEFT_TRY(weft_tokenizer_identity(weft_tokenizer_get_info(p->tokenizer), arena, &tokenizer));
     XXH64_update(p->result.hash, tokenizer, strlen(tokenizer));
     p->result.known.xxh64 = XXH64_digest(p->result.hash);
