@@ -456,12 +456,14 @@ static weft_status find_family(reader *r)
                       shown(value), value.start, names);
 }
 
-/* fp8 as DeepSeek has it: numbers say themselves which tensors are. */
+/* fp8 as DeepSeek has it, MXFP4 as GPT-OSS: numbers say themselves which tensors are. */
 static bool is_scaled_blocks(weft_json_span quantization, weft_json_span method)
 {
     weft_json_span sizes, size;
     const char *cursor = NULL;
     int count = 0;
+    if (is_key(method, "mxfp4"))
+        return true;
     if (!is_key(method, "fp8") || !find(quantization, "weight_block_size", &sizes) ||
         weft_json_kind_of(sizes) != WEFT_JSON_ARRAY)
         return false;

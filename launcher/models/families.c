@@ -337,6 +337,7 @@ static const weft_family_name gemma_names[] = {
     QK_NORMS,
     PROJECTION,
     MLP};
+/* Blocks of MXFP4 have [out, in], what transformers makes of them [in, out]. */
 static const weft_family_name gpt_oss_names[] = {
     ENDS,
     NORMS,
@@ -348,8 +349,10 @@ static const weft_family_name gpt_oss_names[] = {
     ROW(LAYER "mlp.router.weight", OURS "mlp.router.weight"),
     ROW(LAYER "mlp.router.bias", OURS "mlp.router.bias"),
     TURNED(LAYER "mlp.experts.gate_up_proj", OURS "mlp.experts.linear_fc1.weight", PAIRS),
+    PART(LAYER "mlp.experts.gate_up_proj_blocks", OURS "mlp.experts.linear_fc1.weight", PAIRS),
     PART(LAYER "mlp.experts.gate_up_proj_bias", OURS "mlp.experts.linear_fc1.bias", PAIRS),
     TURNED(LAYER "mlp.experts.down_proj", OURS "mlp.experts.linear_fc2.weight", WHOLE),
+    ROW(LAYER "mlp.experts.down_proj_blocks", OURS "mlp.experts.linear_fc2.weight"),
     ROW(LAYER "mlp.experts.down_proj_bias", OURS "mlp.experts.linear_fc2.bias")};
 /* Of layers behind the last one, whose block is as another's. */
 #define DEEP "mtp.layers.{layer}."

@@ -678,6 +678,70 @@ static void blocks_of_fp8_are_scaled(void)
     weft_arena_release(&arena);
 }
 
+/* Numbers by hand: 2^(scale - 127) times what a half byte is; in any part. */
+static double fp4_at(const uint8_t *blocks, const uint8_t *scales, size_t i)
+{
+    static const double sizes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    const int x = i % 2 ? blocks[i / 2] >> 4 : blocks[i / 2] & 15;
+    return (x & 8 ? -sizes[x & 7] : sizes[x & 7]) * pow(2, scales[i / 32] - 127.0);
+}
+
+/* With the shapes that the file has. */
+static void load_blocks(model *m)
+{
+    load(m, "gpt_oss_mxfp4");
+    for (size_t i = 0; i < m->count; i++) {
+        weft_safetensor *t = &m->tensors[i];
+        if (!t->is_fp4)
+            continue;
+        t->dims[t->num_dims - 1] /= 32;
+        t->dims[t->num_dims++] = 16;
+    }
+}
+
+static void blocks_of_mxfp4_are_scaled(void)
+{
+    static const char down[] = "model.layers.0.mlp.experts.down_proj_blocks",
+                      scales[] = "model.layers.0.mlp.experts.down_proj_scales";
+    weft_arena arena = {0};
+    weft_safetensors files;
+    weft_card card;
+    model m;
+    float raw[128], read[128];
+    load_blocks(&m);
+    const uint8_t *blocks = (uint8_t *)m.data[find(&m, down)],
+                  *powers = (uint8_t *)m.data[find(&m, scales)];
+    write_folder(&m, "altered");
+    EXPECT_OK(weft_safetensors_open("altered", &arena, &files));
+    const weft_safetensor *t = weft_safetensors_find(&files, down);
+    EXPECT(t->is_fp4 && t->num_dims == 3 && t->dims[1] == 64 && t->dims[2] == 32, "%s", t->name);
+    for (size_t at = 0, count = 1; at + count < 3 * 64 * 32; at += count, count = at % 127 + 1) {
+        EXPECT_OK(weft_safetensor_read(&files, t, at, count, raw, read));
+        for (size_t i = 0; i < count; i++)
+            EXPECT((double)read[i] == fp4_at(blocks, powers, at + i), "%zu: %g", at + i,
+                   (double)read[i]);
+    }
+    weft_safetensors_release(&files);
+    EXPECT_OK(import_to("altered", NULL, &card));
+    EXPECT(card.num_scaled == 4, "%zu scaled", card.num_scaled);
+    m.data[find(&m, scales)][70] = (char)255;
+    refused(&m, WEFT_DIVERGED, "down_proj_blocks: element 2240 is nan");
+    load_blocks(&m);
+    drop(&m, scales);
+    refused(&m, WEFT_FILE, "down_proj_blocks has dtype U8; Weft reads F32, BF16, F16 and, with");
+    load_blocks(&m);
+    drop(&m, down);
+    refused(&m, WEFT_FILE, "down_proj_scales: no parameter of this GPT-OSS model takes it");
+    load_blocks(&m);
+    m.tensors[find(&m, scales)].dims[0] = 1;
+    m.tensors[find(&m, scales)].dims[1] = 3 * 64;
+    refused(&m, WEFT_FILE, "down_proj_scales: should have a U8 for each 16 bytes of");
+    load_blocks(&m);
+    say(&m, "\"mxfp4\"", "\"mxfp6\"");
+    refused(&m, WEFT_CONFIG, "quantised weights (\"mxfp6\"), which Weft does not read");
+    weft_arena_release(&arena);
+}
+
 /* Old files of GPT-2 have no "transformer.", and masks. */
 static void old_names_are_read(void)
 {
@@ -893,6 +957,7 @@ int main(void)
     next_layers_are_left_out();
     next_layers_are_taken();
     blocks_of_fp8_are_scaled();
+    blocks_of_mxfp4_are_scaled();
     latents_refuse_what_they_replace();
     models_come_back();
     indices_agree_with_files();

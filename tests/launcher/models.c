@@ -18,13 +18,14 @@ int phi3_main(int argc, char **argv);
 
 enum { BATCH = 2, SEQ = 12, BYTES = 1 << 18 };
 
-static const char *const models[] = {"gpt2",        "llama",         "llama3",
-                                     "llama_tied",  "llama_bf16",    "qwen2",
-                                     "qwen3",       "qwen3_moe",     "qwen3_moe_unnormed",
-                                     "mixtral",     "mixtral_fused", "mistral",
-                                     "olmo2",       "olmo3",         "gemma2",
-                                     "gemma3",      "gpt_oss",       "glm4_moe",
-                                     "deepseek_v3", "moonlight",     "minimax_m2"};
+static const char *const models[] = {"gpt2",         "llama",         "llama3",
+                                     "llama_tied",   "llama_bf16",    "qwen2",
+                                     "qwen3",        "qwen3_moe",     "qwen3_moe_unnormed",
+                                     "mixtral",      "mixtral_fused", "mistral",
+                                     "olmo2",        "olmo3",         "gemma2",
+                                     "gemma3",       "gpt_oss",       "glm4_moe",
+                                     "deepseek_v3",  "moonlight",     "minimax_m2",
+                                     "gpt_oss_mxfp4"};
 enum { NUM_MODELS = sizeof models / sizeof *models };
 
 /* --- round trip ---------------------------------------------------------------------------- */
@@ -68,6 +69,28 @@ static void check_round_trip(const char *name, const char *source, const weft_ap
     EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = run, .out = back, .application = own},
                                 &arena, &card));
     EXPECT(compare_folders(source, back) == compare_folders(back, source), "%s", name);
+    weft_arena_release(&arena);
+}
+
+/* Experts of MXFP4 come back as what transformers makes of them; NAME.run is what that imports to.
+ */
+static void check_products(const char *name, const char *source)
+{
+    char run[64], back[64], again[64], other[64];
+    weft_arena arena = {0};
+    weft_card card;
+    snprintf(run, sizeof run, "%s.blocks", name);
+    snprintf(back, sizeof back, "%s.back", name);
+    snprintf(again, sizeof again, "%s.run", name);
+    snprintf(other, sizeof other, "%s.other", name);
+    EXPECT_OK(weft_import_model(&(weft_import){.folder = source, .out = run}, &arena, &card));
+    EXPECT(card.num_scaled == 4, "%s: %zu scaled", name, card.num_scaled);
+    EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = run, .out = back}, &arena, &card));
+    EXPECT_OK(weft_import_model(&(weft_import){.folder = back, .out = again}, &arena, &card));
+    EXPECT(card.num_scaled == 0 && card.num_tensors == 37, "%s: %zu tensors", name,
+           card.num_tensors);
+    EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = again, .out = other}, &arena, &card));
+    EXPECT(compare_folders(back, other) == compare_folders(other, back), "%s", name);
     weft_arena_release(&arena);
 }
 
@@ -376,7 +399,10 @@ int main(void)
     for (int i = 0; i < NUM_MODELS; i++) {
         snprintf(source, sizeof source, "%s/tests/oracle/models/%s", getenv("WEFT_SOURCE_DIR"),
                  models[i]);
-        check_round_trip(models[i], source, NULL);
+        if (strcmp(models[i], "gpt_oss_mxfp4") == 0)
+            check_products(models[i], source);
+        else
+            check_round_trip(models[i], source, NULL);
         check_computation(models[i], source, NULL);
         if (strcmp(models[i], "gpt2") == 0 || strcmp(models[i], "llama_tied") == 0 ||
             strcmp(models[i], "gemma3") == 0 || strcmp(models[i], "olmo3") == 0 ||
