@@ -211,6 +211,11 @@ static const change changes[] = {
      "\"sliding_attention\": {\n      \"rope_theta\": 100.0,\n      \"rope_type\": \"default\"",
      "\"sliding_attention\": {\n      \"rope_theta\": 100.0,\n      \"rope_type\": \"linear\"",
      "rope_parameters.sliding_attention.rope_type is \"linear\""},
+    {"smollm3", "1,\n    0,\n    0\n", "1,\n    0\n", "no_rope_layers: 2 entries for 3 layers"},
+    {"smollm3", "1,\n    0,\n    0\n", "1,\n    0,\n    2\n", "no_rope_layers is 2"},
+    {"smollm3", "[\n    1,\n    0,\n    0\n  ]", "null", NULL}, /* then the interval says it */
+    {"smollm3", "\"use_sliding_window\": false", "\"use_sliding_window\": true",
+     "use_sliding_window is true"},
     {"gpt_oss", "\"swiglu_alpha\": 1.702", "\"swiglu_alpha\": 1.5", "swiglu_alpha is 1.5"},
     {"gemma3", "\"query_pre_attn_scalar\": 16", "\"query_pre_attn_scalar\": 0",
      "query_pre_attn_scalar is 0, not a number above 0"},
@@ -320,6 +325,29 @@ static void layers_of_mistral_differ(void)
 }
 
 /* The text's model in a model of several kinds of input. */
+/* A list says it, or every how many layers. */
+static void layers_without_positions_are_read(void)
+{
+    static const char all[] = "[\n    1,\n    0,\n    0\n  ]";
+    model m;
+    weft_card card;
+    load(&m, "smollm3");
+    write_folder(&m, "altered");
+    EXPECT_OK(import_to("altered", "layers", &card));
+    has_text("layers/config.json", "\"no_rope_freq\": [0, 1, 1]");
+    say(&m, all, "null");
+    say(&m, "\"no_rope_layer_interval\": 4", "\"no_rope_layer_interval\": 3");
+    write_folder(&m, "altered");
+    EXPECT(system("rm -r layers") == 0, "layers");
+    EXPECT_OK(import_to("altered", "layers", &card));
+    has_text("layers/config.json", "\"no_rope_freq\": 3");
+    EXPECT(system("rm -r layers/source") == 0, "source");
+    EXPECT_OK(export_to("layers", "made", NULL, 1 << 20, &card));
+    has_text("made/config.json", "\"no_rope_layers\": [1, 1, 0]");
+    EXPECT(system("rm -r layers made") == 0, "layers");
+    release(&m);
+}
+
 static void text_config_is_descended_into(void)
 {
     model m;
@@ -569,6 +597,8 @@ static void models_come_back(void)
         {"gemma3", "\"query_pre_attn_scalar\": 16", "\"sliding_window\": 4",
          "\"rope_local_base_freq\": 100.0"},
         {"gpt_oss", "\"swiglu_limit\": 0.5", "\"sliding_window\": 4", "\"full_attention\""},
+        {"smollm3", "\"no_rope_layers\": [1, 0, 0]", "\"tie_word_embeddings\": true",
+         "\"rope_theta\": 100.0"},
         {"olmo3", "\"sliding_window\": 3", "\"sliding_attention\"", "\"full_attention\""}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         model m;
@@ -910,9 +940,22 @@ static void a_model_of_no_family_is_refused(void)
 /* Also where a config says by other means what config.json says. */
 static void examples_are_of_their_families(void)
 {
-    static const char *const examples[][2] = {
-        {"llama-1b", "Llama"},     {"mixtral-8x7b", "Mixtral"}, {"olmo3-7b", "OLMo-3"},
-        {"gemma3-27b", "Gemma 3"}, {"gpt-oss-20b", "GPT-OSS"},  {"deepseek_v3", "DeepSeek-V3"}};
+    static const char *const examples[][2] = {{"llama-1b", "Llama"},
+                                              {"mixtral-8x7b", "Mixtral"},
+                                              {"olmo3-7b", "OLMo-3"},
+                                              {"gemma3-27b", "Gemma 3"},
+                                              {"gpt-oss-20b", "GPT-OSS"},
+                                              {"deepseek_v3", "DeepSeek-V3"},
+                                              {"qwen3-8b", "Qwen3"},
+                                              {"qwen3-30b-a3b", "Qwen3-MoE"},
+                                              {"qwen3-235b-a22b", "Qwen3-MoE"},
+                                              {"glm4.5-355b-a32b", "GLM-4.5"},
+                                              {"glm4.5-air-106b-a12b", "GLM-4.5"},
+                                              {"minimax-m2", "MiniMax-M2"},
+                                              {"gpt-oss-120b", "GPT-OSS"},
+                                              {"olmo2-32b", "OLMo-2"},
+                                              {"kimi-k2", "DeepSeek-V3"},
+                                              {"moonlight-16b-a3b", "DeepSeek-V3"}};
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
         weft_arena arena = {0};
         weft_config config;
@@ -949,6 +992,7 @@ int main(void)
     configs_are_read_or_refused();
     scaled_positions_stay_scaled();
     layers_of_mistral_differ();
+    layers_without_positions_are_read();
     text_config_is_descended_into();
     heads_are_tied_by_config();
     every_expert_is_there();

@@ -18,14 +18,14 @@ int phi3_main(int argc, char **argv);
 
 enum { BATCH = 2, SEQ = 12, BYTES = 1 << 18 };
 
-static const char *const models[] = {"gpt2",         "llama",         "llama3",
-                                     "llama_tied",   "llama_bf16",    "qwen2",
-                                     "qwen3",        "qwen3_moe",     "qwen3_moe_unnormed",
-                                     "mixtral",      "mixtral_fused", "mistral",
-                                     "olmo2",        "olmo3",         "gemma2",
-                                     "gemma3",       "gpt_oss",       "glm4_moe",
-                                     "deepseek_v3",  "moonlight",     "minimax_m2",
-                                     "gpt_oss_mxfp4"};
+static const char *const models[] = {"gpt2",          "llama",         "llama3",
+                                     "llama_tied",    "llama_bf16",    "qwen2",
+                                     "qwen3",         "qwen3_moe",     "qwen3_moe_unnormed",
+                                     "mixtral",       "mixtral_fused", "mistral",
+                                     "olmo2",         "olmo3",         "gemma2",
+                                     "gemma3",        "gpt_oss",       "glm4_moe",
+                                     "deepseek_v3",   "moonlight",     "minimax_m2",
+                                     "gpt_oss_mxfp4", "smollm3"};
 enum { NUM_MODELS = sizeof models / sizeof *models };
 
 /* --- round trip ---------------------------------------------------------------------------- */

@@ -51,6 +51,9 @@ MODELS = {
     "mixtral_fused": (dict(BASE, model_type="mixtral", num_local_experts=4, num_experts_per_tok=2),
                       {"save_original_format": False}),
     "mistral": (dict(BASE, model_type="mistral", sliding_window=4), {}),
+    "smollm3": (dict(BASE, model_type="smollm3", num_hidden_layers=3, no_rope_layers=[1, 0, 0],
+                     pad_token_id=None, bos_token_id=None, eos_token_id=None, rope_parameters={
+                         "rope_type": "default", "rope_theta": 100.0}), {}),
     "phi3": (dict(BASE, model_type="phi3", pad_token_id=None, rope_parameters={
         "rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}), {}),
     "olmo2": (dict(BASE, model_type="olmo2", pad_token_id=None, rope_parameters={
