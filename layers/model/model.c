@@ -410,6 +410,14 @@ size_t weft_model_stash_bytes(const weft_model *model, int slot)
     return model->passes[slot].stash.used_bytes;
 }
 
+void weft_model_bring(weft_model *model, size_t seq)
+{
+    model->shape.seq = seq;
+    model->normed.dims[0] = weft_shape_boundary_rows(&model->shape);
+    for (int i = 0; i < model->setup.num_passes; i++)
+        model->passes[i].normed = model->normed;
+}
+
 weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out)
 {
     if (model->passes[slot].end != model->num_layers)

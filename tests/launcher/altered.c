@@ -108,7 +108,7 @@ weft_status import_to(const char *folder, const char *run, weft_card *card)
 }
 
 weft_status export_to(const char *run, const char *out, const char *dtype, uint64_t most,
-                             weft_card *card)
+                      weft_card *card)
 {
     static weft_arena arena;
     weft_arena_reset(&arena);

@@ -26,7 +26,7 @@ void say(model *m, const char *from, const char *to);
 void write_folder(model *m, const char *folder);
 weft_status import_to(const char *folder, const char *run, weft_card *card);
 weft_status export_to(const char *run, const char *out, const char *dtype, uint64_t most,
-                             weft_card *card);
+                      weft_card *card);
 /* The folder is refused with this text, and no run is there afterwards. */
 void refused(model *m, weft_status status, const char *part);
 void taken(model *m, weft_card *card);
