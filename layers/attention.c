@@ -543,6 +543,8 @@ static weft_status attention_forward(weft_layer *layer, weft_pass *pass, const w
     attention_state *state = weft_pass_state(pass, layer);
     size_t mark = weft_pass_mark(pass);
     weft_tensor partial;
+    if (a->cache.data) /* passes bring more tokens or fewer */
+        a->dims = weft_dims_of(&a->common.options, weft_pass_shape(pass));
     state->x = *x;
     WEFT_TRY(has_latent(a) ? make_latent(a, pass, state) : make_qkv(a, pass, state));
     WEFT_TRY(core_forward(a, pass, state));

@@ -65,8 +65,3 @@ float weft_rotary_score_scale(const weft_model_options *o)
         return (float)o->softmax_scale;
     return (float)(m * m / sqrt((double)o->kv_channels));
 }
-
-bool weft_rotary_leaves_out(const weft_model_options *o, int64_t index)
-{
-    return o->no_rope_freq > 0 && (index + 1) % o->no_rope_freq == 0;
-}

@@ -15,7 +15,5 @@ weft_rotary weft_rotary_of(const weft_model_options *options, size_t channels);
 /* softmax_scale, or what stands for 0 where YaRN scales scores of latents: DeepSeek's m^2 /
  * sqrt(kv_channels), m of yarn_mscale_all_dim. 0: the kernel's own. */
 float weft_rotary_score_scale(const weft_model_options *options);
-/* Whether no_rope_freq leaves the positions out of decoder layer `index`. */
-bool weft_rotary_leaves_out(const weft_model_options *options, int64_t index);
 
 #endif

@@ -51,6 +51,8 @@ typedef enum weft_family_kind {
                          missing: every N-th is full, or with "" all have the window, if
                          there is one, and the list is not written */
     WEFT_KEY_ROOT,    /* 1 / its square root */
+    WEFT_KEY_ROPED,   /* no_rope_freq: 1, the layer has rotary positions, and 0, one a layer;
+                         missing: every no_rope_layer_interval-th has none, or every N-th */
     WEFT_KEY_DENSE_FIRST, /* how many layers are dense before MoE ones: a list */
     WEFT_KEY_SHARED,      /* how many experts of moe_ffn_hidden_size all tokens pass: their width */
 } weft_family_kind;

@@ -67,7 +67,7 @@ typedef struct weft_layer_ops {
     const weft_tensor *(*logits)(const weft_layer *, weft_pass *);
     const struct weft_layer_parts *parts; /* the library's own */
     /* Without training a token's y depends on that token's x alone, whatever stands before it:
-     * weft generate may bring the tokens of a text one by one. */
+     * weft generate may bring the tokens of a text one by one, or some in a pass. */
     bool by_token;
 } weft_layer_ops;
 

@@ -95,8 +95,9 @@ typedef struct weft_model_options {
     bool qk_layernorm, qk_layernorm_across_heads;
     double softmax_scale; /* of attention's scores; 0: 1 / sqrt(kv_channels) */
     bool rotary_interleaved;
-    int64_t no_rope_freq; /* every N-th decoder layer has no rotary positions; 0: all have them */
-    int rotary_scaling_type; /* weft_rotary_scaling */
+    weft_int_list no_rope_freq; /* N: every N-th decoder layer has no rotary positions (0: all have
+                                   them), or a 0/1 a layer, 1: it has none */
+    int rotary_scaling_type;    /* weft_rotary_scaling */
     double rotary_scaling_factor;
     int64_t original_max_position_embeddings; /* llama3, yarn: that the model was trained with */
     double rotary_low_freq_factor, rotary_high_freq_factor; /* llama3 */
@@ -168,6 +169,9 @@ weft_status weft_model_add_head(weft_model *model, const weft_model_options *opt
 bool weft_model_is_moe_layer(const weft_model_options *options, int64_t index);
 /* Whether attention of decoder layer `index` has the window, or the chunks. */
 bool weft_model_is_windowed_layer(const weft_model_options *options, int64_t index);
+/* Whether no_rope_freq leaves decoder layer `index` its rotary positions, where the model has any.
+ */
+bool weft_model_is_roped_layer(const weft_model_options *options, int64_t index);
 
 /* Adds all layers of a model, the same on every rank. Its errors end the job before a step. */
 typedef weft_status (*weft_model_function)(weft_model *model, const weft_model_options *options);

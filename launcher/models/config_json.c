@@ -165,6 +165,25 @@ static weft_status write_layers(reader *r, const weft_family_key *key, weft_json
     return WEFT_OK;
 }
 
+/* 1: none. */
+static weft_status write_roped(reader *r, const weft_family_key *key, weft_json_span list)
+{
+    const char *cursor = NULL;
+    weft_json_span value;
+    if (weft_json_kind_of(list) != WEFT_JSON_ARRAY) {
+        (void)find_key(r, "no_rope_layer_interval", &list);
+        return write_raw(r, key->weft, list);
+    }
+    weft_json_open_flat(&r->out, key->weft, '[');
+    while (weft_json_next(list, &cursor, NULL, &value)) {
+        if (!is_among(value, "0|1"))
+            return refuse(r, key->key, value, "0 and 1");
+        weft_json_raw(&r->out, NULL, is_among(value, "1") ? "0" : "1");
+    }
+    weft_json_close(&r->out);
+    return WEFT_OK;
+}
+
 static int64_t integer_of(const reader *r, const char *key)
 {
     weft_json_span value;
@@ -220,6 +239,8 @@ static weft_status read_key(reader *r, const weft_family_key *key)
         return write_layers(r, key, value);
     case WEFT_KEY_ROOT:
         return write_root(r, key, value);
+    case WEFT_KEY_ROPED:
+        return write_roped(r, key, value);
     }
     return WEFT_OK;
 }
@@ -456,12 +477,14 @@ static weft_status find_family(reader *r)
                       shown(value), value.start, names);
 }
 
-/* fp8 as DeepSeek has it: numbers say themselves which tensors are. */
+/* fp8 as DeepSeek has it, MXFP4 as GPT-OSS: numbers say themselves which tensors are. */
 static bool is_scaled_blocks(weft_json_span quantization, weft_json_span method)
 {
     weft_json_span sizes, size;
     const char *cursor = NULL;
     int count = 0;
+    if (is_key(method, "mxfp4"))
+        return true;
     if (!is_key(method, "fp8") || !find(quantization, "weight_block_size", &sizes) ||
         weft_json_kind_of(sizes) != WEFT_JSON_ARRAY)
         return false;
@@ -493,7 +516,8 @@ static bool is_read(const weft_family *family, weft_json_span key)
         "architectures",         "model_type",           "dtype",
         "torch_dtype",           "text_config",          "rope_theta",
         "rope_scaling",          "rope_parameters",      "quantization_config",
-        "partial_rotary_factor", "rope_local_base_freq", "sliding_window_pattern"};
+        "partial_rotary_factor", "rope_local_base_freq", "sliding_window_pattern",
+        "no_rope_layer_interval"};
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (is_key(key, always[i]))
             return true;
@@ -732,6 +756,14 @@ static void write_layer_types(const char *name, const weft_model_options *o, wef
     weft_json_close(out);
 }
 
+static void write_roped_layers(const char *name, const weft_model_options *o, weft_json_out *out)
+{
+    weft_json_open_flat(out, name, '[');
+    for (int64_t i = 0; i < o->num_layers; i++)
+        weft_json_raw(out, NULL, weft_model_is_roped_layer(o, i) ? "1" : "0");
+    weft_json_close(out);
+}
+
 /* All layers have the model's window, or there is none. */
 static bool are_alike(const weft_model_options *o)
 {
@@ -757,6 +789,10 @@ static weft_status write_key(const weft_family_key *key, const weft_config *conf
         return WEFT_OK;
     if (key->kind == WEFT_KEY_LAYERS) {
         write_layer_types(name, &config->model, out);
+        return WEFT_OK;
+    }
+    if (key->kind == WEFT_KEY_ROPED) {
+        write_roped_layers(name, &config->model, out);
         return WEFT_OK;
     }
     if (key->kind == WEFT_KEY_ROOT) {
@@ -910,15 +946,17 @@ static weft_status spell_out(weft_config *config, weft_arena *arena)
     weft_model_options *o = &config->model;
     const size_t layers = (size_t)o->num_layers;
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, 2 * layers, sizeof(int64_t), &memory));
-    int64_t *experts = memory, *windows = experts + layers;
+    WEFT_TRY(weft_arena_alloc_array(arena, 3 * layers, sizeof(int64_t), &memory));
+    int64_t *experts = memory, *windows = experts + layers, *no_rope = windows + layers;
     for (int64_t i = 0; i < o->num_layers; i++) {
         experts[i] = weft_model_is_moe_layer(o, i);
         windows[i] = weft_model_is_windowed_layer(o, i);
+        no_rope[i] = !weft_model_is_roped_layer(o, i);
     }
     o->moe_layer_freq = (weft_int_list){.values = experts, .count = layers, .is_array = true};
     o->window_attn_skip_freq =
         (weft_int_list){.values = windows, .count = layers, .is_array = true};
+    o->no_rope_freq = (weft_int_list){.values = no_rope, .count = layers, .is_array = true};
     o->softmax_scale = score_scale(o);
     if (o->rotary_base_local == 0 && o->rotary_scaling_type == WEFT_ROTARY_UNSCALED)
         o->rotary_base_local = o->rotary_base;

@@ -46,8 +46,8 @@
         SAME("initializer_range", "init_method_std", "0.02")
 #define TIED(missing) NOT("tie_word_embeddings", "untie_embeddings_and_output_weights", missing)
 #define SILU ONLY("hidden_act", "\"silu\"", "\"silu\"|\"swish\"")
-#define DECODER_KEYS                                                                               \
-    BODY_KEYS, TIED("false"), SILU, EACH("layer_types", "\"full_attention\"", "\"full_attention\"")
+#define ALL_FULL EACH("layer_types", "\"full_attention\"", "\"full_attention\"")
+#define DECODER_KEYS BODY_KEYS, TIED("false"), SILU, ALL_FULL
 
 #define HEAD_DIM(missing) SAME("head_dim", "kv_channels", missing)
 #define RMS_NORM(missing) SAME("rms_norm_eps", "norm_epsilon", missing)
@@ -85,6 +85,18 @@ static const weft_family_key llama_keys[] = {DECODER_KEYS, HEAD_DIM(""),
 static const weft_family_key mistral_keys[] = {BODY_KEYS,      TIED("false"), SILU,
                                                HEAD_DIM(""),   GROUPS("8"),   RMS_NORM("1e-6"),
                                                WINDOW("4096"), LAYERS("")};
+
+static const weft_family_key smollm3_keys[] = {
+    BODY_KEYS,
+    TIED("true"),
+    SILU,
+    ALL_FULL,
+    HEAD_DIM(""),
+    GROUPS("4"),
+    RMS_NORM("1e-6"),
+    NO_BIAS,
+    UNUSED_WINDOW,
+    {"no_rope_layers", WEFT_KEY_ROPED, "no_rope_freq", "4", NULL}};
 
 static const weft_family_fixed olmo_fixed[] = {
     DECODER_FIXED, AFTER, QK_NORM, {"qk_layernorm_across_heads", "true"}};
@@ -337,6 +349,7 @@ static const weft_family_name gemma_names[] = {
     QK_NORMS,
     PROJECTION,
     MLP};
+/* Blocks of MXFP4 have [out, in], what transformers makes of them [in, out]. */
 static const weft_family_name gpt_oss_names[] = {
     ENDS,
     NORMS,
@@ -348,8 +361,10 @@ static const weft_family_name gpt_oss_names[] = {
     ROW(LAYER "mlp.router.weight", OURS "mlp.router.weight"),
     ROW(LAYER "mlp.router.bias", OURS "mlp.router.bias"),
     TURNED(LAYER "mlp.experts.gate_up_proj", OURS "mlp.experts.linear_fc1.weight", PAIRS),
+    PART(LAYER "mlp.experts.gate_up_proj_blocks", OURS "mlp.experts.linear_fc1.weight", PAIRS),
     PART(LAYER "mlp.experts.gate_up_proj_bias", OURS "mlp.experts.linear_fc1.bias", PAIRS),
     TURNED(LAYER "mlp.experts.down_proj", OURS "mlp.experts.linear_fc2.weight", WHOLE),
+    ROW(LAYER "mlp.experts.down_proj_blocks", OURS "mlp.experts.linear_fc2.weight"),
     ROW(LAYER "mlp.experts.down_proj_bias", OURS "mlp.experts.linear_fc2.bias")};
 /* Of layers behind the last one, whose block is as another's. */
 #define DEEP "mtp.layers.{layer}."
@@ -464,6 +479,11 @@ static const weft_family llama = {.name = "Llama",
                                   .model_type = "llama",
                                   .rope_theta = "1e4",
                                   TABLES(llama_fixed, llama_keys, llama_names, llama_ignored)};
+static const weft_family smollm3 = {.name = "SmolLM3",
+                                    .architecture = "SmolLM3ForCausalLM",
+                                    .model_type = "smollm3",
+                                    .rope_theta = "2e6",
+                                    TABLES(llama_fixed, smollm3_keys, llama_names, llama_ignored)};
 static const weft_family mistral = {.name = "Mistral",
                                     .architecture = "MistralForCausalLM",
                                     .model_type = "mistral",
@@ -573,8 +593,8 @@ static const weft_family minimax_m2 = {
     TABLES(minimax_fixed, minimax_keys, minimax_names, llama_ignored)};
 
 static const weft_family *const families[] = {
-    &gpt2,  &llama,  &mistral, &qwen2,   &qwen3,    &mixtral,     &qwen3_moe, &olmo2,
-    &olmo3, &gemma2, &gemma3,  &gpt_oss, &glm4_moe, &deepseek_v3, &minimax_m2};
+    &gpt2,  &llama,  &mistral, &qwen2,   &qwen3,    &mixtral,     &qwen3_moe,  &olmo2,
+    &olmo3, &gemma2, &gemma3,  &gpt_oss, &glm4_moe, &deepseek_v3, &minimax_m2, &smollm3};
 
 const weft_family *weft_family_at(const weft_application *application, size_t index)
 {

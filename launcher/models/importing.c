@@ -6,6 +6,7 @@
 
 #include <xxhash.h>
 
+#include "launcher/models/half.h"
 #include "launcher/models/work.h"
 #include "parallel/checkpoint/checkpoint.h"
 
@@ -67,16 +68,18 @@ static weft_status read_piece(importing *m, const weft_safetensor *t, size_t fir
     return WEFT_OK;
 }
 
-/* Of its bytes in the file. */
+/* Of its bytes in the file; of one with scales those that an export has. */
 static weft_status hash_pieces(importing *m, const weft_safetensor *t, XXH64_state_t *state)
 {
     const size_t elements = weft_safetensor_elements(t);
+    const weft_dtype dtype = t->scales ? WEFT_BF16 : t->dtype;
     for (size_t at = 0; at < elements; at += WEFT_PIECE_ELEMENTS) {
         const size_t left = elements - at;
         const size_t count = left < WEFT_PIECE_ELEMENTS ? left : WEFT_PIECE_ELEMENTS;
         WEFT_TRY(read_piece(m, t, at, count, m->wide));
-        XXH64_update(state, t->dtype == WEFT_F32 ? m->wide : m->raw,
-                     count * weft_dtype_bytes(t->dtype));
+        if (t->scales)
+            weft_half_round(m->wide, count, dtype, m->raw);
+        XXH64_update(state, dtype == WEFT_F32 ? m->wide : m->raw, count * weft_dtype_bytes(dtype));
     }
     return WEFT_OK;
 }

@@ -25,7 +25,7 @@ typedef struct weft_card {
     uint64_t bytes, num_elements; /* of parameters, each once */
     size_t num_parameters;
     int num_files;
-    size_t num_scaled; /* fp8 in blocks: read as their products, and exported as BF16 */
+    size_t num_scaled; /* fp8 or MXFP4 in blocks: read as their products, and exported as BF16 */
     weft_string_list ignored_tensors, ignored_keys, copies;
 } weft_card;
 

@@ -350,12 +350,12 @@ static weft_status match_tensor(matching *x, size_t index)
     use->parameter = parameter;
     place(m, row, &m->listed[parameter], &n, &shape, &use->map);
     const int count = shape_of(&shape, row, &n, &m->listed[parameter], dims);
-    WEFT_TRY(check_shape(t, dims, count, x->where));
-    return t->can_read ? WEFT_OK
-                       : WEFT_ERROR(WEFT_FILE,
-                                    "%s: %s has dtype %s; Weft reads F32, BF16, F16 and, with "
-                                    "scales of blocks, F8_E4M3",
-                                    x->where, t->name, t->dtype_text);
+    if (!t->can_read)
+        return WEFT_ERROR(WEFT_FILE,
+                          "%s: %s has dtype %s; Weft reads F32, BF16, F16 and, with scales of "
+                          "blocks, F8_E4M3 and MXFP4",
+                          x->where, t->name, t->dtype_text);
+    return check_shape(t, dims, count, x->where);
 }
 
 static int compare_uses(const void *a, const void *b)

@@ -433,27 +433,61 @@ static size_t blocks_of(size_t count)
     return (count + WEFT_SCALED_BLOCK - 1) / WEFT_SCALED_BLOCK;
 }
 
-/* Finds the tensors that others scale. */
-static weft_status pair_scales(weft_safetensors *s, weft_arena *arena)
+/* The tensor whose name has another end and whose dtype is that; NULL: none. */
+static weft_status find_scaled(weft_safetensors *s, const char *scales, const char *end,
+                               const char *other, const char *dtype, weft_arena *arena,
+                               weft_safetensor **out)
 {
-    static const char suffix[] = "_scale_inv";
+    const size_t length = strlen(scales), of_end = strlen(end);
+    const char *name;
+    *out = NULL;
+    if (length <= of_end || strcmp(scales + length - of_end, end) != 0)
+        return WEFT_OK;
+    WEFT_TRY(weft_arena_printf(arena, &name, "%.*s%s", (int)(length - of_end), scales, other));
+    const weft_safetensor *found = weft_safetensors_find(s, name);
+    if (found && strcmp(found->dtype_text, dtype) == 0)
+        *out = &s->tensors[found - s->tensors];
+    return WEFT_OK;
+}
+
+/* Tensors of fp8 that others scale. */
+static weft_status pair_fp8(weft_safetensors *s, weft_arena *arena)
+{
     for (size_t i = 0; i < s->num_tensors; i++) {
-        weft_safetensor *scales = &s->tensors[i];
-        const size_t length = strlen(scales->name), end = sizeof suffix - 1;
-        const char *name;
-        if (length <= end || strcmp(scales->name + length - end, suffix) != 0)
+        weft_safetensor *scales = &s->tensors[i], *t;
+        WEFT_TRY(find_scaled(s, scales->name, "_scale_inv", "", "F8_E4M3", arena, &t));
+        if (!t)
             continue;
-        WEFT_TRY(weft_arena_printf(arena, &name, "%.*s", (int)(length - end), scales->name));
-        const weft_safetensor *found = weft_safetensors_find(s, name);
-        if (!found || strcmp(found->dtype_text, "F8_E4M3") != 0)
-            continue;
-        weft_safetensor *t = &s->tensors[found - s->tensors];
         if (t->num_dims != 2 || scales->num_dims != 2 || strcmp(scales->dtype_text, "F32") != 0 ||
             scales->dims[0] != blocks_of(t->dims[0]) || scales->dims[1] != blocks_of(t->dims[1]))
             return WEFT_ERROR(WEFT_FILE, "%s: %s: should have an F32 for each block of %d x %d",
                               s->folder, scales->name, WEFT_SCALED_BLOCK, WEFT_SCALED_BLOCK);
         t->scales = scales;
         t->can_read = scales->is_scales = true;
+    }
+    return WEFT_OK;
+}
+
+/* And of MXFP4: from then on its shape is its numbers'. */
+static weft_status pair_fp4(weft_safetensors *s, weft_arena *arena)
+{
+    for (size_t i = 0; i < s->num_tensors; i++) {
+        weft_safetensor *scales = &s->tensors[i], *t;
+        WEFT_TRY(find_scaled(s, scales->name, "_scales", "_blocks", "U8", arena, &t));
+        if (!t)
+            continue;
+        const int num_dims = t->num_dims - 1;
+        if (num_dims < 2 || t->dims[num_dims] != WEFT_FP4_BLOCK / 2 ||
+            strcmp(scales->dtype_text, "U8") != 0 || scales->num_dims != num_dims ||
+            memcmp(scales->dims, t->dims, (size_t)num_dims * sizeof *t->dims) != 0)
+            return WEFT_ERROR(WEFT_FILE,
+                              "%s: %s: should have a U8 for each %d bytes of %s, which are a block "
+                              "of MXFP4",
+                              s->folder, scales->name, WEFT_FP4_BLOCK / 2, t->name);
+        t->num_dims = num_dims;
+        t->dims[num_dims - 1] *= WEFT_FP4_BLOCK;
+        t->scales = scales;
+        t->is_fp4 = t->can_read = scales->is_scales = true;
     }
     return WEFT_OK;
 }
@@ -489,7 +523,8 @@ static weft_status open_files(const char *folder, weft_arena *arena, weft_safete
 weft_status weft_safetensors_open(const char *folder, weft_arena *arena, weft_safetensors *out)
 {
     WEFT_TRY(open_files(folder, arena, out));
-    return pair_scales(out, arena);
+    WEFT_TRY(pair_fp8(out, arena));
+    return pair_fp4(out, arena);
 }
 
 void weft_safetensors_release(weft_safetensors *s)
@@ -523,9 +558,33 @@ static float from_fp8(int x)
     return x & 128 ? -size : size;
 }
 
+/* A byte is two numbers, the first in its low half: sign, two bits of exponent, one of mantissa.
+ * raw: room for a float an element. */
+static weft_status read_fp4(const weft_safetensors *s, const weft_safetensor *t, size_t first,
+                            size_t count, void *raw, float *out)
+{
+    static const float values[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
+                                     -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+    const weft_safetensor *scales = t->scales;
+    const size_t end = first + count, byte = first / 2, block = first / WEFT_FP4_BLOCK,
+                 num_bytes = (end + 1) / 2 - byte,
+                 num_blocks = (end + WEFT_FP4_BLOCK - 1) / WEFT_FP4_BLOCK - block;
+    uint8_t *pairs = raw, *powers = pairs + num_bytes;
+    WEFT_TRY(weft_file_read(&s->files[t->file], t->offset + byte, pairs, num_bytes));
+    WEFT_TRY(weft_file_read(&s->files[scales->file], scales->offset + block, powers, num_blocks));
+    for (size_t at = first; at < end;) {
+        const size_t of = at / WEFT_FP4_BLOCK, next = (of + 1) * WEFT_FP4_BLOCK,
+                     to = next < end ? next : end;
+        const float scale = powers[of - block] == 255 ? NAN : ldexpf(1, powers[of - block] - 127);
+        for (; at < to; at++)
+            out[at - first] = values[pairs[at / 2 - byte] >> at % 2 * 4 & 15] * scale;
+    }
+    return WEFT_OK;
+}
+
 /* A row's part after the other. raw: room for a float an element. */
-static weft_status read_scaled(const weft_safetensors *s, const weft_safetensor *t, size_t first,
-                               size_t count, void *raw, float *out)
+static weft_status read_fp8(const weft_safetensors *s, const weft_safetensor *t, size_t first,
+                            size_t count, void *raw, float *out)
 {
     const size_t cols = t->dims[1], blocks = t->scales->dims[1];
     const weft_safetensor *scales = t->scales;
@@ -557,7 +616,7 @@ weft_status weft_safetensor_read(const weft_safetensors *s, const weft_safetenso
     const size_t each = weft_dtype_bytes(t->dtype);
     void *to = t->dtype == WEFT_F32 ? out : raw;
     if (t->scales)
-        return read_scaled(s, t, first, count, raw, out);
+        return (t->is_fp4 ? read_fp4 : read_fp8)(s, t, first, count, raw, out);
     WEFT_TRY(weft_file_read(&s->files[t->file], t->offset + first * each, to, count * each));
     if (to == raw)
         weft_half_widen(raw, t->dtype, count, out);

@@ -18,20 +18,23 @@ enum { WEFT_SAFETENSORS_MAX_DIMS = 8 };
 #define WEFT_SAFETENSORS_FILE "model.safetensors"
 #define WEFT_SAFETENSORS_INDEX "model.safetensors.index.json"
 
-enum { WEFT_SCALED_BLOCK = 128 };
+enum { WEFT_SCALED_BLOCK = 128, WEFT_FP4_BLOCK = 32 };
 
 typedef struct weft_safetensor {
     const char *name;
     const char *dtype_text; /* as the file calls it: "BF16" */
     weft_dtype dtype;       /* where can_read */
-    bool can_read;          /* the dtype is one of Weft's: F32, BF16, F16; or F8_E4M3 with scales */
+    bool can_read;          /* the dtype is one of Weft's: F32, BF16, F16; or it has scales */
     int num_dims;
-    size_t dims[WEFT_SAFETENSORS_MAX_DIMS];
-    int file;               /* that has it */
-    uint64_t offset, bytes; /* in the file */
-    /* Of F8_E4M3: NAME_scale_inv, F32, of each block of 128 x 128 what its numbers are multiplied
-     * by. NULL: it has none. */
+    size_t
+        dims[WEFT_SAFETENSORS_MAX_DIMS]; /* of MXFP4 those of its numbers: [..., rows, columns] */
+    int file;                            /* that has it */
+    uint64_t offset, bytes;              /* in the file */
+    /* What its numbers are multiplied by. Of F8_E4M3: NAME_scale_inv, F32, of each block of 128 x
+     * 128. Of MXFP4, whose U8 NAME_blocks [..., rows, blocks, 16] are two numbers a byte:
+     * NAME_scales, U8, 2^(x - 127) of each block of 32. NULL: it has none. */
     const struct weft_safetensor *scales;
+    bool is_fp4;
     bool is_scales; /* of another tensor */
 } weft_safetensor;
 
@@ -55,7 +58,7 @@ void weft_safetensors_release(weft_safetensors *files);
 const weft_safetensor *weft_safetensors_find(const weft_safetensors *files, const char *name);
 size_t weft_safetensor_elements(const weft_safetensor *tensor);
 /* Elements first, first + 1, ... of a tensor that can be read, as fp32. raw: room for as many of
- * its own. */
+ * its own, where it has scales of fp32. */
 weft_status weft_safetensor_read(const weft_safetensors *files, const weft_safetensor *tensor,
                                  size_t first, size_t count, void *raw, float *out) WEFT_CHECKED;
 

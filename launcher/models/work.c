@@ -238,12 +238,18 @@ weft_status weft_folder_copy_texts(const char *from, const char *to)
 static void write_tensor(const weft_safetensors *files, const weft_safetensor *t,
                          weft_json_out *out)
 {
+    char name[PATH_BYTES];
+    const int last = t->num_dims - 1;
+    const size_t cut = t->is_fp4 ? strlen("_blocks") : 0;
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(t->name) - cut), t->name);
     weft_json_open_flat(out, NULL, '{');
-    weft_json_text(out, "name", t->name);
+    weft_json_text(out, "name", name);
     weft_json_text(out, "dtype", t->scales ? "BF16" : t->dtype_text);
     weft_json_open_flat(out, "shape", '[');
-    for (int d = 0; d < t->num_dims; d++)
-        weft_json_number(out, NULL, (double)t->dims[d]);
+    for (int d = 0; d <= last; d++) { /* NAME_blocks have rows before columns, NAME behind them */
+        const int of = t->is_fp4 && d >= last - 1 ? 2 * last - 1 - d : d;
+        weft_json_number(out, NULL, (double)t->dims[of]);
+    }
     weft_json_close(out);
     weft_json_text(out, "file", files->names[t->file]);
     weft_json_close(out);

@@ -70,11 +70,11 @@ typedef struct update_price {
 
 struct weft_bounds {
     const weft_search_space *space;
-    weft_model_options short_model;          /* with a layer of each kind */
-    int64_t short_freq[4], short_windows[4]; /* a layer of each kind */
-    int num_layers;                          /* of the model's list */
-    int *kind_of;                            /* [num_layers] */
-    bool own;                                /* a model function: each layer is a kind */
+    weft_model_options short_model;                            /* with a layer of each kind */
+    int64_t short_freq[8], short_windows[8], short_no_rope[8]; /* a layer of each kind */
+    int num_layers;                                            /* of the model's list */
+    int *kind_of;                                              /* [num_layers] */
+    bool own; /* a model function: each layer is a kind */
     table *bins[NUM_BINS];
     choice *choices[NUM_BINS];
     sharing *sharings[NUM_BINS];
@@ -90,7 +90,7 @@ struct weft_bounds {
 static weft_status shorten(weft_bounds *b)
 {
     const weft_model_options *o = &b->space->config.model;
-    int64_t at[4] = {-1, -1, -1, -1};
+    int64_t at[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
     b->short_model = *o;
     b->own = weft_config_build(&b->space->config) != NULL;
     b->num_layers = (int)o->num_layers + 2;
@@ -101,10 +101,12 @@ static weft_status shorten(weft_bounds *b)
     for (int64_t i = 0; i < o->num_layers; i++) {
         const bool is_moe = weft_model_is_moe_layer(o, i);
         const bool is_windowed = weft_model_is_windowed_layer(o, i);
-        const int kind = 2 * is_windowed + is_moe;
+        const bool has_no_rope = !weft_model_is_roped_layer(o, i);
+        const int kind = 4 * has_no_rope + 2 * is_windowed + is_moe;
         if (at[kind] < 0) {
             b->short_freq[num] = is_moe;
             b->short_windows[num] = is_windowed;
+            b->short_no_rope[num] = has_no_rope;
             at[kind] = num++;
         }
         b->kind_of[i + 1] = 1 + (int)at[kind];
@@ -115,6 +117,8 @@ static weft_status shorten(weft_bounds *b)
         (weft_int_list){.values = b->short_freq, .count = (size_t)num, .is_array = true};
     b->short_model.window_attn_skip_freq =
         (weft_int_list){.values = b->short_windows, .count = (size_t)num, .is_array = true};
+    b->short_model.no_rope_freq =
+        (weft_int_list){.values = b->short_no_rope, .count = (size_t)num, .is_array = true};
     return WEFT_OK;
 }
 

@@ -13,7 +13,6 @@
 #include "layers/describe/plain.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/pass.h"
-#include "layers/rotary.h"
 
 /* Lists what a stack of stashes gives. */
 typedef struct keeper {
@@ -555,7 +554,7 @@ static int alike_before(const weft_rehearsal *r, weft_model_function build, int 
     for (int i = 1; i < layer; i++)
         if (weft_model_is_moe_layer(o, i - 1) == weft_model_is_moe_layer(o, layer - 1) &&
             weft_model_is_windowed_layer(o, i - 1) == weft_model_is_windowed_layer(o, layer - 1) &&
-            weft_rotary_leaves_out(o, i - 1) == weft_rotary_leaves_out(o, layer - 1))
+            weft_model_is_roped_layer(o, i - 1) == weft_model_is_roped_layer(o, layer - 1))
             return i;
     return -1;
 }
@@ -804,20 +803,47 @@ static uint32_t hash(uint32_t h, const void *data, size_t bytes)
 static weft_model_options without_lists(const weft_model_options *options)
 {
     weft_model_options out = *options;
-    out.moe_layer_freq.values = out.window_attn_skip_freq.values = NULL;
+    out.moe_layer_freq.values = out.window_attn_skip_freq.values = out.no_rope_freq.values = NULL;
     return out;
 }
 
-static size_t list_bytes(const weft_int_list *list)
+enum { NUM_LISTS = 3 };
+
+static const weft_int_list *list_at(const weft_model_options *o, int index)
 {
-    return list->count * sizeof *list->values;
+    const weft_int_list *lists[NUM_LISTS] = {&o->moe_layer_freq, &o->window_attn_skip_freq,
+                                             &o->no_rope_freq};
+    return lists[index];
 }
 
+/* Their lengths are compared before. */
 static bool has_lists(const remembered *m, const weft_model_options *options)
 {
-    const weft_int_list *a = &options->moe_layer_freq, *b = &options->window_attn_skip_freq;
-    return (a->count == 0 || memcmp(m->frequencies, a->values, list_bytes(a)) == 0) &&
-           (b->count == 0 || memcmp(m->frequencies + a->count, b->values, list_bytes(b)) == 0);
+    size_t at = 0;
+    for (int i = 0; i < NUM_LISTS; i++) {
+        const weft_int_list *list = list_at(options, i);
+        if (list->count > 0 &&
+            memcmp(m->frequencies + at, list->values, list->count * sizeof *list->values) != 0)
+            return false;
+        at += list->count;
+    }
+    return true;
+}
+
+/* NULL: no memory. */
+static int64_t *copy_lists(const weft_model_options *options)
+{
+    size_t count = 0, at = 0;
+    for (int i = 0; i < NUM_LISTS; i++)
+        count += list_at(options, i)->count;
+    int64_t *out = malloc((count + 1) * sizeof *out);
+    for (int i = 0; out && i < NUM_LISTS; i++) {
+        const weft_int_list *list = list_at(options, i);
+        if (list->count > 0)
+            memcpy(out + at, list->values, list->count * sizeof *out);
+        at += list->count;
+    }
+    return out;
 }
 
 static remembered *place_of(weft_layer_function make, const weft_model_options *options,
@@ -857,14 +883,9 @@ static void remember(remembered *m, weft_layer_function make, const weft_model_o
     free(m->frequencies);
     *m = (remembered){
         .make = make, .options = without_lists(options), .shape = *shape, .count = count};
-    const weft_int_list *a = &options->moe_layer_freq, *b = &options->window_attn_skip_freq;
-    m->frequencies = malloc(list_bytes(a) + list_bytes(b) + 1);
+    m->frequencies = copy_lists(options);
     if (!m->frequencies)
         return;
-    if (a->count > 0)
-        memcpy(m->frequencies, a->values, list_bytes(a));
-    if (b->count > 0)
-        memcpy(m->frequencies + a->count, b->values, list_bytes(b));
     if (copy_all(all, count, &m->descriptions) != WEFT_OK)
         weft_error_clear();
 }

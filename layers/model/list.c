@@ -6,7 +6,6 @@
 #include "core/sized.h"
 #include "layers/outline/outline.h"
 #include "layers/pass/pass.h"
-#include "layers/rotary.h"
 
 weft_status weft_model_add(weft_model *model, weft_layer *layer)
 {
@@ -64,7 +63,8 @@ static weft_layer *attention_of(const weft_model_options *options, int64_t index
 {
     weft_model_options own = *options;
     const bool is_windowed = weft_model_is_windowed_layer(options, index);
-    if (own.position_embedding_type == WEFT_POSITION_ROPE && weft_rotary_leaves_out(options, index))
+    if (own.position_embedding_type == WEFT_POSITION_ROPE &&
+        !weft_model_is_roped_layer(options, index))
         own.position_embedding_type = WEFT_POSITION_NONE;
     if (!is_windowed)
         own.window_size = own.attention_chunk_size = 0;

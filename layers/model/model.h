@@ -236,6 +236,9 @@ bool weft_model_labels_are_tokens(const weft_model *model);
 uint64_t weft_model_num_frozen(const weft_model *model);
 /* Logits [S * B, V local] of the last forward in `slot` without training (last stage). */
 weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out) WEFT_CHECKED;
+/* Of a model that caches keys and values: later passes bring `seq` tokens, of those that it was
+ * made for. None may be in flight. */
+void weft_model_bring(weft_model *model, size_t seq);
 /* Changes (n, S) of the MoE layers for later forwards; none may be in flight. Does nothing in a
  * model without such layers. */
 weft_status weft_model_set_moe_pipeline(weft_model *model,

@@ -72,8 +72,10 @@ const weft_key weft_model_rows[] = {
          "share of the head dimension that rotates: an even number of channels"),
     FLAG(TASK, rotary_interleaved, "false",
          "rotate neighbouring channels, not channels half a rotation apart", .idle = NOT_ROPE),
-    INT(TASK, no_rope_freq, "0", 0, "layers",
-        "every N-th has no rotary positions; 0: all have them", .idle = NOT_ROPE),
+    ROW(TASK, "no_rope_freq", no_rope_freq, INT_LIST, "0", 0, 1e6, NULL,
+        "every N-th layer has no rotary positions, 0: all have them; or a list of 1 (none) and 0, "
+        "one a layer",
+        .idle = NOT_ROPE),
     CHOICE(TASK, rotary_scaling_type, "\"none\"", "none|linear|llama3|yarn",
            "which rotary frequencies are divided for longer sequences", .idle = NOT_ROPE),
     REAL(TASK, rotary_scaling_factor, "1", 1, 1e6, "what frequencies are divided by",
@@ -204,19 +206,35 @@ static weft_status check_gates(const weft_model_options *o)
     return WEFT_OK;
 }
 
+bool weft_model_is_roped_layer(const weft_model_options *o, int64_t index)
+{
+    const weft_int_list *freq = &o->no_rope_freq;
+    if (freq->is_array)
+        return freq->values[index] == 0;
+    const int64_t every = freq->count ? freq->values[0] : 0;
+    return every == 0 || (index + 1) % every != 0;
+}
+
+/* A period, or a list of 0 and 1, one a layer. */
+static weft_status check_list(const weft_model_options *o, const weft_int_list *list,
+                              const char *key)
+{
+    if (list->is_array && (int64_t)list->count != o->num_layers)
+        return WEFT_KEY_ERROR(key, "%zu entries for %lld layers", list->count,
+                              (long long)o->num_layers);
+    for (size_t i = 0; list->is_array && i < list->count; i++)
+        if (list->values[i] != 0 && list->values[i] != 1)
+            return WEFT_KEY_ERROR(key, "%lld in a list is not 0 or 1", (long long)list->values[i]);
+    return WEFT_OK;
+}
+
 static weft_status check_windows(const weft_model_options *o)
 {
-    const weft_int_list *skip = &o->window_attn_skip_freq;
     if (o->window_size > 0 && o->attention_chunk_size > 0)
         return WEFT_KEY_ERROR("model.attention_chunk_size",
                               "layers have a window or chunks: set this or model.window_size to 0");
-    if (skip->is_array && (int64_t)skip->count != o->num_layers)
-        return WEFT_KEY_ERROR("model.window_attn_skip_freq", "%zu entries for %lld layers",
-                              skip->count, (long long)o->num_layers);
-    for (size_t i = 0; skip->is_array && i < skip->count; i++)
-        if (skip->values[i] != 0 && skip->values[i] != 1)
-            return WEFT_KEY_ERROR("model.window_attn_skip_freq", "%lld in a list is not 0 or 1",
-                                  (long long)skip->values[i]);
+    WEFT_TRY(check_list(o, &o->window_attn_skip_freq, "model.window_attn_skip_freq"));
+    WEFT_TRY(check_list(o, &o->no_rope_freq, "model.no_rope_freq"));
     if (o->rotary_base_local > 0 && o->rotary_base_local < 1)
         return WEFT_KEY_ERROR("model.rotary_base_local", "%g is below 1, and not 0",
                               o->rotary_base_local);

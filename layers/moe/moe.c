@@ -379,6 +379,8 @@ static weft_status end_pass(const weft_moe *m, weft_pass *pass, const weft_moe_s
 static weft_status begin_forward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
                                  const weft_tensor *x)
 {
+    if (weft_pass_shape(pass)->cached_tokens > 0) /* passes bring more tokens or fewer */
+        m->dims = weft_moe_dims_of(&m->common.options, weft_pass_shape(pass));
     WEFT_TRY(begin_pass(pass, state));
     state->x = *x;
     state->host_mark = weft_pass_host_mark(pass);

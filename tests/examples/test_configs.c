@@ -1,6 +1,8 @@
 /* Every config under examples/: accepted as it stands, with as many parameters as the model whose
- * shape it has, a mesh of the size its comment names, and trained for two steps at a small size. */
+ * shape it has, a mesh of the size its comment names, priced where it is of many ranks, and trained
+ * for two steps at a small size. */
 #include <dirent.h>
+#include <math.h>
 
 #include "launcher/planning/config.h"
 #include "layers/describe/rehearse.h"
@@ -8,7 +10,10 @@
 #include "layers/model/model.h"
 #include "tests/examples/run.h"
 
-/* Parameters: published for the models these have the shape of; else counted by hand:
+/* Parameters: of models with these shapes the elements of all tensors in their files at Hugging
+ * Face's, without layers for multi-token prediction and scales of blocks, and `billions` what their
+ * authors call them (the model's card or report), which differ by their rounding; else counted by
+ * hand:
  *   llama-small: 257*192 + 6*(192*(192+2*64) + 192*192 + 3*192*512 + 2*192) + 192 + 257*192
  *   mixtral-small: 257*192 + 4*(192*(192+2*64) + 192*192 + 8*192 + 8*3*192*384 + 2*192) + 192
  *                  + 257*192
@@ -17,24 +22,48 @@
 static const struct {
     const char *name;
     uint64_t vocab, params;
+    double billions;
     int world;
     const char *small; /* what training at a small size sets beside the rest */
 } wanted[] = {
-    {"deepseek_v3.json", 129280, 671026419200, 1024,
+    {"deepseek_v3.json", 129280, 671026419200, 671, 1024,
      "--set num_attention_heads=4 --set num_experts=16 --set moe_ffn_hidden_size=32 --set "
-     "moe_shared_expert_intermediate_size=32 --set moe_layer_freq=[0,1] --set q_lora_rank=48 "
-     "--set kv_lora_rank=32 --set qk_head_dim=32 --set qk_pos_emb_head_dim=16 --set "
-     "v_head_dim=24 "},
-    {"demo.json", 257, 3446016, 4, ""},
-    {"gemma3-27b.json", 262208, 27009346304, 64, ""},
-    {"gpt-oss-20b.json", 201088, 20914757184, 32, ""},
-    {"gpt2-124m.json", 50257, 124439808, 1, ""},
-    {"llama-1b.json", 128256, 1235814400, 4, ""},
-    {"llama-small.json", 257, 2460480, 1, ""},
-    {"mixtral-8x7b.json", 32000, 46702792704, 128, ""},
-    {"mixtral-small.json", 257, 7577664, 4, ""},
-    {"moe-small.json", 50304, 97223680, 1, ""},
-    {"olmo3-7b.json", 100278, 7298011136, 16, ""},
+     "moe_shared_expert_intermediate_size=32 --set moe_layer_freq=[0,1] --set q_lora_rank=48 --set "
+     "kv_lora_rank=32 "
+     "--set qk_head_dim=32 --set qk_pos_emb_head_dim=16 --set v_head_dim=24 "},
+    {"demo.json", 257, 3446016, 0, 4, ""},
+    {"gemma3-27b.json", 262208, 27009346304, 27, 64, ""},
+    {"glm4.5-355b-a32b.json", 151552, 352797829024, 355, 512,
+     "--set num_experts=16 --set moe_ffn_hidden_size=32 --set "
+     "moe_shared_expert_intermediate_size=32 --set moe_layer_freq=[0,1] "},
+    {"glm4.5-air-106b-a12b.json", 151552, 106852251264, 106, 128,
+     "--set num_experts=16 --set moe_ffn_hidden_size=32 --set "
+     "moe_shared_expert_intermediate_size=32 --set moe_layer_freq=[0,1] "},
+    {"gpt-oss-120b.json", 201088, 116829156672, 116.8, 128, "--set num_experts=16 "},
+    {"gpt-oss-20b.json", 201088, 20914757184, 20.9, 32, ""},
+    {"gpt2-124m.json", 50257, 124439808, 0.124, 1, ""},
+    {"kimi-k2.json", 163840, 1026408232448, 1040, 1024,
+     "--set num_attention_heads=4 --set num_experts=16 --set moe_ffn_hidden_size=32 --set "
+     "moe_shared_expert_intermediate_size=32 --set moe_layer_freq=[0,1] --set q_lora_rank=48 --set "
+     "kv_lora_rank=32 "
+     "--set qk_head_dim=32 --set qk_pos_emb_head_dim=16 --set v_head_dim=24 "},
+    {"llama-1b.json", 128256, 1235814400, 1.23, 4, ""},
+    {"llama-small.json", 257, 2460480, 0, 1, ""},
+    {"minimax-m2.json", 200064, 228689764864, 230, 256, "--set num_experts=16 "},
+    {"mixtral-8x7b.json", 32000, 46702792704, 46.7, 128, ""},
+    {"mixtral-small.json", 257, 7577664, 0, 4, ""},
+    {"moe-small.json", 50304, 97223680, 0, 1, ""},
+    {"moonlight-16b-a3b.json", 163840, 15960110208, 15.96, 32,
+     "--set num_attention_heads=4 --set num_experts=16 --set moe_ffn_hidden_size=32 --set "
+     "moe_shared_expert_intermediate_size=32 --set moe_layer_freq=[0,1] --set kv_lora_rank=32 "
+     "--set qk_head_dim=32 --set qk_pos_emb_head_dim=16 --set v_head_dim=24 "},
+    {"olmo2-32b.json", 100352, 32234279936, 32.2, 128, "--set num_attention_heads=8 "},
+    {"olmo3-7b.json", 100278, 7298011136, 7.3, 16, ""},
+    {"qwen3-235b-a22b.json", 151936, 235093634560, 235, 512,
+     "--set num_experts=16 --set moe_ffn_hidden_size=32 "},
+    {"qwen3-30b-a3b.json", 151936, 30532122624, 30.5, 32,
+     "--set num_experts=16 --set moe_ffn_hidden_size=32 "},
+    {"qwen3-8b.json", 151936, 8190735360, 8.2, 16, ""},
 };
 enum { NUM_WANTED = sizeof wanted / sizeof *wanted };
 
@@ -71,7 +100,18 @@ static void check_file(const char *path, int w)
     EXPECT(shape.vocab == wanted[w].vocab && params == wanted[w].params,
            "%s: %llu parameters, not %llu", path, (unsigned long long)params,
            (unsigned long long)wanted[w].params);
+    const double off = wanted[w].billions > 0 ? (double)params / wanted[w].billions / 1e9 - 1 : 0;
+    EXPECT(fabs(off) <= 0.015, "%s: %.3g of what its authors call it", path, 1 + off);
     weft_arena_release(&arena);
+}
+
+static void price(const char *bin, const char *root, const char *path)
+{
+    const int code = run("%s/weft plan %s --cluster %s/examples/clusters/h100.json "
+                         "--set data.mock_data=true",
+                         bin, path, root);
+    EXPECT(code == 0 && strstr(run_output, "step ") && strstr(run_output, "memory "),
+           "%s: exit code %d: %s", path, code, run_output);
 }
 
 static void train_small(const char *bin, const char *path, const char *small)
@@ -111,6 +151,8 @@ int main(void)
         found++;
         snprintf(path, sizeof path, "%s/examples/%.200s", root, entry->d_name);
         check_file(path, w);
+        if (wanted[w].world > 4)
+            price(bin, root, path);
         train_small(bin, path, wanted[w].small);
     }
     EXPECT(found == NUM_WANTED, "%d configs, not %d", found, NUM_WANTED);

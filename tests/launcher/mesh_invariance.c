@@ -109,7 +109,7 @@ static const model_case models[] = {
      FP32},
     {"sinks-chunks",
      "{\"num_layers\": 2, \"hidden_size\": 24, \"softmax_type\": \"learnable\", "
-     "\"attention_chunk_size\": 6, \"window_attn_skip_freq\": [1, 0], "
+     "\"attention_chunk_size\": 6, \"window_attn_skip_freq\": [1, 0], \"no_rope_freq\": [0, 1], "
      "\"attn_logit_softcapping\": 2.0, \"position_embedding_type\": \"rope\", " COMMON "}",
      FP32},
     {"window-documents",

@@ -218,7 +218,10 @@ weft_add_test(NAME generating TIER slow SOURCES launcher/generating.c launcher/c
   LABELS launcher)
 add_dependencies(test_generating weft_binary)
 weft_add_test_run(NAME generating_all TIER nightly PROGRAM $<TARGET_FILE:test_generating> ARGS all LABELS launcher)
-weft_add_test(NAME model_faults SOURCES launcher/model_faults.c launcher/child.c LABELS launcher)
+weft_add_test(NAME model_faults SOURCES launcher/model_faults.c launcher/altered.c launcher/child.c
+  LABELS launcher)
+weft_add_test(NAME model_scales SOURCES launcher/model_scales.c launcher/altered.c launcher/child.c
+  LABELS launcher)
 weft_add_test(NAME model_travels SOURCES launcher/model_travels.c launcher/child.c LABELS launcher)
 add_dependencies(test_model_travels weft_binary)
 weft_add_test(NAME chats SOURCES launcher/chats.c launcher/child.c LABELS launcher)

@@ -195,6 +195,8 @@ static void check_kinds(void)
         {"\"window_size\": 4, \"attention_chunk_size\": 4", "layers have a window or chunks"},
         {"\"window_size\": 4, \"window_attn_skip_freq\": [1, 0, 1]", "3 entries for 2 layers"},
         {"\"window_size\": 4, \"window_attn_skip_freq\": [1, 2]", "2 in a list is not 0 or 1"},
+        {"\"no_rope_freq\": [1]", "1 entries for 2 layers"},
+        {"\"no_rope_freq\": [0, 2]", "2 in a list is not 0 or 1"},
         {"\"rotary_base_local\": 0.5", "0.5 is below 1, and not 0"},
         {"\"swiglu\": true, \"geglu\": true", "one can be true"},
         {"\"glu_linear_offset\": 1.0", "is of gated MLPs"},

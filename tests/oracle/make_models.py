@@ -14,8 +14,8 @@ import os
 import sys
 
 import torch
-from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
 BATCH, SEQ = 2, 12
 BASE = dict(vocab_size=53, hidden_size=24, intermediate_size=36, num_hidden_layers=2,
@@ -51,6 +51,9 @@ MODELS = {
     "mixtral_fused": (dict(BASE, model_type="mixtral", num_local_experts=4, num_experts_per_tok=2),
                       {"save_original_format": False}),
     "mistral": (dict(BASE, model_type="mistral", sliding_window=4), {}),
+    "smollm3": (dict(BASE, model_type="smollm3", num_hidden_layers=3, no_rope_layers=[1, 0, 0],
+                     pad_token_id=None, bos_token_id=None, eos_token_id=None, rope_parameters={
+                         "rope_type": "default", "rope_theta": 100.0}), {}),
     "phi3": (dict(BASE, model_type="phi3", pad_token_id=None, rope_parameters={
         "rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}), {}),
     "olmo2": (dict(BASE, model_type="olmo2", pad_token_id=None, rope_parameters={
@@ -76,6 +79,11 @@ MODELS = {
                          "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
                          "original_max_position_embeddings": 8, "truncate": False,
                          "beta_fast": 32.0, "beta_slow": 1.0}), {}),
+    "gpt_oss_mxfp4": (dict(BASE, model_type="gpt_oss", hidden_size=64, head_dim=8,
+                           intermediate_size=32, sliding_window=4, num_local_experts=3,
+                           num_experts_per_tok=2, rms_norm_eps=1e-5, swiglu_limit=0.5,
+                           dtype="bfloat16", rope_parameters={
+                               "rope_type": "default", "rope_theta": 100.0}), {"mxfp4": True}),
     "glm4_moe": (dict(BASE, model_type="glm4_moe", head_dim=8, attention_bias=True,
                       use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=2, n_group=1,
                       topk_group=1, n_shared_experts=1, moe_intermediate_size=12,
@@ -107,6 +115,31 @@ def randomize(model, generator):
             p.copy_(torch.randn(p.shape, generator=generator) * 0.2)
 
 
+def write_mxfp4(folder, generator):
+    """The experts of a saved GPT-OSS as OpenAI publishes them: random pairs of FP4 and random scales,
+    some of them far apart, [experts, rows, blocks of 32, 16 bytes]. Gives what transformers reads."""
+    path, config = (os.path.join(folder, name) for name in ("model.safetensors", "config.json"))
+    tensors = load_file(path)
+    for name in [n for n in tensors if n.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inputs, rows = tensors.pop(name).shape
+        shape = (experts, rows, inputs // 32)
+        tensors[name + "_blocks"] = torch.randint(256, (*shape, 16), generator=generator,
+                                                  dtype=torch.uint8)
+        tensors[name + "_scales"] = torch.randint(121, 126, shape, generator=generator,
+                                                  dtype=torch.uint8)
+    save_file(tensors, path, metadata={"format": "pt"})
+    with open(config) as file:
+        text = json.load(file)
+    text["quantization_config"] = {"modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
+        "quant_method": "mxfp4"}
+    with open(config, "w") as file:
+        file.write(json.dumps(text, indent=2, sort_keys=True) + "\n")
+    return AutoModelForCausalLM.from_pretrained(
+        folder, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.bfloat16,
+        attn_implementation="eager", experts_implementation="eager").eval()
+
+
 def loads_of(model):
     from make_family_golden import watch_loads
     torch.set_default_dtype(torch.float32)
@@ -135,7 +168,8 @@ def golden(model, path):
 
 def make(folder, name, seed):
     config, how = MODELS[name]
-    config = dict(config)
+    config, how = dict(config), dict(how)
+    mxfp4 = how.pop("mxfp4", False)
     dtype = config.pop("dtype", "float32")
     kind = config.pop("model_type")
     torch.manual_seed(seed)
@@ -149,6 +183,8 @@ def make(folder, name, seed):
     for other in os.listdir(os.path.join(folder, name)):
         if other == "generation_config.json":
             os.remove(os.path.join(folder, name, other))
+    if mxfp4:
+        model = write_mxfp4(os.path.join(folder, name), torch.Generator().manual_seed(seed))
     print(name, golden(model, os.path.join(folder, name + ".golden")))
 
 

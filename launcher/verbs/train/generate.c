@@ -1,9 +1,9 @@
 /* weft generate: continues a text with a checkpoint's model, on any mesh, whatever mesh trained it.
  *
- * Tokens come one by one: attention caches their keys and values, so that a pass has one token's
- * work. Where each tensor-parallel rank routes its own rows a pass brings as many tokens as there
- * are such ranks; those behind the text's end are computed, seen by no other, and written over.
- * Every rank learns each token from the one that samples it. */
+ * A pass brings the tokens that attention has not cached the keys and values of: many of a prompt,
+ * then one at a time. Where each tensor-parallel rank routes its own rows their number is a
+ * multiple of such ranks; those behind the text's end are computed, seen by no other, and written
+ * over. Every rank learns each token from the one that samples it. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -27,6 +27,9 @@
 #include "launcher/verbs/train/train.h"
 #include "parallel/checkpoint/checkpoint.h"
 
+/* Of a prompt in a pass: enough that weights are read for many, with room for few activations. */
+enum { MAX_PASS_TOKENS = 64 };
+
 typedef struct arguments {
     const char *checkpoint, *prompt, *mesh;
     weft_string_list set;
@@ -40,10 +43,10 @@ typedef struct generator {
     weft_config config;
     weft_config_source source;
     weft_start start;
-    weft_comm *world; /* borrowed */
-    int sampler;      /* the world rank that samples */
-    size_t capacity;  /* tokens of a text that the model sees at once */
-    size_t rows;      /* of them in a pass */
+    weft_comm *world;  /* borrowed */
+    int sampler;       /* the world rank that samples */
+    size_t capacity;   /* tokens of a text that the model sees at once */
+    size_t each, rows; /* of them in a pass: a multiple, and at most */
     weft_groups groups;
     weft_device *device;
     weft_lane *lane;
@@ -177,16 +180,24 @@ static weft_status choose_tier(generator *g, const weft_mesh *mesh)
     return WEFT_OK;
 }
 
-/* The tokens of a pass, and what attention caches. */
-static void choose_rows(generator *g, const arguments *args, const weft_mesh *mesh)
+/* Up to a whole multiple. */
+static size_t rounded(const generator *g, size_t tokens)
+{
+    return (tokens + g->each - 1) / g->each * g->each;
+}
+
+/* The tokens of a pass, and what attention caches. A text that outgrows the cache is read again. */
+static void choose_rows(generator *g, const arguments *args, const weft_mesh *mesh, size_t prompt)
 {
     const bool routes_shares =
         g->config.model.num_experts > 0 && mesh->binding == WEFT_BINDING_DP && mesh->etp == 1;
-    g->capacity = g->rows = (size_t)g->config.model.seq_length;
+    g->capacity = g->each = g->rows = (size_t)g->config.model.seq_length;
     if (args->no_cache)
         return;
-    g->rows = routes_shares ? (size_t)mesh->tp : 1;
-    g->config.cached_tokens = g->capacity + g->rows - 1;
+    g->each = routes_shares ? (size_t)mesh->tp : 1;
+    const size_t longest = prompt + (size_t)args->num_tokens > g->capacity ? g->capacity : prompt;
+    g->rows = rounded(g, longest < MAX_PASS_TOKENS ? longest : MAX_PASS_TOKENS);
+    g->config.cached_tokens = rounded(g, g->capacity);
     g->config.model.seq_length = (int64_t)g->rows;
 }
 
@@ -209,12 +220,13 @@ static weft_status create_model(generator *g)
         weft_config_build(&g->config), &g->model);
 }
 
-static weft_status open_model(generator *g, const char *folder, const arguments *args)
+static weft_status open_model(generator *g, const char *folder, const arguments *args,
+                              size_t prompt)
 {
     weft_mesh mesh;
     WEFT_TRY(weft_config_mesh(&g->config, &g->source, weft_comm_size(g->world), &mesh));
     g->config.train.global_batch_size = mesh.dp;
-    choose_rows(g, args, &mesh);
+    choose_rows(g, args, &mesh, prompt);
     weft_status status = choose_tier(g, &mesh);
     if (status == WEFT_OK)
         status = weft_setup_device(&g->config, &g->device);
@@ -315,27 +327,30 @@ static weft_status read_logits(generator *g, size_t row)
                                                               g->logits, g->local * sizeof *to);
 }
 
-/* This stage's forward: from the stage before, to the one behind. */
-static weft_status run_stage(generator *g, const weft_micro_batch *batch)
+/* This stage's forward of `rows` tokens: from the stage before, to the one behind. */
+static weft_status run_stage(generator *g, const weft_micro_batch *batch, size_t rows)
 {
+    weft_tensor from = g->from, to = g->to;
     weft_comm *pp = g->groups.by_axis[WEFT_AXIS_PP];
     const int stage = g->groups.coords.at[WEFT_AXIS_PP];
     const bool receives = stage > 0, sends = !is_last_stage(g);
     const size_t bytes = weft_model_boundary_bytes(g->model);
+    from.dims[0] = to.dims[0] = rows;
     if (receives)
-        WEFT_TRY(weft_recv(pp, g->lane, stage - 1, 0, g->from.data, bytes));
-    WEFT_TRY(weft_model_forward(g->model, 0, batch, g->lane, receives ? &g->from : NULL,
-                                sends ? &g->to : NULL));
+        WEFT_TRY(weft_recv(pp, g->lane, stage - 1, 0, from.data, bytes));
+    WEFT_TRY(weft_model_forward(g->model, 0, batch, g->lane, receives ? &from : NULL,
+                                sends ? &to : NULL));
     if (sends)
-        WEFT_TRY(weft_send(pp, g->lane, stage + 1, 0, g->to.data, bytes));
+        WEFT_TRY(weft_send(pp, g->lane, stage + 1, 0, to.data, bytes));
     return weft_lane_sync(g->lane);
 }
 
-/* Tokens first .. of a text's `count`, of which the model sees those from `begin` on. Attention is
- * causal, so what a pass brings behind the last one does not matter. */
-static weft_status run_pass(generator *g, const weft_tokens *tokens, size_t begin, size_t first)
+/* Tokens first, ... first + rows - 1 of a text, of which the model sees those from `begin` on.
+ * Attention is causal, so what a pass brings behind the last one does not matter. */
+static weft_status run_pass(generator *g, const weft_tokens *tokens, size_t begin, size_t first,
+                            size_t rows)
 {
-    for (size_t i = 0; i < g->rows; i++) {
+    for (size_t i = 0; i < rows; i++) {
         const size_t at = begin + first + i;
         g->window[i] = at < tokens->count ? tokens->ids[at] : 0;
         g->index[i] = (int32_t)(first + i < g->capacity ? first + i : g->capacity - 1);
@@ -345,8 +360,10 @@ static weft_status run_pass(generator *g, const weft_tokens *tokens, size_t begi
                                     .index = caches ? g->index : NULL,
                                     .first_token = first,
                                     .loss_scale = 1};
+    if (caches)
+        weft_model_bring(g->model, rows);
     weft_model_begin_tier(g->model, false);
-    return run_stage(g, &batch);
+    return run_stage(g, &batch, rows);
 }
 
 /* --- the text -------------------------------------------------------------------------------- */
@@ -392,8 +409,8 @@ static weft_status extend(generator *g, const arguments *args, weft_tokens *toke
         const size_t shown = tokens->count - begin;
         size_t first = done;
         for (; first + g->rows < shown; first += g->rows)
-            WEFT_TRY(run_pass(g, tokens, begin, first));
-        WEFT_TRY(run_pass(g, tokens, begin, first));
+            WEFT_TRY(run_pass(g, tokens, begin, first, g->rows));
+        WEFT_TRY(run_pass(g, tokens, begin, first, rounded(g, shown - first)));
         WEFT_TRY(next_token(g, args, shown - 1 - first, (int64_t)tokens->count, &next));
         done = caches ? shown : 0;
         if (next == eod)
@@ -495,7 +512,7 @@ static weft_status generate(generator *g, const arguments *args, const char *fol
     weft_tokens tokens = {0};
     weft_status status = weft_comm_agree(g->world, encode_prompt(g, args, folder, arena, &tokens));
     if (status == WEFT_OK)
-        status = open_model(g, folder, args);
+        status = open_model(g, folder, args, tokens.count);
     if (status == WEFT_OK)
         status = weft_comm_agree(g->world, create_buffers(g));
     if (status == WEFT_OK)

@@ -92,7 +92,7 @@ static void card_report(const weft_card *card, weft_report *r)
     }
     weft_report_value(r, "num_scaled", (double)card->num_scaled);
     if (card->num_scaled > 0)
-        weft_report_line(r, "%s of fp8 with scales of blocks: exported as bf16",
+        weft_report_line(r, "%s of fp8 or MXFP4 with scales of blocks: exported as bf16",
                          weft_count_text((long long)card->num_scaled, "tensor").text);
     report_list(r, "copies", &card->copies, "the same as another tensor, so not kept");
     report_list(r, "ignored_tensors", &card->ignored_tensors, "tensors that Weft does not use");
