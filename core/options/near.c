@@ -186,11 +186,27 @@ size_t weft_likely_names(const char *name, const char *const *names, size_t coun
     return found > 0 ? found : with_words(name, names, 0, count, out);
 }
 
+/* "memory_bytes" of "memory_gb": the same but for the unit of bytes. */
+static const char *of_bytes(const char *name, const char *const *names, size_t count)
+{
+    const char *unit = strrchr(name, '_');
+    if (!unit || !has_word("gb gib mb mib tb tib kb kib", unit + 1))
+        return NULL;
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(names[i], name, (size_t)(unit - name)) == 0 &&
+            strcmp(names[i] + (unit - name), "_bytes") == 0)
+            return names[i];
+    return NULL;
+}
+
 const char *weft_nearest_name(const char *name, const char *const *names, size_t count)
 {
     const size_t synonym = find_synonym(name, names, count);
     if (synonym < count)
         return names[synonym];
+    const char *bytes_of = of_bytes(name, names, count);
+    if (bytes_of)
+        return bytes_of;
     /* A third of the letters may be wrong; beyond that a suggestion misleads. */
     size_t bytes = strnlen(name, MAX_NAME), limit = (bytes + 2) / 3 + 1;
     const char *best = NULL;

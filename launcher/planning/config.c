@@ -368,6 +368,8 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
                                        &(weft_option_section){.rows = weft_schedule_rows,
                                                               .num_rows = weft_num_schedule_rows,
                                                               .target = &c->schedule}));
+    if (source->mesh && file.expert_model_parallel_size > 1 && !mesh_names(source, "ep="))
+        c->dropped_ep = file.expert_model_parallel_size;
     WEFT_TRY(settle_sharding(c, source, text));
     WEFT_TRY(settle_order(c, source, text, arena));
     if (c->parallel.pipeline_model_parallel_size != file.pipeline_model_parallel_size)

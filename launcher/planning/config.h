@@ -162,6 +162,7 @@ typedef struct weft_config {
     const char *order_text; /* pipeline_schedule_file's; NULL: there is none, or it is unreadable */
     int plain_kernels;      /* in plans: weft_shape.plain_kernels */
     int software;           /* in plans: weft_software */
+    int64_t dropped_ep;     /* of the file, which --mesh replaces by none; 0: nothing */
     size_t cached_tokens;   /* of weft generate: weft_shape.cached_tokens */
     bool moe_is_kept;
     weft_schedule_options asked;

@@ -133,12 +133,16 @@ static weft_operation at_load(const pricing *p, const weft_operation *op)
     const weft_group *ep = &p->site->groups[WEFT_AXIS_EP];
     weft_operation out = *op;
     const bool goes = weft_operation_is_of(op, WEFT_TASK_DISPATCH);
-    if (!(load > 1) || op->kind != WEFT_OPERATION_COLLECTIVE || op->axis != WEFT_AXIS_EP ||
+    if (op->kind != WEFT_OPERATION_COLLECTIVE || op->axis != WEFT_AXIS_EP ||
         (!goes && !weft_operation_is_of(op, WEFT_TASK_COMBINE)))
+        return out;
+    if (p->site->exchanged > 0)
+        out.bytes = (uint64_t)((double)op->bytes * p->site->exchanged + 0.5);
+    if (!(load > 1))
         return out;
     const double others = (ep->size - load) / (ep->size - 1), near = ep->near;
     const double shared = ep->near < ep->size ? (load + (near - 1) * others) / near : load;
-    out.bytes = (uint64_t)((double)op->bytes * shared / (goes ? 1 : load) + 0.5);
+    out.bytes = (uint64_t)((double)out.bytes * shared / (goes ? 1 : load) + 0.5);
     return out;
 }
 
@@ -204,10 +208,10 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (is_plain_exchange(p, op))
         scale(&estimate, OFF_RAILS);
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
-        scale(&estimate, weft_software_factor(p->site, op));
+        scale(&estimate, weft_software_factor(p->site, described));
     if (op->kind == WEFT_OPERATION_GEMM)
         p->gemm_us = estimate.us;
-    if (op->beside)
+    if (op->beside || weft_software_is_beside(p->site, described))
         estimate.us = beside_us(p, estimate.us);
     place_experts(&p->out->experts[p->repeats ? WEFT_HALF_AGAIN : half], op, estimate.us);
     if (p->has_program[op->inner])
@@ -216,11 +220,11 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
         *place_of(time, op) += estimate.us;
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         time->memory_us += estimate.memory_us;
-    time->num_issued += (double)(op->count ? op->count : 1);
+    time->num_issued += weft_software_launches(p->site, op);
     if (op->deferred && !p->has_program[op->inner]) {
         *place_of(&p->out->weights, op) += estimate.us;
         p->out->weights.memory_us += estimate.memory_us;
-        p->out->weights.num_issued += (double)(op->count ? op->count : 1);
+        p->out->weights.num_issued += weft_software_launches(p->site, op);
     }
     for (int l = 0; l < WEFT_NUM_LINKS; l++)
         time->link_us[l] += estimate.links[l].us;

@@ -548,6 +548,9 @@ weft_status weft_plan_start(const weft_config *config, const weft_config_source 
         weft_cluster_hardware(cluster, cluster->num_groups > 0 ? 0 : -1);
     WEFT_TRY(weft_config_locate(source, check_precision(config, cluster, hardware)));
     WEFT_TRY(weft_config_mesh(&copy, source, 0, &out->mesh));
+    out->dropped_ep = config->dropped_ep;
+    if (config->parallel.data_parallel_size == 0)
+        out->num_idle = cluster->num_nodes * cluster->ranks_per_node - out->mesh.world;
     weft_status status = make_step(&copy, cluster, arena, out);
     if (status != WEFT_OK)
         weft_plan_release(out);

@@ -80,8 +80,10 @@ typedef struct weft_plan {
     weft_tier_selection tier;       /* where its experts are */
     weft_stage_kinds *kinds;        /* [num_stages] */
     weft_step step;
-    char ramp[128]; /* which step of a growing batch is planned, in words; "": all are alike */
-    int num_stages; /* pipeline ranks */
+    int num_idle;       /* of the cluster's devices, where no dp was given */
+    int64_t dropped_ep; /* of the config, which --mesh replaces by none; 0: nothing */
+    char ramp[128];     /* which step of a growing batch is planned, in words; "": all are alike */
+    int num_stages;     /* pipeline ranks */
     weft_plan_stage *stages;
     double step_us, us[WEFT_NUM_TIMES]; /* means over the stages */
     double tokens_per_s;

@@ -335,6 +335,14 @@ static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE 
             weft_unit_text(WEFT_UNIT_COUNT, plan->tokens_per_s).text,
             weft_unit_text(WEFT_UNIT_SHARE, plan->model_flops_utilization).text,
             weft_limit_text(plan->limits));
+    if (plan->num_idle > 0)
+        fprintf(out, "no dp is given, so %d is planned: %s of the cluster idle\n", plan->mesh.dp,
+                weft_count_text(plan->num_idle, "device").text);
+    if (plan->dropped_ep > 0)
+        fprintf(out,
+                "--mesh has no ep: the config's expert_model_parallel_size of %lld does not "
+                "count; ep=%lld would keep it\n",
+                (long long)plan->dropped_ep, (long long)plan->dropped_ep);
     if (plan->ramp[0])
         fprintf(out, "a step %s\n", plan->ramp);
     print_utilization(plan, out);
@@ -537,6 +545,7 @@ static void report_head(weft_report *r, const weft_plan *plan, const weft_cluste
     if (plan->file_bytes > 0)
         weft_report_value(r, "file_bytes", plan->file_bytes);
     weft_report_value(r, "num_devices", plan->mesh.world);
+    weft_report_value(r, "num_devices_idle", plan->num_idle);
     weft_report_text(r, "mesh", NULL, axes);
     if (plan->ramp[0])
         weft_report_text(r, "ramp", NULL, plan->ramp);

@@ -58,7 +58,7 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
     out->reduce_us += estimate.us;
     WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, sizeof(float) * elements, &estimate));
     out->clear_us = estimate.us;
-    if (site->software != WEFT_SOFTWARE_WEFT) {
+    if (weft_software_copies(site->software)) {
         WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, 2 * element_bytes * elements, &estimate));
         out->copy_us = estimate.us;
     }

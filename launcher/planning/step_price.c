@@ -97,6 +97,9 @@ weft_status weft_step_site(const weft_config *config, const weft_cluster *cluste
                        .exchange_chunks = plan->step.moe.num_chunks};
     WEFT_TRY(weft_places_groups(mesh, cluster, weft_mesh_rank(mesh, 0, 0, 0, stage),
                                 weft_config_sends_directly(config), out));
+    out->exchanged = weft_software_exchanged(config->software, &out->groups[WEFT_AXIS_EP],
+                                             (double)config->model.num_experts,
+                                             (double)config->model.moe_router_topk);
     const weft_shape *shape = &plan->step.outline.shape;
     if (shape->plain_kernels && shape->binding != 0 && shape->tp > 1 && shape->etp == 1)
         set_plain_experts(cluster, mesh, stage, out);
@@ -245,8 +248,11 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
         return price_on_host(p, site, b, share * adamw_bytes(element_bytes, split), out);
     if (weft_bucket_is_staged(b))
         return price_staged(p, site, b, share * adamw_bytes(element_bytes, split), out);
+    const double theirs = weft_software_adamw_bytes(site->software);
     return work_us(p, site, WEFT_COST_ADAMW,
-                   share * (plain ? plain_adamw_bytes(dtype) : adamw_bytes(element_bytes, split)),
+                   share * (plain        ? plain_adamw_bytes(dtype)
+                            : theirs > 0 ? theirs
+                                         : adamw_bytes(element_bytes, split)),
                    &out->step_us);
 }
 

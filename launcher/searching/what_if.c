@@ -87,9 +87,13 @@ static weft_status ask(const asking *a, const weft_config *config, const weft_cl
                        weft_what_if_row *row)
 {
     WEFT_TRY(plan_same(a, config, cluster, &row->same));
-    return plan_best(
+    WEFT_TRY(plan_best(
         a, config, cluster,
-        &(weft_search_options){.top = 1, .nodes = a->num_nodes, .progress = a->progress}, row);
+        &(weft_search_options){.top = 1, .nodes = a->num_nodes, .progress = a->progress}, row));
+    /* This mesh may have what no search tries. */
+    if (row->same.fits && row->best.known && row->same.tokens_per_s > row->best.tokens_per_s)
+        row->best = row->same;
+    return WEFT_OK;
 }
 
 static weft_status ask_better(const asking *a, const weft_cluster *cluster, weft_better better,
@@ -104,6 +108,18 @@ static weft_status ask_better(const asking *a, const weft_cluster *cluster, weft
     if (better == WEFT_BETTER_RATE)
         config.device.pace *= 2; /* of an emulated accelerator */
     return ask(a, &config, memory, row);
+}
+
+/* Why it is this count and no lower one. */
+static weft_status tell_skipped(const asking *a, int first, int last, int step,
+                                weft_what_if_row *row)
+{
+    if (last < first)
+        return WEFT_OK;
+    return weft_arena_printf(
+        a->arena, &row->why,
+        "%d nodes: of %d to %d, in steps of %d, no count has a faster legal mesh that fits",
+        row->num_nodes, first, last, step);
 }
 
 static weft_status ask_nodes(const asking *a, const weft_cluster *cluster,
@@ -124,7 +140,7 @@ static weft_status ask_nodes(const asking *a, const weft_cluster *cluster,
         if (row->without)
             return WEFT_OK;
         if (row->best.known && (!today->known || row->best.tokens_per_s > today->tokens_per_s))
-            return WEFT_OK;
+            return tell_skipped(a, nodes + step, nodes + (i - 1) * step, step, row);
         row->best.known = false;
     }
     return weft_arena_printf(a->arena, &row->without,
@@ -241,6 +257,8 @@ static void report_row(weft_report *r, const weft_what_if_row *row)
     weft_report_value(r, "num_nodes", row->num_nodes);
     if (row->without)
         weft_report_text(r, "without", NULL, row->without);
+    if (row->why)
+        weft_report_text(r, "why", NULL, row->why);
     report_gain(r, "this mesh", &row->same);
     report_gain(r, "new search", &row->best);
     report_best(r, row);
@@ -260,6 +278,9 @@ void weft_what_if_report(weft_report *r, const weft_what_if *w)
     weft_report_close(r);
     if (lacks)
         weft_report_line(r, "\n  !: it does not fit");
+    for (int i = 0; i < w->num_rows; i++)
+        if (w->rows[i].why)
+            weft_report_line(r, "\n  %s: %s", w->rows[i].help, w->rows[i].why);
     if (w->is_stopped)
         weft_report_line(r, "\n  stopped before its end: other rows were not asked for");
 }

@@ -406,6 +406,19 @@ typedef struct question {
 } question;
 typedef weft_status (*answer_function)(weft_costing *p, const weft_site *site, const question *q);
 
+/* GPUs before Ampere compute no bf16; of others the file does not tell. */
+static const char *without_bf16(const weft_costing *p)
+{
+    static const char *const before[] = {"V100", "T4", "P100", "RTX 2", "TITAN"};
+    if (strcmp(p->lacks, weft_figure_path(WEFT_FIGURE_PEAK_BF16)) != 0 ||
+        !weft_hardware_knows(p->hardware, WEFT_FIGURE_PEAK_FP16))
+        return "";
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+        if (strstr(p->hardware->device_name, before[i]))
+            return "; the GPU has no bf16: train.precision fp16 would do";
+    return "; the file has device.peak.fp16: add bf16, or train.precision fp16 would do";
+}
+
 /* Names the missing number, and the command that measures it. */
 static weft_status refuse(const weft_costing *p, const char *what)
 {
@@ -420,11 +433,9 @@ static weft_status refuse(const weft_costing *p, const char *what)
                        "calibrate measures it (alone: --only %s)",
                        p->cluster->name, cost, p->lacks, what, cost));
     }
-    const bool has_fp16 = strcmp(p->lacks, weft_figure_path(WEFT_FIGURE_PEAK_BF16)) == 0 &&
-                          weft_hardware_knows(p->hardware, WEFT_FIGURE_PEAK_FP16);
-    return weft_lack_mark(WEFT_ERROR(
-        WEFT_CONFIG, "cluster \"%s\": %s is not known, and %s needs it%s", p->cluster->name,
-        p->lacks, what, has_fp16 ? "; the GPU has no bf16: train.precision fp16 would do" : ""));
+    return weft_lack_mark(WEFT_ERROR(WEFT_CONFIG,
+                                     "cluster \"%s\": %s is not known, and %s needs it%s",
+                                     p->cluster->name, p->lacks, what, without_bf16(p)));
 }
 
 /* Asks for each kind of the site's nodes: the slowest counts, with the worst source class. */

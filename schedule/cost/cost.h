@@ -105,6 +105,7 @@ typedef struct weft_site {
     int exchange, exchange_chunks; /* how tensor-sharded experts exchange rows, a
                                       weft_exchange_form; chunks 0: 1 */
     int software;                  /* whose operations (launcher/planning/software.h); 0: Weft's */
+    double exchanged;              /* the share of experts' rows that it sends; 0: all */
     weft_inputs *inputs;           /* out: the numbers that prices used; NULL: not wanted */
     bool unsourced;                /* estimates lack source and spread, which are slow to look up */
 } weft_site;

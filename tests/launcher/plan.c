@@ -659,6 +659,39 @@ static void check_fp16(void)
                "moe_num_partitions=0", "--mesh", "dp=2,ep=2,binding=dp");
 }
 
+/* What a line leaves out is said: devices, a mesh's ep, the file's key of another unit. */
+static void check_left_out(void)
+{
+    char path[1024], config[1024];
+    child c;
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    snprintf(config, sizeof config,
+             "{\"parallel\": {\"data_parallel_size\": 2, \"expert_model_parallel_size\": 2}, %s",
+             routed + 1);
+    EXPECT(child_write("spread.json", config), "cannot write spread.json");
+    CHILD_RUN(&c, "plan", "spread.json", "--cluster", path, "--mesh", "tp=2,dp=2");
+    EXPECT(c.exit_code == 0 && strstr(c.out, "--mesh has no ep: the config's "
+                                             "expert_model_parallel_size of 2 does not count"),
+           "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+    CHILD_RUN(&c, "plan", "tiny.json", "--cluster", path, "--mesh", "tp=2", "--tokens", "2T");
+    EXPECT(c.exit_code == 0 && strstr(c.out, "no dp is given, so 1 is planned: 1022 devices of"),
+           "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+    CHILD_REFUSED(2, "--tokens 2X: expected a number of 1 to 1e+18; suffixes: k or M", "plan",
+                  "tiny.json", "--cluster", path, "--tokens", "2X");
+    EXPECT(child_write("fp16.json", "{\"name\": \"new\", \"num_nodes\": 1, \"ranks_per_node\": 8, "
+                                    "\"device\": {\"name\": \"H900\", \"memory_bandwidth\": 1e12, "
+                                    "\"peak\": {\"fp16\": 1e15}}}") &&
+               child_write("gb.json", "{\"name\": \"new\", \"num_nodes\": 1, \"ranks_per_node\": "
+                                      "1, \"device\": {\"memory_gb\": 80}}"),
+           "cannot write");
+    CHILD_REFUSED(2, "the file has device.peak.fp16: add bf16", "plan", "tiny.json", "--cluster",
+                  "fp16.json", "--set", "precision=bf16");
+    CHILD_REFUSED(2, "device.memory_gb: unknown key; did you mean device.memory_bytes?", "plan",
+                  "tiny.json", "--cluster", "gb.json");
+}
+
 /* auto is the cheapest of the forms, heads that do not come out even left out. */
 static void check_context(void)
 {
@@ -830,6 +863,7 @@ int main(void)
            "cannot write configs");
     check_meshes();
     check_fp16();
+    check_left_out();
     check_choice();
     check_chosen();
     check_memory_limit();

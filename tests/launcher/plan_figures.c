@@ -496,11 +496,65 @@ static void check_software(void)
     EXPECT(c.exit_code == 2 && strstr(c.err, "--software fsdp: Weft's runs and plain kernels"),
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
+    CHILD_RUN(&c, "plan", "published.json", "--cluster", path, "--mesh", "dp=8", "--software",
+              "plain-2021", "--kernels", "plain");
+    EXPECT(c.exit_code == 2 && strstr(c.err, "--software plain-2021: --kernels has other ones"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
     CHILD_RUN(&c, "plan", "published.json", "--cluster", path, "--search", "--nodes", "1",
               "--software", "fsdp");
     EXPECT(c.exit_code == 2 && strstr(c.err, "--software: of one mesh"), "exit %d: %s", c.exit_code,
            c.err);
     child_release(&c);
+}
+
+static double seconds_with(const char *config, const char *path, const char *mesh,
+                           const char *option, const char *value)
+{
+    const char *const more[] = {option, value, NULL};
+    cJSON *json = plan(config, path, mesh, more);
+    const double seconds = number_of(json, "step_time_s");
+    cJSON_Delete(json);
+    return seconds;
+}
+
+#define LONG                                                                                       \
+    "{\"model\": {\"num_layers\": 4, \"hidden_size\": 4096, \"num_attention_heads\": 32, "         \
+    "\"seq_length\": 65536, \"vocab_size\": 50368}, \"train\": {\"micro_batch_size\": 1, "         \
+    "\"global_batch_size\": 8, \"train_iters\": 1, \"precision\": \"bf16\", "                      \
+    "\"recompute_granularity\": \"full\"}, \"data\": {\"mock_data\": true}}"
+#define SPARSE                                                                                     \
+    "{\"model\": {\"num_layers\": 2, \"hidden_size\": 4096, \"num_attention_heads\": 32, "         \
+    "\"seq_length\": 4096, \"vocab_size\": 50368, \"num_experts\": 128, \"moe_router_topk\": 8, "  \
+    "\"moe_ffn_hidden_size\": 1536}, \"train\": {\"micro_batch_size\": 1, "                        \
+    "\"global_batch_size\": 32, \"train_iters\": 1, \"precision\": \"bf16\"}, "                    \
+    "\"data\": {\"mock_data\": true}}"
+
+/* Each software's rules show where its operations are most of a step: FlashAttention in Triton over
+ * long sequences, rows that travel once to a node, collectives beside backward. */
+static void check_rules(void)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/examples/clusters/h100.json", getenv("WEFT_SOURCE_DIR"));
+    EXPECT(child_write("long.json", LONG) && child_write("sparse.json", SPARSE), "cannot write");
+    const double late = seconds_with("long.json", path, "dp=8,zero=3", "--software", "fsdp"),
+                 early = seconds_with("long.json", path, "dp=8,zero=3", "--software", "fsdp-2023");
+    EXPECT(early / late > 1.4 && early / late < 1.8, "%g times as long", early / late);
+    const double own = seconds_with("sparse.json", path, "dp=32,ep=32", "--software", "weft"),
+                 once = seconds_with("sparse.json", path, "dp=32,ep=32", "--software", "megatron");
+    EXPECT(once < 0.85 * own, "%g s, rows once a node %g s", own, once);
+    const char *const megatron[] = {"--software", "megatron", NULL};
+    cJSON *shown = plan("long.json", path, "tp=8", NULL),
+          *hidden = plan("long.json", path, "tp=8", megatron);
+    const double all = number_of(object(shown, "time"), "tensor"),
+                 left = number_of(object(hidden, "time"), "tensor");
+    EXPECT(left > 0.3 * all && left < 0.95 * all, "%g s, beside backward %g s", all, left);
+    cJSON_Delete(shown);
+    cJSON_Delete(hidden);
+    /* Plain kernels by either name. */
+    const double kernels = seconds_with("long.json", path, "dp=8", "--kernels", "plain"),
+                 software = seconds_with("long.json", path, "dp=8", "--software", "plain");
+    EXPECT_NEAR(kernels, software, 0);
 }
 
 /* The H100's file with interference of 1, at the path. */
@@ -619,6 +673,7 @@ int main(void)
     check_promises();
     check_interference();
     check_software();
+    check_rules();
     check_text();
     check_refusals();
     return child_finish(folder);

@@ -118,6 +118,9 @@ static void check_rows(const char *mesh, const char *experts)
         const weft_what_if_row *row = &w.rows[i];
         EXPECT((row->without != NULL) != row->best.known, "%s: %s", mesh, row->name);
         const bool may_be_slower = strcmp(row->name, "nodes_x2") == 0;
+        EXPECT(!row->same.known || !row->same.fits || row->best.gain >= row->same.gain,
+               "%s: %s: %g after a new search, %g on the same mesh", mesh, row->name,
+               row->best.gain, row->same.gain);
         EXPECT(row->without || may_be_slower || row->best.gain >= today->best.gain - 1e-9,
                "%s: %s: %g, today %g", mesh, row->name, row->best.gain, today->best.gain);
     }

@@ -141,14 +141,16 @@ static int parse(int argc, char **argv, planner *p)
          .text = &p->against},
         {"expert-load", "X", "rows at the fullest rank's experts over the mean (1)",
          .number = &p->expert_load, .min = 1, .max = 1e6},
-        {"tokens", "T", "to train on: days and costs", .number = &p->num_tokens, .min = 1,
-         .max = 1e18},
+        {"tokens", "T", "to train on, such as 2T: days and costs", .number = &p->num_tokens,
+         .is_tokens = true, .min = 1, .max = 1e18},
         {"trace", "FILE", "the planned step's timeline, a track a stage, for Perfetto",
          .text = &p->trace},
         {"kernels", "KIND",
          "weft's own, or of published runs, which only plans know: plain, plain-2021",
          .choice = &p->kernels, .names = weft_kernels_texts, .num_names = WEFT_NUM_KERNELS},
-        {"software", "KIND", "weft, or fsdp: PyTorch's, by rules that only plans know",
+        {"software", "KIND",
+         "whose operations, by rules that only plans know: weft, megatron, fsdp (PyTorch's), "
+         "fsdp-2023, or as --kernels: plain, plain-2021",
          .choice = &p->software, .names = weft_software_texts, .num_names = WEFT_NUM_SOFTWARE},
         {"html", "FILE", "the plan as a page: one file, which a browser opens offline",
          .text = &p->html},
@@ -312,6 +314,22 @@ static weft_status check_files(const planner *p)
     return weft_output_try(p->html);
 }
 
+/* Plain kernels by their name as software. */
+static weft_status choose_kernels(planner *p)
+{
+    const int named = p->software == WEFT_SOFTWARE_PLAIN        ? WEFT_KERNELS_PLAIN
+                      : p->software == WEFT_SOFTWARE_PLAIN_2021 ? WEFT_KERNELS_PLAIN_2021
+                                                                : WEFT_KERNELS_WEFT;
+    if (named == WEFT_KERNELS_WEFT)
+        return WEFT_OK;
+    if (p->kernels != WEFT_KERNELS_WEFT && p->kernels != named)
+        return WEFT_ERROR(WEFT_CONFIG, "--software %s: --kernels has other ones",
+                          weft_software_texts[p->software]);
+    p->kernels = named;
+    p->software = WEFT_SOFTWARE_WEFT;
+    return WEFT_OK;
+}
+
 /* Everything before the plan. */
 static weft_status load(planner *p, weft_config *config, weft_config *of_run,
                         weft_cluster **cluster)
@@ -319,6 +337,7 @@ static weft_status load(planner *p, weft_config *config, weft_config *of_run,
     WEFT_TRY(plan_search_check(&p->search, p->against));
     WEFT_TRY(check_files(p));
     WEFT_TRY(weft_plan_load(&p->source, p->vocabulary, &p->arena, config));
+    WEFT_TRY(choose_kernels(p));
     if (p->against && p->kernels != WEFT_KERNELS_WEFT)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: no run has plain kernels", p->against);
     if (p->software != WEFT_SOFTWARE_WEFT && (p->against || p->kernels != WEFT_KERNELS_WEFT))
