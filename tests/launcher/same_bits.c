@@ -14,7 +14,7 @@ static void check(weft_comm *part, const same_case *c, int i, bool is_packed)
                                             "data.reset_attention_mask=true",
                                             "data.eod_mask_loss=true", "data.eod_token=5"};
     weft_step_result without[NUM_STEPS], with[NUM_STEPS];
-    char train[320], name[32];
+    char train[320], parallel[320], name[32];
     snprintf(name, sizeof name, "case %d", i);
     mesh_training what = {.name = name,
                           .model = c->model,
@@ -28,13 +28,17 @@ static void check(weft_comm *part, const same_case *c, int i, bool is_packed)
     mesh_run(part, &what, without);
     snprintf(train, sizeof train, "%s%s", c->train, c->change);
     what.train = train;
+    if (c->also) {
+        snprintf(parallel, sizeof parallel, "%s%s", c->parallel ? c->parallel : "", c->also);
+        what.parallel = parallel;
+    }
     mesh_run(part, &what, with);
     for (int s = 0; s < NUM_STEPS; s++)
         EXPECT(without[s].loss == with[s].loss && without[s].grad_norm == with[s].grad_norm &&
                    without[s].dropped_tokens == with[s].dropped_tokens,
-               "%s with %s: step %d: loss %.17g, not %.17g; gradient norm %.17g, not %.17g",
-               c->mesh, train, s + 1, with[s].loss, without[s].loss, with[s].grad_norm,
-               without[s].grad_norm);
+               "%s with %s%s: step %d: loss %.17g, not %.17g; gradient norm %.17g, not %.17g",
+               c->mesh, train, c->also ? c->also : "", s + 1, with[s].loss, without[s].loss,
+               with[s].grad_norm, without[s].grad_norm);
 }
 
 int same_bits_main(const same_case *cases, int num_cases, int num_packed)

@@ -35,6 +35,7 @@ typedef struct same_case {
     const char *parallel; /* more keys of section "parallel"; NULL: none */
     const char *train;    /* more keys of section "train" */
     const char *change;   /* more of them, with which bits stay the same */
+    const char *also;     /* likewise of section "parallel"; NULL: none */
 } same_case;
 
 /* Trains every case with its change and without, the last num_packed of them on packed documents.
