@@ -97,14 +97,16 @@ static const char *content_text(const content *c, char text[128])
 
 /* --- proof 1 ------------------------------------------------------------------------------- */
 
-/* Whether a task that says so is one of a forward and a whole backward, back to back. */
+/* Whether a task that says so is one of a forward and a backward, whole or its input's half, back
+ * to back. */
 static bool makes_pair(const weft_program *program, uint32_t index)
 {
     const uint32_t first = index - !weft_task_opens_pair(&program->tasks[index]);
     const weft_task *forward = &program->tasks[first], *backward = forward + 1;
     return first < program->num_tasks - 1 && weft_task_opens_pair(forward) &&
-           backward->kind == WEFT_TASK_BACKWARD && backward->flow == WEFT_FLOW_NONE &&
-           backward->flags & WEFT_TASK_PAIRED;
+           backward->kind == WEFT_TASK_BACKWARD && backward->flow != WEFT_FLOW_WEIGHT &&
+           backward->flags & WEFT_TASK_PAIRED &&
+           (forward->micro_batch != backward->micro_batch || forward->chunk != backward->chunk);
 }
 
 static weft_status check_readable(const rank_check *check)

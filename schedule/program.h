@@ -40,8 +40,8 @@ enum {
     WEFT_TASK_HOST_WAITS = 1,
     /* Beside its listed waits the task waits for its expert's update of the previous step. */
     WEFT_TASK_AFTER_STEP = 2,
-    /* A forward and the whole backward right behind it are one pair: both begin when the waits of
-     * both are over, and end together. */
+    /* A forward and the backward right behind it, whole or its input's half, are one pair: both
+     * begin when the waits of both are over, and end together. */
     WEFT_TASK_PAIRED = 4,
     WEFT_TASK_ALL_FLAGS = 7,
 };

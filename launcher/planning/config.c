@@ -540,10 +540,10 @@ static weft_status check_pairs(const weft_config *c, const weft_mesh *mesh)
     const weft_schedule_options *s = &c->schedule;
     if (!s->overlap_moe_expert_parallel_comm || c->model.num_experts == 0)
         return WEFT_OK;
-    const bool has_pairs = s->pipeline_schedule == WEFT_PIPELINE_1F1B ||
-                           s->pipeline_schedule == WEFT_PIPELINE_INTERLEAVED ||
-                           s->pipeline_schedule == WEFT_PIPELINE_DUALPIPEV;
-    const bool has_file = s->pipeline_schedule_file && s->pipeline_schedule_file[0];
+    const bool is_lean =
+        s->pipeline_schedule == WEFT_PIPELINE_V_HALF || s->pipeline_schedule == WEFT_PIPELINE_V_MIN;
+    const bool has_none =
+        s->pipeline_schedule == WEFT_PIPELINE_GPIPE || s->pipeline_schedule == WEFT_PIPELINE_AUTO;
     const struct {
         bool refused;
         const char *key, *why;
@@ -552,8 +552,10 @@ static weft_status check_pairs(const weft_config *c, const weft_mesh *mesh)
         {mesh->binding == WEFT_BINDING_TP, "expert_binding tp", "no tokens travel"},
         {mesh->etp > 1, "expert_tensor_parallel_size above 1",
          "the all-to-all is a program of several lanes"},
-        {!has_pairs && !has_file, "this pipeline_schedule",
-         "1f1b, interleaved, dualpipev and files have pairs"},
+        {is_lean, "this pipeline_schedule",
+         "ranks of pairs stand twice as far apart, so that it had no less in flight than zbv"},
+        {has_none, "this pipeline_schedule",
+         "1f1b, interleaved, zb_h1, zbv, dualpipev and files have pairs"},
         {s->moe_num_partitions != 1 || s->moe_partition_by == WEFT_MOE_PARTITION_BY_PEERS,
          "partitions of MoE layers", "a pair has whole ones"},
         {s->moe_memory_reuse != WEFT_REUSE_NONE, "moe_memory_reuse", "a pair has whole layers"},

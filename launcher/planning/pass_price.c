@@ -531,18 +531,17 @@ static double *add_part(weft_pair_part *parts, int *count, weft_part_kind kind, 
     return &parts[(*count)++].us;
 }
 
-/* The parts of an MoE layer that takes `rest` beside its program: nearly all of a forward's comes
- * before, of a backward's behind. */
-static void list_moe(const weft_moe_costs *costs, bool backward, double us, weft_pair_part *parts,
-                     int *count)
+/* The parts of an MoE layer that takes `us`: of what its program leaves nearly all of a forward's
+ * comes before, of a backward's behind. */
+static void list_moe(const weft_moe_costs *costs, double expert_us, bool backward, double us,
+                     weft_pair_part *parts, int *count)
 {
     const double travels[] = {backward ? 0 : costs->counts_us, backward ? 0 : costs->permute_us,
                               costs->dispatch_us};
     double *before = add_part(parts, count, WEFT_PART_COMPUTES, 0), rest = us;
     for (size_t i = 0; i < sizeof travels / sizeof *travels; i++)
         rest -= *add_part(parts, count, WEFT_PART_TRAVELS, travels[i]);
-    rest -= *add_part(parts, count, WEFT_PART_COMPUTES,
-                      backward ? costs->expert_backward_us : costs->expert_us);
+    rest -= *add_part(parts, count, WEFT_PART_COMPUTES, expert_us);
     rest -= *add_part(parts, count, WEFT_PART_TRAVELS, costs->combine_us);
     double *behind = add_part(parts, count, WEFT_PART_COMPUTES, 0);
     *(backward ? behind : before) = fmax(0, rest);
@@ -557,13 +556,22 @@ typedef struct listing {
     const weft_pass_price *layers;
     weft_pair_part *parts;
     int count;
-    int priced; /* the layer of `costs`; -1: none */
+    bool halved; /* a backward's input's half alone */
+    int priced;  /* the layer of `costs`; -1: none */
     weft_moe_costs costs[2];
 } listing;
 
+/* The halves of the experts' backward are as many products each. */
+static double expert_us(const listing *l, const weft_pass_time *weights, bool backward)
+{
+    const double whole = backward ? l->costs[1].expert_backward_us : l->costs[0].expert_us;
+    return backward && l->halved && weft_pass_us(weights) > 0 ? whole / 2 : whole;
+}
+
 static weft_status list_layer(listing *l, int layer, bool backward, const weft_pass_time *time)
 {
-    const double us = weft_pass_us(time);
+    const weft_pass_time *weights = &l->layers[layer].weights;
+    const double us = weft_pass_us(time) - (backward && l->halved ? weft_pass_us(weights) : 0);
     if (!l->outline->layers[layer].host_waits) {
         (void)add_part(l->parts, &l->count, WEFT_PART_COMPUTES, us);
         return WEFT_OK;
@@ -571,7 +579,8 @@ static weft_status list_layer(listing *l, int layer, bool backward, const weft_p
     if (l->priced < 0 || !weft_pass_same_layer(l->outline, l->priced, layer))
         WEFT_TRY(weft_pass_price_partition(l->site, l->outline, layer, l->costs));
     l->priced = layer;
-    list_moe(&l->costs[backward], backward, us, l->parts, &l->count);
+    list_moe(&l->costs[backward], expert_us(l, weights, backward), backward, us, l->parts,
+             &l->count);
     return WEFT_OK;
 }
 
@@ -615,10 +624,12 @@ static double sum_of(const listing *l)
 /* A forward and a backward as one: what each waits for its exchanges alone is less by what the
  * other computes beside them. */
 static weft_pass_time pair_of(const weft_pass_price *forward, const weft_pass_price *backward,
-                              double less_us)
+                              bool halved, double less_us)
 {
     weft_pass_time sum = forward->forward;
     weft_pass_time_add(&sum, &backward->backward);
+    if (halved)
+        weft_pass_time_subtract(&sum, &backward->weights);
     sum.expert_us -= less_us;
     if (sum.expert_us < 0) {
         sum.compute_us += sum.expert_us;
@@ -627,34 +638,43 @@ static weft_pass_time pair_of(const weft_pass_price *forward, const weft_pass_pr
     return sum;
 }
 
+/* Of a forward of chunk f and a backward of chunk b. */
+static weft_status price_pair(const listing *of_stage, int stage, int f, int b,
+                              const weft_pass_price *chunks, weft_arena *arena, weft_pass_time *out)
+{
+    const weft_outline *outline = of_stage->outline;
+    const int of[WEFT_PAIR_STRANDS] = {f, b};
+    listing strands[WEFT_PAIR_STRANDS];
+    int first, end;
+    for (int s = 0; s < WEFT_PAIR_STRANDS; s++) {
+        strands[s] = *of_stage;
+        weft_layout_range(&outline->layout, stage, of[s], &first, &end);
+        WEFT_TRY(list_parts(&strands[s], first, end, s == WEFT_PAIR_BACKWARD, arena));
+    }
+    const listing *forward = &strands[WEFT_PAIR_FORWARD], *backward = &strands[WEFT_PAIR_BACKWARD];
+    weft_layout_range(&outline->layout, stage, f, &first, &end);
+    const bool waits = end == outline->num_layers && weft_outline_loss_waits(outline);
+    double us;
+    WEFT_TRY(weft_pair_price((const weft_pair_part *const[]){forward->parts, backward->parts},
+                             (const int[]){forward->count - waits, backward->count},
+                             beside_experts(of_stage->site), &us));
+    us += waits ? forward->parts[forward->count - 1].us : 0;
+    *out =
+        pair_of(&chunks[f], &chunks[b], of_stage->halved, sum_of(forward) + sum_of(backward) - us);
+    return WEFT_OK;
+}
+
 weft_status weft_pass_price_pairs(const weft_site *site, const weft_outline *outline, int stage,
                                   const weft_pass_price *layers, const weft_pass_price *chunks,
                                   weft_arena *arena, weft_pass_time **out)
 {
     const int v = outline->layout.num_chunks;
-    WEFT_TRY(WEFT_ARRAY(arena, (size_t)v * (size_t)v, out));
-    for (int f = 0; f < v; f++)
-        for (int b = 0; b < v; b++) {
-            const int of[WEFT_PAIR_STRANDS] = {f, b};
-            listing strands[WEFT_PAIR_STRANDS];
-            int first, end;
-            for (int s = 0; s < WEFT_PAIR_STRANDS; s++) {
-                strands[s] =
-                    (listing){.site = site, .outline = outline, .layers = layers, .priced = -1};
-                weft_layout_range(&outline->layout, stage, of[s], &first, &end);
-                WEFT_TRY(list_parts(&strands[s], first, end, s == WEFT_PAIR_BACKWARD, arena));
-            }
-            const listing *forward = &strands[WEFT_PAIR_FORWARD];
-            weft_layout_range(&outline->layout, stage, f, &first, &end);
-            const bool waits = end == outline->num_layers && weft_outline_loss_waits(outline);
-            double us;
-            WEFT_TRY(
-                weft_pair_price((const weft_pair_part *const[]){strands[0].parts, strands[1].parts},
-                                (const int[]){forward->count - waits, strands[1].count},
-                                beside_experts(site), &us));
-            us += waits ? forward->parts[forward->count - 1].us : 0;
-            const double less_us = sum_of(&strands[0]) + sum_of(&strands[1]) - us;
-            (*out)[f * v + b] = pair_of(&chunks[f], &chunks[b], less_us);
-        }
+    WEFT_TRY(WEFT_ARRAY(arena, 2 * (size_t)v * (size_t)v, out));
+    for (int i = 0; i < 2 * v * v; i++) {
+        const listing of_stage = {
+            .site = site, .outline = outline, .layers = layers, .halved = i >= v * v, .priced = -1};
+        if (!of_stage.halved || outline->shape.splits_backward)
+            WEFT_TRY(price_pair(&of_stage, stage, i / v % v, i % v, chunks, arena, *out + i));
+    }
     return WEFT_OK;
 }

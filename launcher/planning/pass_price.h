@@ -69,8 +69,9 @@ weft_status weft_pass_price_partition(const weft_site *site, const weft_outline 
 weft_status weft_pass_price_attention(const weft_site *site, const weft_outline *outline, int layer,
                                       weft_inner_costs out[2]) WEFT_CHECKED;
 
-/* What pairs of a forward and a backward take (schedule/pair.h) on a stage: *out [forward's
- * chunk][backward's chunk], from the arena; layers: by layer of the outline; chunks: their sums. */
+/* What pairs of a forward and a backward take (schedule/pair.h) on a stage: *out [the backward is
+ * whole, is its input's half][forward's chunk][backward's chunk], from the arena; layers: by layer
+ * of the outline; chunks: their sums. */
 weft_status weft_pass_price_pairs(const weft_site *site, const weft_outline *outline, int stage,
                                   const weft_pass_price *layers, const weft_pass_price *chunks,
                                   weft_arena *arena, weft_pass_time **out) WEFT_CHECKED;

@@ -26,7 +26,8 @@ typedef struct stage_cost {
     double **backward_us;     /* [num_chunks][layers of the chunk] */
     double **weights_us;      /* the same of the weights' halves */
     weft_pass_time *inputs;   /* [num_chunks]: of backwards' input halves */
-    weft_pass_time *pairs;    /* [num_chunks][num_chunks]: of a forward with a backward */
+    weft_pass_time *pairs;    /* [2][num_chunks][num_chunks]: of a forward with a backward, with its
+                                 input's half */
     weft_estimate message[2]; /* to the stage before and the one behind */
     double sent_us[2];        /* of plain kernels: what a pass to them waits for its message */
     bucket_time *buckets;
@@ -503,9 +504,10 @@ static const weft_pass_time *pass_of(const pricing *p, int stage, const weft_tas
     static const weft_pass_time none;
     const stage_cost *cost = &p->stages[stage];
     const int at = task->chunk > 0 ? task->chunk : 0;
+    const int v = p->plan->step.outline.layout.num_chunks;
     const weft_pass_price *chunk = &cost->chunks[at];
     if (weft_task_opens_pair(task))
-        return &cost->pairs[at * p->plan->step.outline.layout.num_chunks + task[1].chunk];
+        return &cost->pairs[((task[1].flow == WEFT_FLOW_INPUT) * v + at) * v + task[1].chunk];
     if (task->flags & WEFT_TASK_PAIRED)
         return &none;
     return task->kind == WEFT_TASK_FORWARD     ? &chunk->forward

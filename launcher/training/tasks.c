@@ -342,8 +342,10 @@ static weft_micro_batch micro_batch_of(const weft_trainer *t, const weft_task *t
 static weft_status run_pair(const weft_trainer *t, const weft_task *forward, weft_lane *lane)
 {
     const weft_task *backward = forward + 1;
+    const int deferred = slot_of(t, backward, WEFT_OPERAND_DEFERRED);
     weft_tensor x, y, dy, dx;
-    const weft_pair_call call = {.forward_slot = pass_of(t, forward),
+    const weft_pair_call call = {.deferred = deferred < 0 ? -1 : t->runs.slots.pass[deferred],
+                                 .forward_slot = pass_of(t, forward),
                                  .backward_slot = pass_of(t, backward),
                                  .micro_batch = micro_batch_of(t, forward),
                                  .x = boundary(t, forward, WEFT_OPERAND_X, &x),
@@ -387,7 +389,10 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
     weft_event *const *points =
         program->of_task[task - program->program.tasks] ? t->runs.points : NULL;
     const int slot = slot_of(t, task, WEFT_OPERAND_DEFERRED);
+    const bool is_enqueued = task->flags & WEFT_TASK_PAIRED; /* with its pair's forward */
     weft_tensor dy, dx;
+    if (task->flow == WEFT_FLOW_INPUT && is_enqueued)
+        return WEFT_OK;
     if (task->flow == WEFT_FLOW_INPUT)
         return weft_model_backward_input(t->model, pass_of(t, task), t->runs.slots.pass[slot], lane,
                                          boundary(t, task, WEFT_OPERAND_DY, &dy),
@@ -395,7 +400,7 @@ static weft_status run_backward(void *context, const weft_task *task, weft_lane 
     if (task->flow == WEFT_FLOW_WEIGHT)
         WEFT_TRY(weft_model_backward_weights(t->model, pass_of(t, task), t->runs.slots.pass[slot],
                                              lane, points));
-    else if (!(task->flags & WEFT_TASK_PAIRED)) /* enqueued with its pair's forward */
+    else if (!is_enqueued)
         WEFT_TRY(weft_model_backward(t->model, pass_of(t, task), lane,
                                      boundary(t, task, WEFT_OPERAND_DY, &dy),
                                      boundary(t, task, WEFT_OPERAND_DX, &dx), points));

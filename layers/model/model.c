@@ -423,9 +423,9 @@ size_t weft_model_stash_bytes(const weft_model *model, int slot)
 void weft_model_bring(weft_model *model, size_t seq)
 {
     model->shape.seq = seq;
-    model->normed.dims[0] = weft_shape_boundary_rows(&model->shape);
+    model->memory.normed.dims[0] = weft_shape_boundary_rows(&model->shape);
     for (int i = 0; i < model->setup.num_passes; i++)
-        model->passes[i].normed = model->normed;
+        model->memory.passes[i].normed = model->memory.normed;
 }
 
 weft_status weft_model_logits(weft_model *model, int slot, weft_tensor *out)

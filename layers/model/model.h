@@ -145,9 +145,11 @@ weft_status weft_model_recompute(weft_model *model, int slot, weft_lane *lane) W
  * for them, and the backward may be kept as a graph. */
 weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
                                 weft_tensor *dx, weft_event *const *points) WEFT_CHECKED;
-/* The two as one pair (schedule/pair.h), of passes in different slots. The setup has pairs. */
+/* The two as one pair (schedule/pair.h), of passes in different slots. The setup has pairs. The
+ * backward is whole, or its input's half (see below) if a slot `deferred` is named. */
 typedef struct weft_pair_call {
     int forward_slot, backward_slot;
+    int deferred;                 /* -1: the backward is whole */
     weft_micro_batch micro_batch; /* the forward's */
     const weft_tensor *x, *dy;
     weft_tensor *y, *dx;

@@ -253,13 +253,19 @@ static weft_status pass_point(const weft_pass_work *w, int layer)
                : WEFT_OK;
 }
 
+/* What is enqueued of a backward's first half leaves work for the second. */
+static void begin_half(weft_pass *pass, const weft_task *task)
+{
+    pass->defers = task->flow == WEFT_FLOW_INPUT;
+    pass->listed = task->layer;
+}
+
 static weft_status backward(weft_pass_work *w, const weft_task *task)
 {
     weft_pass *pass = w->call->pass;
     weft_layer *layer = pass->model->tree.layers[task->layer];
     weft_tensor dy = operand(w, task, WEFT_OPERAND_DY), dx = operand(w, task, WEFT_OPERAND_DX);
-    pass->defers = task->flow == WEFT_FLOW_INPUT;
-    pass->listed = task->layer;
+    begin_half(pass, task);
     const weft_status status = weft_layer_backward(layer, pass, &dy, &dx);
     pass->defers = false;
     WEFT_TRY(status);
@@ -492,14 +498,22 @@ weft_status weft_model_recompute(weft_model *model, int slot, weft_lane *lane)
     return run(&(weft_pass_call){.pass = pass, .kind = WEFT_PASS_RECOMPUTE});
 }
 
-weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
-                                weft_tensor *dx, weft_event *const *points)
+static weft_pass_call whole_of(weft_model *model, int slot, weft_lane *lane)
 {
     weft_pass *pass = &model->memory.passes[slot];
     pass->lane = lane;
     pass->backward = true;
-    return run(&(weft_pass_call){
-        .pass = pass, .kind = WEFT_PASS_BACKWARD, .from = dy, .to = dx, .points = points});
+    return (weft_pass_call){.pass = pass, .kind = WEFT_PASS_BACKWARD};
+}
+
+weft_status weft_model_backward(weft_model *model, int slot, weft_lane *lane, const weft_tensor *dy,
+                                weft_tensor *dx, weft_event *const *points)
+{
+    weft_pass_call call = whole_of(model, slot, lane);
+    call.from = dy;
+    call.to = dx;
+    call.points = points;
+    return run(&call);
 }
 
 static weft_pass_call half_of(weft_model *model, weft_pass_kind kind, int slot, int deferred,
@@ -619,7 +633,10 @@ static weft_status run_part(weft_pass_strand *s, const weft_task *task)
     point_parameters(w, task);
     if (task->flow != WEFT_FLOW_ACTIVATION) {
         weft_tensor dy = operand(w, task, WEFT_OPERAND_DY), dx = operand(w, task, WEFT_OPERAND_DX);
-        return weft_part_backward(layer, pass, s->part, &dy, &dx);
+        begin_half(pass, task);
+        const weft_status status = weft_part_backward(layer, pass, s->part, &dy, &dx);
+        pass->defers = false;
+        return status;
     }
     const bool has_output = weft_task_slot(task, WEFT_OPERAND_Y) >= 0;
     weft_tensor x = operand(w, task, WEFT_OPERAND_X), y = operand(w, task, WEFT_OPERAND_Y);
@@ -660,20 +677,23 @@ static weft_status begin_strand(weft_pass_strand *s, weft_model *model, int inde
 weft_status weft_model_pair(weft_model *model, weft_lane *lane, const weft_pair_call *call)
 {
     weft_pass *forward = &model->memory.passes[call->forward_slot];
-    weft_pass *backward = &model->memory.passes[call->backward_slot];
-    forward->lane = backward->lane = lane;
+    const bool splits = call->deferred >= 0;
+    weft_pass_call gradients =
+        splits ? half_of(model, WEFT_PASS_INPUT, call->backward_slot, call->deferred, lane)
+               : whole_of(model, call->backward_slot, lane);
+    gradients.from = call->dy;
+    gradients.to = call->dx;
+    forward->lane = lane;
     forward->micro_batch = call->micro_batch;
     weft_pass_serve(forward, call->micro_batch.chunk);
     forward->deferred = NULL;
     forward->backward = false;
-    backward->backward = true;
     weft_pass_strand strands[WEFT_PAIR_STRANDS] = {
         [WEFT_PAIR_FORWARD].call = {.pass = forward,
                                     .kind = WEFT_PASS_FORWARD,
                                     .from = call->x,
                                     .to = call->y},
-        [WEFT_PAIR_BACKWARD].call = {
-            .pass = backward, .kind = WEFT_PASS_BACKWARD, .from = call->dy, .to = call->dx}};
+        [WEFT_PAIR_BACKWARD].call = gradients};
     weft_turns turns = {.whose = WEFT_PAIR_BACKWARD};
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
         WEFT_TRY(begin_strand(&strands[i], model, i));

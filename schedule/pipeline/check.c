@@ -64,7 +64,7 @@ static void add_part(list *l, weft_task_kind kind, weft_flow flow, int micro_bat
         task->peer = peer;
     if (kind == WEFT_TASK_FORWARD && l->shape->host_waits && l->shape->host_waits[l->stage])
         task->flags = WEFT_TASK_HOST_WAITS;
-    if (flow == WEFT_FLOW_NONE && is_paired(l, kind, micro_batch))
+    if (!message && flow != WEFT_FLOW_WEIGHT && is_paired(l, kind, micro_batch))
         task->flags |= WEFT_TASK_PAIRED;
     for (int i = 0; i < operands->count; i++)
         task->operands[i] = has_value(l, &operands->rows[i]) ? 0 : -1;
@@ -110,7 +110,8 @@ static void find_backwards(const weft_program *program, int num_chunks, int num_
             task->micro_batch >= num_micro_batches)
             continue;
         const int at = task->chunk * num_micro_batches + task->micro_batch;
-        is_paired[backward * all + at] = task->flags & WEFT_TASK_PAIRED;
+        if (task->flow != WEFT_FLOW_WEIGHT)
+            is_paired[backward * all + at] = task->flags & WEFT_TASK_PAIRED;
         if (ends_backward(task))
             last[task->chunk] = task->micro_batch;
         else if (backward)

@@ -74,8 +74,8 @@ static void make_whole(const loop *all, size_t bound, bool pairs, weft_order *or
 }
 
 /* Qi et al. 2024, Zero Bubble, figure 2: of rank i the weights' gradients lag i behind, and wait
- * where the rank would be idle at the end. */
-static void make_zb_h1(const loop *all, size_t bound, size_t lag, weft_order *order)
+ * where the rank would be idle at the end. Pairs as of whole backwards. */
+static void make_zb_h1(const loop *all, size_t bound, size_t lag, bool pairs, weft_order *order)
 {
     for (size_t f = 0, i = 0, w = 0; w < all->count;) {
         weft_compute *next = &order->computes[order->count++];
@@ -84,6 +84,7 @@ static void make_zb_h1(const loop *all, size_t bound, size_t lag, weft_order *or
         *next = forward ? all->forwards[f++] : all->backwards[weights ? w++ : i++];
         if (!forward)
             next->kind = weights ? WEFT_COMPUTE_WEIGHT : WEFT_COMPUTE_INPUT;
+        next->is_paired = pairs && forward && f - i == bound;
     }
 }
 
@@ -99,7 +100,7 @@ static weft_status make_loop(weft_pipeline_kind kind, const weft_order_shape *sh
     for (int rank = 0; rank < shape->num_ranks; rank++) {
         const size_t bound = (size_t)num_ahead(kind, shape, rank);
         if (kind == WEFT_PIPELINE_ZB_H1)
-            make_zb_h1(&l, bound, (size_t)rank, &orders[rank]);
+            make_zb_h1(&l, bound, (size_t)rank, shape->pairs, &orders[rank]);
         else
             make_whole(&l, bound, shape->pairs, &orders[rank]);
     }

@@ -17,7 +17,9 @@
  *   with pairs    (DeepSeek-AI, DualPipe, 2025; Megatron-LM's combined_1f1b) 1f1b has rank i run
  *                 2 (p - i - 1) + (v - 1) N + 1 forwards first. Then each forward makes a pair with
  *                 the backward behind it; both wait for other ranks, so that ranks that stand one
- *                 further have to be two ahead.
+ *                 further have to be two ahead. zb_h1 likewise, with the input's half of the
+ *                 backward. zbv has dualpipev's order, all backwards in two halves. v_half and
+ *                 v_min have no pairs: so far apart, their ranks have as much in flight.
  *   gpipe         (Huang et al. 2019): all forwards, then all backwards, groups as above.
  *   interleaved   1f1b, v > 1, for those who want to be told if v is 1.
  *   zb_h1         (Qi et al. 2024, Zero Bubble, §2.2 and figure 2; v > 1: PyTorch's

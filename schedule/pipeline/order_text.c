@@ -139,12 +139,22 @@ static weft_status read_pair(reader *r, const char *text, const char *end, weft_
     WEFT_TRY(read_task(r, text, middle, order));
     WEFT_TRY(read_task(r, middle + 1, close, order));
     weft_compute *c = &order->computes[first];
+    const bool swaps = r->shape->pairs && order->count == first + 2 &&
+                       c[1].kind == WEFT_COMPUTE_FORWARD; /* both begin at once */
     const bool is_pair =
         order->count == first + 2 &&
         (c[0].kind == WEFT_COMPUTE_FORWARD) != (c[1].kind == WEFT_COMPUTE_FORWARD) &&
-        c[0].kind != WEFT_COMPUTE_WEIGHT && c[1].kind != WEFT_COMPUTE_WEIGHT;
+        c[0].kind != WEFT_COMPUTE_WEIGHT && c[1].kind != WEFT_COMPUTE_WEIGHT &&
+        (c[0].micro_batch != c[1].micro_batch || c[0].chunk != c[1].chunk);
     if (!is_pair)
-        return WEFT_ERROR(WEFT_CONFIG, AT "a pair is a forward and a backward", PLACE);
+        return WEFT_ERROR(WEFT_CONFIG,
+                          AT "a pair is a forward and a backward of another stage or micro-batch",
+                          PLACE);
+    if (swaps) {
+        const weft_compute backward = c[0];
+        c[0] = c[1];
+        c[1] = backward;
+    }
     c->is_paired = 1;
     return WEFT_OK;
 }

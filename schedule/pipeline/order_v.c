@@ -9,6 +9,7 @@ typedef struct writer {
     int forward[NUM_CHUNKS], gradient[NUM_CHUNKS]; /* how many so far */
     uint32_t deferred; /* where to look for the oldest input's gradient without weights' */
     int num_micro_batches;
+    bool splits; /* all backwards are in two halves */
     weft_order *order;
 } writer;
 
@@ -50,14 +51,26 @@ static void put_halves(writer *w, int chunk)
     put_weights(w);
 }
 
-/* A forward of the chunk beside a backward of the other one. */
+/* A backward that is whole unless all are in two halves. */
+static void put_backward(writer *w, int chunk)
+{
+    if (w->splits)
+        put_halves(w, chunk);
+    else
+        put_gradient(w, WEFT_COMPUTE_BACKWARD, chunk);
+}
+
+/* A forward of the chunk beside a backward of the other one, or its input's half. */
 static void put_pair(writer *w, int chunk)
 {
     weft_compute *first = &w->order->computes[w->order->count];
     const bool forward = put_forward(w, chunk);
-    const bool backward = put_gradient(w, WEFT_COMPUTE_BACKWARD, 1 - chunk);
+    const bool backward =
+        put_gradient(w, w->splits ? WEFT_COMPUTE_INPUT : WEFT_COMPUTE_BACKWARD, 1 - chunk);
     if (forward && backward)
         first->is_paired = 1;
+    if (w->splits)
+        put_weights(w);
 }
 
 /* Qi et al. 2024, Zero Bubble, §6. */
@@ -109,14 +122,14 @@ static void make_dualpipev(writer *w)
     for (int i = 0; i < w->m - 2 * w->p + down; i++) {
         if (i == 0 && up == 0) { /* nothing is gained by a pair before the first gradient */
             put_forward(w, 0);
-            put_gradient(w, WEFT_COMPUTE_BACKWARD, 1);
+            put_backward(w, 1);
         } else {
             put_pair(w, 0);
         }
         put_pair(w, 1);
     }
     for (int i = 0; i < up; i++) {
-        put_gradient(w, WEFT_COMPUTE_BACKWARD, 1);
+        put_backward(w, 1);
         put_pair(w, 1);
     }
     for (int i = 0; i < 2 * down + up; i++) {
@@ -124,7 +137,10 @@ static void make_dualpipev(writer *w)
         const int chunk = i < 2 * down && i % 2 == 0;
         if (i >= 2 * down)
             put_weights(w);
-        put_gradient(w, whole ? WEFT_COMPUTE_BACKWARD : WEFT_COMPUTE_INPUT, chunk);
+        if (whole)
+            put_backward(w, chunk);
+        else
+            put_gradient(w, WEFT_COMPUTE_INPUT, chunk);
     }
     for (int i = 0; i < down; i++)
         put_weights(w);
@@ -172,9 +188,10 @@ void weft_order_make_v(weft_pipeline_kind kind, const weft_order_shape *shape, i
     const int p = shape->num_ranks, m = shape->num_micro_batches;
     writer w = {
         .p = p, .rank = rank, .m = m > 2 * p ? m : 2 * p, .num_micro_batches = m, .order = order};
-    if (kind == WEFT_PIPELINE_ZBV)
+    w.splits = kind == WEFT_PIPELINE_ZBV;
+    if (w.splits && !shape->pairs)
         make_zbv(&w);
-    else if (kind == WEFT_PIPELINE_DUALPIPEV)
+    else if (w.splits || kind == WEFT_PIPELINE_DUALPIPEV)
         make_dualpipev(&w);
     else
         make_block(&w, kind == WEFT_PIPELINE_V_HALF ? 2 : 1);

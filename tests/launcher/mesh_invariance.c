@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "schedule/pipeline/order_text.h"
 #include "tests/expect.h"
 #include "tests/launcher/meshes.h"
 #include "tests/launcher/weights.h"
@@ -175,6 +176,9 @@ typedef struct mesh_case {
 /* As PyTorch wrote it: tests/oracle/make_schedules.py. */
 #define ORDER(name) "\"pipeline_schedule_file\": \"tests/oracle/golden/interleaved_" #name ".csv\""
 
+/* Orders as other dialects write them, which the test does. */
+static char zero_bubble[320], v_order[320], zero_bubble_pairs[400];
+
 /* n is chosen, from the costs of two emulated nodes on which partitions by peers win. */
 static char chosen_peers[400];
 
@@ -211,6 +215,9 @@ static const mesh_case meshes[] = {
     {0, 2, "pp=2,vp=2", ORDER(p2_v2_m8)},
     {0, 4, "pp=4,layout=E|t|||t|t|t|L", ORDER(p4_v2_m8)},
     {1, 4, "pp=2,dp=2,layout=Et||t|t||tL", ORDER(p2_v3_m4)},
+    {0, 2, "pp=2,vp=2", zero_bubble},
+    {1, 2, "pp=2,vp=2", v_order},
+    {3, 4, "pp=2,dp=2,binding=dp,ep=2", zero_bubble_pairs},
     /* backwards in two halves, stages in a V */
     {0, 2, "pp=2,schedule=zb_h1", NULL},
     {1, 4, "pp=2,dp=2,vp=2,schedule=zb_h1,zero=1", NULL},
@@ -276,6 +283,8 @@ static const mesh_case meshes[] = {
     {2, 4, "pp=2,dp=2,vp=2,binding=dp,ep=2,zero=3", PAIRS},
     {3, 4, "dp=4,binding=dp,ep=4,zero=3", PAIRS},
     {2, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=dualpipev", PAIRS},
+    {2, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", PAIRS},
+    {3, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv", PAIRS},
     {3, 4, "pp=2,dp=2,binding=dp,ep=2,schedule=dualpipev,zero=3", PAIRS},
     {1, 4, "cp=2,dp=2,zero=1", NULL},
     {2, 4, "cp=2,dp=2,binding=dp,ep=2", NULL},
@@ -460,6 +469,46 @@ static void write_cluster(int rank)
         EXPECT_OK(weft_cluster_write(&c, path));
 }
 
+/* A kind's order as a file: behind a byte-order mark, B for the input's half, cells idle. */
+static void write_order(int rank, weft_pipeline_kind kind, const weft_order_shape *shape,
+                        const char *more, char *key, size_t bytes)
+{
+    weft_arena arena = {0};
+    weft_order orders[2];
+    char path[300], *text = NULL;
+    size_t length = 0;
+    snprintf(path, sizeof path, "%s/order-%d-%d.csv", folder, (int)kind, (int)shape->pairs);
+    snprintf(key, bytes, "\"pipeline_schedule_file\": \"%s\"%s", path, more);
+    FILE *memory = open_memstream(&text, &length), *file = rank == 0 ? fopen(path, "w") : NULL;
+    EXPECT(memory && (file || rank > 0), "%s", path);
+    EXPECT_OK(weft_order_make(kind, shape, &arena, orders));
+    EXPECT_OK(weft_order_print(shape, orders, memory));
+    fclose(memory);
+    if (file)
+        fputs("\xef\xbb\xbf", file);
+    for (size_t i = 0; file && i < length; i++)
+        fputs(text[i] == 'I' && kind == WEFT_PIPELINE_ZB_H1 ? "B"
+              : text[i] == ',' && i % 3 == 0                ? ", ,"
+                                                            : (char[]){text[i], '\0'},
+              file);
+    EXPECT(!file || fclose(file) == 0, "%s", path);
+    free(text);
+    weft_arena_release(&arena);
+}
+
+static void write_orders(int rank)
+{
+    const weft_order_shape loop = {.num_ranks = 2, .num_chunks = 2, .num_micro_batches = 8};
+    const weft_order_shape in_v = {
+        .num_ranks = 2, .num_chunks = 2, .num_micro_batches = 8, .is_v = true};
+    const weft_order_shape pairs = {
+        .num_ranks = 2, .num_chunks = 1, .num_micro_batches = 4, .pairs = true};
+    write_order(rank, WEFT_PIPELINE_ZB_H1, &loop, "", zero_bubble, sizeof zero_bubble);
+    write_order(rank, WEFT_PIPELINE_DUALPIPEV, &in_v, "", v_order, sizeof v_order);
+    write_order(rank, WEFT_PIPELINE_ZB_H1, &pairs, ", " PAIRS, zero_bubble_pairs,
+                sizeof zero_bubble_pairs);
+}
+
 int main(void)
 {
     weft_comm *world, *part;
@@ -474,6 +523,7 @@ int main(void)
     }
     EXPECT_OK(weft_comm_broadcast_host(world, folder, sizeof folder, 0));
     write_cluster(rank);
+    write_orders(rank);
     EXPECT_OK(weft_comm_barrier(world));
 
     EXPECT_OK(weft_comm_split(world, rank == 0 ? 0 : -1, 0, "single", WEFT_PURPOSE_CONTROL, &part));

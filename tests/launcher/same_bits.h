@@ -37,8 +37,8 @@ typedef struct same_case {
     const char *change;   /* more of them, with which bits stay the same */
 } same_case;
 
-/* Trains every case with its change and without, the last num_packed of them on packed documents.
- * Returns what main returns. Run with 4 ranks. */
-int same_bits_main(const same_case *cases, int num_cases, int num_packed);
+/* Trains every case with its change, and `also` behind the keys of section "parallel", and without,
+ * the last num_packed of them on packed documents. Returns what main returns. Run with 4 ranks. */
+int same_bits_main(const same_case *cases, int num_cases, int num_packed, const char *also);
 
 #endif

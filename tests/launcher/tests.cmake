@@ -4,6 +4,8 @@ weft_add_test(NAME mesh_draws SOURCES launcher/mesh_draws.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher later mesh)
 weft_add_test(NAME recompute TIER slow SOURCES launcher/recompute.c launcher/same_bits.c
   launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
+weft_add_test(NAME pairs TIER slow SOURCES launcher/pairs.c launcher/same_bits.c
+  launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME offload TIER slow SOURCES launcher/offload.c launcher/same_bits.c
   launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME tier TIER slow SOURCES launcher/tier.c launcher/meshes.c launcher/planned.c

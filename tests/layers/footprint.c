@@ -453,6 +453,8 @@ int main(void)
         {"dp=2,pp=2,binding=dp,ep=2", "\"moe_num_partitions\": 1", OUT("\"moe\""), false},
         {"dp=4,binding=dp,ep=4", PAIRS, NULL, false},
         {"dp=2,pp=2,binding=dp,ep=2", PAIRS, NULL, false},
+        {"dp=2,pp=2,binding=dp,ep=2,schedule=zb_h1", PAIRS, NULL, false},
+        {"dp=2,pp=2,binding=dp,ep=2,schedule=zbv", PAIRS, MODULES("\"core_attn\""), false},
         {"dp=4,binding=dp,ep=2,zero=3", PAIRS, AGAIN("uniform", 2), false},
         {"dp=4,binding=dp,ep=4", PAIRS, MODULES("\"moe\""), false},
         {"dp=4,binding=dp,ep=2", BY_EXPERTS, NULL, false},

@@ -173,6 +173,7 @@ static weft_status pair(note_model *m, int slot, int before)
     weft_tensor x, y, dy, dx;
     const weft_pair_call call = {.forward_slot = slot,
                                  .backward_slot = before,
+                                 .deferred = m->halves ? before : -1,
                                  .micro_batch = micro_batch_in(m, slot, false),
                                  .x = between(m, slot, false, &x),
                                  .y = between(m, NOTE_PASSES + slot, true, &y),
@@ -223,10 +224,15 @@ weft_status note_model_step(note_model *m, int micro_batches)
 {
     weft_model_begin_tier(m->model, true);
     weft_model_clear_metrics(m->model);
-    for (int i = 0; m->pairs && i <= micro_batches; i++)
+    for (int i = 0; m->pairs && i <= micro_batches + 1; i++) {
+        if (i > 1)
+            WEFT_TRY(finish(m, i % NOTE_PASSES));
+        if (i > micro_batches)
+            break;
         WEFT_TRY(i == 0               ? forward(m, 0, true)
                  : i == micro_batches ? backward(m, (i - 1) % NOTE_PASSES)
                                       : pair(m, i % NOTE_PASSES, (i - 1) % NOTE_PASSES));
+    }
     for (int i = 0; !m->pairs && i < micro_batches + NOTE_PASSES; i++) {
         if (i >= NOTE_PASSES)
             WEFT_TRY(finish(m, i % NOTE_PASSES));

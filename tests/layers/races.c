@@ -263,6 +263,8 @@ static void run_pairs(void)
                         .granularity = again == 1 ? WEFT_RECOMPUTE_FULL : WEFT_RECOMPUTE_SELECTIVE,
                         .num_layers = 1};
                 run(&c);
+                c.halves = true;
+                run(&c);
             }
 }
 

@@ -234,6 +234,7 @@ static void csv_errors(void **state)
         {"(0F0 0B0)OVERLAP_F_B\n1F0,1B0\n", ": expected a pair"},
         {"(0F0;)OVERLAP_F_B\n1F0,1B0\n", ": expected a stage below 2"},
         {"(0F0;0UNSHARD)OVERLAP_F_B,0B0\n1F0,1B0\n", ": a pair is a forward and a backward"},
+        {"(0F0;0B0)OVERLAP_F_B\n1F0,1B0\n", "and a backward of another stage or micro-batch"},
         {"0F0,(0I0;0W0)OVERLAP_F_B\n1F0,1B0\n", "column 2, \"(0I0;0W0)OVERLAP_F_B\": a pair is"},
         {"0F0,0B1\n1F0,1B0\n", "and a micro-batch below 1"},
         {"00F0\n1F0,1B0\n", "line 1, column 1, \"00F0\""},

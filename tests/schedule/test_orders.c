@@ -192,7 +192,7 @@ static void judge_rank(const weft_order_shape *shape, const weft_order *order)
             assert_true(i + 1 < order->count && !c[1].is_paired);
             assert_true(shape->pairs || c->chunk != c[1].chunk);
             assert_int_equal(c->kind, WEFT_COMPUTE_FORWARD);
-            assert_int_equal(c[1].kind, WEFT_COMPUTE_BACKWARD);
+            assert_true(weft_compute_sends_gradient(c[1].kind));
         }
     }
     for (int chunk = 0; chunk < shape->num_chunks; chunk++) {
@@ -219,16 +219,16 @@ static void every_small_shape(void **state)
 
 /* Whichever messages wait, all pass the checker. A rank in step with the others is never idle
  * between its first backward and its last forward: whole pairs of a rank stand back to back. */
-static void pairs(void **state)
+static void pairs_of(weft_pipeline_kind kind)
 {
-    (void)state;
     for (int p = 1; p <= 5; p++)
         for (int v = 1; v <= 3; v++)
             for (int m = 1; m <= 4 * p + 1; m++) {
                 bool host_waits[MAX_STAGES];
                 for (int s = 0; s < MAX_STAGES; s++)
                     host_waits[s] = true;
-                weft_pipeline_shape shape = {.num_stages = p,
+                weft_pipeline_shape shape = {.kind = kind,
+                                             .num_stages = p,
                                              .num_chunks = v,
                                              .num_micro_batches = m,
                                              .boundary_bytes = 8,
@@ -237,7 +237,7 @@ static void pairs(void **state)
                 weft_arena arena = {0};
                 weft_order orders[MAX_STAGES];
                 int64_t *starts[MAX_STAGES];
-                OK(weft_order_make(WEFT_PIPELINE_1F1B, &order, &arena, orders));
+                OK(weft_order_make(kind, &order, &arena, orders));
                 OK(weft_order_time(&order, orders, &arena, starts));
                 for (int rank = 0; rank < p; rank++) {
                     int num_pairs = 0;
@@ -247,7 +247,7 @@ static void pairs(void **state)
                         if (!orders[rank].computes[i].is_paired)
                             continue;
                         assert_true(starts[rank][i] == starts[rank][i + 1]);
-                        if (num_pairs++ > 0 && v == 1)
+                        if (num_pairs++ > 0 && v == 1 && kind == WEFT_PIPELINE_1F1B)
                             assert_true(starts[rank][i] == last + 17);
                         last = starts[rank][i];
                     }
@@ -266,17 +266,24 @@ static void pairs(void **state)
             }
 }
 
-/* Of dualpipev a pair is a forward of one chunk and a whole backward of the other. */
-static void pairs_in_a_v(void **state)
+static void pairs(void **state)
 {
     (void)state;
+    pairs_of(WEFT_PIPELINE_1F1B);
+    pairs_of(WEFT_PIPELINE_ZB_H1);
+}
+
+/* A pair is a forward of one chunk and a backward of the other: of dualpipev a whole one, of zbv,
+ * which has all in two halves, its input's half. */
+static void pairs_in_a_v_of(weft_pipeline_kind kind)
+{
     for (int p = 1; p <= 6; p++)
         for (int m = 1; m <= 5 * p + 1; m++) {
             bool host_waits[MAX_STAGES];
             int num_pairs = 0;
             for (int s = 0; s < MAX_STAGES; s++)
                 host_waits[s] = true;
-            weft_pipeline_shape shape = {.kind = WEFT_PIPELINE_DUALPIPEV,
+            weft_pipeline_shape shape = {.kind = kind,
                                          .num_stages = p,
                                          .num_chunks = 2,
                                          .num_micro_batches = m,
@@ -288,12 +295,23 @@ static void pairs_in_a_v(void **state)
                 program_set set = make_shaped_set(&shape);
                 if (check_set(&set) != WEFT_OK)
                     fail_msg("p=%d m=%d: %s", p, m, weft_error_get()->text);
-                for (uint32_t i = 0; i < set.programs[p - 1].num_tasks; i++)
-                    num_pairs += weft_task_opens_pair(&set.programs[p - 1].tasks[i]);
+                for (uint32_t i = 0; i < set.programs[p - 1].num_tasks; i++) {
+                    const weft_task *task = &set.programs[p - 1].tasks[i];
+                    num_pairs += weft_task_opens_pair(task);
+                    assert_true(kind == WEFT_PIPELINE_DUALPIPEV ||
+                                task->kind != WEFT_TASK_BACKWARD || task->flow != WEFT_FLOW_NONE);
+                }
                 release_set(&set);
             }
             assert_true(m <= 2 * p || num_pairs > 0);
         }
+}
+
+static void pairs_in_a_v(void **state)
+{
+    (void)state;
+    pairs_in_a_v_of(WEFT_PIPELINE_DUALPIPEV);
+    pairs_in_a_v_of(WEFT_PIPELINE_ZBV);
 }
 
 /* What is made for the chunk with the fewest bytes is refused where others use it. */

@@ -1,0 +1,30 @@
+/* Pairs of a forward and a backward give the bits of the same schedule without pairs, whole or in
+ * two halves, and the memory that is planned (tests/launcher/meshes.h).
+ *
+ * Runs under mpirun with 4 ranks. */
+#include "tests/launcher/same_bits.h"
+
+#define UNTIED                                                                                     \
+    SAME_SIZES(4)                                                                                  \
+    SAME_DROPOUT ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.02, \"moe_router_topk\": 2, "    \
+                 "\"moe_layer_freq\": [0, 1, 1, 1], \"moe_shared_expert_intermediate_size\": 16, " \
+                 "\"untie_embeddings_and_output_weights\": true}"
+#define TIED SAME_MOE(4, "1, 0, 1, 1")
+#define PAIRS ", \"overlap_moe_expert_parallel_comm\": true"
+
+static const same_case cases[] = {
+    {2, TIED, "dp=2,binding=dp,ep=2", NULL, "", ""},
+    {4, TIED, "pp=2,dp=2,vp=2,binding=dp,ep=2", NULL, BF16, ""},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=dualpipev", NULL, "", ""},
+    {4, TIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL, "", ""},
+    {4, UNTIED, "pp=2,dp=2,vp=2,binding=dp,ep=2,schedule=zb_h1,zero=1", NULL, BF16, ""},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1,zero=3", NULL, "", ""},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL, SELECTIVE("\"moe\""), ""},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv", NULL, "", ""},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv,zero=2", NULL, BF16, ""},
+};
+
+int main(void)
+{
+    return same_bits_main(cases, sizeof cases / sizeof *cases, 1, PAIRS);
+}
