@@ -376,11 +376,6 @@ weft_status weft_json_quote_bytes(const char *bytes, size_t num_bytes, weft_aren
     return quote(bytes, num_bytes, false, arena, out);
 }
 
-weft_status weft_json_quote_utf8(const char *text, weft_arena *arena, const char **out)
-{
-    return weft_json_quote_bytes(text, strlen(text), arena, out);
-}
-
 void weft_json_position(const char *text, const char *at, int *line, int *column)
 {
     *line = 1;

@@ -60,13 +60,11 @@ typedef struct weft_json_characters {
 weft_status weft_json_read_text(weft_json_span value, weft_arena *arena,
                                 weft_json_characters *out) WEFT_CHECKED;
 /* Text as a JSON string with its quotes, in the arena. Weft reads back the same bytes. Bytes that
- * are no UTF-8 pass unchanged, which other readers may refuse: the next two write for those. */
+ * are no UTF-8 pass unchanged, which other readers may refuse: the next writes for those. */
 weft_status weft_json_quote(const char *text, weft_arena *arena, const char **out) WEFT_CHECKED;
 /* Any bytes as a JSON string of UTF-8: each sequence that is no UTF-8 becomes one U+FFFD. */
 weft_status weft_json_quote_bytes(const char *bytes, size_t num_bytes, weft_arena *arena,
                                   const char **out) WEFT_CHECKED;
-weft_status weft_json_quote_utf8(const char *text, weft_arena *arena,
-                                 const char **out) WEFT_CHECKED;
 /* The line and column of a place in the text, from 1; columns count characters of UTF-8. */
 void weft_json_position(const char *text, const char *at, int *line, int *column);
 

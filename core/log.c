@@ -31,17 +31,6 @@ int weft_log_rank(void)
     return atomic_load(&log_rank);
 }
 
-weft_status weft_log_level_parse(const char *text, weft_log_level *out)
-{
-    for (size_t i = 0; i < sizeof level_names / sizeof level_names[0]; i++)
-        if (strcmp(text, level_names[i]) == 0) {
-            *out = (weft_log_level)i;
-            return WEFT_OK;
-        }
-    return WEFT_ERROR(WEFT_CONFIG, "\"%s\" is no log level: error, warn, info, debug or trace",
-                      text);
-}
-
 static void write_all(const char *line, size_t length)
 {
     while (length > 0) {

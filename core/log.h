@@ -17,8 +17,6 @@ typedef enum weft_log_level {
 void weft_log_set_level(weft_log_level level); /* default: info */
 void weft_log_set_rank(int rank);              /* default: 0 */
 int weft_log_rank(void);
-/* Parses "error", "warn", ...; WEFT_CONFIG otherwise. */
-weft_status weft_log_level_parse(const char *text, weft_log_level *out) WEFT_CHECKED;
 
 void weft_log(weft_log_level level, const char *format, ...) WEFT_PRINTF(2, 3);
 /* Logs this thread's error record: its text as an error, then its frames at debug level. */

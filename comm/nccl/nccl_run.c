@@ -140,7 +140,6 @@ static size_t num_chunks(const sharded *s)
     return most;
 }
 
-/* nccl_sharded.c */
 static weft_status nccl_post_sharded(weft_nccl_comm *between, weft_nccl_comm *inside,
                                      const weft_comm_op *op, cudaStream_t stream)
 {

@@ -2,16 +2,7 @@
 #include <string.h>
 
 #include "core/dataset/dataset.h"
-
-static int64_t divisor_of(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
+#include "core/divisor.h"
 
 /* Divides the weights by what divides them all; their sum. */
 static weft_status reduce(const int64_t *weights, size_t count, int64_t *out, uint64_t *period)
@@ -22,7 +13,7 @@ static weft_status reduce(const int64_t *weights, size_t count, int64_t *out, ui
         if (weights[i] < 1)
             return WEFT_ERROR(WEFT_CONFIG, "a blend's weight %" PRId64 " is not above 0",
                               weights[i]);
-        divisor = divisor_of(weights[i], divisor);
+        divisor = weft_common_divisor(weights[i], divisor);
     }
     for (size_t i = 0; i < count; i++) {
         out[i] = weights[i] / divisor;

@@ -82,17 +82,6 @@ static int compare_listed(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-size_t weft_names_find(const weft_names_model *m, const char *name)
-{
-    weft_listed_parameter key = {.num_dims = 0};
-    if (strlen(name) >= sizeof key.name)
-        return SIZE_MAX;
-    strcpy(key.name, name);
-    const weft_listed_parameter *found =
-        bsearch(&key, m->listed, m->num_listed, sizeof key, compare_listed);
-    return found ? (size_t)(found - m->listed) : SIZE_MAX;
-}
-
 size_t weft_listed_elements(const weft_listed_parameter *p)
 {
     size_t elements = 1;
@@ -103,6 +92,18 @@ size_t weft_listed_elements(const weft_listed_parameter *p)
 
 /* Layers behind the model's last are depths of multi-token prediction, whose block has the names
  * of a decoder's. */
+/* The index of a parameter; SIZE_MAX: none. */
+static size_t find_name(const weft_names_model *m, const char *name)
+{
+    weft_listed_parameter key = {.num_dims = 0};
+    if (strlen(name) >= sizeof key.name)
+        return SIZE_MAX;
+    strcpy(key.name, name);
+    const weft_listed_parameter *found =
+        bsearch(&key, m->listed, m->num_listed, sizeof key, compare_listed);
+    return found ? (size_t)(found - m->listed) : SIZE_MAX;
+}
+
 static size_t find_of_row(const weft_names_model *m, const weft_family_name *row, const numbers *n)
 {
     static const char mtp[] = "mtp.layers.{layer}.", decoder[] = "decoder.layers.{layer}.";
@@ -117,7 +118,7 @@ static size_t find_of_row(const weft_names_model *m, const weft_family_name *row
         return SIZE_MAX;
     const bool fits = deep.layer >= 0 ? expand(is_block ? block : pattern, &deep, name)
                                       : expand(pattern, n, name);
-    return fits ? weft_names_find(m, name) : SIZE_MAX;
+    return fits ? find_name(m, name) : SIZE_MAX;
 }
 
 /* --- places -------------------------------------------------------------------------------- */

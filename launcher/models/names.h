@@ -46,8 +46,6 @@ weft_status weft_names_match(const weft_names_model *model, const weft_safetenso
  * the model's layers. */
 weft_status weft_names_list(const weft_names_model *model, weft_arena *arena, weft_safetensor **out,
                             size_t *out_count) WEFT_CHECKED;
-/* The index of a parameter; SIZE_MAX: none. */
-size_t weft_names_find(const weft_names_model *model, const char *parameter);
 size_t weft_listed_elements(const weft_listed_parameter *parameter);
 
 #endif

@@ -493,11 +493,6 @@ weft_status weft_config_load(const weft_config_source *source, weft_arena *arena
     return locate(source, load(source, arena, out), true, NULL, NULL);
 }
 
-int weft_config_world(const weft_config *config)
-{
-    return weft_mesh_world(&config->parallel);
-}
-
 /* What the device cannot do, whichever one it will be. */
 static weft_status check_device(const weft_config *c)
 {

@@ -236,7 +236,6 @@ weft_status weft_config_locate(const weft_config_source *source, weft_status sta
 /* What of the parallel options follows from the schedule: a V has two chunks a rank unless a key
  * says otherwise. */
 void weft_config_settle_stages(weft_config *config);
-int weft_config_world(const weft_config *config);
 /* Builds the mesh of `world` ranks (0: as many as the config asks for) and checks all that depends
  * on config and mesh alone. Errors point into the file. */
 weft_status weft_config_mesh(const weft_config *config, const weft_config_source *source, int world,

@@ -256,12 +256,6 @@ const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capaci
  * libraries' workspaces, other programs. */
 #define LEAST_MARGIN 0.05
 
-bool weft_plan_is_tight(const weft_plan *plan)
-{
-    return plan->memory_limit_bytes > 0 &&
-           (double)plan->memory_bytes > (1 - LEAST_MARGIN) * (double)plan->memory_limit_bytes;
-}
-
 /* What host memory holds. */
 enum { OF_EXPERTS, OF_OPTIMIZER, OF_ACTIVATIONS };
 
@@ -324,6 +318,13 @@ static void print_published(const weft_plan *plan, const weft_cluster *cluster, 
                 best->experts ? "MoE" : "dense", best->device, 100 * best->share, best->where);
 }
 
+/* Whether less than a twentieth of the fullest device's memory is left. */
+static bool is_tight(const weft_plan *plan)
+{
+    return plan->memory_limit_bytes > 0 &&
+           (double)plan->memory_bytes > (1 - LEAST_MARGIN) * (double)plan->memory_limit_bytes;
+}
+
 static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE *out)
 {
     char mesh[192];
@@ -352,7 +353,7 @@ static void print_head(const weft_plan *plan, const weft_cluster *cluster, FILE 
         fprintf(out, " (stage %d)", plan->fullest);
     if (plan->memory_limit_bytes > 0)
         fprintf(out, ", of %s", weft_bytes_text((double)plan->memory_limit_bytes).text);
-    if (plan->fits && weft_plan_is_tight(plan))
+    if (plan->fits && is_tight(plan))
         fprintf(out, ": %.3g %%, which fits with no margin; libraries may take the rest",
                 100 * (double)plan->memory_bytes / (double)plan->memory_limit_bytes);
     if (plan->context.reason[0])
@@ -532,7 +533,7 @@ static void report_head(weft_report *r, const weft_plan *plan, const weft_cluste
     char axes[128];
     weft_mesh_print(&plan->mesh, axes, sizeof axes);
     weft_report_bool(r, "fits", plan->fits);
-    weft_report_bool(r, "tight", weft_plan_is_tight(plan));
+    weft_report_bool(r, "tight", is_tight(plan));
     weft_report_value(r, "step_time_s", plan->step_us / 1e6);
     weft_report_value(r, "tokens_per_s", plan->tokens_per_s);
     weft_report_value(r, "tokens_per_s_per_device", plan->tokens_per_s / plan->mesh.world);

@@ -11,8 +11,6 @@ void weft_plan_report(weft_report *report, const weft_plan *plan, const weft_clu
 void weft_plan_report_times(weft_report *report, const double us[WEFT_NUM_TIMES]);
 /* Its part "against". */
 void weft_against_report(weft_report *report, const weft_against *against);
-/* Whether less than a twentieth of the fullest device's memory is left. */
-bool weft_plan_is_tight(const weft_plan *plan);
 /* "tp 2, pp 4, dp 1, schedule zbv, 2 virtual stages a rank". */
 const char *weft_plan_mesh_text(const weft_plan *plan, char *out, size_t capacity);
 /* "stage 2 needs 1.2 GB more than the 80 GB ...", for a plan that does not fit. */

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "core/divisor.h"
 #include "core/stage.h"
 #include "core/text.h"
 
@@ -44,19 +45,9 @@ weft_status weft_ramp_check(const weft_train_options *t)
     return WEFT_OK;
 }
 
-static int64_t divisor(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 int64_t weft_ramp_unit(const weft_train_options *t)
 {
-    return is_on(t) ? divisor(start_of(t), increment_of(t)) : t->global_batch_size;
+    return is_on(t) ? weft_common_divisor(start_of(t), increment_of(t)) : t->global_batch_size;
 }
 
 int weft_ramp_num_sizes(const weft_train_options *t)

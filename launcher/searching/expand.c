@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/cluster/cluster.h"
+#include "core/divisor.h"
 #include "core/text.h"
 #include "launcher/planning/places.h"
 #include "schedule/context.h"
@@ -45,16 +46,6 @@ typedef struct candidate {
 static int64_t divide_up(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
-}
-
-static int64_t common_divisor(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
 }
 
 /* Tensor-parallel groups over which experts are spread; 1: they stay in one. */
@@ -263,8 +254,8 @@ static int64_t fewest_replicas(const weft_mesh *mesh, int64_t cp)
     const int64_t group = (int64_t)mesh->tp * cp;
     int64_t unit = cp > 1 && cp < ep ? ep : 1;
     if (mesh->binding == WEFT_BINDING_DP) {
-        const int64_t needed = experts / common_divisor(experts, group);
-        unit = unit / common_divisor(unit, needed) * needed;
+        const int64_t needed = experts / weft_common_divisor(experts, group);
+        unit = unit / weft_common_divisor(unit, needed) * needed;
     }
     int64_t dp = unit;
     while (group * mesh->pp * dp < mesh->world)

@@ -25,11 +25,17 @@ static void *roomier(weft_description *list, void *array, int count, size_t each
 
 /* --- sums: the one place where they follow from entries -------------------------------------- */
 
+/* 2mnk of each product of a GEMM, as model FLOPs count them. */
+static uint64_t model_flops(const weft_operation *o)
+{
+    return 2 * o->m * o->n * o->k * o->count;
+}
+
 static void sum_operation(weft_layer_cost *sums, const weft_operation *o)
 {
     bool forward = o->phase == WEFT_PHASE_FORWARD;
     if (o->kind == WEFT_OPERATION_GEMM && o->phase != WEFT_PHASE_RECOMPUTE)
-        *(forward ? &sums->forward_flops : &sums->backward_flops) += weft_operation_model_flops(o);
+        *(forward ? &sums->forward_flops : &sums->backward_flops) += model_flops(o);
     if (o->kind != WEFT_OPERATION_COLLECTIVE)
         return;
     if (o->axis == WEFT_AXIS_TP)
@@ -55,11 +61,6 @@ static void sum_scratch(weft_layer_cost *sums)
     const struct weft_layer_scratch *s = &sums->scratch;
     uint64_t forward = s->own[0] + s->child[0], backward = s->own[1] + s->child[1];
     sums->scratch_bytes = forward > backward ? forward : backward;
-}
-
-uint64_t weft_operation_model_flops(const weft_operation *o)
-{
-    return 2 * o->m * o->n * o->k * o->count;
 }
 
 bool weft_operation_is_of(const weft_operation *o, weft_task_kind kind)

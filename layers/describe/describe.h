@@ -106,8 +106,6 @@ weft_status weft_description_end(weft_description *out) WEFT_CHECKED;
  * computes experts. */
 bool weft_operation_is_of(const weft_operation *operation, weft_task_kind kind);
 bool weft_operation_is_experts(const weft_operation *operation);
-/* 2mnk of each product of a GEMM, as model FLOPs count them. */
-uint64_t weft_operation_model_flops(const weft_operation *operation);
 
 /* How attention sees the whole sequence, for a shape with cp above 1. */
 weft_context_plan weft_context_plan_of(const weft_shape *shape);

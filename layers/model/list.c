@@ -114,11 +114,6 @@ const void *weft_model_own_options(const weft_model *model)
     return model->setup.own_options;
 }
 
-const weft_layout *weft_model_layout(const weft_model *model)
-{
-    return &model->layout;
-}
-
 bool weft_model_has_layer(const weft_model *model, int layer)
 {
     int first, end;

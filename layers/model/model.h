@@ -102,7 +102,6 @@ const weft_shape *weft_model_get_shape(const weft_model *model);
 /* All layers of the model (every rank has the list), and its cut into stages. */
 int weft_model_num_layers(const weft_model *model);
 const weft_layer *weft_model_layer(const weft_model *model, int index);
-const weft_layout *weft_model_layout(const weft_model *model);
 /* Sum over all layers: FLOPs of forward and backward of one micro-batch on the whole model (not
  * divided by tp), and global parameters. */
 weft_status weft_model_totals(const weft_model *model, uint64_t *out_params,

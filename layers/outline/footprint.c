@@ -101,6 +101,13 @@ uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank)
     return (outline->pairs ? 2 : 1) * most;
 }
 
+/* With pairs, each pass's norms' output: a part of weft_footprint_stash (activations of module
+ * "norms"). Else 0. */
+static uint64_t norms_bytes(const weft_outline *outline)
+{
+    return outline->pairs ? row_piece(outline) : 0;
+}
+
 uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk)
 {
     uint64_t bytes = 0;
@@ -108,12 +115,7 @@ uint64_t weft_footprint_stash(const weft_outline *outline, int rank, int chunk)
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     for (int l = first; l < end; l++)
         bytes += kept_of(outline, l, first, end);
-    return bytes + weft_footprint_norms(outline);
-}
-
-uint64_t weft_footprint_norms(const weft_outline *outline)
-{
-    return outline->pairs ? row_piece(outline) : 0;
+    return bytes + norms_bytes(outline);
 }
 
 uint64_t weft_footprint_deferred(const weft_outline *outline, int rank, int chunk)
@@ -355,7 +357,7 @@ static void add_pass(const weft_outline *outline, int rank, int chunk, weft_foot
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);
     if (outline->pairs)
-        add_module(out, "norms", weft_footprint_norms(outline));
+        add_module(out, "norms", norms_bytes(outline));
     for (int l = first; l < end; l++) {
         const weft_description *d = &outline->layers[l].description;
         const bool goes_out =

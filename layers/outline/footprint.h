@@ -60,9 +60,6 @@ uint64_t weft_footprint_recomputed(const weft_outline *outline, int rank);
  * of their own, else 0. */
 uint64_t weft_footprint_scratch(const weft_outline *outline, int rank);
 uint64_t weft_footprint_backward_scratch(const weft_outline *outline, int rank);
-/* With pairs, each pass's norms' output: a part of weft_footprint_stash (activations of module
- * "norms"). Else 0. */
-uint64_t weft_footprint_norms(const weft_outline *outline);
 /* "weights 1.2 MB, gradients ...", without purposes of 0 bytes. */
 const char *weft_footprint_text(const weft_footprint *footprint, char *out, size_t capacity);
 

@@ -275,8 +275,22 @@ static void wait_for_writer(weft_checkpoint_writer *w)
     weft_watch_go_on();
 }
 
-weft_status weft_writer_put(weft_checkpoint_writer *w, weft_writer_entry kind, size_t bytes,
-                            void **out)
+weft_status weft_writer_wait(weft_checkpoint_writer *w)
+{
+    w->answered = false;
+    WEFT_TRY(weft_writer_show(w));
+    while (!w->answered && !w->lost) {
+        struct pollfd fd = {.fd = w->socket, .events = POLLIN};
+        poll(&fd, 1, 100);
+        take_answers(w);
+    }
+    return w->lost ? WEFT_OK : weft_error_put(&w->error);
+}
+
+/* Room in the ring, waiting for the writer; its memory is to be filled before the next show. A
+ * writer that is lost takes no more: *out is NULL. */
+static weft_status put_entry(weft_checkpoint_writer *w, weft_writer_entry kind, size_t bytes,
+                             void **out)
 {
     double start = 0;
     *out = w->lost ? NULL : weft_staging_put(&w->ring, kind, bytes);
@@ -299,23 +313,11 @@ weft_status weft_writer_put(weft_checkpoint_writer *w, weft_writer_entry kind, s
     return WEFT_OK;
 }
 
-weft_status weft_writer_wait(weft_checkpoint_writer *w)
-{
-    w->answered = false;
-    WEFT_TRY(weft_writer_show(w));
-    while (!w->answered && !w->lost) {
-        struct pollfd fd = {.fd = w->socket, .events = POLLIN};
-        poll(&fd, 1, 100);
-        take_answers(w);
-    }
-    return w->lost ? WEFT_OK : weft_error_put(&w->error);
-}
-
 weft_status weft_writer_put_bytes(weft_checkpoint_writer *w, weft_writer_entry kind,
                                   const void *bytes, size_t count)
 {
     void *room;
-    WEFT_TRY(weft_writer_put(w, kind, count, &room));
+    WEFT_TRY(put_entry(w, kind, count, &room));
     if (room && count > 0)
         memcpy(room, bytes, count);
     return WEFT_OK;
@@ -375,7 +377,7 @@ static weft_status copy_slab(void *context, const weft_slab *slab)
     const size_t bytes = weft_writer_slab_bytes(slab, c->run.piece.placed->box.num_dims);
     void *room;
     WEFT_TRY(weft_shard_append(&s->shards, &s->arena, &shard));
-    WEFT_TRY(weft_writer_put(w, WEFT_WRITER_SLAB, bytes, &room));
+    WEFT_TRY(put_entry(w, WEFT_WRITER_SLAB, bytes, &room));
     if (!room)
         return WEFT_OK;
     memcpy(room, &shard, sizeof shard);

@@ -112,10 +112,6 @@ weft_status weft_writer_find_bytes(const weft_optimizer *optimizer, size_t *all,
 uint64_t weft_writer_memory_left(void);
 /* The writer sees what was put, whole. */
 weft_status weft_writer_show(weft_checkpoint_writer *writer) WEFT_CHECKED;
-/* Room in the ring, waiting for the writer; its memory is to be filled before the next show. A
- * writer that is lost takes no more: *out is NULL. */
-weft_status weft_writer_put(weft_checkpoint_writer *writer, weft_writer_entry kind, size_t bytes,
-                            void **out) WEFT_CHECKED;
 weft_status weft_writer_put_bytes(weft_checkpoint_writer *writer, weft_writer_entry kind,
                                   const void *bytes, size_t count) WEFT_CHECKED;
 /* In entries of whole items. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/divisor.h"
 #include "core/text.h"
 #include "parallel/mesh/internal.h"
 
@@ -33,16 +34,6 @@ static int64_t at_least_one(int64_t value)
     return value > 0 ? value : 1;
 }
 
-static int64_t common_divisor(int64_t a, int64_t b)
-{
-    while (b != 0) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 int weft_mesh_world(const weft_parallel_options *p)
 {
     int64_t inner =
@@ -52,7 +43,7 @@ int weft_mesh_world(const weft_parallel_options *p)
         expert = at_least_one(p->expert_model_parallel_size) *
                  at_least_one(p->expert_tensor_parallel_size);
     if (dp == 0)
-        dp = expert / common_divisor(inner, expert);
+        dp = expert / weft_common_divisor(inner, expert);
     double world =
         (double)inner * (double)dp * (double)at_least_one(p->pipeline_model_parallel_size);
     return world < INT_MAX ? (int)world : INT_MAX; /* refused with the mesh */

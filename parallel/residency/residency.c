@@ -218,7 +218,9 @@ bool weft_residency_together(const weft_residency *r, const weft_residency_param
            a->section == b->section && weft_residency_unit(r, a) == weft_residency_unit(r, b);
 }
 
-size_t weft_residency_expert(const weft_residency *r, const weft_residency_parameter *layer,
+/* Elements of an expert bucket without its padding: of those of a layer's parameters that lie
+ * together with one of them. */
+static size_t lay_out_expert(const weft_residency *r, const weft_residency_parameter *layer,
                              int count, int index)
 {
     size_t elements = 0;
@@ -241,7 +243,7 @@ bool weft_bucket_cut_add(weft_bucket_cut *cut, const weft_residency *r,
     for (int i = index + 1; i < count; i++)
         if (weft_residency_together(r, p, &layer[i]))
             return false;
-    *out_start = add_experts(cut, p, weft_residency_expert(r, layer, count, index), unit,
-                             r->experts_on_host);
+    *out_start =
+        add_experts(cut, p, lay_out_expert(r, layer, count, index), unit, r->experts_on_host);
     return true;
 }

@@ -123,10 +123,6 @@ weft_bucket_cut weft_bucket_cut_begin(size_t bucket_elements, int group_size, we
 bool weft_bucket_cut_add(weft_bucket_cut *cut, const weft_residency *residency,
                          const weft_residency_parameter *layer, int count, int index,
                          size_t *out_start);
-/* Elements of an expert bucket without its padding: of those of a layer's parameters that lie
- * together with one of them. */
-size_t weft_residency_expert(const weft_residency *residency, const weft_residency_parameter *layer,
-                             int count, int index);
 /* Whether two parameters of a layer lie together in expert buckets. */
 bool weft_residency_together(const weft_residency *residency, const weft_residency_parameter *a,
                              const weft_residency_parameter *b);

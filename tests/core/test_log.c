@@ -109,16 +109,6 @@ static void the_record_is_one_line_with_frames_at_debug(void **state)
     assert_string_equal(capture_end(), "");
 }
 
-static void levels_parse(void **state)
-{
-    (void)state;
-    weft_log_level level = WEFT_LOG_ERROR;
-    OK(weft_log_level_parse("trace", &level));
-    assert_int_equal(level, WEFT_LOG_TRACE);
-    FAILS(weft_log_level_parse("loud", &level), WEFT_CONFIG, "\"loud\"");
-    assert_int_equal(level, WEFT_LOG_TRACE);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,7 +116,6 @@ int main(void)
         cmocka_unit_test(levels_and_ranks_decide),
         cmocka_unit_test(a_long_line_is_cut_and_ends),
         cmocka_unit_test(the_record_is_one_line_with_frames_at_debug),
-        cmocka_unit_test(levels_parse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

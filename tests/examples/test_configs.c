@@ -90,7 +90,7 @@ static void check_file(const char *path, int w)
     source.set = set;
     source.num_set = 1;
     EXPECT_OK(weft_config_load(&source, &arena, &config));
-    int world = weft_config_world(&config);
+    int world = weft_mesh_world(&config.parallel);
     EXPECT(world == wanted[w].world, "%s: %d ranks, not %d", path, world, wanted[w].world);
     EXPECT_OK(weft_config_mesh(&config, &source, world, &mesh));
     if (config.model.vocab_size == 0) /* the byte tokenizer's */
