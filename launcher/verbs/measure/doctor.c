@@ -526,11 +526,8 @@ static int parse(int argc, char **argv, request *out)
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
     if (code < 0 && (find_checks(&given, out->asked) != WEFT_OK ||
-                     check_nodes(out, given.count > 0, device) != WEFT_OK)) {
-        int rank = 0;
-        weft_comm_launched(&rank, NULL, NULL, NULL);
-        code = rank == 0 ? weft_verb_fail("doctor") : weft_status_exit_code(WEFT_CONFIG);
-    }
+                     check_nodes(out, given.count > 0, device) != WEFT_OK))
+        code = weft_verb_fail_apart("doctor");
     weft_arena_release(&arena);
     return code;
 }
