@@ -268,6 +268,8 @@ weft_status weft_options_near(const weft_option_section *sections, size_t num_se
             first = r.count;
             own = sections[i].num_rows;
         }
+    if (!section)
+        own = r.count;
     WEFT_TRY(weft_arena_alloc_array(arena, r.count + WEFT_LIKELY_NAMES, sizeof(char *), &memory));
     const char **keys = memory;
     r.names = keys + WEFT_LIKELY_NAMES;
