@@ -467,7 +467,8 @@ static weft_status find_checks(const weft_string_list *given, bool asked[NUM_CHE
         if (check == NUM_CHECKS) {
             const char *near = weft_nearest_name(given->values[i], names, NUM_CHECKS);
             return WEFT_ERROR(WEFT_CONFIG, "%.60s: no such check%s%s%s", given->values[i],
-                              near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+                              near ? "; did you mean " : "; weft doctor lists them",
+                              near ? near : "", near ? "?" : "");
         }
         asked[check] = true;
     }
