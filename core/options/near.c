@@ -283,6 +283,8 @@ weft_status weft_options_near(const weft_option_section *sections, size_t num_se
             first = r.count;
             own = sections[i].num_rows;
         }
+    if (!section)
+        own = r.count;
     const char **keys;
     WEFT_TRY(WEFT_ARRAY(arena, r.count + WEFT_LIKELY_NAMES, &keys));
     r.names = keys + WEFT_LIKELY_NAMES;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "comm/comm.h"
 #include "core/options/options.h"
@@ -348,12 +349,24 @@ int weft_arguments_parse(const weft_arguments *arguments, int argc, char **argv,
     weft_help help = WEFT_HELP_NONE;
     int rank = 0;
     weft_comm_launched(&rank, NULL, NULL, NULL);
-    weft_status status = parse(arguments, argc, argv, arena, &help);
-    if (status != WEFT_OK)
-        return rank == 0 ? weft_verb_fail(arguments->verb) : weft_status_exit_code(status);
+    if (parse(arguments, argc, argv, arena, &help) != WEFT_OK)
+        return weft_verb_fail_apart(arguments->verb);
     if (help && rank == 0)
         weft_help_verb(help, arguments, program, verb_brief, stdout);
     return help ? 0 : -1;
+}
+
+int weft_verb_fail_apart(const char *verb)
+{
+    const weft_error *error = weft_error_get();
+    int rank = 0, local_rank = 0;
+    weft_comm_launched(&rank, NULL, &local_rank, NULL);
+    if (rank == 0)
+        return weft_verb_fail(verb);
+    nanosleep(&(struct timespec){.tv_sec = 5}, NULL);
+    if (local_rank == 0)
+        fprintf(stderr, "%s %s: rank %d: %s\n", program, verb, rank, error->text);
+    return weft_status_exit_code(error->status);
 }
 
 int weft_verb_fail(const char *verb)

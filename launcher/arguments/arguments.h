@@ -73,5 +73,9 @@ void weft_verb_brief(const char *brief);
 /* Prints this thread's error record as one line on stderr ("weft train: ...") and returns the
  * status' exit code. */
 int weft_verb_fail(const char *verb);
+/* The same where ranks that a launcher started have not met yet, and what is wrong is most likely
+ * wrong in all: rank 0 prints it. The first rank to end may take the others with it, so all others
+ * wait 5 s; behind that a node's first one prints what rank 0 has not found. */
+int weft_verb_fail_apart(const char *verb);
 
 #endif

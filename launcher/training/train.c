@@ -838,7 +838,7 @@ int weft_train(weft_training *args, int argc, char **argv, weft_arena *arena)
     }
     int code = start.exit_code;
     if (status != WEFT_OK)
-        code = start.rank == 0 ? weft_verb_fail("train") : weft_status_exit_code(status);
+        code = weft_verb_fail_apart("train");
     else if (start.world)
         code = run_job(args, p, &start, arena);
     weft_alive_end();

@@ -498,12 +498,30 @@ static void check_little_room(void)
     free(err);
 }
 
+/* Rank 0 comes late to what is wrong in all; the rank that found it first waits for its word. */
+static void check_late_word(void)
+{
+    char command[4096];
+    snprintf(
+        command, sizeof command,
+        "mpirun --oversubscribe --allow-run-as-root --bind-to none -n 1 sh -c 'sleep 1; exec "
+        "\"$0\" \"$@\"' %s/weft train c.json --out late --set lrr=1 : -n 1 %s/weft train c.json "
+        "--out late --set lrr=1 2>err",
+        getenv("WEFT_BINARY_DIR"), getenv("WEFT_BINARY_DIR"));
+    const int code = system(command);
+    char *err = child_read("err");
+    EXPECT(WEXITSTATUS(code) == 2 && err && strstr(err, "weft train: --set lrr=1: "),
+           "late: exit %d: %s", WEXITSTATUS(code), err);
+    free(err);
+}
+
 int main(void)
 {
     double losses[MAX_STEPS] = {0};
     char folder[32];
     EXPECT(child_folder_enter(folder), "no folder");
     EXPECT(child_write("c.json", config), "c.json");
+    check_late_word();
     check_help();
     check_prepare();
     check_train(losses);

@@ -507,6 +507,7 @@ static void write_orders(int rank)
     write_order(rank, WEFT_PIPELINE_DUALPIPEV, &in_v, "", v_order, sizeof v_order);
     write_order(rank, WEFT_PIPELINE_ZB_H1, &pairs, ", " PAIRS, zero_bubble_pairs,
                 sizeof zero_bubble_pairs);
+}
 
 /* The ranks that a mesh leaves out sleep until rank 0 is through with it: in a collective call they
  * would take the processor from those that train. */

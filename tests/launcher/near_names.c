@@ -57,6 +57,7 @@ static const struct {
     /* letters */
     {NULL, "num_laeyrs", "model.num_layers"},
     {"train", "trian_iters", "train.train_iters"},
+    {NULL, "lrr", "train.lr"},
     {"train", "lrr", "train.lr"}, /* though it shortens words of others */
     {NULL, "weight_decay_rate", "train.weight_decay"},
     {NULL, "frobnicate", NULL},

@@ -227,6 +227,9 @@ static void test_arguments(void)
     wrong = run("", "mpi3");
     EXPECT(wrong.code == 2 && strstr(wrong.text, "mpi3: no such check; did you mean MPI?"), "%d %s",
            wrong.code, wrong.text);
+    wrong = run("", "frobnicate");
+    EXPECT(wrong.code == 2 && strstr(wrong.text, "no such check; weft doctor lists them"), "%d %s",
+           wrong.code, wrong.text);
 }
 
 int main(int argc, char **argv)

@@ -467,7 +467,8 @@ static weft_status find_checks(const weft_string_list *given, bool asked[NUM_CHE
         if (check == NUM_CHECKS) {
             const char *near = weft_nearest_name(given->values[i], names, NUM_CHECKS);
             return WEFT_ERROR(WEFT_CONFIG, "%.60s: no such check%s%s%s", given->values[i],
-                              near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+                              near ? "; did you mean " : "; weft doctor lists them",
+                              near ? near : "", near ? "?" : "");
         }
         asked[check] = true;
     }
@@ -526,11 +527,8 @@ static int parse(int argc, char **argv, request *out)
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
     if (code < 0 && (find_checks(&given, out->asked) != WEFT_OK ||
-                     check_nodes(out, given.count > 0, device) != WEFT_OK)) {
-        int rank = 0;
-        weft_comm_launched(&rank, NULL, NULL, NULL);
-        code = rank == 0 ? weft_verb_fail("doctor") : weft_status_exit_code(WEFT_CONFIG);
-    }
+                     check_nodes(out, given.count > 0, device) != WEFT_OK))
+        code = weft_verb_fail_apart("doctor");
     weft_arena_release(&arena);
     return code;
 }

@@ -209,7 +209,7 @@ int weft_verb_eval(int argc, char **argv, const weft_verb_given *given)
     if (status == WEFT_OK)
         status = weft_start_ranks(&start, &e.config, &e.source, NULL, argc, argv);
     if (status != WEFT_OK)
-        code = start.rank == 0 ? weft_verb_fail("eval") : weft_status_exit_code(status);
+        code = weft_verb_fail_apart("eval");
     else
         code = start.world ? run(&e, start.world) : start.exit_code;
     weft_comm_destroy(start.world);
