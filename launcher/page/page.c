@@ -16,7 +16,10 @@ enum { MAX_BARS = 400, MAX_DOTS = 2000 };
 /* --- charts ---------------------------------------------------------------------------------- */
 
 /* 360 units wide, as the narrowest telephone; both axes begin at 0. */
-enum { WIDTH = 360, HEIGHT = 220, LEFT = 8, RIGHT = 352, TOP = 20, BOTTOM = 190 };
+enum { WIDTH = 360, HEIGHT = 230, LEFT = 62, RIGHT = 352, TOP = 20, BOTTOM = 186 };
+
+/* What an axis counts. */
+typedef enum axis_kind { AXIS_MEMORY, AXIS_RATE, AXIS_NODES } axis_kind;
 
 typedef struct chart {
     FILE *out;
@@ -33,27 +36,65 @@ static double y_of(const chart *c, double y)
     return BOTTOM - y / c->most_y * (BOTTOM - TOP);
 }
 
-/* What the axes are stands at their ends. */
-static chart begin_chart(FILE *out, const char *label, double most_x, const char *x_text,
-                         double most_y, const char *y_text)
+/* 1, 2 or 5 times a power of ten of the axis' unit, so that there are three to six ticks. */
+static double tick_of(axis_kind kind, double most)
+{
+    const double unit = kind == AXIS_MEMORY ? 1 << 30 : 1, least = kind == AXIS_NODES ? 1 : 0;
+    const double raw = most / 5 / unit, ten = pow(10, floor(log10(raw))), digit = raw / ten;
+    return unit * fmax(least, ten * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10));
+}
+
+static void write_tick(const chart *c, axis_kind kind, bool is_x, double at)
+{
+    char text[48];
+    snprintf(text, sizeof text, "%s",
+             kind == AXIS_MEMORY ? weft_bytes_text(at).text
+                                 : weft_unit_text(WEFT_UNIT_COUNT, at).text);
+    if (is_x)
+        fprintf(c->out,
+                "<path class=\"axis\" d=\"M%.1f %dv4\"/><text x=\"%.1f\" y=\"%d\" "
+                "text-anchor=\"middle\">%s</text>",
+                x_of(c, at), BOTTOM, x_of(c, at), BOTTOM + 16, text);
+    else
+        fprintf(c->out,
+                "<path class=\"axis\" d=\"M%d %.1fh4\"/><text x=\"%d\" y=\"%.1f\" "
+                "text-anchor=\"end\">%s</text>",
+                LEFT - 4, y_of(c, at), LEFT - 6, y_of(c, at) + 4, text);
+}
+
+/* x: memory or nodes; y: tokens a second. */
+static chart begin_chart(FILE *out, const char *label, axis_kind x, double most_x, double most_y)
 {
     const chart c = {out, most_x > 0 ? 1.05 * most_x : 1, most_y > 0 ? 1.05 * most_y : 1};
     fprintf(out,
             "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n"
             "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>"
-            "<text x=\"%d\" y=\"12\">%s</text><text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>"
-            "\n",
-            WIDTH, HEIGHT, label, LEFT, TOP, BOTTOM, RIGHT, LEFT, y_text, RIGHT, BOTTOM + 16,
-            x_text);
+            "<text x=\"2\" y=\"12\">tokens/s</text><text x=\"%d\" y=\"%d\" "
+            "text-anchor=\"end\">%s</text>\n",
+            WIDTH, HEIGHT, label, LEFT, TOP, BOTTOM, RIGHT, RIGHT, BOTTOM + 34,
+            x == AXIS_MEMORY ? "memory of the fullest rank" : "nodes");
+    const double step_x = tick_of(x, c.most_x), step_y = tick_of(AXIS_RATE, c.most_y);
+    for (double at = step_x; at <= c.most_x; at += step_x)
+        write_tick(&c, x, true, at);
+    for (double at = step_y; at <= c.most_y; at += step_y)
+        write_tick(&c, AXIS_RATE, false, at);
+    fputc('\n', out);
     return c;
 }
 
-static void write_dot(const chart *c, double x, double y, const char *title)
+/* A plan, by its place among its like: the first has a label, others are hollow. */
+static void write_dot(const chart *c, double x, double y, int place, const char *label,
+                      const char *title)
 {
-    fprintf(c->out, "<circle class=\"dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>", x_of(c, x),
-            y_of(c, y));
+    const bool is_left = x_of(c, x) > RIGHT - 60;
+    fprintf(c->out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%d\"><title>",
+            place > 0 ? "next" : "dot", x_of(c, x), y_of(c, y), place > 0 ? 3 : 4);
     weft_svg_write_text(title, c->out);
-    fputs("</title></circle>\n", c->out);
+    fputs("</title></circle>", c->out);
+    if (place == 0)
+        fprintf(c->out, "<text x=\"%.1f\" y=\"%.1f\"%s>%s</text>", x_of(c, x) + (is_left ? -7 : 7),
+                y_of(c, y) + (is_left ? -6 : 12), is_left ? " text-anchor=\"end\"" : "", label);
+    fputc('\n', c->out);
 }
 
 /* --- meshes ---------------------------------------------------------------------------------- */
@@ -63,21 +104,19 @@ static void write_scatter(const weft_page *page, FILE *out)
     const weft_search_result *s = page->search;
     const double limit = page->plan ? (double)page->plan->memory_limit_bytes : 0;
     double most_bytes = limit, most_rate = 0;
-    char x_text[96], y_text[96];
     for (int i = 0; i < s->num_plans; i++) {
         most_bytes = fmax(most_bytes, (double)s->plans[i].memory_bytes);
         most_rate = fmax(most_rate, s->plans[i].tokens_per_s);
     }
-    snprintf(x_text, sizeof x_text, "memory, up to %s", weft_bytes_text(most_bytes).text);
-    snprintf(y_text, sizeof y_text, "tokens/s, up to %s",
-             weft_unit_text(WEFT_UNIT_COUNT, most_rate).text);
     const chart c =
-        begin_chart(out, "speed over memory of each mesh", most_bytes, x_text, most_rate, y_text);
+        begin_chart(out, "speed over memory of each mesh", AXIS_MEMORY, most_bytes, most_rate);
     if (limit > 0)
         fprintf(out, "<path class=\"limit\" d=\"M%.1f %dV%d\"/>\n", x_of(&c, limit), TOP, BOTTOM);
     for (int i = 0; i < s->num_plans && i < MAX_DOTS; i++)
-        write_dot(&c, (double)s->plans[i].memory_bytes, s->plans[i].tokens_per_s, s->plans[i].mesh);
-    fputs("</svg>\n<p class=\"soft\">A dot is a plan. Dashed: the memory that a device has.</p>\n",
+        write_dot(&c, (double)s->plans[i].memory_bytes, s->plans[i].tokens_per_s, i,
+                  weft_unit_text(WEFT_UNIT_COUNT, s->plans[i].tokens_per_s).text, s->plans[i].mesh);
+    fputs("</svg>\n<p class=\"soft\">A dot is a plan, the full one the fastest. Dashed: the memory "
+          "that a device has.</p>\n",
           out);
 }
 
@@ -113,7 +152,6 @@ static void write_curve(const weft_page *page, FILE *out)
 {
     const weft_search_result *first = NULL, *end = page->scaling + page->num_scales;
     double most_nodes = 0, most_rate = 0;
-    char x_text[64], y_text[96];
     for (const weft_search_result *s = page->scaling; s < end; s++) {
         most_nodes = fmax(most_nodes, nodes_of(s));
         most_rate = fmax(most_rate, rate_of(s));
@@ -124,11 +162,8 @@ static void write_curve(const weft_page *page, FILE *out)
         return;
     const double ideal = rate_of(first) / nodes_of(first); /* of each node */
     most_rate = fmax(most_rate, ideal * most_nodes);
-    snprintf(x_text, sizeof x_text, "nodes, up to %.0f", most_nodes);
-    snprintf(y_text, sizeof y_text, "tokens/s, up to %s",
-             weft_unit_text(WEFT_UNIT_COUNT, most_rate).text);
     const chart c =
-        begin_chart(out, "tokens a second over nodes", most_nodes, x_text, most_rate, y_text);
+        begin_chart(out, "tokens a second over nodes", AXIS_NODES, most_nodes, most_rate);
     fprintf(out, "<path class=\"ideal\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n<path class=\"curve\" d=\"",
             x_of(&c, nodes_of(first)), y_of(&c, rate_of(first)), x_of(&c, most_nodes),
             y_of(&c, ideal * most_nodes));
@@ -138,10 +173,12 @@ static void write_curve(const weft_page *page, FILE *out)
                     y_of(&c, rate_of(s)));
     fputs("\"/>\n", out);
     for (const weft_search_result *s = first; s < end; s++)
-        if (s->num_plans > 0)
-            write_dot(&c, nodes_of(s), rate_of(s), s->plans->mesh);
-    fputs("</svg>\n<p class=\"soft\">A dot is the best mesh of as many nodes. Dashed: as many "
-          "tokens a node as the first count's.</p>\n",
+        for (int i = s->num_plans - 1; i >= 0; i--)
+            write_dot(&c, nodes_of(s), s->plans[i].tokens_per_s, i,
+                      weft_unit_text(WEFT_UNIT_COUNT, s->plans[i].tokens_per_s).text,
+                      s->plans[i].mesh);
+    fputs("</svg>\n<p class=\"soft\">A full dot is the best mesh of as many nodes, hollow ones are "
+          "those next to it. Dashed: as many tokens a node as the first count's.</p>\n",
           out);
 }
 
@@ -245,7 +282,13 @@ const char *const weft_page_style[] = {
     ".bar b{position:absolute;top:-.15rem;bottom:-.15rem;width:2px;background:var(--fg)}\n"
     ".keys{display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.9rem;margin:.4rem 0}\n"
     ".keys i{display:inline-block;width:.8rem;height:.8rem;margin-right:.35rem}\n"
-    "details{margin:.5rem 0}summary{cursor:pointer;color:var(--accent)}\n",
+    "details{margin:.5rem 0}summary{cursor:pointer;color:var(--accent)}\n"
+    "@media (max-width:40rem){table{min-width:0}.named .heads{display:none}\n"
+    ".named tr{display:block;padding:.4rem 0;border-bottom:1px solid var(--line)}\n"
+    ".named td{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.05rem 0;"
+    "white-space:normal;text-align:right;overflow-wrap:anywhere}\n"
+    ".named td::before{content:attr(data-name);color:var(--soft);text-align:left}\n"
+    ".named td:empty{display:none}}\n",
     "svg{display:block;width:100%;background:var(--panel)}\n"
     ".chart{max-width:32rem;background:none}\n"
     ".chart text{fill:var(--soft);font:11px system-ui,sans-serif}\n"
@@ -253,7 +296,7 @@ const char *const weft_page_style[] = {
     "stroke-width:2}\n"
     ".chart .ideal{stroke:var(--soft);fill:none;stroke-dasharray:4 3}\n"
     ".chart .limit{stroke:var(--bad);stroke-dasharray:4 3}\n"
-    ".chart .dot{fill:var(--accent)}\n"
+    ".chart .dot{fill:var(--accent)}.chart .next{fill:none;stroke:var(--accent)}\n"
     ".gain{background:var(--accent)}.same{background:var(--soft)}\n"
     ".tools{display:flex;flex-wrap:wrap;gap:.4rem;align-items:center;margin:.4rem 0}\n"
     "button{font:inherit;color:var(--fg);background:var(--panel);border:1px solid var(--line);"

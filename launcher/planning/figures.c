@@ -42,7 +42,7 @@ static weft_status price_at(const making *m, weft_cluster_end end, weft_arena *s
 
 /* Tasks that meet in another order may end sooner where each takes longer: the step as planned is
  * within the range whatever they do. */
-static weft_status find_range(const making *m)
+static weft_status find_range(const making *m, double out_us[2])
 {
     double us[WEFT_NUM_CLUSTER_ENDS];
     for (int end = 0; end < WEFT_NUM_CLUSTER_ENDS; end++) {
@@ -51,9 +51,17 @@ static weft_status find_range(const making *m)
         weft_arena_release(&scratch);
         WEFT_TRY(status);
     }
-    m->out->range_us[0] = fmin(us[WEFT_CLUSTER_FAST], m->plan->step_us);
-    m->out->range_us[1] = fmax(us[WEFT_CLUSTER_SLOW], m->plan->step_us);
+    out_us[0] = fmin(us[WEFT_CLUSTER_FAST], m->plan->step_us);
+    out_us[1] = fmax(us[WEFT_CLUSTER_SLOW], m->plan->step_us);
     return WEFT_OK;
+}
+
+weft_status weft_plan_range(const weft_config *config, const weft_cluster *cluster,
+                            const weft_plan *plan, double out_us[2])
+{
+    weft_plan copy = *plan;
+    const making m = {.config = config, .cluster = cluster, .plan = &copy};
+    return find_range(&m, out_us);
 }
 
 /* --- loads of experts ----------------------------------------------------------------------- */
@@ -387,7 +395,7 @@ weft_status weft_plan_figures_make(const weft_config *config, const weft_config_
     void *memory;
     WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_plan_figures), &memory));
     const making m = {config, source, cluster, plan, memory};
-    WEFT_TRY(find_range(&m));
+    WEFT_TRY(find_range(&m, m.out->range_us));
     if (config->model.num_experts > 0)
         WEFT_TRY(find_loads(&m));
     const weft_status status = find_checkpoint(&m, &scratch, &load_s);

@@ -61,6 +61,10 @@ weft_status weft_plan_figures_make(const weft_config *config, const weft_config_
                                    const weft_cluster *cluster, double num_tokens,
                                    weft_arena *arena, weft_plan *plan) WEFT_CHECKED;
 
+/* The step with every input at that end of its spread that is fastest, and slowest. */
+weft_status weft_plan_range(const weft_config *config, const weft_cluster *cluster,
+                            const weft_plan *plan, double out_us[2]) WEFT_CHECKED;
+
 /* The optimum interval of work between saves, and the share of time that is work that lasts, where
  * failures come at random; seconds. save_s: what a save takes; restart_s: from a failure until work
  * goes on. J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart

@@ -219,12 +219,22 @@ static void write_text_table(const weft_report *r, bool has_heads)
         write_text_line(r, i, widths, right);
 }
 
-static void write_html_line(const weft_report *r, int line, const bool *right)
+/* On a narrow screen each cell stands below the other, behind its column's name. */
+static void write_html_line(const weft_report *r, int line, const bool *right, bool has_heads)
 {
     const char *tag = line < 0 ? "th" : "td";
-    fputs(line >= 0 && r->lines[line].is_bad ? "<tr class=\"bad\">" : "<tr>", r->out);
+    fputs(line < 0                ? "<tr class=\"heads\">"
+          : r->lines[line].is_bad ? "<tr class=\"bad\">"
+                                  : "<tr>",
+          r->out);
     for (int c = 0; c < r->num_titles; c++) {
-        fprintf(r->out, "<%s%s>", tag, right[c] ? " class=\"n\"" : "");
+        fprintf(r->out, "<%s%s", tag, right[c] ? " class=\"n\"" : "");
+        if (line >= 0 && has_heads) {
+            fputs(" data-name=\"", r->out);
+            weft_svg_write_text(r->titles[c], r->out);
+            fputc('"', r->out);
+        }
+        fputc('>', r->out);
         weft_svg_write_text(text_at(r, line, c), r->out);
         fprintf(r->out, "</%s>", tag);
     }
@@ -236,9 +246,9 @@ static void write_html_table(const weft_report *r, bool has_heads)
     bool right[WEFT_REPORT_MAX_COLUMNS];
     for (int c = 0; c < r->num_titles; c++)
         right[c] = is_of_numbers(r, c);
-    fputs("<div class=\"scroll\"><table>\n", r->out);
+    fprintf(r->out, "<div class=\"scroll\"><table%s>\n", has_heads ? " class=\"named\"" : "");
     for (int i = has_heads ? -1 : 0; i < r->num_lines && i < WEFT_REPORT_MAX_HTML_ROWS; i++)
-        write_html_line(r, i, right);
+        write_html_line(r, i, right, has_heads);
     fputs("</table></div>\n", r->out);
     if (r->num_lines > WEFT_REPORT_MAX_HTML_ROWS)
         fprintf(r->out, "<p class=\"soft\">The first %d of %d.</p>\n", WEFT_REPORT_MAX_HTML_ROWS,

@@ -9,6 +9,7 @@
 #include "core/cluster/cluster.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "launcher/planning/figures.h"
 #include "launcher/planning/moe_choice.h"
 #include "launcher/planning/step_price.h"
 #include "launcher/process/stop.h"
@@ -47,6 +48,7 @@ typedef struct searching {
     entry *best; /* [top], by price */
     int top, num_best;
     double below_us; /* of the options */
+    bool ranges;     /* likewise */
     miss *misses;    /* by bound, then by footprint */
     size_t num_misses, most_misses;
     weft_search_counts counts;
@@ -362,7 +364,10 @@ static weft_status describe_best(searching *s, weft_search_result *out)
             found->file_is_free |=
                 plan.stages[k].footprint.file_bytes > 0 && plan.stages[k].tier_us[3] < 0;
         const weft_tier_options ran = plan.tier.options; /* whose numbers alone are used */
-        const weft_status status = mesh_text(&plan.mesh, s->arena, &found->mesh);
+        memset(found->range_us, 0, sizeof found->range_us);
+        weft_status status = mesh_text(&plan.mesh, s->arena, &found->mesh);
+        if (status == WEFT_OK && s->ranges)
+            status = weft_plan_range(&found->config, s->space->cluster, &plan, found->range_us);
         weft_plan_release(&plan);
         weft_arena_reset(&s->scratch);
         WEFT_TRY(status);
@@ -410,6 +415,89 @@ static weft_status lay_miss(searching *s, const weft_candidate *c, const weft_co
     return WEFT_OK;
 }
 
+static bool halve_batch(weft_config *c)
+{
+    const bool can = c->train.micro_batch_size % 2 == 0;
+    c->train.micro_batch_size /= can ? 2 : 1;
+    return can;
+}
+
+static bool recompute_all(weft_config *c)
+{
+    const bool can = c->train.recompute.granularity != WEFT_RECOMPUTE_FULL ||
+                     c->train.recompute.method != WEFT_RECOMPUTE_UNIFORM;
+    c->train.recompute.granularity = WEFT_RECOMPUTE_FULL;
+    c->train.recompute.method = WEFT_RECOMPUTE_UNIFORM;
+    c->train.recompute.num_layers = 1;
+    c->train.offload.on = false;
+    return can;
+}
+
+static bool share_all(weft_config *c)
+{
+    const bool can = weft_parallel_sharding(&c->parallel) != WEFT_SHARD_OPTIM_GRADS_PARAMS &&
+                     c->schedule.pipeline_schedule == WEFT_PIPELINE_1F1B;
+    c->parallel.data_parallel_sharding_strategy = WEFT_SHARD_OPTIM_GRADS_PARAMS;
+    c->parallel.use_distributed_optimizer = true;
+    return can;
+}
+
+static weft_status fits(searching *s, const weft_config *config, bool *out)
+{
+    weft_plan plan;
+    const weft_status status =
+        weft_plan_start(config, s->space->source, s->space->cluster, &s->scratch, &plan);
+    *out = status == WEFT_OK && plan.fits;
+    if (status == WEFT_OK)
+        weft_plan_release(&plan);
+    weft_arena_reset(&s->scratch);
+    if (status != WEFT_CONFIG)
+        return status;
+    weft_error_clear();
+    return WEFT_OK;
+}
+
+/* The first change that makes a miss fit: one alone, then all so far together; else the memory. */
+static weft_status find_remedy(searching *s, weft_missed *m)
+{
+    static const struct {
+        bool (*change)(weft_config *);
+        bool again;
+        const char *text;
+    } changes[] = {{halve_batch, true, "micro-batches of "},
+                   {share_all, false, "zero 3"},
+                   {recompute_all, false, "recompute full"}};
+    weft_config all = m->config;
+    char text[160] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof changes / sizeof *changes && !m->of_host; i++) {
+        weft_config alone = m->config;
+        bool can = changes[i].change(&alone), does = false;
+        while (can && !does) {
+            WEFT_TRY(fits(s, &alone, &does));
+            can = !does && changes[i].again && changes[i].change(&alone);
+        }
+        char batch[24] = "";
+        if (changes[i].again)
+            snprintf(batch, sizeof batch, "%lld", (long long)alone.train.micro_batch_size);
+        if (does)
+            return weft_arena_printf(s->arena, &m->remedy, "%s%s", changes[i].text, batch);
+        const bool changed = changes[i].change(&all);
+        while (changed && changes[i].again && changes[i].change(&all))
+            continue;
+        if (changed)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s%s",
+                                     used > 0 ? ", " : "", changes[i].text, batch);
+        if (used > 0)
+            WEFT_TRY(fits(s, &all, &does));
+        if (does)
+            return weft_arena_printf(s->arena, &m->remedy, "%s", text);
+    }
+    return weft_arena_printf(s->arena, &m->remedy, "%s more of %s",
+                             weft_bytes_text((double)m->short_by_bytes).text,
+                             m->of_host ? "host memory" : "memory");
+}
+
 /* Bounds are below footprints: the nearest are known once the next one's bound is above theirs. Of
  * each mesh a few are planned. */
 static weft_status describe_misses(searching *s, weft_search_result *out)
@@ -445,6 +533,8 @@ static weft_status describe_misses(searching *s, weft_search_result *out)
             WEFT_TRY(status);
         weft_error_clear();
     }
+    for (int i = 0; i < out->num_misses; i++)
+        WEFT_TRY(find_remedy(s, &out->misses[i]));
     return WEFT_OK;
 }
 
@@ -505,6 +595,7 @@ static weft_status search_nodes(const weft_config *config, const weft_config_sou
     searching s = {.space = &space,
                    .top = options->top > 0 ? options->top : 1,
                    .below_us = options->below_us > 0 ? options->below_us : INFINITY,
+                   .ranges = options->ranges,
                    .progress = options->progress,
                    .arena = arena};
     s.best = malloc((size_t)s.top * sizeof *s.best);

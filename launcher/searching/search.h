@@ -24,6 +24,7 @@ typedef struct weft_search_options {
     int nodes;            /* the first so many of the cluster's, or more like them; 0: all */
     int64_t least_tokens; /* as in weft_space_of; 0: WEFT_LEAST_TOKENS */
     double below_us;      /* plans that take as long are not looked for; 0: all are */
+    bool ranges;          /* of each plan that is found, between which times its step is */
     bool all_devices;     /* an error where no legal mesh has as many ranks; else fewer nodes do */
     weft_search_progress *progress; /* NULL: nothing is said */
 } weft_search_options;
@@ -38,6 +39,7 @@ typedef struct weft_found {
                             another one, by which it is to choose, planned_on is that one */
     weft_config settled; /* of weft_search_settle */
     double step_us, us[WEFT_NUM_TIMES], tokens_per_s, model_flops_utilization;
+    double range_us[2];                        /* as in weft_plan_figures; 0: not asked for */
     uint64_t memory_bytes, memory_limit_bytes; /* as in weft_plan */
     weft_limit_kind limits;
     bool file_is_free; /* the experts' file takes no time: nobody knows the storage */
@@ -52,7 +54,8 @@ typedef struct weft_missed {
     const char *mesh;
     weft_config config;
     uint64_t memory_bytes, memory_limit_bytes, short_by_bytes;
-    bool of_host; /* the bytes are the host's */
+    bool of_host;       /* the bytes are the host's */
+    const char *remedy; /* what would make it fit */
 } weft_missed;
 
 /* What became of candidates; considered is the sum of the others. */

@@ -150,6 +150,12 @@ static weft_status report_plan(weft_report *r, const weft_found *f, int place,
     weft_report_record(r);
     weft_report_row(r, NULL, "#", WEFT_UNIT_COUNT, place);
     weft_report_row(r, "step_time_s", "step", WEFT_UNIT_SECONDS, f->step_us / 1e6);
+    if (f->range_us[1] > 0) {
+        weft_report_cell(r, "range", "%s to %s", weft_seconds_text(f->range_us[0] / 1e6).text,
+                         weft_seconds_text(f->range_us[1] / 1e6).text);
+        weft_report_numbers(r, "step_time_range_s",
+                            (const double[]){f->range_us[0] / 1e6, f->range_us[1] / 1e6}, 2);
+    }
     weft_report_row(r, "tokens_per_s", "tokens/s", WEFT_UNIT_COUNT, f->tokens_per_s);
     weft_report_row(r, "model_flops_utilization", "MFU", WEFT_UNIT_SHARE,
                     f->model_flops_utilization);
@@ -176,6 +182,7 @@ static weft_status report_miss(weft_report *r, const weft_missed *m, const weft_
     weft_report_bad(r);
     weft_report_cell(r, "does not fit by", "%s%s", weft_bytes_text((double)m->short_by_bytes).text,
                      m->of_host ? " of the host" : "");
+    weft_report_text(r, "would_fit", "would fit with", m->remedy);
     weft_report_text(r, "reason", NULL, m->of_host ? "host_memory" : "memory");
     weft_report_value(r, "memory_bytes", m->memory_bytes);
     weft_report_value(r, "memory_limit_bytes", m->memory_limit_bytes);

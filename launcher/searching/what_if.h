@@ -20,9 +20,9 @@ typedef struct weft_what_if_plan {
 typedef struct weft_what_if_row {
     const char *name, *help;
     const char *without; /* one line: why the row has no plans; NULL: it has */
-    const char *why;     /* one line: why it is this number of nodes; NULL: nothing to say */
     int num_nodes;
     weft_what_if_plan same, best; /* on the mesh asked for; the best of a search */
+    const char *why; /* one line: why it is this number of nodes; NULL: nothing to say */
 } weft_what_if_row;
 
 /* today: nothing is better; nodes: the next node count that has a faster legal mesh; nodes_x2; what

@@ -217,7 +217,7 @@ static void check_search(void)
     expect_in(html, "On 32 devices");
     expect_in(html, "Meshes, fastest first");
     expect_in(html, "<th>most of it</th>");
-    expect_in(html, "<td class=\"n\">16</td>"); /* devices of two nodes */
+    expect_in(html, "<td class=\"n\" data-name=\"devices\">16</td>"); /* devices of two nodes */
     expect_in(html, "More nodes");
     expect_in(html, "<rect ");
     free(html);
@@ -275,7 +275,8 @@ static weft_what_if_plan gains(double gain, const char *mesh)
 static weft_status write_sample(const char *path)
 {
     static weft_found plans[2], scaled[3];
-    static weft_missed miss = {.mesh = "tp 2, dp 64 <&>", .short_by_bytes = 29001515827};
+    static weft_missed miss = {
+        .mesh = "tp 2, dp 64 <&>", .short_by_bytes = 29001515827, .remedy = "zero 3"};
     static weft_expand_step steps[3];
     static const weft_cluster cluster = {.num_nodes = 64, .ranks_per_node = 8};
     plans[0] = found_of("tp 8, pp 4, dp 4", 873813, 61e9);
@@ -321,15 +322,19 @@ static void check_tables(void)
     char *html = read_page("sample.html");
     expect_in(html,
               "<h1>sample &lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;tables&quot;</h1>");
-    expect_in(html, "<td class=\"n\">873,813</td>");
-    expect_in(html, "<td>tp 2, dp 64 &lt;&amp;&gt;; b 0, zero 0");
-    expect_in(html, "<tr class=\"bad\"><td class=\"n\">27 GiB</td>");
-    expect_in(html, "<td>no experts</td>");
+    expect_in(html, "<td class=\"n\" data-name=\"tokens/s\">873,813</td>");
+    expect_in(html, "<td data-name=\"mesh\">tp 2, dp 64 &lt;&amp;&gt;; b 0, zero 0");
+    expect_in(html, "<tr class=\"bad\"><td class=\"n\" data-name=\"does not fit by\">27 GiB</td>");
+    expect_in(html, "<td data-name=\"its mesh\">no experts</td>");
+    expect_in(html, "text-anchor=\"middle\">20</text>"); /* a tick of the nodes */
+    expect_in(html, ">255,750</text>");                  /* a dot's label */
+    expect_in(html, "class=\"next\"");                   /* a runner-up */
+    expect_in(html, "data-name=\"would fit with\">zero 3</td>");
     expect_in(html, "cp has &lt;16&gt; ranks");
-    expect_in(html, "<td>nothing fits</td>");
+    expect_in(html, "<td data-name=\"mesh\">nothing fits</td>");
     expect_in(html, "+11.0 %");
-    expect_in(html, "<td>vertical</td>");
-    expect_in(html, "<td class=\"n\">112</td>"); /* nodes added */
+    expect_in(html, "<td data-name=\"kind\">vertical</td>");
+    expect_in(html, "<td class=\"n\" data-name=\"added\">112</td>"); /* nodes added */
     expect_in(html, "<span>today, 0 tokens</span>");
     EXPECT(!strstr(html, "nan") && !strstr(html, "inf\""), "an unknown number");
     EXPECT(count_in(html, "<circle ") == 2 + 3, "%d dots", count_in(html, "<circle "));

@@ -213,6 +213,43 @@ static void check_memory(const char *alone, const char *sheet)
                   "8", "--precision", "bf16", "--swiglu", "--cluster", "small.json");
 }
 
+static double fastest(const cJSON *json, const char *reuse)
+{
+    double best = INFINITY;
+    const cJSON *c = cJSON_GetObjectItem(json, "candidates");
+    for (c = c ? c->child : NULL; c; c = c->next)
+        if (strcmp(text_of(c, "reuse"), reuse) == 0)
+            best = fmin(best, number_of(c, "time_s"));
+    return best;
+}
+
+/* Recomputation takes FLOPs by the tokens' width, copies do not: of narrow tokens s4 is faster than
+ * s2, of wide ones or slow products s2 is. */
+static void check_strategies(const char *alone)
+{
+    static const struct {
+        const char *hidden, *ffn, *precision;
+        bool copies_win;
+    } layers[] = {{"2048", "8192", "fp16", false},
+                  {"16384", "4096", "fp16", true},
+                  {"4096", "16384", "fp32", true}};
+    char path[4096];
+    snprintf(path, sizeof path, "%s/examples/clusters/a100-40gb.json", getenv("WEFT_SOURCE_DIR"));
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        cJSON *json =
+            ask(alone, 0,
+                WORDS("plan", "moe-layer", "--tokens", "4096", "--hidden", layers[i].hidden,
+                      "--ffn", layers[i].ffn, "--experts", "8", "--topk", "1", "--ep", "8",
+                      "--precision", layers[i].precision, "--cluster", path, "--json"));
+        EXPECT((fastest(json, "s2") < fastest(json, "s4")) == layers[i].copies_win &&
+                   (fastest(json, "s1") < fastest(json, "s3")) == layers[i].copies_win,
+               "%s x %s, %s: %g, %g, %g, %g s", layers[i].hidden, layers[i].ffn,
+               layers[i].precision, fastest(json, "s1"), fastest(json, "s2"), fastest(json, "s3"),
+               fastest(json, "s4"));
+        cJSON_Delete(json);
+    }
+}
+
 static void check_alone_and_few(const char *alone)
 {
     cJSON *json = layer(alone, 0, "8192", "1", "cluster.json");
@@ -283,6 +320,7 @@ int main(void)
     check_layer(alone);
     check_memory(alone, sheet);
     check_alone_and_few(alone);
+    check_strategies(alone);
     check_curves(alone);
     check_layer_refusals();
     return child_finish(folder);

@@ -132,6 +132,7 @@ static void check_misses(const loaded *l, const weft_search_result *result)
         EXPECT(m->memory_bytes - m->memory_limit_bytes == m->short_by_bytes, "%s: short by",
                m->mesh);
         EXPECT(i == 0 || m->short_by_bytes >= m[-1].short_by_bytes, "%s: its place", m->mesh);
+        EXPECT(m->remedy && *m->remedy, "%s: nothing would make it fit", m->mesh);
         weft_plan_release(&plan);
         weft_arena_release(&arena);
     }

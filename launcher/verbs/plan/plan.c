@@ -68,6 +68,7 @@ static weft_status plan_search_find(plan_search *s, const weft_config *config,
     for (int i = 0; i < s->num_results; i++) {
         weft_search_result *r = &s->results[i];
         const weft_search_options options = {.top = s->top,
+                                             .ranges = true,
                                              .nodes =
                                                  s->nodes.count > 0 ? (int)s->nodes.values[i] : 0,
                                              .progress = &progress};
