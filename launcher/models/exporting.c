@@ -16,6 +16,8 @@
 #include "launcher/planning/run_changes.h"
 #include "parallel/checkpoint/checkpoint.h"
 
+enum { NUM_ROUNDED = 2 };
+
 typedef struct exporting {
     const weft_export *asked;
     weft_arena *arena;
@@ -35,7 +37,14 @@ typedef struct exporting {
     const weft_name_use **uses; /* by tensor */
     uint64_t *hashes;           /* by tensor */
     float *piece;
-    void *rounded;
+    /* Pieces as the files have them, by turns: one is made while the other is hashed and written.
+     */
+    void *rounded[NUM_ROUNDED];
+    weft_event *written[NUM_ROUNDED];
+    size_t num_made;
+    weft_device *host;
+    weft_lane *writer;
+    XXH64_state_t *state; /* of the tensor that is written: the lane's */
 } exporting;
 
 /* --- dtypes -------------------------------------------------------------------------------- */
@@ -234,6 +243,35 @@ static weft_status match(exporting *x)
     return WEFT_OK;
 }
 
+static weft_status open_writer(exporting *x)
+{
+    const size_t bytes = WEFT_PIECE_ELEMENTS * sizeof(float);
+    bool has_room = (x->piece = malloc(bytes)) && (x->state = XXH64_createState());
+    for (int i = 0; i < NUM_ROUNDED; i++)
+        has_room = has_room && (x->rounded[i] = malloc(bytes));
+    if (!has_room)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", x->folder);
+    XXH64_reset(x->state, 0);
+    WEFT_TRY(weft_device_create_cpu(1, 0, &x->host));
+    WEFT_TRY(weft_lane_create(x->host, 0, "write", &x->writer));
+    for (int i = 0; i < NUM_ROUNDED; i++)
+        WEFT_TRY(weft_event_create(x->host, &x->written[i]));
+    return WEFT_OK;
+}
+
+static void close_writer(exporting *x)
+{
+    for (int i = 0; i < NUM_ROUNDED; i++)
+        weft_event_destroy(x->written[i]);
+    weft_lane_destroy(x->writer);
+    weft_device_destroy(x->host);
+    for (int i = 0; i < NUM_ROUNDED; i++)
+        free(x->rounded[i]);
+    if (x->state)
+        XXH64_freeState(x->state);
+    free(x->piece);
+}
+
 static weft_status open_all(exporting *x)
 {
     weft_config_source source = {.no_data = true, .application = x->asked->application};
@@ -251,10 +289,7 @@ static weft_status open_all(exporting *x)
     WEFT_TRY(list_tensors(x));
     WEFT_TRY(match(x));
     WEFT_TRY(weft_weights_open(x->folder, &x->reader));
-    x->piece = malloc(WEFT_PIECE_ELEMENTS * sizeof(float));
-    x->rounded = malloc(WEFT_PIECE_ELEMENTS * sizeof(float));
-    if (!x->piece || !x->rounded)
-        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", x->folder);
+    WEFT_TRY(open_writer(x));
     return check_weights(x);
 }
 
@@ -276,9 +311,34 @@ static weft_status check_range(const weft_safetensor *t, const float *piece, siz
     return WEFT_OK;
 }
 
+/* A piece on its way to the file. */
+typedef struct writing {
+    XXH64_state_t *state;
+    const void *bytes;
+    size_t num_bytes;
+    FILE *file;       /* NULL: for its hash alone */
+    const char *name; /* of the file */
+    uint64_t *hash;   /* of the tensor, whose last piece it is; NULL: it is not */
+} writing;
+
+static weft_status write_piece(const void *args)
+{
+    const writing *w = args;
+    XXH64_update(w->state, w->bytes, w->num_bytes);
+    if (w->hash) {
+        *w->hash = XXH64_digest(w->state);
+        XXH64_reset(w->state, 0);
+    }
+    if (w->file && fwrite(w->bytes, 1, w->num_bytes, w->file) != w->num_bytes)
+        return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->name, strerror(errno));
+    if (w->file) /* the disk begins while the rest is made; a hint */
+        (void)sync_file_range(fileno(w->file), 0, 0, SYNC_FILE_RANGE_WRITE);
+    return WEFT_OK;
+}
+
 /* file NULL: for its hash alone. */
-static weft_status write_pieces(exporting *x, size_t index, weft_gather *gather,
-                                XXH64_state_t *state, FILE *file, const char *name)
+static weft_status write_pieces(exporting *x, size_t index, weft_gather *gather, FILE *file,
+                                const char *name)
 {
     const weft_safetensor *t = &x->tensors[index];
     const weft_name_use *use = x->uses[index];
@@ -287,16 +347,20 @@ static weft_status write_pieces(exporting *x, size_t index, weft_gather *gather,
     for (size_t at = 0; at < elements; at += WEFT_PIECE_ELEMENTS) {
         const size_t left = elements - at;
         const size_t count = left < WEFT_PIECE_ELEMENTS ? left : WEFT_PIECE_ELEMENTS;
-        const size_t bytes = count * weft_dtype_bytes(t->dtype);
+        const size_t turn = x->num_made++ % NUM_ROUNDED;
+        const writing w = {.state = x->state,
+                           .bytes = x->rounded[turn],
+                           .num_bytes = count * weft_dtype_bytes(t->dtype),
+                           .file = file,
+                           .name = name,
+                           .hash = left == count ? &x->hashes[index] : NULL};
         WEFT_TRY(
             weft_gather_map(gather, &use->map, use->parameter, of_parameter, at, count, x->piece));
         WEFT_TRY(check_range(t, x->piece, count));
-        weft_half_round(x->piece, count, t->dtype, x->rounded);
-        XXH64_update(state, x->rounded, bytes);
-        if (file && fwrite(x->rounded, 1, bytes, file) != bytes)
-            return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", name, strerror(errno));
-        if (file) /* the disk begins while the rest is made; a hint */
-            (void)sync_file_range(fileno(file), 0, 0, SYNC_FILE_RANGE_WRITE);
+        WEFT_TRY(weft_event_wait_host(x->written[turn]));
+        weft_half_round(x->piece, count, t->dtype, x->rounded[turn]);
+        WEFT_TRY(weft_lane_submit(x->writer, "write", write_piece, &w, sizeof w));
+        WEFT_TRY(weft_lane_record(x->writer, x->written[turn]));
     }
     return WEFT_OK;
 }
@@ -304,13 +368,7 @@ static weft_status write_pieces(exporting *x, size_t index, weft_gather *gather,
 static weft_status write_tensor(exporting *x, size_t index, FILE *file, const char *name)
 {
     weft_gather gather = {.side = WEFT_MAP_FILE, .read = read_parameter, .context = x};
-    XXH64_state_t *state = XXH64_createState();
-    if (!state)
-        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a hash", x->tensors[index].name);
-    XXH64_reset(state, 0);
-    weft_status status = write_pieces(x, index, &gather, state, file, name);
-    x->hashes[index] = XXH64_digest(state);
-    XXH64_freeState(state);
+    const weft_status status = write_pieces(x, index, &gather, file, name);
     weft_gather_release(&gather);
     return status;
 }
@@ -337,9 +395,13 @@ static weft_status write_tensors(exporting *x, weft_safetensor *const *tensors, 
     WEFT_TRY(reserve(to, head_bytes, tensors, count));
     if (fwrite(head, 1, head_bytes, to->file) != head_bytes)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", to->path, strerror(errno));
-    for (size_t i = 0; i < count; i++)
-        WEFT_TRY(write_tensor(x, (size_t)(tensors[i] - x->tensors), to->file, to->path));
-    return WEFT_OK;
+    weft_status status = WEFT_OK;
+    for (size_t i = 0; status == WEFT_OK && i < count; i++)
+        status = write_tensor(x, (size_t)(tensors[i] - x->tensors), to->file, to->path);
+    if (status == WEFT_OK)
+        return weft_lane_sync(x->writer);
+    weft_device_wait(x->host); /* the file is closed next */
+    return status;
 }
 
 static weft_status write_file(exporting *x, const char *folder, int file)
@@ -396,7 +458,7 @@ static weft_status hash_alone(exporting *x)
 {
     for (size_t i = 0; i < x->num_tensors; i++)
         WEFT_TRY(write_tensor(x, i, NULL, ""));
-    return WEFT_OK;
+    return weft_lane_sync(x->writer);
 }
 
 static weft_status write_all(exporting *x)
@@ -432,8 +494,7 @@ weft_status weft_export_model(const weft_export *export, weft_arena *arena, weft
         status = write_all(&x);
     if (status == WEFT_OK)
         fill_card(&x, card);
+    close_writer(&x);
     weft_weights_close(x.reader);
-    free(x.piece);
-    free(x.rounded);
     return status;
 }

@@ -144,13 +144,14 @@ weft_status weft_weights_publish(weft_weights_writer *writer, const char *config
 void weft_weights_abandon(weft_weights_writer *writer);
 
 typedef struct weft_weights_reader weft_weights_reader;
-/* Opens a checkpoint's weights and verifies their hashes. */
+/* Opens a checkpoint's weights. */
 weft_status weft_weights_open(const char *folder, weft_weights_reader **out) WEFT_CHECKED;
 /* Sorted by name; borrowed. */
 const weft_weight *weft_weights_list(const weft_weights_reader *reader, size_t *out_count);
-/* Elements first, first + 1, ... of weight `index` of the list. */
-weft_status weft_weights_read(const weft_weights_reader *reader, size_t index, size_t first,
-                              size_t count, float *out) WEFT_CHECKED;
+/* Elements first, first + 1, ... of weight `index` of the list, whose hashes the first call for it
+ * verifies: a file larger than the system's memory is read from the disk once. */
+weft_status weft_weights_read(weft_weights_reader *reader, size_t index, size_t first, size_t count,
+                              float *out) WEFT_CHECKED;
 void weft_weights_close(weft_weights_reader *reader); /* NULL is legal */
 
 /* Asynchronous saves: the ranks train on while a process beside each of them writes.

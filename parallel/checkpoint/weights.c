@@ -156,8 +156,12 @@ struct weft_weights_reader {
     weft_arena arena;
     weft_manifest manifest;
     weft_file file;
+    const char *model; /* the file's path */
+    weft_tensor_file *tensors;
+    weft_shard_list shards;
     weft_weight *weights;
     const weft_stored **stored; /* of the weights */
+    bool *verified;
     size_t count;
 };
 
@@ -173,6 +177,8 @@ static weft_status list_weights(weft_weights_reader *r)
     const weft_stored_list *all = &r->manifest.datasets;
     WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)all->count + 1, &r->weights));
     WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)all->count + 1, &r->stored));
+    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)all->count + 1, &r->verified));
+    memset(r->verified, 0, (size_t)all->count + 1);
     for (int i = 0; i < all->count; i++) {
         const weft_stored *stored = &all->items[i];
         weft_weight *weight = &r->weights[r->count];
@@ -187,33 +193,24 @@ static weft_status list_weights(weft_weights_reader *r)
     return WEFT_OK;
 }
 
-static weft_status verify_weights(weft_weights_reader *r, const char *folder, const char *model)
+static int compare_datasets(const void *a, const void *b)
 {
-    weft_shard_list shards;
-    weft_tensor_file *file;
-    size_t kept = 0;
-    const weft_stored_list *all = &r->manifest.datasets;
-    WEFT_TRY(weft_shards_read(folder, all, &r->arena, &shards));
-    for (size_t i = 0; i < shards.count; i++)
-        if (is_weight(&all->items[shards.items[i].dataset]))
-            shards.items[kept++] = shards.items[i];
-    shards.count = kept;
-    WEFT_TRY(weft_tensor_file_open(model, all, &file));
-    weft_status status = weft_shards_verify(file, model, all, &shards);
-    weft_status closed = weft_tensor_file_close(file);
-    return status == WEFT_OK ? closed : status;
+    const weft_stored_shard *x = a, *y = b;
+    return x->dataset < y->dataset ? -1 : x->dataset > y->dataset;
 }
 
 static weft_status open_reader(weft_weights_reader *r, const char *folder)
 {
-    const char *model;
+    const weft_stored_list *all = &r->manifest.datasets;
     WEFT_TRY(
-        weft_arena_printf(&r->arena, &model, "%s/%s", folder, weft_part_names[WEFT_PART_MODEL]));
+        weft_arena_printf(&r->arena, &r->model, "%s/%s", folder, weft_part_names[WEFT_PART_MODEL]));
     WEFT_TRY(weft_manifest_read(folder, &r->arena, &r->manifest));
     WEFT_TRY(weft_parts_check(folder, &r->manifest, &r->arena));
-    WEFT_TRY(verify_weights(r, folder, model));
+    WEFT_TRY(weft_shards_read(folder, all, &r->arena, &r->shards));
+    qsort(r->shards.items, r->shards.count, sizeof *r->shards.items, compare_datasets);
+    WEFT_TRY(weft_tensor_file_open(r->model, all, &r->tensors));
     WEFT_TRY(list_weights(r));
-    return weft_file_open(model, &r->file);
+    return weft_file_open(r->model, &r->file);
 }
 
 weft_status weft_weights_open(const char *folder, weft_weights_reader **out)
@@ -235,9 +232,27 @@ const weft_weight *weft_weights_list(const weft_weights_reader *r, size_t *out_c
     return r->weights;
 }
 
-weft_status weft_weights_read(const weft_weights_reader *r, size_t index, size_t first,
-                              size_t count, float *out)
+/* Before its first element is given; what follows finds it in the system's memory. */
+static weft_status verify_weight(weft_weights_reader *r, size_t index)
 {
+    const weft_stored_list *all = &r->manifest.datasets;
+    const int64_t dataset = r->stored[index] - all->items;
+    weft_shard_list own = {.items = r->shards.items};
+    while (own.items < r->shards.items + r->shards.count && own.items->dataset != dataset)
+        own.items++;
+    while (own.items + own.count < r->shards.items + r->shards.count &&
+           own.items[own.count].dataset == dataset)
+        own.count++;
+    WEFT_TRY(weft_shards_verify(r->tensors, r->model, all, &own));
+    r->verified[index] = true;
+    return WEFT_OK;
+}
+
+weft_status weft_weights_read(weft_weights_reader *r, size_t index, size_t first, size_t count,
+                              float *out)
+{
+    if (!r->verified[index])
+        WEFT_TRY(verify_weight(r, index));
     return weft_file_read(&r->file, r->stored[index]->offset + first * sizeof *out, out,
                           count * sizeof *out);
 }
@@ -247,6 +262,8 @@ void weft_weights_close(weft_weights_reader *r)
     if (!r)
         return;
     weft_file_close(&r->file);
+    if (weft_tensor_file_close(r->tensors) != WEFT_OK)
+        weft_error_clear();
     weft_arena_release(&r->arena);
     free(r);
 }

@@ -695,6 +695,25 @@ static void examples_are_of_their_families(void)
     }
 }
 
+/* Found while tensors are written: nothing of them stays. */
+static void a_damaged_checkpoint_is_refused(void)
+{
+    static const char path[] = "hurt/checkpoints/step-0/model.h5";
+    weft_card card;
+    copy_model("llama", "source");
+    EXPECT_OK(import_to("source", "hurt", &card));
+    FILE *file = fopen(path, "r+b");
+    EXPECT(file && fseek(file, -20000, SEEK_END) == 0, "%s", path);
+    const int byte = fgetc(file);
+    fseek(file, -1, SEEK_CUR);
+    fputc(byte ^ 1, file);
+    fclose(file);
+    EXPECT_ERROR(export_to("hurt", "hurt.out", NULL, 1 << 20, &card), WEFT_FILE,
+                 "damaged: the hash differs");
+    EXPECT(access("hurt.out", F_OK) != 0 && access(".hurt.out.weft-part", F_OK) != 0,
+           "half an export");
+}
+
 static void a_config_that_is_not_the_models_is_refused(void)
 {
     weft_card card;
@@ -731,6 +750,7 @@ int main(void)
     numbers_fit_their_dtype();
     a_model_of_no_family_is_refused();
     examples_are_of_their_families();
+    a_damaged_checkpoint_is_refused();
     a_config_that_is_not_the_models_is_refused();
     return child_finish(folder);
 }

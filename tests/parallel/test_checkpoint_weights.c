@@ -99,14 +99,33 @@ static void weights_are_read(const char *dir)
     }
 }
 
-static void flip_last_byte(const char *path)
+/* Changes a bit at a place from the end. */
+static void flip(const char *path, long from_end)
 {
     FILE *file = fopen(path, "r+b");
-    EXPECT(file && fseek(file, -40, SEEK_END) == 0, "%s", path);
+    EXPECT(file && fseek(file, -from_end, SEEK_END) == 0, "%s", path);
     const int byte = fgetc(file);
     fseek(file, -1, SEEK_CUR);
     fputc(byte ^ 1, file);
     fclose(file);
+}
+
+/* From the file's end, of element 0 of "beta": where its three numbers stand. */
+static long place_of_beta(const char *path)
+{
+    static char bytes[1 << 16];
+    float values[3];
+    FILE *file = fopen(path, "rb");
+    EXPECT(file != NULL, "%s", path);
+    const size_t count = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    for (size_t i = 0; i < 3; i++)
+        values[i] = value_of(0, i);
+    for (size_t i = 0; i + sizeof values <= count; i++)
+        if (memcmp(bytes + i, values, sizeof values) == 0)
+            return (long)(count - i);
+    EXPECT(false, "%s: no such numbers", path);
+    return 1;
 }
 
 static void nothing_half_written(const char *dir)
@@ -120,9 +139,19 @@ static void nothing_half_written(const char *dir)
     EXPECT_OK(write_all(dir, 2, SIZE_MAX));
     snprintf(path, sizeof path, "%s/step-0/model.h5", dir);
     EXPECT(stat(path, &info) == 0, "%s", path);
-    flip_last_byte(path);
+    const long beta = place_of_beta(path);
+    float value[1];
+    flip(path, 40);
     snprintf(path, sizeof path, "%s/step-0", dir);
-    EXPECT_ERROR(weft_weights_open(path, &reader), WEFT_FILE, "damaged");
+    EXPECT_ERROR(weft_weights_open(path, &reader), WEFT_FILE, "damaged"); /* the structure */
+    snprintf(path, sizeof path, "%s/step-0/model.h5", dir);
+    flip(path, 40);
+    flip(path, beta);
+    snprintf(path, sizeof path, "%s/step-0", dir);
+    EXPECT_OK(weft_weights_open(path, &reader));
+    EXPECT_OK(weft_weights_read(reader, 0, 0, 1, value));
+    EXPECT_ERROR(weft_weights_read(reader, 1, 0, 1, value), WEFT_FILE, "damaged");
+    weft_weights_close(reader);
 }
 
 int main(void)
