@@ -509,8 +509,8 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
         const weft_deferred *d = &model->deferred[i];
         add_rows(model, d->stack.peak_bytes > d->stack.first_bytes, &d->fullest, &deferred);
     }
-    *out = (weft_moe_held_loads){*planned, *planned, *planned, *planned, {*planned, *planned},
-                                 *planned};
+    *out = (weft_moe_held_loads){
+        *planned, *planned, *planned, *planned, {*planned, *planned}, {*planned, *planned}};
     take_load(&kept, &out->passes);
     take_load(&all, &out->pinned);
     take_load(&deferred, &out->deferred);
@@ -522,7 +522,8 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
     for (int i = 0; i < model->offload.num_slots; i++)
         if (model->offload.slots[i].stack.peak_bytes > model->offload.slots[i].stack.first_bytes)
             take_load(&model->offload.slots[i].fullest, &out->offloaded[i]);
-    if (model->scratch.peak_bytes > model->scratch.first_bytes ||
-        model->backward_scratch.peak_bytes > model->backward_scratch.first_bytes)
-        out->scratch = model->scratch_load;
+    const weft_stack *const scratch[] = {&model->scratch, &model->backward_scratch};
+    for (int i = 0; i < 2; i++)
+        if (scratch[i]->peak_bytes > scratch[i]->first_bytes)
+            out->scratch[i] = model->scratch_load[i];
 }

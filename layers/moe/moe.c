@@ -252,11 +252,13 @@ static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_stat
     weft_model *model = pass->model;
     const double balanced = balanced_rows(m, pass);
     const double part = balanced / state->num_parts;
-    if (weft_pass_scratch_stack(pass)->peak_bytes > before)
-        model->scratch_load = (weft_moe_load){.rows = (double)state->num_rows / balanced,
-                                              .sent = (double)state->num_sent / balanced,
-                                              .part_rows = (double)state->max_rows / part,
-                                              .part_sent = (double)state->max_sent / part};
+    const weft_stack *stack = weft_pass_scratch_stack(pass);
+    if (stack->peak_bytes > before)
+        model->scratch_load[stack == &model->backward_scratch] =
+            (weft_moe_load){.rows = (double)state->num_rows / balanced,
+                            .sent = (double)state->num_sent / balanced,
+                            .part_rows = (double)state->max_rows / part,
+                            .part_sent = (double)state->max_sent / part};
 }
 
 /* The parts before, of and behind the tasks of the layer's program. */

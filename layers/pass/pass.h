@@ -146,18 +146,18 @@ struct weft_model {
     size_t kept_offset;                            /* in a pass's states */
     weft_recomputed recomputed[WEFT_PAIR_STRANDS]; /* with pairs of forwards, of backwards; else
                                                       the first */
-    weft_stack scratch;           /* shared: all passes run on one compute lane; at its bottom: */
-    weft_tensor normed;           /* the latest output of blocks' norms; with pairs in each pass */
-    weft_tensor gradients[2];     /* training: gradients between layers, alternating */
-    weft_stack backward_scratch;  /* with pairs backwards' own */
-    weft_moe_load scratch_load;   /* of the MoE layer that took most scratch */
-    weft_metrics *metrics;        /* recomputation's metrics */
-    weft_metric_list metric_list; /* of all stages */
-    weft_metric *own_metrics;     /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
-    weft_loads loads;             /* loads of this step's MoE layers, in the order of their runs */
-    bool repeats;                 /* some forward runs again */
-    bool loss_waits;              /* weft_outline_loss_waits */
-    weft_metric *saved_metrics;   /* pinned: own_metrics before a recomputation */
+    weft_stack scratch;            /* shared: all passes run on one compute lane; at its bottom: */
+    weft_tensor normed;            /* the latest output of blocks' norms; with pairs in each pass */
+    weft_tensor gradients[2];      /* training: gradients between layers, alternating */
+    weft_stack backward_scratch;   /* with pairs backwards' own */
+    weft_moe_load scratch_load[2]; /* of the MoE layer that took most scratch, of the backward's */
+    weft_metrics *metrics;         /* recomputation's metrics */
+    weft_metric_list metric_list;  /* of all stages */
+    weft_metric *own_metrics;   /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
+    weft_loads loads;           /* loads of this step's MoE layers, in the order of their runs */
+    bool repeats;               /* some forward runs again */
+    bool loss_waits;            /* weft_outline_loss_waits */
+    weft_metric *saved_metrics; /* pinned: own_metrics before a recomputation */
     weft_place place;
     uint64_t num_frozen;
     weft_moe_runtime *moe;                /* NULL without experts */
