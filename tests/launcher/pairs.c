@@ -6,7 +6,7 @@
 
 #define UNTIED                                                                                     \
     SAME_SIZES(4)                                                                                  \
-    SAME_DROPOUT ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.02, \"moe_router_topk\": 2, "      \
+    SAME_DROPOUT ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.02, \"moe_router_topk\": 2, "    \
                  "\"moe_layer_freq\": [0, 1, 1, 1], \"moe_shared_expert_intermediate_size\": 16, " \
                  "\"untie_embeddings_and_output_weights\": true}"
 #define TIED SAME_MOE(4, "1, 0, 1, 1")
@@ -22,6 +22,15 @@ static const same_case cases[] = {
     {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL, SELECTIVE("\"moe\""), "", PAIRS},
     {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv", NULL, "", "", PAIRS},
     {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv,zero=2", NULL, BF16, "", PAIRS},
+    /* partitions, and memory that they reuse */
+    {2, UNTIED, "dp=2,binding=dp,ep=2", PARTS(3, none), "", "", PAIRS},
+    {4, UNTIED, "dp=4,binding=dp,ep=4", PARTS(4, s1), "", "", PAIRS},
+    {2, TIED, "dp=2,binding=dp,ep=2", PARTS(2, s2), BF16, "", PAIRS},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", PARTS(3, s3), "", "", PAIRS},
+    {4, UNTIED, "dp=4,binding=dp,ep=2,zero=3", PARTS(2, s4), "", "", PAIRS},
+    {4, UNTIED, "dp=4,binding=dp,ep=4", ", \"moe_partition_by\": \"peers\"", "", "", PAIRS},
+    {2, UNTIED, "dp=2,binding=dp,ep=2", PARTS(2, s1) ", \"moe_partition_by\": \"experts\"", "", "",
+     PAIRS},
 };
 
 int main(void)
