@@ -2,16 +2,19 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { ALIGNMENT = 16, MIN_BLOCK_BYTES = 64 * 1024 };
+_Static_assert(_Alignof(max_align_t) >= ALIGNMENT, "calloc's blocks are aligned");
 
 struct weft_arena_block {
     weft_arena_block *next;
     size_t size, used; /* bytes of `data` */
+    size_t dirty;      /* bytes behind these were never handed out, and are zero */
     _Alignas(ALIGNMENT) unsigned char data[];
 };
 
@@ -31,10 +34,15 @@ bool weft_alloc_should_fail(void)
     return false;
 }
 
+/* What is zero already stays untouched: it takes no memory before somebody writes there. */
 static void take(weft_arena_block *block, size_t bytes, void *out)
 {
-    void *memory = memset(block->data + block->used, 0, bytes);
+    void *memory = block->data + block->used;
+    if (block->used < block->dirty)
+        memset(memory, 0, bytes < block->dirty - block->used ? bytes : block->dirty - block->used);
     block->used += bytes;
+    if (block->dirty < block->used)
+        block->dirty = block->used;
     memcpy(out, &memory, sizeof memory);
 }
 
@@ -55,11 +63,10 @@ weft_status weft_arena_alloc(weft_arena *arena, size_t bytes, void *out)
         }
 
     size_t size = rounded > MIN_BLOCK_BYTES ? rounded : MIN_BLOCK_BYTES;
-    weft_arena_block *block = aligned_alloc(ALIGNMENT, sizeof *block + size);
+    weft_arena_block *block = calloc(1, sizeof *block + size);
     if (!block)
         return WEFT_ERROR(WEFT_MEMORY, "out of host memory: asked %zu bytes", bytes);
     block->size = size;
-    block->used = 0;
     if (arena->current) {
         block->next = arena->current->next;
         arena->current->next = block;

@@ -27,8 +27,9 @@ typedef struct rank_check {
     char (*wheres)[sizeof(((weft_expectation *)NULL)->where)]; /* [num_ranks] */
     int rank, num_ranks;
     uint32_t *expected_of; /* of each task: its index in expected->tasks */
-    uint32_t *seen;        /* by expected task: 1 + its index in the program; 0: missing */
-    weft_past *pasts;
+    uint32_t *seen; /* by expected task: 1 + its index in the program, its last one's; 0: missing */
+    bool *seen_of;  /* of those that stand for each micro-batch's: [task][micro-batch] */
+    weft_pasts *pasts;
     weft_arena *scratch;
 } rank_check;
 
@@ -227,6 +228,49 @@ static bool same_work(const weft_task *a, const weft_task *b)
            a->expert == b->expert && a->bucket == b->bucket;
 }
 
+/* Whether the expected task stands for those of all micro-batches. */
+static bool repeats(const weft_expectation *expected, uint32_t task)
+{
+    return expected->num_micro_batches > 0 && expected->tasks[task].micro_batch == 0;
+}
+
+static bool *seen_of(const rank_check *check, uint32_t task, int micro_batch)
+{
+    return &check->seen_of[(size_t)task * (size_t)check->expected->num_micro_batches +
+                           (size_t)micro_batch];
+}
+
+static uint32_t num_repeated(const weft_expectation *expected)
+{
+    uint32_t num = 0;
+    while (num < expected->num_tasks && repeats(expected, num))
+        num++;
+    return num;
+}
+
+/* The task is there: once. */
+static weft_status note_seen(rank_check *check, uint32_t index)
+{
+    const weft_expectation *expected = check->expected;
+    const weft_task *task = &check->program->tasks[index];
+    const uint32_t wanted = check->expected_of[index];
+    bool again = check->seen[wanted] > 0;
+    uint32_t first = 0;
+    if (repeats(expected, wanted)) {
+        bool *is_seen = seen_of(check, wanted, task->micro_batch);
+        if (!expected->has(expected->context, task, task->micro_batch))
+            return fail(check, index, "has no place in this program");
+        again = *is_seen;
+        *is_seen = true;
+    }
+    while (again && !same_work(&check->program->tasks[first], task))
+        first++;
+    if (again)
+        return fail(check, index, "does again what task %u did", first);
+    check->seen[wanted] = index + 1;
+    return WEFT_OK;
+}
+
 /* Sets expected_of and seen. */
 static weft_status find_expected(rank_check *check)
 {
@@ -234,10 +278,18 @@ static weft_status find_expected(rank_check *check)
     uint32_t room = 16;
     while (room < 2 * expected->num_tasks)
         room *= 2;
-    uint32_t *table;
-    WEFT_TRY(WEFT_ARRAY(check->scratch, room, &table));
-    WEFT_TRY(WEFT_ARRAY(check->scratch, check->program->num_tasks, &check->expected_of));
-    WEFT_TRY(WEFT_ARRAY(check->scratch, expected->num_tasks, &check->seen));
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(check->scratch, room, sizeof(uint32_t), &memory));
+    uint32_t *table = memory;
+    WEFT_TRY(weft_arena_alloc_array(check->scratch, check->program->num_tasks, sizeof(uint32_t),
+                                    &memory));
+    check->expected_of = memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(check->scratch, expected->num_tasks, sizeof(uint32_t), &memory));
+    check->seen = memory;
+    WEFT_TRY(weft_arena_alloc_array(check->scratch, num_repeated(expected),
+                                    (size_t)expected->num_micro_batches, &memory));
+    check->seen_of = memory;
     for (uint32_t i = 0; i < expected->num_tasks; i++) {
         uint32_t at = hash_of(&expected->tasks[i]);
         while (table[at % room])
@@ -245,17 +297,16 @@ static weft_status find_expected(rank_check *check)
         table[at % room] = i + 1;
     }
     for (uint32_t i = 0; i < check->program->num_tasks; i++) {
-        const weft_task *task = &check->program->tasks[i];
-        uint32_t at = hash_of(task);
-        while (table[at % room] && !same_work(&expected->tasks[table[at % room] - 1], task))
+        weft_task task = check->program->tasks[i];
+        if (task.micro_batch > 0 && task.micro_batch < expected->num_micro_batches)
+            task.micro_batch = 0;
+        uint32_t at = hash_of(&task);
+        while (table[at % room] && !same_work(&expected->tasks[table[at % room] - 1], &task))
             at++;
         if (!table[at % room])
             return fail(check, i, "has no place in this program");
         check->expected_of[i] = table[at % room] - 1;
-        uint32_t *seen = &check->seen[check->expected_of[i]];
-        if (*seen)
-            return fail(check, i, "does again what task %u did", *seen - 1);
-        *seen = i + 1;
+        WEFT_TRY(note_seen(check, i));
     }
     return WEFT_OK;
 }
@@ -272,17 +323,31 @@ static const char *expected_text(const weft_task *task, char text[WEFT_TASK_TEXT
                             WEFT_TASK_TEXT_BYTES);
 }
 
-static weft_status check_order(const rank_check *check)
+/* Of an expected task, or of those that it stands for. */
+static weft_status check_there(const rank_check *check, uint32_t i)
 {
     const weft_expectation *expected = check->expected;
     char text[WEFT_TASK_TEXT_BYTES];
+    weft_task task = expected->tasks[i];
+    const int num = repeats(expected, i) ? expected->num_micro_batches : 0;
+    bool lacks = num == 0 && !check->seen[i];
+    for (int m = 0; m < num && !lacks; m++) {
+        lacks = !*seen_of(check, i, m) && expected->has(expected->context, &task, m);
+        task.micro_batch = lacks ? m : 0;
+    }
+    return lacks ? WEFT_ERROR(WEFT_INTERNAL, "%s has no %s", expected->where,
+                              expected_text(&task, text))
+                 : WEFT_OK;
+}
+
+static weft_status check_order(const rank_check *check)
+{
+    const weft_expectation *expected = check->expected;
     uint32_t latest[WEFT_NUM_TASK_KINDS][WEFT_NUM_FLOWS] = {{0}}; /* 1 + index */
     for (uint32_t i = 0; i < expected->num_tasks; i++) {
         const weft_task *task = &expected->tasks[i];
         uint32_t *before = &latest[task->kind][task->flow];
-        if (!check->seen[i])
-            return WEFT_ERROR(WEFT_INTERNAL, "%s has no %s", expected->where,
-                              expected_text(task, text));
+        WEFT_TRY(check_there(check, i));
         if (expected->ordered >> task->kind & 1 && check->seen[i] < *before)
             return fail(check, check->seen[i] - 1, "comes before task %u", *before - 1);
         *before = check->seen[i];
@@ -304,7 +369,7 @@ static weft_status check_tasks(const rank_check *check)
             return fail(check, i, "has peer %d instead of %d", task->peer, wanted->peer);
         if ((task->flags ^ wanted->flags) & WEFT_TASK_HOST_WAITS)
             return fail(check, i, "%s that the host waits", task->flags ? "says" : "hides");
-        if (task->flags != wanted->flags)
+        if ((task->flags ^ wanted->flags) & ~(expected->may_pair ? WEFT_TASK_PAIRED : 0))
             return fail(check, i,
                         wanted->flags ? "may start before its expert's step is over"
                                       : "waits for a step, but must not");
@@ -324,34 +389,48 @@ static weft_status check_tasks(const rank_check *check)
 static weft_status find_pasts(rank_check *check)
 {
     const weft_program *program = check->program;
-    WEFT_TRY(WEFT_ARRAY(check->scratch, program->num_tasks, &check->pasts));
-    uint32_t last[WEFT_NUM_LANES] = {0};
+    void *memory;
+    WEFT_TRY(weft_arena_alloc(check->scratch, sizeof(weft_pasts), &memory));
+    check->pasts = memory;
+    check->pasts->arena = check->scratch;
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
-        if (last[task->lane])
-            weft_past_add_task(&check->pasts[i], check->pasts, program->tasks,
-                               last[task->lane] - 1);
-        for (uint32_t w = 0; w < task->num_waits; w++)
-            weft_past_add_wait(&check->pasts[i], check->pasts, program->tasks,
-                               program->waits[task->first_wait + w]);
-        last[task->lane] = i + 1;
+        weft_past past;
+        weft_pasts_begin(check->pasts, task->lane, &past);
+        for (uint32_t w = 0; w < task->num_waits; w++) {
+            const weft_wait wait = program->waits[task->first_wait + w];
+            weft_pasts_add_wait(check->pasts, program->tasks[wait.task].lane, wait, &past);
+        }
+        WEFT_TRY(weft_pasts_add(check->pasts, task->lane, i, &past));
     }
     return WEFT_OK;
+}
+
+static bool is_done(const rank_check *check, const weft_past *past, weft_wait wait)
+{
+    return weft_past_has(past, check->program->tasks[wait.task].lane, wait);
+}
+
+static weft_past past_of(const rank_check *check, uint32_t index)
+{
+    weft_past past;
+    weft_pasts_of(check->pasts, check->program->tasks[index].lane, index, &past);
+    return past;
 }
 
 /* A bucket's own point is over for tasks that wait for it, and for those behind their end. */
 static bool is_over(const rank_check *check, uint32_t index, weft_wait wait)
 {
     const weft_program *program = check->program;
+    const weft_past past = past_of(check, index);
     if (wait.point < WEFT_POINT_OWN)
-        return weft_past_has(&check->pasts[index], program->tasks, wait);
+        return is_done(check, &past, wait);
     for (uint32_t i = index; i > wait.task; i--) {
         const weft_task *task = &program->tasks[i];
         for (uint32_t w = 0; w < task->num_waits; w++) {
             const weft_wait *other = &program->waits[task->first_wait + w];
             if (other->task == wait.task && other->point == wait.point &&
-                (i == index ||
-                 weft_past_has(&check->pasts[index], program->tasks, (weft_wait){i, -1})))
+                (i == index || is_done(check, &past, (weft_wait){i, -1})))
                 return true;
         }
     }
@@ -375,8 +454,8 @@ static weft_status check_waits(const rank_check *check)
 
 /* --- proof 3 ------------------------------------------------------------------------------- */
 
-static weft_status check_read(const rank_check *check, uint32_t index, int32_t slot,
-                              const content *needed, const slot_state *state)
+static weft_status check_read(const rank_check *check, uint32_t index, const weft_past *past,
+                              int32_t slot, const content *needed, const slot_state *state)
 {
     char needs[128], holds[128];
     if (!state->holds.value)
@@ -384,26 +463,23 @@ static weft_status check_read(const rank_check *check, uint32_t index, int32_t s
     if (!same_content(&state->holds, needed))
         return fail(check, index, "needs %s from slot %d, which holds %s",
                     content_text(needed, needs), slot, content_text(&state->holds, holds));
-    if (state->writer && !weft_past_has(&check->pasts[index], check->program->tasks,
-                                        (weft_wait){state->writer - 1, -1}))
+    if (state->writer && !is_done(check, past, (weft_wait){state->writer - 1, -1}))
         return fail(check, index,
                     "may read slot %d before task %u has written it: no wait says otherwise", slot,
                     state->writer - 1);
     return WEFT_OK;
 }
 
-static weft_status check_write(const rank_check *check, uint32_t index, int32_t slot,
-                               const slot_state *state)
+static weft_status check_write(const rank_check *check, uint32_t index, const weft_past *past,
+                               int32_t slot, const slot_state *state)
 {
-    const weft_past *past = &check->pasts[index];
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
         if (past->lanes[lane].upto < state->readers[lane])
             return fail(check, index,
                         "may overwrite slot %d while task %u still reads it: no wait says "
                         "otherwise",
                         slot, state->readers[lane] - 1);
-    if (state->writer &&
-        !weft_past_has(past, check->program->tasks, (weft_wait){state->writer - 1, -1}))
+    if (state->writer && !is_done(check, past, (weft_wait){state->writer - 1, -1}))
         return fail(check, index,
                     "may overwrite slot %d before task %u has written it: no wait says otherwise",
                     slot, state->writer - 1);
@@ -415,6 +491,7 @@ static weft_status replay(const rank_check *check, uint32_t index, slot_state *s
 {
     const weft_task *task = &check->program->tasks[index];
     const weft_operands *operands = weft_operands_of(task->kind, task->flow);
+    const weft_past past = past_of(check, index);
     for (int step = 0; step < 4; step++)
         for (int i = 0; i < operands->count; i++) {
             const int32_t slot = task->operands[i];
@@ -422,9 +499,9 @@ static weft_status replay(const rank_check *check, uint32_t index, slot_state *s
                 continue;
             const content c = content_of(check, task, &operands->rows[i]);
             if (step == 0)
-                WEFT_TRY(check_read(check, index, slot, &c, &slots[slot]));
+                WEFT_TRY(check_read(check, index, &past, slot, &c, &slots[slot]));
             else if (step == 1)
-                WEFT_TRY(check_write(check, index, slot, &slots[slot]));
+                WEFT_TRY(check_write(check, index, &past, slot, &slots[slot]));
             else if (step == 2)
                 slots[slot].readers[task->lane] = index + 1;
             else

@@ -37,6 +37,13 @@ typedef struct weft_expectation {
      * forbidden. */
     const weft_task *tasks;
     uint32_t num_tasks;
+    /* Above 0: the first tasks of the list have micro-batch 0, and stand for the same of each of so
+     * many, where the program must have it. What waits for one waits for the last in the program.
+     */
+    int num_micro_batches;
+    bool (*has)(const void *context, const weft_task *task, int micro_batch);
+    const void *context; /* for `has` */
+    bool may_pair;       /* the program says which passes are paired */
     /* What must be over before a task starts. `tasks` refer to these waits by first_wait and
      * num_waits, of any number; a wait's task is an index of `tasks`. */
     const weft_wait *waits;

@@ -1,5 +1,7 @@
 #include "schedule/past.h"
 
+#include <string.h>
+
 static void learn(weft_past *past, const weft_past *more)
 {
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++) {
@@ -15,38 +17,107 @@ static void learn(weft_past *past, const weft_past *more)
     }
 }
 
-void weft_past_add_task(weft_past *past, const weft_past *pasts, const weft_task *tasks,
-                        uint32_t index)
+void weft_past_add_task(weft_past *past, const weft_past *before, int lane, uint32_t index)
 {
-    struct weft_lane_past *lane = &past->lanes[tasks[index].lane];
-    learn(past, &pasts[index]);
-    if (lane->upto < index + 1)
-        lane->upto = index + 1;
+    learn(past, before);
+    if (past->lanes[lane].upto < index + 1)
+        past->lanes[lane].upto = index + 1;
 }
 
-void weft_past_add_wait(weft_past *past, const weft_past *pasts, const weft_task *tasks,
-                        weft_wait wait)
+void weft_past_add_wait(weft_past *past, const weft_past *before, int lane, weft_wait wait)
 {
+    weft_past more = *before;
     if (wait.point < 0) {
-        weft_past_add_task(past, pasts, tasks, wait.task);
+        weft_past_add_task(past, before, lane, wait.task);
         return;
     }
-    if (wait.point >= WEFT_POINT_OWN) {
-        learn(past, &pasts[wait.task]);
-        return;
+    if (wait.point < WEFT_POINT_OWN) {
+        more.lanes[lane].partial = wait.task + 1;
+        more.lanes[lane].point = wait.point;
     }
-    weft_past more = pasts[wait.task];
-    more.lanes[tasks[wait.task].lane].partial = wait.task + 1;
-    more.lanes[tasks[wait.task].lane].point = wait.point;
     learn(past, &more);
 }
 
-bool weft_past_has(const weft_past *past, const weft_task *tasks, weft_wait wait)
+bool weft_past_has(const weft_past *past, int lane, weft_wait wait)
 {
-    const struct weft_lane_past *lane = &past->lanes[tasks[wait.task].lane];
+    const struct weft_lane_past *of = &past->lanes[lane];
     if (wait.point >= WEFT_POINT_OWN)
         return false;
-    if (lane->upto > wait.task)
+    if (of->upto > wait.task)
         return true;
-    return wait.point >= 0 && lane->partial == wait.task + 1 && lane->point <= wait.point;
+    return wait.point >= 0 && of->partial == wait.task + 1 && of->point <= wait.point;
+}
+
+void weft_pasts_begin(const weft_pasts *pasts, int lane, weft_past *out)
+{
+    *out = pasts->latest[lane];
+    if (pasts->last[lane] > 0)
+        out->lanes[lane].upto = pasts->last[lane];
+}
+
+static weft_status add_step(weft_arena *arena, weft_past_steps *to, uint32_t task,
+                            const struct weft_lane_past *past)
+{
+    if (to->count == to->room) {
+        void *memory;
+        const uint32_t room = to->room > 0 ? 2 * to->room : 8;
+        WEFT_TRY(weft_arena_alloc_array(arena, room, sizeof *to->steps, &memory));
+        if (to->count > 0)
+            memcpy(memory, to->steps, to->count * sizeof *to->steps);
+        to->steps = memory;
+        to->room = room;
+    }
+    to->steps[to->count++] = (struct weft_past_step){task, *past};
+    return WEFT_OK;
+}
+
+/* Of its own lane a task's place says what is done, but for points. */
+weft_status weft_pasts_add(weft_pasts *pasts, int lane, uint32_t index, const weft_past *past)
+{
+    for (int other = 0; other < WEFT_NUM_LANES; other++) {
+        const struct weft_lane_past *now = &past->lanes[other],
+                                    *was = &pasts->latest[lane].lanes[other];
+        if (now->partial != was->partial || now->point != was->point ||
+            (other != lane && now->upto != was->upto))
+            WEFT_TRY(add_step(pasts->arena, &pasts->of[lane][other], index, now));
+    }
+    pasts->latest[lane] = *past;
+    pasts->last[lane] = index + 1;
+    return WEFT_OK;
+}
+
+/* The last step at the task or ahead of it, which is most often among the latest. */
+static const struct weft_past_step *step_at(const weft_past_steps *in, uint32_t task)
+{
+    uint32_t low = 0, high = in->count;
+    for (uint32_t far = 1; high > 0 && in->steps[high - 1].task > task; far *= 2)
+        high = high > far ? high - far : 0;
+    low = high;
+    high = in->count;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (in->steps[middle].task <= task)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low > 0 ? &in->steps[low - 1] : NULL;
+}
+
+void weft_pasts_of(const weft_pasts *pasts, int lane, uint32_t index, weft_past *out)
+{
+    *out = (weft_past){0};
+    for (int other = 0; other < WEFT_NUM_LANES; other++) {
+        const struct weft_past_step *step = step_at(&pasts->of[lane][other], index);
+        if (step)
+            out->lanes[other] = step->past;
+    }
+    out->lanes[lane].upto = index;
+}
+
+void weft_pasts_add_wait(const weft_pasts *pasts, int lane, weft_wait wait, weft_past *past)
+{
+    weft_past before;
+    weft_pasts_of(pasts, lane, wait.task, &before);
+    weft_past_add_wait(past, &before, lane, wait);
 }

@@ -5,9 +5,8 @@
 
 #include "schedule/program.h"
 
-/* Per lane: upto is 1 + the index of the latest task that is done (0: none); lanes are FIFOs, so
- * all earlier tasks of the lane are done too. partial is 1 + the index of the latest task that has
- * passed a point, and that point. */
+/* Per lane: all its tasks below upto are done; lanes are FIFOs. partial is 1 + the index of the
+ * latest task that has passed a point, and that point. */
 typedef struct weft_past {
     struct weft_lane_past {
         uint32_t upto, partial;
@@ -15,14 +14,41 @@ typedef struct weft_past {
     } lanes[WEFT_NUM_LANES];
 } weft_past;
 
-/* Add to *past a task that is done, or a wait that is over, and everything done before it. `pasts`
- * has for each earlier task what was done before that task started. A bucket's own point only shows
+/* Add to *past a task of a lane that is done, or a wait for it that is over, and everything done
+ * before it: `before` is what was done before that task started. A bucket's own point only shows
  * that its task has started; weft_past_has never confirms such a point. */
-void weft_past_add_task(weft_past *past, const weft_past *pasts, const weft_task *tasks,
-                        uint32_t index);
-void weft_past_add_wait(weft_past *past, const weft_past *pasts, const weft_task *tasks,
-                        weft_wait wait);
-/* Whether the wait is over. */
-bool weft_past_has(const weft_past *past, const weft_task *tasks, weft_wait wait);
+void weft_past_add_task(weft_past *past, const weft_past *before, int lane, uint32_t index);
+void weft_past_add_wait(weft_past *past, const weft_past *before, int lane, weft_wait wait);
+/* Whether the wait for a task of the lane is over. */
+bool weft_past_has(const weft_past *past, int lane, weft_wait wait);
+
+/* The pasts of a program's tasks. Along a lane a past only grows: what is held are its steps, which
+ * come from waits, not from tasks. */
+typedef struct weft_past_steps {
+    struct weft_past_step {
+        uint32_t task; /* the lane's first with it */
+        struct weft_lane_past past;
+    } * steps;
+    uint32_t count, room;
+} weft_past_steps;
+
+typedef struct weft_pasts { /* zero is that of no tasks */
+    weft_arena *arena;
+    weft_past_steps of[WEFT_NUM_LANES]
+                      [WEFT_NUM_LANES]; /* [a task's lane][what is done of a lane] */
+    weft_past latest[WEFT_NUM_LANES];   /* before each lane's latest task */
+    uint32_t last[WEFT_NUM_LANES];      /* 1 + index of that task; 0: none */
+} weft_pasts;
+
+/* What is done before a task of the lane that is not there yet: all that the lane's order says. */
+void weft_pasts_begin(const weft_pasts *pasts, int lane, weft_past *out);
+/* The task is there: `past` is from weft_pasts_begin, and waits were added. Tasks come in the
+ * program's order. */
+weft_status weft_pasts_add(weft_pasts *pasts, int lane, uint32_t index,
+                           const weft_past *past) WEFT_CHECKED;
+/* What is done before the task `index`, of this lane. */
+void weft_pasts_of(const weft_pasts *pasts, int lane, uint32_t index, weft_past *out);
+/* Adds to *past a wait for a task of the program that is over. */
+void weft_pasts_add_wait(const weft_pasts *pasts, int lane, weft_wait wait, weft_past *past);
 
 #endif

@@ -7,7 +7,7 @@
 #include "schedule/values.h"
 #include "schedule/past.h"
 
-_Static_assert(sizeof(weft_task) == 72 && sizeof(weft_wait) == 8 && sizeof(weft_slot) == 16,
+_Static_assert(sizeof(weft_task) == 48 && sizeof(weft_wait) == 8 && sizeof(weft_slot) == 16,
                "padding would make equal programs differ");
 _Static_assert(WEFT_TASK_MAX_WAITS >= WEFT_NUM_LANES - 1, "a task may wait for every other lane");
 _Static_assert(WEFT_NUM_SLOT_KINDS <= 64, "a value's slots are bits");
@@ -21,13 +21,12 @@ typedef struct slot_use {
 struct weft_program_builder {
     weft_arena *arena;
     weft_task *tasks;
-    weft_past *pasts; /* one a task */
+    weft_pasts pasts;
     weft_wait *waits;
     weft_slot *slots;
     slot_use *uses; /* one a slot */
-    uint32_t num_tasks, max_tasks, max_pasts, num_waits, max_waits;
+    uint32_t num_tasks, max_tasks, num_waits, max_waits;
     uint32_t num_slots, max_slots, max_uses;
-    uint32_t last[WEFT_NUM_LANES]; /* 1 + index of the lane's last task */
 };
 
 static const struct {
@@ -61,9 +60,9 @@ weft_task weft_task_of(weft_task_kind kind, weft_flow flow)
 {
     const weft_operands *operands = weft_operands_of((int)kind, (int)flow);
     return (weft_task){
-        .kind = (uint16_t)kind,
-        .lane = (uint16_t)(operands ? operands->lane : WEFT_LANE_COMPUTE),
-        .flow = (uint16_t)flow,
+        .kind = (uint8_t)kind,
+        .lane = (uint8_t)(operands ? operands->lane : WEFT_LANE_COMPUTE),
+        .flow = (uint8_t)flow,
         .micro_batch = -1,
         .chunk = -1,
         .layer = -1,
@@ -146,12 +145,9 @@ static weft_status reserve(weft_program_builder *builder, void **array, uint32_t
 static weft_status reserve_for(weft_program_builder *b, uint32_t num_tasks, uint32_t num_waits,
                                uint32_t num_slots)
 {
-    void *tasks = b->tasks, *pasts = b->pasts, *waits = b->waits, *slots = b->slots,
-         *uses = b->uses;
+    void *tasks = b->tasks, *waits = b->waits, *slots = b->slots, *uses = b->uses;
     WEFT_TRY(reserve(b, &tasks, b->num_tasks + num_tasks, sizeof(weft_task), &b->max_tasks));
     b->tasks = tasks;
-    WEFT_TRY(reserve(b, &pasts, b->num_tasks + num_tasks, sizeof(weft_past), &b->max_pasts));
-    b->pasts = pasts;
     WEFT_TRY(reserve(b, &waits, b->num_waits + num_waits, sizeof(weft_wait), &b->max_waits));
     b->waits = waits;
     WEFT_TRY(reserve(b, &slots, b->num_slots + num_slots, sizeof(weft_slot), &b->max_slots));
@@ -166,6 +162,7 @@ weft_status weft_program_builder_create(weft_arena *arena, weft_program_builder 
     void *builder;
     WEFT_TRY(weft_arena_alloc(arena, sizeof(weft_program_builder), &builder));
     ((weft_program_builder *)builder)->arena = arena;
+    ((weft_program_builder *)builder)->pasts.arena = arena;
     WEFT_TRY(reserve_for(builder, 1, 1, 1)); /* so that an empty program has arrays too */
     *out = builder;
     return WEFT_OK;
@@ -174,10 +171,13 @@ weft_status weft_program_builder_create(weft_arena *arena, weft_program_builder 
 weft_status weft_program_expect(weft_program_builder *b, uint32_t num_tasks, uint32_t num_waits,
                                 weft_arena *scratch)
 {
-    WEFT_TRY(WEFT_ARRAY(b->arena, num_tasks, &b->tasks));
-    WEFT_TRY(WEFT_ARRAY(b->arena, num_waits, &b->waits));
-    WEFT_TRY(WEFT_ARRAY(scratch, num_tasks, &b->pasts));
-    b->max_tasks = b->max_pasts = num_tasks;
+    void *tasks, *waits;
+    WEFT_TRY(weft_arena_alloc_array(b->arena, num_tasks, sizeof(weft_task), &tasks));
+    WEFT_TRY(weft_arena_alloc_array(b->arena, num_waits, sizeof(weft_wait), &waits));
+    b->tasks = tasks;
+    b->waits = waits;
+    b->pasts.arena = scratch;
+    b->max_tasks = num_tasks;
     b->max_waits = num_waits;
     return WEFT_OK;
 }
@@ -220,9 +220,8 @@ static weft_status check_ranges(const weft_program_builder *builder, const weft_
     WEFT_TRY(check_operands(builder, task));
     if (task->lane >= WEFT_NUM_LANES || (task->flags & ~WEFT_TASK_ALL_FLAGS))
         return WEFT_ERROR(WEFT_CONFIG, "a task has lane %d, flags %d", task->lane, task->flags);
-    if (task->micro_batch < -1 || task->chunk < -1 || task->chunk >= WEFT_PROGRAM_MAX_CHUNKS ||
-        task->layer < -1 || task->part < -1 || task->expert < -1 || task->bucket < -1 ||
-        task->peer < -1)
+    if (task->micro_batch < -1 || task->chunk < -1 || task->layer < -1 || task->part < -1 ||
+        task->expert < -1 || task->bucket < -1 || task->peer < -1)
         return WEFT_ERROR(WEFT_CONFIG,
                           "a task has micro-batch %d, chunk %d, layer %d, part %d, expert %d, "
                           "bucket %d, peer %d",
@@ -246,17 +245,16 @@ weft_status weft_program_add(weft_program_builder *builder, const weft_task *tas
     WEFT_TRY(check_ranges(builder, task, waits, num_waits));
     WEFT_TRY(reserve_for(builder, 1, num_waits, 0));
     const uint32_t index = builder->num_tasks++;
-    weft_past *past = &builder->pasts[index];
+    weft_past past;
+    weft_pasts_begin(&builder->pasts, task->lane, &past);
     builder->tasks[index] = *task;
     builder->tasks[index].first_wait = builder->num_waits;
-    builder->tasks[index].num_waits = num_waits;
-    if (builder->last[task->lane])
-        weft_past_add_task(past, builder->pasts, builder->tasks, builder->last[task->lane] - 1);
+    builder->tasks[index].num_waits = (uint16_t)num_waits;
     for (uint32_t w = 0; w < num_waits; w++) {
         builder->waits[builder->num_waits++] = waits[w];
-        weft_past_add_wait(past, builder->pasts, builder->tasks, waits[w]);
+        weft_pasts_add_wait(&builder->pasts, builder->tasks[waits[w].task].lane, waits[w], &past);
     }
-    builder->last[task->lane] = index + 1;
+    WEFT_TRY(weft_pasts_add(&builder->pasts, task->lane, index, &past));
 
     const weft_operands *operands = weft_operands_of(task->kind, task->flow);
     for (int writes = 0; writes < 2; writes++)
@@ -315,17 +313,17 @@ weft_status weft_program_append(weft_program_builder *builder, const weft_task *
     }
 
     /* Latest first: an earlier task never implies a later one, so each wait kept is needed. */
-    weft_past known = {0};
-    if (builder->last[task->lane])
-        weft_past_add_task(&known, builder->pasts, builder->tasks, builder->last[task->lane] - 1);
+    weft_past known;
+    weft_pasts_begin(&builder->pasts, task->lane, &known);
     weft_wait waits[WEFT_TASK_MAX_WAITS];
     uint32_t num_waits = 0;
     for (uint32_t i = 0; i < before.count; i++) {
-        if (weft_past_has(&known, builder->tasks, before.waits[i]))
+        const int lane = builder->tasks[before.waits[i].task].lane;
+        if (weft_past_has(&known, lane, before.waits[i]))
             continue;
         if (num_waits == WEFT_TASK_MAX_WAITS)
             return WEFT_ERROR(WEFT_CONFIG, "a task needs more than %d waits", WEFT_TASK_MAX_WAITS);
-        weft_past_add_wait(&known, builder->pasts, builder->tasks, before.waits[i]);
+        weft_pasts_add_wait(&builder->pasts, lane, before.waits[i], &known);
         waits[num_waits++] = before.waits[i];
     }
     for (uint32_t i = 0; i < num_waits / 2; i++) {

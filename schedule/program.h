@@ -32,9 +32,9 @@
 enum {
     WEFT_TASK_MAX_OPERANDS = 7,
     WEFT_TASK_MAX_WAITS = 12, /* lanes are FIFOs: one wait for each other lane is enough */
-    WEFT_PROGRAM_MAX_SLOTS = 65536,
+    WEFT_PROGRAM_MAX_SLOTS = 32768,
     WEFT_POINT_OWN = 65536,          /* the first point that is a bucket's own, above all layers */
-    WEFT_PROGRAM_MAX_CHUNKS = 32768, /* a virtual stage's number stays an int */
+    WEFT_PROGRAM_MAX_CHUNKS = 32767, /* a virtual stage's number stays an int */
     /* A task's flags. The host waits inside the task and enqueues nothing behind it until it is
      * done. */
     WEFT_TASK_HOST_WAITS = 1,
@@ -48,17 +48,19 @@ enum {
 
 /* Without padding, so that equal programs are equal bytes. */
 typedef struct weft_task {
-    uint16_t kind, lane;         /* weft_task_kind, weft_lane_kind */
-    uint16_t flow, flags;        /* weft_flow */
-    int32_t micro_batch;         /* within the step; -1 here and below: none */
-    int32_t chunk;               /* virtual stage of this rank; its number among all: weft_stage_of
-                                    (core/stage.h) */
-    int32_t layer, part, bucket; /* part: of an MoE layer, an exchange; a layer's later GATHER */
+    uint8_t kind, lane;  /* weft_task_kind, weft_lane_kind */
+    uint8_t flow, flags; /* weft_flow */
+    int32_t micro_batch; /* within the step; -1 here and below: none */
+    int32_t layer, bucket;
     int32_t expert; /* the expert's position in the program (schedule/experts/experts.h) */
     int32_t peer; /* SEND, RECEIVE: the other rank. A part by peers: how many groups of ranks ahead
                      it goes; 0: the rank's own group */
-    int32_t operands[WEFT_TASK_MAX_OPERANDS]; /* slots, in the order of the table of operands */
-    uint32_t first_wait, num_waits;           /* into program.waits */
+    uint32_t first_wait; /* into program.waits */
+    uint16_t num_waits;
+    int16_t part;  /* of an MoE layer, an exchange; a layer's later GATHER */
+    int16_t chunk; /* virtual stage of this rank; its number among all: weft_stage_of
+                      (core/stage.h) */
+    int16_t operands[WEFT_TASK_MAX_OPERANDS]; /* slots, in the order of the table of operands */
 } weft_task;
 
 typedef struct weft_wait {

@@ -30,29 +30,34 @@ static void put(line *out, const char *format, ...)
         out->length = out->bytes - 1;
 }
 
-/* The task's numbers by their names in the text. */
-typedef struct field {
-    const char *name;
-    int32_t *number;
-} field;
+/* The task's numbers and their names in the text. */
 enum { NUM_FIELDS = 7 };
+static const char *const field_names[NUM_FIELDS] = {"mb",     "chunk",  "layer", "part",
+                                                    "expert", "bucket", "peer"};
 
-static void fields_of(weft_task *task, field out[NUM_FIELDS])
+static void get_fields(const weft_task *task, int32_t out[NUM_FIELDS])
 {
-    const field fields[NUM_FIELDS] = {
-        {"mb", &task->micro_batch}, {"chunk", &task->chunk},   {"layer", &task->layer},
-        {"part", &task->part},      {"expert", &task->expert}, {"bucket", &task->bucket},
-        {"peer", &task->peer},
-    };
+    const int32_t fields[NUM_FIELDS] = {task->micro_batch, task->chunk,  task->layer, task->part,
+                                        task->expert,      task->bucket, task->peer};
     memcpy(out, fields, sizeof fields);
+}
+
+static void set_fields(const int32_t fields[NUM_FIELDS], weft_task *task)
+{
+    task->micro_batch = fields[0];
+    task->chunk = (int16_t)fields[1];
+    task->layer = fields[2];
+    task->part = (int16_t)fields[3];
+    task->expert = fields[4];
+    task->bucket = fields[5];
+    task->peer = fields[6];
 }
 
 static void put_task(line *out, const weft_task *task, const weft_wait *waits)
 {
-    weft_task copy = *task;
-    field fields[NUM_FIELDS];
+    int32_t fields[NUM_FIELDS];
     const weft_operands *operands = weft_operands_of(task->kind, task->flow);
-    fields_of(&copy, fields);
+    get_fields(task, fields);
     put(out, "%s %s", weft_task_kind_text(task->kind), weft_lane_kind_text(task->lane));
     if (task->flow != WEFT_FLOW_NONE)
         put(out, " %s", weft_flow_text((int)task->flow));
@@ -63,8 +68,8 @@ static void put_task(line *out, const weft_task *task, const weft_wait *waits)
     if (task->flags & WEFT_TASK_PAIRED)
         put(out, " pair");
     for (int f = 0; f < NUM_FIELDS; f++)
-        if (*fields[f].number != -1)
-            put(out, " %s=%d", fields[f].name, *fields[f].number);
+        if (fields[f] != -1)
+            put(out, " %s=%d", field_names[f], fields[f]);
     for (int i = 0; operands && i < operands->count; i++)
         if (task->operands[i] != -1)
             put(out, " %s=%d", weft_operand_text((int)operands->rows[i].name), task->operands[i]);
@@ -143,11 +148,11 @@ static void read_field(const char *word, weft_task *task, weft_wait *waits)
 {
     const char *equals = strchr(word, '=');
     const weft_operands *operands = weft_operands_of(task->kind, task->flow);
-    field fields[NUM_FIELDS];
-    fields_of(task, fields);
+    int32_t fields[NUM_FIELDS];
+    get_fields(task, fields);
     if (!equals) {
         const int flow = find(word, weft_flow_text, WEFT_NUM_FLOWS);
-        task->flow = flow < 0 ? task->flow : (uint16_t)flow;
+        task->flow = flow < 0 ? task->flow : (uint8_t)flow;
         task->flags |= strcmp(word, "host") == 0 ? WEFT_TASK_HOST_WAITS : 0;
         task->flags |= strcmp(word, "after_step") == 0 ? WEFT_TASK_AFTER_STEP : 0;
         task->flags |= strcmp(word, "pair") == 0 ? WEFT_TASK_PAIRED : 0;
@@ -156,12 +161,13 @@ static void read_field(const char *word, weft_task *task, weft_wait *waits)
     const size_t length = (size_t)(equals - word);
     const int32_t number = (int32_t)strtol(equals + 1, NULL, 10);
     for (int f = 0; f < NUM_FIELDS; f++)
-        if (strlen(fields[f].name) == length && strncmp(word, fields[f].name, length) == 0)
-            *fields[f].number = number;
+        if (strlen(field_names[f]) == length && strncmp(word, field_names[f], length) == 0)
+            fields[f] = number;
+    set_fields(fields, task);
     for (int i = 0; operands && i < operands->count; i++) {
         const char *name = weft_operand_text((int)operands->rows[i].name);
         if (strlen(name) == length && strncmp(word, name, length) == 0)
-            task->operands[i] = number;
+            task->operands[i] = (int16_t)number;
     }
     if (strncmp(word, "waits=", strlen("waits=")) == 0 && task->num_waits == 0)
         read_waits(equals + 1, task, waits);
@@ -179,7 +185,7 @@ static weft_status read_task(const char *text, uint32_t index, weft_program_buil
     if (kind < 0 || lane < 0)
         return WEFT_ERROR(WEFT_CONFIG, "\"%.80s\" is no task: expected INDEX KIND LANE ...", text);
     weft_task task = weft_task_of((weft_task_kind)kind, WEFT_FLOW_NONE);
-    task.lane = (uint16_t)lane;
+    task.lane = (uint8_t)lane;
     for (const char *word; (word = strtok_r(NULL, " ", &rest));)
         read_field(word, &task, waits);
 

@@ -50,11 +50,14 @@ weft_status weft_walk_start(weft_walk *walk, const weft_program *programs, int n
     WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)num_stages, sizeof(weft_walk_stage), &memory));
     *walk = (weft_walk){.programs = programs, .num_stages = num_stages, .stages = memory};
     for (int stage = 0; stage < num_stages; stage++) {
-        WEFT_TRY(WEFT_ARRAY(scratch, programs[stage].num_tasks, &walk->stages[stage].done));
-        WEFT_TRY(WEFT_ARRAY(scratch, programs[stage].num_tasks, &walk->stages[stage].passed));
-        WEFT_TRY(WEFT_ARRAY(scratch, num_own_points(&programs[stage]), &walk->stages[stage].own));
-        for (uint32_t i = 0; i < programs[stage].num_tasks; i++)
-            walk->stages[stage].passed[i] = INT32_MAX;
+        WEFT_TRY(weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(bool), &memory));
+        walk->stages[stage].done = memory;
+        WEFT_TRY(
+            weft_arena_alloc_array(scratch, programs[stage].num_tasks, sizeof(int32_t), &memory));
+        walk->stages[stage].passed = memory;
+        WEFT_TRY(weft_arena_alloc_array(scratch, num_own_points(&programs[stage]), sizeof(bool),
+                                        &memory));
+        walk->stages[stage].own = memory;
         walk->stages[stage].host = next_host_wait(&programs[stage], 0);
         for (int meeting = 0; meeting < WEFT_NUM_MEETINGS; meeting++)
             walk->stages[stage].meets[meeting] = find_meeting(&programs[stage], meeting);
@@ -71,10 +74,10 @@ static uint32_t unmet_wait(const weft_walk *walk, int stage, uint32_t index)
     const weft_task *task = &program->tasks[index];
     for (uint32_t w = 0; w < task->num_waits; w++) {
         const weft_wait *wait = &program->waits[task->first_wait + w];
-        const bool passed =
-            wait->point >= WEFT_POINT_OWN
-                ? walk->stages[stage].own[wait->point - WEFT_POINT_OWN]
-                : wait->point >= 0 && walk->stages[stage].passed[wait->task] <= wait->point;
+        const bool passed = wait->point >= WEFT_POINT_OWN
+                                ? walk->stages[stage].own[wait->point - WEFT_POINT_OWN]
+                                : wait->point >= 0 && walk->stages[stage].passed[wait->task] >=
+                                                          INT32_MAX - wait->point;
         if (!passed && !walk->stages[stage].done[wait->task])
             return wait->task;
     }
@@ -135,7 +138,7 @@ void weft_walk_pass(weft_walk *walk, int stage, uint32_t task, int point)
     if (point >= WEFT_POINT_OWN)
         walk->stages[stage].own[point - WEFT_POINT_OWN] = true;
     else
-        walk->stages[stage].passed[task] = point;
+        walk->stages[stage].passed[task] = INT32_MAX - point;
 }
 
 static void finish_task(weft_walk *walk, int stage, uint32_t index)

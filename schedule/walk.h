@@ -18,7 +18,7 @@ enum { WEFT_NUM_MEETINGS = 2 }; /* NORM; SUM of tied embeddings */
 typedef struct weft_walk_stage {
     uint32_t head[WEFT_NUM_LANES]; /* next task of the lane; num_tasks: none is left */
     bool *done;                    /* [num_tasks] */
-    int32_t *passed; /* [num_tasks]: the last point passed; points fall. INT32_MAX: none */
+    int32_t *passed; /* [num_tasks]: INT32_MAX less the last point passed; points fall. 0: none */
     bool *own;       /* by point - WEFT_POINT_OWN: whether a bucket's own point is passed */
     uint32_t host;   /* the next task inside which the host waits; num_tasks: none */
     uint32_t meets[WEFT_NUM_MEETINGS]; /* the task in which ranks meet; num_tasks: none */

@@ -251,14 +251,18 @@ static weft_status take_rank(const char *run, const cJSON *json, const weft_mesh
             return WEFT_ERROR(WEFT_FILE, "%s/memory.json: damaged: %s of rank %d is no volume", run,
                               name, rank);
     }
-    r->has_loads = take_load(json, "load", &r->loads.passes) &&
-                   take_load(json, "pinned_load", &r->loads.pinned) &&
-                   take_load(json, "recomputed_load", &r->loads.recomputed) &&
-                   (!has(json, "deferred_load") || /* of runs before there were such */
-                    take_load(json, "deferred_load", &r->loads.deferred)) &&
-                   take_load(json, "offloaded_load_0", &r->loads.offloaded[0]) &&
-                   take_load(json, "offloaded_load_1", &r->loads.offloaded[1]) &&
-                   take_load(json, "scratch_load", &r->loads.scratch);
+    r->has_loads =
+        take_load(json, "load", &r->loads.passes) &&
+        take_load(json, "pinned_load", &r->loads.pinned) &&
+        take_load(json, "recomputed_load", &r->loads.recomputed) &&
+        (!has(json, "deferred_load") || /* of runs before there were such */
+         take_load(json, "deferred_load", &r->loads.deferred)) &&
+        take_load(json, "offloaded_load_0", &r->loads.offloaded[0]) &&
+        take_load(json, "offloaded_load_1", &r->loads.offloaded[1]) &&
+        take_load(json, "scratch_load", &r->loads.scratch[0]) &&
+        take_load(json,
+                  has(json, "backward_scratch_load") ? "backward_scratch_load" : "scratch_load",
+                  &r->loads.scratch[1]);
     return WEFT_OK;
 }
 

@@ -525,62 +525,68 @@ weft_status weft_pass_price_attention(const weft_site *site, const weft_outline 
 
 /* --- pairs ---------------------------------------------------------------------------------- */
 
-static double *add_part(weft_pair_part *parts, int *count, weft_part_kind kind, double us)
-{
-    parts[*count] = (weft_pair_part){kind, us};
-    return &parts[(*count)++].us;
-}
-
-/* The parts of an MoE layer that takes `us`: of what its program leaves nearly all of a forward's
- * comes before, of a backward's behind. */
-static void list_moe(const weft_moe_costs *costs, double expert_us, bool backward, double us,
-                     weft_pair_part *parts, int *count)
-{
-    const double travels[] = {backward ? 0 : costs->counts_us, backward ? 0 : costs->permute_us,
-                              costs->dispatch_us};
-    double *before = add_part(parts, count, WEFT_PART_COMPUTES, 0), rest = us;
-    for (size_t i = 0; i < sizeof travels / sizeof *travels; i++)
-        rest -= *add_part(parts, count, WEFT_PART_TRAVELS, travels[i]);
-    rest -= *add_part(parts, count, WEFT_PART_COMPUTES, expert_us);
-    rest -= *add_part(parts, count, WEFT_PART_TRAVELS, costs->combine_us);
-    double *behind = add_part(parts, count, WEFT_PART_COMPUTES, 0);
-    *(backward ? behind : before) = fmax(0, rest);
-}
-
-enum { MOE_PARTS = 7 };
-
 /* A chunk's forward, or its backward, while its parts are listed. */
 typedef struct listing {
     const weft_site *site;
     const weft_outline *outline;
     const weft_pass_price *layers;
+    const weft_program *programs; /* of an MoE layer: forward, backward */
     weft_pair_part *parts;
     int count;
-    bool halved; /* a backward's input's half alone */
-    int priced;  /* the layer of `costs`; -1: none */
+    double alone_us; /* what the pass takes alone */
+    bool halved;     /* a backward's input's half alone */
+    int priced;      /* the layer of `costs`; -1: none */
     weft_moe_costs costs[2];
+    double program_us[2]; /* what these programs take alone */
 } listing;
 
-/* The halves of the experts' backward are as many products each. */
-static double expert_us(const listing *l, const weft_pass_time *weights, bool backward)
+static void add_part(listing *l, weft_part_kind kind, double us)
 {
-    const double whole = backward ? l->costs[1].expert_backward_us : l->costs[0].expert_us;
-    return backward && l->halved && weft_pass_us(weights) > 0 ? whole / 2 : whole;
+    l->parts[l->count++] = (weft_pair_part){kind, us};
+}
+
+/* The halves of the experts' backward are as many products each. */
+static double task_us(const listing *l, const weft_task *task, bool splits)
+{
+    const double us = weft_moe_task_us(&l->costs[task->flow == WEFT_FLOW_GRADIENT], task);
+    return splits && task->kind == WEFT_TASK_EXPERT ? us / 2 : us;
+}
+
+/* The parts of an MoE layer that takes `us`: of what its program leaves nearly all of a forward's
+ * comes before, of a backward's behind. */
+static void list_moe(listing *l, bool backward, bool splits, double us)
+{
+    const weft_program *program = &l->programs[backward];
+    double rest = us - l->program_us[backward];
+    for (uint32_t i = 0; splits && i < program->num_tasks; i++)
+        if (program->tasks[i].kind == WEFT_TASK_EXPERT)
+            rest += task_us(l, &program->tasks[i], true);
+    add_part(l, WEFT_PART_COMPUTES, backward ? 0 : fmax(0, rest));
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        const weft_task *task = &program->tasks[i];
+        add_part(l, task->lane == WEFT_LANE_COMPUTE ? WEFT_PART_COMPUTES : WEFT_PART_TRAVELS,
+                 task_us(l, task, splits));
+    }
+    add_part(l, WEFT_PART_COMPUTES, backward ? fmax(0, rest) : 0);
 }
 
 static weft_status list_layer(listing *l, int layer, bool backward, const weft_pass_time *time)
 {
-    const weft_pass_time *weights = &l->layers[layer].weights;
-    const double us = weft_pass_us(time) - (backward && l->halved ? weft_pass_us(weights) : 0);
+    const double weights_us = backward && l->halved ? weft_pass_us(&l->layers[layer].weights) : 0;
+    const double us = weft_pass_us(time) - weights_us;
+    l->alone_us += us;
     if (!l->outline->layers[layer].host_waits) {
-        (void)add_part(l->parts, &l->count, WEFT_PART_COMPUTES, us);
+        add_part(l, WEFT_PART_COMPUTES, us);
         return WEFT_OK;
     }
-    if (l->priced < 0 || !weft_pass_same_layer(l->outline, l->priced, layer))
+    if (l->priced < 0 || !weft_pass_same_layer(l->outline, l->priced, layer)) {
         WEFT_TRY(weft_pass_price_partition(l->site, l->outline, layer, l->costs));
+        for (int i = 0; i < 2; i++)
+            WEFT_TRY(weft_program_moe_price(&l->programs[i], &l->costs[i], beside_experts(l->site),
+                                            NULL, &l->program_us[i]));
+    }
     l->priced = layer;
-    list_moe(&l->costs[backward], expert_us(l, weights, backward), backward, us, l->parts,
-             &l->count);
+    list_moe(l, backward, weights_us > 0, us);
     return WEFT_OK;
 }
 
@@ -599,7 +605,11 @@ static weft_status list_again(listing *l, int first, int last)
 static weft_status list_parts(listing *l, int first, int end, bool backward, weft_arena *arena)
 {
     const weft_outline_layer *layers = l->outline->layers;
-    WEFT_TRY(WEFT_ARRAY(arena, 2 * MOE_PARTS * (size_t)(end - first), &l->parts));
+    void *memory;
+    const size_t most = l->programs[0].num_tasks + l->programs[1].num_tasks + 4;
+    WEFT_TRY(
+        weft_arena_alloc_array(arena, most * (size_t)(end - first), sizeof *l->parts, &memory));
+    l->parts = memory;
     for (int i = first; i < end; i++) {
         const int layer = backward ? end - 1 - (i - first) : i;
         const int group = layers[layer].recompute_group;
@@ -611,14 +621,6 @@ static weft_status list_parts(listing *l, int first, int end, bool backward, wef
                             backward ? &l->layers[layer].backward : &l->layers[layer].forward));
     }
     return WEFT_OK;
-}
-
-static double sum_of(const listing *l)
-{
-    double us = 0;
-    for (int i = 0; i < l->count; i++)
-        us += l->parts[i].us;
-    return us;
 }
 
 /* A forward and a backward as one: what each waits for its exchanges alone is less by what the
@@ -659,8 +661,8 @@ static weft_status price_pair(const listing *of_stage, int stage, int f, int b,
                              (const int[]){forward->count - waits, backward->count},
                              beside_experts(of_stage->site), &us));
     us += waits ? forward->parts[forward->count - 1].us : 0;
-    *out =
-        pair_of(&chunks[f], &chunks[b], of_stage->halved, sum_of(forward) + sum_of(backward) - us);
+    *out = pair_of(&chunks[f], &chunks[b], of_stage->halved,
+                   forward->alone_us + backward->alone_us - us);
     return WEFT_OK;
 }
 
@@ -669,10 +671,21 @@ weft_status weft_pass_price_pairs(const weft_site *site, const weft_outline *out
                                   weft_arena *arena, weft_pass_time **out)
 {
     const int v = outline->layout.num_chunks;
-    WEFT_TRY(WEFT_ARRAY(arena, 2 * (size_t)v * (size_t)v, out));
+    weft_moe_pipeline pipeline = weft_shape_pipeline(&outline->shape);
+    weft_program programs[2];
+    void *memory;
+    pipeline.beside = true;
+    for (int i = 0; i < 2; i++)
+        WEFT_TRY(weft_program_moe(&pipeline, i, arena, &programs[i]));
+    WEFT_TRY(weft_arena_alloc_array(arena, 2 * (size_t)v * (size_t)v, sizeof **out, &memory));
+    *out = memory;
     for (int i = 0; i < 2 * v * v; i++) {
-        const listing of_stage = {
-            .site = site, .outline = outline, .layers = layers, .halved = i >= v * v, .priced = -1};
+        const listing of_stage = {.site = site,
+                                  .outline = outline,
+                                  .layers = layers,
+                                  .programs = programs,
+                                  .halved = i >= v * v,
+                                  .priced = -1};
         if (!of_stage.halved || outline->shape.splits_backward)
             WEFT_TRY(price_pair(&of_stage, stage, i / v % v, i % v, chunks, arena, *out + i));
     }

@@ -466,9 +466,9 @@ void weft_step_footprint(const weft_config *config, const weft_step *step, int r
 }
 
 /* What the passes of a rank share: recomputed stashes, slots of what second halves of backwards
- * need and of what is offloaded. */
+ * need and of what is offloaded; with pairs backwards their scratch. */
 typedef struct shared_bytes {
-    uint64_t recomputed, deferred, slots[WEFT_OFFLOAD_SLOTS];
+    uint64_t recomputed, deferred, slots[WEFT_OFFLOAD_SLOTS], backward_scratch;
 } shared_bytes;
 
 static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh,
@@ -486,6 +486,7 @@ static weft_status footprint_at(const weft_config *config, const weft_mesh *mesh
     weft_step_footprint(config, &loaded, rank, program, out);
     out_shared->recomputed = weft_footprint_recomputed(&loaded.outline, rank);
     out_shared->deferred = weft_footprint_all_deferred(&loaded.outline, rank, program);
+    out_shared->backward_scratch = weft_footprint_backward_scratch(&loaded.outline, rank);
     const weft_offload_sizes sizes = weft_outline_offload_sizes(&loaded.outline, rank);
     memcpy(out_shared->slots, sizes.slot_bytes, sizeof out_shared->slots);
     weft_outline_release(&loaded.outline);
@@ -515,9 +516,15 @@ weft_status weft_step_footprint_at(const weft_config *config, const weft_mesh *m
             footprint_at(config, mesh, step, rank, program, &loads->offloaded[k], &other, &at));
         shared += at.slots[k];
     }
-    WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->scratch, &other, &at));
+    uint64_t scratch = 0;
+    for (int backward = 0; backward <= (kept.backward_scratch > 0); backward++) {
+        WEFT_TRY(footprint_at(config, mesh, step, rank, program, &loads->scratch[backward], &other,
+                              &at));
+        scratch +=
+            backward ? at.backward_scratch : other.bytes[WEFT_MEMORY_SCRATCH] - at.backward_scratch;
+    }
     out->device_bytes -= out->bytes[WEFT_MEMORY_SCRATCH] + planned;
-    out->bytes[WEFT_MEMORY_SCRATCH] = other.bytes[WEFT_MEMORY_SCRATCH];
+    out->bytes[WEFT_MEMORY_SCRATCH] = scratch;
     out->bytes[WEFT_MEMORY_ACTIVATIONS] += shared - planned;
     out->device_bytes += out->bytes[WEFT_MEMORY_SCRATCH] + shared;
     return WEFT_OK;

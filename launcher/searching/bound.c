@@ -171,9 +171,15 @@ static weft_status leave_travels(const weft_site *site, const weft_outline *outl
     if (!outline->pairs || !outline->layers[layer].host_waits)
         return WEFT_OK;
     WEFT_TRY(weft_pass_price_partition(site, outline, layer, costs));
-    const double forth_us = costs[0].counts_us + costs[0].permute_us + costs[0].dispatch_us;
-    *forward_us = fmax(0, *forward_us - forth_us - costs[0].combine_us);
-    *backward_us = fmax(0, *backward_us - costs[1].dispatch_us - costs[1].combine_us);
+    double travels_us[2] = {costs[0].counts_us, 0};
+    const int n = outline->shape.moe_partitions > 1 ? outline->shape.moe_partitions : 1;
+    for (int back = 0; back < 2; back++) {
+        travels_us[back] += n * (costs[back].dispatch_us + costs[back].combine_us);
+        for (int i = 0; outline->shape.moe_peer_group > 0 && i < n; i++)
+            travels_us[back] += 2 * costs[back].by_peer_us[i];
+    }
+    *forward_us = fmax(0, *forward_us - travels_us[0] - n * costs[0].permute_us);
+    *backward_us = fmax(0, *backward_us - travels_us[1]);
     return WEFT_OK;
 }
 

@@ -87,7 +87,8 @@ static void write_rank(FILE *out, const weft_mesh *mesh, int rank, bool routes, 
         write_load(out, "deferred_load", &m->loads.deferred);
         write_load(out, "offloaded_load_0", &m->loads.offloaded[0]);
         write_load(out, "offloaded_load_1", &m->loads.offloaded[1]);
-        write_load(out, "scratch_load", &m->loads.scratch);
+        write_load(out, "scratch_load", &m->loads.scratch[0]);
+        write_load(out, "backward_scratch_load", &m->loads.scratch[1]);
     }
     write_purposes(out, "used", m->used);
     fprintf(out,

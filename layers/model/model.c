@@ -527,8 +527,8 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
         const weft_deferred *d = &model->memory.deferred[i];
         add_rows(model, d->stack.peak_bytes > d->stack.first_bytes, &d->fullest, &deferred);
     }
-    *out = (weft_moe_held_loads){*planned, *planned, *planned, *planned, {*planned, *planned},
-                                 *planned};
+    *out = (weft_moe_held_loads){
+        *planned, *planned, *planned, *planned, {*planned, *planned}, {*planned, *planned}};
     take_load(&kept, &out->passes);
     take_load(&all, &out->pinned);
     take_load(&deferred, &out->deferred);
@@ -541,7 +541,8 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
         if (model->memory.offload.slots[i].stack.peak_bytes >
             model->memory.offload.slots[i].stack.first_bytes)
             take_load(&model->memory.offload.slots[i].fullest, &out->offloaded[i]);
-    if (model->memory.scratch.peak_bytes > model->memory.scratch.first_bytes ||
-        model->memory.backward_scratch.peak_bytes > model->memory.backward_scratch.first_bytes)
-        out->scratch = model->memory.scratch_load;
+    const weft_stack *const scratch[] = {&model->memory.scratch, &model->memory.backward_scratch};
+    for (int i = 0; i < 2; i++)
+        if (scratch[i]->peak_bytes > scratch[i]->first_bytes)
+            out->scratch[i] = model->memory.scratch_load[i];
 }

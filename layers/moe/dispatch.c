@@ -435,7 +435,7 @@ static weft_status place_rows(const planning *p)
 }
 
 /* With placement rows leave in another order than they were sorted. */
-static weft_status reorder(const planning *p)
+static weft_status reorder(const planning *p, weft_lane *lane)
 {
     weft_moe_state *s = p->state;
     const size_t topk = (size_t)p->m->common.options.moe_router_topk;
@@ -445,13 +445,12 @@ static weft_status reorder(const planning *p)
     for (size_t e = 0; e < p->m->dims.experts; e++)
         num_rows += (size_t)s->sorted.counts[e];
     WEFT_TRY(weft_pass_scratch(p->pass, WEFT_I32, p->m->dims.tokens, topk, &scratch));
-    WEFT_TRY(weft_reorder(weft_pass_lane(p->pass),
-                          &(weft_reorder_args){.num_choices = p->m->dims.tokens * topk,
-                                               .num_rows = num_rows,
-                                               .to = s->cut.parts[0].to,
-                                               .row_of = s->sorted.row_of,
-                                               .token_of = s->sorted.token_of,
-                                               .scratch = scratch.data}));
+    WEFT_TRY(weft_reorder(lane, &(weft_reorder_args){.num_choices = p->m->dims.tokens * topk,
+                                                     .num_rows = num_rows,
+                                                     .to = s->cut.parts[0].to,
+                                                     .row_of = s->sorted.row_of,
+                                                     .token_of = s->sorted.token_of,
+                                                     .scratch = scratch.data}));
     weft_pass_release(p->pass, mark);
     return WEFT_OK;
 }
@@ -666,5 +665,5 @@ weft_status weft_moe_exchange_counts(weft_moe *m, weft_pass *pass, weft_moe_stat
     if (choices < state->cut.num_sent)
         return WEFT_ERROR(WEFT_INTERNAL, "dispatch plan keeps %zu of %zu choices",
                           state->cut.num_sent, choices);
-    return p.placed || p.by_experts ? reorder(&p) : WEFT_OK;
+    return p.placed || p.by_experts ? reorder(&p, lane) : WEFT_OK;
 }

@@ -337,8 +337,9 @@ static void note_scratch(const weft_moe *m, weft_pass *pass, const weft_moe_stat
     weft_model *model = pass->model;
     const double balanced = balanced_rows(m, pass);
     const double part = balanced / state->cut.num_parts;
-    if (weft_pass_scratch_stack(pass)->peak_bytes > before)
-        model->memory.scratch_load =
+    const weft_stack *stack = weft_pass_scratch_stack(pass);
+    if (stack->peak_bytes > before)
+        model->memory.scratch_load[stack == &model->memory.backward_scratch] =
             (weft_moe_load){.rows = (double)state->cut.num_rows / balanced,
                             .sent = (double)state->cut.num_sent / balanced,
                             .part_rows = (double)state->cut.max_rows / part,

@@ -13,9 +13,11 @@ typedef struct weft_moe_load {
 } weft_moe_load;
 
 /* The loads at which a rank's memory peaked: kept on the device and in pinned memory, recomputed,
- * kept for the second half of a backward, each slot of offloaded stashes, scratch. */
+ * kept for the second half of a backward, each slot of offloaded stashes, scratch, with pairs that
+ * of forwards and that of backwards. */
 typedef struct weft_moe_held_loads {
-    weft_moe_load passes, pinned, recomputed, deferred, offloaded[WEFT_PASS_OFFLOAD_SLOTS], scratch;
+    weft_moe_load passes, pinned, recomputed, deferred, offloaded[WEFT_PASS_OFFLOAD_SLOTS];
+    weft_moe_load scratch[2];
 } weft_moe_held_loads;
 
 /* How MoE layers whose tokens travel run. Zero: synchronous, nothing reused, the plain all-to-all.

@@ -144,11 +144,11 @@ typedef struct weft_model_memory {
     size_t kept_offset;                            /* in a pass's states */
     weft_recomputed recomputed[WEFT_PAIR_STRANDS]; /* with pairs of forwards, of backwards; else
                                                       the first */
-    weft_stack scratch;          /* shared: all passes run on one compute lane; at its bottom: */
-    weft_tensor normed;          /* the latest output of blocks' norms; with pairs in each pass */
-    weft_tensor gradients[2];    /* training: gradients between layers, alternating */
-    weft_stack backward_scratch; /* with pairs backwards' own */
-    weft_moe_load scratch_load;  /* of the MoE layer that took most scratch */
+    weft_stack scratch;            /* shared: all passes run on one compute lane; at its bottom: */
+    weft_tensor normed;            /* the latest output of blocks' norms; with pairs in each pass */
+    weft_tensor gradients[2];      /* training: gradients between layers, alternating */
+    weft_stack backward_scratch;   /* with pairs backwards' own */
+    weft_moe_load scratch_load[2]; /* of the MoE layer that took most scratch, of the backward's */
     weft_rings rings;
     weft_offload_rings offload;
 } weft_model_memory;

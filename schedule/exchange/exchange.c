@@ -58,7 +58,7 @@ static weft_status check_form_and_parts(weft_exchange_form form, int num_parts)
 static weft_task task_of(weft_exchange_form form, weft_task_kind kind, int part)
 {
     weft_task task = weft_task_of(kind, WEFT_FLOW_NONE);
-    task.lane = (uint16_t)lane_of(form, (int)kind);
+    task.lane = (uint8_t)lane_of(form, (int)kind);
     task.part = part;
     return task;
 }

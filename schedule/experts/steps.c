@@ -86,12 +86,13 @@ static weft_status fail(const unrolling *u, uint32_t index, const char *format, 
 /* Whether task `other` is over when task `index` starts; UINT32_MAX never is. */
 static bool over(const unrolling *u, uint32_t index, uint32_t other)
 {
-    return other != UINT32_MAX && weft_past_has(&u->pasts[index], u->tasks, (weft_wait){other, -1});
+    return other != UINT32_MAX &&
+           weft_past_has(&u->pasts[index], u->tasks[other].lane, (weft_wait){other, -1});
 }
 
 static void wait_for(unrolling *u, uint32_t index, uint32_t other)
 {
-    weft_past_add_task(&u->pasts[index], u->pasts, u->tasks, other);
+    weft_past_add_task(&u->pasts[index], &u->pasts[other], u->tasks[other].lane, other);
 }
 
 /* Appends a task, behind the last one of its lane. */
@@ -99,7 +100,7 @@ static uint32_t add(unrolling *u, const weft_task *task, int lane, uint32_t laye
 {
     const uint32_t index = u->num_tasks++;
     u->tasks[index] = *task;
-    u->tasks[index].lane = (uint16_t)lane;
+    u->tasks[index].lane = (uint8_t)lane;
     u->layers_of[index] = layer;
     if (u->last[lane])
         wait_for(u, index, u->last[lane] - 1);
@@ -235,10 +236,11 @@ static weft_status find_landed(unrolling *u, int layer, int batch)
         weft_past mine = {0};
         if (p->landings[q] == UINT32_MAX)
             return fail(u, p->done, "no gradient of expert %d comes to the host", q);
-        weft_past_add_task(&mine, u->pasts, u->tasks, p->landings[q]);
-        if (p->uploads[q] != UINT32_MAX &&
-            !weft_past_has(&mine, u->tasks, (weft_wait){p->uploads[q], -1}))
-            return fail(u, p->landings[q], "may end before the expert's weights are read");
+        const uint32_t landing = p->landings[q], upload = p->uploads[q];
+        weft_past_add_task(&mine, &u->pasts[landing], u->tasks[landing].lane, landing);
+        if (upload != UINT32_MAX &&
+            !weft_past_has(&mine, u->tasks[upload].lane, (weft_wait){upload, -1}))
+            return fail(u, landing, "may end before the expert's weights are read");
         for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
             if (q == 0 || mine.lanes[lane].upto < common->lanes[lane].upto)
                 common->lanes[lane] = (struct weft_lane_past){.upto = mine.lanes[lane].upto};

@@ -10,8 +10,6 @@ typedef struct list {
     const weft_pipeline_shape *shape;
     int rank, stage, last; /* stage, last: of all virtual stages */
     int chunk;
-    const bool *is_split;  /* [chunk][m]: the program has the backward in two halves */
-    const bool *is_paired; /* [2][chunk][m]: it has the forward, the backward, in a pair */
     weft_task_list list;
 } list;
 
@@ -35,16 +33,9 @@ static weft_task *add(list *l, weft_task_kind kind, weft_flow flow)
     return task;
 }
 
-static bool is_paired(const list *l, weft_task_kind kind, int micro_batch)
-{
-    const int m = l->shape->num_micro_batches, v = (l->last + 1) / l->shape->num_stages;
-    return l->shape->pairs &&
-           l->is_paired[((kind == WEFT_TASK_BACKWARD) * v + l->chunk) * m + micro_batch];
-}
-
-/* A task of the micro-batch, if the stage has its values, and for a message, if the other end is on
- * another rank. */
-static void add_part(list *l, weft_task_kind kind, weft_flow flow, int micro_batch)
+/* A task of every micro-batch, if the stage has its values, and for a message, if the other end is
+ * on another rank. */
+static void add_part(list *l, weft_task_kind kind, weft_flow flow)
 {
     const weft_operands *operands = weft_operands_of((int)kind, (int)flow);
     const bool message = kind == WEFT_TASK_SEND || kind == WEFT_TASK_RECEIVE;
@@ -58,65 +49,70 @@ static void add_part(list *l, weft_task_kind kind, weft_flow flow, int micro_bat
     if (kind == WEFT_TASK_RECOMPUTE && !has_value(l, &operands->rows[1]))
         return;
     weft_task *task = add(l, kind, flow);
-    task->micro_batch = micro_batch;
-    task->chunk = l->chunk;
+    task->micro_batch = 0;
+    task->chunk = (int16_t)l->chunk;
     if (message)
         task->peer = peer;
     if (kind == WEFT_TASK_FORWARD && l->shape->host_waits && l->shape->host_waits[l->stage])
         task->flags = WEFT_TASK_HOST_WAITS;
-    if (!message && flow != WEFT_FLOW_WEIGHT && is_paired(l, kind, micro_batch))
-        task->flags |= WEFT_TASK_PAIRED;
     for (int i = 0; i < operands->count; i++)
         task->operands[i] = has_value(l, &operands->rows[i]) ? 0 : -1;
 }
 
+/* Backwards whole and in halves: the program says which has which. */
 static void list_stage(list *l)
 {
-    const int m = l->shape->num_micro_batches;
-    for (int i = 0; i < m; i++) {
-        add_part(l, WEFT_TASK_RECEIVE, WEFT_FLOW_ACTIVATION, i);
-        add_part(l, WEFT_TASK_FORWARD, WEFT_FLOW_NONE, i);
-        add_part(l, WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION, i);
-        if (l->shape->forward_only)
-            continue;
-        add_part(l, WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT, i);
-        add_part(l, WEFT_TASK_RECOMPUTE, WEFT_FLOW_STASH, i);
-        const bool is_split = l->is_split[l->chunk * m + i];
-        add_part(l, WEFT_TASK_BACKWARD, is_split ? WEFT_FLOW_INPUT : WEFT_FLOW_NONE, i);
-        if (is_split)
-            add_part(l, WEFT_TASK_BACKWARD, WEFT_FLOW_WEIGHT, i);
-        add_part(l, WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, i);
-    }
+    add_part(l, WEFT_TASK_RECEIVE, WEFT_FLOW_ACTIVATION);
+    add_part(l, WEFT_TASK_FORWARD, WEFT_FLOW_NONE);
+    add_part(l, WEFT_TASK_SEND, WEFT_FLOW_ACTIVATION);
+    if (l->shape->forward_only)
+        return;
+    add_part(l, WEFT_TASK_RECEIVE, WEFT_FLOW_GRADIENT);
+    add_part(l, WEFT_TASK_RECOMPUTE, WEFT_FLOW_STASH);
+    add_part(l, WEFT_TASK_BACKWARD, WEFT_FLOW_NONE);
+    add_part(l, WEFT_TASK_BACKWARD, WEFT_FLOW_INPUT);
+    add_part(l, WEFT_TASK_BACKWARD, WEFT_FLOW_WEIGHT);
+    add_part(l, WEFT_TASK_SEND, WEFT_FLOW_GRADIENT);
 }
 
-static bool ends_backward(const weft_task *task)
-{
-    return task->kind == WEFT_TASK_BACKWARD && task->flow != WEFT_FLOW_INPUT;
-}
+enum { PARTS_OF_STAGE = 9 };
 
-/* By chunk: the micro-batch of its last backward in the program; -1: there is none. By chunk and
- * micro-batch: whether the backward is in two halves; the forward, then the backward, in a pair. */
-static void find_backwards(const weft_program *program, int num_chunks, int num_micro_batches,
-                           int32_t *last, bool *is_split, bool *is_paired)
+/* A rank's backwards in its program. */
+typedef struct backwards {
+    int num_micro_batches;
+    bool *is_split;     /* [chunk][m]: in two halves */
+    int32_t *last_flow; /* by chunk: of the last one to end; -1: there is none */
+} backwards;
+
+static weft_status find_backwards(const weft_program *program, int num_chunks,
+                                  int num_micro_batches, weft_arena *arena, backwards *out)
 {
-    const int all = num_chunks * num_micro_batches;
+    void *split, *last;
+    const size_t v = (size_t)num_chunks;
+    WEFT_TRY(weft_arena_alloc_array(arena, v * (size_t)num_micro_batches, sizeof(bool), &split));
+    WEFT_TRY(weft_arena_alloc_array(arena, v, sizeof(int32_t), &last));
+    *out = (backwards){num_micro_batches, split, last};
     for (int chunk = 0; chunk < num_chunks; chunk++)
-        last[chunk] = -1;
+        out->last_flow[chunk] = -1;
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
-        const bool backward = task->kind == WEFT_TASK_BACKWARD;
-        if ((!backward && task->kind != WEFT_TASK_FORWARD) || task->chunk < 0 ||
-            task->chunk >= num_chunks || task->micro_batch < 0 ||
-            task->micro_batch >= num_micro_batches)
+        if (task->kind != WEFT_TASK_BACKWARD || task->chunk < 0 || task->chunk >= num_chunks ||
+            task->micro_batch < 0 || task->micro_batch >= num_micro_batches)
             continue;
-        const int at = task->chunk * num_micro_batches + task->micro_batch;
-        if (task->flow != WEFT_FLOW_WEIGHT)
-            is_paired[backward * all + at] = task->flags & WEFT_TASK_PAIRED;
-        if (ends_backward(task))
-            last[task->chunk] = task->micro_batch;
-        else if (backward)
-            is_split[at] = true;
+        if (task->flow == WEFT_FLOW_INPUT)
+            out->is_split[task->chunk * num_micro_batches + task->micro_batch] = true;
+        else
+            out->last_flow[task->chunk] = task->flow;
     }
+    return WEFT_OK;
+}
+
+static bool has_task(const void *context, const weft_task *task, int micro_batch)
+{
+    const backwards *b = context;
+    return task->kind != WEFT_TASK_BACKWARD ||
+           (task->flow == WEFT_FLOW_NONE) !=
+               b->is_split[task->chunk * b->num_micro_batches + micro_batch];
 }
 
 /* A set and what it should be. */
@@ -132,25 +128,18 @@ static weft_status expect(const void *context, int rank, weft_arena *scratch, we
     const weft_pipeline_shape *shape = q->shape;
     const weft_buckets *buckets = shape->buckets ? &shape->buckets[rank] : &none;
     const int p = shape->num_stages, v = shape->num_chunks ? shape->num_chunks : 1;
-    const size_t all = (size_t)v * (size_t)shape->num_micro_batches;
-    void *tasks, *waits, *batches, *splits, *pairs;
-    uint32_t *last_backward;
-    WEFT_TRY(weft_arena_alloc_array(scratch, 8 * all + weft_update_max_tasks(buckets),
+    void *tasks, *waits, *indices, *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch,
+                                    PARTS_OF_STAGE * (size_t)v + weft_update_max_tasks(buckets),
                                     sizeof(weft_task), &tasks));
     WEFT_TRY(weft_arena_alloc_array(scratch, weft_update_max_waits(buckets, v), sizeof(weft_wait),
                                     &waits));
-    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(int32_t), &batches));
-    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)v, &last_backward));
-    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(bool), &splits));
-    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(bool), &pairs));
-    const int32_t *last_batch = batches;
-    find_backwards(&q->programs[rank], v, shape->num_micro_batches, batches, splits, pairs);
-    list l = {.shape = shape,
-              .rank = rank,
-              .last = p * v - 1,
-              .is_split = splits,
-              .is_paired = pairs,
-              .list = {tasks, waits, 0, 0}};
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)v, sizeof(uint32_t), &indices));
+    WEFT_TRY(weft_arena_alloc(scratch, sizeof(backwards), &memory));
+    uint32_t *last_backward = indices;
+    backwards *of_rank = memory;
+    WEFT_TRY(find_backwards(&q->programs[rank], v, shape->num_micro_batches, scratch, of_rank));
+    list l = {.shape = shape, .rank = rank, .last = p * v - 1, .list = {tasks, waits, 0, 0}};
     for (int chunk = 0; chunk < v; chunk++) {
         uint32_t i = l.list.num_tasks;
         l.chunk = chunk;
@@ -158,7 +147,8 @@ static weft_status expect(const void *context, int rank, weft_arena *scratch, we
         list_stage(&l);
         last_backward[chunk] = UINT32_MAX;
         for (; i < l.list.num_tasks; i++)
-            if (ends_backward(&l.list.tasks[i]) && l.list.tasks[i].micro_batch == last_batch[chunk])
+            if (l.list.tasks[i].kind == WEFT_TASK_BACKWARD &&
+                l.list.tasks[i].flow == of_rank->last_flow[chunk])
                 last_backward[chunk] = i;
     }
     if (!shape->forward_only)
@@ -166,6 +156,10 @@ static weft_status expect(const void *context, int rank, weft_arena *scratch, we
     *out = (weft_expectation){
         .tasks = tasks,
         .num_tasks = l.list.num_tasks,
+        .num_micro_batches = shape->num_micro_batches,
+        .has = has_task,
+        .context = of_rank,
+        .may_pair = shape->pairs,
         .waits = waits,
         .ordered = weft_update_ordered(),
         .begins = WEFT_TASK_FORWARD,

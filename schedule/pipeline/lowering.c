@@ -1,6 +1,7 @@
 #include "schedule/pipeline/lowering.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "schedule/pipeline/update.h"
 
@@ -30,89 +31,120 @@ static int32_t deferred_of(const weft_lowering *l, int stage, int m)
     return WEFT_POOL_DEFERRED * WEFT_POOL_SLOTS + l->slots->deferred.of[at_chunk(l, stage, m)];
 }
 
-static int64_t *free_at(const weft_lowering *l, int stage, int m)
+static int32_t *free_at(const weft_lowering *l, int stage, int m)
 {
     return &l->free_at[l->slots->stash.of[at_chunk(l, stage, m)]];
 }
 
-static int32_t take_gradient(const weft_lowering *l, int stage, int m, int64_t now,
-                             int64_t *out_free_at)
+static int32_t take_gradient(const weft_lowering *l, int stage, int m, int32_t now,
+                             int32_t *out_free_at)
 {
     return weft_lowering_take(l, WEFT_POOL_GRADIENT, now, l->times->ends[1][at_stage(l, stage, m)],
                               out_free_at);
 }
 
-static weft_task *add_task(weft_lowering *l, weft_task_kind kind, weft_flow flow, int stage, int m)
+enum { NUM_OPERANDS = 5 }; /* most of a task here */
+
+/* Appends a task with its operands' slots; in the first run counts it. *out_index may be NULL. */
+static weft_status add_task(weft_lowering *l, weft_task task, int chunk, int m,
+                            const int32_t operands[NUM_OPERANDS], uint32_t *out_index)
 {
-    weft_task *task = &l->tasks[l->num_tasks++];
-    *task = weft_task_of(kind, flow);
-    task->micro_batch = m;
-    task->chunk = stage / l->p;
-    return task;
+    task.micro_batch = m;
+    task.chunk = (int16_t)chunk;
+    for (int i = 0; l->builder && i < NUM_OPERANDS; i++)
+        task.operands[i] = (int16_t)(operands[i] < 0 ? -1 : weft_lowering_row(l, operands[i]));
+    return l->builder ? weft_program_append(l->builder, &task, NULL, 0, out_index) : WEFT_OK;
 }
 
-static weft_lowered_message message(const weft_lowering *l, weft_task_kind kind, weft_flow flow,
-                                    int stage, int other, int m, int64_t at)
+static weft_status add_pass(weft_lowering *l, weft_task task, int stage, int m,
+                            const int32_t operands[NUM_OPERANDS])
 {
-    weft_lowered_message out = {weft_task_of(kind, flow), at, 0, l->compute};
-    out.task.micro_batch = m;
-    out.task.chunk = stage / l->p;
-    out.task.peer = rank_of(l, other);
-    return out;
+    uint32_t index = 0;
+    l->num_tasks += !l->builder;
+    WEFT_TRY(add_task(l, task, stage / l->p, m, operands, &index));
+    if (task.kind == WEFT_TASK_BACKWARD && task.flow != WEFT_FLOW_INPUT)
+        l->last_backward[stage / l->p] = index;
+    return WEFT_OK;
+}
+
+static void add_message(weft_lowering *l, weft_task_kind kind, weft_flow flow, int stage, int other,
+                        int m, int32_t at, int32_t operand, int32_t is_free_at)
+{
+    const bool sends = kind == WEFT_TASK_SEND;
+    uint32_t *num = sends ? &l->num_sends : &l->num_receives;
+    if (!l->builder)
+        (sends ? l->sends : l->receives)[(*num)++] =
+            (weft_lowered_message){.kind = kind,
+                                   .flow = flow,
+                                   .micro_batch = m,
+                                   .chunk = stage / l->p,
+                                   .peer = rank_of(l, other),
+                                   .operand = operand,
+                                   .at = at,
+                                   .free_at = is_free_at,
+                                   .compute = l->compute};
 }
 
 /* The slot for what a compute makes for virtual stage `user`: the user's own slot if the user is on
  * this rank, else one of pool `out`, from which a SEND is made. */
 static int32_t make_output(weft_lowering *l, weft_flow flow, int out, int stage, int user, int m,
-                           int64_t now)
+                           int32_t now)
 {
     const int backward = flow == WEFT_FLOW_GRADIENT;
     if (rank_of(l, user) == l->rank) {
         int32_t *slot = &l->held[at_chunk(l, user, m)];
         return backward ? *slot = take_gradient(l, user, m, now, NULL) : activation_of(l, user, m);
     }
-    const int64_t at = l->times->starts[backward][at_stage(l, user, m)];
-    weft_lowered_message *sent = &l->sends[l->num_sends++];
-    *sent = message(l, WEFT_TASK_SEND, flow, stage, user, m, at);
-    sent->task.operands[0] = weft_lowering_take(l, out, now, at, NULL);
-    return sent->task.operands[0];
+    const int32_t at = l->times->starts[backward][at_stage(l, user, m)];
+    const int32_t slot = weft_lowering_take(l, out, now, at, NULL);
+    add_message(l, WEFT_TASK_SEND, flow, stage, user, m, at, slot, 0);
+    return slot;
 }
 
 /* The slot of a compute's input; makes a RECEIVE unless this rank has made the input. */
 static int32_t take_input(weft_lowering *l, weft_flow flow, int stage, int maker, int m,
-                          int64_t now)
+                          int32_t now)
 {
     const int backward = flow == WEFT_FLOW_GRADIENT;
     if (rank_of(l, maker) == l->rank)
         return backward ? l->held[at_chunk(l, stage, m)] : activation_of(l, stage, m);
-    weft_lowered_message *received = &l->receives[l->num_receives++];
-    *received = message(l, WEFT_TASK_RECEIVE, flow, stage, maker, m, now);
-    if (backward) {
-        received->task.operands[0] = take_gradient(l, stage, m, now, &received->free_at);
-    } else {
-        received->task.operands[0] = activation_of(l, stage, m);
-        received->free_at = *free_at(l, stage, m);
-    }
-    return received->task.operands[0];
+    int32_t is_free_at = backward ? 0 : *free_at(l, stage, m);
+    const int32_t slot =
+        backward ? take_gradient(l, stage, m, now, &is_free_at) : activation_of(l, stage, m);
+    add_message(l, WEFT_TASK_RECEIVE, flow, stage, maker, m, now, slot, is_free_at);
+    return slot;
 }
 
-static void lower_forward(weft_lowering *l, int stage, int m, int64_t now)
+/* Whether the current compute is one of a pair that runs as one. */
+static bool is_paired(const weft_lowering *l)
+{
+    const weft_compute *c = &l->order->computes[l->compute];
+    return l->shape->pairs && (c->is_paired || (l->compute > 0 && c[-1].is_paired));
+}
+
+static weft_task task_of(const weft_lowering *l, weft_task_kind kind, weft_flow flow)
+{
+    weft_task task = weft_task_of(kind, flow);
+    task.flags = is_paired(l) ? WEFT_TASK_PAIRED : 0;
+    return task;
+}
+
+static weft_status lower_forward(weft_lowering *l, int stage, int m, int32_t now)
 {
     const int last = l->p * l->v - 1;
     const int32_t x =
         stage == 0 ? -1 : take_input(l, WEFT_FLOW_ACTIVATION, stage, stage - 1, m, now);
-    weft_task *task = add_task(l, WEFT_TASK_FORWARD, WEFT_FLOW_NONE, stage, m);
+    const int32_t y = stage == last ? -1
+                                    : make_output(l, WEFT_FLOW_ACTIVATION, WEFT_POOL_OUTPUT, stage,
+                                                  stage + 1, m, now);
+    weft_task task = task_of(l, WEFT_TASK_FORWARD, WEFT_FLOW_NONE);
     if (l->shape->host_waits && l->shape->host_waits[stage])
-        task->flags = WEFT_TASK_HOST_WAITS;
-    task->operands[0] = x;
-    task->operands[1] = activation_of(l, stage, m);
-    if (stage < last)
-        task->operands[2] =
-            make_output(l, WEFT_FLOW_ACTIVATION, WEFT_POOL_OUTPUT, stage, stage + 1, m, now);
+        task.flags |= WEFT_TASK_HOST_WAITS;
     if (++l->in_flight > l->max_in_flight)
         l->max_in_flight = l->in_flight;
     if (l->shape->forward_only)
         *free_at(l, stage, m) = l->times->ends[0][at_stage(l, stage, m)];
+    return add_pass(l, task, stage, m, (int32_t[]){x, activation_of(l, stage, m), y, -1, -1});
 }
 
 static void end_backward(weft_lowering *l, int stage, int m)
@@ -121,37 +153,45 @@ static void end_backward(weft_lowering *l, int stage, int m)
     *free_at(l, stage, m) = l->times->over[at_stage(l, stage, m)];
 }
 
-static void lower_backward(weft_lowering *l, int stage, int m, int64_t now, bool is_whole)
+static weft_status lower_backward(weft_lowering *l, int stage, int m, int32_t now, bool is_whole)
 {
     const int last = l->p * l->v - 1;
+    const int32_t stash = activation_of(l, stage, m);
     int32_t again = -1;
     const int32_t dy =
         stage == last ? -1 : take_input(l, WEFT_FLOW_GRADIENT, stage, stage + 1, m, now);
     if (l->shape->recomputes && l->shape->recomputes[stage]) {
-        weft_task *recompute = add_task(l, WEFT_TASK_RECOMPUTE, WEFT_FLOW_STASH, stage, m);
-        recompute->operands[0] = activation_of(l, stage, m);
-        recompute->operands[1] = again =
-            weft_lowering_take(l, WEFT_POOL_RECOMPUTED, now, now, NULL);
+        again = weft_lowering_take(l, WEFT_POOL_RECOMPUTED, now, now, NULL);
+        WEFT_TRY(add_pass(l, weft_task_of(WEFT_TASK_RECOMPUTE, WEFT_FLOW_STASH), stage, m,
+                          (int32_t[]){stash, again, -1, -1, -1}));
     }
-    weft_task *task =
-        add_task(l, WEFT_TASK_BACKWARD, is_whole ? WEFT_FLOW_NONE : WEFT_FLOW_INPUT, stage, m);
-    task->operands[0] = activation_of(l, stage, m);
-    task->operands[1] = dy;
-    task->operands[3] = again;
-    task->operands[4] = is_whole ? -1 : deferred_of(l, stage, m);
-    if (stage > 0)
-        task->operands[2] =
-            make_output(l, WEFT_FLOW_GRADIENT, WEFT_POOL_INPUT_GRADIENT, stage, stage - 1, m, now);
+    const int32_t dx = stage == 0 ? -1
+                                  : make_output(l, WEFT_FLOW_GRADIENT, WEFT_POOL_INPUT_GRADIENT,
+                                                stage, stage - 1, m, now);
     if (is_whole)
         end_backward(l, stage, m);
+    return add_pass(l, task_of(l, WEFT_TASK_BACKWARD, is_whole ? WEFT_FLOW_NONE : WEFT_FLOW_INPUT),
+                    stage, m,
+                    (int32_t[]){stash, dy, dx, again, is_whole ? -1 : deferred_of(l, stage, m)});
 }
 
-static void lower_weights(weft_lowering *l, int stage, int m)
+static weft_status lower_weights(weft_lowering *l, int stage, int m)
 {
-    weft_task *task = add_task(l, WEFT_TASK_BACKWARD, WEFT_FLOW_WEIGHT, stage, m);
-    task->operands[0] = activation_of(l, stage, m);
-    task->operands[1] = deferred_of(l, stage, m);
     end_backward(l, stage, m);
+    return add_pass(l, weft_task_of(WEFT_TASK_BACKWARD, WEFT_FLOW_WEIGHT), stage, m,
+                    (int32_t[]){activation_of(l, stage, m), deferred_of(l, stage, m), -1, -1, -1});
+}
+
+static weft_status lower_compute(weft_lowering *l)
+{
+    const weft_compute *c = &l->order->computes[l->compute];
+    const int stage = weft_stage_of(l->shape->is_v, l->p, l->rank, c->chunk);
+    const int32_t now = l->starts[l->compute];
+    if (c->kind == WEFT_COMPUTE_FORWARD)
+        return lower_forward(l, stage, c->micro_batch, now);
+    return c->kind == WEFT_COMPUTE_WEIGHT
+               ? lower_weights(l, stage, c->micro_batch)
+               : lower_backward(l, stage, c->micro_batch, now, c->kind == WEFT_COMPUTE_BACKWARD);
 }
 
 /* All ranks agree on this order: no rank wants two messages at once. */
@@ -160,76 +200,48 @@ static int compare_messages(const void *a, const void *b)
     const weft_lowered_message *x = a, *y = b;
     if (x->at != y->at)
         return x->at < y->at ? -1 : 1;
-    if (x->task.peer != y->task.peer)
-        return x->task.peer - y->task.peer;
-    return (x->task.flow == WEFT_FLOW_GRADIENT) - (y->task.flow == WEFT_FLOW_GRADIENT);
+    if (x->peer != y->peer)
+        return x->peer - y->peer;
+    return (x->flow == WEFT_FLOW_GRADIENT) - (y->flow == WEFT_FLOW_GRADIENT);
 }
 
-/* Whether the compute is one of a pair that runs as one. */
-static bool is_paired(const weft_lowering *l, uint32_t compute)
+weft_status weft_lowering_run(weft_lowering *l)
 {
-    const weft_compute *c = &l->order->computes[compute];
-    return l->shape->pairs && (c->is_paired || (compute > 0 && c[-1].is_paired));
-}
-
-void weft_lowering_run(weft_lowering *l)
-{
-    for (; l->compute < l->order->count; l->compute++) {
-        const weft_compute *c = &l->order->computes[l->compute];
-        const int stage = weft_stage_of(l->shape->is_v, l->p, l->rank, c->chunk);
-        if (c->kind == WEFT_COMPUTE_FORWARD)
-            lower_forward(l, stage, c->micro_batch, l->starts[l->compute]);
-        else if (c->kind == WEFT_COMPUTE_WEIGHT)
-            lower_weights(l, stage, c->micro_batch);
-        else
-            lower_backward(l, stage, c->micro_batch, l->starts[l->compute],
-                           c->kind == WEFT_COMPUTE_BACKWARD);
-        if (is_paired(l, l->compute))
-            l->tasks[l->num_tasks - 1].flags |= WEFT_TASK_PAIRED;
-    }
+    for (; l->compute < l->order->count; l->compute++)
+        WEFT_TRY(lower_compute(l));
     qsort(l->sends, l->num_sends, sizeof(weft_lowered_message), compare_messages);
-}
-
-static bool is_compute(const weft_task *task)
-{
-    return task->kind == WEFT_TASK_FORWARD || task->kind == WEFT_TASK_BACKWARD;
-}
-
-/* Appends a task with its operands' slots. */
-static weft_status append(const weft_lowering *l, weft_program_builder *builder,
-                          const weft_task *task, uint32_t *out_index)
-{
-    weft_task placed = *task;
-    for (int i = 0; i < WEFT_TASK_MAX_OPERANDS; i++)
-        if (task->operands[i] >= 0)
-            placed.operands[i] = weft_lowering_row(l, task->operands[i]);
-    return weft_program_append(builder, &placed, NULL, 0, out_index);
-}
-
-/* Appends the messages that are wanted by then. */
-static weft_status append_wanted(const weft_lowering *l, weft_program_builder *builder,
-                                 const weft_lowered_message *messages, uint32_t count,
-                                 int64_t until, uint32_t *next)
-{
-    for (; *next < count && messages[*next].at <= until; ++*next)
-        WEFT_TRY(append(l, builder, &messages[*next].task, NULL));
     return WEFT_OK;
 }
 
-/* Appends the messages that stand before a compute; the order's count: after all computes. */
-static weft_status append_messages(weft_lowering *l, weft_program_builder *builder,
-                                   uint32_t compute)
+static weft_status append_message(weft_lowering *l, const weft_lowered_message *message)
 {
-    const int64_t until = compute < l->order->count ? l->starts[compute] : INT64_MAX;
+    weft_task task = weft_task_of(message->kind, message->flow);
+    task.peer = message->peer;
+    return add_task(l, task, message->chunk, message->micro_batch,
+                    (int32_t[]){message->operand, -1, -1, -1, -1}, NULL);
+}
+
+/* Appends the messages that are wanted by then. */
+static weft_status append_wanted(weft_lowering *l, const weft_lowered_message *messages,
+                                 uint32_t count, int32_t until, uint32_t *next)
+{
+    for (; *next < count && messages[*next].at <= until; ++*next)
+        WEFT_TRY(append_message(l, &messages[*next]));
+    return WEFT_OK;
+}
+
+/* Appends the messages that stand before the current compute, or behind all. */
+static weft_status append_messages(weft_lowering *l)
+{
+    const int32_t until = l->compute < l->order->count ? l->starts[l->compute] : INT32_MAX;
     uint32_t *next = l->num_appended;
     if (!l->posts) {
-        WEFT_TRY(append_wanted(l, builder, l->sends, l->num_sends, until, &next[0]));
-        return append_wanted(l, builder, l->receives, l->num_receives, until, &next[1]);
+        WEFT_TRY(append_wanted(l, l->sends, l->num_sends, until, &next[0]));
+        return append_wanted(l, l->receives, l->num_receives, until, &next[1]);
     }
-    for (; *next < l->posts->num_posted && l->posts->posted[*next].before <= compute; ++*next) {
+    for (; *next < l->posts->num_posted && l->posts->posted[*next].before <= l->compute; ++*next) {
         const weft_posted *posted = &l->posts->posted[*next];
-        const weft_lowered_message *messages = posted->received ? l->receives : l->sends;
-        WEFT_TRY(append(l, builder, &messages[posted->index].task, NULL));
+        WEFT_TRY(append_message(l, &(posted->received ? l->receives : l->sends)[posted->index]));
     }
     return WEFT_OK;
 }
@@ -240,34 +252,34 @@ static const weft_buckets *buckets_of(const weft_lowering *l)
     return l->shape->buckets ? &l->shape->buckets[l->rank] : &none;
 }
 
-static weft_status append_all(weft_lowering *l, weft_program_builder *builder)
+static weft_status append_all(weft_lowering *l)
 {
-    uint32_t compute = 0, index = 0;
-    for (uint32_t i = 0; i < l->num_tasks; i++) {
-        WEFT_TRY(append_messages(l, builder, compute));
-        WEFT_TRY(append(l, builder, &l->tasks[i], &index));
-        compute += is_compute(&l->tasks[i]);
-        if (l->tasks[i].kind == WEFT_TASK_BACKWARD && l->tasks[i].flow != WEFT_FLOW_INPUT)
-            l->last_backward[l->tasks[i].chunk] = index;
+    uint32_t last = 0;
+    weft_lowering_empty_pools(l);
+    memset(l->free_at, 0, (size_t)l->v * (size_t)l->m * sizeof *l->free_at);
+    for (l->compute = 0; l->compute < l->order->count; l->compute++) {
+        WEFT_TRY(append_messages(l));
+        WEFT_TRY(lower_compute(l));
     }
-    WEFT_TRY(append_messages(l, builder, compute));
-    return l->shape->forward_only
-               ? WEFT_OK
-               : weft_program_append_update(builder, buckets_of(l), l->last_backward, l->v, index);
+    WEFT_TRY(append_messages(l));
+    for (int chunk = 0; chunk < l->v; chunk++)
+        last = l->last_backward[chunk] > last ? l->last_backward[chunk] : last;
+    return l->shape->forward_only ? WEFT_OK
+                                  : weft_program_append_update(l->builder, buckets_of(l),
+                                                               l->last_backward, l->v, last);
 }
 
 weft_status weft_lowering_finish(weft_lowering *l, weft_arena *arena, weft_program *out)
 {
-    weft_program_builder *builder;
     const bool forward_only = l->shape->forward_only;
     const uint32_t num_tasks = l->num_tasks + l->num_sends + l->num_receives +
                                (forward_only ? 0 : weft_update_max_tasks(buckets_of(l)));
-    WEFT_TRY(weft_program_builder_create(arena, &builder));
-    WEFT_TRY(weft_program_expect(builder, num_tasks, 2 * num_tasks, l->scratch));
-    WEFT_TRY(weft_lowering_add_slots(l, builder));
-    WEFT_TRY(append_all(l, builder));
-    WEFT_TRY(
-        weft_program_finish(builder, forward_only ? l->slots->stash.num : l->max_in_flight, out));
+    WEFT_TRY(weft_program_builder_create(arena, &l->builder));
+    WEFT_TRY(weft_program_expect(l->builder, num_tasks, 2 * num_tasks, l->scratch));
+    WEFT_TRY(weft_lowering_add_slots(l, l->builder));
+    WEFT_TRY(append_all(l));
+    WEFT_TRY(weft_program_finish(l->builder, forward_only ? l->slots->stash.num : l->max_in_flight,
+                                 out));
     out->is_v = l->shape->is_v;
     return WEFT_OK;
 }

@@ -21,9 +21,9 @@ static int group_at(const weft_order_shape *shape, int first)
     return first < num_large * (small + 1) ? small + 1 : small;
 }
 
-int64_t weft_compute_time(int kind)
+int32_t weft_compute_time(int kind)
 {
-    static const int64_t times[WEFT_NUM_COMPUTES] = {[WEFT_COMPUTE_FORWARD] = 1,
+    static const int32_t times[WEFT_NUM_COMPUTES] = {[WEFT_COMPUTE_FORWARD] = 1,
                                                      [WEFT_COMPUTE_BACKWARD] = 16,
                                                      [WEFT_COMPUTE_INPUT] = 8,
                                                      [WEFT_COMPUTE_WEIGHT] = 8};
@@ -38,8 +38,9 @@ static void list_all(const weft_order_shape *shape, weft_compute_kind kind, weft
         size = group_at(shape, first);
         for (int chunk = 0; chunk < v; chunk++)
             for (int m = first; m < first + size; m++)
-                *out++ = (weft_compute){m, kind == WEFT_COMPUTE_BACKWARD ? v - 1 - chunk : chunk,
-                                        (int32_t)kind, 0};
+                *out++ = (weft_compute){
+                    m, (int16_t)(kind == WEFT_COMPUTE_BACKWARD ? v - 1 - chunk : chunk),
+                    (uint8_t)kind, 0};
     }
 }
 
@@ -89,11 +90,12 @@ static void make_zb_h1(const loop *all, size_t bound, size_t lag, bool pairs, we
 }
 
 static weft_status make_loop(weft_pipeline_kind kind, const weft_order_shape *shape,
-                             weft_arena *arena, weft_order *orders)
+                             weft_order *orders)
 {
     const size_t all = (size_t)shape->num_micro_batches * (size_t)shape->num_chunks;
+    weft_arena scratch = {0};
     void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, 2 * all, sizeof(weft_compute), &memory));
+    WEFT_TRY(weft_arena_alloc_array(&scratch, 2 * all, sizeof(weft_compute), &memory));
     const loop l = {memory, (weft_compute *)memory + all, all};
     list_all(shape, WEFT_COMPUTE_FORWARD, memory);
     list_all(shape, WEFT_COMPUTE_BACKWARD, (weft_compute *)memory + all);
@@ -104,6 +106,7 @@ static weft_status make_loop(weft_pipeline_kind kind, const weft_order_shape *sh
         else
             make_whole(&l, bound, shape->pairs, &orders[rank]);
     }
+    weft_arena_release(&scratch);
     return WEFT_OK;
 }
 
@@ -119,7 +122,7 @@ weft_status weft_order_make(weft_pipeline_kind kind, const weft_order_shape *sha
         orders[rank] = (weft_order){.computes = memory};
     }
     if (!weft_pipeline_kind_is_v(kind))
-        return make_loop(kind, shape, arena, orders);
+        return make_loop(kind, shape, orders);
     for (int rank = 0; rank < shape->num_ranks; rank++)
         weft_order_make_v(kind, shape, rank, &orders[rank]);
     return WEFT_OK;

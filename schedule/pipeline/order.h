@@ -78,10 +78,13 @@ typedef enum weft_compute_kind {
     WEFT_NUM_COMPUTES
 } weft_compute_kind;
 
+enum { WEFT_ORDER_MAX_CHUNKS = 32767 };
+
 typedef struct weft_compute {
-    int32_t micro_batch, chunk, kind; /* weft_compute_kind */
-    int32_t is_paired;                /* 1: it and the next one, a forward and a backward, are one
-                                         pair */
+    int32_t micro_batch;
+    int16_t chunk;
+    uint8_t kind;      /* weft_compute_kind */
+    uint8_t is_paired; /* 1: it and the next one, a forward and a backward, are one pair */
 } weft_compute;
 
 typedef struct weft_order {
@@ -120,14 +123,14 @@ bool weft_order_has_layout(weft_pipeline_kind kind, const weft_order_shape *shap
 weft_status weft_order_check_shape(const weft_order_shape *shape) WEFT_CHECKED;
 /* Of a chunk the micro-batches' gradients of weights come in the order of those of inputs. Errors:
  * WEFT_CONFIG. */
-weft_status weft_order_check_weights(const weft_order_shape *shape, const weft_order *orders,
-                                     weft_arena *scratch) WEFT_CHECKED;
+weft_status weft_order_check_weights(const weft_order_shape *shape,
+                                     const weft_order *orders) WEFT_CHECKED;
 weft_status weft_order_check_layout(weft_pipeline_kind kind,
                                     const weft_order_shape *shape) WEFT_CHECKED;
 
 /* How long computes take when an order is timed (schedule/pipeline/order_time.h). A backward takes
  * much longer than a forward: a message that is in time then is in time for shorter backwards too.
  */
-int64_t weft_compute_time(int kind);
+int32_t weft_compute_time(int kind);
 
 #endif

@@ -53,7 +53,7 @@ bool weft_order_has_layout(weft_pipeline_kind kind, const weft_order_shape *shap
 weft_status weft_order_check_shape(const weft_order_shape *shape)
 {
     const int p = shape->num_ranks, v = shape->num_chunks, m = shape->num_micro_batches;
-    if (p < 1 || v < 1 || m < 1)
+    if (p < 1 || v < 1 || m < 1 || v > WEFT_ORDER_MAX_CHUNKS)
         return WEFT_ERROR(
             WEFT_CONFIG, "no pipeline of %d ranks with %d virtual stages each and %d micro-batches",
             p, v, m);
@@ -82,25 +82,32 @@ static weft_status misplaced(const weft_order_shape *shape, int rank, const weft
         weft_compute_letter(c->kind), c->micro_batch);
 }
 
-weft_status weft_order_check_weights(const weft_order_shape *shape, const weft_order *orders,
-                                     weft_arena *scratch)
+static weft_status check_rank(const weft_order_shape *shape, int rank, const weft_order *order)
 {
     const size_t m = (size_t)shape->num_micro_batches, v = (size_t)shape->num_chunks;
-    for (int rank = 0; rank < shape->num_ranks; rank++) {
-        void *memory;
-        WEFT_TRY(weft_arena_alloc_array(scratch, v * (m + 2), sizeof(int32_t), &memory));
-        int32_t *const queues = memory, *const ends = queues + v * m, *const heads = ends + v;
-        for (uint32_t i = 0; i < orders[rank].count; i++) {
-            const weft_compute *c = &orders[rank].computes[i];
-            int32_t *const queue = queues + (size_t)c->chunk * m, *head = &heads[c->chunk];
-            if (weft_compute_sends_gradient(c->kind))
-                queue[ends[c->chunk]++] = c->micro_batch;
-            if (c->kind != WEFT_COMPUTE_BACKWARD && c->kind != WEFT_COMPUTE_WEIGHT)
-                continue;
-            if (*head == ends[c->chunk] || queue[*head] != c->micro_batch)
-                return misplaced(shape, rank, &orders[rank], i);
-            ++*head;
-        }
+    weft_arena scratch = {0};
+    weft_status status = WEFT_OK;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(&scratch, v * (m + 2), sizeof(int32_t), &memory));
+    int32_t *const queues = memory, *const ends = queues + v * m, *const heads = ends + v;
+    for (uint32_t i = 0; i < order->count && status == WEFT_OK; i++) {
+        const weft_compute *c = &order->computes[i];
+        int32_t *const queue = queues + (size_t)c->chunk * m, *head = &heads[c->chunk];
+        if (weft_compute_sends_gradient(c->kind))
+            queue[ends[c->chunk]++] = c->micro_batch;
+        if (c->kind != WEFT_COMPUTE_BACKWARD && c->kind != WEFT_COMPUTE_WEIGHT)
+            continue;
+        if (*head == ends[c->chunk] || queue[*head] != c->micro_batch)
+            status = misplaced(shape, rank, order, i);
+        ++*head;
     }
+    weft_arena_release(&scratch);
+    return status;
+}
+
+weft_status weft_order_check_weights(const weft_order_shape *shape, const weft_order *orders)
+{
+    for (int rank = 0; rank < shape->num_ranks; rank++)
+        WEFT_TRY(check_rank(shape, rank, &orders[rank]));
     return WEFT_OK;
 }

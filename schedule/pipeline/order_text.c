@@ -86,9 +86,9 @@ static int read_word(const char **text, const char *end)
 
 static weft_status add_compute(reader *r, int stage, int what, int m, weft_order *order)
 {
-    static const int kinds[NUM_COMPUTE_WORDS] = {WEFT_COMPUTE_FORWARD, WEFT_COMPUTE_BACKWARD,
-                                                 WEFT_COMPUTE_INPUT, WEFT_COMPUTE_WEIGHT,
-                                                 WEFT_COMPUTE_BACKWARD};
+    static const uint8_t kinds[NUM_COMPUTE_WORDS] = {WEFT_COMPUTE_FORWARD, WEFT_COMPUTE_BACKWARD,
+                                                     WEFT_COMPUTE_INPUT, WEFT_COMPUTE_WEIGHT,
+                                                     WEFT_COMPUTE_BACKWARD};
     uint8_t *seen = seen_at(r, stage, m);
     const int twice = what == WORD_F   ? 1 << WORD_F
                       : what == WORD_W ? 1 << WORD_W | 1 << WORD_BW
@@ -103,7 +103,7 @@ static weft_status add_compute(reader *r, int stage, int what, int m, weft_order
     *seen = (uint8_t)(*seen | 1 << what);
     r->columns[order->count] = r->column + 1;
     order->computes[order->count++] =
-        (weft_compute){m, stage / r->shape->num_ranks, kinds[what], 0};
+        (weft_compute){m, (int16_t)(stage / r->shape->num_ranks), kinds[what], 0};
     return WEFT_OK;
 }
 
@@ -267,8 +267,8 @@ weft_status weft_order_parse(const char *text, const weft_order_shape *shape, we
     if (r.row < p)
         return WEFT_ERROR(WEFT_CONFIG, "%d line%s for %d ranks", r.row, r.row == 1 ? "" : "s", p);
     void *starts;
-    WEFT_TRY(weft_order_check_weights(shape, orders, arena));
-    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p, sizeof(int64_t *), &starts));
+    WEFT_TRY(weft_order_check_weights(shape, orders));
+    WEFT_TRY(weft_arena_alloc_array(arena, (size_t)p, sizeof(int32_t *), &starts));
     return weft_order_time(shape, orders, arena, starts);
 }
 

@@ -242,19 +242,19 @@ weft_status weft_order_simulate(const weft_order_shape *shape, const weft_order 
     return WEFT_OK;
 }
 
-static weft_status copy_starts(const weft_order_timer *t, weft_arena *arena, int64_t **starts)
+static weft_status copy_starts(const weft_order_timer *t, weft_arena *arena, int32_t **starts)
 {
     for (int rank = 0; rank < t->shape->num_ranks; rank++) {
         const uint32_t count = t->orders[rank].count;
         WEFT_TRY(WEFT_ARRAY(arena, count, &starts[rank]));
         for (uint32_t i = 0; i < count; i++)
-            starts[rank][i] = 1 + (int64_t)t->starts[rank][i];
+            starts[rank][i] = 1 + (int32_t)t->starts[rank][i];
     }
     return WEFT_OK;
 }
 
 weft_status weft_order_time(const weft_order_shape *shape, const weft_order *orders,
-                            weft_arena *arena, int64_t **starts)
+                            weft_arena *arena, int32_t **starts)
 {
     weft_arena scratch = {0};
     weft_order_timer t;

@@ -7,7 +7,7 @@
 /* When each compute starts if messages take no time: starts [num_ranks][orders[rank].count].
  * Errors: WEFT_CONFIG where computes wait for each other in a circle, naming all of them. */
 weft_status weft_order_time(const weft_order_shape *shape, const weft_order *orders,
-                            weft_arena *arena, int64_t **starts) WEFT_CHECKED;
+                            weft_arena *arena, int32_t **starts) WEFT_CHECKED;
 
 /* Costs by virtual stage. A whole backward takes the time of both halves. */
 typedef struct weft_order_costs {

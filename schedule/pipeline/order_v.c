@@ -18,7 +18,8 @@ static bool put(writer *w, int kind, int chunk, int micro_batch)
 {
     const bool exists = micro_batch < w->num_micro_batches;
     if (exists)
-        w->order->computes[w->order->count++] = (weft_compute){micro_batch, chunk, kind, 0};
+        w->order->computes[w->order->count++] =
+            (weft_compute){micro_batch, (int16_t)chunk, (uint8_t)kind, 0};
     return exists;
 }
 

@@ -24,20 +24,25 @@ int64_t weft_pipeline_max_micro_batches(int num_stages, int num_chunks)
 /* The orders of all ranks in time. */
 typedef struct timed {
     weft_order *orders;
-    int64_t **starts;
+    int32_t **starts;
     weft_order_times times;
 } timed;
 
-static weft_status time_orders(const weft_order_shape *shape, weft_arena *scratch, timed *t)
+/* of_forwards: when forwards end is asked too. */
+static weft_status time_orders(const weft_order_shape *shape, bool of_forwards, weft_arena *scratch,
+                               timed *t)
 {
     const size_t p = (size_t)shape->num_ranks;
-    WEFT_TRY(WEFT_ARRAY(scratch, p, &t->starts));
-    int64_t **arrays[] = {&t->times.starts[0], &t->times.starts[1], &t->times.ends[0],
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, p, sizeof(int32_t *), &memory));
+    t->starts = memory;
+    int32_t **arrays[] = {&t->times.starts[0], &t->times.starts[1], &t->times.ends[0],
                           &t->times.ends[1], &t->times.over};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
-        WEFT_TRY(WEFT_ARRAY(scratch,
-                            p * (size_t)shape->num_chunks * (size_t)shape->num_micro_batches,
-                            &*arrays[i]));
+        WEFT_TRY(weft_arena_alloc_array(
+            scratch, p * (size_t)shape->num_chunks * (size_t)shape->num_micro_batches,
+            sizeof(int32_t), &memory));
+        *arrays[i] = memory;
     }
     WEFT_TRY(weft_order_time(shape, t->orders, scratch, t->starts));
     for (int rank = 0; rank < shape->num_ranks; rank++)
@@ -46,9 +51,9 @@ static weft_status time_orders(const weft_order_shape *shape, weft_arena *scratc
             const int stage = weft_stage_of(shape->is_v, shape->num_ranks, rank, c->chunk);
             const size_t at =
                 (size_t)stage * (size_t)shape->num_micro_batches + (size_t)c->micro_batch;
-            const int64_t start = t->starts[rank][i];
+            const int32_t start = t->starts[rank][i];
             const bool in_pair = shape->pairs && (c->is_paired || (i > 0 && c[-1].is_paired));
-            const int64_t end = start + weft_compute_time(c->kind) +
+            const int32_t end = start + weft_compute_time(c->kind) +
                                 (in_pair ? weft_compute_time(c[c->is_paired ? 1 : -1].kind) : 0);
             const bool backward = c->kind != WEFT_COMPUTE_FORWARD;
             if (backward)
@@ -56,7 +61,8 @@ static weft_status time_orders(const weft_order_shape *shape, weft_arena *scratc
             if (c->kind == WEFT_COMPUTE_WEIGHT)
                 continue;
             t->times.starts[backward][at] = start;
-            t->times.ends[backward][at] = end;
+            if (backward || of_forwards)
+                t->times.ends[backward][at] = end;
         }
     return WEFT_OK;
 }
@@ -109,8 +115,7 @@ static weft_status lower_rank(const lowerings *all, int rank, weft_arena *scratc
                            .slots = slots,
                            .scratch = scratch};
     WEFT_TRY(weft_lowering_start(out, scratch));
-    weft_lowering_run(out);
-    return WEFT_OK;
+    return weft_lowering_run(out);
 }
 
 static weft_status list_posts(const weft_lowering *l, weft_arena *arena, weft_rank_posts *out)
@@ -125,10 +130,10 @@ static weft_status list_posts(const weft_lowering *l, weft_arena *arena, weft_ra
                              .num_receives = l->num_receives,
                              .posted = posted};
     for (uint32_t i = 0; i < l->num_sends; i++)
-        out->sends[i] = (weft_post){l->sends[i].compute, l->sends[i].task.peer, 0};
+        out->sends[i] = (weft_post){l->sends[i].compute, l->sends[i].peer, 0};
     for (uint32_t i = 0; i < l->num_receives; i++)
         out->receives[i] =
-            (weft_post){l->receives[i].compute, l->receives[i].task.peer, l->receives[i].free_at};
+            (weft_post){l->receives[i].compute, l->receives[i].peer, l->receives[i].free_at};
     return WEFT_OK;
 }
 
@@ -179,12 +184,12 @@ static weft_status lower_all(const weft_pipeline_shape *shape, weft_arena *scrat
         memcpy(memory, shape->orders, (size_t)p * sizeof(weft_order));
     else
         WEFT_TRY(weft_order_make(shape->kind, &order_shape, scratch, all.training.orders));
-    WEFT_TRY(weft_order_check_weights(&order_shape, all.training.orders, scratch));
-    WEFT_TRY(time_orders(&order_shape, scratch, &all.training));
+    WEFT_TRY(weft_order_check_weights(&order_shape, all.training.orders));
+    WEFT_TRY(time_orders(&order_shape, false, scratch, &all.training));
     if (shape->forward_only) {
         WEFT_TRY(WEFT_ARRAY(scratch, (size_t)p, &all.forwards.orders));
         WEFT_TRY(copy_forwards(&order_shape, all.training.orders, scratch, all.forwards.orders));
-        WEFT_TRY(time_orders(&order_shape, scratch, &all.forwards));
+        WEFT_TRY(time_orders(&order_shape, true, scratch, &all.forwards));
     }
     if (any_host_waits(shape, p * v))
         WEFT_TRY(find_posts(&all, &order_shape, scratch));

@@ -9,7 +9,7 @@ typedef struct progress {
 typedef struct sequence {
     const weft_order_shape *shape;
     const weft_order *orders;
-    int64_t *const *starts;
+    int32_t *const *starts;
     weft_rank_posts *ranks;
     progress *at; /* of each rank */
     int *ready;   /* ranks whose next send may have become possible, a stack */
@@ -139,7 +139,7 @@ static weft_status start(sequence *s, weft_arena *scratch)
 }
 
 weft_status weft_posts_find(const weft_order_shape *shape, const weft_order *orders,
-                            int64_t *const *starts, weft_rank_posts *ranks)
+                            int32_t *const *starts, weft_rank_posts *ranks)
 {
     weft_arena scratch = {0};
     sequence s = {.shape = shape, .orders = orders, .starts = starts, .ranks = ranks};

@@ -16,7 +16,7 @@
 typedef struct weft_post {
     uint32_t compute; /* this rank's compute that makes or uses it */
     int32_t peer;     /* the other end's rank */
-    int64_t free_at;  /* a receive: when its slot is free */
+    int32_t free_at;  /* a receive: when its slot is free */
 } weft_post;
 
 /* A message's place, right before a compute; index: into the sends or the receives. */
@@ -36,6 +36,6 @@ typedef struct weft_rank_posts {
 /* ranks [num_ranks]; starts: those of weft_order_time. Errors: WEFT_INTERNAL for messages that do
  * not come in an order of those times; WEFT_MEMORY. */
 weft_status weft_posts_find(const weft_order_shape *shape, const weft_order *orders,
-                            int64_t *const *starts, weft_rank_posts *ranks) WEFT_CHECKED;
+                            int32_t *const *starts, weft_rank_posts *ranks) WEFT_CHECKED;
 
 #endif

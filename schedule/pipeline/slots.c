@@ -4,14 +4,14 @@
  * `head` on are sorted by when they become free. */
 typedef struct weft_slot_pool {
     struct weft_slot_free {
-        int64_t free_at;
+        int32_t free_at;
         int32_t index;
     } * entries;
     uint32_t head, tail;
     int num_rows;
 } weft_slot_pool;
 
-static int32_t take(weft_slot_pool *from, int64_t now, int64_t free_at, int64_t *out_free_at)
+static int32_t take(weft_slot_pool *from, int32_t now, int32_t free_at, int32_t *out_free_at)
 {
     const bool is_free = from->head < from->tail && from->entries[from->head].free_at <= now;
     if (out_free_at)
@@ -24,8 +24,8 @@ static int32_t take(weft_slot_pool *from, int64_t now, int64_t free_at, int64_t 
     return index;
 }
 
-int32_t weft_lowering_take(const weft_lowering *l, int pool, int64_t now, int64_t free_at,
-                           int64_t *out_free_at)
+int32_t weft_lowering_take(const weft_lowering *l, int pool, int32_t now, int32_t free_at,
+                           int32_t *out_free_at)
 {
     return pool * WEFT_POOL_SLOTS + take(&l->pools[pool], now, free_at, out_free_at);
 }
@@ -68,27 +68,45 @@ weft_status weft_lowering_add_slots(weft_lowering *l, weft_program_builder *buil
                                                WEFT_POOL_DEFERRED);
 }
 
+static bool is_used(const weft_lowering *l, int pool)
+{
+    return pool == WEFT_POOL_OUTPUT ? l->p > 1 && (l->v > 1 || l->rank < l->p - 1)
+           : l->shape->forward_only || pool == WEFT_POOL_RECOMPUTED ? false
+           : pool == WEFT_POOL_GRADIENT                             ? l->v > 1 || l->rank < l->p - 1
+                                        : l->p > 1 && (l->v > 1 || l->rank > 0);
+}
+
+void weft_lowering_empty_pools(weft_lowering *l)
+{
+    for (int i = 0; i < WEFT_NUM_TIMED_POOLS; i++) {
+        weft_slot_pool *pool = &l->pools[i];
+        *pool = (weft_slot_pool){.entries = pool->entries};
+        while (pool->num_rows < (is_used(l, i) ? 2 : 0))
+            pool->entries[pool->tail++] = (struct weft_slot_free){0, pool->num_rows++};
+    }
+}
+
 weft_status weft_lowering_start(weft_lowering *l, weft_arena *scratch)
 {
     const size_t all = (size_t)l->v * (size_t)l->m;
     void *memory;
-    WEFT_TRY(WEFT_ARRAY(scratch, all, &l->held));
-    WEFT_TRY(WEFT_ARRAY(scratch, all, &l->free_at));
-    WEFT_TRY(WEFT_ARRAY(scratch, 4 * all, &l->tasks));
-    WEFT_TRY(WEFT_ARRAY(scratch, 2 * all, &l->sends));
-    WEFT_TRY(WEFT_ARRAY(scratch, 2 * all, &l->receives));
-    WEFT_TRY(WEFT_ARRAY(scratch, (size_t)l->v, &l->last_backward));
-    WEFT_TRY(WEFT_ARRAY(scratch, WEFT_NUM_TIMED_POOLS, &l->pools));
+    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int32_t), &memory));
+    l->held = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, all, sizeof(int32_t), &memory));
+    l->free_at = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(weft_lowered_message), &memory));
+    l->sends = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, 2 * all, sizeof(weft_lowered_message), &memory));
+    l->receives = memory;
+    WEFT_TRY(weft_arena_alloc_array(scratch, (size_t)l->v, sizeof(uint32_t), &memory));
+    l->last_backward = memory;
+    WEFT_TRY(
+        weft_arena_alloc_array(scratch, WEFT_NUM_TIMED_POOLS, sizeof(weft_slot_pool), &memory));
+    l->pools = memory;
     for (int i = 0; i < WEFT_NUM_TIMED_POOLS; i++) {
-        const bool is_used = i == WEFT_POOL_OUTPUT ? l->p > 1 && (l->v > 1 || l->rank < l->p - 1)
-                             : l->shape->forward_only || i == WEFT_POOL_RECOMPUTED ? false
-                             : i == WEFT_POOL_GRADIENT ? l->v > 1 || l->rank < l->p - 1
-                                                       : l->p > 1 && (l->v > 1 || l->rank > 0);
         WEFT_TRY(weft_arena_alloc_array(scratch, all + 2, sizeof(struct weft_slot_free), &memory));
         l->pools[i] = (weft_slot_pool){.entries = memory};
-        while (l->pools[i].num_rows < (is_used ? 2 : 0))
-            l->pools[i].entries[l->pools[i].tail++] =
-                (struct weft_slot_free){0, l->pools[i].num_rows++};
     }
+    weft_lowering_empty_pools(l);
     return WEFT_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cjson/cJSON.h>
 
@@ -245,7 +246,8 @@ static void check_pairs(void)
         {"dp=2,ep=2,tp=2,etp=2", "train.seed=2", "expert_tensor_parallel_size above 1"},
         {"dp=2,ep=2", "parallel.pipeline_schedule=gpipe", "this pipeline_schedule"},
         {"pp=2,dp=2,ep=2,schedule=v_min", "train.seed=2", "this pipeline_schedule"},
-        {"dp=2,ep=2", "parallel.moe_num_partitions=2", "partitions of MoE layers"},
+        {"dp=2,ep=2", "parallel.moe_num_partitions=0", "moe_num_partitions 0"},
+        {"dp=2,ep=2", "parallel.moe_memory_reuse=auto", "moe_memory_reuse auto"},
         {"dp=2,ep=2", "offload.experts=host", "offload.experts"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -294,6 +296,20 @@ static void check_refusals(void)
                   "new.svg", "--trace", "new.svg");
     CHILD_REFUSED(2, "--svg c.json: the same file as CONFIG", "schedule", "c.json", "--svg",
                   "c.json");
+}
+
+/* A program's memory per micro-batch is its tasks' and little more. No other child takes as much.
+ */
+static void check_memory(void)
+{
+#ifndef WEFT_SANITIZED
+    struct rusage usage;
+    char *text = output_of(WORDS("schedule", "v.json", "--mesh", "pp=1,vp=1", "--json", "--set",
+                                 "train.global_batch_size=1048576"));
+    EXPECT(getrusage(RUSAGE_CHILDREN, &usage) == 0, "getrusage");
+    EXPECT(text && usage.ru_maxrss < 200000, "%ld kB of a million micro-batches", usage.ru_maxrss);
+    free(text);
+#endif
 }
 
 /* Keys of the command's line beside those of the file. */
@@ -363,6 +379,7 @@ int main(void)
     check_attention();
     check_refusals();
     check_keys();
+    check_memory();
     check_alone(alone);
     return child_finish(folder);
 }

@@ -21,14 +21,14 @@ void __sanitizer_cov_trace_pc(void)
     num_blocks++;
 }
 
-/* The linker's: arenas' aligned_alloc comes here (scale.cmake). */
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+/* The linker's: arenas' calloc comes here (scale.cmake). */
+void *__real_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
 
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+void *__wrap_calloc(size_t count, size_t bytes)
 {
-    num_bytes += bytes;
-    return __real_aligned_alloc(alignment, bytes);
+    num_bytes += count * bytes;
+    return __real_calloc(count, bytes);
 }
 
 typedef struct effort {

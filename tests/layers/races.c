@@ -268,6 +268,33 @@ static void run_pairs(void)
             }
 }
 
+static void run_pairs_of_parts(void)
+{
+    char name[96];
+    for (int cut = 0; cut < 3; cut++) /* by tokens, peers, experts */
+        for (int n = 1; n <= 3; n++)
+            for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
+                for (int halves = 0; halves < 2; halves++) {
+                    note_case c = {.name = name,
+                                   .model = MOE,
+                                   .mesh = cut == 1 ? "ep=4" : "dp=4,ep=2",
+                                   .world = 4,
+                                   .rank = (n + reuse) % 4,
+                                   .halves = halves,
+                                   .pairs = true};
+                    c.moe.pipeline = (weft_moe_pipeline){
+                        .num_partitions = n, .reuse = (weft_reuse)reuse, .by_experts = cut == 2};
+                    if (cut == 1 && (reuse > 0 || n == 3))
+                        continue;
+                    if (cut == 1)
+                        c.moe.pipeline = weft_moe_by_peers(4, 4 / n);
+                    snprintf(name, sizeof name, "pairs, %s%s",
+                             weft_moe_pipeline_text(&c.moe.pipeline).text,
+                             halves ? ", halves" : "");
+                    run(&c);
+                }
+}
+
 /* The forms of the all-to-all between tensor-sharded experts are programs on two more lanes. */
 static void run_forms(void)
 {
@@ -386,6 +413,7 @@ int main(void)
 {
     run_moe();
     run_pairs();
+    run_pairs_of_parts();
     run_forms();
     run_attention();
     run_passes();

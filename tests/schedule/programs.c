@@ -123,7 +123,7 @@ int first_slot(const weft_program *program, weft_slot_kind holds)
     return -1;
 }
 
-int32_t *operand_of(weft_task *task, weft_operand_name name)
+int16_t *operand_of(weft_task *task, weft_operand_name name)
 {
     const weft_operands *operands = weft_operands_of(task->kind, task->flow);
     for (int i = 0; operands && i < operands->count; i++)

@@ -38,7 +38,7 @@ uint32_t find_task(const weft_program *program, weft_task_kind kind, weft_flow f
 /* The first slot of a kind; -1: there is none. */
 int first_slot(const weft_program *program, weft_slot_kind holds);
 /* Where the task has an operand's slot. */
-int32_t *operand_of(weft_task *task, weft_operand_name name);
+int16_t *operand_of(weft_task *task, weft_operand_name name);
 
 /* A program taken apart: every task with its own waits. */
 typedef struct edit {

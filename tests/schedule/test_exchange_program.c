@@ -124,7 +124,7 @@ static void exact(void **state)
                     weft_operands_of(whole.tasks[t].kind, whole.tasks[t].flow);
                 for (int k = 0; k < operands->count; k++) {
                     edit_open(&set, 0, &edited);
-                    int32_t *slot = &edited.tasks[t].operands[k];
+                    int16_t *slot = &edited.tasks[t].operands[k];
                     *slot = *slot < 0 ? 0 : -1;
                     edit_close(&edited, &set);
                     FAILS(weft_program_exchange_check(forms[f], n, &set.programs[0]), WEFT_INTERNAL,

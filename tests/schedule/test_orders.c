@@ -236,7 +236,7 @@ static void pairs_of(weft_pipeline_kind kind)
                 const weft_order_shape order = weft_pipeline_order_shape(&shape);
                 weft_arena arena = {0};
                 weft_order orders[MAX_STAGES];
-                int64_t *starts[MAX_STAGES];
+                int32_t *starts[MAX_STAGES];
                 OK(weft_order_make(kind, &order, &arena, orders));
                 OK(weft_order_time(&order, orders, &arena, starts));
                 for (int rank = 0; rank < p; rank++) {
