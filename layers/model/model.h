@@ -76,6 +76,7 @@ typedef struct weft_model_setup {
     const weft_recompute_options *recompute; /* NULL: nothing; borrowed */
     const weft_offload_options *offload;     /* NULL: nothing; borrowed */
     const weft_tier_options *tier;           /* NULL: experts are on the device; borrowed */
+    bool muon;                               /* steps matrices (weft_residency.muon) */
     bool split_master;                       /* bf16 masters are split; also in the experts' file */
     bool accumulates;                        /* a step has several micro-batches on this rank */
     bool steps_at_once;                      /* the host steps experts before the norm is known */

@@ -14,8 +14,8 @@ weft_status weft_moe_gate_init(weft_moe *m, weft_build *build)
         return WEFT_OK;
     const weft_linear_row row = {.linear = &m->gate,
                                  .name = "shared_experts.gate",
-                                 .kind = shape->sequence_parallel ? WEFT_LINEAR_WHOLE_SUMMED
-                                                                  : WEFT_LINEAR_WHOLE,
+                                 .kind = shape->sequence_parallel ? WEFT_LINEAR_SCORES_SUMMED
+                                                                  : WEFT_LINEAR_SCORES,
                                  .in = (size_t)o->hidden_size,
                                  .out = 1};
     WEFT_TRY(weft_linears_declare(build, o, &row, 1));
