@@ -59,13 +59,12 @@ weft_status weft_muon_reserve(const weft_optimizer *o, weft_lane *lane)
             const weft_placed *placed = o->part.pieces[k].placed;
             if (!weft_parameters_by_muon(o->parameters, placed))
                 continue;
-            const size_t part =
-                weft_bucket_part(&weft_parameters_section(o->parameters, owned->section)
-                                      ->buckets[owned->bucket]);
+            const size_t part = weft_bucket_part(
+                &weft_parameters_section(o->parameters, owned->section)->buckets[owned->bucket]);
             if (o->options.sharding != WEFT_NO_SHARD && group)
                 WEFT_TRY(weft_comm_reserve(group, lane, 2 * part * sizeof(float)));
-            const weft_placed_matrix m = weft_placed_matrix_at(
-                placed, &weft_parameters_groups(o->parameters)->coords, 0);
+            const weft_placed_matrix m =
+                weft_placed_matrix_at(placed, &weft_parameters_groups(o->parameters)->coords, 0);
             if (m.ranks > 1)
                 WEFT_TRY(weft_comm_reserve(split_group(o, &m), lane,
                                            2 * part * m.ranks * sizeof(float)));
@@ -78,14 +77,13 @@ static weft_status take_momentum(weft_optimizer *o, const weft_owned *owned,
                                  const weft_update *update, weft_lane *lane)
 {
     return weft_momentum(
-        lane,
-        &WEFT_ARGS(weft_momentum_args, .count = update->count,
-                   .m = weft_optimizer_state(o, owned, WEFT_STATE_EXP_AVG, update->state),
-                   .grad = weft_parameters_grad(o->parameters, owned->section, owned->bucket,
-                                                update->first),
-                   .grad_scale = o->norm.device.grad_scale,
-                   .momentum = (float)o->options.muon.momentum,
-                   .nesterov = o->options.muon.use_nesterov));
+        lane, &WEFT_ARGS(weft_momentum_args, .count = update->count,
+                         .m = weft_optimizer_state(o, owned, WEFT_STATE_EXP_AVG, update->state),
+                         .grad = weft_parameters_grad(o->parameters, owned->section, owned->bucket,
+                                                      update->first),
+                         .grad_scale = o->norm.device.grad_scale,
+                         .momentum = (float)o->options.muon.momentum,
+                         .nesterov = o->options.muon.use_nesterov));
 }
 
 static weft_status gather(const weft_optimizer *o, const weft_owned *owned, weft_lane *lane)
@@ -102,10 +100,10 @@ static weft_status copy(weft_lane *lane, size_t rows, size_t cols, const float *
                         size_t ld_from, float *to, size_t ld_to, double factor,
                         const double *squares)
 {
-    return weft_matrix_copy(lane, &WEFT_ARGS(weft_matrix_copy_args, .rows = rows, .cols = cols,
-                                             .from = from, .to = to, .ld_from = ld_from,
-                                             .ld_to = ld_to, .factor = (float)factor,
-                                             .squares = squares));
+    return weft_matrix_copy(lane,
+                            &WEFT_ARGS(weft_matrix_copy_args, .rows = rows, .cols = cols,
+                                       .from = from, .to = to, .ld_from = ld_from, .ld_to = ld_to,
+                                       .factor = (float)factor, .squares = squares));
 }
 
 /* c[m, n] = alpha op(a) op(b) + beta c, of depth k. */
@@ -203,13 +201,12 @@ static weft_status step_piece(weft_optimizer *o, const weft_owned_piece *piece, 
     const weft_placed *placed = piece->placed;
     const size_t part = weft_placed_part(placed), within = piece->first % part;
     const size_t num = weft_placed_num_matrices(placed);
-    float *base = weft_parameters_grad(o->parameters, placed->section, piece->bucket,
-                                       piece->at - within);
+    float *base =
+        weft_parameters_grad(o->parameters, placed->section, piece->bucket, piece->at - within);
     for (size_t i = 0; i < num; i++) {
-        const weft_placed_matrix m = weft_placed_matrix_at(
-            placed, &weft_parameters_groups(o->parameters)->coords, i);
-        const size_t end =
-            m.first + (m.rows / m.run_rows - 1) * m.run_stride + m.run_rows * m.cols;
+        const weft_placed_matrix m =
+            weft_placed_matrix_at(placed, &weft_parameters_groups(o->parameters)->coords, i);
+        const size_t end = m.first + (m.rows / m.run_rows - 1) * m.run_stride + m.run_rows * m.cols;
         if (m.first < within + piece->count && within < end)
             WEFT_TRY(step_matrix(o, &m, base + m.first, lane));
     }

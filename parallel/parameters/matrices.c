@@ -80,8 +80,8 @@ static size_t round_up(size_t elements)
 weft_matrix_room weft_placed_matrix_room(const weft_placed_matrix *m)
 {
     const size_t block = m->rows * m->cols, blocks = weft_placed_matrix_blocks(m);
-    const size_t side = m->by_cols ? smaller(m->rows, m->cols * blocks)
-                                   : smaller(m->rows * blocks, m->cols);
+    const size_t side =
+        m->by_cols ? smaller(m->rows, m->cols * blocks) : smaller(m->rows * blocks, m->cols);
     weft_matrix_room room = {.matrix = round_up(block * blocks),
                              .blocks = round_up(block * m->ranks),
                              .square = round_up(side * side)};
