@@ -238,7 +238,7 @@ static weft_status price_matrices(pricing *p, const weft_site *site, const weft_
     WEFT_TRY(weft_operation_us(site,
                                &(weft_operation){.kind = WEFT_OPERATION_GEMM,
                                                  .module = "Muon",
-                                                 .dtype = WEFT_F32,
+                                                 .dtype = p->plan->step.outline.shape.dtype,
                                                  .m = side,
                                                  .n = side,
                                                  .k = side,

@@ -7,7 +7,9 @@
 /* One matrix on its way. */
 typedef struct newton_schulz {
     size_t rows, cols;
-    float *x, *y, *gram, *poly;
+    float *whole; /* [rows, cols] */
+    weft_dtype dtype;
+    void *x, *y, *gram, *poly;
 } newton_schulz;
 
 static bool has_matrices(const weft_optimizer *o, int bucket)
@@ -107,34 +109,53 @@ static weft_status copy(weft_lane *lane, size_t rows, size_t cols, const float *
 }
 
 /* c[m, n] = alpha op(a) op(b) + beta c, of depth k. */
-static weft_status multiply(weft_lane *lane, size_t m, size_t n, size_t k, const float *a,
-                            bool transpose_a, const float *b, bool transpose_b, float *c,
-                            double alpha, double beta)
+static weft_status multiply(weft_lane *lane, weft_dtype dtype, size_t m, size_t n, size_t k,
+                            const void *a, bool transpose_a, const void *b, bool transpose_b,
+                            void *c, double alpha, double beta)
 {
     return weft_gemm(lane, &WEFT_ARGS(weft_gemm_args, .m = m, .n = n, .k = k,
                                       .transpose_a = transpose_a, .transpose_b = transpose_b,
-                                      .dtype = WEFT_F32, .c_dtype = WEFT_F32, .a = a, .b = b,
-                                      .c = c, .alpha = (float)alpha, .beta = (float)beta));
+                                      .dtype = dtype, .c_dtype = dtype, .a = a, .b = b, .c = c,
+                                      .alpha = (float)alpha, .beta = (float)beta));
 }
 
-/* Gram matrices are of the smaller side: X X^T X = X (X^T X). The result is s->x. */
+/* Between fp32 and the products' type. */
+static weft_status cast(const newton_schulz *s, bool back, weft_lane *lane)
+{
+    if (s->dtype == WEFT_F32)
+        return WEFT_OK;
+    return weft_cast(lane, &WEFT_ARGS(weft_cast_args, .count = s->rows * s->cols,
+                                      .from_dtype = back ? s->dtype : WEFT_F32,
+                                      .to_dtype = back ? WEFT_F32 : s->dtype,
+                                      .from = back ? s->x : s->whole,
+                                      .to = back ? (void *)s->whole : s->x));
+}
+
+/* Gram matrices are of the smaller side: X X^T X = X (X^T X). s->whole becomes the result. */
 static weft_status orthogonalise(newton_schulz *s, int num_steps, weft_lane *lane)
 {
     const double a = 3.4445, b = -4.7750, c = 2.0315;
     const bool wide = s->rows <= s->cols;
     const size_t side = wide ? s->rows : s->cols, other = wide ? s->cols : s->rows;
+    const size_t each = weft_dtype_bytes(s->dtype);
+    const weft_dtype t = s->dtype;
+    WEFT_TRY(cast(s, false, lane));
     for (int i = 0; i < num_steps; i++) {
-        WEFT_TRY(multiply(lane, side, side, other, s->x, !wide, s->x, wide, s->gram, 1, 0));
-        WEFT_TRY(weft_lane_copy(lane, s->poly, s->gram, side * side * sizeof *s->gram));
-        WEFT_TRY(multiply(lane, side, side, side, s->gram, false, s->gram, false, s->poly, c, b));
-        WEFT_TRY(weft_lane_copy(lane, s->y, s->x, s->rows * s->cols * sizeof *s->x));
-        WEFT_TRY(wide ? multiply(lane, side, other, side, s->poly, false, s->x, false, s->y, 1, a)
-                      : multiply(lane, other, side, side, s->x, false, s->poly, false, s->y, 1, a));
-        float *x = s->x;
+        WEFT_TRY(multiply(lane, t, side, side, other, s->x, !wide, s->x, wide, s->gram, 1, 0));
+        WEFT_TRY(weft_lane_copy(lane, s->poly, s->gram, side * side * each));
+        WEFT_TRY(
+            multiply(lane, t, side, side, side, s->gram, false, s->gram, false, s->poly, c, b));
+        WEFT_TRY(weft_lane_copy(lane, s->y, s->x, s->rows * s->cols * each));
+        WEFT_TRY(
+            wide ? multiply(lane, t, side, other, side, s->poly, false, s->x, false, s->y, 1, a)
+                 : multiply(lane, t, other, side, side, s->x, false, s->poly, false, s->y, 1, a));
+        void *x = s->x;
         s->x = s->y;
         s->y = x;
     }
-    return WEFT_OK;
+    if (t == WEFT_F32)
+        s->whole = s->x;
+    return cast(s, true, lane);
 }
 
 static double scale_of(const weft_muon_options *o, double out, double in)
@@ -145,8 +166,8 @@ static double scale_of(const weft_muon_options *o, double out, double in)
     return o->extra_scale_factor * sqrt(scales[o->scale_mode]);
 }
 
-/* Puts the ranks' blocks, which lie behind one another, together in s->x, of norm 1. Where several
- * ranks hold the same, the first one's counts. */
+/* Puts the ranks' blocks, which lie behind one another, together in s->whole, of norm 1. Where
+ * several ranks hold the same, the first one's counts. */
 static weft_status assemble(const weft_placed_matrix *m, const float *from, const newton_schulz *s,
                             double *squares, weft_lane *lane)
 {
@@ -156,10 +177,11 @@ static weft_status assemble(const weft_placed_matrix *m, const float *from, cons
         WEFT_TRY(weft_sum_squares(lane, &WEFT_ARGS(weft_sum_squares_args, .count = block,
                                                    .x = from + b * step, .sum = squares)));
     if (!m->by_cols)
-        return copy(lane, weft_placed_matrix_blocks(m), block, from, step, s->x, block, 1, squares);
+        return copy(lane, weft_placed_matrix_blocks(m), block, from, step, s->whole, block, 1,
+                    squares);
     for (size_t b = 0; b < weft_placed_matrix_blocks(m); b++)
-        WEFT_TRY(copy(lane, m->rows, m->cols, from + b * step, m->cols, s->x + b * m->cols, s->cols,
-                      1, squares));
+        WEFT_TRY(copy(lane, m->rows, m->cols, from + b * step, m->cols, s->whole + b * m->cols,
+                      s->cols, 1, squares));
     return WEFT_OK;
 }
 
@@ -172,27 +194,31 @@ static weft_status step_matrix(weft_optimizer *o, const weft_placed_matrix *m, f
     const size_t runs = m->rows / m->run_rows, run = m->run_rows * m->cols;
     newton_schulz s = {.rows = m->by_cols ? m->rows : m->rows * blocks,
                        .cols = m->by_cols ? m->cols * blocks : m->cols,
-                       .x = o->muon.memory,
-                       .y = o->muon.memory + room.matrix};
-    s.gram = s.y + room.blocks;
-    s.poly = s.gram + room.square;
-    double *squares = (double *)(void *)(s.poly + room.square);
+                       .whole = o->muon.memory,
+                       .dtype = o->options.muon.dtype};
+    float *const gathered = s.whole + room.matrix, *const sides = gathered + room.blocks;
+    double *squares = (double *)(void *)(sides + 2 * room.square);
+    s.gram = sides;
+    s.poly = sides + room.square;
     const float *from = at;
     if (m->ranks > 1) {
-        WEFT_TRY(copy(lane, runs, run, at, m->run_stride, s.x, run, 1, NULL));
-        WEFT_TRY(weft_all_gather(split_group(o, m), lane, s.x, s.y, block, WEFT_F32));
-        from = s.y;
+        WEFT_TRY(copy(lane, runs, run, at, m->run_stride, s.whole, run, 1, NULL));
+        WEFT_TRY(weft_all_gather(split_group(o, m), lane, s.whole, gathered, block, WEFT_F32));
+        from = gathered;
     } else if (runs > 1) {
-        WEFT_TRY(copy(lane, runs, run, at, m->run_stride, s.y, run, 1, NULL));
-        from = s.y;
+        WEFT_TRY(copy(lane, runs, run, at, m->run_stride, gathered, run, 1, NULL));
+        from = gathered;
     }
     WEFT_TRY(assemble(m, from, &s, squares, lane));
+    s.x = s.dtype == WEFT_F32 ? (void *)s.whole : gathered; /* two of 16 bits fit there */
+    s.y = s.dtype == WEFT_F32 ? (void *)gathered : (uint16_t *)(void *)gathered + room.matrix;
     WEFT_TRY(orthogonalise(&s, o->options.muon.num_ns_steps, lane));
     const double scale = scale_of(&o->options.muon, (double)s.rows, (double)s.cols);
     const size_t own = m->place / m->sharers;
     if (m->by_cols)
-        return copy(lane, m->rows, m->cols, s.x + own * m->cols, s.cols, at, m->cols, scale, NULL);
-    return copy(lane, runs, run, s.x + own * block, run, at, m->run_stride, scale, NULL);
+        return copy(lane, m->rows, m->cols, s.whole + own * m->cols, s.cols, at, m->cols, scale,
+                    NULL);
+    return copy(lane, runs, run, s.whole + own * block, run, at, m->run_stride, scale, NULL);
 }
 
 /* Those matrices of a piece's parameter of which it has some. */

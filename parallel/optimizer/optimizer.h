@@ -21,10 +21,10 @@
  *   M = momentum M + (1 - momentum) G;  D = M, or with Nesterov's momentum M + (1 - momentum) G
  *   X = D / |D|;  num_steps times: A = X X^T, X = a X + (b A + c A A) X
  *   W -= lr (scale X + weight_decay W)
- * with (a, b, c) = (3.4445, -4.7750, 2.0315), all in fp32. What of D lies on ranks of the gradient
- * group (ZeRO-1) and of TP or ETP is gathered, so that X is the whole matrix's on every mesh. M is
- * WEFT_STATE_EXP_AVG; there is no WEFT_STATE_EXP_AVG_SQ. Not with ZeRO-2 and 3, nor where weights
- * or state are in host memory or files. */
+ * with (a, b, c) = (3.4445, -4.7750, 2.0315), in fp32 but for X's steps (dtype). What of D lies on
+ * ranks of the gradient group (ZeRO-1) and of TP or ETP is gathered, so that X is the whole
+ * matrix's on every mesh. M is WEFT_STATE_EXP_AVG; there is no WEFT_STATE_EXP_AVG_SQ. Not with
+ * ZeRO-2 and 3, nor where weights or state are in host memory or files. */
 #ifndef WEFT_PARALLEL_OPTIMIZER_OPTIMIZER_H
 #define WEFT_PARALLEL_OPTIMIZER_OPTIMIZER_H
 
@@ -49,6 +49,7 @@ typedef struct weft_muon_options {
     int num_ns_steps;
     weft_muon_scale scale_mode;
     double extra_scale_factor;
+    weft_dtype dtype; /* of the products that make X orthogonal */
 } weft_muon_options;
 
 typedef struct weft_optimizer_options {
