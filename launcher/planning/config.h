@@ -142,6 +142,7 @@ typedef struct weft_device_options { /* section "device" */
 typedef struct weft_log_options {                  /* section "log" */
     int level;                                     /* weft_log_level */
     int64_t log_interval;                          /* steps between plain progress lines */
+    int64_t moe_load_interval;                     /* steps between choices of experts; 0: none */
     int64_t trace_step;                            /* step whose timeline is kept; 0: none */
     weft_int_list trace_ranks;                     /* whose timeline; empty: all */
     bool check_collectives;                        /* compare signatures before each collective */

@@ -232,6 +232,9 @@ static const weft_key device_rows[] = {
 static const weft_key log_rows[] = {
     CHOICE(FREE, level, "\"info\"", "error|warn|info|debug|trace", "what is logged"),
     INT(FREE, log_interval, "10", 1, "steps", "steps between plain progress lines"),
+    INT(FREE, moe_load_interval, "0", 0, "steps",
+        "steps between lines of metrics.jsonl with each expert's tokens; 0: none",
+        .idle = NO_EXPERTS),
     INT(FREE, trace_step, "3", 0, NULL, "step whose timeline is kept in trace.json; 0: none"),
     ROW(FREE, "trace_ranks", trace_ranks, INT_LIST, "[]", 0, 1e9, NULL,
         "ranks whose timeline is kept; []: all", .idle = "log.trace_step is 0"),

@@ -694,6 +694,8 @@ static weft_status create_optimizer(weft_trainer *t)
                                   .checks_state = t->config.reliability.state_check_interval > 0,
                                   .loss_scale = loss_scale_of(train)},
         &t->optimizer));
+    if (t->config.log.moe_load_interval > 0 && t->config.model.num_experts > 0)
+        WEFT_TRY(weft_model_count_choices(t->model));
     WEFT_TRY(reserve(t));
     WEFT_TRY(weft_peak_find(&t->peak, &t->config, t->world, t->lanes[WEFT_LANE_COMPUTE]));
     const bool is_cpu = t->config.device.kind == WEFT_DEVICE_KIND_CPU;

@@ -266,6 +266,7 @@ void weft_model_destroy(weft_model *model)
         weft_deferred_release(&model->deferred[i]);
     free(model->deferred);
     free(model->loads.values);
+    free(model->expert_choices);
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++) {
         weft_executor_release(&model->executors[i]);
         weft_stack_release(&model->recomputed[i].stack);
@@ -382,10 +383,31 @@ double *weft_model_loads(weft_model *model, size_t *out_count)
     return model->loads.values;
 }
 
+static size_t num_choices(const weft_model *model)
+{
+    return (size_t)model->num_layers * (size_t)model->options.num_experts;
+}
+
+weft_status weft_model_count_choices(weft_model *model)
+{
+    model->expert_choices = calloc(num_choices(model) + 1, sizeof *model->expert_choices);
+    return model->expert_choices
+               ? WEFT_OK
+               : WEFT_ERROR(WEFT_MEMORY, "out of memory for the choices of experts");
+}
+
+double *weft_model_expert_choices(weft_model *model, size_t *out_count)
+{
+    *out_count = num_choices(model);
+    return model->expert_choices;
+}
+
 void weft_model_clear_metrics(weft_model *model)
 {
     memset(model->metrics, 0, sizeof *model->metrics);
     model->loads.count = 0;
+    if (model->expert_choices)
+        memset(model->expert_choices, 0, num_choices(model) * sizeof *model->expert_choices);
     if (model->own_metrics)
         memset(model->own_metrics, 0, WEFT_MAX_METRICS * sizeof *model->own_metrics);
 }

@@ -179,6 +179,11 @@ const weft_metric *weft_model_own_metrics(const weft_model *model);
  * where no tokens travel) over those under balanced routing. The ranks of an EP group have equally
  * many. */
 double *weft_model_loads(weft_model *model, size_t *out_count);
+/* From now on steps count their tokens' choices of each expert. Errors: WEFT_MEMORY. */
+weft_status weft_model_count_choices(weft_model *model) WEFT_CHECKED;
+/* Of the step so far, [layers of the model][num_experts], dropped ones too; the sum over all ranks
+ * is the global batch's. NULL: they are not counted. Borrowed; the caller may change them. */
+double *weft_model_expert_choices(weft_model *model, size_t *out_count);
 /* The passes' own memory of one purpose. bytes: reserved for the planned load, or the most in use
  * at once if that is more; blocks_bytes: allocated now. */
 typedef struct weft_stack_use {

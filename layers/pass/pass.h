@@ -154,6 +154,7 @@ struct weft_model {
     weft_metrics *metrics;        /* recomputation's metrics */
     weft_metric_list metric_list; /* of all stages */
     weft_metric *own_metrics;     /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
+    double *expert_choices;       /* weft_model_expert_choices; NULL: not counted */
     weft_loads loads;             /* loads of this step's MoE layers, in the order of their runs */
     bool repeats;                 /* some forward runs again */
     bool loss_waits;              /* weft_outline_loss_waits */
