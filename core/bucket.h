@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <weft/operation.h>
+
 /* Gradients on their way through host memory at a time: one is stepped, one comes down. */
 enum { WEFT_BUCKET_STAGING = 2 };
 
@@ -54,6 +56,7 @@ typedef struct weft_bucket_shape {
     int32_t num_experts; /* of a run: as many buckets, each with collectives of its own; 0: one. Of
                             one that is offloaded: at most 1 */
     uint64_t elements;   /* padding included */
+    weft_matrices matrices; /* that Muon steps */
 } weft_bucket_shape;
 
 /* Whether its weights, gradient and optimizer state lie off the device, where it is reduced and

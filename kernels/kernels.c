@@ -478,9 +478,23 @@ static const char *check_adamw(const weft_adamw_args *a)
         return "weight must be fp32, bf16 or fp16";
     if (a->low && (a->master || !a->weight || a->dtype != WEFT_BF16))
         return "a split master is a bf16 weight and low, without master";
-    if (a->count > 0 && ((!a->master && !a->low) || !a->m || !a->v || !a->grad))
-        return "master, m, v and grad are required";
+    if (a->count > 0 && ((!a->master && !a->low) || !a->m != !a->v || !a->grad))
+        return "master, grad and both or none of m and v are required";
     return NULL;
+}
+
+static const char *check_momentum(const weft_momentum_args *a)
+{
+    return a->count > 0 && (!a->m || !a->grad) ? "m and grad are required" : NULL;
+}
+
+static const char *check_matrix_copy(const weft_matrix_copy_args *a)
+{
+    if (a->rows == 0 || a->cols == 0)
+        return NULL;
+    if (a->ld_from < a->cols || a->ld_to < a->cols)
+        return "rows overlap";
+    return !a->from || !a->to ? "from and to are required" : NULL;
 }
 
 static const char *check_split_master(const weft_split_master_args *a)

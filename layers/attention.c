@@ -119,7 +119,7 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
     size_t proj_all = d->heads_all * d->value_dim;
     const bool has_bias = !o->disable_bias_linear;
     const weft_linear_row rows[] = {
-        {&a->qkv, "linear_qkv", WEFT_LINEAR_COLUMN, d->hidden, qkv_all, has_bias || o->add_qkv_bias,
+        {&a->qkv, "linear_qkv", WEFT_LINEAR_QKV, d->hidden, qkv_all, has_bias || o->add_qkv_bias,
          0},
         {&a->proj, "linear_proj", WEFT_LINEAR_ROW, proj_all, d->hidden,
          has_bias || o->add_proj_bias, 0},

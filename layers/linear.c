@@ -26,19 +26,37 @@ static void add_dim(weft_parameter_spec *spec, size_t size, weft_split_axis axis
     spec->split[spec->num_dims++] = axis;
 }
 
+/* Query, key and value are matrices each. Where ranks share a group its k and v are declared apart
+ * from q. */
+static void set_matrices(const weft_model_options *o, const weft_linear_row *row,
+                         const weft_placed_rows *rows, weft_parameter_spec *spec)
+{
+    const size_t heads = (size_t)o->num_attention_heads,
+                 groups = o->num_query_groups ? (size_t)o->num_query_groups : heads,
+                 head_dim = row->out / (heads + 2 * groups);
+    spec->is_matrix = row->kind != WEFT_LINEAR_SCORES && row->kind != WEFT_LINEAR_SCORES_SUMMED;
+    if (row->kind != WEFT_LINEAR_QKV || (rows->count > 0 && rows->sharers == 1))
+        return;
+    const size_t of_q = rows->count > 0 ? 0 : heads / groups * head_dim;
+    for (size_t i = 0; i < WEFT_MAX_MATRIX_ROWS; i++)
+        spec->matrix_rows[i] = i == 0 ? of_q : head_dim;
+}
+
 weft_status weft_linear_declare_rows(weft_build *build, const weft_model_options *o,
                                      const weft_linear_row *row, const weft_placed_rows *rows)
 {
     char name[WEFT_MAX_NAME_BYTES];
     weft_parameter *weight;
     const bool by_inputs = row->kind == WEFT_LINEAR_ROW, gated = row->kind == WEFT_LINEAR_GATED;
-    const bool by_outputs = gated || row->kind == WEFT_LINEAR_COLUMN;
+    const bool by_outputs =
+        gated || row->kind == WEFT_LINEAR_COLUMN || row->kind == WEFT_LINEAR_QKV;
     const weft_split_axis axis = row->num_experts ? WEFT_SPLIT_ETP : WEFT_SPLIT_TP;
     weft_parameter_spec spec =
         WEFT_ARGS(weft_parameter_spec, .name = name, .is_expert = row->num_experts > 0,
                   .by_expert = row->num_experts > 0,
                   .init_std = by_inputs ? output_init_std(o) : (float)o->init_method_std,
-                  .sum_over_tp = row->kind == WEFT_LINEAR_WHOLE_SUMMED);
+                  .sum_over_tp = row->kind == WEFT_LINEAR_WHOLE_SUMMED ||
+                                 row->kind == WEFT_LINEAR_SCORES_SUMMED);
     if (row->num_experts)
         add_dim(&spec, row->num_experts, WEFT_SPLIT_EP);
     if (gated)
@@ -48,6 +66,7 @@ weft_status weft_linear_declare_rows(weft_build *build, const weft_model_options
     bias.init = WEFT_INIT_ZERO;
     bias.no_weight_decay = true;
     add_dim(&spec, row->in, by_inputs ? axis : WEFT_SPLIT_NONE);
+    set_matrices(o, row, rows, &spec);
     snprintf(name, sizeof name, "%s.weight", row->name);
     WEFT_TRY(weft_build_rows(build, &spec, rows, &weight));
     *row->linear = weft_linear_of(weight, row->name);

@@ -14,11 +14,14 @@ typedef struct weft_linear {
 } weft_linear;
 /* How W is split: over TP, and of experts over ETP. */
 typedef enum weft_linear_kind {
-    WEFT_LINEAR_WHOLE,        /* not at all */
-    WEFT_LINEAR_WHOLE_SUMMED, /* not at all; gradients are summed over TP: ranks see own rows */
-    WEFT_LINEAR_COLUMN,       /* by outputs */
-    WEFT_LINEAR_GATED,        /* by outputs, of gate and of up: W [2, out, in] */
-    WEFT_LINEAR_ROW,          /* by inputs */
+    WEFT_LINEAR_WHOLE,         /* not at all */
+    WEFT_LINEAR_WHOLE_SUMMED,  /* not at all; gradients are summed over TP: ranks see own rows */
+    WEFT_LINEAR_COLUMN,        /* by outputs */
+    WEFT_LINEAR_GATED,         /* by outputs, of gate and of up: W [2, out, in] */
+    WEFT_LINEAR_ROW,           /* by inputs */
+    WEFT_LINEAR_QKV,           /* by outputs: of each query group the rows of q, k and v */
+    WEFT_LINEAR_SCORES,        /* as WHOLE, of a router or gate: to optimizers it is no matrix */
+    WEFT_LINEAR_SCORES_SUMMED, /* as WHOLE_SUMMED, of these */
 } weft_linear_kind;
 /* A linear layer as it is declared: NAME.weight and, where it has one, NAME.bias. */
 typedef struct weft_linear_row {
@@ -30,9 +33,8 @@ typedef struct weft_linear_row {
     size_t num_experts; /* W is [num_experts, ...], cut over EP; 0: no experts */
 } weft_linear_row;
 weft_linear weft_linear_of(weft_parameter *declared, const char *name);
-/* Weights begin with standard deviation init_method_std, those split by inputs, which end a
- * residual branch, with init_method_std / sqrt(2 num_layers); biases with 0. Errors:
- * weft_build_parameter's. */
+/* Weights begin with deviation init_method_std, those split by inputs, which end a residual branch,
+ * with init_method_std / sqrt(2 num_layers); biases with 0. Errors: weft_build_parameter's. */
 weft_status weft_linears_declare(weft_build *build, const weft_model_options *options,
                                  const weft_linear_row *rows, size_t num_rows) WEFT_CHECKED;
 weft_status weft_linear_forward(weft_pass *pass, const weft_linear *linear, const weft_tensor *x,
@@ -51,8 +53,7 @@ weft_status weft_linear_backward_weights(weft_pass *pass, const weft_linear *lin
 weft_status weft_linear_backward_input(weft_pass *pass, const weft_linear *linear,
                                        const weft_tensor *dy, bool add,
                                        weft_tensor *dx) WEFT_CHECKED;
-/* weft_linear_backward where x = gelu(pre), pre [rows, in]: dpre, pre's gradient, may take x's
- * place, not pre's. */
+/* The same where x = gelu(pre), pre [rows, in]: dpre, its gradient, may be x, but not pre. */
 weft_status weft_linear_gelu_backward(weft_pass *pass, const weft_linear *linear,
                                       const weft_tensor *x, const weft_tensor *dy,
                                       const weft_tensor *pre, weft_tensor *dpre) WEFT_CHECKED;

@@ -1,7 +1,6 @@
 /* The MLP: column-parallel, activation, row-parallel (Shoeybi et al. 2019, §3). GELU, or a gated
  * one with fc1 = [gate | up] as a global [2, ffn, hidden] split inside, so that resharding is a
- * hyperslab. Backward recomputes the activation's output. GELU and its backward are epilogues of
- * the GEMMs beside them. */
+ * hyperslab. Backward recomputes the activation's output; GELU is an epilogue of the GEMMs. */
 #include "core/device/device.h"
 #include "kernels/kernels.h"
 #include "layers/layers.h"

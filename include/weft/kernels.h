@@ -74,6 +74,8 @@ extern "C" {
     X(route_backward)                                                                              \
     X(dispatch_plan)                                                                               \
     X(adamw)                                                                                       \
+    X(momentum)                                                                                    \
+    X(matrix_copy)                                                                                 \
     X(split_master)                                                                                \
     X(join_master)                                                                                 \
     X(sum_squares)                                                                                 \
@@ -709,12 +711,12 @@ typedef struct weft_combine_backward_args {
  * master -= lr * (m / (1-b1^step) / (sqrt(v / (1-b2^step)) + eps) + weight_decay * master);
  * weight = master, rounded to `dtype` (bf16 as by weft_split_master); NULL or the master itself:
  * not written. A split master is `weight` and `low` and gets the same bits; `master` is NULL then.
- */
+ * Without m and v: master -= lr * (g + weight_decay * master). */
 typedef struct weft_adamw_args {
     size_t struct_bytes;
     size_t count;
-    float *master, *m, *v;
-    uint16_t *low; /* optional; dtype bf16 */
+    float *master, *m, *v; /* m and v: both or none */
+    uint16_t *low;         /* optional; dtype bf16 */
     const float *grad;
     const float *grad_scale; /* device, [1]; clipping; optional: 1 */
     void *weight;
@@ -722,6 +724,29 @@ typedef struct weft_adamw_args {
     float lr, beta1, beta2, epsilon, weight_decay;
     int64_t step; /* from 1 */
 } weft_adamw_args;
+
+/* g = grad * *grad_scale; m = momentum m + (1-momentum) g; grad = m, or with nesterov what the next
+ * step's m would be for the same g: momentum m + (1-momentum) g. */
+typedef struct weft_momentum_args {
+    size_t struct_bytes;
+    size_t count;
+    float *m, *grad;
+    const float *grad_scale; /* device, [1]; optional: 1 */
+    float momentum;
+    bool nesterov;
+} weft_momentum_args;
+
+/* to[rows, cols] = factor * from, and divided by max(sqrt(*squares), 1e-7) where `squares` is
+ * given; fp32. Leading dimensions are in elements. The two do not overlap. */
+typedef struct weft_matrix_copy_args {
+    size_t struct_bytes;
+    size_t rows, cols;
+    const float *from;
+    float *to;
+    size_t ld_from, ld_to;
+    float factor;
+    const double *squares; /* device, [1]; optional */
+} weft_matrix_copy_args;
 
 /* Splits an fp32 master weight: weight, bf16, is the master rounded to nearest, ties away from
  * zero, and low the master's lower 16 bits. Both together are the master's bits again, which is

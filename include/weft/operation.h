@@ -95,6 +95,15 @@ typedef enum weft_gradient_group {
     WEFT_NUM_GRADIENT_GROUPS
 } weft_gradient_group;
 
+/* What Newton-Schulz steps of a parameter's matrices take on this rank (train.optimizer muon); of
+ * one expert where it lies by expert. */
+typedef struct weft_matrices {
+    uint64_t count;
+    double flops;             /* of one step of all */
+    uint64_t gathered_bytes;  /* of all, from the ranks that they are split over */
+    uint64_t workspace_bytes; /* of the largest */
+} weft_matrices;
+
 /* A parameter. May grow at its end. */
 typedef struct weft_held {
     weft_gradient_group group;
@@ -102,6 +111,7 @@ typedef struct weft_held {
     bool shared;            /* another layer of the stage uses it too */
     bool used_forward;      /* of its spec */
     uint64_t experts;       /* spec.by_expert: local ones; 0: not so */
+    weft_matrices matrices; /* none where spec.is_matrix is false */
 } weft_held;
 
 #endif

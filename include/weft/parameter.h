@@ -25,6 +25,8 @@ typedef enum weft_init_kind { WEFT_INIT_NORMAL, WEFT_INIT_ZERO, WEFT_INIT_ONE } 
 
 enum { WEFT_MAX_NAME_BYTES = 96 };
 
+enum { WEFT_MAX_MATRIX_ROWS = 3 };
+
 /* What a layer declares: WEFT_ARGS(weft_parameter_spec, .name = ...). Weft copies it and `name`. */
 typedef struct weft_parameter_spec {
     size_t struct_bytes;
@@ -48,8 +50,13 @@ typedef struct weft_parameter_spec {
                           expert lies with those of the layer's other parameters that say so:
                           weft_parameter.expert_stride */
     float
-        sign_rate; /* above 0: no gradient of the loss. What backward puts there moves each element
-                      by -sign_rate times its sign, a step; no decay, and no part of the norm */
+        sign_rate;  /* above 0: no gradient of the loss. What backward puts there moves each element
+                       by -sign_rate times its sign, a step; no decay, and no part of the norm */
+    bool is_matrix; /* a linear layer's weight [..., out, in]: with train.optimizer muon each matrix
+                       of its last two dimensions is orthogonalised. Not of embeddings */
+    size_t matrix_rows[WEFT_MAX_MATRIX_ROWS]; /* is_matrix: `out` consists of periods of so many
+                       rows of several matrices in turn, as q, k and v of each query group; all 0:
+                       it is one matrix */
 } weft_parameter_spec;
 
 /* A parameter as this rank holds it. `weight` (activation dtype) and `grad` (fp32) are views of

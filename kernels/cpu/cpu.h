@@ -54,6 +54,8 @@
     X(combine)                                                                                     \
     X(combine_backward)                                                                            \
     X(adamw)                                                                                       \
+    X(momentum)                                                                                    \
+    X(matrix_copy)                                                                                 \
     X(split_master)                                                                                \
     X(join_master)                                                                                 \
     X(sum_squares)                                                                                 \

@@ -34,24 +34,27 @@ typedef struct adamw_constants {
 
 /* With bias corrections c1 = 1 / (1 - b1^t) and c2 = 1 / (1 - b2^t):
  * rate = lr c1, second_scale = sqrt(c2), decay = 1 - lr weight_decay. */
-WEFT_INLINE void update(const weft_adamw_args *a, size_t first, size_t num, adamw_constants k,
-                        const weft_dtype dtype, const master_form form)
+WEFT_INLINE void update_by(const weft_adamw_args *a, size_t first, size_t num, adamw_constants k,
+                           const weft_dtype dtype, const master_form form, const bool moments)
 {
     float *restrict master = form != MASTER_SPLIT ? a->master + first : NULL;
     uint16_t *restrict low = form == MASTER_SPLIT ? a->low + first : NULL;
-    float *restrict m = a->m + first, *restrict v = a->v + first;
+    float *restrict m = moments ? a->m + first : NULL, *restrict v = moments ? a->v + first : NULL;
     const float *restrict grad = a->grad + first;
     void *restrict weight = form != MASTER_ALONE ? weft_vector_at(a->weight, first, dtype) : NULL;
     uint16_t *restrict bf16 = weight;
 #pragma omp simd
     for (size_t i = 0; i < num; i++) {
         float g = grad[i] * k.grad_scale;
-        float m_new = k.beta1 * m[i] + (1.0f - k.beta1) * g;
-        float v_new = k.beta2 * v[i] + (1.0f - k.beta2) * g * g;
-        float step = k.rate * m_new / (sqrtf(v_new) * k.second_scale + k.epsilon);
+        float step = k.rate * g;
+        if (moments) {
+            float m_new = k.beta1 * m[i] + (1.0f - k.beta1) * g;
+            float v_new = k.beta2 * v[i] + (1.0f - k.beta2) * g * g;
+            step = k.rate * m_new / (sqrtf(v_new) * k.second_scale + k.epsilon);
+            m[i] = m_new;
+            v[i] = v_new;
+        }
         float p = (form == MASTER_SPLIT ? master_of(bf16[i], low[i]) : master[i]) * k.decay - step;
-        m[i] = m_new;
-        v[i] = v_new;
         if (form == MASTER_SPLIT)
             low[i] = low_of(p);
         else
@@ -61,6 +64,15 @@ WEFT_INLINE void update(const weft_adamw_args *a, size_t first, size_t num, adam
         else if (form != MASTER_ALONE)
             weft_vector_store(weight, i, p, dtype);
     }
+}
+
+WEFT_INLINE void update(const weft_adamw_args *a, size_t first, size_t num, adamw_constants k,
+                        const weft_dtype dtype, const master_form form)
+{
+    if (a->m)
+        update_by(a, first, num, k, dtype, form, true);
+    else
+        update_by(a, first, num, k, dtype, form, false);
 }
 
 weft_status WEFT_VECTOR(adamw)(const weft_adamw_args *args)
@@ -73,7 +85,7 @@ weft_status WEFT_VECTOR(adamw)(const weft_adamw_args *args)
         .beta2 = args->beta2,
         .epsilon = args->epsilon,
         .decay = 1.0f - args->lr * args->weight_decay,
-        .rate = (float)((double)args->lr / first_rest),
+        .rate = args->m ? (float)((double)args->lr / first_rest) : args->lr,
         .second_scale = (float)sqrt(1.0 / second_rest),
     };
     const bool has_weight = args->weight && args->weight != (void *)args->master;
@@ -90,6 +102,42 @@ weft_status WEFT_VECTOR(adamw)(const weft_adamw_args *args)
             update(args, first, num, k, WEFT_F32, MASTER_BESIDE);
         else
             update(args, first, num, k, WEFT_F16, MASTER_BESIDE);
+    }
+    return WEFT_OK;
+}
+
+weft_status WEFT_VECTOR(momentum)(const weft_momentum_args *args)
+{
+    const float scale = args->grad_scale ? *args->grad_scale : 1.0f, b = args->momentum;
+    const float again = args->nesterov ? b : 1.0f;
+    float *restrict m = args->m, *restrict grad = args->grad;
+#pragma omp parallel for schedule(static) if (args->count > WEFT_VECTOR_SERIAL)
+    for (size_t first = 0; first < args->count; first += WEFT_VECTOR_CHUNK) {
+        const size_t end = first + weft_vector_min(WEFT_VECTOR_CHUNK, args->count - first);
+#pragma omp simd
+        for (size_t i = first; i < end; i++) {
+            const float g = (1.0f - b) * (grad[i] * scale), m_new = b * m[i] + g;
+            m[i] = m_new;
+            grad[i] = again * m_new + (args->nesterov ? g : 0.0f);
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status WEFT_VECTOR(matrix_copy)(const weft_matrix_copy_args *args)
+{
+    const double norm = args->squares ? fmax(sqrt(*args->squares), 1e-7) : 1.0;
+    const float factor = (float)((double)args->factor / norm);
+    const size_t chunks = (args->cols + WEFT_VECTOR_CHUNK - 1) / WEFT_VECTOR_CHUNK;
+#pragma omp parallel for schedule(static) if (args->rows * args->cols > WEFT_VECTOR_SERIAL)
+    for (size_t i = 0; i < args->rows * chunks; i++) {
+        const size_t row = i / chunks, first = i % chunks * WEFT_VECTOR_CHUNK;
+        const size_t num = weft_vector_min(WEFT_VECTOR_CHUNK, args->cols - first);
+        const float *restrict from = args->from + row * args->ld_from + first;
+        float *restrict to = args->to + row * args->ld_to + first;
+#pragma omp simd
+        for (size_t c = 0; c < num; c++)
+            to[c] = factor * from[c];
     }
     return WEFT_OK;
 }

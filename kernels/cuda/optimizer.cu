@@ -1,4 +1,4 @@
-/* AdamW, the sum of squares, what is not finite, and hashes. */
+/* AdamW, momentum, copies of matrices, the sum of squares, what is not finite, and hashes. */
 #include <math.h>
 
 #include "kernels/cuda/each.cuh"
@@ -46,7 +46,7 @@ struct adamw_constants {
     float beta1, beta2, epsilon, decay, rate, second_scale;
 };
 
-template <typename T, int n, form kind> struct adamw_op {
+template <typename T, int n, form kind, bool moments> struct adamw_op {
     static constexpr int width = n;
     struct operands {
         pack<float, n> master, m, v, grad;
@@ -59,7 +59,11 @@ template <typename T, int n, form kind> struct adamw_op {
 
     __device__ operands load(size_t i) const
     {
-        return {load_master(i), load_pack<n>(m + i), load_pack<n>(v + i), load_pack<n>(grad + i)};
+        if constexpr (!moments)
+            return {load_master(i), {}, {}, load_pack<n>(grad + i)};
+        else
+            return {load_master(i), load_pack<n>(m + i), load_pack<n>(v + i),
+                    load_pack<n>(grad + i)};
     }
     __device__ pack<float, n> load_master(size_t i) const
     {
@@ -76,15 +80,20 @@ template <typename T, int n, form kind> struct adamw_op {
 #pragma unroll
         for (int j = 0; j < n; j++) {
             const float g = x.grad.at[j] * scale;
-            x.m.at[j] = k.beta1 * x.m.at[j] + (1.0f - k.beta1) * g;
-            x.v.at[j] = k.beta2 * x.v.at[j] + (1.0f - k.beta2) * g * g;
-            const float step = k.rate * x.m.at[j] / (sqrtf(x.v.at[j]) * k.second_scale + k.epsilon);
+            float step = k.rate * g;
+            if (moments) {
+                x.m.at[j] = k.beta1 * x.m.at[j] + (1.0f - k.beta1) * g;
+                x.v.at[j] = k.beta2 * x.v.at[j] + (1.0f - k.beta2) * g * g;
+                step = k.rate * x.m.at[j] / (sqrtf(x.v.at[j]) * k.second_scale + k.epsilon);
+            }
             x.master.at[j] = x.master.at[j] * k.decay - step;
             narrowed.at[j] = weight_of<T>(x.master.at[j]);
             rest.at[j] = low_of(x.master.at[j]);
         }
-        store_pack(m + i, x.m);
-        store_pack(v + i, x.v);
+        if (moments) {
+            store_pack(m + i, x.m);
+            store_pack(v + i, x.v);
+        }
         if (kind == form::split)
             store_pack(low + i, rest);
         else
@@ -94,7 +103,8 @@ template <typename T, int n, form kind> struct adamw_op {
     }
 };
 
-template <typename T, form kind> weft_status adamw(weft_lane *lane, const weft_adamw_args *args)
+template <typename T, form kind, bool moments>
+weft_status launch_adamw(weft_lane *lane, const weft_adamw_args *args)
 {
     const double first_rest = 1.0 - pow(double(args->beta1), double(args->step));
     const double second_rest = 1.0 - pow(double(args->beta2), double(args->step));
@@ -102,17 +112,64 @@ template <typename T, form kind> weft_status adamw(weft_lane *lane, const weft_a
                                args->beta2,
                                args->epsilon,
                                1.0f - args->lr * args->weight_decay,
-                               float(double(args->lr) / first_rest),
+                               moments ? float(double(args->lr) / first_rest) : args->lr,
                                float(sqrt(1.0 / second_rest))};
     T *weight = static_cast<T *>(args->weight);
     const bool aligned = is_aligned(16, args->master, args->m, args->v, args->grad) &&
                          is_aligned(8, args->low) &&
                          (kind == form::alone || is_aligned(4 * sizeof(T), weight));
     return launch_each(lane, args->count, aligned,
-                       adamw_op<T, 4, kind>{args->master, args->m, args->v, args->low, args->grad,
-                                            args->grad_scale, weight, k},
-                       adamw_op<T, 1, kind>{args->master, args->m, args->v, args->low, args->grad,
-                                            args->grad_scale, weight, k});
+                       adamw_op<T, 4, kind, moments>{args->master, args->m, args->v, args->low,
+                                                     args->grad, args->grad_scale, weight, k},
+                       adamw_op<T, 1, kind, moments>{args->master, args->m, args->v, args->low,
+                                                     args->grad, args->grad_scale, weight, k});
+}
+
+template <typename T, form kind> weft_status adamw(weft_lane *lane, const weft_adamw_args *args)
+{
+    return args->m ? launch_adamw<T, kind, true>(lane, args)
+                   : launch_adamw<T, kind, false>(lane, args);
+}
+
+template <int n> struct momentum_op {
+    static constexpr int width = n;
+    struct operands {
+        pack<float, n> m, grad;
+    };
+    float *m, *grad;
+    const float *grad_scale;
+    float momentum;
+    bool nesterov;
+
+    __device__ operands load(size_t i) const
+    {
+        return {load_pack<n>(m + i), load_pack<n>(grad + i)};
+    }
+    __device__ void store(size_t i, operands x) const
+    {
+        const float scale = grad_scale ? *grad_scale : 1.0f;
+#pragma unroll
+        for (int j = 0; j < n; j++) {
+            const float g = (1.0f - momentum) * (x.grad.at[j] * scale);
+            x.m.at[j] = momentum * x.m.at[j] + g;
+            x.grad.at[j] = nesterov ? momentum * x.m.at[j] + g : x.m.at[j];
+        }
+        store_pack(m + i, x.m);
+        store_pack(grad + i, x.grad);
+    }
+};
+
+constexpr unsigned COPY_THREADS = 256;
+
+__global__ void __launch_bounds__(COPY_THREADS) copy_matrix(weft_matrix_copy_args a)
+{
+    const double norm = a.squares ? fmax(sqrt(*a.squares), 1e-7) : 1.0;
+    const float factor = static_cast<float>(static_cast<double>(a.factor) / norm);
+    const size_t count = a.rows * a.cols, stride = size_t(gridDim.x) * COPY_THREADS;
+    for (size_t i = size_t(blockIdx.x) * COPY_THREADS + threadIdx.x; i < count; i += stride) {
+        const size_t row = i / a.cols, col = i - row * a.cols;
+        a.to[row * a.ld_to + col] = factor * a.from[row * a.ld_from + col];
+    }
 }
 
 template <int n> struct split_op {
@@ -321,6 +378,22 @@ weft_status weft_cuda_adamw(weft_lane *lane, const weft_adamw_args *args)
     if (args->low)
         return adamw<__nv_bfloat16, form::split>(lane, args);
     return WITH_DTYPE(args->dtype, (adamw<T, form::beside>(lane, args)));
+}
+
+weft_status weft_cuda_momentum(weft_lane *lane, const weft_momentum_args *args)
+{
+    return launch_each(
+        lane, args->count, is_aligned(16, args->m, args->grad),
+        momentum_op<4>{args->m, args->grad, args->grad_scale, args->momentum, args->nesterov},
+        momentum_op<1>{args->m, args->grad, args->grad_scale, args->momentum, args->nesterov});
+}
+
+weft_status weft_cuda_matrix_copy(weft_lane *lane, const weft_matrix_copy_args *args)
+{
+    const unsigned blocks = num_blocks(args->rows * args->cols, size_t(4) * COPY_THREADS);
+    if (blocks == 0)
+        return WEFT_OK;
+    return WEFT_LAUNCH(copy_matrix, blocks, COPY_THREADS, 0, weft_cuda_stream(lane), *args);
 }
 
 weft_status weft_cuda_split_master(weft_lane *lane, const weft_split_master_args *args)

@@ -307,6 +307,8 @@ static void of_combine_backward(operations *out, const weft_combine_backward_arg
         (void)out, (void)a;                                                                        \
     }
 NONE(adamw)
+NONE(momentum)
+NONE(matrix_copy)
 NONE(split_master)
 NONE(join_master)
 NONE(sum_squares)

@@ -461,6 +461,20 @@ KERNEL(adamw)
     WRITES_OF(a->dtype, weight, a->count);
 }
 
+KERNEL(momentum)
+{
+    WRITES(m, a->count);
+    WRITES(grad, a->count);
+    READS(grad_scale, 1);
+}
+
+KERNEL(matrix_copy)
+{
+    READS_ROWS(WEFT_F32, from, a->rows, a->cols, a->ld_from);
+    WRITES_ROWS(WEFT_F32, to, a->rows, a->cols, a->ld_to);
+    READS(squares, 1);
+}
+
 KERNEL(split_master)
 {
     READS(master, a->count);

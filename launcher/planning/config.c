@@ -564,6 +564,25 @@ static weft_status check_pairs(const weft_config *c, const weft_mesh *mesh)
     return WEFT_OK;
 }
 
+/* Muon gathers whole gradients on the device. */
+static weft_status check_muon(const weft_config *c)
+{
+    const bool tiered = c->model.num_experts > 0 && c->tier.experts != WEFT_TIER_NONE;
+    if (c->train.optimizer != WEFT_OPTIMIZER_MUON)
+        return WEFT_OK;
+    if (weft_parallel_sharding(&c->parallel) >= WEFT_SHARD_OPTIM_GRADS)
+        return WEFT_KEY_ERROR("parallel.data_parallel_sharding_strategy",
+                              "gradients that are sharded do not go with train.optimizer muon; "
+                              "optim would");
+    if (tiered || c->tier.optimizer_state != WEFT_TIER_STATE_DEVICE)
+        return WEFT_KEY_ERROR(tiered ? "offload.experts" : "offload.optimizer_state",
+                              "%s does not go with train.optimizer muon, which steps matrices on "
+                              "the device; %s would",
+                              tiered ? weft_tier_text(c->tier.experts) : "host",
+                              tiered ? "none" : "device");
+    return WEFT_OK;
+}
+
 /* What has to fit the mesh besides its own rules. */
 typedef struct fitting {
     const weft_config *config;
@@ -588,6 +607,7 @@ static weft_status check_fitting(const void *context, const weft_mesh *mesh)
     WEFT_TRY(weft_model_check_moe(&c->model, &c->schedule, mesh));
     WEFT_TRY(weft_tier_check(&c->tier, &c->model, &c->schedule));
     WEFT_TRY(check_pairs(c, mesh));
+    WEFT_TRY(check_muon(c));
     if (!f->topology)
         return WEFT_OK;
     return weft_topology_check(f->topology, mesh, c->parallel.allow_tp_across_nodes);

@@ -58,6 +58,8 @@ typedef enum weft_precision {
     WEFT_PRECISION_FP16,
 } weft_precision;
 
+typedef enum weft_optimizer_kind { WEFT_OPTIMIZER_ADAM, WEFT_OPTIMIZER_MUON } weft_optimizer_kind;
+
 typedef struct weft_train_options { /* section "train" */
     int64_t micro_batch_size, global_batch_size, train_iters;
     weft_int_list rampup_batch_size; /* launcher/planning/ramp.h */
@@ -67,7 +69,13 @@ typedef struct weft_train_options { /* section "train" */
     int64_t lr_warmup_iters;
     int64_t lr_decay_iters;     /* 0: train_iters */
     int64_t lr_wsd_decay_iters; /* 0: a fifth of lr_decay_iters */
+    int optimizer;              /* weft_optimizer_kind */
     double weight_decay, adam_beta1, adam_beta2, adam_eps, clip_grad;
+    double muon_momentum;
+    bool muon_use_nesterov;
+    int64_t muon_num_ns_steps;
+    int muon_scale_mode; /* weft_muon_scale */
+    double muon_extra_scale_factor;
     int64_t seed;
     int precision; /* weft_precision */
     bool split_master;
@@ -134,6 +142,7 @@ typedef struct weft_device_options { /* section "device" */
 typedef struct weft_log_options {                  /* section "log" */
     int level;                                     /* weft_log_level */
     int64_t log_interval;                          /* steps between plain progress lines */
+    int64_t moe_load_interval;                     /* steps between choices of experts; 0: none */
     int64_t trace_step;                            /* step whose timeline is kept; 0: none */
     weft_int_list trace_ranks;                     /* whose timeline; empty: all */
     bool check_collectives;                        /* compare signatures before each collective */

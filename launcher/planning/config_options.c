@@ -60,6 +60,7 @@ double weft_reliability_default_factor(void)
 
 #define RECOMPUTE(granularity) "train.recompute_granularity is " granularity
 #define NOT_FP16 "train.precision is not fp16"
+#define NOT_MUON "train.optimizer is adam"
 #define NO_SAVE "checkpoint.no_save is true"
 #define GPU "device.kind is cuda"
 
@@ -83,10 +84,22 @@ static const weft_key train_rows[] = {
         "steps until min_lr; 0: train_iters of the run's start"),
     INT(FREE, lr_wsd_decay_iters, "0", 0, "steps",
         "length of WSD's decay; 0: a fifth of lr_decay_iters"),
-    REAL(FREE, weight_decay, "0.1", 0, 10, "AdamW's weight decay (matrices only)"),
+    CHOICE(TASK, optimizer, "\"adam\"", "adam|muon",
+           "adam: AdamW; muon: Muon for linear layers' matrices, AdamW for the rest"),
+    REAL(FREE, weight_decay, "0.1", 0, 10, "weight decay (matrices only)"),
     REAL(FREE, adam_beta1, "0.9", 0, 0.99999994, "AdamW's first moment"),
     REAL(FREE, adam_beta2, "0.95", 0, 0.99999994, "AdamW's second moment"),
     REAL(FREE, adam_eps, "1e-8", 1e-30, 1, "AdamW's epsilon"),
+    REAL(FREE, muon_momentum, "0.95", 0, 0.99999994, "Muon's momentum", .idle = NOT_MUON),
+    FLAG(FREE, muon_use_nesterov, "true", "Muon steps by Nesterov's momentum", .idle = NOT_MUON),
+    RANGE(STEP, muon_num_ns_steps, "5", 1, 100, "steps",
+          "of Newton and Schulz that make a matrix orthogonal", .idle = NOT_MUON),
+    CHOICE(FREE, muon_scale_mode, "\"spectral\"", "spectral|unit_rms_norm|shape_scaling",
+           "an [out, in] step's factor: root of max(out, in), of out / in, of max(1, out / in)",
+           .idle = NOT_MUON),
+    REAL(FREE, muon_extra_scale_factor, "1", 1e-9, 1e9,
+         "Muon's second factor; with spectral 0.2 makes steps as large as AdamW's",
+         .idle = NOT_MUON),
     REAL(ABOVE_0, clip_grad, "1.0", 0, 1e9, "limit of the global gradient norm; 0: none"),
     RANGE(RUN, seed, "1234", 0, 1e15, NULL, "seed of weights, sample order and dropout"),
     CHOICE(STEP, precision, "\"fp32\"", "fp32|bf16|fp16",
@@ -219,6 +232,9 @@ static const weft_key device_rows[] = {
 static const weft_key log_rows[] = {
     CHOICE(FREE, level, "\"info\"", "error|warn|info|debug|trace", "what is logged"),
     INT(FREE, log_interval, "10", 1, "steps", "steps between plain progress lines"),
+    INT(FREE, moe_load_interval, "0", 0, "steps",
+        "steps between lines of metrics.jsonl with each expert's tokens; 0: none",
+        .idle = NO_EXPERTS),
     INT(FREE, trace_step, "3", 0, NULL, "step whose timeline is kept in trace.json; 0: none"),
     ROW(FREE, "trace_ranks", trace_ranks, INT_LIST, "[]", 0, 1e9, NULL,
         "ranks whose timeline is kept; []: all", .idle = "log.trace_step is 0"),

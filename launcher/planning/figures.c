@@ -120,7 +120,7 @@ static weft_status find_loads(const making *m)
 
 /* --- checkpoints ---------------------------------------------------------------------------- */
 
-enum { STATE_BYTES = WEFT_NUM_STATES * sizeof(float) };
+enum { STATE_BYTES = WEFT_NUM_STATES * sizeof(float) }; /* of an element that AdamW steps */
 
 /* Bytes that the ranks of a stage write between them. */
 typedef struct stage_bytes {
@@ -137,7 +137,8 @@ static stage_bytes bytes_of_stage(const weft_outline *outline, int rank)
             for (int i = 0; i < outline->layers[l].num_parameters; i++) {
                 const weft_held *held = &outline->layers[l].parameters[i];
                 double *to = held->group == WEFT_GRADIENT_EXPERT ? &bytes.expert : &bytes.dense;
-                *to += (double)held->global * STATE_BYTES;
+                const bool by_muon = outline->residency.muon && held->matrices.count > 0;
+                *to += (double)held->global * (STATE_BYTES - (by_muon ? sizeof(float) : 0));
             }
     }
     return bytes;

@@ -33,6 +33,7 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
         .recompute = &config->train.recompute,
         .offload = &config->train.offload,
         .tier = &config->tier,
+        .muon = config->train.optimizer == WEFT_OPTIMIZER_MUON,
         .split_master = config->train.split_master,
         .steps_at_once = weft_step_at_once(config),
         .dtype = weft_config_dtype(config),

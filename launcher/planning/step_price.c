@@ -215,6 +215,43 @@ static weft_group summing_group(const pricing *p, const weft_site *site, const w
     return group;
 }
 
+/* What Muon does before the bucket's step: of all matrices an owner takes its share, and one more,
+ * which other owners have parts of. A product is one of the mean size. */
+static weft_status price_matrices(pricing *p, const weft_site *site, const weft_bucket_shape *b,
+                                  double *out_us)
+{
+    const weft_matrices *m = &b->matrices;
+    const weft_axis axis = b->section == WEFT_SECTION_EXPERT ? WEFT_AXIS_ETP : WEFT_AXIS_TP;
+    const double parts = b->num_experts > 0 ? b->num_experts : 1,
+                 steps = (double)p->config->train.muon_num_ns_steps;
+    const double count = fmin((double)m->count, (double)m->count / b->owners + parts);
+    const double each = m->flops / (double)m->count; /* three products */
+    double gather_us, split_us, links[WEFT_NUM_LINKS];
+    weft_estimate product;
+    if (m->count == 0)
+        return WEFT_OK;
+    const uint64_t side = (uint64_t)fmax(1, cbrt(each / 6));
+    WEFT_TRY(weft_operation_us(site,
+                               &(weft_operation){.kind = WEFT_OPERATION_GEMM,
+                                                 .module = "Muon",
+                                                 .dtype = p->plan->step.outline.shape.dtype,
+                                                 .m = side,
+                                                 .n = side,
+                                                 .k = side,
+                                                 .count = 1,
+                                                 .flops = 2 * side * side * side},
+                               &product));
+    note_source(p, &product);
+    WEFT_TRY(collective_us(
+        p, site, &site->groups[group_axis(b->section)], WEFT_COLLECTIVE_ALL_GATHER,
+        b->owners > 1 ? (double)b->elements * sizeof(float) / parts : 0, &gather_us, links));
+    WEFT_TRY(collective_us(p, site, &site->groups[axis], WEFT_COLLECTIVE_ALL_GATHER,
+                           (double)m->gathered_bytes / (double)m->count, &split_us, links));
+    *out_us += (b->owners > 1 ? parts * gather_us : 0) +
+               count * ((m->gathered_bytes > 0 ? split_us : 0) + 3 * steps * product.us);
+    return WEFT_OK;
+}
+
 static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bucket_shape *b,
                                 size_t element_bytes, bucket_time *out)
 {
@@ -250,11 +287,12 @@ static weft_status price_bucket(pricing *p, const weft_site *site, const weft_bu
     if (weft_bucket_is_staged(b))
         return price_staged(p, site, b, share * adamw_bytes(element_bytes, split), out);
     const double theirs = weft_software_adamw_bytes(site->software);
-    return work_us(p, site, WEFT_COST_ADAMW,
-                   share * (plain        ? plain_adamw_bytes(dtype)
-                            : theirs > 0 ? theirs
-                                         : adamw_bytes(element_bytes, split)),
-                   &out->step_us);
+    WEFT_TRY(work_us(p, site, WEFT_COST_ADAMW,
+                     share * (plain        ? plain_adamw_bytes(dtype)
+                              : theirs > 0 ? theirs
+                                           : adamw_bytes(element_bytes, split)),
+                     &out->step_us));
+    return price_matrices(p, site, b, &out->step_us);
 }
 
 enum { NORM_BYTES = 64 }; /* of sums and flags, which all ranks add up */

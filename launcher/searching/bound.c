@@ -480,7 +480,8 @@ static double state_bytes(const bounding *b, const chunk_sum *sum)
     const double master = dtype == WEFT_F32                             ? 0
                           : c->train.split_master && dtype == WEFT_BF16 ? 2
                                                                         : 4;
-    const double state = steps_on_host(c) ? 0 : master + 2 * sizeof(float);
+    const double moments = c->train.optimizer == WEFT_OPTIMIZER_MUON ? 1 : 2; /* at least */
+    const double state = steps_on_host(c) ? 0 : master + moments * sizeof(float);
     const double elements[] = {sum->dense, sum->experts};
     const double ranks[] = {(double)b->mesh.dp * b->mesh.cp, b->mesh.edp};
     const bool frozen = c->train.parameter_rules.count > 0;

@@ -19,6 +19,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "launcher/process/output.h"
+#include "layers/outline/outline.h"
 
 enum { LINE_BYTES = 1 << 20 }; /* no written line is longer */
 
@@ -114,6 +115,7 @@ static const char *const keys[] = {"step",
                                    "expert_load_max_over_mean",
                                    "rank_load_max_over_mean",
                                    "dropped_tokens",
+                                   "expert_tokens",
                                    "loss_tokens",
                                    "loss_scale",
                                    "skipped_steps",
@@ -234,6 +236,37 @@ static void write_parts(const weft_step_result *r, FILE *out)
     }
 }
 
+/* Of each MoE layer: all its experts' tokens. */
+static void write_choices(const weft_model *model, FILE *out)
+{
+    size_t count;
+    const int num_layers = weft_model_num_layers(model);
+    const double *choices = weft_model_expert_choices((weft_model *)model, &count);
+    const size_t experts = count / (size_t)num_layers;
+    const char *before = ", \"expert_tokens\": {";
+    for (int l = 0; l < num_layers; l++, choices += experts) {
+        double total = 0, most = 0;
+        char name[WEFT_MAX_NAME_BYTES];
+        for (size_t e = 0; e < experts; e++) {
+            total += choices[e];
+            most = fmax(most, choices[e]);
+        }
+        if (total == 0)
+            continue;
+        fputs(before, out);
+        before = ", ";
+        weft_model_layer_prefix(model, l, name, sizeof name);
+        name[strlen(name) - 1] = '\0'; /* the dot */
+        write_name(name, out);
+        fprintf(out, "{\"max_over_mean\": %.17g, \"tokens\": [", most * (double)experts / total);
+        for (size_t e = 0; e < experts; e++)
+            fprintf(out, "%s%.17g", e ? ", " : "", choices[e]);
+        fputs("]}", out);
+    }
+    if (before[2] == '\0')
+        fputc('}', out);
+}
+
 static void write_line(const weft_progress *p, FILE *out, const weft_step_result *r)
 {
     char grad_norm[32], loss[32], aux_loss[32]; /* a skipped step's may not be finite */
@@ -250,6 +283,8 @@ static void write_line(const weft_progress *p, FILE *out, const weft_step_result
             r->step, loss, aux_loss, grad_norm, r->lr, r->tokens, r->consumed_tokens,
             r->tokens_per_s, r->step_ms, r->peak.share, r->device_bytes_peak, r->expert_load,
             r->rank_load, r->dropped_tokens);
+    if (r->choices_of)
+        write_choices(r->choices_of, out);
     if (r->peak.from)
         fprintf(out,
                 ", \"peak_flops\": %.17g, \"peak_flops_from\": \"%s\", "

@@ -217,6 +217,20 @@ void weft_trainer_note_choice(weft_trainer *t, weft_step_result *out)
     weft_moe_selection_tell(&t->moe);
 }
 
+/* Each expert's tokens in the global batch, in the steps that tell them. Collective. */
+static weft_status add_choices(weft_trainer *t, weft_step_result *out)
+{
+    const int64_t interval = t->config.log.moe_load_interval;
+    size_t count;
+    double *choices = weft_model_expert_choices(t->model, &count);
+    if (!choices || out->step % interval != 0)
+        return WEFT_OK;
+    weft_doing_pass(WEFT_DOING_BEHIND);
+    WEFT_TRY(weft_comm_all_reduce_host(t->world, choices, count, WEFT_F64, WEFT_REDUCE_SUM));
+    out->choices_of = t->model;
+    return WEFT_OK;
+}
+
 /* What a step took of each dataset, and its mean loss there. Collective. */
 static weft_status add_parts(weft_trainer *t, weft_step_result *out)
 {
@@ -242,5 +256,6 @@ weft_status weft_trainer_result(weft_trainer *t, double step_ms, weft_step_resul
 {
     WEFT_TRY(weft_trainer_sums(t, step_ms, out));
     WEFT_TRY(add_parts(t, out));
+    WEFT_TRY(add_choices(t, out));
     return compare(t, out);
 }

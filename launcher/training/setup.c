@@ -636,9 +636,9 @@ static weft_status reserve(weft_trainer *t)
         if (t->lanes[i])
             WEFT_TRY(weft_comm_reserve(pp, t->lanes[i], boundary_bytes));
     WEFT_TRY(weft_model_reserve(t->model, t->lanes[WEFT_LANE_COMPUTE]));
-    return t->evaluates || !t->lanes[WEFT_LANE_REDUCE]
-               ? WEFT_OK
-               : weft_optimizer_reserve(t->optimizer, t->lanes[WEFT_LANE_REDUCE]);
+    return t->evaluates ? WEFT_OK
+                        : weft_optimizer_reserve(t->optimizer, t->lanes[WEFT_LANE_REDUCE],
+                                                 t->lanes[WEFT_LANE_COMPUTE]);
 }
 
 static weft_status create_optimizer(weft_trainer *t)
@@ -655,7 +655,13 @@ static weft_status create_optimizer(weft_trainer *t)
                                .wsd_decay_iters = train->lr_wsd_decay_iters};
     WEFT_TRY(weft_optimizer_create(
         weft_model_parameters(t->model),
-        &(weft_optimizer_options){.adam_beta1 = train->adam_beta1,
+        &(weft_optimizer_options){.muon = {.momentum = train->muon_momentum,
+                                           .use_nesterov = train->muon_use_nesterov,
+                                           .num_ns_steps = (int)train->muon_num_ns_steps,
+                                           .scale_mode = (weft_muon_scale)train->muon_scale_mode,
+                                           .extra_scale_factor = train->muon_extra_scale_factor,
+                                           .dtype = weft_config_dtype(&t->config)},
+                                  .adam_beta1 = train->adam_beta1,
                                   .adam_beta2 = train->adam_beta2,
                                   .adam_eps = train->adam_eps,
                                   .weight_decay = train->weight_decay,
@@ -670,6 +676,8 @@ static weft_status create_optimizer(weft_trainer *t)
                                   .checks_state = t->config.reliability.state_check_interval > 0,
                                   .loss_scale = loss_scale_of(train)},
         &t->optimizer));
+    if (t->config.log.moe_load_interval > 0 && t->config.model.num_experts > 0)
+        WEFT_TRY(weft_model_count_choices(t->model));
     WEFT_TRY(reserve(t));
     WEFT_TRY(weft_peak_find(&t->measured.peak, &t->config, t->world, t->lanes[WEFT_LANE_COMPUTE]));
     const bool is_cpu = t->config.device.kind == WEFT_DEVICE_KIND_CPU;
@@ -697,8 +705,10 @@ static weft_groups_use uses_of(const weft_trainer *t)
 {
     const weft_model_options *model = &t->config.model;
     bool has_own = weft_config_build(&t->config) != NULL;
+    const weft_sharding sharding = weft_parallel_sharding(&t->config.parallel);
+    const bool by_muon = !t->evaluates && t->config.train.optimizer == WEFT_OPTIMIZER_MUON;
     const bool gathers =
-        weft_parallel_sharding(&t->config.parallel) == WEFT_SHARD_OPTIM_GRADS_PARAMS;
+        sharding == WEFT_SHARD_OPTIM_GRADS_PARAMS || (by_muon && sharding != WEFT_NO_SHARD);
     return (weft_groups_use){
         .reduces = !t->evaluates,
         .gathers = gathers,

@@ -28,6 +28,8 @@ typedef struct weft_step_result {
     double expert_load; /* rows of the fullest expert over the mean, averaged; 0: no MoE layer */
     double rank_load;   /* the same of rows at each layer's fullest rank */
     double dropped_tokens;
+    const weft_model *choices_of; /* whose choices of experts are this step's, of the global batch;
+                                     NULL: in no line; borrowed */
     struct {
         double share;           /* model FLOPs / (time * peak * ranks), at most 1 */
         double flops;           /* a rank */

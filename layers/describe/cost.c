@@ -300,7 +300,8 @@ weft_held weft_held_of(const weft_placed *placed, int tp)
                        .local = placed->count,
                        .shared = placed->parameter.shared,
                        .used_forward = placed->spec.used_forward,
-                       .experts = placed->experts};
+                       .experts = placed->experts,
+                       .matrices = placed->matrices};
 }
 
 void weft_cost_own(weft_layer_cost *out, const weft_shape *shape, const weft_layer *layer)

@@ -272,6 +272,7 @@ static void release_memory(weft_model_memory *m, const weft_model_setup *setup)
 static void release_sums(weft_model_sums *sums, weft_device *device)
 {
     free(sums->loads.values);
+    free(sums->expert_choices);
     if (sums->metrics)
         weft_device_free(device, WEFT_SPACE_PINNED, sums->metrics, metrics_bytes(sums));
     if (sums->saved)
@@ -392,10 +393,32 @@ double *weft_model_loads(weft_model *model, size_t *out_count)
     return model->sums.loads.values;
 }
 
+static size_t num_choices(const weft_model *model)
+{
+    return (size_t)model->tree.num_layers * (size_t)model->options.num_experts;
+}
+
+weft_status weft_model_count_choices(weft_model *model)
+{
+    model->sums.expert_choices = calloc(num_choices(model) + 1, sizeof *model->sums.expert_choices);
+    return model->sums.expert_choices
+               ? WEFT_OK
+               : WEFT_ERROR(WEFT_MEMORY, "out of memory for the choices of experts");
+}
+
+double *weft_model_expert_choices(weft_model *model, size_t *out_count)
+{
+    *out_count = num_choices(model);
+    return model->sums.expert_choices;
+}
+
 void weft_model_clear_metrics(weft_model *model)
 {
     memset(model->sums.metrics, 0, sizeof *model->sums.metrics);
     model->sums.loads.count = 0;
+    if (model->sums.expert_choices)
+        memset(model->sums.expert_choices, 0,
+               num_choices(model) * sizeof *model->sums.expert_choices);
     if (model->sums.own)
         memset(model->sums.own, 0, WEFT_MAX_METRICS * sizeof *model->sums.own);
 }

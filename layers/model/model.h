@@ -76,6 +76,7 @@ typedef struct weft_model_setup {
     const weft_recompute_options *recompute; /* NULL: nothing; borrowed */
     const weft_offload_options *offload;     /* NULL: nothing; borrowed */
     const weft_tier_options *tier;           /* NULL: experts are on the device; borrowed */
+    bool muon;                               /* steps matrices (weft_residency.muon) */
     bool split_master;                       /* bf16 masters are split; also in the experts' file */
     bool accumulates;                        /* a step has several micro-batches on this rank */
     bool steps_at_once;                      /* the host steps experts before the norm is known */
@@ -179,6 +180,11 @@ const weft_metric *weft_model_own_metrics(const weft_model *model);
  * where no tokens travel) over those under balanced routing. The ranks of an EP group have equally
  * many. */
 double *weft_model_loads(weft_model *model, size_t *out_count);
+/* From now on steps count their tokens' choices of each expert. Errors: WEFT_MEMORY. */
+weft_status weft_model_count_choices(weft_model *model) WEFT_CHECKED;
+/* Of the step so far, [layers of the model][num_experts], dropped ones too; the sum over all ranks
+ * is the global batch's. NULL: they are not counted. Borrowed; the caller may change them. */
+double *weft_model_expert_choices(weft_model *model, size_t *out_count);
 /* The passes' own memory of one purpose. bytes: reserved for the planned load, or the most in use
  * at once if that is more; blocks_bytes: allocated now. */
 typedef struct weft_stack_use {

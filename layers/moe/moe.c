@@ -41,8 +41,8 @@ static weft_status moe_gate_init(weft_moe *m, weft_build *build)
         return WEFT_OK;
     const weft_linear_row row = {.linear = &m->gate,
                                  .name = "shared_experts.gate",
-                                 .kind = shape->sequence_parallel ? WEFT_LINEAR_WHOLE_SUMMED
-                                                                  : WEFT_LINEAR_WHOLE,
+                                 .kind = shape->sequence_parallel ? WEFT_LINEAR_SCORES_SUMMED
+                                                                  : WEFT_LINEAR_SCORES,
                                  .in = (size_t)o->hidden_size,
                                  .out = 1};
     WEFT_TRY(weft_linears_declare(build, o, &row, 1));
@@ -148,7 +148,7 @@ static weft_status moe_init(weft_layer *layer, weft_build *build)
 
     const weft_linear_kind first = weft_is_gated(o) ? WEFT_LINEAR_GATED : WEFT_LINEAR_COLUMN;
     const weft_linear_kind router =
-        shape->tp > 1 && !d->summed ? WEFT_LINEAR_WHOLE_SUMMED : WEFT_LINEAR_WHOLE;
+        shape->tp > 1 && !d->summed ? WEFT_LINEAR_SCORES_SUMMED : WEFT_LINEAR_SCORES;
     const weft_linear_row rows[] = {
         {&m->router, "router", router, hidden, d->experts, o->moe_router_bias, 0},
         {&m->fc1, "experts.linear_fc1", first, hidden, d->ffn_all, o->add_expert_bias, d->experts},

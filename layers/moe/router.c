@@ -6,11 +6,12 @@
  *
  * A micro-batch's backward may come before the next one's forward, so the load of the global batch
  * is, as in Megatron-LM, the mean over the micro-batches of all replicas until this one. */
-#include "layers/moe/internal.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "layers/moe/internal.h"
+#include "layers/pass/pass.h"
 
 /* Far above differences of logits, so that it decides the choice; equal for all chosen, so that
  * their probabilities are the logits' own. */
@@ -291,11 +292,15 @@ weft_status weft_moe_count(weft_moe *m, weft_pass *pass, weft_moe_state *state)
         metrics->dropped += (double)state->sorted.counts[m->dims.experts];
     if (!counts_losses)
         return WEFT_OK;
-    double most = 0, total = 0;
+    double most = 0, total = 0, *choices = pass->model->sums.expert_choices;
+    if (choices)
+        choices += (size_t)m->layer * m->dims.experts;
     for (size_t e = 0; e < m->dims.experts; e++) {
         double count = 0;
         for (size_t s = 0; s < sequences; s++)
             count += (double)routing->sums[s * m->dims.experts + e];
+        if (choices)
+            choices[e] += count;
         total += count;
         most = fmax(most, count);
     }

@@ -34,7 +34,8 @@ static size_t count_parts(const weft_outline *outline, int rank)
     return count;
 }
 
-static weft_residency_parameter as_counted(const weft_held *held, const int *group_size, int layer)
+static weft_residency_parameter as_counted(const weft_held *held, const int *group_size, int layer,
+                                           bool muon)
 {
     return (weft_residency_parameter){.section = (weft_section_kind)held->group,
                                       .group_size = group_size[held->group],
@@ -42,7 +43,8 @@ static weft_residency_parameter as_counted(const weft_held *held, const int *gro
                                       .used_forward = held->used_forward,
                                       .layer = layer,
                                       .elements = held->local,
-                                      .experts = held->experts};
+                                      .experts = held->experts,
+                                      .matrices = muon ? held->matrices : (weft_matrices){0}};
 }
 
 /* A stage's parameters while they are counted, in order. */
@@ -64,8 +66,8 @@ static weft_status count_units(const weft_outline *outline, int rank, const int 
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);
         for (int l = first; l < end; l++)
             for (int i = 0; i < outline->layers[l].num_parameters; i++) {
-                out->parameters[count] =
-                    as_counted(&outline->layers[l].parameters[i], group_size, l);
+                out->parameters[count] = as_counted(&outline->layers[l].parameters[i], group_size,
+                                                    l, outline->residency.muon);
                 weft_residency_count(&out->residency, &out->parameters[count++]);
             }
     }
@@ -84,7 +86,8 @@ static size_t count_parameters(const weft_outline *outline, int rank)
     return count;
 }
 
-static void cut_sections(const weft_outline *outline, int rank, const counted *all,
+/* Of all parameters the matrices, or the others. */
+static void cut_sections(const weft_outline *outline, int rank, const counted *all, bool matrices,
                          weft_bucket_cut *cuts)
 {
     int first, end;
@@ -94,9 +97,12 @@ static void cut_sections(const weft_outline *outline, int rank, const counted *a
         for (int l = end - 1; l >= first; l--) {
             const int count = outline->layers[l].num_parameters;
             at -= (size_t)count;
-            for (int i = count - 1; i >= 0; i--)
-                weft_bucket_cut_add(&cuts[all->parameters[at + (size_t)i].section], &all->residency,
-                                    all->parameters + at, count, i, &start);
+            for (int i = count - 1; i >= 0; i--) {
+                const weft_residency_parameter *p = &all->parameters[at + (size_t)i];
+                if (weft_residency_is_matrix(p) == matrices)
+                    weft_bucket_cut_add(&cuts[p->section], &all->residency, all->parameters + at,
+                                        count, i, &start);
+            }
         }
     }
 }
@@ -115,7 +121,8 @@ static weft_status cut(const weft_outline *outline, const weft_mesh *mesh, int r
                                            out->group_size[kind], buckets);
     }
     WEFT_TRY(count_units(outline, rank, out->group_size, arena, &all));
-    cut_sections(outline, rank, &all, cuts);
+    cut_sections(outline, rank, &all, true, cuts);
+    cut_sections(outline, rank, &all, false, cuts);
     for (int kind = 0; kind < WEFT_NUM_SECTIONS; kind++) {
         out->buckets[kind] = cuts[kind].buckets;
         out->num_buckets[kind] = cuts[kind].num_buckets;

@@ -293,6 +293,12 @@ static void add_stepped(const weft_outline *outline, int rank, uint64_t state, w
     add_offloaded(out, "optimizer", bytes);
 }
 
+/* state: of an element that AdamW steps. */
+static uint64_t state_bytes(const weft_held_elements *held, int group, uint64_t state)
+{
+    return held->owned[group] * state - (held->owned[group] - held->squares[group]) * sizeof(float);
+}
+
 static void add_parameters(const weft_outline *outline, const weft_footprint_shape *s,
                            weft_footprint *out)
 {
@@ -315,10 +321,11 @@ static void add_parameters(const weft_outline *outline, const weft_footprint_sha
             continue;
         out->bytes[WEFT_MEMORY_GRADIENTS] += held->grads[group] * sizeof(float);
         if (!outline->residency.state_on_host)
-            out->bytes[WEFT_MEMORY_OPTIMIZER] += held->owned[group] * state;
+            out->bytes[WEFT_MEMORY_OPTIMIZER] += state_bytes(held, group, state);
     }
     if (s->evaluates)
         return;
+    out->bytes[WEFT_MEMORY_OPTIMIZER] += held->workspace_bytes;
     add_stepped(outline, s->rank, state, out);
     const int num_parts = count_parts(outline, s->rank);
     const size_t small = weft_optimizer_norm_bytes(num_parts) +
@@ -544,16 +551,19 @@ static void split_parameters(const weft_outline *outline, const weft_mesh *mesh,
     const sharing weights = {outline, mesh, rank, WEFT_MEMORY_WEIGHTS, shares_weights};
     const sharing grads = {outline, mesh, rank, WEFT_MEMORY_GRADIENTS, shares};
     const sharing state = {outline, mesh, rank, WEFT_MEMORY_OPTIMIZER, false};
-    uint64_t owned = 0;
-    for (int group = 0; group < WEFT_NUM_GRADIENT_GROUPS; group++)
+    uint64_t owned = 0, without_squares = 0;
+    for (int group = 0; group < WEFT_NUM_GRADIENT_GROUPS; group++) {
         owned += held->owned[group];
+        without_squares += held->owned[group] - held->squares[group];
+    }
+    const uint64_t all = footprint->bytes[WEFT_MEMORY_OPTIMIZER] - held->workspace_bytes +
+                         without_squares * sizeof(float);
     for (int group = 0; group < WEFT_NUM_GRADIENT_GROUPS; group++) {
         share_out(&weights, group, held->weights[group] * element, out);
         if (footprint->bytes[WEFT_MEMORY_GRADIENTS] > 0)
             share_out(&grads, group, held->grads[group] * sizeof(float), out);
         if (owned > 0)
-            share_out(&state, group,
-                      held->owned[group] * (footprint->bytes[WEFT_MEMORY_OPTIMIZER] / owned), out);
+            share_out(&state, group, state_bytes(held, group, all / owned), out);
     }
 }
 

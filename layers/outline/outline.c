@@ -373,6 +373,7 @@ static weft_status outline(const weft_model_setup *setup, weft_model *model, wef
     out->residency.experts_on_host = out->shape.experts_on_host;
     out->residency.state_on_host = out->tier.optimizer_state == WEFT_TIER_STATE_HOST;
     out->residency.pairs = out->pairs;
+    out->residency.muon = setup->muon;
     const weft_status status = outline_model(model, groups, build, stages, descriptions, out);
     weft_descriptions_release(descriptions, count);
     return status;

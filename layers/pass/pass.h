@@ -155,12 +155,13 @@ typedef struct weft_model_memory {
 
 /* What layers count in a step. */
 typedef struct weft_model_sums {
-    weft_metrics *metrics; /* recomputation's metrics */
-    weft_metric_list list; /* of all stages */
-    weft_metric *own;      /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
-    weft_metric *saved;    /* pinned: own before a recomputation */
-    weft_loads loads;      /* loads of this step's MoE layers, in the order of their runs */
-    bool repeats;          /* some forward runs again */
+    weft_metrics *metrics;  /* recomputation's metrics */
+    weft_metric_list list;  /* of all stages */
+    weft_metric *own;       /* pinned, [WEFT_MAX_METRICS], by the list; NULL: none declared */
+    weft_metric *saved;     /* pinned: own before a recomputation */
+    double *expert_choices; /* weft_model_expert_choices; NULL: not counted */
+    weft_loads loads;       /* loads of this step's MoE layers, in the order of their runs */
+    bool repeats;           /* some forward runs again */
 } weft_model_sums;
 
 /* The programs of passes, and what runs them. */

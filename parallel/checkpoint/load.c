@@ -69,6 +69,12 @@ static weft_status wrong_shape(const load *l, const weft_stored *stored, const w
                       stored->name, texts[0], texts[1]);
 }
 
+/* The file and the run differ by a second moment alone: one of them is Muon's. */
+static bool is_of_other_optimizer(const char *name)
+{
+    return strncmp(name, "optimizer/exp_avg_sq/", 21) == 0;
+}
+
 /* Everything that the model has stands in the file with its shape, and nothing else does (weights
  * alone: nothing else under "model/"). */
 static weft_status match(const load *l)
@@ -77,6 +83,9 @@ static weft_status match(const load *l)
     for (int i = 0; i < l->wanted.count; i++) {
         const weft_stored *wanted = &l->wanted.items[i];
         int found = weft_stored_find(stored, wanted->name);
+        if (found < 0 && is_of_other_optimizer(wanted->name))
+            return WEFT_KEY_ERROR("train.optimizer", "%s lacks %s: muon would go on from it",
+                                  l->model, wanted->name);
         if (found < 0)
             return WEFT_ERROR(WEFT_FILE, "%s: lacks %s, which the model has", l->model,
                               wanted->name);
@@ -88,8 +97,12 @@ static weft_status match(const load *l)
     for (int i = 0; i < stored->count; i++) {
         const char *name = stored->items[i].name;
         bool counts = l->optimizer || strncmp(name, "model/", 6) == 0;
-        if (counts && weft_stored_find(&l->wanted, name) < 0)
-            return WEFT_ERROR(WEFT_FILE, "%s: has %s, which the model lacks", l->model, name);
+        if (!counts || weft_stored_find(&l->wanted, name) >= 0)
+            continue;
+        if (is_of_other_optimizer(name))
+            return WEFT_KEY_ERROR("train.optimizer", "%s has %s: adam would go on from it",
+                                  l->model, name);
+        return WEFT_ERROR(WEFT_FILE, "%s: has %s, which the model lacks", l->model, name);
     }
     return WEFT_OK;
 }
@@ -202,7 +215,7 @@ static weft_status read_all(load *l)
     for (int i = 0; l->optimizer && i < weft_optimizer_num_pieces(l->optimizer); i++) {
         weft_state_piece piece;
         WEFT_TRY(weft_optimizer_open(l->optimizer, i, true, l->lane, &piece));
-        for (int kind = 0; kind < WEFT_NUM_STATES; kind++)
+        for (int kind = 0; kind < WEFT_NUM_STATES && piece.data[kind]; kind++)
             WEFT_TRY(kind == WEFT_STATE_MASTER || l->has_state
                          ? read_range(l, piece.placed, (weft_state_kind)kind, piece.first,
                                       piece.count, piece.data[kind])

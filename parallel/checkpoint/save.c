@@ -74,6 +74,8 @@ weft_status weft_save_visit(weft_save *s, weft_save_run *run, weft_run_function 
         WEFT_TRY(weft_optimizer_open(s->optimizer, i, false, s->lane, &run->piece));
         for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
             char name[WEFT_STORED_NAME_BYTES];
+            if (!run->piece.data[kind])
+                continue;
             weft_stored_name((weft_state_kind)kind, run->piece.placed->parameter.name, name);
             run->dataset = weft_stored_find(&s->datasets, name);
             run->data = run->piece.data[kind];

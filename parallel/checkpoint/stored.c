@@ -74,6 +74,8 @@ weft_status weft_stored_collect(const weft_parameters *parameters, int num_kinds
     for (int i = 0; i < weft_parameters_count(parameters); i++) {
         const weft_placed *placed = weft_parameters_at(parameters, i);
         for (int kind = 0; kind < num_kinds; kind++) {
+            if (kind == WEFT_STATE_EXP_AVG_SQ && weft_parameters_by_muon(parameters, placed))
+                continue;
             weft_stored *item = &own[used++];
             item->num_dims = placed->box.num_dims;
             memcpy(item->dims, placed->box.global_dims,

@@ -14,10 +14,12 @@
  * the whole. */
 typedef struct weft_owned {
     weft_section_kind section;
-    int bucket;                   /* or run */
-    size_t start;                 /* of the bucket itself: elements from the section's start */
-    size_t first, count;          /* elements of the section */
-    size_t state;                 /* where its elements start in the state arrays */
+    int bucket;          /* or run */
+    size_t start;        /* of the bucket itself: elements from the section's start */
+    size_t first, count; /* elements of the section */
+    size_t state;        /* where its elements start in the state arrays */
+    size_t squares;      /* in those of second moments; SIZE_MAX: it has none */
+    int first_piece, end_piece;
     int first_update, end_update; /* those that begin in it */
     int first_norm, end_norm;     /* its sums of squares */
 } weft_owned;
@@ -40,10 +42,11 @@ typedef struct weft_norm_run {
 } weft_norm_run;
 
 /* A run of owned elements with one weight decay and share of the learning rate, or one sign_rate:
- * one AdamW call. */
+ * one AdamW call, or by Muon one of momentum and one of the step. */
 typedef struct weft_update {
     size_t first, count, state;
     float weight_decay, lr_mult, sign_rate;
+    bool by_muon;
 } weft_update;
 
 /* The sums over the world, in rank order, that the norm needs. */
@@ -89,9 +92,16 @@ typedef struct weft_norm_buffers {
 typedef struct weft_state_memory {
     weft_space space;
     size_t first, count;
+    size_t squares; /* elements of second moments */
     float *state[WEFT_NUM_STATES];
     uint16_t *low;
 } weft_state_memory;
+
+/* Where Newton-Schulz steps work: room for the largest matrix (weft_matrix_room). */
+typedef struct weft_muon {
+    float *memory; /* NULL: Muon steps nothing on this rank */
+    size_t bytes;
+} weft_muon;
 
 /* Of buckets whose state alone is in host memory, pinned. */
 typedef struct weft_staged {
@@ -156,7 +166,8 @@ struct weft_optimizer {
     weft_arena arena;
     weft_buckets buckets;
     weft_own_part part;
-    size_t state_count;
+    size_t state_count, squares_count;
+    weft_muon muon;
     weft_state_memory memory[2]; /* on the device; behind it, of sections on the host, pinned */
     weft_staged staged;
     weft_debts debts;
@@ -224,8 +235,24 @@ static inline float *weft_optimizer_state(const weft_optimizer *optimizer, const
     if (weft_parameters_records(optimizer->parameters, owned->section))
         return (float *)(void *)weft_optimizer_in_record(optimizer, owned, kind, at);
     const weft_state_memory *m = &optimizer->memory[at >= optimizer->memory[1].first];
+    if (kind == WEFT_STATE_EXP_AVG_SQ && owned->squares != owned->state) /* Muon steps some */
+        return owned->squares == SIZE_MAX ? NULL
+                                          : m->state[kind] + owned->squares + (at - owned->state);
     return m->state[kind] ? m->state[kind] + (at - m->first) : NULL;
 }
+static inline size_t weft_state_count(const weft_state_memory *m, int kind)
+{
+    return kind == WEFT_STATE_EXP_AVG_SQ ? m->squares : m->count;
+}
+
+/* parallel/optimizer/muon.c. Room; frees it; pins (weft_optimizer_reserve). */
+weft_status weft_muon_make(weft_optimizer *optimizer) WEFT_CHECKED;
+void weft_muon_free(weft_optimizer *optimizer);
+weft_status weft_muon_reserve(const weft_optimizer *optimizer, weft_lane *lane) WEFT_CHECKED;
+/* Makes of a bucket's gradients, where Muon steps them, its scaled directions. Collective as
+ * weft_optimizer_update is. */
+weft_status weft_muon_directions(weft_optimizer *optimizer, int bucket,
+                                 weft_lane *lane) WEFT_CHECKED;
 static inline uint16_t *weft_optimizer_low(const weft_optimizer *optimizer, const weft_owned *owned,
                                            size_t at)
 {

@@ -248,6 +248,11 @@ weft_state_piece weft_optimizer_piece(const weft_optimizer *o, int index)
                             .writer = piece->counted};
     for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
         out.data[kind] = weft_optimizer_state(o, owned, kind, piece->state);
+        if (kind == WEFT_STATE_EXP_AVG_SQ &&
+            weft_parameters_by_muon(o->parameters, piece->placed)) {
+            out.data[kind] = NULL;
+            continue;
+        }
         if (!out.data[kind] && weft_optimizer_splits(o))
             out.data[kind] = weft_parameters_grad(o->parameters, piece->placed->section,
                                                   piece->bucket, piece->at);

@@ -15,7 +15,8 @@ static weft_owned owned_of(const weft_optimizer *o, weft_section_kind kind, int 
                         .bucket = bucket,
                         .start = b->offset + (size_t)part * weft_bucket_part(b),
                         .count = weft_bucket_part(b),
-                        .state = o->state_count};
+                        .state = o->state_count,
+                        .squares = b->has_squares ? o->squares_count : SIZE_MAX};
     owned.first = owned.start;
     if (o->options.sharding != WEFT_NO_SHARD) {
         owned.count /= (size_t)weft_comm_size(section->group);
@@ -113,6 +114,7 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
             continue;
         if (previous && previous->weight_decay == decay &&
             previous->lr_mult == parameter->lr_mult && previous->sign_rate == sign_rate_of(piece) &&
+            previous->by_muon == weft_parameters_by_muon(o->parameters, piece->placed) &&
             previous->first + previous->count == piece->at &&
             previous->state + previous->count == piece->state)
             previous->count = end - previous->first;
@@ -123,7 +125,8 @@ static void add_updates(weft_optimizer *o, const weft_owned *owned, int first_pi
                               .state = piece->state,
                               .weight_decay = decay,
                               .lr_mult = parameter->lr_mult,
-                              .sign_rate = sign_rate_of(piece)};
+                              .sign_rate = sign_rate_of(piece),
+                              .by_muon = weft_parameters_by_muon(o->parameters, piece->placed)};
     }
 }
 
@@ -171,7 +174,10 @@ static void lay_out_bucket(weft_optimizer *o, weft_section_kind kind, int bucket
         const int first_piece = o->part.num_pieces;
         *range = owned_of(o, kind, bucket, part);
         o->state_count += range->count;
+        o->squares_count += b->has_squares ? range->count : 0;
+        range->first_piece = first_piece;
         add_pieces(o, range, b->num_experts > 0);
+        range->end_piece = o->part.num_pieces;
         range->first_update = o->part.num_updates;
         add_updates(o, range, first_piece, first_update);
         range->end_update = o->part.num_updates;
@@ -261,7 +267,7 @@ static weft_status allocate_state(weft_optimizer *o, weft_state_memory *m)
         "fp32 master weights", "optimizer exp_avg", "optimizer exp_avg_sq"};
     for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
         bool is_master = kind == WEFT_STATE_MASTER, is_low = is_master && weft_optimizer_splits(o);
-        size_t bytes = m->count * (is_low ? sizeof *m->low : sizeof(float));
+        size_t bytes = weft_state_count(m, kind) * (is_low ? sizeof *m->low : sizeof(float));
         void *memory;
         if ((is_master && weft_parameters_dtype(o->parameters) == WEFT_F32) || bytes == 0)
             continue;
@@ -291,6 +297,11 @@ static weft_status allocate(weft_optimizer *o)
     o->memory[0] = (weft_state_memory){.space = WEFT_SPACE_DEVICE, .count = first};
     o->memory[1] =
         (weft_state_memory){.space = WEFT_SPACE_PINNED, .first = first, .count = end - first};
+    for (int i = 0; i < 2; i++)
+        o->memory[i].squares = o->memory[i].count;
+    if (o->squares_count < o->state_count) /* Muon's state is on the device */
+        o->memory[0].squares = o->squares_count;
+    WEFT_TRY(weft_muon_make(o));
     WEFT_TRY(weft_optimizer_allocate_staged(o));
     for (int i = 0; i < 2; i++)
         WEFT_TRY(allocate_state(o, &o->memory[i]));
@@ -311,7 +322,8 @@ static weft_status clear_state(weft_optimizer *o, weft_lane *lane, weft_state_ki
         const weft_state_memory *m = &o->memory[i];
         for (int kind = first; kind < WEFT_NUM_STATES; kind++)
             if (m->state[kind])
-                WEFT_TRY(weft_lane_zero(lane, m->state[kind], m->count * sizeof(float)));
+                WEFT_TRY(weft_lane_zero(lane, m->state[kind],
+                                        weft_state_count(m, kind) * sizeof(float)));
         if (m->low && first == WEFT_STATE_MASTER)
             WEFT_TRY(weft_lane_zero(lane, m->low, m->count * sizeof *m->low));
     }
@@ -370,9 +382,11 @@ void weft_optimizer_destroy(weft_optimizer *o)
     for (int i = 0; i < 2; i++) {
         const weft_state_memory *m = &o->memory[i];
         for (int kind = 0; kind < WEFT_NUM_STATES; kind++)
-            weft_device_free(device, m->space, m->state[kind], m->count * sizeof(float));
+            weft_device_free(device, m->space, m->state[kind],
+                             weft_state_count(m, kind) * sizeof(float));
         weft_device_free(device, m->space, m->low, m->count * sizeof *m->low);
     }
+    weft_muon_free(o);
     weft_optimizer_free_staged(o);
     weft_state_check_free(o);
     if (o->norm.device.ends)

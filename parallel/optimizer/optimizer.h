@@ -1,5 +1,6 @@
-/* Data-parallel gradient reduction and the AdamW optimizer, sharded (ZeRO) or not. The gradients of
- * units (parallel/residency/residency.h) are reduced in backwards; their buckets are stepped here.
+/* Data-parallel gradient reduction and the optimizer, AdamW or Muon, sharded (ZeRO) or not. The
+ * gradients of units (parallel/residency/residency.h) are reduced in backwards; their buckets are
+ * stepped here.
  *
  * These are the functions behind the tasks of schedule/pipeline/update.h: sum the sections whose
  * gradients are partial sums, reduce every bucket once its gradients are final, take the global
@@ -12,7 +13,18 @@
  * (weft_split_master), which changes no bit of the training. With a loss scale (fp16) the gradients
  * that arrive here carry it, and a step whose gradients overflow changes nothing but the scale.
  * The norm adds up one sum of squares of each expert bucket (parallel/residency/residency.h), and
- * one of each other bucket's parameters. Nothing is allocated after create. */
+ * one of each other bucket's parameters. Nothing is allocated after create.
+ *
+ * Muon (Jordan et al. 2024; Liu et al. 2025, "Muon is scalable for LLM training") steps linear
+ * layers' matrices (weft_parameter_spec.is_matrix) where the parameters' weft_residency.muon says
+ * so, and AdamW the rest:
+ *   M = momentum M + (1 - momentum) G;  D = M, or with Nesterov's momentum M + (1 - momentum) G
+ *   X = D / |D|;  num_steps times: A = X X^T, X = a X + (b A + c A A) X
+ *   W -= lr (scale X + weight_decay W)
+ * with (a, b, c) = (3.4445, -4.7750, 2.0315), in fp32 but for X's steps (dtype). What of D lies on
+ * ranks of the gradient group (ZeRO-1) and of TP or ETP is gathered, so that X is the whole
+ * matrix's on every mesh. M is WEFT_STATE_EXP_AVG; there is no WEFT_STATE_EXP_AVG_SQ. Not with
+ * ZeRO-2 and 3, nor where weights or state are in host memory or files. */
 #ifndef WEFT_PARALLEL_OPTIMIZER_OPTIMIZER_H
 #define WEFT_PARALLEL_OPTIMIZER_OPTIMIZER_H
 
@@ -20,7 +32,28 @@
 #include "parallel/parameters/parameters.h"
 #include "parallel/residency/residency.h"
 
+/* What X is multiplied by, of a matrix [out, in]; Megatron-LM's names: name, text */
+#define WEFT_MUON_SCALE_LIST(X)                                                                    \
+    X(SPECTRAL, "spectral")           /* sqrt(max(out, in)) */                                     \
+    X(UNIT_RMS_NORM, "unit_rms_norm") /* sqrt(out / in) */                                         \
+    X(SHAPE_SCALING, "shape_scaling") /* sqrt(max(1, out / in)) */
+typedef enum weft_muon_scale {
+#define WEFT_MUON_SCALE_ENUM(name, text) WEFT_MUON_##name,
+    WEFT_MUON_SCALE_LIST(WEFT_MUON_SCALE_ENUM)
+#undef WEFT_MUON_SCALE_ENUM
+} weft_muon_scale;
+
+typedef struct weft_muon_options {
+    double momentum;
+    bool use_nesterov;
+    int num_ns_steps;
+    weft_muon_scale scale_mode;
+    double extra_scale_factor;
+    weft_dtype dtype; /* of the products that make X orthogonal */
+} weft_muon_options;
+
 typedef struct weft_optimizer_options {
+    weft_muon_options muon; /* where parameters have matrices that it steps */
     double adam_beta1, adam_beta2, adam_eps, weight_decay;
     double clip_grad;                   /* global norm; 0: no clipping */
     weft_sharding sharding;             /* the parameters' */
@@ -72,8 +105,10 @@ void weft_optimizer_destroy(weft_optimizer *optimizer);
 weft_status weft_optimizer_initialize(weft_optimizer *optimizer, weft_lane *lane,
                                       uint64_t seed) WEFT_CHECKED;
 
-/* Pins what the largest reduction and gather of a bucket need on `reduce` (weft_comm_reserve). */
-weft_status weft_optimizer_reserve(const weft_optimizer *optimizer, weft_lane *reduce) WEFT_CHECKED;
+/* Pins what the largest reduction and gather of a bucket need on `reduce` (weft_comm_reserve), and
+ * on `compute` what Muon's gathers need there. Each may be NULL. */
+weft_status weft_optimizer_reserve(const weft_optimizer *optimizer, weft_lane *reduce,
+                                   weft_lane *compute) WEFT_CHECKED;
 
 /* The stage's buckets: parallel/residency/residency.h. */
 int weft_optimizer_num_buckets(const weft_optimizer *optimizer);
@@ -118,9 +153,11 @@ weft_status weft_optimizer_square(weft_optimizer *optimizer, int bucket,
                                   weft_lane *lane) WEFT_CHECKED;
 /* Microseconds of squares and AdamW in host memory since it was asked last; NULL: 0. Any thread. */
 double weft_optimizer_take_host_us(weft_optimizer *optimizer);
-/* AdamW of what this rank owns of a bucket, after the norm; where its state is in host memory on
- * the lane's thread. Of a bucket that is there itself, with steps_at_once after its squares: a
- * gradient that is not finite steps nothing there. `step`: from 1, skipped steps not counted. */
+/* AdamW or Muon of what this rank owns of a bucket, after the norm; Muon gathers, which is
+ * collective over the bucket's gradient group (by a communicator of its own) and TP or ETP. Where
+ * its state is in host memory on the lane's thread. Of a bucket that is there itself, with
+ * steps_at_once after its squares: a gradient that is not finite steps nothing there. `step`: from
+ * 1, skipped steps not counted. */
 weft_status weft_optimizer_update(weft_optimizer *optimizer, int bucket, weft_lane *lane,
                                   int64_t step, double lr) WEFT_CHECKED;
 /* Of an expert in a file whose gradient is zero, on one rank alone: its sums of squares, and its
@@ -174,8 +211,8 @@ typedef enum weft_state_kind {
 /* A run of local elements of one parameter whose state lives on this rank. */
 typedef struct weft_state_piece {
     const weft_placed *placed;
-    size_t first, count; /* local elements of the parameter */
-    float *data[WEFT_NUM_STATES];
+    size_t first, count;          /* local elements of the parameter */
+    float *data[WEFT_NUM_STATES]; /* EXP_AVG_SQ: NULL where Muon steps it */
     bool writer; /* exactly one rank of the world has it true for each element; replicas: false */
 } weft_state_piece;
 int weft_optimizer_num_pieces(const weft_optimizer *optimizer);

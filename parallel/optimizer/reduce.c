@@ -56,7 +56,7 @@ weft_status weft_optimizer_reduce(weft_optimizer *o, int bucket, weft_lane *lane
     return weft_optimizer_give(o, bucket, lane);
 }
 
-weft_status weft_optimizer_reserve(const weft_optimizer *o, weft_lane *reduce)
+static weft_status reserve_reductions(const weft_optimizer *o, weft_lane *reduce)
 {
     const weft_groups *groups = weft_parameters_groups(o->parameters);
     const weft_section *shared = weft_parameters_section(o->parameters, WEFT_SECTION_EMBEDDING);
@@ -79,4 +79,11 @@ weft_status weft_optimizer_reserve(const weft_optimizer *o, weft_lane *reduce)
         WEFT_TRY(weft_comm_reserve(section->group, reduce, 2 * most * sizeof(float)));
     }
     return WEFT_OK;
+}
+
+weft_status weft_optimizer_reserve(const weft_optimizer *o, weft_lane *reduce, weft_lane *compute)
+{
+    if (reduce)
+        WEFT_TRY(reserve_reductions(o, reduce));
+    return compute ? weft_muon_reserve(o, compute) : WEFT_OK;
 }

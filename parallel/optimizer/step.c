@@ -176,6 +176,13 @@ static void move_by_sign(weft_adamw_args *args, float rate)
     args->epsilon = 1e-30f;
 }
 
+/* The gradient is the direction. */
+static void move_by_direction(weft_adamw_args *args)
+{
+    args->m = args->v = NULL;
+    args->grad_scale = NULL;
+}
+
 /* Enqueues a bucket's AdamW calls; owed: on a record that is read, with a gradient of zero. */
 static weft_status step_bucket(weft_optimizer *o, int bucket, weft_lane *lane,
                                const struct weft_owed_step *step, bool owed)
@@ -210,6 +217,8 @@ static weft_status step_bucket(weft_optimizer *o, int bucket, weft_lane *lane,
             .step = step->step};
         if (update->sign_rate > 0)
             move_by_sign(&args, update->sign_rate);
+        if (update->by_muon)
+            move_by_direction(&args);
         WEFT_TRY(on_host ? weft_optimizer_host_adamw(o, owned, &args, lane)
                          : weft_adamw(lane, &args));
     }
@@ -224,6 +233,7 @@ weft_status weft_optimizer_update(weft_optimizer *o, int bucket, weft_lane *lane
     if (!weft_optimizer_skips(o)) {
         WEFT_TRY(weft_optimizer_take(o, bucket, changes | WEFT_RECORD_G, changes, lane));
         WEFT_TRY(weft_state_check_before(o, bucket, lane));
+        WEFT_TRY(weft_muon_directions(o, bucket, lane));
         WEFT_TRY(step_bucket(o, bucket, lane, &now, false));
         WEFT_TRY(weft_state_check_behind(o, bucket, lane));
     }

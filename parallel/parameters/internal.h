@@ -63,4 +63,7 @@ void weft_parameters_free_share(weft_parameters *parameters);
 /* Makes the experts' file and places. */
 weft_status weft_parameters_make_records(weft_parameters *parameters, bool with_grads) WEFT_CHECKED;
 
+/* parallel/parameters/matrices.c: checks a declared matrix, and fills placed->matrices. */
+weft_status weft_placed_count_matrices(weft_placed *placed, const weft_coords *coords) WEFT_CHECKED;
+
 #endif

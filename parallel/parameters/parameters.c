@@ -295,6 +295,7 @@ weft_status weft_parameters_declare_rows(weft_parameters *p, const char *prefix,
     parameter->weight.dtype = p->dtype;
     parameter->weight.num_dims = box.num_dims;
     memcpy(parameter->weight.dims, box.local, sizeof box.local);
+    WEFT_TRY(weft_placed_count_matrices(placed, coords));
     WEFT_TRY(append(p, placed));
     *out = parameter;
     return WEFT_OK;
@@ -333,7 +334,9 @@ static weft_residency_parameter as_counted(const weft_parameters *p, const weft_
                                       .used_forward = placed->spec.used_forward,
                                       .layer = placed->layer,
                                       .elements = placed->count,
-                                      .experts = placed->experts};
+                                      .experts = placed->experts,
+                                      .matrices = p->residency.muon ? placed->matrices
+                                                                    : (weft_matrices){0}};
 }
 
 /* All parameters, as they are counted; those of one are a layer's. */
@@ -396,12 +399,14 @@ static weft_status lay_out(weft_parameters *p, weft_section_kind kind,
     section->buckets = buckets;
     weft_bucket_cut cut =
         weft_bucket_cut_begin(p->residency.bucket_elements, section->group_size, buckets);
-    for (int i = p->count - 1; i >= 0; i--) {
+    for (int k = 2 * p->count - 1; k >= 0; k--) { /* the matrices, then the rest */
+        const int i = k % p->count;
         weft_placed *placed = p->placed[i];
+        if (placed->section != kind || weft_residency_is_matrix(&all[i]) != (k >= p->count))
+            continue;
         const counted_layer layer = layer_of(p, all, i);
         const int before = cut.num_buckets > 0 ? cut.num_buckets - 1 : 0;
-        if (placed->section != kind ||
-            !weft_bucket_cut_add(&cut, &p->residency, all + layer.first, layer.end - layer.first,
+        if (!weft_bucket_cut_add(&cut, &p->residency, all + layer.first, layer.end - layer.first,
                                  i - layer.first, &start))
             continue;
         if (placed->experts > 0)

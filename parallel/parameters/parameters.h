@@ -29,6 +29,7 @@
 #include <weft/device.h>
 #include <weft/kernels.h>
 #include <weft/list.h>
+#include <weft/operation.h>
 #include <weft/parameter.h>
 
 #include "comm/comm.h"
@@ -60,6 +61,7 @@ typedef struct weft_placed {
     size_t count;   /* local elements */
     size_t experts; /* by_expert: local experts, each parameter.expert_stride behind the one before;
                        0: contiguous */
+    weft_matrices matrices; /* of a part */
 } weft_placed;
 
 /* In how many parts a parameter lies, each contiguous, and the elements of one. */
@@ -71,6 +73,37 @@ static inline size_t weft_placed_part(const weft_placed *placed)
 {
     return placed->count / weft_placed_parts(placed);
 }
+
+/* A matrix of a parameter that spec.is_matrix (Q, an expert's gate, ...), in one of its parts, and
+ * this rank's block of it: all rows of some columns, or all columns of some rows. Its rows lie in
+ * runs. */
+typedef struct weft_placed_matrix {
+    size_t first;      /* element of the part at which the block's first run begins */
+    size_t rows, cols; /* of the block */
+    size_t run_rows;   /* of a run */
+    size_t run_stride; /* elements from run to run */
+    weft_axis axis;    /* over which it is split; WEFT_AXIS_NONE: the block is the matrix */
+    bool by_cols;
+    size_t ranks, place; /* of that axis, and this one among them */
+    size_t sharers;      /* neighbours among them that hold the same block */
+} weft_placed_matrix;
+
+/* Matrices of a part; the size of one, and the bytes that stepping it takes. Pure. */
+size_t weft_placed_num_matrices(const weft_placed *placed);
+weft_placed_matrix weft_placed_matrix_at(const weft_placed *placed, const weft_coords *coords,
+                                         size_t index);
+static inline size_t weft_placed_matrix_blocks(const weft_placed_matrix *m)
+{
+    return m->ranks / m->sharers;
+}
+/* Elements of what Newton-Schulz steps work in: the matrix, twice, which the second time is also
+ * what all ranks' blocks take, and two of its smaller side's square. */
+typedef struct weft_matrix_room {
+    size_t matrix, blocks, square, bytes;
+} weft_matrix_room;
+weft_matrix_room weft_placed_matrix_room(const weft_placed_matrix *m);
+/* Whether Muon steps the parameter: weft_residency.muon. */
+bool weft_parameters_by_muon(const weft_parameters *parameters, const weft_placed *placed);
 
 typedef struct weft_section {
     size_t count;  /* elements, padding included */

@@ -32,7 +32,8 @@ static int32_t layer_of(const list *l, weft_section_kind kind, int index)
     if (!l->overlap || !is_early)
         return -1;
     for (int b = 0; b < index; b++)
-        if (buckets[b].unit < 0 && buckets[b].first_layer < layer)
+        if (buckets[b].unit < 0 && buckets[b].is_matrices == buckets[index].is_matrices &&
+            buckets[b].first_layer < layer)
             layer = buckets[b].first_layer;
     return layer;
 }
@@ -70,22 +71,38 @@ static void add(list *l, weft_section_kind kind, int index)
                             .owners = owners,
                             .staging = staged ? l->num_staged++ % WEFT_BUCKET_STAGING : 0,
                             .num_experts = bucket->num_experts,
-                            .elements = bucket->count};
+                            .elements = bucket->count,
+                            .matrices = bucket->matrices};
 }
+
+/* Buckets of a section that wait for each other: its matrices, or the others. */
+typedef struct queue {
+    weft_section_kind kind;
+    int next, end;
+} queue;
 
 static void add_all(list *l)
 {
     const weft_section_kind early[2] = {WEFT_SECTION_DENSE, WEFT_SECTION_EXPERT};
     const weft_section_kind late[3] = {WEFT_SECTION_DENSE_SUM, WEFT_SECTION_DENSE_SHARED,
                                        WEFT_SECTION_EMBEDDING};
-    int next[2] = {0, 0}, ends[2];
-    for (int i = 0; i < 2; i++)
-        ends[i] = l->sections->num_buckets[early[i]];
-    while (next[0] < ends[0] || next[1] < ends[1]) {
-        bool is_expert =
-            next[0] == ends[0] ||
-            (next[1] < ends[1] && layer_of(l, early[0], next[0]) < layer_of(l, early[1], next[1]));
-        add(l, early[is_expert], next[is_expert]++);
+    queue queues[4];
+    for (int i = 0; i < 2; i++) {
+        const int count = l->sections->num_buckets[early[i]];
+        int end = 0;
+        while (end < count && l->sections->buckets[early[i]][end].is_matrices)
+            end++;
+        queues[2 * i] = (queue){early[i], 0, end};
+        queues[2 * i + 1] = (queue){early[i], end, count};
+    }
+    for (queue *first = queues; first;) {
+        first = NULL;
+        for (queue *q = queues; q < queues + 4; q++)
+            if (q->next < q->end &&
+                (!first || layer_of(l, first->kind, first->next) < layer_of(l, q->kind, q->next)))
+                first = q;
+        if (first)
+            add(l, first->kind, first->next++);
     }
     for (int i = 0; i < 3; i++)
         for (int b = 0; b < l->sections->num_buckets[late[i]]; b++)

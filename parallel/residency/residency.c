@@ -117,6 +117,9 @@ void weft_residency_lay(const weft_residency *r, weft_cut_sections *cut, weft_he
             out->grads[kind] += shares ? share : bucket->count;
             const size_t owned = r->sharding == WEFT_NO_SHARD ? bucket->count : share;
             out->owned[kind] += owned;
+            out->squares[kind] += bucket->has_squares ? owned : 0;
+            if (bucket->matrices.workspace_bytes > out->workspace_bytes)
+                out->workspace_bytes = bucket->matrices.workspace_bytes;
             if (r->state_on_host && !(r->experts_on_host && kind == WEFT_SECTION_EXPERT))
                 stage(owned, out);
             if (!shares)
@@ -170,13 +173,28 @@ static void grow(weft_bucket_cut *cut, weft_bucket *bucket, size_t elements, int
     bucket->first_layer = layer < bucket->first_layer ? layer : bucket->first_layer;
 }
 
+static void add_matrices(weft_bucket *bucket, const weft_matrices *m, size_t times)
+{
+    weft_matrices *sum = &bucket->matrices;
+    sum->count += m->count * times;
+    sum->flops += m->flops * (double)times;
+    sum->gathered_bytes += m->gathered_bytes * times;
+    if (m->workspace_bytes > sum->workspace_bytes)
+        sum->workspace_bytes = m->workspace_bytes;
+}
+
 static size_t add_whole(weft_bucket_cut *cut, const weft_residency_parameter *p, int unit)
 {
     weft_bucket *bucket = last_of(cut);
+    const bool is_matrix = weft_residency_is_matrix(p);
     bool is_full = bucket && cut->bucket_elements &&
                    cut->used - bucket->offset + p->elements > cut->bucket_elements;
-    if (!bucket || is_full || unit != bucket->unit || bucket->num_experts > 0)
+    if (!bucket || is_full || unit != bucket->unit || bucket->num_experts > 0 ||
+        bucket->is_matrices != is_matrix)
         bucket = begin_bucket(cut, p->layer, unit);
+    bucket->is_matrices = is_matrix;
+    bucket->has_squares = !is_matrix;
+    add_matrices(bucket, &p->matrices, 1);
     grow(cut, bucket, round_up(p->elements, WEFT_ALIGN_ELEMENTS), p->layer);
     return bucket->offset;
 }
@@ -192,19 +210,23 @@ static size_t room_for(const weft_bucket_cut *cut, size_t used, size_t part,
     return cut->bucket_elements == 0 ? p->experts : room > half ? room : half;
 }
 
-static size_t add_experts(weft_bucket_cut *cut, const weft_residency_parameter *p, size_t elements,
-                          int unit, bool apart)
+/* all: the experts' parameters together, as if they were one. */
+static size_t add_experts(weft_bucket_cut *cut, const weft_residency_parameter *p,
+                          const weft_bucket *all, size_t elements, int unit, bool apart)
 {
     const size_t part = round_up(elements, cut->share_align), start = weft_bucket_cut_end(cut);
     for (size_t left = p->experts; left > 0;) {
         weft_bucket *run = last_of(cut);
         bool follows = run && !apart && run->num_experts > 0 && run->unit == unit &&
-                       weft_bucket_part(run) == part && room_for(cut, run->count, part, p) > 0;
+                       run->has_squares == all->has_squares && weft_bucket_part(run) == part &&
+                       room_for(cut, run->count, part, p) > 0;
         if (!follows)
             run = begin_bucket(cut, p->layer, unit);
         const size_t room = apart ? 1 : room_for(cut, run->count, part, p);
         const size_t taken = room < left ? room : left;
         run->num_experts += (int)taken;
+        run->has_squares = all->has_squares;
+        add_matrices(run, &all->matrices, taken);
         grow(cut, run, taken * part, p->layer);
         left -= taken;
     }
@@ -243,7 +265,14 @@ bool weft_bucket_cut_add(weft_bucket_cut *cut, const weft_residency *r,
     for (int i = index + 1; i < count; i++)
         if (weft_residency_together(r, p, &layer[i]))
             return false;
+    weft_bucket all = {0};
+    for (int i = 0; i <= index; i++) {
+        if (!weft_residency_together(r, p, &layer[i]))
+            continue;
+        all.has_squares |= layer[i].matrices.count == 0;
+        add_matrices(&all, &layer[i].matrices, 1);
+    }
     *out_start =
-        add_experts(cut, p, lay_out_expert(r, layer, count, index), unit, r->experts_on_host);
+        add_experts(cut, p, &all, lay_out_expert(r, layer, count, index), unit, r->experts_on_host);
     return true;
 }

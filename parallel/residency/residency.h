@@ -13,6 +13,8 @@
 #ifndef WEFT_PARALLEL_RESIDENCY_RESIDENCY_H
 #define WEFT_PARALLEL_RESIDENCY_RESIDENCY_H
 
+#include <weft/operation.h>
+
 #include "core/arena.h"
 #include "core/bucket.h"
 #include "parallel/mesh/mesh.h"
@@ -36,6 +38,9 @@ typedef struct weft_bucket {
     int unit;              /* the layer whose unit it is of; -1: none */
     size_t weights, grads; /* elements of the section's memory in front of what lies here */
     size_t ring;           /* of a unit: elements of a ring's slot in front of it */
+    bool is_matrices;      /* of whole matrices that Muon steps, and of nothing else */
+    bool has_squares;      /* AdamW steps some of it, so that it has second moments */
+    weft_matrices matrices;
 } weft_bucket;
 
 /* Buckets of a stage's sections. */
@@ -64,6 +69,7 @@ typedef struct weft_residency {
                              a unit */
     bool state_on_host;   /* the optimizer's state of all others, too; not they themselves */
     bool pairs;           /* a forward may run beside a backward (schedule/pair.h) */
+    bool muon;            /* steps matrices, in buckets of their own but for experts' */
     int num_layers;       /* of the model */
     /* What weft_residency_count counts: of the stage's layers between the model's first and last
      * how many share out anything, the largest, and the one at hand. Of those two: elements. */
@@ -81,8 +87,14 @@ typedef struct weft_residency_parameter {
     bool used_forward; /* of its spec */
     int layer;
     size_t elements;
-    size_t experts; /* by_expert: local experts; 0: not so */
+    size_t experts;         /* by_expert: local experts; 0: not so */
+    weft_matrices matrices; /* that Muon steps; of one expert */
 } weft_residency_parameter;
+/* Whether it goes to a bucket of matrices. Those of a section are cut first, then the others. */
+static inline bool weft_residency_is_matrix(const weft_residency_parameter *p)
+{
+    return p->matrices.count > 0 && p->experts == 0;
+}
 /* Adds a parameter to what is counted; call it for all of a stage, layer by layer, before
  * weft_residency_unit. */
 void weft_residency_count(weft_residency *residency, const weft_residency_parameter *parameter);
@@ -92,13 +104,15 @@ int weft_residency_unit(const weft_residency *residency, const weft_residency_pa
 /* Elements that one rank holds. */
 typedef struct weft_held_elements {
     size_t weights[WEFT_NUM_SECTIONS], grads[WEFT_NUM_SECTIONS];
-    size_t owned[WEFT_NUM_SECTIONS];  /* that it updates */
-    size_t staged;                    /* the most of a bucket that it updates; whose state alone
-                                         lies in host memory, as for what follows */
-    size_t stepped;                   /* of all such buckets */
-    int staging;                      /* gradients of them on the host at a time */
-    size_t slot;                      /* of a ring: the largest unit */
-    int weight_slots, gradient_slots; /* of a pass's rings: layers at a time */
+    size_t owned[WEFT_NUM_SECTIONS];   /* that it updates */
+    size_t squares[WEFT_NUM_SECTIONS]; /* those with a second moment */
+    size_t workspace_bytes;            /* of Muon */
+    size_t staged;                     /* the most of a bucket that it updates; whose state alone
+                                          lies in host memory, as for what follows */
+    size_t stepped;                    /* of all such buckets */
+    int staging;                       /* gradients of them on the host at a time */
+    size_t slot;                       /* of a ring: the largest unit */
+    int weight_slots, gradient_slots;  /* of a pass's rings: layers at a time */
     int beside[2]; /* with pairs: further slots, of gradients and of weights, for a forward beside a
                       backward */
 } weft_held_elements;

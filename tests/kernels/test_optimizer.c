@@ -149,6 +149,90 @@ static void adamw_equals_fp64(void **state)
     }
 }
 
+/* Without moments a step is the gradient's, in each form of masters. */
+static void plain_steps_equal_fp64(void **state)
+{
+    (void)state;
+    static const size_t counts[] = {1, 35, 30011};
+    for (int c = 0; c < 12; c++) {
+        probe_start(NULL);
+        const size_t count = counts[c % 3];
+        const int form = c / 3; /* alone, beside in bf16, split, beside in fp16 */
+        const weft_dtype dtype = form == 0 ? WEFT_F32 : form == 3 ? WEFT_F16 : WEFT_BF16;
+        float *master = probe_random(count, WEFT_F32, 1.0, 1), *back = probe_constant(count, 0.0f);
+        float *grad = probe_random(count, WEFT_F32, 0.1, 2), *scale = probe_constant(1, 0.25f);
+        uint16_t *weight = probe_alloc(count * 2), *low = probe_alloc(count * 2);
+        double *x = probe_read(master, count, WEFT_F32), *g = probe_read(grad, count, WEFT_F32);
+        for (size_t i = 0; i < count; i++)
+            x[i] -= (double)3e-3f * (0.25 * g[i] + (double)0.1f * x[i]);
+        if (form == 2)
+            PROBE_RUN(split_master, .count = count, .master = master, .weight = weight, .low = low);
+        PROBE_RUN(adamw, .count = count, .master = form == 2 ? NULL : master,
+                  .low = form == 2 ? low : NULL, .grad = grad, .grad_scale = scale,
+                  .weight = form == 0 ? NULL : (void *)weight, .dtype = dtype, .lr = 3e-3f,
+                  .weight_decay = 0.1f, .step = 7);
+        if (form == 2)
+            PROBE_RUN(join_master, .count = count, .weight = weight, .low = low, .master = back);
+        double *now = probe_read(form == 2 ? back : master, count, WEFT_F32);
+        probe_close(now, x, count, 1e-6, "master");
+        for (size_t i = 0; i < count; i++)
+            now[i] = dtype == WEFT_BF16 ? bf16_of(nearest_bf16(bits_of((float)now[i])))
+                                        : probe_round(now[i], dtype);
+        if (form != 0)
+            probe_close(probe_read(weight, count, dtype), now, count, 0.0, "weight");
+    }
+}
+
+static void momentum_equals_fp64(void **state)
+{
+    (void)state;
+    static const size_t counts[] = {1, 35, 30011};
+    for (int c = 0; c < 6; c++) {
+        probe_start(NULL);
+        const size_t count = counts[c / 2];
+        const bool nesterov = c % 2;
+        const double b = (double)0.95f;
+        float *m = probe_constant(count, 0.0f), *scale = probe_constant(1, 0.25f);
+        double *m64 = probe_doubles(count), *wanted = probe_doubles(count);
+        for (uint64_t step = 1; step <= 3; step++) {
+            float *grad = probe_random(count, WEFT_F32, 0.1, step);
+            for (size_t i = 0; i < count; i++) {
+                const double g = 0.25 * (double)grad[i];
+                m64[i] = b * m64[i] + (1 - b) * g;
+                wanted[i] = nesterov ? b * m64[i] + (1 - b) * g : m64[i];
+            }
+            PROBE_RUN(momentum, .count = count, .m = m, .grad = grad, .grad_scale = scale,
+                      .momentum = 0.95f, .nesterov = nesterov);
+            probe_close(probe_read(m, count, WEFT_F32), m64, count, 1e-6, "momentum");
+            probe_close(probe_read(grad, count, WEFT_F32), wanted, count, 1e-6, "direction");
+        }
+    }
+}
+
+/* Rows between others, scaled by a factor or to norm 1; what is not of the matrix stays. */
+static void matrices_are_copied(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 6; c++) {
+        probe_start(NULL);
+        const size_t rows = c / 2 == 0 ? 1 : 37, cols = c / 2 == 1 ? 1 : 301,
+                     lds[] = {cols + 5, 331};
+        const bool has_norm = c % 2;
+        float *from = probe_random(rows * lds[0], WEFT_F32, 1.0, 1);
+        float *to = probe_random(rows * lds[1], WEFT_F32, 1.0, 2);
+        double *wanted = probe_read(to, rows * lds[1], WEFT_F32), *squares = probe_alloc(8);
+        *squares = 4;
+        for (size_t r = 0; r < rows; r++)
+            for (size_t k = 0; k < cols; k++)
+                wanted[r * lds[1] + k] =
+                    3.0 * (double)from[r * lds[0] + k] / (has_norm ? 2.0 : 1.0);
+        PROBE_RUN(matrix_copy, .rows = rows, .cols = cols, .from = from, .to = to,
+                  .ld_from = lds[0], .ld_to = lds[1], .factor = 3,
+                  .squares = has_norm ? squares : NULL);
+        probe_close(probe_read(to, rows * lds[1], WEFT_F32), wanted, rows * lds[1], 1e-6, "copy");
+    }
+}
+
 static void adamw_writes_fp16(void **state)
 {
     (void)state;
@@ -254,7 +338,8 @@ int main(void)
         PROBE_TEST(adamw_equals_fp64),       PROBE_TEST(adamw_writes_fp16),
         PROBE_TEST(split_masters_are_exact), PROBE_TEST(split_masters_step_alike),
         PROBE_TEST(sum_of_squares_in_fp64),  PROBE_TEST(finds_what_is_not_finite),
-        PROBE_TEST(hashes_are_sums),
+        PROBE_TEST(hashes_are_sums),         PROBE_TEST(plain_steps_equal_fp64),
+        PROBE_TEST(momentum_equals_fp64),    PROBE_TEST(matrices_are_copied),
     };
     return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
 }

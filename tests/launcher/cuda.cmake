@@ -1,6 +1,6 @@
 # Training on a CUDA device: skipped where there is none. Ranks share one.
 weft_add_test(NAME cuda_training SOURCES launcher/cuda_training.c ARGS dense LABELS launcher cuda)
-foreach(run moe bf16 fp16 overflow graphs)
+foreach(run moe muon bf16 fp16 overflow graphs)
   weft_add_test_run(NAME cuda_training_${run} PROGRAM $<TARGET_FILE:test_cuda_training> ARGS ${run}
     TIER release LABELS launcher cuda)
   list(APPEND cuda_training cuda_training_${run})

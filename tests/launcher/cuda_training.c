@@ -2,7 +2,8 @@
  * mesh in fp32, losses within 1e-4, the CUDA run saved in the middle and resumed. The ranks
  * share one device. bf16 and fp16: in that precision, within 1e-2. overflow: fp16's gradients do.
  * graphs: with CUDA graphs and without, recomputed, offloaded or not, the same bits.
- *   test_cuda_training dense|moe [MESH [PARALLEL]] | bf16 | fp16|overflow|graphs [MESH] */
+ * muon: with that optimizer.
+ *   test_cuda_training dense|moe|muon [MESH [PARALLEL]] | bf16 | fp16|overflow|graphs [MESH] */
 #include <math.h>
 #include <stdlib.h>
 
@@ -194,6 +195,7 @@ int main(int argc, char **argv)
 {
     static const char experts[] = ", \"num_experts\": 4, \"moe_router_topk\": 2, "
                                   "\"moe_aux_loss_coeff\": 0.02, \"moe_z_loss_coeff\": 0.001";
+    static const char muon[] = ", \"optimizer\": \"muon\", \"muon_extra_scale_factor\": 0.2";
     static const char no_overflow[] = ", \"initial_loss_scale\": 1024";
     const char *why = NULL, *model = argc > 1 ? argv[1] : "";
     weft_comm *world;
@@ -225,9 +227,10 @@ int main(int argc, char **argv)
         check_overflow(world, argc > 2 ? argv[2] : "dp=1");
     else
         check_alike(world, &(run_case){.mesh = argc > 2 ? argv[2] : "dp=1",
-                                       .model = strcmp(model, "moe") == 0 ? experts : "",
+                                       .model = strcmp(model, "dense") == 0 ? "" : experts,
                                        .precision = "fp32",
                                        .bound = 1e-4,
+                                       .more = strcmp(model, "muon") == 0 ? muon : NULL,
                                        .parallel = argc > 3 ? argv[3] : NULL});
     EXPECT_OK(weft_comm_barrier(world));
     if (rank == 0) {

@@ -158,6 +158,17 @@ static const model_case models[] = {
      "2.0, "
      "\"num_experts\": 4, \"moe_router_topk\": 2, " LATENTS COMMON "}",
      FP32},
+    /* a gradient's directions that are rounding alone grow by 3.4^5 */
+    {"muon-moe",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"ffn_hidden_size\": 32, \"num_experts\": 4, "
+     "\"moe_router_topk\": 2, \"num_query_groups\": 2, \"swiglu\": true, \"add_expert_bias\": "
+     "true, \"normalization\": \"RMSNorm\", \"position_embedding_type\": \"rope\", " COMMON "}",
+     ", \"optimizer\": \"muon\", \"muon_extra_scale_factor\": 0.2", 1e-5, 1e-4, false},
+    {"muon-latents-bf16",
+     "{\"num_layers\": 2, \"hidden_size\": 24, \"q_lora_rank\": 20, \"position_embedding_type\": "
+     "\"rope\", " LATENTS COMMON "}",
+     ", \"precision\": \"bf16\", \"optimizer\": \"muon\", \"muon_extra_scale_factor\": 0.2", 1e-3,
+     0.25, false},
 };
 
 typedef struct mesh_case {
@@ -334,6 +345,14 @@ static const mesh_case meshes[] = {
     {12, 4, "cp=4", CONTEXT("a2a+p2p") ", \"hierarchical_context_parallel_sizes\": [2, 2]"},
     {12, 2, "pp=2,schedule=zb_h1", NULL},
     {13, 4, "cp=2,dp=2", DEALT},
+    /* Muon */
+    {20, 2, "tp=2,sp=1,binding=tp", NULL},
+    {20, 2, "dp=2,zero=1", NULL},
+    {20, 4, "pp=2,dp=2,binding=dp,ep=2,zero=0", NULL},
+    {20, 4, "tp=4,sp=1,binding=tp", NULL},
+    {20, 4, "tp=2,dp=2,binding=dp,ep=2,etp=2,zero=1", NULL},
+    {20, 4, "cp=2,dp=2,binding=dp,ep=2,zero=1", "\"overlap_grad_reduce\": false"},
+    {21, 4, "tp=2,dp=2,sp=1,zero=1", NULL},
     /* norms behind, caps and scales; biases of experts */
     {14, 4, "tp=2,pp=2,sp=1", NULL},
     {14, 4, "cp=2,dp=2,zero=3", NULL},

@@ -19,6 +19,7 @@ typedef struct run_case {
     int world;
     const char *precision;
     bool split; /* bf16 masters; half the other way */
+    bool muon;
 } run_case;
 
 static void abort_on(weft_comm *world, weft_status status, const char *what)
@@ -44,11 +45,11 @@ static void train(weft_comm *world, const run_case *c, const char *start, int fi
              "\"init_method_std\": 0.1, \"hidden_dropout\": 0.1, \"attention_dropout\": 0.1}, "
              "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 8, \"train_iters\": %d, "
              "\"lr\": 2e-3, \"lr_warmup_iters\": 2, \"adam_eps\": 1e-5, \"seed\": 9, "
-             "\"precision\": \"%s\", \"split_master\": %s}, "
+             "\"precision\": \"%s\", \"split_master\": %s, \"optimizer\": \"%s\"}, "
              "\"parallel\": {\"ddp_bucket_size\": 2000}, \"data\": {\"mock_data\": true}, "
              "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, "
              "\"log\": {\"trace_step\": 0}}",
-             STEPS, c->precision, c->split ? "true" : "false");
+             STEPS, c->precision, c->split ? "true" : "false", c->muon ? "muon" : "adam");
     weft_config_source source = {.file = name, .text = text, .mesh = c->mesh};
     abort_on(world, weft_config_load(&source, &arena, &config), name);
     abort_on(world, weft_trainer_create(&trainer, &config, &source, world, &arena), name);
@@ -127,22 +128,24 @@ static void check_other_mesh(weft_comm *world, const run_case *c, int half,
 int main(void)
 {
     static const run_case same[] = {
-        {"tp=2,pp=2,binding=tp", 4, "fp32", false},
-        {"tp=2,pp=2,binding=tp", 4, "bf16", true},
-        {"dp=4,binding=dp,ep=2,zero=1", 4, "fp32", false},
-        {"dp=4,binding=dp,ep=2,zero=1", 4, "bf16", false},
-        {"tp=2,dp=2,sp=1,binding=dp,ep=2,etp=2,zero=0", 4, "fp32", false},
-        {"dp=4,binding=dp,ep=2,zero=3", 4, "bf16", true},
-        {"tp=4,sp=1,binding=tp", 4, "fp32", false}, /* which share key/value heads */
+        {"tp=2,pp=2,binding=tp", 4, "fp32", false, false},
+        {"tp=2,pp=2,binding=tp", 4, "bf16", true, false},
+        {"dp=4,binding=dp,ep=2,zero=1", 4, "fp32", false, false},
+        {"dp=4,binding=dp,ep=2,zero=1", 4, "bf16", false, false},
+        {"tp=2,dp=2,sp=1,binding=dp,ep=2,etp=2,zero=0", 4, "fp32", false, false},
+        {"dp=4,binding=dp,ep=2,zero=3", 4, "bf16", true, false},
+        {"tp=2,dp=2,sp=1,binding=dp,ep=2,zero=1", 4, "fp32", false, true},
+        {"pp=2,dp=2,zero=1", 4, "bf16", true, true},
+        {"tp=4,sp=1,binding=tp", 4, "fp32", false, false}, /* which share key/value heads */
     };
     enum { NUM_SAME = sizeof same / sizeof *same };
     static const run_case other[] = {
-        {"dp=1", 1, "fp32", false},
-        {"dp=2,binding=dp,ep=2,zero=1", 2, "fp32", false},
-        {"tp=4,sp=1,binding=tp", 4, "fp32", false},
-        {"dp=4,binding=dp,ep=2,zero=3", 4, "fp32", false},
-        {"pp=2,dp=2,zero=2", 4, "fp32", false},
-        {"pp=4", 4, "fp32", false},
+        {"dp=1", 1, "fp32", false, false},
+        {"dp=2,binding=dp,ep=2,zero=1", 2, "fp32", false, false},
+        {"tp=4,sp=1,binding=tp", 4, "fp32", false, false},
+        {"dp=4,binding=dp,ep=2,zero=3", 4, "fp32", false, false},
+        {"pp=2,dp=2,zero=2", 4, "fp32", false, false},
+        {"pp=4", 4, "fp32", false, false},
     };
     weft_comm *world;
     EXPECT_OK(weft_comm_create_world(&world));
@@ -161,6 +164,13 @@ int main(void)
         check_other_mesh(world, &other[i], 0, straight);
     for (size_t i = 0; i < 2; i++)
         check_other_mesh(world, &other[i], NUM_SAME - 1, straight);
+    const int muon = NUM_SAME - 3;
+    train(world, &same[muon], NULL, 0, STEPS, "straight-muon", straight);
+    for (size_t i = 0; i < 3; i++) {
+        run_case c = other[i];
+        c.muon = true;
+        check_other_mesh(world, &c, muon, straight);
+    }
     EXPECT_OK(weft_comm_barrier(world));
     if (rank == 0) {
         char command[128];

@@ -157,6 +157,22 @@ static const mistake mistakes[] = {
     {"\"train_iters\": 2", "\"lr\": 1e-46",
      "c.json:18:11: train.lr: 1e-46 is too small: 0 in single precision"},
     {"\"train_iters\": 2", "\"adam_beta2\": 1", "c.json:18:19: train.adam_beta2: 1 is out of"},
+    {"\"train_iters\": 2", "\"optimizer\": \"mouon\"", "c.json:18:18: train.optimizer: "},
+    {"\"train_iters\": 2", "\"muon_num_ns_steps\": 0",
+     "c.json:18:26: train.muon_num_ns_steps: 0 is out of range: 1 to 100"},
+    {"\"expert_binding\": \"dp\"\n  },\n  \"train\": {",
+     "\"data_parallel_sharding_strategy\": \"optim_grads_params\"\n  },\n  \"train\": {\n"
+     "    \"optimizer\": \"muon\",",
+     "c.json:14:5: parallel.data_parallel_sharding_strategy: gradients that are sharded do not go "
+     "with train.optimizer muon; optim would\n"},
+    {"\"train_iters\": 2\n  },",
+     "\"optimizer\": \"muon\"\n  },\n  \"offload\": { \"experts\": \"host\" },",
+     "c.json:20:16: offload.experts: host does not go with train.optimizer muon, which steps "
+     "matrices on the device; none would\n"},
+    {"\"train_iters\": 2\n  },",
+     "\"optimizer\": \"muon\"\n  },\n  \"offload\": { \"optimizer_state\": \"host\" },",
+     "c.json:20:16: offload.optimizer_state: host does not go with train.optimizer muon, which "
+     "steps matrices on the device; device would\n"},
     {"\"data_path\": \"corpus\"", "", "c.json: data.data_path: missing"},
     {"\"data_path\": \"corpus\"", "\"data_path\": \"corpse\"",
      "c.json:21:5: data.data_path: corpse.idx: No such file or directory"},

@@ -25,6 +25,7 @@ static size_t state_bucket_elements = STATE_BUCKET;
 
 /* What their optimizers do with some parameters; of train.parameter_rules. */
 static weft_string_list state_rules;
+static bool state_muon; /* steps matrices */
 
 /* One rank's model under one mesh. */
 typedef struct state_model {
@@ -52,7 +53,9 @@ static inline void state_declare_groups(state_model *m, const char *prefix, int 
                                       .num_dims = 2,
                                       .dims = {2 * 6, STATE_HIDDEN},
                                       .split = {WEFT_SPLIT_TP},
-                                      .init_std = 0.5f};
+                                      .init_std = 0.5f,
+                                      .is_matrix = true,
+                                      .matrix_rows = {4, 0, 2}};
     const int tp = m->groups.mesh.tp, rank = m->groups.coords.at[WEFT_AXIS_TP];
     const int sharers = tp > 2 ? tp / 2 : 1;
     const size_t group = (size_t)(rank / sharers) * 6, dealt = 4 / (size_t)sharers;
@@ -63,8 +66,10 @@ static inline void state_declare_groups(state_model *m, const char *prefix, int 
         state_declare(m, prefix, layer, spec);
         return;
     }
+    weft_parameter_spec part = spec;
+    memset(part.matrix_rows, 0, sizeof part.matrix_rows);
     for (int i = 0; i < 2; i++)
-        EXPECT_OK(weft_parameters_declare_rows(m->parameters, prefix, &spec, &rows[i], layer,
+        EXPECT_OK(weft_parameters_declare_rows(m->parameters, prefix, &part, &rows[i], layer,
                                                &parameter));
 }
 
@@ -78,11 +83,12 @@ static inline void state_declare_block(state_model *m, int block, int layer)
                             .init = WEFT_INIT_ONE, .no_weight_decay = true, .sum_over_tp = true));
     state_declare(m, prefix, layer,
                   WEFT_ARGS(weft_parameter_spec, .name = "qkv.weight", .num_dims = 2,
-                            .dims = {3 * 8, H}, .split = {WEFT_SPLIT_TP}, .init_std = 0.5f));
+                            .dims = {3 * 8, H}, .split = {WEFT_SPLIT_TP}, .init_std = 0.5f,
+                            .is_matrix = true, .matrix_rows = {4, 1, 1}));
     state_declare(m, prefix, layer,
                   WEFT_ARGS(weft_parameter_spec, .name = "proj.weight", .num_dims = 2,
                             .dims = {H, 8}, .split = {WEFT_SPLIT_NONE, WEFT_SPLIT_TP},
-                            .init_std = 0.5f));
+                            .init_std = 0.5f, .is_matrix = true));
     state_declare_groups(m, prefix, layer);
     state_declare(m, prefix, layer,
                   WEFT_ARGS(weft_parameter_spec, .name = "proj.bias", .num_dims = 1, .dims = {H},
@@ -97,12 +103,13 @@ static inline void state_declare_block(state_model *m, int block, int layer)
     state_declare(m, prefix, layer,
                   WEFT_ARGS(weft_parameter_spec, .name = "experts.fc1", .num_dims = 3,
                             .dims = {E, 10, H}, .split = {WEFT_SPLIT_EP, WEFT_SPLIT_ETP},
-                            .init_std = 0.5f, .is_expert = true, .by_expert = true));
-    state_declare(m, prefix, layer,
-                  WEFT_ARGS(weft_parameter_spec, .name = "experts.fc2", .num_dims = 3,
-                            .dims = {E, H, 10},
-                            .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP},
-                            .init_std = 0.5f, .is_expert = true, .by_expert = true));
+                            .init_std = 0.5f, .is_expert = true, .by_expert = true,
+                            .is_matrix = true));
+    state_declare(
+        m, prefix, layer,
+        WEFT_ARGS(weft_parameter_spec, .name = "experts.fc2", .num_dims = 3, .dims = {E, H, 10},
+                  .split = {WEFT_SPLIT_EP, WEFT_SPLIT_NONE, WEFT_SPLIT_ETP}, .init_std = 0.5f,
+                  .is_expert = true, .by_expert = true, .is_matrix = true));
     /* of a layer that does not say by_expert */
     state_declare(m, prefix, layer,
                   WEFT_ARGS(weft_parameter_spec, .name = "experts.whole", .num_dims = 2,
@@ -166,7 +173,8 @@ static inline bool state_model_create(state_model *m, weft_comm *world, const ch
     state_declare_model(m);
     EXPECT_OK(weft_parameters_apply_rules(m->parameters, &state_rules, NULL));
     EXPECT_OK(weft_parameters_allocate(
-        m->parameters, &(weft_residency){.bucket_elements = state_bucket_elements}, true));
+        m->parameters,
+        &(weft_residency){.bucket_elements = state_bucket_elements, .muon = state_muon}, true));
     if (options)
         EXPECT_OK(weft_optimizer_create(m->parameters, options, &m->optimizer));
     return expect_failures == before;

@@ -1,7 +1,7 @@
 /* The same global gradients give, on every mesh, with and without ZeRO-1 and overlap, in fp32 and
- * bf16, and with a loss scale whose overflows skip steps, the weights of a plain AdamW with
- * clipping in fp64, with rules for some parameters; what moves by signs has moved by them alone and
- * is no part of the norm. */
+ * bf16, and with a loss scale whose overflows skip steps, the weights of a plain AdamW, or Muon
+ * beside it, with clipping in fp64, with rules for some parameters; what moves by signs has moved
+ * by them alone and is no part of the norm. */
 #include <weft/kernels.h>
 
 #include "parallel/optimizer/optimizer.h"
@@ -9,7 +9,12 @@
 
 enum { STEPS = 5 };
 
-static const weft_optimizer_options base_options = {.adam_beta1 = 0.9,
+static const weft_optimizer_options base_options = {.muon = {.momentum = 0.95,
+                                                             .use_nesterov = true,
+                                                             .num_ns_steps = 5,
+                                                             .scale_mode = WEFT_MUON_SPECTRAL,
+                                                             .extra_scale_factor = 0.2},
+                                                    .adam_beta1 = 0.9,
                                                     .adam_beta2 = 0.95,
                                                     .adam_eps = 1e-2, /* so that clipping shows */
                                                     .weight_decay = 0.1,
@@ -91,6 +96,99 @@ static void reference_add(reference *r, const weft_placed *p)
     }
 }
 
+enum { MAX_SIDE = 24 };
+static weft_dtype muon_dtype = WEFT_F32; /* of its products, and what that may change in weights */
+static double muon_slack = 0;
+
+/* x[rows, cols] becomes what five Newton-Schulz steps make of x / |x|, times 0.2 sqrt(rows or
+ * cols). */
+static void reference_orthogonalise(double x[MAX_SIDE][MAX_SIDE], size_t rows, size_t cols)
+{
+    double gram[MAX_SIDE][MAX_SIDE], poly[MAX_SIDE][MAX_SIDE], y[MAX_SIDE][MAX_SIDE], norm = 0;
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = 0; k < cols; k++)
+            norm += x[i][k] * x[i][k];
+    norm = fmax(sqrt(norm), 1e-7);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = 0; k < cols; k++)
+            x[i][k] /= norm;
+    for (int step = 0; step < 5; step++) {
+        memset(gram, 0, sizeof gram);
+        memset(poly, 0, sizeof poly);
+        for (size_t i = 0; i < rows; i++)
+            for (size_t j = 0; j < rows; j++)
+                for (size_t k = 0; k < cols; k++)
+                    gram[i][j] += x[i][k] * x[j][k];
+        for (size_t i = 0; i < rows; i++)
+            for (size_t j = 0; j < rows; j++) {
+                poly[i][j] = -4.7750 * gram[i][j];
+                for (size_t k = 0; k < rows; k++)
+                    poly[i][j] += 2.0315 * gram[i][k] * gram[k][j];
+            }
+        for (size_t i = 0; i < rows; i++)
+            for (size_t j = 0; j < cols; j++) {
+                y[i][j] = 3.4445 * x[i][j];
+                for (size_t k = 0; k < rows; k++)
+                    y[i][j] += poly[i][k] * x[k][j];
+            }
+        memcpy(x, y, sizeof y);
+    }
+    const double scale = 0.2 * sqrt((double)(rows > cols ? rows : cols));
+    for (size_t i = 0; i < rows; i++)
+        for (size_t k = 0; k < cols; k++)
+            x[i][k] *= scale;
+}
+
+/* The matrices of a tensor: of its `count` blocks of rows those from `first` on, of each `period`
+ * so many. rows 0: no more. */
+typedef struct reference_matrices {
+    const char *name;
+    size_t count, block_rows, cols, period, first, rows;
+} reference_matrices;
+static const reference_matrices matrices[] = {
+    {"qkv.weight", 1, 24, 6, 6, 0, 4},    {"qkv.weight", 1, 24, 6, 6, 4, 1},
+    {"qkv.weight", 1, 24, 6, 6, 5, 1},    {"proj.weight", 1, 6, 8, 6, 0, 6},
+    {"groups.weight", 1, 12, 6, 6, 0, 4}, {"groups.weight", 1, 12, 6, 6, 4, 2},
+    {"experts.fc1", 8, 10, 6, 10, 0, 10}, {"experts.fc2", 8, 6, 10, 6, 0, 6}};
+
+static void reference_step_matrices(const reference_matrices *s, double *direction)
+{
+    for (size_t b = 0; b < s->count; b++) {
+        double x[MAX_SIDE][MAX_SIDE] = {{0}};
+        size_t of[MAX_SIDE], num = 0;
+        for (size_t row = 0; row < s->block_rows; row++)
+            if (row % s->period >= s->first && row % s->period < s->first + s->rows)
+                of[num++] = (b * s->block_rows + row) * s->cols;
+        for (size_t i = 0; i < num; i++)
+            memcpy(x[i], &direction[of[i]], s->cols * sizeof x[i][0]);
+        reference_orthogonalise(x, num, s->cols);
+        for (size_t i = 0; i < num; i++)
+            memcpy(&direction[of[i]], x[i], s->cols * sizeof x[i][0]);
+    }
+}
+
+/* Whether the tensor has matrices, which then are stepped. */
+static bool reference_muon(reference_tensor *t, double clip, int step)
+{
+    const double b = base_options.muon.momentum;
+    double direction[512];
+    bool has = false;
+    for (size_t k = 0; k < sizeof matrices / sizeof *matrices; k++) {
+        if (!strstr(t->name, matrices[k].name))
+            continue;
+        for (size_t i = 0; i < t->count && !has; i++) {
+            const double g = clip * gradient(t->name, i, step);
+            t->m[i] = b * t->m[i] + (1 - b) * g;
+            direction[i] = b * t->m[i] + (1 - b) * g;
+        }
+        has = true;
+        reference_step_matrices(&matrices[k], direction);
+    }
+    for (size_t i = 0; i < t->count && has; i++)
+        t->weight[i] -= t->lr_mult * rate_of(step) * (direction[i] + t->decay * t->weight[i]);
+    return has;
+}
+
 static void reference_step(reference *r, int step)
 {
     double sum = 0.0;
@@ -105,6 +203,8 @@ static void reference_step(reference *r, int step)
     clip = clip < 1.0 ? clip : 1.0;
     for (int k = 0; k < r->count; k++) {
         reference_tensor *t = &r->tensors[k];
+        if (state_muon && !t->frozen && reference_muon(t, clip, step))
+            continue;
         for (size_t i = 0; i < t->count && !t->frozen; i++) {
             double g = clip * gradient(t->name, i, step);
             if (t->sign_rate > 0) {
@@ -287,7 +387,7 @@ static void check_weights(const state_model *m, const reference *r)
             double error = fabs((double)state_weight(p, e) - wanted) - slack;
             worst = error > worst ? error : worst;
         }
-        EXPECT(t && worst <= 1e-6, "%s is off by %g", p->parameter.name, worst);
+        EXPECT(t && worst <= 1e-6 + muon_slack, "%s is off by %g", p->parameter.name, worst);
     }
 }
 
@@ -319,10 +419,12 @@ static uint64_t check_pieces(const state_model *m, const reference *r, weft_comm
                 continue;
             float master = piece.data[WEFT_STATE_MASTER][e];
             double errors[WEFT_NUM_STATES] = {
-                fabs(master - t->weight[index]),
+                fmax(0, fabs(master - t->weight[index]) - muon_slack),
                 fabs(piece.data[WEFT_STATE_EXP_AVG][e] - t->m[index]),
-                fabs(piece.data[WEFT_STATE_EXP_AVG_SQ][e] - t->v[index])};
-            for (int kind = 0; kind < WEFT_NUM_STATES; kind++) {
+                piece.data[WEFT_STATE_EXP_AVG_SQ]
+                    ? fabs(piece.data[WEFT_STATE_EXP_AVG_SQ][e] - t->v[index])
+                    : 0};
+            for (int kind = 0; kind < WEFT_NUM_STATES && piece.data[kind]; kind++) {
                 worst = errors[kind] > worst ? errors[kind] : worst;
                 hash = hash_of(hash, piece.data[kind][e]);
             }
@@ -331,6 +433,9 @@ static uint64_t check_pieces(const state_model *m, const reference *r, weft_comm
             written[t - r->tensors] += piece.writer;
         }
         EXPECT(t && worst <= 1e-6, "%s: state is off by %g", p->parameter.name, worst);
+        const bool is_stepped_by_muon = state_muon && p->spec.is_matrix;
+        EXPECT(is_stepped_by_muon == !piece.data[WEFT_STATE_EXP_AVG_SQ],
+               "%s has second moments: %d", p->parameter.name, is_stepped_by_muon);
         EXPECT(num_unlike == 0, "%s: %zu weights are not their master's rounding",
                p->parameter.name, num_unlike);
     }
@@ -352,6 +457,7 @@ static uint64_t check_form(weft_comm *world, const reference *r, const char *mes
     options.sharding = distributed ? WEFT_SHARD_OPTIM : WEFT_NO_SHARD;
     options.overlap = overlap;
     options.split_master = split;
+    options.muon.dtype = muon_dtype;
     if (state_model_create(&m, world, mesh, dtype, &options)) {
         EXPECT_OK(weft_optimizer_initialize(m.optimizer, m.compute, STATE_SEED));
         check_buckets(&m, distributed, overlap);
@@ -551,6 +657,27 @@ static void check_sharers(weft_comm *world)
     state_model_release(&m);
 }
 
+/* Muon on every mesh, and one whose step is skipped. */
+static void check_muon(weft_comm *world, const char *const *meshes)
+{
+    static reference r;
+    state_muon = true;
+    reference_make(&r);
+    for (int i = 0; meshes[i]; i++) {
+        check_run(world, &r, meshes[i], WEFT_F32, true, true);
+        check_form(world, &r, meshes[i], WEFT_BF16, i % 2, i % 2, i % 3 > 0);
+    }
+    check_scaled(world, &r, meshes[0], true);
+    muon_dtype = WEFT_BF16;
+    muon_slack = 5e-3;
+    check_form(world, &r, meshes[0], WEFT_BF16, true, true, true);
+    muon_slack = 0;
+    muon_dtype = WEFT_F32;
+    for (int i = 0; i < r.count; i++)
+        free(r.tensors[i].weight);
+    state_muon = false;
+}
+
 int main(void)
 {
     state_rules = (weft_string_list){.values = rules, .count = sizeof rules / sizeof *rules};
@@ -584,6 +711,7 @@ int main(void)
         check_scaled(world, &r, meshes[i], i % 2 == 0);
     if (size == 4)
         check_sharers(world);
+    check_muon(world, meshes);
     for (int i = 0; i < r.count; i++)
         free(r.tensors[i].weight);
     weft_comm_destroy(world);

@@ -166,13 +166,14 @@ static weft_status begin(planner *p)
     return WEFT_OK;
 }
 
-/* Of what each rank holds: weights, fp32 gradients, the optimizer's two moments and master. */
+/* Of what each rank holds: weights, fp32 gradients, the optimizer's moments and master. */
 static uint64_t parameter_bytes(const planner *p, uint64_t num_params)
 {
     const double master = element_bytes(p) > 2                                   ? 0
                           : p->config.train.split_master && element_bytes(p) < 4 ? 2
                                                                                  : 4;
-    return num_params * (uint64_t)(element_bytes(p) + 4 + 8 + master);
+    const double moments = p->config.train.optimizer == WEFT_OPTIMIZER_MUON ? 4 : 8;
+    return num_params * (uint64_t)(element_bytes(p) + 4 + moments + master);
 }
 
 /* What the candidate takes by the layer's own description. */
