@@ -170,17 +170,22 @@ static void check_writers(void)
                              "  ],\n"
                              "  \"fact\": 1234\n"
                              "}\n",
-        [WEFT_REPORT_HTML] =
-            "<p class=\"soft\">a &lt;line&gt; of 2</p>\n"
-            "<div class=\"scroll\"><table>\n"
-            "<tr><th>na&lt;me</th><th class=\"n\">µ</th><th class=\"n\">share</th></tr>\n"
-            "<tr><td></td><td class=\"n\">-</td><td class=\"n\"></td></tr>\n"
-            "<tr class=\"bad\"><td>b</td><td class=\"n\">1.5 KiB</td><td class=\"n\">50.0 %</td>"
-            "</tr>\n</table></div>\n"
-            "<div class=\"scroll\"><table>\n"
-            "<tr><th>people</th></tr>\n<tr><td>alone</td></tr>\n</table></div>\n"
-            "<div class=\"scroll\"><table>\n"
-            "<tr><td>a fact</td><td class=\"n\">1,234</td></tr>\n</table></div>\n",
+        [WEFT_REPORT_HTML] = "<p class=\"soft\">a &lt;line&gt; of 2</p>\n"
+                             "<div class=\"scroll\"><table class=\"named\">\n"
+                             "<tr class=\"heads\"><th>na&lt;me</th><th class=\"n\">µ</th><th "
+                             "class=\"n\">share</th></tr>\n"
+                             "<tr><td data-name=\"na&lt;me\"></td><td class=\"n\" "
+                             "data-name=\"µ\">-</td><td class=\"n\" "
+                             "data-name=\"share\"></td></tr>\n"
+                             "<tr class=\"bad\"><td data-name=\"na&lt;me\">b</td><td class=\"n\" "
+                             "data-name=\"µ\">1.5 "
+                             "KiB</td><td class=\"n\" data-name=\"share\">50.0 %</td>"
+                             "</tr>\n</table></div>\n"
+                             "<div class=\"scroll\"><table class=\"named\">\n"
+                             "<tr class=\"heads\"><th>people</th></tr>\n<tr><td "
+                             "data-name=\"people\">alone</td></tr>\n</table></div>\n"
+                             "<div class=\"scroll\"><table>\n"
+                             "<tr><td>a fact</td><td class=\"n\">1,234</td></tr>\n</table></div>\n",
     };
     for (int form = 0; form < 3; form++) {
         char *text = written((weft_report_form)form, WEFT_OK);
