@@ -9,7 +9,6 @@
 #include "core/json.h"
 #include "core/json_write.h"
 #include "launcher/models/families.h"
-#include "launcher/planning/run_changes.h"
 #include "layers/model/model.h"
 
 enum { MAX_SEQ_LENGTH = 4096, MAX_LAYERS = 65533 };
@@ -620,8 +619,7 @@ static weft_status parse(reader *r)
     return list_keys(r, r->root, &keys, &count);
 }
 
-/* Of the text that `out` has. */
-static weft_status read_text(weft_config_json *out, weft_arena *arena)
+weft_status weft_config_json_take(weft_config_json *out, weft_arena *arena)
 {
     reader r = {.json = out, .arena = arena};
     weft_new_text model;
@@ -641,7 +639,7 @@ weft_status weft_config_json_read(const char *path, const weft_application *appl
     *out = (weft_config_json){.path = path, .application = application};
     WEFT_TRY(weft_file_read_text(path, arena, &text, NULL));
     out->text = text;
-    return read_text(out, arena);
+    return weft_config_json_take(out, arena);
 }
 
 /* What is behind ": model.KEY: " in an error of a config; NULL: it is not of that key. */
@@ -773,7 +771,7 @@ static bool are_alike(const weft_model_options *o)
     return windowed == o->num_layers || o->window_size == 0;
 }
 
-static double score_scale(const weft_model_options *o)
+double weft_family_score_scale(const weft_model_options *o)
 {
     return o->softmax_scale > 0 ? o->softmax_scale : 1 / sqrt((double)o->kv_channels);
 }
@@ -796,7 +794,7 @@ static weft_status write_key(const weft_family_key *key, const weft_config *conf
         return WEFT_OK;
     }
     if (key->kind == WEFT_KEY_ROOT) {
-        const double scale = score_scale(&config->model);
+        const double scale = weft_family_score_scale(&config->model);
         weft_json_number(out, name, round(1e6 / (scale * scale)) / 1e6);
         return WEFT_OK;
     }
@@ -896,119 +894,6 @@ weft_status weft_config_json_make(const weft_family *family, const weft_config *
     WEFT_TRY(weft_new_text_open(&text));
     weft_json_out json = {.file = text.file};
     return weft_new_text_close(&text, write_all(family, config, dtype, arena, &json), arena, out);
-}
-
-/* --- which family -------------------------------------------------------------------------- */
-
-bool weft_family_has_function(const char *section, const weft_key *row)
-{
-    static const char *const free_keys[] = {"seq_length", "moe_expert_capacity_factor",
-                                            "moe_token_drop_policy", "moe_router_forced_load"};
-    if (strcmp(section, "model") != 0 ||
-        (row->resume != WEFT_RESUME_SHAPES && row->resume != WEFT_RESUME_TASK))
-        return false;
-    for (size_t i = 0; i < sizeof free_keys / sizeof *free_keys; i++)
-        if (strcmp(row->key, free_keys[i]) == 0)
-            return false;
-    return true;
-}
-
-/* How a model differs from what a family's config.json can say of it. */
-typedef struct distance {
-    const weft_family *family;
-    weft_config config;
-    weft_arena *arena;
-    size_t count;
-    const char *key, *is, *says; /* of the first difference */
-} distance;
-
-static weft_status count_difference(void *context, const char *section, const weft_key *row,
-                                    const char *is, const char *says)
-{
-    distance *d = context;
-    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
-    const size_t count = weft_config_sections(&d->config, sections);
-    const char *idle = NULL;
-    if (!weft_family_has_function(section, row))
-        return WEFT_OK;
-    if (row->idle)
-        WEFT_TRY(weft_options_reason(sections, count, row->idle, d->arena, &idle));
-    if (idle || d->count++ > 0)
-        return WEFT_OK;
-    d->key = row->key;
-    WEFT_TRY(weft_arena_strdup(d->arena, is, &d->is));
-    return weft_arena_strdup(d->arena, says, &d->says);
-}
-
-/* What is said in several ways, in one of them. */
-static weft_status spell_out(weft_config *config, weft_arena *arena)
-{
-    weft_model_options *o = &config->model;
-    const size_t layers = (size_t)o->num_layers;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc_array(arena, 3 * layers, sizeof(int64_t), &memory));
-    int64_t *experts = memory, *windows = experts + layers, *no_rope = windows + layers;
-    for (int64_t i = 0; i < o->num_layers; i++) {
-        experts[i] = weft_model_is_moe_layer(o, i);
-        windows[i] = weft_model_is_windowed_layer(o, i);
-        no_rope[i] = !weft_model_is_roped_layer(o, i);
-    }
-    o->moe_layer_freq = (weft_int_list){.values = experts, .count = layers, .is_array = true};
-    o->window_attn_skip_freq =
-        (weft_int_list){.values = windows, .count = layers, .is_array = true};
-    o->no_rope_freq = (weft_int_list){.values = no_rope, .count = layers, .is_array = true};
-    o->softmax_scale = score_scale(o);
-    if (o->rotary_base_local == 0 && o->rotary_scaling_type == WEFT_ROTARY_UNSCALED)
-        o->rotary_base_local = o->rotary_base;
-    return WEFT_OK;
-}
-
-/* Writes the family's config.json and reads it again: what is lost differs. One that cannot hold
- * the model's numbers at all is far. */
-static weft_status measure(distance *d)
-{
-    weft_config_json json = {.path = d->family->name, .application = d->config.application};
-    weft_config says;
-    WEFT_TRY(weft_config_json_make(d->family, &d->config, "float32", d->arena, &json.text));
-    weft_status status = read_text(&json, d->arena);
-    if (status == WEFT_OK)
-        status = weft_config_json_load(&json, d->arena, &says);
-    if (status == WEFT_OK) {
-        weft_config is = d->config;
-        WEFT_TRY(spell_out(&is, d->arena));
-        WEFT_TRY(spell_out(&says, d->arena));
-        return weft_run_compare(&is, &says, count_difference, d);
-    }
-    if (status != WEFT_CONFIG)
-        return status;
-    weft_error_clear();
-    d->count = SIZE_MAX;
-    return WEFT_OK;
-}
-
-weft_status weft_family_find(const weft_config *config, const char *where, weft_arena *arena,
-                             const weft_family **out)
-{
-    distance nearest = {.count = SIZE_MAX};
-    const weft_family *family;
-    for (size_t i = 0; nearest.count > 0 && (family = weft_family_at(config->application, i));
-         i++) {
-        distance d = {.family = family, .config = *config, .arena = arena};
-        WEFT_TRY(measure(&d));
-        if (d.count < nearest.count)
-            nearest = d;
-    }
-    *out = nearest.family;
-    if (nearest.count == 0)
-        return WEFT_OK;
-    return nearest.family
-               ? WEFT_ERROR(WEFT_CONFIG,
-                            "%s: its model is of no family that has files at Hugging Face's: "
-                            "model.%s is %s, and the nearest, %s, has %s",
-                            where, nearest.key, nearest.is, nearest.family->name, nearest.says)
-               : WEFT_ERROR(WEFT_CONFIG,
-                            "%s: its model is of no family that has files at Hugging Face's",
-                            where);
 }
 
 weft_status weft_config_json_set_dtype(const weft_config_json *json, const char *dtype,

@@ -25,6 +25,8 @@ typedef struct weft_config_json {
  * has, a value that Weft cannot hold, a key that is missing or there twice; WEFT_FILE. */
 weft_status weft_config_json_read(const char *path, const weft_application *application,
                                   weft_arena *arena, weft_config_json *out) WEFT_CHECKED;
+/* The same of the text that *out has. */
+weft_status weft_config_json_take(weft_config_json *out, weft_arena *arena) WEFT_CHECKED;
 /* The model of that section, resolved, and the default of all else; a config without data. Errors
  * name the file's own keys. */
 weft_status weft_config_json_load(const weft_config_json *json, weft_arena *arena,
@@ -32,6 +34,8 @@ weft_status weft_config_json_load(const weft_config_json *json, weft_arena *aren
 /* The text without what says that weights have scales of blocks. In the arena. */
 weft_status weft_config_json_without_scales(const weft_config_json *json, weft_arena *arena,
                                             const char **out) WEFT_CHECKED;
+/* Of attention's scores: softmax_scale, or what stands for 0. */
+double weft_family_score_scale(const weft_model_options *options);
 /* Whether a key of a config says what function its weights are of. */
 bool weft_family_has_function(const char *section, const weft_key *row);
 /* The family whose config.json says all of the model. WEFT_CONFIG: none does; names the first key

@@ -1,0 +1,118 @@
+#include <stdint.h>
+#include <string.h>
+
+#include "launcher/models/config_json.h"
+#include "launcher/models/families.h"
+#include "launcher/planning/run_changes.h"
+#include "layers/model/model.h"
+
+bool weft_family_has_function(const char *section, const weft_key *row)
+{
+    static const char *const free_keys[] = {"seq_length", "moe_expert_capacity_factor",
+                                            "moe_token_drop_policy", "moe_router_forced_load"};
+    if (strcmp(section, "model") != 0 ||
+        (row->resume != WEFT_RESUME_SHAPES && row->resume != WEFT_RESUME_TASK))
+        return false;
+    for (size_t i = 0; i < sizeof free_keys / sizeof *free_keys; i++)
+        if (strcmp(row->key, free_keys[i]) == 0)
+            return false;
+    return true;
+}
+
+/* How a model differs from what a family's config.json can say of it. */
+typedef struct distance {
+    const weft_family *family;
+    weft_config config;
+    weft_arena *arena;
+    size_t count;
+    const char *key, *is, *says; /* of the first difference */
+} distance;
+
+static weft_status count_difference(void *context, const char *section, const weft_key *row,
+                                    const char *is, const char *says)
+{
+    distance *d = context;
+    weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
+    const size_t count = weft_config_sections(&d->config, sections);
+    const char *idle = NULL;
+    if (!weft_family_has_function(section, row))
+        return WEFT_OK;
+    if (row->idle)
+        WEFT_TRY(weft_options_reason(sections, count, row->idle, d->arena, &idle));
+    if (idle || d->count++ > 0)
+        return WEFT_OK;
+    d->key = row->key;
+    WEFT_TRY(weft_arena_strdup(d->arena, is, &d->is));
+    return weft_arena_strdup(d->arena, says, &d->says);
+}
+
+/* What is said in several ways, in one of them. */
+static weft_status spell_out(weft_config *config, weft_arena *arena)
+{
+    weft_model_options *o = &config->model;
+    const size_t layers = (size_t)o->num_layers;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(arena, 3 * layers, sizeof(int64_t), &memory));
+    int64_t *experts = memory, *windows = experts + layers, *no_rope = windows + layers;
+    for (int64_t i = 0; i < o->num_layers; i++) {
+        experts[i] = weft_model_is_moe_layer(o, i);
+        windows[i] = weft_model_is_windowed_layer(o, i);
+        no_rope[i] = !weft_model_is_roped_layer(o, i);
+    }
+    o->moe_layer_freq = (weft_int_list){.values = experts, .count = layers, .is_array = true};
+    o->window_attn_skip_freq =
+        (weft_int_list){.values = windows, .count = layers, .is_array = true};
+    o->no_rope_freq = (weft_int_list){.values = no_rope, .count = layers, .is_array = true};
+    o->softmax_scale = weft_family_score_scale(o);
+    if (o->rotary_base_local == 0 && o->rotary_scaling_type == WEFT_ROTARY_UNSCALED)
+        o->rotary_base_local = o->rotary_base;
+    return WEFT_OK;
+}
+
+/* Writes the family's config.json and reads it again: what is lost differs. One that cannot hold
+ * the model's numbers at all is far. */
+static weft_status measure(distance *d)
+{
+    weft_config_json json = {.path = d->family->name, .application = d->config.application};
+    weft_config says;
+    WEFT_TRY(weft_config_json_make(d->family, &d->config, "float32", d->arena, &json.text));
+    weft_status status = weft_config_json_take(&json, d->arena);
+    if (status == WEFT_OK)
+        status = weft_config_json_load(&json, d->arena, &says);
+    if (status == WEFT_OK) {
+        weft_config is = d->config;
+        WEFT_TRY(spell_out(&is, d->arena));
+        WEFT_TRY(spell_out(&says, d->arena));
+        return weft_run_compare(&is, &says, count_difference, d);
+    }
+    if (status != WEFT_CONFIG)
+        return status;
+    weft_error_clear();
+    d->count = SIZE_MAX;
+    return WEFT_OK;
+}
+
+weft_status weft_family_find(const weft_config *config, const char *where, weft_arena *arena,
+                             const weft_family **out)
+{
+    distance nearest = {.count = SIZE_MAX};
+    const weft_family *family;
+    for (size_t i = 0; nearest.count > 0 && (family = weft_family_at(config->application, i));
+         i++) {
+        distance d = {.family = family, .config = *config, .arena = arena};
+        WEFT_TRY(measure(&d));
+        if (d.count < nearest.count)
+            nearest = d;
+    }
+    *out = nearest.family;
+    if (nearest.count == 0)
+        return WEFT_OK;
+    return nearest.family
+               ? WEFT_ERROR(WEFT_CONFIG,
+                            "%s: its model is of no family that has files at Hugging Face's: "
+                            "model.%s is %s, and the nearest, %s, has %s",
+                            where, nearest.key, nearest.is, nearest.family->name, nearest.says)
+               : WEFT_ERROR(WEFT_CONFIG,
+                            "%s: its model is of no family that has files at Hugging Face's",
+                            where);
+}
