@@ -386,26 +386,6 @@ static weft_status check_tasks(const rank_check *check)
     return WEFT_OK;
 }
 
-static weft_status find_pasts(rank_check *check)
-{
-    const weft_program *program = check->program;
-    void *memory;
-    WEFT_TRY(weft_arena_alloc(check->scratch, sizeof(weft_pasts), &memory));
-    check->pasts = memory;
-    check->pasts->arena = check->scratch;
-    for (uint32_t i = 0; i < program->num_tasks; i++) {
-        const weft_task *task = &program->tasks[i];
-        weft_past past;
-        weft_pasts_begin(check->pasts, task->lane, &past);
-        for (uint32_t w = 0; w < task->num_waits; w++) {
-            const weft_wait wait = program->waits[task->first_wait + w];
-            weft_pasts_add_wait(check->pasts, program->tasks[wait.task].lane, wait, &past);
-        }
-        WEFT_TRY(weft_pasts_add(check->pasts, task->lane, i, &past));
-    }
-    return WEFT_OK;
-}
-
 static bool is_done(const rank_check *check, const weft_past *past, weft_wait wait)
 {
     return weft_past_has(past, check->program->tasks[wait.task].lane, wait);
@@ -487,11 +467,11 @@ static weft_status check_write(const rank_check *check, uint32_t index, const we
 }
 
 /* Reads, then writes. */
-static weft_status replay(const rank_check *check, uint32_t index, slot_state *slots)
+static weft_status replay(const rank_check *check, uint32_t index, const weft_past *past,
+                          slot_state *slots)
 {
     const weft_task *task = &check->program->tasks[index];
     const weft_operands *operands = weft_operands_of(task->kind, task->flow);
-    const weft_past past = past_of(check, index);
     for (int step = 0; step < 4; step++)
         for (int i = 0; i < operands->count; i++) {
             const int32_t slot = task->operands[i];
@@ -499,9 +479,9 @@ static weft_status replay(const rank_check *check, uint32_t index, slot_state *s
                 continue;
             const content c = content_of(check, task, &operands->rows[i]);
             if (step == 0)
-                WEFT_TRY(check_read(check, index, &past, slot, &c, &slots[slot]));
+                WEFT_TRY(check_read(check, index, past, slot, &c, &slots[slot]));
             else if (step == 1)
-                WEFT_TRY(check_write(check, index, &past, slot, &slots[slot]));
+                WEFT_TRY(check_write(check, index, past, slot, &slots[slot]));
             else if (step == 2)
                 slots[slot].readers[task->lane] = index + 1;
             else
@@ -510,13 +490,31 @@ static weft_status replay(const rank_check *check, uint32_t index, slot_state *s
     return WEFT_OK;
 }
 
-/* Replays the slots in program order. Every two tasks that touch a slot, one of them writing, must
- * be ordered by lanes and waits: then any execution sees what the replay saw. */
-static weft_status check_slots(const rank_check *check)
+/* Finds what is done before a task, and keeps it in `pasts`. */
+static weft_status find_past(rank_check *check, uint32_t index, weft_past *out)
 {
     const weft_program *program = check->program;
-    slot_state *slots;
-    WEFT_TRY(WEFT_ARRAY(check->scratch, (size_t)program->num_slots, &slots));
+    const weft_task *task = &program->tasks[index];
+    weft_pasts_begin(check->pasts, task->lane, out);
+    for (uint32_t w = 0; w < task->num_waits; w++) {
+        const weft_wait wait = program->waits[task->first_wait + w];
+        weft_pasts_add_wait(check->pasts, program->tasks[wait.task].lane, wait, out);
+    }
+    return weft_pasts_add(check->pasts, task->lane, index, out);
+}
+
+/* Replays the slots in program order. Every two tasks that touch a slot, one of them writing, must
+ * be ordered by lanes and waits: then any execution sees what the replay saw. */
+static weft_status check_slots(rank_check *check)
+{
+    const weft_program *program = check->program;
+    void *memory;
+    WEFT_TRY(weft_arena_alloc_array(check->scratch, (size_t)program->num_slots, sizeof(slot_state),
+                                    &memory));
+    slot_state *slots = memory;
+    WEFT_TRY(weft_arena_alloc(check->scratch, sizeof(weft_pasts), &memory));
+    check->pasts = memory;
+    check->pasts->arena = check->scratch;
     for (int h = 0; h < check->expected->num_holds; h++) {
         const weft_holding *held = &check->expected->holds[h];
         int k = 0;
@@ -528,8 +526,11 @@ static weft_status check_slots(const rank_check *check)
                                                : &slots[i].holds.part) = held->first + k++;
             }
     }
-    for (uint32_t i = 0; i < program->num_tasks; i++)
-        WEFT_TRY(replay(check, i, slots));
+    for (uint32_t i = 0; i < program->num_tasks; i++) {
+        weft_past past;
+        WEFT_TRY(find_past(check, i, &past));
+        WEFT_TRY(replay(check, i, &past, slots));
+    }
     return WEFT_OK;
 }
 
@@ -583,7 +584,6 @@ static weft_status check_rank(rank_check *check)
     WEFT_TRY(find_expected(check));
     WEFT_TRY(check_order(check));
     WEFT_TRY(check_tasks(check));
-    WEFT_TRY(find_pasts(check));
     WEFT_TRY(check_slots(check));
     WEFT_TRY(check_waits(check));
     return WEFT_OK;

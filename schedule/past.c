@@ -108,7 +108,8 @@ void weft_pasts_of(const weft_pasts *pasts, int lane, uint32_t index, weft_past 
 {
     *out = (weft_past){0};
     for (int other = 0; other < WEFT_NUM_LANES; other++) {
-        const struct weft_past_step *step = step_at(&pasts->of[lane][other], index);
+        const weft_past_steps *steps = &pasts->of[lane][other];
+        const struct weft_past_step *step = steps->count > 0 ? step_at(steps, index) : NULL;
         if (step)
             out->lanes[other] = step->past;
     }
