@@ -365,6 +365,17 @@ int main(void)
                                                ? moe_parallel[i % 3]
                                                : parallel[i % 3]},
               world);
+    static const char *const muon_meshes[] = {"tp=2,dp=2,sp=1,binding=dp,ep=2,etp=2",
+                                              "dp=4,binding=dp,ep=2,zero=0", "tp=4,sp=1,binding=tp",
+                                              "pp=2,dp=2"};
+    for (int i = 0; i < 4; i++)
+        check(&(training_case){.name = "Muon",
+                               .model = i % 2 ? LLAMA MOE : GPT2 MOE,
+                               .mesh = muon_meshes[i],
+                               .global_batch = 12,
+                               .bf16 = i < 2,
+                               .train = "\"optimizer\": \"muon\""},
+              world);
     static const char *const by_experts[] = {
         BY_EXPERTS, BY_EXPERTS ", \"moe_memory_reuse\": \"s4\"", BY_EXPERTS BEYOND};
     for (int i = 0; i < 6; i++)

@@ -27,6 +27,8 @@ static const struct {
     {"dense", SHAPE, 2, 0, "tp=2,sp=1", NULL},
     {"dense", SHAPE, 2, 0, "dp=2,zero=1", NULL},
     {"dense", SHAPE, 2, 0, "dp=2,zero=3", NULL},
+    {"muon", SHAPE, 2, 0, "dp=2,zero=1", NULL},
+    {"muon", SHAPE, 2, 0, "tp=2,sp=1", NULL},
     {"moe", MOE, 1, WARM_UP, "dp=1", NULL},
     {"moe", MOE DROPOUT, 2, WARM_UP, "pp=2", NULL},
     {"moe", MOE, 2, WARM_UP, "tp=2,binding=tp,sp=1", NULL},
@@ -43,6 +45,8 @@ static void check(weft_comm *part, int i, bool bf16)
                        .model = cases[i].model,
                        .mesh = cases[i].mesh,
                        .parallel = cases[i].parallel,
+                       .train =
+                           strcmp(cases[i].name, "muon") == 0 ? "\"optimizer\": \"muon\"" : NULL,
                        .global_batch = 8,
                        .bf16 = bf16};
     training t;
