@@ -13,27 +13,26 @@
 #define PAIRS ", \"overlap_moe_expert_parallel_comm\": true"
 
 static const same_case cases[] = {
-    {2, TIED, "dp=2,binding=dp,ep=2", NULL, "", "", PAIRS},
-    {4, TIED, "pp=2,dp=2,vp=2,binding=dp,ep=2", NULL, BF16, "", PAIRS},
-    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=dualpipev", NULL, "", "", PAIRS},
-    {4, TIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL, "", "", PAIRS},
-    {4, UNTIED, "pp=2,dp=2,vp=2,binding=dp,ep=2,schedule=zb_h1,zero=1", NULL, BF16, "", PAIRS},
-    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1,zero=3", NULL, "", "", PAIRS},
-    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL, SELECTIVE("\"moe\""), "", PAIRS},
-    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv", NULL, "", "", PAIRS},
-    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv,zero=2", NULL, BF16, "", PAIRS},
+    {2, TIED, "dp=2,binding=dp,ep=2", NULL, "", ""},
+    {4, TIED, "pp=2,dp=2,vp=2,binding=dp,ep=2", NULL, BF16, ""},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=dualpipev", NULL, "", ""},
+    {4, TIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL, "", ""},
+    {4, UNTIED, "pp=2,dp=2,vp=2,binding=dp,ep=2,schedule=zb_h1,zero=1", NULL, BF16, ""},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1,zero=3", NULL, "", ""},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", NULL, SELECTIVE("\"moe\""), ""},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv", NULL, "", ""},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zbv,zero=2", NULL, BF16, ""},
     /* partitions, and memory that they reuse */
-    {2, UNTIED, "dp=2,binding=dp,ep=2", PARTS(3, none), "", "", PAIRS},
-    {4, UNTIED, "dp=4,binding=dp,ep=4", PARTS(4, s1), "", "", PAIRS},
-    {2, TIED, "dp=2,binding=dp,ep=2", PARTS(2, s2), BF16, "", PAIRS},
-    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", PARTS(3, s3), "", "", PAIRS},
-    {4, UNTIED, "dp=4,binding=dp,ep=2,zero=3", PARTS(2, s4), "", "", PAIRS},
-    {4, UNTIED, "dp=4,binding=dp,ep=4", ", \"moe_partition_by\": \"peers\"", "", "", PAIRS},
-    {2, UNTIED, "dp=2,binding=dp,ep=2", PARTS(2, s1) ", \"moe_partition_by\": \"experts\"", "", "",
-     PAIRS},
+    {2, UNTIED, "dp=2,binding=dp,ep=2", PARTS(3, none), "", ""},
+    {4, UNTIED, "dp=4,binding=dp,ep=4", PARTS(4, s1), "", ""},
+    {2, TIED, "dp=2,binding=dp,ep=2", PARTS(2, s2), BF16, ""},
+    {4, UNTIED, "pp=2,dp=2,binding=dp,ep=2,schedule=zb_h1", PARTS(3, s3), "", ""},
+    {4, UNTIED, "dp=4,binding=dp,ep=2,zero=3", PARTS(2, s4), "", ""},
+    {4, UNTIED, "dp=4,binding=dp,ep=4", ", \"moe_partition_by\": \"peers\"", "", ""},
+    {2, UNTIED, "dp=2,binding=dp,ep=2", PARTS(2, s1) ", \"moe_partition_by\": \"experts\"", "", ""},
 };
 
 int main(void)
 {
-    return same_bits_main(cases, sizeof cases / sizeof *cases, 1);
+    return same_bits_main(cases, sizeof cases / sizeof *cases, 1, PAIRS);
 }

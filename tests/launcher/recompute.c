@@ -59,5 +59,5 @@ static const same_case cases[] = {
 
 int main(void)
 {
-    return same_bits_main(cases, sizeof cases / sizeof *cases, 2);
+    return same_bits_main(cases, sizeof cases / sizeof *cases, 2, "");
 }

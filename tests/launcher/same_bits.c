@@ -8,7 +8,7 @@
 
 enum { NUM_STEPS = 3 };
 
-static void check(weft_comm *part, const same_case *c, int i, bool is_packed)
+static void check(weft_comm *part, const same_case *c, int i, bool is_packed, const char *also)
 {
     static const char *const documents[] = {"data.reset_position_ids=true",
                                             "data.reset_attention_mask=true",
@@ -28,20 +28,18 @@ static void check(weft_comm *part, const same_case *c, int i, bool is_packed)
     mesh_run(part, &what, without);
     snprintf(train, sizeof train, "%s%s", c->train, c->change);
     what.train = train;
-    if (c->also) {
-        snprintf(parallel, sizeof parallel, "%s%s", c->parallel ? c->parallel : "", c->also);
-        what.parallel = parallel;
-    }
+    snprintf(parallel, sizeof parallel, "%s%s", c->parallel ? c->parallel : "", also);
+    what.parallel = parallel;
     mesh_run(part, &what, with);
     for (int s = 0; s < NUM_STEPS; s++)
         EXPECT(without[s].loss == with[s].loss && without[s].grad_norm == with[s].grad_norm &&
                    without[s].dropped_tokens == with[s].dropped_tokens,
                "%s with %s%s: step %d: loss %.17g, not %.17g; gradient norm %.17g, not %.17g",
-               c->mesh, train, c->also ? c->also : "", s + 1, with[s].loss, without[s].loss,
-               with[s].grad_norm, without[s].grad_norm);
+               c->mesh, train, also, s + 1, with[s].loss, without[s].loss, with[s].grad_norm,
+               without[s].grad_norm);
 }
 
-int same_bits_main(const same_case *cases, int num_cases, int num_packed)
+int same_bits_main(const same_case *cases, int num_cases, int num_packed, const char *also)
 {
     weft_comm *world, *part;
     EXPECT_OK(weft_comm_create_world(&world));
@@ -51,7 +49,7 @@ int same_bits_main(const same_case *cases, int num_cases, int num_packed)
         EXPECT_OK(weft_comm_split(world, rank < cases[i].world ? 0 : -1, rank, "part",
                                   WEFT_PURPOSE_CONTROL, &part));
         if (part)
-            check(part, &cases[i], i, i >= num_cases - num_packed);
+            check(part, &cases[i], i, i >= num_cases - num_packed, also);
         weft_comm_destroy(part);
     }
     EXPECT_OK(weft_comm_barrier(world));

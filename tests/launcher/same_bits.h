@@ -35,11 +35,11 @@ typedef struct same_case {
     const char *parallel; /* more keys of section "parallel"; NULL: none */
     const char *train;    /* more keys of section "train" */
     const char *change;   /* more of them, with which bits stay the same */
-    const char *also;     /* likewise of section "parallel"; NULL: none */
 } same_case;
 
 /* Trains every case with its change and without, the last num_packed of them on packed documents.
- * Returns what main returns. Run with 4 ranks. */
-int same_bits_main(const same_case *cases, int num_cases, int num_packed);
+ * also: keys of section "parallel" that are part of every change; "": none. Returns what main
+ * returns. Run with 4 ranks. */
+int same_bits_main(const same_case *cases, int num_cases, int num_packed, const char *also);
 
 #endif
