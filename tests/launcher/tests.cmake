@@ -1,5 +1,7 @@
 weft_add_test(NAME mesh_invariance TIER slow SOURCES launcher/mesh_invariance.c launcher/meshes.c
   launcher/planned.c launcher/weights.c RANKS 8 TIMEOUT 600 LABELS launcher mesh)
+weft_add_test_run(NAME mesh_invariance_long TIER nightly PROGRAM $<TARGET_FILE:test_mesh_invariance> RANKS 8 ARGS 20
+  TIMEOUT 1200 LABELS launcher mesh)
 weft_add_test(NAME mesh_draws SOURCES launcher/mesh_draws.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher later mesh)
 weft_add_test(NAME recompute TIER slow SOURCES launcher/recompute.c launcher/same_bits.c
