@@ -98,7 +98,7 @@ add_test(NAME torch_reads COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/torch_reads.sh 
 set_tests_properties(torch_reads PROPERTIES LABELS "launcher;tier_nightly" TIMEOUT 600 SKIP_RETURN_CODE 77)
 weft_add_test(NAME slips SOURCES launcher/slips.c launcher/child.c LABELS launcher)
 add_dependencies(test_slips weft_binary)
-weft_add_test(NAME plan SOURCES launcher/plan.c launcher/child.c LABELS launcher later)
+weft_add_test(NAME plan TIER release SOURCES launcher/plan.c launcher/child.c LABELS launcher later)
 weft_add_test(NAME plan_plain TIER release SOURCES launcher/plan_plain.c launcher/child.c LABELS launcher)
 weft_add_test(NAME tier_plan TIER release SOURCES launcher/tier_plan.c launcher/child.c LABELS launcher)
 add_dependencies(test_tier_plan weft_binary)

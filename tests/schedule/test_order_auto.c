@@ -7,7 +7,12 @@
 #include "schedule/options.h"
 #include "schedule/pipeline/order_auto.h"
 
-enum { MAX_RANKS = 16, MAX_VIRTUAL = 64, NUM_DRAWS = 60, NUM_SMALL = 600 };
+enum { MAX_RANKS = 16, MAX_VIRTUAL = 64, NUM_SMALL = 600 };
+#ifdef WEFT_SANITIZED
+enum { NUM_DRAWS = 12 };
+#else
+enum { NUM_DRAWS = 60 };
+#endif
 
 /* Costs with their memory. */
 typedef struct drawn {
