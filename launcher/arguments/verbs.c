@@ -72,10 +72,10 @@ static void print_man(const weft_verbs *v, const char *program, FILE *out)
 
 static int refuse(const weft_verbs *v, const char *name)
 {
-    const char *names[MOST_VERBS];
+    const char *names[MOST_VERBS + 2] = {"--help", "--version"};
     for (size_t i = 0; i < v->count && i < MOST_VERBS; i++)
-        names[i] = v->all[i].name;
-    const char *near = weft_nearest_name(name, names, v->count);
+        names[i + 2] = v->all[i].name;
+    const char *near = weft_nearest_name(name, names, v->count + 2);
     fprintf(stderr, "%s%s%s: unknown %s \"%s\"%s%s%s\n", weft_verb_program(NULL),
             v->name ? " " : "", v->name ? v->name : "", v->noun, name,
             near ? "; did you mean " : "; see --help", near ? near : "", near ? "?" : "");

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/file.h"
+#include "core/log.h"
 #include "parallel/checkpoint/checkpoint.h"
 
 /* The message to rank 0. */
@@ -118,6 +119,35 @@ static weft_status write_file(const char *dir, const weft_trainer *t, const mark
     return weft_new_file_close(&file, WEFT_OK);
 }
 
+enum { MOST_OVER = 50 }; /* one part in so many may be over the plan */
+
+/* Says once which rank's device held more than its plan with the experts' real load. */
+static void warn_beyond(const marks *all, int world)
+{
+    int worst = -1;
+    double most = 1 + 1.0 / MOST_OVER;
+    for (int rank = 0; rank < world; rank++) {
+        const double over =
+            (double)(all[rank].used_device - all[rank].spare) / (double)all[rank].at_load_device;
+        if (over > most) {
+            most = over;
+            worst = rank;
+        }
+    }
+    if (worst < 0)
+        return;
+    const marks *m = &all[worst];
+    int purpose = 0;
+    for (int i = 1; i < WEFT_MEMORY_STAGING; i++)
+        if (m->used[i] - (double)m->at_load[i] > m->used[purpose] - (double)m->at_load[purpose])
+            purpose = i;
+    weft_log(WEFT_LOG_WARN,
+             "rank %d's device held %" PRIu64 " bytes, its plan %" PRIu64 " (%s: %" PRIu64
+             ", planned %" PRIu64 "): a layer's describe says too little; check-layer names it",
+             worst, m->used_device - m->spare, m->at_load_device,
+             weft_memory_text((weft_memory_purpose)purpose), m->used[purpose], m->at_load[purpose]);
+}
+
 weft_status weft_memory_write(const weft_trainer *t, const char *dir)
 {
     bool writes = weft_comm_rank(t->world) == 0;
@@ -132,8 +162,10 @@ weft_status weft_memory_write(const weft_trainer *t, const char *dir)
     status = weft_comm_agree(t->world, status);
     if (status == WEFT_OK)
         status = weft_comm_gather_host(t->world, &own, all, sizeof own);
-    if (status == WEFT_OK && writes)
+    if (status == WEFT_OK && writes) {
+        warn_beyond(all, t->groups.mesh.world);
         status = write_file(dir, t, all);
+    }
     free(all);
     return weft_comm_agree(t->world, status);
 }

@@ -72,6 +72,16 @@ static void check_verbs(const char *bin, const char *program)
     EXPECT(code == 0, "%s doctor: exit code %d: %s", program, code, run_output);
 }
 
+/* A layer that says less than it keeps trains, and the run says so. */
+static void check_small(const char *bin)
+{
+    static const char says[] = "a layer's describe says too little; check-layer names it";
+    int code = run("%s/small_layer train c.json --out small --set train.train_iters=2", bin);
+    EXPECT(code == 0 && strstr(run_output, says), "exit code %d: %s", code, run_output);
+    code = run("%s/example_own_layer train c.json --out right --set train.train_iters=2", bin);
+    EXPECT(code == 0 && !strstr(run_output, "describe"), "exit code %d: %s", code, run_output);
+}
+
 int main(void)
 {
     static const char *const dense[] = {"tp=1", "tp=2", "pp=2", NULL};
@@ -89,6 +99,7 @@ int main(void)
     check_meshes(bin, "example_moe_gpt", experts);
     check_meshes(bin, "example_own_layer", own);
     check_meshes(bin, "readme_sample", sample);
+    check_small(bin);
     check_verbs(bin, "example_own_layer");
     check_verbs(bin, "example_moe_gpt");
     code = run("%s/example_moe_gpt train c.json --out no --set num_experts=0", bin);

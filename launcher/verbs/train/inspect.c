@@ -569,16 +569,16 @@ static weft_status inspect_folder(const char *path, bool json, weft_arena *arena
 }
 
 /* A dataset's prefix may be a file's name too. */
-static weft_status inspect_file(const char *path, bool json)
+static weft_status inspect_prefix(const char *path, bool is_file, bool json)
 {
     weft_arena arena = {0};
     const char *index;
     weft_status status = weft_arena_printf(&arena, &index, "%s.idx", path);
     if (status == WEFT_OK && access(index, F_OK) != 0)
         status = WEFT_ERROR(WEFT_FILE,
-                            "%s: a file: a checkpoint is a folder, and a dataset the name of .bin "
-                            "and .idx without that",
-                            path);
+                            "%s: %s: a run or checkpoint is a folder, and a dataset the name of "
+                            ".bin and .idx without that",
+                            path, is_file ? "a file" : "not there, nor is its .idx");
     weft_arena_release(&arena);
     return status == WEFT_OK ? inspect_dataset(path, json) : status;
 }
@@ -588,7 +588,7 @@ static weft_status inspect(const char *path, bool json)
     struct stat info;
     const bool is_there = stat(path, &info) == 0;
     if (!is_there || !S_ISDIR(info.st_mode))
-        return is_there ? inspect_file(path, json) : inspect_dataset(path, json);
+        return inspect_prefix(path, is_there, json);
     if (access(path, X_OK) != 0)
         return WEFT_ERROR(WEFT_FILE, "%s: %s", path, strerror(errno));
     weft_arena arena = {0};
