@@ -57,13 +57,14 @@ static void write_names(const char *path, const char *names)
     EXPECT(!names || child_write(path, names), "%s", path);
 }
 
-/* What a job of two nodes does about a fault. */
+/* What a job of two nodes, or of one where one is named, does about a fault. */
 static void check_fault(const fault *f)
 {
     const char *const *args =
         WORDS("launch", "mpirun", "tiny.json", "--out", f->out, "--mesh", "dp=2,tp=1", "--nodes",
-              "2", "--hosts", f->hosts, "--set", "reliability.max_restarts=6", "--set",
-              "reliability.restart_delay_s=0", "--spares", f->spares);
+              strchr(f->hosts, ',') ? "2" : "1", "--hosts", f->hosts, "--set",
+              "reliability.max_restarts=6", "--set", "reliability.restart_delay_s=0", "--spares",
+              f->spares);
     char script[64], metrics[64], fake_code[32];
     child c;
     make_failing_mpirun();
@@ -107,6 +108,8 @@ static const fault faults[] = {
      "weft: node b.x cannot be reached, and no spare takes its place: ssh: connect to host b.x "
      "port 22: Connection refused\nweft: a run does not begin without all of its nodes, which ",
      false},
+    {"lonely", "b.x", "0", NULL, "b.x\n", NULL, "0", 5, "",
+     "weft: node b.x cannot be reached, and no spare takes its place: ssh: ", false},
     {"resumed", "a,b.x", "0", NULL, "b.x\n", NULL, "0", 0, A "\n" A "\n",
      "weft: node b.x is left out: it does not answer: ssh: connect to host b.x port 22: "
      "Connection refused\n",
