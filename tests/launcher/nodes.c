@@ -187,7 +187,8 @@ static void check_no_gpu(void)
     if (weft_device_num_cuda(&why) > 0)
         return;
     run(&c, "OMPI_MCA_orte_execute_quiet=1", WORDS("--device", "cuda"));
-    EXPECT(c.exit_code == 4 && child_is_line(c.err) && !strncmp(c.err, "weft doctor: ", 13),
+    EXPECT(c.exit_code == 4 && child_is_line(c.err) &&
+               !strncmp(c.err, "weft doctor: rank 0: node ", 26),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
 }

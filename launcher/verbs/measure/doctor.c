@@ -97,7 +97,10 @@ static weft_status compare(const doctor_nodes_options *o, const weft_config *con
                                         .entering = note};
     weft_device *device = NULL;
     weft_nodes nodes = {0};
-    weft_status status = weft_comm_agree(world, weft_setup_device(config, &device));
+    weft_status status = weft_setup_device(config, &device);
+    if (status != WEFT_OK)
+        status = weft_error_context(status, "node %s", own_node);
+    status = weft_comm_agree(world, status);
     const bool is_agreed = status != WEFT_OK && status != WEFT_COMM; /* rank 0 says it */
     if (status == WEFT_OK)
         status = weft_nodes_measure(world, device, &options, &nodes);
