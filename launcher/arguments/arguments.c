@@ -103,7 +103,7 @@ static weft_status read_whole(const weft_argument *row, const char *text, int64_
 
 static weft_status read_name(const weft_argument *row, const char *text, int *out)
 {
-    char all[256] = "";
+    char all[416] = ""; /* of an error's text, with the option, what was given and what is near */
     size_t used = 0;
     for (int i = 0; i < row->num_names; i++) {
         if (strcmp(row->names[i], text) == 0) {

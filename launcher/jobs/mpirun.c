@@ -20,8 +20,9 @@ void weft_job_print_hosts(const weft_job *job, FILE *out)
     }
 }
 
-/* Nodes that do not answer are left out; so are those on which a rank was killed or hung, as long
- * as there are others in their place. */
+/* Nodes that do not answer are left out, before anything is trained only where spares take their
+ * place; so are those on which a rank was killed or hung, as long as there are others in their
+ * place. A probe has no terminal at which ssh could ask for something. */
 static const char choosing[] =
     "names=() left_out=() suspects=' ' nodes=\n"
     ": >\"$run/.absent\"\n"
@@ -64,14 +65,15 @@ static const char choosing[] =
     "        for ((i = 0; i < ${#pending[@]}; i += at_once)); do\n"
     "            probes=()\n"
     "            for name in \"${pending[@]:i:at_once}\"; do\n"
-    "                timeout -k 1 \"$limit\" env \"${environment[@]}\" mpirun -n 1 --host "
-    "\"$name\" \\\n"
-    "                    \"${options[@]}\" true </dev/null >/dev/null 2>&1 &\n"
+    "                setsid -w timeout -k 1 \"$limit\" env \"${environment[@]}\" mpirun -n 1 "
+    "--host \"$name\" \\\n"
+    "                    \"${options[@]}\" true </dev/null >/dev/null "
+    "2>\"$run/.probe.$name\" &\n"
     "                probes+=($!)\n"
     "            done\n"
     "            for name in \"${pending[@]:i:at_once}\"; do\n"
     "                if wait \"${probes[0]}\"; then\n"
-    "                    :\n"
+    "                    rm -f -- \"$run/.probe.$name\"\n"
     "                elif [ \"$num_left\" -gt \"$nodes\" ] && [[ $suspects == *\" $name \"* ]]; "
     "then\n"
     "                    gone+=(\"$name\")\n"
@@ -85,19 +87,57 @@ static const char choosing[] =
     "        if [ ${#pending[@]} -eq 0 ]; then break; fi\n"
     "    done\n"
     "    for name in \"${gone[@]}\" \"${pending[@]}\"; do echo \"$name\"; done\n"
+    "}\n";
+
+static const char looking[] =
+    "# What a node's probe said, as \": WORDS\": ssh's last line, which stands among "
+    "mpirun's of [HOST:PID]\n"
+    "# before its block; else the block's first.\n"
+    "words() {\n"
+    "    local line last=\n"
+    "    while IFS= read -r line; do\n"
+    "        line=${line%$'\\r'}\n"
+    "        if [[ $line == -----* ]]; then\n"
+    "            if [ -n \"$last\" ]; then break; fi\n"
+    "            read -r last\n"
+    "            break\n"
+    "        fi\n"
+    "        if [[ $line != '['*:*']'* ]]; then last=${line:-$last}; fi\n"
+    "    done <\"$run/.probe.$1\"\n"
+    "    echo \"${last:+: $last}\"\n"
+    "    rm -f -- \"$run/.probe.$1\"\n"
+    "} 2>/dev/null\n"
+    "# Whether nothing is trained yet, by this script or before.\n"
+    "is_first() {\n"
+    "    [ -z \"$code\" ] && [ ! -e \"$run/checkpoints/latest\" ] && [ \"$(last_step)\" -eq 0 "
+    "]\n"
+    "}\n"
+    "refuse() {\n"
+    "    local name said\n"
+    "    for name in \"$@\"; do\n"
+    "        said=$(words \"$name\")\n"
+    "        echo \"weft: node $name cannot be reached, and no spare takes its "
+    "place${said:-: no answer}\" >&2\n"
+    "    done\n"
+    "    echo \"weft: a run does not begin without all of its nodes, which $run/hostfile "
+    "names\" >&2\n"
+    "    exit 5\n"
     "}\n"
     "# Whether all nodes of the next start answer; those that do not are left out.\n"
     "look() {\n"
-    "    local name good=0\n"
-    "    if [ \"$num_left\" -le 1 ]; then return; fi\n"
+    "    local name gone=()\n"
+    "    if [ \"$num_left\" -le 1 ] && { [ \"${names[0]}\" = localhost ] || ! is_first; }; then "
+    "return; fi\n"
     "    absent \"${names[@]}\" >\"$run/.absent\" &\n"
     "    wait $!\n"
     "    if [ -n \"$asked\" ]; then return; fi\n"
-    "    while read -r name; do\n"
-    "        leave_out \"$name\" 'it does not answer'\n"
-    "        good=1\n"
-    "    done <\"$run/.absent\"\n"
-    "    return $good\n"
+    "    while read -r name; do gone+=(\"$name\"); done <\"$run/.absent\"\n"
+    "    if [ ${#gone[@]} -eq 0 ]; then return; fi\n"
+    "    if [ $((num_left - ${#gone[@]})) -lt \"$nodes\" ] && is_first; then refuse "
+    "\"${gone[@]}\"; fi\n"
+    "    for name in \"${gone[@]}\"; do leave_out \"$name\" \"it does not answer$(words "
+    "\"$name\")\"; done\n"
+    "    return 1\n"
     "}\n"
     "# Leaves out the nodes that failed, by mpirun's words and the verdict, as long as there are\n"
     "# others in their place.\n"
@@ -105,7 +145,8 @@ static const char choosing[] =
     "    local name bad\n"
     "    while read -r name; do\n"
     "        if ! is_left_out \"$name\"; then\n"
-    "            leave_out \"$name\" 'it does not answer' && num_left=$((num_left - 1))\n"
+    "            leave_out \"$name\" \"it does not answer$(words \"$name\")\" && "
+    "num_left=$((num_left - 1))\n"
     "        fi\n"
     "    done <\"$run/.absent\"\n"
     "    suspects=' '\n"
@@ -314,10 +355,10 @@ static void print_restarting(const weft_job *job, FILE *out)
 {
     weft_job_print_again(job, out);
     fprintf(out,
-            "node_counts='%s' dp=%d ranks_per_node=%d\n%s"
+            "node_counts='%s' dp=%d ranks_per_node=%d\n%s%s"
             "while :; do\nuntil choose && look; do :; done\n"
             "if [ -n \"$asked\" ]; then exit \"${code:-75}\"; fi\n",
-            job->restarts.node_counts, job->restarts.dp, job->ranks_per_node, choosing);
+            job->restarts.node_counts, job->restarts.dp, job->ranks_per_node, choosing, looking);
     print_start(job, "$((nodes * ranks_per_node))", "hostfile.now", out);
     fprintf(out, "if ! again; then exit \"$code\"; fi\njudge\ndone\n");
 }

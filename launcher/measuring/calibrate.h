@@ -11,7 +11,8 @@
  * interference matrix. is_imported: what is there was not measured here. */
 weft_status weft_calibrate_print(const weft_cluster *cluster, bool is_imported,
                                  FILE *out) WEFT_CHECKED;
-/* A line for each measured number whose spread is above WEFT_CALIBRATE_MOST_SPREAD. */
+/* One line where measured numbers have a spread above WEFT_CALIBRATE_MOST_SPREAD: how many, and the
+ * widest. */
 #define WEFT_CALIBRATE_MOST_SPREAD 0.3
 void weft_calibrate_warn(const weft_cluster *cluster, FILE *out);
 /* Draws the costs' efficiency over their volumes, one panel each for links, copies and GEMMs, and

@@ -6,16 +6,30 @@
 #include "core/text.h"
 #include "launcher/report/report.h"
 
+enum { MOST_SPREAD = 10 }; /* that a cluster's file says */
+
+/* "31 %", "2.5 times", "at least 10 times": between quartiles, of the median. */
+static weft_counted spread_text(double spread)
+{
+    weft_counted out;
+    if (spread < 0.995)
+        snprintf(out.text, sizeof out.text, "%.2g %%", 100 * spread);
+    else
+        snprintf(out.text, sizeof out.text, "%s%.2g times", spread < MOST_SPREAD ? "" : "at least ",
+                 spread);
+    return out;
+}
+
 static void print_cost(const weft_cluster *cluster, weft_cost_kind kind, weft_report *r)
 {
     const weft_cost *cost = &cluster->costs[kind];
     const bool is_bytes = weft_cost_unit(kind)[0] == 'b';
     const char *unit = is_bytes ? "B/s" : "FLOP/s";
-    char key[48], spread[48] = "";
+    char key[48], spread[64] = "";
     snprintf(key, sizeof key, "costs.%s", weft_cost_text(kind));
     const weft_source *source = weft_cluster_source(cluster, -1, key);
     if (source && source->spread > 0)
-        snprintf(spread, sizeof spread, ", spread %.2g %%", 100 * source->spread);
+        snprintf(spread, sizeof spread, ", spread %s", spread_text(source->spread).text);
     weft_report_line(r, "\n%s: %s, peak %s%s", weft_cost_text(kind), weft_cost_help(kind),
                      weft_scaled_text(cost->peak, 1000, unit).text, spread);
     weft_report_open(r, WEFT_REPORT_TABLE, NULL);
@@ -34,26 +48,57 @@ static void print_cost(const weft_cluster *cluster, weft_cost_kind kind, weft_re
     weft_report_close(r);
 }
 
+/* "31 % of", "2.5 times". */
+static weft_counted of_median(double spread)
+{
+    weft_counted out = spread_text(spread);
+    if (strchr(out.text, '%'))
+        strcat(out.text, " of");
+    return out;
+}
+
+static bool is_scattered(const weft_source *source)
+{
+    return source->class_ == WEFT_SOURCE_MEASURED && source->spread > WEFT_CALIBRATE_MOST_SPREAD;
+}
+
 void weft_calibrate_warn(const weft_cluster *cluster, FILE *out)
 {
+    const weft_source *worst = NULL;
+    int num = 0, num_measured = 0;
     for (int i = 0; i < cluster->num_sources; i++) {
         const weft_source *source = &cluster->sources[i];
-        if (source->class_ == WEFT_SOURCE_MEASURED && source->spread > WEFT_CALIBRATE_MOST_SPREAD)
-            fprintf(out,
-                    "weft calibrate: %s: half of its measurements spread over %s%.3g %% of the "
-                    "median; measure again on a quiet machine\n",
-                    source->key, source->spread < 10 ? "" : "at least ", 100 * source->spread);
+        num_measured += source->class_ == WEFT_SOURCE_MEASURED;
+        if (!is_scattered(source))
+            continue;
+        num++;
+        worst = !worst || source->spread > worst->spread ? source : worst;
     }
+    if (!worst)
+        return;
+    fputs("weft calibrate: ", out);
+    if (num > 1)
+        fprintf(out, "%d of %d measured numbers are uncertain (--json: all spreads), most of all ",
+                num, num_measured);
+    fprintf(out,
+            "%s: half of its measurements spread over %s the median; measure again on a quiet "
+            "machine\n",
+            worst->key, of_median(worst->spread).text);
 }
 
 /* What was measured of messages beside their curve. */
 static void print_eager(const weft_cluster *cluster, weft_figure figure, const char *place,
                         weft_report *r)
 {
-    if (weft_hardware_knows(&cluster->hardware, figure))
+    const double bytes = cluster->hardware.figures[figure];
+    if (!weft_hardware_knows(&cluster->hardware, figure))
+        return;
+    if (bytes > 0)
         weft_report_line(r, "\n%s: messages %s of up to %s travel before their receivers ask",
-                         weft_figure_path(figure), place,
-                         weft_bytes_text(cluster->hardware.figures[figure]).text);
+                         weft_figure_path(figure), place, weft_bytes_text(bytes).text);
+    else
+        weft_report_line(r, "\n%s: no message %s travels before its receiver asks",
+                         weft_figure_path(figure), place);
 }
 
 static void print_unknown(const weft_cluster *cluster, bool is_imported, FILE *out)

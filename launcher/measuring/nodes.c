@@ -1,17 +1,21 @@
 #include "launcher/measuring/nodes.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <weft/kernels.h>
 
 #include "core/clock.h"
 #include "core/sorted.h"
+
+static const char purpose[] = "comparing nodes";
 
 /* A node, as all ranks know it. */
 typedef struct nodes_place {
@@ -263,7 +267,117 @@ static void nodes_measure_disk(const char *folder, double seconds, weft_nodes_ra
         close(file);
 }
 
-static const char purpose[] = "comparing nodes";
+/* --- whether the folder is one of all nodes ------------------------------------------------ */
+
+/* Each node's first rank leaves a file in a folder there, whose name rank 0 drew. */
+typedef struct marks {
+    char folder[4096];
+    char own[4128];
+} marks;
+
+enum { LOOKS = 20, LOOK_US = 100000 }; /* for file systems that tell late */
+
+static bool leave_mark(const marks *m)
+{
+    if (mkdir(m->folder, 0777) && errno != EEXIST)
+        return false;
+    const int file = open(m->own, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
+    const bool is_there = file >= 0 && write(file, "weft\n", 5) == 5 && fsync(file) == 0;
+    return file >= 0 && close(file) == 0 && is_there;
+}
+
+/* How many marks are seen; *lowest: the lowest rank's. */
+static int count_marks(const char *path, int64_t *lowest)
+{
+    int count = 0;
+    DIR *folder = opendir(path);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char *end;
+        const int64_t rank = strtoll(entry->d_name, &end, 10);
+        if (end == entry->d_name || *end)
+            continue;
+        *lowest = count++ == 0 || rank < *lowest ? rank : *lowest;
+    }
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
+/* Collective. *lowest: of the ranks whose marks this one sees; -1: it has left none. */
+static weft_status see_marks(nodes_rig *rig, weft_nodes_rank *own, const marks *m, int64_t *lowest)
+{
+    const bool takes_part =
+        own->first_rank == weft_comm_rank(rig->world) && !*own->fault && leave_mark(m);
+    int64_t num = takes_part;
+    *lowest = -1;
+    if (own->first_rank == weft_comm_rank(rig->world) && !*own->fault && !takes_part)
+        fail_disk(own, rig->options.folder, "write");
+    WEFT_TRY(weft_comm_all_reduce_host(rig->world, &num, 1, WEFT_I64, WEFT_REDUCE_SUM));
+    for (int i = 0; takes_part && i < LOOKS && count_marks(m->folder, lowest) < num; i++)
+        usleep(LOOK_US);
+    WEFT_TRY(weft_comm_barrier(rig->world)); /* all have looked */
+    if (own->first_rank == weft_comm_rank(rig->world))
+        unlink(m->own);
+    WEFT_TRY(weft_comm_barrier(rig->world));
+    if (own->first_rank == weft_comm_rank(rig->world))
+        rmdir(m->folder); /* another may have */
+    return WEFT_OK;
+}
+
+/* Nodes see one folder where they see the same lowest mark: the largest such group has the folder
+ * that is meant, of equals that of the lowest rank. */
+static int64_t largest_group(const int64_t *lowest, int num_ranks, int *out_size)
+{
+    int64_t largest = -1;
+    *out_size = 0;
+    for (int rank = 0; rank < num_ranks; rank++) {
+        int size = 0;
+        for (int other = 0; lowest[rank] == rank && other < num_ranks; other++)
+            size += lowest[other] == rank;
+        if (size > *out_size)
+            *out_size = size, largest = rank;
+    }
+    return largest;
+}
+
+/* A node with a file system of its own, whose disk compares with nobody's. */
+static void set_apart(const nodes_rig *rig, const nodes_place *group, int size,
+                      weft_nodes_rank *own)
+{
+    char others[32] = "";
+    if (size > 1)
+        snprintf(others, sizeof others, " and %d other%s", size - 1, size > 2 ? "s" : "");
+    snprintf(own->apart, sizeof own->apart,
+             "%.60s is another folder than on node %s%s: neither sees what the other writes "
+             "(--local: a disk of each node)",
+             rig->options.folder, group->name, others);
+    own->value[WEFT_NODES_WRITE] = own->value[WEFT_NODES_READ] = 0;
+}
+
+static weft_status check_shared(nodes_rig *rig, weft_nodes_rank *own)
+{
+    const int num_ranks = weft_comm_size(rig->world);
+    marks m;
+    int64_t drawn[2] = {getpid(), (int64_t)weft_now_us()}, lowest, *all = NULL;
+    WEFT_TRY(weft_comm_broadcast_host(rig->world, drawn, sizeof drawn, 0));
+    snprintf(m.folder, sizeof m.folder, "%.4000s/.weft-doctor-%llx-%llx", rig->options.folder,
+             (unsigned long long)drawn[0], (unsigned long long)drawn[1]);
+    snprintf(m.own, sizeof m.own, "%s/%d", m.folder, weft_comm_rank(rig->world));
+    WEFT_TRY(see_marks(rig, own, &m, &lowest));
+    all = calloc((size_t)num_ranks, sizeof *all);
+    weft_status status = weft_comm_agree(
+        rig->world, all ? WEFT_OK : WEFT_ERROR(WEFT_MEMORY, "no memory to %s", purpose));
+    if (status == WEFT_OK)
+        status = weft_comm_all_gather_host(rig->world, &lowest, all, sizeof lowest);
+    if (status == WEFT_OK) {
+        int size;
+        const int64_t group = largest_group(all, num_ranks, &size);
+        if (lowest >= 0 && lowest != group)
+            set_apart(rig, &rig->places[group], size, own);
+    }
+    free(all);
+    return status;
+}
 
 /* Of the time in all: one share for each part, so many rounds of links, and what is over to measure
  * again what stands out. */
@@ -427,7 +541,7 @@ static weft_status measure(nodes_rig *rig, unsigned kinds, weft_nodes_rank *own)
         return WEFT_OK;
     enter(rig, "disks of all nodes");
     WEFT_TRY(weft_comm_barrier(rig->world));
-    if (own->first_rank == weft_comm_rank(rig->world))
+    if (own->first_rank == weft_comm_rank(rig->world) && !*own->apart)
         nodes_measure_disk(rig->options.folder, 2 * seconds, own);
     return weft_comm_barrier(rig->world);
 }
@@ -491,6 +605,8 @@ static weft_status run(nodes_rig *rig, weft_nodes_rank *own, weft_nodes *nodes)
         WEFT_TRY(measure(rig, kinds, own));
         if (pass == 0)
             WEFT_TRY(check_folder(rig, own));
+        if (pass == 0 && rig->options.is_shared)
+            WEFT_TRY(check_shared(rig, own));
         WEFT_TRY(judge(rig, own, nodes, &kinds));
         WEFT_TRY(has_time(rig, start_us, &goes_on));
     }

@@ -42,6 +42,7 @@ typedef struct weft_nodes_rank {
     double value[WEFT_NUM_NODES_KINDS]; /* its own, not of links; 0: not measured */
     weft_nodes_link links[WEFT_NODES_MAX_ROUNDS];
     char fault[256]; /* why its node's disk could not be measured; "": it could */
+    char apart[256]; /* of a folder that is another than on other nodes; "": it is not */
 } weft_nodes_rank;
 
 /* What stands out: a rank, a node (of its first rank), or a link where `peer` is not -1. */
@@ -49,7 +50,7 @@ typedef struct weft_nodes_odd {
     weft_nodes_kind kind;
     int rank, peer;
     bool is_node;         /* all of its links, or its disk */
-    double value, median; /* of all it was compared with; value 0: it failed */
+    double value, median; /* of all it was compared with; value 0: it failed, or is apart */
     double factor;        /* how many times worse than the median */
 } weft_nodes_odd;
 
@@ -57,6 +58,7 @@ typedef struct weft_nodes_options {
     double seconds;     /* the most in all, about; more than 0 */
     double factor;      /* so many times worse than the median of the others is odd; above 1 */
     const char *folder; /* whose disk is measured */
+    bool is_shared;     /* which has to be one folder of all nodes */
     void (*entering)(const char *what); /* tells what begins; NULL: nobody is told */
 } weft_nodes_options;
 
@@ -69,7 +71,9 @@ typedef struct weft_nodes {
 
 /* Measures and judges. What stands out is measured again, twice at most, as long as there is time,
  * and the best of each counts: a disturbance passes, a fault stays. num_odd is the same on all
- * ranks. A GPU's links go by MPI, through pinned memory. Collective over the world. Errors:
+ * ranks. A GPU's links go by MPI, through pinned memory. Where the folder has to be one, each node
+ * leaves a small file there for a moment and sees whose others are there: nodes that do not see
+ * those of most are apart, and their disks count no more. Collective over the world. Errors:
  * WEFT_CONFIG (no node can write to the folder), WEFT_MEMORY, WEFT_COMM, WEFT_DEVICE. */
 weft_status weft_nodes_measure(weft_comm *world, weft_device *device,
                                const weft_nodes_options *options, weft_nodes *out) WEFT_CHECKED;

@@ -173,7 +173,7 @@ static void judge_links(judging *j, weft_nodes_kind kind)
 static void judge_all(judging *j)
 {
     for (int rank = 0; rank < j->num_ranks; rank++)
-        if (*j->ranks[rank].fault)
+        if (*j->ranks[rank].fault || *j->ranks[rank].apart)
             add(j, &(weft_nodes_odd){
                        .kind = WEFT_NODES_WRITE, .rank = rank, .peer = -1, .is_node = true});
     for (int kind = 0; kind < WEFT_NUM_NODES_KINDS; kind++) {

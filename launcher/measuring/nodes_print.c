@@ -51,6 +51,11 @@ static void report_links(weft_report *r, const weft_nodes *nodes, int first)
     weft_report_close(r);
 }
 
+static const char *fault_of(const weft_nodes_rank *lead)
+{
+    return *lead->fault ? lead->fault : lead->apart;
+}
+
 static void report_node(weft_report *r, const weft_nodes *nodes, int first)
 {
     const weft_nodes_rank *lead = &nodes->ranks[first];
@@ -62,8 +67,8 @@ static void report_node(weft_report *r, const weft_nodes *nodes, int first)
     weft_report_open(r, WEFT_REPORT_FACTS, NULL);
     report_value(r, "disk: writes and syncs", WEFT_NODES_WRITE, lead->value[WEFT_NODES_WRITE]);
     report_value(r, "disk: reads", WEFT_NODES_READ, lead->value[WEFT_NODES_READ]);
-    if (*lead->fault)
-        weft_report_text(r, "fault", "disk", lead->fault);
+    if (*fault_of(lead))
+        weft_report_text(r, "fault", "disk", fault_of(lead));
     weft_report_close(r);
     weft_report_close(r);
 }
@@ -83,7 +88,7 @@ static void tell_odd(weft_report *r, const weft_nodes *nodes, const weft_nodes_o
     snprintf(how, sizeof how, "%s, %.3g times worse than the median, %s",
              value_text(odd->kind, odd->value).text, odd->factor,
              value_text(odd->kind, odd->median).text);
-    weft_report_line(r, "odd: %s: %s", who, odd->value > 0 ? how : rank->fault);
+    weft_report_line(r, "odd: %s: %s", who, odd->value > 0 ? how : fault_of(rank));
 }
 
 static void report_odd(weft_report *r, const weft_nodes *nodes, const weft_nodes_odd *odd)
@@ -104,8 +109,22 @@ static void report_odd(weft_report *r, const weft_nodes *nodes, const weft_nodes
         weft_report_value(r, "median", odd->median);
         weft_report_value(r, "factor", odd->factor);
     } else {
-        weft_report_text(r, "fault", NULL, rank->fault);
+        weft_report_text(r, "fault", NULL, fault_of(rank));
     }
+}
+
+/* Whether the folder is one, where it has to be. */
+static void report_folder(weft_report *r, const weft_nodes *nodes,
+                          const weft_nodes_options *options)
+{
+    bool is_one = true;
+    for (int rank = 0; rank < nodes->num_ranks; rank++)
+        is_one = is_one && !*fault_of(&nodes->ranks[rank]);
+    if (!options->is_shared)
+        return;
+    weft_report_bool(r, "one_folder", is_one);
+    if (is_one && nodes->num_nodes > 1)
+        weft_report_line(r, "%s is one folder of all nodes.", options->folder);
 }
 
 void weft_nodes_report(weft_report *r, const weft_nodes *nodes, const weft_nodes_options *options)
@@ -124,6 +143,7 @@ void weft_nodes_report(weft_report *r, const weft_nodes *nodes, const weft_nodes
     for (int i = 0; i < nodes->num_odd; i++)
         report_odd(r, nodes, &nodes->odd[i]);
     weft_report_close(r);
+    report_folder(r, nodes, options);
     if (nodes->num_ranks == 1)
         weft_report_line(r, "One rank: there is nobody to compare it with.");
     else if (nodes->num_odd == 0)

@@ -10,7 +10,8 @@
 
 /* A fake mpirun whose first start loses a rank, on the last of its nodes, in step 4, and whose
  * later ones end with the code in FAKE_CODE, a step on. A node that the file "dead" has answers no
- * probe once there was a start, one in "absent" never does, and one in "slow" not the first. */
+ * probe once there was a start, one in "absent" never does, by ssh's words, and one in "slow" not
+ * the first, without words. */
 static void make_failing_mpirun(void)
 {
     job_make_fake(
@@ -19,8 +20,13 @@ static void make_failing_mpirun(void)
         "  if [ \"$1\" = --host ]; then\n"
         "    slow=slow$(cat steps 2>/dev/null)\n"
         "    if grep -qsxF \"$2\" $slow; then rm $slow; exit 1; fi\n"
-        "    if grep -qsxF \"$2\" absent || { [ -e steps ] && grep -qsxF \"$2\" dead; }; then exit "
-        "1; fi\n"
+        "    if grep -qsxF \"$2\" absent || { [ -e steps ] && grep -qsxF \"$2\" dead; }; then\n"
+        "      line=$(printf '%70s' | tr ' ' -)\n"
+        "      printf 'Warning: a word\\nssh: connect to host %s port 22: Connection "
+        "refused\\r\\n%s\\nORTE was "
+        "unable\\n%s\\n' \"$2\" \"$line\" \"$line\" >&2\n"
+        "      exit 1\n"
+        "    fi\n"
         "    exit 0\n"
         "  fi\n"
         "  if [ \"$1\" = --hostfile ]; then hosts=$2; fi\n"
@@ -43,6 +49,7 @@ typedef struct fault {
     const char *code;                 /* of later starts */
     int wanted;
     const char *starts, *says;
+    bool is_trained; /* before */
 } fault;
 
 static void write_names(const char *path, const char *names)
@@ -50,14 +57,15 @@ static void write_names(const char *path, const char *names)
     EXPECT(!names || child_write(path, names), "%s", path);
 }
 
-/* What a job of two nodes does about a fault. */
+/* What a job of two nodes, or of one where one is named, does about a fault. */
 static void check_fault(const fault *f)
 {
     const char *const *args =
         WORDS("launch", "mpirun", "tiny.json", "--out", f->out, "--mesh", "dp=2,tp=1", "--nodes",
-              "2", "--hosts", f->hosts, "--set", "reliability.max_restarts=6", "--set",
-              "reliability.restart_delay_s=0", "--spares", f->spares);
-    char script[64], fake_code[32];
+              strchr(f->hosts, ',') ? "2" : "1", "--hosts", f->hosts, "--set",
+              "reliability.max_restarts=6", "--set", "reliability.restart_delay_s=0", "--spares",
+              f->spares);
+    char script[64], metrics[64], fake_code[32];
     child c;
     make_failing_mpirun();
     job_expect_code(args, 0, NULL);
@@ -65,6 +73,8 @@ static void check_fault(const fault *f)
     snprintf(fake_code, sizeof fake_code, "FAKE_CODE=%s", f->code);
     const char *const env[] = {job_path, fake_code, NULL};
     job_expect_bash(script);
+    snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", f->out);
+    write_names(metrics, f->is_trained ? "{\"step\": 2, \"loss\": 1}\n" : NULL);
     write_names("dead", f->dead);
     write_names("absent", f->absent);
     write_names("slow", f->slow); /* at one look each before the first start and the next */
@@ -82,24 +92,39 @@ static void check_fault(const fault *f)
 #define C "c slots=1\n"
 static const fault faults[] = {
     {"spared", "a,b.x,c", "1", NULL, NULL, NULL, "0", 0, A B "\n" A C "\n",
-     "weft: node b.x is left out: a rank on it failed\n"},
+     "weft: node b.x is left out: a rank on it failed\n", false},
     {"same", "a,b.x", "0", NULL, NULL, "b.x\n", "0", 0, A B "\n" A B "\n",
      "weft: rank 1 on b was killed by signal 9 (Killed): the job ended with exit code 137 "
-     "after step 3: it is started again in 0 s (1 of 6, reliability.max_restarts)\n"},
+     "after step 3: it is started again in 0 s (1 of 6, reliability.max_restarts)\n",
+     false},
     {"fewer", "a,b.x", "0", "b.x\n", NULL, NULL, "0", 0, A B "\n" A "\n",
-     "weft: goes on with 1 of 2 nodes: dp 2 -> 1, the global batch stays\n"},
+     "weft: goes on with 1 of 2 nodes: dp 2 -> 1, the global batch stays\n", false},
     {"none", "a,b.x", "0", "b.x\na\n", NULL, NULL, "0", 137, A B "\n",
-     "weft: no mesh fits the nodes that are left: none\n"},
+     "weft: no mesh fits the nodes that are left: none\n", false},
     {"never", "a,b.x", "0", NULL, "b.x\na\n", NULL, "0", 5, "",
-     "weft: no mesh fits the nodes that are left: none\n"},
+     "weft: no mesh fits the nodes that are left: none\n", true},
+    /* Before anything is trained a run does not begin on fewer. */
+    {"unreached", "a,b.x", "0", NULL, "b.x\n", NULL, "0", 5, "",
+     "weft: node b.x cannot be reached, and no spare takes its place: ssh: connect to host b.x "
+     "port 22: Connection refused\nweft: a run does not begin without all of its nodes, which ",
+     false},
+    {"lonely", "b.x", "0", NULL, "b.x\n", NULL, "0", 5, "",
+     "weft: node b.x cannot be reached, and no spare takes its place: ssh: ", false},
+    {"resumed", "a,b.x", "0", NULL, "b.x\n", NULL, "0", 0, A "\n" A "\n",
+     "weft: node b.x is left out: it does not answer: ssh: connect to host b.x port 22: "
+     "Connection refused\n",
+     true},
     /* A node, and then the spare in its place, that never answered. */
     {"unheard", "a,b.x,c,d", "2", NULL, "b.x\nc\n", NULL, "0", 0,
-     A "d slots=1\n\n" A "d slots=1\n\n", "weft: node c is left out: it does not answer\n"},
+     A "d slots=1\n\n" A "d slots=1\n\n",
+     "weft: node c is left out: it does not answer: ssh: connect to host c port 22: ", false},
+    {"short", "a,b.x,c", "1", NULL, "b.x\nc\n", NULL, "0", 5, "",
+     "weft: node c cannot be reached, and no spare takes its place: ssh: ", false},
     {"config", "a,b.x", "0", NULL, NULL, NULL, "2", 2, A B "\n" A B "\n",
-     "started again in 0 s (1 of 6"},
+     "started again in 0 s (1 of 6", false},
     {"loop", "a,b.x", "0", NULL, NULL, NULL, "137", 137,
      A B "\n" A B "\n" A B "\n" A B "\n" A B "\n",
-     "after step 5, 4 times in a row and alike: it is not started again\n"},
+     "after step 5, 4 times in a row and alike: it is not started again\n", false},
 };
 
 /* Of a batch script whose steps a signal ends. */

@@ -141,6 +141,12 @@ static void check_judge(void)
     ranks[4].value[WEFT_NODES_WRITE] = ranks[4].value[WEFT_NODES_READ] = 0;
     EXPECT(weft_nodes_judge(ranks, 6, 1.5, odd, MOST) == 1 && odd[0].rank == 4 && odd[0].value == 0,
            "a disk that cannot be written");
+    make(ranks, 3);
+    snprintf(ranks[2].apart, sizeof ranks[2].apart, "/data is another folder");
+    ranks[2].value[WEFT_NODES_WRITE] = ranks[2].value[WEFT_NODES_READ] = 0;
+    EXPECT(weft_nodes_judge(ranks, 6, 1.5, odd, MOST) == 1 && odd[0].rank == 2 && odd[0].is_node &&
+               odd[0].value == 0,
+           "a folder that is another");
 }
 
 /* mpirun of this program as weft doctor. */
@@ -169,6 +175,20 @@ static void check_even(void)
                strstr(c.out, "4 ranks of 1 node are even: none is 6 times") &&
                !strstr(c.out, "odd:") && strstr(c.out, "\n     3  ") &&
                strstr(c.out, "writes and syncs"),
+           "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
+}
+
+/* -q: without mpirun's own words. */
+static void check_no_gpu(void)
+{
+    const char *why;
+    child c;
+    if (weft_device_num_cuda(&why) > 0)
+        return;
+    run(&c, "OMPI_MCA_orte_execute_quiet=1", WORDS("--device", "cuda"));
+    EXPECT(c.exit_code == 4 && child_is_line(c.err) &&
+               !strncmp(c.err, "weft doctor: rank 0: node ", 26),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
     child_release(&c);
 }
@@ -203,6 +223,7 @@ static void check_arguments(void)
     CHILD_REFUSED(2, "--nodes measures", "doctor", "--nodes", "mpi");
     CHILD_REFUSED(2, "--factor", "doctor", "--nodes", "--factor", "1");
     CHILD_REFUSED(2, "--factor is of --nodes", "doctor", "--factor", "2");
+    CHILD_REFUSED(2, "--local is of --nodes", "doctor", "--local");
     CHILD_RUN(&c, "doctor", "--nodes", "--seconds", "10");
     EXPECT(c.exit_code == 0 && strstr(c.out, "One rank: there is nobody to compare it with."),
            "exit %d: %s%s", c.exit_code, c.out, c.err);
@@ -221,6 +242,7 @@ int main(int argc, char **argv)
     check_judge();
     check_arguments();
     check_even();
+    check_no_gpu();
     check_slow();
     return child_finish(folder);
 }

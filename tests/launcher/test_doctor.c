@@ -121,6 +121,39 @@ static void test_without_mpirun(void)
     cJSON_Delete(root);
 }
 
+/* Of srun's tasks the first of each node speaks for its node, and each line names it. */
+static void test_tasks(void)
+{
+#define TASK                                                                                       \
+    "SLURM_STEP_ID=0 SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_NODEID=1 "                                \
+    "'SLURM_STEP_TASKS_PER_NODE=2(x2)' "
+    char node[64] = "", line[256];
+    gethostname(node, sizeof node - 1);
+    answer first = run(TASK "SLURM_LOCALID=0", "zlib zstd");
+    snprintf(line, sizeof line, "\n%s: All that Weft needs works.\n", node);
+    EXPECT(first.code == 0 && strstr(first.text, line), "exit code %d: %s", first.code, first.text);
+    for (const char *at = strstr(first.text, "works"); at; at = strstr(at + 1, "works")) {
+        const char *start = at;
+        while (start > first.text && start[-1] != '\n')
+            start--;
+        start += strspn(start, " ");
+        EXPECT(!strncmp(start, node, strlen(node)), "no node in %s", start);
+    }
+    answer second = run(TASK "SLURM_LOCALID=1", "zlib zstd");
+    EXPECT(second.code == 0 && !*second.text, "exit code %d: %s", second.code, second.text);
+    answer bad = run(TASK "SLURM_LOCALID=0 TMPDIR=/proc/nowhere", "hdf5");
+    EXPECT(bad.code == 4 && strstr(bad.text, "Something that Weft needs is missing."),
+           "exit code %d: %s", bad.code, bad.text);
+    bad = run(TASK "SLURM_LOCALID=0", "--path /proc/nowhere");
+    snprintf(line, sizeof line, "weft doctor: --path /proc/nowhere on %s: ", node);
+    EXPECT(bad.code == 2 && strstr(bad.text, line), "exit code %d: %s", bad.code, bad.text);
+    answer json = run(TASK "SLURM_LOCALID=0", "--json zlib");
+    cJSON *root = cJSON_Parse(json.text);
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(root, "node");
+    EXPECT(cJSON_IsString(name) && !strcmp(name->valuestring, node), "%s", json.text);
+    cJSON_Delete(root);
+}
+
 static void test_cuda(const char *folder)
 {
     static const struct {
@@ -196,10 +229,17 @@ static void test_file_io(void)
     cJSON_Delete(root);
 
     answer nowhere = run("", "--json --path /proc/nowhere 'file i/o'");
+    EXPECT(nowhere.code == 2 && !strcmp(nowhere.text, "weft doctor: --path /proc/nowhere: there is "
+                                                      "no such folder\n"),
+           "exit code %d: %s", nowhere.code, nowhere.text);
+    nowhere = run("", "--path /proc/cpuinfo zlib");
+    EXPECT(nowhere.code == 2 && strstr(nowhere.text, "--path /proc/cpuinfo: Not a directory"),
+           "exit code %d: %s", nowhere.code, nowhere.text);
+    nowhere = run("", "--json --path /proc 'file i/o'"); /* asked for: required */
     root = cJSON_Parse(nowhere.text);
-    EXPECT(nowhere.code == 0, "exit code %d: not required", nowhere.code);
+    EXPECT(nowhere.code == 4, "exit code %d", nowhere.code);
     expect_state(root, "file I/O", "broken");
-    EXPECT(strstr(field(root, "file I/O", "note"), "/proc/nowhere: ") != NULL, "%s",
+    EXPECT(strstr(field(root, "file I/O", "note"), "/proc: ") != NULL, "%s",
            field(root, "file I/O", "note"));
     cJSON_Delete(root);
 
@@ -240,6 +280,7 @@ int main(int argc, char **argv)
     test_this_machine();
     test_broken_requirement();
     test_without_mpirun();
+    test_tasks();
     test_gpu();
     if (argc > 1)
         test_cuda(argv[1]);

@@ -315,6 +315,7 @@ static weft_status calibrate(arguments *args, weft_comm *world)
     if (status == WEFT_OK)
         status = weft_setup_device(&args->config, &device);
     status = weft_comm_agree(world, status);
+    const bool is_agreed = status != WEFT_OK && status != WEFT_COMM; /* rank 0 says it */
     if (status == WEFT_OK)
         status = weft_comm_use_nccl(world, device, WEFT_COMM_BY_ANY, NULL);
     if (status == WEFT_OK)
@@ -324,7 +325,7 @@ static weft_status calibrate(arguments *args, weft_comm *world)
     if (status == WEFT_OK)
         status = measure_model(args, world, device, &cluster);
     weft_device_destroy(device);
-    if (status == WEFT_COMM || status == WEFT_DEVICE || status == WEFT_INTERNAL) {
+    if (!is_agreed && (status == WEFT_COMM || status == WEFT_DEVICE || status == WEFT_INTERNAL)) {
         weft_log_error_record(); /* this rank may be the only one that knows */
         weft_comm_abort(world, status);
     }

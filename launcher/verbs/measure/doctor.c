@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,6 +41,7 @@
 typedef struct doctor_nodes_options {
     const char *folder; /* whose disk is measured */
     double seconds, factor;
+    bool is_shared; /* the folder has to be one of all nodes */
     bool on_gpu, json;
 } doctor_nodes_options;
 
@@ -49,6 +51,12 @@ static atomic_int which;
 static int own_rank;
 static char own_node[WEFT_NODES_NAME_BYTES];
 static double limit_s;
+
+static void find_own_node(void)
+{
+    if (gethostname(own_node, sizeof own_node - 1))
+        snprintf(own_node, sizeof own_node, "?");
+}
 
 static void tell_late(int signal)
 {
@@ -73,8 +81,7 @@ static void limit_time(const doctor_nodes_options *options, int rank)
 {
     own_rank = rank;
     limit_s = options->seconds;
-    if (gethostname(own_node, sizeof own_node - 1))
-        snprintf(own_node, sizeof own_node, "?");
+    find_own_node();
     note("the other ranks");
     signal(SIGALRM, tell_late);
     alarm((unsigned)ceil(options->seconds));
@@ -83,11 +90,18 @@ static void limit_time(const doctor_nodes_options *options, int rank)
 static weft_status compare(const doctor_nodes_options *o, const weft_config *config,
                            weft_comm *world, bool *out_even)
 {
-    const weft_nodes_options options = {
-        .seconds = o->seconds, .factor = o->factor, .folder = o->folder, .entering = note};
+    const weft_nodes_options options = {.seconds = o->seconds,
+                                        .factor = o->factor,
+                                        .folder = o->folder,
+                                        .is_shared = o->is_shared,
+                                        .entering = note};
     weft_device *device = NULL;
     weft_nodes nodes = {0};
-    weft_status status = weft_comm_agree(world, weft_setup_device(config, &device));
+    weft_status status = weft_setup_device(config, &device);
+    if (status != WEFT_OK)
+        status = weft_error_context(status, "node %s", own_node);
+    status = weft_comm_agree(world, status);
+    const bool is_agreed = status != WEFT_OK && status != WEFT_COMM; /* rank 0 says it */
     if (status == WEFT_OK)
         status = weft_nodes_measure(world, device, &options, &nodes);
     alarm(0);
@@ -100,7 +114,7 @@ static weft_status compare(const doctor_nodes_options *o, const weft_config *con
     *out_even = nodes.num_odd == 0;
     weft_nodes_release(&nodes);
     weft_device_destroy(device);
-    if (status == WEFT_COMM || status == WEFT_DEVICE || status == WEFT_INTERNAL) {
+    if (!is_agreed && (status == WEFT_COMM || status == WEFT_DEVICE || status == WEFT_INTERNAL)) {
         weft_log_error_record(); /* this rank may be the only one that knows */
         weft_comm_abort(world, status);
     }
@@ -332,11 +346,11 @@ static void probe_mpirun(weft_probe *out)
         weft_probe_say(out, WEFT_PROBE_WORKS, "", "two ranks added up a number");
 }
 
-static doctor_nodes_options nodes_options = {.folder = ".", .seconds = 60};
+static doctor_nodes_options nodes_options = {.seconds = 60};
 
 static void probe_file_io(weft_probe *out)
 {
-    weft_probe_file_io(nodes_options.folder, out);
+    weft_probe_file_io(nodes_options.folder ? nodes_options.folder : ".", out);
 }
 
 static const struct check {
@@ -435,21 +449,34 @@ static const char *state_text(weft_probe_state state)
     return state == WEFT_PROBE_WORKS ? "works" : state == WEFT_PROBE_ABSENT ? "absent" : "broken";
 }
 
-static void report_check(weft_report *r, const struct check *check, const weft_probe *found)
+/* Weft needs it, or --path asks for it. */
+static bool is_required(const struct check *check)
 {
-    const bool lacks = check->required && found->state != WEFT_PROBE_WORKS;
+    return check->required || (check->probe == probe_file_io && nodes_options.folder);
+}
+
+/* Of a job's several tasks each line names its node: they come out in any order. */
+static void report_check(weft_report *r, const struct check *check, const weft_probe *found,
+                         bool names_node)
+{
+    const bool lacks = is_required(check) && found->state != WEFT_PROBE_WORKS;
     weft_report_record(r);
+    if (names_node)
+        weft_report_cell(r, "node", "%s", own_node);
     weft_report_text(r, "name", "check", check->name);
-    weft_report_bool(r, "required", check->required);
+    weft_report_bool(r, "required", is_required(check));
     weft_report_text(r, "state", "state", state_text(found->state));
     weft_report_cell(r, "version", "%s", *found->version ? found->version : "-");
     weft_report_text(r, "version", NULL, found->version);
-    weft_report_cell(r, "note", "%s%s", found->note, lacks ? " (Weft needs it)" : "");
+    weft_report_cell(r, "note", "%s%s", found->note,
+                     !lacks            ? ""
+                     : check->required ? " (Weft needs it)"
+                                       : " (--path asks for it)");
     weft_report_text(r, "note", NULL, found->note);
 }
 
 typedef struct request {
-    bool json, verbose, pair, nodes;
+    bool json, verbose, pair, nodes, local;
     bool asked[NUM_CHECKS];
 } request;
 
@@ -482,8 +509,14 @@ static weft_status check_nodes(const request *given, bool names, int device)
     if (given->nodes && (names || given->verbose))
         return WEFT_ERROR(WEFT_CONFIG, "--nodes measures: %s is of checks",
                           names ? "a check's name" : "--verbose");
-    if (!given->nodes && (o->factor > 0 || device >= 0))
-        return WEFT_ERROR(WEFT_CONFIG, "--%s is of --nodes", device >= 0 ? "device" : "factor");
+    if (!given->nodes && (o->factor > 0 || device >= 0 || given->local))
+        return WEFT_ERROR(WEFT_CONFIG, "--%s is of --nodes",
+                          device >= 0    ? "device"
+                          : given->local ? "local"
+                                         : "factor");
+    o->is_shared = o->folder && !given->local;
+    if (given->nodes && !o->folder)
+        o->folder = ".";
     if (o->factor == 0)
         o->factor = weft_reliability_default_factor();
     o->on_gpu = device == 1;
@@ -501,11 +534,14 @@ static int parse(int argc, char **argv, request *out)
     const weft_argument rows[] = {
         {"json", NULL, "the same as one JSON object", .flag = &out->json},
         {"verbose", NULL, "let the libraries print what they have to say", .flag = &out->verbose},
-        {"path", "FOLDER", "where file I/O is tried or measured, such as that of offloaded experts",
+        {"path", "FOLDER",
+         "where file I/O has to work, such as RUN (.); with --nodes: one folder of all nodes",
          .text = &nodes_options.folder},
         {"nodes", NULL,
          "compare all ranks and nodes instead, under mpirun or srun as training is started",
          .flag = &out->nodes},
+        {"local", NULL, "with --nodes: FOLDER is of each node's own disk, as of offloaded experts",
+         .flag = &out->local},
         {"factor", "N", "with --nodes: so many times worse than the others' median is odd (1.5)",
          .number = &nodes_options.factor, .min = 1.01, .max = 1e6},
         {"seconds", "S", "with --nodes: the most in all; what does not answer by then ends it",
@@ -521,8 +557,9 @@ static int parse(int argc, char **argv, request *out)
         .given = &given,
         .about = "Says what this machine has for Weft, tries each thing, and exits with 0 when all "
                  "that is required\nworks, else with 4. NAME: only these, as the first column has "
-                 "them. With --nodes it measures what all\nranks compute and copy, the links "
-                 "between nodes and their disks, and exits with 4 when one is odd.\n",
+                 "them. Under mpirun or srun the first\nrank of each node does so for its node. "
+                 "With --nodes it measures what all ranks compute and copy, the\nlinks between "
+                 "nodes and their disks, and exits with 4 when one is odd.\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
@@ -531,6 +568,50 @@ static int parse(int argc, char **argv, request *out)
         code = weft_verb_fail_apart("doctor");
     weft_arena_release(&arena);
     return code;
+}
+
+/* A mistake in the command, and no fault of the machine. */
+static weft_status check_path(bool names_node)
+{
+    struct stat status;
+    const char *folder = nodes_options.folder;
+    if (!folder)
+        return WEFT_OK;
+    if (stat(folder, &status) == 0) {
+        if (S_ISDIR(status.st_mode))
+            return WEFT_OK;
+        errno = ENOTDIR;
+    }
+    return WEFT_ERROR(WEFT_CONFIG, "--path %.200s%s%s: %s", folder, names_node ? " on " : "",
+                      names_node ? own_node : "",
+                      errno == ENOENT ? "there is no such folder" : strerror(errno));
+}
+
+/* Returns the exit code. */
+static int doctor_checks(const request *wanted, bool names_node)
+{
+    bool healthy = true;
+    weft_report report;
+    weft_report_begin(&report, wanted->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
+    weft_report_text(&report, "weft", NULL, WEFT_VERSION);
+    weft_report_text(&report, "node", NULL, own_node);
+    weft_report_open(&report, WEFT_REPORT_TABLE, "checks");
+    for (int i = 0; i < NUM_CHECKS; i++) {
+        if (!wanted->asked[i])
+            continue;
+        weft_probe found = {0};
+        run_check(&checks[i], wanted->verbose, &found);
+        healthy = healthy && (found.state == WEFT_PROBE_WORKS || !is_required(&checks[i]));
+        report_check(&report, &checks[i], &found, names_node);
+    }
+    weft_report_close(&report);
+    weft_report_bool(&report, "healthy", healthy);
+    weft_report_line(&report, "%s%s%s", names_node ? own_node : "", names_node ? ": " : "",
+                     healthy ? "All that Weft needs works."
+                             : "Something that Weft needs is missing.");
+    if (weft_report_end(&report, WEFT_OK, stdout) != WEFT_OK)
+        return weft_verb_fail("doctor");
+    return healthy ? 0 : weft_status_exit_code(WEFT_DEVICE);
 }
 
 int weft_verb_doctor(int argc, char **argv, const weft_verb_given *given)
@@ -544,28 +625,11 @@ int weft_verb_doctor(int argc, char **argv, const weft_verb_given *given)
         return pair_main();
     if (wanted.nodes)
         return doctor_nodes(&nodes_options);
-    int rank = 0;
-    if (weft_comm_launched(&rank, NULL, NULL, NULL) && rank != 0)
-        return 0; /* one report is enough */
-
-    bool healthy = true;
-    weft_report report;
-    weft_report_begin(&report, wanted.json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
-    weft_report_text(&report, "weft", NULL, WEFT_VERSION);
-    weft_report_open(&report, WEFT_REPORT_TABLE, "checks");
-    for (int i = 0; i < NUM_CHECKS; i++) {
-        if (!wanted.asked[i])
-            continue;
-        weft_probe found = {0};
-        run_check(&checks[i], wanted.verbose, &found);
-        healthy = healthy && (found.state == WEFT_PROBE_WORKS || !checks[i].required);
-        report_check(&report, &checks[i], &found);
-    }
-    weft_report_close(&report);
-    weft_report_bool(&report, "healthy", healthy);
-    weft_report_line(&report, healthy ? "All that Weft needs works."
-                                      : "Something that Weft needs is missing.");
-    if (weft_report_end(&report, WEFT_OK, stdout) != WEFT_OK)
+    int num_ranks = 1, local_rank = 0;
+    if (weft_comm_launched(NULL, &num_ranks, &local_rank, NULL) && local_rank != 0)
+        return 0; /* one report a node is enough */
+    find_own_node();
+    if (check_path(num_ranks > 1) != WEFT_OK)
         return weft_verb_fail("doctor");
-    return healthy ? 0 : weft_status_exit_code(WEFT_DEVICE);
+    return doctor_checks(&wanted, num_ranks > 1);
 }
