@@ -255,10 +255,12 @@ static weft_status check_step(void)
     int size = 1;
     if (getenv("SLURM_STEP_ID") && weft_comm_launched(NULL, &size, NULL, NULL) && size > 1 &&
         !getenv("PMIX_NAMESPACE") && !getenv("PMI_RANK") && !getenv("OMPI_COMM_WORLD_RANK"))
-        return WEFT_ERROR(WEFT_CONFIG,
-                          "srun started %d tasks without PMIx, so they cannot meet: srun "
-                          "--mpi=pmix (srun --mpi=list shows what this Slurm has)",
-                          size);
+        return weft_error_share(
+            WEFT_ERROR(WEFT_CONFIG,
+                       "srun started %d tasks without PMIx, so they cannot meet: srun --mpi=pmix "
+                       "(srun --mpi=list shows what this Slurm has)",
+                       size),
+            0);
     return WEFT_OK;
 }
 

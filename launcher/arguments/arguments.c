@@ -363,6 +363,8 @@ int weft_verb_fail_apart(const char *verb)
     weft_comm_launched(&rank, NULL, &local_rank, NULL);
     if (rank == 0)
         return weft_verb_fail(verb);
+    if (error->is_shared)
+        return weft_status_exit_code(error->status);
     nanosleep(&(struct timespec){.tv_sec = 5}, NULL);
     if (local_rank == 0)
         fprintf(stderr, "%s %s: rank %d: %s\n", program, verb, rank, error->text);

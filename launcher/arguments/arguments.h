@@ -75,7 +75,8 @@ void weft_verb_brief(const char *brief);
 int weft_verb_fail(const char *verb);
 /* The same where ranks that a launcher started have not met yet, and what is wrong is most likely
  * wrong in all: rank 0 prints it. The first rank to end may take the others with it, so all others
- * wait 5 s; behind that a node's first one prints what rank 0 has not found. */
+ * wait 5 s; behind that a node's first one prints what rank 0 has not found, unless the error is
+ * one that all ranks share. */
 int weft_verb_fail_apart(const char *verb);
 
 #endif
