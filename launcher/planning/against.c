@@ -319,8 +319,7 @@ weft_status weft_against_check(const weft_config *config, const weft_config_sour
     const char *difference;
     if (access(run, F_OK) != 0)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: %s", run, strerror(errno));
-    WEFT_TRY(weft_arena_printf(arena, &had.file, "%s/config.json", run));
-    weft_status load = weft_config_load(&had, arena, &of_run);
+    weft_status load = weft_run_read_config(run, &had, arena, &of_run);
     if (load == WEFT_CONFIG) /* training wrote it */
         return WEFT_ERROR(WEFT_FILE, "%s: damaged, or of another program", weft_error_get()->text);
     WEFT_TRY(load);

@@ -1,5 +1,6 @@
 #include "launcher/planning/run_changes.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,37 @@
 #include "schedule/context.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* --- what ran ------------------------------------------------------------------------------- */
+
+int64_t weft_run_last_dp(const char *run)
+{
+    static const char key[] = "\"mesh\": \"";
+    char path[4096], *line = NULL;
+    size_t capacity = 0;
+    long long dp, last = 0;
+    const int length = snprintf(path, sizeof path, "%s/ledger.jsonl", run);
+    FILE *file = length > 0 && length < (int)sizeof path ? fopen(path, "re") : NULL;
+    while (file && getline(&line, &capacity, file) > 0) {
+        const char *mesh = strstr(line, key); /* of a start, as weft_mesh_print says it */
+        if (mesh && sscanf(mesh + strlen(key), "tp %*d, pp %*d, dp %7lld", &dp) == 1 && dp > 0)
+            last = dp;
+    }
+    free(line);
+    if (file)
+        fclose(file);
+    return last;
+}
+
+weft_status weft_run_read_config(const char *run, weft_config_source *source, weft_arena *arena,
+                                 weft_config *out)
+{
+    WEFT_TRY(weft_arena_printf(arena, &source->file, "%s/config.json", run));
+    WEFT_TRY(weft_config_load(source, arena, out));
+    if (out->parallel.data_parallel_size == 0)
+        out->parallel.data_parallel_size = weft_run_last_dp(run);
+    return WEFT_OK;
+}
 
 weft_status weft_run_compare(const weft_config *run, const weft_config *config,
                              weft_difference_function visit, void *context)
