@@ -552,7 +552,7 @@ static weft_status open_files(job *j, const char *from, weft_arena *arena)
     WEFT_TRY(lock(j));
     if (j->folder < 0)
         j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    weft_watch_clear(j->args->run.path);
+    weft_watch_set_aside(j->args->run.path);
     WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step, resolved,
                                 j->args->json));
     WEFT_TRY(write_config(j->args, resolved, arena));
