@@ -319,10 +319,12 @@ weft_status weft_against_check(const weft_config *config, const weft_config_sour
     const char *difference;
     if (access(run, F_OK) != 0)
         return WEFT_ERROR(WEFT_CONFIG, "--against %s: %s", run, strerror(errno));
-    weft_status load = weft_run_read_config(run, &had, arena, &of_run);
+    WEFT_TRY(weft_arena_printf(arena, &had.file, "%s/config.json", run));
+    weft_status load = weft_config_load(&had, arena, &of_run);
     if (load == WEFT_CONFIG) /* training wrote it */
         return WEFT_ERROR(WEFT_FILE, "%s: damaged, or of another program", weft_error_get()->text);
     WEFT_TRY(load);
+    weft_run_fill_dp(run, &of_run);
     const weft_tier_options ran = weft_tier_as_ran(&of_run.tier);
     if (!weft_tier_is_left_open(&config->tier))
         of_run.tier = ran;

@@ -13,7 +13,8 @@
 
 /* --- what ran ------------------------------------------------------------------------------- */
 
-int64_t weft_run_last_dp(const char *run)
+/* 0: nobody says. */
+static int64_t last_dp(const char *run)
 {
     static const char key[] = "\"mesh\": \"";
     char path[4096], *line = NULL;
@@ -32,14 +33,10 @@ int64_t weft_run_last_dp(const char *run)
     return last;
 }
 
-weft_status weft_run_read_config(const char *run, weft_config_source *source, weft_arena *arena,
-                                 weft_config *out)
+void weft_run_fill_dp(const char *run, weft_config *config)
 {
-    WEFT_TRY(weft_arena_printf(arena, &source->file, "%s/config.json", run));
-    WEFT_TRY(weft_config_load(source, arena, out));
-    if (out->parallel.data_parallel_size == 0)
-        out->parallel.data_parallel_size = weft_run_last_dp(run);
-    return WEFT_OK;
+    if (config->parallel.data_parallel_size == 0)
+        config->parallel.data_parallel_size = last_dp(run);
 }
 
 weft_status weft_run_compare(const weft_config *run, const weft_config *config,

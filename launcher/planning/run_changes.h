@@ -4,13 +4,9 @@
 
 #include "launcher/planning/config.h"
 
-/* Reads RUN/config.json, where training wrote it last. Where it leaves dp open it gets that of the
- * run's last start, by RUN/ledger.jsonl. source->file becomes the path of the config. Errors: those
- * of weft_config_load. */
-weft_status weft_run_read_config(const char *run, weft_config_source *source, weft_arena *arena,
-                                 weft_config *out) WEFT_CHECKED;
-/* The data parallelism of the run's last start, by RUN/ledger.jsonl; 0: nobody says. */
-int64_t weft_run_last_dp(const char *run);
+/* Where the config, of the run or laid beside it, leaves dp open: that of the run's last start, by
+ * RUN/ledger.jsonl. Without a ledger dp stays open. */
+void weft_run_fill_dp(const char *run, weft_config *config);
 /* Fills what the config leaves open from the run: the length of the learning rate's decay; the
  * blocks in which data is shuffled; and how
  * MoE layers run, where the rest of section "parallel" and the micro-batch size are the run's. */

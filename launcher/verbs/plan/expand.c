@@ -135,8 +135,8 @@ static weft_status run(expander *x)
     WEFT_TRY(find_config(x));
     WEFT_TRY(check_files(x));
     WEFT_TRY(weft_plan_load(&x->source, x->vocabulary, &x->arena, &config));
-    if (r->goes_on && !x->mesh && config.parallel.data_parallel_size == 0)
-        config.parallel.data_parallel_size = weft_run_last_dp(x->given);
+    if (r->goes_on && !x->mesh)
+        weft_run_fill_dp(x->given, &config);
     const char *own_cluster = config.schedule.cluster;
     WEFT_TRY(fill_contexts(x, config.model.seq_length));
     WEFT_TRY(read_clusters(x, &config));
