@@ -132,19 +132,43 @@ bool weft_flight_write(const char *folder, int rank, const char *node, const wef
     return good;
 }
 
-void weft_flight_clear(const char *folder)
+static bool is_record(const char *name)
 {
-    char path[PATH_BYTES];
+    return strncmp(name, "rank-", 5) == 0 || strcmp(name, "verdict.json") == 0;
+}
+
+/* Makes FOLDER/flight/last, or empties it. */
+static void clear_last(const char *last)
+{
+    remove_link(last);
+    DIR *all = mkdir(last, 0777) != 0 ? opendir(last) : NULL;
+    for (const struct dirent *entry; all && (entry = readdir(all));)
+        if (is_record(entry->d_name))
+            unlinkat(dirfd(all), entry->d_name, 0);
+    if (all)
+        closedir(all);
+}
+
+void weft_flight_set_aside(const char *folder)
+{
+    char path[PATH_BYTES], to[PATH_BYTES + 8];
     int bytes = snprintf(path, sizeof path, "%s/flight", folder);
     const bool fits = bytes > 0 && bytes < PATH_BYTES - 300;
+    bool found = false;
     if (fits)
         remove_link(path);
     DIR *all = fits ? opendir(path) : NULL;
     for (const struct dirent *entry; all && (entry = readdir(all));) {
-        if (strncmp(entry->d_name, "rank-", 5) != 0 && strcmp(entry->d_name, "verdict.json") != 0)
+        if (!is_record(entry->d_name))
             continue;
+        snprintf(to, sizeof to, "%.*s/last", bytes, path);
+        if (!found)
+            clear_last(to);
+        found = true;
         snprintf(path + bytes, sizeof path - (size_t)bytes, "/%s", entry->d_name);
-        unlink(path);
+        snprintf(to + bytes, sizeof to - (size_t)bytes, "/last/%s", entry->d_name);
+        if (rename(path, to) != 0)
+            unlink(path);
     }
     if (all)
         closedir(all);

@@ -10,8 +10,9 @@ enum { WEFT_FLIGHT_OPERATIONS = 256 };
 /* Writes FOLDER/flight/rank-N.json, whole or not at all; FOLDER must be there. Any thread. False:
  * errno says why. */
 bool weft_flight_write(const char *folder, int rank, const char *node, const weft_answer *own);
-/* Removes what an earlier job left in FOLDER/flight, if anything. */
-void weft_flight_clear(const char *folder);
+/* Moves what an earlier job left in FOLDER/flight, if anything, to FOLDER/flight/last, in the place
+ * of what is there. */
+void weft_flight_set_aside(const char *folder);
 /* Takes the right to speak for the job, which began at `since` (seconds of the epoch): writes
  * FOLDER/flight/verdict.json. False: another rank has it. Where the file cannot be written, true.
  */

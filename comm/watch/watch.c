@@ -642,7 +642,7 @@ void weft_watch_stop(void)
     weft_watch_end();
 }
 
-void weft_watch_clear(const char *folder)
+void weft_watch_set_aside(const char *folder)
 {
-    weft_flight_clear(folder);
+    weft_flight_set_aside(folder);
 }

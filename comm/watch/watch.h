@@ -52,8 +52,9 @@ weft_status weft_watch_start(const weft_watch_options *options, int rank, int si
 /* Exchanges where the ranks' watchdogs are. Collective over the world. Does nothing without a
  * start. */
 weft_status weft_watch_connect(weft_comm *world) WEFT_CHECKED;
-/* Removes what an earlier job left in FOLDER/flight. One rank does. */
-void weft_watch_clear(const char *folder);
+/* Moves what an earlier job left in FOLDER/flight to FOLDER/flight/last: the records of the last
+ * fault stay. One rank does. */
+void weft_watch_set_aside(const char *folder);
 /* The phase from here on, and the step that it is of. Any one thread at a time; costs 100 ns. Does
  * nothing without a start. Entering STEP again ends one step and begins another. */
 void weft_watch_enter(weft_watch_phase phase, int64_t step);

@@ -2,11 +2,13 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/file.h"
@@ -47,9 +49,10 @@ static weft_status check_hosts(const weft_job *job)
     if (!job->hosts.names)
         return WEFT_OK;
     if (count != job->num_nodes + job->num_spares && job->num_spares > 0)
-        return WEFT_ERROR(WEFT_CONFIG, "--%s: names %d, where the job has %s and %d to spare",
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "--%s: names %d, where the job has %s and %d to spare: %d names",
                           job->hosts.option, count, weft_count_text(job->num_nodes, "node").text,
-                          job->num_spares);
+                          job->num_spares, job->num_nodes + job->num_spares);
     if (count != job->num_nodes + job->num_spares)
         return WEFT_ERROR(WEFT_CONFIG, "--%s: names %d, where the job has %s", job->hosts.option,
                           count, weft_count_text(job->num_nodes, "node").text);
@@ -89,8 +92,9 @@ static weft_status check_unused(const weft_job *job)
                    {"user", job->kubernetes.user >= 0 ? "" : NULL, WEFT_JOB_KUBERNETES}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (options[i].value && options[i].kind != job->kind)
-            return WEFT_ERROR(WEFT_CONFIG, "--%s: of %s jobs; this one is for %s", options[i].name,
-                              weft_job_text(options[i].kind), weft_job_text(job->kind));
+            return WEFT_ERROR(WEFT_CONFIG, "--%s: of %s jobs; this one is for %s: leave it out",
+                              options[i].name, weft_job_text(options[i].kind),
+                              weft_job_text(job->kind));
     return WEFT_OK;
 }
 
@@ -253,17 +257,30 @@ static weft_status write_all(job_file *files, int count)
     return status;
 }
 
-weft_status weft_job_write(const weft_job *job, bool force, weft_arena *arena)
+weft_status weft_job_write(const weft_job *job, bool force, weft_arena *arena, unsigned *written)
 {
     job_file files[WEFT_JOB_MAX_FILES] = {0};
     int count = 0;
+    *written = 0;
     while (weft_job_file_name(job->kind, count))
         count++;
     for (int i = 0; i < count; i++) {
         WEFT_TRY(render(job, i, arena, &files[i]));
         WEFT_TRY(check_own(&files[i], force, arena));
     }
-    return write_all(files, count);
+    WEFT_TRY(write_all(files, count));
+    for (int i = 0; i < count; i++)
+        *written |= files[i].is_there ? 0 : 1u << i;
+    return WEFT_OK;
+}
+
+void weft_job_remove(const weft_job *job, unsigned written)
+{
+    char path[4096];
+    for (int i = 0; weft_job_file_name(job->kind, i); i++)
+        if (written >> i & 1 && (size_t)snprintf(path, sizeof path, "%s/%s", job->run,
+                                                 weft_job_file_name(job->kind, i)) < sizeof path)
+            unlink(path);
 }
 
 /* --- starting ------------------------------------------------------------------------------ */
@@ -282,11 +299,24 @@ weft_status weft_job_check_start(const weft_job *job)
     return WEFT_OK;
 }
 
-weft_status weft_job_start(const weft_job *job, weft_arena *arena)
+/* What hands a job over is waited for: it ends as soon as the job is taken, or refused. */
+weft_status weft_job_start(const weft_job *job, weft_arena *arena, int *exit_code)
 {
     const char *words[WEFT_JOB_MAX_WORDS];
+    pid_t child;
+    int code = 0, failed;
     WEFT_TRY(weft_job_command(job, arena, words));
     fflush(stdout);
-    execvp(words[0], (char **)(uintptr_t)words);
-    return WEFT_ERROR(WEFT_COMM, "cannot start %s: %s", words[0], strerror(errno));
+    if (job->kind == WEFT_JOB_MPIRUN) {
+        execvp(words[0], (char **)(uintptr_t)words);
+        return WEFT_ERROR(WEFT_COMM, "cannot start %s: %s", words[0], strerror(errno));
+    }
+    failed = posix_spawnp(&child, words[0], NULL, NULL, (char **)(uintptr_t)words, environ);
+    if (failed)
+        return WEFT_ERROR(WEFT_COMM, "cannot start %s: %s", words[0], strerror(failed));
+    while (waitpid(child, &code, 0) != child)
+        if (errno != EINTR)
+            return WEFT_ERROR(WEFT_COMM, "cannot wait for %s: %s", words[0], strerror(errno));
+    *exit_code = WIFEXITED(code) ? WEXITSTATUS(code) : 128 + WTERMSIG(code);
+    return WEFT_OK;
 }

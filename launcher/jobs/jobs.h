@@ -114,8 +114,11 @@ weft_status weft_job_make_folder(const char *run, weft_arena *arena, const char 
 /* Prints all files of the job, of several each behind a line with its path. */
 weft_status weft_job_show(const weft_job *job, FILE *out) WEFT_CHECKED;
 /* Writes all files of the job. WEFT_CONFIG without `force`: one of them is there with another text;
- * then none is written. */
-weft_status weft_job_write(const weft_job *job, bool force, weft_arena *arena) WEFT_CHECKED;
+ * then none is written. *written: bit i: file i was, and was not there with this text. */
+weft_status weft_job_write(const weft_job *job, bool force, weft_arena *arena,
+                           unsigned *written) WEFT_CHECKED;
+/* Removes these files of the job. */
+void weft_job_remove(const weft_job *job, unsigned written);
 
 /* One word of a bash script, on one line: as it is, between single quotes, or with control
  * characters escaped. */
@@ -128,7 +131,8 @@ weft_status weft_job_command(const weft_job *job, weft_arena *arena,
 /* Whether it can be started here: WEFT_CONFIG names the program that is missing, or asks for hosts.
  */
 weft_status weft_job_check_start(const weft_job *job) WEFT_CHECKED;
-/* Becomes that command. Returns only with an error, WEFT_COMM. */
-weft_status weft_job_start(const weft_job *job, weft_arena *arena) WEFT_CHECKED;
+/* Hands the job to its launcher, whose exit code is *exit_code; a job of mpirun: becomes that
+ * command. WEFT_COMM: it cannot be started. */
+weft_status weft_job_start(const weft_job *job, weft_arena *arena, int *exit_code) WEFT_CHECKED;
 
 #endif

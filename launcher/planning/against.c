@@ -324,6 +324,7 @@ weft_status weft_against_check(const weft_config *config, const weft_config_sour
     if (load == WEFT_CONFIG) /* training wrote it */
         return WEFT_ERROR(WEFT_FILE, "%s: damaged, or of another program", weft_error_get()->text);
     WEFT_TRY(load);
+    weft_run_fill_dp(run, &of_run);
     const weft_tier_options ran = weft_tier_as_ran(&of_run.tier);
     if (!weft_tier_is_left_open(&config->tier))
         of_run.tier = ran;

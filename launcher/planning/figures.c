@@ -291,6 +291,24 @@ static void use(const making *m, weft_figure figure, double value)
         m->plan->inputs.used |= UINT64_C(1) << figure;
 }
 
+/* "a, b". */
+static weft_status find_lacking(const making *m, double load_s, weft_arena *arena)
+{
+    weft_plan_figures *out = m->out;
+    const struct {
+        weft_figure figure;
+        double follows;
+    } rows[] = {{WEFT_FIGURE_FAILURES, out->hours_between},
+                {WEFT_FIGURE_STORAGE_WRITE, out->write_s},
+                {WEFT_FIGURE_STORAGE_READ, load_s}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (isnan(rows[i].follows))
+            WEFT_TRY(weft_arena_printf(
+                arena, &out->save_lacks, "%s%s%s", out->save_lacks ? out->save_lacks : "",
+                out->save_lacks ? ", " : "", weft_figure_path(rows[i].figure)));
+    return WEFT_OK;
+}
+
 static void find_failures(const making *m, double load_s)
 {
     weft_plan_figures *out = m->out;
@@ -403,6 +421,8 @@ weft_status weft_plan_figures_make(const weft_config *config, const weft_config_
     weft_arena_release(&scratch);
     WEFT_TRY(status);
     find_failures(&m, load_s);
+    if (isnan(m.out->save_every_s))
+        WEFT_TRY(find_lacking(&m, load_s, arena));
     find_costs(&m, num_tokens);
     WEFT_TRY(list_inputs(&m, arena));
     plan->figures = m.out;

@@ -40,7 +40,9 @@ typedef struct weft_plan_figures {
     double hours_between;      /* failures that end the run */
     /* Of work between two saves, and the share of time that is work that lasts. */
     double save_every_s, goodput;
-    const char *currency; /* "": nobody says */
+    const char *save_lacks; /* keys of the cluster file that save_every_s follows from and that are
+                               not there; NULL: it is known */
+    const char *currency;   /* "": nobody says */
     weft_plan_costs costs;
     double days, total; /* of the tokens asked for */
     int num_inputs;

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/log.h"
 #include "core/text.h"
@@ -152,6 +153,15 @@ weft_status weft_plan_read_cluster(const char *option, const char *path, weft_ar
     return WEFT_OK;
 }
 
+/* By whatever paths: launched runs have their cluster's from the root. */
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat info[2];
+    return strcmp(a, b) == 0 ||
+           (stat(a, &info[0]) == 0 && stat(b, &info[1]) == 0 && info[0].st_dev == info[1].st_dev &&
+            info[0].st_ino == info[1].st_ino);
+}
+
 weft_status weft_plan_cluster(const char *option, const char *path, weft_config *config,
                               weft_arena *arena, weft_cluster **out)
 {
@@ -166,7 +176,7 @@ weft_status weft_plan_cluster(const char *option, const char *path, weft_config 
     if (pace.link > 0)
         weft_cluster_set_link_pace(*out, pace.link);
     const char *other = config->schedule.cluster;
-    if (other && other[0] && strcmp(other, path) != 0)
+    if (other && other[0] && !is_same_file(other, path))
         weft_log(WEFT_LOG_WARN, "--%s %s: no effect of parallel.cluster", option, path);
     config->schedule.cluster = path; /* how MoE layers run is chosen for it, too */
     return WEFT_OK;

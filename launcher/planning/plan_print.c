@@ -139,6 +139,9 @@ void weft_plan_figures_report(weft_report *r, const weft_plan_figures *f)
     weft_report_value(r, "hours_between", f->hours_between);
     report_known(r, NULL, "between failures", WEFT_UNIT_SECONDS, 3600 * f->hours_between);
     report_known(r, "save_every_s", "best saved every", WEFT_UNIT_SECONDS, f->save_every_s);
+    if (f->save_lacks)
+        weft_report_cell(r, "best saved every", "unknown: the cluster file lacks %s",
+                         f->save_lacks);
     report_known(r, "goodput", "of the time is work that lasts", WEFT_UNIT_SHARE, f->goodput);
     weft_report_close(r);
     weft_report_open(r, WEFT_REPORT_OBJECT, "cost");

@@ -1,5 +1,6 @@
 #include "launcher/planning/run_changes.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,34 @@
 #include "schedule/context.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* --- what ran ------------------------------------------------------------------------------- */
+
+/* 0: nobody says. */
+static int64_t last_dp(const char *run)
+{
+    static const char key[] = "\"mesh\": \"";
+    char path[4096], *line = NULL;
+    size_t capacity = 0;
+    long long dp, last = 0;
+    const int length = snprintf(path, sizeof path, "%s/ledger.jsonl", run);
+    FILE *file = length > 0 && length < (int)sizeof path ? fopen(path, "re") : NULL;
+    while (file && getline(&line, &capacity, file) > 0) {
+        const char *mesh = strstr(line, key); /* of a start, as weft_mesh_print says it */
+        if (mesh && sscanf(mesh + strlen(key), "tp %*d, pp %*d, dp %7lld", &dp) == 1 && dp > 0)
+            last = dp;
+    }
+    free(line);
+    if (file)
+        fclose(file);
+    return last;
+}
+
+void weft_run_fill_dp(const char *run, weft_config *config)
+{
+    if (config->parallel.data_parallel_size == 0)
+        config->parallel.data_parallel_size = last_dp(run);
+}
 
 weft_status weft_run_compare(const weft_config *run, const weft_config *config,
                              weft_difference_function visit, void *context)

@@ -4,6 +4,9 @@
 
 #include "launcher/planning/config.h"
 
+/* Where the config, of the run or laid beside it, leaves dp open: that of the run's last start, by
+ * RUN/ledger.jsonl. Without a ledger dp stays open. */
+void weft_run_fill_dp(const char *run, weft_config *config);
 /* Fills what the config leaves open from the run: the length of the learning rate's decay; the
  * blocks in which data is shuffled; and how
  * MoE layers run, where the rest of section "parallel" and the micro-batch size are the run's. */

@@ -140,6 +140,19 @@ static bool is_finished(const plan *p)
            !p->owes_evaluation;
 }
 
+/* A resume that would be refused is refused where nothing is left to do, too. What only the data
+ * say is the run's. */
+static weft_status check_finished(const weft_training *args, const plan *p)
+{
+    weft_config config = p->config;
+    if (config.model.vocab_size == 0)
+        config.model.vocab_size = p->run.model.vocab_size;
+    if (config.data.eod_token < 0)
+        config.data.eod_token = p->run.data.eod_token;
+    config.data.data_xxh64 = p->run.data.data_xxh64;
+    return weft_config_locate(&args->source, weft_run_check_changes(&config, &args->source));
+}
+
 static void warn_of_latest(const weft_training *args, const weft_run_start *start)
 {
     if (start->latest_is_lost)
@@ -552,7 +565,7 @@ static weft_status open_files(job *j, const char *from, weft_arena *arena)
     WEFT_TRY(lock(j));
     if (j->folder < 0)
         j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    weft_watch_clear(j->args->run.path);
+    weft_watch_set_aside(j->args->run.path);
     WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step, resolved,
                                 j->args->json));
     WEFT_TRY(write_config(j->args, resolved, arena));
@@ -622,7 +635,7 @@ static weft_status set_up(job *j, weft_comm *world, weft_arena *arena)
     weft_status status = WEFT_OK;
     WEFT_TRY(agree_on_start(j, world));
     if (is_finished(j->plan))
-        return WEFT_OK;
+        return weft_comm_agree(world, check_finished(j->args, j->plan));
     if (access(j->args->run.path, F_OK) == 0)
         status = lock(j);
     WEFT_TRY(weft_comm_agree(world, status));
@@ -824,7 +837,10 @@ int weft_train(weft_training *args, int argc, char **argv, weft_arena *arena)
     weft_status status = start.launched ? weft_stop_join() : WEFT_OK;
     if (status == WEFT_OK)
         status = make_plan(args, arena, p);
-    if (status == WEFT_OK && !start.launched && is_finished(p)) {
+    const bool finished = status == WEFT_OK && !start.launched && is_finished(p);
+    if (finished)
+        status = check_finished(args, p);
+    if (finished && status == WEFT_OK) {
         say_finished(args, p);
         return 0;
     }

@@ -100,6 +100,14 @@ static const cJSON *row_of(const cJSON *rows, const char *name)
     return NULL;
 }
 
+/* A launcher says how many ranks there are, and the config leaves dp open. */
+static const char wide[] =
+    "{\"model\": {\"num_layers\": 1, \"hidden_size\": 16, \"num_attention_heads\": 2, "
+    "\"seq_length\": 16, \"vocab_size\": 64}, "
+    "\"train\": {\"micro_batch_size\": 1, \"global_batch_size\": 4, \"train_iters\": 4, "
+    "\"lr_decay_style\": \"constant\"}, "
+    "\"data\": {\"mock_data\": true}, \"log\": {\"trace_step\": 4}}";
+
 static cJSON *lay_beside(const char *run, const char *config, const char *mesh)
 {
     const char *args[] = {"plan",      config, "--cluster", "cluster.json", "--json",
@@ -405,6 +413,39 @@ static void check_other_steps(void)
     }
 }
 
+/* What a run's folder says of its mesh is the same to all verbs. */
+static void check_left_open(void)
+{
+    static const char *const configs[] = {"wide.json", "open/config.json"};
+    char path[1024];
+    child c;
+    snprintf(path, sizeof path, "%s/weft", getenv("WEFT_BINARY_DIR"));
+    child_program = "/usr/bin/env";
+    CHILD_RUN(&c, "mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2", path, "train",
+              "wide.json", "--out", "open");
+    child_program = NULL;
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    for (int i = 0; i < 2; i++)
+        cJSON_Delete(lay_beside("open", configs[i], NULL));
+    cJSON *json = child_json(WORDS("expand", "open", "--cluster", "cluster.json", "--max-nodes",
+                                   "1", "--set", "train.global_batch_size=8", "--json"));
+    EXPECT(number_of(cJSON_GetObjectItem(json, "steps")->child, "dp") == 2, "today's dp");
+    cJSON_Delete(json);
+    EXPECT(system("cp -r open fixed && sed -i 's/\"data_parallel_size\": 0/"
+                  "\"data_parallel_size\": 2/' fixed/config.json") == 0,
+           "fixed");
+    json = child_json(WORDS("compare", "open", "fixed", "--json"));
+    EXPECT(cJSON_GetArraySize(cJSON_GetObjectItem(json, "settings")) == 0, "settings differ");
+    cJSON_Delete(json);
+    CHILD_GOOD("train", "--out", "open", "--resume", "--set", "train_iters=6"); /* on one rank */
+    json = child_json(WORDS("compare", "open", "fixed", "--json"));
+    EXPECT(strcmp(text_of(cJSON_GetObjectItem(json, "a"), "mesh"), "tp 1, pp 1, dp 1") == 0 &&
+               cJSON_GetArraySize(cJSON_GetObjectItem(json, "settings")) > 0,
+           "a resumed run's mesh");
+    cJSON_Delete(json);
+}
+
 /* No claim of times: the sheet is of GPUs. */
 static void check_against(void)
 {
@@ -473,6 +514,7 @@ static void check_against(void)
     free(used);
     check_damaged();
     check_times_of_plan();
+    check_left_open();
     check_tail();
     check_experts("routed.json", "dp=2,ep=2,binding=dp", "routed", 0);
     check_experts("forced.json", "dp=2,ep=2,binding=dp", "forced", 0);
@@ -492,8 +534,9 @@ int main(void)
         return 1;
     child_cluster("h100", "cluster.json");
     EXPECT(child_write("tiny.json", tiny) && child_write("routed.json", routed) &&
-               child_write("offloaded.json", offloaded) && child_write("tiered.json", tiered) &&
-               child_write("recomputed.json", recomputed) && child_write("stepped.json", stepped),
+               child_write("wide.json", wide) && child_write("offloaded.json", offloaded) &&
+               child_write("tiered.json", tiered) && child_write("recomputed.json", recomputed) &&
+               child_write("stepped.json", stepped),
            "cannot write configs");
     char *unforced = child_read("routed.json"), forced[1024];
     const char *const rest = unforced ? strstr(unforced, "\"num_experts\"") : NULL;

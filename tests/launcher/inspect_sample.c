@@ -2,6 +2,7 @@
  * micro-batches, the documents that they are of, and their text; with a batch that is another since
  * a resume, by a config that is no longer the run's last. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "launcher/training/trainer.h"
 #include "tests/json.h"
@@ -152,6 +153,34 @@ static void check_long(void)
     child_release(&c);
 }
 
+/* A start sets the last fault's records aside, and none but the last. */
+static void check_flight(void)
+{
+    static const char *const names[] = {"run/flight/rank-1.json", "run/flight/rank-0.json"};
+    static const char *const iters[] = {"train_iters=8", "train_iters=10", "train_iters=11"};
+    char record[128];
+    child c;
+    EXPECT(system("mkdir -p run/flight") == 0, "flight");
+    for (int i = 0; i < 3; i++) {
+        snprintf(record, sizeof record,
+                 "{\"rank\": %d, \"groups\": [], \"operations\": [], \"in_flight\": []}", i == 0);
+        EXPECT(i == 2 || child_write(names[i], record), "record");
+        CHILD_RUN(&c, "inspect", "run", "--flight");
+        EXPECT(c.exit_code == 0 && !strstr(c.out, "of the fault before") == (i < 2), "%s%s", c.out,
+               c.err);
+        child_release(&c);
+        CHILD_GOOD("train", "config.json", "--out", "run", "--resume", "--set", iters[i]);
+        CHILD_RUN(&c, "inspect", "run", "--flight");
+        EXPECT(c.exit_code == 0 &&
+                   strstr(c.out, "of the fault before the last start (run/flight/last):\n") &&
+                   !strstr(c.out, "\n     0 ") == (i == 0) &&
+                   !strstr(c.out, "\n     1 ") == (i > 0),
+               "%s%s", c.out, c.err);
+        child_release(&c);
+    }
+    EXPECT(access("run/flight/rank-0.json", F_OK) != 0, "a record where none was written");
+}
+
 static void expect_refused(const char *run, const char *step, int code, const char *part)
 {
     child c;
@@ -184,6 +213,7 @@ int main(void)
     check_plain();
     check_long();
     expect_refused("run", "7", 2, "run: has no step 7: its metrics are of steps 1 to 6");
+    check_flight();
     expect_refused("corpus", "1", 6, "corpus: not a run's folder: ");
     CHILD_GOOD("train", "config.json", "--out", "mock", "--set", "mock_data=true", "--set",
                "data_path=null", "--set", "vocab_size=50");

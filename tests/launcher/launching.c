@@ -96,7 +96,7 @@ static void check_spares(void)
 {
     job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "few", "--nodes", "2",
                           "--hosts", "a,b", "--spares", "1", "--set", "reliability.max_restarts=1"),
-                    2, "names 2, where the job has 2 nodes and 1 to spare");
+                    2, "names 2, where the job has 2 nodes and 1 to spare: 3 names");
     job_expect_code(WORDS("launch", "mpirun", "tiny.json", "--out", "few", "--nodes", "2",
                           "--hosts", "a,b,c", "--spares", "1"),
                     2, "reliability.max_restarts");
@@ -384,6 +384,36 @@ static void check_kubernetes(void)
                     "--image i j: no name that Kubernetes takes");
 }
 
+/* What the launcher refused is as if it had not been written; another job's file stays. */
+static void check_refused_job(const char *const *with)
+{
+    child c;
+    job_make_fake("sbatch", "exit 3");
+    for (int i = 0; i < 3; i++) {
+        if (i == 2)
+            job_make_fake("sbatch", "exit 0");
+        const char *const *args = WORDS("launch", "slurm", "tiny.json", "--out", "wrong", "--run",
+                                        "--account", i == 0 ? "wrong" : "right");
+        EXPECT(job_run(&c, args, with) == (i < 2 ? 3 : 0) &&
+                   (i == 2 || strstr(c.err, "weft launch: sbatch refused the job (exit code 3): "
+                                            "what was written is removed again\n")) &&
+                   (access("wrong/job.sbatch", F_OK) == 0) == (i == 2),
+               "exit %d: %s", c.exit_code, c.err);
+        child_release(&c);
+    }
+    job_make_fake("sbatch", "exit 3");
+    EXPECT(job_run(&c,
+                   WORDS("launch", "slurm", "tiny.json", "--out", "wrong", "--run", "--account",
+                         "right"),
+                   with) == 3 &&
+               strcmp(c.err, "weft launch: sbatch refused the job (exit code 3)\n") == 0 &&
+               access("wrong/job.sbatch", F_OK) == 0,
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    job_make_fake("sbatch", "exit 0");
+    free(job_said());
+}
+
 static void check_start(void)
 {
     static const struct {
@@ -407,6 +437,7 @@ static void check_start(void)
         free(text);
         child_release(&c);
     }
+    check_refused_job(with);
     const char *args[] = {"launch", "mpirun", "tiny.json", "--out", "started", "--run", NULL};
     EXPECT(job_run(&c, args, without) == 2 && strstr(c.err, "not on PATH"), "%s", c.err);
     child_release(&c);
@@ -428,6 +459,19 @@ static void check_cluster(void)
     job_expect_text("c/job.sbatch", "\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n"
                                     "#SBATCH --gpus-per-node=8\n#SBATCH --exclusive\n");
     job_expect_text("c/job.sbatch", "device.kind=cuda");
+    /* The cluster that an earlier job of the config got, by another path. */
+    char same[256];
+    child c;
+    child_cluster("h100", "near.json");
+    snprintf(same, sizeof same, "parallel.cluster=%s/near.json", job_folder);
+    EXPECT(job_run(&c,
+                   WORDS("launch", "slurm", "tiny.json", "--out", "c", "--dry-run", "--cluster",
+                         "near.json", "--nodes", "2", "--set", "train.global_batch_size=16",
+                         "--set", same),
+                   NULL) == 0 &&
+               !*c.err,
+           "%s", c.err);
+    child_release(&c);
     /* As many nodes as the mesh needs; a mesh that fills none of them evenly. */
     job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "c2", "--cluster", cluster,
                           "--mesh", "tp=2,dp=12", "--set", "train.global_batch_size=24"),

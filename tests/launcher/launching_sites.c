@@ -81,6 +81,9 @@ static void check_hosts(void)
     expect_launch("mpirun", "hosts", WORDS("--hostfile", "names", "--nodes", "1"), 2,
                   "--hostfile: names 2, where the job has 1 node");
     expect_launch("slurm", "hosts", WORDS("--hostfile", "names"), 2, "--hostfile: of mpirun jobs");
+    expect_launch(
+        "slurm", "hosts", WORDS("--hostfile", "nowhere"), 2,
+        "--hostfile: of mpirun jobs; this one is for slurm: Slurm finds the nodes itself");
     EXPECT(child_write("names", "# none\n"), "names");
     expect_launch("mpirun", "hosts", WORDS("--hostfile", "names"), 2, "names: names no host");
     expect_launch("mpirun", "hosts", WORDS("--hostfile", "nowhere"), 6, "nowhere");
@@ -309,7 +312,10 @@ static void check_site(void)
     EXPECT(!job_has_word(text, "OTHER") && !job_has_word(text, "OMPI_MCA_btl_tcp_if_include"), "%s",
            text);
     free(text);
-    expect_launch("mpirun", "site", WORDS("--setup", "nowhere"), 2, "nowhere: not a file");
+    expect_launch("mpirun", "site", WORDS("--setup", "nowhere"), 2,
+                  "launch: --setup nowhere: No such file or directory");
+    expect_launch("mpirun", "site", WORDS("--setup", "/dev/null"), 2,
+                  "--setup /dev/null: not a file");
     expect_launch("mpirun", "site", WORDS("--env", "1X=2"), 2, "no name of a variable");
     expect_launch("mpirun", "site", WORDS("--env", "X;touch oops=2"), 2, "no name of a variable");
     expect_launch("mpirun", "site", WORDS("--env", "PATH=/x"), 2, "a file for --setup can export");
@@ -361,7 +367,8 @@ static void check_slurm(void)
         job_expect_text("s/job.sbatch", lines[i]);
     job_expect_no_text("s/job.sbatch", "--gpus-per-node");
     expect_launch("mpirun", "s", WORDS("--sbatch", "--hold"), 2, "--sbatch: of slurm jobs");
-    expect_launch("mpirun", "s", WORDS("--qos", "a"), 2, "--qos: of slurm jobs");
+    expect_launch("mpirun", "s", WORDS("--qos", "a"), 2,
+                  "--qos: of slurm jobs; this one is for mpirun: leave it out");
 }
 
 /* A second job in a folder leaves the first one's sign of life there; what nobody holds goes. */

@@ -339,9 +339,21 @@ static void too_many(void)
     child_release(&c);
 }
 
+/* The fault's records are those that the next start has set aside. */
+static void inspect_fault(const char *run)
+{
+    child c;
+    CHILD_RUN(&c, "inspect", run, "--flight");
+    EXPECT(c.exit_code == 0 && strstr(c.out, "of the fault before the last start (") &&
+               strstr(c.out, "no whole record of rank 2\n"),
+           "exit %d: %s%s", c.exit_code, c.err, c.out);
+    child_release(&c);
+}
+
 static void goes_on_four(void)
 {
     goes_on("four", "tp=2,dp=2", 2, NULL);
+    inspect_fault("four-crashed");
 }
 
 static void goes_on_alone(void)

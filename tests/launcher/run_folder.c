@@ -250,7 +250,8 @@ static void check_finished(void)
         const char *const commands[][16] = {
             {"train", "--out", "whole", "--resume"},
             {"train", "c.json", "--out", "whole", "--resume", "--set", "lr=5"},
-            {"train", "c.json", "--out", "whole", "--resume", "--mesh", "dp=2", "--set", "seed=9"},
+            {"train", "c.json", "--out", "whole", "--resume", "--mesh", "dp=2", "--set", "seed=9",
+             "--allow-change", "train.seed"},
             {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", binary(), "train",
              "--out", "whole", "--resume"}};
         char *before = read_folder("whole");
@@ -262,6 +263,18 @@ static void check_finished(void)
         child_release(&c);
         expect_unchanged("whole", before, "finished");
     }
+    /* Nothing is left to do, of the run that it is. */
+    refuse(WORDS("train", "c.json", "--out", "whole", "--resume", "--set", "num_layers=3"),
+           no_mpirun, 2,
+           "weft train: --set num_layers=3: model.num_layers 1 -> 3: that is another model: start "
+           "a new run, with another --out\n");
+    child_program = "/usr/bin/env";
+    CHILD_RUN(&c, "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", binary(), "train",
+              "--out", "whole", "--resume", "--set", "num_layers=3");
+    child_program = NULL;
+    EXPECT(c.exit_code == 2 && strstr(c.err, ": that is another model: "), "exit %d: %s",
+           c.exit_code, c.err);
+    child_release(&c);
 }
 
 /* Ranks that do not see the same folder, as on two nodes without a common file system. */

@@ -5,6 +5,7 @@
 #include "core/cluster/cluster.h"
 #include "launcher/arguments/arguments.h"
 #include "launcher/page/page.h"
+#include "launcher/planning/run_changes.h"
 #include "launcher/process/output.h"
 #include "launcher/searching/expand.h"
 #include "launcher/verbs/plan/plan.h"
@@ -134,6 +135,8 @@ static weft_status run(expander *x)
     WEFT_TRY(find_config(x));
     WEFT_TRY(check_files(x));
     WEFT_TRY(weft_plan_load(&x->source, x->vocabulary, &x->arena, &config));
+    if (r->goes_on && !x->mesh)
+        weft_run_fill_dp(x->given, &config);
     const char *own_cluster = config.schedule.cluster;
     WEFT_TRY(fill_contexts(x, config.model.seq_length));
     WEFT_TRY(read_clusters(x, &config));

@@ -1,4 +1,5 @@
 /* weft launch: what starts a run on a cluster, written into the run's folder. */
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -36,6 +37,7 @@ typedef struct launcher {
     int num_groups;
     bool opens_dp; /* the job may go on with fewer nodes: its words say no dp */
     double step_us, tokens_per_s;
+    int exit_code; /* of what the job was handed to */
 } launcher;
 
 static weft_status find_kind(const char *text, weft_job_kind *out)
@@ -53,17 +55,36 @@ static weft_status find_kind(const char *text, weft_job_kind *out)
                       nearest ? nearest : "", nearest ? "?" : "");
 }
 
-/* Of a file that a job reads whenever it starts, its own path. */
-static weft_status find_file(const char *file, weft_arena *arena, const char **out)
+/* Of a file that a job reads whenever it starts, its own path. option: "--setup ", or "". */
+static weft_status find_file(const char *option, const char *file, weft_arena *arena,
+                             const char **out)
 {
     struct stat info;
     char *path = realpath(file, NULL);
+    if (!path)
+        return WEFT_ERROR(WEFT_CONFIG, "%s%s: %s", option, file, strerror(errno));
     weft_status status =
-        path && stat(path, &info) == 0 && S_ISREG(info.st_mode)
+        stat(path, &info) == 0 && S_ISREG(info.st_mode)
             ? weft_arena_strdup(arena, path, out)
-            : WEFT_ERROR(WEFT_CONFIG, "%s: not a file that a job could read again", file);
+            : WEFT_ERROR(WEFT_CONFIG, "%s%s: not a file that a job could read again", option, file);
     free(path);
     return status;
+}
+
+/* Names of nodes are mpirun's alone. */
+static weft_status check_names(const launcher *l)
+{
+    static const char *const instead[WEFT_NUM_JOBS] = {
+        [WEFT_JOB_SLURM] = "Slurm finds the nodes itself, and --sbatch --nodelist=... names them",
+        [WEFT_JOB_KUBERNETES] =
+            "Kubernetes finds the nodes itself, and --pod nodeSelector=... asks for some"};
+    const weft_job_kind kind = l->job.kind;
+    if (l->hosts && l->hostfile)
+        return WEFT_ERROR(WEFT_CONFIG, "--hosts and --hostfile: one of them names the nodes");
+    if ((l->hosts || l->hostfile) && kind != WEFT_JOB_MPIRUN)
+        return WEFT_ERROR(WEFT_CONFIG, "--%s: of mpirun jobs; this one is for %s: %s",
+                          l->hosts ? "hosts" : "hostfile", weft_job_text(kind), instead[kind]);
+    return WEFT_OK;
 }
 
 /* Files that options name, and options that contradict each other. */
@@ -71,14 +92,13 @@ static weft_status read_options(launcher *l)
 {
     weft_job *job = &l->job;
     char *text;
-    if (l->hosts && l->hostfile)
-        return WEFT_ERROR(WEFT_CONFIG, "--hosts and --hostfile: one of them names the nodes");
+    WEFT_TRY(check_names(l));
     if (l->run && l->dry_run)
         return WEFT_ERROR(WEFT_CONFIG, "--run and --dry-run: one of them");
     if (l->hosts || l->hostfile)
         WEFT_TRY(weft_job_read_hosts(l->hosts, l->hostfile, &l->arena, &job->hosts));
     if (job->setup) {
-        WEFT_TRY(find_file(job->setup, &l->arena, &job->setup));
+        WEFT_TRY(find_file("--setup ", job->setup, &l->arena, &job->setup));
         WEFT_TRY(weft_file_read_text(job->setup, &l->arena, &text, NULL));
         job->setup_text = text;
     }
@@ -320,7 +340,7 @@ static weft_status current_folder(weft_arena *arena, const char **out)
 static weft_status find_config(launcher *l)
 {
     char *text;
-    WEFT_TRY(find_file(l->source.file, &l->arena, &l->job.config));
+    WEFT_TRY(find_file("", l->source.file, &l->arena, &l->job.config));
     WEFT_TRY(weft_read_file(l->job.config, &l->arena, &text, NULL));
     l->job.kubernetes.config_text = text;
     return WEFT_OK;
@@ -548,8 +568,23 @@ static weft_status print(launcher *l)
     return weft_report_end(&r, WEFT_OK, stdout);
 }
 
+/* What was refused needs another line, and that no --force. */
+static weft_status start(launcher *l, unsigned written)
+{
+    const weft_status status = weft_job_start(&l->job, &l->arena, &l->exit_code);
+    if (status == WEFT_OK && l->exit_code == 0)
+        return WEFT_OK;
+    weft_job_remove(&l->job, written);
+    if (status == WEFT_OK)
+        fprintf(stderr, "weft launch: %s refused the job (exit code %d)%s\n",
+                l->job.kind == WEFT_JOB_SLURM ? "sbatch" : "kubectl", l->exit_code,
+                written ? ": what was written is removed again" : "");
+    return status;
+}
+
 static weft_status launch(launcher *l)
 {
+    unsigned written = 0;
     weft_cluster *cluster = NULL;
     l->source.no_data = false; /* the job reads what a plan does not */
     WEFT_TRY(find_ranks(l, &cluster));
@@ -572,9 +607,9 @@ static weft_status launch(launcher *l)
         WEFT_TRY(find_mounts(l));
     WEFT_TRY(weft_job_check(&l->job));
     if (!l->dry_run)
-        WEFT_TRY(weft_job_write(&l->job, l->force, &l->arena));
+        WEFT_TRY(weft_job_write(&l->job, l->force, &l->arena, &written));
     WEFT_TRY(print(l));
-    return l->run ? weft_job_start(&l->job, &l->arena) : WEFT_OK;
+    return l->run ? start(l, written) : WEFT_OK;
 }
 
 int weft_verb_launch(int argc, char **argv, const weft_verb_given *given)
@@ -586,7 +621,7 @@ int weft_verb_launch(int argc, char **argv, const weft_verb_given *given)
                   .vocabulary = given->vocabulary};
     int code = parse(argc, argv, &l);
     if (code < 0)
-        code = launch(&l) == WEFT_OK ? 0 : weft_verb_fail("launch");
+        code = launch(&l) == WEFT_OK ? l.exit_code : weft_verb_fail("launch");
     weft_arena_release(&l.arena);
     return code;
 }

@@ -11,6 +11,7 @@
 #include "launcher/planning/config.h"
 #include "launcher/planning/figures.h"
 #include "launcher/planning/plan_print.h"
+#include "launcher/planning/run_changes.h"
 #include "launcher/planning/software.h"
 #include "launcher/process/output.h"
 #include "launcher/process/stop.h"
@@ -346,8 +347,10 @@ static weft_status load(planner *p, weft_config *config, weft_config *of_run,
                           weft_software_texts[p->software]);
     config->software = p->software;
     WEFT_TRY(weft_plan_set_kernels((weft_kernels_kind)p->kernels, &p->source, config));
-    if (p->against)
+    if (p->against) {
+        weft_run_fill_dp(p->against, config);
         WEFT_TRY(weft_against_check(config, &p->source, p->against, &p->arena, of_run));
+    }
     if (p->against && weft_tier_is_left_open(&config->tier)) /* as the run chose */
         config->tier = of_run->tier;
     if (p->against && config->model.num_experts > 0)

@@ -101,6 +101,7 @@ static weft_status read_run(run *r, const weft_application *application, weft_ar
     WEFT_TRY(weft_metrics_read(r->path, add_line, r));
     WEFT_TRY(weft_arena_printf(arena, &source.file, "%s/config.json", r->path));
     WEFT_TRY(weft_config_load(&source, arena, &r->config));
+    weft_run_fill_dp(r->path, &r->config);
     WEFT_TRY(weft_arena_printf(arena, &ledger, "%s/ledger.jsonl", r->path));
     weft_status status = weft_ledger_read(ledger, &account);
     r->who = account.who;

@@ -30,6 +30,7 @@ typedef struct flights {
     weft_arena arena;
     flight *at;
     int count;
+    bool is_before;      /* all are of the fault before the run's last start */
     const char *verdict; /* NULL: none */
     cJSON *verdict_json; /* NULL: none */
     group *groups;
@@ -124,7 +125,7 @@ static weft_status no_records(const char *folder)
                       folder);
 }
 
-static weft_status read_folder(flights *f, const char *folder, DIR *all)
+static weft_status read_entries(flights *f, const char *folder, DIR *all)
 {
     const char *path;
     for (const struct dirent *entry; (entry = readdir(all));) {
@@ -137,6 +138,32 @@ static weft_status read_folder(flights *f, const char *folder, DIR *all)
         else if (strcmp(entry->d_name, "verdict.json") == 0)
             WEFT_TRY(note_damage(f, add_verdict(f, path)));
     }
+    return WEFT_OK;
+}
+
+/* A run without the folder has no records. */
+static weft_status read_folder(flights *f, const char *folder)
+{
+    DIR *all = opendir(folder);
+    if (!all)
+        return errno == ENOENT && access(f->run, F_OK) == 0
+                   ? WEFT_OK
+                   : WEFT_ERROR(WEFT_FILE, "%s: %s", folder, strerror(errno));
+    const weft_status status = read_entries(f, folder, all);
+    closedir(all);
+    return status;
+}
+
+/* Where the run's last start left none, those that it set aside. */
+static weft_status read_run(flights *f)
+{
+    const char *folder, *last;
+    WEFT_TRY(weft_arena_printf(&f->arena, &folder, "%s/flight", f->run));
+    WEFT_TRY(weft_arena_printf(&f->arena, &last, "%s/last", folder));
+    WEFT_TRY(read_folder(f, folder));
+    f->is_before = f->count == 0 && f->num_damaged == 0 && !f->verdict_json;
+    if (f->is_before)
+        WEFT_TRY(read_folder(f, last));
     if (f->count == 0 && f->num_damaged > 0)
         return weft_error_put(&f->damage);
     if (f->count == 0)
@@ -327,6 +354,8 @@ static void print_missing(const flights *f, FILE *out)
 
 static void print_table(const flights *f, FILE *out)
 {
+    if (f->is_before)
+        fprintf(out, "of the fault before the last start (%s/flight/last):\n", f->run);
     if (f->verdict)
         fprintf(out, "%s\n\n", f->verdict);
     fprintf(out, "%6s  %-12s %-10s %6s %9s  %s\n", "rank", "node", "phase", "step", "for",
@@ -344,6 +373,7 @@ static weft_status print_json(const flights *f, FILE *out)
     weft_report r;
     weft_report_begin(&r, WEFT_REPORT_JSON);
     weft_report_text(&r, "verdict", NULL, f->verdict ? f->verdict : "");
+    weft_report_bool(&r, "before_last_start", f->is_before);
     weft_report_open(&r, WEFT_REPORT_GROUP, "ranks");
     for (int i = 0; i < f->count; i++) {
         weft_report_record(&r);
@@ -356,15 +386,7 @@ static weft_status print_json(const flights *f, FILE *out)
 weft_status weft_inspect_flight(const char *run, bool json, FILE *out)
 {
     flights f = {.run = run};
-    const char *folder;
-    DIR *all = NULL;
-    weft_status status = weft_arena_printf(&f.arena, &folder, "%s/flight", run);
-    if (status == WEFT_OK && !(all = opendir(folder)))
-        status = errno == ENOENT && access(run, F_OK) == 0
-                     ? no_records(folder)
-                     : WEFT_ERROR(WEFT_FILE, "%s: %s", folder, strerror(errno));
-    if (status == WEFT_OK)
-        status = read_folder(&f, folder, all);
+    weft_status status = read_run(&f);
     if (status == WEFT_OK)
         status = list_groups(&f);
     if (status == WEFT_OK && json)
@@ -375,8 +397,6 @@ weft_status weft_inspect_flight(const char *run, bool json, FILE *out)
         status = weft_error_put(&f.damage);
     if (f.num_damaged > 1)
         status = weft_error_context(status, "the first of %d damaged files", f.num_damaged);
-    if (all)
-        closedir(all);
     for (int i = 0; i < f.count; i++)
         cJSON_Delete(f.at[i].json);
     cJSON_Delete(f.verdict_json);
