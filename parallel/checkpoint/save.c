@@ -136,7 +136,7 @@ weft_status weft_shard_hash(int64_t step, const weft_stored *dataset, weft_store
                       dataset->name, where);
 }
 
-static int compare_shards(const void *a, const void *b)
+int weft_shard_compare(const void *a, const void *b)
 {
     const weft_stored_shard *x = a, *y = b;
     if (x->dataset != y->dataset)
@@ -170,7 +170,7 @@ weft_status weft_save_gather(weft_save *s)
             items[used++] = items[i];
     }
     if (leads) {
-        qsort(items, used, sizeof *items, compare_shards);
+        qsort(items, used, sizeof *items, weft_shard_compare);
         s->shards = (weft_shard_list){items, used, capacity * world};
     }
     return weft_shards_deal(s->world, &s->shards, &s->arena, &s->dealt);
