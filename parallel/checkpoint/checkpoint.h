@@ -127,6 +127,8 @@ typedef struct weft_weight { /* a parameter */
     size_t dims[WEFT_MAX_DIMS];
 } weft_weight;
 
+/* What every element of a checkpoint is. */
+bool weft_are_finite(const float *data, size_t count);
 typedef struct weft_weights_writer weft_weights_writer;
 /* Fills in elements first, first + 1, ... of a weight, in row-major order. */
 typedef weft_status (*weft_weights_function)(void *context, size_t first, size_t count, float *out);
