@@ -16,7 +16,8 @@
 #include "launcher/planning/run_changes.h"
 #include "parallel/checkpoint/checkpoint.h"
 
-enum { NUM_ROUNDED = 2 };
+/* Pieces are small enough that a processor's own cache has one from its reading to its hash. */
+enum { NUM_PIECES = 4, PIECE_ELEMENTS = 256 << 10, BEGIN_BYTES = 8 << 20 };
 
 typedef struct exporting {
     const weft_export *asked;
@@ -37,14 +38,14 @@ typedef struct exporting {
     const weft_name_use **uses; /* by tensor */
     uint64_t *hashes;           /* by tensor */
     float *piece;
-    /* Pieces as the files have them, by turns: one is made while the other is hashed and written.
-     */
-    void *rounded[NUM_ROUNDED];
-    weft_event *written[NUM_ROUNDED];
+    /* Pieces as the files have them, by turns: one is made while those before it are written. */
+    void *made[NUM_PIECES];
+    weft_event *written[NUM_PIECES];
     size_t num_made;
     weft_device *host;
     weft_lane *writer;
-    XXH64_state_t *state; /* of the tensor that is written: the lane's */
+    size_t waiting_bytes; /* written since the disk was last told to begin: the lane's */
+    XXH64_state_t *state; /* of the tensor that is made */
 } exporting;
 
 /* --- dtypes -------------------------------------------------------------------------------- */
@@ -245,28 +246,27 @@ static weft_status match(exporting *x)
 
 static weft_status open_writer(exporting *x)
 {
-    const size_t bytes = WEFT_PIECE_ELEMENTS * sizeof(float);
+    const size_t bytes = PIECE_ELEMENTS * sizeof(float);
     bool has_room = (x->piece = malloc(bytes)) && (x->state = XXH64_createState());
-    for (int i = 0; i < NUM_ROUNDED; i++)
-        has_room = has_room && (x->rounded[i] = malloc(bytes));
+    for (int i = 0; i < NUM_PIECES; i++)
+        has_room = has_room && (x->made[i] = malloc(bytes));
     if (!has_room)
         return WEFT_ERROR(WEFT_MEMORY, "%s: no memory to read it", x->folder);
-    XXH64_reset(x->state, 0);
     WEFT_TRY(weft_device_create_cpu(1, 0, &x->host));
     WEFT_TRY(weft_lane_create(x->host, 0, "write", &x->writer));
-    for (int i = 0; i < NUM_ROUNDED; i++)
+    for (int i = 0; i < NUM_PIECES; i++)
         WEFT_TRY(weft_event_create(x->host, &x->written[i]));
     return WEFT_OK;
 }
 
 static void close_writer(exporting *x)
 {
-    for (int i = 0; i < NUM_ROUNDED; i++)
+    for (int i = 0; i < NUM_PIECES; i++)
         weft_event_destroy(x->written[i]);
     weft_lane_destroy(x->writer);
     weft_device_destroy(x->host);
-    for (int i = 0; i < NUM_ROUNDED; i++)
-        free(x->rounded[i]);
+    for (int i = 0; i < NUM_PIECES; i++)
+        free(x->made[i]);
     if (x->state)
         XXH64_freeState(x->state);
     free(x->piece);
@@ -313,26 +313,39 @@ static weft_status check_range(const weft_safetensor *t, const float *piece, siz
 
 /* A piece on its way to the file. */
 typedef struct writing {
-    XXH64_state_t *state;
     const void *bytes;
     size_t num_bytes;
-    FILE *file;       /* NULL: for its hash alone */
+    FILE *file;
     const char *name; /* of the file */
-    uint64_t *hash;   /* of the tensor, whose last piece it is; NULL: it is not */
+    size_t *waiting_bytes;
 } writing;
 
 static weft_status write_piece(const void *args)
 {
     const writing *w = args;
-    XXH64_update(w->state, w->bytes, w->num_bytes);
-    if (w->hash) {
-        *w->hash = XXH64_digest(w->state);
-        XXH64_reset(w->state, 0);
-    }
-    if (w->file && fwrite(w->bytes, 1, w->num_bytes, w->file) != w->num_bytes)
+    if (fwrite(w->bytes, 1, w->num_bytes, w->file) != w->num_bytes)
         return WEFT_ERROR(WEFT_FILE, "%s: cannot write: %s", w->name, strerror(errno));
-    if (w->file) /* the disk begins while the rest is made; a hint */
-        (void)sync_file_range(fileno(w->file), 0, 0, SYNC_FILE_RANGE_WRITE);
+    *w->waiting_bytes += w->num_bytes;
+    if (*w->waiting_bytes < BEGIN_BYTES)
+        return WEFT_OK;
+    *w->waiting_bytes = 0; /* the disk begins while the rest is made; a hint */
+    (void)sync_file_range(fileno(w->file), 0, 0, SYNC_FILE_RANGE_WRITE);
+    return WEFT_OK;
+}
+
+/* Elements of the tensor from `at` on, as its file has them. */
+static weft_status make_piece(exporting *x, size_t index, weft_gather *gather, size_t at,
+                              size_t count, void *out)
+{
+    const weft_safetensor *t = &x->tensors[index];
+    const weft_name_use *use = x->uses[index];
+    const size_t of_parameter = weft_listed_elements(&x->model.listed[use->parameter]);
+    float *numbers = t->dtype == WEFT_F32 ? out : x->piece;
+    WEFT_TRY(weft_gather_map(gather, &use->map, use->parameter, of_parameter, at, count, numbers));
+    WEFT_TRY(check_range(t, numbers, count));
+    if (numbers == x->piece)
+        weft_half_round(numbers, count, t->dtype, out);
+    XXH64_update(x->state, out, count * weft_dtype_bytes(t->dtype));
     return WEFT_OK;
 }
 
@@ -341,27 +354,24 @@ static weft_status write_pieces(exporting *x, size_t index, weft_gather *gather,
                                 const char *name)
 {
     const weft_safetensor *t = &x->tensors[index];
-    const weft_name_use *use = x->uses[index];
-    const size_t elements = weft_safetensor_elements(t),
-                 of_parameter = weft_listed_elements(&x->model.listed[use->parameter]);
-    for (size_t at = 0; at < elements; at += WEFT_PIECE_ELEMENTS) {
-        const size_t left = elements - at;
-        const size_t count = left < WEFT_PIECE_ELEMENTS ? left : WEFT_PIECE_ELEMENTS;
-        const size_t turn = x->num_made++ % NUM_ROUNDED;
-        const writing w = {.state = x->state,
-                           .bytes = x->rounded[turn],
+    const size_t elements = weft_safetensor_elements(t);
+    XXH64_reset(x->state, 0);
+    for (size_t at = 0; at < elements; at += PIECE_ELEMENTS) {
+        const size_t left = elements - at, count = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
+        const size_t turn = x->num_made++ % NUM_PIECES;
+        const writing w = {.bytes = x->made[turn],
                            .num_bytes = count * weft_dtype_bytes(t->dtype),
                            .file = file,
                            .name = name,
-                           .hash = left == count ? &x->hashes[index] : NULL};
-        WEFT_TRY(
-            weft_gather_map(gather, &use->map, use->parameter, of_parameter, at, count, x->piece));
-        WEFT_TRY(check_range(t, x->piece, count));
+                           .waiting_bytes = &x->waiting_bytes};
         WEFT_TRY(weft_event_wait_host(x->written[turn]));
-        weft_half_round(x->piece, count, t->dtype, x->rounded[turn]);
+        WEFT_TRY(make_piece(x, index, gather, at, count, x->made[turn]));
+        if (!file)
+            continue;
         WEFT_TRY(weft_lane_submit(x->writer, "write", write_piece, &w, sizeof w));
         WEFT_TRY(weft_lane_record(x->writer, x->written[turn]));
     }
+    x->hashes[index] = XXH64_digest(x->state);
     return WEFT_OK;
 }
 
@@ -449,6 +459,7 @@ static weft_status write_folder(exporting *x, const char *folder)
 {
     for (int f = 0; f < x->num_files; f++)
         WEFT_TRY(write_file(x, folder, f));
+    WEFT_TRY(weft_weights_finish(x->reader));
     WEFT_TRY(write_index(x, folder));
     WEFT_TRY(write_config(x, folder));
     return x->source ? weft_folder_copy_texts(x->source, folder) : WEFT_OK;
@@ -458,7 +469,7 @@ static weft_status hash_alone(exporting *x)
 {
     for (size_t i = 0; i < x->num_tensors; i++)
         WEFT_TRY(write_tensor(x, i, NULL, ""));
-    return weft_lane_sync(x->writer);
+    return weft_weights_finish(x->reader);
 }
 
 static weft_status write_all(exporting *x)

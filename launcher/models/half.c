@@ -48,14 +48,46 @@ static uint16_t to_fp16(float x)
     return (uint16_t)(sign | (bits_of(from_bits(magnitude) + 0.5f) - 0x3f000000u));
 }
 
+/* Loops of a fixed length, which compilers turn into vector instructions. */
+enum { BLOCK = 4096 };
+
+static void widen_block(const uint16_t *from, float *to)
+{
+    for (size_t i = 0; i < BLOCK; i++)
+        to[i] = from_bits((uint32_t)from[i] << 16);
+}
+
+static void round_block(const float *from, uint16_t *to)
+{
+    for (size_t i = 0; i < BLOCK; i++)
+        to[i] = to_bf16(from[i]);
+}
+
+static void widen_bf16(const uint16_t *from, size_t count, float *to)
+{
+    size_t i = 0;
+    for (; i + BLOCK <= count; i += BLOCK)
+        widen_block(from + i, to + i);
+    for (; i < count; i++)
+        to[i] = from_bits((uint32_t)from[i] << 16);
+}
+
+static void round_bf16(const float *from, size_t count, uint16_t *to)
+{
+    size_t i = 0;
+    for (; i + BLOCK <= count; i += BLOCK)
+        round_block(from + i, to + i);
+    for (; i < count; i++)
+        to[i] = to_bf16(from[i]);
+}
+
 void weft_half_widen(const void *from, weft_dtype dtype, size_t count, float *to)
 {
     const uint16_t *halves = from;
     if (dtype == WEFT_F32)
         memcpy(to, from, count * sizeof *to);
     else if (dtype == WEFT_BF16)
-        for (size_t i = 0; i < count; i++)
-            to[i] = from_bits((uint32_t)halves[i] << 16);
+        widen_bf16(halves, count, to);
     else
         for (size_t i = 0; i < count; i++)
             to[i] = from_fp16(halves[i]);
@@ -67,8 +99,7 @@ void weft_half_round(const float *from, size_t count, weft_dtype dtype, void *to
     if (dtype == WEFT_F32)
         memcpy(to, from, count * sizeof *from);
     else if (dtype == WEFT_BF16)
-        for (size_t i = 0; i < count; i++)
-            halves[i] = to_bf16(from[i]);
+        round_bf16(from, count, halves);
     else
         for (size_t i = 0; i < count; i++)
             halves[i] = to_fp16(from[i]);

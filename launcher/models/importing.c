@@ -61,7 +61,8 @@ static weft_status read_piece(importing *m, const weft_safetensor *t, size_t fir
                               float *out)
 {
     WEFT_TRY(weft_safetensor_read(&m->files, t, first, count, m->raw, out));
-    for (size_t i = 0; i < count; i++)
+    const bool is_good = weft_are_finite(out, count);
+    for (size_t i = 0; !is_good && i < count; i++)
         if (!isfinite(out[i]))
             return WEFT_ERROR(WEFT_DIVERGED, "%s: %s: element %zu is %g", m->asked->folder, t->name,
                               first + i, (double)out[i]);

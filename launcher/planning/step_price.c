@@ -216,7 +216,8 @@ static weft_group summing_group(const pricing *p, const weft_site *site, const w
 }
 
 /* What Muon does before the bucket's step: of all matrices an owner takes its share, and one more,
- * which other owners have parts of. A product is one of the mean size. */
+ * which other owners have parts of. A product is one of about the mean size, as many as have the
+ * FLOPs of all. */
 static weft_status price_matrices(pricing *p, const weft_site *site, const weft_bucket_shape *b,
                                   double *out_us)
 {
@@ -231,6 +232,7 @@ static weft_status price_matrices(pricing *p, const weft_site *site, const weft_
     if (m->count == 0)
         return WEFT_OK;
     const uint64_t side = (uint64_t)fmax(1, cbrt(each / 6));
+    const double products = each / (double)(2 * side * side * side);
     WEFT_TRY(weft_operation_us(site,
                                &(weft_operation){.kind = WEFT_OPERATION_GEMM,
                                                  .module = "Muon",
@@ -248,7 +250,7 @@ static weft_status price_matrices(pricing *p, const weft_site *site, const weft_
     WEFT_TRY(collective_us(p, site, &site->groups[axis], WEFT_COLLECTIVE_ALL_GATHER,
                            (double)m->gathered_bytes / (double)m->count, &split_us, links));
     *out_us += (b->owners > 1 ? parts * gather_us : 0) +
-               count * ((m->gathered_bytes > 0 ? split_us : 0) + 3 * steps * product.us);
+               count * ((m->gathered_bytes > 0 ? split_us : 0) + products * steps * product.us);
     return WEFT_OK;
 }
 

@@ -127,6 +127,8 @@ typedef struct weft_weight { /* a parameter */
     size_t dims[WEFT_MAX_DIMS];
 } weft_weight;
 
+/* What every element of a checkpoint is. */
+bool weft_are_finite(const float *data, size_t count);
 typedef struct weft_weights_writer weft_weights_writer;
 /* Fills in elements first, first + 1, ... of a weight, in row-major order. */
 typedef weft_status (*weft_weights_function)(void *context, size_t first, size_t count, float *out);
@@ -148,10 +150,14 @@ typedef struct weft_weights_reader weft_weights_reader;
 weft_status weft_weights_open(const char *folder, weft_weights_reader **out) WEFT_CHECKED;
 /* Sorted by name; borrowed. */
 const weft_weight *weft_weights_list(const weft_weights_reader *reader, size_t *out_count);
-/* Elements first, first + 1, ... of weight `index` of the list, whose hashes the first call for it
- * verifies: a file larger than the system's memory is read from the disk once. */
+/* Elements first, first + 1, ... of weight `index` of the list. Hashes of a weight that is read
+ * from its beginning on, in order, are compared as its elements go by, so that it is read once; of
+ * another, before its first element is given. */
 weft_status weft_weights_read(weft_weights_reader *reader, size_t index, size_t first, size_t count,
                               float *out) WEFT_CHECKED;
+/* Compares those hashes of what was read that were not yet: WEFT_OK means that all of it was good.
+ */
+weft_status weft_weights_finish(weft_weights_reader *reader) WEFT_CHECKED;
 void weft_weights_close(weft_weights_reader *reader); /* NULL is legal */
 
 /* Asynchronous saves: the ranks train on while a process beside each of them writes.

@@ -43,6 +43,8 @@ static inline size_t weft_shard_elements(const weft_stored_shard *shard, int num
     return elements;
 }
 
+/* By dataset, then by place: for qsort. */
+int weft_shard_compare(const void *a, const void *b);
 /* "[0:4, 8:16]". */
 void weft_shard_print(const weft_stored_shard *shard, int num_dims, char *out, size_t capacity);
 /* Memory from the arena. */
@@ -98,6 +100,9 @@ weft_status weft_raw_close(weft_raw_file *file, bool forgets) WEFT_CHECKED;
  * Memory from the arena. Collective over world. */
 weft_status weft_shards_deal(weft_comm *world, const weft_shard_list *all, weft_arena *arena,
                              weft_shard_list *out) WEFT_CHECKED;
+/* WEFT_FILE naming file, dataset and shard: `hash` is of other elements. */
+weft_status weft_shard_check(const char *path, const weft_stored *dataset,
+                             const weft_stored_shard *shard, uint64_t hash) WEFT_CHECKED;
 /* Reads each shard and compares its hash. WEFT_FILE names the file, the dataset and the shard. */
 weft_status weft_shards_verify(weft_tensor_file *file, const char *path,
                                const weft_stored_list *datasets,

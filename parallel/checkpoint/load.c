@@ -75,6 +75,14 @@ static bool is_of_other_optimizer(const char *name)
     return strncmp(name, "optimizer/exp_avg_sq/", 21) == 0;
 }
 
+static weft_status other_optimizer(const load *l, const char *is, const char *saved,
+                                   const char *has, const char *name)
+{
+    return WEFT_KEY_ERROR("train.optimizer",
+                          "%s does not go on from what %s saved: %s %s %s; give %s", is, saved,
+                          l->model, has, name, saved);
+}
+
 /* Everything that the model has stands in the file with its shape, and nothing else does (weights
  * alone: nothing else under "model/"). */
 static weft_status match(const load *l)
@@ -84,8 +92,7 @@ static weft_status match(const load *l)
         const weft_stored *wanted = &l->wanted.items[i];
         int found = weft_stored_find(stored, wanted->name);
         if (found < 0 && is_of_other_optimizer(wanted->name))
-            return WEFT_KEY_ERROR("train.optimizer", "%s lacks %s: muon would go on from it",
-                                  l->model, wanted->name);
+            return other_optimizer(l, "adam", "muon", "lacks", wanted->name);
         if (found < 0)
             return WEFT_ERROR(WEFT_FILE, "%s: lacks %s, which the model has", l->model,
                               wanted->name);
@@ -100,8 +107,7 @@ static weft_status match(const load *l)
         if (!counts || weft_stored_find(&l->wanted, name) >= 0)
             continue;
         if (is_of_other_optimizer(name))
-            return WEFT_KEY_ERROR("train.optimizer", "%s has %s: adam would go on from it",
-                                  l->model, name);
+            return other_optimizer(l, "muon", "adam", "has", name);
         return WEFT_ERROR(WEFT_FILE, "%s: has %s, which the model lacks", l->model, name);
     }
     return WEFT_OK;

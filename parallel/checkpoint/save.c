@@ -112,7 +112,7 @@ static uint32_t find_ones(const float data[BLOCK])
     return found;
 }
 
-static bool is_finite(const float *data, size_t count)
+bool weft_are_finite(const float *data, size_t count)
 {
     uint32_t found = 0;
     size_t at = 0;
@@ -129,14 +129,14 @@ weft_status weft_shard_hash(int64_t step, const weft_stored *dataset, weft_store
     const size_t count = weft_shard_elements(shard, dataset->num_dims);
     char where[160];
     shard->hash = XXH64(data, count * sizeof *data, 0);
-    if (is_finite(data, count))
+    if (weft_are_finite(data, count))
         return WEFT_OK;
     weft_shard_print(shard, dataset->num_dims, where, sizeof where);
     return WEFT_ERROR(WEFT_DIVERGED, "step %" PRId64 ": %s %s is not finite: not saved", step,
                       dataset->name, where);
 }
 
-static int compare_shards(const void *a, const void *b)
+int weft_shard_compare(const void *a, const void *b)
 {
     const weft_stored_shard *x = a, *y = b;
     if (x->dataset != y->dataset)
@@ -170,7 +170,7 @@ weft_status weft_save_gather(weft_save *s)
             items[used++] = items[i];
     }
     if (leads) {
-        qsort(items, used, sizeof *items, compare_shards);
+        qsort(items, used, sizeof *items, weft_shard_compare);
         s->shards = (weft_shard_list){items, used, capacity * world};
     }
     return weft_shards_deal(s->world, &s->shards, &s->arena, &s->dealt);

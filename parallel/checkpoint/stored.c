@@ -201,6 +201,17 @@ weft_status weft_shards_deal(weft_comm *world, const weft_shard_list *all, weft_
     return WEFT_OK;
 }
 
+weft_status weft_shard_check(const char *path, const weft_stored *dataset,
+                             const weft_stored_shard *shard, uint64_t hash)
+{
+    char where[160];
+    if (hash == shard->hash)
+        return WEFT_OK;
+    weft_shard_print(shard, dataset->num_dims, where, sizeof where);
+    return WEFT_ERROR(WEFT_FILE, "%s: %s %s: damaged: the hash differs", path, dataset->name,
+                      where);
+}
+
 weft_status weft_shards_verify(weft_tensor_file *file, const char *path,
                                const weft_stored_list *datasets, const weft_shard_list *shards)
 {
@@ -220,12 +231,8 @@ weft_status weft_shards_verify(weft_tensor_file *file, const char *path,
         const weft_stored *dataset = &datasets->items[shard->dataset];
         size_t bytes = weft_shard_elements(shard, dataset->num_dims) * sizeof *data;
         status = weft_tensor_file_read(file, shard, data);
-        if (status == WEFT_OK && XXH64(data, bytes, 0) != shard->hash) {
-            char where[160];
-            weft_shard_print(shard, dataset->num_dims, where, sizeof where);
-            status = WEFT_ERROR(WEFT_FILE, "%s: %s %s: damaged: the hash differs", path,
-                                dataset->name, where);
-        }
+        if (status == WEFT_OK)
+            status = weft_shard_check(path, dataset, shard, XXH64(data, bytes, 0));
     }
     free(data);
     return status;

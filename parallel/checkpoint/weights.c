@@ -3,6 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <xxhash.h>
+
 #include "core/file.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/internal.h"
@@ -152,6 +154,16 @@ void weft_weights_abandon(weft_weights_writer *w)
 
 /* --- reading ------------------------------------------------------------------------------- */
 
+/* A weight on its way to the reader's caller. Where it is read from its beginning on, in order, and
+ * its shards lie in it one behind the other, each is hashed as it goes by. */
+typedef struct following {
+    weft_shard_list shards; /* its own, by their places */
+    bool verified;
+    size_t next;          /* the element that is read next; 0: none was */
+    size_t shard, end;    /* which of the shards has it, and where that ends */
+    XXH64_state_t *state; /* of that shard's elements before `next`; NULL: none is followed */
+} following;
+
 struct weft_weights_reader {
     weft_arena arena;
     weft_manifest manifest;
@@ -161,7 +173,7 @@ struct weft_weights_reader {
     weft_shard_list shards;
     weft_weight *weights;
     const weft_stored **stored; /* of the weights */
-    bool *verified;
+    following *followed;        /* by weight */
     size_t count;
 };
 
@@ -172,13 +184,24 @@ static bool is_weight(const weft_stored *stored)
     return strncmp(stored->name, prefix, sizeof prefix - 1) == 0;
 }
 
+/* Those of a dataset; the shards are sorted. */
+static weft_shard_list shards_of(const weft_weights_reader *r, int64_t dataset, size_t *at)
+{
+    while (*at < r->shards.count && r->shards.items[*at].dataset < dataset)
+        ++*at;
+    weft_shard_list own = {.items = r->shards.items + *at};
+    while (*at < r->shards.count && r->shards.items[*at].dataset == dataset)
+        own.count++, ++*at;
+    return own;
+}
+
 static weft_status list_weights(weft_weights_reader *r)
 {
     const weft_stored_list *all = &r->manifest.datasets;
+    size_t at = 0;
     WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)all->count + 1, &r->weights));
     WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)all->count + 1, &r->stored));
-    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)all->count + 1, &r->verified));
-    memset(r->verified, 0, (size_t)all->count + 1);
+    WEFT_TRY(WEFT_ARRAY(&r->arena, (size_t)all->count + 1, &r->followed));
     for (int i = 0; i < all->count; i++) {
         const weft_stored *stored = &all->items[i];
         weft_weight *weight = &r->weights[r->count];
@@ -188,15 +211,10 @@ static weft_status list_weights(weft_weights_reader *r)
                  stored->name + sizeof prefix - 1);
         weight->num_dims = stored->num_dims;
         memcpy(weight->dims, stored->dims, sizeof weight->dims);
+        r->followed[r->count] = (following){.shards = shards_of(r, i, &at)};
         r->stored[r->count++] = stored;
     }
     return WEFT_OK;
-}
-
-static int compare_datasets(const void *a, const void *b)
-{
-    const weft_stored_shard *x = a, *y = b;
-    return x->dataset < y->dataset ? -1 : x->dataset > y->dataset;
 }
 
 static weft_status open_reader(weft_weights_reader *r, const char *folder)
@@ -207,7 +225,7 @@ static weft_status open_reader(weft_weights_reader *r, const char *folder)
     WEFT_TRY(weft_manifest_read(folder, &r->arena, &r->manifest));
     WEFT_TRY(weft_parts_check(folder, &r->manifest, &r->arena));
     WEFT_TRY(weft_shards_read(folder, all, &r->arena, &r->shards));
-    qsort(r->shards.items, r->shards.count, sizeof *r->shards.items, compare_datasets);
+    qsort(r->shards.items, r->shards.count, sizeof *r->shards.items, weft_shard_compare);
     WEFT_TRY(weft_tensor_file_open(r->model, all, &r->tensors));
     WEFT_TRY(list_weights(r));
     return weft_file_open(r->model, &r->file);
@@ -232,35 +250,111 @@ const weft_weight *weft_weights_list(const weft_weights_reader *r, size_t *out_c
     return r->weights;
 }
 
-/* Before its first element is given; what follows finds it in the system's memory. */
+static void stop_following(following *f)
+{
+    if (f->state)
+        XXH64_freeState(f->state);
+    f->state = NULL;
+}
+
+/* All at once, whatever was read of it. */
 static weft_status verify_weight(weft_weights_reader *r, size_t index)
 {
-    const weft_stored_list *all = &r->manifest.datasets;
-    const int64_t dataset = r->stored[index] - all->items;
-    weft_shard_list own = {.items = r->shards.items};
-    while (own.items < r->shards.items + r->shards.count && own.items->dataset != dataset)
-        own.items++;
-    while (own.items + own.count < r->shards.items + r->shards.count &&
-           own.items[own.count].dataset == dataset)
-        own.count++;
-    WEFT_TRY(weft_shards_verify(r->tensors, r->model, all, &own));
-    r->verified[index] = true;
+    following *f = &r->followed[index];
+    stop_following(f);
+    WEFT_TRY(weft_shards_verify(r->tensors, r->model, &r->manifest.datasets, &f->shards));
+    f->verified = true;
+    return WEFT_OK;
+}
+
+/* The element behind the shard's last one, where its elements are one run that begins at `first`;
+ * else 0. */
+static size_t end_of_run(const weft_stored *stored, const weft_stored_shard *shard, size_t first)
+{
+    size_t at = 0, stride = 1, elements = weft_shard_elements(shard, stored->num_dims);
+    bool whole = true; /* the dimensions inside */
+    for (int d = stored->num_dims - 1; d >= 0; d--) {
+        if (!whole && shard->count[d] != 1)
+            return 0;
+        whole = whole && shard->count[d] == stored->dims[d];
+        at += shard->start[d] * stride;
+        stride *= stored->dims[d];
+    }
+    return at == first ? first + elements : 0;
+}
+
+static bool are_runs(const weft_stored *stored, const weft_shard_list *shards)
+{
+    size_t end = 0;
+    for (size_t i = 0; i < shards->count; i++) {
+        end = end_of_run(stored, &shards->items[i], end);
+        if (end == 0)
+            return false;
+    }
+    return true;
+}
+
+static void begin_following(const weft_stored *stored, following *f)
+{
+    f->state = are_runs(stored, &f->shards) ? XXH64_createState() : NULL;
+    if (!f->state)
+        return;
+    XXH64_reset(f->state, 0);
+    f->end = end_of_run(stored, &f->shards.items[0], 0);
+}
+
+/* Elements that follow those before. */
+static weft_status follow(const weft_weights_reader *r, size_t index, const float *data,
+                          size_t count)
+{
+    following *f = &r->followed[index];
+    for (size_t n; count > 0; data += n, count -= n) {
+        const size_t left = f->end - f->next;
+        n = count < left ? count : left;
+        XXH64_update(f->state, data, n * sizeof *data);
+        f->next += n;
+        if (f->next < f->end)
+            continue;
+        WEFT_TRY(weft_shard_check(r->model, r->stored[index], &f->shards.items[f->shard],
+                                  XXH64_digest(f->state)));
+        if (++f->shard == f->shards.count) {
+            f->verified = true;
+            stop_following(f);
+            return WEFT_OK;
+        }
+        XXH64_reset(f->state, 0);
+        f->end = end_of_run(r->stored[index], &f->shards.items[f->shard], f->next);
+    }
     return WEFT_OK;
 }
 
 weft_status weft_weights_read(weft_weights_reader *r, size_t index, size_t first, size_t count,
                               float *out)
 {
-    if (!r->verified[index])
+    following *f = &r->followed[index];
+    if (!f->verified && !f->state && first == 0 && f->next == 0)
+        begin_following(r->stored[index], f);
+    if (!f->verified && (!f->state || first != f->next))
         WEFT_TRY(verify_weight(r, index));
-    return weft_file_read(&r->file, r->stored[index]->offset + first * sizeof *out, out,
-                          count * sizeof *out);
+    WEFT_TRY(weft_file_read(&r->file, r->stored[index]->offset + first * sizeof *out, out,
+                            count * sizeof *out));
+    return f->verified ? WEFT_OK : follow(r, index, out, count);
+}
+
+weft_status weft_weights_finish(weft_weights_reader *r)
+{
+    for (size_t i = 0; i < r->count; i++)
+        if (r->followed[i].next > 0 && !r->followed[i].verified)
+            WEFT_TRY(verify_weight(r, i));
+    return WEFT_OK;
 }
 
 void weft_weights_close(weft_weights_reader *r)
 {
     if (!r)
         return;
+    for (size_t i = 0; i < r->count; i++)
+        stop_following(&r->followed[i]);
     weft_file_close(&r->file);
     if (weft_tensor_file_close(r->tensors) != WEFT_OK)
         weft_error_clear();

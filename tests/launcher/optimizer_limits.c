@@ -1,7 +1,7 @@
 /* The optimizer's state in host memory, by its limits: what it takes of device and host is what its
  * footprint told; where the state does not fit the device it is advised, or what is cheaper, and
  * trains; the host's limit binds it. Plans price it against sums by hand, and the run's timeline
- * shows it. */
+ * shows it. Muon's state and operations, of a plan and of a run, are those by hand. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -239,6 +239,79 @@ static void check_seen(void)
     child_release(&c);
 }
 
+/* --- Muon ----------------------------------------------------------------------------------- */
+
+/* Three layers' matrices: query, key, value and projection of 32 x 32, an MLP's of 128 x 32 and 32
+ * x 128. */
+enum { SIDE = 32, LONG = 128, LAYERS = 3, NS_STEPS = 5 };
+#define MATRIX_ELEMENTS (LAYERS * (4 * SIDE * SIDE + 2 * SIDE * LONG))
+/* Of a step of Newton and Schulz the products X X^T, A A and B X. */
+#define PRODUCTS(other)                                                                            \
+    (2.0 * SIDE * SIDE * (other) + 2.0 * SIDE * SIDE * SIDE + 2.0 * SIDE * SIDE * (other))
+#define MUON "train.optimizer=muon"
+
+/* No second moments of matrices; room for the largest twice, for two squares and a sum. */
+static void check_muon_memory(void)
+{
+    const bytes adam = train(SETS("train.optimizer=adam")), muon = train(SETS(MUON));
+    const double room = 4.0 * (2 * SIDE * LONG + 2 * SIDE * SIDE) + 8,
+                 wanted = adam.optimizer - 4.0 * MATRIX_ELEMENTS + room;
+    EXPECT(muon.optimizer == wanted && adam.device - muon.device == adam.optimizer - wanted,
+           "%.0f bytes of %.0f, by hand %.0f", muon.optimizer, muon.device, wanted);
+}
+
+/* Of a run whose operations take their time at a pace, the least step. */
+static double paced_ms(const char *set, const char *pace)
+{
+    double least = INFINITY;
+    train(SETS(set, pace, "device.pace_work=all", "device.peak_flops=0", "train.train_iters=3"));
+    char *text = child_read("run/metrics.jsonl");
+    for (const char *at = text; at && (at = strstr(at, "\"step_ms\": ")); at++)
+        least = fmin(least, atof(at + strlen("\"step_ms\": ")));
+    free(text);
+    return least;
+}
+
+/* A plan's operations where products alone take time, and a run's with those of its passes, which a
+ * pace lets be no faster. */
+static void check_muon_price(void)
+{
+    const double rate = 1e8,
+                 by_hand = LAYERS * NS_STEPS * (4 * PRODUCTS(SIDE) + 2 * PRODUCTS(LONG));
+    char slow[sizeof cluster];
+    strcpy(slow, cluster);
+    memcpy(strstr(slow, "\"fp32\": 1e13"), "\"fp32\": 1e08", strlen("\"fp32\": 1e08"));
+    EXPECT(child_write("cluster.json", slow), "cluster.json");
+    const planned adam = ask(SETS(NULL)), muon = ask(SETS(MUON));
+    const double priced = rate * (muon.optimizer - adam.optimizer), all = rate * muon.step,
+                 ran = rate / 1e3 * paced_ms(MUON, "device.pace=1e8");
+    EXPECT(fabs(priced - by_hand) < 1e-4 * by_hand, "%g FLOPs planned, %g by hand", priced,
+           by_hand);
+    EXPECT(ran > all && ran < 1.6 * all, "%g FLOPs in a run's step, %g in a plan's", ran, all);
+}
+
+/* Neither goes on from what the other saved: the same run, and one that starts from it. */
+static void check_other_optimizer(const char *saved, const char *other)
+{
+    char saves[32], goes_on[32], names[2][96];
+    child c[2];
+    snprintf(saves, sizeof saves, "train.optimizer=%s", saved);
+    snprintf(goes_on, sizeof goes_on, "train.optimizer=%s", other);
+    snprintf(names[0], sizeof names[0], "train.optimizer \"%s\" -> \"%s\"", saved, other);
+    snprintf(names[1], sizeof names[1],
+             "train.optimizer: %s does not go on from what %s saved: ", other, saved);
+    train(SETS(saves, "train.lr_decay_iters=4"));
+    CHILD_RUN(&c[0], "train", "c.json", "--out", "run", "--resume", "--set", goes_on, "--set",
+              "train.lr_decay_iters=4", "--set", "train.train_iters=4");
+    CHILD_RUN(&c[1], "train", "c.json", "--out", "begun", "--set", goes_on, "--set",
+              "checkpoint.load=run");
+    for (int i = 0; i < 2; i++) {
+        EXPECT(c[i].exit_code == 2 && child_is_line(c[i].err) && strstr(c[i].err, names[i]),
+               "%s after %s: exit %d: %s", other, saved, c[i].exit_code, c[i].err);
+        child_release(&c[i]);
+    }
+}
+
 int main(void)
 {
     char folder[32];
@@ -248,5 +321,9 @@ int main(void)
     check_advice();
     check_plan();
     check_seen();
+    check_muon_memory();
+    check_muon_price();
+    check_other_optimizer("adam", "muon");
+    check_other_optimizer("muon", "adam");
     return child_finish(folder);
 }

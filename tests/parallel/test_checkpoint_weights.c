@@ -128,6 +128,33 @@ static long place_of_beta(const char *path)
     return 1;
 }
 
+/* "beta" is. As the last element of a shard goes by, where it is read in order; before the first,
+ * where it is not; in the end, where only a part was read. */
+static void damage_is_found(const char *path)
+{
+    weft_weights_reader *reader;
+    float values[35];
+    EXPECT_OK(weft_weights_open(path, &reader));
+    for (size_t at = 0; at < 35; at += 7)
+        EXPECT_OK(weft_weights_read(reader, 0, at, 7, values + at));
+    for (size_t i = 0; i < 35; i++)
+        EXPECT(values[i] == value_of(1, i), "%g", (double)values[i]);
+    EXPECT_OK(weft_weights_read(reader, 0, 0, 1, values));
+    EXPECT_OK(weft_weights_read(reader, 1, 0, 1, values));
+    EXPECT_OK(weft_weights_read(reader, 1, 1, 1, values));
+    EXPECT_ERROR(weft_weights_read(reader, 1, 2, 1, values), WEFT_FILE, "damaged");
+    weft_weights_close(reader);
+    EXPECT_OK(weft_weights_open(path, &reader));
+    EXPECT_ERROR(weft_weights_read(reader, 1, 1, 1, values), WEFT_FILE, "damaged");
+    weft_weights_close(reader);
+    EXPECT_OK(weft_weights_open(path, &reader));
+    EXPECT_OK(weft_weights_read(reader, 0, 0, 35, values));
+    EXPECT_OK(weft_weights_finish(reader));
+    EXPECT_OK(weft_weights_read(reader, 1, 0, 1, values));
+    EXPECT_ERROR(weft_weights_finish(reader), WEFT_FILE, "model/beta [0:3]: damaged");
+    weft_weights_close(reader);
+}
+
 static void nothing_half_written(const char *dir)
 {
     struct stat info;
@@ -140,7 +167,6 @@ static void nothing_half_written(const char *dir)
     snprintf(path, sizeof path, "%s/step-0/model.h5", dir);
     EXPECT(stat(path, &info) == 0, "%s", path);
     const long beta = place_of_beta(path);
-    float value[1];
     flip(path, 40);
     snprintf(path, sizeof path, "%s/step-0", dir);
     EXPECT_ERROR(weft_weights_open(path, &reader), WEFT_FILE, "damaged"); /* the structure */
@@ -148,10 +174,7 @@ static void nothing_half_written(const char *dir)
     flip(path, 40);
     flip(path, beta);
     snprintf(path, sizeof path, "%s/step-0", dir);
-    EXPECT_OK(weft_weights_open(path, &reader));
-    EXPECT_OK(weft_weights_read(reader, 0, 0, 1, value));
-    EXPECT_ERROR(weft_weights_read(reader, 1, 0, 1, value), WEFT_FILE, "damaged");
-    weft_weights_close(reader);
+    damage_is_found(path);
 }
 
 int main(void)
