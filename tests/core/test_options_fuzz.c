@@ -82,9 +82,8 @@ static void check_accepted(const char *text, sample *s, weft_arena *arena)
     free(second);
 }
 
-static void damage_never_crashes(void **state)
+CASE(damage_never_crashes)
 {
-    (void)state;
     weft_arena arena = {0};
     int accepted = 0, refused = 0;
     for (int round = 0; round < NUM_ROUNDS; round++) {
@@ -120,6 +119,5 @@ static void damage_never_crashes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(damage_never_crashes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -1,16 +1,10 @@
 /* The mesh against a second, independent count of Megatron's rank groups. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/mesh/internal.h"
+#include "tests/core/check.h"
 
 enum { MAX_RANKS = 64 };
 
@@ -144,9 +138,8 @@ static void assert_expert_groups(const weft_mesh *mesh)
     assert_groups_are(mesh, WEFT_AXIS_PP, mesh->order, &expert, "pp");
 }
 
-static void test_every_mesh_of_up_to_64_ranks(void **state)
+CASE(test_every_mesh_of_up_to_64_ranks)
 {
-    (void)state;
     int meshes = 0;
     for (int world = 1; world <= MAX_RANKS; world++)
         for (int tp = 1; tp <= world; tp++)
@@ -266,18 +259,16 @@ static void check_order_on(const char *order, int world)
             }
 }
 
-static void test_every_order(void **state)
+CASE(test_every_order)
 {
-    (void)state;
     each_order(check_order_on, 8);
     each_order(check_order_on, 12);
     assert_true(orders_accepted > 1000);
     assert_true(orders_refused > 1000);
 }
 
-static void test_group_lists(void **state)
+CASE(test_group_lists)
 {
-    (void)state;
     static const char *const orders[] = {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "dp-tp-cp-ep-pp"};
     for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
         weft_parallel_options o = plain();
@@ -304,9 +295,8 @@ static void test_group_lists(void **state)
 }
 
 /* Megatron-LM's worked example: 16 ranks, tp 2, cp 2, dp 2, pp 2; etp 1, ep 4. */
-static void test_worked_example(void **state)
+CASE(test_worked_example)
 {
-    (void)state;
     weft_parallel_options o = plain();
     weft_mesh mesh;
     o.tensor_model_parallel_size = 2;
@@ -348,9 +338,8 @@ static void test_worked_example(void **state)
 }
 
 /* PPMoE §3.3.2: the experts of a layer on one tensor-parallel group, N x T = E. */
-static void test_binding_tp_is_the_tensor_group(void **state)
+CASE(test_binding_tp_is_the_tensor_group)
 {
-    (void)state;
     weft_parallel_options o = plain();
     weft_mesh mesh;
     o.tensor_model_parallel_size = 4;
@@ -369,9 +358,8 @@ static void test_binding_tp_is_the_tensor_group(void **state)
 }
 
 /* MoNTA, Fig. 12: the default order lays experts along CP, dp before cp lays them across it. */
-static void test_experts_lie_along_cp_or_across_it(void **state)
+CASE(test_experts_lie_along_cp_or_across_it)
 {
-    (void)state;
     static const struct {
         const char *order;
         int tp, ep;
@@ -403,13 +391,5 @@ static void test_experts_lie_along_cp_or_across_it(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_mesh_of_up_to_64_ranks),
-        cmocka_unit_test(test_every_order),
-        cmocka_unit_test(test_group_lists),
-        cmocka_unit_test(test_worked_example),
-        cmocka_unit_test(test_binding_tp_is_the_tensor_group),
-        cmocka_unit_test(test_experts_lie_along_cp_or_across_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* What makes a mesh legal, what a refusal says, and the --mesh shorthand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +6,7 @@
 #include "parallel/mesh/mesh.h"
 #include "schedule/options.h"
 #include "schedule/pipeline/pipeline.h"
+#include "tests/core/check.h"
 
 static weft_parallel_options plain(void)
 {
@@ -109,9 +103,8 @@ static const refusal refusals[] = {
     {4, -1, "num_experts -1", .options.order = NULL},
 };
 
-static void test_refusals(void **state)
+CASE(test_refusals)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         weft_parallel_options o = refusals[i].options, base = plain();
         if (!o.tensor_model_parallel_size)
@@ -148,9 +141,8 @@ static int suggestions(const char *text, const char *name, int64_t *out)
 }
 
 /* What a refusal says would fit, fits; what it leaves out, does not. */
-static void test_suggestions_hold(void **state)
+CASE(test_suggestions_hold)
 {
-    (void)state;
     int refused = 0;
     for (int world = 1; world <= 24; world++)
         for (int tp = 1; tp <= 6; tp++)
@@ -201,9 +193,8 @@ static weft_status check_model(const void *context, const weft_mesh *mesh)
 }
 
 /* The same with a model on the mesh, and where the mesh says how many ranks there are (world 0). */
-static void test_suggestions_fit_the_model(void **state)
+CASE(test_suggestions_fit_the_model)
 {
-    (void)state;
     static const struct {
         const char *name;
         size_t offset;
@@ -278,9 +269,8 @@ static weft_option_section schedule_rows(void)
         .rows = weft_schedule_rows, .num_rows = weft_num_schedule_rows, .target = &schedule};
 }
 
-static void test_alias(void **state)
+CASE(test_alias)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_option_section all = schedule_rows();
     weft_parallel_options o = plain();
@@ -330,9 +320,8 @@ static void test_alias(void **state)
     weft_arena_release(&arena);
 }
 
-static void test_alias_refusals(void **state)
+CASE(test_alias_refusals)
 {
-    (void)state;
     static const struct {
         const char *alias, *text;
     } rows[] = {
@@ -366,12 +355,5 @@ static void test_alias_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_suggestions_hold),
-        cmocka_unit_test(test_suggestions_fit_the_model),
-        cmocka_unit_test(test_alias),
-        cmocka_unit_test(test_alias_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }
