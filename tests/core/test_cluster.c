@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "core/cluster/internal.h"
+#include "tests/core/random.h"
 #include "tests/core/temporary.h"
 
 /* --- numbers ------------------------------------------------------------------------------- */
@@ -606,12 +607,6 @@ CASE(a_write_that_fails_leaves_what_was)
 /* --- damaged files ------------------------------------------------------------------------- */
 
 static uint64_t random_state = 20261121;
-
-static uint32_t next_random(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((random_state >> 32) * limit) >> 32);
-}
 
 /* Changes, removes or repeats a few bytes; or cuts the end. Returns the new length. */
 static size_t damage(char *text, size_t bytes, size_t capacity)

@@ -5,6 +5,7 @@
 
 #include "tests/core/check.h"
 #include "tests/core/options_sample.h"
+#include "tests/core/random.h"
 
 enum { NUM_ROUNDS = 20000, CAPACITY = 1024 };
 
@@ -21,12 +22,6 @@ static const char *const pieces[] = {"{",  "}",    "[",     "]",   "\"",      ",
                                      "\n", "true", "1e999", ".",   "\xc3",    "\"lr\"", "\x01"};
 
 static uint64_t random_state = 20240611;
-
-static uint32_t next_random(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((random_state >> 32) * limit) >> 32);
-}
 
 /* Deletes, inserts, repeats or changes a few bytes. */
 static void mutate(char text[CAPACITY])

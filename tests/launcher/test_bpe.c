@@ -1,4 +1,5 @@
 #include "launcher/text/tokenizer.h"
+#include "tests/core/random.h"
 #include "tests/core/temporary.h"
 #include "tests/launcher/vocabulary.h"
 
@@ -38,12 +39,6 @@ static void encode(const weft_tokenizer *tokenizer, const char *text, size_t byt
 }
 
 static uint64_t random_state = 99;
-
-static uint32_t next_random(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((random_state >> 32) * limit) >> 32);
-}
 
 CASE(merges_join_as_defined)
 {

@@ -6,6 +6,7 @@
 
 #include "launcher/measuring/import.h"
 #include "tests/core/check.h"
+#include "tests/core/random.h"
 #include "tests/launcher/child.h"
 
 static const char matrix[] =
@@ -533,12 +534,6 @@ CASE(the_verb_writes_a_cluster)
 /* --- damage -------------------------------------------------------------------------------- */
 
 static uint64_t random_state = 77;
-
-static uint32_t next_random(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((random_state >> 32) * limit) >> 32);
-}
 
 static const char *const pieces[] = {
     "0",     "9",    "-",      "99999999999", "1e308", "nan", "[",    "]",        "[0-9]", ",",

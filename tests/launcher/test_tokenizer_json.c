@@ -8,6 +8,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "launcher/text/tokenizer.h"
+#include "tests/core/random.h"
 #include "tests/core/temporary.h"
 
 static const char *golden_path(const char *name)
@@ -123,12 +124,6 @@ CASE(ids_are_the_librarys)
 /* --- any bytes ----------------------------------------------------------------------------- */
 
 static uint64_t random_state = 5;
-
-static uint32_t next_random(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((random_state >> 32) * limit) >> 32);
-}
 
 /* Where nothing normalizes text, what is encoded comes back: broken UTF-8, too. Surrogates and
  * lengths that UTF-8 does not allow are bytes. */
