@@ -10,18 +10,204 @@
  * see the cache's rows in place of their own pass's: positions, windows and masks are as without.
  */
 #include "core/device/device.h"
+
+#include <stdio.h>
+
 #include "layers/context/context.h"
-#include "layers/heads_norm.h"
 #include "layers/latent.h"
 #include "layers/layers.h"
 #include "layers/pass/note.h"
 #include "layers/rotary.h"
 
+/* --- norms of queries and keys, between QKV and the rotary positions ------------------------- */
+
+/* A head's norm sees that head alone, so tensor parallelism changes
+ * nothing but that each rank has a part of the one weight's gradient. A norm across heads sums
+ * squares over the ranks. Where ranks share a group's key, all of them add it to that sum, and each
+ * has a part of its gradient: `whole` counts the key as often. */
+
+/* Of the queries, or of the keys. */
+typedef struct weft_heads_norm {
+    weft_parameter *weight, *bias; /* [head_dim]; across heads [local heads * head_dim], no bias */
+    const char *name;              /* static: "q_layernorm" */
+    weft_heads_shape shape;
+    size_t first; /* of a row of qkv: where the first head begins */
+    size_t whole; /* across heads: the numbers of a token that all ranks' sums count */
+} weft_heads_norm;
+
+typedef struct heads_norms {
+    weft_norm_kind kind;
+    float epsilon, weight_offset;
+    weft_heads_norm of[2]; /* queries, keys; weight NULL: there are none */
+} heads_norms;
+
+/* What backward needs beside qkv. */
+typedef struct heads_squares {
+    float *of[2]; /* [S * B]; across heads alone */
+} heads_squares;
+
+static weft_status declare(weft_build *build, const weft_model_options *o, const char *suffix,
+                           weft_parameter_spec *spec, const weft_placed_rows *rows,
+                           const weft_heads_norm *n, weft_parameter **out)
+{
+    char name[WEFT_MAX_NAME_BYTES];
+    snprintf(name, sizeof name, "%s.%s", n->name, suffix);
+    spec->name = name;
+    spec->sum_over_tp = !o->qk_layernorm_across_heads;
+    return weft_build_rows(build, spec, rows, out);
+}
+
+static weft_status init(weft_build *build, const weft_model_options *o, size_t heads_all,
+                        const weft_placed_rows *rows, weft_heads_norm *n)
+{
+    const bool across = o->qk_layernorm_across_heads;
+    weft_parameter_spec spec = WEFT_ARGS(
+        weft_parameter_spec, .num_dims = 1, .dims = {(across ? heads_all : 1) * n->shape.head_dim},
+        .split = {across ? WEFT_SPLIT_TP : WEFT_SPLIT_NONE},
+        .init = o->apply_layernorm_1p ? WEFT_INIT_ZERO : WEFT_INIT_ONE, .no_weight_decay = true);
+    WEFT_TRY(declare(build, o, "weight", &spec, rows, n, &n->weight));
+    if (o->normalization == WEFT_RMSNORM)
+        return WEFT_OK;
+    spec.init = WEFT_INIT_ZERO;
+    return declare(build, o, "bias", &spec, rows, n, &n->bias);
+}
+
+/* Declares q_layernorm and k_layernorm where the options ask. */
+static weft_status heads_norms_init(weft_build *build, const weft_model_options *o,
+                                    const weft_dims *d, heads_norms *out)
+{
+    if (!o->qk_layernorm)
+        return WEFT_OK;
+    const size_t dim = d->head_dim, heads = d->heads / d->groups;
+    const weft_heads_shape shape = {d->rows_full, d->groups, heads, dim, d->qkv, (heads + 2) * dim};
+    const size_t tp_rank = (size_t)weft_build_coords(build)->tp.at;
+    const weft_placed_rows even = {0}, shared = {tp_rank / d->sharers * dim, dim, (int)d->sharers};
+    out->kind = o->normalization == WEFT_RMSNORM ? WEFT_NORM_RMS : WEFT_NORM_LAYER;
+    out->epsilon = (float)o->norm_epsilon;
+    out->weight_offset = o->apply_layernorm_1p ? 1.0f : 0.0f;
+    out->of[0] =
+        (weft_heads_norm){.name = "q_layernorm", .shape = shape, .whole = d->heads_all * dim};
+    out->of[1] = (weft_heads_norm){.name = "k_layernorm",
+                                   .shape = shape,
+                                   .first = heads * dim,
+                                   .whole = d->groups_all * d->sharers * dim};
+    out->of[1].shape.heads = 1;
+    WEFT_TRY(init(build, o, d->heads_all, &even, &out->of[0]));
+    return init(build, o, d->groups_all,
+                o->qk_layernorm_across_heads && d->sharers > 1 ? &shared : &even, &out->of[1]);
+}
+
+static bool is_across(const heads_norms *norms)
+{
+    const weft_heads_norm *q = &norms->of[0];
+    return q->weight && q->weight->spec->split[0] == WEFT_SPLIT_TP;
+}
+
+static void *from(const weft_tensor *t, size_t first)
+{
+    return (char *)t->data + first * weft_dtype_bytes(t->dtype);
+}
+
+/* Sums over the token's heads on all TP ranks. */
+static weft_status sum(const weft_heads_norm *n, weft_pass *pass, const weft_heads_sums_args *args)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    WEFT_TRY_AS(lane, n->name, weft_heads_sums(lane, args));
+    if (weft_pass_shape(pass)->tp == 1)
+        return WEFT_OK;
+    return weft_all_reduce(weft_pass_groups(pass)->by_axis[WEFT_AXIS_TP], lane, args->sums,
+                           args->shape.tokens, WEFT_F32, WEFT_REDUCE_SUM);
+}
+
+/* Across heads: makes and stashes the sums. Collective over TP. */
+static weft_status heads_norms_sum(const heads_norms *norms, weft_pass *pass,
+                                   const weft_tensor *qkv, heads_squares *out)
+{
+    for (int i = 0; i < 2 && is_across(norms); i++) {
+        const weft_heads_norm *n = &norms->of[i];
+        const void *x = from(qkv, n->first);
+        weft_tensor sums;
+        WEFT_TRY_AS(weft_pass_lane(pass), n->name,
+                    weft_pass_stash(pass, WEFT_F32, n->shape.tokens, 1, &sums));
+        out->of[i] = sums.data;
+        WEFT_TRY(sum(n, pass,
+                     &WEFT_ARGS(weft_heads_sums_args, .shape = n->shape, .dtype = qkv->dtype,
+                                .a = x, .b = x, .sums = out->of[i])));
+    }
+    return WEFT_OK;
+}
+
+/* Values lie at the end of each group's row. */
+static weft_status copy_values(const weft_heads_shape *s, weft_lane *lane, const weft_tensor *qkv,
+                               const weft_tensor *ready)
+{
+    const size_t first = s->group_stride - s->head_dim;
+    return weft_cast(lane,
+                     &WEFT_ARGS(weft_cast_args, .count = s->head_dim, .from_dtype = qkv->dtype,
+                                .to_dtype = ready->dtype, .from = from(qkv, first),
+                                .to = from(ready, first), .rows = s->tokens * s->groups,
+                                .from_stride = s->group_stride, .to_stride = s->group_stride));
+}
+
+/* ready [S * B, qkv]: q and k of qkv normed, and its v. */
+static weft_status heads_norms_run(const heads_norms *norms, weft_pass *pass,
+                                   const weft_tensor *qkv, const heads_squares *sums,
+                                   const weft_tensor *ready)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    for (int i = 0; i < 2; i++) {
+        const weft_heads_norm *n = &norms->of[i];
+        WEFT_TRY_AS(lane, n->name,
+                    weft_heads_norm_forward(
+                        lane, &WEFT_ARGS(weft_heads_norm_forward_args, .kind = norms->kind,
+                                         .shape = n->shape, .dtype = qkv->dtype,
+                                         .x = from(qkv, n->first), .weight = n->weight->weight.data,
+                                         .bias = n->bias ? n->bias->weight.data : NULL,
+                                         .y = from(ready, n->first), .sums = sums->of[i],
+                                         .whole = n->whole, .epsilon = norms->epsilon,
+                                         .weight_offset = norms->weight_offset)));
+    }
+    return copy_values(&norms->of[0].shape, lane, qkv, ready);
+}
+
+/* Turns the gradients of the normed q and k in dqkv into those of qkv. Across heads: collective
+ * over TP. */
+static weft_status heads_norms_backward(const heads_norms *norms, weft_pass *pass,
+                                        const weft_tensor *qkv, const heads_squares *sums,
+                                        const weft_tensor *dqkv)
+{
+    weft_lane *lane = weft_pass_lane(pass);
+    weft_tensor along = {0};
+    if (is_across(norms))
+        WEFT_TRY(weft_pass_scratch(pass, WEFT_F32, norms->of[0].shape.tokens, 1, &along));
+    for (int i = 0; i < 2; i++) {
+        const weft_heads_norm *n = &norms->of[i];
+        const void *x = from(qkv, n->first), *weight = n->weight->weight.data;
+        void *dx = from(dqkv, n->first);
+        if (along.data)
+            WEFT_TRY(sum(n, pass,
+                         &WEFT_ARGS(weft_heads_sums_args, .shape = n->shape, .dtype = qkv->dtype,
+                                    .a = dx, .b = x, .weight = weight, .sums = along.data,
+                                    .weight_offset = norms->weight_offset)));
+        WEFT_TRY_AS(lane, n->name,
+                    weft_heads_norm_backward(
+                        lane, &WEFT_ARGS(weft_heads_norm_backward_args, .kind = norms->kind,
+                                         .shape = n->shape, .dtype = qkv->dtype, .x = x,
+                                         .weight = weight, .dx = dx, .sums = sums->of[i],
+                                         .along = along.data, .whole = n->whole,
+                                         .epsilon = norms->epsilon, .dweight = n->weight->grad,
+                                         .dbias = n->bias ? n->bias->grad : NULL,
+                                         .overwrite = weft_pass_overwrite(pass),
+                                         .weight_offset = norms->weight_offset)));
+    }
+    return WEFT_OK;
+}
+
 typedef struct attention {
     weft_layer_common common;
     weft_linear qkv, proj;
     weft_linear kv; /* where ranks share a group; qkv is q alone then */
-    weft_heads_norms norms;
+    heads_norms norms;
     weft_latent latent; /* with multi_latent_attention, in place of those */
     weft_rotary rotary;
     float scale; /* of scores; 0: the kernel's own */
@@ -35,7 +221,7 @@ typedef struct attention_state {
     weft_tensor x;        /* borrowed: the normalised input */
     weft_tensor qkv, out; /* [S*B, qkv], [S*B, heads * value_dim] */
     weft_tensor ready;    /* what attention reads: qkv, or with norms of q and k another */
-    weft_heads_squares sums;
+    heads_squares sums;
     weft_latent_state latent;
     weft_tensor heads, heads_out; /* qkv and out by heads, if ranks exchange heads */
     float *lse;
@@ -131,7 +317,7 @@ static weft_status attention_init(weft_layer *layer, weft_build *build)
         WEFT_TRY(weft_latent_init(build, o, d, &a->latent));
         return weft_linears_declare(build, o, &rows[1], 1);
     }
-    WEFT_TRY(weft_heads_norms_init(build, o, d, &a->norms));
+    WEFT_TRY(heads_norms_init(build, o, d, &a->norms));
     weft_layer_set_splits(layer, !a->norms.of[0].weight && !a->sinks);
     if (d->sharers == 1)
         return weft_linears_declare(build, o, rows, 2);
@@ -422,7 +608,7 @@ static weft_status make_ready(const attention *a, weft_pass *pass, attention_sta
     if (!a->norms.of[0].weight)
         return WEFT_OK;
     WEFT_TRY(weft_pass_scratch(pass, state->qkv.dtype, d->rows_full, d->qkv, &state->ready));
-    WEFT_TRY(weft_heads_norms_run(&a->norms, pass, &state->qkv, &state->sums, &state->ready));
+    WEFT_TRY(heads_norms_run(&a->norms, pass, &state->qkv, &state->sums, &state->ready));
     return rotate(a, pass, &state->ready, false);
 }
 
@@ -511,7 +697,7 @@ static weft_status make_qkv(const attention *a, weft_pass *pass, attention_state
     WEFT_TRY(stash_qkv(a, pass, state));
     WEFT_TRY(qkv_forward(a, pass, &full, &state->qkv));
     state->ready = state->qkv;
-    WEFT_TRY(weft_heads_norms_sum(&a->norms, pass, &state->qkv, &state->sums));
+    WEFT_TRY(heads_norms_sum(&a->norms, pass, &state->qkv, &state->sums));
     WEFT_TRY(make_ready(a, pass, state));
     return a->norms.of[0].weight ? WEFT_OK : rotate(a, pass, &state->ready, false);
 }
@@ -564,7 +750,7 @@ static weft_status input_backward(const attention *a, weft_pass *pass, const att
     weft_tensor x_full, partial;
     WEFT_TRY(rotate(a, pass, dqkv, true));
     if (a->norms.of[0].weight)
-        WEFT_TRY(weft_heads_norms_backward(&a->norms, pass, &state->qkv, &state->sums, dqkv));
+        WEFT_TRY(heads_norms_backward(&a->norms, pass, &state->qkv, &state->sums, dqkv));
     WEFT_TRY(weft_pass_enter(pass, &state->x, &x_full));
     WEFT_TRY(weft_pass_partial(pass, dx, &partial));
     WEFT_TRY(qkv_backward(a, pass, &x_full, dqkv, &partial));

@@ -5,7 +5,9 @@
 #define WEFT_TESTS_EXPECT_H
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <weft/status.h>
@@ -50,6 +52,17 @@ __attribute__((weak)) int expect_failures;
         EXPECT(fabs(expect_a_ - expect_b_) <= (tolerance), "%.9g against %.9g", expect_a_,         \
                expect_b_);                                                                         \
     } while (0)
+
+/* The shell's command line must succeed. */
+__attribute__((format(printf, 1, 2))) static inline void expect_shell(const char *format, ...)
+{
+    char command[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    EXPECT(system(command) == 0, "%s", command);
+}
 
 static inline int expect_finish(void)
 {

@@ -1,21 +1,250 @@
 /* The watchdog's thread: beats, alarms, and the end of the job. */
 #include "comm/watch/watch.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/address.h"
+#include "comm/comm.h"
 #include "comm/watch/flight.h"
-#include "comm/watch/net.h"
+#include "comm/watch/judge.h"
 #include "comm/watch/state.h"
 #include "core/clock.h"
 #include "core/log.h"
+
+/* --- datagrams between the ranks' watchdogs -------------------------------------------------- */
+
+/* A datagram may be lost. */
+
+typedef enum watch_word {
+    WEFT_WORD_BEAT, /* I live; the receiver replies */
+    WEFT_WORD_REPLY,
+    WEFT_WORD_ALARM,   /* a limit of mine has passed */
+    WEFT_WORD_QUERY,   /* where are you? */
+    WEFT_WORD_COMPARE, /* where are you, and what have you issued under the number of mine? */
+    WEFT_WORD_ANSWER,
+    WEFT_WORD_END, /* write your record and leave */
+    WEFT_WORD_WRITTEN,
+    WEFT_WORD_GO,     /* all have written */
+    WEFT_WORD_RECORD, /* write your record */
+    WEFT_WORD_BYE,    /* my watchdog ends: silence is no sign from here on */
+} watch_word;
+
+enum { NODE_BYTES = 48, TOKEN_BYTES = 16 };
+/* A socket of each: ranks of a machine meet on its loopback, which no cut of a network takes,
+ * others on the address of the job's own network. Neither listens anywhere else. */
+enum { NEAR, FAR, NUM_WAYS };
+
+/* What a rank tells all others. */
+typedef struct place {
+    char node[NODE_BYTES];
+    uint64_t network;        /* its network namespace: the loopback it has */
+    uint32_t address;        /* IPv4, network order; 0: none */
+    uint16_t port[NUM_WAYS]; /* network order; 0: no socket */
+} place;
+
+typedef struct datagram {
+    unsigned char token[TOKEN_BYTES]; /* of this job */
+    int32_t from, word;
+    weft_answer answer; /* of an ANSWER or a COMPARE alone */
+} datagram;
+
+typedef struct watch_net {
+    int fd[NUM_WAYS]; /* -1: none */
+    int rank, size;
+    unsigned char token[TOKEN_BYTES];
+    place *places;
+    const char **nodes;
+    struct sockaddr_in *to;
+    char *way; /* to each rank: NEAR or FAR */
+} watch_net;
+
+static place find_place(void)
+{
+    place own = {.address = weft_comm_own_address()};
+    struct stat info;
+    if (gethostname(own.node, sizeof own.node - 1) != 0)
+        snprintf(own.node, sizeof own.node, "?");
+    if (stat("/proc/self/ns/net", &info) == 0)
+        own.network = (uint64_t)info.st_ino;
+    return own;
+}
+
+static bool is_near(const place *a, const place *b)
+{
+    return a->network == b->network && strcmp(a->node, b->node) == 0;
+}
+
+/* --- opening --------------------------------------------------------------------------------- */
+
+static weft_status open_socket(watch_net *net, int way, uint32_t address)
+{
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = address};
+    socklen_t bytes = sizeof own;
+    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    net->fd[way] = fd;
+    if (fd < 0 || bind(fd, (struct sockaddr *)&own, sizeof own) != 0 ||
+        getsockname(fd, (struct sockaddr *)&own, &bytes) != 0)
+        return WEFT_ERROR(WEFT_COMM, "the watchdog has no socket: %s", strerror(errno));
+    net->places[net->rank].port[way] = own.sin_port;
+    return WEFT_OK;
+}
+
+static weft_status open_sockets(watch_net *net, bool only_near)
+{
+    const uint32_t address = net->places[net->rank].address;
+    WEFT_TRY(open_socket(net, NEAR, htonl(INADDR_LOOPBACK)));
+    return only_near || !address ? WEFT_OK : open_socket(net, FAR, address);
+}
+
+static weft_status exchange(watch_net *net, weft_comm *world)
+{
+    place own = find_place();
+    WEFT_TRY(weft_comm_all_gather_host(world, &own, net->places, sizeof own));
+    bool only_near = true;
+    for (int i = 0; i < net->size; i++)
+        only_near = only_near && is_near(&own, &net->places[i]);
+    WEFT_TRY(weft_comm_agree(world, open_sockets(net, only_near)));
+    own = net->places[net->rank];
+    WEFT_TRY(weft_comm_all_gather_host(world, &own, net->places, sizeof own));
+    if (net->rank == 0 && getrandom(net->token, sizeof net->token, 0) != sizeof net->token)
+        memset(net->token, 0x5a, sizeof net->token);
+    WEFT_TRY(weft_comm_broadcast_host(world, net->token, sizeof net->token, 0));
+    for (int i = 0; i < net->size; i++) {
+        const place *other = &net->places[i];
+        const int way = is_near(&own, other) ? NEAR : FAR;
+        net->nodes[i] = other->node;
+        net->way[i] = (char)way;
+        net->to[i] = (struct sockaddr_in){.sin_family = AF_INET,
+                                          .sin_port = other->port[way],
+                                          .sin_addr.s_addr = way == NEAR ? htonl(INADDR_LOOPBACK)
+                                                                         : other->address};
+    }
+    return WEFT_OK;
+}
+
+static void watch_net_close(watch_net *net)
+{
+    if (!net)
+        return;
+    for (int way = 0; way < NUM_WAYS; way++)
+        if (net->fd[way] >= 0)
+            close(net->fd[way]);
+    free(net->way);
+    free(net->places);
+    free(net->nodes);
+    free(net->to);
+    free(net);
+}
+
+/* Opens a socket and learns those of all ranks. Collective over the world. Errors: WEFT_COMM,
+ * WEFT_MEMORY, alike on all ranks. */
+static weft_status watch_net_open(weft_comm *world, watch_net **out)
+{
+    watch_net *net = calloc(1, sizeof *net);
+    size_t size = (size_t)weft_comm_size(world);
+    weft_status status = WEFT_OK;
+    if (net) {
+        net->fd[NEAR] = net->fd[FAR] = -1;
+        net->rank = weft_comm_rank(world);
+        net->size = (int)size;
+        net->places = calloc(size, sizeof *net->places);
+        net->nodes = calloc(size, sizeof *net->nodes);
+        net->to = calloc(size, sizeof *net->to);
+        net->way = calloc(size, sizeof *net->way);
+    }
+    if (!net || !net->places || !net->nodes || !net->to || !net->way)
+        status = WEFT_ERROR(WEFT_MEMORY, "no memory for the watchdog of %zu ranks", size);
+    status = weft_comm_agree(world, status);
+    if (status == WEFT_OK)
+        status = exchange(net, world);
+    if (status != WEFT_OK) {
+        watch_net_close(net);
+        return status;
+    }
+    *out = net;
+    return WEFT_OK;
+}
+
+/* The machines' names, [size]. */
+static const char *const *watch_net_nodes(const watch_net *net)
+{
+    return net->nodes;
+}
+
+/* --- talking --------------------------------------------------------------------------------- */
+
+/* answer NULL: none. */
+static void watch_net_send(watch_net *net, int to, watch_word word, const weft_answer *answer)
+{
+    datagram d = {.from = net->rank, .word = (int32_t)word};
+    memcpy(d.token, net->token, sizeof d.token);
+    if (answer)
+        d.answer = *answer;
+    size_t bytes = answer ? sizeof d : offsetof(datagram, answer);
+    /* One that is not sent is one that is lost. */
+    ssize_t sent = sendto(net->fd[(int)net->way[to]], &d, bytes, MSG_DONTWAIT,
+                          (const struct sockaddr *)&net->to[to], sizeof net->to[to]);
+    (void)sent;
+}
+
+static bool take_from(const watch_net *net, int fd, int *from, watch_word *word,
+                      weft_answer *answer)
+{
+    datagram d;
+    while (fd >= 0) {
+        ssize_t got = recv(fd, &d, sizeof d, MSG_DONTWAIT);
+        if (got < 0 && errno == ECONNREFUSED)
+            continue; /* of an earlier send: that rank has gone */
+        if (got < 0)
+            return false;
+        bool whole = (size_t)got == sizeof d;
+        if (((size_t)got != offsetof(datagram, answer) && !whole) ||
+            memcmp(d.token, net->token, sizeof d.token) != 0 || d.from < 0 || d.from >= net->size ||
+            ((d.word == WEFT_WORD_ANSWER || d.word == WEFT_WORD_COMPARE) && !whole))
+            continue;
+        *from = d.from;
+        *word = (watch_word)d.word;
+        if (whole)
+            *answer = d.answer;
+        return true;
+    }
+    return false;
+}
+
+static bool take(const watch_net *net, int *from, watch_word *word, weft_answer *answer)
+{
+    return take_from(net, net->fd[NEAR], from, word, answer) ||
+           take_from(net, net->fd[FAR], from, word, answer);
+}
+
+/* Takes the next datagram of this job, where one is there within the time or `wake_fd` is not
+ * readable by then. *answer is filled by an ANSWER and a COMPARE. False: there is none. */
+static bool watch_net_receive(watch_net *net, double seconds, int wake_fd, int *from,
+                              watch_word *word, weft_answer *answer)
+{
+    if (take(net, from, word, answer))
+        return true;
+    struct pollfd fds[] = {{.fd = net->fd[NEAR], .events = POLLIN},
+                           {.fd = net->fd[FAR], .events = POLLIN}, /* -1 is passed over */
+                           {.fd = wake_fd, .events = POLLIN}};
+    if (poll(fds, 3, seconds > 0 ? (int)(1e3 * seconds) + 1 : 0) <= 0)
+        return false;
+    return take(net, from, word, answer);
+}
 
 static const double turn_s = 0.1, beat_s = 0.5, silent_s = 1.6; /* three beats without a reply */
 static const double ask_s = 1.0, ask_dead_s = 0.4, dead_s = 2, again_s = 0.15; /* for answers */
@@ -34,8 +263,8 @@ static struct {
     atomic_int records;       /* 0, ASKED, DONE */
     weft_verdict explanation; /* once that is done */
     int wake_fd, rank, size;
-    int64_t since;                 /* when it started, seconds of the epoch */
-    _Atomic(weft_watch_net *) net; /* NULL: not connected */
+    int64_t since;            /* when it started, seconds of the epoch */
+    _Atomic(watch_net *) net; /* NULL: not connected */
     /* The thread's alone: */
     int head;         /* the lowest rank that may answer; this rank: none lower does */
     double beaten_us; /* the last beat */
@@ -107,10 +336,10 @@ static void write_own_record(const char *node)
     do_for_a_while(write_record, &w, &w.done);
 }
 
-static void record_as_told(weft_watch_net *net, int by)
+static void record_as_told(watch_net *net, int by)
 {
-    write_own_record(weft_watch_net_nodes(net)[t.rank]);
-    weft_watch_net_send(net, by, WEFT_WORD_WRITTEN, NULL);
+    write_own_record(watch_net_nodes(net)[t.rank]);
+    watch_net_send(net, by, WEFT_WORD_WRITTEN, NULL);
 }
 
 static _Noreturn void leave(void)
@@ -119,14 +348,14 @@ static _Noreturn void leave(void)
 }
 
 /* Another rank has spoken. */
-static _Noreturn void end_as_told(weft_watch_net *net, int by)
+static _Noreturn void end_as_told(watch_net *net, int by)
 {
     int from;
-    weft_watch_word word;
+    watch_word word;
     static weft_answer unused;
     record_as_told(net, by);
     for (double end_us = later_us(write_s); weft_now_us() < end_us;)
-        if (weft_watch_net_receive(net, turn_s, -1, &from, &word, &unused) && word == WEFT_WORD_GO)
+        if (watch_net_receive(net, turn_s, -1, &from, &word, &unused) && word == WEFT_WORD_GO)
             break;
     leave();
 }
@@ -164,23 +393,23 @@ static void speak(const weft_verdict *verdict, const char *const *nodes)
                  weft_watch_folder());
 }
 
-static _Noreturn void end_all(weft_watch_net *net, const weft_verdict *verdict)
+static _Noreturn void end_all(watch_net *net, const weft_verdict *verdict)
 {
     int from, num_written = 0, num_others = t.size - 1 - verdict->num_missing;
-    weft_watch_word word;
+    watch_word word;
     static weft_answer unused;
-    speak(verdict, weft_watch_net_nodes(net));
+    speak(verdict, watch_net_nodes(net));
     for (int turn = 0; turn < 2; turn++)
         for (int rank = 0; rank < t.size; rank++)
             if (rank != t.rank)
-                weft_watch_net_send(net, rank, WEFT_WORD_END, NULL);
-    write_own_record(weft_watch_net_nodes(net)[t.rank]);
+                watch_net_send(net, rank, WEFT_WORD_END, NULL);
+    write_own_record(watch_net_nodes(net)[t.rank]);
     for (double end_us = later_us(write_s); num_written < num_others && weft_now_us() < end_us;)
-        if (weft_watch_net_receive(net, 0.02, -1, &from, &word, &unused))
+        if (watch_net_receive(net, 0.02, -1, &from, &word, &unused))
             num_written += word == WEFT_WORD_WRITTEN;
     for (int rank = 0; rank < t.size; rank++)
         if (rank != t.rank)
-            weft_watch_net_send(net, rank, WEFT_WORD_GO, NULL);
+            watch_net_send(net, rank, WEFT_WORD_GO, NULL);
     leave();
 }
 
@@ -226,20 +455,20 @@ static void end_alone(const weft_answer *own)
 
 /* --- asking ---------------------------------------------------------------------------------- */
 
-static void answer(weft_watch_net *net, int to, const weft_answer *like)
+static void answer(watch_net *net, int to, const weft_answer *like)
 {
     weft_answer own;
     weft_watch_look_for(like, &own);
-    weft_watch_net_send(net, to, WEFT_WORD_ANSWER, &own);
+    watch_net_send(net, to, WEFT_WORD_ANSWER, &own);
     t.alarm_us = 0;
     t.quiet_us = later_us(rest_s + ask_s);
 }
 
-static void ask(weft_watch_net *net, const weft_answer *like)
+static void ask(watch_net *net, const weft_answer *like)
 {
     for (int rank = 0; rank < t.size; rank++)
         if (!t.at[rank])
-            weft_watch_net_send(net, rank, like ? WEFT_WORD_COMPARE : WEFT_WORD_QUERY, like);
+            watch_net_send(net, rank, like ? WEFT_WORD_COMPARE : WEFT_WORD_QUERY, like);
 }
 
 /* The shortest time that a rank without an answer has been silent. */
@@ -263,7 +492,7 @@ static bool has_asked_enough(double start_us, double most_s)
 
 /* Twice a second a rank hears from all ranks above it where it is the head, else from the head and
  * from rank 0. After a longer silence, what MPI sent meanwhile arrives later still. */
-static void hear_from(int from, weft_watch_word word)
+static void hear_from(int from, watch_word word)
 {
     const double silence = weft_watch_age_s(t.last_us[from]);
     const bool usual = from == 0 || from == t.head || (t.head == t.rank && from > t.rank);
@@ -274,11 +503,11 @@ static void hear_from(int from, weft_watch_word word)
 
 /* Asks all ranks where they are, for `most_s` at most; like: and what they have issued under the
  * number of that exchange (NULL: not that). False: a lower rank asks too, and goes on. */
-static bool collect(weft_watch_net *net, double most_s, const weft_answer *like)
+static bool collect(watch_net *net, double most_s, const weft_answer *like)
 {
     static weft_answer got;
     int from, num = 1;
-    weft_watch_word word;
+    watch_word word;
     double start_us = weft_now_us(), asked_us = 0;
     memset(t.at, 0, (size_t)t.size * sizeof *t.at);
     weft_watch_look_for(like, &t.answers[t.rank]);
@@ -288,7 +517,7 @@ static bool collect(weft_watch_net *net, double most_s, const weft_answer *like)
             ask(net, like);
             asked_us = weft_now_us();
         }
-        if (!weft_watch_net_receive(net, 0.05, t.wake_fd, &from, &word, &got))
+        if (!watch_net_receive(net, 0.05, t.wake_fd, &from, &word, &got))
             continue;
         hear_from(from, word);
         if (word == WEFT_WORD_END)
@@ -300,7 +529,7 @@ static bool collect(weft_watch_net *net, double most_s, const weft_answer *like)
         if (word == WEFT_WORD_QUERY && from < t.rank)
             return false; /* not where ranks compare: each says what it has met */
         if (word == WEFT_WORD_BEAT)
-            weft_watch_net_send(net, from, WEFT_WORD_REPLY, NULL);
+            watch_net_send(net, from, WEFT_WORD_REPLY, NULL);
         if (word != WEFT_WORD_ANSWER || t.at[from])
             continue;
         t.answers[from] = got;
@@ -326,19 +555,18 @@ static int most_silent(void)
 }
 
 /* Which rank's calls differ, as far as answers about the exchange that `rank` is in tell. */
-static void explain(weft_watch_net *net, int rank, const weft_answer *exchange, weft_verdict *out)
+static void explain(watch_net *net, int rank, const weft_answer *exchange, weft_verdict *out)
 {
     static weft_answer like;
     like = *exchange;
     if (collect(net, ask_living_s, &like) && t.at[rank])
         weft_watch_judge_difference(
-            &(weft_answers){.size = t.size, .at = t.at, .nodes = weft_watch_net_nodes(net)}, rank,
-            out);
+            &(weft_answers){.size = t.size, .at = t.at, .nodes = watch_net_nodes(net)}, rank, out);
 }
 
 /* Asks, and ends the job where the answers say so. `silence_limit_s` above 0: no rank's limit has
  * passed, but one has been silent for longer than that. */
-static void conduct(weft_watch_net *net, int alarmed, double silence_limit_s)
+static void conduct(watch_net *net, int alarmed, double silence_limit_s)
 {
     static weft_verdict verdict, difference;
     t.alarm_us = 0;
@@ -353,7 +581,7 @@ static void conduct(weft_watch_net *net, int alarmed, double silence_limit_s)
         return;
     weft_watch_judge(&(weft_answers){.size = t.size,
                                      .at = t.at,
-                                     .nodes = weft_watch_net_nodes(net),
+                                     .nodes = watch_net_nodes(net),
                                      .silent_s = silence_s(),
                                      .silence_limit_s = silence_limit_s,
                                      .recovers_s = (t.whole_us - weft_now_us()) / 1e6},
@@ -368,7 +596,7 @@ static void conduct(weft_watch_net *net, int alarmed, double silence_limit_s)
 
 /* --- a turn ---------------------------------------------------------------------------------- */
 
-static void hear(weft_watch_net *net, int from, weft_watch_word word, const weft_answer *got)
+static void hear(watch_net *net, int from, watch_word word, const weft_answer *got)
 {
     hear_from(from, word);
     if (from <= t.head) {
@@ -377,7 +605,7 @@ static void hear(weft_watch_net *net, int from, weft_watch_word word, const weft
     }
     switch (word) {
     case WEFT_WORD_BEAT:
-        weft_watch_net_send(net, from, WEFT_WORD_REPLY, NULL);
+        watch_net_send(net, from, WEFT_WORD_REPLY, NULL);
         break;
     case WEFT_WORD_QUERY:
     case WEFT_WORD_COMPARE:
@@ -397,7 +625,7 @@ static void hear(weft_watch_net *net, int from, weft_watch_word word, const weft
     }
 }
 
-static void beat(weft_watch_net *net)
+static void beat(watch_net *net)
 {
     const double now_us = weft_now_us();
     if (t.head < t.rank && weft_watch_age_s(t.heard_us) > silent_s) {
@@ -410,14 +638,14 @@ static void beat(weft_watch_net *net)
     if (t.rank == 0 || now_us - t.beaten_us < 1e6 * beat_s)
         return;
     t.beaten_us = now_us;
-    weft_watch_net_send(net, 0, WEFT_WORD_BEAT, NULL); /* it may be back */
+    watch_net_send(net, 0, WEFT_WORD_BEAT, NULL); /* it may be back */
     if (t.head > 0 && t.head < t.rank)
-        weft_watch_net_send(net, t.head, WEFT_WORD_BEAT, NULL);
+        watch_net_send(net, t.head, WEFT_WORD_BEAT, NULL);
 }
 
 /* Outside steps, whose exchanges have a limit of their own, a rank that is silent is told long
  * before its silence ends the job. Once, until all are heard again. */
-static void tell_silent(weft_watch_net *net, const weft_answer *own, double limit_s)
+static void tell_silent(watch_net *net, const weft_answer *own, double limit_s)
 {
     const int rank = most_silent();
     const double silence = weft_watch_age_s(t.last_us[rank]);
@@ -428,12 +656,12 @@ static void tell_silent(weft_watch_net *net, const weft_answer *own, double limi
         weft_log(WEFT_LOG_WARN,
                  "rank %d (%s) is silent for %.1f s; rank %d is in %s (step %lld); after %.3g s "
                  "(reliability.step_limit_s) the job ends",
-                 rank, weft_watch_net_nodes(net)[rank], silence, t.rank,
+                 rank, watch_net_nodes(net)[rank], silence, t.rank,
                  weft_watch_phase_text(own->phase), (long long)own->step, limit_s);
     }
 }
 
-static void look(weft_watch_net *net)
+static void look(watch_net *net)
 {
     weft_answer own;
     const double now_us = weft_now_us();
@@ -455,22 +683,22 @@ static void look(weft_watch_net *net)
         if (t.head == t.rank || weft_watch_age_s(t.alarm_us) > heed_s)
             conduct(net, t.rank, 0);
         else
-            weft_watch_net_send(net, t.head, WEFT_WORD_ALARM, NULL);
+            watch_net_send(net, t.head, WEFT_WORD_ALARM, NULL);
     }
 }
 
 /* As another thread asks. */
-static void record_all(weft_watch_net *net)
+static void record_all(watch_net *net)
 {
     int from, num_written = 0;
-    weft_watch_word word;
+    watch_word word;
     static weft_answer got;
     for (int rank = 0; rank < t.size; rank++)
         if (rank != t.rank)
-            weft_watch_net_send(net, rank, WEFT_WORD_RECORD, NULL);
-    write_own_record(weft_watch_net_nodes(net)[t.rank]);
+            watch_net_send(net, rank, WEFT_WORD_RECORD, NULL);
+    write_own_record(watch_net_nodes(net)[t.rank]);
     for (double end_us = later_us(write_s); num_written < t.size - 1 && weft_now_us() < end_us;) {
-        if (!weft_watch_net_receive(net, 0.02, -1, &from, &word, &got))
+        if (!watch_net_receive(net, 0.02, -1, &from, &word, &got))
             continue;
         num_written += word == WEFT_WORD_WRITTEN;
         if (word == WEFT_WORD_COMPARE)
@@ -480,7 +708,7 @@ static void record_all(weft_watch_net *net)
 
 /* The starter takes the ranks down: has it lost one? Rank 0 asks, or rank 1 where rank 0 does not
  * answer. The job has a second or two yet. */
-static void seek_dead(weft_watch_net *net)
+static void seek_dead(watch_net *net)
 {
     static claim c;
     t.has_sought = true;
@@ -490,11 +718,11 @@ static void seek_dead(weft_watch_net *net)
         if (t.last_us[rank] >= left_us)
             return; /* it has ended by itself */
     weft_watch_judge_dead(
-        &(weft_answers){.size = t.size, .at = t.at, .nodes = weft_watch_net_nodes(net)}, t.rank,
+        &(weft_answers){.size = t.size, .at = t.at, .nodes = watch_net_nodes(net)}, t.rank,
         &c.verdict);
     if (c.verdict.num_missing == 0)
         return;
-    c.nodes = weft_watch_net_nodes(net);
+    c.nodes = watch_net_nodes(net);
     do_for_a_while(claim_verdict, &c, &c.done);
     record_all(net);
 }
@@ -519,15 +747,14 @@ static void *run(void *unused)
 {
     static weft_answer got;
     int from;
-    weft_watch_word word;
+    watch_word word;
     (void)unused;
     while (!atomic_load(&t.stopping)) {
-        weft_watch_net *net = atomic_load(&t.net);
+        watch_net *net = atomic_load(&t.net);
         const double end_us = later_us(turn_s);
         if (net) {
             double left_s = turn_s;
-            while (left_s > 0 &&
-                   weft_watch_net_receive(net, left_s, t.wake_fd, &from, &word, &got) &&
+            while (left_s > 0 && watch_net_receive(net, left_s, t.wake_fd, &from, &word, &got) &&
                    !atomic_load(&t.stopping)) {
                 weft_watch_tick();
                 hear(net, from, word, &got);
@@ -583,7 +810,7 @@ weft_status weft_watch_start(const weft_watch_options *options, int rank, int si
 
 weft_status weft_watch_connect(weft_comm *world)
 {
-    weft_watch_net *net;
+    watch_net *net;
     if (!weft_watch_is_running())
         return WEFT_OK;
     size_t size = (size_t)weft_comm_size(world);
@@ -599,7 +826,7 @@ weft_status weft_watch_connect(weft_comm *world)
     else if (!t.answers || !t.at || !t.last_us)
         status = WEFT_ERROR(WEFT_MEMORY, "no memory for the watchdog of %zu ranks", size);
     WEFT_TRY(weft_comm_agree(world, status));
-    WEFT_TRY(weft_watch_net_open(world, &net));
+    WEFT_TRY(watch_net_open(world, &net));
     t.head = 0;
     t.heard_us = weft_now_us();
     atomic_store(&t.net, net);
@@ -609,10 +836,10 @@ weft_status weft_watch_connect(weft_comm *world)
 /* To who may be the head, several times: a datagram may be lost. */
 static void say_bye(void)
 {
-    weft_watch_net *net = atomic_load(&t.net);
+    watch_net *net = atomic_load(&t.net);
     for (int i = 0; net && i < 3; i++) {
-        weft_watch_net_send(net, 0, WEFT_WORD_BYE, NULL);
-        weft_watch_net_send(net, t.head, WEFT_WORD_BYE, NULL);
+        watch_net_send(net, 0, WEFT_WORD_BYE, NULL);
+        watch_net_send(net, t.head, WEFT_WORD_BYE, NULL);
     }
 }
 
@@ -632,7 +859,7 @@ void weft_watch_stop(void)
     if (t.wake_fd >= 0)
         close(t.wake_fd);
     t.wake_fd = -1;
-    weft_watch_net_close(atomic_exchange(&t.net, NULL));
+    watch_net_close(atomic_exchange(&t.net, NULL));
     free(t.answers);
     free(t.at);
     free(t.last_us);

@@ -68,13 +68,5 @@ weft_status weft_cluster_parse(const char *file, const char *text, weft_arena *a
 /* The names of the file's sections of hardware. */
 enum { WEFT_CLUSTER_NUM_SECTIONS = 6 };
 extern const char *const weft_cluster_sections[WEFT_CLUSTER_NUM_SECTIONS];
-/* Reads one of them into the cluster. */
-weft_status weft_cluster_section_read(const weft_cluster_reader *r, weft_json_span object,
-                                      int section, weft_cluster *cluster) WEFT_CHECKED;
-/* Read "groups", after all sections, and "sources", after everything else. */
-weft_status weft_cluster_groups_read(const weft_cluster_reader *r, weft_json_span array,
-                                     weft_cluster *cluster) WEFT_CHECKED;
-weft_status weft_cluster_sources_read(const weft_cluster_reader *r, weft_json_span object,
-                                      weft_cluster *cluster) WEFT_CHECKED;
 
 #endif

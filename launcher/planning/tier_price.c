@@ -3,7 +3,142 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/arena.h"
 #include "launcher/planning/moe_choice.h"
+#include "parallel/records/records.h"
+
+/* --- the experts' file ----------------------------------------------------------------------- */
+
+/* The records that a rank's step works on are listed once, in order; from then on a cache of as
+ * many places as host memory has for them (parallel/records/records.h) takes every step's uses
+ * after the other, and what a use has to write back and to read is what it takes then. */
+
+/* By set of parts, which go as one batch (parallel/spill/spill.h). */
+enum { WEFT_RECORD_SETS = 1 << WEFT_NUM_RECORD_PARTS };
+
+typedef struct weft_file_rates {
+    double read_us[WEFT_RECORD_SETS], write_us[WEFT_RECORD_SETS];
+} weft_file_rates;
+
+/* Microseconds of the file. */
+typedef struct file_times {
+    double write_us, read_us;
+} file_times;
+
+/* Parts of what lies in a filed, as in parallel/records/records.c. */
+typedef struct filed {
+    int32_t record; /* -1: none */
+    unsigned here, differ;
+} filed;
+
+typedef struct file_walk {
+    weft_records_sizes sizes;
+    weft_spill_eviction eviction;
+    weft_file_rates rates;
+    weft_arena *arena;
+    int32_t *uses; /* of a step */
+    size_t num_uses, max_uses;
+    weft_spill_cache *cache; /* NULL: uses are listed */
+    filed *places;
+    uint8_t *in_file; /* of records: parts that were changed */
+    weft_file_bytes bytes;
+} file_walk;
+
+/* From the arena. */
+static weft_status file_walk_make(const weft_records_sizes *sizes, weft_spill_eviction eviction,
+                                  const weft_file_rates *rates, weft_arena *arena, file_walk **out)
+{
+    file_walk *w;
+    WEFT_TRY(weft_arena_alloc(arena, sizeof **out, &w));
+    *w = (file_walk){.sizes = *sizes, .eviction = eviction, .rates = *rates, .arena = arena};
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)sizes->num_places, &w->places));
+    for (int32_t i = 0; i < sizes->num_places; i++)
+        w->places[i] = (filed){.record = -1};
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)sizes->num_records, &w->in_file));
+    *out = w;
+    return WEFT_OK;
+}
+
+/* The first step: uses are listed, and nothing is read or written. Behind it the list is taken for
+ * every step's. */
+static weft_status file_walk_learn(file_walk *w)
+{
+    if (w->cache)
+        return WEFT_OK;
+    const size_t planned = w->eviction == WEFT_SPILL_PROGRAM ? w->num_uses : 0;
+    WEFT_TRY(weft_spill_cache_create(w->sizes.num_places, w->sizes.num_records, planned,
+                                     w->eviction, w->arena, &w->cache));
+    return planned > 0 ? weft_spill_cache_plan(w->cache, w->uses, w->num_uses, true) : WEFT_OK;
+}
+
+static weft_status list(file_walk *w, int32_t record)
+{
+    if (w->num_uses == w->max_uses) {
+        const size_t wanted = w->max_uses > 0 ? 2 * w->max_uses : 256;
+        int32_t *moved;
+        WEFT_TRY(WEFT_ARRAY(w->arena, wanted, &moved));
+        for (size_t i = 0; i < w->num_uses; i++)
+            moved[i] = w->uses[i];
+        w->uses = moved;
+        w->max_uses = wanted;
+    }
+    w->uses[w->num_uses++] = record;
+    return WEFT_OK;
+}
+
+/* Bytes of a set of parts in the file. */
+static uint64_t record_set_bytes(const weft_records_sizes *sizes, unsigned parts)
+{
+    uint64_t bytes = 0;
+    for (int part = 0; part < WEFT_NUM_RECORD_PARTS; part++)
+        bytes += parts >> part & 1 ? weft_spill_padded_bytes(sizes->part_bytes[part]) : 0;
+    return bytes;
+}
+
+/* A use as weft_records_take is told of it. Errors: WEFT_INTERNAL (not the use that was listed). */
+static weft_status file_walk_use(file_walk *w, int32_t record, unsigned reads, unsigned changes,
+                                 file_times *out)
+{
+    weft_spill_use use;
+    *out = (file_times){0};
+    if (!w->cache)
+        return list(w, record);
+    WEFT_TRY(weft_spill_cache_use(w->cache, record, changes != 0, &use));
+    filed *p = &w->places[use.place];
+    if (use.is_miss) {
+        out->write_us = w->rates.write_us[p->differ];
+        w->bytes.written += record_set_bytes(&w->sizes, p->differ);
+        if (p->record >= 0)
+            w->in_file[p->record] |= (uint8_t)p->differ;
+        *p = (filed){.record = record};
+    }
+    const unsigned missing = reads & ~p->here & w->in_file[record];
+    out->read_us = w->rates.read_us[missing];
+    w->bytes.read += record_set_bytes(&w->sizes, missing);
+    p->here |= reads | changes;
+    p->differ |= changes;
+    return WEFT_OK;
+}
+
+/* As weft_records_drop. */
+static void file_walk_drop(file_walk *w, int32_t record, unsigned parts)
+{
+    const int32_t index = w->cache ? weft_spill_cache_place(w->cache, record) : -1;
+    w->in_file[record] &= (uint8_t)~parts;
+    if (index >= 0)
+        w->places[index].differ &= ~parts;
+}
+
+/* The filed of a record, -1: none. */
+static int32_t file_walk_place(const file_walk *w, int32_t record)
+{
+    return w->cache ? weft_spill_cache_place(w->cache, record) : -1;
+}
+
+static weft_file_bytes file_walk_bytes(const file_walk *w)
+{
+    return w->bytes;
+}
 
 typedef struct tier_layer {
     weft_experts_shape shape;
@@ -43,11 +178,11 @@ struct weft_tier_walk {
     double *wait_us; /* [num_tasks] of the step */
     double *landed_us;
     const double *stepped_us;
-    weft_file_walk *file;          /* NULL: no expert is in one */
+    file_walk *file;               /* NULL: no expert is in one */
     weft_file_bytes before, after; /* what it had read and written around the step */
     bool is_unknown;               /* nobody knows what it takes */
     bool file_is_known;            /* what a step reads and writes is as in any other */
-    weft_file_times (*file_us)[2]; /* by bucket: of the update, whole and of the gradient alone */
+    file_times (*file_us)[2];      /* by bucket: of the update, whole and of the gradient alone */
     double read_us;                /* of the read that follows a write */
     double *used_us;               /* of places in host memory: what is done last there is over */
     weft_status status;            /* of the first use that was not foreseen */
@@ -231,11 +366,11 @@ static weft_status file_rates(const weft_site *site, const weft_records_sizes *s
     *out = (weft_file_rates){0};
     for (unsigned parts = 1; pace > 0 && parts < WEFT_RECORD_SETS; parts++)
         out->read_us[parts] = out->write_us[parts] =
-            1e6 * (double)weft_record_set_bytes(sizes, parts) / pace;
+            1e6 * (double)record_set_bytes(sizes, parts) / pace;
     if (pace > 0)
         return WEFT_OK;
     for (unsigned parts = 1; parts < WEFT_RECORD_SETS; parts++) {
-        const double bytes = share * (double)weft_record_set_bytes(sizes, parts);
+        const double bytes = share * (double)record_set_bytes(sizes, parts);
         weft_estimate read, write;
         WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_READ, bytes, &read));
         WEFT_TRY(weft_work_us(site, WEFT_COST_DIRECT_WRITE, bytes, &write));
@@ -275,7 +410,7 @@ static weft_status make_file(weft_tier_walk *w, const weft_site *site, const wef
     }
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)w->buckets->count, &w->file_us));
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)sizes.num_places, &w->used_us));
-    return weft_file_walk_make(&sizes, file.eviction, &rates, arena, &w->file);
+    return file_walk_make(&sizes, file.eviction, &rates, arena, &w->file);
 }
 
 weft_status weft_tier_walk_make(const weft_site *site, const weft_config *config,
@@ -339,11 +474,11 @@ static bool is_up(const running *r, const weft_task *task)
 }
 
 /* A use of a bucket's record. */
-static weft_file_times use_record(weft_tier_walk *w, int bucket, unsigned reads, unsigned changes)
+static file_times use_record(weft_tier_walk *w, int bucket, unsigned reads, unsigned changes)
 {
-    weft_file_times us;
+    file_times us;
     const weft_status status =
-        weft_file_walk_use(w->file, w->buckets->shapes[bucket].index, reads, changes, &us);
+        file_walk_use(w->file, w->buckets->shapes[bucket].index, reads, changes, &us);
     if (w->status == WEFT_OK)
         w->status = status;
     return us;
@@ -353,8 +488,7 @@ static weft_file_times use_record(weft_tier_walk *w, int bucket, unsigned reads,
  * NULL: it is in none. */
 static double *place_used_us(weft_tier_walk *w, int bucket)
 {
-    const int32_t at =
-        w->file ? weft_file_walk_place(w->file, w->buckets->shapes[bucket].index) : -1;
+    const int32_t at = w->file ? file_walk_place(w->file, w->buckets->shapes[bucket].index) : -1;
     return at < 0 ? NULL : &w->used_us[at];
 }
 
@@ -385,7 +519,7 @@ static double file_task(const running *r, const weft_task *task, double at)
     if (task->flags & WEFT_TASK_AFTER_STEP)
         at = fmax(at, stepped_us(w, r->layer, task->expert));
     if (task->kind == WEFT_TASK_WRITE) {
-        const weft_file_times times =
+        const file_times times =
             of_gradient
                 ? use_record(w, bucket, r->layer->has_gradient ? WEFT_RECORD_G : 0, WEFT_RECORD_G)
                 : use_record(w, bucket, WEFT_RECORD_W, 0);
@@ -591,7 +725,7 @@ enum { STEPPED = WEFT_RECORD_W | WEFT_RECORD_S, ALL_PARTS = STEPPED | WEFT_RECOR
 static void use_whole(weft_tier_walk *w, int bucket)
 {
     w->file_us[bucket][0] = use_record(w, bucket, ALL_PARTS, STEPPED);
-    weft_file_walk_drop(w->file, w->buckets->shapes[bucket].index, WEFT_RECORD_G);
+    file_walk_drop(w->file, w->buckets->shapes[bucket].index, WEFT_RECORD_G);
 }
 
 /* What the update reads and writes; at once: of a layer, behind its last backward, on the lane
@@ -668,7 +802,7 @@ static double walk_pass(weft_tier_walk *w, const weft_task *task, double start, 
 static void begin_step(weft_tier_walk *w, double filed_us)
 {
     if (w->file)
-        w->before = weft_file_walk_bytes(w->file);
+        w->before = file_walk_bytes(w->file);
     for (int l = 0; l < w->outline->num_layers; l++)
         w->layers[l].has_gradient = false;
     for (int s = 0; s < w->num_slots; s++)
@@ -706,7 +840,7 @@ static weft_status learn_file(weft_tier_walk *w)
                 at += us;
             }
         WEFT_TRY(weft_tier_end_step(w));
-        WEFT_TRY(weft_file_walk_learn(w->file));
+        WEFT_TRY(file_walk_learn(w->file));
     }
     w->file_is_known = true;
     return WEFT_OK;
@@ -726,7 +860,7 @@ weft_status weft_tier_end_step(weft_tier_walk *w)
     if (w->file && !steps_at_once(w))
         update_all(w);
     if (w->file)
-        w->after = weft_file_walk_bytes(w->file);
+        w->after = file_walk_bytes(w->file);
     return w->status;
 }
 
@@ -755,7 +889,7 @@ double weft_tier_file_us(const weft_tier_walk *w, const weft_task *task)
 {
     if (!w->file)
         return 0;
-    const weft_file_times *us = &w->file_us[task->bucket][task->flow == WEFT_FLOW_GRADIENT];
+    const file_times *us = &w->file_us[task->bucket][task->flow == WEFT_FLOW_GRADIENT];
     return task->kind == WEFT_TASK_READ ? us->read_us : us->write_us;
 }
 

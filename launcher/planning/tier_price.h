@@ -3,13 +3,12 @@
  * the order of the compute lane, each as the simulation of the step (schedule/price/price.h) starts
  * it: their lanes and rings go on from layer to layer and from pass to pass, as they do at run time
  * (layers/tier/run.h), and a forward's uploads wait for the updates of the step before. Of experts
- * in a file the same walk finds what is read and written (planning/file_price.h), on one lane for
- * passes and updates. Copies and computation do not slow each other here. Pure. */
+ * in a file the same walk finds what is read and written, on one lane for passes and updates.
+ * Copies and computation do not slow each other here. Pure. */
 #ifndef WEFT_LAUNCHER_PLANNING_TIER_PRICE_H
 #define WEFT_LAUNCHER_PLANNING_TIER_PRICE_H
 
 #include "launcher/planning/config.h"
-#include "launcher/planning/file_price.h"
 #include "launcher/planning/pass_price.h"
 #include "launcher/planning/step.h"
 #include "schedule/experts/experts.h"
@@ -54,6 +53,9 @@ double weft_tier_wait_us(const weft_tier_walk *walk, uint32_t task);
 double weft_tier_landed_us(const weft_tier_walk *walk, int bucket);
 /* What the update's read or write of a bucket takes. */
 double weft_tier_file_us(const weft_tier_walk *walk, const weft_task *task);
+typedef struct weft_file_bytes {
+    uint64_t read, written;
+} weft_file_bytes;
 /* What the step reads of the file and writes to it; none where the cluster lacks the figures. */
 weft_file_bytes weft_tier_file_bytes(const weft_tier_walk *walk);
 /* What lanes of the experts' programs were busy in the step: uploads, downloads, additions, reads

@@ -4,9 +4,17 @@
 
 #include <stdio.h>
 
-#include "launcher/training/exports.h"
 #include "launcher/training/ledger.h"
 #include "launcher/training/trainer.h"
+
+/* Zero is valid: nothing is exported. */
+typedef struct weft_exports {
+    FILE *events; /* a file of its own for each start; NULL: none */
+    char events_path[1100];
+    const char *text; /* the Prometheus file; borrowed; NULL: none */
+    const char *run;  /* its label; borrowed */
+    int64_t seq_length;
+} weft_exports;
 
 typedef struct weft_progress {
     FILE *metrics; /* metrics.jsonl; NULL: none */

@@ -23,14 +23,6 @@ typedef struct weft_check_guards {
     int count, capacity, fill; /* fill: the byte that new pieces hold */
 } weft_check_guards;
 
-weft_status weft_check_guards_take(weft_check_guards *guards, const char *what, size_t bytes,
-                                   void **out) WEFT_CHECKED;
-void weft_check_guards_poison(weft_check_guards *guards);
-void weft_check_guards_release(weft_check_guards *guards);
-
-/* Zeroes the states and restores the guards behind them. */
-void weft_check_clear_states(weft_pass *pass);
-
 /* --- a place ------------------------------------------------------------------------------- */
 
 /* A model on a mesh, with rows for two micro-batches, all in CPU memory. */
@@ -52,10 +44,6 @@ typedef struct weft_check_place {
 } weft_check_place;
 
 extern const char *const weft_check_names[]; /* "x", "y", "dy", "dx", and more */
-/* Puts guards around gradients, states, and the memory of passes. */
-weft_status weft_check_guard(weft_check_place *place) WEFT_CHECKED;
-/* Sets place->beyond to what the pass in that slot wrote beyond its memory, if anything. */
-void weft_check_find_beyond(weft_check_place *place, int slot);
 /* "forward writes beyond y". */
 void weft_check_beyond_text(double beyond, char out[96]);
 

@@ -6,10 +6,147 @@
 
 #include "core/device/device.h"
 #include "kernels/kernels.h"
-#include "layers/context/memory.h"
 #include "layers/pass/runner.h"
 #include "parallel/sequence.h"
 #include "schedule/operands.h"
+
+/* --- sizes ---------------------------------------------------------------------------------- */
+
+/* Sizes in elements. "Here" means the rows and heads that a rank attends: rows of `inner`
+ * neighbours, 1 / inner of its heads. */
+typedef struct context_sizes {
+    size_t width_qkv, width_out; /* of the layer's own rows, all heads */
+    size_t rows, heads, groups;  /* here */
+    size_t in_group, head_dim;   /* query heads of a group */
+    size_t value_dim, pair;      /* a value; a key and a value */
+    size_t queries;              /* a row's, of all heads here */
+    size_t result, keys;         /* a row's result; its keys and values */
+    size_t block_keys, all_keys; /* keys of a block; keys that one task attends, which are all
+                                    ranks' for all_gather */
+} context_sizes;
+
+weft_context_plan weft_context_plan_of(const weft_shape *shape)
+{
+    const weft_context_form form = (weft_context_form)shape->cp_comm_type;
+    return (weft_context_plan){.form = form,
+                               .cp = shape->cp,
+                               .inner = form == WEFT_CONTEXT_A2A       ? shape->cp
+                                        : form == WEFT_CONTEXT_A2A_P2P ? shape->cp_inner
+                                                                       : 1};
+}
+
+weft_context_shape weft_context_shape_of(const weft_shape *shape, const weft_dims *dims)
+{
+    return (weft_context_shape){.plan = weft_context_plan_of(shape),
+                                .rows = dims->rows_full,
+                                .batch = shape->batch,
+                                .heads = dims->heads,
+                                .groups = dims->groups,
+                                .head_dim = dims->head_dim,
+                                .value_dim = dims->value_dim,
+                                .dtype = shape->dtype};
+}
+
+bool weft_context_deals(const weft_shape *shape)
+{
+    if (shape->cp <= 1)
+        return false;
+    const weft_context_plan plan = weft_context_plan_of(shape);
+    return weft_context_exchanges(&plan);
+}
+
+bool weft_context_exchanges(const weft_context_plan *plan)
+{
+    return plan->inner > 1;
+}
+
+static context_sizes context_sizes_of(const weft_context_shape *s)
+{
+    const size_t inner = (size_t)s->plan.inner;
+    context_sizes z = {
+        .width_qkv = (s->heads + s->groups) * s->head_dim + s->groups * s->value_dim,
+        .width_out = s->heads * s->value_dim,
+        .rows = s->rows * inner,
+        .heads = s->heads / inner,
+        .groups = s->groups / inner,
+        .in_group = s->heads / s->groups,
+        .head_dim = s->head_dim,
+        .value_dim = s->value_dim,
+        .pair = s->head_dim + s->value_dim,
+    };
+    z.queries = z.heads * z.head_dim;
+    z.result = z.heads * z.value_dim;
+    z.keys = z.groups * z.pair;
+    z.block_keys = z.rows * z.keys;
+    z.all_keys = z.block_keys;
+    if (s->plan.form == WEFT_CONTEXT_ALL_GATHER)
+        z.all_keys *= (size_t)s->plan.cp;
+    return z;
+}
+
+/* Bytes of a slot of that kind in the scratch, rounded up like scratch; 0: the slot lies in a
+ * tensor of the layer. */
+static size_t context_slot_bytes(const weft_context_shape *s, weft_slot_kind holds, bool backward)
+{
+    const context_sizes z = context_sizes_of(s);
+    switch (holds) {
+    case WEFT_SLOT_HOME:
+        return weft_piece_bytes(
+            s->dtype, weft_context_exchanges(&s->plan) ? s->rows * z.width_qkv : z.block_keys, 1);
+    case WEFT_SLOT_KEYS:
+        return weft_piece_bytes(s->dtype, z.all_keys, 1);
+    case WEFT_SLOT_PARTIAL: /* in forward the result itself, if that is fp32 */
+        if (backward)       /* of queries */
+            return weft_piece_bytes(WEFT_F32, z.rows, z.queries);
+        return s->dtype != WEFT_F32 ? weft_piece_bytes(WEFT_F32, z.rows, z.result) : 0;
+    case WEFT_SLOT_HEADS_GRADIENT:
+        return weft_piece_bytes(s->dtype, s->rows, z.width_qkv);
+    case WEFT_SLOT_KEYS_GRADIENT:
+        return weft_piece_bytes(WEFT_F32, z.all_keys, 1);
+    case WEFT_SLOT_OWN_GRADIENT:
+    case WEFT_SLOT_ARRIVED:
+        return weft_piece_bytes(WEFT_F32, z.block_keys, 1);
+    default:
+        return 0;
+    }
+}
+
+/* The number of slots of each kind in the programs. */
+size_t weft_context_scratch_bytes(const weft_context_shape *s, bool backward)
+{
+    const bool exchanges = weft_context_exchanges(&s->plan);
+    const bool gathers = s->plan.form == WEFT_CONTEXT_ALL_GATHER;
+    const bool rings = weft_context_blocks(&s->plan) > 1;
+    const struct {
+        weft_slot_kind holds;
+        size_t count;
+    } rows[] = {
+        {WEFT_SLOT_HOME, exchanges || gathers},
+        {WEFT_SLOT_KEYS, rings ? 2 : gathers},
+        {WEFT_SLOT_PARTIAL, 1},
+        {WEFT_SLOT_HEADS_GRADIENT, backward && exchanges},
+        {WEFT_SLOT_OWN_GRADIENT, backward && !gathers},
+        {WEFT_SLOT_KEYS_GRADIENT, backward ? (size_t)weft_context_shares(&s->plan) : 0},
+        {WEFT_SLOT_ARRIVED, backward && (rings || gathers)},
+    };
+    size_t bytes = backward ? weft_piece_bytes(WEFT_F32, s->heads, s->rows) : 0; /* delta */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        bytes += rows[i].count * context_slot_bytes(s, rows[i].holds, backward);
+    return bytes;
+}
+
+/* The most bytes that one operation sends or receives. */
+static size_t context_message_bytes(const weft_context_shape *s)
+{
+    const context_sizes z = context_sizes_of(s);
+    const size_t each = weft_dtype_bytes(s->dtype);
+    size_t bytes = 2 * z.block_keys * sizeof(float);
+    if (s->plan.form == WEFT_CONTEXT_ALL_GATHER)
+        bytes = (z.all_keys + z.block_keys) * sizeof(float);
+    if (weft_context_exchanges(&s->plan) && 2 * s->rows * z.width_qkv * each > bytes)
+        bytes = 2 * s->rows * z.width_qkv * each;
+    return bytes;
+}
 
 struct weft_context_runtime {
     weft_comm *cp;
@@ -28,7 +165,7 @@ typedef struct weft_context_work {
     const weft_context_call *call;
     const weft_program *program;
     void **memory;
-    weft_context_sizes sizes;
+    context_sizes sizes;
     float *delta;
     bool backward;
 } weft_context_work;
@@ -67,7 +204,7 @@ static weft_status move_keys(const weft_context_work *w, weft_lane *lane, size_t
                              weft_dtype from_dtype, const void *from, bool from_packed,
                              weft_dtype to_dtype, void *to)
 {
-    const weft_context_sizes *z = &w->sizes;
+    const context_sizes *z = &w->sizes;
     const size_t queries = z->in_group * z->head_dim, apart = queries + z->pair;
     return move_rows(lane, rows * z->groups, z->pair, from_dtype,
                      from_packed ? from : at(from, queries, from_dtype),
@@ -188,7 +325,7 @@ static weft_status run_sum(void *context, const weft_task *task, weft_lane *lane
 static weft_status place_gradients(const weft_context_work *w, const weft_task *task,
                                    weft_lane *lane)
 {
-    const weft_context_sizes *z = &w->sizes;
+    const context_sizes *z = &w->sizes;
     const weft_dtype dtype = w->call->shape.dtype;
     const size_t queries = z->in_group * z->head_dim;
     const float *arrived = slot_of(w, task, WEFT_OPERAND_FROM);
@@ -253,7 +390,7 @@ static const void *queries_of(const weft_context_work *w)
 static weft_status attend_forward(const weft_context_work *w, const weft_task *task,
                                   weft_lane *lane, const pair *p)
 {
-    const weft_context_sizes *z = &w->sizes;
+    const context_sizes *z = &w->sizes;
     const weft_dtype dtype = w->call->shape.dtype;
     const char *keys = slot_of(w, task, WEFT_OPERAND_KEYS), *qkv = queries_of(w);
     const void *k = keys ? keys : at(qkv, z->in_group * z->head_dim, dtype);
@@ -271,7 +408,7 @@ static weft_status attend_forward(const weft_context_work *w, const weft_task *t
 static weft_status attend_backward(const weft_context_work *w, const weft_task *task,
                                    weft_lane *lane, const pair *p)
 {
-    const weft_context_sizes *z = &w->sizes;
+    const context_sizes *z = &w->sizes;
     const weft_context_call *c = w->call;
     const weft_dtype dtype = c->shape.dtype;
     const size_t result = p->query_rows * z->result;
@@ -300,7 +437,7 @@ static weft_status attend_backward(const weft_context_work *w, const weft_task *
 /* The shape of a pair's call, without the queries' position. */
 static weft_attention_shape shape_of(const weft_context_work *w, const weft_task *task)
 {
-    const weft_context_sizes *z = &w->sizes;
+    const context_sizes *z = &w->sizes;
     weft_attention_shape shape = w->call->attention;
     const size_t width = z->in_group * z->head_dim + z->pair;
     const bool packed = weft_task_slot(task, WEFT_OPERAND_KEYS) >= 0;
@@ -434,7 +571,7 @@ static void bind_slots(weft_context_work *w)
     char *scratch = c->scratch;
     for (int32_t i = 0; i < w->program->num_slots; i++) {
         const weft_slot_kind holds = (weft_slot_kind)w->program->slots[i].holds;
-        const size_t bytes = weft_context_slot_bytes(&c->shape, holds, w->backward);
+        const size_t bytes = context_slot_bytes(&c->shape, holds, w->backward);
         w->memory[i] = holds == WEFT_SLOT_HEADS    ? c->heads
                        : holds == WEFT_SLOT_RESULT ? c->heads_out
                        : bytes > 0                 ? scratch
@@ -449,7 +586,7 @@ static void bind_slots(weft_context_work *w)
 static weft_status add_sinks(const weft_context_work *w, weft_lane *lane)
 {
     const weft_context_call *c = w->call;
-    const weft_context_sizes *z = &w->sizes;
+    const context_sizes *z = &w->sizes;
     const int mine = weft_comm_rank(w->runtime->cp), inner = w->runtime->plan.inner;
     const size_t all = c->shape.heads, first = (size_t)(mine % inner) * z->heads;
     const size_t rows = c->cut->run_length * c->shape.batch;
@@ -474,7 +611,7 @@ static weft_status run(weft_context_runtime *r, weft_lane *compute, const weft_c
                            .call = call,
                            .program = &r->programs[backward],
                            .memory = r->memory[backward],
-                           .sizes = weft_context_sizes_of(&call->shape),
+                           .sizes = context_sizes_of(&call->shape),
                            .backward = backward};
     bind_slots(&w);
     memset(r->begun, 0, (size_t)r->plan.cp * WEFT_DEAL_MAX_RUNS * sizeof *r->begun);
@@ -551,5 +688,5 @@ void weft_context_runtime_destroy(weft_context_runtime *r)
 weft_status weft_context_runtime_reserve(weft_context_runtime *r, weft_lane *compute,
                                          const weft_context_shape *shape)
 {
-    return weft_runner_reserve(&r->runner, r->cp, compute, weft_context_message_bytes(shape));
+    return weft_runner_reserve(&r->runner, r->cp, compute, context_message_bytes(shape));
 }

@@ -188,31 +188,6 @@ typedef struct weft_moe_expert_rows {
     weft_tensor x, middle, act, ordered, dordered;
     weft_tensor kept_act, kept_dout; /* in two halves: of all partitions */
 } weft_moe_expert_rows;
-/* The first linear layer alone: x -> middle. */
-weft_status weft_moe_experts_first(weft_moe *m, weft_pass *pass,
-                                   const weft_moe_expert_rows *rows) WEFT_CHECKED;
-/* x -> middle -> out. */
-weft_status weft_moe_experts(weft_moe *m, weft_pass *pass, const weft_moe_expert_rows *rows,
-                             const weft_tensor *out) WEFT_CHECKED;
-/* dout -> din; middle becomes its own gradient. Adds weight gradients, or with `overwrite` writes
- * them. */
-weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass,
-                                      const weft_moe_expert_rows *rows, const weft_tensor *dout,
-                                      const weft_tensor *din, bool overwrite) WEFT_CHECKED;
-
-/* The same in two halves: dout -> din, and what the gradients of weights need -> kept_act,
- * kept_dout, middle; below, the gradients of weights from x, kept_act, kept_dout and middle. */
-weft_status weft_moe_experts_backward_input(weft_moe *m, weft_pass *pass,
-                                            const weft_moe_expert_rows *rows,
-                                            const weft_tensor *dout,
-                                            const weft_tensor *din) WEFT_CHECKED;
-weft_status weft_moe_experts_backward_weights(weft_moe *m, weft_pass *pass,
-                                              const weft_moe_expert_rows *rows,
-                                              bool overwrite) WEFT_CHECKED;
-
-/* to[i] = from[index[i]], rows. */
-weft_status weft_moe_select(weft_lane *lane, const weft_tensor *from, const int32_t *index,
-                            const weft_tensor *to) WEFT_CHECKED;
 
 /* All-to-all over EP on `lane`, in the runtime's form if experts are tensor-sharded (MoNTA), where
  * every ETP rank holds the same `send`. Sizes: see weft_all_to_all. Staging areas lie in the pass's

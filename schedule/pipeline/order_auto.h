@@ -1,5 +1,5 @@
 /* An order made from costs. Candidates are all kinds of the shape's layout (loop or V) and list
- * schedules by several rules (schedule/pipeline/order_list.h), as far as they keep the limits of
+ * schedules by several rules, as far as they keep the limits of
  * memory. The best ones are improved: a compute on the critical path moves to another place of its
  * rank (after Nowicki and Smutnicki 1996, job shops). The outcome is not worse than any kind that
  * fits. The same on all ranks: no clock and no chance takes part. */

@@ -3,7 +3,211 @@
 
 #include "core/stage.h"
 #include "schedule/price/price.h"
-#include "schedule/price/simulation.h"
+#include "schedule/walk.h"
+
+/* What a lane is doing. The SEND carries a message's activity; the RECEIVE only occupies its lane,
+ * and has an end of its own where the message is buffered. */
+typedef struct weft_activity {
+    bool running, slowed;
+    bool buffered; /* one end of a buffered message */
+    int heap_at;   /* index in the heap; -1: a RECEIVE whose message is under way */
+    weft_walk_step step;
+    double start_us, cost_us;
+    /* The end, or the next point if points are left, at the current rate. */
+    double end_us, rate;
+    uint32_t next_point;          /* index into the stage's points */
+    double needs[WEFT_MAX_LINKS]; /* the share of its time in which it needs each link */
+} weft_activity;
+
+/* Points that tasks of a stage wait for, by task; of one that runs or is over, in the order in
+ * which they pass. */
+typedef struct weft_point {
+    weft_wait wait;
+    double share; /* of the task's time, known from its start on */
+} weft_point;
+
+typedef struct stage_points {
+    weft_point *points;
+    uint32_t count;
+} stage_points;
+
+/* Messages of one flow to a stage; they come from one lane. */
+typedef struct inbox {
+    int arriving;                  /* the lane of the arriving message; -1: none */
+    uint32_t sent, arrived, taken; /* numbers of buffered messages */
+} inbox;
+
+enum { WEFT_NUM_INBOXES = 2 }; /* activations, gradients */
+
+typedef struct weft_simulation {
+    weft_walk walk;
+    stage_points *points; /* [num_stages] */
+    const weft_program *programs;
+    int num_stages;
+    const weft_pricing *pricing;
+    weft_activity *lanes; /* [num_stages][WEFT_NUM_LANES] */
+    inbox *inboxes;       /* [num_stages][WEFT_NUM_INBOXES] */
+    int *heap;            /* lanes, by end; ties by number */
+    int heap_size;
+    int *touched; /* stages whose activities changed, each once */
+    bool *is_touched;
+    int num_touched;
+    bool has_met[WEFT_NUM_MEETINGS];
+    double now_us;
+    weft_price *price;
+} weft_simulation;
+
+/* --- the activity that ends next, and the speeds of concurrent ones ------------------------- */
+
+static bool is_sooner(const weft_simulation *sim, int a, int b)
+{
+    const double one = sim->lanes[a].end_us, other = sim->lanes[b].end_us;
+    return one < other || (one == other && a < b);
+}
+
+static void heap_put(weft_simulation *sim, int at, int lane)
+{
+    sim->heap[at] = lane;
+    sim->lanes[lane].heap_at = at;
+}
+
+/* Moves a lane whose end changed. */
+static void settle(weft_simulation *sim, int lane)
+{
+    int at = sim->lanes[lane].heap_at;
+    for (; at > 0 && is_sooner(sim, lane, sim->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        heap_put(sim, at, sim->heap[(at - 1) / 2]);
+    for (int child; (child = 2 * at + 1) < sim->heap_size; at = child) {
+        if (child + 1 < sim->heap_size && is_sooner(sim, sim->heap[child + 1], sim->heap[child]))
+            child++;
+        if (!is_sooner(sim, sim->heap[child], lane))
+            break;
+        heap_put(sim, at, sim->heap[child]);
+    }
+    heap_put(sim, at, lane);
+}
+
+/* The heap of running lanes, by their end. */
+static void simulation_add(weft_simulation *sim, int lane)
+{
+    heap_put(sim, sim->heap_size++, lane);
+    settle(sim, lane);
+}
+
+static int simulation_take_first(weft_simulation *sim)
+{
+    const int first = sim->heap[0], last = sim->heap[--sim->heap_size];
+    if (sim->heap_size > 0) {
+        heap_put(sim, 0, last);
+        settle(sim, last);
+    }
+    return first;
+}
+
+weft_work_class weft_lane_work_class(int lane)
+{
+    static const weft_work_class classes[WEFT_NUM_LANES] = {
+        [WEFT_LANE_COMPUTE] = WEFT_WORK_COMP,     [WEFT_LANE_SEND] = WEFT_WORK_COMM,
+        [WEFT_LANE_RECEIVE] = WEFT_WORK_COMM,     [WEFT_LANE_REDUCE] = WEFT_WORK_COMM,
+        [WEFT_LANE_EXPERT] = WEFT_WORK_COMM,      [WEFT_LANE_GATHER] = WEFT_WORK_COMM,
+        [WEFT_LANE_PLACE] = WEFT_WORK_MEM,        [WEFT_LANE_OFFLOAD] = WEFT_WORK_MEM,
+        [WEFT_LANE_PREFETCH] = WEFT_WORK_MEM,     [WEFT_LANE_TO_DEVICE] = WEFT_WORK_MEM,
+        [WEFT_LANE_TO_HOST] = WEFT_WORK_MEM,      [WEFT_LANE_HOST] = WEFT_NUM_WORK_CLASSES,
+        [WEFT_LANE_FILE] = WEFT_NUM_WORK_CLASSES,
+    };
+    return classes[lane];
+}
+
+/* The activities on a stage, arriving messages included. */
+typedef struct company {
+    bool active[WEFT_NUM_WORK_CLASSES];
+    double needs[2][WEFT_MAX_LINKS]; /* by direction: leaving, arriving */
+} company;
+
+/* Whether the activity uses this way of a stage's links; arrives: it comes from elsewhere. */
+static bool uses(const weft_activity *a, int way, bool arrives)
+{
+    return a->step.peer < 0 || way == (int)arrives;
+}
+
+static void add_company(const weft_activity *a, int lane, bool arrives, company *out)
+{
+    if (!a->running)
+        return;
+    const weft_work_class class_ = weft_lane_work_class(lane);
+    if (class_ < WEFT_NUM_WORK_CLASSES)
+        out->active[class_] = true;
+    for (int way = 0; way < 2; way++)
+        for (int l = 0; l < WEFT_MAX_LINKS && uses(a, way, arrives); l++)
+            out->needs[way][l] += a->needs[l];
+}
+
+static company company_of(const weft_simulation *sim, int stage)
+{
+    company out = {{false}, {{0}}};
+    for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
+        add_company(&sim->lanes[stage * WEFT_NUM_LANES + lane], lane, false, &out);
+    for (int i = 0; i < WEFT_NUM_INBOXES; i++) {
+        const int from = sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving;
+        if (from >= 0)
+            add_company(&sim->lanes[from], WEFT_LANE_RECEIVE, true, &out);
+    }
+    return out;
+}
+
+/* The share of its own speed that the activity keeps beside the others. */
+static double speed_in(const weft_simulation *sim, const weft_activity *a, int lane, bool arrives,
+                       const company *with)
+{
+    const weft_interference *interference = sim->pricing->interference;
+    const int class_ = (int)weft_lane_work_class(lane);
+    double speed = 1;
+    int beside = class_;
+    for (int other = 0; other < WEFT_NUM_WORK_CLASSES; other++)
+        if (with->active[other] && other != class_)
+            beside = beside == class_ ? other : WEFT_WORK_ALL;
+    if (interference && beside != class_ && class_ < WEFT_NUM_WORK_CLASSES)
+        speed = interference->alpha[class_][beside];
+    for (int way = 0; way < 2; way++)
+        for (int l = 0; l < WEFT_MAX_LINKS && uses(a, way, arrives); l++)
+            if (a->needs[l] > 0 && with->needs[way][l] > 1)
+                speed = fmin(speed, 1 / with->needs[way][l]);
+    return speed;
+}
+
+static void set_speed(weft_simulation *sim, int number)
+{
+    weft_activity *a = &sim->lanes[number];
+    if (!a->running || a->heap_at < 0)
+        return;
+    const company own = company_of(sim, a->step.stage);
+    double rate = speed_in(sim, a, number % WEFT_NUM_LANES, false, &own);
+    if (a->step.peer >= 0) {
+        const company other = company_of(sim, a->step.peer);
+        rate = fmin(rate, speed_in(sim, a, WEFT_LANE_RECEIVE, true, &other));
+    }
+    if (rate == a->rate)
+        return;
+    a->end_us = sim->now_us + (a->end_us - sim->now_us) * a->rate / rate;
+    a->rate = rate;
+    a->slowed = true;
+    settle(sim, number);
+}
+
+/* Sets the speeds of all activities on touched stages, beside each other. */
+static void simulation_set_speeds(weft_simulation *sim)
+{
+    const bool any = sim->pricing->interference || sim->pricing->links;
+    while (sim->num_touched > 0) {
+        const int stage = sim->touched[--sim->num_touched];
+        sim->is_touched[stage] = false;
+        for (int lane = 0; any && lane < WEFT_NUM_LANES; lane++)
+            set_speed(sim, stage * WEFT_NUM_LANES + lane);
+        for (int i = 0; any && i < WEFT_NUM_INBOXES; i++)
+            if (sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving >= 0)
+                set_speed(sim, sim->inboxes[stage * WEFT_NUM_INBOXES + i].arriving);
+    }
+}
 
 static const char *const flow_letters[WEFT_NUM_FLOWS] = {
 #define ROW(name, text, letters) letters,
@@ -59,7 +263,7 @@ static void touch(weft_simulation *sim, int stage)
 }
 
 /* The index of the task's first point, or where it would stand. */
-static uint32_t find_points(const weft_stage_points *points, uint32_t task)
+static uint32_t find_points(const stage_points *points, uint32_t task)
 {
     uint32_t low = 0, high = points->count;
     while (low < high) {
@@ -75,7 +279,7 @@ static uint32_t find_points(const weft_stage_points *points, uint32_t task)
 /* The point that the activity comes to next; NULL: none is left. */
 static const weft_point *next_point(const weft_simulation *sim, const weft_activity *a)
 {
-    const weft_stage_points *points = &sim->points[a->step.stage];
+    const stage_points *points = &sim->points[a->step.stage];
     const bool left =
         a->next_point < points->count && points->points[a->next_point].wait.task == a->step.task;
     return left ? &points->points[a->next_point] : NULL;
@@ -100,7 +304,7 @@ static void begin_points(weft_simulation *sim, weft_activity *a)
 {
     const weft_pricing *pricing = sim->pricing;
     const int stage = a->step.stage;
-    weft_stage_points *points = &sim->points[stage];
+    stage_points *points = &sim->points[stage];
     uint32_t end = a->next_point = find_points(points, a->step.task);
     for (; end < points->count && points->points[end].wait.task == a->step.task; end++)
         points->points[end].share =
@@ -116,7 +320,7 @@ static weft_activity *receive_of(const weft_simulation *sim, int stage)
     return &sim->lanes[stage * WEFT_NUM_LANES + WEFT_LANE_RECEIVE];
 }
 
-static weft_inbox *inbox_of(const weft_simulation *sim, int stage, const weft_task *message)
+static inbox *inbox_of(const weft_simulation *sim, int stage, const weft_task *message)
 {
     return &sim->inboxes[stage * WEFT_NUM_INBOXES + (message->flow == WEFT_FLOW_GRADIENT)];
 }
@@ -138,7 +342,7 @@ static weft_activity *begin_receive(weft_simulation *sim, int stage, uint32_t in
 static void end_receive(weft_simulation *sim, weft_activity *a)
 {
     a->end_us = sim->now_us;
-    weft_simulation_add(sim, (int)(a - sim->lanes));
+    simulation_add(sim, (int)(a - sim->lanes));
 }
 
 /* Starts the RECEIVE of a buffered message that has left; it ends when the message arrives. */
@@ -148,7 +352,7 @@ static void start_receive(weft_simulation *sim, int stage)
     if (!sim->pricing->buffered || receive_of(sim, stage)->running ||
         !weft_walk_ready(&sim->walk, stage, WEFT_LANE_RECEIVE, &index))
         return;
-    weft_inbox *box = inbox_of(sim, stage, &sim->programs[stage].tasks[index]);
+    inbox *box = inbox_of(sim, stage, &sim->programs[stage].tasks[index]);
     if (box->taken == box->sent)
         return;
     weft_activity *a = begin_receive(sim, stage, index, true);
@@ -160,7 +364,7 @@ static void start_receive(weft_simulation *sim, int stage)
 static void arrive(weft_simulation *sim, int stage, const weft_task *send)
 {
     weft_activity *a = receive_of(sim, stage);
-    weft_inbox *box = inbox_of(sim, stage, send);
+    inbox *box = inbox_of(sim, stage, send);
     box->arrived++;
     if (a->running && a->buffered && a->heap_at < 0 &&
         inbox_of(sim, stage, &sim->programs[stage].tasks[a->step.task]) == box)
@@ -215,10 +419,10 @@ static void start_lane(weft_simulation *sim, int stage, int lane)
     begin_points(sim, a);
     if (next_point(sim, a))
         a->end_us = sim->now_us + us * next_share(sim, a);
-    weft_simulation_add(sim, stage * WEFT_NUM_LANES + lane);
+    simulation_add(sim, stage * WEFT_NUM_LANES + lane);
     touch(sim, stage);
     if (step.peer >= 0) {
-        weft_inbox *box = inbox_of(sim, step.peer, task);
+        inbox *box = inbox_of(sim, step.peer, task);
         box->arriving = stage * WEFT_NUM_LANES + lane;
         box->sent += buffered;
         touch(sim, step.peer);
@@ -279,13 +483,13 @@ static void pass_point(weft_simulation *sim, weft_activity *a, int number)
     weft_walk_pass(&sim->walk, a->step.stage, a->step.task, next_point(sim, a)->wait.point);
     a->next_point++;
     a->end_us = sim->now_us + a->cost_us * fmax(0, next_share(sim, a) - share) / a->rate;
-    weft_simulation_add(sim, number);
+    simulation_add(sim, number);
     start_stage(sim, a->step.stage);
 }
 
 static weft_status finish_first(weft_simulation *sim)
 {
-    const int number = weft_simulation_take_first(sim);
+    const int number = simulation_take_first(sim);
     weft_activity *done = &sim->lanes[number];
     if (next_point(sim, done)) {
         pass_point(sim, done, number);
@@ -328,7 +532,7 @@ static weft_status simulate(weft_simulation *sim)
         start_stage(sim, stage);
     while (sim->heap_size > 0) {
         if (sim->lanes[sim->heap[0]].end_us > sim->now_us)
-            weft_simulation_set_speeds(sim);
+            simulation_set_speeds(sim);
         sim->now_us = sim->lanes[sim->heap[0]].end_us;
         WEFT_TRY(finish_first(sim));
     }
@@ -342,8 +546,7 @@ static int compare_tasks(const void *a, const void *b)
     return (x->wait.task > y->wait.task) - (x->wait.task < y->wait.task);
 }
 
-static weft_status list_points(const weft_program *program, weft_arena *scratch,
-                               weft_stage_points *out)
+static weft_status list_points(const weft_program *program, weft_arena *scratch, stage_points *out)
 {
     for (uint32_t i = 0; i < program->num_waits; i++)
         out->count += program->waits[i].point >= 0;

@@ -1,11 +1,5 @@
 /* The progress engine with operations made up here: no MPI is started, so ThreadSanitizer sees
  * all there is. Nothing below locks: the engine promises that one thread at a time advances. */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -13,6 +7,7 @@
 #include <string.h>
 
 #include "comm/mpi/engine.h"
+#include "tests/core/check.h"
 
 enum { NUM_THREADS = 8, NUM_OPERATIONS = 300, MAX_CALLS = 16 };
 
@@ -98,17 +93,15 @@ static void run_workers(atomic_int *meetings)
     weft_engine_release(&engine);
 }
 
-static void test_many_threads(void **state)
+CASE(test_many_threads)
 {
-    (void)state;
     run_workers(NULL);
 }
 
 /* Operation i of every thread waits for operation i of all: whoever drives must start what the
  * others bring, whatever its priority. */
-static void test_none_held_back(void **state)
+CASE(test_none_held_back)
 {
-    (void)state;
     static atomic_int meetings[NUM_OPERATIONS];
     run_workers(meetings);
     for (int i = 0; i < NUM_OPERATIONS; i++)
@@ -142,9 +135,8 @@ static weft_status advance_last(void *operation, bool *out_moved, bool *out_done
 
 /* Four operations come in the order 5, 1, 3, 1 (by priority); a pass serves 1, 1, 3, 5, equal ones
  * by arrival. */
-static void test_priorities(void **state)
+CASE(test_priorities)
 {
-    (void)state;
     static const int priorities[4] = {5, 1, 3, 1};
     static atomic_int num_started;
     weft_engine engine;
@@ -175,10 +167,5 @@ static void test_priorities(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_threads),
-        cmocka_unit_test(test_none_held_back),
-        cmocka_unit_test(test_priorities),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* Every variant of the fold that this CPU can run, against plain loops; and copies. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "comm/mpi/copy.h"
 #include "comm/fold.h"
 #include "tests/comm/comm_test.h"
+#include "tests/core/check.h"
 
 enum { COUNT = 2000, MAX_INPUTS = 5 };
 static const weft_dtype dtypes[] = {WEFT_F32, WEFT_BF16, WEFT_F16, WEFT_F64, WEFT_I32, WEFT_I64};
@@ -102,9 +97,8 @@ static void fill(weft_dtype dtype, void *x, uint64_t seed)
     }
 }
 
-static void test_variants(void **state)
+CASE(test_variants)
 {
-    (void)state;
     static const size_t counts[] = {0, 1, 7, 512, 513, 1999};
     void *inputs[MAX_INPUTS], *out = malloc(COUNT * 8);
     for (int k = 0; k < MAX_INPUTS; k++)
@@ -135,9 +129,8 @@ static void test_variants(void **state)
 }
 
 /* Every fp16 number alone, and sums of any two. */
-static void test_halves(void **state)
+CASE(test_halves)
 {
-    (void)state;
     enum { NUM = 1 << 16 };
     uint16_t *a = malloc(NUM * 2), *b = malloc(NUM * 2), *out = malloc(NUM * 2);
     for (int v = 0; weft_fold_variant(v); v++) {
@@ -163,9 +156,8 @@ static void test_halves(void **state)
     free(out);
 }
 
-static void test_copies(void **state)
+CASE(test_copies)
 {
-    (void)state;
     enum { ROOM = 40000 };
     static const size_t sizes[] = {0, 1, 63, 64, 65, 2047, 2048, 2049, 10000, 30001};
     unsigned char *from = malloc(ROOM), *to = malloc(ROOM);
@@ -185,10 +177,5 @@ static void test_copies(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_variants),
-        cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_copies),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

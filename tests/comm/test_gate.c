@@ -1,13 +1,8 @@
 /* The gate with a clock made up here: no MPI, no threads. */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "comm/mpi/gate.h"
+#include "tests/core/check.h"
 
 enum {
     SMALL = 8,
@@ -35,9 +30,8 @@ static weft_gate_pass enter(weft_gate *gate, weft_comm_purpose purpose)
     return pass;
 }
 
-static void test_urgent_is_free(void **state)
+CASE(test_urgent_is_free)
 {
-    (void)state;
     for (int purpose = WEFT_PURPOSE_CONTROL; purpose <= WEFT_PURPOSE_EXPERT; purpose++) {
         weft_gate gate = {0};
         weft_gate_pass more_urgent = enter(&gate, WEFT_PURPOSE_CONTROL);
@@ -50,9 +44,8 @@ static void test_urgent_is_free(void **state)
     }
 }
 
-static void test_window(void **state)
+CASE(test_window)
 {
-    (void)state;
     weft_gate gate = {0};
     weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_DATA);
     for (int i = 0; i < 6; i++)
@@ -79,9 +72,8 @@ static void test_window(void **state)
 
 /* Between nodes all operations share the window, but for a message each; inside each has its own.
  */
-static void test_shared_window(void **state)
+CASE(test_shared_window)
 {
-    (void)state;
     for (weft_link link = 0; link < WEFT_NUM_LINKS; link++) {
         weft_gate gate = {0};
         size_t window = limits.window_bytes[link];
@@ -102,9 +94,8 @@ static void test_shared_window(void **state)
     }
 }
 
-static void test_order(void **state)
+CASE(test_order)
 {
-    (void)state;
     weft_gate gate = {0};
     weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_PIPELINE);
     for (int i = 0; i < 3; i++)
@@ -117,9 +108,8 @@ static void test_order(void **state)
 }
 
 /* An exchange that moves all the time holds the background for HOLD, which then sends a window. */
-static void test_hold_is_bounded(void **state)
+CASE(test_hold_is_bounded)
 {
-    (void)state;
     weft_gate gate = {0};
     weft_gate_pass urgent = enter(&gate, WEFT_PURPOSE_EXPERT);
     weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_DATA);
@@ -149,9 +139,8 @@ static void test_hold_is_bounded(void **state)
     }
 }
 
-static void test_who_holds_whom(void **state)
+CASE(test_who_holds_whom)
 {
-    (void)state;
     for (int a = 0; a < WEFT_NUM_PURPOSES; a++)
         for (int b = 0; b < WEFT_NUM_PURPOSES; b++)
             for (int link = 0; link < WEFT_NUM_LINKS; link++) {
@@ -170,9 +159,8 @@ static void test_who_holds_whom(void **state)
 }
 
 /* A full window that nobody empties lets one message pass now and then. */
-static void test_stall(void **state)
+CASE(test_stall)
 {
-    (void)state;
     weft_gate gate = {0};
     weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_DATA);
     for (int i = 0; i < 4; i++)
@@ -197,9 +185,8 @@ static void test_stall(void **state)
 }
 
 /* Neither held nor holding, but in order. */
-static void test_small_messages(void **state)
+CASE(test_small_messages)
 {
-    (void)state;
     weft_gate gate = {0};
     weft_gate_pass urgent = enter(&gate, WEFT_PURPOSE_EXPERT);
     weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_DATA);
@@ -222,9 +209,8 @@ static void test_small_messages(void **state)
 }
 
 /* What sends nothing holds nobody; what sends too holds until all has come. */
-static void test_only_receives(void **state)
+CASE(test_only_receives)
 {
-    (void)state;
     weft_gate gate = {0}, empty = {0};
     weft_gate_pass urgent = enter(&gate, WEFT_PURPOSE_EXPERT);
     weft_gate_pass receiver = enter(&gate, WEFT_PURPOSE_TENSOR);
@@ -246,9 +232,8 @@ static void test_only_receives(void **state)
     assert_memory_equal(&gate, &empty, sizeof gate);
 }
 
-static void test_leave(void **state)
+CASE(test_leave)
 {
-    (void)state;
     weft_gate gate = {0}, empty = {0};
     weft_gate_pass urgent = enter(&gate, WEFT_PURPOSE_TENSOR);
     weft_gate_pass pass = enter(&gate, WEFT_PURPOSE_CONTEXT);
@@ -266,9 +251,8 @@ static void test_leave(void **state)
 
 /* Random traffic: no window is exceeded, nobody waits for more than all that is before it may take,
  * and everything gets through. */
-static void test_random(void **state)
+CASE(test_random)
 {
-    (void)state;
     enum { NUM = 12, SENDS = 60, FLIGHT = 150 };
     uint64_t x = 12345;
     for (int repeat = 0; repeat < 15; repeat++) {
@@ -321,13 +305,5 @@ static void test_random(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_urgent_is_free),  cmocka_unit_test(test_window),
-        cmocka_unit_test(test_shared_window),   cmocka_unit_test(test_order),
-        cmocka_unit_test(test_hold_is_bounded), cmocka_unit_test(test_who_holds_whom),
-        cmocka_unit_test(test_stall),           cmocka_unit_test(test_small_messages),
-        cmocka_unit_test(test_leave),           cmocka_unit_test(test_only_receives),
-        cmocka_unit_test(test_random),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

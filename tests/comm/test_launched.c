@@ -1,13 +1,8 @@
 /* What the launchers' variables mean. */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 
 #include "comm/comm.h"
+#include "tests/core/check.h"
 
 static const char *const names[] = {
     "OMPI_COMM_WORLD_RANK",
@@ -57,9 +52,8 @@ static bool launched(const char *const *pairs, int out[4])
         assert_int_equal(got[1], -7);                                                              \
     } while (0)
 
-static void test_mpirun(void **state)
+CASE(test_mpirun)
 {
-    (void)state;
     EXPECT_LAUNCHED(5, 8, 1, 4, "OMPI_COMM_WORLD_RANK", "5", "OMPI_COMM_WORLD_SIZE", "8",
                     "OMPI_COMM_WORLD_LOCAL_RANK", "1", "OMPI_COMM_WORLD_LOCAL_SIZE", "4");
     EXPECT_LAUNCHED(5, 8, 1, 2, "PMI_RANK", "5", "PMI_SIZE", "8", "MPI_LOCALRANKID", "1",
@@ -68,9 +62,8 @@ static void test_mpirun(void **state)
     assert_true(weft_comm_launched(NULL, NULL, NULL, NULL));
 }
 
-static void test_slurm(void **state)
+CASE(test_slurm)
 {
-    (void)state;
     EXPECT_LAUNCHED(9, 11, 1, 3, "SLURM_PROCID", "9", "SLURM_STEP_ID", "0", "SLURM_NTASKS", "11",
                     "SLURM_LOCALID", "1", "SLURM_NODEID", "2", "SLURM_TASKS_PER_NODE", "4(x2),3");
     /* A step of fewer tasks than the job. */
@@ -79,9 +72,8 @@ static void test_slurm(void **state)
                     "SLURM_TASKS_PER_NODE", "8(x2)", "SLURM_STEP_TASKS_PER_NODE", "2");
 }
 
-static void test_alone(void **state)
+CASE(test_alone)
 {
-    (void)state;
     EXPECT_ALONE(NULL);
     /* A batch script, and salloc's shell, are one process however many tasks the job has. */
     EXPECT_ALONE("SLURM_PROCID", "0", "SLURM_NTASKS", "8");
@@ -92,10 +84,5 @@ static void test_alone(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mpirun),
-        cmocka_unit_test(test_slurm),
-        cmocka_unit_test(test_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

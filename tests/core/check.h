@@ -1,4 +1,5 @@
-/* cmocka with the headers it wants before it, and checks of a call's status and of a number. */
+/* cmocka with the headers it wants before it: cases, each named where it is written and nowhere
+ * else, and checks of a call's status and of a number. */
 #ifndef WEFT_TESTS_CORE_CHECK_H
 #define WEFT_TESTS_CORE_CHECK_H
 
@@ -8,11 +9,54 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include <weft/status.h>
+
+/* The cases of a program's main file, in the order of their lines. */
+enum { MAX_CASES = 64 };
+static struct CMUnitTest check_cases[MAX_CASES];
+static int check_lines[MAX_CASES], check_count;
+
+static inline void check_add_case(const char *name, CMUnitTestFunction run, int line)
+{
+    int at = check_count++;
+    if (at == MAX_CASES)
+        abort();
+    for (; at > 0 && check_lines[at - 1] > line; at--) {
+        check_cases[at] = check_cases[at - 1];
+        check_lines[at] = check_lines[at - 1];
+    }
+    check_cases[at] = (struct CMUnitTest){.name = name, .test_func = run};
+    check_lines[at] = line;
+}
+
+/* Begins a case's function; main runs it by run_cases. */
+#define CASE(name)                                                                                 \
+    static void name(void **);                                                                     \
+    __attribute__((constructor)) static void add_##name(void)                                      \
+    {                                                                                              \
+        check_add_case(#name, name, __LINE__);                                                     \
+    }                                                                                              \
+    static void name(void **state __attribute__((unused)))
+
+/* Runs the cases between set_up and tear_down, for main to return; NULL: nothing. */
+static inline int run_cases(CMFixtureFunction set_up, CMFixtureFunction tear_down)
+{
+    return cmocka_run_group_tests_name("tests", check_cases, set_up, tear_down);
+}
+
+/* Does before and after around each case. */
+static inline void surround_cases(CMFixtureFunction before, CMFixtureFunction after)
+{
+    for (int i = 0; i < check_count; i++) {
+        check_cases[i].setup_func = before;
+        check_cases[i].teardown_func = after;
+    }
+}
 
 /* The call must succeed; says what went wrong otherwise. */
 #define OK(call)                                                                                   \

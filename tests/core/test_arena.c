@@ -1,9 +1,8 @@
 #include "core/arena.h"
 #include "tests/core/check.h"
 
-static void memory_is_aligned_zeroed_and_apart(void **state)
+CASE(memory_is_aligned_zeroed_and_apart)
 {
-    (void)state;
     weft_arena arena = {0};
     enum { NUM = 500 };
     unsigned char *parts[NUM];
@@ -27,9 +26,8 @@ static void memory_is_aligned_zeroed_and_apart(void **state)
     assert_null(arena.first);
 }
 
-static void reset_keeps_the_blocks(void **state)
+CASE(reset_keeps_the_blocks)
 {
-    (void)state;
     weft_arena arena = {0};
     void *first, *second, *large, *again;
     OK(weft_arena_alloc(&arena, 1000, &first));
@@ -46,9 +44,8 @@ static void reset_keeps_the_blocks(void **state)
     weft_arena_release(&arena);
 }
 
-static void sizes_that_overflow_are_refused(void **state)
+CASE(sizes_that_overflow_are_refused)
 {
-    (void)state;
     weft_arena arena = {0};
     void *out = &arena;
     FAILS(weft_arena_alloc_array(&arena, SIZE_MAX / 4, 8, &out), WEFT_MEMORY, "times 8 bytes");
@@ -60,9 +57,8 @@ static void sizes_that_overflow_are_refused(void **state)
     weft_arena_release(&arena);
 }
 
-static void texts(void **state)
+CASE(texts)
 {
-    (void)state;
     weft_arena arena = {0};
     char text[] = "layers.3.attention";
     const char *copy, *printed;
@@ -74,9 +70,8 @@ static void texts(void **state)
     weft_arena_release(&arena);
 }
 
-static void the_nth_allocation_fails_once(void **state)
+CASE(the_nth_allocation_fails_once)
 {
-    (void)state;
     weft_arena arena = {0};
     void *out;
     weft_alloc_fail_after(3);
@@ -97,12 +92,5 @@ static void the_nth_allocation_fails_once(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_is_aligned_zeroed_and_apart),
-        cmocka_unit_test(reset_keeps_the_blocks),
-        cmocka_unit_test(sizes_that_overflow_are_refused),
-        cmocka_unit_test(texts),
-        cmocka_unit_test(the_nth_allocation_fails_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "core/cluster/internal.h"
+#include "tests/core/random.h"
 #include "tests/core/temporary.h"
 
 /* --- numbers ------------------------------------------------------------------------------- */
@@ -26,9 +27,8 @@ static weft_cluster sample(void)
     return c;
 }
 
-static void costs_are_priced(void **state)
+CASE(costs_are_priced)
 {
-    (void)state;
     weft_cluster c = sample();
     assert_true(weft_cluster_knows(&c, WEFT_COST_ALL_TO_ALL));
     assert_false(weft_cluster_knows(&c, WEFT_COST_COPY));
@@ -44,9 +44,8 @@ static void costs_are_priced(void **state)
     assert_true(weft_cluster_efficiency(&c, WEFT_COST_ALL_TO_ALL, 4e6) == 1);
 }
 
-static void texts_are_distinct(void **state)
+CASE(texts_are_distinct)
 {
-    (void)state;
     for (int i = 0; i < WEFT_NUM_COSTS; i++) {
         weft_cost_kind kind = (weft_cost_kind)i;
         assert_true(*weft_cost_help(kind));
@@ -124,9 +123,8 @@ static void check_equal(const weft_cluster *a, const weft_cluster *b)
     }
 }
 
-static void a_file_reads_back_to_the_bit(void **state)
+CASE(a_file_reads_back_to_the_bit)
 {
-    (void)state;
     const char *path = temporary_path("cluster.json");
     weft_cluster wrote = sample(), read;
     OK(weft_cluster_write(&wrote, path));
@@ -149,9 +147,8 @@ static weft_status read_text(const char *text, weft_cluster *out)
 }
 
 /* A file of calibrate's as it was before there was more than costs. */
-static void a_file_without_hardware_stays_as_it_is(void **state)
+CASE(a_file_without_hardware_stays_as_it_is)
 {
-    (void)state;
     static const char text[] =
         "{\n"
         "  \"name\": \"n\",\n"
@@ -187,9 +184,8 @@ static void a_file_without_hardware_stays_as_it_is(void **state)
     }
 }
 
-static void a_file_by_hand_is_short(void **state)
+CASE(a_file_by_hand_is_short)
 {
-    (void)state;
     weft_cluster c;
     OK(read_text("\xef\xbb\xbf// two machines\n{\"num_nodes\": 2, \"ranks_per_node\": 4}", &c));
     assert_string_equal(c.name, "");
@@ -310,9 +306,8 @@ static char *printed(const weft_cluster *cluster)
     return text;
 }
 
-static void every_key_is_read_and_written(void **state)
+CASE(every_key_is_read_and_written)
 {
-    (void)state;
     weft_cluster c;
     OK(read_text(everything, &c));
     char *text = printed(&c);
@@ -345,9 +340,8 @@ static void every_key_is_read_and_written(void **state)
     assert_string_equal(weft_cluster_hardware(&c, 0)->device_name, "G \"1\"");
 }
 
-static void sources_cover_what_is_below(void **state)
+CASE(sources_cover_what_is_below)
 {
-    (void)state;
     weft_cluster c;
     OK(read_text(everything, &c));
     const weft_source *s = weft_cluster_source(&c, -1, "device.peak.bf16");
@@ -369,9 +363,8 @@ static void sources_cover_what_is_below(void **state)
 }
 
 /* What a share curve reaches between its points is a time between theirs. */
-static void shares_keep_times_rising(void **state)
+CASE(shares_keep_times_rising)
 {
-    (void)state;
     weft_share_curve curve = {.num_points = 2, .volume = {1e6, 1e8}, .share = {0.1, 0.8}};
     assert_true(weft_share_at(&(weft_share_curve){0}, 5) == 1);
     assert_true(weft_share_at(&curve, 1) == 0.1 && weft_share_at(&curve, 1e12) == 0.8);
@@ -573,9 +566,8 @@ static const struct wrong {
     {SOURCE("\"storage\": [\"assumed\", \"\"], \"storage\": [\"assumed\", \"\"]"), "given twice"},
 };
 
-static void wrong_files_are_one_line(void **state)
+CASE(wrong_files_are_one_line)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         weft_cluster c = {.num_nodes = 77}, before = c;
         if (read_text(wrongs[i].text, &c) != WEFT_CONFIG)
@@ -592,9 +584,8 @@ static void wrong_files_are_one_line(void **state)
     FAILS(weft_cluster_read(temporary_path("zero.json"), &c), WEFT_CONFIG, "zero byte");
 }
 
-static void a_write_that_fails_leaves_what_was(void **state)
+CASE(a_write_that_fails_leaves_what_was)
 {
-    (void)state;
     weft_cluster c = sample();
     weft_cluster still = c;
     still.interference.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP] = 0.01;
@@ -616,12 +607,6 @@ static void a_write_that_fails_leaves_what_was(void **state)
 /* --- damaged files ------------------------------------------------------------------------- */
 
 static uint64_t random_state = 20261121;
-
-static uint32_t next_random(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((random_state >> 32) * limit) >> 32);
-}
 
 /* Changes, removes or repeats a few bytes; or cuts the end. Returns the new length. */
 static size_t damage(char *text, size_t bytes, size_t capacity)
@@ -666,9 +651,8 @@ static void check_taken(const weft_cluster *c)
     free(text);
 }
 
-static void damage_never_crashes(void **state)
+CASE(damage_never_crashes)
 {
-    (void)state;
     weft_cluster good = sample();
     int accepted = 0, refused = 0;
     char *whole[] = {printed(&good), strdup(everything)}, text[16384];
@@ -699,18 +683,5 @@ static void damage_never_crashes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(costs_are_priced),
-        cmocka_unit_test(texts_are_distinct),
-        cmocka_unit_test(a_file_reads_back_to_the_bit),
-        cmocka_unit_test(a_file_without_hardware_stays_as_it_is),
-        cmocka_unit_test(a_file_by_hand_is_short),
-        cmocka_unit_test(every_key_is_read_and_written),
-        cmocka_unit_test(sources_cover_what_is_below),
-        cmocka_unit_test(shares_keep_times_rising),
-        cmocka_unit_test(wrong_files_are_one_line),
-        cmocka_unit_test(a_write_that_fails_leaves_what_was),
-        cmocka_unit_test(damage_never_crashes),
-    };
-    return cmocka_run_group_tests(tests, temporary_create, temporary_remove);
+    return run_cases(temporary_create, temporary_remove);
 }

@@ -43,9 +43,8 @@ static void same_but_rounding(double value, double wanted)
         fail_msg("%.17g instead of %.17g", value, wanted);
 }
 
-static void spreads_are_the_file_s_or_their_class(void **state)
+CASE(spreads_are_the_file_s_or_their_class)
 {
-    (void)state;
     const weft_cluster c = given();
     same_but_rounding(weft_cluster_spread(&c, -1, "device.peak.bf16"), 0.25);
     same_but_rounding(weft_cluster_spread(&c, 0, "device.peak.bf16"), 0.25);
@@ -66,9 +65,8 @@ static void spreads_are_the_file_s_or_their_class(void **state)
     assert_int_equal(weft_cluster_class(&c, -1, "device.peak.fp32"), WEFT_SOURCE_DATASHEET);
 }
 
-static void ends_move_rates_and_times(void **state)
+CASE(ends_move_rates_and_times)
 {
-    (void)state;
     const weft_cluster c = given();
     weft_cluster fast, slow;
     weft_cluster_at_end(&c, WEFT_CLUSTER_FAST, &fast);
@@ -101,9 +99,8 @@ static void ends_move_rates_and_times(void **state)
 }
 
 /* A pace is no measurement of the products that it replaces. */
-static void a_pace_forgets_what_was_measured(void **state)
+CASE(a_pace_forgets_what_was_measured)
 {
-    (void)state;
     weft_cluster c = given();
     const int num_sources = c.num_sources;
     c.costs[WEFT_COST_GEMM_FP32] = c.costs[WEFT_COST_COPY];
@@ -117,10 +114,5 @@ static void a_pace_forgets_what_was_measured(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spreads_are_the_file_s_or_their_class),
-        cmocka_unit_test(ends_move_rates_and_times),
-        cmocka_unit_test(a_pace_forgets_what_was_measured),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

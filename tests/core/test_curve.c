@@ -9,16 +9,14 @@ static void expect_near(double got, double wanted)
         fail_msg("%.12g is not %.12g", got, wanted);
 }
 
-static void no_points_are_free(void **state)
+CASE(no_points_are_free)
 {
-    (void)state;
     weft_curve curve = {0};
     expect_near(weft_curve_time_us(&curve, 1e12), 0);
 }
 
-static void linear_is_latency_and_rate(void **state)
+CASE(linear_is_latency_and_rate)
 {
-    (void)state;
     weft_curve curve = weft_curve_linear(5, 1000);
     expect_near(weft_curve_time_us(&curve, 0), 5);
     expect_near(weft_curve_time_us(&curve, -3), 5);
@@ -31,9 +29,8 @@ static void linear_is_latency_and_rate(void **state)
     expect_near(weft_curve_time_us(&curve, 1e9), 7);
 }
 
-static void points_interpolate(void **state)
+CASE(points_interpolate)
 {
-    (void)state;
     weft_curve curve = {.num_points = 4, .volume = {10, 20, 40, 80}, .time_us = {3, 4, 10, 14}};
     expect_near(weft_curve_time_us(&curve, 0), 3);
     expect_near(weft_curve_time_us(&curve, 10), 3);
@@ -45,9 +42,8 @@ static void points_interpolate(void **state)
     expect_near(weft_curve_time_us(&curve, 180), 24); /* the last slope goes on */
 }
 
-static void noise_never_gives_negative_times(void **state)
+CASE(noise_never_gives_negative_times)
 {
-    (void)state;
     weft_curve curve = {.num_points = 2, .volume = {10, 20}, .time_us = {5, 4}};
     expect_near(weft_curve_time_us(&curve, 15), 4.5);
     expect_near(weft_curve_time_us(&curve, 1000), 4);
@@ -55,11 +51,5 @@ static void noise_never_gives_negative_times(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_points_are_free),
-        cmocka_unit_test(linear_is_latency_and_rate),
-        cmocka_unit_test(points_interpolate),
-        cmocka_unit_test(noise_never_gives_negative_times),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -2,7 +2,6 @@
 #include <sys/syscall.h>
 
 #include "core/dataset/dataset.h"
-#include "tests/core/check.h"
 #include "tests/core/indexed_file.h"
 #include "tests/core/temporary.h"
 
@@ -57,9 +56,8 @@ static void make_sample(int dtype, int token_bytes)
     put_index(&idx, dtype, NUM_SEQUENCES, lengths, offsets, 3, boundaries);
 }
 
-static void every_dtype_reads(void **state)
+CASE(every_dtype_reads)
 {
-    (void)state;
     static const int dtypes[][2] = {{1, 1}, {2, 1}, {3, 2}, {4, 4}, {5, 8}, {8, 2}};
     for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++) {
         const char *prefix = temporary_path("dtype");
@@ -101,9 +99,8 @@ static void every_dtype_reads(void **state)
 }
 
 /* Under a run that has opened it. */
-static void a_file_that_gets_shorter_or_fails_is_named(void **state)
+CASE(a_file_that_gets_shorter_or_fails_is_named)
 {
-    (void)state;
     const char *prefix = temporary_path("shrinks");
     weft_dataset *dataset;
     int32_t tokens[NUM_TOKENS];
@@ -124,9 +121,8 @@ static void a_file_that_gets_shorter_or_fails_is_named(void **state)
     weft_dataset_close(dataset);
 }
 
-static void tokens_out_of_range_are_refused(void **state)
+CASE(tokens_out_of_range_are_refused)
 {
-    (void)state;
     static const int one[] = {2}, zero[] = {0}, ends[] = {0, 1};
     static const struct {
         int dtype, bytes;
@@ -160,9 +156,8 @@ static void same_bytes(const char *path, const indexed_bytes *wanted)
 }
 
 /* Documents of 3, 0 and 9000 tokens, more than the writer's buffer. */
-static void the_writer_writes_the_format(void **state)
+CASE(the_writer_writes_the_format)
 {
-    (void)state;
     static const int counts[] = {3, 0, 9000}, ends[] = {0, 1, 2, 3};
     static const int64_t vocabularies[] = {65499, 65500};
     for (int wide = 0; wide < 2; wide++) {
@@ -199,9 +194,8 @@ static void the_writer_writes_the_format(void **state)
     }
 }
 
-static void an_unfinished_write_leaves_nothing(void **state)
+CASE(an_unfinished_write_leaves_nothing)
 {
-    (void)state;
     static const int32_t tokens[] = {1, 2, 3};
     weft_dataset_writer *writer;
     char folder[128];
@@ -218,9 +212,8 @@ static void an_unfinished_write_leaves_nothing(void **state)
     FAILS(weft_dataset_writer_create("x", 0, &writer), WEFT_CONFIG, "a vocabulary of 0");
 }
 
-static void splits_follow_the_weights(void **state)
+CASE(splits_follow_the_weights)
 {
-    (void)state;
     weft_dataset *dataset;
     weft_split split[3];
     OK(weft_dataset_open_mock(10 * 1000 + 1, 50, 1, &dataset));
@@ -295,9 +288,8 @@ static int read_sample(const weft_split *split, uint64_t seed, bool shuffle, uin
 }
 
 /* Samples of any length that divides a block give the tokens the same order. */
-static void blocks_fix_the_order_of_tokens(void **state)
+CASE(blocks_fix_the_order_of_tokens)
 {
-    (void)state;
     enum { BLOCK = 60, TOKENS = 1801 };
     static int32_t order[2][3 * TOKENS], labels[BLOCK];
     weft_dataset *dataset;
@@ -322,9 +314,8 @@ static void blocks_fix_the_order_of_tokens(void **state)
     weft_dataset_close(dataset);
 }
 
-static void each_epoch_takes_every_sample_once(void **state)
+CASE(each_epoch_takes_every_sample_once)
 {
-    (void)state;
     weft_dataset *dataset = counting_dataset();
     weft_split split[3];
     OK(weft_dataset_split(dataset, LENGTH, 0, (double[]){80, 21, 0}, split));
@@ -368,9 +359,8 @@ static void each_epoch_takes_every_sample_once(void **state)
     weft_dataset_close(dataset);
 }
 
-static void tokens_outside_a_vocabulary_are_named(void **state)
+CASE(tokens_outside_a_vocabulary_are_named)
 {
-    (void)state;
     weft_dataset *dataset;
     int32_t tokens[NUM_TOKENS];
     make_sample(8, 2);
@@ -385,9 +375,8 @@ static void tokens_outside_a_vocabulary_are_named(void **state)
     weft_dataset_close(dataset);
 }
 
-static void mock_tokens_are_the_same_however_they_are_read(void **state)
+CASE(mock_tokens_are_the_same_however_they_are_read)
 {
-    (void)state;
     enum { N = 4000, VOCABULARY = 100 };
     weft_dataset *dataset, *other;
     static int32_t all[N], again[N], others[N];
@@ -458,9 +447,8 @@ static void check_blend(const int64_t *weights, size_t count)
     weft_arena_release(&arena);
 }
 
-static void a_blend_is_never_a_block_off(void **state)
+CASE(a_blend_is_never_a_block_off)
 {
-    (void)state;
     static const int64_t plain[] = {7, 3}, one[] = {5}, same[] = {2, 2, 2}, odd[] = {969, 30, 1},
                          last[] = {1, 1, 1, 1, 1, 1, 1, 93};
     check_blend(plain, 2);
@@ -480,9 +468,8 @@ static void a_blend_is_never_a_block_off(void **state)
     }
 }
 
-static void a_blend_reads_its_datasets(void **state)
+CASE(a_blend_reads_its_datasets)
 {
-    (void)state;
     weft_dataset *datasets[2];
     weft_split all[2][3], parts[2], split;
     weft_arena arena = {0};
@@ -521,19 +508,5 @@ static void a_blend_reads_its_datasets(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_dtype_reads),
-        cmocka_unit_test(a_file_that_gets_shorter_or_fails_is_named),
-        cmocka_unit_test(tokens_out_of_range_are_refused),
-        cmocka_unit_test(tokens_outside_a_vocabulary_are_named),
-        cmocka_unit_test(the_writer_writes_the_format),
-        cmocka_unit_test(an_unfinished_write_leaves_nothing),
-        cmocka_unit_test(splits_follow_the_weights),
-        cmocka_unit_test(blocks_fix_the_order_of_tokens),
-        cmocka_unit_test(each_epoch_takes_every_sample_once),
-        cmocka_unit_test(a_blend_is_never_a_block_off),
-        cmocka_unit_test(a_blend_reads_its_datasets),
-        cmocka_unit_test(mock_tokens_are_the_same_however_they_are_read),
-    };
-    return cmocka_run_group_tests(tests, temporary_create, temporary_remove);
+    return run_cases(temporary_create, temporary_remove);
 }

@@ -1,6 +1,5 @@
 /* Damaged and foreign dataset files: refused by name, or read right; never a crash. */
 #include "core/dataset/dataset.h"
-#include "tests/core/check.h"
 #include "tests/core/indexed_file.h"
 #include "tests/core/temporary.h"
 
@@ -78,9 +77,8 @@ static const damage damages[] = {
     {ENDS + 24, 6, 8, "d.idx: document boundary 3 is 6, outside [3, 5]"},
 };
 
-static void every_field_is_checked(void **state)
+CASE(every_field_is_checked)
 {
-    (void)state;
     int32_t tokens[2 * NUM_TOKENS];
     uint64_t count;
     make_good();
@@ -98,9 +96,8 @@ static void every_field_is_checked(void **state)
 }
 
 /* The files are a few hundred bytes, so every length is tried, not only some. */
-static void cut_files_are_refused_or_read_right(void **state)
+CASE(cut_files_are_refused_or_read_right)
 {
-    (void)state;
     int32_t tokens[2 * NUM_TOKENS];
     uint64_t count;
     make_good();
@@ -123,9 +120,8 @@ static void cut_files_are_refused_or_read_right(void **state)
         assert_int_equal(tokens[i], i * i);
 }
 
-static void flipped_bytes_never_crash(void **state)
+CASE(flipped_bytes_never_crash)
 {
-    (void)state;
     int32_t tokens[2 * NUM_TOKENS];
     uint64_t count = 0, number = 42;
     make_good();
@@ -144,9 +140,8 @@ static void flipped_bytes_never_crash(void **state)
     }
 }
 
-static void foreign_files_are_refused_by_name(void **state)
+CASE(foreign_files_are_refused_by_name)
 {
-    (void)state;
     weft_dataset *dataset;
     static const char text[] = "First Citizen:\nBefore we proceed any further, hear me speak.\n";
     make_good();
@@ -178,9 +173,8 @@ static void foreign_files_are_refused_by_name(void **state)
 }
 
 /* A dataset of nothing is a file in order, and every split of it says that it is too small. */
-static void an_empty_dataset_opens(void **state)
+CASE(an_empty_dataset_opens)
 {
-    (void)state;
     weft_dataset *dataset;
     weft_dataset_writer *writer;
     weft_split split[3];
@@ -201,12 +195,5 @@ static void an_empty_dataset_opens(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field_is_checked),
-        cmocka_unit_test(cut_files_are_refused_or_read_right),
-        cmocka_unit_test(flipped_bytes_never_crash),
-        cmocka_unit_test(foreign_files_are_refused_by_name),
-        cmocka_unit_test(an_empty_dataset_opens),
-    };
-    return cmocka_run_group_tests(tests, temporary_create, temporary_remove);
+    return run_cases(temporary_create, temporary_remove);
 }

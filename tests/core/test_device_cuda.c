@@ -15,7 +15,7 @@ static size_t bytes_in_use(const weft_device *device)
     return stats.bytes_now;
 }
 
-static void a_workspace_is_the_lanes_own(void **state)
+CASE(a_workspace_is_the_lanes_own)
 {
     bench *t = *state;
     void *first, *again, *other, *none = &first;
@@ -34,9 +34,8 @@ static void a_workspace_is_the_lanes_own(void **state)
     assert_ptr_equal(none, &first);
 }
 
-static void a_workspace_needs_room_in_the_budget(void **state)
+CASE(a_workspace_needs_room_in_the_budget)
 {
-    (void)state;
     weft_device *device;
     weft_lane *lane;
     void *memory;
@@ -71,7 +70,7 @@ static weft_status fill_when_allowed(const void *args)
     return lane_fill(args);
 }
 
-static void a_pinned_workspace_grows_while_its_lane_is_busy(void **state)
+CASE(a_pinned_workspace_grows_while_its_lane_is_busy)
 {
     bench *t = *state;
     void *small, *same, *large;
@@ -95,7 +94,7 @@ static void a_pinned_workspace_grows_while_its_lane_is_busy(void **state)
 
 /* The first product of a shape may load a kernel, for which the driver waits until all streams are
  * idle while it keeps other threads out: the second function has to get through meanwhile. */
-static void functions_run_while_a_kernel_is_loaded(void **state)
+CASE(functions_run_while_a_kernel_is_loaded)
 {
     enum { NUM = 5 };
     bench *t = *state;
@@ -120,7 +119,7 @@ static void functions_run_while_a_kernel_is_loaded(void **state)
 }
 
 /* The worker looks for a sign that will never come, until someone tells it. */
-static void a_fault_on_the_device_ends_the_wait(void **state)
+CASE(a_fault_on_the_device_ends_the_wait)
 {
     bench *t = *state;
     unsigned char bytes[16];
@@ -146,7 +145,7 @@ static void a_fault_on_the_device_ends_the_wait(void **state)
     }
 }
 
-static void memory_is_told_apart(void **state)
+CASE(memory_is_told_apart)
 {
     bench *t = *state;
     void *device, *pinned;
@@ -162,7 +161,7 @@ static void memory_is_told_apart(void **state)
     weft_device_free(t->device, WEFT_SPACE_PINNED, pinned, 5000);
 }
 
-static void lanes_are_streams(void **state)
+CASE(lanes_are_streams)
 {
     bench *t = *state;
     weft_device *cpu;
@@ -178,7 +177,7 @@ static void lanes_are_streams(void **state)
     weft_device_destroy(cpu);
 }
 
-static void two_devices_share_a_gpu(void **state)
+CASE(two_devices_share_a_gpu)
 {
     bench *t = *state;
     weft_device *second;
@@ -198,7 +197,7 @@ static weft_status do_nothing(const void *args)
 }
 
 /* Two copies by way of the device, the second over zeroed bytes. */
-static void a_graph_repeats_what_was_enqueued(void **state)
+CASE(a_graph_repeats_what_was_enqueued)
 {
     bench *t = *state;
     enum { BYTES = 64 };
@@ -229,7 +228,7 @@ static void a_graph_repeats_what_was_enqueued(void **state)
     weft_device_free(t->device, WEFT_SPACE_DEVICE, memory, BYTES);
 }
 
-static void a_graph_refuses_what_it_cannot_repeat(void **state)
+CASE(a_graph_refuses_what_it_cannot_repeat)
 {
     bench *t = *state;
     weft_event *event;
@@ -250,9 +249,8 @@ static void a_graph_refuses_what_it_cannot_repeat(void **state)
     weft_event_destroy(event);
 }
 
-static void what_is_missing_is_said(void **state)
+CASE(what_is_missing_is_said)
 {
-    (void)state;
     weft_device *device = NULL;
     FAILS(weft_device_create_cuda(99, 0, &device), WEFT_CONFIG, "no CUDA device 99");
     FAILS(weft_device_create_cuda(-1, 0, &device), WEFT_CONFIG, "no CUDA device -1");
@@ -264,23 +262,9 @@ static void what_is_missing_is_said(void **state)
           WEFT_DEVICE, "(kernel<T>): invalid argument");
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, bench_open, bench_close)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(a_workspace_is_the_lanes_own),
-        cmocka_unit_test(a_workspace_needs_room_in_the_budget),
-        TEST(a_pinned_workspace_grows_while_its_lane_is_busy),
-        TEST(functions_run_while_a_kernel_is_loaded),
-        TEST(a_fault_on_the_device_ends_the_wait),
-        TEST(memory_is_told_apart),
-        TEST(lanes_are_streams),
-        TEST(two_devices_share_a_gpu),
-        TEST(a_graph_repeats_what_was_enqueued),
-        TEST(a_graph_refuses_what_it_cannot_repeat),
-        cmocka_unit_test(what_is_missing_is_said),
-    };
+    surround_cases(bench_open, bench_close);
     skip_without_device();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 
 #include "core/file.h"
-#include "tests/core/check.h"
 #include "tests/core/temporary.h"
 
 static void has_text(const char *name, const char *wanted)
@@ -16,9 +15,8 @@ static void has_text(const char *name, const char *wanted)
     weft_arena_release(&arena);
 }
 
-static void parts_are_read(void **state)
+CASE(parts_are_read)
 {
-    (void)state;
     weft_file file = {0};
     char part[4] = "";
     weft_file_close(&file);
@@ -37,9 +35,8 @@ static void parts_are_read(void **state)
     FAILS(weft_file_open("/dev/zero", &file), WEFT_FILE, "/dev/zero: not a regular file");
 }
 
-static void endless_texts_are_refused(void **state)
+CASE(endless_texts_are_refused)
 {
-    (void)state;
     weft_arena arena = {0};
     char *text;
     size_t bytes;
@@ -51,9 +48,8 @@ static void endless_texts_are_refused(void **state)
 }
 
 /* Beside a link of its name that leads to somebody's file. */
-static void a_new_file_takes_its_place_when_it_is_whole(void **state)
+CASE(a_new_file_takes_its_place_when_it_is_whole)
 {
-    (void)state;
     weft_new_file file;
     char path[256];
     snprintf(path, sizeof path, "%s", temporary_path("new"));
@@ -88,9 +84,8 @@ static void a_new_file_takes_its_place_when_it_is_whole(void **state)
 }
 
 /* A disk without room is found out before the old one is gone. */
-static void a_new_file_without_room_leaves_the_old(void **state)
+CASE(a_new_file_without_room_leaves_the_old)
 {
-    (void)state;
     weft_new_file file;
     char path[256];
     snprintf(path, sizeof path, "%s", temporary_path("kept"));
@@ -106,11 +101,5 @@ static void a_new_file_without_room_leaves_the_old(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_are_read),
-        cmocka_unit_test(endless_texts_are_refused),
-        cmocka_unit_test(a_new_file_takes_its_place_when_it_is_whole),
-        cmocka_unit_test(a_new_file_without_room_leaves_the_old),
-    };
-    return cmocka_run_group_tests(tests, temporary_create, temporary_remove);
+    return run_cases(temporary_create, temporary_remove);
 }

@@ -2,7 +2,7 @@
  * submits, waits or syncs, across lanes and threads. */
 #include "tests/core/lanes.h"
 
-static void the_first_error_comes_back(void **state)
+CASE(the_first_error_comes_back)
 {
     bench *t = *state;
     int count = 0, *to_count = &count, seven = 7, eight = 8;
@@ -26,7 +26,7 @@ static void the_first_error_comes_back(void **state)
     assert_int_equal(count, 2);
 }
 
-static void the_record_keeps_the_place(void **state)
+CASE(the_record_keeps_the_place)
 {
     bench *t = *state;
     int seven = 7;
@@ -35,7 +35,7 @@ static void the_record_keeps_the_place(void **state)
     assert_string_equal(weft_error_get()->frames[0].function, "lane_fail");
 }
 
-static void waiters_complete_with_the_error(void **state)
+CASE(waiters_complete_with_the_error)
 {
     bench *t = *state;
     int count = 0, *to_count = &count, seven = 7;
@@ -51,7 +51,7 @@ static void waiters_complete_with_the_error(void **state)
     FAILS(weft_lane_wait(t->b, t->y), WEFT_FILE, "lane alpha, lane_fail: shard 7 is torn");
 }
 
-static void a_wait_on_a_lane_long_poisoned(void **state)
+CASE(a_wait_on_a_lane_long_poisoned)
 {
     bench *t = *state;
     int seven = 7;
@@ -62,7 +62,7 @@ static void a_wait_on_a_lane_long_poisoned(void **state)
     FAILS(weft_lane_sync(t->b), WEFT_FILE, "shard 7 is torn");
 }
 
-static void a_point_before_the_failure_is_good(void **state)
+CASE(a_point_before_the_failure_is_good)
 {
     bench *t = *state;
     int count = 0, *to_count = &count, seven = 7;
@@ -76,7 +76,7 @@ static void a_point_before_the_failure_is_good(void **state)
     assert_int_equal(count, 2);
 }
 
-static void a_poisoned_lane_skips_its_waits(void **state)
+CASE(a_poisoned_lane_skips_its_waits)
 {
     bench *t = *state;
     int seven = 7;
@@ -101,14 +101,14 @@ static weft_status lane_fail_silently(const void *args)
     return WEFT_COMM;
 }
 
-static void a_status_without_a_text_gets_one(void **state)
+CASE(a_status_without_a_text_gets_one)
 {
     bench *t = *state;
     OK(weft_lane_submit(t->a, "reduce", lane_fail_silently, NULL, 0));
     FAILS(weft_lane_sync(t->a), WEFT_COMM, "lane alpha, reduce: communication failed");
 }
 
-static void destroy_of_a_poisoned_lane(void **state)
+CASE(destroy_of_a_poisoned_lane)
 {
     bench *t = *state;
     int seven = 7;
@@ -120,7 +120,7 @@ static void destroy_of_a_poisoned_lane(void **state)
     FAILS(weft_event_wait_host(t->x), WEFT_FILE, "lane gone, lane_fail: shard 7 is torn");
 }
 
-static void bad_arguments_are_refused(void **state)
+CASE(bad_arguments_are_refused)
 {
     bench *t = *state;
     weft_lane *lane = NULL;
@@ -137,17 +137,9 @@ static void bad_arguments_are_refused(void **state)
     OK(weft_lane_sync(t->a)); /* and the lane is none the worse */
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, bench_open, bench_close)
-
 int main(void)
 {
     skip_without_device();
-    const struct CMUnitTest tests[] = {
-        TEST(the_first_error_comes_back),         TEST(the_record_keeps_the_place),
-        TEST(waiters_complete_with_the_error),    TEST(a_wait_on_a_lane_long_poisoned),
-        TEST(a_point_before_the_failure_is_good), TEST(a_poisoned_lane_skips_its_waits),
-        TEST(a_status_without_a_text_gets_one),   TEST(destroy_of_a_poisoned_lane),
-        TEST(bad_arguments_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    surround_cases(bench_open, bench_close);
+    return run_cases(NULL, NULL);
 }

@@ -20,7 +20,7 @@ static weft_status lane_append(const void *args)
     return WEFT_OK;
 }
 
-static void a_lane_runs_in_order(void **state)
+CASE(a_lane_runs_in_order)
 {
     bench *t = *state;
     enum { NUM = 5000 }; /* several times round the ring, which fills behind the gate */
@@ -50,7 +50,7 @@ static weft_status lane_meet(const void *args)
     return lane_gate(&m->theirs);
 }
 
-static void two_lanes_overlap(void **state)
+CASE(two_lanes_overlap)
 {
     bench *t = *state;
     atomic_bool here = false, there = false;
@@ -61,7 +61,7 @@ static void two_lanes_overlap(void **state)
     OK(weft_lane_sync(t->b));
 }
 
-static void events_order_lanes_both_ways(void **state)
+CASE(events_order_lanes_both_ways)
 {
     bench *t = *state;
     int count = 0, *to_count = &count;
@@ -78,7 +78,7 @@ static void events_order_lanes_both_ways(void **state)
     OK(weft_lane_sync(t->a));
 }
 
-static void a_wait_holds_the_lane(void **state)
+CASE(a_wait_holds_the_lane)
 {
     bench *t = *state;
     atomic_bool gate = false, *to_gate = &gate;
@@ -97,7 +97,7 @@ static void a_wait_holds_the_lane(void **state)
     OK(weft_lane_sync(t->a));
 }
 
-static void an_event_never_recorded_is_complete(void **state)
+CASE(an_event_never_recorded_is_complete)
 {
     bench *t = *state;
     int count = 0, *to_count = &count;
@@ -108,7 +108,7 @@ static void an_event_never_recorded_is_complete(void **state)
     assert_int_equal(count, 1);
 }
 
-static void a_wait_keeps_its_point(void **state)
+CASE(a_wait_keeps_its_point)
 {
     bench *t = *state;
     atomic_bool gate = false, *to_gate = &gate;
@@ -123,7 +123,7 @@ static void a_wait_keeps_its_point(void **state)
     OK(weft_lane_sync(t->a));
 }
 
-static void a_lane_may_wait_for_itself(void **state)
+CASE(a_lane_may_wait_for_itself)
 {
     bench *t = *state;
     int count = 0, *to_count = &count;
@@ -142,7 +142,7 @@ static void *open_later(void *gate)
     return NULL;
 }
 
-static void a_full_ring_blocks_the_submitter(void **state)
+CASE(a_full_ring_blocks_the_submitter)
 {
     bench *t = *state;
     atomic_bool gate = false, *to_gate = &gate;
@@ -158,7 +158,7 @@ static void a_full_ring_blocks_the_submitter(void **state)
     pthread_join(opener, NULL);
 }
 
-static void destroy_finishes_the_work(void **state)
+CASE(destroy_finishes_the_work)
 {
     bench *t = *state;
     int count = 0, *to_count = &count;
@@ -175,7 +175,7 @@ static void destroy_finishes_the_work(void **state)
     weft_device_destroy(NULL);
 }
 
-static void an_event_outlives_its_lane(void **state)
+CASE(an_event_outlives_its_lane)
 {
     bench *t = *state;
     atomic_bool gate = false, *to_gate = &gate;
@@ -195,7 +195,7 @@ static void an_event_outlives_its_lane(void **state)
     OK(weft_lane_sync(t->b));
 }
 
-static void copies_and_zeroes(void **state)
+CASE(copies_and_zeroes)
 {
     bench *t = *state;
     enum { NUM = 3 * 1000 * 1000 };
@@ -241,7 +241,7 @@ static weft_status lane_swap(const void *args)
 }
 
 /* Copies before and behind a function: it sees what they brought, and they what it wrote. */
-static void functions_stand_among_copies(void **state)
+CASE(functions_stand_among_copies)
 {
     bench *t = *state;
     enum { ROUNDS = 40 };
@@ -277,7 +277,7 @@ static weft_status lane_who(const void *args)
     return WEFT_OK;
 }
 
-static void work_runs_on_the_lanes_own_thread(void **state)
+CASE(work_runs_on_the_lanes_own_thread)
 {
     bench *t = *state;
     who first, second, *to_first = &first, *to_second = &second;
@@ -297,7 +297,7 @@ static void work_runs_on_the_lanes_own_thread(void **state)
     assert_ptr_equal(weft_lane_device(t->b), t->device);
 }
 
-static void eight_lanes_in_a_ring(void **state)
+CASE(eight_lanes_in_a_ring)
 {
     bench *t = *state;
     enum { LANES = 8, ROUNDS = 300 };
@@ -336,7 +336,7 @@ static weft_status lane_nap(const void *args)
     return WEFT_OK;
 }
 
-static void sleeping_waiters_wake(void **state)
+CASE(sleeping_waiters_wake)
 {
     bench *t = *state;
     int count = 0, *to_count = &count;
@@ -355,27 +355,9 @@ static void sleeping_waiters_wake(void **state)
     OK(weft_lane_sync(t->a));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, bench_open, bench_close)
-
 int main(void)
 {
     skip_without_device();
-    const struct CMUnitTest tests[] = {
-        TEST(a_lane_runs_in_order),
-        TEST(two_lanes_overlap),
-        TEST(events_order_lanes_both_ways),
-        TEST(a_wait_holds_the_lane),
-        TEST(an_event_never_recorded_is_complete),
-        TEST(a_wait_keeps_its_point),
-        TEST(a_lane_may_wait_for_itself),
-        TEST(a_full_ring_blocks_the_submitter),
-        TEST(destroy_finishes_the_work),
-        TEST(an_event_outlives_its_lane),
-        TEST(copies_and_zeroes),
-        TEST(functions_stand_among_copies),
-        TEST(work_runs_on_the_lanes_own_thread),
-        TEST(eight_lanes_in_a_ring),
-        TEST(sleeping_waiters_wake),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    surround_cases(bench_open, bench_close);
+    return run_cases(NULL, NULL);
 }

@@ -28,9 +28,8 @@ static const char *capture_end(void)
     return captured;
 }
 
-static void a_line_has_time_rank_level_message(void **state)
+CASE(a_line_has_time_rank_level_message)
 {
-    (void)state;
     weft_log_set_rank(3);
     capture_begin();
     weft_log(WEFT_LOG_WARN, "device %d is slow", 1);
@@ -43,9 +42,8 @@ static void a_line_has_time_rank_level_message(void **state)
     assert_string_equal(line + end, "\n");
 }
 
-static void levels_and_ranks_decide(void **state)
+CASE(levels_and_ranks_decide)
 {
-    (void)state;
     weft_log_set_rank(1);
     weft_log_set_level(WEFT_LOG_INFO);
     capture_begin();
@@ -68,9 +66,8 @@ static void levels_and_ranks_decide(void **state)
     assert_non_null(strstr(text, "rank 0 info info of rank 0\n"));
 }
 
-static void a_long_line_is_cut_and_ends(void **state)
+CASE(a_long_line_is_cut_and_ends)
 {
-    (void)state;
     static char longer[4000];
     weft_log_set_rank(0);
     for (size_t length = 1990; length < 2060; length++) {
@@ -89,9 +86,8 @@ static void a_long_line_is_cut_and_ends(void **state)
     }
 }
 
-static void the_record_is_one_line_with_frames_at_debug(void **state)
+CASE(the_record_is_one_line_with_frames_at_debug)
 {
-    (void)state;
     weft_log_set_level(WEFT_LOG_INFO);
     (void)WEFT_ERROR(WEFT_CONFIG, "model.num_layers: -1 is below 1");
     capture_begin();
@@ -111,11 +107,5 @@ static void the_record_is_one_line_with_frames_at_debug(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_line_has_time_rank_level_message),
-        cmocka_unit_test(levels_and_ranks_decide),
-        cmocka_unit_test(a_long_line_is_cut_and_ends),
-        cmocka_unit_test(the_record_is_one_line_with_frames_at_debug),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -18,9 +18,8 @@ static weft_device_stats stats_of(const weft_device *device)
     return stats;
 }
 
-static void marks_follow_use(void **state)
+CASE(marks_follow_use)
 {
-    (void)state;
     weft_device *device;
     void *a, *b, *c;
     OK(device_under_test(0, 0, &device));
@@ -49,9 +48,8 @@ static void marks_follow_use(void **state)
     weft_device_destroy(device);
 }
 
-static void memory_is_aligned_and_writable(void **state)
+CASE(memory_is_aligned_and_writable)
 {
-    (void)state;
     static const size_t sizes[] = {
         0, 1, 63, 64, 65, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 7 * MIB + 123, 33 * MIB};
     weft_device *device;
@@ -82,9 +80,8 @@ static weft_status write_late(const void *args)
 }
 
 /* A caller that leaves early, at an error, may free what its lanes are still at. */
-static void freeing_waits_for_the_lanes(void **state)
+CASE(freeing_waits_for_the_lanes)
 {
-    (void)state;
     weft_device *device;
     weft_lane *lanes[2];
     void *memory;
@@ -106,9 +103,8 @@ static void freeing_waits_for_the_lanes(void **state)
     weft_device_destroy(device);
 }
 
-static void the_budget_holds(void **state)
+CASE(the_budget_holds)
 {
-    (void)state;
     weft_device *device;
     void *a, *b = &device, *pinned;
     OK(device_under_test(1, 4 * MIB, &device));
@@ -137,9 +133,8 @@ static weft_memory_use use_of(const weft_device *device, weft_memory_purpose pur
 }
 
 /* Each purpose has its own mark, over both spaces; what does not fit names those that are there. */
-static void purposes_are_counted_apart(void **state)
+CASE(purposes_are_counted_apart)
 {
-    (void)state;
     weft_device *device;
     void *weights, *scratch, *again, *pinned, *staging, *none;
     OK(device_under_test(1, 4 * MIB, &device));
@@ -175,9 +170,8 @@ static void purposes_are_counted_apart(void **state)
     weft_device_destroy(device);
 }
 
-static void a_full_machine_is_told_apart(void **state)
+CASE(a_full_machine_is_told_apart)
 {
-    (void)state;
     weft_device *device;
     void *memory;
     OK(device_under_test(1, 0, &device));
@@ -208,9 +202,8 @@ static void *fight(void *arg)
     return NULL;
 }
 
-static void threads_never_pass_the_budget(void **state)
+CASE(threads_never_pass_the_budget)
 {
-    (void)state;
     weft_device *device;
     pthread_t threads[NUM_THREADS];
     OK(device_under_test(1, FIT * PART, &device));
@@ -228,14 +221,5 @@ static void threads_never_pass_the_budget(void **state)
 int main(void)
 {
     skip_without_device();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(marks_follow_use),
-        cmocka_unit_test(memory_is_aligned_and_writable),
-        cmocka_unit_test(freeing_waits_for_the_lanes),
-        cmocka_unit_test(the_budget_holds),
-        cmocka_unit_test(purposes_are_counted_apart),
-        cmocka_unit_test(a_full_machine_is_told_apart),
-        cmocka_unit_test(threads_never_pass_the_budget),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -149,9 +149,8 @@ static void expect_line(const mistake *m, weft_status status)
     weft_error_clear();
 }
 
-static void mistakes_give_one_clear_line(void **state)
+CASE(mistakes_give_one_clear_line)
 {
-    (void)state;
     weft_arena arena = {0};
     sample target;
     for (size_t i = 0; i < sizeof mistakes_in_files / sizeof *mistakes_in_files; i++) {
@@ -165,9 +164,8 @@ static void mistakes_give_one_clear_line(void **state)
     weft_arena_release(&arena);
 }
 
-static void an_override_in_two_sections_is_ambiguous(void **state)
+CASE(an_override_in_two_sections_is_ambiguous)
 {
-    (void)state;
     int64_t a, b;
     weft_key row = {.key = "seed", .type = WEFT_OPTION_INT, .initial = "1", .help = "seed"};
     weft_option_section sections[2] = {{"train", &row, 1, &a, NULL}, {"data", &row, 1, &b, NULL}};
@@ -183,9 +181,8 @@ static void an_override_in_two_sections_is_ambiguous(void **state)
 
 /* One pass over a list of megabytes: where an entry stands in the text was once counted for each,
  * in minutes; the alarm ends the test then. */
-static void a_long_list_is_read_once(void **state)
+CASE(a_long_list_is_read_once)
 {
-    (void)state;
     enum { ENTRIES = 400000, EACH = 4 };
     static const char head[] = "{\"train\": {\"tags\": [", tail[] = "\"x\"]}}";
     char *text = malloc(sizeof head + (size_t)ENTRIES * EACH + sizeof tail);
@@ -204,9 +201,8 @@ static void a_long_list_is_read_once(void **state)
     free(text);
 }
 
-static void values_arrive(void **state)
+CASE(values_arrive)
 {
-    (void)state;
     static const char text[] =
         "{ // layers\n  \"model\": {\"num_layers\": 3, /* \" */ \"swiglu\": true,\n    "
         "\"position\": \"none\", \"layer_freq\": [0, 1, 64],\n    \"num_query_groups\": 2.0e1, "
@@ -237,9 +233,8 @@ static void values_arrive(void **state)
     weft_arena_release(&arena);
 }
 
-static void defaults_and_nulls(void **state)
+CASE(defaults_and_nulls)
 {
-    (void)state;
     weft_arena arena = {0};
     sample s;
     memset(&s, 0xff, sizeof(s));
@@ -258,9 +253,8 @@ static void defaults_and_nulls(void **state)
     weft_arena_release(&arena);
 }
 
-static void overrides_come_last(void **state)
+CASE(overrides_come_last)
 {
-    (void)state;
     static const char text[] =
         "{\"model\": {\"num_layers\": 3}, \"train\": {\"data_path\": \"a\"}}";
     weft_arena arena = {0};
@@ -289,9 +283,8 @@ static void overrides_come_last(void **state)
     weft_arena_release(&arena);
 }
 
-static void what_is_written_reads_back(void **state)
+CASE(what_is_written_reads_back)
 {
-    (void)state;
     static const char *const texts[] = {
         "{}",
         "{\"model\": {\"num_layers\": 7, \"layer_freq\": [], \"kind\": \"dense\"}}",
@@ -319,9 +312,8 @@ static void what_is_written_reads_back(void **state)
     weft_arena_release(&arena);
 }
 
-static void places_are_found(void **state)
+CASE(places_are_found)
 {
-    (void)state;
     static const char text[] = "// top\n{\"train\": {\"seed\": 1},\n  \"model\": {\n    "
                                "\"swiglu\": true, \"num_layers\": 3}}";
     int line = 0, column = 0;
@@ -346,9 +338,8 @@ static weft_status note_difference(void *context, const char *section, const wef
     return WEFT_OK;
 }
 
-static void differences_are_visited(void **state)
+CASE(differences_are_visited)
 {
-    (void)state;
     static const char *const sets[] = {"lr=0.5",       "layer_freq=[1, 0]", "position=none",
                                        "tags=[\"a\"]", "data_path=x",       "swiglu=false"};
     char list[512] = "";
@@ -370,9 +361,8 @@ static void differences_are_visited(void **state)
     weft_arena_release(&arena);
 }
 
-static void help_names_every_option(void **state)
+CASE(help_names_every_option)
 {
-    (void)state;
     sample s;
     weft_option_section sections[2];
     sample_sections(&s, sections);
@@ -394,9 +384,8 @@ static void help_names_every_option(void **state)
     }
 }
 
-static void nearest_names(void **state)
+CASE(nearest_names)
 {
-    (void)state;
     static const char *const names[] = {"lr", "tp", "num_layers", "num_experts", "hidden_size"};
     assert_string_equal(weft_nearest_name("num-layers", names, 5), "num_layers");
     assert_string_equal(weft_nearest_name("num_laeyrs", names, 5), "num_layers");
@@ -409,9 +398,8 @@ static void nearest_names(void **state)
     assert_null(weft_nearest_name("lr", names, 0));
 }
 
-static void running_out_of_memory_is_reported(void **state)
+CASE(running_out_of_memory_is_reported)
 {
-    (void)state;
     static const char text[] = "{\"train\": {\"name\": \"abc\", \"blend\": [1, \"b\"]}}";
     for (int n = 1; n < 200; n++) {
         weft_arena arena = {0};
@@ -427,9 +415,8 @@ static void running_out_of_memory_is_reported(void **state)
     fail_msg("parsing never succeeded");
 }
 
-static void suffixes_are_read(void **state)
+CASE(suffixes_are_read)
 {
-    (void)state;
     static const struct {
         const char *unit, *text;
         double wanted; /* 0: refused */
@@ -477,9 +464,8 @@ static void suffixes_are_read(void **state)
     }
 }
 
-static void suffixes_stand_in_files_and_overrides(void **state)
+CASE(suffixes_stand_in_files_and_overrides)
 {
-    (void)state;
     sample s;
     weft_arena arena = {0};
     weft_option_section sections[2];
@@ -492,9 +478,8 @@ static void suffixes_stand_in_files_and_overrides(void **state)
     weft_arena_release(&arena);
 }
 
-static void any_bytes_are_quoted_as_utf8(void **state)
+CASE(any_bytes_are_quoted_as_utf8)
 {
-    (void)state;
     static const struct {
         const char *bytes;
         size_t num;
@@ -524,9 +509,8 @@ static void any_bytes_are_quoted_as_utf8(void **state)
     weft_arena_release(&arena);
 }
 
-static void test_reason(void **state)
+CASE(test_reason)
 {
-    (void)state;
     static const struct {
         const char *reasons, *holds;
     } rows[] = {
@@ -560,23 +544,5 @@ static void test_reason(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(suffixes_are_read),
-        cmocka_unit_test(suffixes_stand_in_files_and_overrides),
-        cmocka_unit_test(any_bytes_are_quoted_as_utf8),
-        cmocka_unit_test(mistakes_give_one_clear_line),
-        cmocka_unit_test(an_override_in_two_sections_is_ambiguous),
-        cmocka_unit_test(values_arrive),
-        cmocka_unit_test(a_long_list_is_read_once),
-        cmocka_unit_test(defaults_and_nulls),
-        cmocka_unit_test(overrides_come_last),
-        cmocka_unit_test(what_is_written_reads_back),
-        cmocka_unit_test(places_are_found),
-        cmocka_unit_test(differences_are_visited),
-        cmocka_unit_test(help_names_every_option),
-        cmocka_unit_test(nearest_names),
-        cmocka_unit_test(running_out_of_memory_is_reported),
-        cmocka_unit_test(test_reason),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -5,6 +5,7 @@
 
 #include "tests/core/check.h"
 #include "tests/core/options_sample.h"
+#include "tests/core/random.h"
 
 enum { NUM_ROUNDS = 20000, CAPACITY = 1024 };
 
@@ -21,12 +22,6 @@ static const char *const pieces[] = {"{",  "}",    "[",     "]",   "\"",      ",
                                      "\n", "true", "1e999", ".",   "\xc3",    "\"lr\"", "\x01"};
 
 static uint64_t random_state = 20240611;
-
-static uint32_t next_random(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((random_state >> 32) * limit) >> 32);
-}
 
 /* Deletes, inserts, repeats or changes a few bytes. */
 static void mutate(char text[CAPACITY])
@@ -82,9 +77,8 @@ static void check_accepted(const char *text, sample *s, weft_arena *arena)
     free(second);
 }
 
-static void damage_never_crashes(void **state)
+CASE(damage_never_crashes)
 {
-    (void)state;
     weft_arena arena = {0};
     int accepted = 0, refused = 0;
     for (int round = 0; round < NUM_ROUNDS; round++) {
@@ -120,6 +114,5 @@ static void damage_never_crashes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(damage_never_crashes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

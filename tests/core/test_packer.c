@@ -3,17 +3,16 @@
 #include <stdlib.h>
 
 #include "core/dataset/dataset.h"
-#include "tests/core/check.h"
 #include "tests/core/temporary.h"
 
 enum { LENGTH = 50, DOCUMENTS = 400, EOD = 0, MAX_TOKENS = 1 << 16 };
 
-static uint32_t state = 1;
+static uint32_t drawn = 1;
 
 static uint32_t draw(uint32_t below)
 {
-    state = state * 1664525 + 1013904223;
-    return (state >> 8) % below;
+    drawn = drawn * 1664525 + 1013904223;
+    return (drawn >> 8) % below;
 }
 
 /* Each piece into the fullest sequence that has room for it, the largest piece first. */
@@ -81,9 +80,8 @@ static int read_sequence(const int32_t *tokens, const uint8_t *mask, int *seen, 
     return pads;
 }
 
-static void documents_are_packed_by_best_fit(void **unused)
+CASE(documents_are_packed_by_best_fit)
 {
-    (void)unused;
     static int32_t tokens[MAX_TOKENS];
     static uint8_t mask[MAX_TOKENS];
     int lengths[DOCUMENTS], seen[DOCUMENTS] = {0}, parts[DOCUMENTS] = {0};
@@ -114,6 +112,5 @@ static void documents_are_packed_by_best_fit(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(documents_are_packed_by_best_fit)};
-    return cmocka_run_group_tests(tests, temporary_create, temporary_remove);
+    return run_cases(temporary_create, temporary_remove);
 }

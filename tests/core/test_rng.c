@@ -4,9 +4,8 @@
 #include "core/rng.h"
 #include "tests/core/check.h"
 
-static void known_answers(void **state)
+CASE(known_answers)
 {
-    (void)state;
     /* The vectors that Random123 publishes for Philox4x32-10: counter words, key words, result. */
     static const struct {
         uint64_t counter, stream, seed;
@@ -27,9 +26,8 @@ static void known_answers(void **state)
     }
 }
 
-static void uniform_takes_the_words_it_says(void **state)
+CASE(uniform_takes_the_words_it_says)
 {
-    (void)state;
     for (uint64_t i = 0; i < 100; i++) {
         uint32_t words[4];
         weft_rng_block(5, 6, i / 4, words);
@@ -37,9 +35,8 @@ static void uniform_takes_the_words_it_says(void **state)
     }
 }
 
-static void uniform_is_uniform(void **state)
+CASE(uniform_is_uniform)
 {
-    (void)state;
     enum { NUM = 400000, BINS = 100 };
     static double bins[BINS];
     for (uint64_t i = 0; i < NUM; i++) {
@@ -53,9 +50,8 @@ static void uniform_is_uniform(void **state)
     assert_true(chi > 50 && chi < 165); /* 99 degrees of freedom: 5 standard deviations */
 }
 
-static void normal_is_box_muller(void **state)
+CASE(normal_is_box_muller)
 {
-    (void)state;
     for (uint64_t block = 0; block < 200; block++) {
         uint32_t words[4];
         weft_rng_block(9, 8, block, words);
@@ -72,9 +68,8 @@ static void normal_is_box_muller(void **state)
     }
 }
 
-static void normal_has_its_moments(void **state)
+CASE(normal_has_its_moments)
 {
-    (void)state;
     enum { NUM = 400000 };
     double sum[5] = {0}, neighbours = 0, before = 0;
     for (uint64_t i = 0; i < NUM; i++) {
@@ -92,9 +87,8 @@ static void normal_has_its_moments(void **state)
     assert_true(fabs(neighbours) < 0.008);
 }
 
-static void streams_and_seeds_are_apart(void **state)
+CASE(streams_and_seeds_are_apart)
 {
-    (void)state;
     uint64_t a = weft_rng_stream_of("layers.1.mlp"), b = weft_rng_stream_of("layers.2.mlp");
     assert_true(a != b);
     assert_true(a == weft_rng_stream_of("layers.1.mlp"));
@@ -113,9 +107,8 @@ static void streams_and_seeds_are_apart(void **state)
         assert_true(fabs(products[i]) < 0.016);
 }
 
-static void permutations_are_bijections(void **state)
+CASE(permutations_are_bijections)
 {
-    (void)state;
     static const uint64_t more[] = {255, 256, 257, 1023, 1024, 1025, 4095, 65536, 99991};
     static unsigned char seen[100000];
     for (size_t k = 1; k <= 200 + sizeof more / sizeof more[0]; k++) {
@@ -136,9 +129,8 @@ static int compare_u64(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void large_permutations_do_not_collide(void **state)
+CASE(large_permutations_do_not_collide)
 {
-    (void)state;
     static const uint64_t sizes[] = {UINT64_C(1) << 32, (UINT64_C(1) << 40) + 17, UINT64_MAX};
     enum { NUM = 50000 };
     static uint64_t images[NUM];
@@ -155,9 +147,8 @@ static void large_permutations_do_not_collide(void **state)
     }
 }
 
-static void permutations_shuffle(void **state)
+CASE(permutations_shuffle)
 {
-    (void)state;
     enum { N = 6, SEEDS = 60000 };
     static int where[N][N];
     int same = 0;
@@ -174,16 +165,5 @@ static void permutations_shuffle(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_answers),
-        cmocka_unit_test(uniform_takes_the_words_it_says),
-        cmocka_unit_test(uniform_is_uniform),
-        cmocka_unit_test(normal_is_box_muller),
-        cmocka_unit_test(normal_has_its_moments),
-        cmocka_unit_test(streams_and_seeds_are_apart),
-        cmocka_unit_test(permutations_are_bijections),
-        cmocka_unit_test(large_permutations_do_not_collide),
-        cmocka_unit_test(permutations_shuffle),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

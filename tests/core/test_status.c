@@ -21,9 +21,8 @@ static weft_status deep(int levels)
     return WEFT_OK;
 }
 
-static void frames_follow_the_way_up(void **state)
+CASE(frames_follow_the_way_up)
 {
-    (void)state;
     weft_error_clear();
     assert_int_equal(weft_error_get()->status, WEFT_OK);
     assert_int_equal(middle(7), WEFT_FILE);
@@ -37,17 +36,15 @@ static void frames_follow_the_way_up(void **state)
     assert_non_null(strstr(error->frames[0].file, "test_status.c"));
 }
 
-static void only_the_first_frames_are_kept(void **state)
+CASE(only_the_first_frames_are_kept)
 {
-    (void)state;
     assert_int_equal(deep(40), WEFT_COMM);
     assert_int_equal(weft_error_get()->num_frames, WEFT_ERROR_MAX_FRAMES);
     assert_string_equal(weft_error_get()->text, "bottom");
 }
 
-static void a_new_error_replaces_the_record(void **state)
+CASE(a_new_error_replaces_the_record)
 {
-    (void)state;
     assert_int_equal(middle(1), WEFT_FILE);
     /* The old text may be an argument of the new one. */
     assert_int_equal(WEFT_ERROR(WEFT_CONFIG, "wrapped <%s>", weft_error_get()->text), WEFT_CONFIG);
@@ -55,9 +52,8 @@ static void a_new_error_replaces_the_record(void **state)
     assert_int_equal(weft_error_get()->num_frames, 1);
 }
 
-static void context_goes_before_the_text(void **state)
+CASE(context_goes_before_the_text)
 {
-    (void)state;
     assert_int_equal(weft_error_context(middle(3), "layer %d %s", 12, "moe"), WEFT_FILE);
     assert_string_equal(weft_error_get()->text, "layer 12 moe: corpus.idx: 3 bytes are missing");
     weft_error_clear();
@@ -65,9 +61,8 @@ static void context_goes_before_the_text(void **state)
     assert_int_equal(weft_error_get()->status, WEFT_OK);
 }
 
-static void a_long_text_is_cut_not_overrun(void **state)
+CASE(a_long_text_is_cut_not_overrun)
 {
-    (void)state;
     char longer[2 * WEFT_ERROR_TEXT_BYTES];
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';
@@ -81,9 +76,8 @@ static void a_long_text_is_cut_not_overrun(void **state)
 }
 
 /* Names and values that a user gave may hold anything. */
-static void a_text_is_one_line(void **state)
+CASE(a_text_is_one_line)
 {
-    (void)state;
     (void)WEFT_ERROR(WEFT_FILE, "%s: is\tnot", "a\nb\r\x1b[31m\x7f\xc3\xa9");
     assert_string_equal(weft_error_get()->text, "a b  [31m \xc3\xa9: is not");
     (void)weft_error_context(WEFT_FILE, "--set %s", "x=\n1");
@@ -92,9 +86,8 @@ static void a_text_is_one_line(void **state)
     assert_string_equal(weft_error_get()->text, "train.lr:  ");
 }
 
-static void a_status_without_a_record_gets_one(void **state)
+CASE(a_status_without_a_record_gets_one)
 {
-    (void)state;
     weft_error_clear();
     assert_int_equal(weft_error_frame("a.c", 4, "f", WEFT_MEMORY), WEFT_MEMORY);
     assert_int_equal(weft_error_get()->status, WEFT_MEMORY);
@@ -111,9 +104,8 @@ static void *fail_elsewhere(void *arg)
     return weft_error_get()->status == WEFT_OK ? arg : NULL;
 }
 
-static void records_travel_between_threads(void **state)
+CASE(records_travel_between_threads)
 {
-    (void)state;
     weft_error carried;
     pthread_t thread;
     void *emptied;
@@ -127,9 +119,8 @@ static void records_travel_between_threads(void **state)
     assert_int_equal(weft_error_get()->num_frames, 2);
 }
 
-static void a_record_has_the_key_it_is_about(void **state)
+CASE(a_record_has_the_key_it_is_about)
 {
-    (void)state;
     weft_error carried;
     assert_int_equal(WEFT_KEY_ERROR("train.lr", "%g is below %s", 0.5, "min_lr"), WEFT_CONFIG);
     assert_string_equal(weft_error_get()->text, "train.lr: 0.5 is below min_lr");
@@ -154,9 +145,8 @@ static void a_record_has_the_key_it_is_about(void **state)
     assert_string_equal(weft_error_get()->key, "data.data_path");
 }
 
-static void a_record_has_the_rank_it_comes_from(void **state)
+CASE(a_record_has_the_rank_it_comes_from)
 {
-    (void)state;
     assert_int_equal(weft_error_of_rank(middle(4), 12), WEFT_FILE);
     assert_string_equal(weft_error_get()->text, "rank 12: corpus.idx: 4 bytes are missing");
     assert_int_equal(weft_error_get()->found_by, 12);
@@ -172,9 +162,8 @@ static void a_record_has_the_rank_it_comes_from(void **state)
     assert_int_equal(weft_error_get()->own_at, 0);
 }
 
-static void exit_codes_and_texts(void **state)
+CASE(exit_codes_and_texts)
 {
-    (void)state;
     assert_int_equal(weft_status_exit_code(WEFT_OK), 0);
     assert_int_equal(weft_status_exit_code(WEFT_CONFIG), 2);
     assert_int_equal(weft_status_exit_code(WEFT_INTERNAL), 7);
@@ -185,18 +174,5 @@ static void exit_codes_and_texts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frames_follow_the_way_up),
-        cmocka_unit_test(only_the_first_frames_are_kept),
-        cmocka_unit_test(a_new_error_replaces_the_record),
-        cmocka_unit_test(context_goes_before_the_text),
-        cmocka_unit_test(a_long_text_is_cut_not_overrun),
-        cmocka_unit_test(a_text_is_one_line),
-        cmocka_unit_test(a_status_without_a_record_gets_one),
-        cmocka_unit_test(records_travel_between_threads),
-        cmocka_unit_test(a_record_has_the_key_it_is_about),
-        cmocka_unit_test(a_record_has_the_rank_it_comes_from),
-        cmocka_unit_test(exit_codes_and_texts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -65,9 +65,8 @@ static double number_of(const cJSON *object, const char *key)
     return cJSON_GetNumberValue(cJSON_GetObjectItem(object, key));
 }
 
-static void json_parses_and_holds_everything(void **state)
+CASE(json_parses_and_holds_everything)
 {
-    (void)state;
     weft_trace *trace;
     OK(weft_trace_create(&trace));
     weft_trace_name_lanes(trace, lanes, 2);
@@ -151,9 +150,8 @@ static void box_of(const char *svg, const char *title, double *x, double *width)
     assert_int_equal(sscanf(at, "<rect x=\"%lf\" y=\"%*f\" width=\"%lf\"", x, width), 2);
 }
 
-static void svg_is_to_scale(void **state)
+CASE(svg_is_to_scale)
 {
-    (void)state;
     weft_trace *trace;
     OK(weft_trace_create(&trace));
     weft_trace_name_ranks(trace, (const char *const[]){"rank 0: stage 0"}, 1);
@@ -225,9 +223,8 @@ static void lab_of(const char *colour, int sight, double out[3])
 }
 
 /* Every kind has a colour that no other is near, and stands in the legend once. */
-static void kinds_are_told_apart(void **state)
+CASE(kinds_are_told_apart)
 {
-    (void)state;
     static const char *const kinds[] = {"forward", "backward", "recompute", "moe",
                                         "gating",  "permute",  "expert",    "step",
                                         "send",    "receive",  "counts",    "dispatch",
@@ -277,9 +274,8 @@ static void kinds_are_told_apart(void **state)
 }
 
 /* Letters, numbers and shades are explained where a name or a box has them; words are not split. */
-static void legends_explain_names(void **state)
+CASE(legends_explain_names)
 {
-    (void)state;
     static const weft_trace_letters rows[] = {{"", "activation"}, {"g", "gradient"}, {"k", "keys"}};
     weft_trace *trace;
     OK(weft_trace_create(&trace));
@@ -302,9 +298,8 @@ static void legends_explain_names(void **state)
     weft_trace_destroy(trace);
 }
 
-static void empty_and_instant_traces_draw(void **state)
+CASE(empty_and_instant_traces_draw)
 {
-    (void)state;
     weft_trace *trace;
     OK(weft_trace_create(&trace));
     for (int round = 0; round < 2; round++) {
@@ -325,9 +320,8 @@ static void empty_and_instant_traces_draw(void **state)
     weft_trace_destroy(NULL);
 }
 
-static void many_categories_and_stages_draw(void **state)
+CASE(many_categories_and_stages_draw)
 {
-    (void)state;
     weft_trace *trace;
     OK(weft_trace_create(&trace));
     for (int i = 0; i < 60; i++) {
@@ -341,9 +335,8 @@ static void many_categories_and_stages_draw(void **state)
     weft_trace_destroy(trace);
 }
 
-static void a_full_disk_is_an_error(void **state)
+CASE(a_full_disk_is_an_error)
 {
-    (void)state;
     weft_trace *trace;
     FILE *out = fopen("/dev/full", "w");
     if (!out)
@@ -359,9 +352,8 @@ static void a_full_disk_is_an_error(void **state)
 enum { NUM_THREADS = 4, NUM_EACH = 2000 };
 
 /* What was there before stays where the new file could not be written whole. */
-static void a_file_is_written_whole_or_not_at_all(void **state)
+CASE(a_file_is_written_whole_or_not_at_all)
 {
-    (void)state;
     char path[] = "trace_whole_XXXXXX", text[8] = "";
     weft_trace *trace;
     struct rlimit before, small;
@@ -398,9 +390,8 @@ static void *add_many(void *arg)
     return arg;
 }
 
-static void threads_may_add(void **state)
+CASE(threads_may_add)
 {
-    (void)state;
     weft_trace *trace;
     pthread_t threads[NUM_THREADS];
     OK(weft_trace_create(&trace));
@@ -419,9 +410,8 @@ static void threads_may_add(void **state)
     weft_trace_destroy(trace);
 }
 
-static void the_clock_runs(void **state)
+CASE(the_clock_runs)
 {
-    (void)state;
     double before = weft_now_us();
     struct timespec nap = {.tv_nsec = 2000000};
     nanosleep(&nap, NULL);
@@ -431,17 +421,5 @@ static void the_clock_runs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_parses_and_holds_everything),
-        cmocka_unit_test(svg_is_to_scale),
-        cmocka_unit_test(legends_explain_names),
-        cmocka_unit_test(kinds_are_told_apart),
-        cmocka_unit_test(empty_and_instant_traces_draw),
-        cmocka_unit_test(many_categories_and_stages_draw),
-        cmocka_unit_test(a_full_disk_is_an_error),
-        cmocka_unit_test(a_file_is_written_whole_or_not_at_all),
-        cmocka_unit_test(threads_may_add),
-        cmocka_unit_test(the_clock_runs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

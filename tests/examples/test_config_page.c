@@ -1,15 +1,11 @@
 /* docs/config.md between its two markers is what the option tables say. `test_config_page --write`
  * brings the page up to date. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "launcher/planning/config.h"
+#include "tests/core/check.h"
 
 static const char begin[] = "<!-- tables: made by test_config_page --write -->\n";
 static const char end[] = "<!-- end of tables -->\n";
@@ -51,9 +47,8 @@ static char *read_page(weft_arena *arena, size_t *from, size_t *to)
     return page;
 }
 
-static void test_tables(void **state)
+CASE(test_tables)
 {
-    (void)state;
     weft_arena arena = {0};
     size_t from, to;
     char *page = read_page(&arena, &from, &to), *tables = make_tables();
@@ -66,9 +61,8 @@ static void test_tables(void **state)
 }
 
 /* Kernels compute in single precision: what a bound keeps out must not come in by rounding. */
-static void test_bounds(void **state)
+CASE(test_bounds)
 {
-    (void)state;
     static weft_config config;
     weft_option_section sections[WEFT_MAX_CONFIG_SECTIONS];
     size_t num_sections = weft_config_sections(&config, sections);
@@ -86,9 +80,8 @@ static void test_bounds(void **state)
 
 /* What rows say besides: on resume, which one that core/key_rows.h does not write may leave out,
  * and of other keys. */
-static void test_columns(void **state)
+CASE(test_columns)
 {
-    (void)state;
     static weft_config config;
     weft_arena arena = {0};
     const char *why;
@@ -122,7 +115,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--write") == 0)
         return write_page();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tables), cmocka_unit_test(test_bounds),
-                                       cmocka_unit_test(test_columns)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -12,16 +12,11 @@
 #ifndef WEFT_TESTS_KERNELS_PROBE_H
 #define WEFT_TESTS_KERNELS_PROBE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include <weft/kernels.h>
+
+#include "tests/core/check.h"
 
 enum { PROBE_NUM_RUNS = 3 };
 /* One case in three, drawn, on an emulated device beneath a sanitizer, where each takes long (the
@@ -108,6 +103,11 @@ size_t probe_pick(uint64_t *state, size_t below);
 /* A deterministic number of about normal distribution. */
 double probe_normal(uint64_t *state);
 
-#define PROBE_TEST(name) cmocka_unit_test_setup(name, probe_start)
+/* Runs the program's cases, for main to return. */
+static inline int probe_run_cases(void)
+{
+    surround_cases(probe_start, NULL);
+    return run_cases(probe_setup, probe_teardown);
+}
 
 #endif

@@ -104,9 +104,8 @@ static void check_activation(weft_activation_kind kind, size_t rows, size_t cols
                    NULL, probe_tolerance(dtype, 1e-5), what);
 }
 
-static void activations_equal_fp64_and_finite_differences(void **state)
+CASE(activations_equal_fp64_and_finite_differences)
 {
-    (void)state;
     static const size_t sizes[][2] = {{1, 1}, {3, 5}, {7, 64}, {67, 515}};
     for (int k = 0; k < NUM_KINDS; k++)
         for (int s = 0; s < 4; s++)
@@ -115,17 +114,15 @@ static void activations_equal_fp64_and_finite_differences(void **state)
                                  form & 1, 0, 0);
 }
 
-static void gates_are_bounded_and_moved(void **state)
+CASE(gates_are_bounded_and_moved)
 {
-    (void)state;
     for (int k = 0; k < NUM_KINDS; k++)
         for (int d = 0; d < probe_num_dtypes() && weft_activation_is_gated(kinds[k]); d++)
             check_activation(kinds[k], 7, 64, probe_dtype(d), d == 0, 1.5f, 1);
 }
 
-static void a_cap_is_a_scaled_tanh(void **state)
+CASE(a_cap_is_a_scaled_tanh)
 {
-    (void)state;
     enum { COUNT = 131 };
     for (int d = 0; d < probe_num_dtypes(); d++) {
         const weft_dtype dtype = probe_dtype(d);
@@ -143,9 +140,8 @@ static void a_cap_is_a_scaled_tanh(void **state)
 
 /* Where an exponential overflows or vanishes, values and slopes stay finite and are those of the
  * definition. A gated one has ups of 1, so that its gates alone count. */
-static void extreme_inputs_have_the_definitions_slopes(void **state)
+CASE(extreme_inputs_have_the_definitions_slopes)
 {
-    (void)state;
     static const float inputs[] = {-1e6f, -200.0f, -89.0f, -20.0f, 0.0f,
                                    20.0f, 89.0f,   200.0f, 1e6f};
     enum { COUNT = sizeof inputs / sizeof inputs[0] };
@@ -273,9 +269,8 @@ static void check_rope(rope_case r, weft_dtype dtype)
                    probe_tolerance(dtype, 1e-5), "rope backward");
 }
 
-static void rope_of_other_forms_equals_fp64(void **state)
+CASE(rope_of_other_forms_equals_fp64)
 {
-    (void)state;
     static const weft_rope_scaling scalings[] = {
         {0},
         {.factor = 4, .begin = -2, .end = -1}, /* all pairs */
@@ -301,9 +296,8 @@ static void rope_of_other_forms_equals_fp64(void **state)
     }
 }
 
-static void rope_equals_fp64_and_finite_differences(void **state)
+CASE(rope_equals_fp64_and_finite_differences)
 {
-    (void)state;
     static const rope_case rows[] = {
         {1, 1, 1, 2, 2, 2, 0, 0, 2, .first_position = 3},
         {5, 3, 2, 10, 31, 11, 0, 0, 6, .first_position = 0},
@@ -329,9 +323,8 @@ static void rope_equals_fp64_and_finite_differences(void **state)
     }
 }
 
-static void rope_of_groups_equals_calls_of_one_group(void **state)
+CASE(rope_of_groups_equals_calls_of_one_group)
 {
-    (void)state;
     enum { SEQ = 7, BATCH = 2, GROUPS = 3, HEADS = 3, DIM = 16, STRIDE = (HEADS + 1) * DIM };
     const size_t count = (size_t)SEQ * BATCH * GROUPS * STRIDE;
     for (int form = 0; form < probe_num_dtypes(); form++) {
@@ -352,9 +345,8 @@ static void rope_of_groups_equals_calls_of_one_group(void **state)
     }
 }
 
-static void rope_refuses_groups_that_coincide(void **state)
+CASE(rope_refuses_groups_that_coincide)
 {
-    (void)state;
     float x[4] = {0};
     weft_rope_args args = {.struct_bytes = sizeof args,
                            .seq = 1,
@@ -374,15 +366,5 @@ static void rope_refuses_groups_that_coincide(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(activations_equal_fp64_and_finite_differences),
-        PROBE_TEST(gates_are_bounded_and_moved),
-        PROBE_TEST(a_cap_is_a_scaled_tanh),
-        PROBE_TEST(extreme_inputs_have_the_definitions_slopes),
-        PROBE_TEST(rope_equals_fp64_and_finite_differences),
-        PROBE_TEST(rope_of_other_forms_equals_fp64),
-        PROBE_TEST(rope_of_groups_equals_calls_of_one_group),
-        PROBE_TEST(rope_refuses_groups_that_coincide),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    return probe_run_cases();
 }

@@ -481,9 +481,8 @@ static void check_all(const attention_case *cases, size_t num)
 #define SIZES(q, k, b, h, g, d)                                                                    \
     .seq_q = q, .seq_k = k, .batch = b, .heads = h, .groups = g, .head_dim = d
 
-static void layers_layout_equals_fp64(void **state)
+CASE(layers_layout_equals_fp64)
 {
-    (void)state;
     static const attention_case cases[] = {
         {.s = {SIZES(1, 1, 1, 1, 1, 1), .causal = true}, .is_packed = true},
         {.s = {SIZES(72, 72, 2, 4, 4, 20), .causal = true}, .is_packed = true, .is_large = true},
@@ -495,9 +494,8 @@ static void layers_layout_equals_fp64(void **state)
     CHECK_ALL(cases);
 }
 
-static void separate_tensors_equal_fp64(void **state)
+CASE(separate_tensors_equal_fp64)
 {
-    (void)state;
     static const attention_case cases[] = {
         {.s = {SIZES(33, 150, 2, 2, 1, 24)}, .is_large = true},
         {.s = {SIZES(150, 33, 1, 3, 3, 65)}, .is_large = true},
@@ -515,9 +513,8 @@ static void separate_tensors_equal_fp64(void **state)
 
 /* CUDA: rows are padded to 64, 128 or 256 numbers; blocks have up to 128 queries or keys and meet
  * tiles of 32 or 64. Packed ones are aligned to what is copied at once. */
-static void lengths_around_tiles_equal_fp64(void **state)
+CASE(lengths_around_tiles_equal_fp64)
 {
-    (void)state;
     static const attention_case cases[] = {
         {.s = {SIZES(130, 130, 1, 1, 1, 64), .causal = true}, .is_packed = true},
         {.s = {SIZES(65, 65, 1, 2, 1, 80)}, .is_packed = true},
@@ -537,9 +534,8 @@ static void lengths_around_tiles_equal_fp64(void **state)
 }
 
 /* Blocks are of 128 queries and 108 or 112 keys; panels of 8, 16 or 32 queries. */
-static void lengths_around_blocks_equal_fp64(void **state)
+CASE(lengths_around_blocks_equal_fp64)
 {
-    (void)state;
     if (probe_is_emulated())
         skip();
     static const size_t queries[] = {7, 8, 9, 15, 17, 31, 33, 127, 128, 129, 257};
@@ -554,9 +550,8 @@ static void lengths_around_blocks_equal_fp64(void **state)
         }
 }
 
-static void dropout_equals_its_definition(void **state)
+CASE(dropout_equals_its_definition)
 {
-    (void)state;
     static const attention_case cases[] = {
         {.s = {SIZES(72, 72, 2, 4, 2, 20), .causal = true, .dropout = 0.1f, .seed = 5, .stream = 9,
                .total_heads = 4, .total_seq = 72},
@@ -581,9 +576,8 @@ static void dropout_equals_its_definition(void **state)
     CHECK_ALL(cases);
 }
 
-static void documents_are_apart(void **state)
+CASE(documents_are_apart)
 {
-    (void)state;
     static const attention_case cases[] = {
         {.s = {SIZES(40, 40, 2, 2, 1, 16), .causal = true}, .is_packed = true, .document = 9},
         {.s = {SIZES(300, 300, 2, 2, 2, 20), .causal = true}, .document = 130, .is_large = true},
@@ -593,9 +587,8 @@ static void documents_are_apart(void **state)
     CHECK_ALL(cases);
 }
 
-static void pieces_make_the_whole(void **state)
+CASE(pieces_make_the_whole)
 {
-    (void)state;
     static const attention_case cases[] = {
         {.s = {SIZES(64, 64, 2, 4, 2, 16), .causal = true}, .num_pieces = 1},
         {.s = {SIZES(40, 120, 2, 2, 1, 16), .causal = true, .first_query = 40}, .num_pieces = 3},
@@ -616,9 +609,8 @@ static void pieces_make_the_whole(void **state)
 }
 
 /* CUDA pads values apart from queries only where they are far shorter. */
-static void values_have_their_own_width(void **state)
+CASE(values_have_their_own_width)
 {
-    (void)state;
     static const attention_case cases[] = {
         {.s = {SIZES(40, 40, 2, 3, 3, 24), .causal = true}, .is_packed = true, .value_dim = 16},
         {.s = {SIZES(40, 40, 2, 4, 2, 12), .causal = true}, .is_packed = true, .value_dim = 40},
@@ -655,9 +647,8 @@ static void values_have_their_own_width(void **state)
 }
 
 /* Windows, chunks, caps and sinks, alone and together. */
-static void variants_equal_fp64(void **state)
+CASE(variants_equal_fp64)
 {
-    (void)state;
     static const attention_case cases[] = {
         {.s = {SIZES(72, 72, 2, 4, 2, 20), .causal = true}, .is_packed = true, .v.window = 1},
         {.s = {SIZES(72, 72, 1, 2, 2, 20), .causal = true}, .v.window = 7},
@@ -697,9 +688,8 @@ static void variants_equal_fp64(void **state)
     CHECK_ALL(cases);
 }
 
-static void gradients_equal_differences(void **state)
+CASE(gradients_equal_differences)
 {
-    (void)state;
     static const attention_case cases[] = {
         {.s = {SIZES(9, 9, 2, 4, 2, 6), .causal = true}, .is_packed = true},
         {.s = {SIZES(35, 35, 1, 3, 1, 5), .causal = true, .dropout = 0.2f, .seed = 7,
@@ -716,9 +706,8 @@ static void gradients_equal_differences(void **state)
 }
 
 /* A head's results do not depend on the heads beside it, which other ranks may hold. */
-static void heads_split_over_ranks_agree(void **state)
+CASE(heads_split_over_ranks_agree)
 {
-    (void)state;
     enum { SEQ = 70, HEADS = 4, DIM = 16, NUM = SEQ * HEADS * DIM };
     weft_attention_shape s = {.seq_q = SEQ,
                               .seq_k = SEQ,
@@ -751,9 +740,8 @@ static void heads_split_over_ranks_agree(void **state)
     }
 }
 
-static void no_queries_make_no_gradient(void **state)
+CASE(no_queries_make_no_gradient)
 {
-    (void)state;
     weft_attention_shape s = {.seq_k = 5,
                               .batch = 2,
                               .heads = 2,
@@ -776,9 +764,8 @@ static void no_queries_make_no_gradient(void **state)
 }
 
 /* A query counts its own key half. */
-static void flops_count_what_a_query_sees(void **state)
+CASE(flops_count_what_a_query_sees)
 {
-    (void)state;
     static const struct {
         size_t seq_q, seq_k, first_query, first_key, window, chunk;
     } cases[] = {{64, 64, 0, 0, 0, 0},   {64, 64, 0, 0, 10, 0},  {64, 64, 0, 0, 100, 0},
@@ -802,9 +789,8 @@ static void flops_count_what_a_query_sees(void **state)
     }
 }
 
-static void scratch_is_kept_and_grows(void **state)
+CASE(scratch_is_kept_and_grows)
 {
-    (void)state;
     weft_scratch a = weft_scratch_take(1000, 100), b = weft_scratch_take(1000, 100);
     assert_non_null(a.memory);
     assert_non_null(b.memory);
@@ -823,21 +809,5 @@ static void scratch_is_kept_and_grows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(layers_layout_equals_fp64),
-        PROBE_TEST(separate_tensors_equal_fp64),
-        PROBE_TEST(lengths_around_blocks_equal_fp64),
-        PROBE_TEST(lengths_around_tiles_equal_fp64),
-        PROBE_TEST(dropout_equals_its_definition),
-        PROBE_TEST(variants_equal_fp64),
-        PROBE_TEST(gradients_equal_differences),
-        PROBE_TEST(documents_are_apart),
-        PROBE_TEST(pieces_make_the_whole),
-        PROBE_TEST(values_have_their_own_width),
-        PROBE_TEST(heads_split_over_ranks_agree),
-        PROBE_TEST(no_queries_make_no_gradient),
-        PROBE_TEST(flops_count_what_a_query_sees),
-        PROBE_TEST(scratch_is_kept_and_grows),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    return probe_run_cases();
 }

@@ -47,9 +47,8 @@ static size_t num_rows(const plan_case *p)
 }
 
 /* PPMoE §3.3.3: eight tokens in the order 2,3,1,2,0,3,2,0; rank 0 holds experts 0 and 1. */
-static void the_example_of_ppmoe(void **state)
+CASE(the_example_of_ppmoe)
 {
-    (void)state;
     enum { TOKENS = 8, COLS = 3 };
     static const int32_t order[TOKENS] = {2, 3, 1, 2, 0, 3, 2, 0};
     static const int32_t tokens_of_rank[2][5] = {{4, 7, 2}, {0, 3, 6, 1, 5}};
@@ -173,9 +172,8 @@ static bool is_left_out(int form)
     return probe_on_cuda() && ((form ^ form >> 1 ^ form >> 2) & 1);
 }
 
-static void plans_equal_the_naive_sort(void **state)
+CASE(plans_equal_the_naive_sort)
 {
-    (void)state;
     static const size_t shapes[][3] = {{1, 1, 1}, {9, 4, 1}, {50, 5, 3}, {200, 16, 2}, {64, 6, 6}};
     static const size_t capacities[] = {0, 1, 7, 25, 1000};
     for (size_t s = 0; s < 5; s++) {
@@ -203,9 +201,8 @@ static void plans_equal_the_naive_sort(void **state)
 }
 
 /* More than one block of threads sorts these. */
-static void larger_plans_equal_the_naive_sort(void **state)
+CASE(larger_plans_equal_the_naive_sort)
 {
-    (void)state;
     static const size_t shapes[][4] = {{3000, 70, 2, 60}, {200, 1024, 16, 5}};
     for (size_t s = 0; s < 2; s++) {
         for (int form = 0; form < 6; form++) {
@@ -271,9 +268,8 @@ static void check_wrong(weft_dispatch_plan_args args, int32_t first, const char 
     weft_lane_destroy(lane);
 }
 
-static void a_wrong_expert_is_refused(void **state)
+CASE(a_wrong_expert_is_refused)
 {
-    (void)state;
     static const char *const text[] = {"choice 1 of token 1400 is expert 4 of 4",
                                        "choice 1 of token 1400 is expert -1 of 4"};
     for (int form = 0; form < 4; form++)
@@ -284,9 +280,8 @@ static void a_wrong_expert_is_refused(void **state)
 }
 
 /* Against the plan with its rows read one by one: some go to other places, the others nowhere. */
-static void rows_go_to_other_places(void **state)
+CASE(rows_go_to_other_places)
 {
-    (void)state;
     enum { TOKENS = 900, TOPK = 3, CHOICES = TOKENS * TOPK, EXPERTS = 7 };
     for (int leaves = 0; leaves < 2; leaves++) {
         probe_start(NULL);
@@ -436,9 +431,8 @@ static void check_moves(size_t num_tokens, size_t num_experts, size_t topk, size
             assert_true(dprob[i] == 0.0f);
 }
 
-static void moves_equal_fp64_and_finite_differences(void **state)
+CASE(moves_equal_fp64_and_finite_differences)
 {
-    (void)state;
     for (int form = 0; form < 8 * probe_num_dtypes(); form++) {
         weft_dtype dtype = probe_dtype(form / 8);
         if (is_left_out(form & 7))
@@ -454,13 +448,5 @@ static void moves_equal_fp64_and_finite_differences(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(the_example_of_ppmoe),
-        PROBE_TEST(plans_equal_the_naive_sort),
-        PROBE_TEST(larger_plans_equal_the_naive_sort),
-        PROBE_TEST(rows_go_to_other_places),
-        PROBE_TEST(a_wrong_expert_is_refused),
-        PROBE_TEST(moves_equal_fp64_and_finite_differences),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    return probe_run_cases();
 }

@@ -102,9 +102,8 @@ static void check_embedding(embedding_case e, weft_dtype dtype, int tables, bool
                        "dpositions");
 }
 
-static void embedding_equals_fp64_and_finite_differences(void **state)
+CASE(embedding_equals_fp64_and_finite_differences)
 {
-    (void)state;
     for (int form = 0; form < 18 * probe_num_dtypes(); form++) {
         weft_dtype dtype = probe_dtype(form / 18);
         int tables = 1 + form % 3, numbering = form / 6 % 3;
@@ -144,9 +143,8 @@ static void embedding_equals_fp64_and_finite_differences(void **state)
 }
 
 /* The ranks of a vocabulary cut in pieces give, summed, what one rank gives. */
-static void embedding_shards_sum_to_the_whole(void **state)
+CASE(embedding_shards_sum_to_the_whole)
 {
-    (void)state;
     enum { TOKENS = 40, COLS = 19, ROWS = 24, RANKS = 3 };
     float *table = probe_random(ROWS * COLS, WEFT_F32, 1.0, 1);
     int32_t *tokens = probe_alloc(TOKENS * sizeof *tokens);
@@ -167,9 +165,8 @@ static void embedding_shards_sum_to_the_whole(void **state)
     assert_memory_equal(sum, whole, TOKENS * COLS * sizeof *sum);
 }
 
-static void add_and_scale(void **state)
+CASE(add_and_scale)
 {
-    (void)state;
     static const size_t counts[] = {0, 1, 31, 40001};
     for (int form = 0; form < 4 * probe_num_dtypes(); form++) {
         probe_start(NULL);
@@ -207,9 +204,8 @@ static double decode(uint16_t bits, int mantissa_bits)
 }
 
 /* All 65536 numbers of both half precisions go to fp32 exactly and come back. */
-static void halves_round_trip(void **state)
+CASE(halves_round_trip)
 {
-    (void)state;
     enum { ALL = 65536 };
     static const weft_dtype halves[] = {WEFT_BF16, WEFT_F16};
     for (int h = 0; h < 2; h++) {
@@ -234,9 +230,8 @@ static void halves_round_trip(void **state)
 }
 
 /* Random fp32 bit patterns, ties between neighbours, and the edges of the range. */
-static void narrowing_rounds_to_nearest_even(void **state)
+CASE(narrowing_rounds_to_nearest_even)
 {
-    (void)state;
     enum { COUNT = 50000 };
     static const weft_dtype halves[] = {WEFT_BF16, WEFT_F16};
     for (int h = 0; h < 2; h++) {
@@ -272,9 +267,8 @@ static void narrowing_rounds_to_nearest_even(void **state)
     }
 }
 
-static void casts_between_halves_and_copies(void **state)
+CASE(casts_between_halves_and_copies)
 {
-    (void)state;
     enum { COUNT = 1001 };
     uint16_t *bf16 = probe_random(COUNT, WEFT_BF16, 1.0, 1);
     uint16_t *fp16 = probe_alloc(COUNT * sizeof *fp16), *back = probe_alloc(COUNT * sizeof *back);
@@ -293,9 +287,8 @@ static void casts_between_halves_and_copies(void **state)
 }
 
 /* x = x / 2 + 1 / 2 from i, ten times: 1 + (i - 1) / 1024, in one of three widths. */
-static void cores_multiply_and_add(void **state)
+CASE(cores_multiply_and_add)
 {
-    (void)state;
     float x[WEFT_MULTIPLY_ADD_CHAINS];
     double flops;
     weft_multiply_add_args args = {.rounds = 10, .a = 0.5f, .b = 0.5f, .x = x, .flops = &flops};
@@ -312,9 +305,8 @@ static void cores_multiply_and_add(void **state)
 }
 
 /* Rows at strides of their own, of lengths that divide into packs and that do not. */
-static void casts_rows(void **state)
+CASE(casts_rows)
 {
-    (void)state;
     static const struct {
         size_t rows, cols, from_stride, to_stride;
     } cases[] = {{1, 5, 0, 0}, {7, 24, 40, 24}, {300, 64, 64, 192}, {13, 33, 35, 50}, {3, 0, 0, 0}};
@@ -342,15 +334,5 @@ static void casts_rows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(embedding_equals_fp64_and_finite_differences),
-        PROBE_TEST(embedding_shards_sum_to_the_whole),
-        PROBE_TEST(add_and_scale),
-        PROBE_TEST(halves_round_trip),
-        PROBE_TEST(narrowing_rounds_to_nearest_even),
-        PROBE_TEST(casts_between_halves_and_copies),
-        PROBE_TEST(casts_rows),
-        PROBE_TEST(cores_multiply_and_add),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    return probe_run_cases();
 }

@@ -164,26 +164,23 @@ static void all_forms(size_t m, size_t n, size_t k)
         }
 }
 
-static void gemm_of_small_and_odd_sizes(void **state)
+CASE(gemm_of_small_and_odd_sizes)
 {
-    (void)state;
     const size_t sizes[][3] = {{1, 1, 1},  {1, 40, 7},  {40, 1, 3},   {2, 3, 5},
                                {5, 8, 16}, {13, 31, 2}, {15, 33, 17}, {29, 65, 31}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         all_forms(sizes[i][0], sizes[i][1], sizes[i][2]);
 }
 
-static void gemm_of_middle_sizes(void **state)
+CASE(gemm_of_middle_sizes)
 {
-    (void)state;
     all_forms(200, 130, 70);
     all_forms(3, 70, 769);
 }
 
 /* Beyond the edge of the blocks that bf16 may be converted in: one dimension, then all. */
-static void gemm_in_several_blocks(void **state)
+CASE(gemm_in_several_blocks)
 {
-    (void)state;
     if (probe_is_emulated())
         skip(); /* the CPU's blocks */
     all_forms(1050, 37, 5);
@@ -205,9 +202,8 @@ static void gemm_in_several_blocks(void **state)
 #endif
 }
 
-static void gemm_without_k(void **state)
+CASE(gemm_without_k)
 {
-    (void)state;
     all_forms(5, 6, 0);
     for (int run = 0; run < PROBE_NUM_RUNS; run++) {
         float *c = probe_alloc(2 * sizeof *c);
@@ -218,9 +214,8 @@ static void gemm_without_k(void **state)
     }
 }
 
-static void gemm_of_nothing(void **state)
+CASE(gemm_of_nothing)
 {
-    (void)state;
     PROBE_RUN(gemm, .m = 0, .n = 5, .k = 7);
     PROBE_RUN(gemm, .m = 3, .n = 0, .k = 7);
     PROBE_RUN(gemm, .m = 0, .n = 5, .k = 7, .dtype = WEFT_BF16, .c_dtype = WEFT_BF16);
@@ -228,9 +223,8 @@ static void gemm_of_nothing(void **state)
 
 /* A run that is resumed goes on with the same bits: the same product at the same number of threads
  * must not depend on where its operands lie or on what ran before. */
-static void gemm_repeats_bit_by_bit(void **state)
+CASE(gemm_repeats_bit_by_bit)
 {
-    (void)state;
     enum { M = 70, N = 130, K = 1100 };
     for (int type = 0; type < probe_num_dtypes(); type++)
         for (int form = 0; form < 4; form++)
@@ -260,9 +254,8 @@ static void gemm_repeats_bit_by_bit(void **state)
 }
 
 /* More shapes than any cache of primitives holds, twice. */
-static void gemm_of_very_many_shapes(void **state)
+CASE(gemm_of_very_many_shapes)
 {
-    (void)state;
     enum { M = 1100, N = 3, K = 4 };
     const matrix a = random_matrix(M * K, WEFT_BF16), b = random_matrix(N * K, WEFT_BF16);
     matrix c = poisoned_matrix(M * N, WEFT_BF16);
@@ -284,9 +277,8 @@ static void gemm_of_very_many_shapes(void **state)
 }
 
 /* Lanes are threads: each multiplies in its own rhythm while the others do. */
-static void gemm_on_several_lanes_at_once(void **state)
+CASE(gemm_on_several_lanes_at_once)
 {
-    (void)state;
     if (probe_on_cuda()) /* its lanes are queues of one device, not threads */
         skip();
     enum { LANES = 4, GEMMS = 24 };
@@ -355,9 +347,8 @@ static void *submit(void *argument)
     return NULL;
 }
 
-static void gemm_from_several_threads(void **state)
+CASE(gemm_from_several_threads)
 {
-    (void)state;
     enum { M = 40, N = 33, K = 50 };
     submitter submitters[PROBE_NUM_RUNS];
     pthread_t threads[PROBE_NUM_RUNS];
@@ -412,9 +403,8 @@ static double linear_loss(const void *context)
 }
 
 /* Backward of one linear layer, as the layers call it, against finite differences. */
-static void gradients_are_those_of_the_loss(void **state)
+CASE(gradients_are_those_of_the_loss)
 {
-    (void)state;
     enum { ROWS = 37, IN = 21, OUT = 18 };
     const int64_t offsets[] = {0, ROWS};
     for (int type = 0; type < probe_num_dtypes(); type++)
@@ -522,17 +512,15 @@ static void groups(const size_t *rows, size_t num_groups, size_t in, size_t out,
             }
 }
 
-static void groups_of_few_rows(void **state)
+CASE(groups_of_few_rows)
 {
-    (void)state;
     groups((const size_t[]){0, 1, 3, 0, 2, 0}, 6, 20, 35, 2);
     groups((const size_t[]){1}, 1, 1, 1, 1);
     groups((const size_t[]){0, 0}, 2, 8, 8, 1);
 }
 
-static void groups_of_uneven_rows(void **state)
+CASE(groups_of_uneven_rows)
 {
-    (void)state;
     groups((const size_t[]){40, 0, 29, 1, 17, 14, 50, 3}, 8, 24, 30, 0);
     groups((const size_t[]){100, 5}, 2, 13, 20, 3);
     groups((const size_t[]){1, 1300, 0}, 3, 4, 6, 1);
@@ -540,9 +528,8 @@ static void groups_of_uneven_rows(void **state)
 
 /* Rows of all matrices are multiples of 16 bytes, as where libraries do all groups in one launch.
  */
-static void groups_of_aligned_rows(void **state)
+CASE(groups_of_aligned_rows)
 {
-    (void)state;
     groups((const size_t[]){5, 0, 16, 33, 1}, 5, 16, 24, 2);
     size_t many[MAX_GROUPS];
     for (size_t g = 0; g < MAX_GROUPS; g++)
@@ -550,9 +537,8 @@ static void groups_of_aligned_rows(void **state)
     groups(many, MAX_GROUPS, 8, 16, 1);
 }
 
-static void groups_of_nothing(void **state)
+CASE(groups_of_nothing)
 {
-    (void)state;
     PROBE_RUN(grouped_gemm, .num_groups = 0);
     const int64_t offsets[] = {0, 0};
     for (int type = 0; type < probe_num_dtypes(); type++) {
@@ -630,7 +616,7 @@ static void run_dealt(deal how, const dealt *d, int run)
     }
 }
 
-static void groups_alone_have_the_bits_of_all(void **state)
+CASE(groups_alone_have_the_bits_of_all)
 {
     const weft_grouped_gemm_args kinds[] = {
         {.struct_bytes = sizeof *kinds, .kind = WEFT_GROUPED_FORWARD},
@@ -661,9 +647,8 @@ static void groups_alone_have_the_bits_of_all(void **state)
     }
 }
 
-static void groups_with_rows_need_matrices(void **state)
+CASE(groups_with_rows_need_matrices)
 {
-    (void)state;
     const int64_t offsets[] = {0, 1};
     const void *none[] = {NULL};
     float *x = probe_alloc(4 * sizeof *x);
@@ -681,9 +666,8 @@ static void groups_with_rows_need_matrices(void **state)
     assert_non_null(strstr(weft_error_get()->text, "stride"));
 }
 
-static void bf16_is_refused(void **state)
+CASE(bf16_is_refused)
 {
-    (void)state;
     const matrix a = random_matrix(64, WEFT_BF16), b = random_matrix(64, WEFT_BF16);
     matrix c = poisoned_matrix(64, WEFT_BF16);
     weft_gemm_args args = {.struct_bytes = sizeof args,
@@ -702,42 +686,16 @@ static void bf16_is_refused(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && !strcmp(argv[1], "refused")) {
-        const struct CMUnitTest tests[] = {PROBE_TEST(bf16_is_refused)};
-        return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
-    }
+    const bool refused = argc > 1 && !strcmp(argv[1], "refused"),
+               groups = argc > 1 && !strcmp(argv[1], "groups");
     const char *form = getenv("WEFT_CPU_BF16");
-    if (form && !strcmp(form, "native") && !weft_gemm_native_works()) {
+    if (!refused && form && !strcmp(form, "native") && !weft_gemm_native_works()) {
         puts("skipped: oneDNN multiplies no bf16 on this processor");
         return 77;
     }
-    if (argc > 1 && !strcmp(argv[1], "groups")) {
-        const struct CMUnitTest tests[] = {
-            PROBE_TEST(groups_of_few_rows),
-            PROBE_TEST(groups_of_uneven_rows),
-            PROBE_TEST(groups_of_aligned_rows),
-            PROBE_TEST(groups_of_nothing),
-            PROBE_TEST(groups_alone_have_the_bits_of_all),
-        };
-        return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
-    }
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(gemm_of_small_and_odd_sizes),
-        PROBE_TEST(gemm_of_middle_sizes),
-        PROBE_TEST(gemm_in_several_blocks),
-        PROBE_TEST(gemm_without_k),
-        PROBE_TEST(gemm_of_nothing),
-        PROBE_TEST(gemm_repeats_bit_by_bit),
-        PROBE_TEST(gemm_of_very_many_shapes),
-        PROBE_TEST(gemm_on_several_lanes_at_once),
-        PROBE_TEST(gemm_from_several_threads),
-        PROBE_TEST(gradients_are_those_of_the_loss),
-        PROBE_TEST(groups_of_few_rows),
-        PROBE_TEST(groups_of_uneven_rows),
-        PROBE_TEST(groups_of_aligned_rows),
-        PROBE_TEST(groups_of_nothing),
-        PROBE_TEST(groups_alone_have_the_bits_of_all),
-        PROBE_TEST(groups_with_rows_need_matrices),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    cmocka_set_test_filter(refused ? "bf16_is_refused" : groups ? "groups_*" : NULL);
+    cmocka_set_skip_filter(refused  ? NULL
+                           : groups ? "groups_with_rows_need_matrices"
+                                    : "bf16_is_refused");
+    return probe_run_cases();
 }

@@ -117,9 +117,8 @@ static const size_t sizes[][3] = {{1, 1, 1},    {2, 3, 5},     {5, 8, 16},
                                   {13, 31, 2},  {29, 64, 31},  {70, 40, 0},
                                   {33, 72, 48}, {48, 130, 70}, {3, 96, 770}};
 
-static void epilogues_equal_fp64(void **state)
+CASE(epilogues_equal_fp64)
 {
-    (void)state;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int i = 0; i < 2 * 4 * (2 * probe_num_dtypes() - 1); i++) {
             const int type = i / 8;
@@ -134,9 +133,8 @@ static void epilogues_equal_fp64(void **state)
 }
 
 /* On the CPU always, on a GPU where cuBLASLt is not asked. */
-static void epilogues_equal_kernels_apart(void **state)
+CASE(epilogues_equal_kernels_apart)
 {
-    (void)state;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int i = 0; i < 2 * 4 * probe_num_dtypes(); i++) {
             const weft_dtype dtype = probe_dtype(i / 8);
@@ -164,9 +162,8 @@ static size_t num_fused(void)
 
 /* In 16 bits with rows of 8 elements, aligned, where the library has an algorithm: here, for even
  * k. Twice, since the answer is remembered. */
-static void cublas_fuses_what_it_can(void **state)
+CASE(cublas_fuses_what_it_can)
 {
-    (void)state;
     static const struct {
         size_t size[3];
         weft_dtype dtype, c_dtype;
@@ -199,9 +196,8 @@ static void cublas_fuses_what_it_can(void **state)
     }
 }
 
-static void wrong_epilogues_are_refused(void **state)
+CASE(wrong_epilogues_are_refused)
 {
-    (void)state;
     float x[4] = {0}, pre[4] = {0};
     const weft_gemm_args good = {.struct_bytes = sizeof good,
                                  .m = 2,
@@ -224,11 +220,5 @@ static void wrong_epilogues_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(epilogues_equal_fp64),
-        PROBE_TEST(epilogues_equal_kernels_apart),
-        PROBE_TEST(cublas_fuses_what_it_can),
-        PROBE_TEST(wrong_epilogues_are_refused),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    return probe_run_cases();
 }

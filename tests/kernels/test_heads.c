@@ -128,9 +128,8 @@ static void check(heads_case h, weft_dtype dtype, bool overwrite)
                        bias_before, 1e-5, "dbias");
 }
 
-static void heads_equal_fp64_and_finite_differences(void **state)
+CASE(heads_equal_fp64_and_finite_differences)
 {
-    (void)state;
     static const weft_heads_shape shapes[] = {{3, 1, 1, 5, 7, 0},        {2, 2, 3, 8, 90, 40},
                                               {70, 4, 2, 16, 260, 64},   {37, 2, 1, 64, 512, 192},
                                               {5, 1, 6, 96, 800, 800},   {9, 8, 1, 128, 3072, 384},
@@ -144,9 +143,8 @@ static void heads_equal_fp64_and_finite_differences(void **state)
     }
 }
 
-static void no_tokens_clear(void **state)
+CASE(no_tokens_clear)
 {
-    (void)state;
     float *weight = probe_constant(8, 1.0f), *dweight = probe_alloc(8 * sizeof *dweight);
     const weft_heads_shape shape = {0, 1, 1, 8, 8, 8};
     PROBE_RUN(heads_norm_backward, .kind = WEFT_NORM_RMS, .shape = shape, .weight = weight,
@@ -155,9 +153,8 @@ static void no_tokens_clear(void **state)
         assert_true(dweight[c] == 0.0f);
 }
 
-static void sums_are_rms_norms(void **state)
+CASE(sums_are_rms_norms)
 {
-    (void)state;
     float *x = probe_constant(8, 1.0f);
     const weft_heads_norm_forward_args args = {.struct_bytes = sizeof args,
                                                .kind = WEFT_NORM_LAYER,
@@ -193,9 +190,8 @@ static void share(const weft_heads_shape *s, weft_dtype dtype, bool inverse)
     probe_close(probe_read(heads, num, dtype), all, num, 0, "heads");
 }
 
-static void heads_share_one(void **state)
+CASE(heads_share_one)
 {
-    (void)state;
     static const weft_heads_shape shapes[] = {
         {3, 1, 1, 5, 7, 0}, {70, 4, 2, 16, 260, 64}, {37, 8, 1, 64, 1600, 192}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
@@ -205,11 +201,5 @@ static void heads_share_one(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(heads_equal_fp64_and_finite_differences),
-        PROBE_TEST(no_tokens_clear),
-        PROBE_TEST(heads_share_one),
-        PROBE_TEST(sums_are_rms_norms),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    return probe_run_cases();
 }

@@ -5,20 +5,15 @@
 
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/core/check.h"
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
-#define OK(call) assert_int_equal((call), WEFT_OK)
 #define REFUSED(call)                                                                              \
     do {                                                                                           \
         assert_int_equal((call), WEFT_INTERNAL);                                                   \
@@ -30,17 +25,17 @@ static const size_t counts[] = {0, 1, 2, 15, 17, 35, 8191, 8193, 16384, 16385, 3
 enum { NUM_COUNTS = sizeof counts / sizeof *counts };
 
 /* All that the kernels read and write. */
-typedef struct state {
+typedef struct weights {
     float master[MOST], m[MOST], v[MOST], grad[MOST], y[MOST], scale;
     uint16_t weight[MOST], low[MOST];
     float whole[MOST];   /* weights in fp32, beside the masters */
     uint16_t half[MOST]; /* in fp16 */
     double sum;
-} state;
+} weights;
 
 static weft_device *cpu;
 static weft_lane *lane;
-static state host, device;
+static weights host, device;
 
 static int open_lane(void **unused)
 {
@@ -58,7 +53,7 @@ static int close_lane(void **unused)
     return 0;
 }
 
-static void fill(state *s)
+static void fill(weights *s)
 {
     uint64_t x = 88172645463325252;
     memset(s, 0xff, sizeof *s);
@@ -77,7 +72,7 @@ static void fill(state *s)
 
 typedef enum form { ALONE, WHOLE, ROUNDED, HALF, SPLIT, NUM_FORMS } form;
 
-static weft_adamw_args step_of(state *s, size_t count, form f, bool scaled)
+static weft_adamw_args step_of(weights *s, size_t count, form f, bool scaled)
 {
     return WEFT_ARGS(weft_adamw_args, .count = count, .master = f == SPLIT ? NULL : s->master,
                      .m = s->m, .v = s->v, .low = f == SPLIT ? s->low : NULL, .grad = s->grad,
@@ -94,7 +89,7 @@ static weft_adamw_args step_of(state *s, size_t count, form f, bool scaled)
 }
 
 /* Every kernel in turn on the host (threads from 1), or on the lane (threads 0). */
-static weft_status run(state *s, size_t count, form f, int threads)
+static weft_status run(weights *s, size_t count, form f, int threads)
 {
 #define RUN(kernel, ...)                                                                           \
     do {                                                                                           \
@@ -129,9 +124,8 @@ static weft_status run(state *s, size_t count, form f, int threads)
     return weft_host_zero(s->grad, count * sizeof *s->grad, threads);
 }
 
-static void bits_are_those_of_a_device(void **unused)
+CASE(bits_are_those_of_a_device)
 {
-    (void)unused;
     for (int c = 0; c < NUM_COUNTS; c++)
         for (int f = 0; f < NUM_FORMS; f++) {
             fill(&device);
@@ -145,9 +139,8 @@ static void bits_are_those_of_a_device(void **unused)
     assert_true(device.sum > 4 && device.grad[0] == 0); /* they did something */
 }
 
-static void large_memory_is_cleared_whole(void **unused)
+CASE(large_memory_is_cleared_whole)
 {
-    (void)unused;
     const size_t bytes = ((size_t)3 << 20) + 5;
     char *memory = malloc(bytes + 1);
     assert_non_null(memory);
@@ -162,7 +155,7 @@ static void large_memory_is_cleared_whole(void **unused)
 }
 
 typedef struct job {
-    state *s;
+    weights *s;
     int threads, before, after;
     weft_status status;
 } job;
@@ -189,12 +182,11 @@ static void *run_job(void *context)
 }
 
 /* Each with its own number, which its other work does not get. */
-static void threads_do_not_disturb_each_other(void **unused)
+CASE(threads_do_not_disturb_each_other)
 {
-    (void)unused;
     job jobs[2] = {{.s = &host, .threads = 1}, {.threads = 2}};
     pthread_t threads[2];
-    jobs[1].s = malloc(sizeof(state));
+    jobs[1].s = malloc(sizeof(weights));
     assert_non_null(jobs[1].s);
     fill(&device);
     OK(run(&device, MOST, SPLIT, 0));
@@ -210,7 +202,7 @@ static void threads_do_not_disturb_each_other(void **unused)
 }
 
 typedef struct lane_args {
-    state *s;
+    weights *s;
     int threads;
 } lane_args;
 
@@ -221,9 +213,8 @@ static weft_status run_on_lane(const void *args)
 }
 
 /* On the thread of a lane, of a CUDA device where the test has one, in its pinned memory. */
-static void lanes_may_call(void **unused)
+CASE(lanes_may_call)
 {
-    (void)unused;
     const char *wish = getenv("WEFT_TEST_DEVICE");
     weft_device *other = NULL;
     weft_lane *host_lane;
@@ -236,7 +227,7 @@ static void lanes_may_call(void **unused)
         OK(weft_device_create_cpu(1, 0, &other));
     }
     OK(weft_lane_create(other, 0, "host", &host_lane));
-    OK(weft_device_alloc(other, WEFT_SPACE_PINNED, sizeof(state), "state", &pinned));
+    OK(weft_device_alloc(other, WEFT_SPACE_PINNED, sizeof(weights), "state", &pinned));
     fill(&device);
     OK(run(&device, MOST, ROUNDED, 0));
     for (int threads = 1; threads <= 2; threads++) {
@@ -246,14 +237,13 @@ static void lanes_may_call(void **unused)
         OK(weft_lane_sync(host_lane));
         assert_memory_equal(pinned, &device, sizeof device);
     }
-    weft_device_free(other, WEFT_SPACE_PINNED, pinned, sizeof(state));
+    weft_device_free(other, WEFT_SPACE_PINNED, pinned, sizeof(weights));
     weft_lane_destroy(host_lane);
     weft_device_destroy(other);
 }
 
-static void wrong_arguments_are_refused(void **unused)
+CASE(wrong_arguments_are_refused)
 {
-    (void)unused;
     fill(&host);
     weft_adamw_args step = step_of(&host, 10, WHOLE, false);
     REFUSED(weft_host_adamw(&step, 0));
@@ -276,12 +266,5 @@ static void wrong_arguments_are_refused(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_are_those_of_a_device),
-        cmocka_unit_test(large_memory_is_cleared_whole),
-        cmocka_unit_test(threads_do_not_disturb_each_other),
-        cmocka_unit_test(lanes_may_call),
-        cmocka_unit_test(wrong_arguments_are_refused),
-    };
-    return cmocka_run_group_tests(tests, open_lane, close_lane);
+    return run_cases(open_lane, close_lane);
 }

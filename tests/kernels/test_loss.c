@@ -102,9 +102,8 @@ static void check_whole(size_t rows, size_t cols, size_t valid_cols, weft_dtype 
     probe_close(at_label, exact, rows, probe_tolerance(dtype, 1e-5), "dlogits at the labels");
 }
 
-static void whole_vocabulary(void **state)
+CASE(whole_vocabulary)
 {
-    (void)state;
     for (int form = 0; form < 2 * probe_num_dtypes(); form++) {
         weft_dtype dtype = probe_dtype(form / 2);
         check_whole(1, 1, 1, dtype, form & 1, 1.0);
@@ -118,9 +117,8 @@ static void whole_vocabulary(void **state)
 
 /* Three ranks hold 20 + 20 + 3 valid columns of a vocabulary padded to 3 x 20; a fourth holds
  * padding alone. What they compute together equals the whole. */
-static void split_vocabulary_equals_whole(void **state)
+CASE(split_vocabulary_equals_whole)
 {
-    (void)state;
     enum { ROWS = 9, WIDTH = 20, RANKS = 4, VALID = 43, COLS = WIDTH * RANKS };
     for (int form = 0; form < probe_num_dtypes(); form++) {
         probe_start(NULL);
@@ -190,9 +188,8 @@ static void split_vocabulary_equals_whole(void **state)
 }
 
 /* Hidden tokens (-infinity) have no probability, wherever they stand. */
-static void hidden_columns(void **state)
+CASE(hidden_columns)
 {
-    (void)state;
     enum { COLS = 6000 };
     float *logits = probe_random(COLS, WEFT_F32, 1.0, 1);
     for (size_t c = 0; c < COLS; c++)
@@ -218,9 +215,8 @@ static void hidden_columns(void **state)
 }
 
 /* A masked row may hold anything without harming the others. */
-static void masked_rows_are_ignored(void **state)
+CASE(masked_rows_are_ignored)
 {
-    (void)state;
     enum { ROWS = 2, COLS = 33 };
     float *logits = probe_random(ROWS * COLS, WEFT_F32, 1.0, 1);
     logits[COLS + 4] = NAN;
@@ -247,9 +243,8 @@ static void masked_rows_are_ignored(void **state)
 }
 
 /* Of logits that are c tanh(x / c), the gradients of x. */
-static void capped_logits_have_the_gradients_before_the_cap(void **state)
+CASE(capped_logits_have_the_gradients_before_the_cap)
 {
-    (void)state;
     enum { ROWS = 5, COLS = 133, VALID = 131 };
     const double cap = 4;
     for (int d = 0; d < probe_num_dtypes(); d++) {
@@ -279,12 +274,5 @@ static void capped_logits_have_the_gradients_before_the_cap(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(capped_logits_have_the_gradients_before_the_cap),
-        PROBE_TEST(whole_vocabulary),
-        PROBE_TEST(split_vocabulary_equals_whole),
-        PROBE_TEST(hidden_columns),
-        PROBE_TEST(masked_rows_are_ignored),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    return probe_run_cases();
 }

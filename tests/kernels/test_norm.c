@@ -98,9 +98,8 @@ static void check_forward(weft_norm_kind kind, struct size size, weft_dtype dtyp
         probe_close(probe_read(sum, count, dtype), n.x, count, 0.0, "sum");
 }
 
-static void forward_equals_fp64(void **state)
+CASE(forward_equals_fp64)
 {
-    (void)state;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         for (int dtype = 0; dtype < probe_num_dtypes(); dtype++) {
             for (int residual = 0; residual < 3; residual++) {
@@ -162,9 +161,8 @@ static void check_backward(weft_norm_kind kind, struct size size, weft_dtype dty
                        1e-5, "dbias");
 }
 
-static void backward_equals_finite_differences(void **state)
+CASE(backward_equals_finite_differences)
 {
-    (void)state;
     static const struct size backward_sizes[] = {{3, 5},    {2, 17},   {13, 531}, {70, 257},
                                                  {23, 384}, {9, 1600}, {3, 4160}};
     for (size_t s = 0; s < sizeof backward_sizes / sizeof backward_sizes[0]; s++) {
@@ -177,9 +175,8 @@ static void backward_equals_finite_differences(void **state)
     check_backward(WEFT_NORM_RMS, (struct size){3, 8197}, WEFT_F32, true, false);
 }
 
-static void backward_without_rows_clears(void **state)
+CASE(backward_without_rows_clears)
 {
-    (void)state;
     float *weight = probe_constant(7, 1.0f), *dweight = probe_alloc(7 * sizeof *dweight);
     float *dbias = probe_alloc(7 * sizeof *dbias);
     PROBE_RUN(norm_backward, .kind = WEFT_NORM_LAYER, .rows = 0, .cols = 7, .weight = weight,
@@ -221,9 +218,8 @@ static void check_bias(size_t rows, size_t cols, weft_dtype dtype, bool overwrit
     check_strided_bias(rows, cols, cols, dtype, overwrite, num_groups, offsets);
 }
 
-static void bias_gradient_equals_fp64(void **state)
+CASE(bias_gradient_equals_fp64)
 {
-    (void)state;
     static const int64_t offsets[] = {0, 0, 20, 21, 21, 101, 101};
     for (int form = 0; form < 2 * probe_num_dtypes(); form++) {
         weft_dtype dtype = probe_dtype(form / 2);
@@ -239,9 +235,8 @@ static void bias_gradient_equals_fp64(void **state)
 }
 
 /* Groups' biases stand apart, as experts' do. */
-static void groups_have_biases_apart(void **state)
+CASE(groups_have_biases_apart)
 {
-    (void)state;
     enum { ROWS = 30, COLS = 37, APART = 41, GROUPS = 4 };
     static const int64_t offsets[] = {0, 7, 7, 29, ROWS};
     for (int d = 0; d < probe_num_dtypes(); d++) {
@@ -274,10 +269,5 @@ static void groups_have_biases_apart(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(forward_equals_fp64),          PROBE_TEST(backward_equals_finite_differences),
-        PROBE_TEST(backward_without_rows_clears), PROBE_TEST(bias_gradient_equals_fp64),
-        PROBE_TEST(groups_have_biases_apart),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    return probe_run_cases();
 }

@@ -73,9 +73,8 @@ static void check_adamw(size_t count, int weight_form, bool has_scale, float wei
 
 /* Every upper half, infinities, NaNs and denormals among them, with lower halves around a tie and
  * around none. */
-static void split_masters_are_exact(void **state)
+CASE(split_masters_are_exact)
 {
-    (void)state;
     static const uint16_t lows[] = {0, 1, 0x1234, 0x7fff, 0x8000, 0x8001, 0xcba9, 0xffff};
     enum { LOWS = sizeof lows / sizeof lows[0] };
     const size_t count = (size_t)LOWS << 16;
@@ -100,9 +99,8 @@ static void split_masters_are_exact(void **state)
 }
 
 /* Steps of a split master have the bits of those of a whole one, ties among them. */
-static void split_masters_step_alike(void **state)
+CASE(split_masters_step_alike)
 {
-    (void)state;
     static const size_t counts[] = {1, 35, 30011};
     for (int c = 0; c < 3; c++) {
         probe_start(NULL);
@@ -139,9 +137,8 @@ static void split_masters_step_alike(void **state)
     }
 }
 
-static void adamw_equals_fp64(void **state)
+CASE(adamw_equals_fp64)
 {
-    (void)state;
     for (int form = 0; form < 16; form++) {
         check_adamw(1, form / 4, form & 1, form & 2 ? 0.1f : 0.0f);
         check_adamw(35, form / 4, form & 1, form & 2 ? 0.1f : 0.0f);
@@ -150,9 +147,8 @@ static void adamw_equals_fp64(void **state)
 }
 
 /* Without moments a step is the gradient's, in each form of masters. */
-static void plain_steps_equal_fp64(void **state)
+CASE(plain_steps_equal_fp64)
 {
-    (void)state;
     static const size_t counts[] = {1, 35, 30011};
     for (int c = 0; c < 12; c++) {
         probe_start(NULL);
@@ -183,9 +179,8 @@ static void plain_steps_equal_fp64(void **state)
     }
 }
 
-static void momentum_equals_fp64(void **state)
+CASE(momentum_equals_fp64)
 {
-    (void)state;
     static const size_t counts[] = {1, 35, 30011};
     for (int c = 0; c < 6; c++) {
         probe_start(NULL);
@@ -210,9 +205,8 @@ static void momentum_equals_fp64(void **state)
 }
 
 /* Rows between others, scaled by a factor or to norm 1; what is not of the matrix stays. */
-static void matrices_are_copied(void **state)
+CASE(matrices_are_copied)
 {
-    (void)state;
     for (int c = 0; c < 6; c++) {
         probe_start(NULL);
         const size_t rows = c / 2 == 0 ? 1 : 37, cols = c / 2 == 1 ? 1 : 301,
@@ -233,9 +227,8 @@ static void matrices_are_copied(void **state)
     }
 }
 
-static void adamw_writes_fp16(void **state)
+CASE(adamw_writes_fp16)
 {
-    (void)state;
     float *master = probe_constant(3, 0.3f), *m = probe_constant(3, 0.0f);
     float *v = probe_constant(3, 0.0f), *grad = probe_constant(3, 0.0f);
     uint16_t *weight = probe_alloc(3 * sizeof *weight);
@@ -246,9 +239,8 @@ static void adamw_writes_fp16(void **state)
         assert_int_equal(weight[i], 0x34cd); /* 1229 / 4096, the fp16 next to 0.3 */
 }
 
-static void sum_of_squares_in_fp64(void **state)
+CASE(sum_of_squares_in_fp64)
 {
-    (void)state;
     static const size_t counts[] = {0, 1, 33, 1024, 262145, 700001};
     for (int c = 0; c < 6; c++) {
         probe_start(NULL);
@@ -265,9 +257,8 @@ static void sum_of_squares_in_fp64(void **state)
 }
 
 /* Each kind of bad number, in vectors' middle and rest, on parts' borders and behind the last. */
-static void finds_what_is_not_finite(void **state)
+CASE(finds_what_is_not_finite)
 {
-    (void)state;
     enum { PARTS = 4 };
     static const size_t counts[] = {5, 4099, 300007};
     for (int c = 0; c < 3; c++)
@@ -298,9 +289,8 @@ static void finds_what_is_not_finite(void **state)
 
 /* Of both widths, in parts that begin anywhere, one of them empty; a flipped bit changes its part's
  * hash alone. */
-static void hashes_are_sums(void **state)
+CASE(hashes_are_sums)
 {
-    (void)state;
     enum { PARTS = 5 };
     static const size_t counts[] = {6, 4099, 300007};
     for (int c = 0; c < 3; c++)
@@ -334,12 +324,5 @@ static void hashes_are_sums(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(adamw_equals_fp64),       PROBE_TEST(adamw_writes_fp16),
-        PROBE_TEST(split_masters_are_exact), PROBE_TEST(split_masters_step_alike),
-        PROBE_TEST(sum_of_squares_in_fp64),  PROBE_TEST(finds_what_is_not_finite),
-        PROBE_TEST(hashes_are_sums),         PROBE_TEST(plain_steps_equal_fp64),
-        PROBE_TEST(momentum_equals_fp64),    PROBE_TEST(matrices_are_copied),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    return probe_run_cases();
 }

@@ -1,20 +1,13 @@
 /* A device with a pace: what its kernels give has the bits of one without, FLOPs take at least
  * their time, all else takes none of it, and what is marked as the experts' is passed over. How
  * near the pace it stays is measured by bench/pace.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "core/device/device.h"
 #include "kernels/flops.h"
-
-#define OK(call) assert_int_equal((call), WEFT_OK)
+#include "tests/core/check.h"
 
 enum { ROWS = 24, IN = 16, OUT = 20, SEQ = 12, HEADS = 2, DIM = 8, QKV = 3 * HEADS * DIM };
 
@@ -132,9 +125,8 @@ static double run_all(const bench *b, work *w)
            weft_attention_backward_args_flops(&backward);
 }
 
-static void kernels_know_their_flops(void **state)
+CASE(kernels_know_their_flops)
 {
-    (void)state;
     static work w;
     const weft_gemm_args gemm = gemm_of(&w);
     const weft_grouped_gemm_args groups = groups_of(&w);
@@ -158,7 +150,7 @@ static void kernels_know_their_flops(void **state)
     assert_true(WEFT_KERNEL_FLOPS(no_product) == 0);
 }
 
-static void all_work_takes_its_time_and_keeps_its_bits(void **state)
+CASE(all_work_takes_its_time_and_keeps_its_bits)
 {
     const bench *b = *state;
     static work plain, paced;
@@ -171,7 +163,7 @@ static void all_work_takes_its_time_and_keeps_its_bits(void **state)
 }
 
 /* Short tasks, each of which oversleeps: the next ones are shorter by that and no more. */
-static void a_lane_makes_up_what_it_owes_alone(void **state)
+CASE(a_lane_makes_up_what_it_owes_alone)
 {
     const bench *b = *state;
     static work w;
@@ -189,7 +181,7 @@ static void a_lane_makes_up_what_it_owes_alone(void **state)
 }
 
 /* One FLOP a second: what waited would never end. */
-static void kernels_without_flops_take_none_of_it(void **state)
+CASE(kernels_without_flops_take_none_of_it)
 {
     const bench *b = *state;
     static work w;
@@ -200,7 +192,7 @@ static void kernels_without_flops_take_none_of_it(void **state)
     assert_true(w.sum[0] == 2 * w.x[0]);
 }
 
-static void experts_are_passed_over(void **state)
+CASE(experts_are_passed_over)
 {
     const bench *b = *state;
     static work plain, paced;
@@ -239,7 +231,7 @@ static weft_status end_late(const void *unused)
     return WEFT_OK;
 }
 
-static void what_cannot_be_made_up_is_counted(void **state)
+CASE(what_cannot_be_made_up_is_counted)
 {
     const bench *b = *state;
     weft_device_set_pace(b->device, (weft_pace){.flops = 1e9, .work = WEFT_PACE_ALL});
@@ -302,7 +294,7 @@ static double copy_all(const bench *b, const link_bench *l, double rate, char *t
     return now() - start;
 }
 
-static void a_link_takes_its_time_each_way(void **state)
+CASE(a_link_takes_its_time_each_way)
 {
     const bench *b = *state;
     const double seconds = 0.05, rate = LINK_BYTES / seconds;
@@ -321,7 +313,7 @@ static void a_link_takes_its_time_each_way(void **state)
 }
 
 /* By the times that copies are given, which no other process can disturb. */
-static void directions_do_not_slow_each_other(void **state)
+CASE(directions_do_not_slow_each_other)
 {
     const bench *b = *state;
     weft_device *d = b->device;
@@ -335,7 +327,7 @@ static void directions_do_not_slow_each_other(void **state)
 }
 
 /* At a byte a second what waited would never end. */
-static void what_does_not_cross_the_link_has_no_pace(void **state)
+CASE(what_does_not_cross_the_link_has_no_pace)
 {
     const bench *b = *state;
     link_bench l;
@@ -355,7 +347,7 @@ static void what_does_not_cross_the_link_has_no_pace(void **state)
 }
 
 /* Short copies, each of which oversleeps, on a link that memory outruns. */
-static void a_link_makes_up_what_it_owes_alone(void **state)
+CASE(a_link_makes_up_what_it_owes_alone)
 {
     const bench *b = *state;
     enum { TASKS = 200, BYTES = 256 };
@@ -373,7 +365,7 @@ static void a_link_makes_up_what_it_owes_alone(void **state)
 }
 
 /* A copy that ends a second after its time. */
-static void a_link_that_memory_does_not_reach_is_counted(void **state)
+CASE(a_link_that_memory_does_not_reach_is_counted)
 {
     const bench *b = *state;
     weft_device_set_pace(b->device, (weft_pace){.link = 1e9});
@@ -386,7 +378,7 @@ static void a_link_that_memory_does_not_reach_is_counted(void **state)
 }
 
 /* Reads and writes take turns, whoever asks. */
-static void a_file_takes_its_time(void **state)
+CASE(a_file_takes_its_time)
 {
     const bench *b = *state;
     weft_device *d = b->device;
@@ -409,20 +401,6 @@ static void a_file_takes_its_time(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_bench, close_bench)
-        TEST(kernels_know_their_flops),
-        TEST(all_work_takes_its_time_and_keeps_its_bits),
-        TEST(a_lane_makes_up_what_it_owes_alone),
-        TEST(kernels_without_flops_take_none_of_it),
-        TEST(experts_are_passed_over),
-        TEST(what_cannot_be_made_up_is_counted),
-        TEST(a_link_takes_its_time_each_way),
-        TEST(directions_do_not_slow_each_other),
-        TEST(what_does_not_cross_the_link_has_no_pace),
-        TEST(a_link_makes_up_what_it_owes_alone),
-        TEST(a_link_that_memory_does_not_reach_is_counted),
-        TEST(a_file_takes_its_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    surround_cases(open_bench, close_bench);
+    return run_cases(NULL, NULL);
 }

@@ -65,9 +65,8 @@ static void check_dropout(size_t rows, size_t cols, uint64_t first_row, float p,
                    probe_tolerance(dtype, 1e-5), "dropout backward");
 }
 
-static void dropout_draws_the_scalar_numbers(void **state)
+CASE(dropout_draws_the_scalar_numbers)
 {
-    (void)state;
     /* Rows start at every remainder of a Philox block, and one call crosses 2^32 blocks. */
     const uint64_t crossing = (UINT64_C(1) << 34) / 1031;
     for (int form = 0; form < 3 * probe_num_dtypes(); form++) {
@@ -86,9 +85,8 @@ static void dropout_draws_the_scalar_numbers(void **state)
 }
 
 /* A draw equal to p is kept, one below it is dropped, for the p that stand on a draw. */
-static void dropout_compares_exactly(void **state)
+CASE(dropout_compares_exactly)
 {
-    (void)state;
     float *x = probe_constant(1, 1.0f), *y = probe_alloc(sizeof *y);
     for (uint64_t row = 0; row < 50; row++) {
         float u = weft_rng_uniform(7, 8, row);
@@ -162,9 +160,8 @@ static void check_shards(const size_t *global, const size_t *local, int num_dims
     }
 }
 
-static void shards_reassemble_bit_for_bit(void **state)
+CASE(shards_reassemble_bit_for_bit)
 {
-    (void)state;
     for (int form = 0; form < probe_num_dtypes(); form++) {
         weft_dtype dtype = probe_dtype(form);
         check_shards((size_t[]){17}, (size_t[]){5}, 1, dtype);
@@ -179,10 +176,5 @@ static void shards_reassemble_bit_for_bit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(dropout_draws_the_scalar_numbers),
-        PROBE_TEST(dropout_compares_exactly),
-        PROBE_TEST(shards_reassemble_bit_for_bit),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    return probe_run_cases();
 }

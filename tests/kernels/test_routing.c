@@ -97,9 +97,8 @@ static void check_route(size_t num_tokens, size_t num_experts, size_t k, bool pr
     probe_close(&got_z, &z, 1, 1e-5, "z");
 }
 
-static void route_equals_fp64(void **state)
+CASE(route_equals_fp64)
 {
-    (void)state;
     for (int pre = 0; pre < 2; pre++) {
         check_route(1, 1, 1, pre, 1.0);
         check_route(5, 4, 1, pre, 2.0);
@@ -112,9 +111,8 @@ static void route_equals_fp64(void **state)
 }
 
 /* Every logit equal: the first k experts, each with the same share. */
-static void ties_go_to_the_lower_index(void **state)
+CASE(ties_go_to_the_lower_index)
 {
-    (void)state;
     float *logits = probe_constant(12, 0.5f), *scores = probe_alloc(12 * 4);
     int32_t *top_index = probe_alloc(6 * 4);
     float *top_prob = probe_alloc(6 * 4), *counts = probe_constant(6, 0.0f);
@@ -129,9 +127,8 @@ static void ties_go_to_the_lower_index(void **state)
 }
 
 /* Logits that are not numbers still choose k different experts. */
-static void selection_survives_nan(void **state)
+CASE(selection_survives_nan)
 {
-    (void)state;
     float *logits = probe_alloc(8 * 4), *scores = probe_alloc(8 * 4);
     int32_t *top_index = probe_alloc(3 * 4);
     float *top_prob = probe_alloc(3 * 4), *counts = probe_constant(8, 0.0f);
@@ -219,9 +216,8 @@ static void check_route_backward(size_t num_tokens, size_t num_experts, size_t k
                    1e-5, "dlogits of the router");
 }
 
-static void route_backward_equals_finite_differences(void **state)
+CASE(route_backward_equals_finite_differences)
 {
-    (void)state;
     for (int form = 0; form < 8; form++) {
         const float aux = form & 2 ? 0.7f : 0.0f, z = form & 4 ? 0.3f : 0.0f;
         check_route_backward(3, 4, 1, form & 1, aux, z);
@@ -361,9 +357,8 @@ static void check_scores(score_case c)
                    1e-5, "dlogits by scores");
 }
 
-static void scores_equal_fp64_and_finite_differences(void **state)
+CASE(scores_equal_fp64_and_finite_differences)
 {
-    (void)state;
     for (int form = 0; form < 16; form++) {
         score_case c = {.sigmoid = form & 1,
                         .pre_softmax = form & 2,
@@ -440,9 +435,8 @@ static void check_sequences(size_t length, size_t experts, bool sigmoid)
     }
 }
 
-static void sequences_are_apart(void **state)
+CASE(sequences_are_apart)
 {
-    (void)state;
     for (int sigmoid = 0; sigmoid < 2; sigmoid++) {
         check_sequences(1, 4, sigmoid);
         check_sequences(70, 9, sigmoid);
@@ -452,13 +446,5 @@ static void sequences_are_apart(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        PROBE_TEST(route_equals_fp64),
-        PROBE_TEST(ties_go_to_the_lower_index),
-        PROBE_TEST(selection_survives_nan),
-        PROBE_TEST(route_backward_equals_finite_differences),
-        PROBE_TEST(scores_equal_fp64_and_finite_differences),
-        PROBE_TEST(sequences_are_apart),
-    };
-    return cmocka_run_group_tests(tests, probe_setup, probe_teardown);
+    return probe_run_cases();
 }

@@ -24,11 +24,6 @@ static const char config[] =
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0, "
     "\"level\": \"warn\"}}\n";
 
-static void shell(const char *command)
-{
-    EXPECT(system(command) == 0, "%s", command);
-}
-
 static bool start(child *c, const char *run, const char *mesh, const char *const *set)
 {
     const char *args[8 + 2 * MAX_SET] = {"train",  "c.json", "--out",   run,
@@ -72,7 +67,7 @@ static void expect_equal(const char *what)
 static void check_equal(const char *mesh, const char *set, const char *staging)
 {
     child c;
-    shell("rm -rf waits async");
+    expect_shell("rm -rf waits async");
     run_weft(&c, "waits", mesh, (const char *[MAX_SET]){set});
     EXPECT(c.exit_code == 0, "%s: exit %d: %s", mesh, c.exit_code, c.err);
     child_release(&c);
@@ -95,7 +90,7 @@ static void check_refused(void)
     static const char text[] =
         "checkpoint.staging_bytes: 1000 is less than the largest piece takes, which is ";
     child c;
-    shell("rm -rf async");
+    expect_shell("rm -rf async");
     for (int i = 0; i < 2; i++) {
         run_weft(&c, "async", i ? "dp=2" : "dp=1",
                  (const char *[MAX_SET]){"checkpoint.async_save=true", sets[0]});
@@ -127,7 +122,7 @@ static void check_refused(void)
 static void check_busy(void)
 {
     child c;
-    shell("rm -rf async waits");
+    expect_shell("rm -rf async waits");
     run_weft(&c, "waits", "dp=1", (const char *[MAX_SET]){"save_interval=1"});
     child_release(&c);
     run_weft(&c, "async", "dp=1",
@@ -135,7 +130,7 @@ static void check_busy(void)
     EXPECT(c.exit_code == 0 && c.err && !*c.err, "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     expect_equal("one after the other");
-    shell("rm -rf async");
+    expect_shell("rm -rf async");
     run_weft(&c, "async", "dp=2",
              (const char *[MAX_SET]){"save_interval=1", "checkpoint.async_save=true",
                                      "async_when_busy=skip"});
@@ -144,7 +139,7 @@ static void check_busy(void)
                              "so far\n"),
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    shell("cmp waits/checkpoints/latest async/checkpoints/latest");
+    expect_shell("cmp waits/checkpoints/latest async/checkpoints/latest");
 }
 
 /* --- what goes wrong ----------------------------------------------------------------------- */
@@ -201,7 +196,7 @@ static void check_lost(const char *mesh)
 {
     const char *set[MAX_SET] = {"train_iters=300", "save_interval=2"};
     child c;
-    shell("rm -rf waits async");
+    expect_shell("rm -rf waits async");
     run_weft(&c, "waits", mesh, set);
     child_release(&c);
     set[2] = "checkpoint.async_save=true";
@@ -216,7 +211,7 @@ static void check_lost(const char *mesh)
            "%s: exit %d: %s", mesh, c.exit_code, c.err);
     child_release(&c);
     expect_equal_numbers(mesh);
-    shell("cmp waits/checkpoints/step-300/model.h5 async/checkpoints/step-300/model.h5");
+    expect_shell("cmp waits/checkpoints/step-300/model.h5 async/checkpoints/step-300/model.h5");
 }
 
 /* The step that `latest` names; -1: none. */
@@ -262,7 +257,7 @@ static void check_hung(const char *mesh, const char *when_busy)
                                 "checkpoint.async_save=true", when_busy};
     char who[64], node[256] = "";
     child c;
-    shell("rm -rf async");
+    expect_shell("rm -rf async");
     gethostname(node, sizeof node - 1);
     if (!start(&c, "async", mesh, set))
         return;
@@ -294,7 +289,7 @@ static void check_stopped(const char *mesh, bool in_save)
     const char *set[MAX_SET] = {"train_iters=100000000", "save_interval=20",
                                 "checkpoint.async_save=true", "async_when_busy=skip"};
     child c;
-    shell("rm -rf async");
+    expect_shell("rm -rf async");
     if (!start(&c, "async", mesh, set))
         return;
     wait_for_step(&c);
@@ -315,7 +310,7 @@ static void check_killed(const char *mesh)
 {
     const char *set[MAX_SET] = {"train_iters=120", "save_interval=2"};
     child c;
-    shell("rm -rf waits async");
+    expect_shell("rm -rf waits async");
     run_weft(&c, "waits", mesh, set);
     child_release(&c);
     set[2] = "checkpoint.async_save=true";
@@ -339,20 +334,20 @@ static void check_killed(const char *mesh)
     EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
     expect_equal_numbers(mesh);
-    shell("cmp waits/checkpoints/step-120/model.h5 async/checkpoints/step-120/model.h5");
+    expect_shell("cmp waits/checkpoints/step-120/model.h5 async/checkpoints/step-120/model.h5");
 }
 
 /* A folder that cannot be removed lies in the way of one save. */
 static void check_failing(void)
 {
     child c;
-    shell("rm -rf async; mkdir -p async/checkpoints/.step-3.saving/deep");
+    expect_shell("rm -rf async; mkdir -p async/checkpoints/.step-3.saving/deep");
     run_weft(&c, "async", "dp=2", (const char *[MAX_SET]){"checkpoint.async_save=true"});
     EXPECT(c.exit_code == 0 && child_is_line(c.err) &&
                strstr(c.err, " warn step 3: not saved, the next save tries again: async/"),
            "exit %d: %s", c.exit_code, c.err);
     child_release(&c);
-    shell("test -e async/checkpoints/step-6 && test ! -e async/checkpoints/step-3");
+    expect_shell("test -e async/checkpoints/step-6 && test ! -e async/checkpoints/step-3");
 }
 
 int main(int argc, char **argv)

@@ -234,9 +234,7 @@ int main(int argc, char **argv)
                                        .parallel = argc > 3 ? argv[3] : NULL});
     EXPECT_OK(weft_comm_barrier(world));
     if (rank == 0) {
-        char command[128];
-        snprintf(command, sizeof command, "rm -rf %s", folder);
-        EXPECT(system(command) == 0, "%s", command);
+        expect_shell("rm -rf %s", folder);
     }
     weft_comm_destroy(world);
     return expect_finish();

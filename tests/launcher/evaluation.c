@@ -89,9 +89,7 @@ static double evaluate(const char *checkpoint, const char *const more[5], int st
 
 static char *list(const char *run)
 {
-    char command[128];
-    snprintf(command, sizeof command, "ls -lR --time-style=full-iso %s > listing", run);
-    EXPECT(system(command) == 0, "%s", command);
+    expect_shell("ls -lR --time-style=full-iso %s > listing", run);
     return child_read("listing");
 }
 

@@ -24,11 +24,6 @@ static void run_weft(child *c, const char *const *args, int exit_code)
            c->err);
 }
 
-static void shell(const char *command)
-{
-    EXPECT(system(command) == 0, "%s", command);
-}
-
 /* What is done to checkpoints/step-N of the folder "run", a shell's words after "cd" into it. */
 typedef struct damage {
     const char *name, *command;
@@ -51,7 +46,7 @@ static void do_damage(const damage *d, int step)
 {
     char command[512];
     snprintf(command, sizeof command, "cd run/checkpoints/step-%d && { %s; }", step, d->command);
-    shell(command);
+    expect_shell("%s", command);
 }
 
 static void check_falls(const damage *d, const char *mesh, const char *wanted)
@@ -59,7 +54,7 @@ static void check_falls(const damage *d, const char *mesh, const char *wanted)
     static const char taken[] = " rank 0 warn resume: run/checkpoints/step-4 is taken: "
                                 "run/checkpoints/step-6 is damaged: ";
     child c;
-    shell("rm -rf run; cp -r trained run");
+    expect_shell("rm -rf run; cp -r trained run");
     do_damage(d, 6);
     run_weft(&c,
              WORDS("train", "c.json", "--out", "run", "--resume", "--mesh", mesh, "--set",
@@ -83,7 +78,7 @@ static void check_falls(const damage *d, const char *mesh, const char *wanted)
 static void check_every_damage(const char *mesh)
 {
     child c;
-    shell("rm -rf run; cp -r trained run");
+    expect_shell("rm -rf run; cp -r trained run");
     run_weft(&c,
              WORDS("train", "c.json", "--out", "run", "--resume-from", "step-4", "--mesh", mesh,
                    "--set", "train_iters=7"),
@@ -106,7 +101,7 @@ static void check_refused(const damage *d)
          "--set", "checkpoint.fallback=0"}};
     static const char end[] = "; step-4 is whole: go on from it with --resume-from step-4\n";
     child c;
-    shell("rm -rf run; cp -r trained run");
+    expect_shell("rm -rf run; cp -r trained run");
     do_damage(d, 6);
     for (int i = 0; i < 3; i++) {
         run_weft(&c, commands[i], 6);
@@ -132,7 +127,7 @@ static void check_count(int newest, int before)
                           "checkpoint.fallback=1",
                           NULL};
     child c;
-    shell("rm -rf run; cp -r trained run");
+    expect_shell("rm -rf run; cp -r trained run");
     do_damage(&damages[newest], 6);
     do_damage(&damages[before], 4);
     run_weft(&c, args, 6);
@@ -147,7 +142,7 @@ static void check_count(int newest, int before)
            "%s", c.err);
     child_release(&c);
     do_damage(&damages[newest], 2);
-    shell("rm -r run/checkpoints/step-7; echo step-6 >run/checkpoints/latest");
+    expect_shell("rm -r run/checkpoints/step-7; echo step-6 >run/checkpoints/latest");
     do_damage(&damages[before], 6);
     do_damage(&damages[before], 4);
     args[8] = "checkpoint.fallback=9";
@@ -173,7 +168,7 @@ static void check_unwatched(void)
                           "checkpoint.fallback=1",
                           NULL};
     child c;
-    shell("rm -rf run; cp -r trained run");
+    expect_shell("rm -rf run; cp -r trained run");
     do_damage(&damages[0], 6);
     do_damage(&damages[3], 4);
     args[10] = "checkpoint.fallback=0";
@@ -199,21 +194,21 @@ static void check_newer(void)
     static const char said[] = "run/checkpoints/step-6/manifest.json: format version 30: a newer "
                                "Weft wrote it; this one reads versions up to ";
     child c;
-    shell("rm -rf run; cp -r trained run; sed -i 's/\"version\": [0-9]*/\"version\": 30/' "
-          "run/checkpoints/step-6/manifest.json; cp -r run/checkpoints/step-6 newer");
+    expect_shell("rm -rf run; cp -r trained run; sed -i 's/\"version\": [0-9]*/\"version\": 30/' "
+                 "run/checkpoints/step-6/manifest.json; cp -r run/checkpoints/step-6 newer");
     for (int i = 0; i < 4; i++) {
         run_weft(&c, starts[i], 2);
         EXPECT(child_is_line(c.err) && strstr(c.err, said), "%s", c.err);
         child_release(&c);
     }
     /* Nor is it taken where the newest is damaged. */
-    shell("rm -rf run; cp -r trained run; cp newer/manifest.json run/checkpoints/step-4/");
+    expect_shell("rm -rf run; cp -r trained run; cp newer/manifest.json run/checkpoints/step-4/");
     do_damage(&damages[0], 6);
     run_weft(&c, starts[0], 2);
     EXPECT(child_is_line(c.err) && strstr(c.err, "step-4/manifest.json: format version 30: "), "%s",
            c.err);
     child_release(&c);
-    shell("diff -r newer/manifest.json run/checkpoints/step-4/manifest.json");
+    expect_shell("diff -r newer/manifest.json run/checkpoints/step-4/manifest.json");
 }
 
 /* What only reads a checkpoint takes no other, but names the newest that is whole. */
@@ -227,7 +222,7 @@ static void check_readers(void)
     static const int done[] = {1, 2, 3, 6}; /* of damages: to what all of them read */
     static const char whole[] = "; run/checkpoints/step-2 is whole: give that\n";
     for (size_t d = 0; d < sizeof done / sizeof *done; d++) {
-        shell("rm -rf run; cp -r trained run");
+        expect_shell("rm -rf run; cp -r trained run");
         do_damage(&damages[done[d]], 6);
         do_damage(&damages[1], 4);
         for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
@@ -239,7 +234,7 @@ static void check_readers(void)
         }
     }
     child c;
-    shell("rm run/checkpoints/step-6/manifest.json");
+    expect_shell("rm run/checkpoints/step-6/manifest.json");
     run_weft(&c, readers[0], 6);
     EXPECT(child_is_line(c.err) && strstr(c.err, "names step-6, which has no manifest.json") &&
                strstr(c.err, whole),
@@ -264,7 +259,7 @@ static void check_keep(void)
     run_weft(&c, args, 0);
     EXPECT(c.err && !*c.err, "%s", c.err);
     child_release(&c);
-    shell(
+    expect_shell(
         "cd kept/checkpoints && test \"$(ls -A | tr '\\n' ' ')\" = 'latest step-3 step-5 step-6 '");
     args[7] = "keep_latest_k=0";
     args[3] = "none";

@@ -590,9 +590,7 @@ int main(int argc, char **argv)
         fflush(stdout);
     }
     if (rank == 0) {
-        char command[300];
-        snprintf(command, sizeof command, "rm -rf %s", folder);
-        EXPECT(system(command) == 0, "%s", command);
+        expect_shell("rm -rf %s", folder);
     }
     EXPECT_OK(weft_comm_barrier(world));
     weft_comm_destroy(world);

@@ -9,11 +9,6 @@
 
 static char source[600], tokenizers[600];
 
-static void shell(const char *command)
-{
-    EXPECT(system(command) == 0, "%s", command);
-}
-
 static void expect_same(const char *a, const char *b)
 {
     char command[300];
@@ -36,22 +31,22 @@ static void expect_form(const char *folder, const char *dtype, int num_files)
     child_release(&c);
     snprintf(command, sizeof command, "test $(ls %s/*.safetensors | wc -l) = %d", folder,
              num_files);
-    shell(command);
+    expect_shell("%s", command);
 }
 
 /* What a run was imported from is not needed by it, nor by a run that goes on from that. */
 static void what_export_needs_goes_with_the_run(void)
 {
     CHILD_GOOD("import", source, "--out", "imported");
-    shell("mkdir away && mv imported away/llama");
+    expect_shell("mkdir away && mv imported away/llama");
     CHILD_GOOD("train", "away/llama/config.json", "--out", "run", TRAIN);
     CHILD_GOOD("train", "away/llama/config.json", "--out", "next", TRAIN, "--set",
                "checkpoint.load=run", "--set", "train.train_iters=2");
-    shell("rm -r away run");
+    expect_shell("rm -r away run");
     CHILD_GOOD("export", "next", "--out", "exported");
     expect_form("exported", "\"BF16\"", 5);
     expect_same("exported/config.json", "next/source/config.json");
-    shell("rm -r next/source");
+    expect_shell("rm -r next/source");
     child c;
     CHILD_RUN(&c, "export", "next", "--out", "bare");
     EXPECT(c.exit_code == 0 && c.err && strstr(c.err, "/run, which is not there: if that was an"),
@@ -62,10 +57,11 @@ static void what_export_needs_goes_with_the_run(void)
 static void a_dataset_has_the_models_tokenizer(void)
 {
     char model[1300], path[700], other[700];
-    shell("mkdir known && printf 'one two three four five six seven eight nine ten' > text.txt");
+    expect_shell(
+        "mkdir known && printf 'one two three four five six seven eight nine ten' > text.txt");
     snprintf(model, sizeof model, "cp %s/* known && cp %s/llama2.json known/tokenizer.json", source,
              tokenizers);
-    shell(model);
+    expect_shell("%s", model);
     snprintf(other, sizeof other, "%s/gpt2.json", tokenizers);
     snprintf(path, sizeof path, "%s/llama2.json", tokenizers);
     CHILD_GOOD("import", "known", "--out", "known.run");
@@ -88,21 +84,21 @@ static void a_dataset_has_the_models_tokenizer(void)
 static void only_what_was_made_here_is_removed(void)
 {
     CHILD_GOOD("import", source, "--out", "mine");
-    shell("mkdir out.partial .out.weft-part && touch out.partial/a .out.weft-part/b");
+    expect_shell("mkdir out.partial .out.weft-part && touch out.partial/a .out.weft-part/b");
     CHILD_REFUSED(2, ".out.weft-part: is there, and Weft has not made it", "export", "mine",
                   "--out", "out");
-    shell("test -f .out.weft-part/b && touch .out.weft-part/.weft-part");
+    expect_shell("test -f .out.weft-part/b && touch .out.weft-part/.weft-part");
     CHILD_GOOD("export", "mine", "--out", "out/"); /* as of one that was killed */
-    shell("test -f out.partial/a && ! test -e .out.weft-part && ! test -e out/.weft-part");
-    shell("! test -e out/b");
+    expect_shell("test -f out.partial/a && ! test -e .out.weft-part && ! test -e out/.weft-part");
+    expect_shell("! test -e out/b");
 }
 
 static void sizes_are_written_as_transformers_does(void)
 {
     CHILD_GOOD("export", "mine", "--out", "small", "--dtype", "fp32", "--max-shard-size", "20KB");
     CHILD_GOOD("export", "mine", "--out", "large", "--dtype", "fp32", "--max-shard-size", "5GB");
-    shell("test $(ls small/*.safetensors | wc -l) -gt 1");
-    shell("test $(ls large/*.safetensors | wc -l) = 1");
+    expect_shell("test $(ls small/*.safetensors | wc -l) -gt 1");
+    expect_shell("test $(ls large/*.safetensors | wc -l) = 1");
     CHILD_REFUSED(2, "expected a size in bytes", "export", "mine", "--out", "odd",
                   "--max-shard-size", "5GBs");
     CHILD_REFUSED(2, "mine: a folder, where a tokenizer.json belongs: mine/tokenizer.json",

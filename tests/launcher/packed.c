@@ -208,9 +208,7 @@ int main(void)
     check_masks(world);
     EXPECT_OK(weft_comm_barrier(world));
     if (weft_comm_rank(world) == 0) {
-        char command[96];
-        snprintf(command, sizeof command, "rm -rf %s", folder);
-        EXPECT(system(command) == 0, "%s", command);
+        expect_shell("rm -rf %s", folder);
     }
     weft_comm_destroy(world);
     return expect_finish();

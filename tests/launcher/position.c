@@ -181,8 +181,6 @@ int main(void)
     check_blocks(straight);
     check_own_orders();
     check_inside(straight);
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    EXPECT(system(command) == 0, "%s", command);
+    expect_shell("rm -rf %s", folder);
     return expect_finish();
 }

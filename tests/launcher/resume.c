@@ -173,9 +173,7 @@ int main(void)
     }
     EXPECT_OK(weft_comm_barrier(world));
     if (rank == 0) {
-        char command[128];
-        snprintf(command, sizeof command, "rm -rf %s", folder);
-        EXPECT(system(command) == 0, "%s", command);
+        expect_shell("rm -rf %s", folder);
     }
     weft_comm_destroy(world);
     return expect_finish();

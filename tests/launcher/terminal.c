@@ -88,12 +88,10 @@ static void check_width(const char *mesh, int first, int later, char *text)
 /* Under a launcher of the user's own, whose ranks write on a terminal of its making. */
 static void check_launcher(void)
 {
-    char command[2048];
-    snprintf(command, sizeof command,
-             "mpirun -n 2 --oversubscribe --allow-run-as-root --bind-to none %s train c.json --out "
-             "run --mesh dp=2 > log 2>&1",
-             weft);
-    EXPECT(system(command) == 0, "%s", command);
+    expect_shell(
+        "mpirun -n 2 --oversubscribe --allow-run-as-root --bind-to none %s train c.json --out "
+        "run --mesh dp=2 > log 2>&1",
+        weft);
     char *log = child_read("log");
     EXPECT(log != NULL, "no log");
     if (log) {

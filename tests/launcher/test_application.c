@@ -1,17 +1,13 @@
 /* What a program hands in: its struct's size, a section of the config of its own, and the errors
  * that name either. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <weft/kernels.h>
 
 #include "launcher/planning/config.h"
 #include "launcher/training/progress.h"
+#include "tests/core/check.h"
 
 typedef struct task_options {
     double weight;
@@ -42,9 +38,8 @@ static void expect_refused(weft_application app, const char *text)
         fail_msg("\"%s\" does not say \"%s\"", weft_error_get()->text, text);
 }
 
-static void test_sizes(void **state)
+CASE(test_sizes)
 {
-    (void)state;
     /* an older program knows less: what follows its struct is not read */
     unsigned char older[sizeof task];
     weft_application out;
@@ -72,9 +67,8 @@ static void expect_status(weft_status status, weft_status wanted, const char *te
         fail_msg("\"%s\" does not say \"%s\"", weft_error_get()->text, text);
 }
 
-static void test_kernel_sizes(void **state)
+CASE(test_kernel_sizes)
 {
-    (void)state;
     weft_device *device;
     weft_lane *lane;
     float a[4] = {1, 2, 3, 4}, b[4] = {1, 0, 0, 1}, c[4] = {0};
@@ -106,9 +100,8 @@ static weft_status fill(const weft_sample *sample)
     return WEFT_OK;
 }
 
-static void test_own_data(void **state)
+CASE(test_own_data)
 {
-    (void)state;
     weft_dataset *dataset;
     weft_split splits[3];
     int32_t tokens[4], labels[4];
@@ -129,9 +122,8 @@ static void test_own_data(void **state)
     weft_dataset_close(dataset);
 }
 
-static void test_metric_keys(void **state)
+CASE(test_metric_keys)
 {
-    (void)state;
     weft_metric_list list = {.count = 1, .rows = {{"accuracy", WEFT_METRIC_MEAN}}};
     assert_int_equal(weft_progress_check_metrics(&list), WEFT_OK);
     strcpy(list.rows[0].name, "grad_norm");
@@ -139,9 +131,8 @@ static void test_metric_keys(void **state)
                   "metric grad_norm: Weft writes that key itself");
 }
 
-static void test_sections(void **state)
+CASE(test_sections)
 {
-    (void)state;
     weft_application app = task;
     app.section = "train";
     expect_refused(app, "section train is Weft's own");
@@ -179,9 +170,8 @@ static void expect_bad(const char *text, const char *set, const char *message)
     weft_arena_release(&arena);
 }
 
-static void test_config(void **state)
+CASE(test_config)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_config config, other, again;
     assert_int_equal(load("{" MOCK ", \"task\": {\"name\": \"x\"}}", "weight=2", &arena, &config),
@@ -206,9 +196,5 @@ static void test_config(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_kernel_sizes),
-        cmocka_unit_test(test_own_data), cmocka_unit_test(test_metric_keys),
-        cmocka_unit_test(test_sections), cmocka_unit_test(test_config)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

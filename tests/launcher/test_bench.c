@@ -17,9 +17,8 @@ static void expect_spread(double *values, int num, double low, double median, do
     assert_true(fabs(s.high - high) < 1e-12);
 }
 
-static void spreads_are_medians_and_quartiles(void **state)
+CASE(spreads_are_medians_and_quartiles)
 {
-    (void)state;
     double one[] = {7}, two[] = {4, 2}, four[] = {4, 1, 3, 2};
     double nine[] = {9, 1, 8, 2, 7, 3, 6, 4, 1e9};
     expect_spread(one, 1, 7, 7, 7);
@@ -29,18 +28,16 @@ static void spreads_are_medians_and_quartiles(void **state)
     assert_true(nine[0] == 1 && nine[8] == 1e9);
 }
 
-static void what_is_left_is_as_what_was(void **state)
+CASE(what_is_left_is_as_what_was)
 {
-    (void)state;
     assert_string_equal(weft_bench_left(5e6, 0, 10).text, "");
     assert_string_equal(weft_bench_left(5e6, 1, 10).text, ", about 45 s left");
     assert_string_equal(weft_bench_left(60e6, 1, 31).text, ", about 30 min left");
     assert_string_equal(weft_bench_left(5e6, 10, 10).text, ", about 0 us left");
 }
 
-static void bars_are_drawn_to_scale(void **state)
+CASE(bars_are_drawn_to_scale)
 {
-    (void)state;
     static const char *const groups[] = {"a < b & c", "second"}, *const labels[] = {"one", "two"};
     static const weft_spread values[] = {{10, 9, 12, 5}, {6, 6, 6, 5}, {.count = 0}, {1, 1, 1, 1}};
     weft_bars bars = {"Title", "ms", "n: <partitions>", 2, 2, groups, labels, values};
@@ -68,9 +65,8 @@ static void bars_are_drawn_to_scale(void **state)
     free(text);
 }
 
-static void files_are_written_whole_or_not_at_all(void **state)
+CASE(files_are_written_whole_or_not_at_all)
 {
-    (void)state;
     char folder[32];
     assert_true(child_folder_enter(folder));
     const char *const one[] = {"one"};
@@ -100,9 +96,8 @@ static void expect_refusal(const char *const *args, const char *wanted)
     child_release(&c);
 }
 
-static void wrong_words_are_answered_with_near_ones(void **state)
+CASE(wrong_words_are_answered_with_near_ones)
 {
-    (void)state;
     child c;
     CHILD_RUN(&c, "bench", "--help");
     assert_int_equal(c.exit_code, 0);
@@ -121,9 +116,8 @@ static void wrong_words_are_answered_with_near_ones(void **state)
 }
 
 /* The table comes at the end: until then a line says what is measured. */
-static void a_bench_says_what_it_measures(void **state)
+CASE(a_bench_says_what_it_measures)
 {
-    (void)state;
     child c;
     CHILD_RUN(&c, "bench", "moe-layer", "--memory", "--tokens", "64", "--hidden", "32", "--ffn",
               "32", "--partitions", "2", "--json");
@@ -135,13 +129,5 @@ static void a_bench_says_what_it_measures(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spreads_are_medians_and_quartiles),
-        cmocka_unit_test(what_is_left_is_as_what_was),
-        cmocka_unit_test(bars_are_drawn_to_scale),
-        cmocka_unit_test(files_are_written_whole_or_not_at_all),
-        cmocka_unit_test(wrong_words_are_answered_with_near_ones),
-        cmocka_unit_test(a_bench_says_what_it_measures),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

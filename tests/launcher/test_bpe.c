@@ -1,5 +1,5 @@
 #include "launcher/text/tokenizer.h"
-#include "tests/core/check.h"
+#include "tests/core/random.h"
 #include "tests/core/temporary.h"
 #include "tests/launcher/vocabulary.h"
 
@@ -40,15 +40,8 @@ static void encode(const weft_tokenizer *tokenizer, const char *text, size_t byt
 
 static uint64_t random_state = 99;
 
-static uint32_t next_random(uint32_t limit)
+CASE(merges_join_as_defined)
 {
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((random_state >> 32) * limit) >> 32);
-}
-
-static void merges_join_as_defined(void **state)
-{
-    (void)state;
     weft_tokenizer *tokenizer = open_trained();
     const weft_tokenizer_info *info = weft_tokenizer_get_info(tokenizer);
     assert_int_equal(info->vocab_size, VOCABULARY_EOD + 1);
@@ -96,9 +89,8 @@ static void expect_pieces(weft_tokenizer *tokenizer, const char *text, const cha
 }
 
 /* A vocabulary whose merges would join across words, if the split let them. */
-static void words_are_split_first(void **state)
+CASE(words_are_split_first)
 {
-    (void)state;
     /* "\u0120" is how the files write a space. */
     static const char *const merges[] = {"' s", "'s a",      "\u0120 a", "\u0120 \u0120", "a a",
                                          "a 1", "1 1",       "! !",      "a !",           "1 !",
@@ -143,9 +135,8 @@ static void words_are_split_first(void **state)
     weft_tokenizer_destroy(tokenizer);
 }
 
-static void all_bytes_come_back(void **state)
+CASE(all_bytes_come_back)
 {
-    (void)state;
     weft_tokenizer *tokenizers[2] = {open_trained(), NULL};
     OK(weft_tokenizer_create(&(weft_tokenizer_source){0}, &tokenizers[1]));
     weft_arena arena = {0};
@@ -177,9 +168,8 @@ static void all_bytes_come_back(void **state)
     weft_arena_release(&arena);
 }
 
-static void bytes_are_their_own_tokens(void **state)
+CASE(bytes_are_their_own_tokens)
 {
-    (void)state;
     weft_tokenizer *tokenizer;
     weft_tokens tokens = {0};
     size_t bytes;
@@ -206,9 +196,8 @@ static void bytes_are_their_own_tokens(void **state)
 }
 
 /* Words without an end take n log n, and the text's own "<|endoftext|>" is ordinary. */
-static void long_words_and_forged_ends(void **state)
+CASE(long_words_and_forged_ends)
 {
-    (void)state;
     enum { BYTES = 400000 };
     weft_tokenizer *tokenizer = open_trained();
     weft_arena arena = {0};
@@ -234,9 +223,8 @@ static void long_words_and_forged_ends(void **state)
 }
 
 /* More distinct words than the cache remembers. */
-static void a_full_cache_starts_again(void **state)
+CASE(a_full_cache_starts_again)
 {
-    (void)state;
     weft_tokenizer *tokenizer = open_trained();
     weft_encoder *encoder;
     OK(weft_encoder_create(tokenizer, &encoder));
@@ -273,9 +261,8 @@ static const char *changed_copy(const char *source, const char *name, const char
     return temporary_path(name);
 }
 
-static void damaged_vocabularies_are_refused(void **state)
+CASE(damaged_vocabularies_are_refused)
 {
-    (void)state;
     static const struct {
         const char *file, *from, *to, *text;
     } cases[] = {
@@ -309,9 +296,8 @@ static void damaged_vocabularies_are_refused(void **state)
     }
 }
 
-static void files_are_asked_for_and_checked(void **state)
+CASE(files_are_asked_for_and_checked)
 {
-    (void)state;
     weft_tokenizer *tokenizer;
     const char *vocab = temporary_path("vocab.json"), *merges = temporary_path("merges.bpe");
     FAILS(weft_tokenizer_create(&GPT2(NULL, NULL), &tokenizer), WEFT_CONFIG,
@@ -346,15 +332,5 @@ static void files_are_asked_for_and_checked(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(merges_join_as_defined),
-        cmocka_unit_test(words_are_split_first),
-        cmocka_unit_test(all_bytes_come_back),
-        cmocka_unit_test(bytes_are_their_own_tokens),
-        cmocka_unit_test(long_words_and_forged_ends),
-        cmocka_unit_test(a_full_cache_starts_again),
-        cmocka_unit_test(damaged_vocabularies_are_refused),
-        cmocka_unit_test(files_are_asked_for_and_checked),
-    };
-    return cmocka_run_group_tests(tests, create_vocabulary, temporary_remove);
+    return run_cases(create_vocabulary, temporary_remove);
 }

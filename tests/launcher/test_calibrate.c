@@ -13,9 +13,8 @@
 
 /* --- arithmetic ---------------------------------------------------------------------------- */
 
-static void retransmissions_are_left_out(void **state)
+CASE(retransmissions_are_left_out)
 {
-    (void)state;
     double odd[] = {30e3, 10e3, 20e3};
     assert_true(weft_measure_typical_us(odd, 3) == 20e3);
     double even[] = {40e3, 10e3, 20e3, 30e3};
@@ -32,9 +31,8 @@ static void retransmissions_are_left_out(void **state)
     assert_true(weft_measure_typical_us(slow_late, 4) == 1.025e6);
 }
 
-static void scatter_is_between_the_quartiles(void **state)
+CASE(scatter_is_between_the_quartiles)
 {
-    (void)state;
     double us[] = {14, 10, 12, 11, 13};
     assert_true(fabs(weft_measure_scatter(us, 5) - 2.0 / 12) < 1e-12);
     double late[] = {20e3, 221e3, 22e3, 222e3, 24e3}; /* two retransmissions */
@@ -58,9 +56,8 @@ static void check_times(weft_curve curve, const double *wanted)
             fail_msg("point %d: %.9g is not %.9g", i, curve.time_us[i], wanted[i]);
 }
 
-static void times_are_made_to_rise(void **state)
+CASE(times_are_made_to_rise)
 {
-    (void)state;
     weft_curve curve = {
         .num_points = 7, .volume = {1, 2, 4, 8, 16, 32, 64}, .time_us = {5, 7, 3, 10, 12, 11, 30}};
     check_times(curve, (const double[]){5, 5, 5, 10, 11.5, 11.5, 30});
@@ -92,9 +89,8 @@ static void times_are_made_to_rise(void **state)
     assert_int_equal(none.num_points, 0);
 }
 
-static void progress_counts_shares(void **state)
+CASE(progress_counts_shares)
 {
-    (void)state;
     static const double ends[] = {20, 30, 70};
     static const struct {
         double at, done;
@@ -106,9 +102,8 @@ static void progress_counts_shares(void **state)
     assert_true(weft_measure_done_at(10, at_once, 2, 10) == 2);
 }
 
-static void spreads_are_told(void **state)
+CASE(spreads_are_told)
 {
-    (void)state;
     char *text = NULL;
     size_t bytes = 0;
     weft_cluster c = {.name = "c", .num_nodes = 1, .ranks_per_node = 1};
@@ -134,9 +129,8 @@ static void spreads_are_told(void **state)
 }
 
 /* One line for many; a number for people. No size of messages is "0 bytes". */
-static void many_spreads_are_one_line(void **state)
+CASE(many_spreads_are_one_line)
 {
-    (void)state;
     char *text = NULL;
     size_t bytes = 0;
     weft_cluster c = {.name = "c", .num_nodes = 1, .ranks_per_node = 2};
@@ -176,9 +170,8 @@ static char *drawn(const weft_cluster *cluster)
     return text;
 }
 
-static void drawings_are_well_formed(void **state)
+CASE(drawings_are_well_formed)
 {
-    (void)state;
     weft_cluster c = {.name = "a < b & \"c\"", .num_nodes = 2, .ranks_per_node = 4};
     c.interference = weft_interference_none();
     free(drawn(&c)); /* nothing known */
@@ -227,9 +220,8 @@ static bool is_measured_alone(weft_cost_kind kind)
            kind >= WEFT_COST_ATTENTION_FP32;
 }
 
-static void one_rank_measures_what_it_can(void **state)
+CASE(one_rank_measures_what_it_can)
 {
-    (void)state;
     child c;
     weft_cluster cluster;
     CHILD_RUN(&c, "calibrate", "--out", "a.json", "--svg", "a.svg", "--quick", "--name", "here");
@@ -280,9 +272,8 @@ static void one_rank_measures_what_it_can(void **state)
 
 /* What shares no memory with the device's own step; what goes past the page cache in whole blocks,
  * however small the volumes are to be. */
-static void hosts_and_their_files_are_measured(void **state)
+CASE(hosts_and_their_files_are_measured)
 {
-    (void)state;
     child c;
     weft_cluster cluster;
     CHILD_RUN(&c, "calibrate", "--out", "d.json", "--quick", "--only",
@@ -357,9 +348,8 @@ static double step_beats_memory(void)
 /* A step never meets an expert of the step before in a cache: what one takes cannot beat the
  * memory's rate, with room for a faster kernel. Other work slows one of the two now and then; a
  * cache would be faster each time. */
-static void hosts_step_what_no_cache_holds(void **state)
+CASE(hosts_step_what_no_cache_holds)
 {
-    (void)state;
     double least = step_beats_memory();
     for (int i = 0; i < 5 && least > 1.5; i++)
         least = fmin(least, step_beats_memory());
@@ -397,9 +387,8 @@ static void check_operations(const weft_cluster *cluster)
 }
 
 /* The file that --for writes prices the model by what was measured alone. */
-static void a_model_has_its_own_operations(void **state)
+CASE(a_model_has_its_own_operations)
 {
-    (void)state;
     static const char *const types[] = {"fp32", "bf16"};
     for (int i = 0; i < 2; i++) {
         child c;
@@ -503,9 +492,8 @@ static void ranks_without_a_gpu_say_one_line(void)
     child_release(&c);
 }
 
-static void misuse_is_one_line_and_writes_nothing(void **state)
+CASE(misuse_is_one_line_and_writes_nothing)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof misuses / sizeof *misuses; i++) {
         child c;
         child_run(&c, misuses[i].args, NULL);
@@ -538,24 +526,10 @@ static void misuse_is_one_line_and_writes_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(retransmissions_are_left_out),
-        cmocka_unit_test(scatter_is_between_the_quartiles),
-        cmocka_unit_test(times_are_made_to_rise),
-        cmocka_unit_test(spreads_are_told),
-        cmocka_unit_test(many_spreads_are_one_line),
-        cmocka_unit_test(progress_counts_shares),
-        cmocka_unit_test(drawings_are_well_formed),
-        cmocka_unit_test(one_rank_measures_what_it_can),
-        cmocka_unit_test(hosts_and_their_files_are_measured),
-        cmocka_unit_test(hosts_step_what_no_cache_holds),
-        cmocka_unit_test(a_model_has_its_own_operations),
-        cmocka_unit_test(misuse_is_one_line_and_writes_nothing),
-    };
     char folder[32];
     if (!child_folder_enter(folder))
         return 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_cases(NULL, NULL);
     child_folder_leave(folder);
     return failed;
 }

@@ -35,9 +35,8 @@ static const known knowns[] = {
     {"\u00a0\u2003a\u180eb", 8, {1849, 447, 225, 64, 157, 254, 236, 65}},
 };
 
-static void known_texts_give_known_ids(void **state)
+CASE(known_texts_give_known_ids)
 {
-    (void)state;
     weft_tokens tokens = {0};
     assert_int_equal(weft_tokenizer_get_info(tokenizer)->vocab_size, 50257);
     assert_int_equal(weft_tokenizer_get_info(tokenizer)->eod, 50256);
@@ -54,9 +53,8 @@ static void known_texts_give_known_ids(void **state)
 }
 
 /* tiktoken makes 338,025 tokens of the usual tiny-Shakespeare file; the hash is of its ids. */
-static void a_corpus_gives_the_reference_ids(void **state)
+CASE(a_corpus_gives_the_reference_ids)
 {
-    (void)state;
     char path[600];
     struct stat info;
     snprintf(path, sizeof(path), "%s/../tinyshakespeare.txt", folder);
@@ -82,9 +80,8 @@ static void a_corpus_gives_the_reference_ids(void **state)
     weft_arena_release(&arena);
 }
 
-static void every_token_stands_for_its_bytes(void **state)
+CASE(every_token_stands_for_its_bytes)
 {
-    (void)state;
     weft_arena arena = {0};
     char *text;
     size_t bytes, total = 0;
@@ -117,12 +114,7 @@ int main(void)
         printf("%s\n", weft_error_get()->text);
         return 1;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_texts_give_known_ids),
-        cmocka_unit_test(a_corpus_gives_the_reference_ids),
-        cmocka_unit_test(every_token_stands_for_its_bytes),
-    };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_cases(NULL, NULL);
     weft_encoder_destroy(encoder);
     weft_tokenizer_destroy(tokenizer);
     return failed;

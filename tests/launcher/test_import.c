@@ -6,6 +6,7 @@
 
 #include "launcher/measuring/import.h"
 #include "tests/core/check.h"
+#include "tests/core/random.h"
 #include "tests/launcher/child.h"
 
 static const char matrix[] =
@@ -173,9 +174,8 @@ static double figure(const weft_import *import, weft_figure figure)
     return import->cluster.hardware.figures[figure];
 }
 
-static void matrices_give_devices_and_links(void **state)
+CASE(matrices_give_devices_and_links)
 {
-    (void)state;
     weft_import *import = imported("topo.txt", matrix, 0, 0);
     assert_int_equal(import->cluster.ranks_per_node, 4);
     assert_int_equal(import->cluster.num_nodes, 1);
@@ -206,9 +206,8 @@ static void matrices_give_devices_and_links(void **state)
     assert_note(import, "PCIe");
 }
 
-static void switches_are_levels(void **state)
+CASE(switches_are_levels)
 {
-    (void)state;
     weft_import *import = start();
     take(import, "topology.conf", switches);
     OK(weft_import_finish(import, 0, 4, "c"));
@@ -222,9 +221,8 @@ static void switches_are_levels(void **state)
 }
 
 /* Slurm warns of both, and goes on. */
-static void rails_and_trees_without_a_root_are_read(void **state)
+CASE(rails_and_trees_without_a_root_are_read)
 {
-    (void)state;
     weft_import *import = imported("topology.conf", rails, 0, 4);
     assert_tree(import, 6, 3, 6);
     assert_note(import, "6 nodes below several switches (rails): counted once");
@@ -244,9 +242,8 @@ static void rails_and_trees_without_a_root_are_read(void **state)
     assert_note(import, "taken are the 8 below s, the most");
 }
 
-static void slurm_yaml_is_read(void **state)
+CASE(slurm_yaml_is_read)
 {
-    (void)state;
     weft_import *import = imported("topology.yaml", yaml_tree, 0, 4);
     assert_tree(import, 6, 3, 6);
     /* The manual's form; what is the cluster's default is taken. */
@@ -262,9 +259,8 @@ static void slurm_yaml_is_read(void **state)
     assert_note(import, "of 2 topologies a is taken, the first");
 }
 
-static void xml_gives_a_node(void **state)
+CASE(xml_gives_a_node)
 {
-    (void)state;
     weft_import *import = imported("node.xml", xml, 3, 0);
     const weft_cluster *c = &import->cluster;
     assert_int_equal(c->num_nodes, 3);
@@ -288,9 +284,8 @@ static void expect_point(const weft_import *import, weft_cost_kind kind, int i, 
                  curve->time_us[i], curve->volume[i]);
 }
 
-static void tests_give_curves(void **state)
+CASE(tests_give_curves)
 {
-    (void)state;
     weft_import *import = start();
     take(import, "a.txt", reduce);
     take(import, "b.txt", exchange); /* which it is, its columns tell */
@@ -332,9 +327,8 @@ static void tests_give_curves(void **state)
 
 #define YAML "- topology: t\n  tree:\n    switches:\n"
 
-static void wrong_files_are_one_line(void **state)
+CASE(wrong_files_are_one_line)
 {
-    (void)state;
     static const struct {
         const char *text, *error;
     } cases[] = {
@@ -419,9 +413,8 @@ static void label(const char *text, const char *before, bool drops_hash, char ou
     }
 }
 
-static void labelled_output_is_read(void **state)
+CASE(labelled_output_is_read)
 {
-    (void)state;
     static const char *const labels[] = {"", "0: ", "12: ", "[1,0]<stdout>:", "[1,0]<stdout>: "};
     char text[8192];
     weft_import *import = start();
@@ -437,9 +430,8 @@ static void labelled_output_is_read(void **state)
     }
 }
 
-static void what_a_test_calls_wrong_is_refused(void **state)
+CASE(what_a_test_calls_wrong_is_refused)
 {
-    (void)state;
     char text[8192], *at;
     weft_import *import = start();
     snprintf(text, sizeof text, "%s", reduce);
@@ -466,9 +458,8 @@ static void what_a_test_calls_wrong_is_refused(void **state)
           "2 tables, each of one rank alone: the test was built without MPI");
 }
 
-static void counts_that_differ_are_told(void **state)
+CASE(counts_that_differ_are_told)
 {
-    (void)state;
     weft_import *import = start();
     take(import, "a", matrix);
     take(import, "b", xml);
@@ -480,9 +471,8 @@ static void counts_that_differ_are_told(void **state)
 
 /* --- the verb ------------------------------------------------------------------------------ */
 
-static void the_verb_writes_a_cluster(void **state)
+CASE(the_verb_writes_a_cluster)
 {
-    (void)state;
     char folder[32], base[1200];
     child c;
     weft_cluster cluster;
@@ -544,12 +534,6 @@ static void the_verb_writes_a_cluster(void **state)
 /* --- damage -------------------------------------------------------------------------------- */
 
 static uint64_t random_state = 77;
-
-static uint32_t next_random(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((random_state >> 32) * limit) >> 32);
-}
 
 static const char *const pieces[] = {
     "0",     "9",    "-",      "99999999999", "1e308", "nan", "[",    "]",        "[0-9]", ",",
@@ -635,10 +619,9 @@ static void damage_one(const char *const *seeds, size_t num_seeds)
 }
 
 #define DAMAGE(name, ...)                                                                          \
-    static void damaged_##name##_never_crashes(void **state)                                       \
+    CASE(damaged_##name##_never_crashes)                                                           \
     {                                                                                              \
         static const char *const seeds[] = {__VA_ARGS__};                                          \
-        (void)state;                                                                               \
         damage_one(seeds, sizeof seeds / sizeof *seeds);                                           \
     }
 DAMAGE(xml, xml)
@@ -649,27 +632,9 @@ DAMAGE(tests, reduce, exchange, split, mixed, old_gather)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matrices_give_devices_and_links),
-        cmocka_unit_test(switches_are_levels),
-        cmocka_unit_test(rails_and_trees_without_a_root_are_read),
-        cmocka_unit_test(slurm_yaml_is_read),
-        cmocka_unit_test(xml_gives_a_node),
-        cmocka_unit_test(tests_give_curves),
-        cmocka_unit_test(wrong_files_are_one_line),
-        cmocka_unit_test(labelled_output_is_read),
-        cmocka_unit_test(what_a_test_calls_wrong_is_refused),
-        cmocka_unit_test(counts_that_differ_are_told),
-        cmocka_unit_test(the_verb_writes_a_cluster),
-        cmocka_unit_test(damaged_xml_never_crashes),
-        cmocka_unit_test(damaged_matrices_never_crashes),
-        cmocka_unit_test(damaged_switches_never_crashes),
-        cmocka_unit_test(damaged_yaml_never_crashes),
-        cmocka_unit_test(damaged_tests_never_crashes),
-    };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = run_cases(NULL, NULL);
     weft_arena_release(&arena);
     return failed;
 }

@@ -13,7 +13,6 @@
 #include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/verbs/train/train.h"
-#include "tests/core/check.h"
 #include "tests/core/temporary.h"
 #include "tests/launcher/vocabulary.h"
 
@@ -94,9 +93,8 @@ static void expect_tokens(const char *wanted, uint64_t documents)
     weft_dataset_close(dataset);
 }
 
-static void each_file_is_a_document(void **state)
+CASE(each_file_is_a_document)
 {
-    (void)state;
     assert_int_equal(RUN(text_path, more_path, "--out", out_path), 0);
     assert_string_equal(complained, "");
     assert_non_null(strstr(printed, "documents 2, tokens 32 (1.00 bytes each), vocabulary 257 "
@@ -135,9 +133,8 @@ static weft_known look(const char *prefix, bool keeps)
 }
 
 /* Kept by who reads a dataset or has written it, and believed of these very files alone. */
-static void what_is_known_is_kept(void **state)
+CASE(what_is_known_is_kept)
 {
-    (void)state;
     char file[320];
     weft_known known, read, other;
     struct stat info;
@@ -182,9 +179,8 @@ static void what_is_known_is_kept(void **state)
     assert_true(recalls(out_path, identity, &other));
 }
 
-static void blank_lines_divide(void **state)
+CASE(blank_lines_divide)
 {
-    (void)state;
     assert_int_equal(RUN(text_path, more_path, "--split-blank-lines", "--append-eod", "--json",
                          "--out", out_path),
                      0);
@@ -202,9 +198,8 @@ static void blank_lines_divide(void **state)
     cJSON_Delete(json);
 }
 
-static void the_description_leads_to_the_tokenizer(void **state)
+CASE(the_description_leads_to_the_tokenizer)
 {
-    (void)state;
     static vocabulary trained;
     vocabulary_train(&trained, vocabulary_text);
     assert_int_equal(mkdir(temporary_path("v"), 0700), 0);
@@ -258,9 +253,8 @@ static void expect_refusal(int code, int wanted, const char *line)
         fail_msg("\"%s\" is not the one line with \"%s\"", complained, line);
 }
 
-static void mistakes_are_one_line(void **state)
+CASE(mistakes_are_one_line)
 {
-    (void)state;
     expect_refusal(RUN(NULL), 2, "--out PREFIX is missing");
     expect_refusal(RUN("--out", out_path), 2, "TEXT... is missing; see weft prepare --help");
     expect_refusal(RUN(text_path), 2, "--out PREFIX is missing");
@@ -285,9 +279,8 @@ static void mistakes_are_one_line(void **state)
 }
 
 /* By content, whatever the file's name; --any-bytes insists. */
-static void what_is_no_text_is_refused(void **state)
+CASE(what_is_no_text_is_refused)
 {
-    (void)state;
     static const struct {
         const char *bytes;
         size_t count; /* 0: a C string */
@@ -356,9 +349,8 @@ static bool has_parts(void)
 }
 
 /* A refusal leaves the files of the time before as they are, and none of its own. */
-static void a_failure_keeps_the_old_dataset(void **state)
+CASE(a_failure_keeps_the_old_dataset)
 {
-    (void)state;
     temporary_write(temporary_path("empty.txt"), "\n \n", 3);
     assert_int_equal(RUN(more_path, "--out", out_path), 0);
     expect_refusal(RUN(text_path, temporary_path("absent"), "--out", out_path), 6, "absent");
@@ -389,9 +381,8 @@ static pid_t start_waiting(const char *pipe)
 
 /* What is asked to end removes its files, what is killed leaves them to the next, and nobody takes
  * those of one that writes. */
-static void half_a_dataset_does_not_stay(void **state)
+CASE(half_a_dataset_does_not_stay)
 {
-    (void)state;
     char pipe[256];
     int status;
     snprintf(pipe, sizeof(pipe), "%s", temporary_path("waits"));
@@ -433,9 +424,8 @@ int unlink(const char *path)
 
 /* Killed at any of them, a dataset that replaces another is the old or the new one, with its own
  * description, or refused. */
-static void killed_between_files(void **state)
+CASE(killed_between_files)
 {
-    (void)state;
     static const char old[] = "old", new[] = "the new one";
     char description[300], copy[256], before[256];
     int seen[3] = {0}, status;
@@ -480,9 +470,8 @@ static void killed_between_files(void **state)
     assert_true(seen[0] > 0 && seen[1] > 0 && seen[2] > 2);
 }
 
-static void a_pipe_is_a_text(void **state)
+CASE(a_pipe_is_a_text)
 {
-    (void)state;
     char pipe[256];
     snprintf(pipe, sizeof(pipe), "%s", temporary_path("pipe"));
     assert_int_equal(mkfifo(pipe, 0600), 0);
@@ -497,9 +486,8 @@ static void a_pipe_is_a_text(void **state)
 }
 
 /* The path of a pipe that a shell made says nothing to its user, and jq cannot read it again. */
-static void an_open_file_is_called_a_pipe(void **state)
+CASE(an_open_file_is_called_a_pipe)
 {
-    (void)state;
     static const char json[] = "{\"text\": \"one\"}\n", bzip2[] = "BZh9";
     int fds[2];
     char path[32];
@@ -520,9 +508,8 @@ static void an_open_file_is_called_a_pipe(void **state)
 }
 
 /* The second half of what is looked at: a first string may be longer. */
-static void a_long_first_string_is_json(void **state)
+CASE(a_long_first_string_is_json)
 {
-    (void)state;
     enum { BYTES = 200000 };
     static char text[BYTES];
     char path[256];
@@ -540,9 +527,8 @@ static void a_long_first_string_is_json(void **state)
 
 /* --- JSON lines ----------------------------------------------------------------------------- */
 
-static void each_line_is_a_document(void **state)
+CASE(each_line_is_a_document)
 {
-    (void)state;
     static const char lines[] =
         "\xef\xbb\xbf{\"text\": \"one\\n\", \"n\": [1, {\"text\": \"no\"}]}\n"
         "\n  \r\n"
@@ -565,9 +551,8 @@ static void each_line_is_a_document(void **state)
     weft_arena_release(&arena);
 }
 
-static void a_path_of_keys_leads_to_the_text(void **state)
+CASE(a_path_of_keys_leads_to_the_text)
 {
-    (void)state;
     static const char lines[] =
         "{\"a\": {\"b\": {\"c\": \"one\"}}}\n{\"a\": 1, \"a.b\": {\"c\": \"no\"}, "
         "\"a.b.c\": \"two\"}\n";
@@ -579,9 +564,8 @@ static void a_path_of_keys_leads_to_the_text(void **state)
 }
 
 /* What Python's json.loads takes and UTF-8 cannot hold. */
-static void an_odd_string_is_no_bad_line(void **state)
+CASE(an_odd_string_is_no_bad_line)
 {
-    (void)state;
     static const char lines[] = "{\"text\": \"fine\"}\n"
                                 "{\"text\": \"a\\ud800b\\udc00\\ud83d\\ude00\"}\n"
                                 "{\"text\": \"zero \\u0000.\"}\n{\"text\": \"\\udfff\"}\n";
@@ -604,9 +588,8 @@ static void an_odd_string_is_no_bad_line(void **state)
     weft_dataset_close(dataset);
 }
 
-static void a_bad_line_is_named(void **state)
+CASE(a_bad_line_is_named)
 {
-    (void)state;
     static const struct {
         const char *line, *fault;
     } cases[] = {
@@ -694,9 +677,8 @@ static void append_packed(const char *path, bool is_gzip, const char *from)
 
 /* Plain, gzip and zstd, in several members and frames, named one by one or by their folder: the
  * tokens are the same, for any number of threads. */
-static void threads_and_forms_change_nothing(void **state)
+CASE(threads_and_forms_change_nothing)
 {
-    (void)state;
     static const char *const threads[] = {"1", "2", "7"};
     char folder[256], a[300], b[300], c[300], one[256], other[256];
     snprintf(folder, sizeof folder, "%s", temporary_path("corpus"));
@@ -737,9 +719,8 @@ static void threads_and_forms_change_nothing(void **state)
 }
 
 /* Encoders cache words: each thread has its own, and what it met before changes no token. */
-static void threads_share_no_words(void **state)
+CASE(threads_share_no_words)
 {
-    (void)state;
     static const char *const threads[] = {"1", "6"};
     static vocabulary trained;
     char path[256], words[256], merges[256], out[2][256];
@@ -760,9 +741,8 @@ static void threads_share_no_words(void **state)
 }
 
 /* The first in the order of the files, whoever finds another one earlier. */
-static void the_first_bad_line_is_told(void **state)
+CASE(the_first_bad_line_is_told)
 {
-    (void)state;
     char path[256], bad[256], message[MAX_OUTPUT] = "";
     snprintf(path, sizeof path, "%s", temporary_path("good.jsonl"));
     snprintf(bad, sizeof bad, "%s", temporary_path("late.jsonl"));
@@ -784,9 +764,8 @@ static void the_first_bad_line_is_told(void **state)
     assert_int_not_equal(system(parts), 0);
 }
 
-static void folders_are_read_in_order(void **state)
+CASE(folders_are_read_in_order)
 {
-    (void)state;
     char folder[256];
     snprintf(folder, sizeof folder, "%s", temporary_path("f"));
     assert_int_equal(mkdir(folder, 0700), 0);
@@ -817,9 +796,8 @@ static void write_shard(const char *path, int32_t magic, int32_t version, int32_
     fclose(file);
 }
 
-static void token_files_are_cut_into_documents(void **state)
+CASE(token_files_are_cut_into_documents)
 {
-    (void)state;
     static const int32_t tokens[] = {256, 'o', 'n', 'e', 256, 't', 'w', 'o'}, odd[] = {300, 1};
     char a[256], b[256];
     snprintf(a, sizeof a, "%s", temporary_path("a.bin"));
@@ -838,9 +816,8 @@ static void token_files_are_cut_into_documents(void **state)
     expect_refusal(RUN(a, "--out", out_path), 6, "a.bin: token 300 is outside the tokenizer's 257");
 }
 
-static void help_is_printed(void **state)
+CASE(help_is_printed)
 {
-    (void)state;
     assert_int_equal(RUN("--help"), 0);
     assert_non_null(strstr(printed, "usage: weft prepare TEXT... --out PREFIX"));
     assert_non_null(strstr(printed, "--split-blank-lines"));
@@ -849,29 +826,5 @@ static void help_is_printed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_file_is_a_document),
-        cmocka_unit_test(what_is_known_is_kept),
-        cmocka_unit_test(blank_lines_divide),
-        cmocka_unit_test(the_description_leads_to_the_tokenizer),
-        cmocka_unit_test(mistakes_are_one_line),
-        cmocka_unit_test(what_is_no_text_is_refused),
-        cmocka_unit_test(a_failure_keeps_the_old_dataset),
-        cmocka_unit_test(half_a_dataset_does_not_stay),
-        cmocka_unit_test(killed_between_files),
-        cmocka_unit_test(a_pipe_is_a_text),
-        cmocka_unit_test(an_open_file_is_called_a_pipe),
-        cmocka_unit_test(a_long_first_string_is_json),
-        cmocka_unit_test(each_line_is_a_document),
-        cmocka_unit_test(a_path_of_keys_leads_to_the_text),
-        cmocka_unit_test(an_odd_string_is_no_bad_line),
-        cmocka_unit_test(a_bad_line_is_named),
-        cmocka_unit_test(threads_and_forms_change_nothing),
-        cmocka_unit_test(threads_share_no_words),
-        cmocka_unit_test(the_first_bad_line_is_told),
-        cmocka_unit_test(folders_are_read_in_order),
-        cmocka_unit_test(token_files_are_cut_into_documents),
-        cmocka_unit_test(help_is_printed),
-    };
-    return cmocka_run_group_tests(tests, create_texts, temporary_remove);
+    return run_cases(create_texts, temporary_remove);
 }

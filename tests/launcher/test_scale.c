@@ -2,16 +2,11 @@
  * launcher/planning/ run, which are built here once more so that each tells of itself, and the
  * bytes that arenas ask of the heap. Twice the stages, or twice the micro-batches, cost at most 2.3
  * times as much. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "launcher/planning/plan.h"
+#include "tests/core/check.h"
 
 static uint64_t num_blocks, num_bytes;
 
@@ -77,9 +72,8 @@ static void check_growth(effort one, effort two, int p, int v, int m)
                  two.blocks / one.blocks, two.bytes / one.bytes);
 }
 
-static void twice_the_stages(void **state)
+CASE(twice_the_stages)
 {
-    (void)state;
     for (int v = 1; v <= 2; v++) {
         effort before = plan_of(4, v, 64);
         for (int p = 8; p <= 32; p *= 2) {
@@ -90,9 +84,8 @@ static void twice_the_stages(void **state)
     }
 }
 
-static void twice_the_micro_batches(void **state)
+CASE(twice_the_micro_batches)
 {
-    (void)state;
     for (int v = 1; v <= 2; v++) {
         effort before = plan_of(8, v, 32);
         for (int m = 64; m <= 512; m *= 2) {
@@ -105,9 +98,5 @@ static void twice_the_micro_batches(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(twice_the_stages),
-        cmocka_unit_test(twice_the_micro_batches),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

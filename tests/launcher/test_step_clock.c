@@ -56,9 +56,8 @@ static double waits_of(const char *text, bool is_held, double *out_took)
     return waited / STEPS;
 }
 
-static void steps_behind_computing(void **state)
+CASE(steps_behind_computing)
 {
-    (void)state;
     for (int held = 0; held < 2; held++) {
         double took;
         const double waited = waits_of("program in_flight=0\n"
@@ -71,9 +70,8 @@ static void steps_behind_computing(void **state)
     }
 }
 
-static void steps_before_the_end_of_computing(void **state)
+CASE(steps_before_the_end_of_computing)
 {
-    (void)state;
     double took;
     const double waited = waits_of("program in_flight=0\n"
                                    "0 step host bucket=0\n"
@@ -84,9 +82,5 @@ static void steps_before_the_end_of_computing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_behind_computing),
-        cmocka_unit_test(steps_before_the_end_of_computing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "launcher/text/tokenizer.h"
-#include "tests/core/check.h"
+#include "tests/core/random.h"
 #include "tests/core/temporary.h"
 
 static const char *golden_path(const char *name)
@@ -115,9 +115,8 @@ static const char *const families[] = {"gpt2",  "llama3",  "qwen2",  "o200k",  "
                                        "gemma", "mistral", "parts1", "parts2", "parts3"};
 enum { NUM_FAMILIES = sizeof families / sizeof *families };
 
-static void ids_are_the_librarys(void **state)
+CASE(ids_are_the_librarys)
 {
-    (void)state;
     for (int i = 0; i < NUM_FAMILIES; i++)
         check_family(families[i]);
 }
@@ -126,17 +125,10 @@ static void ids_are_the_librarys(void **state)
 
 static uint64_t random_state = 5;
 
-static uint32_t next_random(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(((random_state >> 32) * limit) >> 32);
-}
-
 /* Where nothing normalizes text, what is encoded comes back: broken UTF-8, too. Surrogates and
  * lengths that UTF-8 does not allow are bytes. */
-static void broken_utf8_comes_back(void **state)
+CASE(broken_utf8_comes_back)
 {
-    (void)state;
     static const char *const known[] = {"gpt2",   "llama3", "o200k",  "deepseek",
                                         "llama2", "gemma",  "mistral"};
     static const char *const parts[] = {"the ", "\xff",     "\xc3",     "\xed\xa0\x80", "\xf5", " ",
@@ -165,9 +157,8 @@ static void broken_utf8_comes_back(void **state)
 }
 
 /* A prompt has what stands in front of a document, not what stands behind. */
-static void a_prompt_goes_on(void **state)
+CASE(a_prompt_goes_on)
 {
-    (void)state;
     subject s = open_golden("parts2"); /* 0, text, 0 */
     weft_tokens whole = {0}, prompt = {0};
     OK(weft_encoder_encode(s.encoder, "weft", 4, &whole));
@@ -215,9 +206,8 @@ static void *encode_text(void *argument)
     return NULL;
 }
 
-static void threads_share_a_tokenizer(void **state)
+CASE(threads_share_a_tokenizer)
 {
-    (void)state;
     enum { NUM = 4 };
     work works[NUM];
     weft_arena arena = {0};
@@ -258,9 +248,8 @@ static const char *changed_copy(const char *family, const char *from, const char
     return path;
 }
 
-static void what_is_not_known_is_refused_by_name(void **state)
+CASE(what_is_not_known_is_refused_by_name)
 {
-    (void)state;
     static const struct {
         const char *family, *from, *to, *error;
     } cases[] = {
@@ -335,9 +324,8 @@ static void what_is_not_known_is_refused_by_name(void **state)
     }
 }
 
-static void the_end_of_a_document_is_found(void **state)
+CASE(the_end_of_a_document_is_found)
 {
-    (void)state;
     weft_tokenizer *tokenizer;
     const char *config = temporary_path("tokenizer_config.json");
     weft_tokenizer_source source = {.name = changed_copy("qwen2", "{", "{")};
@@ -402,9 +390,8 @@ static void meet(const char *text, size_t bytes)
 }
 
 /* Most damages fall on what stands before the vocabulary. */
-static void damaged_files_are_refused_in_one_line(void **state)
+CASE(damaged_files_are_refused_in_one_line)
 {
-    (void)state;
     static const char *const words[] = {"null", "true", "{}", "[]", "\"\"", "-1", "\"a\"", "[{}]",
                                         "1e9",  "\\",   "\"", ",",  "}",    "]",  "{",     "\xff"};
     enum { NUM_WORDS = sizeof words / sizeof *words, ROUNDS = 250 };
@@ -442,14 +429,5 @@ static void damaged_files_are_refused_in_one_line(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_are_the_librarys),
-        cmocka_unit_test(broken_utf8_comes_back),
-        cmocka_unit_test(a_prompt_goes_on),
-        cmocka_unit_test(threads_share_a_tokenizer),
-        cmocka_unit_test(what_is_not_known_is_refused_by_name),
-        cmocka_unit_test(the_end_of_a_document_is_found),
-        cmocka_unit_test(damaged_files_are_refused_in_one_line),
-    };
-    return cmocka_run_group_tests(tests, temporary_create, temporary_remove);
+    return run_cases(temporary_create, temporary_remove);
 }

@@ -207,7 +207,6 @@ static void check_flip(void)
 
 int main(void)
 {
-    char command[96];
     EXPECT_OK(weft_comm_create_world(&world));
     snprintf(folder, sizeof folder, "/tmp/weft-tier-faults-%d", (int)getpid());
     check_counts();
@@ -220,8 +219,7 @@ int main(void)
     check_refused("offload.file_limit=10000", WEFT_CONFIG, "takes a file of");
     check_faults();
     check_flip();
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    EXPECT(system(command) == 0, "%s", command);
+    expect_shell("rm -rf %s", folder);
     weft_comm_destroy(world);
     return expect_finish();
 }

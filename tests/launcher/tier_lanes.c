@@ -103,14 +103,13 @@ static void check(weft_comm *self, const char *const set[MAX_SET], const char *f
 
 int main(void)
 {
-    char folder[] = "/tmp/weft-tier-lanes-XXXXXX", command[64];
+    char folder[] = "/tmp/weft-tier-lanes-XXXXXX";
     weft_comm *self;
     EXPECT(mkdtemp(folder) != NULL, "%s", folder);
     EXPECT_OK(weft_comm_create_self(&self));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check(self, cases[i], folder);
     weft_comm_destroy(self);
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    EXPECT(system(command) == 0, "%s", command);
+    expect_shell("rm -rf %s", folder);
     return expect_finish();
 }

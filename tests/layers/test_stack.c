@@ -21,9 +21,8 @@ static size_t bytes_now(const weft_device *device)
     return stats.bytes_now;
 }
 
-static void leaves_room_to_others(void **state)
+CASE(leaves_room_to_others)
 {
-    (void)state;
     weft_device *device;
     void *memory;
     OK(weft_device_create_cpu(1, LIMIT, &device));
@@ -45,9 +44,8 @@ static void leaves_room_to_others(void **state)
 
 /* Pieces of any size find room, but for what does not hold one more, until next to nothing is left.
  */
-static void takes_all_there_is(void **state)
+CASE(takes_all_there_is)
 {
-    (void)state;
     for (size_t bytes = KIB / 2; bytes <= 64 * KIB; bytes *= 2) {
         weft_device *device;
         void *memory;
@@ -67,9 +65,8 @@ static void takes_all_there_is(void **state)
 
 /* What grew piece by piece is one block from the next step on, which holds what did not fit before;
  * what lies at the bottom stays where it is. */
-static void settles(void **state)
+CASE(settles)
 {
-    (void)state;
     weft_device *device;
     void *memory, *bottom;
     OK(weft_device_create_cpu(1, LIMIT, &device));
@@ -99,9 +96,8 @@ static void settles(void **state)
 }
 
 /* Without a limit blocks have room for what will follow. */
-static void grows_in_large_blocks(void **state)
+CASE(grows_in_large_blocks)
 {
-    (void)state;
     weft_device *device;
     void *memory;
     OK(weft_device_create_cpu(1, 0, &device));
@@ -115,11 +111,5 @@ static void grows_in_large_blocks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leaves_room_to_others),
-        cmocka_unit_test(takes_all_there_is),
-        cmocka_unit_test(settles),
-        cmocka_unit_test(grows_in_large_blocks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -127,9 +127,7 @@ static inline int count_entries(const char *path)
 
 static inline void remove_tree(const char *path)
 {
-    char command[256];
-    snprintf(command, sizeof command, "rm -rf '%s'", path);
-    EXPECT(system(command) == 0, "%s", command);
+    expect_shell("rm -rf '%s'", path);
 }
 
 static inline char *read_bytes(const char *path, size_t *out)

@@ -1,16 +1,10 @@
 /* Packed documents: where they begin, and how dealing their attention evens out ranks' work. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "parallel/sequence.h"
+#include "tests/core/check.h"
 
 enum { EOD = 9, SEQ = 4096, CP = 4 };
 
@@ -24,9 +18,8 @@ static double random_share(void)
 
 /* Two samples in columns: the end belongs to its document; several in a row are documents of one
  * token; a last document may be open, and the one at the start may have begun before the sample. */
-static void test_find(void **state)
+CASE(test_find)
 {
-    (void)state;
     const int32_t tokens[2][8] = {{1, 2, EOD, 3, EOD, EOD, 4, 5}, {EOD, 1, 1, 1, 1, 1, 1, EOD}};
     const int32_t expected[2][8] = {{0, 0, 0, 3, 3, 5, 6, 6}, {0, 1, 1, 1, 1, 1, 1, 1}};
     int32_t first[16];
@@ -77,9 +70,8 @@ static double check_deal(const weft_dealer *d, const weft_sequence_cut *cut, con
     return most * d->cp / sum;
 }
 
-static void test_deal(void **state)
+CASE(test_deal)
 {
-    (void)state;
     static int32_t first[2 * SEQ];
     int32_t runs[CP * WEFT_DEAL_MAX_RUNS];
     double worst = 1, worst_head_tail = 1;
@@ -111,9 +103,8 @@ static void test_deal(void **state)
 }
 
 /* One document: two runs a rank are even, and they are those of head and tail. */
-static void test_one_document(void **state)
+CASE(test_one_document)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_dealer d;
     int32_t first[48] = {0}, runs[3 * WEFT_DEAL_MAX_RUNS];
@@ -128,7 +119,5 @@ static void test_one_document(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_find), cmocka_unit_test(test_deal),
-                                       cmocka_unit_test(test_one_document)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -1,16 +1,10 @@
 /* Stage layouts: what is written, what is shared evenly, what is cut by work; and every refusal. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "parallel/mesh/mesh.h"
+#include "tests/core/check.h"
 
 typedef struct row {
     weft_parallel_options options;
@@ -42,9 +36,8 @@ static void check_row(const row *r, const double *work)
         .pipeline_model_parallel_layout = (value)                                                  \
     }
 
-static void test_layouts(void **state)
+CASE(test_layouts)
 {
-    (void)state;
     static const row rows[] = {
         {{0}, 1, 3, "EtttL"},
         {{0}, 2, 3, "Ett|tL"},
@@ -72,9 +65,8 @@ static void test_layouts(void **state)
         check_row(&rows[i], NULL);
 }
 
-static void test_refusals(void **state)
+CASE(test_refusals)
 {
-    (void)state;
     static const struct {
         row r;
         const char *part;
@@ -176,9 +168,8 @@ static double best_of(const double *work, int from, int n, int stages)
     return best;
 }
 
-static void test_auto(void **state)
+CASE(test_auto)
 {
-    (void)state;
     check_row(&(row){WRITTEN("auto"), 2, 4, "Ett|ttL"}, NULL);
     check_row(&(row){WRITTEN("auto"), 2, 4, "Ettt|tL"}, (double[]){0, 1, 1, 1, 1, 2});
     check_row(&(row){WRITTEN("auto"), 4, 2, "E|t|t|L"}, NULL);
@@ -208,10 +199,5 @@ static void test_auto(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_auto),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* The loss scale's states against sequences worked out by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "parallel/optimizer/optimizer.h"
+#include "tests/core/check.h"
 
 static const weft_loss_scale_options options = {
     .initial = 1024, .min = 2, .window = 3, .hysteresis = 2};
@@ -20,17 +15,15 @@ static void run(weft_loss_scale *s, const char *steps, const double *wanted)
     }
 }
 
-static void test_off(void **state)
+CASE(test_off)
 {
-    (void)state;
     weft_loss_scale s = {0};
     assert_false(weft_loss_scale_is_on(&s));
     assert_true(weft_loss_scale_factor(&s) == 1.0);
 }
 
-static void test_first_overflow_is_forgiven(void **state)
+CASE(test_first_overflow_is_forgiven)
 {
-    (void)state;
     weft_loss_scale s = weft_loss_scale_start(&options);
     assert_true(weft_loss_scale_is_on(&s));
     assert_true(weft_loss_scale_factor(&s) == 1024);
@@ -38,9 +31,8 @@ static void test_first_overflow_is_forgiven(void **state)
     assert_int_equal(s.skipped_steps, 4);
 }
 
-static void test_doubles_after_window(void **state)
+CASE(test_doubles_after_window)
 {
-    (void)state;
     weft_loss_scale s = weft_loss_scale_start(&options);
     run(&s, ".......", (const double[]){1024, 1024, 2048, 2048, 2048, 4096, 4096});
     assert_int_equal(s.skipped_steps, 0);
@@ -48,9 +40,8 @@ static void test_doubles_after_window(void **state)
 }
 
 /* An overflow begins the window anew; good steps alone do not restore the hysteresis. */
-static void test_mixed(void **state)
+CASE(test_mixed)
 {
-    (void)state;
     weft_loss_scale s = weft_loss_scale_start(&options);
     run(&s, "..x..x", (const double[]){1024, 1024, 1024, 1024, 1024, 512});
     run(&s, "...x", (const double[]){512, 512, 1024, 1024});
@@ -58,9 +49,8 @@ static void test_mixed(void **state)
     assert_int_equal(s.skipped_steps, 4);
 }
 
-static void test_lowest(void **state)
+CASE(test_lowest)
 {
-    (void)state;
     weft_loss_scale s = weft_loss_scale_start(&options);
     s.scale = 3;
     run(&s, "xx", (const double[]){3, 2});
@@ -71,12 +61,5 @@ static void test_lowest(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_off),
-        cmocka_unit_test(test_first_overflow_is_forgiven),
-        cmocka_unit_test(test_doubles_after_window),
-        cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_lowest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

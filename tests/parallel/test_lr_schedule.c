@@ -1,11 +1,6 @@
 /* Learning rates against values worked out by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "parallel/optimizer/optimizer.h"
+#include "tests/core/check.h"
 
 static void near(double got, double wanted)
 {
@@ -26,9 +21,8 @@ static weft_lr_schedule schedule_of(weft_lr_decay_style style)
                               .wsd_decay_iters = 20};
 }
 
-static void test_warmup(void **state)
+CASE(test_warmup)
 {
-    (void)state;
     for (int style = WEFT_LR_CONSTANT; style <= WEFT_LR_WSD; style++) {
         weft_lr_schedule s = schedule_of((weft_lr_decay_style)style);
         near(weft_lr_at(&s, 1), 1e-4);
@@ -37,17 +31,15 @@ static void test_warmup(void **state)
     }
 }
 
-static void test_constant(void **state)
+CASE(test_constant)
 {
-    (void)state;
     weft_lr_schedule s = schedule_of(WEFT_LR_CONSTANT);
     near(weft_lr_at(&s, 11), 1e-3);
     near(weft_lr_at(&s, 1000000), 1e-3);
 }
 
-static void test_linear(void **state)
+CASE(test_linear)
 {
-    (void)state;
     weft_lr_schedule s = schedule_of(WEFT_LR_LINEAR);
     near(weft_lr_at(&s, 11), 1e-3);
     near(weft_lr_at(&s, 12), 1e-3 - 9e-6);
@@ -56,9 +48,8 @@ static void test_linear(void **state)
     near(weft_lr_at(&s, 111), 1e-4);
 }
 
-static void test_cosine(void **state)
+CASE(test_cosine)
 {
-    (void)state;
     weft_lr_schedule s = schedule_of(WEFT_LR_COSINE);
     near(weft_lr_at(&s, 61), 5.5e-4);
     near(weft_lr_at(&s, 36), 1e-4 + 9e-4 * 0.85355339059327373);
@@ -66,9 +57,8 @@ static void test_cosine(void **state)
     near(weft_lr_at(&s, 500), 1e-4);
 }
 
-static void test_wsd(void **state)
+CASE(test_wsd)
 {
-    (void)state;
     weft_lr_schedule s = schedule_of(WEFT_LR_WSD);
     near(weft_lr_at(&s, 11), 1e-3);
     near(weft_lr_at(&s, 91), 1e-3);
@@ -77,9 +67,8 @@ static void test_wsd(void **state)
     near(weft_lr_at(&s, 111), 1e-4);
 }
 
-static void test_edges(void **state)
+CASE(test_edges)
 {
-    (void)state;
     weft_lr_schedule s = schedule_of(WEFT_LR_LINEAR);
     s.warmup_iters = 0;
     near(weft_lr_at(&s, 1), 1e-3);
@@ -98,10 +87,5 @@ static void test_edges(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_warmup), cmocka_unit_test(test_constant),
-        cmocka_unit_test(test_linear), cmocka_unit_test(test_cosine),
-        cmocka_unit_test(test_wsd),    cmocka_unit_test(test_edges),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

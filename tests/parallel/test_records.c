@@ -110,9 +110,8 @@ static void check_random(int num_places, weft_spill_eviction eviction, unsigned 
     release(&r);
 }
 
-static void test_values_survive(void **state)
+CASE(test_values_survive)
 {
-    (void)state;
     static const int places[] = {1, 2, 3, 7, NUM_RECORDS};
     for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
         check_random(places[i], WEFT_SPILL_PROGRAM, i);
@@ -121,9 +120,8 @@ static void test_values_survive(void **state)
 }
 
 /* A gradient that is dropped costs no write, and is zero when it comes again. */
-static void test_drop(void **state)
+CASE(test_drop)
 {
-    (void)state;
     rig r = make(1, WEFT_SPILL_LRU);
     assert_int_equal(weft_records_take(r.records, 0, 0, WEFT_RECORD_G, r.lanes[0]), WEFT_OK);
     assert_int_equal(visit_part(&r, 0, WEFT_RECORD_GRADIENT, -1, 5, r.lanes[0]), WEFT_OK);
@@ -176,9 +174,8 @@ static void visit_all(const rig *r, int32_t record, unsigned reads, const int ex
 
 /* What a record owes is paid when its weights or state are read, once, wherever it is; is written;
  * and is not paid for its gradient. */
-static void test_owed(void **state)
+CASE(test_owed)
 {
-    (void)state;
     static const int none[] = {-1, -1, -1}, first[] = {3, 9, 5}, second[] = {4, -1, -1},
                      third[] = {4, -1, 6}, fourth[] = {5, -1, 7};
     for (int num_places = 1; num_places <= 2; num_places++) {
@@ -202,9 +199,8 @@ static void test_owed(void **state)
 
 /* Over and over through all records with places for some: least recently used misses always; who
  * knows the next use misses as Belady's choice does. */
-static void test_program(void **state)
+CASE(test_program)
 {
-    (void)state;
     enum { PLACES = 5, ROUNDS = 40 };
     uint64_t misses[2];
     for (int lru = 0; lru < 2; lru++) {
@@ -226,9 +222,8 @@ static void test_program(void **state)
 }
 
 /* A fault poisons who waits for the record, with its label and the system's words. */
-static void test_faults(void **state)
+CASE(test_faults)
 {
-    (void)state;
     static const struct {
         int fault;
         const char *text;
@@ -263,9 +258,8 @@ static void test_faults(void **state)
     }
 }
 
-static void test_no_room(void **state)
+CASE(test_no_room)
 {
-    (void)state;
     rig r = make(2, WEFT_SPILL_LRU);
     const weft_records_options o = options(2, WEFT_SPILL_LRU);
     weft_records *other = NULL;
@@ -277,9 +271,8 @@ static void test_no_room(void **state)
     release(&r);
 }
 
-static void test_sizes(void **state)
+CASE(test_sizes)
 {
-    (void)state;
     weft_records_sizes s = {.part_bytes = {4096, 1, 0}, .num_records = 100};
     assert_int_equal(weft_records_place_bytes(&s), 8192);
     assert_int_equal(weft_records_file_bytes(&s), 819200);
@@ -297,11 +290,5 @@ static void test_sizes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values_survive), cmocka_unit_test(test_drop),
-        cmocka_unit_test(test_owed),           cmocka_unit_test(test_program),
-        cmocka_unit_test(test_faults),         cmocka_unit_test(test_no_room),
-        cmocka_unit_test(test_sizes),
-    };
-    return cmocka_run_group_tests(tests, temporary_create, temporary_remove);
+    return run_cases(temporary_create, temporary_remove);
 }

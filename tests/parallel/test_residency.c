@@ -1,13 +1,7 @@
 /* Which parameters are shared out, and that a model's ends stay whole where slots as large as they
  * are would take more than their shares save. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "parallel/residency/residency.h"
+#include "tests/core/check.h"
 
 enum { NUM_LAYERS = 6, DP = 4 };
 
@@ -33,9 +27,8 @@ static weft_residency count(int first, int end, size_t ends, size_t elements)
     return r;
 }
 
-static void what_is_shared_out(void **state)
+CASE(what_is_shared_out)
 {
-    (void)state;
     weft_residency r = count(0, NUM_LAYERS, 100, 100);
     for (int l = 0; l < NUM_LAYERS; l++) {
         weft_residency_parameter p = of_layer(l, 50);
@@ -79,9 +72,8 @@ static double bytes(int first, int end, size_t ends, size_t elements, bool share
     return held + slot * (units < 2 ? units : 2);
 }
 
-static void ends_are_shared_out_where_that_saves(void **state)
+CASE(ends_are_shared_out_where_that_saves)
 {
-    (void)state;
     int chosen[2] = {0};
     for (int first = 0; first < NUM_LAYERS; first++)
         for (int end = first + 1; end <= NUM_LAYERS; end++)
@@ -142,9 +134,8 @@ static void cut_two(size_t bucket_elements, weft_sharding sharding, weft_bucket 
 }
 
 /* 100 and 100 elements of an expert take 128 each, 256 in all: a multiple of 4 shares of 32. */
-static void experts_have_buckets_of_their_own(void **state)
+CASE(experts_have_buckets_of_their_own)
 {
-    (void)state;
     static const struct {
         size_t elements;
         weft_sharding sharding;
@@ -187,10 +178,5 @@ static void experts_have_buckets_of_their_own(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_shared_out),
-        cmocka_unit_test(ends_are_shared_out_where_that_saves),
-        cmocka_unit_test(experts_have_buckets_of_their_own),
-    };
-    return cmocka_run_group_tests_name("residency", tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -1,18 +1,11 @@
 /* The cut of a sequence: every token on one rank, in order, and equal causal work. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "parallel/sequence.h"
+#include "tests/core/check.h"
 
 enum { MAX_CP = 8, LONGEST = 4 };
 
-static void test_every_token_is_on_one_rank_in_rising_order(void **state)
+CASE(test_every_token_is_on_one_rank_in_rising_order)
 {
-    (void)state;
     for (int cp = 1; cp <= MAX_CP; cp++)
         for (size_t each = 1; each <= LONGEST; each++) {
             size_t seq = each * weft_sequence_multiple(cp), local = seq / (size_t)cp;
@@ -35,9 +28,8 @@ static void test_every_token_is_on_one_rank_in_rising_order(void **state)
         }
 }
 
-static void test_head_tail_gives_equal_causal_work(void **state)
+CASE(test_head_tail_gives_equal_causal_work)
 {
-    (void)state;
     for (int cp = 2; cp <= MAX_CP; cp++) {
         int32_t runs[2 * MAX_CP], index[2 * LONGEST];
         size_t seq = LONGEST * weft_sequence_multiple(cp);
@@ -52,9 +44,8 @@ static void test_head_tail_gives_equal_causal_work(void **state)
     }
 }
 
-static void test_what_is_no_cut(void **state)
+CASE(test_what_is_no_cut)
 {
-    (void)state;
     const int32_t twice[] = {0, 1, 1, 3}, falling[] = {3, 0, 1, 2}, outside[] = {0, 4, 1, 2},
                   dealt[] = {1, 3, 0, 2};
     weft_sequence_cut cut = {.cp = 2, .num_runs = 2, .run_length = 1, .runs = twice};
@@ -69,10 +60,5 @@ static void test_what_is_no_cut(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_token_is_on_one_rank_in_rising_order),
-        cmocka_unit_test(test_head_tail_gives_equal_causal_work),
-        cmocka_unit_test(test_what_is_no_cut),
-    };
-    return cmocka_run_group_tests_name("sequence", tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -1,15 +1,9 @@
 /* Shards tile the global tensor, and the slabs of any cut of the local buffers tile it too. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "parallel/parameters/parameters.h"
+#include "tests/core/check.h"
 
 enum { MAX_ELEMENTS = 4096 };
 
@@ -140,9 +134,8 @@ static void check_shard(const weft_shard *shard, const int *sizes)
         assert_int_equal(visits[i], 1);
 }
 
-static void test_random_shards(void **state)
+CASE(test_random_shards)
 {
-    (void)state;
     static const weft_axis choices[] = {WEFT_AXIS_NONE, WEFT_AXIS_TP, WEFT_AXIS_EP, WEFT_AXIS_ETP};
     random_state = 7;
     for (int trial = 0; trial < 4000; trial++) {
@@ -163,9 +156,8 @@ static void test_random_shards(void **state)
 }
 
 /* A vocabulary of 10 over tp 4: parts of 3, the last of 1; of 5 over 4: the last is empty. */
-static void test_short_and_empty_parts(void **state)
+CASE(test_short_and_empty_parts)
 {
-    (void)state;
     weft_coords c = {0};
     for (int axis = 0; axis < WEFT_NUM_AXES; axis++)
         c.size[axis] = 1;
@@ -210,9 +202,8 @@ static weft_status stop(void *context, const weft_slab *slab)
 }
 
 /* A whole unpadded part is one slab, so that files are written in large pieces. */
-static void test_whole_part_is_one_slab(void **state)
+CASE(test_whole_part_is_one_slab)
 {
-    (void)state;
     weft_coords c = {0};
     for (int axis = 0; axis < WEFT_NUM_AXES; axis++)
         c.size[axis] = 2;
@@ -230,9 +221,8 @@ static void test_whole_part_is_one_slab(void **state)
     assert_memory_equal(made.last.count, length, sizeof length);
 }
 
-static void test_errors(void **state)
+CASE(test_errors)
 {
-    (void)state;
     weft_box box = {.num_dims = 1, .global_dims = {4}, .local = {4}, .valid = {4}};
     count made = {0};
     int calls = 0;
@@ -246,11 +236,5 @@ static void test_errors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_shards),
-        cmocka_unit_test(test_short_and_empty_parts),
-        cmocka_unit_test(test_whole_part_is_one_slab),
-        cmocka_unit_test(test_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

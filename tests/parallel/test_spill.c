@@ -79,9 +79,8 @@ static void run_batch(weft_spill *spill, const weft_spill_options *o, dice *d, r
     }
 }
 
-static void drawn_sizes_come_back(void **state)
+CASE(drawn_sizes_come_back)
 {
-    (void)state;
     for (int round = 0; round < 60 * num_ways; round++) {
         dice d = {(uint64_t)round / (uint64_t)num_ways, 0};
         weft_spill_options o = {.folder = temporary_folder, .io = ways[round % num_ways]};
@@ -118,9 +117,8 @@ static void run_all(weft_spill *spill, const weft_spill_options *o, record *reco
     OK(weft_spill_run(spill, transfers, n));
 }
 
-static void both_ways_write_the_same_file(void **state)
+CASE(both_ways_write_the_same_file)
 {
-    (void)state;
     record records[MAX_RECORDS];
     unsigned char *files[2] = {NULL, NULL};
     uint64_t bytes = 0;
@@ -184,9 +182,8 @@ static void *call(void *arg)
 }
 
 /* More than may call at once. */
-static void threads_share_a_file(void **state)
+CASE(threads_share_a_file)
 {
-    (void)state;
     for (int w = 0; w < num_ways; w++) {
         weft_spill_options o = spill_options(ways[w]);
         weft_spill *spill;
@@ -223,9 +220,8 @@ static weft_status run_on_lane(const void *args)
     return weft_spill_run(a->spill, &a->transfer, 1);
 }
 
-static void a_lane_reads_and_writes(void **state)
+CASE(a_lane_reads_and_writes)
 {
-    (void)state;
     weft_device *device;
     weft_lane *lane;
     weft_spill *spill;
@@ -259,9 +255,8 @@ static void a_lane_reads_and_writes(void **state)
     free(wanted);
 }
 
-static void misuse_is_told(void **state)
+CASE(misuse_is_told)
 {
-    (void)state;
     weft_spill *spill;
     weft_spill_options o = spill_options(WEFT_SPILL_THREADS), bad = o;
     uint64_t bytes;
@@ -298,17 +293,12 @@ static void misuse_is_told(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(drawn_sizes_come_back), cmocka_unit_test(both_ways_write_the_same_file),
-        cmocka_unit_test(threads_share_a_file),  cmocka_unit_test(a_lane_reads_and_writes),
-        cmocka_unit_test(misuse_is_told),
-    };
     if (temporary_create(NULL) != 0)
         return 1;
     for (int io = WEFT_SPILL_URING; io <= WEFT_SPILL_THREADS; io++)
         if (spill_io_works((weft_spill_io)io))
             ways[num_ways++] = (weft_spill_io)io;
-    int failures = cmocka_run_group_tests(tests, NULL, NULL);
+    int failures = run_cases(NULL, NULL);
     temporary_remove(NULL);
     return failures;
 }

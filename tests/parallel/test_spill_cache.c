@@ -149,9 +149,8 @@ static uint64_t misses_of_cache(const sequence *s, weft_spill_eviction eviction,
     return misses;
 }
 
-static void program_misses_as_belady(void **state)
+CASE(program_misses_as_belady)
 {
-    (void)state;
     uint64_t program = 0, lru = 0;
     for (uint64_t key = 0; key < 1000; key++) {
         sequence s = draw_sequence(key);
@@ -164,9 +163,8 @@ static void program_misses_as_belady(void **state)
     print_message("1000 sequences: %d misses, lru %d\n", (int)program, (int)lru);
 }
 
-static void a_plan_that_repeats_looks_past_its_end(void **state)
+CASE(a_plan_that_repeats_looks_past_its_end)
 {
-    (void)state;
     uint64_t repeated = 0, once = 0;
     for (uint64_t key = 0; key < 200; key++) {
         sequence s = draw_sequence(key);
@@ -179,9 +177,8 @@ static void a_plan_that_repeats_looks_past_its_end(void **state)
     assert_true(repeated < once);
 }
 
-static void lru_is_lru(void **state)
+CASE(lru_is_lru)
 {
-    (void)state;
     for (uint64_t key = 0; key < 300; key++) {
         sequence s = draw_sequence(key);
         assert_int_equal(misses_of_cache(&s, WEFT_SPILL_LRU, false, 1), misses_of_lru(&s));
@@ -212,9 +209,8 @@ static int fewest(const sequence *s, int i, unsigned held, signed char memo[][1 
     return memo[i][held] = (signed char)best;
 }
 
-static void no_choice_misses_less(void **state)
+CASE(no_choice_misses_less)
 {
-    (void)state;
     static signed char memo[24][1 << 7];
     for (uint64_t key = 0; key < 300; key++) {
         sequence s = draw_sequence(key * 3); /* uniform */
@@ -229,9 +225,8 @@ static void no_choice_misses_less(void **state)
 }
 
 /* What places hold stays over plans, and a new plan's order counts. */
-static void a_new_plan_keeps_what_is_there(void **state)
+CASE(a_new_plan_keeps_what_is_there)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_spill_cache *cache;
     weft_spill_use use;
@@ -250,9 +245,8 @@ static void a_new_plan_keeps_what_is_there(void **state)
     weft_arena_release(&arena);
 }
 
-static void misuse_is_told(void **state)
+CASE(misuse_is_told)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_spill_cache *cache;
     weft_spill_use use;
@@ -283,13 +277,5 @@ static void misuse_is_told(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(program_misses_as_belady),
-        cmocka_unit_test(a_plan_that_repeats_looks_past_its_end),
-        cmocka_unit_test(lru_is_lru),
-        cmocka_unit_test(no_choice_misses_less),
-        cmocka_unit_test(a_new_plan_keeps_what_is_there),
-        cmocka_unit_test(misuse_is_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

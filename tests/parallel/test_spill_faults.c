@@ -117,9 +117,8 @@ static bool fail_one(weft_spill_options o, int num_set_up, int n, int fault)
     return was_made;
 }
 
-static void every_call_fails_once(void **state)
+CASE(every_call_fails_once)
 {
-    (void)state;
     static const int faults[] = {
         EIO, ENOSPC, EINVAL, EINTR, EAGAIN, WEFT_SPILL_FAULT_SHORT, WEFT_SPILL_FAULT_FLIP};
     int num_descriptors = count_entries("/proc/self/fd");
@@ -151,9 +150,8 @@ static void every_call_fails_once(void **state)
     assert_int_equal(count_entries(temporary_folder), 0);
 }
 
-static void every_allocation_fails_once(void **state)
+CASE(every_allocation_fails_once)
 {
-    (void)state;
     for (int io = WEFT_SPILL_AUTO; io <= WEFT_SPILL_THREADS; io++) {
         weft_spill_options o = spill_options((weft_spill_io)io);
         int n = 1;
@@ -191,9 +189,8 @@ static void meddle(weft_spill *spill, off_t cut, off_t flip)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void a_file_that_is_cut_is_told(void **state)
+CASE(a_file_that_is_cut_is_told)
 {
-    (void)state;
     /* Of record 1's second part: from 81920 to 122880, of which 40000 bytes count. */
     static const off_t cuts[] = {0, 81920, 82020, 82620, 82432, 86016, 90112, 106497, 121919};
     for (int way = 0; way < NUM_WAYS; way++) {
@@ -216,9 +213,8 @@ static void a_file_that_is_cut_is_told(void **state)
     }
 }
 
-static void a_flipped_bit_is_told(void **state)
+CASE(a_flipped_bit_is_told)
 {
-    (void)state;
     for (int way = 0; way < NUM_WAYS; way++) {
         weft_spill_options o;
         weft_spill *spill;
@@ -243,9 +239,8 @@ static void a_flipped_bit_is_told(void **state)
 
 /* --- no room ------------------------------------------------------------------------------- */
 
-static void a_full_disk_is_told_with_numbers(void **state)
+CASE(a_full_disk_is_told_with_numbers)
 {
-    (void)state;
     weft_spill *spill;
     weft_spill_options o = spill_options(WEFT_SPILL_AUTO);
     o.labels = NULL;
@@ -287,9 +282,8 @@ static void fill_up(const char *name)
 }
 
 /* Full at the start it is told; full later, what was allocated can still be written. */
-static void a_disk_fills_up(void **state)
+CASE(a_disk_fills_up)
 {
-    (void)state;
     int status;
     pid_t child = fork();
     if (child == 0) {
@@ -342,9 +336,8 @@ static void create_logged(const weft_spill_options *o, bool is_direct, weft_spil
     weft_spill_destroy(spill);
 }
 
-static void no_o_direct_is_logged(void **state)
+CASE(no_o_direct_is_logged)
 {
-    (void)state;
     char log[1000];
     weft_spill_options o = spill_options(WEFT_SPILL_THREADS);
     for (int call = 1; call <= 3; call += 2) { /* open, or the first write */
@@ -361,9 +354,8 @@ static void no_o_direct_is_logged(void **state)
 }
 
 /* As on a file system that makes no files without a name. */
-static void a_name_is_gone_at_once(void **state)
+CASE(a_name_is_gone_at_once)
 {
-    (void)state;
     weft_spill *spill;
     weft_spill_options o = spill_options(WEFT_SPILL_THREADS);
     weft_spill_fail_after(1, EOPNOTSUPP);
@@ -388,9 +380,8 @@ static void forbid_io_uring(void)
 }
 
 /* In a process of its own, which stays forbidden. */
-static void forbidden_io_uring_is_logged(void **state)
+CASE(forbidden_io_uring_is_logged)
 {
-    (void)state;
     int status;
     pid_t child = fork();
     if (child == 0) {
@@ -414,9 +405,8 @@ static void forbidden_io_uring_is_logged(void **state)
 
 /* Without room for locked memory, nor the right to pass over it: either way of I/O, the same bytes.
  */
-static void no_locked_memory(void **state)
+CASE(no_locked_memory)
 {
-    (void)state;
     int status;
     pid_t child = fork();
     if (child == 0) {
@@ -441,9 +431,8 @@ static void no_locked_memory(void **state)
 
 /* --- ends ---------------------------------------------------------------------------------- */
 
-static void nothing_is_left_of_who_is_killed(void **state)
+CASE(nothing_is_left_of_who_is_killed)
 {
-    (void)state;
     for (int round = 0; round < 20; round++) {
         pid_t child = fork();
         if (child == 0)
@@ -463,9 +452,8 @@ static void nothing_is_left_of_who_is_killed(void **state)
     }
 }
 
-static void a_wrong_folder_is_told(void **state)
+CASE(a_wrong_folder_is_told)
 {
-    (void)state;
     weft_spill *spill;
     weft_spill_options o = spill_options(WEFT_SPILL_AUTO);
     o.folder = temporary_path("none");
@@ -477,23 +465,9 @@ static void a_wrong_folder_is_told(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_fails_once),
-        cmocka_unit_test(every_allocation_fails_once),
-        cmocka_unit_test(a_file_that_is_cut_is_told),
-        cmocka_unit_test(a_flipped_bit_is_told),
-        cmocka_unit_test(a_full_disk_is_told_with_numbers),
-        cmocka_unit_test(a_disk_fills_up),
-        cmocka_unit_test(no_o_direct_is_logged),
-        cmocka_unit_test(a_name_is_gone_at_once),
-        cmocka_unit_test(forbidden_io_uring_is_logged),
-        cmocka_unit_test(no_locked_memory),
-        cmocka_unit_test(nothing_is_left_of_who_is_killed),
-        cmocka_unit_test(a_wrong_folder_is_told),
-    };
     for (int i = 0; i < 2 * NUM_RECORDS; i++)
         memory[i / 2][i % 2] = spill_memory(PART_BYTES);
-    int failures = cmocka_run_group_tests(tests, temporary_create, temporary_remove);
+    int failures = run_cases(temporary_create, temporary_remove);
     for (int i = 0; i < 2 * NUM_RECORDS; i++)
         free(memory[i / 2][i % 2]);
     return failures;

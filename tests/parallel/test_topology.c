@@ -1,11 +1,4 @@
 /* Machines from descriptions, this process' share of this one, and where TP may lie. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -17,10 +10,10 @@
 #include "core/log.h"
 #include "parallel/topology/topology.h"
 #include "parallel/topology/internal.h"
+#include "tests/core/check.h"
 
-static void test_synthetic_machine(void **state)
+CASE(test_synthetic_machine)
 {
-    (void)state;
     weft_machine machine;
     assert_int_equal(
         weft_machine_discover("package:2 numa:1(memory=1073741824) core:8 pu:2", &machine),
@@ -36,9 +29,8 @@ static void test_synthetic_machine(void **state)
 }
 
 /* On two NUMA nodes of four units. */
-static void test_parts(void **state)
+CASE(test_parts)
 {
-    (void)state;
     static const struct {
         int index, count;
         const char *units;
@@ -57,9 +49,8 @@ static void test_parts(void **state)
 }
 
 /* Bound to one processor, it stays there; no GPU is at an address without one. */
-static void test_bind(void **state)
+CASE(test_bind)
 {
-    (void)state;
     cpu_set_t had, one, has;
     int sharers;
     assert_int_equal(sched_getaffinity(0, sizeof had, &had), 0);
@@ -77,18 +68,16 @@ static void test_bind(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof had, &had), 0);
 }
 
-static void test_bad_synthetic_machine(void **state)
+CASE(test_bad_synthetic_machine)
 {
-    (void)state;
     weft_machine machine = {.num_cores = -7};
     assert_int_equal(weft_machine_discover("cores of gold", &machine), WEFT_CONFIG);
     assert_non_null(strstr(weft_error_get()->text, "'cores of gold'"));
     assert_int_equal(machine.num_cores, -7);
 }
 
-static void test_this_machine(void **state)
+CASE(test_this_machine)
 {
-    (void)state;
     weft_machine machine;
     char hostname[64] = "";
     assert_int_equal(weft_machine_discover(NULL, &machine), WEFT_OK);
@@ -100,9 +89,8 @@ static void test_this_machine(void **state)
 }
 
 /* Bound to one processor, one core is allowed. */
-static void test_allowed_cores_follow_the_binding(void **state)
+CASE(test_allowed_cores_follow_the_binding)
 {
-    (void)state;
     cpu_set_t before, one;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
     int all = weft_machine_allowed_cores();
@@ -141,9 +129,8 @@ static void remove_tree(const char *root)
     assert_int_equal(system(command), 0);
 }
 
-static void test_cpu_quota(void **state)
+CASE(test_cpu_quota)
 {
-    (void)state;
     char root[] = "/tmp/weft-quota-XXXXXX";
     assert_non_null(mkdtemp(root));
     assert_int_equal(weft_cpu_quota(root), 0); /* no control groups at all */
@@ -171,9 +158,8 @@ static void test_cpu_quota(void **state)
     remove_tree(root);
 }
 
-static void test_host_memory(void **state)
+CASE(test_host_memory)
 {
-    (void)state;
     char root[] = "/tmp/weft-memory-XXXXXX";
     assert_non_null(mkdtemp(root));
     assert_true(weft_host_memory_left(root) == UINT64_MAX); /* nothing says */
@@ -234,9 +220,8 @@ static void assert_fits(const weft_topology *topology, int tp, const char *wante
     assert_non_null(strstr(weft_error_get()->text, wanted));
 }
 
-static void test_check_inside_nodes(void **state)
+CASE(test_check_inside_nodes)
 {
-    (void)state;
     int node_of[] = {0, 0, 0, 0, 1, 1, 1, 1};
     weft_topology two_nodes = {.world = 8, .num_nodes = 2, .node_of = node_of};
     for (int tp = 1; tp <= 4; tp *= 2) {
@@ -252,9 +237,8 @@ static void test_check_inside_nodes(void **state)
 }
 
 /* Nodes of 3 ranks: groups of 2 straddle the border, only 1 and 3 fit. */
-static void test_check_odd_nodes(void **state)
+CASE(test_check_odd_nodes)
 {
-    (void)state;
     int node_of[] = {0, 0, 0, 1, 1, 1};
     weft_topology topology = {.world = 6, .num_nodes = 2, .node_of = node_of};
     weft_mesh mesh = mesh_of(6, 2, 1);
@@ -268,9 +252,8 @@ static void test_check_odd_nodes(void **state)
     assert_int_equal(weft_topology_check(&topology, &mesh, false), WEFT_OK);
 }
 
-static void test_check_allowed(void **state)
+CASE(test_check_allowed)
 {
-    (void)state;
     int node_of[] = {0, 1};
     weft_topology topology = {.world = 2, .num_nodes = 2, .node_of = node_of};
     weft_mesh mesh = mesh_of(2, 2, 1);
@@ -288,9 +271,8 @@ static int inside(const weft_topology *topology, const weft_mesh *mesh, weft_axi
     return fewest;
 }
 
-static void test_inside(void **state)
+CASE(test_inside)
 {
-    (void)state;
     int node_of[] = {0, 0, 0, 1, 1, 1, 1, 1};
     weft_topology topology = {.world = 8, .num_nodes = 2, .node_of = node_of};
     weft_mesh mesh = mesh_of(8, 1, 1);
@@ -303,9 +285,8 @@ static void test_inside(void **state)
 }
 
 /* Whatever the order, nodes of so many consecutive ranks are those that a list of them names. */
-static void test_inside_by_count(void **state)
+CASE(test_inside_by_count)
 {
-    (void)state;
     enum { RANKS = 48 };
     static const char *const orders[] = {"tp-cp-ep-dp-pp", "tp-ep-dp-cp-pp", "tp-cp-ep-pp-dp",
                                          "tp-pp-cp-ep-dp"};
@@ -337,9 +318,8 @@ static void test_inside_by_count(void **state)
 
 /* The whole start-up's pure part on 131,072 ranks: work that grew with the square of them would not
  * end within the test's time. */
-static void test_many_ranks(void **state)
+CASE(test_many_ranks)
 {
-    (void)state;
     enum { RANKS = 131072, RANKS_A_NODE = 8, TP = 8, PP = 16 };
     weft_topology topology = {
         .world = RANKS, .num_nodes = RANKS / RANKS_A_NODE, .ranks_per_node = RANKS_A_NODE};
@@ -363,21 +343,5 @@ static void test_many_ranks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_synthetic_machine),
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_bind),
-        cmocka_unit_test(test_bad_synthetic_machine),
-        cmocka_unit_test(test_this_machine),
-        cmocka_unit_test(test_allowed_cores_follow_the_binding),
-        cmocka_unit_test(test_cpu_quota),
-        cmocka_unit_test(test_host_memory),
-        cmocka_unit_test(test_check_inside_nodes),
-        cmocka_unit_test(test_check_odd_nodes),
-        cmocka_unit_test(test_check_allowed),
-        cmocka_unit_test(test_inside),
-        cmocka_unit_test(test_inside_by_count),
-        cmocka_unit_test(test_many_ranks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -1,5 +1,4 @@
 weft_add_test(NAME mesh SOURCES parallel/test_mesh.c CMOCKA LABELS parallel pure)
-weft_add_test(NAME mesh_rules SOURCES parallel/test_mesh_rules.c CMOCKA LABELS parallel pure)
 weft_add_test(NAME layout SOURCES parallel/test_layout.c CMOCKA LABELS parallel pure)
 weft_add_test(NAME documents SOURCES parallel/test_documents.c CMOCKA LABELS parallel pure)
 weft_add_test(NAME sequence SOURCES parallel/test_sequence.c CMOCKA LABELS parallel pure)

@@ -39,9 +39,8 @@ static uint32_t index_of(const weft_task *task)
 }
 
 /* Stage 1's program is golden/1f1b_p4_m6_stage1.txt. */
-static void form(void **state)
+CASE(form)
 {
-    (void)state;
     program_set set = open_1f1b(1);
     at(WEFT_TASK_FORWARD, 0, 2)->kind = 77;
     refuse(&set, "stage 1, task 7 is malformed: kind 77, flow 0, 2 waits");
@@ -116,9 +115,8 @@ static void form(void **state)
     release_set(&set);
 }
 
-static void once_and_in_order(void **state)
+CASE(once_and_in_order)
 {
-    (void)state;
     program_set set = open_1f1b(1);
     const weft_task again = *at(WEFT_TASK_FORWARD, 0, 2);
     insert_task(&edited, 8, &again);
@@ -161,9 +159,8 @@ static void once_and_in_order(void **state)
     release_set(&set);
 }
 
-static void slots_and_waits(void **state)
+CASE(slots_and_waits)
 {
-    (void)state;
     program_set set = open_1f1b(1); /* a forward that does not wait for its activation */
     drop_wait(&edited, 7, 1);
     refuse(&set, "stage 1, task 7 (forward compute mb=2 chunk=0 x=2 stash=2 y=3 waits=2) may "
@@ -229,9 +226,8 @@ static void slots_and_waits(void **state)
     refuse(&set, "(norm compute host) may start before the reduce in task");
 }
 
-static void in_flight(void **state)
+CASE(in_flight)
 {
-    (void)state;
     program_set set = make_set(WEFT_PIPELINE_1F1B, 4, 6, false);
     set.programs[1].max_in_flight = 2;
     FAILS(check_set(&set), WEFT_INTERNAL,
@@ -248,9 +244,8 @@ static uint32_t move_behind(uint32_t from, uint32_t to)
     return to;
 }
 
-static void messages_and_deadlock(void **state)
+CASE(messages_and_deadlock)
 {
-    (void)state;
     /* Stage 0 of one kind, stage 1 of another: GPipe and 1F1B agree on the order of messages but
      * with two slots GPipe's forwards run ahead of what 1F1B takes before it sends gradients. */
     program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 9, false);
@@ -292,9 +287,8 @@ static void messages_and_deadlock(void **state)
  * which another enqueues only after its own counts, which in turn need the first one. What forbids
  * it is that a reduction needs the backwards of all micro-batches, and these all forwards: none is
  * left behind. */
-static void reductions_around_counts(void **state)
+CASE(reductions_around_counts)
 {
-    (void)state;
     static const char *const first = "program in_flight=2\nslots 0-1 activation chunk=0\n";
     static const struct {
         const char *tasks, *error; /* NULL: accepted */
@@ -347,9 +341,8 @@ static void reductions_around_counts(void **state)
 
 /* All ranks meet in the norm, and the host waits there: a gradient that is sent behind it is never
  * enqueued, and the rank that needs it never comes. */
-static void a_message_behind_the_norm(void **state)
+CASE(a_message_behind_the_norm)
 {
-    (void)state;
     program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 1, false);
     edit_open(&set, 1, &edited);
     move_behind(index_of(at(WEFT_TASK_SEND, WEFT_FLOW_GRADIENT, 0)),
@@ -425,9 +418,8 @@ static void damage(program_set *set, uint64_t *random)
 
 /* Soundness: what the checker accepts runs well in any order that the machine tries. And the
  * machine itself finds a good part of what the checker refuses, so it is a judge. */
-static void random_damage(void **state)
+CASE(random_damage)
 {
-    (void)state;
     enum { ROUNDS = 6000, RUNS = 12 };
     uint64_t random = 2024;
     int num_accepted = 0, num_refused = 0, num_confirmed = 0;
@@ -472,9 +464,8 @@ static void random_damage(void **state)
     assert_true(num_confirmed > num_refused / 2);
 }
 
-static void generated_programs_run_well(void **state)
+CASE(generated_programs_run_well)
 {
-    (void)state;
     for (int p = 1; p <= 6; p++)
         for (int m = 1; m <= 8; m++)
             for (int i = 0; i < 4; i++) {
@@ -490,16 +481,5 @@ static void generated_programs_run_well(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(form),
-        cmocka_unit_test(once_and_in_order),
-        cmocka_unit_test(slots_and_waits),
-        cmocka_unit_test(in_flight),
-        cmocka_unit_test(messages_and_deadlock),
-        cmocka_unit_test(reductions_around_counts),
-        cmocka_unit_test(a_message_behind_the_norm),
-        cmocka_unit_test(generated_programs_run_well),
-        cmocka_unit_test(random_damage),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -41,9 +41,8 @@ static void phases(const weft_interference *alpha, int n, weft_reuse reuse, bool
     close_to(got.total_us, total);
 }
 
-static void paradigms(void **state)
+CASE(paradigms)
 {
-    (void)state;
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
         for (int backward = 0; backward <= 1; backward++) {
             const bool copies = reuse >= WEFT_REUSE_S1 && reuse <= WEFT_REUSE_S3;
@@ -54,9 +53,8 @@ static void paradigms(void **state)
         }
 }
 
-static void phases_by_hand(void **state)
+CASE(phases_by_hand)
 {
-    (void)state;
     const weft_interference none = weft_interference_none();
     /* Paradigm 1 at its barest: S, max(S, C), (n - 2) max(S + R, C), max(R, C), R. */
     phases(&none, 5, WEFT_REUSE_NONE, true, (const double[]){10, 24, 3 * 24, 24, 8});
@@ -94,9 +92,8 @@ static weft_interference some_interference(void)
     return alpha;
 }
 
-static void phases_with_interference(void **state)
+CASE(phases_with_interference)
 {
-    (void)state;
     const weft_interference alpha = some_interference();
     /* P1: 10 of S end after 20 at half speed, when 24 - 16 of C are left, which run alone. P2: 24
      * of C end after 30, when 18 - 15 of R and S are left. */
@@ -165,9 +162,8 @@ static difference compare(const weft_interference *alpha, weft_reuse reuse, bool
 /* Paradigm 1 exactly (S4 recomputes beside the gradient's way, which phases see as one); the others
  * to a few percent: a phase waits for all of the one before, where a stream of the program waits
  * for no more than it needs. */
-static void phases_are_the_program(void **state)
+CASE(phases_are_the_program)
 {
-    (void)state;
     const weft_interference alphas[] = {weft_interference_none(), some_interference()};
     for (int a = 0; a < 2; a++)
         for (int backward = 0; backward <= 1; backward++)
@@ -181,9 +177,8 @@ static void phases_are_the_program(void **state)
             }
 }
 
-static void nothing_costs_nothing(void **state)
+CASE(nothing_costs_nothing)
 {
-    (void)state;
     const weft_moe_costs free_costs = {0};
     const weft_interference alpha = some_interference();
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
@@ -218,9 +213,8 @@ static const weft_moe_layer_shape table_shape = {.rows = 100,
                                                  .ep = 2,
                                                  .exchange_factor = 1};
 
-static void quick_by_hand(void **state)
+CASE(quick_by_hand)
 {
-    (void)state;
     weft_cluster c = example_cluster(0);
     const weft_moe_layer_shape *s = &table_shape;
     /* max(2 800, 2 200, q3 200) + max(q1 800, q2 200, q3 160) */
@@ -315,9 +309,8 @@ static double both(const weft_cluster *c, const weft_moe_layer_shape *shape, wef
 }
 
 /* Nothing allowed is more than 1 % faster, and nothing with a smaller n is as near to the best. */
-static void best_of_all(void **state)
+CASE(best_of_all)
 {
-    (void)state;
     uint64_t random = 77;
     int pipelined = 0;
     for (int round = 0; round < 120; round++) {
@@ -356,9 +349,8 @@ static void best_of_all(void **state)
     assert_true(pipelined > 60); /* or nothing was chosen above */
 }
 
-static void degenerate(void **state)
+CASE(degenerate)
 {
-    (void)state;
     for (int model = WEFT_MOE_MODEL_QUICK; model <= WEFT_MOE_MODEL_PRICE; model++) {
         /* one rank: nothing to hide */
         weft_cluster c = example_cluster(5);
@@ -392,9 +384,8 @@ static void degenerate(void **state)
 
 /* Which strategy wins follows from what is slow (MPipeMoE's remark: S1 and S2 wait for copies, S4
  * for computation). */
-static void strategy_by_what_is_slow(void **state)
+CASE(strategy_by_what_is_slow)
 {
-    (void)state;
     const unsigned reusing = 0x1e;
     weft_cluster c = example_cluster(0);
     c.costs[WEFT_COST_TO_HOST].curve = c.costs[WEFT_COST_TO_DEVICE].curve =
@@ -415,9 +406,8 @@ static void strategy_by_what_is_slow(void **state)
 /* Two nodes of two. Where computation takes longer than what travels, own rows first hide the start
  * and the end, which partitions by tokens cannot; where a message's start costs most, nothing cut
  * is worth it; where nobody asks for peers, or something has to be reused, they are not weighed. */
-static void peers_by_price(void **state)
+CASE(peers_by_price)
 {
-    (void)state;
     const unsigned none = 1u << WEFT_REUSE_NONE;
     const int numbers[] = {1, 2, 3, 4};
     const weft_moe_model price = WEFT_MOE_MODEL_PRICE, phases = WEFT_MOE_MODEL_PHASES;
@@ -445,9 +435,8 @@ static void peers_by_price(void **state)
     assert_true(choice.pipeline.num_partitions == 1 && choice.pipeline.peer_group == 0);
 }
 
-static void refusals(void **state)
+CASE(refusals)
 {
-    (void)state;
     weft_moe_choice choice = {.us = -7};
     weft_cluster c = example_cluster(1);
     const int two[] = {1, 2}, wrong[] = {1, 65};
@@ -482,18 +471,5 @@ static void refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paradigms),
-        cmocka_unit_test(phases_by_hand),
-        cmocka_unit_test(phases_with_interference),
-        cmocka_unit_test(phases_are_the_program),
-        cmocka_unit_test(nothing_costs_nothing),
-        cmocka_unit_test(quick_by_hand),
-        cmocka_unit_test(best_of_all),
-        cmocka_unit_test(degenerate),
-        cmocka_unit_test(strategy_by_what_is_slow),
-        cmocka_unit_test(peers_by_price),
-        cmocka_unit_test(refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

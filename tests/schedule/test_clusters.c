@@ -82,9 +82,8 @@ static void check_source(const weft_cluster *c, const char *path)
         fail_msg("%s: %s has a spread of %g", c->name, path, source->spread);
 }
 
-static void every_number_has_its_source(void **state)
+CASE(every_number_has_its_source)
 {
-    (void)state;
     for (int i = 0; i < num_clusters; i++) {
         const weft_hardware *h = &clusters[i].hardware;
         for (int f = 0; f < WEFT_NUM_FIGURES; f++)
@@ -138,9 +137,8 @@ static void between(const weft_cluster *c, const char *what, double value, doubl
         fail_msg("%s: %s is %g, not %g to %g", c->name, what, value, low, high);
 }
 
-static void products_reach_what_gpus_reach(void **state)
+CASE(products_reach_what_gpus_reach)
 {
-    (void)state;
     for (int i = 0; i < num_clusters; i++) {
         const weft_cluster *c = &clusters[i];
         between(c, "a large product", share_of_peak(c, WEFT_F16, 8192, 8192, 8192), 0.6, 0.85);
@@ -158,9 +156,8 @@ static void products_reach_what_gpus_reach(void **state)
 /* Single products that others measured, in 16 bits, by cuBLAS. A file's rate is that of the slowest
  * of many GPUs, 4 % below one's, and its spread is added; of short products also that of launches.
  */
-static void products_are_as_published(void **state)
+CASE(products_are_as_published)
 {
-    (void)state;
     static const struct {
         const char *device;
         uint64_t m, n, k;
@@ -217,9 +214,8 @@ static double attention_rate(const weft_cluster *c, uint64_t keys, uint64_t widt
     return (double)flops / e.us * 1e-6;
 }
 
-static void attention_is_as_published(void **state)
+CASE(attention_is_as_published)
 {
-    (void)state;
     static const struct {
         const char *device;
         uint64_t keys, width;
@@ -261,9 +257,8 @@ static double bus_bandwidth(const weft_cluster *c, int first_stride, int size, d
     return 2.0 * (size - 1) / size * bytes / (e.us * 1e-6) * 1e-9;
 }
 
-static void links_reach_what_links_reach(void **state)
+CASE(links_reach_what_links_reach)
 {
-    (void)state;
     for (int i = 0; i < num_clusters; i++) {
         const weft_cluster *c = &clusters[i];
         const double *f = c->hardware.figures;
@@ -289,9 +284,8 @@ static void links_reach_what_links_reach(void **state)
     assert_true(a800 / a100 > 0.66 && a800 / a100 < 0.68);
 }
 
-static void generations_follow_each_other(void **state)
+CASE(generations_follow_each_other)
 {
-    (void)state;
     static const char *const devices[] = {"V100", "A100 SXM4 40", "A100 SXM4 80",
                                           "H100", "H200",         "B200"};
     double before_gemm = INFINITY, before_norm = INFINITY;
@@ -316,9 +310,8 @@ static void generations_follow_each_other(void **state)
 }
 
 /* Ways to run MoE layers are chosen for machines that nobody here has measured. */
-static void choices_are_made_by_them(void **state)
+CASE(choices_are_made_by_them)
 {
-    (void)state;
     for (int i = 0; i < num_clusters; i++) {
         weft_cluster c = clusters[i];
         weft_cost_complete(&c);
@@ -334,14 +327,5 @@ static void choices_are_made_by_them(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_number_has_its_source),
-        cmocka_unit_test(products_reach_what_gpus_reach),
-        cmocka_unit_test(products_are_as_published),
-        cmocka_unit_test(attention_is_as_published),
-        cmocka_unit_test(links_reach_what_links_reach),
-        cmocka_unit_test(generations_follow_each_other),
-        cmocka_unit_test(choices_are_made_by_them),
-    };
-    return cmocka_run_group_tests(tests, read_all, NULL);
+    return run_cases(read_all, NULL);
 }

@@ -30,9 +30,8 @@ static void text_is(weft_context_form form, int cp, int inner, int backward, con
     release_set(&set);
 }
 
-static void written_out(void **state)
+CASE(written_out)
 {
-    (void)state;
     /* Block 2's keys come where block 0's were, when those are used up. */
     text_is(WEFT_CONTEXT_P2P, 3, 1, 0,
             "program in_flight=3\n"
@@ -222,9 +221,8 @@ static void damaged(const weft_context_plan *plan)
     release_set(&set);
 }
 
-static void every_plan(void **state)
+CASE(every_plan)
 {
-    (void)state;
     each_plan(accepted);
     assert_int_equal(num_plans, 7 * 3 + 1 + 2 + 2); /* a2a+p2p: 4 by 2, 6 by 2 and 3, 8 by 2, 4 */
     each_plan(damaged);
@@ -270,9 +268,8 @@ static double above(double time, double hidden)
 
 /* Of what travels is exposed what the own block's two parts do not hide: the first keys are longer
  * on their way than a quarter of a block, or the last gradient than three. */
-static void times(void **state)
+CASE(times)
 {
-    (void)state;
     static const double cases[][3] = {
         {12, 8, 8}, {12, 12, 12}, {12, 4, 9}, {12, 2, 10}, {12.5, 4, 8}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
@@ -288,9 +285,8 @@ static void times(void **state)
 /* A forward block takes 1.25 times as long as its keys, a backward one 2.5 times as long as that,
  * and gradients are twice the keys: nine tenths of what travels is hidden on any number of ranks.
  */
-static void hidden(void **state)
+CASE(hidden)
 {
-    (void)state;
     for (int cp = 2; cp <= 8; cp++) {
         const block_cost c = {{WEFT_CONTEXT_P2P, cp, 1}, 2.5 * 1.25, 1, 2, NULL};
         const double exposed = makespan_of(&c, true) - cp * c.attend;
@@ -298,9 +294,8 @@ static void hidden(void **state)
     }
 }
 
-static void refuses(void **state)
+CASE(refuses)
 {
-    (void)state;
     const struct {
         weft_context_plan plan;
         const char *text;
@@ -322,9 +317,5 @@ static void refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_out), cmocka_unit_test(every_plan), cmocka_unit_test(times),
-        cmocka_unit_test(hidden),      cmocka_unit_test(refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

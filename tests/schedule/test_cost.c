@@ -61,9 +61,8 @@ static double collective_us(const weft_cluster *c, weft_group group, weft_collec
 #define BETWEEN(n) ((weft_group){n, 1, 1, 1, false})
 
 /* Messages of up to so many bytes, inside and between nodes alone. */
-static void small_messages_are_buffered(void **state)
+CASE(small_messages_are_buffered)
 {
-    (void)state;
     weft_cluster c = modelled();
     const weft_group inside = INSIDE(2), between = BETWEEN(2);
     assert_false(collective(&c, inside, WEFT_COLLECTIVE_MESSAGE, 1).buffered);
@@ -80,9 +79,8 @@ static void small_messages_are_buffered(void **state)
 
 /* --- collectives by their equations -------------------------------------------------------- */
 
-static void one_rank_costs_nothing(void **state)
+CASE(one_rank_costs_nothing)
 {
-    (void)state;
     const weft_cluster c = modelled();
     for (int kind = 0; kind < WEFT_NUM_COLLECTIVES; kind++) {
         assert_true(collective_us(&c, INSIDE(1), (weft_collective)kind, 1e9) == 0);
@@ -93,9 +91,8 @@ static void one_rank_costs_nothing(void **state)
     assert_true(collective_us(&nothing, INSIDE(1), WEFT_COLLECTIVE_ALL_REDUCE, 1e9) == 0);
 }
 
-static void rings_are_as_the_equations_say(void **state)
+CASE(rings_are_as_the_equations_say)
 {
-    (void)state;
     const weft_cluster c = modelled();
     const double v = 64e6;
     for (int n = 2; n <= 8; n++) {
@@ -114,9 +111,8 @@ static void rings_are_as_the_equations_say(void **state)
 }
 
 /* Small buffers cost latencies, of a tree where there are many ranks; large ones the rate. */
-static void limits_are_latency_and_bandwidth(void **state)
+CASE(limits_are_latency_and_bandwidth)
 {
-    (void)state;
     const weft_cluster c = modelled();
     close_to(collective_us(&c, BETWEEN(16), WEFT_COLLECTIVE_ALL_REDUCE, 1), 8 * 5 + 2.0 / 10e3);
     const double large = 1e12;
@@ -127,9 +123,8 @@ static void limits_are_latency_and_bandwidth(void **state)
     }
 }
 
-static void more_bytes_take_longer(void **state)
+CASE(more_bytes_take_longer)
 {
-    (void)state;
     weft_cluster c = modelled();
     c.hardware.efficiencies[WEFT_EFFICIENCY_BETWEEN] =
         (weft_share_curve){3, {1e4, 1e6, 1e8}, {0.1, 0.6, 0.9}};
@@ -150,9 +145,8 @@ static void more_bytes_take_longer(void **state)
 
 /* --- node by node, cards and the network --------------------------------------------------- */
 
-static void groups_over_nodes_go_node_by_node(void **state)
+CASE(groups_over_nodes_go_node_by_node)
 {
-    (void)state;
     const weft_cluster c = modelled();
     const weft_group group = {32, 8, 1, 1, false}; /* 8 on each of 4 nodes */
     const double v = 256e6, inside = 7 * 2 + 7.0 / 8 * v / 100e3;
@@ -173,9 +167,8 @@ static void groups_over_nodes_go_node_by_node(void **state)
     close_to(collective_us(&c, direct, WEFT_COLLECTIVE_ALL_GATHER, v), 5 + 24.0 / 32 * v / 10e3);
 }
 
-static void cards_are_shared(void **state)
+CASE(cards_are_shared)
 {
-    (void)state;
     weft_cluster c = modelled();
     const double v = 1e9, alone = collective_us(&c, BETWEEN(4), WEFT_COLLECTIVE_ALL_GATHER, v);
     const weft_group shared = {4, 1, 1, 4, false};
@@ -187,9 +180,8 @@ static void cards_are_shared(void **state)
     assert_true(group.size == 4 && group.near == 1 && group.stride == 1 && group.sharing == 4);
 }
 
-static void groups_know_where_they_lie(void **state)
+CASE(groups_know_where_they_lie)
 {
-    (void)state;
     const weft_cluster c = modelled();
     const int node[] = {8, 9, 10, 11, 12, 13, 14, 15}, far[] = {0, 1, 32, 33, 64, 65};
     weft_group group = weft_group_of(&c, node, 8, true);
@@ -201,9 +193,8 @@ static void groups_know_where_they_lie(void **state)
 }
 
 /* Switches of 4 nodes, above them half the bandwidth. */
-static void levels_are_oversubscribed(void **state)
+CASE(levels_are_oversubscribed)
 {
-    (void)state;
     weft_cluster c = modelled();
     c.num_levels = 2;
     c.levels[0] = (weft_network_level){4, 1};
@@ -224,9 +215,8 @@ static void levels_are_oversubscribed(void **state)
     close_to(collective_us(&c, BETWEEN(4), WEFT_COLLECTIVE_ALL_TO_ALL, v), 5 + 2 * 0.75 * v / rate);
 }
 
-static void links_know_their_load(void **state)
+CASE(links_know_their_load)
 {
-    (void)state;
     const weft_cluster c = modelled();
     const weft_group group = {32, 8, 1, 2, false};
     const double v = 256e6;
@@ -254,9 +244,8 @@ static weft_cluster measured(void)
     return c;
 }
 
-static void a_curve_is_exact_at_its_own_shape(void **state)
+CASE(a_curve_is_exact_at_its_own_shape)
 {
-    (void)state;
     const weft_cluster c = measured();
     const int inside[] = {4, 5, 6, 7}, between[] = {1, 5, 9, 13};
     const weft_group groups[] = {weft_group_of(&c, inside, 4, false),
@@ -278,9 +267,8 @@ static void a_curve_is_exact_at_its_own_shape(void **state)
             }
 }
 
-static void a_curve_is_scaled_elsewhere(void **state)
+CASE(a_curve_is_scaled_elsewhere)
 {
-    (void)state;
     weft_cluster c = measured();
     c.costs[WEFT_COST_ALL_GATHER].curve = weft_curve_linear(30, 1000);
     weft_estimate e = collective(&c, INSIDE(2), WEFT_COLLECTIVE_ALL_GATHER, 1e6);
@@ -324,9 +312,8 @@ static weft_estimate gemm(const weft_cluster *c, weft_dtype dtype, uint64_t m, u
     return out;
 }
 
-static void products_are_tiles_and_waves(void **state)
+CASE(products_are_tiles_and_waves)
 {
-    (void)state;
     weft_cluster c = modelled();
     /* Without multiprocessors by FLOPs, or by the operands' bytes. */
     close_to(gemm(&c, WEFT_BF16, 1024, 1024, 1024, 0).us, 3 + 2 * pow(1024, 3) / 100e6);
@@ -354,9 +341,8 @@ static void products_are_tiles_and_waves(void **state)
 }
 
 /* Tiles lie as they fit best, are halved where one would do, and where multiprocessors are idle. */
-static void tiles_fit_their_products(void **state)
+CASE(tiles_fit_their_products)
 {
-    (void)state;
     weft_cluster c = modelled();
     figure(&c, WEFT_FIGURE_MULTIPROCESSORS, 50);
     figure(&c, WEFT_FIGURE_TILE_M, 256);
@@ -375,9 +361,8 @@ static void tiles_fit_their_products(void **state)
     close_to(gemm(&c, WEFT_BF16, 1024, 512, 4096, 0).us, 3 + 2 * large / 4);
 }
 
-static void products_take_their_measured_times(void **state)
+CASE(products_take_their_measured_times)
 {
-    (void)state;
     weft_cluster c = measured();
     const weft_curve *curve = &c.costs[WEFT_COST_GEMM_BF16].curve;
     c.costs[WEFT_COST_GEMM_BF16].width = 64;
@@ -412,9 +397,8 @@ static void products_take_their_measured_times(void **state)
 }
 
 /* Of three kernels, and of attention: at their own module, phase, type and volume. */
-static void operations_take_their_measured_times(void **state)
+CASE(operations_take_their_measured_times)
 {
-    (void)state;
     weft_cluster c = measured();
     weft_site site = {.cluster = &c};
     weft_operation o = {.kind = WEFT_OPERATION_MEMORY,
@@ -484,9 +468,8 @@ static double attention(const weft_cluster *c, uint64_t flops)
 }
 
 /* Rows of experts differ: the last tile of each is half full. */
-static void experts_leave_tiles_half_full(void **state)
+CASE(experts_leave_tiles_half_full)
 {
-    (void)state;
     weft_cluster c = modelled();
     c.hardware.figures[WEFT_FIGURE_MULTIPROCESSORS] = 1;
     c.hardware.given |= 1u << WEFT_FIGURE_MULTIPROCESSORS;
@@ -513,9 +496,8 @@ static void experts_leave_tiles_half_full(void **state)
 }
 
 /* A product of attention is half of what forward computes in one launch. */
-static void attention_has_costs_of_its_own(void **state)
+CASE(attention_has_costs_of_its_own)
 {
-    (void)state;
     const uint64_t flops = (uint64_t)8 * 1024 * 1024 * 64;
     weft_cluster c = modelled();
     close_to(attention(&c, flops), (3 + 2 * (double)flops / 100e6) / 2);
@@ -548,9 +530,8 @@ static weft_estimate work(const weft_cluster *c, weft_cost_kind kind, double vol
 }
 
 /* Copies over the link take their bytes at its pace, whatever was measured or is beside them. */
-static void a_link_pace_takes_copies_alone(void **state)
+CASE(a_link_pace_takes_copies_alone)
 {
-    (void)state;
     weft_cluster c = modelled();
     figure(&c, WEFT_FIGURE_HOST_LINK, 20e9);
     c.costs[WEFT_COST_TO_HOST].curve = weft_curve_linear(7, 1e3);
@@ -574,9 +555,8 @@ static void a_link_pace_takes_copies_alone(void **state)
                     before.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP]);
 }
 
-static void a_pace_takes_flops_alone(void **state)
+CASE(a_pace_takes_flops_alone)
 {
-    (void)state;
     weft_cluster c = modelled();
     figure(&c, WEFT_FIGURE_MULTIPROCESSORS, 132);
     c.products[c.num_products++] = (weft_product){WEFT_COST_GEMM_FP32, 100, 200, 300, 77};
@@ -607,9 +587,8 @@ static void a_pace_takes_flops_alone(void **state)
     close_to(out.us, before.us);
 }
 
-static void what_is_bound_by_memory_takes_its_bytes(void **state)
+CASE(what_is_bound_by_memory_takes_its_bytes)
 {
-    (void)state;
     weft_cluster c = modelled();
     const weft_site site = {.cluster = &c};
     const weft_operation norms = {
@@ -639,9 +618,8 @@ static void what_is_bound_by_memory_takes_its_bytes(void **state)
 }
 
 /* What an offloaded optimizer takes: measured, else as what is alike, else by figures. */
-static void host_and_files_have_costs_of_their_own(void **state)
+CASE(host_and_files_have_costs_of_their_own)
 {
-    (void)state;
     weft_cluster c = modelled(); /* of eight ranks a node */
     const weft_site site = {.cluster = &c};
     weft_estimate out;
@@ -670,9 +648,8 @@ static void host_and_files_have_costs_of_their_own(void **state)
 }
 
 /* What binds is told of products too: few rows wait for their matrix. */
-static void products_of_few_rows_are_bound_by_memory(void **state)
+CASE(products_of_few_rows_are_bound_by_memory)
 {
-    (void)state;
     weft_cluster c = modelled();
     const weft_estimate few = gemm(&c, WEFT_BF16, 1, 4096, 4096, 0);
     close_to(few.memory_us, few.us - 3);
@@ -689,9 +666,8 @@ static void products_of_few_rows_are_bound_by_memory(void **state)
 
 /* --- sources, nodes that differ, what is missing ------------------------------------------- */
 
-static void estimates_are_as_sure_as_their_worst_number(void **state)
+CASE(estimates_are_as_sure_as_their_worst_number)
 {
-    (void)state;
     weft_cluster c = modelled();
     assert_int_equal(gemm(&c, WEFT_BF16, 64, 64, 64, 0).source, WEFT_SOURCE_ASSUMED);
     c.sources[c.num_sources++] = (weft_source){"device", WEFT_SOURCE_DATASHEET, "", 0.02};
@@ -709,9 +685,8 @@ static void estimates_are_as_sure_as_their_worst_number(void **state)
 }
 
 /* What prices took, by the paths of the file. */
-static void prices_tell_their_inputs(void **state)
+CASE(prices_tell_their_inputs)
 {
-    (void)state;
     weft_cluster c = modelled();
     weft_inputs inputs = {0};
     const weft_group group = INSIDE(4);
@@ -736,9 +711,8 @@ static void prices_tell_their_inputs(void **state)
 }
 
 /* 2 us inside, 5 us between: 100 ranks are on 13 nodes, four storeys of a binomial tree. */
-static void a_small_sum_costs_the_tree_s_latencies(void **state)
+CASE(a_small_sum_costs_the_tree_s_latencies)
 {
-    (void)state;
     const weft_cluster c = modelled();
     const weft_site site = {.cluster = &c};
     weft_estimate e;
@@ -752,9 +726,8 @@ static void a_small_sum_costs_the_tree_s_latencies(void **state)
     assert_true(fabs(e.us - (2 * 2 + 8 * 5)) < 0.1);
 }
 
-static void nodes_that_differ_have_their_own_costs(void **state)
+CASE(nodes_that_differ_have_their_own_costs)
 {
-    (void)state;
     weft_cluster c = modelled();
     c.costs[WEFT_COST_GEMM_BF16].curve = weft_curve_linear(0, 1e6);
     c.costs[WEFT_COST_MESSAGE].curve = weft_curve_linear(0, 1);
@@ -804,9 +777,8 @@ static void nodes_that_differ_have_their_own_costs(void **state)
     assert_true(weft_group_of(&c, (const int[]){0, 64}, 2, false).sharing == 4);
 }
 
-static void what_is_missing_is_named(void **state)
+CASE(what_is_missing_is_named)
 {
-    (void)state;
     weft_cluster c = {.name = "bare", .num_nodes = 2, .ranks_per_node = 2};
     const weft_site site = {.cluster = &c, .groups[WEFT_AXIS_TP] = INSIDE(2)};
     weft_operation o = {.kind = WEFT_OPERATION_GEMM,
@@ -838,9 +810,8 @@ static void what_is_missing_is_named(void **state)
 }
 
 /* Curves for those who ask for curves: what is estimated at the shape that would be measured. */
-static void unknown_curves_follow_from_figures(void **state)
+CASE(unknown_curves_follow_from_figures)
 {
-    (void)state;
     weft_cluster c = modelled();
     const weft_cluster before = c;
     c.costs[WEFT_COST_COPY] = (weft_cost){.curve = weft_curve_linear(5, 1000), .peak = 1e9};
@@ -873,36 +844,5 @@ static void unknown_curves_follow_from_figures(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_rank_costs_nothing),
-        cmocka_unit_test(small_messages_are_buffered),
-        cmocka_unit_test(rings_are_as_the_equations_say),
-        cmocka_unit_test(limits_are_latency_and_bandwidth),
-        cmocka_unit_test(more_bytes_take_longer),
-        cmocka_unit_test(groups_over_nodes_go_node_by_node),
-        cmocka_unit_test(cards_are_shared),
-        cmocka_unit_test(groups_know_where_they_lie),
-        cmocka_unit_test(levels_are_oversubscribed),
-        cmocka_unit_test(links_know_their_load),
-        cmocka_unit_test(a_curve_is_exact_at_its_own_shape),
-        cmocka_unit_test(a_curve_is_scaled_elsewhere),
-        cmocka_unit_test(products_are_tiles_and_waves),
-        cmocka_unit_test(tiles_fit_their_products),
-        cmocka_unit_test(products_take_their_measured_times),
-        cmocka_unit_test(operations_take_their_measured_times),
-        cmocka_unit_test(experts_leave_tiles_half_full),
-        cmocka_unit_test(attention_has_costs_of_its_own),
-        cmocka_unit_test(a_pace_takes_flops_alone),
-        cmocka_unit_test(a_link_pace_takes_copies_alone),
-        cmocka_unit_test(host_and_files_have_costs_of_their_own),
-        cmocka_unit_test(what_is_bound_by_memory_takes_its_bytes),
-        cmocka_unit_test(products_of_few_rows_are_bound_by_memory),
-        cmocka_unit_test(estimates_are_as_sure_as_their_worst_number),
-        cmocka_unit_test(prices_tell_their_inputs),
-        cmocka_unit_test(a_small_sum_costs_the_tree_s_latencies),
-        cmocka_unit_test(nodes_that_differ_have_their_own_costs),
-        cmocka_unit_test(what_is_missing_is_named),
-        cmocka_unit_test(unknown_curves_follow_from_figures),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

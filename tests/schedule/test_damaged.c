@@ -150,9 +150,8 @@ static uint32_t draw_next(void *context, uint32_t bound)
     return draw(context, bound);
 }
 
-static void programs(void **state)
+CASE(programs)
 {
-    (void)state;
     static fuzz f;
     static subject s;
     fuzz_start(&f, 99);
@@ -224,9 +223,8 @@ static void lower_orders(fuzz *f, const weft_order_shape *shape, const weft_orde
     release_set(&set);
 }
 
-static void orders(void **state)
+CASE(orders)
 {
-    (void)state;
     static fuzz f;
     fuzz_start(&f, 3);
     while (fuzz_next(&f)) {
@@ -269,11 +267,7 @@ static void orders(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(programs),
-        cmocka_unit_test(orders),
-    };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

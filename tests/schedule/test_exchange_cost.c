@@ -24,9 +24,8 @@ static weft_cluster example(double gather_rate, double copy_rate)
 
 static const weft_exchange_shape four_by_two = {.bytes = 4e6, .t = 4, .e = 2, .minimal_bytes = 1e5};
 
-static void hand_computed(void **state)
+CASE(hand_computed)
 {
-    (void)state;
     const weft_cluster c = example(800, 4000);
     const weft_exchange_shape *s = &four_by_two;
     /* 2e6 / 100 + 100 */
@@ -48,9 +47,8 @@ static void hand_computed(void **state)
 }
 
 /* Where the node is the bottleneck, O2 and O3 differ: lines 13-17 of both algorithms. */
-static void slow_inside(void **state)
+CASE(slow_inside)
 {
-    (void)state;
     const weft_exchange_shape *s = &four_by_two;
     weft_cluster c = example(200, 4000); /* 2600, 5010, 251 */
     close_to(weft_exchange_us(&c, s, WEFT_EXCHANGE_O2, 2), 2600 + 2 * (5010 + 251));
@@ -61,9 +59,8 @@ static void slow_inside(void **state)
 }
 
 /* Equations 8-10 as they stand: volume over bandwidth times efficiency. */
-static void equations(void **state)
+CASE(equations)
 {
-    (void)state;
     const weft_cluster c = example(800, 4000);
     const double i = four_by_two.bytes, t = four_by_two.t, e = four_by_two.e;
     for (int n = 1; n <= 8; n++) {
@@ -133,9 +130,8 @@ static double by_recurrence(weft_exchange_costs costs, bool copy_beside_gather, 
     return placed;
 }
 
-static void chunks_in_a_row(void **state)
+CASE(chunks_in_a_row)
 {
-    (void)state;
     uint64_t random = 11;
     for (int round = 0; round < 300; round++) {
         const weft_cluster c = random_cluster(&random);
@@ -160,9 +156,8 @@ static double task_us(const void *context, int stage, const weft_task *task)
 }
 
 /* The formula is the time of the form's program. */
-static void programs_take_as_long(void **state)
+CASE(programs_take_as_long)
 {
-    (void)state;
     uint64_t random = 21;
     for (int round = 0; round < 60; round++) {
         const weft_cluster c = random_cluster(&random);
@@ -193,9 +188,8 @@ static weft_exchange_choice choose(const weft_cluster *cluster, const weft_excha
 }
 
 /* No allowed form and number of chunks is faster, and all slices are large enough. */
-static void best_of_all(void **state)
+CASE(best_of_all)
 {
-    (void)state;
     uint64_t random = 5;
     int chunked = 0;
     for (int round = 0; round < 400; round++) {
@@ -231,9 +225,8 @@ static void best_of_all(void **state)
 
 /* Latency a > 0 and everything linear: the best N of direct balances (N - 1) latencies of the
  * all-to-all against the last all-gather, N* = sqrt(gather / latency). */
-static void interior_optimum(void **state)
+CASE(interior_optimum)
 {
-    (void)state;
     const weft_cluster c = example(800, 4000);
     /* T(N) = 100 N + 5000 + 10 + 2500 / N: least at N = 5 */
     const weft_exchange_choice choice = choose(&c, &four_by_two, 1u << WEFT_EXCHANGE_DIRECT);
@@ -258,9 +251,8 @@ static void interior_optimum(void **state)
                                          "o1 8111, o2 x"));
 }
 
-static void degenerate(void **state)
+CASE(degenerate)
 {
-    (void)state;
     const weft_cluster c = example(800, 4000);
     weft_exchange_shape one_node = four_by_two;
     one_node.e = 1;
@@ -283,9 +275,8 @@ static void degenerate(void **state)
     assert_int_equal(choose(&slow, &four_by_two, 0).form, WEFT_EXCHANGE_BASELINE);
 }
 
-static void refusals(void **state)
+CASE(refusals)
 {
-    (void)state;
     weft_exchange_choice choice = {.num_chunks = -7};
     weft_cluster c = example(800, 4000);
     c.costs[WEFT_COST_COPY] = (weft_cost){0};
@@ -322,16 +313,5 @@ static void refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hand_computed),
-        cmocka_unit_test(slow_inside),
-        cmocka_unit_test(equations),
-        cmocka_unit_test(chunks_in_a_row),
-        cmocka_unit_test(programs_take_as_long),
-        cmocka_unit_test(best_of_all),
-        cmocka_unit_test(interior_optimum),
-        cmocka_unit_test(degenerate),
-        cmocka_unit_test(refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -29,9 +29,8 @@ static weft_cluster example(void)
 
 static const weft_exchange_shape four_by_two = {.bytes = 8e6, .t = 4, .e = 2, .minimal_bytes = 2e6};
 
-static void hand_computed(void **state)
+CASE(hand_computed)
 {
-    (void)state;
     const weft_cluster c = example();
     weft_exchange_paper p;
     OK(weft_exchange_paper_of(&c, &four_by_two, &p));
@@ -114,9 +113,8 @@ static double real(uint64_t *random, double low, double high)
     return low + (high - low) * next_random(random, 100001) / 1e5;
 }
 
-static void as_evaluated_twice(void **state)
+CASE(as_evaluated_twice)
 {
-    (void)state;
     static const weft_efficiency_kind kinds[3] = {WEFT_EFFICIENCY_BETWEEN, WEFT_EFFICIENCY_INSIDE,
                                                   WEFT_EFFICIENCY_MEMORY};
     static const weft_figure figures[3] = {
@@ -164,9 +162,8 @@ static void as_evaluated_twice(void **state)
 }
 
 /* A measured cost has its own peak and share of it. */
-static void measured(void **state)
+CASE(measured)
 {
-    (void)state;
     weft_cluster c = example();
     weft_exchange_paper p;
     c.costs[WEFT_COST_ALL_TO_ALL] =
@@ -178,9 +175,8 @@ static void measured(void **state)
 }
 
 /* Ranks share cards where the file counts them. */
-static void cards(void **state)
+CASE(cards)
 {
-    (void)state;
     weft_cluster c = example();
     weft_exchange_paper p;
     set(&c, WEFT_FIGURE_CARDS, 2);
@@ -192,9 +188,8 @@ static void cards(void **state)
     close_to(p.rates[WEFT_PAPER_BETWEEN], 25e9);
 }
 
-static void refusals(void **state)
+CASE(refusals)
 {
-    (void)state;
     static const struct {
         weft_figure figure;
         const char *path;
@@ -215,10 +210,5 @@ static void refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hand_computed), cmocka_unit_test(as_evaluated_twice),
-        cmocka_unit_test(measured),      cmocka_unit_test(cards),
-        cmocka_unit_test(refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

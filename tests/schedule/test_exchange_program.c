@@ -34,9 +34,8 @@ static void text_is(weft_exchange_form form, int num_chunks, const char *wanted)
     release_set(&set);
 }
 
-static void written_out(void **state)
+CASE(written_out)
 {
-    (void)state;
     text_is(WEFT_EXCHANGE_BASELINE, 1,
             "program in_flight=1\n"
             "0 dispatch expert part=0\n");
@@ -90,9 +89,8 @@ static void written_out(void **state)
 
 /* Accepted, the same bytes every time, through text and back; and no task, wait or staging area is
  * one too many. */
-static void exact(void **state)
+CASE(exact)
 {
-    (void)state;
     static edit edited;
     for (int f = 0; f < NUM_FORMS; f++)
         for (int n = 1; n <= most_chunks(forms[f]); n++) {
@@ -161,9 +159,8 @@ static double largest(double a, double b, double c)
 }
 
 /* What MoNTA says a form takes: the longest stage fills its lane, the others show once. */
-static void times(void **state)
+CASE(times)
 {
-    (void)state;
     static const double cases[][3] = {{8, 2, 1}, {2, 8, 1}, {2, 3, 9}, {5, 3, 3}, {4, 4, 4}};
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
         for (int f = 0; f < NUM_FORMS; f++)
@@ -188,9 +185,8 @@ static void times(void **state)
             }
 }
 
-static void refuses(void **state)
+CASE(refuses)
 {
-    (void)state;
     static edit edited;
     weft_arena arena = {0};
     weft_program program;
@@ -227,11 +223,5 @@ static void refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_out),
-        cmocka_unit_test(exact),
-        cmocka_unit_test(times),
-        cmocka_unit_test(refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

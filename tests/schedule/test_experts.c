@@ -48,9 +48,8 @@ static void text_is(const weft_experts_shape *shape, int backward, const char *w
     release_set(&set);
 }
 
-static void written_out(void **state)
+CASE(written_out)
 {
-    (void)state;
     weft_experts_shape shape = {.num_positions = 4,
                                 .num_kept = 1,
                                 .num_slots = 2,
@@ -121,9 +120,8 @@ static void written_out(void **state)
 }
 
 /* Two places in host memory: the third position's wait until the first's are up. */
-static void written_out_in_file(void **state)
+CASE(written_out_in_file)
 {
-    (void)state;
     weft_experts_shape shape = {.num_positions = 4,
                                 .num_kept = 1,
                                 .num_slots = 2,
@@ -176,9 +174,8 @@ static void written_out_in_file(void **state)
             "15 accumulate host gradient expert=0 from=6 to=5 waits=13,14\n");
 }
 
-static void accepted(void **state)
+CASE(accepted)
 {
-    (void)state;
     uint64_t random = 7;
     for (int i = 0; i < property_draws(); i++) {
         const weft_experts_shape shape = draw_shape(&random, 40);
@@ -199,9 +196,8 @@ static void accepted(void **state)
 }
 
 /* No task, wait, flag, operand or slot is one too many. */
-static void damaged(void **state)
+CASE(damaged)
 {
-    (void)state;
     static edit edited;
     uint64_t random = 11;
     for (int i = 0; i < property_draws() / 20; i++) {
@@ -245,9 +241,8 @@ static void damaged(void **state)
 
 /* A program of partitions: each slice has the computations of its run of positions and what follows
  * them, and what comes up for these and no others; together they are the program. */
-static void slices(void **state)
+CASE(slices)
 {
-    (void)state;
     uint64_t random = 17;
     for (int draw = 0; draw < property_draws(); draw++) {
         const weft_experts_shape shape = draw_shape(&random, 40);
@@ -432,9 +427,8 @@ static void machine_runs(const weft_experts_shape *shape, uint64_t *random)
     release_set(&set);
 }
 
-static void any_timing(void **state)
+CASE(any_timing)
 {
-    (void)state;
     uint64_t random = 3;
     for (int i = 0; i < property_draws() / 4; i++) {
         const weft_experts_shape shape = draw_shape(&random, 8);
@@ -492,9 +486,8 @@ static double busiest(const lane_times *price)
 
 /* Compute to upload 2:1, 1:1 and 1:2: of 32 experts the first upload alone, or the last
  * computation, is not hidden; backward also the last one's way down. */
-static void hidden(void **state)
+CASE(hidden)
 {
-    (void)state;
     double rows[48];
     for (int i = 0; i < 48; i++)
         rows[i] = 10;
@@ -531,9 +524,8 @@ static void hidden(void **state)
 
 /* No time is below the busiest lane's nor above the sum, experts without rows take none, and what
  * is kept is not uploaded. */
-static void bounds(void **state)
+CASE(bounds)
 {
-    (void)state;
     uint64_t random = 21;
     for (int i = 0; i < property_draws(); i++) {
         const weft_experts_shape shape = draw_shape(&random, 40);
@@ -574,9 +566,8 @@ static void bounds(void **state)
     }
 }
 
-static void refuses(void **state)
+CASE(refuses)
 {
-    (void)state;
     const struct {
         weft_experts_shape shape;
         const char *text;
@@ -601,12 +592,5 @@ static void refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_out), cmocka_unit_test(written_out_in_file),
-        cmocka_unit_test(accepted),    cmocka_unit_test(damaged),
-        cmocka_unit_test(slices),      cmocka_unit_test(any_timing),
-        cmocka_unit_test(hidden),      cmocka_unit_test(bounds),
-        cmocka_unit_test(refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -107,9 +107,8 @@ static weft_status check_all(subject *s)
     return status == WEFT_OK ? check_steps(s) : status;
 }
 
-static void accepted(void **state)
+CASE(accepted)
 {
-    (void)state;
     uint64_t random = 41;
     for (int draw = 0; draw < property_draws(); draw++) {
         static subject s;
@@ -166,9 +165,8 @@ static void drop_waits(subject *s, int program, tally *sum)
 }
 
 /* Each wait and each flag that is dropped is found by one of the checkers. */
-static void dropped(void **state)
+CASE(dropped)
 {
-    (void)state;
     uint64_t random = 43;
     tally sum = {0, 0, 0, 0};
     for (int draw = 0; draw < property_draws() / 10; draw++) {
@@ -187,9 +185,5 @@ static void dropped(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepted),
-        cmocka_unit_test(dropped),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -63,9 +63,8 @@ static void ranges_are_sound(const weft_granularity *g)
     assert_true(g->num_ranges <= g->num_candidates);
 }
 
-static void same_as_trying_all(void **state)
+CASE(same_as_trying_all)
 {
-    (void)state;
     const profile profiles[] = {{1, 10}, {0.5, 100}, {0.9, 1}, {0.01, 50}, {1, 1e6}};
     for (size_t i = 0; i < sizeof(profiles) / sizeof(profiles[0]); i++) {
         const profile *p = &profiles[i];
@@ -85,9 +84,8 @@ static void same_as_trying_all(void **state)
     }
 }
 
-static void stops_at_the_turn(void **state)
+CASE(stops_at_the_turn)
 {
-    (void)state;
     const profile p = {1, 100}; /* 1000 tokens: sqrt(10), so 3 */
     weft_granularity g = fresh();
     int num_trials = 0;
@@ -115,9 +113,8 @@ static void stops_at_the_turn(void **state)
 }
 
 /* Times that contradict monotony are not seen: only n between the neighbours' are tried. */
-static void contradiction(void **state)
+CASE(contradiction)
 {
-    (void)state;
     const profile p = {1, 100}, fewer = {1, 1e9}; /* by `fewer`, 1 is always best */
     weft_granularity g = fresh();
     int num_trials = 0;
@@ -133,9 +130,8 @@ static void contradiction(void **state)
     }
 }
 
-static void one_search_at_a_time(void **state)
+CASE(one_search_at_a_time)
 {
-    (void)state;
     const profile p = {1, 100};
     weft_granularity g = fresh();
     int n, num_trials = 0;
@@ -168,9 +164,8 @@ static void one_search_at_a_time(void **state)
     assert_int_equal(search(&g, &p, 1000, &num_trials), 3);
 }
 
-static void odd_inputs(void **state)
+CASE(odd_inputs)
 {
-    (void)state;
     weft_granularity g;
     int n;
     bool trial;
@@ -204,9 +199,8 @@ static void odd_inputs(void **state)
 }
 
 /* More different B than the cache holds: the ranges go on answering. */
-static void cache_wraps(void **state)
+CASE(cache_wraps)
 {
-    (void)state;
     const profile p = {1, 100};
     const int candidates[] = {1, 8};
     weft_granularity g;
@@ -222,9 +216,8 @@ static void cache_wraps(void **state)
 }
 
 /* The fastest strategy at its own best n. */
-static void strategies(void **state)
+CASE(strategies)
 {
-    (void)state;
     const profile of[WEFT_NUM_REUSES] = {{1, 100}, {3, 200}, {2, 100}, {0.5, 100}, {0.7, 50}};
     weft_granularity g[WEFT_NUM_REUSES];
     for (unsigned allowed = 0; allowed < 1u << WEFT_NUM_REUSES; allowed++) {
@@ -253,9 +246,8 @@ static void strategies(void **state)
 }
 
 /* One step at a time over micro-batches of many sizes: every size gets its turn, and trials end. */
-static void strategies_of_many_sizes(void **state)
+CASE(strategies_of_many_sizes)
 {
-    (void)state;
     const profile of[WEFT_NUM_REUSES] = {{2, 100}, {3, 200}, {2.5, 100}, {0.5, 100}, {3, 50}};
     const double sizes[] = {30, 200, 900, 1100, 2500, 6000};
     weft_granularity g[WEFT_NUM_REUSES];
@@ -287,9 +279,8 @@ static void strategies_of_many_sizes(void **state)
 }
 
 /* With n given there is nothing to search, but strategies are still measured against each other. */
-static void strategies_of_one_n(void **state)
+CASE(strategies_of_one_n)
 {
-    (void)state;
     const double times[WEFT_NUM_REUSES] = {50, 40, 20, 30, 60};
     weft_granularity g[WEFT_NUM_REUSES];
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
@@ -315,16 +306,5 @@ static void strategies_of_one_n(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_as_trying_all),
-        cmocka_unit_test(stops_at_the_turn),
-        cmocka_unit_test(contradiction),
-        cmocka_unit_test(one_search_at_a_time),
-        cmocka_unit_test(odd_inputs),
-        cmocka_unit_test(cache_wraps),
-        cmocka_unit_test(strategies),
-        cmocka_unit_test(strategies_of_one_n),
-        cmocka_unit_test(strategies_of_many_sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

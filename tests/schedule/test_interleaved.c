@@ -25,9 +25,8 @@ static void order_is(const weft_order_shape *shape, int rank, const char *wanted
 
 /* Megatron-LM's own example: core/pipeline_parallel/schedules.py, get_schedule_table, and its
  * warm-up of 2 (p - rank - 1) + (v - 1) N; and a last group that it refuses. */
-static void orders(void **state)
+CASE(orders)
 {
-    (void)state;
     order_is(&(weft_order_shape){2, 2, 4, 0, false, false}, 0,
              "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3");
     order_is(&(weft_order_shape){2, 2, 4, 0, false, false}, 1,
@@ -42,9 +41,8 @@ static void orders(void **state)
 
 /* A rank alone hands over from chunk to chunk: nothing is sent, and a chunk's output is the next
  * one's input, in its slot. */
-static void hands_over(void **state)
+CASE(hands_over)
 {
-    (void)state;
     const weft_pipeline_shape shape = {
         .num_stages = 1, .num_chunks = 2, .num_micro_batches = 1, .boundary_bytes = 8};
     program_set set = make_shaped_set(&shape);
@@ -66,9 +64,8 @@ static void hands_over(void **state)
 
 /* Hosts wait in all forwards. Rank 1 receives what it uses next and one input more before it waits,
  * and sends what it has made. */
-static void hosts_wait_behind_messages(void **state)
+CASE(hosts_wait_behind_messages)
 {
-    (void)state;
     const bool host_waits[4] = {true, true, true, true};
     const weft_pipeline_shape shape = {.num_stages = 2,
                                        .num_chunks = 2,
@@ -97,9 +94,8 @@ static void hosts_wait_behind_messages(void **state)
 }
 
 /* Hosts wait wherever they may, and every order that ends is lowered to programs that end. */
-static void random_orders(void **state)
+CASE(random_orders)
 {
-    (void)state;
     uint64_t random = 8;
     int num_ended = 0;
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
@@ -150,9 +146,8 @@ static void random_orders(void **state)
 
 /* A send behind a forward inside which the host waits, and that needs what is sent to come back:
  * lanes and waits let it through, the host never enqueues it. */
-static void a_host_that_waits_for_itself(void **state)
+CASE(a_host_that_waits_for_itself)
 {
-    (void)state;
     static edit edited;
     for (int waits = 0; waits < 2; waits++) {
         const bool host_waits[4] = {false, false, waits, false};
@@ -180,9 +175,8 @@ static void a_host_that_waits_for_itself(void **state)
     }
 }
 
-static void refuses(void **state)
+CASE(refuses)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_order made[4];
     weft_program programs[4];
@@ -204,9 +198,8 @@ static void refuses(void **state)
     weft_arena_release(&arena);
 }
 
-static void csv_errors(void **state)
+CASE(csv_errors)
 {
-    (void)state;
     const weft_order_shape shape = {2, 1, 1, 0, false, false};
     static const struct {
         const char *text, *error;
@@ -255,9 +248,8 @@ static void csv_errors(void **state)
 
 /* The same order of one rank, in either of the dialects of PyTorch's files, with and without what
  * its lowering adds. A merged whole backward is a whole one. */
-static void csv_dialects(void **state)
+CASE(csv_dialects)
 {
-    (void)state;
     static const char *const texts[] = {
         "0F0,0F1,0I0,0W0,0F2,0B1,(0F3;0B2)OVERLAP_F_B,0I3,0W3\n",
         "0F0,0F1,,0B0,0W0, ,0F2,0BW1,(0F3;0BW2)OVERLAP_F_B,0B3,0W3\n",
@@ -277,9 +269,8 @@ static void csv_dialects(void **state)
     weft_arena_release(&arena);
 }
 
-static void csv_layouts(void **state)
+CASE(csv_layouts)
 {
-    (void)state;
     assert_true(weft_order_text_is_v("0F0,3F0\n1F0,2F0\n", 2));
     assert_true(weft_order_text_is_v("\xef\xbb\xbf"
                                      "0F0\r\n\n,(1F0;2B0)OVERLAP_F_B\n",
@@ -292,9 +283,8 @@ static void csv_layouts(void **state)
 }
 
 /* Print and parse are inverses. */
-static void csv_round_trips(void **state)
+CASE(csv_round_trips)
 {
-    (void)state;
     uint64_t random = 3;
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
         const weft_pipeline_kind kind =
@@ -321,12 +311,5 @@ static void csv_round_trips(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(orders),          cmocka_unit_test(hands_over),
-        cmocka_unit_test(refuses),         cmocka_unit_test(random_orders),
-        cmocka_unit_test(csv_errors),      cmocka_unit_test(a_host_that_waits_for_itself),
-        cmocka_unit_test(csv_dialects),    cmocka_unit_test(csv_layouts),
-        cmocka_unit_test(csv_round_trips), cmocka_unit_test(hosts_wait_behind_messages),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

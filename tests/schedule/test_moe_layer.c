@@ -148,9 +148,8 @@ static void every_peer_is_needed(moe_pair *pair)
 
 /* Every group is met once on the way there and once on the way back, in rising order from the
  * rank's own. */
-static void own_rows_first(void **state)
+CASE(own_rows_first)
 {
-    (void)state;
     for (int ep = 2; ep <= 64; ep++)
         for (int group = 1; group <= ep; group++) {
             if (ep % group != 0)
@@ -172,9 +171,8 @@ static void own_rows_first(void **state)
 }
 
 /* Forward by rising partitions, backward by falling ones; and the other way is refused. */
-static void by_experts(void **state)
+CASE(by_experts)
 {
-    (void)state;
     for (int n = 2; n <= MOST_PARTITIONS; n++) {
         moe_pair pair = make_pair_of((weft_moe_pipeline){.num_partitions = n, .by_experts = 1});
         for (int i = 0; i < 2; i++) {
@@ -195,9 +193,8 @@ static void by_experts(void **state)
 }
 
 /* Every position is in one run, and runs are as long as each other or one longer. */
-static void runs_of_positions(void **state)
+CASE(runs_of_positions)
 {
-    (void)state;
     for (int num = 1; num <= 70; num++)
         for (int n = 1; n <= num && n <= WEFT_MOE_MAX_PARTITIONS; n++) {
             int at = 0, first, end;
@@ -210,21 +207,18 @@ static void runs_of_positions(void **state)
         }
 }
 
-static void accepted(void **state)
+CASE(accepted)
 {
-    (void)state;
     all_pairs(accepted_and_reproducible);
 }
 
-static void run(void **state)
+CASE(run)
 {
-    (void)state;
     all_pairs(runs_well);
 }
 
-static void nothing_too_much(void **state)
+CASE(nothing_too_much)
 {
-    (void)state;
     all_pairs(every_wait_is_needed);
     all_pairs(every_task_is_needed);
     all_pairs(every_slot_is_needed);
@@ -233,9 +227,8 @@ static void nothing_too_much(void **state)
 
 /* Every ring as long as MPMoE section III-C says, and what both directions share under the same
  * numbers. */
-static void rings(void **state)
+CASE(rings)
 {
-    (void)state;
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
         for (int n = 1; n <= WEFT_MOE_MAX_PARTITIONS; n++) {
             moe_pair pair = make_pair((weft_reuse)reuse, n);
@@ -293,9 +286,8 @@ static void lane_order(const weft_program *program, int lane, char *order, size_
 
 /* S and R alternate (MPMoE Fig. 7), the rows are permuted ahead, T_M is offloaded before the next
  * T_DI and prefetched before it, rows come before their gradient. */
-static void lanes(void **state)
+CASE(lanes)
 {
-    (void)state;
     static const struct {
         weft_reuse reuse;
         int n, backward;
@@ -353,9 +345,8 @@ static void refuse(moe_pair *pair, const char *error)
     release_set(&pair->set);
 }
 
-static void says_what_is_wrong(void **state)
+CASE(says_what_is_wrong)
 {
-    (void)state;
     moe_pair pair = open_pair(WEFT_REUSE_S1, 0);
     *operand_of(at(&pair, WEFT_TASK_EXPERT, WEFT_FLOW_ACTIVATION, 1), WEFT_OPERAND_X) = 0;
     refuse(&pair, "forward, task 12 (expert compute activation part=1 x=0 middle=2 y=14 waits=4,7) "
@@ -457,9 +448,8 @@ static void refuse_late_counts(moe_pair *pair, uint32_t index)
 }
 
 /* The host must know all sizes before it enqueues what needs one, and must be said to wait. */
-static void counts_come_first(void **state)
+CASE(counts_come_first)
 {
-    (void)state;
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++) {
         moe_pair pair = open_pair((weft_reuse)reuse, 0);
         assert_int_equal(edited.tasks[0].kind, WEFT_TASK_COUNTS);
@@ -486,9 +476,8 @@ static void counts_come_first(void **state)
     }
 }
 
-static void refuses_no_layer(void **state)
+CASE(refuses_no_layer)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_program program;
     const weft_moe_pipeline none = {.num_partitions = 0},
@@ -562,9 +551,8 @@ static void damage(moe_pair *pair, uint64_t *random)
 
 /* What the checker accepts runs well in any order that the machine tries; and the machine finds a
  * good part of what the checker refuses. */
-static void random_damage(void **state)
+CASE(random_damage)
 {
-    (void)state;
     enum { ROUNDS = 4000, RUNS = 8 };
     uint64_t random = 77;
     int num_accepted = 0, num_refused = 0, num_confirmed = 0;
@@ -593,9 +581,8 @@ static void random_damage(void **state)
     assert_true(num_confirmed > num_refused / 2);
 }
 
-static void out_of_memory(void **state)
+CASE(out_of_memory)
 {
-    (void)state;
     const weft_moe_pipeline pipeline = {.num_partitions = 16, .reuse = WEFT_REUSE_S1};
     weft_status status = WEFT_MEMORY;
     int failures = 0;
@@ -626,9 +613,8 @@ static const struct golden {
 };
 enum { NUM_GOLDENS = sizeof(goldens) / sizeof(goldens[0]) };
 
-static void golden_files(void **state)
+CASE(golden_files)
 {
-    (void)state;
     for (int g = 0; g < NUM_GOLDENS; g++) {
         moe_pair pair = make_pair_of(goldens[g].pipeline);
         for (int i = 0; i < 2; i++) {
@@ -663,21 +649,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return write_goldens(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepted),
-        cmocka_unit_test(run),
-        cmocka_unit_test(nothing_too_much),
-        cmocka_unit_test(own_rows_first),
-        cmocka_unit_test(by_experts),
-        cmocka_unit_test(runs_of_positions),
-        cmocka_unit_test(rings),
-        cmocka_unit_test(lanes),
-        cmocka_unit_test(says_what_is_wrong),
-        cmocka_unit_test(counts_come_first),
-        cmocka_unit_test(refuses_no_layer),
-        cmocka_unit_test(random_damage),
-        cmocka_unit_test(out_of_memory),
-        cmocka_unit_test(golden_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

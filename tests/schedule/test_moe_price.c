@@ -33,9 +33,8 @@ static double priced(weft_reuse reuse, int n, int direction, const weft_moe_cost
 
 /* Without reuse (MPMoE Fig. 4b): where S and R take longer than C they fill their lane; where C
  * takes longer than S and R together, the compute lane is filled. */
-static void without_reuse(void **state)
+CASE(without_reuse)
 {
-    (void)state;
     for (int n = 1; n <= 16; n++) {
         const weft_moe_costs traffic = {.dispatch_us = 5, .combine_us = 4, .expert_us = 3};
         ASSERT_US(priced(WEFT_REUSE_NONE, n, 0, &traffic), n == 1 ? 12 : 9 * n);
@@ -52,9 +51,8 @@ static void without_reuse(void **state)
 }
 
 /* With reuse (MPMoE Fig. 7): what each strategy adds, where it is hidden and where it is not. */
-static void with_reuse(void **state)
+CASE(with_reuse)
 {
-    (void)state;
     for (int n = 1; n <= 16; n++) {
         /* Copies shorter than everything else hide: only the last T_M is still on its way when the
          * last rows are back, and only if it takes longer. */
@@ -142,9 +140,8 @@ static weft_moe_costs random_costs(uint64_t *random)
 
 /* Nothing slows anything: to the bit what the simulation without interference says. With a slower
  * or faster company time moves the other way, and never further than everything slowed. */
-static void beside_and_alone(void **state)
+CASE(beside_and_alone)
 {
-    (void)state;
     uint64_t random = 8;
     for (int round = 0; round < 400; round++) {
         moe_pair pair = make_pair((weft_reuse)next_random(&random, WEFT_NUM_REUSES),
@@ -191,9 +188,8 @@ static void assert_slice(const weft_trace *trace, const char *name, double start
 }
 
 /* Two partitions, worked out by hand. */
-static void interference(void **state)
+CASE(interference)
 {
-    (void)state;
     const weft_moe_costs ones = {.dispatch_us = 1,
                                  .combine_us = 1,
                                  .expert_us = 1,
@@ -264,9 +260,8 @@ static double message_cost(const void *context, int stage, const weft_task *task
     return task->kind == WEFT_TASK_FORWARD ? forward_us : task->kind == WEFT_TASK_SEND ? 2 : 0;
 }
 
-static void messages(void **state)
+CASE(messages)
 {
-    (void)state;
     program_set set = make_set(WEFT_PIPELINE_GPIPE, 2, 2, true);
     weft_interference alpha = weft_interference_none();
     weft_price price;
@@ -316,9 +311,8 @@ static double line_us(weft_cost_kind kind, double volume)
     return kind + 1 + volume / (100 * (kind + 1));
 }
 
-static void costs_from_curves(void **state)
+CASE(costs_from_curves)
 {
-    (void)state;
     const weft_cluster cluster = lines();
     const weft_moe_pipeline four = {.num_partitions = 4};
     weft_moe_layer_shape shape = {.rows = 1024,
@@ -364,9 +358,8 @@ static void costs_from_curves(void **state)
 }
 
 /* Where partitions go, worked out by hand; groups of three do not lie on nodes of two. */
-static void shares_of_peers(void **state)
+CASE(shares_of_peers)
 {
-    (void)state;
     static const struct {
         int ep, near, group, ahead;
         double inside, between;
@@ -423,9 +416,8 @@ static double priced_by_peers(int ep, int group, int direction, const weft_moe_c
 /* Own rows are computed while the first ones travel:
  *   S1 S2 | .. S3 | ..     communication of 50, 100, 50 each way; R by turns
  *   C0    | C1    | ...    computation of 100 a partition */
-static void by_peers(void **state)
+CASE(by_peers)
 {
-    (void)state;
     weft_cluster cluster = lines();
     const weft_moe_pipeline one_each = weft_moe_by_peers(4, 1), two_each = weft_moe_by_peers(4, 2);
     const weft_moe_layer_shape shape = {.rows = 1024,
@@ -506,11 +498,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return draw(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_reuse),    cmocka_unit_test(with_reuse),
-        cmocka_unit_test(beside_and_alone), cmocka_unit_test(interference),
-        cmocka_unit_test(messages),         cmocka_unit_test(costs_from_curves),
-        cmocka_unit_test(shares_of_peers),  cmocka_unit_test(by_peers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

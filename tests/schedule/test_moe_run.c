@@ -131,9 +131,8 @@ static void end(weft_device *device)
     weft_device_destroy(device);
 }
 
-static void numbers_come_out_right(void **state)
+CASE(numbers_come_out_right)
 {
-    (void)state;
     weft_device *device = start();
     for (int reuse = 0; reuse < WEFT_NUM_REUSES; reuse++)
         for (int n = 1; n <= 12; n += n < 4 ? 1 : 4)
@@ -154,9 +153,8 @@ static weft_status hold(const void *args)
 
 /* Enqueuing returns while the lanes stand still, more than one program behind the other; each task
  * has a slice by then, and its times once the lanes have passed. */
-static void enqueue_does_not_wait(void **state)
+CASE(enqueue_does_not_wait)
 {
-    (void)state;
     weft_device *device = start();
     const int n = 4;
     moe_pair pair = make_pair(WEFT_REUSE_NONE, n);
@@ -199,9 +197,5 @@ static void enqueue_does_not_wait(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_come_out_right),
-        cmocka_unit_test(enqueue_does_not_wait),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

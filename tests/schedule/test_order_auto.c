@@ -97,9 +97,8 @@ static weft_order_shape draw_shape(uint64_t *random, int max_ranks, int max_batc
 }
 
 /* No fixed kind that fits is faster; the same costs give the same order; programs pass. */
-static void not_worse_than_kinds(void **state)
+CASE(not_worse_than_kinds)
 {
-    (void)state;
     uint64_t random = 5;
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
         const weft_order_shape shape = draw_shape(&random, 6, 12);
@@ -314,9 +313,8 @@ static bool is_beaten(tree *t, const node *before)
 }
 
 /* No order at all is 1 % faster, with two chunks 3 %; the search finds those that are as fast. */
-static void near_the_best_of_all(void **state)
+CASE(near_the_best_of_all)
 {
-    (void)state;
     uint64_t random = 9;
     long num_nodes = 0;
     for (int draw = 0; draw < NUM_SMALL; draw++) {
@@ -353,9 +351,8 @@ static void near_the_best_of_all(void **state)
     print_message("%ld nodes\n", num_nodes);
 }
 
-static void refuses(void **state)
+CASE(refuses)
 {
-    (void)state;
     uint64_t random = 1;
     weft_arena arena = {0};
     weft_order made[MAX_RANKS];
@@ -374,9 +371,8 @@ static void refuses(void **state)
 }
 
 /* Wherever memory ends, it is said and nothing leaks. */
-static void out_of_memory(void **state)
+CASE(out_of_memory)
 {
-    (void)state;
     uint64_t random = 1;
     const weft_order_shape shape = {.num_ranks = 2, .num_chunks = 1, .num_micro_batches = 300};
     drawn d;
@@ -397,11 +393,5 @@ static void out_of_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(not_worse_than_kinds),
-        cmocka_unit_test(near_the_best_of_all),
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(out_of_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

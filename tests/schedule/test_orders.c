@@ -62,9 +62,8 @@ static timed time_kind(weft_pipeline_kind kind, int p, int v, int m)
 /* Qi et al. 2024, Zero Bubble, table 1 (ZB-H1): the bubble is (p - 1)(F + I - W), a third of
  * 1F1B's, and no rank holds more micro-batches than 1F1B's first, p. With v virtual stages the
  * bubble is as many computes, and p v virtual stages are held. */
-static void zb_h1(void **state)
+CASE(zb_h1)
 {
-    (void)state;
     for (int p = 1; p <= MAX_RANKS; p++)
         for (int v = 1; v <= 3; v++)
             for (int m = p; m <= 4 * p; m += v == 1 ? 1 : p) {
@@ -77,9 +76,8 @@ static void zb_h1(void **state)
 
 /* Ibid., section 6: once a rank has begun it is never idle, and the stage of 2p halves holds no
  * more than 1F1B's p whole ones. */
-static void zbv(void **state)
+CASE(zbv)
 {
-    (void)state;
     for (int p = 1; p <= MAX_RANKS; p++)
         for (int m = 2 * p; m <= 5 * p; m++) {
             timed t = time_kind(WEFT_PIPELINE_ZBV, p, 2, m);
@@ -93,9 +91,8 @@ static void zbv(void **state)
 /* Qi et al. 2024, Controllable Memory, table 1: half and a third of 1F1B's memory, 2p halves, and
  * what is constant; the bubble stays below 1F1B's 6 (p - 1). DualPipeV: 2p + 1 halves, and the
  * bubble of ZB-H1. */
-static void controlled_memory(void **state)
+CASE(controlled_memory)
 {
-    (void)state;
     for (int p = 2; p <= MAX_RANKS; p++)
         for (int m = 2 * p; m <= 5 * p; m++) {
             timed half = time_kind(WEFT_PIPELINE_V_HALF, p, 2, m);
@@ -116,9 +113,8 @@ static void controlled_memory(void **state)
 /* All chunks of a rank share slots: of alike ones there are as many as micro-batches in flight, and
  * one for an input that comes early, or in a V that lies where the next stage begins. That is never
  * more than each chunk's own peak. */
-static void slots_are_shared(void **state)
+CASE(slots_are_shared)
 {
-    (void)state;
     int num = 0;
     for (int kind = 0; kind < WEFT_PIPELINE_AUTO; kind++)
         for (int p = 1; p <= MAX_RANKS; p++)
@@ -150,9 +146,8 @@ static void slots_are_shared(void **state)
 
 /* Chunks of different sizes: the large one gets the large slot, though the other has been free
  * longer; a slot grows only if no larger one is free. */
-static void slots_fit(void **state)
+CASE(slots_fit)
 {
-    (void)state;
     const uint64_t bytes[2] = {30, 10};
     const weft_order_shape shape = {.num_ranks = 1, .num_chunks = 2, .num_micro_batches = 2};
     weft_arena arena = {0};
@@ -201,9 +196,8 @@ static void judge_rank(const weft_order_shape *shape, const weft_order *order)
     }
 }
 
-static void every_small_shape(void **state)
+CASE(every_small_shape)
 {
-    (void)state;
     for (int kind = 0; kind < WEFT_PIPELINE_AUTO; kind++)
         for (int p = 1; p <= 6; p++)
             for (int v = kind == WEFT_PIPELINE_INTERLEAVED ? 2 : 1; v <= 3; v++)
@@ -266,9 +260,8 @@ static void pairs_of(weft_pipeline_kind kind)
             }
 }
 
-static void pairs(void **state)
+CASE(pairs)
 {
-    (void)state;
     pairs_of(WEFT_PIPELINE_1F1B);
     pairs_of(WEFT_PIPELINE_ZB_H1);
 }
@@ -307,9 +300,8 @@ static void pairs_in_a_v_of(weft_pipeline_kind kind)
         }
 }
 
-static void pairs_in_a_v(void **state)
+CASE(pairs_in_a_v)
 {
-    (void)state;
     pairs_in_a_v_of(WEFT_PIPELINE_DUALPIPEV);
     pairs_in_a_v_of(WEFT_PIPELINE_ZBV);
 }
@@ -345,9 +337,8 @@ static int refuse_small_slots(program_set *set)
 }
 
 /* Every kind's programs pass the checker. */
-static void draws(void **state)
+CASE(draws)
 {
-    (void)state;
     uint64_t random = 21;
     int num_small = 0;
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
@@ -404,9 +395,8 @@ static void row_is(weft_pipeline_kind kind, const weft_order_shape *shape, int r
 
 /* Rows of files in PyTorch's test/distributed/pipelining/artifacts: zb1p_2rank_2stagep_compute.csv,
  * where B is written for I and idle cells are empty, and dualpipev_4rank_10mb.csv. */
-static void pytorch_rows(void **state)
+CASE(pytorch_rows)
 {
-    (void)state;
     row_is(WEFT_PIPELINE_ZB_H1,
            &(weft_order_shape){.num_ranks = 2, .num_chunks = 2, .num_micro_batches = 8}, 1,
            "1F0,1F1,3F0,3I0,3F1,3I1,3W0,1F2,1I0,3W1,1F3,1I1,1W0,3F2,3I2,1W1,3F3,3I3,3W2,1F4,1I2,"
@@ -422,9 +412,8 @@ static void pytorch_rows(void **state)
         "5B6,(5F9;2B5)OVERLAP_F_B,5B7,2B6,5B8,2I7,5I9,2I8,2W7,2I9,5W9,2W8,2W9");
 }
 
-static void refuses(void **state)
+CASE(refuses)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_order made[4];
     weft_order_shape shape = {.num_ranks = 2, .num_chunks = 1, .num_micro_batches = 4};
@@ -448,18 +437,5 @@ static void refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(zb_h1),
-        cmocka_unit_test(zbv),
-        cmocka_unit_test(pytorch_rows),
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(controlled_memory),
-        cmocka_unit_test(pairs),
-        cmocka_unit_test(pairs_in_a_v),
-        cmocka_unit_test(slots_are_shared),
-        cmocka_unit_test(slots_fit),
-        cmocka_unit_test(draws),
-        cmocka_unit_test(every_small_shape),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -30,9 +30,8 @@ static void turns_are(const char *forward, const char *backward, const char *wan
 }
 
 /* Forward: a attends and routes, N counts, P permutes, D, e, C, r; backward: k, X, y, Z, w. */
-static void turns(void **state)
+CASE(turns)
 {
-    (void)state;
     turns_are("aNPDeCr", "kXyZw", "kaXyNPDeZwCr");
     turns_are("aNPDeCraNPDeCr", "kXyZwkXyZw", "kaXyNPDeZwkCraXyNPDeZwCr");
     turns_are("", "kXyZw", "kXyZw");
@@ -68,9 +67,8 @@ static double us_of(const char *forward, const char *backward, double computes, 
 
 /* Alone all parts take their time; as a pair what travels is hidden but for the first and the last
  * of it. Where nothing travels nothing is hidden. */
-static void times(void **state)
+CASE(times)
 {
-    (void)state;
     const char *f = "aDeCaDeCaDeCa", *b = "aDeCaDeCaDeCa";
     assert_true(us_of(f, "", 10, 10) == 130);
     assert_true(us_of(f, b, 10, 10) == 140);
@@ -86,9 +84,8 @@ static void times(void **state)
 
 /* Beside what computes what travels goes at half speed, and slows nothing: it has 10 us, in which
  * it comes as far as alone in 5. */
-static void slowed(void **state)
+CASE(slowed)
 {
-    (void)state;
     weft_interference half = weft_interference_none();
     half.alpha[WEFT_WORK_COMM][WEFT_WORK_COMP] = 0.5;
     assert_true(slowed_us("aDe", "", 10, 10, &half) == 30);
@@ -97,7 +94,5 @@ static void slowed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(turns), cmocka_unit_test(times),
-                                       cmocka_unit_test(slowed)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -54,9 +54,8 @@ static const weft_chunk_shape shared = {.layers = sharing,
                                         .weight_bytes = 50,
                                         .gradient_bytes = 90};
 
-static void are_these_programs(void **state)
+CASE(are_these_programs)
 {
-    (void)state;
     weft_chunk_shape whole = amid;
     whole.first = 0;
     whole.num_layers = 2;
@@ -118,9 +117,8 @@ static weft_chunk_shape grouped_chunk(bool early)
     return shape;
 }
 
-static void recomputed_groups_keep_their_input(void **state)
+CASE(recomputed_groups_keep_their_input)
 {
-    (void)state;
     expect_text(grouped_chunk(false), WEFT_PASS_FORWARD,
                 "program in_flight=0\n"
                 "slots 0-0 activation bytes=64\n"
@@ -156,9 +154,8 @@ static void recomputed_groups_keep_their_input(void **state)
                 "6 layer compute gradient layer=5 stash=2 dy=7 dx=1\n");
 }
 
-static void the_last_group_is_recomputed_early(void **state)
+CASE(the_last_group_is_recomputed_early)
 {
-    (void)state;
     weft_arena arena = {0};
     char *early = text_of_pass(grouped_chunk(true), WEFT_PASS_RECOMPUTE, &arena);
     char *rest = text_of_pass(grouped_chunk(true), WEFT_PASS_BACKWARD, &arena);
@@ -175,9 +172,8 @@ static void the_last_group_is_recomputed_early(void **state)
 }
 
 /* Layers' weights are gathered a layer ahead, their gradients reduced behind. */
-static void shares_out(void **state)
+CASE(shares_out)
 {
-    (void)state;
     expect_text(shared, false,
                 "program in_flight=0\n"
                 "slots 0-3 layer_stash\n"
@@ -211,9 +207,8 @@ static void shares_out(void **state)
 }
 
 /* The model's last layer makes its weights' gradients in the forward, and needs neither again. */
-static void the_last_layer_reduces_in_the_forward(void **state)
+CASE(the_last_layer_reduces_in_the_forward)
 {
-    (void)state;
     weft_pass_layer with_loss[4];
     weft_chunk_shape shape = shared;
     memcpy(with_loss, sharing, sizeof with_loss);
@@ -256,9 +251,8 @@ static void the_last_layer_reduces_in_the_forward(void **state)
 
 /* Two layers of four split: of another one the first half has the whole backward, and the second a
  * task that does nothing. */
-static void comes_in_two_halves(void **state)
+CASE(comes_in_two_halves)
 {
-    (void)state;
     weft_pass_layer two[4];
     weft_chunk_shape shape = shared;
     memcpy(two, sharing, sizeof two);
@@ -312,9 +306,8 @@ static void comes_in_two_halves(void **state)
 
 /* Recomputing a layer and its backward use what is gathered once; of a longer group what has left
  * the ring is gathered again. */
-static void shares_out_what_is_recomputed(void **state)
+CASE(shares_out_what_is_recomputed)
 {
-    (void)state;
     weft_pass_layer groups[4];
     weft_chunk_shape shape = shared;
     for (int i = 0; i < 4; i++) {
@@ -370,9 +363,8 @@ static weft_chunk_shape offloading_chunk(void)
 }
 
 /* Out while the next layer computes; back as soon as the slot is free, to the same slot. */
-static void offloads(void **state)
+CASE(offloads)
 {
-    (void)state;
     expect_text(offloading_chunk(), WEFT_PASS_FORWARD,
                 "program in_flight=0\n"
                 "slots 0-0 activation bytes=64\n"
@@ -424,9 +416,8 @@ static void offloads(void **state)
 }
 
 /* Beside what is shared out, and where some layers offload and others do not. */
-static void offloads_beside_the_rest(void **state)
+CASE(offloads_beside_the_rest)
 {
-    (void)state;
     for (int which = 0; which < 256; which++)
         for (int kind = 0; kind < WEFT_NUM_PASS_KINDS; kind++) {
             weft_arena arena = {0};
@@ -445,9 +436,8 @@ static void offloads_beside_the_rest(void **state)
         }
 }
 
-static void every_length(void **state)
+CASE(every_length)
 {
-    (void)state;
     for (int n = 0; n <= 4; n++)
         for (int ends = 0; ends < 4; ends++)
             for (int kind = 0; kind < WEFT_NUM_PASS_KINDS; kind++)
@@ -484,9 +474,8 @@ static void refuse(bool backward, const char *from, const char *to, const char *
     refuse_in(amid, backward ? WEFT_PASS_BACKWARD : WEFT_PASS_FORWARD, from, to, part);
 }
 
-static void refuses_what_is_recomputed_wrongly(void **state)
+CASE(refuses_what_is_recomputed_wrongly)
 {
-    (void)state;
     const weft_chunk_shape shape = grouped_chunk(false), early = grouped_chunk(true);
     const weft_pass_kind back = WEFT_PASS_BACKWARD;
     refuse_in(shape, WEFT_PASS_FORWARD, "x=6 stash=9", "x=6 stash=3",
@@ -504,9 +493,8 @@ static void refuses_what_is_recomputed_wrongly(void **state)
               "needs the layer's input");
 }
 
-static void refuses_what_is_offloaded_wrongly(void **state)
+CASE(refuses_what_is_offloaded_wrongly)
 {
-    (void)state;
     const weft_chunk_shape shape = offloading_chunk();
     const weft_pass_kind forward = WEFT_PASS_FORWARD, back = WEFT_PASS_BACKWARD;
     refuse_in(shape, forward, "to=14 waits=0", "to=14",
@@ -549,9 +537,8 @@ static void refuses_what_is_offloaded_wrongly(void **state)
               "comes before task");
 }
 
-static void refuses_what_is_damaged(void **state)
+CASE(refuses_what_is_damaged)
 {
-    (void)state;
     refuse(false, "layer=6 x=6", "layer=6 x=0",
            "forward, task 1 (layer compute activation host layer=6 "
            "x=0 stash=3 y=7) needs the layer's input");
@@ -574,20 +561,5 @@ static void refuses_what_is_damaged(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(are_these_programs),
-        cmocka_unit_test(recomputed_groups_keep_their_input),
-        cmocka_unit_test(the_last_group_is_recomputed_early),
-        cmocka_unit_test(shares_out),
-        cmocka_unit_test(shares_out_what_is_recomputed),
-        cmocka_unit_test(comes_in_two_halves),
-        cmocka_unit_test(offloads),
-        cmocka_unit_test(offloads_beside_the_rest),
-        cmocka_unit_test(the_last_layer_reduces_in_the_forward),
-        cmocka_unit_test(every_length),
-        cmocka_unit_test(refuses_what_is_recomputed_wrongly),
-        cmocka_unit_test(refuses_what_is_offloaded_wrongly),
-        cmocka_unit_test(refuses_what_is_damaged),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -61,9 +61,8 @@ static void check_shape(weft_pipeline_kind kind, int p, int m, bool forward_only
     release_set(&training);
 }
 
-static void small_shapes(void **state)
+CASE(small_shapes)
 {
-    (void)state;
     for (int p = 1; p <= 8; p++)
         for (int m = 1; m <= 16; m++)
             for (int forward_only = 0; forward_only < 2; forward_only++) {
@@ -72,9 +71,8 @@ static void small_shapes(void **state)
             }
 }
 
-static void random_larger_shapes(void **state)
+CASE(random_larger_shapes)
 {
-    (void)state;
     uint64_t random = 11;
     for (int i = 0; i < 60; i++) {
         const int p = 1 + (int)next_random(&random, MAX_STAGES);
@@ -120,9 +118,8 @@ static weft_program held_up(const weft_program *program, weft_arena *arena)
     return slow;
 }
 
-static void each_computation_may_wait_for_all_messages(void **state)
+CASE(each_computation_may_wait_for_all_messages)
 {
-    (void)state;
     for (int shape = 0; shape < 4; shape++)
         for (int p = 2; p <= 6; p++)
             for (int m = 1; m <= 12; m++) {
@@ -136,9 +133,8 @@ static void each_computation_may_wait_for_all_messages(void **state)
             }
 }
 
-static void compute_order(void **state)
+CASE(compute_order)
 {
-    (void)state;
     static const struct {
         weft_pipeline_kind kind;
         int p, m, stage;
@@ -167,9 +163,8 @@ static void compute_order(void **state)
 }
 
 /* Every single wait is needed: without it the checker finds a race. */
-static void no_wait_too_many(void **state)
+CASE(no_wait_too_many)
 {
-    (void)state;
     static edit edited;
     for (int p = 1; p <= 5; p++)
         for (int m = 1; m <= 9; m++)
@@ -191,9 +186,8 @@ static void no_wait_too_many(void **state)
                 }
 }
 
-static void refuses_no_pipeline(void **state)
+CASE(refuses_no_pipeline)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_program program;
     const weft_pipeline_shape shapes[] = {{.kind = WEFT_PIPELINE_1F1B,
@@ -218,9 +212,8 @@ static void refuses_no_pipeline(void **state)
 }
 
 /* Wherever memory ends, it is said and nothing leaks. */
-static void out_of_memory(void **state)
+CASE(out_of_memory)
 {
-    (void)state;
     const weft_pipeline_shape shape = {.kind = WEFT_PIPELINE_1F1B,
                                        .num_stages = 2,
                                        .num_micro_batches = 40,
@@ -245,14 +238,5 @@ static void out_of_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_shapes),
-        cmocka_unit_test(random_larger_shapes),
-        cmocka_unit_test(each_computation_may_wait_for_all_messages),
-        cmocka_unit_test(compute_order),
-        cmocka_unit_test(no_wait_too_many),
-        cmocka_unit_test(refuses_no_pipeline),
-        cmocka_unit_test(out_of_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -149,9 +149,8 @@ static void draw_times(problem *p, times kind)
     }
 }
 
-static void holds_the_bounds(void **state)
+CASE(holds_the_bounds)
 {
-    (void)state;
     for (int round = 0; round < 4000; round++)
         for (int kind = 0; kind < NUM_TIMES; kind++) {
             problem p;
@@ -169,9 +168,8 @@ static void holds_the_bounds(void **state)
 
 /* 2k - 1, 2k - 1, ..., k + 1, k + 1, k, k, k: Graham's case for list scheduling. A swap mends it.
  */
-static void mends_grahams_case(void **state)
+CASE(mends_grahams_case)
 {
-    (void)state;
     for (int k = 2; k <= 4; k++) {
         problem p;
         begin(&p, 2 * k + 1, k);
@@ -187,9 +185,8 @@ static void mends_grahams_case(void **state)
 
 /* An upload and a compute that belong together, and an expert that takes as long in both: the list
  * alone takes twice the least, which the swap finds. */
-static void mends_the_worst_known_case(void **state)
+CASE(mends_the_worst_known_case)
 {
-    (void)state;
     problem p;
     begin(&p, 3, 2);
     p.upload[0] = 1;
@@ -245,9 +242,8 @@ static double least_uploads(const problem *p)
     return 100 * ceil((double)uploads / p->shape.num_ranks);
 }
 
-static void balances_zipf(void **state)
+CASE(balances_zipf)
 {
-    (void)state;
     const double ratios[] = {0.5, 1, 1.2, 2, 4};
     const int rows[] = {16, 256, 4096};
     int num_hot = 0, num_cold = 0, num_whole = 0;
@@ -268,9 +264,8 @@ static void balances_zipf(void **state)
     assert_true(num_whole * 50 < num_hot);
 }
 
-static void splits_the_hottest(void **state)
+CASE(splits_the_hottest)
 {
-    (void)state;
     for (int ranks = 1; ranks <= MAX_RANKS; ranks++)
         for (int rows = 1; rows <= 1000; rows = rows * 3 + draw_below(7)) {
             problem p; /* all rows on one expert */
@@ -292,9 +287,8 @@ static void splits_the_hottest(void **state)
 }
 
 /* Loads of all kinds: `find` holds that every row is run once and nothing is written outside. */
-static void covers_all_rows(void **state)
+CASE(covers_all_rows)
 {
-    (void)state;
     for (int round = 0; round < 20000; round++) {
         problem p, again;
         begin(&p, draw_below(40), 1 + draw_below(MAX_RANKS));
@@ -317,9 +311,8 @@ static void covers_all_rows(void **state)
     }
 }
 
-static void nothing_to_place(void **state)
+CASE(nothing_to_place)
 {
-    (void)state;
     problem p;
     begin(&p, 0, 3);
     find(&p, 0);
@@ -333,9 +326,8 @@ static void nothing_to_place(void **state)
     assert_true(p.found.max_us == 0 && p.found.mean_us == 0);
 }
 
-static void equal_experts_are_dealt_out(void **state)
+CASE(equal_experts_are_dealt_out)
 {
-    (void)state;
     problem p;
     begin(&p, 64, 8);
     for (int e = 0; e < 64; e++)
@@ -347,9 +339,8 @@ static void equal_experts_are_dealt_out(void **state)
 }
 
 /* Ties: the number of an expert, then home, then the number of a rank. */
-static void ties(void **state)
+CASE(ties)
 {
-    (void)state;
     problem p;
     begin(&p, 4, 3);
     const int32_t homes[] = {2, 2, 2, 2}, ranks[] = {2, 0, 1, 2};
@@ -362,9 +353,8 @@ static void ties(void **state)
 }
 
 /* A kept expert stands at home without an upload, split or not, and the others go elsewhere. */
-static void kept_experts_stay(void **state)
+CASE(kept_experts_stay)
 {
-    (void)state;
     problem p;
     begin(&p, 3, 2);
     p.rows[0] = 100;
@@ -390,17 +380,5 @@ static void kept_experts_stay(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(holds_the_bounds),
-        cmocka_unit_test(mends_grahams_case),
-        cmocka_unit_test(mends_the_worst_known_case),
-        cmocka_unit_test(balances_zipf),
-        cmocka_unit_test(splits_the_hottest),
-        cmocka_unit_test(covers_all_rows),
-        cmocka_unit_test(nothing_to_place),
-        cmocka_unit_test(equal_experts_are_dealt_out),
-        cmocka_unit_test(ties),
-        cmocka_unit_test(kept_experts_stay),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -57,9 +57,8 @@ static weft_price price_of(program_set *set, const costs *c, weft_trace *trace)
 
 /* Free messages: (m + p - 1)(F + B), and the bubble's share is (p - 1) / (m + p - 1), for GPipe and
  * 1F1B alike (Narayanan et al. 2021, section 2.2: t_pb / t_id = (p - 1) / m). */
-static void ideal_pipeline(void **state)
+CASE(ideal_pipeline)
 {
-    (void)state;
     const costs cases[] = {
         {1, 2, 0, 0, NONE}, {1, 1, 0, 0, NONE}, {3, 1, 0, 0, ALL}, {2, 5, 0, 0, ODD}};
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
@@ -77,9 +76,8 @@ static void ideal_pipeline(void **state)
                 }
 }
 
-static void ideal_evaluation(void **state)
+CASE(ideal_evaluation)
 {
-    (void)state;
     const costs free_messages = {3, 0, 0, 0, NONE};
     for (int p = 1; p <= 8; p++)
         for (int m = 1; m <= 16; m++) {
@@ -180,9 +178,8 @@ static double relax(const program_set *set, const costs *c, reference *r)
     return makespan;
 }
 
-static void against_reference(void **state)
+CASE(against_reference)
 {
-    (void)state;
     static reference wanted;
     uint64_t random = 3;
     for (int round = 0; round < 200; round++) {
@@ -236,9 +233,8 @@ static bool always_ready(const reference *r)
 
 /* Messages that do not wait for their receivers never make a step longer, and change nothing where
  * receivers are ready. */
-static void buffered_messages_are_no_slower(void **state)
+CASE(buffered_messages_are_no_slower)
 {
-    (void)state;
     static reference waiting;
     uint64_t random = 5;
     int num_faster = 0, num_ready = 0;
@@ -284,9 +280,8 @@ static void check_buffered(const costs *c, double makespan_us, const double mess
  * stage 1 [13 16], B1 [16 21], and B1 of stage 0 [23 28]. Of 10 us a message is still under way
  * when stage 1 asks, [13 23]: F0 [13 16], B0 [16 21], F1 [23 26], B1 [26 31], and stage 0 B0 [31
  * 36], B1 [41 46]. */
-static void buffered_messages_by_hand(void **state)
+CASE(buffered_messages_by_hand)
 {
-    (void)state;
     check_buffered(&(costs){3, 5, 2, 0, NONE}, 30, (const double[]){4, 4},
                    (const double[]){10, 10});
     check_buffered(&(costs){3, 5, 2, 0, ALL}, 28, (const double[]){4, 2}, (const double[]){8, 10});
@@ -318,9 +313,8 @@ static int peak_alive(const weft_trace *trace, int stage)
 }
 
 /* Same time, but 1F1B keeps p - i micro-batches and GPipe all m. */
-static void peak_activations(void **state)
+CASE(peak_activations)
 {
-    (void)state;
     const costs c = {1, 2, 0, 0, NONE};
     for (int kind = 0; kind < 2; kind++)
         for (int p = 1; p <= 5; p++)
@@ -339,9 +333,8 @@ static void peak_activations(void **state)
             }
 }
 
-static void deadlock_and_memory(void **state)
+CASE(deadlock_and_memory)
 {
-    (void)state;
     static edit edited;
     const costs c = {1, 2, 1, 0, NONE};
     program_set set = make_set(WEFT_PIPELINE_1F1B, 3, 4, false);
@@ -386,9 +379,8 @@ static double link_cost(const void *context, int stage, const weft_task *task)
     return task->kind == WEFT_TASK_SEND ? 6 : 4;
 }
 
-static void shared_links(void **state)
+CASE(shared_links)
 {
-    (void)state;
     program_set set = make_set(WEFT_PIPELINE_GPIPE, 2, 2, true);
     const weft_pricing alone = {.cost = link_cost},
                        shared = {.cost = link_cost, .links = half_links};
@@ -414,9 +406,8 @@ static void message_links(const void *context, int stage, const weft_task *task,
 }
 
 /* Activations go one way and gradients the other, each as if the other were not. */
-static void ways_of_links(void **state)
+CASE(ways_of_links)
 {
-    (void)state;
     program_set set = make_set(WEFT_PIPELINE_1F1B, 2, 6, false);
     const weft_pricing alone = {.cost = link_cost},
                        shared = {.cost = link_cost, .links = message_links};
@@ -444,9 +435,8 @@ static bool all_buffered(const void *context, int stage, const weft_task *send)
 
 /* An activation and a gradient come to stage 1 at once, by one way in; it asks for the gradient
  * first. */
-static void two_messages_arrive(void **state)
+CASE(two_messages_arrive)
 {
-    (void)state;
     static const char *const texts[] = {
         "program in_flight=1\nslots 0-0 output bytes=8\n"
         "0 send send activation mb=0 chunk=0 peer=1 from=0\n",
@@ -484,9 +474,8 @@ static void two_messages_arrive(void **state)
 
 /* Busy and idle time sum to the makespan, whatever tasks cost; free messages are nothing waited
  * for. */
-static void idle_time(void **state)
+CASE(idle_time)
 {
-    (void)state;
     for (int round = 1; round < 60; round++) {
         program_set set = make_set(round % 2, 1 + round % 5, 1 + round % 7, round % 3 == 0);
         const costs c = {3, 5, round % 4, round % 2 ? 0 : (uint64_t)round, round % NUM_BUFFERS};
@@ -528,9 +517,8 @@ static double quarters(const void *context, int stage, const weft_task *task, in
 
 /* F [0 4], B [4 12] passes point 3 at 6 and point 1 at 10: reductions [6 9] and [10 13]. Where
  * points pass at the end they are [12 15] and [15 18]. */
-static void points_amid_a_task(void **state)
+CASE(points_amid_a_task)
 {
-    (void)state;
     static const char text[] = "program in_flight=1\n"
                                "slots 0-0 activation chunk=0\n"
                                "0 forward compute mb=0 chunk=0 stash=0\n"
@@ -568,9 +556,8 @@ static double own_half(const void *context, int stage, const weft_task *task, in
 }
 
 /* F [0 4], B [4 16] passes point 3 at 7, bucket 1's own at 10 and point 1 at 13. */
-static void inside_a_task(void **state)
+CASE(inside_a_task)
 {
-    (void)state;
     static const char text[] = "program in_flight=1\n"
                                "slots 0-0 activation chunk=0\n"
                                "0 forward compute mb=0 chunk=0 stash=0\n"
@@ -630,9 +617,8 @@ static int draw(const char *folder)
     return 0;
 }
 
-static void every_slice_has_a_name(void **state)
+CASE(every_slice_has_a_name)
 {
-    (void)state;
     for (int kind = 0; kind < WEFT_NUM_TASK_KINDS; kind++)
         for (int flow = 0; flow < WEFT_NUM_FLOWS; flow++) {
             weft_task task = {.kind = (uint16_t)kind, .flow = (uint16_t)flow, .micro_batch = 3};
@@ -644,9 +630,8 @@ static void every_slice_has_a_name(void **state)
 }
 
 /* The trace of a price explains the letters of every flow. */
-static void every_letter_is_explained(void **state)
+CASE(every_letter_is_explained)
 {
-    (void)state;
     program_set set = make_set(0, 4, 6, false);
     weft_trace *trace;
     weft_price price;
@@ -667,15 +652,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return draw(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_slice_has_a_name), cmocka_unit_test(every_letter_is_explained),
-        cmocka_unit_test(ideal_pipeline),         cmocka_unit_test(ideal_evaluation),
-        cmocka_unit_test(against_reference),      cmocka_unit_test(peak_activations),
-        cmocka_unit_test(deadlock_and_memory),    cmocka_unit_test(shared_links),
-        cmocka_unit_test(ways_of_links),          cmocka_unit_test(idle_time),
-        cmocka_unit_test(points_amid_a_task),     cmocka_unit_test(buffered_messages_are_no_slower),
-        cmocka_unit_test(two_messages_arrive),    cmocka_unit_test(buffered_messages_by_hand),
-        cmocka_unit_test(inside_a_task),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -14,9 +14,8 @@ static const struct {
                {"gpipe_p2_m3", WEFT_PIPELINE_GPIPE, 2, 3}};
 enum { NUM_GOLDENS = sizeof(goldens) / sizeof(goldens[0]) };
 
-static void golden_files(void **state)
+CASE(golden_files)
 {
-    (void)state;
     for (int g = 0; g < NUM_GOLDENS; g++) {
         program_set set = make_set(goldens[g].kind, goldens[g].p, goldens[g].m, false), read = set;
         for (int stage = 0; stage < goldens[g].p; stage++) {
@@ -65,9 +64,8 @@ static void assert_waits(const weft_program *program, uint32_t task, uint32_t co
 
 /* Waits come from slots: after the writer for a reader, after readers and writer for a writer;
  * and nothing that is implied. */
-static void waits_from_slots(void **state)
+CASE(waits_from_slots)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_program_builder *builder = builder_with_slots(&arena);
     weft_program program;
@@ -109,9 +107,8 @@ static void waits_from_slots(void **state)
 
 /* A point is over before those below it and before the end, and says that what the body waited for
  * is over. */
-static void waits_for_points(void **state)
+CASE(waits_for_points)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_program_builder *builder = builder_with_slots(&arena);
     weft_program program;
@@ -143,9 +140,8 @@ static void waits_for_points(void **state)
     weft_arena_release(&arena);
 }
 
-static void builder_refuses(void **state)
+CASE(builder_refuses)
 {
-    (void)state;
     weft_arena arena = {0};
     weft_program_builder *builder = builder_with_slots(&arena);
     const weft_task good = task_on(WEFT_LANE_COMPUTE, 0, 1);
@@ -191,9 +187,8 @@ static void builder_refuses(void **state)
 }
 
 /* Any task that the builder takes comes back from its text. */
-static void any_task_round_trips(void **state)
+CASE(any_task_round_trips)
 {
-    (void)state;
     uint64_t random = 5;
     for (int round = 0; round < 200; round++) {
         weft_arena arena = {0};
@@ -245,9 +240,8 @@ static void any_task_round_trips(void **state)
     }
 }
 
-static void parser_refuses(void **state)
+CASE(parser_refuses)
 {
-    (void)state;
 #define HEAD "program in_flight=1\nslots 0-1 activation chunk=0\n"
     static const struct {
         const char *text, *error;
@@ -315,9 +309,8 @@ static void parser_refuses(void **state)
 #undef HEAD
 }
 
-static void print_reports_a_full_disk(void **state)
+CASE(print_reports_a_full_disk)
 {
-    (void)state;
     FILE *full = fopen("/dev/full", "w");
     if (!full)
         skip();
@@ -348,14 +341,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         return write_goldens(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_files),
-        cmocka_unit_test(waits_from_slots),
-        cmocka_unit_test(waits_for_points),
-        cmocka_unit_test(builder_refuses),
-        cmocka_unit_test(any_task_round_trips),
-        cmocka_unit_test(parser_refuses),
-        cmocka_unit_test(print_reports_a_full_disk),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

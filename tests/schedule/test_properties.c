@@ -121,9 +121,8 @@ static void judge(const weft_pipeline_shape *shape, double f, double b)
     release_set(&set);
 }
 
-static void equal_costs(void **state)
+CASE(equal_costs)
 {
-    (void)state;
     uint64_t random = 31;
     for (int draw = 0; draw < property_draws(); draw++) {
         bool host_waits[MAX_STAGES];
@@ -132,9 +131,8 @@ static void equal_costs(void **state)
     }
 }
 
-static void every_small_shape(void **state)
+CASE(every_small_shape)
 {
-    (void)state;
     for (int p = 1; p <= 4; p++)
         for (int v = 2; v <= 3; v++)
             for (int m = 1; m <= 9; m++)
@@ -219,9 +217,8 @@ static double price_of(program_set *set, const double us[2])
 
 /* Hosts that wait inside some forwards move messages to other places in the programs and change
  * nothing else; ranks may do one task at a time. */
-static void hosts_move_messages_alone(void **state)
+CASE(hosts_move_messages_alone)
 {
-    (void)state;
     uint64_t random = 7;
     int num_waiting = 0;
     for (int draw = 0; draw < property_draws(); draw++) {
@@ -249,9 +246,8 @@ static void hosts_move_messages_alone(void **state)
 
 /* With free messages the bubble is that of the formula although hosts wait inside all forwards,
  * where backwards take at least as long as forwards; else it is a forward's time longer at most. */
-static void hosts_wait_beside_messages(void **state)
+CASE(hosts_wait_beside_messages)
 {
-    (void)state;
     uint64_t random = 12;
     int num_judged = 0;
     for (int draw = 0; draw < property_draws(); draw++) {
@@ -458,9 +454,8 @@ static void judge_costs(const weft_pipeline_shape *shape, const drawn *d)
     release_set(&set);
 }
 
-static void random_layouts_and_costs(void **state)
+CASE(random_layouts_and_costs)
 {
-    (void)state;
     uint64_t random = 4;
     for (int draw = 0; draw < property_draws(); draw++) {
         bool host_waits[MAX_STAGES];
@@ -475,12 +470,5 @@ static void random_layouts_and_costs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_costs),
-        cmocka_unit_test(every_small_shape),
-        cmocka_unit_test(hosts_move_messages_alone),
-        cmocka_unit_test(hosts_wait_beside_messages),
-        cmocka_unit_test(random_layouts_and_costs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

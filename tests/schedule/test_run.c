@@ -248,9 +248,8 @@ static double expected_gradient(const double *weights, int p, int m, int of_stag
     return sum * others;
 }
 
-static void numbers_come_out_right(void **state)
+CASE(numbers_come_out_right)
 {
-    (void)state;
     static pipeline pipe;
     for (int p = 1; p <= RUN_STAGES; p++)
         for (int m = 1; m <= 9; m += 2)
@@ -276,9 +275,8 @@ static void numbers_come_out_right(void **state)
                 }
 }
 
-static void evaluation(void **state)
+CASE(evaluation)
 {
-    (void)state;
     static pipeline pipe;
     for (int p = 1; p <= RUN_STAGES; p++) {
         const int m = 7;
@@ -298,9 +296,8 @@ static void evaluation(void **state)
 
 /* Every task has a slice, in program order; its waits and its lane's earlier task ended before it
  * began; sends and receives of one message overlap. */
-static void measured_timeline(void **state)
+CASE(measured_timeline)
 {
-    (void)state;
     static pipeline pipe;
     const int p = 3, m = 5;
     start_pipeline(&pipe, WEFT_PIPELINE_1F1B, p, m, false, 200);
@@ -374,9 +371,8 @@ static weft_status refuse_to_enqueue(void *context, const weft_task *task, weft_
     return WEFT_ERROR(WEFT_CONFIG, "no micro-batch %d today", task->micro_batch);
 }
 
-static void errors_come_back(void **state)
+CASE(errors_come_back)
 {
-    (void)state;
     static pipeline pipe;
     start_pipeline(&pipe, WEFT_PIPELINE_1F1B, 1, 3, false, 0);
     weft_executor *executor = &pipe.stages[0].executor;
@@ -406,9 +402,8 @@ static void errors_come_back(void **state)
 }
 
 /* Running again and again takes no device memory and no host memory from arenas. */
-static void runs_without_allocating(void **state)
+CASE(runs_without_allocating)
 {
-    (void)state;
     static pipeline pipe;
     start_pipeline(&pipe, WEFT_PIPELINE_GPIPE, 2, 4, false, 0);
     run_step(&pipe);
@@ -458,9 +453,8 @@ static weft_status enqueue_held(void *context, const weft_task *task, weft_lane 
 
 /* A run returns while the host's lane is still at work, the next program is enqueued behind it, and
  * drain waits for both. */
-static void host_runs_on(void **state)
+CASE(host_runs_on)
 {
-    (void)state;
     held_step held = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     weft_executor executor = {.context = &held, .runs_on = 1u << WEFT_LANE_HOST};
     weft_arena arena = {0};
@@ -497,10 +491,5 @@ static void host_runs_on(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_come_out_right),  cmocka_unit_test(evaluation),
-        cmocka_unit_test(measured_timeline),       cmocka_unit_test(errors_come_back),
-        cmocka_unit_test(runs_without_allocating), cmocka_unit_test(host_runs_on),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -53,9 +53,8 @@ static program_set make(int num_stages, const weft_buckets *buckets)
     return set;
 }
 
-static void is_this_program(void **state)
+CASE(is_this_program)
 {
-    (void)state;
     program_set set = make(1, &all);
     weft_program parsed;
     char *text = text_of(&set.programs[0]);
@@ -67,9 +66,8 @@ static void is_this_program(void **state)
 }
 
 /* Stages have buckets of their own, or none: then the norm alone is left, for all ranks take it. */
-static void each_stage_has_its_own(void **state)
+CASE(each_stage_has_its_own)
 {
-    (void)state;
     const weft_buckets buckets[3] = {all, {NULL, 0}, {shapes, 1}};
     program_set set = make(3, buckets);
     int norms = 0, updates[3] = {0};
@@ -86,9 +84,8 @@ static void each_stage_has_its_own(void **state)
     release_set(&set);
 }
 
-static void every_wait_is_needed(void **state)
+CASE(every_wait_is_needed)
 {
-    (void)state;
     static edit edited;
     program_set set = make(1, &all);
     const weft_program whole = set.programs[0];
@@ -124,9 +121,8 @@ static void refuse(const char *from, const char *to, const char *part)
     refuse_of(&all, from, to, part);
 }
 
-static void refuses_what_is_damaged(void **state)
+CASE(refuses_what_is_damaged)
 {
-    (void)state;
     refuse("bucket=0 waits=3@3", "bucket=0 waits=3@4",
            "task 4 (reduce reduce bucket=0 waits=3@4) "
            "may start before the backward in task 3");
@@ -195,9 +191,8 @@ static void text_is(bool at_once, const char *wanted)
     written_as(&buckets, wanted);
 }
 
-static void host_steps_written_out(void **state)
+CASE(host_steps_written_out)
 {
-    (void)state;
     text_is(true, "4 reduce reduce after_step bucket=0 waits=3@65536\n"
                   "5 norm host bucket=0 waits=4\n"
                   "6 step host after_step bucket=0\n"
@@ -248,9 +243,8 @@ static weft_buckets staged(weft_bucket_shape out[MAX_OFFLOADED])
     return (weft_buckets){out, 3};
 }
 
-static void staged_steps_written_out(void **state)
+CASE(staged_steps_written_out)
 {
-    (void)state;
     weft_bucket_shape of[MAX_OFFLOADED];
     const weft_buckets buckets = staged(of);
     written_as(&buckets, "4 reduce reduce bucket=0 waits=3@3\n"
@@ -269,9 +263,8 @@ static void staged_steps_written_out(void **state)
                          "17 upload compute weight waits=16\n");
 }
 
-static void refuses_damaged_staged_steps(void **state)
+CASE(refuses_damaged_staged_steps)
 {
-    (void)state;
     weft_bucket_shape of[MAX_OFFLOADED];
     const weft_buckets buckets = staged(of);
     refuse_of(&buckets, "14 download to_host gradient bucket=2 waits=8",
@@ -319,9 +312,8 @@ static weft_buckets draw_offloaded(uint64_t *random, weft_bucket_shape out[MAX_O
 }
 
 /* No wait is one too many, and no flag. */
-static void every_host_wait_is_needed(void **state)
+CASE(every_host_wait_is_needed)
 {
-    (void)state;
     static edit edited;
     uint64_t random = 17;
     for (int draw = 0; draw < 60; draw++) {
@@ -354,9 +346,8 @@ static void every_host_wait_is_needed(void **state)
     }
 }
 
-static void refuses_damaged_host_steps(void **state)
+CASE(refuses_damaged_host_steps)
 {
-    (void)state;
     weft_bucket_shape first[MAX_OFFLOADED], second[MAX_OFFLOADED];
     const weft_buckets at_once = offloaded(true, first), later = offloaded(false, second);
     refuse_of(&at_once, "13 norm host bucket=2 waits=3@65538", "13 norm host bucket=2 waits=3",
@@ -393,9 +384,8 @@ static double share_of(const void *context, int stage, const weft_task *task, in
     return point >= WEFT_POINT_OWN ? own[point - WEFT_POINT_OWN] : 1 - point / 4.0;
 }
 
-static void host_steps_run_on(void **state)
+CASE(host_steps_run_on)
 {
-    (void)state;
     weft_bucket_shape of[MAX_OFFLOADED];
     for (int at_once = 0; at_once < 2; at_once++) {
         const weft_buckets buckets = offloaded(at_once, of);
@@ -430,9 +420,8 @@ static double staged_us(const void *context, int stage, const weft_task *task)
                                                                  : 0;
 }
 
-static void staged_steps_end_the_step(void **state)
+CASE(staged_steps_end_the_step)
 {
-    (void)state;
     weft_bucket_shape of[MAX_OFFLOADED];
     const weft_buckets buckets = staged(of);
     program_set set = make(1, &buckets);
@@ -461,9 +450,8 @@ static double read_us(const void *context, int stage, const weft_task *task)
                                           : 4;
 }
 
-static void reads_for_steps_are_no_bubble(void **state)
+CASE(reads_for_steps_are_no_bubble)
 {
-    (void)state;
     static const char text[] = "program in_flight=1\n"
                                "slots 0-0 activation chunk=0\n"
                                "0 forward compute mb=0 chunk=0 stash=0\n"
@@ -485,19 +473,5 @@ static void reads_for_steps_are_no_bubble(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_this_program),
-        cmocka_unit_test(each_stage_has_its_own),
-        cmocka_unit_test(every_wait_is_needed),
-        cmocka_unit_test(refuses_what_is_damaged),
-        cmocka_unit_test(host_steps_written_out),
-        cmocka_unit_test(staged_steps_written_out),
-        cmocka_unit_test(refuses_damaged_staged_steps),
-        cmocka_unit_test(staged_steps_end_the_step),
-        cmocka_unit_test(every_host_wait_is_needed),
-        cmocka_unit_test(refuses_damaged_host_steps),
-        cmocka_unit_test(host_steps_run_on),
-        cmocka_unit_test(reads_for_steps_are_no_bubble),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

@@ -44,7 +44,7 @@ BEGIN {
     doors["launcher/searching"] = "expand search what_if"
     doors["launcher/training"] = "ledger metrics run_folder setup start train trainer"
     doors["launcher/models"] = "models safetensors"
-    doors["launcher/measuring"] = "bench bench_exchange bench_moe calibrate import measure nodes own"
+    doors["launcher/measuring"] = "bench bench_moe calibrate import measure nodes own"
     doors["layers/describe"] = "describe plain rehearse"
     doors["layers/moe"] = "moe options"
     doors["layers/outline"] = "outline footprint"

@@ -1,4 +1,5 @@
 /* weft bench all-to-all: its options, and the order of its measurements. */
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,21 +7,384 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "core/trace/trace.h"
 #include "launcher/arguments/arguments.h"
-#include "launcher/measuring/bench_exchange.h"
+#include "launcher/measuring/bench.h"
 #include "launcher/measuring/measure.h"
 #include "launcher/process/output.h"
 #include "launcher/verbs/measure/measure.h"
+#include "layers/moe/moe.h"
+
+/* --- the forms of the experts' all-to-all, run and timed without a model --------------------- */
+
+enum {
+    WEFT_BENCH_MAX_SIZES = 8,
+    WEFT_BENCH_MAX_CHUNKS = 8, /* counts to try */
+    WEFT_BENCH_MAX_TRAIN = 64,
+    /* the bare all-to-all; three forms of one chunk; the others with every count and the chosen */
+    WEFT_BENCH_MAX_VARIANTS = 1 + 3 + 3 * (WEFT_BENCH_MAX_CHUNKS + 1),
+};
+
+/* A way to move the tokens, of one size. */
+typedef struct exchange_variant {
+    bool is_bare; /* the all-to-all between nodes of 1 / t of every block, and nothing else */
+    weft_exchange_form form;
+    int num_chunks;
+    bool tried;           /* false: run only because the model chose it */
+    double predicted_us;  /* 0: bare */
+    double *us;           /* a round each; owned */
+    weft_spread time;     /* us */
+    weft_spread speed[3]; /* baseline's, o1_paper's, bare's time over this one's, round by round */
+} exchange_variant;
+
+enum { WEFT_BENCH_BASELINE, WEFT_BENCH_O1_PAPER, WEFT_BENCH_BARE };
+
+typedef struct exchange_result {
+    double bytes;       /* I */
+    double model_bytes; /* I of the even exchange that loads the busiest rank alike */
+    int train;          /* operations a measurement */
+    weft_exchange_choice choice;
+    exchange_variant variants[WEFT_BENCH_MAX_VARIANTS];
+    int num_variants;
+    int chosen, best; /* indices; best: the fastest form; bare is no form */
+} exchange_result;
+
+/* Groups, lane and memory. Buffers hold the largest size. */
+typedef struct exchange_rig {
+    weft_comm *world, *between, *inside; /* world: borrowed */
+    weft_device *device;                 /* borrowed */
+    weft_lane *lane;
+    bool uneven;
+    char *send, *recv, *staging;
+    size_t send_capacity, recv_capacity, staging_capacity, staging_used;
+    char *host_staging;
+    size_t host_used;
+    size_t *send_bytes, *recv_bytes; /* [between], of the size at hand */
+    size_t *bare_send_bytes, *bare_recv_bytes;
+} exchange_rig;
+
+typedef struct exchange_report {
+    const exchange_rig *rig;
+    const weft_cluster *cluster;
+    const exchange_result *results;
+    int num_results, rounds;
+} exchange_report;
+
+static const char what[] = "bench all-to-all";
+enum { HOST_STAGING_BYTES = 1 << 16, STAGING_SLACK_BYTES = 1 << 20, POISON = 0xa5 };
+
+/* --- groups and memory --------------------------------------------------------------------- */
+
+/* Alike on all ranks, or an error on all. */
+static weft_status check_groups(const exchange_rig *rig)
+{
+    int64_t sizes[2] = {weft_comm_size(rig->inside), -weft_comm_size(rig->inside)};
+    WEFT_TRY(weft_comm_all_reduce_host(rig->world, sizes, 2, WEFT_I64, WEFT_REDUCE_MAX));
+    if (sizes[0] != -sizes[1])
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "nodes of %d and of %d ranks: the same number on each is needed",
+                          (int)-sizes[1], (int)sizes[0]);
+    return WEFT_OK;
+}
+
+static weft_status make_groups(exchange_rig *rig, int ranks_inside)
+{
+    int rank = weft_comm_rank(rig->world), size = weft_comm_size(rig->world);
+    int node = ranks_inside > 0 ? rank / ranks_inside : 0;
+    if (ranks_inside > 0 && size % ranks_inside)
+        return WEFT_ERROR(WEFT_CONFIG, "%s cannot be divided into groups of %d",
+                          weft_count_text(size, "rank").text, ranks_inside);
+    if (ranks_inside == 0) {
+        /* The node's number: its first rank. */
+        weft_comm *shared;
+        WEFT_TRY(weft_comm_split_node(rig->world, &shared));
+        node = weft_comm_world_rank(shared, 0);
+        weft_comm_destroy(shared);
+    }
+    WEFT_TRY(weft_comm_split(rig->world, node, rank, "inside", WEFT_PURPOSE_TENSOR, &rig->inside));
+    WEFT_TRY(check_groups(rig));
+    WEFT_TRY(weft_comm_split(rig->world, weft_comm_rank(rig->inside), node, "between",
+                             WEFT_PURPOSE_EXPERT, &rig->between));
+    if (weft_comm_size(rig->inside) < 2 || weft_comm_size(rig->between) < 2)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%d node%s of %d: at least two of two ranks are needed; --inside N takes "
+                          "N consecutive ranks for a node",
+                          weft_comm_size(rig->between),
+                          weft_comm_size(rig->between) == 1 ? "" : "s",
+                          weft_comm_size(rig->inside));
+    return WEFT_OK;
+}
+
+/* The share of what every rank sends that goes to the outer rank `to`; uneven: the further, the
+ * more, as with experts of which some are popular. */
+static double share_before(const exchange_rig *rig, int to)
+{
+    double e = weft_comm_size(rig->between);
+    return rig->uneven ? to * (to + 1.0) / (e * (e + 1)) : to / e;
+}
+
+static size_t block_bytes(const exchange_rig *rig, double bytes, int to)
+{
+    return (size_t)(bytes * share_before(rig, to + 1)) - (size_t)(bytes * share_before(rig, to));
+}
+
+static weft_status take(exchange_rig *rig, size_t bytes, char **out)
+{
+    void *memory;
+    WEFT_TRY(weft_device_alloc(rig->device, WEFT_SPACE_DEVICE, bytes, what, &memory));
+    *out = memory;
+    return weft_lane_zero(rig->lane, memory, bytes);
+}
+
+/* Staging at its largest: two areas of half of everything (o2 in two chunks) or one of it all: what
+ * is sent, a share of what comes, and what comes. */
+static weft_status allocate(exchange_rig *rig, double max_bytes)
+{
+    size_t e = (size_t)weft_comm_size(rig->between);
+    WEFT_TRY(weft_lane_create(rig->device, 0, "expert", &rig->lane));
+    rig->send_capacity = (size_t)max_bytes;
+    rig->recv_capacity = e * block_bytes(rig, max_bytes, (int)e - 1) + e;
+    rig->staging_capacity = rig->send_capacity + 2 * rig->recv_capacity + STAGING_SLACK_BYTES;
+    WEFT_TRY(take(rig, rig->send_capacity, &rig->send));
+    WEFT_TRY(take(rig, rig->recv_capacity, &rig->recv));
+    WEFT_TRY(take(rig, rig->staging_capacity, &rig->staging));
+    rig->host_staging = malloc(HOST_STAGING_BYTES);
+    rig->send_bytes = calloc(4 * e, sizeof *rig->send_bytes);
+    if (!rig->host_staging || !rig->send_bytes)
+        return WEFT_ERROR(WEFT_MEMORY, "out of host memory: %s", what);
+    rig->recv_bytes = rig->send_bytes + e;
+    rig->bare_send_bytes = rig->recv_bytes + e;
+    rig->bare_recv_bytes = rig->bare_send_bytes + e;
+    return weft_lane_sync(rig->lane);
+}
+
+/* ranks_inside: consecutive ranks that are taken for a node; 0: those that share memory. Collective
+ * over world. Errors: WEFT_CONFIG (groups of different sizes, or only one rank in a group or one
+ * group), WEFT_MEMORY, WEFT_COMM. */
+static weft_status exchange_rig_init(exchange_rig *rig, weft_comm *world, weft_device *device,
+                                     int ranks_inside, double max_bytes, bool uneven)
+{
+    *rig = (exchange_rig){.world = world, .device = device, .uneven = uneven};
+    WEFT_TRY(make_groups(rig, ranks_inside));
+    return weft_comm_agree(world, allocate(rig, max_bytes));
+}
+
+static void exchange_rig_release(exchange_rig *rig)
+{
+    weft_lane_destroy(rig->lane);
+    weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->send, rig->send_capacity);
+    weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->recv, rig->recv_capacity);
+    weft_device_free(rig->device, WEFT_SPACE_DEVICE, rig->staging, rig->staging_capacity);
+    free(rig->host_staging);
+    free(rig->send_bytes);
+    weft_comm_destroy(rig->between);
+    weft_comm_destroy(rig->inside);
+}
+
+/* Staging is taken anew for each operation: the next one of a lane starts behind all of it. */
+static weft_status take_device(void *context, size_t bytes, void **out)
+{
+    exchange_rig *rig = context;
+    size_t end = rig->staging_used + (bytes + 63) / 64 * 64;
+    if (end > rig->staging_capacity)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: staging areas of %zu bytes, %zu are there", what, end,
+                          rig->staging_capacity);
+    *out = rig->staging + rig->staging_used;
+    rig->staging_used = end;
+    return WEFT_OK;
+}
+
+static weft_status take_host(void *context, size_t bytes, void **out)
+{
+    exchange_rig *rig = context;
+    size_t end = rig->host_used + (bytes + 63) / 64 * 64;
+    if (end > HOST_STAGING_BYTES)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: too many ranks", what);
+    *out = rig->host_staging + rig->host_used;
+    rig->host_used = end;
+    return WEFT_OK;
+}
+
+/* --- data ---------------------------------------------------------------------------------- */
+
+/* Word `index` of what the ranks of outer rank `from` send. */
+static uint64_t word_of(int from, uint64_t index)
+{
+    uint64_t x = index + ((uint64_t)from << 48) + UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+/* Bytes at `start` of what `from` sends. */
+static void generate(int from, size_t start, size_t bytes, char *out)
+{
+    for (size_t done = 0; done < bytes;) {
+        uint64_t word = word_of(from, (start + done) / 8);
+        size_t skip = (start + done) % 8, part = 8 - skip;
+        part = part < bytes - done ? part : bytes - done;
+        memcpy(out + done, (char *)&word + skip, part);
+        done += part;
+    }
+}
+
+/* Sets the sizes for I bytes and fills `send`. *out_bytes: I of an even exchange that loads the
+ * busiest rank alike. */
+static weft_status exchange_rig_load(exchange_rig *rig, double bytes, double *out_bytes)
+{
+    int e = weft_comm_size(rig->between), me = weft_comm_rank(rig->between);
+    size_t t = (size_t)weft_comm_size(rig->inside), total = 0;
+    double away = 0, most = 0;
+    for (int peer = 0; peer < e; peer++) {
+        rig->send_bytes[peer] = block_bytes(rig, bytes, peer);
+        rig->recv_bytes[peer] = block_bytes(rig, bytes, me);
+        rig->bare_send_bytes[peer] = rig->send_bytes[peer] / t;
+        rig->bare_recv_bytes[peer] = rig->recv_bytes[peer] / t;
+        total += rig->send_bytes[peer];
+        /* what it gets, and what it sends */
+        away = (e - 1) * (double)block_bytes(rig, bytes, peer);
+        most = away > most ? away : most;
+        away = bytes - (double)block_bytes(rig, bytes, peer);
+        most = away > most ? away : most;
+    }
+    *out_bytes = most * e / (e - 1);
+    generate(me, 0, total, rig->send);
+    return WEFT_OK;
+}
+
+/* The first byte that is not what was sent; -1: none. */
+static int64_t find_wrong(const exchange_rig *rig)
+{
+    char expected[4096];
+    size_t at = 0;
+    for (int from = 0; from < weft_comm_size(rig->between); from++) {
+        size_t start = 0;
+        for (int to = 0; to < weft_comm_rank(rig->between); to++)
+            start += rig->send_bytes[to]; /* alike on all senders */
+        for (size_t done = 0; done < rig->recv_bytes[from];) {
+            size_t part = rig->recv_bytes[from] - done;
+            part = part < sizeof expected ? part : sizeof expected;
+            generate(from, start + done, part, expected);
+            if (memcmp(rig->recv + at + done, expected, part) != 0)
+                return (int64_t)(at + done);
+            done += part;
+        }
+        at += rig->recv_bytes[from];
+    }
+    return -1;
+}
+
+/* --- running ------------------------------------------------------------------------------- */
+
+static weft_status submit(exchange_rig *rig, const exchange_variant *variant,
+                          weft_moe_runtime *runtime)
+{
+    weft_exchange_memory memory = {.context = rig, .device = take_device, .host = take_host};
+    rig->staging_used = rig->host_used = 0;
+    if (variant->is_bare)
+        return weft_all_to_all(rig->between, rig->lane, rig->send, rig->bare_send_bytes, rig->recv,
+                               rig->bare_recv_bytes);
+    return weft_moe_exchange_over(runtime, rig->between, rig->inside, &memory, rig->lane, rig->send,
+                                  rig->send_bytes, rig->recv, rig->recv_bytes);
+}
+
+static weft_status make_runtime(exchange_rig *rig, const exchange_variant *variant,
+                                weft_moe_runtime **out)
+{
+    size_t total = 0;
+    weft_moe_options options = {.form = variant->form, .num_chunks = variant->num_chunks};
+    for (int peer = 0; peer < weft_comm_size(rig->between); peer++)
+        total += rig->send_bytes[peer];
+    return weft_moe_runtime_create(rig->device, &options, true,
+                                   total / (size_t)weft_comm_size(rig->between), out);
+}
+
+/* From when all ranks are there until the last one has what it was sent. */
+static weft_status time_one(exchange_rig *rig, const exchange_variant *variant,
+                            weft_moe_runtime *runtime, double *out_us)
+{
+    WEFT_TRY(weft_comm_barrier(rig->world));
+    double start_us = weft_now_us();
+    WEFT_TRY(submit(rig, variant, runtime));
+    WEFT_TRY(weft_lane_sync(rig->lane));
+    *out_us = weft_now_us() - start_us;
+    return WEFT_OK;
+}
+
+static weft_status run_train(exchange_rig *rig, const exchange_variant *variant,
+                             weft_moe_runtime *runtime, int train, double *out_us)
+{
+    double times_us[1 + WEFT_BENCH_MAX_TRAIN], sum_us = 0;
+    for (int i = 0; i < 1 + train; i++)
+        WEFT_TRY(time_one(rig, variant, runtime, &times_us[i]));
+    WEFT_TRY(weft_comm_all_reduce_host(rig->world, times_us, 1 + (size_t)train, WEFT_F64,
+                                       WEFT_REDUCE_MAX));
+    for (int i = 1; i < 1 + train; i++)
+        sum_us += times_us[i];
+    *out_us = sum_us / train;
+    return WEFT_OK;
+}
+
+/* One untimed operation, which empties a shaper's burst, then `train` timed ones close behind, a
+ * barrier before each. *out_us: the mean of their times, each from the barrier until the slowest
+ * rank is done. 1 <= train <= WEFT_BENCH_MAX_TRAIN. The same on all ranks. Collective over the
+ * world. */
+static weft_status exchange_rig_time(exchange_rig *rig, const exchange_variant *variant, int train,
+                                     double *out_us)
+{
+    weft_moe_runtime *runtime = NULL;
+    assert(train >= 1 && train <= WEFT_BENCH_MAX_TRAIN);
+    if (!variant->is_bare)
+        WEFT_TRY(make_runtime(rig, variant, &runtime));
+    weft_status status = run_train(rig, variant, runtime, train, out_us);
+    weft_moe_runtime_destroy(runtime);
+    return status;
+}
+
+/* "o2 x4", "bare I/t". */
+static void exchange_variant_text(const exchange_variant *variant, char out[32])
+{
+    if (variant->is_bare)
+        snprintf(out, 32, "bare I/t");
+    else if (variant->form < WEFT_EXCHANGE_O2)
+        snprintf(out, 32, "%s", weft_exchange_text(variant->form));
+    else
+        snprintf(out, 32, "%s x%d", weft_exchange_text(variant->form), variant->num_chunks);
+}
+
+/* Runs the variant once and compares received with sent bytes. WEFT_INTERNAL on all ranks where one
+ * byte differs. Collective over the world. */
+static weft_status exchange_rig_check(exchange_rig *rig, const exchange_variant *variant)
+{
+    char text[32];
+    weft_moe_runtime *runtime = NULL;
+    if (variant->is_bare)
+        return WEFT_OK;
+    memset(rig->recv, POISON, rig->recv_capacity);
+    WEFT_TRY(make_runtime(rig, variant, &runtime));
+    weft_status status = submit(rig, variant, runtime);
+    if (status == WEFT_OK)
+        status = weft_lane_sync(rig->lane);
+    weft_moe_runtime_destroy(runtime);
+    WEFT_TRY(status);
+    int64_t wrong = find_wrong(rig);
+    exchange_variant_text(variant, text);
+    return weft_comm_agree(rig->world, wrong < 0 ? WEFT_OK
+                                                 : WEFT_ERROR(WEFT_INTERNAL,
+                                                              "%s: byte %lld or a later one is not "
+                                                              "what was sent",
+                                                              text, (long long)wrong));
+}
 
 /* --- reporting ------------------------------------------------------------------------------- */
 
-static double error_of(const weft_exchange_variant *v)
+static double error_of(const exchange_variant *v)
 {
     return v->time.median > 0 ? v->predicted_us / v->time.median - 1 : 0;
 }
 
 /* How much longer the chosen form took than the fastest. */
-static double behind_best(const weft_exchange_result *r)
+static double behind_best(const exchange_result *r)
 {
     return r->variants[r->chosen].time.median / r->variants[r->best].time.median - 1;
 }
@@ -33,14 +397,14 @@ static void size_text(double bytes, char out[32])
         snprintf(out, 32, "%.4g KiB", bytes / 1024);
 }
 
-static void report_variant(weft_report *r, const weft_exchange_result *result, int i, int rounds)
+static void report_variant(weft_report *r, const exchange_result *result, int i, int rounds)
 {
     static const char *const keys[] = {"times_baseline", "times_o1_paper", "times_bare"};
     static const char *const titles[] = {"x baseline", "x o1_paper", "x bare"};
-    const weft_exchange_variant *v = &result->variants[i];
+    const exchange_variant *v = &result->variants[i];
     const bool is_chosen = i == result->chosen, is_best = i == result->best;
     char text[32];
-    weft_exchange_variant_text(v, text);
+    exchange_variant_text(v, text);
     weft_report_record(r);
     weft_report_cell(r, "form", "%s", text);
     weft_report_text(r, "form", NULL, v->is_bare ? "bare" : weft_exchange_text((int)v->form));
@@ -65,9 +429,9 @@ static void report_variant(weft_report *r, const weft_exchange_result *result, i
                      is_best ? "fastest" : "");
 }
 
-static void report_choice(weft_report *r, const weft_exchange_result *result)
+static void report_choice(weft_report *r, const exchange_result *result)
 {
-    const weft_exchange_variant *best = &result->variants[result->best];
+    const exchange_variant *best = &result->variants[result->best];
     weft_report_open(r, WEFT_REPORT_OBJECT, "choice");
     weft_report_text(r, "form", NULL, weft_exchange_text((int)result->choice.form));
     weft_report_value(r, "chunks", result->choice.num_chunks);
@@ -81,11 +445,11 @@ static void report_choice(weft_report *r, const weft_exchange_result *result)
     weft_report_close(r);
 }
 
-static void print_verdict(const weft_exchange_result *r, FILE *out)
+static void print_verdict(const exchange_result *r, FILE *out)
 {
-    const weft_exchange_variant *v = &r->variants[r->chosen];
+    const exchange_variant *v = &r->variants[r->chosen];
     char text[32];
-    weft_exchange_variant_text(v, text);
+    exchange_variant_text(v, text);
     fprintf(out, "chosen: %s", text);
     if (v->speed[WEFT_BENCH_BASELINE].count > 0)
         fprintf(out, ", %.2f times the baseline", v->speed[WEFT_BENCH_BASELINE].median);
@@ -95,7 +459,7 @@ static void print_verdict(const weft_exchange_result *r, FILE *out)
             100 * (1 / v->speed[WEFT_BENCH_BARE].median - 1), 100 * behind_best(r));
 }
 
-static void report_result(weft_report *r, const weft_exchange_result *result, int rounds)
+static void report_result(weft_report *r, const exchange_result *result, int rounds)
 {
     FILE *out = weft_report_stream(r, WEFT_REPORT_TEXT);
     char text[32];
@@ -114,9 +478,9 @@ static void report_result(weft_report *r, const weft_exchange_result *result, in
 }
 
 /* Prints the table of the last result; before the first table, what the tables show. */
-static weft_status exchange_print_last(const weft_exchange_report *report, FILE *out)
+static weft_status exchange_print_last(const exchange_report *report, FILE *out)
 {
-    const weft_exchange_rig *rig = report->rig;
+    const exchange_rig *rig = report->rig;
     weft_report r;
     weft_report_begin(&r, WEFT_REPORT_TEXT);
     if (report->num_results == 1)
@@ -128,9 +492,9 @@ static weft_status exchange_print_last(const weft_exchange_report *report, FILE 
 }
 
 /* Prints JSON on standard output. */
-static weft_status exchange_json(const weft_exchange_report *report)
+static weft_status exchange_json(const exchange_report *report)
 {
-    const weft_exchange_rig *rig = report->rig;
+    const exchange_rig *rig = report->rig;
     weft_report r;
     weft_report_begin(&r, WEFT_REPORT_JSON);
     weft_report_text(&r, "bench", NULL, "all-to-all");
@@ -153,10 +517,10 @@ static weft_status exchange_json(const weft_exchange_report *report)
 enum { BAR_BARE, BAR_FIRST_FORM, BAR_CHOSEN = BAR_FIRST_FORM + WEFT_NUM_EXCHANGES, NUM_BARS };
 
 /* Of a form, its best number of chunks. */
-static void fill_bars(const weft_exchange_result *r, weft_spread *bars)
+static void fill_bars(const exchange_result *r, weft_spread *bars)
 {
     for (int i = 0; i < r->num_variants; i++) {
-        const weft_exchange_variant *v = &r->variants[i];
+        const exchange_variant *v = &r->variants[i];
         const weft_spread ms = weft_spread_ms(&v->time);
         weft_spread *bar = &bars[v->is_bare ? BAR_BARE : BAR_FIRST_FORM + (int)v->form];
         if (bar->count == 0 || ms.median < bar->median)
@@ -166,7 +530,7 @@ static void fill_bars(const weft_exchange_result *r, weft_spread *bars)
     }
 }
 
-static weft_status exchange_svg(const weft_exchange_report *report, const char *path)
+static weft_status exchange_svg(const exchange_report *report, const char *path)
 {
     weft_spread values[WEFT_BENCH_MAX_SIZES * NUM_BARS] = {{0}};
     char groups[WEFT_BENCH_MAX_SIZES][32];
@@ -274,8 +638,7 @@ static double largest_of(const arguments *args)
 
 /* --- one size ------------------------------------------------------------------------------ */
 
-static weft_exchange_shape shape_of(const arguments *args, const weft_exchange_rig *rig,
-                                    double bytes)
+static weft_exchange_shape shape_of(const arguments *args, const exchange_rig *rig, double bytes)
 {
     return (weft_exchange_shape){.bytes = bytes,
                                  .t = weft_comm_size(rig->inside),
@@ -283,11 +646,10 @@ static weft_exchange_shape shape_of(const arguments *args, const weft_exchange_r
                                  .minimal_bytes = (double)args->minimal};
 }
 
-static weft_status add_variant(weft_exchange_result *result, weft_exchange_variant variant,
-                               int rounds)
+static weft_status add_variant(exchange_result *result, exchange_variant variant, int rounds)
 {
     for (int i = 0; i < result->num_variants; i++) {
-        weft_exchange_variant *v = &result->variants[i];
+        exchange_variant *v = &result->variants[i];
         if (v->is_bare == variant.is_bare && v->form == variant.form &&
             v->num_chunks == variant.num_chunks) {
             v->tried = v->tried || variant.tried;
@@ -303,12 +665,12 @@ static weft_status add_variant(weft_exchange_result *result, weft_exchange_varia
 
 /* The bare one first, then the forms: one of no chunks once, the others in each count to try and
  * in the model's. */
-static weft_status list_variants(const arguments *args, weft_exchange_result *result)
+static weft_status list_variants(const arguments *args, exchange_result *result)
 {
     int rounds = args->common.rounds;
-    WEFT_TRY(add_variant(result, (weft_exchange_variant){.is_bare = true}, rounds));
+    WEFT_TRY(add_variant(result, (exchange_variant){.is_bare = true}, rounds));
     for (int form = 0; form < WEFT_NUM_EXCHANGES; form++) {
-        weft_exchange_variant v = {.form = (weft_exchange_form)form, .num_chunks = 1};
+        exchange_variant v = {.form = (weft_exchange_form)form, .num_chunks = 1};
         if (!(args->forms >> form & 1))
             continue;
         if (form < WEFT_EXCHANGE_O2) {
@@ -327,24 +689,23 @@ static weft_status list_variants(const arguments *args, weft_exchange_result *re
     return WEFT_OK;
 }
 
-static int find_variant(const weft_exchange_result *result, bool is_bare, weft_exchange_form form,
+static int find_variant(const exchange_result *result, bool is_bare, weft_exchange_form form,
                         int num_chunks)
 {
     for (int i = 0; i < result->num_variants; i++) {
-        const weft_exchange_variant *v = &result->variants[i];
+        const exchange_variant *v = &result->variants[i];
         if (v->is_bare == is_bare && (is_bare || (v->form == form && v->num_chunks == num_chunks)))
             return i;
     }
     return -1;
 }
 
-static weft_status measure_rounds(const arguments *args, weft_exchange_rig *rig,
-                                  weft_exchange_result *result)
+static weft_status measure_rounds(const arguments *args, exchange_rig *rig, exchange_result *result)
 {
     double us, bare_us = 0;
     for (int i = 0; i < result->num_variants; i++) {
-        WEFT_TRY(weft_exchange_rig_check(rig, &result->variants[i]));
-        WEFT_TRY(weft_exchange_rig_time(rig, &result->variants[i], 1, &us));
+        WEFT_TRY(exchange_rig_check(rig, &result->variants[i]));
+        WEFT_TRY(exchange_rig_time(rig, &result->variants[i], 1, &us));
         if (result->variants[i].is_bare)
             bare_us = fmax(us, 1);
     }
@@ -359,15 +720,15 @@ static weft_status measure_rounds(const arguments *args, weft_exchange_rig *rig,
                                             round * result->num_variants + i,
                                             args->common.rounds * result->num_variants)
                                 .text);
-            WEFT_TRY(weft_exchange_rig_time(rig, &result->variants[i], result->train,
-                                            &result->variants[i].us[round]));
+            WEFT_TRY(exchange_rig_time(rig, &result->variants[i], result->train,
+                                       &result->variants[i].us[round]));
         }
     return WEFT_OK;
 }
 
 /* Ratios are of one round: what slows a round down slows all of it down. */
-static void find_speeds(weft_exchange_result *result, const weft_exchange_variant *against,
-                        int which, int rounds)
+static void find_speeds(exchange_result *result, const exchange_variant *against, int which,
+                        int rounds)
 {
     double ratios[MAX_ROUNDS];
     for (int i = 0; against && i < result->num_variants; i++) {
@@ -377,7 +738,7 @@ static void find_speeds(weft_exchange_result *result, const weft_exchange_varian
     }
 }
 
-static void judge(weft_exchange_result *result, int rounds)
+static void judge(exchange_result *result, int rounds)
 {
     int at[3] = {find_variant(result, false, WEFT_EXCHANGE_BASELINE, 1),
                  find_variant(result, false, WEFT_EXCHANGE_O1_PAPER, 1),
@@ -386,7 +747,7 @@ static void judge(weft_exchange_result *result, int rounds)
         find_speeds(result, at[which] < 0 ? NULL : &result->variants[at[which]], which, rounds);
     result->best = -1;
     for (int i = 0; i < result->num_variants; i++) {
-        weft_exchange_variant *v = &result->variants[i];
+        exchange_variant *v = &result->variants[i];
         double sorted[MAX_ROUNDS]; /* rounds stay in their order for the ratios */
         memcpy(sorted, v->us, (size_t)rounds * sizeof *sorted);
         v->time = weft_spread_of(sorted, rounds);
@@ -397,15 +758,15 @@ static void judge(weft_exchange_result *result, int rounds)
     result->chosen = find_variant(result, false, result->choice.form, result->choice.num_chunks);
 }
 
-static weft_status measure_size(const arguments *args, weft_exchange_rig *rig,
-                                const weft_cluster *cluster, weft_exchange_result *result)
+static weft_status measure_size(const arguments *args, exchange_rig *rig,
+                                const weft_cluster *cluster, exchange_result *result)
 {
-    WEFT_TRY(weft_exchange_rig_load(rig, result->bytes, &result->model_bytes));
+    WEFT_TRY(exchange_rig_load(rig, result->bytes, &result->model_bytes));
     weft_exchange_shape shape = shape_of(args, rig, result->model_bytes);
     WEFT_TRY(weft_choose_exchange(cluster, &shape, args->forms, &result->choice));
     WEFT_TRY(weft_comm_agree(rig->world, list_variants(args, result)));
     for (int i = 0; i < result->num_variants; i++) {
-        weft_exchange_variant *v = &result->variants[i];
+        exchange_variant *v = &result->variants[i];
         if (!v->is_bare)
             v->predicted_us = weft_exchange_us(cluster, &shape, v->form, v->num_chunks);
     }
@@ -416,7 +777,7 @@ static weft_status measure_size(const arguments *args, weft_exchange_rig *rig,
 
 /* --- all of it ----------------------------------------------------------------------------- */
 
-static weft_status get_cluster(const arguments *args, weft_exchange_rig *rig, weft_cluster *out)
+static weft_status get_cluster(const arguments *args, exchange_rig *rig, weft_cluster *out)
 {
     if (args->cluster)
         return weft_comm_agree(rig->world, weft_cluster_read(args->cluster, out));
@@ -430,7 +791,7 @@ static weft_status get_cluster(const arguments *args, weft_exchange_rig *rig, we
     return weft_measure_cluster(rig->world, rig->device, &options, out);
 }
 
-static weft_status write_all(const arguments *args, const weft_exchange_report *report)
+static weft_status write_all(const arguments *args, const exchange_report *report)
 {
     if (args->common.json)
         WEFT_TRY(exchange_json(report));
@@ -441,11 +802,10 @@ static weft_status write_all(const arguments *args, const weft_exchange_report *
 }
 
 /* Each size is shown as soon as it is measured. */
-static weft_status measure_all(const arguments *args, weft_exchange_rig *rig,
-                               weft_exchange_result *results)
+static weft_status measure_all(const arguments *args, exchange_rig *rig, exchange_result *results)
 {
     weft_cluster cluster;
-    weft_exchange_report report = {
+    exchange_report report = {
         .rig = rig, .cluster = &cluster, .results = results, .rounds = args->common.rounds};
     bool writes = weft_comm_rank(rig->world) == 0;
     bool prints = writes && !args->common.json;
@@ -462,13 +822,13 @@ static weft_status measure_all(const arguments *args, weft_exchange_rig *rig,
 
 static weft_status run(const arguments *args, weft_comm *world)
 {
-    static weft_exchange_result results[WEFT_BENCH_MAX_SIZES];
-    weft_exchange_rig rig = {0};
+    static exchange_result results[WEFT_BENCH_MAX_SIZES];
+    exchange_rig rig = {0};
     weft_device *device = NULL;
     weft_status status = weft_comm_agree(world, weft_device_create_cpu(1, 0, &device));
     if (status == WEFT_OK)
-        status = weft_exchange_rig_init(&rig, world, device, args->inside, largest_of(args),
-                                        args->uneven);
+        status =
+            exchange_rig_init(&rig, world, device, args->inside, largest_of(args), args->uneven);
     if (status == WEFT_OK)
         status = measure_all(args, &rig, results);
     if (status == WEFT_COMM || status == WEFT_DEVICE) {
@@ -479,7 +839,7 @@ static weft_status run(const arguments *args, weft_comm *world)
         for (int j = 0; j < results[i].num_variants; j++)
             free(results[i].variants[j].us);
     if (device)
-        weft_exchange_rig_release(&rig);
+        exchange_rig_release(&rig);
     weft_device_destroy(device);
     return status;
 }
