@@ -619,8 +619,8 @@ static void check_pods(void)
                   0, NULL);
     EXPECT(count_job_faults("yes/job.yaml") <= 0, "a job that the schema refuses");
     static const char *const lines[] = {
-        "\n  name: \"yes\"\n  namespace: \"team-a\"\n  labels:\n    kueue.x-k8s.io/queue-name: "
-        "\"gpus\"\n",
+        ("\n  name: \"yes\"\n  namespace: \"team-a\"\n  labels:\n    kueue.x-k8s.io/queue-name: "
+         "\"gpus\"\n"),
         "\n    schedulingPolicy:\n      queue: \"gpus\"\n",
         "\n                memory: \"512Gi\"\n                rdma/hca: \"1\"\n",
         "\n          nodeSelector: {\"gpu\":\"h100\"}\n",
