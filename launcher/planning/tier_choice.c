@@ -159,6 +159,7 @@ static unsigned open_to(const weft_config *config, weft_step_use use)
 static weft_config with(const weft_config *config, unsigned set, int64_t micro)
 {
     weft_config out = *config;
+    out.is_trial = true;
     if (set & SMALLER_BATCH)
         out.train.micro_batch_size = micro;
     if (set & (SELECTIVE | FULL))
@@ -488,6 +489,7 @@ static weft_status choose_for(choosing_for what, choosing *c, const weft_config 
     const double load = fmin(UNEVEN_LOAD, weft_moe_worst_load(config, c->mesh));
     uneven.load.rows = fmax(asked->load.rows, load);
     c->config = *config;
+    c->config.is_trial = true;
     c->fits = false;
     c->grows = what == FOR_GROWING;
     c->moe = what == FOR_EVEN ? asked : &uneven;
@@ -508,6 +510,7 @@ static weft_status choose(weft_step_use use, const weft_config *config, const we
                           weft_tier_selection *out)
 {
     choosing c = {.use = use, .config = *config, .mesh = mesh, .moe = moe, .rooms = rooms};
+    c.config.is_trial = true;
     const bool is_even = !(weft_moe_worst_load(config, mesh) > 1);
     *out = (weft_tier_selection){
         .options = config->tier, .chosen = weft_tier_is_open(config), .fits = true};
