@@ -878,10 +878,13 @@ static weft_status make_sharing(const bounding *b, const sharing_key *key, shari
     weft_mesh mesh = b->mesh; /* that of the choice may have other stages and replicas */
     mesh.cp_comm_type = chosen->mesh.cp_comm_type;
     mesh.cp_inner = chosen->mesh.cp_inner;
+    weft_config away = b->config; /* experts that may leave the device share out nothing */
+    if (away.tier.experts == WEFT_TIER_AUTO)
+        away.tier.experts = WEFT_TIER_HOST;
     sharing *s;
     WEFT_TRY(weft_arena_alloc(&bounds->arena, sizeof(sharing), &s));
     s->key = *key;
-    WEFT_TRY(weft_shared_passes_find(&b->config, bounds->space->cluster, bounds->experts, &mesh,
+    WEFT_TRY(weft_shared_passes_find(&away, bounds->space->cluster, bounds->experts, &mesh,
                                      &chosen->moe, &bounds->arena, layout, &s->passes));
     const size_t num = (size_t)weft_layout_num_stages(layout) + 1;
     WEFT_TRY(weft_arena_alloc_array(&bounds->arena, num, sizeof *layout->first, &memory));
