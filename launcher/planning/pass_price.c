@@ -43,8 +43,7 @@ void weft_pass_time_subtract(weft_pass_time *sum, const weft_pass_time *other)
 
 void weft_pass_issue(weft_pass_time *time)
 {
-    const double issue_us =
-        weft_software_rule_at(WEFT_RULE_ISSUE_US)->values[WEFT_SOFTWARE_PLAIN];
+    const double issue_us = weft_software_rule_at(WEFT_RULE_ISSUE_US)->values[WEFT_SOFTWARE_PLAIN];
     time->compute_us += fmax(0, issue_us * time->num_issued - weft_pass_us(time));
 }
 
@@ -203,8 +202,7 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (is_sharded_exchange(p, op))
         scale(&estimate, form_share(p, op));
     if (is_plain_exchange(p, op))
-        scale(&estimate,
-              weft_software_rule_at(WEFT_RULE_OFF_RAILS)->values[WEFT_SOFTWARE_PLAIN]);
+        scale(&estimate, weft_software_rule_at(WEFT_RULE_OFF_RAILS)->values[WEFT_SOFTWARE_PLAIN]);
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         scale(&estimate, weft_software_factor(p->site, described));
     if (op->kind == WEFT_OPERATION_GEMM)

@@ -12,9 +12,18 @@ const char *const weft_software_texts[WEFT_NUM_SOFTWARE] = {
 enum { OWN_LOSS_BYTES = 6, OWN_NORM_ROWS = 4 };
 
 /* Softwares in the order of weft_software, from Megatron's on. */
-#define ALL_OTHERS(value) {0, value, value, value, value, value}
-#define OF(megatron, fsdp, fsdp_2023) {0, megatron, fsdp, fsdp_2023}
-#define OF_PLAIN(value) {[WEFT_SOFTWARE_PLAIN] = (value), [WEFT_SOFTWARE_PLAIN_2021] = (value)}
+#define ALL_OTHERS(value)                                                                          \
+    {                                                                                              \
+        0, value, value, value, value, value                                                       \
+    }
+#define OF(megatron, fsdp, fsdp_2023)                                                              \
+    {                                                                                              \
+        0, megatron, fsdp, fsdp_2023                                                               \
+    }
+#define OF_PLAIN(value)                                                                            \
+    {                                                                                              \
+        [WEFT_SOFTWARE_PLAIN] = (value), [WEFT_SOFTWARE_PLAIN_2021] = (value)                      \
+    }
 
 static const weft_software_rule rules[WEFT_NUM_SOFTWARE_RULES] = {
     [WEFT_RULE_FLASH_2] = {"attention by FlashAttention-2, times its time", OF(0, 1, 1.8),
@@ -34,11 +43,12 @@ static const weft_software_rule rules[WEFT_NUM_SOFTWARE_RULES] = {
                               "8, sum 4, quotient 8, scaled 8, cast 6; torch.nn.functional."
                               "cross_entropy, github.com/pytorch/pytorch, 2023: casts, log-softmax "
                               "and its gradient"},
-    [WEFT_RULE_ADAMW_BYTES] = {"AdamW, bytes an element", OF(42, 0, 88),
-                               "github.com/NVIDIA/Megatron-LM, core/optimizer/distrib_optimizer.py, "
-                               "2024: the fused kernel 28, gradients scaled 8, masters copied 6; "
-                               "github.com/mosaicml/composer, optim/decoupled_weight_decay.py, "
-                               "2023: nine operations"},
+    [WEFT_RULE_ADAMW_BYTES] =
+        {"AdamW, bytes an element", OF(42, 0, 88),
+         "github.com/NVIDIA/Megatron-LM, core/optimizer/distrib_optimizer.py, "
+         "2024: the fused kernel 28, gradients scaled 8, masters copied 6; "
+         "github.com/mosaicml/composer, optim/decoupled_weight_decay.py, "
+         "2023: nine operations"},
     [WEFT_RULE_COPIES] = {"gathered weights are copied once more", OF(0, 1, 1),
                           "github.com/pytorch/pytorch, torch/distributed/fsdp, 2023 and 2024"},
     [WEFT_RULE_NORM_ROWS] = {"rows that a norm behind a residual moves forward", OF(0, 0, 5),

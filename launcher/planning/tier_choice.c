@@ -366,10 +366,10 @@ typedef struct choosing {
     const weft_mesh *mesh;
     const weft_moe_options *moe;
     const weft_tier_room *rooms;
-    bool grows;    /* as of find_fullest */
-    fullest found; /* of the last trial that fits, or of the last one */
-    bool fits;     /* it does */
-    int num_local; /* the most experts of a layer on a rank */
+    bool grows;         /* as of find_fullest */
+    fullest found;      /* of the last trial that fits, or of the last one */
+    bool fits;          /* it does */
+    int num_local;      /* the most experts of a layer on a rank */
     remembered *trials; /* [MOST_REMEMBERED] */
     int num_trials;
 } choosing;
@@ -554,12 +554,8 @@ static weft_status choose(weft_step_use use, const weft_config *config, const we
                           weft_tier_selection *out)
 {
     remembered trials[MOST_REMEMBERED];
-    choosing c = {.use = use,
-                  .config = *config,
-                  .mesh = mesh,
-                  .moe = moe,
-                  .rooms = rooms,
-                  .trials = trials};
+    choosing c = {
+        .use = use, .config = *config, .mesh = mesh, .moe = moe, .rooms = rooms, .trials = trials};
     c.config.is_trial = true;
     const bool is_even = !(weft_moe_worst_load(config, mesh) > 1);
     *out = (weft_tier_selection){

@@ -714,7 +714,8 @@ static weft_status bound_by_mean(bounding *b, weft_bound *out)
     out->step_us = (sum.forward_us + sum.backward_us) /
                    (b->config.schedule.splits_backward ? p / m : 1 - pow(1 - 1 / m, p));
     out->step_us = fmax(out->step_us, passes);
-    const chunk_sum mean = {.dense = sum.dense / p, .experts = sum.experts / p, .away = sum.away / p};
+    const chunk_sum mean = {
+        .dense = sum.dense / p, .experts = sum.experts / p, .away = sum.away / p};
     const chunk_sum up = {.uploads_us = fmax(0, blocks - 1) * block.uploads_us,
                           .any_recompute_us = sum.any_recompute_us};
     if (leaves(b, &mean, 0))

@@ -10,7 +10,7 @@
 typedef struct finding {
     const weft_config *config;
     const weft_cluster *cluster, *experts;
-    weft_plan plan; /* of it: the mesh, the outline, how MoE layers run */
+    weft_plan plan;          /* of it: the mesh, the outline, how MoE layers run */
     weft_pass_price *layers; /* of the chunk at hand, by the outline's */
     weft_shared_chunk *chunks;
     double *tail_us;
@@ -172,8 +172,7 @@ weft_status weft_shared_passes_find(const weft_config *config, const weft_cluste
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &f.plan.step.outline));
     *out_layout = f.plan.step.outline.layout;
     weft_arena scratch = {0};
-    weft_status status =
-        WEFT_ARRAY(&scratch, (size_t)f.plan.step.outline.num_layers, &f.layers);
+    weft_status status = WEFT_ARRAY(&scratch, (size_t)f.plan.step.outline.num_layers, &f.layers);
     if (status == WEFT_OK)
         status = find(&f, arena, out);
     weft_arena_release(&scratch);

@@ -1,6 +1,6 @@
 /* The cluster files of examples/clusters, and the rules of other software: every number has a
- * source that a reader can look up, no training run is one, and what is priced by them lies where such machines are: beside published
- * measurements of single operations, too. */
+ * source that a reader can look up, no training run is one, and what is priced by them lies where
+ * such machines are: beside published measurements of single operations, too. */
 #include "tests/core/check.h"
 
 #include <ctype.h>
