@@ -181,6 +181,7 @@ typedef struct weft_config {
                                               which choices are made; NULL: its file is read */
     const struct weft_cluster *planned_curves; /* likewise, with the curves that follow from it
                                                   (weft_cost_complete); NULL: nobody made them */
+    bool is_trial; /* likewise, one of many: what generators make of it is not checked */
 } weft_config;
 
 enum { WEFT_MAX_CONFIG_SECTIONS = 10, WEFT_MAX_OWN_ROWS = 256 };

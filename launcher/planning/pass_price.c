@@ -165,15 +165,14 @@ void weft_pass_time_subtract(weft_pass_time *sum, const weft_pass_time *other)
     add_times(sum, other, -1);
 }
 
-#define ISSUE_US 7.0
-
 /* A GPU idles from the end of what the host waits for until the next kernel begins: kernels of 2.9
  * us with a wait after each take 9.6 us (developer.nvidia.com/blog/cuda-graphs, 2019). */
 #define HOST_WAIT_US 6.7
 
 void weft_pass_issue(weft_pass_time *time)
 {
-    time->compute_us += fmax(0, ISSUE_US * time->num_issued - weft_pass_us(time));
+    const double issue_us = weft_software_rule_at(WEFT_RULE_ISSUE_US)->values[WEFT_SOFTWARE_PLAIN];
+    time->compute_us += fmax(0, issue_us * time->num_issued - weft_pass_us(time));
 }
 
 typedef struct pricing {
@@ -274,10 +273,7 @@ static weft_operation at_load(const pricing *p, const weft_operation *op)
     return out;
 }
 
-/* Before NCCL 2.12 (2022), which sends along rails, all-to-alls beyond a node took twice as long
- * (NVIDIA, "Doubling all2all Performance with NVIDIA Collective Communication Library 2.12"). */
-#define OFF_RAILS 2.0
-
+/* Before NCCL 2.12, which sends along rails, all-to-alls beyond a node took longer. */
 static bool is_plain_exchange(const pricing *p, const weft_operation *op)
 {
     const weft_group *ep = &p->site->groups[WEFT_AXIS_EP];
@@ -334,7 +330,7 @@ static weft_status add_operation(pricing *p, const weft_operation *described)
     if (is_sharded_exchange(p, op))
         scale(&estimate, form_share(p, op));
     if (is_plain_exchange(p, op))
-        scale(&estimate, OFF_RAILS);
+        scale(&estimate, weft_software_rule_at(WEFT_RULE_OFF_RAILS)->values[WEFT_SOFTWARE_PLAIN]);
     if (op->kind != WEFT_OPERATION_COLLECTIVE)
         scale(&estimate, weft_software_factor(p->site, described));
     if (op->kind == WEFT_OPERATION_GEMM)

@@ -69,6 +69,7 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
  * the first leaves them. */
 typedef struct pricing {
     const weft_outline *outline;
+    const weft_pass_price *prices; /* by the outline's layers */
     int first, num_layers;
     weft_unit_time *units;
     weft_pass_time *layers, *again; /* of the pass; recomputed */
@@ -178,7 +179,6 @@ static weft_status price_layers(pricing *p, const weft_site *site, const weft_ch
                                 bool backward, weft_sharding_time *out, bool *out_beside)
 {
     const weft_flow flow = backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
-    weft_pass_price price;
     *out_beside = backward && chunk->offload_slots == 0;
     p->is_alone = chunk->offload_slots == 0;
     for (int i = 0; i < p->num_layers; i++) {
@@ -186,17 +186,14 @@ static weft_status price_layers(pricing *p, const weft_site *site, const weft_ch
         const bool gathers = weft_pass_gathers(chunk, i, flow),
                    reduces = weft_pass_reduces(chunk, i, flow);
         *out_beside &= !gathers;
-        if (i == 0 || !weft_pass_same_layer(p->outline, p->first + i - 1, p->first + i)) {
-            price = (weft_pass_price){0};
-            WEFT_TRY(weft_pass_price_add(site, p->outline, p->first + i, p->first + i + 1, &price));
-        }
+        const weft_pass_price *price = &p->prices[p->first + i];
         if (i > 0 && same_unit(p->outline, p->first + i - 1, p->first + i))
             p->units[i] = p->units[i - 1];
         else
             WEFT_TRY(weft_unit_price(site, p->outline, p->first + i, &p->units[i]));
         p->is_alone &= !gathers && !reduces;
-        p->layers[i] = backward ? price.backward : price.forward;
-        p->again[i] = price.recompute;
+        p->layers[i] = backward ? price->backward : price->forward;
+        p->again[i] = price->recompute;
         const double besides = (reduces ? unit->clear_us : 0) + (gathers ? unit->copy_us : 0);
         p->layers[i].compute_us += besides;
         out->clear_us += besides;
@@ -250,12 +247,13 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
     return WEFT_OK;
 }
 
-weft_status weft_sharding_price(const weft_site *site, const weft_outline *outline, int rank,
-                                int chunk, bool backward, double between_us,
-                                weft_sharding_time *out)
+weft_status weft_sharding_price(const weft_site *site, const weft_outline *outline,
+                                const weft_pass_price *layers, int rank, int chunk, bool backward,
+                                double between_us, weft_sharding_time *out)
 {
     const weft_held_elements *held = &outline->held[rank];
     pricing p = {.outline = outline,
+                 .prices = layers,
                  .interference = weft_pass_is_slowed(site) ? &site->cluster->interference : NULL};
     int first, end;
     weft_layout_range(&outline->layout, rank, chunk, &first, &end);

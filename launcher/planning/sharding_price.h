@@ -30,10 +30,11 @@ typedef struct weft_sharding_time {
     double tail_us;    /* behind the last one: reductions that are not over with its layers */
     double link_us[WEFT_NUM_LINKS];
 } weft_sharding_time;
-/* Zero where nothing is shared out or offloaded. between_us: what the compute lane does between two
- * backwards; where weights are whole, reductions go on beside it. */
-weft_status weft_sharding_price(const weft_site *site, const weft_outline *outline, int rank,
-                                int chunk, bool backward, double between_us,
-                                weft_sharding_time *out) WEFT_CHECKED;
+/* Zero where nothing is shared out or offloaded. layers: the prices of the chunk's, by the
+ * outline's (weft_pass_price_add). between_us: what the compute lane does between two backwards;
+ * where weights are whole, reductions go on beside it. */
+weft_status weft_sharding_price(const weft_site *site, const weft_outline *outline,
+                                const weft_pass_price *layers, int rank, int chunk, bool backward,
+                                double between_us, weft_sharding_time *out) WEFT_CHECKED;
 
 #endif

@@ -1,41 +1,14 @@
 /* Software that a plan is of, where it is not Weft: rules over the operations of Weft's rehearsal.
- * No run of Weft takes them. Each is a way in which that software does the same work; numbers in
- * them are of its source, or of single operations.
- *
- * rule                                   | megatron | fsdp | fsdp-2023 | source
- * attention by FlashAttention-2          |          | x    |           |
- * scaled_dot_product_attention attention by FlashAttention in Triton  |          |      | x |
- * llm-foundry, attn_impl logits in fp32, bytes an element       | 52       | 28   | 28        |
- * below gathered weights are copied            |          | x    | x         |
- * torch.distributed.fsdp sums of residuals, norms' weights apart|          |      | x         |
- * layer_norm_kernel.cu norms and activations are kept         |          | x    | x         |
- * autograd AdamW, bytes an element                | 42       | 28   | 88        | below tp's
- * collectives beside backward       | x        |      |           | tensor_parallel/layers.py
- * experts' rows once to a rank or node   | x        | x    |           | DeepEP
- * a launch for each expert's product     | x        |      |           | TransformerEngine PR 853
- * the host issues one by one             | x        | x    | x         | weft_pass_issue
+ * No run of Weft takes them. Each is a way in which that software does the same work; software.c
+ * has them in rows, each with its source, which is code or a measurement of single operations,
+ * never what a training run took.
  *
  * - megatron is Megatron-LM's core of 2024 to 2026 with Transformer Engine: attention is cuDNN's,
- * as files have it; gradients are summed and reduced in fp32, as Weft's.
+ *   as files have it; gradients are summed and reduced in fp32, as Weft's.
  * - fsdp is PyTorch 2 with compiled blocks; fsdp-2023 is PyTorch 1.13 and llm-foundry's MPT, eager.
- * - FlashAttention-2 on Hopper has 0.62 of the rate of cuDNN 9 (335 and 322 TFLOP/s for 539 and
- * 516: arXiv 2407.08608, 2024, figures 5 and 6), on B200 0.29 (361 TFLOP/s:
- *   github.com/meta-pytorch/tritonbench/pull/171, 2025); on Ampere it is what files have.
- * - FlashAttention in Triton takes 1.8 times FlashAttention-2's time: 1.3 to 2.5 times
- *   (arXiv 2307.08691, 2023, section 4.1), of which 1.8 is the middle; in its own table on an A100,
- *   122 TFLOP/s forward and 81 backward of 16,384 tokens (github.com/triton-lang/triton/pull/1917,
- *   2023, the rows before) for 172 and 158, it is 1.4 and 2.0.
- * - Logits: torch.nn.functional.cross_entropy casts, takes log-softmax and its gradient, and casts:
- *   28 bytes. Megatron-LM's core/tensor_parallel/cross_entropy.py casts (6), takes the maximum (4)
- *   and subtracts it (8), exponentiates (8), sums (4), divides (8), scales (8) and casts (6).
- * - AdamW: Megatron-LM's optimizer/distrib_optimizer.py scales the gradients for the norm (8) and
- *   copies masters to weights (6) beside its fused kernel (28). Composer's
- *   optim/decoupled_weight_decay.py has nine operations a parameter: 88 bytes.
- * - Norms of fsdp-2023: backward reads gradient and input twice, once for the weight's gradient,
- *   and residuals are added up apart: 8 rows for the 4 of Weft's; forward 5 for 4.
- * - DeepEP (github.com/deepseek-ai/DeepEP, 2025) sends a token once to each node that has experts
- *   of its choice, and inside a node once to each rank; between nodes it reaches 43 to 58 GB/s of
- *   a card of 50 GB/s, with the share that stays in the node; NVLink carries the rest beside it. */
+ * - FlashAttention-2 on Ampere is what files have.
+ * - DeepEP sends a token once to each node that has experts of its choice, and inside a node once
+ *   to each rank; NVLink carries the rest beside it. */
 #ifndef WEFT_LAUNCHER_PLANNING_SOFTWARE_H
 #define WEFT_LAUNCHER_PLANNING_SOFTWARE_H
 
@@ -56,6 +29,31 @@ typedef enum weft_software {
         WEFT_NUM_SOFTWARE
 } weft_software;
 extern const char *const weft_software_texts[WEFT_NUM_SOFTWARE];
+
+typedef enum weft_software_rule_kind {
+    WEFT_RULE_FLASH_2,
+    WEFT_RULE_FLASH_HOPPER,
+    WEFT_RULE_FLASH_B200,
+    WEFT_RULE_LOSS_BYTES,
+    WEFT_RULE_ADAMW_BYTES,
+    WEFT_RULE_COPIES,
+    WEFT_RULE_NORM_ROWS,
+    WEFT_RULE_NORM_ROWS_BACK,
+    WEFT_RULE_KEEPS,
+    WEFT_RULE_TP_BESIDE,
+    WEFT_RULE_ROWS_ONCE,
+    WEFT_RULE_LAUNCHES_EACH,
+    WEFT_RULE_ISSUE_US,
+    WEFT_RULE_OFF_RAILS,
+    WEFT_NUM_SOFTWARE_RULES
+} weft_software_rule_kind;
+
+typedef struct weft_software_rule {
+    const char *what;
+    double values[WEFT_NUM_SOFTWARE]; /* by weft_software; 0: as Weft's. Of yes and no 1 is yes */
+    const char *where;                /* who published it, and when */
+} weft_software_rule;
+const weft_software_rule *weft_software_rule_at(weft_software_rule_kind kind);
 
 /* How many times as long as Weft's the site's software takes for an operation. */
 double weft_software_factor(const weft_site *site, const weft_operation *operation);

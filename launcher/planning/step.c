@@ -127,6 +127,17 @@ weft_status weft_step_programs(const weft_pipeline_shape *shape, weft_arena *are
     return weft_program_pipeline_check(*out, shape);
 }
 
+/* An order from a file is anybody's: its programs are checked always. */
+static weft_status make_programs(const weft_config *config, const weft_pipeline_shape *shape,
+                                 weft_arena *arena, weft_program **out)
+{
+    const char *file = config->schedule.pipeline_schedule_file;
+    if (!config->is_trial || (file && file[0]))
+        return weft_step_programs(shape, arena, out);
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)shape->num_stages, out));
+    return weft_program_pipeline(shape, arena, *out);
+}
+
 static weft_status find_recomputes(const weft_outline *outline, weft_arena *arena, const bool **out)
 {
     const int num = weft_layout_num_stages(&outline->layout), p = outline->layout.num_ranks;
@@ -389,7 +400,7 @@ weft_status weft_step_make_for(weft_step_use use, const weft_config *config, con
     const weft_config copy = use == WEFT_STEP_GENERATES ? generating(config, mesh) : *config;
     WEFT_TRY(start(use, &copy, mesh, moe, arena, out));
     out->shape.forward_only = use != WEFT_STEP_TRAINS;
-    weft_status status = weft_step_programs(&out->shape, arena, &out->programs);
+    weft_status status = make_programs(&copy, &out->shape, arena, &out->programs);
     if (status != WEFT_OK)
         weft_step_release(out);
     return status;

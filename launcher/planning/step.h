@@ -21,7 +21,7 @@ typedef struct weft_step {
     weft_moe_options moe; /* how MoE layers run */
     weft_outline outline;
     weft_pipeline_shape shape;
-    weft_program *programs; /* [shape.num_stages], checked; NULL: not made */
+    weft_program *programs; /* [shape.num_stages], checked but of a trial; NULL: not made */
 } weft_step;
 
 /* The model's setup as far as outlines ask; moe: how MoE layers run. Borrows from the config. */

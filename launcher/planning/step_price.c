@@ -374,15 +374,16 @@ static bool alternates(const weft_program *program)
 }
 
 /* Passes gather and reduce what is shared out, and copy what is offloaded. */
-static weft_status price_sharing(const weft_site *site, const weft_step *step, int stage, int chunk,
+static weft_status price_sharing(const weft_site *site, const weft_step *step,
+                                 const weft_pass_price *layers, int stage, int chunk,
                                  stage_cost *cost)
 {
     weft_pass_time *passes[] = {&cost->chunks[chunk].forward, &cost->chunks[chunk].backward};
     const double between_us = alternates(&step->programs[stage]) ? weft_pass_us(passes[0]) : 0;
     for (int backward = 0; backward < 2; backward++) {
         weft_sharding_time time;
-        WEFT_TRY(
-            weft_sharding_price(site, &step->outline, stage, chunk, backward, between_us, &time));
+        WEFT_TRY(weft_sharding_price(site, &step->outline, layers, stage, chunk, backward,
+                                     between_us, &time));
         passes[backward]->data_us += time.exposed_us;
         passes[backward]->host_us += time.host_us;
         cost->copies_us[backward] += time.copies_us;
@@ -446,7 +447,7 @@ static weft_status price_passes(pricing *p, const weft_site *site, int stage, we
             out->backward_us[c][l - first] = weft_pass_us(&chunk->backward) - before;
             out->weights_us[c][l - first] = weft_pass_us(&one.weights);
         }
-        WEFT_TRY(price_sharing(site, &p->plan->step, stage, c, out));
+        WEFT_TRY(price_sharing(site, &p->plan->step, layers, stage, c, out));
         if (outline->shape.plain_kernels || site->software != WEFT_SOFTWARE_WEFT) {
             weft_pass_issue(&chunk->forward);
             weft_pass_issue(&chunk->backward);

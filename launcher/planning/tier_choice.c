@@ -159,6 +159,7 @@ static unsigned open_to(const weft_config *config, weft_step_use use)
 static weft_config with(const weft_config *config, unsigned set, int64_t micro)
 {
     weft_config out = *config;
+    out.is_trial = true;
     if (set & SMALLER_BATCH)
         out.train.micro_batch_size = micro;
     if (set & (SELECTIVE | FULL))
@@ -350,16 +351,27 @@ enum { MOST_EXPERTS = 1 << 14 }; /* of a rank, that a share tells apart */
  * from step to step unlike. */
 #define UNEVEN_LOAD 1.25
 
+/* What a trial found, without and with what growing takes. */
+typedef struct remembered {
+    int experts, num_local;
+    double kept, cached, rows;
+    fullest found[2];
+} remembered;
+
+enum { MOST_REMEMBERED = 6 };
+
 typedef struct choosing {
     weft_step_use use;
     weft_config config; /* of the trial at hand */
     const weft_mesh *mesh;
     const weft_moe_options *moe;
     const weft_tier_room *rooms;
-    bool grows;    /* as of find_fullest */
-    fullest found; /* of the last trial that fits, or of the last one */
-    bool fits;     /* it does */
-    int num_local; /* the most experts of a layer on a rank */
+    bool grows;         /* as of find_fullest */
+    fullest found;      /* of the last trial that fits, or of the last one */
+    bool fits;          /* it does */
+    int num_local;      /* the most experts of a layer on a rank */
+    remembered *trials; /* [MOST_REMEMBERED] */
+    int num_trials;
 } choosing;
 
 static int most_experts(const weft_outline *outline)
@@ -370,24 +382,57 @@ static int most_experts(const weft_outline *outline)
     return most;
 }
 
-static weft_status try(choosing *c, int experts, double kept, bool *out)
+static weft_status make_trial(const choosing *c, remembered *out)
 {
+    const weft_tier_options *tier = &c->config.tier;
     weft_arena arena = {0};
     weft_step step;
-    c->config.tier.experts = experts;
-    c->config.tier.kept = kept;
+    *out = (remembered){.experts = tier->experts,
+                        .kept = tier->kept,
+                        .cached = tier->cached,
+                        .rows = c->moe->load.rows};
     weft_status status = weft_step_make_for(c->use, &c->config, c->mesh, c->moe, &arena, &step);
     if (status == WEFT_OK) {
-        const fullest f = find_fullest(&c->config, c->mesh, &step, c->grows, c->rooms);
-        *out = fits(&f);
-        if (*out || !c->fits)
-            c->found = f;
-        c->fits |= *out;
-        c->num_local = most_experts(&step.outline);
+        for (int grows = 0; grows < 2; grows++)
+            out->found[grows] = find_fullest(&c->config, c->mesh, &step, grows, c->rooms);
+        out->num_local = most_experts(&step.outline);
         weft_step_release(&step);
     }
     weft_arena_release(&arena);
     return status;
+}
+
+/* The last ones are remembered: with and without growing the same are tried. */
+static weft_status find_trial(choosing *c, const remembered **out)
+{
+    const weft_tier_options *tier = &c->config.tier;
+    for (int i = 0; i < c->num_trials && i < MOST_REMEMBERED; i++) {
+        const remembered *r = &c->trials[i];
+        *out = r;
+        if (r->experts == tier->experts && r->kept == tier->kept && r->cached == tier->cached &&
+            r->rows == c->moe->load.rows)
+            return WEFT_OK;
+    }
+    remembered *made = &c->trials[c->num_trials % MOST_REMEMBERED];
+    *out = made;
+    WEFT_TRY(make_trial(c, made));
+    c->num_trials++;
+    return WEFT_OK;
+}
+
+static weft_status try(choosing *c, int experts, double kept, bool *out)
+{
+    const remembered *found;
+    c->config.tier.experts = experts;
+    c->config.tier.kept = kept;
+    WEFT_TRY(find_trial(c, &found));
+    const fullest *f = &found->found[c->grows];
+    *out = fits(f);
+    if (*out || !c->fits)
+        c->found = *f;
+    c->fits |= *out;
+    c->num_local = found->num_local;
+    return WEFT_OK;
 }
 
 /* The largest share, in steps fine enough for any number of experts, with which a file fits: host
@@ -488,6 +533,7 @@ static weft_status choose_for(choosing_for what, choosing *c, const weft_config 
     const double load = fmin(UNEVEN_LOAD, weft_moe_worst_load(config, c->mesh));
     uneven.load.rows = fmax(asked->load.rows, load);
     c->config = *config;
+    c->config.is_trial = true;
     c->fits = false;
     c->grows = what == FOR_GROWING;
     c->moe = what == FOR_EVEN ? asked : &uneven;
@@ -507,7 +553,10 @@ static weft_status choose(weft_step_use use, const weft_config *config, const we
                           const weft_moe_options *moe, const weft_tier_room *rooms,
                           weft_tier_selection *out)
 {
-    choosing c = {.use = use, .config = *config, .mesh = mesh, .moe = moe, .rooms = rooms};
+    remembered trials[MOST_REMEMBERED];
+    choosing c = {
+        .use = use, .config = *config, .mesh = mesh, .moe = moe, .rooms = rooms, .trials = trials};
+    c.config.is_trial = true;
     const bool is_even = !(weft_moe_worst_load(config, mesh) > 1);
     *out = (weft_tier_selection){
         .options = config->tier, .chosen = weft_tier_is_open(config), .fits = true};

@@ -265,6 +265,30 @@ static void share_rows(const weft_config *config, const weft_outline *outline, i
         fall(fmin(EXPERT_LOAD, experts), num, out);
 }
 
+weft_status weft_tier_least_uploads_us(const weft_site *site, const weft_config *config,
+                                       const weft_outline *outline, int num_experts,
+                                       double elements, double *out)
+{
+    weft_arena arena = {0};
+    weft_expert_costs costs;
+    weft_tier_options away = config->tier;
+    double *shares = NULL;
+    away.experts = WEFT_TIER_HOST;
+    *out = 0;
+    if (num_experts == 0 || away.kept < 0)
+        return WEFT_OK;
+    weft_status status = weft_tier_costs(site, outline, elements, &costs);
+    if (status == WEFT_OK)
+        status = WEFT_ARRAY(&arena, (size_t)num_experts, &shares);
+    if (status == WEFT_OK) {
+        share_rows(config, outline, num_experts, shares);
+        for (int q = weft_tier_num_kept(&away, num_experts); q < num_experts; q++)
+            *out += shares[q] > 0 ? costs.upload_us : 0;
+    }
+    weft_arena_release(&arena);
+    return status;
+}
+
 /* --- making -------------------------------------------------------------------------------- */
 
 /* The buckets of a layer in the order of their last tasks' updates. */

@@ -24,6 +24,13 @@ weft_status weft_tier_file_costs(const weft_site *site, const weft_outline *outl
                                  double elements, bool accumulates,
                                  weft_expert_costs *out) WEFT_CHECKED;
 
+/* What the uploads of a pass through a layer take at least, of so many experts on a rank that have
+ * so many elements each, where another layer's experts had the slots before them. Of experts that
+ * leave the device, whatever the outline says. Errors: those of weft_tier_costs. */
+weft_status weft_tier_least_uploads_us(const weft_site *site, const weft_config *config,
+                                       const weft_outline *outline, int num_experts,
+                                       double elements, double *out) WEFT_CHECKED;
+
 /* Bytes that the host reads and writes to add a gradient to another, and to sum its squares; of an
  * element. */
 enum { WEFT_TIER_ADD_BYTES = 12, WEFT_TIER_SQUARE_BYTES = 4 };

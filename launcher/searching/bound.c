@@ -9,6 +9,7 @@
 #include "launcher/planning/places.h"
 #include "launcher/planning/plan.h"
 #include "launcher/planning/step_price.h"
+#include "launcher/planning/tier_price.h"
 #include "layers/describe/describe.h"
 #include "schedule/pipeline/order.h"
 
@@ -21,6 +22,8 @@ typedef struct kind_price {
     double kept_bytes;     /* of its stash, at least */
     double dense, experts; /* elements of parameters on a rank */
     double largest[2];     /* of one of them: dense, of experts */
+    double away;           /* elements of experts that may leave the device */
+    double uploads_us;     /* of a pass, if these do */
 } kind_price;
 
 /* All that a table depends on; zeroed before it is filled, to be compared as bytes. */
@@ -220,12 +223,30 @@ static void count_bytes(const weft_bounds *b, const weft_outline *outline, int l
         const bool expert = l->parameters[i].group == WEFT_GRADIENT_EXPERT;
         const double elements = expert && leave ? 0 : (double)l->parameters[i].local;
         *(expert ? &out->experts : &out->dense) += elements;
+        out->away += expert && leave ? (double)l->parameters[i].local : 0;
         out->largest[expert] = fmax(out->largest[expert], elements);
     }
 }
 
-static weft_status fill(weft_bounds *b, weft_site *site, const weft_outline *outline,
-                        const table_key *key, table **out)
+/* Of a user's own model nothing is said of layers' experts. A figure that is missing is the plan's
+ * to name. */
+static weft_status price_uploads(const weft_bounds *b, const weft_config *config,
+                                 const weft_mesh *mesh, const weft_site *site,
+                                 const weft_outline *outline, kind_price *out)
+{
+    const int num = (int)config->model.num_experts / mesh->ep;
+    if (!(out->away > 0) || b->own || b->space->cluster->num_groups > 0)
+        return WEFT_OK;
+    const weft_status status =
+        weft_tier_least_uploads_us(site, config, outline, num, out->away / num, &out->uploads_us);
+    if (status == WEFT_CONFIG)
+        weft_error_clear();
+    return status == WEFT_CONFIG ? WEFT_OK : status;
+}
+
+static weft_status fill(weft_bounds *b, const weft_config *config, const weft_mesh *mesh,
+                        weft_site *site, const weft_outline *outline, const table_key *key,
+                        table **out)
 {
     const size_t num = (size_t)outline->num_layers;
     table *t;
@@ -237,6 +258,7 @@ static weft_status fill(weft_bounds *b, weft_site *site, const weft_outline *out
     for (int l = 0; l < t->num_kinds; l++) {
         WEFT_TRY(price_kind(b, site, outline, l, &t->kinds[l]));
         count_bytes(b, outline, l, &t->kinds[l]);
+        WEFT_TRY(price_uploads(b, config, mesh, site, outline, &t->kinds[l]));
     }
     *out = t;
     return WEFT_OK;
@@ -333,7 +355,7 @@ static weft_status make_table(weft_bounds *b, const weft_config *config, const w
     WEFT_TRY(weft_places_pass_groups(&chosen->mesh, b->space->cluster, first_rank,
                                      weft_config_sends_directly(config), &site));
     WEFT_TRY(outline_kinds(b, config, &chosen->mesh, &chosen->moe, &outline));
-    const weft_status status = fill(b, &site, &outline, key, out);
+    const weft_status status = fill(b, config, &chosen->mesh, &site, &outline, key, out);
     weft_outline_release(&outline);
     return status;
 }
@@ -442,14 +464,16 @@ static const kind_price *kind_at(const bounding *b, int layer)
 /* A chunk of a stage. */
 typedef struct chunk_sum {
     double forward_us, backward_us, recompute_us, kept_bytes, dense, experts;
+    double away, uploads_us, any_recompute_us; /* uploads: of a pass */
 } chunk_sum;
 
+/* The first layer with experts may find them in their slots: those of the pass before. */
 static chunk_sum sum_layers(const bounding *b, const weft_layout *layout, int first, int end)
 {
     const weft_recompute_options *recompute = &b->config.train.recompute;
     const bool full = recompute->granularity == WEFT_RECOMPUTE_FULL;
     chunk_sum sum = {0};
-    double last = 0;
+    double last = 0, most_us = 0;
     for (int l = first; l < end; l++) {
         const kind_price *kind = kind_at(b, l);
         const bool again = full && layout && weft_recompute_group(recompute, layout, l) > 0;
@@ -460,7 +484,12 @@ static chunk_sum sum_layers(const bounding *b, const weft_layout *layout, int fi
         sum.kept_bytes += last;
         sum.dense += kind->dense;
         sum.experts += kind->experts;
+        sum.away += kind->away;
+        sum.any_recompute_us += kind->recompute_us;
+        sum.uploads_us += kind->uploads_us;
+        most_us = fmax(most_us, kind->uploads_us);
     }
+    sum.uploads_us -= most_us;
     sum.kept_bytes -= fmin(last, b->table->boundary_bytes);
     return sum;
 }
@@ -495,6 +524,28 @@ static double state_bytes(const bounding *b, const chunk_sum *sum)
         bytes += state * (zero >= WEFT_SHARD_OPTIM ? share : elements[i]);
     }
     return bytes;
+}
+
+/* Whether experts leave the device: as configured, or because a stage has no room for them. kept:
+ * bytes beside the weights. */
+static bool leaves(const bounding *b, const chunk_sum *sum, double kept)
+{
+    const uint64_t limit = b->bounds->limit_bytes;
+    chunk_sum with = *sum;
+    if (b->config.tier.experts != WEFT_TIER_AUTO)
+        return b->config.tier.experts != WEFT_TIER_NONE;
+    with.experts += with.away;
+    return limit > 0 && state_bytes(b, &with) + kept > (double)limit;
+}
+
+/* What goes up for a stage's passes, one after the other behind the first one's start; the last one
+ * ends behind it. A pass may end earlier than the walk of its experts by what it makes again, which
+ * is done ahead of it. */
+static double uploads_us(const bounding *b, const chunk_sum *sum)
+{
+    if (b->config.schedule.splits_backward || b->config.schedule.overlap_moe_expert_parallel_comm)
+        return 0;
+    return 2.0 * b->num_micro_batches * sum->uploads_us - sum->any_recompute_us;
 }
 
 /* Stashes that a stage has at once, at least. */
@@ -640,6 +691,7 @@ static kind_price least_block(const bounding *b)
         least.backward_us = fmin(least.backward_us, kind->backward_us);
         least.dense = fmin(least.dense, kind->dense);
         least.experts = fmin(least.experts, kind->experts);
+        least.uploads_us = fmin(least.uploads_us, kind->uploads_us);
     }
     return least;
 }
@@ -662,6 +714,12 @@ static weft_status bound_by_mean(bounding *b, weft_bound *out)
     out->step_us = (sum.forward_us + sum.backward_us) /
                    (b->config.schedule.splits_backward ? p / m : 1 - pow(1 - 1 / m, p));
     out->step_us = fmax(out->step_us, passes);
+    const chunk_sum mean = {
+        .dense = sum.dense / p, .experts = sum.experts / p, .away = sum.away / p};
+    const chunk_sum up = {.uploads_us = fmax(0, blocks - 1) * block.uploads_us,
+                          .any_recompute_us = sum.any_recompute_us};
+    if (leaves(b, &mean, 0))
+        out->step_us = fmax(out->step_us, uploads_us(b, &up));
     out->step_us =
         fmax(out->step_us, passes - blocks * block.backward_us + reduce_us(updates, &most));
     out->step_us += after_norm_us(updates, &most);
@@ -706,6 +764,9 @@ static stage_sum sum_stage(const bounding *b, const weft_layout *layout, int sta
         out.all.recompute_us += sum.recompute_us;
         out.all.dense += sum.dense;
         out.all.experts += sum.experts;
+        out.all.away += sum.away;
+        out.all.uploads_us += sum.uploads_us;
+        out.all.any_recompute_us += sum.any_recompute_us;
         out.least_kept = fmin(out.least_kept, sum.kept_bytes);
         out.first = sum;
     }
@@ -724,7 +785,8 @@ static weft_status bound_by_stages(bounding *b, weft_bound *out)
     const double m = b->num_micro_batches;
     const update_price *updates = NULL;
     double before_us[2] = {0, 0}; /* forwards and backwards of the stages in front */
-    double after_us = 0;
+    double after_us = 0, up_us = 0;
+    bool away = false;
     for (int s = 0; s < b->mesh.pp; s++) {
         if (s == 0 || !alike)
             WEFT_TRY(find_table(b->bounds, b->candidate, &b->config, &b->mesh, s, &b->table));
@@ -738,15 +800,17 @@ static weft_status bound_by_stages(bounding *b, weft_bound *out)
         out->step_us =
             fmax(out->step_us, before_us[0] + fmin(0, sum.start_us) + m * sum.all.forward_us +
                                    sum.behind_us + reduce_us(updates, &sum.all));
+        const double kept = sum.least_kept * num_in_flight(b, s, layout->num_chunks);
+        up_us = fmax(up_us, before_us[0] + uploads_us(b, &sum.all) + before_us[1]);
+        away |= leaves(b, &sum.all, kept);
         after_us = fmax(after_us, after_norm_us(updates, &sum.all));
         before_us[0] += sum.first.forward_us + sum.first_start_us[0];
         /* Of halves nothing waits for the weights'. */
         before_us[1] +=
             b->config.schedule.splits_backward ? 0 : sum.first.backward_us + sum.first_start_us[1];
-        note_memory(
-            b, state_bytes(b, &sum.all) + sum.least_kept * num_in_flight(b, s, layout->num_chunks),
-            out);
+        note_memory(b, state_bytes(b, &sum.all) + kept, out);
     }
+    out->step_us = away ? fmax(out->step_us, up_us) : out->step_us;
     out->step_us += after_us;
     return WEFT_OK;
 }
@@ -815,10 +879,13 @@ static weft_status make_sharing(const bounding *b, const sharing_key *key, shari
     weft_mesh mesh = b->mesh; /* that of the choice may have other stages and replicas */
     mesh.cp_comm_type = chosen->mesh.cp_comm_type;
     mesh.cp_inner = chosen->mesh.cp_inner;
+    weft_config away = b->config; /* experts that may leave the device share out nothing */
+    if (away.tier.experts == WEFT_TIER_AUTO)
+        away.tier.experts = WEFT_TIER_HOST;
     sharing *s;
     WEFT_TRY(weft_arena_alloc(&bounds->arena, sizeof(sharing), &s));
     s->key = *key;
-    WEFT_TRY(weft_shared_passes_find(&b->config, bounds->space->cluster, bounds->experts, &mesh,
+    WEFT_TRY(weft_shared_passes_find(&away, bounds->space->cluster, bounds->experts, &mesh,
                                      &chosen->moe, &bounds->arena, layout, &s->passes));
     const size_t num = (size_t)weft_layout_num_stages(layout) + 1;
     WEFT_TRY(weft_arena_alloc_array(&bounds->arena, num, sizeof *layout->first, &memory));

@@ -295,6 +295,7 @@ static weft_status plan_next(searching *s)
     weft_config config;
     weft_plan plan;
     weft_space_apply(s->space, &e.candidate, &config);
+    config.is_trial = true;
     weft_status status =
         weft_plan_start(&config, s->space->source, s->space->cluster, &s->scratch, &plan);
     if (status == WEFT_CONFIG) {

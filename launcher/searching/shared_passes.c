@@ -10,7 +10,8 @@
 typedef struct finding {
     const weft_config *config;
     const weft_cluster *cluster, *experts;
-    weft_plan plan; /* of it: the mesh, the outline, how MoE layers run */
+    weft_plan plan;          /* of it: the mesh, the outline, how MoE layers run */
+    weft_pass_price *layers; /* of the chunk at hand, by the outline's */
     weft_shared_chunk *chunks;
     double *tail_us;
 } finding;
@@ -65,16 +66,17 @@ static double all_us(const weft_sharding_time *time)
     return time->exposed_us + time->host_us + time->clear_us;
 }
 
-/* Of the chunk's layers alone. */
-static weft_status forward_us(const weft_site *site, const weft_outline *outline, const place *at,
-                              double *out)
+/* Of the chunk's layers alone, which are priced. */
+static weft_status forward_us(finding *f, const weft_site *site, const place *at, double *out)
 {
+    const weft_outline *outline = &f->plan.step.outline;
     weft_pass_price sum = {0}, one = {0};
     for (int l = at->first; l < at->end; l++) {
         if (l == at->first || !weft_pass_same_layer(outline, l - 1, l)) {
             one = (weft_pass_price){0};
             WEFT_TRY(weft_pass_price_add(site, outline, l, l + 1, &one));
         }
+        f->layers[l] = one;
         weft_pass_time_add(&sum.forward, &one.forward);
     }
     *out = weft_pass_us(&sum.forward);
@@ -87,13 +89,15 @@ static weft_status find_chunk(finding *f, const weft_site *site, const place *at
     weft_shared_chunk *out = &f->chunks[at->stage * outline->layout.num_chunks + at->chunk];
     double between_us = 0;
     weft_sharding_time forward, backward, apart;
-    WEFT_TRY(forward_us(site, outline, at, &between_us));
-    WEFT_TRY(weft_sharding_price(site, outline, at->stage, at->chunk, false, 0, &forward));
-    WEFT_TRY(weft_sharding_price(site, outline, at->stage, at->chunk, true, 0, &backward));
+    WEFT_TRY(forward_us(f, site, at, &between_us));
+    WEFT_TRY(
+        weft_sharding_price(site, outline, f->layers, at->stage, at->chunk, false, 0, &forward));
+    WEFT_TRY(
+        weft_sharding_price(site, outline, f->layers, at->stage, at->chunk, true, 0, &backward));
     apart = backward;
     if (outline->residency.sharding == WEFT_SHARD_OPTIM_GRADS)
-        WEFT_TRY(
-            weft_sharding_price(site, outline, at->stage, at->chunk, true, between_us, &apart));
+        WEFT_TRY(weft_sharding_price(site, outline, f->layers, at->stage, at->chunk, true,
+                                     between_us, &apart));
     *out = (weft_shared_chunk){
         .us = {all_us(&forward), fmin(all_us(&backward), all_us(&apart))},
         .start_us = {forward.start_us, fmin(backward.start_us, apart.start_us)}};
@@ -167,7 +171,11 @@ weft_status weft_shared_passes_find(const weft_config *config, const weft_cluste
     f.plan.step.moe = *moe;
     WEFT_TRY(weft_model_outline(&setup, mesh, weft_config_build(config), &f.plan.step.outline));
     *out_layout = f.plan.step.outline.layout;
-    const weft_status status = find(&f, arena, out);
+    weft_arena scratch = {0};
+    weft_status status = WEFT_ARRAY(&scratch, (size_t)f.plan.step.outline.num_layers, &f.layers);
+    if (status == WEFT_OK)
+        status = find(&f, arena, out);
+    weft_arena_release(&scratch);
     weft_outline_release(&f.plan.step.outline);
     return status;
 }

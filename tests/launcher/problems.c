@@ -51,6 +51,21 @@ static void draw_config(problem *p)
              1 << (10 + draw(10)));
 }
 
+/* Experts beyond device memory, which pairs do not have. */
+static void draw_tier(problem *p)
+{
+    static const char *const tiers[] = {"offload.experts=host", "offload.experts=auto"},
+                             *const kept[] = {"offload.kept=0", "offload.kept=0.5",
+                                              "offload.kept=-1"};
+    if (!strstr(p->config, "num_experts") || draw(2) > 0)
+        return;
+    for (size_t i = 0; i < p->num_set; i++)
+        if (strstr(p->set[i], "overlap_moe"))
+            return;
+    p->set[p->num_set++] = PICK(tiers);
+    p->set[p->num_set++] = PICK(kept);
+}
+
 static void draw_held(problem *p)
 {
     static const char *const may[] = {
@@ -82,6 +97,7 @@ static void draw_held(problem *p)
         zero |= of_zero;
         p->set[p->num_set++] = may[i];
     }
+    draw_tier(p);
 }
 
 bool problem_load(const problem *p, loaded *out)

@@ -177,29 +177,65 @@ static void compare(const loaded *l, const weft_search_space *space,
     weft_arena_release(&arena);
 }
 
+/* How many candidates it has; 0: too many to try them all. */
+static size_t check_problem(const problem *p, const char *text)
+{
+    loaded l;
+    weft_candidate_list list;
+    size_t count = 0;
+    if (!problem_load(p, &l))
+        return 0;
+    const weft_search_space space =
+        weft_space_of(&l.config, &l.source, l.cluster, l.cluster->num_nodes, LEAST_TOKENS);
+    EXPECT_OK(weft_space_list(&space, &list));
+    if (list.count > 0 && list.count <= MOST_CANDIDATES) {
+        compare(&l, &space, &list, text);
+        count = list.count;
+    }
+    weft_candidate_list_release(&list);
+    weft_arena_release(&l.arena);
+    return count;
+}
+
+/* Where auto sends experts to host memory nothing of them is gathered under ZeRO-3, which a bound
+ * may not count. */
+static void check_auto(void)
+{
+    static const problem p = {
+        .config = "{\"model\": {\"num_layers\": 1, \"hidden_size\": 256, "
+                  "\"num_attention_heads\": 4, \"seq_length\": 256, \"vocab_size\": 1024, "
+                  "\"num_experts\": 4, \"moe_layer_freq\": 2, \"swiglu\": true}, "
+                  "\"train\": {\"global_batch_size\": 8, \"train_iters\": 1, "
+                  "\"precision\": \"bf16\"}, \"parallel\": {\"ddp_bucket_size\": 524288}, "
+                  "\"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}",
+        .cluster = "{\"num_nodes\": 1, \"ranks_per_node\": 4, \"device\": {\"memory_bytes\": 3e8, "
+                   "\"reserved_bytes\": 2.6e8, \"memory_bandwidth\": 2e12, \"launch_us\": 5, "
+                   "\"multiprocessors\": 108, \"peak\": {\"fp32\": 2e13, \"bf16\": 3e14, "
+                   "\"fp16\": 3e14}}, \"inside\": {\"bandwidth\": 1e10, \"latency_us\": 2}, "
+                   "\"between\": {\"cards\": 1, \"bandwidth\": 1e10, \"latency_us\": 5}, "
+                   "\"host\": {\"memory_bytes\": 1e11, \"memory_bandwidth\": 1e11, "
+                   "\"link_bandwidth\": 2e10}}",
+        .set = {"parallel.sequence_parallel=false",
+                "parallel.data_parallel_sharding_strategy=optim_grads_params",
+                "parallel.tensor_model_parallel_size=1", "parallel.pipeline_schedule=1f1b",
+                "parallel.num_virtual_stages_per_pipeline_rank=1", "offload.experts=auto",
+                "offload.kept=0.5"},
+        .num_set = 7};
+    EXPECT(check_problem(&p, "experts auto") > 0, "not tried");
+}
+
 static void check_problems(int count)
 {
     int done = 0, drawn = 0;
     size_t candidates = 0;
     for (; done < count && drawn < 100 * count; drawn++) {
         problem p;
-        loaded l;
-        weft_candidate_list list;
-        char text[2600];
+        char text[32];
         problem_draw(&p);
-        if (!problem_load(&p, &l))
-            return;
-        const weft_search_space space =
-            weft_space_of(&l.config, &l.source, l.cluster, l.cluster->num_nodes, LEAST_TOKENS);
         snprintf(text, sizeof text, "problem %d", drawn);
-        EXPECT_OK(weft_space_list(&space, &list));
-        if (list.count > 0 && list.count <= MOST_CANDIDATES) {
-            compare(&l, &space, &list, text);
-            candidates += list.count;
-            done++;
-        }
-        weft_candidate_list_release(&list);
-        weft_arena_release(&l.arena);
+        const size_t tried = check_problem(&p, text);
+        candidates += tried;
+        done += tried > 0;
         if (expect_failures > 20)
             return;
     }
@@ -752,6 +788,7 @@ int main(int argc, char **argv)
     check_place();
     check_nothing_fits();
     check_trains();
+    check_auto();
     check_problems(count);
     return child_finish(folder);
 }

@@ -1,6 +1,6 @@
-/* The cluster files of examples/clusters: every number has a source that a reader can look up, no
- * training run is one, and what is priced by them lies where such machines are: beside published
- * measurements of single operations, too. */
+/* The cluster files of examples/clusters, and the rules of other software: every number has a
+ * source that a reader can look up, no training run is one, and what is priced by them lies where
+ * such machines are: beside published measurements of single operations, too. */
 #include "tests/core/check.h"
 
 #include <ctype.h>
@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/planning/software.h"
 #include "schedule/cost/cost.h"
 #include "schedule/exchange/exchange.h"
 
@@ -64,22 +65,74 @@ static bool has_year(const char *text)
     return false;
 }
 
-/* A date, and an address or who published it; nothing that a training run tells. */
+/* What is wrong with the source, which has a date, and an address or who published it, and nothing
+ * that a training run tells; NULL: nothing. */
+static const char *fault_of(const char *where)
+{
+    static const char *const places[] = {"NVIDIA,", "NVIDIA ", "arXiv", ".com/", ".com,",
+                                         ".ai/",    ".org/",   "NCCL",  "AMD",   "Intel"};
+    static const char *const runs[] = {"tokens/s",      "MFU",         "step time",
+                                       "training run",  "samples/s",   "utilization",
+                                       "bench/results", "s/iteration", "step takes"};
+    if (!where || !*where)
+        return "has no source";
+    if (!has_year(where) || !has_any(where, places, sizeof places / sizeof *places))
+        return "nobody can look up";
+    return has_any(where, runs, sizeof runs / sizeof *runs) ? "comes from a training run" : NULL;
+}
+
 static void check_source(const weft_cluster *c, const char *path)
 {
-    static const char *const places[] = {"NVIDIA", "arXiv", ".com/", ".com,",
-                                         ".ai/",   "NCCL",  "AMD",   "Intel"};
-    static const char *const runs[] = {"tokens/s", "MFU", "step time", "training run"};
     const weft_source *source = weft_cluster_source(c, -1, path);
-    if (!source || !*source->where)
-        fail_msg("%s: %s has no source", c->name, path);
-    if (!has_year(source->where) || !has_any(source->where, places, sizeof places / sizeof *places))
-        fail_msg("%s: nobody can look up %s: %s", c->name, path, source->where);
-    if (has_any(source->where, runs, 4))
-        fail_msg("%s: %s comes from a training run: %s", c->name, path, source->where);
+    const char *fault = fault_of(source ? source->where : NULL);
+    if (fault)
+        fail_msg("%s: %s: %s: %s", c->name, path, fault, source ? source->where : "");
     if (source->class_ == WEFT_SOURCE_PUBLISHED && strcmp(path, "interference") != 0 &&
         !(source->spread > 0 && source->spread <= 0.2))
         fail_msg("%s: %s has a spread of %g", c->name, path, source->spread);
+}
+
+CASE(sources_are_judged)
+{
+    static const struct {
+        const char *where;
+        bool good;
+    } rows[] = {{"arXiv 2407.08608, 2024, figure 5", true},
+                {"github.com/pytorch/pytorch/issues/41383, 2020", true},
+                {NULL, false},
+                {"", false},
+                {"arXiv, figure 5", false},
+                {"somebody, 2024", false},
+                {"arXiv 2407.08608, 2024: 5.1 s of a step time", false},
+                {"github.com/NVIDIA/Megatron-LM, 2024: 47 % MFU", false},
+                {"arXiv 2407.08608, 2024, 9,800 tokens/s", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!fault_of(rows[i].where) != rows[i].good)
+            fail_msg("%s: %s", rows[i].where, fault_of(rows[i].where));
+}
+
+/* Every software but Weft has rules, and each rule is somebody's. */
+CASE(every_rule_has_its_source)
+{
+    bool has_rules[WEFT_NUM_SOFTWARE] = {[WEFT_SOFTWARE_WEFT] = true};
+    for (int k = 0; k < WEFT_NUM_SOFTWARE_RULES; k++) {
+        const weft_software_rule *rule = weft_software_rule_at((weft_software_rule_kind)k);
+        bool any = false;
+        if (!rule->what)
+            fail_msg("rule %d has no row", k);
+        if (fault_of(rule->where))
+            fail_msg("%s: %s: %s", rule->what, fault_of(rule->where), rule->where);
+        assert_true(rule->values[WEFT_SOFTWARE_WEFT] == 0);
+        for (int s = 0; s < WEFT_NUM_SOFTWARE; s++) {
+            any |= rule->values[s] > 0;
+            has_rules[s] |= rule->values[s] > 0;
+        }
+        if (!any)
+            fail_msg("%s: of no software", rule->what);
+    }
+    for (int s = 0; s < WEFT_NUM_SOFTWARE; s++)
+        if (!has_rules[s])
+            fail_msg("%s has no rules", weft_software_texts[s]);
 }
 
 CASE(every_number_has_its_source)
