@@ -426,6 +426,11 @@ static weft_status guarded(weft_rehearsal *r, weft_layer *layer, const place *at
     return status;
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 /* The backward in two halves, of a layer that can be split. */
 static weft_status run_halves(weft_rehearsal *r, weft_layer *layer, const place *at,
                               weft_description *out)
@@ -442,7 +447,13 @@ static weft_status run_halves(weft_rehearsal *r, weft_layer *layer, const place 
     (void)weft_notes(r->device, &r->second);
     out->splits = true;
     out->deferred_bytes = d->stack.peak_bytes;
-    return weft_pass_run_deferred(&r->pass, at->index);
+    weft_stack *scratch = &r->model.memory.scratch;
+    const size_t before = scratch->peak_bytes;
+    scratch->peak_bytes = scratch->used_bytes;
+    WEFT_TRY(weft_pass_run_deferred(&r->pass, at->index));
+    out->deferred_scratch_bytes = scratch->peak_bytes - scratch->used_bytes;
+    scratch->peak_bytes = larger(before, scratch->peak_bytes);
+    return WEFT_OK;
 }
 
 /* What a backward in two halves enqueues is listed; a whole one, which a step also has, may take
@@ -629,11 +640,6 @@ static weft_status rehearse_alone(const weft_model_options *options, const weft_
 }
 
 /* --- recording ------------------------------------------------------------------------------- */
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
 
 /* The products that a layer which describes itself says it has. */
 static weft_status note_products(weft_rehearsal *r, const weft_description *d)

@@ -338,14 +338,16 @@ weft_status weft_moe_experts_backward_input(weft_moe *m, weft_pass *pass,
 }
 
 weft_status weft_moe_experts_backward_weights(weft_moe *m, weft_pass *pass,
-                                              const weft_moe_expert_rows *r, bool overwrite)
+                                              const weft_moe_expert_rows *r, bool first,
+                                              bool overwrite)
 {
     span all = all_of(m, pass, r);
     const weft_tensor act = kept_of(r, &r->kept_act), dout = kept_of(r, &r->kept_dout);
     all.overwrite = overwrite;
+    if (!first)
+        return grouped(pass, &all, WEFT_GROUPED_WGRAD, false, &act, &dout);
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_AGAIN);
     WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
-    WEFT_TRY(grouped(pass, &all, WEFT_GROUPED_WGRAD, false, &act, &dout));
     return grouped(pass, &all, WEFT_GROUPED_WGRAD, true, &all.x, &all.middle);
 }

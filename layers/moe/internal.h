@@ -173,7 +173,8 @@ const weft_program *weft_moe_program(const weft_moe *m, weft_pass *pass, bool ba
 bool weft_moe_task_travels(const weft_moe *m, const weft_pass *pass, const weft_program *program,
                            uint32_t index);
 /* The experts' gradients, of each partition in turn, in a backward's second half. */
-weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
+weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                 bool first) WEFT_CHECKED;
 
 /* Fill executor.run for programs of schedule/moe/layer.h, whose context is tasks.c's own; and for
  * those of schedule/exchange/exchange.h, with that of exchange.c. */
@@ -201,13 +202,14 @@ weft_status weft_moe_experts_backward(weft_moe *m, weft_pass *pass,
                                       const weft_tensor *din, bool overwrite) WEFT_CHECKED;
 
 /* The same in two halves: dout -> din, and what the gradients of weights need -> kept_act,
- * kept_dout, middle; below, the gradients of weights from x, kept_act, kept_dout and middle. */
+ * kept_dout, middle; below, the gradients of weights from x, kept_act, kept_dout and middle, of the
+ * first product or of the second. */
 weft_status weft_moe_experts_backward_input(weft_moe *m, weft_pass *pass,
                                             const weft_moe_expert_rows *rows,
                                             const weft_tensor *dout,
                                             const weft_tensor *din) WEFT_CHECKED;
 weft_status weft_moe_experts_backward_weights(weft_moe *m, weft_pass *pass,
-                                              const weft_moe_expert_rows *rows,
+                                              const weft_moe_expert_rows *rows, bool first,
                                               bool overwrite) WEFT_CHECKED;
 
 /* to[i] = from[index[i]], rows. */
