@@ -553,6 +553,16 @@ static void leave(listing *l, double soon_us, double late_us)
     l->parts[l->count - 1].late_us = l->leaves ? late_us : 0;
 }
 
+/* What the latest part leaves comes in front of a layer that leaves nothing. */
+static void leave_nothing(listing *l)
+{
+    weft_pair_part *last = l->count > 0 ? &l->parts[l->count - 1] : NULL;
+    if (!last)
+        return;
+    last->us += last->late_us;
+    last->late_us = 0;
+}
+
 /* Of the experts' weights' gradients those of the second product, which come first. */
 static double soon_share(const weft_description *d)
 {
@@ -601,6 +611,8 @@ static weft_status list_layer(listing *l, int layer, bool backward, const weft_p
     const double weights_us = splits ? weft_pass_us(&l->layers[layer].weights) : 0;
     const double us = weft_pass_us(time) - weights_us;
     l->alone_us += l->leaves ? us + weights_us : us;
+    if (l->leaves && weights_us <= 0)
+        leave_nothing(l);
     if (!l->outline->layers[layer].host_waits) {
         add_part(l, WEFT_PART_COMPUTES, us);
         leave(l, 0, weights_us);

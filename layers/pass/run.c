@@ -604,8 +604,13 @@ static weft_status take_left(const weft_pass_strand *s, bool soon)
     return WEFT_OK;
 }
 
-static weft_status begin_leaving(weft_pass_strand *s)
+/* A layer that leaves nothing writes its norms' outputs where what is left reads others. */
+static weft_status begin_leaving(weft_pass_strand *s, const weft_task *task)
 {
+    if (!s->leaves)
+        return WEFT_OK;
+    if (!leaves(s, task))
+        return take_left(s, false);
     const int at = (s->at + 1) % WEFT_PAIR_LEAVERS;
     if (s->leaves[at].next < s->leaves[at].num_works) /* layers without turns between them */
         WEFT_TRY(take_left(s, false));
@@ -646,8 +651,7 @@ static weft_status go_on(weft_pass_strand *s)
 static weft_status begin_task(weft_pass_strand *s, const weft_task *task)
 {
     weft_pass_work *w = &s->work;
-    if (leaves(s, task))
-        WEFT_TRY(begin_leaving(s));
+    WEFT_TRY(begin_leaving(s, task));
     WEFT_TRY(weft_program_begin_task(w->program, s->executor, s->task, s->is_ordered));
     WEFT_TRY(begin_gradients(w, task, s->call.pass->lane));
     if (task->kind == WEFT_TASK_RECOMPUTE)
