@@ -423,21 +423,17 @@ static weft_tensor part_of(const weft_moe_part *part, weft_tensor all)
 
 weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state, bool first)
 {
-    const size_t mark = weft_pass_mark(pass);
     weft_moe_expert_rows r = {
         .act = state->held.act, .kept_act = state->held.act, .kept_dout = state->held.dout};
-    if (first && state->cut.parts[0].order)
-        WEFT_TRY(weft_pass_scratch(pass, state->held.dout.dtype, state->cut.max_rows,
-                                   state->held.dout.dims[1], &r.ordered));
     for (int i = 0; i < state->cut.num_parts; i++) {
         r.part = &state->cut.parts[i];
         r.x = part_of(r.part, state->held.dispatched);
         r.middle = part_of(r.part, state->held.middle);
-        r.act.dims[0] = r.ordered.dims[0] = r.part->num_rows;
+        r.act.dims[0] = r.part->num_rows;
+        r.ordered = part_of(r.part, state->held.dout); /* the second product's have been read */
         const bool is_first = i == 0 || state->plan->pipeline.by_experts;
         const bool overwrite = is_first && weft_pass_overwrite(pass);
         WEFT_TRY(weft_moe_experts_backward_weights(m, pass, &r, first, overwrite));
     }
-    weft_pass_release(pass, mark);
     return WEFT_OK;
 }

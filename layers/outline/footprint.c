@@ -221,26 +221,27 @@ uint64_t weft_footprint_scratch(const weft_outline *outline, int rank)
            (outline->shape.training ? 3 : 1) * row_piece(outline);
 }
 
-/* On top of a backward's, where its parts leave weights' gradients for later. */
-static uint64_t left_scratch(const weft_outline *outline, int rank)
+/* Where a backward's parts leave weights' gradients for later. */
+static uint64_t leaving_scratch(const weft_outline *outline, int rank, uint64_t most)
 {
-    uint64_t most = 0;
+    uint64_t left = 0;
     int first, end;
     for (int chunk = 0; chunk < outline->layout.num_chunks && outline->leaves_weights; chunk++) {
         weft_layout_range(&outline->layout, rank, chunk, &first, &end);
         for (int l = first; l < end; l++) {
-            const uint64_t bytes = outline->layers[l].description.deferred_scratch_bytes;
-            most = bytes > most ? bytes : most;
+            const weft_description *d = &outline->layers[l].description;
+            most = d->leaving_scratch_bytes > most ? d->leaving_scratch_bytes : most;
+            left = d->left_scratch_bytes > left ? d->left_scratch_bytes : left;
         }
     }
-    return most;
+    return most + left;
 }
 
 uint64_t weft_footprint_backward_scratch(const weft_outline *outline, int rank)
 {
     uint64_t most[2];
     most_scratch(outline, rank, most);
-    return outline->pairs ? most[1] + left_scratch(outline, rank) : 0;
+    return outline->pairs ? leaving_scratch(outline, rank, most[1]) : 0;
 }
 
 static int count_parts(const weft_outline *outline, int rank)

@@ -619,13 +619,6 @@ static weft_status begin_leaving(weft_pass_strand *s, const weft_task *task)
     return WEFT_OK;
 }
 
-/* A reduction behind the layer is of gradients that are whole. */
-static weft_status end_leaving(weft_pass_strand *s, const weft_task *task)
-{
-    weft_deferred_note(&s->leaves[s->at]);
-    return ring_slot_of(&s->work, task, false) >= 0 ? take_left(s, false) : WEFT_OK;
-}
-
 /* --- parts in turn -----------------------------------------------------------------------------
  */
 
@@ -667,7 +660,7 @@ static weft_status end_task(weft_pass_strand *s, const weft_task *task)
     if (task->kind == WEFT_TASK_RECOMPUTE)
         weft_pass_end_repeat(pass);
     if (leaves(s, task))
-        WEFT_TRY(end_leaving(s, task));
+        weft_deferred_note(&s->leaves[s->at]);
     WEFT_TRY(end_weights(&s->work, task, pass->lane));
     WEFT_TRY(weft_program_end_task(s->work.program, s->executor, s->task, s->is_ordered));
     s->task++;
