@@ -82,10 +82,13 @@ bool weft_layer_splits(const weft_layer *layer);
 /* Whether the backward that runs is a first half, and must leave them. */
 bool weft_pass_defers(const weft_pass *pass);
 /* What the second half does for the layer, in the order of these calls. The layer's state and its
- * stash are as the first half left them; scratch is free. */
+ * stash are as the first half left them. */
 typedef weft_status (*weft_deferred_function)(weft_layer *layer, weft_pass *pass);
 weft_status weft_pass_defer(weft_pass *pass, weft_layer *layer,
                             weft_deferred_function run) WEFT_CHECKED;
+/* In a pair, what was deferred so far comes while the rows travel that this part computed
+ * (schedule/pair.h). */
+void weft_pass_defer_soon(weft_pass *pass);
 /* Allocates a tensor that both halves see. Stashes of a recomputed module are such, too. */
 weft_status weft_pass_deferred(weft_pass *pass, weft_dtype dtype, size_t d0, size_t d1,
                                weft_tensor *out) WEFT_CHECKED;

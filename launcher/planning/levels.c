@@ -253,8 +253,9 @@ static weft_status make_passes(making *m)
     const weft_outline *outline = &m->out->plan.step.outline;
     const weft_layout *layout = &outline->layout;
     weft_chunk_shape shape;
-    const int num_kinds =
-        outline->shape.splits_backward ? WEFT_NUM_PASS_KINDS : WEFT_NUM_WHOLE_PASS_KINDS;
+    const int num_kinds = outline->shape.splits_backward && !outline->leaves_weights
+                              ? WEFT_NUM_PASS_KINDS
+                              : WEFT_NUM_WHOLE_PASS_KINDS;
     const int num = num_kinds * weft_layout_num_stages(layout);
     WEFT_TRY(add_rows(m, num));
     for (int i = 0; i < num; i++) {

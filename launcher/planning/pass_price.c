@@ -659,6 +659,7 @@ typedef struct listing {
     int count;
     double alone_us; /* what the pass takes alone */
     bool halved;     /* a backward's input's half alone */
+    bool leaves;     /* a whole backward's parts leave the weights' half */
     int priced;      /* the layer of `costs`; -1: none */
     weft_moe_costs costs[2];
     double program_us[2]; /* what these programs take alone */
@@ -666,41 +667,79 @@ typedef struct listing {
 
 static void add_part(listing *l, weft_part_kind kind, double us)
 {
-    l->parts[l->count++] = (weft_pair_part){kind, us};
+    l->parts[l->count++] = (weft_pair_part){.kind = kind, .us = us};
 }
 
-/* The halves of the experts' backward are as many products each. */
-static double task_us(const listing *l, const weft_task *task, bool splits)
+/* The latest part leaves work. */
+static void leave(listing *l, double soon_us, double late_us)
 {
-    const double us = weft_moe_task_us(&l->costs[task->flow == WEFT_FLOW_GRADIENT], task);
-    return splits && task->kind == WEFT_TASK_EXPERT ? us / 2 : us;
+    l->parts[l->count - 1].soon_us = l->leaves ? soon_us : 0;
+    l->parts[l->count - 1].late_us = l->leaves ? late_us : 0;
 }
 
-/* The parts of an MoE layer that takes `us`: of what its program leaves nearly all of a forward's
- * comes before, of a backward's behind. */
-static void list_moe(listing *l, bool backward, bool splits, double us)
+/* What the latest part leaves comes in front of a layer that leaves nothing. */
+static void leave_nothing(listing *l)
 {
+    weft_pair_part *last = l->count > 0 ? &l->parts[l->count - 1] : NULL;
+    if (!last)
+        return;
+    last->us += last->late_us;
+    last->late_us = 0;
+}
+
+/* Of the experts' weights' gradients those of the second product, which come first. */
+static double soon_share(const weft_description *d)
+{
+    double second = 0, all = 0;
+    for (int i = 0; i < d->num_operations; i++) {
+        const weft_operation *o = &d->operations[i];
+        if (!o->deferred || o->kind != WEFT_OPERATION_GEMM || o->groups == 0)
+            continue;
+        second = all > 0 ? second : (double)o->flops;
+        all += (double)o->flops;
+    }
+    return all > 0 ? second / all : 0;
+}
+
+/* The parts of an MoE layer that takes `us`, and weights_us more in the weights' half: of what its
+ * program leaves nearly all of a forward's comes before, of a backward's behind. The halves of the
+ * experts' backward are as many products each, and the program has the input's. */
+static void list_moe(listing *l, int layer, bool backward, double weights_us, double us)
+{
+    const double soon = soon_share(&l->outline->layers[layer].description);
     const weft_program *program = &l->programs[backward];
-    double rest = us - l->program_us[backward];
-    for (uint32_t i = 0; splits && i < program->num_tasks; i++)
-        if (program->tasks[i].kind == WEFT_TASK_EXPERT)
-            rest += task_us(l, &program->tasks[i], true);
+    const double rest = us - l->program_us[backward];
+    double experts_us = 0;
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < program->num_tasks; i++)
+        if (program->tasks[i].kind == WEFT_TASK_EXPERT) {
+            experts_us += weft_moe_task_us(&l->costs[backward], &program->tasks[i]);
+            last = i;
+        }
+    experts_us = fmin(experts_us, weights_us);
     add_part(l, WEFT_PART_COMPUTES, backward ? 0 : fmax(0, rest));
     for (uint32_t i = 0; i < program->num_tasks; i++) {
         const weft_task *task = &program->tasks[i];
         add_part(l, task->lane == WEFT_LANE_COMPUTE ? WEFT_PART_COMPUTES : WEFT_PART_TRAVELS,
-                 task_us(l, task, splits));
+                 weft_moe_task_us(&l->costs[backward], task));
+        if (i == last)
+            leave(l, soon * experts_us, (1 - soon) * experts_us);
     }
     add_part(l, WEFT_PART_COMPUTES, backward ? fmax(0, rest) : 0);
+    leave(l, 0, weights_us - experts_us);
 }
 
 static weft_status list_layer(listing *l, int layer, bool backward, const weft_pass_time *time)
 {
-    const double weights_us = backward && l->halved ? weft_pass_us(&l->layers[layer].weights) : 0;
+    const bool splits = backward && (l->halved || l->leaves);
+    const double weights_us = splits ? weft_pass_us(&l->layers[layer].weights) : 0;
     const double us = weft_pass_us(time) - weights_us;
-    l->alone_us += us;
+    l->alone_us += l->leaves ? us + weights_us : us;
+    if (l->leaves && weights_us <= 0)
+        leave_nothing(l);
     if (!l->outline->layers[layer].host_waits) {
         add_part(l, WEFT_PART_COMPUTES, us);
+        leave(l, 0, weights_us);
         return WEFT_OK;
     }
     if (l->priced < 0 || !weft_pass_same_layer(l->outline, l->priced, layer)) {
@@ -710,7 +749,7 @@ static weft_status list_layer(listing *l, int layer, bool backward, const weft_p
                                             NULL, &l->program_us[i]));
     }
     l->priced = layer;
-    list_moe(l, backward, weights_us > 0, us);
+    list_moe(l, layer, backward, weights_us, us);
     return WEFT_OK;
 }
 
@@ -809,6 +848,7 @@ weft_status weft_pass_price_pairs(const weft_site *site, const weft_outline *out
                                   .layers = layers,
                                   .programs = programs,
                                   .halved = i >= v * v,
+                                  .leaves = i < v * v && outline->leaves_weights,
                                   .priced = -1};
         if (!of_stage.halved || outline->shape.splits_backward)
             WEFT_TRY(price_pair(&of_stage, stage, i / v % v, i % v, chunks, arena, *out + i));

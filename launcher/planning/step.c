@@ -23,6 +23,14 @@ static bool has_pairs(const weft_config *config)
     return config->schedule.overlap_moe_expert_parallel_comm && config->model.num_experts > 0;
 }
 
+/* In two halves backwards of pairs leave the weights' half to tasks of the step. Sharded gradients
+ * are reduced right behind their layer. */
+static bool leaves_weights(const weft_config *config)
+{
+    return has_pairs(config) && !config->schedule.splits_backward &&
+           weft_parallel_sharding(&config->parallel) < WEFT_SHARD_OPTIM_GRADS;
+}
+
 weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_options *moe)
 {
     return (weft_model_setup){
@@ -41,6 +49,7 @@ weft_model_setup weft_step_setup(const weft_config *config, const weft_moe_optio
         .num_deferred = config->schedule.splits_backward,
         .training = true,
         .pairs = has_pairs(config),
+        .leaves_weights = leaves_weights(config),
         .moe = *moe,
         .plain_kernels = config->plain_kernels,
         .cached_tokens = config->cached_tokens,

@@ -80,9 +80,10 @@ typedef struct weft_description {
     const char *lacks; /* likewise: the kind of a child that does not describe itself */
     bool keeps_input;  /* in place of its output; what is made again is scratch, inside backward */
     /* Of a shape whose backward comes in two halves, which `operations` tell apart: whether the
-     * second one does anything, and the bytes that it finds kept by the first. */
+     * second one does anything, and the bytes that it finds kept by the first; scratch where parts
+     * leave the second half for later (schedule/pair.h), and of what the last part leaves. */
     bool splits;
-    uint64_t deferred_bytes;
+    uint64_t deferred_bytes, leaving_scratch_bytes, left_scratch_bytes;
     weft_dtype dtype;
     int *users; /* of the arrays */
 } weft_description;

@@ -12,6 +12,7 @@
 #include "layers/context/context.h"
 #include "layers/describe/plain.h"
 #include "layers/outline/outline.h"
+#include "layers/pass/parts.h"
 #include "layers/pass/pass.h"
 
 /* Lists what a stack of stashes gives. */
@@ -426,6 +427,11 @@ static weft_status guarded(weft_rehearsal *r, weft_layer *layer, const place *at
     return status;
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 /* The backward in two halves, of a layer that can be split. */
 static weft_status run_halves(weft_rehearsal *r, weft_layer *layer, const place *at,
                               weft_description *out)
@@ -445,6 +451,35 @@ static weft_status run_halves(weft_rehearsal *r, weft_layer *layer, const place 
     return weft_pass_run_deferred(&r->pass, at->index);
 }
 
+/* The scratch of a backward whose parts leave work, which comes behind the part at the soonest:
+ * then more scratch is in use than later, but that of what the last part leaves comes on top of the
+ * next layer's. */
+static weft_status run_leaving(weft_rehearsal *r, weft_layer *layer, const place *at,
+                               weft_description *out)
+{
+    weft_tensor dy = r->model.memory.gradients[0], dx = r->model.memory.gradients[1];
+    weft_stack *scratch = &r->model.memory.scratch;
+    weft_deferred *d = &r->deferred;
+    weft_part_kind next = weft_part_kind_of(layer, &r->pass, true, 0);
+    scratch->peak_bytes = scratch->used_bytes;
+    weft_deferred_empty(d);
+    r->pass.listed = at->index;
+    for (int part = 0; next != WEFT_PART_NONE; part++) {
+        r->pass.defers = true;
+        const weft_status status = weft_part_backward(layer, &r->pass, part, &dy, &dx);
+        r->pass.defers = false;
+        WEFT_TRY(status);
+        next = weft_part_kind_of(layer, &r->pass, true, part + 1);
+        if (next == WEFT_PART_NONE) {
+            out->leaving_scratch_bytes = scratch->peak_bytes;
+            scratch->peak_bytes = scratch->used_bytes;
+        }
+        WEFT_TRY(weft_pass_run_left(&r->pass, d->num_works));
+    }
+    out->left_scratch_bytes = scratch->peak_bytes - scratch->used_bytes;
+    return WEFT_OK;
+}
+
 /* What a backward in two halves enqueues is listed; a whole one, which a step also has, may take
  * more scratch. */
 static weft_status run_backward(weft_rehearsal *r, weft_layer *layer, const place *at,
@@ -454,7 +489,13 @@ static weft_status run_backward(weft_rehearsal *r, weft_layer *layer, const plac
         return guarded(r, layer, at, true);
     WEFT_TRY(run_halves(r, layer, at, out));
     (void)weft_notes(r->device, &r->end);
-    return guarded(r, layer, at, true);
+    WEFT_TRY(guarded(r, layer, at, true));
+    if (r->recording || r->witness)
+        return WEFT_OK;
+    const size_t most = r->model.memory.scratch.peak_bytes;
+    WEFT_TRY(run_leaving(r, layer, at, out));
+    r->model.memory.scratch.peak_bytes = most;
+    return WEFT_OK;
 }
 
 static weft_status run(weft_rehearsal *r, weft_layer *layer, const place *at, weft_description *out)
@@ -629,11 +670,6 @@ static weft_status rehearse_alone(const weft_model_options *options, const weft_
 }
 
 /* --- recording ------------------------------------------------------------------------------- */
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
 
 /* The products that a layer which describes itself says it has. */
 static weft_status note_products(weft_rehearsal *r, const weft_description *d)

@@ -35,19 +35,24 @@ static weft_status create_metrics(weft_model_sums *sums, weft_device *device, bo
 static weft_status create_deferred(weft_model *model, const weft_outline *outline)
 {
     const weft_model_setup *s = &model->setup;
-    if (s->num_deferred == 0)
+    model->memory.num_deferred = s->num_deferred + (s->leaves_weights ? WEFT_PAIR_LEAVERS : 0);
+    if (model->memory.num_deferred == 0)
         return WEFT_OK;
-    model->memory.deferred = calloc((size_t)s->num_deferred, sizeof *model->memory.deferred);
+    model->memory.deferred =
+        calloc((size_t)model->memory.num_deferred, sizeof *model->memory.deferred);
     if (!model->memory.deferred)
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for backwards in two halves");
-    for (int i = 0; i < s->num_deferred; i++) {
+    for (int i = 0; i < model->memory.num_deferred; i++) {
         weft_stack *stack = &model->memory.deferred[i].stack;
         *stack = (weft_stack){.device = s->device,
                               .holds = WEFT_MEMORY_ACTIVATIONS,
                               .purpose = "deferred activations"};
-        const int chunk = s->deferred_chunks ? s->deferred_chunks[i] : 0;
-        WEFT_TRY(
-            weft_stack_reserve(stack, weft_footprint_deferred(outline, model->place.pp.at, chunk)));
+        const int rank = model->place.pp.at;
+        const bool is_left = i >= s->num_deferred;
+        const int chunk = s->deferred_chunks && !is_left ? s->deferred_chunks[i] : 0;
+        WEFT_TRY(weft_stack_reserve(stack, is_left
+                                               ? weft_footprint_left(outline, rank)
+                                               : weft_footprint_deferred(outline, rank, chunk)));
     }
     return WEFT_OK;
 }
@@ -225,6 +230,7 @@ weft_status weft_model_create(const weft_model_setup *setup, weft_model_function
         return WEFT_ERROR(WEFT_MEMORY, "out of memory for the model");
     model->setup = *setup;
     model->setup.pairs = setup->pairs && setup->training;
+    model->setup.leaves_weights = model->setup.pairs && setup->leaves_weights;
     model->options = *setup->options;
     model->build = build;
     model->shape = weft_model_shape(&model->options, &setup->groups->mesh, setup->micro_batch_size,
@@ -258,7 +264,7 @@ static void release_memory(weft_model_memory *m, const weft_model_setup *setup)
         free(m->passes[i].offloaded);
     }
     free(m->passes);
-    for (int i = 0; m->deferred && i < setup->num_deferred; i++)
+    for (int i = 0; m->deferred && i < m->num_deferred; i++)
         weft_deferred_release(&m->deferred[i]);
     free(m->deferred);
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
@@ -489,7 +495,7 @@ void weft_model_held(const weft_model *model, weft_memory_purpose purpose, weft_
         add_stack(&model->memory.passes[i].stash, purpose, out);
         add_stack(&model->memory.passes[i].host, purpose, out);
     }
-    for (int i = 0; i < model->setup.num_deferred; i++)
+    for (int i = 0; i < model->memory.num_deferred; i++)
         add_stack(&model->memory.deferred[i].stack, purpose, out);
 }
 
@@ -502,7 +508,7 @@ void weft_model_settle(weft_model *model)
         weft_stack_rewind(stash, 0);
         weft_stack_settle(stash);
     }
-    for (int i = 0; i < model->setup.num_deferred; i++) {
+    for (int i = 0; i < model->memory.num_deferred; i++) {
         weft_stack *stack = &model->memory.deferred[i].stack;
         if (stack->num_blocks < 2)
             continue;
@@ -546,7 +552,7 @@ void weft_model_held_loads(const weft_model *model, weft_moe_held_loads *out)
         add_rows(model, grew, &pass->fullest_kept, &kept);
         add_rows(model, grew, &pass->fullest, &all);
     }
-    for (int i = 0; i < model->setup.num_deferred; i++) {
+    for (int i = 0; i < model->memory.num_deferred; i++) {
         const weft_deferred *d = &model->memory.deferred[i];
         add_rows(model, d->stack.peak_bytes > d->stack.first_bytes, &d->fullest, &deferred);
     }

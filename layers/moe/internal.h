@@ -172,8 +172,10 @@ weft_status weft_moe_end(weft_moe_state *state) WEFT_CHECKED;
 const weft_program *weft_moe_program(const weft_moe *m, weft_pass *pass, bool backward);
 bool weft_moe_task_travels(const weft_moe *m, const weft_pass *pass, const weft_program *program,
                            uint32_t index);
-/* The experts' gradients, of each partition in turn, in a backward's second half. */
-weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state) WEFT_CHECKED;
+/* The gradients of the experts' first product, or before them of the second, of each partition in
+ * turn, in a backward's second half. The first ones are made over what the second ones read. */
+weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                 bool first) WEFT_CHECKED;
 
 /* Fill executor.run for programs of schedule/moe/layer.h, whose context is tasks.c's own; and for
  * those of schedule/exchange/exchange.h, with that of exchange.c. */

@@ -435,8 +435,36 @@ static weft_status moe_forward(weft_layer *layer, weft_pass *pass, int part, con
                : end_forward(m, pass, state, x, y);
 }
 
-/* The second half of a backward in two. */
-static weft_status moe_weights(weft_layer *layer, weft_pass *pass)
+/* --- the second half of a backward in two -------------------------------------------------------
+ */
+
+/* Of the experts' first product, or of the second. */
+static weft_status experts_weights(weft_layer *layer, weft_pass *pass, bool first)
+{
+    weft_moe *m = (weft_moe *)layer;
+    weft_moe_state *state = weft_pass_state(pass, layer);
+    weft_lane *lane = weft_pass_lane(pass);
+    const size_t scratch = scratch_before(pass);
+    size_t whole;
+    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_MOE, &whole));
+    weft_lane_mark_experts(lane, true);
+    WEFT_TRY_AS(lane, "experts", weft_moe_run_weights(m, pass, state, first));
+    weft_lane_mark_experts(lane, false);
+    note_scratch(m, pass, state, scratch);
+    return weft_note_end(pass, lane, whole);
+}
+
+static weft_status first_weights(weft_layer *layer, weft_pass *pass)
+{
+    return experts_weights(layer, pass, true);
+}
+
+static weft_status second_weights(weft_layer *layer, weft_pass *pass)
+{
+    return experts_weights(layer, pass, false);
+}
+
+static weft_status router_weights(weft_layer *layer, weft_pass *pass)
 {
     weft_moe *m = (weft_moe *)layer;
     weft_moe_state *state = weft_pass_state(pass, layer);
@@ -444,15 +472,32 @@ static weft_status moe_weights(weft_layer *layer, weft_pass *pass)
     const size_t scratch = scratch_before(pass), mark = weft_pass_mark(pass);
     weft_tensor rows;
     size_t whole;
-    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_MOE, &whole));
-    weft_lane_mark_experts(lane, true);
-    WEFT_TRY_AS(lane, "experts", weft_moe_run_weights(m, pass, state));
-    weft_lane_mark_experts(lane, false);
+    WEFT_TRY(weft_note_begin(pass, lane, WEFT_NOTE_GATING, &whole));
     WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
     WEFT_TRY_AS(lane, "router", weft_moe_route_weights(m, pass, &state->routing, &rows));
     note_scratch(m, pass, state, scratch);
     weft_pass_release(pass, mark);
     return weft_note_end(pass, lane, whole);
+}
+
+/* Whether the task, which has run, was the program's last of experts. */
+static bool ends_experts(const weft_program *program, uint32_t index)
+{
+    bool ends = program->tasks[index].kind == WEFT_TASK_EXPERT;
+    for (uint32_t i = index + 1; i < program->num_tasks; i++)
+        ends = ends && program->tasks[i].kind != WEFT_TASK_EXPERT;
+    return ends;
+}
+
+static weft_status run_backward_task(weft_moe *m, weft_pass *pass, weft_moe_state *state,
+                                     uint32_t index)
+{
+    WEFT_TRY(weft_moe_run_task(state, index));
+    if (!weft_pass_defers(pass) || !ends_experts(state->work.program, index))
+        return WEFT_OK;
+    WEFT_TRY(weft_pass_defer(pass, &m->common.base, second_weights));
+    weft_pass_defer_soon(pass);
+    return weft_pass_defer(pass, &m->common.base, first_weights);
 }
 
 static weft_status begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *state,
@@ -474,7 +519,6 @@ static weft_status begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state *
                          .drows = state->held.returned.data, .dtop_prob = state->dprob.data)));
     if (weft_pass_defers(pass)) { /* a first half reads the rows' shape */
         count_deferred(m, pass, &state->cut);
-        WEFT_TRY(weft_pass_defer(pass, &m->common.base, moe_weights));
     } else {
         WEFT_TRY(routed_rows(m, pass, &state->x, &rows));
     }
@@ -499,6 +543,8 @@ static weft_status end_backward(weft_moe *m, weft_pass *pass, weft_moe_state *st
     WEFT_TRY_AS(
         lane, "router",
         weft_moe_route_backward(m, pass, &state->routing, &state->work.rows, &state->dprob, &part));
+    if (weft_pass_defers(pass))
+        WEFT_TRY(weft_pass_defer(pass, &m->common.base, router_weights));
     WEFT_TRY(weft_note_end(pass, lane, gating));
     WEFT_TRY(finish_rows(m, pass, &part, dx));
     if (m->shared) {
@@ -521,7 +567,7 @@ static weft_status moe_backward(weft_layer *layer, weft_pass *pass, int part, co
     if (part == 0)
         return begin_backward(m, pass, state, dy);
     return (uint32_t)part <= state->work.program->num_tasks
-               ? weft_moe_run_task(state, (uint32_t)part - 1)
+               ? run_backward_task(m, pass, state, (uint32_t)part - 1)
                : end_backward(m, pass, state, dy, dx);
 }
 

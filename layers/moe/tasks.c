@@ -353,17 +353,20 @@ static weft_status moe_experts_backward_input(weft_moe *m, weft_pass *pass,
 }
 
 /* The same in two halves: dout -> din, and what the gradients of weights need -> kept_act,
- * kept_dout, middle; below, the gradients of weights from x, kept_act, kept_dout and middle. */
+ * kept_dout, middle; below, the gradients of weights from x, kept_act, kept_dout and middle, of the
+ * first product or of the second. */
 static weft_status moe_experts_backward_weights(weft_moe *m, weft_pass *pass,
-                                                const weft_moe_expert_rows *r, bool overwrite)
+                                                const weft_moe_expert_rows *r, bool first,
+                                                bool overwrite)
 {
     span all = all_of(m, pass, r);
     const weft_tensor act = kept_of(r, &r->kept_act), dout = kept_of(r, &r->kept_dout);
     all.overwrite = overwrite;
+    if (!first)
+        return grouped(pass, &all, WEFT_GROUPED_WGRAD, false, &act, &dout);
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_AGAIN);
     WEFT_TRY(in_order(pass, r->part, &r->x, &r->ordered, &all.x));
     weft_note_redoes(weft_pass_lane(pass), WEFT_NOTE_NEW);
-    WEFT_TRY(grouped(pass, &all, WEFT_GROUPED_WGRAD, false, &act, &dout));
     return grouped(pass, &all, WEFT_GROUPED_WGRAD, true, &all.x, &all.middle);
 }
 
@@ -777,22 +780,19 @@ static weft_tensor part_of(const weft_moe_part *part, weft_tensor all)
     return all;
 }
 
-weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state)
+weft_status weft_moe_run_weights(weft_moe *m, weft_pass *pass, weft_moe_state *state, bool first)
 {
-    const size_t mark = weft_pass_mark(pass);
     weft_moe_expert_rows r = {
         .act = state->held.act, .kept_act = state->held.act, .kept_dout = state->held.dout};
-    if (state->cut.parts[0].order)
-        WEFT_TRY(weft_pass_scratch(pass, state->held.dout.dtype, state->cut.max_rows,
-                                   state->held.dout.dims[1], &r.ordered));
     for (int i = 0; i < state->cut.num_parts; i++) {
         r.part = &state->cut.parts[i];
         r.x = part_of(r.part, state->held.dispatched);
         r.middle = part_of(r.part, state->held.middle);
-        r.act.dims[0] = r.ordered.dims[0] = r.part->num_rows;
+        r.act.dims[0] = r.part->num_rows;
+        r.ordered = part_of(r.part, state->held.dout); /* the second product's have been read */
         const bool is_first = i == 0 || state->plan->pipeline.by_experts;
-        WEFT_TRY(moe_experts_backward_weights(m, pass, &r, is_first && weft_pass_overwrite(pass)));
+        const bool overwrite = is_first && weft_pass_overwrite(pass);
+        WEFT_TRY(moe_experts_backward_weights(m, pass, &r, first, overwrite));
     }
-    weft_pass_release(pass, mark);
     return WEFT_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "core/text.h"
 #include "parallel/optimizer/optimizer.h"
+#include "schedule/pair.h"
 
 static uint64_t row_piece(const weft_outline *outline)
 {
@@ -129,10 +130,25 @@ uint64_t weft_footprint_deferred(const weft_outline *outline, int rank, int chun
     return bytes;
 }
 
+uint64_t weft_footprint_left(const weft_outline *outline, int rank)
+{
+    uint64_t most = 0;
+    int first, end;
+    for (int chunk = 0; chunk < outline->layout.num_chunks && outline->leaves_weights; chunk++) {
+        weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+        for (int l = first; l < end; l++) {
+            const uint64_t bytes =
+                weft_outline_splits(outline, l) ? outline->layers[l].description.deferred_bytes : 0;
+            most = bytes > most ? bytes : most;
+        }
+    }
+    return most;
+}
+
 uint64_t weft_footprint_all_deferred(const weft_outline *outline, int rank,
                                      const weft_program *program)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = WEFT_PAIR_LEAVERS * weft_footprint_left(outline, rank);
     for (int i = 0; i < program->num_slots; i++)
         if (program->slots[i].holds == WEFT_SLOT_DEFERRED)
             bytes += weft_footprint_deferred(outline, rank, program->slots[i].chunk);
@@ -205,11 +221,27 @@ uint64_t weft_footprint_scratch(const weft_outline *outline, int rank)
            (outline->shape.training ? 3 : 1) * row_piece(outline);
 }
 
+/* Where a backward's parts leave weights' gradients for later. */
+static uint64_t leaving_scratch(const weft_outline *outline, int rank, uint64_t most)
+{
+    uint64_t left = 0;
+    int first, end;
+    for (int chunk = 0; chunk < outline->layout.num_chunks && outline->leaves_weights; chunk++) {
+        weft_layout_range(&outline->layout, rank, chunk, &first, &end);
+        for (int l = first; l < end; l++) {
+            const weft_description *d = &outline->layers[l].description;
+            most = d->leaving_scratch_bytes > most ? d->leaving_scratch_bytes : most;
+            left = d->left_scratch_bytes > left ? d->left_scratch_bytes : left;
+        }
+    }
+    return most + left;
+}
+
 uint64_t weft_footprint_backward_scratch(const weft_outline *outline, int rank)
 {
     uint64_t most[2];
     most_scratch(outline, rank, most);
-    return outline->pairs ? most[1] : 0;
+    return outline->pairs ? leaving_scratch(outline, rank, most[1]) : 0;
 }
 
 static int count_parts(const weft_outline *outline, int rank)

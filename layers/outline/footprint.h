@@ -50,6 +50,9 @@ bool weft_footprint_offloads(const weft_outline *outline, int rank);
 /* Of one slot that keeps what the weights' half of the chunk's backward needs (activations of
  * module "deferred"). */
 uint64_t weft_footprint_deferred(const weft_outline *outline, int rank, int chunk);
+/* Of a layer, what a whole backward's parts in a pair leave for later; there is memory for
+ * WEFT_PAIR_LEAVERS layers. 0: nothing is left. */
+uint64_t weft_footprint_left(const weft_outline *outline, int rank);
 /* Of all such slots of a rank's program. */
 uint64_t weft_footprint_all_deferred(const weft_outline *outline, int rank,
                                      const weft_program *program);

@@ -216,7 +216,7 @@ static weft_status described_shape(const weft_model_setup *setup, const weft_mes
     shape.experts_on_host = setup->options->num_experts > 0 && setup->tier &&
                             weft_tier_closed(setup->tier).experts != WEFT_TIER_NONE;
     *out = shape;
-    out->splits_backward = setup->training && setup->num_deferred > 0;
+    out->splits_backward = setup->training && (setup->num_deferred > 0 || setup->leaves_weights);
     if (setup->training && setup->recompute)
         WEFT_TRY(weft_recompute_modules(setup->recompute, &out->recompute));
     if (setup->training && setup->recompute && setup->offload)
@@ -354,6 +354,7 @@ static weft_status begin_outline(const weft_model_setup *setup, const weft_mesh 
     out->accumulates = setup->accumulates; /* and see place_experts */
     out->steps_at_once = setup->steps_at_once;
     out->pairs = setup->pairs && setup->training;
+    out->leaves_weights = out->pairs && setup->leaves_weights;
     place_experts(out);
     return WEFT_OK;
 }

@@ -53,6 +53,7 @@ typedef struct weft_outline {
     weft_tier_options tier;   /* where experts are; what of the setup */
     bool accumulates, steps_at_once;
     bool pairs;               /* forwards and backwards run as pairs, with memory of their own */
+    bool leaves_weights;      /* of weft_model_setup */
     weft_held_elements *held; /* by pipeline rank */
     weft_metric_list metrics;
     uint64_t num_frozen; /* elements of the parameters that setup.rules freeze */

@@ -299,14 +299,43 @@ weft_status weft_pass_defer(weft_pass *pass, weft_layer *layer, weft_deferred_fu
     return WEFT_OK;
 }
 
-weft_status weft_pass_run_deferred(weft_pass *pass, int listed)
+void weft_pass_defer_soon(weft_pass *pass)
+{
+    pass->deferred->soon = pass->deferred->num_works;
+}
+
+weft_status weft_pass_run_left(weft_pass *pass, size_t end)
 {
     weft_deferred *d = pass->deferred;
-    for (; d->next < d->num_works && d->works[d->next].listed == listed; d->next++) {
+    for (; d->next < end; d->next++) {
         const struct weft_deferred_work *work = &d->works[d->next];
         WEFT_TRY(weft_layer_failed(work->layer, "backward", work->run(work->layer, pass)));
     }
     return WEFT_OK;
+}
+
+weft_status weft_pass_run_deferred(weft_pass *pass, int listed)
+{
+    const weft_deferred *d = pass->deferred;
+    size_t end = d->next;
+    while (end < d->num_works && d->works[end].listed == listed)
+        end++;
+    return weft_pass_run_left(pass, end);
+}
+
+void weft_deferred_empty(weft_deferred *deferred)
+{
+    weft_stack_rewind(&deferred->stack, 0);
+    deferred->num_works = deferred->next = deferred->soon = 0;
+    deferred->rows = (weft_rows){0};
+}
+
+void weft_deferred_note(weft_deferred *deferred)
+{
+    if (deferred->stack.used_bytes <= deferred->fullest_bytes)
+        return;
+    deferred->fullest_bytes = deferred->stack.used_bytes;
+    deferred->fullest = deferred->rows;
 }
 
 void weft_deferred_release(weft_deferred *deferred)

@@ -51,6 +51,7 @@ typedef struct weft_deferred {
         int listed; /* the layer of the list that it is, or is inside */
     } * works;
     size_t num_works, next, capacity;
+    size_t soon;             /* works below it: weft_pass_defer_soon */
     weft_rows rows, fullest; /* of its MoE layers, and of those that used most of the stack */
     size_t fullest_bytes;
 } weft_deferred;
@@ -99,8 +100,14 @@ weft_recomputed *weft_pass_recomputed(const weft_pass *pass);
 
 /* Gives the pass to a chunk, until its backward is over. */
 void weft_pass_serve(weft_pass *pass, int chunk);
+/* What a layer's first half leaves next goes here, where nothing is. */
+void weft_deferred_empty(weft_deferred *deferred);
+/* Notes rows, where more memory is in use than ever before. */
+void weft_deferred_note(weft_deferred *deferred);
 /* Does all that the first half left of a layer of the list; those above it come first. */
 weft_status weft_pass_run_deferred(weft_pass *pass, int listed) WEFT_CHECKED;
+/* The works below `end`. */
+weft_status weft_pass_run_left(weft_pass *pass, size_t end) WEFT_CHECKED;
 void weft_deferred_release(weft_deferred *deferred);
 
 /* A layer of this stage, from the list or a child. */
@@ -140,7 +147,8 @@ typedef struct weft_model_tree {
 /* What micro-batches under way hold. */
 typedef struct weft_model_memory {
     weft_pass *passes;
-    weft_deferred *deferred;
+    weft_deferred *deferred; /* the setup's; behind them what pairs leave */
+    int num_deferred;
     size_t kept_offset;                            /* in a pass's states */
     weft_recomputed recomputed[WEFT_PAIR_STRANDS]; /* with pairs of forwards, of backwards; else
                                                       the first */
@@ -171,6 +179,7 @@ typedef struct weft_model_run {
     weft_executor executors[WEFT_PAIR_STRANDS]; /* likewise */
     weft_graphs *graphs;                        /* NULL: no graphs */
     bool loss_waits;                            /* weft_outline_loss_waits */
+    bool *leaves; /* by layer: whether its backward in a pair leaves its weights' gradients */
     /* Called for each layer whose backward is enqueued, for tasks that wait for points; NULL:
      * none. */
     weft_status (*passed)(void *context, int layer);

@@ -385,11 +385,8 @@ static weft_status begin(weft_pass_work *w, const weft_pass_call *call, weft_ten
             WEFT_TRY(weft_pass_stash(pass, model->shape.dtype, weft_pass_rows(pass),
                                      model->shape.hidden, &pass->normed));
     }
-    if (call->kind == WEFT_PASS_INPUT) {
-        weft_stack_rewind(&pass->deferred->stack, 0);
-        pass->deferred->num_works = 0;
-        pass->deferred->rows = (weft_rows){0};
-    }
+    if (call->kind == WEFT_PASS_INPUT)
+        weft_deferred_empty(pass->deferred);
     if (call->kind == WEFT_PASS_WEIGHTS)
         pass->deferred->next = 0;
     fill_slots(call, w->program, slots);
@@ -412,11 +409,8 @@ static void end(const weft_pass_work *w)
         pass->fullest = pass->rows;
         pass->fullest_kept = pass->kept_rows;
     }
-    weft_deferred *d = pass->deferred;
-    if (kind == WEFT_PASS_INPUT && d->stack.used_bytes > d->fullest_bytes) {
-        d->fullest_bytes = d->stack.used_bytes;
-        d->fullest = d->rows;
-    }
+    if (kind == WEFT_PASS_INPUT)
+        weft_deferred_note(pass->deferred);
 }
 
 /* For the work's program. */
@@ -553,6 +547,8 @@ typedef struct weft_pass_strand {
     bool is_ordered;
     uint32_t task; /* its next part's */
     int part;
+    weft_deferred *leaves; /* of a whole backward: where its layers leave weights' gradients, two */
+    int at;                /* the one that its latest layer used */
 } weft_pass_strand;
 
 static bool has_parts(const weft_task *task)
@@ -570,6 +566,62 @@ static weft_part_kind next_part(const weft_pass_strand *s)
                              task->flow != WEFT_FLOW_ACTIVATION, s->part);
 }
 
+/* --- what a whole backward leaves for later: its memory outlives the layer's own part of the turn,
+ * so two layers have memory in turn ------------------------------------------------------------ */
+
+static bool leaves(const weft_pass_strand *s, const weft_task *task)
+{
+    return s->leaves && task->flow == WEFT_FLOW_GRADIENT &&
+           s->call.pass->model->run.leaves[task->layer];
+}
+
+static weft_pair_left left_by(const weft_pass_strand *s)
+{
+    weft_pair_left left = WEFT_LEFT_NONE;
+    for (int i = 0; s->leaves && i < WEFT_PAIR_LEAVERS; i++) {
+        const weft_deferred *d = &s->leaves[i];
+        if (d->next < d->soon)
+            return WEFT_LEFT_SOON;
+        left = d->next < d->num_works ? WEFT_LEFT_LATE : left;
+    }
+    return left;
+}
+
+/* Enqueues it, the earlier layer's first; soon: of the latest layer what comes soon. */
+static weft_status take_left(const weft_pass_strand *s, bool soon)
+{
+    const weft_doing outer = *weft_doing_now();
+    weft_pass *pass = s->call.pass;
+    weft_doing_pass(WEFT_DOING_PASSES);
+    weft_doing_begin(weft_task_kind_text(WEFT_TASK_LAYER), -1, pass->chunk, -1, -1);
+    for (int i = 1; i <= WEFT_PAIR_LEAVERS; i++) {
+        const int at = (s->at + i) % WEFT_PAIR_LEAVERS;
+        pass->deferred = &s->leaves[at];
+        WEFT_TRY(weft_pass_run_left(pass, soon && at == s->at ? pass->deferred->soon
+                                                              : pass->deferred->num_works));
+    }
+    *weft_doing_now() = outer;
+    return WEFT_OK;
+}
+
+/* A layer that leaves nothing writes its norms' outputs where what is left reads others. */
+static weft_status begin_leaving(weft_pass_strand *s, const weft_task *task)
+{
+    if (!s->leaves)
+        return WEFT_OK;
+    if (!leaves(s, task))
+        return take_left(s, false);
+    const int at = (s->at + 1) % WEFT_PAIR_LEAVERS;
+    if (s->leaves[at].next < s->leaves[at].num_works) /* layers without turns between them */
+        WEFT_TRY(take_left(s, false));
+    weft_deferred_empty(&s->leaves[at]);
+    s->at = at;
+    return WEFT_OK;
+}
+
+/* --- parts in turn -----------------------------------------------------------------------------
+ */
+
 /* See weft_outline_loss_waits. */
 static bool waits_for(const weft_pass_strand *forward, const weft_pass_strand *backward)
 {
@@ -577,7 +629,7 @@ static bool waits_for(const weft_pass_strand *forward, const weft_pass_strand *b
     const weft_model *model = forward->call.pass->model;
     return model->run.loss_waits && forward->task < program->num_tasks &&
            program->tasks[forward->task].layer == model->tree.num_layers - 1 &&
-           next_part(backward) != WEFT_PART_NONE;
+           (next_part(backward) != WEFT_PART_NONE || left_by(backward));
 }
 
 /* Enqueues what stands beside layers in front of the next one. */
@@ -592,6 +644,7 @@ static weft_status go_on(weft_pass_strand *s)
 static weft_status begin_task(weft_pass_strand *s, const weft_task *task)
 {
     weft_pass_work *w = &s->work;
+    WEFT_TRY(begin_leaving(s, task));
     WEFT_TRY(weft_program_begin_task(w->program, s->executor, s->task, s->is_ordered));
     WEFT_TRY(begin_gradients(w, task, s->call.pass->lane));
     if (task->kind == WEFT_TASK_RECOMPUTE)
@@ -606,6 +659,8 @@ static weft_status end_task(weft_pass_strand *s, const weft_task *task)
         end_forward(pass);
     if (task->kind == WEFT_TASK_RECOMPUTE)
         weft_pass_end_repeat(pass);
+    if (leaves(s, task))
+        weft_deferred_note(&s->leaves[s->at]);
     WEFT_TRY(end_weights(&s->work, task, pass->lane));
     WEFT_TRY(weft_program_end_task(s->work.program, s->executor, s->task, s->is_ordered));
     s->task++;
@@ -634,6 +689,10 @@ static weft_status run_part(weft_pass_strand *s, const weft_task *task)
     if (task->flow != WEFT_FLOW_ACTIVATION) {
         weft_tensor dy = operand(w, task, WEFT_OPERAND_DY), dx = operand(w, task, WEFT_OPERAND_DX);
         begin_half(pass, task);
+        if (leaves(s, task)) {
+            pass->deferred = &s->leaves[s->at];
+            pass->defers = true;
+        }
         const weft_status status = weft_part_backward(layer, pass, s->part, &dy, &dx);
         pass->defers = false;
         return status;
@@ -693,18 +752,21 @@ weft_status weft_model_pair(weft_model *model, weft_lane *lane, const weft_pair_
                                     .kind = WEFT_PASS_FORWARD,
                                     .from = call->x,
                                     .to = call->y},
-        [WEFT_PAIR_BACKWARD].call = gradients};
+        [WEFT_PAIR_BACKWARD] = {.call = gradients,
+                                .leaves = model->setup.leaves_weights && !splits
+                                              ? &model->memory.deferred[model->setup.num_deferred]
+                                              : NULL}};
     weft_turns turns = {.whose = WEFT_PAIR_BACKWARD};
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
         WEFT_TRY(begin_strand(&strands[i], model, i));
+    weft_pass_strand *f = &strands[WEFT_PAIR_FORWARD], *b = &strands[WEFT_PAIR_BACKWARD];
     for (;;) {
-        const weft_pass_strand *f = &strands[WEFT_PAIR_FORWARD], *b = &strands[WEFT_PAIR_BACKWARD];
         const weft_part_kind next[WEFT_PAIR_STRANDS] = {
             waits_for(f, b) ? WEFT_PART_NONE : next_part(f), next_part(b)};
-        const int whose = weft_turns_next(&turns, next);
+        const int whose = weft_turns_next(&turns, next, left_by(b));
         if (whose < 0)
             break;
-        WEFT_TRY(take_part(&strands[whose]));
+        WEFT_TRY(whose == WEFT_PAIR_LEFT ? take_left(b, turns.soon) : take_part(&strands[whose]));
     }
     for (int i = 0; i < WEFT_PAIR_STRANDS; i++)
         end(&strands[i].work);
@@ -726,6 +788,9 @@ weft_status weft_model_make_programs(weft_model *model, const weft_outline *outl
     uint32_t most_tasks = 1;
     WEFT_TRY(
         WEFT_ARRAY(&model->arena, WEFT_NUM_PASS_KINDS * (size_t)num_chunks, &model->run.programs));
+    WEFT_TRY(WEFT_ARRAY(&model->arena, (size_t)outline->num_layers, &model->run.leaves));
+    for (int l = 0; l < outline->num_layers; l++)
+        model->run.leaves[l] = outline->leaves_weights && weft_outline_splits(outline, l);
     model->run.loss_waits = weft_outline_loss_waits(outline);
     for (int chunk = 0; chunk < num_chunks; chunk++) {
         weft_chunk_shape shape;

@@ -274,7 +274,10 @@ static void check_unbalanced(const char *mesh, const char *parallel, const char 
         double used = (double)weft_trainer_memory_use(&t.trainer, (weft_memory_purpose)p);
         if (p == WEFT_MEMORY_STAGING)
             continue;
-        EXPECT(fabs((double)planned.bytes[p] - used) <= 0.01 * used,
+        /* Of pairs' backwards the step's last alone is whole, at whatever load, and takes more. */
+        const bool whole = p == WEFT_MEMORY_SCRATCH && parallel && strstr(parallel, PAIRS);
+        EXPECT((double)planned.bytes[p] >= 0.99 * used &&
+                   (double)planned.bytes[p] <= (whole ? 1.05 : 1.01) * used,
                "%s, %s%s: %s: planned %llu (%llu balanced), used %.0f", mesh, parallel,
                train ? train : "", weft_memory_text((weft_memory_purpose)p),
                (unsigned long long)planned.bytes[p], (unsigned long long)balanced.bytes[p], used);
