@@ -291,9 +291,16 @@ static weft_status write_sample(const char *path)
     const weft_what_if what_if = {
         .num_rows = 3,
         .rows = {
-            {"between_x2", "links between nodes x2", NULL, 8, gains(0.08, "tp 8"),
-             gains(0.11, "tp 8, pp 4, dp 4")},
-            {"memory_x2", "memory x2", NULL, 8, gains(0, "tp 8"), gains(0.3, "dp 16")},
+            {.name = "between_x2",
+             .help = "links between nodes x2",
+             .num_nodes = 8,
+             .same = gains(0.08, "tp 8"),
+             .best = gains(0.11, "tp 8, pp 4, dp 4")},
+            {.name = "memory_x2",
+             .help = "memory x2",
+             .num_nodes = 8,
+             .same = gains(0, "tp 8"),
+             .best = gains(0.3, "dp 16")},
             {.name = "balanced_experts", .help = "balanced experts", .without = "no experts"}}};
     for (int i = 0; i < 3; i++)
         steps[i] = (weft_expand_step){.cluster = &cluster,

@@ -572,13 +572,15 @@ static weft_status inspect_folder(const char *path, bool json, weft_arena *arena
 static weft_status inspect_prefix(const char *path, bool is_file, bool json)
 {
     weft_arena arena = {0};
-    const char *index;
+    const char *index, *data;
     weft_status status = weft_arena_printf(&arena, &index, "%s.idx", path);
-    if (status == WEFT_OK && access(index, F_OK) != 0)
+    if (status == WEFT_OK)
+        status = weft_arena_printf(&arena, &data, "%s.bin", path);
+    if (status == WEFT_OK && access(index, F_OK) != 0 && (is_file || access(data, F_OK) != 0))
         status = WEFT_ERROR(WEFT_FILE,
                             "%s: %s: a run or checkpoint is a folder, and a dataset the name of "
                             ".bin and .idx without that",
-                            path, is_file ? "a file" : "not there, nor is its .idx");
+                            path, is_file ? "a file" : "not there, nor its .idx");
     weft_arena_release(&arena);
     return status == WEFT_OK ? inspect_dataset(path, json) : status;
 }
