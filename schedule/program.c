@@ -239,22 +239,19 @@ static weft_status check_ranges(const weft_program_builder *builder, const weft_
     return WEFT_OK;
 }
 
-weft_status weft_program_add(weft_program_builder *builder, const weft_task *task,
-                             const weft_wait *waits, uint32_t num_waits, uint32_t *out_index)
+/* past: what the lane's order and the waits say. */
+static weft_status add_with(weft_program_builder *builder, const weft_task *task,
+                            const weft_wait *waits, uint32_t num_waits, const weft_past *past,
+                            uint32_t *out_index)
 {
-    WEFT_TRY(check_ranges(builder, task, waits, num_waits));
     WEFT_TRY(reserve_for(builder, 1, num_waits, 0));
     const uint32_t index = builder->num_tasks++;
-    weft_past past;
-    weft_pasts_begin(&builder->pasts, task->lane, &past);
     builder->tasks[index] = *task;
     builder->tasks[index].first_wait = builder->num_waits;
     builder->tasks[index].num_waits = (uint16_t)num_waits;
-    for (uint32_t w = 0; w < num_waits; w++) {
+    for (uint32_t w = 0; w < num_waits; w++)
         builder->waits[builder->num_waits++] = waits[w];
-        weft_pasts_add_wait(&builder->pasts, builder->tasks[waits[w].task].lane, waits[w], &past);
-    }
-    WEFT_TRY(weft_pasts_add(&builder->pasts, task->lane, index, &past));
+    WEFT_TRY(weft_pasts_add(&builder->pasts, task->lane, index, past));
 
     const weft_operands *operands = weft_operands_of(task->kind, task->flow);
     for (int writes = 0; writes < 2; writes++)
@@ -270,6 +267,17 @@ weft_status weft_program_add(weft_program_builder *builder, const weft_task *tas
     if (out_index)
         *out_index = index;
     return WEFT_OK;
+}
+
+weft_status weft_program_add(weft_program_builder *builder, const weft_task *task,
+                             const weft_wait *waits, uint32_t num_waits, uint32_t *out_index)
+{
+    weft_past past;
+    WEFT_TRY(check_ranges(builder, task, waits, num_waits));
+    weft_pasts_begin(&builder->pasts, task->lane, &past);
+    for (uint32_t w = 0; w < num_waits; w++)
+        weft_pasts_add_wait(&builder->pasts, builder->tasks[waits[w].task].lane, waits[w], &past);
+    return add_with(builder, task, waits, num_waits, &past, out_index);
 }
 
 /* What must be over before a new task, latest first: its explicit waits, the writers of what it
@@ -331,8 +339,7 @@ weft_status weft_program_append(weft_program_builder *builder, const weft_task *
         waits[i] = waits[num_waits - 1 - i];
         waits[num_waits - 1 - i] = swapped;
     }
-    WEFT_TRY(weft_program_add(builder, task, waits, num_waits, out_index));
-    return WEFT_OK;
+    return add_with(builder, task, waits, num_waits, &known, out_index);
 }
 
 weft_status weft_program_finish(weft_program_builder *builder, int32_t max_in_flight,

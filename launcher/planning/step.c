@@ -349,13 +349,18 @@ static weft_status make_shape(const weft_config *config, const weft_mesh *mesh, 
     return find_host_waits(&step->outline, arena, &step->shape.host_waits);
 }
 
+static weft_schedule_options generating_schedule(void)
+{
+    return (weft_schedule_options){.pipeline_schedule = WEFT_PIPELINE_1F1B};
+}
+
 /* As `weft generate` sets its model up. */
 static weft_config generating(const weft_config *config, const weft_mesh *mesh)
 {
     weft_config out = *config;
     out.train.micro_batch_size = 1;
     out.train.global_batch_size = mesh->dp;
-    out.schedule = (weft_schedule_options){.pipeline_schedule = WEFT_PIPELINE_1F1B};
+    out.schedule = generating_schedule();
     return out;
 }
 
@@ -391,10 +396,27 @@ static weft_status start(weft_step_use use, const weft_config *config, const wef
     return status;
 }
 
+weft_status weft_step_start_for(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
+                                const weft_moe_options *moe, weft_arena *arena, weft_step *out)
+{
+    const weft_config copy = use == WEFT_STEP_GENERATES ? generating(config, mesh) : *config;
+    WEFT_TRY(start(use, &copy, mesh, moe, arena, out));
+    out->shape.forward_only = use != WEFT_STEP_TRAINS;
+    return WEFT_OK;
+}
+
 weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
                             const weft_moe_options *moe, weft_arena *arena, weft_step *out)
 {
-    return start(WEFT_STEP_TRAINS, config, mesh, moe, arena, out);
+    return weft_step_start_for(WEFT_STEP_TRAINS, config, mesh, moe, arena, out);
+}
+
+weft_status weft_step_add_programs(const weft_config *config, weft_arena *arena, weft_step *step)
+{
+    weft_config copy = *config;
+    if (step->use == WEFT_STEP_GENERATES)
+        copy.schedule = generating_schedule();
+    return make_programs(&copy, &step->shape, arena, &step->programs);
 }
 
 weft_status weft_step_make(const weft_config *config, const weft_mesh *mesh,
@@ -406,10 +428,8 @@ weft_status weft_step_make(const weft_config *config, const weft_mesh *mesh,
 weft_status weft_step_make_for(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
                                const weft_moe_options *moe, weft_arena *arena, weft_step *out)
 {
-    const weft_config copy = use == WEFT_STEP_GENERATES ? generating(config, mesh) : *config;
-    WEFT_TRY(start(use, &copy, mesh, moe, arena, out));
-    out->shape.forward_only = use != WEFT_STEP_TRAINS;
-    weft_status status = make_programs(&copy, &out->shape, arena, &out->programs);
+    WEFT_TRY(weft_step_start_for(use, config, mesh, moe, arena, out));
+    weft_status status = weft_step_add_programs(config, arena, out);
     if (status != WEFT_OK)
         weft_step_release(out);
     return status;

@@ -52,6 +52,12 @@ weft_status weft_step_make_for(weft_step_use use, const weft_config *config, con
 weft_status weft_step_start(const weft_config *config, const weft_mesh *mesh,
                             const weft_moe_options *moe, weft_arena *arena,
                             weft_step *out) WEFT_CHECKED;
+/* The same of another use; then the programs are added, of the same config. */
+weft_status weft_step_start_for(weft_step_use use, const weft_config *config, const weft_mesh *mesh,
+                                const weft_moe_options *moe, weft_arena *arena,
+                                weft_step *out) WEFT_CHECKED;
+weft_status weft_step_add_programs(const weft_config *config, weft_arena *arena,
+                                   weft_step *step) WEFT_CHECKED;
 /* The shape of a step of `samples` samples, fewer than the step's own (train.rampup_batch_size).
  * What is not the step's lives in the arena. */
 weft_status weft_step_shape_of(const weft_config *config, const weft_step *step, int64_t samples,

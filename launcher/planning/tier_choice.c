@@ -369,6 +369,7 @@ typedef struct choosing {
     bool grows;         /* as of find_fullest */
     fullest found;      /* of the last trial that fits, or of the last one */
     bool fits;          /* it does */
+    bool brief;         /* of what does not fit the least bytes are enough */
     int num_local;      /* the most experts of a layer on a rank */
     remembered *trials; /* [MOST_REMEMBERED] */
     int num_trials;
@@ -382,6 +383,30 @@ static int most_experts(const weft_outline *outline)
     return most;
 }
 
+/* What a step takes, whatever its programs are: least with none. *out_lacks: that is too much. */
+static weft_status find_least(const choosing *c, weft_step *step, weft_arena *arena,
+                              fullest found[2], bool *out_lacks)
+{
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)c->mesh->pp, &step->programs));
+    for (int grows = 0; grows < 2; grows++)
+        found[grows] = find_fullest(&c->config, c->mesh, step, grows, c->rooms);
+    *out_lacks = !fits(&found[0]);
+    return WEFT_OK;
+}
+
+static weft_status measure(const choosing *c, weft_step *step, weft_arena *arena, fullest found[2])
+{
+    bool lacks = false;
+    if (c->brief)
+        WEFT_TRY(find_least(c, step, arena, found, &lacks));
+    if (lacks)
+        return WEFT_OK;
+    WEFT_TRY(weft_step_add_programs(&c->config, arena, step));
+    for (int grows = 0; grows < 2; grows++)
+        found[grows] = find_fullest(&c->config, c->mesh, step, grows, c->rooms);
+    return WEFT_OK;
+}
+
 static weft_status make_trial(const choosing *c, remembered *out)
 {
     const weft_tier_options *tier = &c->config.tier;
@@ -391,10 +416,9 @@ static weft_status make_trial(const choosing *c, remembered *out)
                         .kept = tier->kept,
                         .cached = tier->cached,
                         .rows = c->moe->load.rows};
-    weft_status status = weft_step_make_for(c->use, &c->config, c->mesh, c->moe, &arena, &step);
+    weft_status status = weft_step_start_for(c->use, &c->config, c->mesh, c->moe, &arena, &step);
     if (status == WEFT_OK) {
-        for (int grows = 0; grows < 2; grows++)
-            out->found[grows] = find_fullest(&c->config, c->mesh, &step, grows, c->rooms);
+        status = measure(c, &step, &arena, out->found);
         out->num_local = most_experts(&step.outline);
         weft_step_release(&step);
     }
@@ -554,8 +578,13 @@ static weft_status choose(weft_step_use use, const weft_config *config, const we
                           weft_tier_selection *out)
 {
     remembered trials[MOST_REMEMBERED];
-    choosing c = {
-        .use = use, .config = *config, .mesh = mesh, .moe = moe, .rooms = rooms, .trials = trials};
+    choosing c = {.use = use,
+                  .config = *config,
+                  .mesh = mesh,
+                  .moe = moe,
+                  .rooms = rooms,
+                  .trials = trials,
+                  .brief = config->is_trial};
     c.config.is_trial = true;
     const bool is_even = !(weft_moe_worst_load(config, mesh) > 1);
     *out = (weft_tier_selection){

@@ -30,6 +30,7 @@ typedef struct kind_price {
 typedef struct table_key {
     int order, class_, tp, cp, ep, etp, binding, sequence_parallel, micro_batch;
     int recompute, offload, reuse; /* of the form */
+    int splits;                    /* backwards are in two halves */
     int pp, dp;                    /* where nodes and groups do not nest; else 0 */
 } table_key;
 
@@ -54,7 +55,7 @@ typedef struct table {
 /* What a candidate's passes share out; kept for those that differ in nothing of it. */
 typedef struct sharing_key {
     table_key table;
-    int order, zero, num_chunks, by_work, pp, dp;
+    int order, zero, num_chunks, is_v, by_work, pp, dp;
 } sharing_key;
 
 typedef struct sharing {
@@ -323,7 +324,7 @@ static weft_status find_choice(weft_bounds *b, const weft_config *config, const 
                                const table_key *of_table, const choice **out)
 {
     table_key key = *of_table;
-    key.offload = 0;
+    key.offload = key.splits = 0;
     key.recompute = p2p->cp > 1 ? key.recompute : 0;
     choice **bin = &b->choices[bin_of(&key, sizeof key)], *c = *bin;
     while (c && memcmp(&c->key, &key, sizeof key) != 0)
@@ -389,8 +390,8 @@ static bool is_far(const weft_bounds *b, const weft_candidate *c, const weft_mes
            strcmp(mesh->order, "tp-ep-dp-cp-pp") == 0;
 }
 
-static table_key key_of(const weft_bounds *b, const weft_candidate *c, const weft_mesh *mesh,
-                        int first_rank)
+static table_key key_of(const weft_bounds *b, const weft_candidate *c, const weft_config *config,
+                        const weft_mesh *mesh, int first_rank)
 {
     const weft_cluster *cluster = b->space->cluster;
     const weft_search_form *form = &b->space->forms[c->form];
@@ -413,6 +414,7 @@ static table_key key_of(const weft_bounds *b, const weft_candidate *c, const wef
     key.recompute = form->recompute;
     key.offload = form->offload;
     key.reuse = form->reuse;
+    key.splits = config->schedule.splits_backward;
     return key;
 }
 
@@ -421,7 +423,7 @@ static weft_status find_table(weft_bounds *b, const weft_candidate *c, const wef
                               const weft_mesh *mesh, int stage, const table **out)
 {
     const int first_rank = weft_mesh_rank(mesh, 0, 0, 0, stage);
-    const table_key key = key_of(b, c, mesh, first_rank);
+    const table_key key = key_of(b, c, config, mesh, first_rank);
     table **bin = &b->bins[bin_of(&key, sizeof key)], *t = *bin;
     while (t && memcmp(&t->key, &key, sizeof key) != 0)
         t = t->next;
@@ -652,7 +654,7 @@ static weft_status find_updates(bounding *b, const update_price **out)
     const int each = cluster->ranks_per_node;
     *out = NULL;
     if (b->config.train.parameter_rules.count > 0 ||
-        key_of(b->bounds, b->candidate, &b->mesh, 0).pp != 0 ||
+        key_of(b->bounds, b->candidate, &b->config, &b->mesh, 0).pp != 0 ||
         !nests(b->mesh.tp * b->mesh.cp * b->mesh.pp, each) ||
         !nests(b->mesh.etp * b->mesh.ep * b->mesh.pp, each))
         return WEFT_OK;
@@ -781,7 +783,7 @@ static double tail_us(const bounding *b, int stage)
 static weft_status bound_by_stages(bounding *b, weft_bound *out)
 {
     const weft_layout *layout = &b->bounds->layout;
-    const bool alike = key_of(b->bounds, b->candidate, &b->mesh, 0).pp == 0;
+    const bool alike = key_of(b->bounds, b->candidate, &b->config, &b->mesh, 0).pp == 0;
     const double m = b->num_micro_batches;
     const update_price *updates = NULL;
     double before_us[2] = {0, 0}; /* forwards and backwards of the stages in front */
@@ -838,7 +840,7 @@ weft_status weft_bound_of(weft_bounds *bounds, const weft_candidate *c, weft_bou
     WEFT_TRY(start(bounds, c, &b));
     const char *layout = b.config.parallel.pipeline_model_parallel_layout;
     if (layout && strcmp(layout, "auto") == 0 && bounds->space->cluster->num_groups == 0 &&
-        key_of(bounds, c, &b.mesh, 0).pp == 0)
+        key_of(bounds, c, &b.config, &b.mesh, 0).pp == 0)
         return bound_by_mean(&b, out);
     if (layout && strcmp(layout, "auto") == 0)
         return WEFT_OK; /* stages' layers have prices of their own */
@@ -859,10 +861,11 @@ static sharing_key key_of_sharing(const bounding *b)
     const weft_candidate *c = b->candidate;
     sharing_key key;
     memset(&key, 0, sizeof key);
-    key.table = key_of(b->bounds, c, &b->mesh, 0);
+    key.table = key_of(b->bounds, c, &b->config, &b->mesh, 0);
     key.order = c->order;
     key.zero = c->zero;
     key.num_chunks = c->num_chunks;
+    key.is_v = b->config.parallel.stages_in_v && c->pp > 1;
     key.by_work = c->by_work;
     key.pp = c->pp;
     key.dp = c->dp;
@@ -919,6 +922,7 @@ weft_status weft_bound_tighten(weft_bounds *bounds, const weft_candidate *c, wef
     WEFT_TRY(start(bounds, c, &b));
     WEFT_TRY(find_sharing(&b, &found));
     b.shared = &found->passes;
+    layout->is_v = found->key.is_v;
     layout->num_ranks = b.mesh.pp;
     layout->num_chunks = b.shared->num_chunks;
     layout->num_layers = b.num_layers;

@@ -224,6 +224,29 @@ static void check_auto(void)
     EXPECT(check_problem(&p, "experts auto") > 0, "not tried");
 }
 
+/* Two chunks of a stage lie elsewhere in a V than where they alternate, and a backward in halves
+ * takes other time than a whole one: a bound of one is none of the other. */
+static void check_v(void)
+{
+    static const problem p = {
+        .config = "{\"model\": {\"num_layers\": 4, \"hidden_size\": 256, "
+                  "\"num_attention_heads\": 2, \"seq_length\": 256, \"vocab_size\": 32768, "
+                  "\"num_experts\": 2, \"moe_layer_freq\": 2}, "
+                  "\"train\": {\"global_batch_size\": 6, \"train_iters\": 1, "
+                  "\"precision\": \"bf16\"}, \"parallel\": {\"ddp_bucket_size\": 16384}, "
+                  "\"data\": {\"mock_data\": true}, \"device\": {\"kind\": \"cuda\"}}",
+        .cluster = "{\"num_nodes\": 2, \"ranks_per_node\": 1, \"device\": {\"memory_bytes\": 3e8, "
+                   "\"reserved_bytes\": 2.6e8, \"memory_bandwidth\": 2e12, \"launch_us\": 3, "
+                   "\"multiprocessors\": 108, \"peak\": {\"fp32\": 2e13, \"bf16\": 3e14, "
+                   "\"fp16\": 3e14}}, \"inside\": {\"bandwidth\": 1e12, \"latency_us\": 2}, "
+                   "\"between\": {\"cards\": 1, \"bandwidth\": 1e10, \"latency_us\": 5}, "
+                   "\"host\": {\"memory_bytes\": 1e11, \"memory_bandwidth\": 1e11, "
+                   "\"link_bandwidth\": 2e10}}",
+        .set = {"train.micro_batch_size=1"},
+        .num_set = 1};
+    EXPECT(check_problem(&p, "stages in a V") > 0, "not tried");
+}
+
 static void check_problems(int count)
 {
     int done = 0, drawn = 0;
@@ -789,6 +812,7 @@ int main(int argc, char **argv)
     check_nothing_fits();
     check_trains();
     check_auto();
+    check_v();
     check_problems(count);
     return child_finish(folder);
 }
