@@ -93,15 +93,36 @@ static uint32_t file_system(const char *path)
     return statfs(path, &info) == 0 ? (uint32_t)info.f_type : 0;
 }
 
+static bool is_memory(uint32_t kind)
+{
+    return kind == TMPFS || kind == RAMFS;
+}
+
 bool weft_path_is_memory(const char *path)
 {
-    const uint32_t kind = file_system(path);
-    return kind == TMPFS || kind == RAMFS;
+    return is_memory(file_system(path));
 }
 
 bool weft_path_is_lustre(const char *path)
 {
     return file_system(path) == LUSTRE;
+}
+
+weft_status weft_file_reserve(int fd, const char *path, uint64_t bytes)
+{
+    struct statfs info;
+    int reason = 0;
+    if (fstatfs(fd, &info) == 0 && is_memory((uint32_t)info.f_type)) {
+        const bool is_bound = info.f_blocks > 0;
+        if (is_bound && bytes / (uint64_t)info.f_bsize > (uint64_t)info.f_bavail)
+            reason = ENOSPC;
+    } else if (fallocate(fd, 0, 0, (off_t)bytes) != 0) {
+        reason = errno;
+    }
+    if (reason == 0 || reason == EOPNOTSUPP || reason == ENOSYS)
+        return WEFT_OK;
+    return WEFT_ERROR(WEFT_FILE, "%s: no room for %" PRIu64 " bytes: %s", path, bytes,
+                      strerror(reason));
 }
 
 FILE *weft_file_create(const char *path)

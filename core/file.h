@@ -37,6 +37,11 @@ void weft_file_close(weft_file *file);
 /* Opens a regular file as a stream, which the caller closes by fclose. */
 weft_status weft_file_stream(const char *path, FILE **out) WEFT_CHECKED;
 
+/* Before a file is written: WEFT_FILE where there is no room for so many bytes of it and the file
+ * system can say so. On a disk the room is the file's from then on. Memory is asked alone, since to
+ * make its pages is most of the time of writing them: whoever writes does it. */
+weft_status weft_file_reserve(int fd, const char *path, uint64_t bytes) WEFT_CHECKED;
+
 /* Removes what has this name, a link but not its target, and creates a file for writing. NULL:
  * errno says why. */
 FILE *weft_file_create(const char *path);

@@ -392,11 +392,7 @@ static weft_status reserve(const weft_new_file *to, size_t head_bytes,
     uint64_t bytes = head_bytes;
     for (size_t i = 0; i < count; i++)
         bytes += tensors[i]->bytes;
-    if (fallocate(fileno(to->file), 0, 0, (off_t)bytes) == 0 || errno == EOPNOTSUPP ||
-        errno == ENOSYS)
-        return WEFT_OK;
-    return WEFT_ERROR(WEFT_FILE, "%s: no room for %" PRIu64 " bytes: %s", to->path, bytes,
-                      strerror(errno));
+    return weft_file_reserve(fileno(to->file), to->path, bytes);
 }
 
 static weft_status write_tensors(exporting *x, weft_safetensor *const *tensors, size_t count,

@@ -92,6 +92,9 @@ weft_status weft_raw_open(const char *path, weft_raw_file *out) WEFT_CHECKED;
 /* The disk begins with what was written while the rest still is. */
 weft_status weft_raw_write(weft_raw_file *file, const weft_stored *dataset,
                            const weft_stored_shard *shard, const float *data) WEFT_CHECKED;
+/* The same of a run of bytes from `place` on. */
+weft_status weft_raw_write_run(weft_raw_file *file, uint64_t place, const float *data,
+                               size_t bytes) WEFT_CHECKED;
 /* Flushes to the disk and closes. forgets: what is on the disk leaves the system's cache, so that
  * whoever reads it next reads the disk, where the file system does as it is advised. */
 weft_status weft_raw_close(weft_raw_file *file, bool forgets) WEFT_CHECKED;
@@ -146,6 +149,9 @@ weft_stored_shard weft_save_shard(const weft_save_run *run, const weft_slab *sla
  */
 weft_status weft_shard_hash(int64_t step, const weft_stored *dataset, weft_stored_shard *shard,
                             const float *data) WEFT_CHECKED;
+/* That error. */
+weft_status weft_shard_refuse(int64_t step, const weft_stored *dataset,
+                              const weft_stored_shard *shard) WEFT_CHECKED;
 /* Gives rank 0 the shards of all ranks, in one order, and every rank its part to verify. Collective
  * over world. */
 weft_status weft_save_gather(weft_save *save) WEFT_CHECKED;

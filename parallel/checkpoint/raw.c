@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "parallel/checkpoint/internal.h"
 
 enum { BEGIN_BYTES = 8 << 20 };
@@ -20,12 +21,9 @@ weft_status weft_raw_reserve(const char *path, const weft_stored_list *list)
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return cannot_write(path, errno);
-    int failed = fallocate(fd, 0, 0, (off_t)bytes), reason = errno;
+    const weft_status status = weft_file_reserve(fd, path, bytes);
     close(fd);
-    if (failed && reason != EOPNOTSUPP && reason != ENOSYS)
-        return WEFT_ERROR(WEFT_FILE, "%s: no room for %" PRIu64 " bytes: %s", path, bytes,
-                          strerror(reason));
-    return WEFT_OK;
+    return status;
 }
 
 weft_status weft_raw_open(const char *path, weft_raw_file *out)
@@ -83,6 +81,13 @@ weft_status weft_raw_write(weft_raw_file *file, const weft_stored *dataset,
                            (off_t)(dataset->offset + at * sizeof *data)));
     }
     begin(file, elements * sizeof *data);
+    return WEFT_OK;
+}
+
+weft_status weft_raw_write_run(weft_raw_file *file, uint64_t place, const float *data, size_t bytes)
+{
+    WEFT_TRY(write_all(file, (const char *)data, bytes, (off_t)place));
+    begin(file, bytes);
     return WEFT_OK;
 }
 

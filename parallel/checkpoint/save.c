@@ -123,17 +123,21 @@ bool weft_are_finite(const float *data, size_t count)
     return found == 0;
 }
 
+weft_status weft_shard_refuse(int64_t step, const weft_stored *dataset,
+                              const weft_stored_shard *shard)
+{
+    char where[160];
+    weft_shard_print(shard, dataset->num_dims, where, sizeof where);
+    return WEFT_ERROR(WEFT_DIVERGED, "step %" PRId64 ": %s %s is not finite: not saved", step,
+                      dataset->name, where);
+}
+
 weft_status weft_shard_hash(int64_t step, const weft_stored *dataset, weft_stored_shard *shard,
                             const float *data)
 {
     const size_t count = weft_shard_elements(shard, dataset->num_dims);
-    char where[160];
     shard->hash = XXH64(data, count * sizeof *data, 0);
-    if (weft_are_finite(data, count))
-        return WEFT_OK;
-    weft_shard_print(shard, dataset->num_dims, where, sizeof where);
-    return WEFT_ERROR(WEFT_DIVERGED, "step %" PRId64 ": %s %s is not finite: not saved", step,
-                      dataset->name, where);
+    return weft_are_finite(data, count) ? WEFT_OK : weft_shard_refuse(step, dataset, shard);
 }
 
 int weft_shard_compare(const void *a, const void *b)

@@ -3,13 +3,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <weft/device.h>
 #include <xxhash.h>
 
 #include "core/file.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/internal.h"
 
-static const size_t piece_bytes = WEFT_SHARD_MAX_ELEMENTS * sizeof(float);
+/* Pieces are small enough that a processor's own cache has one from its filling to its hash. Their
+ * number lets one thread write while the other reads a shard back. */
+enum { NUM_PIECES = 8, PIECE_ELEMENTS = 256 << 10 };
 
 static weft_box box_of(const weft_stored *stored)
 {
@@ -31,7 +34,16 @@ struct weft_weights_writer {
     weft_comm *self;
     weft_save save;
     weft_raw_file file;
-    float *piece;
+    weft_tensor_file *tensors; /* of the file, */
+    weft_file back;            /* which is read while it is written */
+    XXH64_state_t *state;      /* of the shard that is written, or read back */
+    /* By turns: one is filled while those before it are written. */
+    float *pieces[NUM_PIECES];
+    weft_event *written[NUM_PIECES];
+    weft_device *host;
+    weft_lane *lane;
+    size_t num_filled;                /* pieces; */
+    size_t num_back, num_back_shards; /* pieces and shards that were read back */
     bool published;
 };
 
@@ -40,7 +52,6 @@ typedef struct filling {
     weft_weights_writer *writer;
     int64_t dataset;
     weft_box box;
-    size_t first; /* of the piece */
     weft_weights_function fill;
     void *context;
 } filling;
@@ -60,19 +71,33 @@ static weft_status list_datasets(weft_save *s, const weft_weight *weights, size_
     return WEFT_OK;
 }
 
+static weft_status open_lane(weft_weights_writer *w, const char *dir)
+{
+    bool has_room = (w->state = XXH64_createState());
+    for (int i = 0; i < NUM_PIECES; i++)
+        has_room = has_room && (w->pieces[i] = malloc(PIECE_ELEMENTS * sizeof(float)));
+    if (!has_room)
+        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a checkpoint's pieces", dir);
+    WEFT_TRY(weft_device_create_cpu(1, 0, &w->host));
+    WEFT_TRY(weft_lane_create(w->host, 0, "write", &w->lane));
+    for (int i = 0; i < NUM_PIECES; i++)
+        WEFT_TRY(weft_event_create(w->host, &w->written[i]));
+    return WEFT_OK;
+}
+
 static weft_status open_writer(weft_weights_writer *w, const char *dir, const weft_weight *weights,
                                size_t count)
 {
     weft_save *s = &w->save;
-    w->piece = malloc(piece_bytes);
-    if (!w->piece)
-        return WEFT_ERROR(WEFT_MEMORY, "%s: no memory for a checkpoint's piece", dir);
+    WEFT_TRY(open_lane(w, dir));
     WEFT_TRY(weft_comm_create_self(&w->self));
     s->world = w->self;
     WEFT_TRY(weft_arena_strdup(&s->arena, dir, &s->dir));
     WEFT_TRY(list_datasets(s, weights, count));
     WEFT_TRY(weft_save_open(s, WEFT_OK));
-    return weft_raw_open(s->model, &w->file);
+    WEFT_TRY(weft_raw_open(s->model, &w->file));
+    WEFT_TRY(weft_tensor_file_open(s->model, &s->datasets, &w->tensors));
+    return weft_file_open(s->model, &w->back);
 }
 
 weft_status weft_weights_create(const char *dir, const weft_weight *weights, size_t count,
@@ -90,26 +115,117 @@ weft_status weft_weights_create(const char *dir, const weft_weight *weights, siz
     return status;
 }
 
+/* Where a shard's elements lie in the file, which are one run: what is written is whole weights. */
+static uint64_t place_of(const weft_stored *dataset, const weft_stored_shard *shard)
+{
+    uint64_t at = 0, stride = 1;
+    for (int d = dataset->num_dims - 1; d >= 0; d--) {
+        at += shard->start[d] * stride;
+        stride *= dataset->dims[d];
+    }
+    return dataset->offset + at * sizeof(float);
+}
+
+static size_t piece_at(size_t at, size_t elements)
+{
+    return elements - at < PIECE_ELEMENTS ? elements - at : PIECE_ELEMENTS;
+}
+
+static weft_status read_back(weft_weights_writer *w, const weft_stored_shard *shard, float *piece)
+{
+    const weft_stored *dataset = &w->save.datasets.items[shard->dataset];
+    const size_t elements = weft_shard_elements(shard, dataset->num_dims);
+    const uint64_t place = place_of(dataset, shard);
+    XXH64_reset(w->state, 0);
+    for (size_t at = 0; at < elements; at += PIECE_ELEMENTS) {
+        const size_t bytes = piece_at(at, elements) * sizeof *piece;
+        WEFT_TRY(weft_file_read(&w->back, place + at * sizeof *piece, piece, bytes));
+        XXH64_update(w->state, piece, bytes);
+    }
+    return weft_shard_check(w->save.model, dataset, shard, XXH64_digest(w->state));
+}
+
+/* The shards whose pieces are among the first num_written. */
+static weft_status read_back_to(weft_weights_writer *w, size_t num_written)
+{
+    const weft_save *s = &w->save;
+    for (; w->num_back_shards < s->shards.count; w->num_back_shards++) {
+        const weft_stored_shard *shard = &s->shards.items[w->num_back_shards];
+        const size_t elements =
+            weft_shard_elements(shard, s->datasets.items[shard->dataset].num_dims);
+        const size_t end = w->num_back + (elements + PIECE_ELEMENTS - 1) / PIECE_ELEMENTS;
+        if (end > num_written)
+            break;
+        w->num_back = end;
+        WEFT_TRY(read_back(w, shard, w->pieces[w->num_filled % NUM_PIECES]));
+    }
+    return WEFT_OK;
+}
+
+/* A piece on its way to the file. */
+typedef struct writing {
+    weft_raw_file *file;
+    uint64_t place;
+    const float *data;
+    size_t bytes;
+} writing;
+
+static weft_status write_bytes(const void *args)
+{
+    const writing *w = args;
+    return weft_raw_write_run(w->file, w->place, w->data, w->bytes);
+}
+
+static weft_status sync_file(const void *args)
+{
+    weft_raw_file *const *file = args;
+    return weft_raw_close(*file, false);
+}
+
+/* `first`: of the weight. */
+static weft_status write_piece(const filling *f, const weft_stored_shard *shard, size_t first,
+                               size_t count, uint64_t place)
+{
+    weft_weights_writer *w = f->writer;
+    const size_t turn = w->num_filled++ % NUM_PIECES;
+    const writing out = {
+        .file = &w->file, .place = place, .data = w->pieces[turn], .bytes = count * sizeof(float)};
+    WEFT_TRY(weft_event_wait_host(w->written[turn]));
+    WEFT_TRY(f->fill(f->context, first, count, w->pieces[turn]));
+    if (!weft_are_finite(w->pieces[turn], count))
+        return weft_shard_refuse(w->save.info.step, &w->save.datasets.items[f->dataset], shard);
+    XXH64_update(w->state, w->pieces[turn], out.bytes);
+    WEFT_TRY(weft_lane_submit(w->lane, "write", write_bytes, &out, sizeof out));
+    return weft_lane_record(w->lane, w->written[turn]);
+}
+
+/* What is read back then needs no waiting: its pieces' memory has others. */
 static weft_status write_slab(void *context, const weft_slab *slab)
 {
     const filling *f = context;
     weft_weights_writer *w = f->writer;
     weft_save *s = &w->save;
     const weft_stored *dataset = &s->datasets.items[f->dataset];
-    const float *data = w->piece + (slab->local_offset - f->first);
     weft_stored_shard shard = {.dataset = f->dataset};
     memcpy(shard.start, slab->start, sizeof shard.start);
     memcpy(shard.count, slab->count, sizeof shard.count);
-    WEFT_TRY(weft_shard_hash(s->info.step, dataset, &shard, data));
-    WEFT_TRY(weft_raw_write(&w->file, dataset, &shard, data));
-    return weft_shard_append(&s->shards, &s->arena, &shard);
+    const size_t elements = weft_shard_elements(&shard, dataset->num_dims);
+    const uint64_t place = place_of(dataset, &shard);
+    XXH64_reset(w->state, 0);
+    for (size_t at = 0; at < elements; at += PIECE_ELEMENTS)
+        WEFT_TRY(write_piece(f, &shard, slab->local_offset + at, piece_at(at, elements),
+                             place + at * sizeof(float)));
+    shard.hash = XXH64_digest(w->state);
+    WEFT_TRY(weft_shard_append(&s->shards, &s->arena, &shard));
+    if (w->num_filled < NUM_PIECES)
+        return WEFT_OK;
+    WEFT_TRY(weft_event_wait_host(w->written[w->num_filled % NUM_PIECES])); /* the oldest */
+    return read_back_to(w, w->num_filled - NUM_PIECES + 1);
 }
 
-static weft_status write_piece(void *context, size_t first, size_t count)
+static weft_status write_run(void *context, size_t first, size_t count)
 {
     filling *f = context;
-    f->first = first;
-    WEFT_TRY(f->fill(f->context, first, count, f->writer->piece));
     return weft_box_visit(&f->box, first, count, write_slab, f);
 }
 
@@ -124,31 +240,61 @@ weft_status weft_weights_write(weft_weights_writer *w, const char *name, weft_we
     const weft_stored *of = &w->save.datasets.items[dataset];
     filling f = {
         .writer = w, .dataset = dataset, .box = box_of(of), .fill = fill, .context = context};
-    return weft_runs_visit(&f.box, 0, (size_t)weft_stored_elements(of), write_piece, &f);
+    return weft_runs_visit(&f.box, 0, (size_t)weft_stored_elements(of), write_run, &f);
+}
+
+/* The disk has what is left to do while the rest is read back. */
+static weft_status finish_file(weft_weights_writer *w)
+{
+    weft_raw_file *file = &w->file;
+    WEFT_TRY(weft_lane_sync(w->lane));
+    WEFT_TRY(weft_lane_submit(w->lane, "sync", sync_file, &file, sizeof(weft_raw_file *)));
+    WEFT_TRY(read_back_to(w, w->num_filled));
+    WEFT_TRY(weft_lane_sync(w->lane));
+    weft_tensor_file *tensors = w->tensors;
+    w->tensors = NULL;
+    return weft_tensor_file_close(tensors);
 }
 
 weft_status weft_weights_publish(weft_weights_writer *w, const char *config_text)
 {
     weft_save *s = &w->save;
-    WEFT_TRY(weft_raw_close(&w->file, false));
-    WEFT_TRY(weft_save_gather(s));
     WEFT_TRY(weft_shards_check_cover(s->model, &s->datasets, &s->shards));
-    WEFT_TRY(weft_save_verify(s->model, &s->datasets, &s->dealt));
+    WEFT_TRY(finish_file(w));
+    WEFT_TRY(weft_save_gather(s));
     WEFT_TRY(weft_save_publish(s, config_text, NULL));
     w->published = true;
     return WEFT_OK;
+}
+
+/* Once the lane has ended, which writes the file. */
+static void close_lane(weft_weights_writer *w)
+{
+    if (w->host)
+        weft_device_wait(w->host);
+    for (int i = 0; i < NUM_PIECES; i++)
+        weft_event_destroy(w->written[i]);
+    weft_lane_destroy(w->lane);
+    weft_device_destroy(w->host);
+    for (int i = 0; i < NUM_PIECES; i++)
+        free(w->pieces[i]);
+    if (w->state)
+        XXH64_freeState(w->state);
 }
 
 void weft_weights_abandon(weft_weights_writer *w)
 {
     if (!w)
         return;
+    close_lane(w);
     if (w->file.fd >= 0)
         close(w->file.fd);
+    weft_file_close(&w->back);
+    if (weft_tensor_file_close(w->tensors) != WEFT_OK)
+        weft_error_clear();
     if (w->self)
         weft_save_release(&w->save, !w->published);
     weft_comm_destroy(w->self);
-    free(w->piece);
     free(w);
 }
 

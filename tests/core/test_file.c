@@ -1,5 +1,7 @@
 /* Files that are read in place, and files that take the place of others. */
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/file.h"
 #include "tests/core/temporary.h"
@@ -97,6 +99,28 @@ CASE(a_new_file_without_room_leaves_the_old)
     FAILS(weft_new_file_close(&file, WEFT_OK), WEFT_FILE,
           "kept: cannot write: No space left on device");
     has_text("kept", "old");
+}
+
+/* In memory no page is made before it is written. */
+CASE(room_is_asked_for)
+{
+    struct stat info;
+    for (int memory = 0; memory < 2; memory++) {
+        char path[] = "/dev/shm/weft-test-room-XXXXXX";
+        int fd = memory ? mkstemp(path)
+                        : open(temporary_path("room"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (memory && (fd < 0 || !weft_path_is_memory(path)))
+            continue;
+        assert_true(fd >= 0);
+        FAILS(weft_file_reserve(fd, "wide", UINT64_C(1) << 58), WEFT_FILE,
+              "wide: no room for 288230376151711744 bytes: ");
+        OK(weft_file_reserve(fd, "small", 1 << 20));
+        assert_int_equal(fstat(fd, &info), 0);
+        assert_true(!memory || info.st_blocks == 0);
+        close(fd);
+        if (memory)
+            unlink(path);
+    }
 }
 
 int main(void)

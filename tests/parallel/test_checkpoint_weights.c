@@ -1,6 +1,9 @@
 /* Checkpoints of weights alone: what writes them gives them whole; training starts from them with
  * moments of zero, whatever stood there before. */
+#include <errno.h>
+#include <pthread.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/parallel/checkpoint_tiny.h"
 
@@ -99,6 +102,82 @@ static void weights_are_read(const char *dir)
     }
 }
 
+/* What happens to the first large write. */
+typedef enum fate { KEPT, FLIPPED, FULL } fate;
+static fate of_write;
+static int num_beside; /* large writes of other threads than this one's */
+static pthread_t own;
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
+{
+    if (bytes < 1 << 20)
+        return pwrite64(fd, data, bytes, at);
+    const fate now = of_write;
+    of_write = KEPT;
+    num_beside += !pthread_equal(pthread_self(), own);
+    if (now == FULL) {
+        errno = ENOSPC;
+        return -1;
+    }
+    const ssize_t written = pwrite64(fd, data, bytes, at);
+    const char other = (char)~*(const char *)data;
+    if (now == FLIPPED)
+        EXPECT(pwrite64(fd, &other, 1, at) == 1, "cannot flip");
+    return written;
+}
+
+enum { LARGE_ROWS = 3, LARGE_COLS = 1500, LARGE_DEPTH = 1000 };
+static const weft_weight large = {"large", 3, {LARGE_ROWS, LARGE_COLS, LARGE_DEPTH}};
+
+static weft_status fill_large(void *context, size_t first, size_t count, float *out)
+{
+    size_t *next = context;
+    EXPECT(first == *next, "%zu, not %zu", first, *next);
+    for (size_t i = 0; i < count; i++)
+        out[i] = (float)(first + i);
+    *next = first + count;
+    return WEFT_OK;
+}
+
+static weft_status write_large(const char *dir, fate first)
+{
+    weft_weights_writer *writer;
+    size_t next = 0;
+    of_write = first;
+    WEFT_TRY(weft_weights_create(dir, &large, 1, &writer));
+    weft_status status = weft_weights_write(writer, "large", fill_large, &next);
+    if (status == WEFT_OK)
+        status = weft_weights_publish(writer, "{}");
+    weft_weights_abandon(writer);
+    return status;
+}
+
+/* Shards of many pieces, which another thread writes while the next ones are filled; what the disk
+ * has otherwise is found before there is a name. */
+static void large_ones_are_written_beside(const char *dir)
+{
+    enum { ELEMENTS = LARGE_ROWS * LARGE_COLS * LARGE_DEPTH };
+    weft_weights_reader *reader;
+    char path[96];
+    own = pthread_self();
+    EXPECT_ERROR(write_large(dir, FULL), WEFT_FILE, "model.h5: cannot write: No space left");
+    EXPECT_ERROR(write_large(dir, FLIPPED), WEFT_FILE, "model/large [0:");
+    EXPECT(count_entries(dir) == 0, "%d entries", count_entries(dir));
+    num_beside = 0;
+    EXPECT_OK(write_large(dir, KEPT));
+    EXPECT(num_beside > ELEMENTS * 4 >> 21, "%d writes", num_beside);
+    snprintf(path, sizeof path, "%s/step-0", dir);
+    float *values = malloc(ELEMENTS * sizeof *values);
+    EXPECT(values != NULL, "no memory");
+    EXPECT_OK(weft_weights_open(path, &reader));
+    EXPECT_OK(weft_weights_read(reader, 0, 0, ELEMENTS, values));
+    EXPECT_OK(weft_weights_finish(reader));
+    for (size_t i = 0; values && i < ELEMENTS; i++)
+        EXPECT(values[i] == (float)i, "%zu: %g", i, (double)values[i]);
+    weft_weights_close(reader);
+    free(values);
+}
+
 /* Changes a bit at a place from the end. */
 static void flip(const char *path, long from_end)
 {
@@ -186,6 +265,8 @@ int main(void)
     weights_are_read(dir);
     snprintf(dir, sizeof dir, "%s/bad", folder);
     nothing_half_written(dir);
+    snprintf(dir, sizeof dir, "%s/large", folder);
+    large_ones_are_written_beside(dir);
     remove_tree(folder);
     return expect_finish();
 }
