@@ -352,6 +352,15 @@ static weft_status find_load(const weft_config_source *source, weft_arena *arena
                              bytes, middle, is_dot ? "" : "/", is_dot ? "" : rest);
 }
 
+/* Forwards alone need no order: each stage has the micro-batches one after the other. */
+static void drop_schedule(weft_schedule_options *s)
+{
+    s->pipeline_schedule = WEFT_PIPELINE_1F1B;
+    s->pipeline_schedule_file = "";
+    s->microbatch_group_size_per_virtual_pipeline_stage = 0;
+    s->overlap_moe_expert_parallel_comm = false;
+}
+
 static weft_status resolve(weft_config *c, const weft_config_source *source, const char *text,
                            weft_arena *arena)
 {
@@ -370,6 +379,8 @@ static weft_status resolve(weft_config *c, const weft_config_source *source, con
                                                               .target = &c->schedule}));
     if (source->mesh && file.expert_model_parallel_size > 1 && !mesh_names(source, "ep="))
         c->dropped_ep = file.expert_model_parallel_size;
+    if (source->forward_only)
+        drop_schedule(&c->schedule);
     WEFT_TRY(settle_sharding(c, source, text));
     WEFT_TRY(settle_order(c, source, text, arena));
     if (c->parallel.pipeline_model_parallel_size != file.pipeline_model_parallel_size)

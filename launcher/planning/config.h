@@ -216,6 +216,7 @@ typedef struct weft_config_source {
     const char *allow_change; /* --allow-change, or NULL */
     const char *run_path;     /* RUN, for what cannot be kept beside its data; NULL: none */
     bool keeps_nothing;       /* what reading the data tells is not written down */
+    bool forward_only;        /* no backward runs: the config's schedule of training is left out */
 } weft_config_source;
 
 /* Parses, resolves defaults and checks everything that needs no data and no ranks. Strings live in

@@ -123,6 +123,20 @@ void weft_plan_report_source(weft_report *r, const char *what, weft_source_class
     weft_report_text(r, "where", "from", *where ? where : NULL);
 }
 
+void weft_plan_costs_report(weft_report *r, const weft_plan_figures *f)
+{
+    weft_report_open(r, WEFT_REPORT_OBJECT, "cost");
+    weft_report_text(r, "currency", NULL, *f->currency ? f->currency : NULL);
+    report_price(r, "hour", "an hour costs", f->costs.hour, f->currency);
+    report_price(r, "billion_tokens", "a billion tokens cost", f->costs.billion_tokens,
+                 f->currency);
+    report_price(r, "joules_per_token", "a token takes", f->costs.joules_per_token, "J");
+    weft_report_value(r, "days", f->days);
+    report_known(r, NULL, "all tokens take", WEFT_UNIT_SECONDS, 86400 * f->days);
+    report_price(r, "total", "all tokens cost", f->total, f->currency);
+    weft_report_close(r);
+}
+
 void weft_plan_figures_report(weft_report *r, const weft_plan_figures *f)
 {
     const double range_s[] = {f->range_us[0] / 1e6, f->range_us[1] / 1e6};
@@ -144,16 +158,7 @@ void weft_plan_figures_report(weft_report *r, const weft_plan_figures *f)
                          f->save_lacks);
     report_known(r, "goodput", "of the time is work that lasts", WEFT_UNIT_SHARE, f->goodput);
     weft_report_close(r);
-    weft_report_open(r, WEFT_REPORT_OBJECT, "cost");
-    weft_report_text(r, "currency", NULL, *f->currency ? f->currency : NULL);
-    report_price(r, "hour", "an hour costs", f->costs.hour, f->currency);
-    report_price(r, "billion_tokens", "a billion tokens cost", f->costs.billion_tokens,
-                 f->currency);
-    report_price(r, "joules_per_token", "a token takes", f->costs.joules_per_token, "J");
-    weft_report_value(r, "days", f->days);
-    report_known(r, NULL, "all tokens take", WEFT_UNIT_SECONDS, 86400 * f->days);
-    report_price(r, "total", "all tokens cost", f->total, f->currency);
-    weft_report_close(r);
+    weft_plan_costs_report(r, f);
     weft_report_close(r);
     report_missing(r, f);
     weft_report_open(r, WEFT_REPORT_GROUP, "sources");

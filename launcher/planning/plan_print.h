@@ -18,6 +18,8 @@ const char *weft_plan_short_text(const weft_plan *plan, char *out, size_t capaci
 
 /* For people what is known. */
 void weft_plan_figures_report(weft_report *report, const weft_plan_figures *figures);
+/* Its part "cost", for people rows of the facts that are open. */
+void weft_plan_costs_report(weft_report *report, const weft_plan_figures *figures);
 /* A record: a number behind a plan. */
 void weft_plan_report_source(weft_report *report, const char *what, weft_source_class class_,
                              const char *where, double spread);

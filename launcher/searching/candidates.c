@@ -76,8 +76,16 @@ static bool runs_whole(const weft_search_space *s)
     return s->config.tier.experts != WEFT_TIER_NONE;
 }
 
+/* A pair's layers run as the config says: plans choose how for a layer alone. */
+static bool has_pairs(const weft_search_space *s)
+{
+    return s->config.schedule.overlap_moe_expert_parallel_comm && s->config.model.num_experts > 0;
+}
+
 static bool form_is_allowed(const weft_search_space *s, const weft_search_form *form)
 {
+    if (has_pairs(s) && (form->offload || form->reuse))
+        return false;
     return !((form->recompute && space_holds(s, WEFT_SEARCHED_RECOMPUTE)) ||
              (form->offload && space_holds(s, WEFT_SEARCHED_OFFLOAD)) ||
              (form->reuse && (space_holds(s, WEFT_SEARCHED_REUSE) ||
@@ -213,11 +221,13 @@ static void apply_offload(int kind, weft_config *out)
         .on = kind != OFFLOAD_NOTHING, .modules = {kind == OFFLOAD_BLOCK ? block : attention, 1}};
 }
 
-/* What plans choose by price is left to them. */
+/* What plans choose by price is left to them; of pairs they choose no partitions. */
 static void apply_moe(const weft_search_space *s, bool reuse, weft_config *out)
 {
     weft_schedule_options *p = &out->schedule;
-    if (!space_holds(s, WEFT_SEARCHED_PARTITIONS)) {
+    if (has_pairs(s)) {
+        p->moe_num_partitions += p->moe_num_partitions == 0;
+    } else if (!space_holds(s, WEFT_SEARCHED_PARTITIONS)) {
         p->moe_num_partitions = runs_whole(s) ? 1 : 0;
         p->moe_partition_by = WEFT_MOE_PARTITION_BY_AUTO;
         p->moe_peer_group_size = 1;

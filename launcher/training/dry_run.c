@@ -26,6 +26,7 @@ typedef struct findings {
     weft_mesh mesh;
     int num_here; /* of its ranks, in this process' place */
     weft_data data;
+    uint64_t *taken;          /* [num_parts]: samples of each dataset in all steps */
     const char *from;         /* the checkpoint that is loaded; NULL: none */
     weft_footprint footprint; /* of the fullest rank */
     int fullest;              /* its stage */
@@ -111,6 +112,17 @@ static weft_status check_memory(findings *f, weft_arena *arena)
     return status;
 }
 
+static weft_status count_samples(findings *f, weft_arena *arena)
+{
+    const weft_train_options *train = &f->config.train;
+    const uint64_t all = (uint64_t)weft_ramp_samples(train, train->train_iters);
+    WEFT_TRY(WEFT_ARRAY(arena, f->data.num_parts, &f->taken));
+    f->taken[0] = all;
+    if (f->data.num_parts > 1)
+        weft_split_count(&f->data.splits[WEFT_SPLIT_TRAIN], all, f->taken);
+    return WEFT_OK;
+}
+
 static weft_status check(findings *f, int world, weft_arena *arena)
 {
     const weft_config_source *source = &f->asked->source;
@@ -124,15 +136,74 @@ static weft_status check(findings *f, int world, weft_arena *arena)
         WEFT_TRY(weft_output_try(f->config.log.prometheus_file));
     WEFT_TRY(weft_setup_check_device(&f->config, source));
     WEFT_TRY(weft_setup_data(&f->config, source, true, arena, &f->data));
+    WEFT_TRY(count_samples(f, arena));
     WEFT_TRY(weft_setup_check_model(&f->config, source, &f->mesh));
     WEFT_TRY(check_load(f, arena));
     return weft_config_locate(source, check_memory(f, arena));
 }
 
+/* A dataset. weight: its share in a blend; 0: no blend. times: what the samples are taken in. */
+static void report_set(weft_report *r, const char *title, const weft_data_set *set,
+                       weft_split_kind kind, double weight, double taken, const char *times)
+{
+    const double samples = (double)set->splits[kind].num_samples;
+    const char *name = weft_dataset_name(set->dataset);
+    char text[600], share[48] = "";
+    if (weight > 0)
+        snprintf(share, sizeof share, ", %.4g of the blend", weight);
+    snprintf(text, sizeof text, "%s%s: %s to %s on, each taken %.3g times %s", name, share,
+             weft_count_text((long long)samples, "sample").text,
+             kind == WEFT_SPLIT_TRAIN ? "train" : "validate", taken / samples, times);
+    weft_report_text(r, NULL, title, text);
+    if (r->form != WEFT_REPORT_JSON)
+        return;
+    weft_report_record(r);
+    weft_report_text(r, "name", NULL, name);
+    if (kind == WEFT_SPLIT_TRAIN)
+        weft_report_value(r, "weight", weight > 0 ? weight : 1);
+    weft_report_value(r, "samples", samples);
+    weft_report_value(r, "repeats", taken / samples);
+}
+
+static void open_sets(weft_report *r, const char *key)
+{
+    if (r->form == WEFT_REPORT_JSON) /* people have a line a dataset */
+        weft_report_open(r, WEFT_REPORT_TABLE, key);
+}
+
+static void close_sets(weft_report *r)
+{
+    if (r->form == WEFT_REPORT_JSON)
+        weft_report_close(r);
+}
+
+static void report_data(const findings *f, weft_report *r)
+{
+    const weft_train_options *train = &f->config.train;
+    const weft_data *data = &f->data;
+    const double evaluated = weft_config_evaluates(&f->config)
+                                 ? (double)train->eval_iters * (double)train->global_batch_size
+                                 : 0;
+    char times[48];
+    snprintf(times, sizeof times, "in %" PRId64 " steps", train->train_iters);
+    weft_report_value(r, "training_samples", (double)data->splits[WEFT_SPLIT_TRAIN].num_samples);
+    open_sets(r, "datasets");
+    for (size_t i = 0; i < data->num_parts; i++)
+        report_set(r, i > 0 ? "" : "data", &data->parts[i], WEFT_SPLIT_TRAIN,
+                   data->num_parts > 1 ? (double)data->blend.weights[i] / (double)data->blend.period
+                                       : 0,
+                   (double)f->taken[i], times);
+    close_sets(r);
+    open_sets(r, "validation");
+    for (size_t i = 0; i < data->num_validation; i++)
+        report_set(r, i > 0 ? "" : "validation", &data->validation[i], WEFT_SPLIT_VALIDATION, 0,
+                   evaluated, "an evaluation");
+    close_sets(r);
+}
+
 static void report_run(const findings *f, weft_report *r)
 {
     const weft_train_options *train = &f->config.train;
-    const weft_split *part = &f->data.splits[WEFT_SPLIT_TRAIN];
     char mesh[128], text[256], batch[96];
     weft_mesh_print(&f->mesh, mesh, sizeof mesh);
     snprintf(text, sizeof text, "%s: %s; %s", weft_count_text(f->mesh.world, "rank").text, mesh,
@@ -143,13 +214,7 @@ static void report_run(const findings *f, weft_report *r)
              weft_ramp_text(train, batch), f->config.model.seq_length);
     weft_report_text(r, NULL, "steps", text);
     weft_report_value(r, "steps", (double)left);
-    snprintf(text, sizeof text, "%s: %s to train on, each taken %.3g times in %" PRId64 " steps",
-             weft_dataset_name(f->data.parts[0].dataset),
-             weft_count_text((long long)part->num_samples, "sample").text,
-             (double)weft_ramp_samples(train, train->train_iters) / (double)part->num_samples,
-             train->train_iters);
-    weft_report_text(r, NULL, "data", text);
-    weft_report_value(r, "training_samples", (double)part->num_samples);
+    report_data(f, r);
     snprintf(text, sizeof text, "%s%s", f->from ? "from " : "step 0", f->from ? f->from : "");
     weft_report_text(r, NULL, "start", text);
     weft_report_text(r, "from", NULL, f->from);

@@ -228,6 +228,37 @@ static void check_mistakes(void)
                "blend=[0.3333333333333333,\"a\",0.6666666666666666,\"c\",1e-12,\"more/b\"]");
 }
 
+/* Before the run: each dataset's weight, samples and repeats, and the sets to validate on. */
+static void check_dry(void)
+{
+    static const char *const lines[] = {
+        "\n  data        ",         "/a, 0.5 of the blend: ", "/more/b, 0.375 of the blend: ",
+        "/c, 0.125 of the blend: ", "\n  validation  ",       " to validate on, each taken "};
+    static const char *const names[] = {"/a", "/b", "/c"};
+    static const double weights[] = {0.5, 0.375, 0.125};
+    child c;
+    CHILD_RUN(&c, "train", "run.json", "--out", "dry", "--dry-run");
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        EXPECT(c.out && strstr(c.out, lines[i]), "no \"%s\" in\n%s%s", lines[i], c.out, c.err);
+    child_release(&c);
+    cJSON *json = child_json(WORDS("train", "run.json", "--out", "dry", "--dry-run", "--json"));
+    const cJSON *sets = cJSON_GetObjectItem(json, "datasets"),
+                *validation = cJSON_GetObjectItem(json, "validation");
+    EXPECT(cJSON_GetArraySize(sets) == 3 && cJSON_GetArraySize(validation) == 2, "sets");
+    for (int i = 0; i < 3; i++) {
+        const cJSON *set = cJSON_GetArrayItem(sets, i);
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(set, "name"));
+        const double taken = number_of(set, "samples") * number_of(set, "repeats");
+        EXPECT(name && strcmp(name + strlen(name) - 2, names[i]) == 0, "%s", name ? name : "-");
+        EXPECT(number_of(set, "weight") == weights[i], "%s: %g", names[i],
+               number_of(set, "weight"));
+        EXPECT_NEAR(taken, 8 * STEPS * weights[i], 1e-9);
+    }
+    const cJSON *of_c = cJSON_GetArrayItem(validation, 0);
+    EXPECT_NEAR(number_of(of_c, "samples") * number_of(of_c, "repeats"), 8, 1e-9);
+    cJSON_Delete(json);
+}
+
 static void check_waste(void)
 {
     child c;
@@ -256,5 +287,6 @@ int main(void)
     check_masks();
     check_mistakes();
     check_waste();
+    check_dry();
     return child_finish(folder);
 }

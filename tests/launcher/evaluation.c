@@ -18,6 +18,13 @@ static const char config[] =
     "2},\n"
     "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
 
+static const char four[] =
+    "{\"model\": {\"num_layers\": 4, \"hidden_size\": 16, \"num_attention_heads\": 2,\n"
+    "  \"seq_length\": 16, \"num_experts\": 2},\n"
+    "\"train\": {\"global_batch_size\": 2, \"train_iters\": 1, \"eval_iters\": 1},\n"
+    "\"data\": {\"data_path\": \"corpus\", \"split\": \"1\"},\n"
+    "\"device\": {\"peak_flops\": 1e9, \"num_threads\": 1}, \"log\": {\"trace_step\": 0}}\n";
+
 enum { TOKENS = 2 * 16 * 48 };
 
 /* The losses that lines of evaluations hold, after steps 2, 4, ...: how many there are. */
@@ -226,6 +233,41 @@ static void check_none(void)
     CHILD_GOOD("eval", "none", "--split", "train", "--iters", "1");
 }
 
+/* What a run's schedule asks for is training's alone: its model is read on any mesh. */
+static void check_schedules(void)
+{
+    static const struct {
+        const char *run, *mesh, *set, *evaluated, *generated; /* on these meshes; NULL: not */
+    } rows[] = {
+        {"pairs", "dp=2,binding=dp,ep=2", "parallel.overlap_moe_expert_parallel_comm=true", "dp=1",
+         "dp=1"},
+        {"interleaved", "pp=2,vp=2,schedule=interleaved", "train.seed=1234", "tp=2", NULL},
+        {"zbv", "pp=2,schedule=zbv", "train.seed=1234", NULL, "pp=4"},
+        {"order", "pp=2", "parallel.pipeline_schedule_file=order.csv", "pp=4", NULL},
+    };
+    double wanted = NAN;
+    EXPECT(child_write("order.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n") &&
+               child_write("text.txt", "The mesh tiles the ranks, and the ranks run the programs, "
+                                       "of which a step's last task is the update of weights.\n"),
+           "files");
+    CHILD_GOOD("prepare", "text.txt", "--out", "corpus");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        CHILD_GOOD("train", "four.json", "--out", rows[i].run, "--mesh", rows[i].mesh, "--set",
+                   rows[i].set);
+        if (rows[i].generated)
+            CHILD_GOOD("generate", rows[i].run, "--prompt", "The", "--num-tokens", "2", "--mesh",
+                       rows[i].generated);
+        if (!rows[i].evaluated)
+            continue;
+        cJSON *json = child_json(
+            WORDS("eval", rows[i].run, "--split", "train", "--mesh", rows[i].evaluated, "--json"));
+        const double loss = number_of(json, "loss");
+        wanted = i == 0 ? loss : wanted; /* all train the same */
+        EXPECT(fabs(loss / wanted - 1) < 1e-5, "%s: %.9g, not %.9g", rows[i].run, loss, wanted);
+        cJSON_Delete(json);
+    }
+}
+
 static void check_wrong(void)
 {
     static const struct {
@@ -260,13 +302,14 @@ int main(void)
 {
     char folder[32];
     EXPECT(child_folder_enter(folder), "no folder");
-    EXPECT(child_write("c.json", config), "c.json");
+    EXPECT(child_write("c.json", config) && child_write("four.json", four), "configs");
     check_alone();
     check_wrong();
     check_none();
     check_resume();
     check_last();
     check_masked();
+    check_schedules();
     check_mesh("replicas", "dp=2,binding=dp,ep=2,zero=3", "precision=bf16");
     check_mesh("stages", "tp=2,pp=2,binding=tp", "precision=fp32");
     return child_finish(folder);

@@ -618,6 +618,13 @@ static void check_text(void)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         EXPECT(strstr(c.out, parts[i]), "no \"%s\" in:\n%s", parts[i], c.out);
     child_release(&c);
+    CHILD_RUN(&c, "plan", "dense.json", "--cluster", "priced.json", "--search", "--mesh", "tp=1",
+              "--tokens", "1e9");
+    const char *found = c.out ? strstr(c.out, "\nthe fastest plan:\n") : NULL;
+    EXPECT(c.exit_code == 0 && found && strstr(found, "\n  all tokens take ") &&
+               strstr(found, "\n  all tokens cost ") && strstr(found, "80 EUR\n"),
+           "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
     CHILD_RUN(&c, "plan", "dense.json", "--cluster", "cluster.json");
     EXPECT(c.exit_code == 0 && !strstr(c.out, "costs ") && !strstr(c.out, "between failures ") &&
                !strstr(c.out, "nan") &&

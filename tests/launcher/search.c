@@ -419,6 +419,36 @@ static void check_held(void)
     cJSON_Delete(json);
 }
 
+/* With pairs MoE layers have one partition where the config leaves them to a choice, else its own;
+ * plans are of meshes on which tokens travel. */
+static void check_pairs(void)
+{
+    static const char pairs[] = "parallel.overlap_moe_expert_parallel_comm=true";
+    static const char *const partitions[] = {"parallel.moe_partition_by=tokens",
+                                             "parallel.moe_num_partitions=0",
+                                             "parallel.moe_num_partitions=2"};
+    for (int i = 0; i < 3; i++) {
+        cJSON *json;
+        char err[1024];
+        const int code =
+            run(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--nodes", "1",
+                      "--set", pairs, "--set", partitions[i], "--json"),
+                &json, err, sizeof err);
+        EXPECT(code == 0, "%s: exit %d: %s", partitions[i], code, err);
+        const cJSON *plans = cJSON_GetObjectItem(json, "plans"), *p;
+        EXPECT(cJSON_GetArraySize(plans) > 0, "%s: no plans", partitions[i]);
+        cJSON_ArrayForEach(p, plans)
+        {
+            const char *mesh = cJSON_GetStringValue(cJSON_GetObjectItem(p, "mesh"));
+            const cJSON *n = cJSON_GetObjectItem(cJSON_GetObjectItem(p, "overrides"),
+                                                 "parallel.moe_num_partitions");
+            EXPECT(mesh && strstr(mesh, " ep ") && !strstr(mesh, " ep 1 "), "%s", mesh);
+            EXPECT(i == 1 ? n && n->valueint == 1 : !n, "%s: %s", partitions[i], mesh);
+        }
+        cJSON_Delete(json);
+    }
+}
+
 /* The winner's whole plan, what it would gain, its timeline and its page stand beside the table. */
 static void check_best(void)
 {
@@ -798,6 +828,7 @@ int main(int argc, char **argv)
     check_emitted();
     check_rows();
     check_held();
+    check_pairs();
     check_best();
     check_zero();
     check_larger_micro_batch();

@@ -192,6 +192,15 @@ typedef struct answer {
     weft_what_if what_if;
 } answer;
 
+/* What the fastest plan found takes for all tokens; JSON has it in the plan itself. */
+static void report_found_costs(const weft_plan *plan, weft_report *report)
+{
+    weft_report_line(report, "the fastest plan:");
+    weft_report_open(report, WEFT_REPORT_FACTS, NULL);
+    weft_plan_costs_report(report, plan->figures);
+    weft_report_close(report);
+}
+
 /* What is asked beside the plan itself stands in the same report. */
 static weft_status fill(const planner *p, const answer *a, const weft_config *config,
                         weft_report *report)
@@ -204,6 +213,8 @@ static weft_status fill(const planner *p, const answer *a, const weft_config *co
         weft_report_open(report, WEFT_REPORT_OBJECT, "best");
         weft_plan_report(report, &a->plan, a->cluster);
         weft_report_close(report);
+    } else if (p->search.on && a->has_plan && p->num_tokens > 0) {
+        report_found_costs(&a->plan, report);
     }
     if (a->against)
         weft_against_report(report, a->against);

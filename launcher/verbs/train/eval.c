@@ -97,6 +97,7 @@ static weft_status load_config(evaluator *e)
     e->source.set = set;
     e->source.num_set = count;
     e->source.mesh = args->mesh;
+    e->source.forward_only = true;
     WEFT_TRY(weft_arena_printf(&e->arena, &e->source.run_path, "%s/../..", e->folder));
     WEFT_TRY(weft_config_load(&e->source, &e->arena, &e->config));
     return e->config.train.eval_iters > 0

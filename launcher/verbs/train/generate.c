@@ -132,6 +132,7 @@ static weft_status load_config(generator *g, const char *folder, const arguments
     *source = (weft_config_source){.file = folder,
                                    .mesh = args->mesh ? args->mesh : "tp=1,pp=1,dp=1,ep=1,etp=1",
                                    .no_data = true,
+                                   .forward_only = true,
                                    .application = application};
     const char **set;
     WEFT_TRY(WEFT_ARRAY(arena, args->set.count + NUM_ANYWHERE + NUM_ON_CPU, &set));
