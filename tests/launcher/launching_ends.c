@@ -97,7 +97,9 @@ static void make_hanging(void)
 {
     char text[4000];
     size_t used = (size_t)snprintf(text, sizeof text,
-                                   JOB_FIND_RUN "if [ -e \"$run/hung\" ]; then exit 0; fi\n"
+                                   JOB_FIND_RUN "if [ -e \"$run/hung\" ]; then\n"
+                                                "    echo '1 end' >\"$run/.alive\"\n"
+                                                "    exit 0\nfi\n"
                                                 "touch \"$run/hung\"\ncase $run in\n");
     for (int i = 0; i < NUM_HUNGS; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "*/hung-%d)\n%s\n;;\n", i,
@@ -153,7 +155,9 @@ typedef struct step {
     "touch ready\nwait $sleeper\nexit 1"
 
 static const step steps[] = {
-    {"0", 0, ENDS, 0, false},
+    {"0", 0, JOB_FIND_RUN "echo '1 end' >\"$run/.alive\"; " ENDS, 0, false},
+    {"0", 0, ENDS, 0, true}, /* srun gave up while it launched */
+    {"0", 0, JOB_FIND_RUN "echo '1 start' >\"$run/.alive\"; " ENDS, 0, true},
     {"2", 0, ENDS, 2, false},
     {"75", 0, ENDS, 0, true},
     {"137", 0, JOB_FIND_RUN "echo '1 steps' >\"$run/.alive\"; " ENDS, 137, false},
