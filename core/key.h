@@ -16,6 +16,7 @@ typedef enum weft_resume {
     WEFT_RESUME_CHOICE,  /* as STEP; left open, it stays what the run chose */
     WEFT_RESUME_RUN,     /* another run, which --allow-change asks for, of the same step */
     WEFT_RESUME_TASK,    /* another run of another step */
+    WEFT_RESUME_STATE,   /* as TASK, which nothing allows: a checkpoint's state is of one value */
     WEFT_RESUME_SHAPES,  /* as TASK; another model where parameters have other shapes by it */
 } weft_resume;
 

@@ -22,7 +22,8 @@ const char *weft_quantity_suffixes(weft_quantity kind)
 {
     static const char *const texts[] = {
         [WEFT_QUANTITY_NONE] = "none",
-        [WEFT_QUANTITY_BYTES] = "k, M, G, T or P (powers of 1024), kB, MB, GB, TB or PB (of 1000)",
+        [WEFT_QUANTITY_BYTES] = "k, M, G, T, P or KiB, MiB, GiB, TiB, PiB (powers of 1024), kB, "
+                                "MB, GB, TB, PB (of 1000)",
         [WEFT_QUANTITY_TOKENS] = "k or M (powers of 1024), B or T (of 1000)",
         [WEFT_QUANTITY_COUNT] = "k, M, B or T (powers of 1000)",
         [WEFT_QUANTITY_SECONDS] = "s, m, h or d",
@@ -34,7 +35,7 @@ void weft_quantity_pattern(weft_quantity kind, char out[WEFT_QUANTITY_PATTERN_BY
 {
     static const char *const suffixes[] = {
         [WEFT_QUANTITY_NONE] = "",
-        [WEFT_QUANTITY_BYTES] = " ?[kKmMgGtTpP](i?B)?",
+        [WEFT_QUANTITY_BYTES] = " ?([kKmMgGtTpP](i?B)?|[kmgtp]i?b)",
         [WEFT_QUANTITY_TOKENS] = " ?[kKmMbBtT]",
         [WEFT_QUANTITY_COUNT] = " ?[kKmMbBtT]",
         [WEFT_QUANTITY_SECONDS] = " ?[smhd]",
@@ -65,7 +66,8 @@ static double factor_of(weft_quantity kind, const char *suffix)
         return seconds[strchr(times, *suffix) - times];
     const char first = (char)toupper((unsigned char)*suffix);
     if (kind == WEFT_QUANTITY_BYTES)
-        return pow(suffix[1] == 'B' ? 1000 : 1024, (double)(strchr(bytes, first) - bytes + 1));
+        return pow(suffix[1] == 'B' || suffix[1] == 'b' ? 1000 : 1024,
+                   (double)(strchr(bytes, first) - bytes + 1));
     const int power = (int)(strchr(counts, first) - counts) + 1;
     return pow(kind == WEFT_QUANTITY_TOKENS && power <= 2 ? 1024 : 1000, power);
 }

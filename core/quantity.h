@@ -1,6 +1,6 @@
 /* Numbers with a suffix, as people write them: "8GiB", "512k", "30m". One set of suffixes for keys
  * of the config and options of verbs. A space may stand before a suffix; of its letters the first
- * may be small or large, but for seconds. */
+ * may be small or large, and those of bytes all small, but for seconds. */
 #ifndef WEFT_CORE_QUANTITY_H
 #define WEFT_CORE_QUANTITY_H
 

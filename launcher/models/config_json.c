@@ -103,6 +103,34 @@ static weft_status write_raw(reader *r, const char *key, weft_json_span value)
     return WEFT_OK;
 }
 
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Lists the keys of an object, and refuses one that is there twice. */
+static weft_status list_keys(const reader *r, weft_json_span object, const char ***out,
+                             size_t *out_count)
+{
+    const char *cursor = NULL;
+    weft_json_span key, value;
+    size_t count = 0;
+    while (weft_json_next(object, &cursor, &key, &value))
+        count++;
+    const char **keys;
+    WEFT_TRY(WEFT_ARRAY(r->arena, count + 1, &keys));
+    *out = keys;
+    *out_count = count;
+    cursor = NULL;
+    for (size_t i = 0; i < count && weft_json_next(object, &cursor, &key, &value); i++)
+        WEFT_TRY(weft_arena_printf(r->arena, &keys[i], "%.*s", (int)key.bytes, key.start));
+    qsort(keys, count, sizeof *keys, compare_texts);
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(keys[i - 1], keys[i]) == 0)
+            return WEFT_ERROR(WEFT_CONFIG, "%s: %s stands there twice", r->json->path, keys[i]);
+    return WEFT_OK;
+}
+
 /* --- keys ---------------------------------------------------------------------------------- */
 
 static weft_status check_only(const reader *r, const weft_family_key *key, weft_json_span value)
@@ -418,6 +446,45 @@ static weft_status read_local_rope(reader *r, const rope_object *rope, weft_json
     return write_raw(r, "rotary_base_local", value);
 }
 
+/* Adds an object's keys that nothing reads to those of the whole. */
+static weft_status ignore_in_rope(reader *r, const char *name, weft_json_span object)
+{
+    static const char read[] = "rope_type|type|rope_theta|partial_rotary_factor|attention_factor|"
+                               "mscale|mscale_all_dim";
+    weft_string_list *ignored = &r->json->ignored;
+    const char **keys, **all;
+    size_t count;
+    WEFT_TRY(list_keys(r, object, &keys, &count));
+    WEFT_TRY(WEFT_ARRAY(r->arena, ignored->count + count + 1, &all));
+    memcpy(all, ignored->values, ignored->count * sizeof *all);
+    ignored->values = all;
+    for (size_t i = 0; i < count; i++) {
+        const weft_json_span key = span_of(keys[i], strlen(keys[i]));
+        bool is_read = is_key(key, read);
+        for (int k = 0; k < NUM_ROPE_KEYS; k++)
+            is_read = is_read || is_key(key, rope_keys[k].key);
+        if (is_read)
+            continue;
+        WEFT_TRY(weft_json_string(key, r->arena, &keys[i]));
+        WEFT_TRY(weft_arena_printf(r->arena, &all[ignored->count++], "%s.%s", name, keys[i]));
+    }
+    return WEFT_OK;
+}
+
+static weft_status ignore_in_ropes(reader *r, const rope_object *rope)
+{
+    const char *full_one, *local;
+    r->json->rope = rope->name;
+    if (!rope->name)
+        return WEFT_OK;
+    if (!rope->local.start)
+        return ignore_in_rope(r, rope->name, rope->object);
+    WEFT_TRY(weft_arena_printf(r->arena, &full_one, "%s.full_attention", rope->name));
+    WEFT_TRY(weft_arena_printf(r->arena, &local, "%s.sliding_attention", rope->name));
+    WEFT_TRY(ignore_in_rope(r, full_one, rope->object));
+    return ignore_in_rope(r, local, rope->local);
+}
+
 static weft_status read_rope(reader *r)
 {
     const char *theta = r->json->family->rope_theta;
@@ -427,6 +494,7 @@ static weft_status read_rope(reader *r)
     if (!theta)
         return WEFT_OK;
     WEFT_TRY(find_rope(r, &rope));
+    WEFT_TRY(ignore_in_ropes(r, &rope));
     WEFT_TRY(find_rope_type(r, &rope, &type));
     if (r->json->family->rotates_part) {
         if (!find_rope_key(r, &rope, "partial_rotary_factor", &value))
@@ -524,34 +592,6 @@ static bool is_read(const weft_family *family, weft_json_span key)
         if (is_key(key, family->keys[i].key))
             return true;
     return family->next_layers && is_key(key, family->next_layers);
-}
-
-static int compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* Lists the keys of an object, and refuses one that is there twice. */
-static weft_status list_keys(const reader *r, weft_json_span object, const char ***out,
-                             size_t *out_count)
-{
-    const char *cursor = NULL;
-    weft_json_span key, value;
-    size_t count = 0;
-    while (weft_json_next(object, &cursor, &key, &value))
-        count++;
-    const char **keys;
-    WEFT_TRY(WEFT_ARRAY(r->arena, count + 1, &keys));
-    *out = keys;
-    *out_count = count;
-    cursor = NULL;
-    for (size_t i = 0; i < count && weft_json_next(object, &cursor, &key, &value); i++)
-        WEFT_TRY(weft_arena_printf(r->arena, &keys[i], "%.*s", (int)key.bytes, key.start));
-    qsort(keys, count, sizeof *keys, compare_texts);
-    for (size_t i = 1; i < count; i++)
-        if (strcmp(keys[i - 1], keys[i]) == 0)
-            return WEFT_ERROR(WEFT_CONFIG, "%s: %s stands there twice", r->json->path, keys[i]);
-    return WEFT_OK;
 }
 
 static weft_status list_ignored(reader *r)
@@ -663,7 +703,8 @@ static weft_status name_own_key(const weft_config_json *json, weft_arena *arena,
             WEFT_TRY(first_spelling(json->family->keys[i].key, arena, &key));
     for (int i = 0; !rest && i < NUM_ROPE_KEYS; i++)
         if ((rest = behind_key(error, rope_keys[i].weft)))
-            key = rope_keys[i].key;
+            WEFT_TRY(weft_arena_printf(arena, &key, "%s%s%s", json->rope ? json->rope : "",
+                                       json->rope ? "." : "", rope_keys[i].key));
     if (!rest && (rest = behind_key(error, "rotary_base")))
         key = "rope_theta";
     return rest ? WEFT_ERROR(status, "%s: %s: %s", json->path, key, rest) : status;

@@ -17,6 +17,7 @@ typedef struct weft_config_json {
     const weft_application *application; /* whose families are read, too; NULL: none; borrowed */
     const weft_family *family;
     const char *model;        /* section "model" as a JSON object */
+    const char *rope;         /* what the object of the rotary positions is called; NULL: none */
     weft_string_list ignored; /* keys that nothing reads */
     int64_t next_layers;      /* of multi-token prediction, that the files may have */
 } weft_config_json;

@@ -85,7 +85,8 @@ static void set_dtype(weft_safetensor *t, const dtype_name *dtype)
 static weft_status find_source_of(const char *checkpoint, weft_arena *arena, const char **out)
 {
     const char *source, *config;
-    WEFT_TRY(weft_arena_printf(arena, &source, "%s/../../" WEFT_SOURCE_FOLDER, checkpoint));
+    WEFT_TRY(weft_checkpoint_run(checkpoint, arena, &source));
+    WEFT_TRY(weft_arena_printf(arena, &source, "%s/" WEFT_SOURCE_FOLDER, source));
     WEFT_TRY(weft_arena_printf(arena, &config, "%s/config.json", source));
     *out = access(config, F_OK) == 0 ? source : NULL;
     return WEFT_OK;

@@ -3,11 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <xxhash.h>
 
+#include "core/log.h"
 #include "launcher/models/half.h"
 #include "launcher/models/work.h"
+#include "launcher/text/tokenizer.h"
 #include "parallel/checkpoint/checkpoint.h"
 
 typedef struct importing {
@@ -35,6 +38,23 @@ static bool has_next_layers(const importing *m)
     return false;
 }
 
+/* Training does without the tokenizer, so one that Weft has not is no reason to stop. */
+static weft_status check_tokenizer(importing *m)
+{
+    weft_tokenizer_source source = {0};
+    weft_tokenizer *tokenizer;
+    WEFT_TRY(weft_arena_printf(m->arena, &source.name, "%s/tokenizer.json", m->asked->folder));
+    if (access(source.name, F_OK) != 0)
+        return WEFT_OK;
+    const weft_status status = weft_tokenizer_create(&source, &tokenizer);
+    if (status == WEFT_OK)
+        weft_tokenizer_destroy(tokenizer);
+    if (!weft_tokenizer_is_unknown(status))
+        return status;
+    weft_log(WEFT_LOG_WARN, "%s; weft generate cannot use this tokenizer", weft_error_get()->text);
+    return WEFT_OK;
+}
+
 static weft_status open_all(importing *m)
 {
     const char *folder = m->asked->folder, *path;
@@ -42,6 +62,7 @@ static weft_status open_all(importing *m)
     WEFT_TRY(weft_config_json_read(path, m->asked->application, m->arena, &m->json));
     WEFT_TRY(weft_config_json_load(&m->json, m->arena, &m->config));
     WEFT_TRY(weft_safetensors_open(folder, m->arena, &m->files));
+    WEFT_TRY(check_tokenizer(m));
     if (!has_next_layers(m))
         m->config.model.mtp_num_layers = 0;
     WEFT_TRY(weft_names_model_of(m->json.family, &m->config, m->arena, &m->model));

@@ -24,17 +24,19 @@
 #include "schedule/pipeline/order_text.h"
 
 /* The override that sets `path` ("section.key"); NULL: none. */
-static const char *find_override(const weft_config_source *source, const char *path)
+/* Its index; num_set: none. */
+static size_t find_override(const weft_config_source *source, const char *path)
 {
     const char *key = strchr(path, '.') + 1;
-    for (size_t i = source->num_set; i-- > 0;) {
+    size_t i = source->num_set;
+    while (i-- > 0) {
         size_t bytes = strcspn(source->set[i], "=");
         bool same = (strlen(path) == bytes && memcmp(path, source->set[i], bytes) == 0) ||
                     (strlen(key) == bytes && memcmp(key, source->set[i], bytes) == 0);
         if (same)
-            return source->set[i];
+            return i;
     }
-    return NULL;
+    return source->num_set;
 }
 
 /* --mesh replaces the sizes of section "parallel", whatever it names. */
@@ -51,15 +53,18 @@ static bool is_mesh_size(const char *path)
 static weft_status put_place(const weft_config_source *source, const char *text, const char *key,
                              const char *blame, weft_status status)
 {
-    const char *override, *with = blame ? ", with --set " : "";
+    const char *with = blame ? ", with --set " : "";
     blame = blame ? blame : "";
     int line, column;
     if (source->mesh && is_mesh_size(key))
         return weft_error_context(status, "--mesh %s", source->mesh);
     if (strcmp(key, "data.data_xxh64") == 0) /* of the data that another key names */
         key = "data.data_path";
-    if ((override = find_override(source, key)) != NULL)
-        return weft_error_context(status, "--set %s", override);
+    const size_t at = find_override(source, key);
+    if (at < source->num_set && source->options && source->options[at])
+        return weft_error_context(status, "%s", source->options[at]);
+    if (at < source->num_set)
+        return weft_error_context(status, "--set %s", source->set[at]);
     if (text && weft_options_locate(text, key, &line, &column))
         return weft_error_context(status, "%s:%d:%d%s%s", source->file, line, column, with, blame);
     if (source->mesh && strncmp(key, "parallel.", 9) == 0)
@@ -202,7 +207,7 @@ bool weft_config_evaluates(const weft_config *c)
 
 bool weft_config_is_set(const weft_config_source *source, const char *key)
 {
-    return find_override(source, key) != NULL;
+    return find_override(source, key) < source->num_set;
 }
 
 /* Whether --mesh has the axis, such as "zero=", which stands for two keys. */
@@ -479,7 +484,7 @@ static weft_status locate(const weft_config_source *source, weft_status status, 
     weft_error_take(&error);
     if (source_text(source, &arena, &text) != WEFT_OK)
         text = NULL;
-    if (reads && !find_override(source, key))
+    if (reads && !weft_config_is_set(source, key))
         blame = find_blame(source, text, check, context, &arena);
     error.key[0] = '\0'; /* once is enough */
     weft_error_put(&error);

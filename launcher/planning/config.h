@@ -209,8 +209,10 @@ typedef struct weft_config_source {
     const char *text;       /* optional: the JSON itself (a checkpoint's config) */
     const char *const *set; /* --set key=value */
     size_t num_set;
-    const char *mesh; /* --mesh, or NULL */
-    bool no_data;     /* nothing reads tokens: the config need not say where they come from */
+    const char *const *options; /* as many: the option that stands for a key=value, such as
+                                   "--data corpus", or NULL; all NULL where this is */
+    const char *mesh;           /* --mesh, or NULL */
+    bool no_data; /* nothing reads tokens: the config need not say where they come from */
     const weft_application *application; /* NULL: none */
     const weft_config *run;   /* of the run that is resumed, for weft_run_keep; NULL: none */
     const char *allow_change; /* --allow-change, or NULL */

@@ -84,7 +84,7 @@ static const weft_key train_rows[] = {
         "steps until min_lr; 0: train_iters of the run's start"),
     INT(FREE, lr_wsd_decay_iters, "0", 0, "steps",
         "length of WSD's decay; 0: a fifth of lr_decay_iters"),
-    CHOICE(TASK, optimizer, "\"adam\"", "adam|muon",
+    CHOICE(STATE, optimizer, "\"adam\"", "adam|muon",
            "adam: AdamW; muon: Muon for linear layers' matrices, AdamW for the rest"),
     REAL(FREE, weight_decay, "0.1", 0, 10, "weight decay (matrices only)"),
     REAL(FREE, adam_beta1, "0.9", 0, 0.99999994, "AdamW's first moment"),

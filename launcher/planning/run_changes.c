@@ -220,6 +220,7 @@ weft_status weft_run_step_changes(const weft_config *run, const weft_config *con
 typedef struct refusal {
     const weft_model_options *model;
     bool is_other_model; /* with other parameters: cannot be allowed */
+    bool is_other_state; /* of another optimizer: nor can that */
     const char *allowed; /* a,b */
     char key[96];        /* of the first change */
     char changes[300];   /* from behind that key on */
@@ -270,9 +271,12 @@ static weft_status refuse_change(void *context, const char *section, const weft_
     char name[96];
     snprintf(name, sizeof name, "%s.%s", section, row->key);
     const bool other_model = changes_shapes(r->model, row, before, after);
+    const bool other_state = row->resume == WEFT_RESUME_STATE;
     r->is_other_model = r->is_other_model || other_model;
+    r->is_other_state = r->is_other_state || other_state;
     if (row->resume < WEFT_RESUME_RUN ||
-        (!other_model && (is_in_list(r->allowed, section) || is_in_list(r->allowed, name))))
+        (!other_model && !other_state &&
+         (is_in_list(r->allowed, section) || is_in_list(r->allowed, name))))
         return WEFT_OK;
     add_change(r, name, before, after);
     if (strcmp(row->key, "data_xxh64") == 0)
@@ -295,6 +299,12 @@ weft_status weft_run_check_changes(const weft_config *config, const weft_config_
     if (r.is_other_model)
         return WEFT_KEY_ERROR(
             r.key, "%s: that is another model: start a new run, with another --out", r.changes);
+    if (r.is_other_state)
+        return WEFT_KEY_ERROR(
+            r.key,
+            "%s: an optimizer's state does not go over to another: start a new run with "
+            "checkpoint.load of weights alone, which weft export and then weft import make",
+            r.changes);
     for (int i = 0; i < 3; i++)
         if (r.names[i][0])
             snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",

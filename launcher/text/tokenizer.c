@@ -396,6 +396,13 @@ weft_status weft_tokenizer_create(const weft_tokenizer_source *source, weft_toke
     return WEFT_OK;
 }
 
+bool weft_tokenizer_is_unknown(weft_status status)
+{
+    const char *text = weft_error_get()->text;
+    return status == WEFT_CONFIG ||
+           (status == WEFT_FILE && (strstr(text, "not known") || strstr(text, "the pattern")));
+}
+
 weft_status weft_tokenizer_open(const weft_tokenizer_info *info, weft_tokenizer **out)
 {
     weft_tokenizer *t;

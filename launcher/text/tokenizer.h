@@ -72,6 +72,9 @@ weft_status weft_tokenizer_create(const weft_tokenizer_source *source,
                                   weft_tokenizer **out) WEFT_CHECKED;
 /* The tokenizer that `info` identifies; refuses files that have changed since (WEFT_FILE). */
 weft_status weft_tokenizer_open(const weft_tokenizer_info *info, weft_tokenizer **out) WEFT_CHECKED;
+/* Whether an error of weft_tokenizer_create, this thread's last, is of what is not known here or
+ * not said, such as the end-of-document token, and not of a broken file. */
+bool weft_tokenizer_is_unknown(weft_status status);
 void weft_tokenizer_destroy(weft_tokenizer *tokenizer);
 /* Writes the tokenizer.json to PREFIX.tokenizer.json, which is its file from then on; other kinds
  * have none to write (*out_file NULL). Before other threads use the tokenizer. */

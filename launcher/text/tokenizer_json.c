@@ -65,7 +65,7 @@ static weft_status add_change(const weft_json_place *step, weft_changes *changes
 {
     if (changes->count == WEFT_MOST_STEPS) {
         weft_pattern_destroy(change->pattern);
-        return weft_json_refuse(step, "more than %d steps", WEFT_MOST_STEPS);
+        return weft_json_refuse(step, "more than %d steps, which is not known", WEFT_MOST_STEPS);
     }
     changes->steps[changes->count++] = *change;
     return WEFT_OK;
@@ -116,7 +116,7 @@ static weft_status add_split(const weft_json_place *step, weft_rules *rules,
 {
     if (rules->num_splits == WEFT_MOST_STEPS) {
         weft_pattern_destroy(split->pattern);
-        return weft_json_refuse(step, "more than %d steps", WEFT_MOST_STEPS);
+        return weft_json_refuse(step, "more than %d steps, which is not known", WEFT_MOST_STEPS);
     }
     rules->splits[rules->num_splits++] = *split;
     return WEFT_OK;
@@ -206,7 +206,8 @@ static weft_status read_metaspace(const weft_json_place *step, weft_arena *arena
     WEFT_TRY(weft_json_get_flag(&members[3], &m.split));
     WEFT_TRY(weft_json_get_flag(&members[4], &prefix));
     if (!prefix && m.prepend != NEVER)
-        return weft_json_refuse(&members[4], "is false, and prepend_scheme is not never");
+        return weft_json_refuse(&members[4],
+                                "is false, which is not known where prepend_scheme is not never");
     if (m.replacement.bytes == 0)
         return weft_json_refuse(&members[1], "expected a character");
     *out = m;
@@ -331,7 +332,8 @@ static weft_status read_strip(pieces_reader *r, const weft_json_place *step)
     WEFT_TRY(weft_json_get_whole(&members[2], INT32_MAX, &strip.start));
     WEFT_TRY(weft_json_get_whole(&members[3], INT32_MAX, &strip.stop));
     if (!r->is_fused || r->out->strip.character.text || strip.character.bytes == 0)
-        return weft_json_refuse(step, "expected one Strip of a character, behind Fuse");
+        return weft_json_refuse(
+            step, "expected one Strip of a character, behind Fuse; another is not known");
     r->out->strip = strip;
     return WEFT_OK;
 }
@@ -373,7 +375,8 @@ static weft_status tokenizer_json_pieces(const weft_json_place *decoder, const w
     pieces_reader r = {.arena = arena, .out = out};
     const size_t count = out->tables.num_tokens;
     if (!weft_json_is_there(decoder))
-        return weft_json_refuse(decoder, "missing; expected how tokens become text");
+        return weft_json_refuse(decoder,
+                                "missing, which is not known; expected how tokens become text");
     WEFT_TRY(WEFT_ARRAY(arena, count, &out->pieces));
     memcpy(out->pieces, texts, count * sizeof *texts);
     return read_steps(decoder, "decoders",
@@ -542,7 +545,9 @@ static weft_status map_tokens(reader *r, const weft_json_place *vocab)
     }
     for (int byte = 0; byte < 256; byte++)
         if (t->byte_ids[byte] == WEFT_NO_ID)
-            return weft_json_refuse(vocab, "no token for byte %d, which ByteLevel needs", byte);
+            return weft_json_refuse(
+                vocab, "no token for byte %d, which ByteLevel needs: one without is not known",
+                byte);
     return WEFT_OK;
 }
 
@@ -555,7 +560,8 @@ static weft_status find_fallbacks(reader *r, const weft_json_place *vocab)
         const int bytes = snprintf(name, sizeof name, "<0x%02X>", byte);
         t->byte_ids[byte] = weft_text_ids_find(&r->ids, name, (size_t)bytes);
         if (t->byte_ids[byte] == WEFT_NO_ID)
-            return weft_json_refuse(vocab, "no token %s, which byte_fallback needs", name);
+            return weft_json_refuse(
+                vocab, "no token %s, which byte_fallback needs: one without is not known", name);
     }
     return WEFT_OK;
 }

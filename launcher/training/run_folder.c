@@ -497,7 +497,9 @@ weft_status weft_run_keep_source(const char *run, const char *from)
 {
     weft_arena arena = {0};
     const char *source, *target = NULL, *config = NULL;
-    weft_status status = weft_arena_printf(&arena, &source, "%s/../../source", from);
+    weft_status status = weft_checkpoint_run(from, &arena, &source);
+    if (status == WEFT_OK)
+        status = weft_arena_printf(&arena, &source, "%s/source", source);
     if (status == WEFT_OK)
         status = weft_arena_printf(&arena, &target, "%s/source", run);
     if (status == WEFT_OK)

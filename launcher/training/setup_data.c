@@ -288,7 +288,8 @@ static weft_status find_models_tokenizer(const weft_config *config,
         WEFT_TRY(weft_arena_printf(arena, &path, "%s/%s", source->run_path, in_run));
     if ((!path || access(path, R_OK) != 0) && load && access(load, F_OK) == 0) {
         WEFT_TRY(weft_checkpoint_resolve(load, arena, &from));
-        WEFT_TRY(weft_arena_printf(arena, &path, "%s/../../%s", from, in_run));
+        WEFT_TRY(weft_checkpoint_run(from, arena, &from));
+        WEFT_TRY(weft_arena_printf(arena, &path, "%s/%s", from, in_run));
     }
     if (path && access(path, R_OK) == 0)
         *out = path;

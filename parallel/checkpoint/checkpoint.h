@@ -49,6 +49,9 @@ weft_status weft_checkpoint_save(const char *dir, const weft_checkpoint_info *in
  * path/checkpoints/latest's. Rank-local. WEFT_FILE when there is none. */
 weft_status weft_checkpoint_resolve(const char *path, weft_arena *arena,
                                     const char **out_folder) WEFT_CHECKED;
+/* RUN of RUN/checkpoints/step-N, by its name where the path has that. */
+weft_status weft_checkpoint_run(const char *folder, weft_arena *arena,
+                                const char **out) WEFT_CHECKED;
 /* The steps of the whole checkpoints in `dir` (folders step-N with a manifest, for
  * weft_checkpoint_resolve), rising, in the arena; a folder that is not there has none. Rank-local.
  */

@@ -245,3 +245,28 @@ weft_status weft_checkpoint_resolve(const char *path, weft_arena *arena, const c
     *out_folder = found;
     return WEFT_OK;
 }
+
+/* Bytes of a path without its last name, and without the slashes before that. */
+static size_t cut_name(const char *path, size_t bytes)
+{
+    while (bytes > 0 && path[bytes - 1] == '/')
+        bytes--;
+    while (bytes > 0 && path[bytes - 1] != '/')
+        bytes--;
+    while (bytes > 1 && path[bytes - 1] == '/')
+        bytes--;
+    return bytes;
+}
+
+weft_status weft_checkpoint_run(const char *folder, weft_arena *arena, const char **out)
+{
+    const size_t bytes = cut_name(folder, cut_name(folder, strlen(folder)));
+    struct stat is, wanted;
+    const char *name, *above;
+    WEFT_TRY(weft_arena_printf(arena, &name, "%.*s", bytes ? (int)bytes : 1, bytes ? folder : "."));
+    WEFT_TRY(weft_arena_printf(arena, &above, "%s/../..", folder));
+    const bool is_same = stat(name, &is) == 0 && stat(above, &wanted) == 0 &&
+                         is.st_dev == wanted.st_dev && is.st_ino == wanted.st_ino;
+    *out = is_same ? name : above; /* through a link they differ */
+    return WEFT_OK;
+}

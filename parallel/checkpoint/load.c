@@ -78,9 +78,11 @@ static bool is_of_other_optimizer(const char *name)
 static weft_status other_optimizer(const load *l, const char *is, const char *saved,
                                    const char *has, const char *name)
 {
-    return WEFT_KEY_ERROR("train.optimizer",
-                          "%s does not go on from what %s saved: %s %s %s; give %s", is, saved,
-                          l->model, has, name, saved);
+    return WEFT_KEY_ERROR(
+        "train.optimizer",
+        "%s does not go on from what %s saved: %s %s %s; give %s, or a checkpoint "
+        "of weights alone (weft export, then weft import)",
+        is, saved, l->model, has, name, saved);
 }
 
 /* Everything that the model has stands in the file with its shape, and nothing else does (weights

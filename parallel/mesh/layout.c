@@ -351,6 +351,18 @@ static weft_status check_exclusive(const weft_parallel_options *o)
     return WEFT_OK;
 }
 
+/* Two stages a rank that the schedule has, whether a key says so or not. */
+static weft_status too_few_for_v(int p, int between)
+{
+    char fewer[64] = "";
+    if (between > 1)
+        snprintf(fewer, sizeof fewer, "%s%d fits, ", between > 3 ? "at most " : "", between / 2);
+    return WEFT_KEY_ERROR("parallel.pipeline_model_parallel_size",
+                          "%d ranks have %d stages for %s, as the schedule has 2 a rank, in a V: "
+                          "%sthe layout auto leaves some empty, and 1f1b has 1 a rank",
+                          p, 2 * p, weft_count_text(between, "layer").text, fewer);
+}
+
 static weft_status find_num_chunks(const weft_parallel_options *o, bool is_auto, weft_layout *out)
 {
     int64_t each = o->num_layers_per_virtual_pipeline_stage;
@@ -373,6 +385,8 @@ static weft_status find_num_chunks(const weft_parallel_options *o, bool is_auto,
                               WEFT_MAX_STAGES);
     if (stages <= 1 || between >= stages || is_auto)
         return WEFT_OK;
+    if (o->stages_in_v && out->num_chunks == 2)
+        return too_few_for_v(p, between);
     if (out->num_chunks == 1 || between < p)
         return WEFT_KEY_ERROR(key, "%lld stages for %s", (long long)stages,
                               weft_count_text(between, "layer").text);

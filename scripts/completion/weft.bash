@@ -9,6 +9,14 @@ _weft() {
         [[ ${#verb[@]} -lt 2 && $word =~ ^[a-z] ]] || break
         verb+=("$word")
     done
+    local at=$COMP_CWORD
+    [[ ${COMP_WORDS[at]} == = ]] || ((at--))
+    if [[ ${COMP_WORDS[at]} == = && ${COMP_WORDS[at - 2]} =~ ^(--set|=)$ ]]; then
+        words=$("$weft" config --explain "${COMP_WORDS[at - 1]}" 2>/dev/null |
+            sed -n 's/^ *accepts  *true or false$/true false/p; s/^ *accepts  *\([^ ]*|[^ ]*\)$/\1/p')
+        mapfile -t COMPREPLY < <(compgen -W "${words//|/ }" -- "$cur")
+        return
+    fi
     [[ ${#verb[@]} -eq 2 && ${verb[0]} != bench && ${verb[0]} != plan ]] && unset 'verb[1]'
     words=$("$weft" "${verb[@]}" --help=words 2>/dev/null) ||
         words=$("$weft" "${verb[0]}" --help=words 2>/dev/null) || return

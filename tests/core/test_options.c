@@ -423,6 +423,10 @@ CASE(suffixes_are_read)
     } cases[] = {
         {"bytes", "8GiB", 8589934592},
         {"bytes", "16 GB", 16e9},
+        {"bytes", "8gib", 8589934592},
+        {"bytes", "16 gb", 16e9},
+        {"bytes", "8gB", 8e9},
+        {"bytes", "8GIB", 0},
         {"bytes", "64k", 65536},
         {"bytes", "1.5m", 1572864},
         {"bytes", "1PiB", 1125899906842624},

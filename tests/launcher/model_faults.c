@@ -40,6 +40,8 @@ static const change changes[] = {
     {"qwen3", "\"factor\": 4.0", "\"factor\": 4.0, \"attention_factor\": 1.0",
      "attention_factor is 1; Weft has what factor and mscale say, 1.13863"},
     {"qwen3", "\"factor\": 4.0", "\"factor\": 4.0, \"attention_factor\": 1.1386294361119891", NULL},
+    {"qwen3", "\"factor\": 4.0", "\"factor\": 0.5",
+     "altered/config.json: rope_parameters.factor: 0.5 is out of range"},
     {"qwen3_moe", "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2",
      "decoder_sparse_step is 2"},
     {"qwen3_moe", "\"mlp_only_layers\": []", "\"mlp_only_layers\": [1]", "mlp_only_layers is [1]"},
@@ -199,6 +201,30 @@ static void layers_without_positions_are_read(void)
     EXPECT_OK(export_to("layers", "made", NULL, 1 << 20, &card));
     has_text("made/config.json", "\"no_rope_layers\": [1, 1, 0]");
     EXPECT(system("rm -r layers made") == 0, "layers");
+    release(&m);
+}
+
+/* Also of what stands in an object of rotary positions. */
+static void unread_keys_are_listed(void)
+{
+    model m;
+    weft_card card;
+    weft_arena arena = {0};
+    bool found[2] = {false, false};
+    load(&m, "llama3");
+    say(&m, "\"low_freq_factor\"", "\"foo\": 1, \"low_freq_factor\"");
+    say(&m, "\"vocab_size\"", "\"bar\": 1, \"vocab_size\"");
+    write_folder(&m, "altered");
+    const weft_import asked = {.folder = "altered"};
+    EXPECT_OK(weft_import_model(&asked, &arena, &card));
+    for (size_t i = 0; i < card.ignored_keys.count; i++) {
+        const char *key = card.ignored_keys.values[i];
+        found[0] |= strcmp(key, "rope_parameters.foo") == 0;
+        found[1] |= strcmp(key, "bar") == 0;
+        EXPECT(strncmp(key, "rope_", 5) != 0 || found[0], "%s is read", key);
+    }
+    EXPECT(found[0] && found[1], "%zu keys are ignored", card.ignored_keys.count);
+    weft_arena_release(&arena);
     release(&m);
 }
 
@@ -735,6 +761,7 @@ int main(void)
     scaled_positions_stay_scaled();
     layers_of_mistral_differ();
     layers_without_positions_are_read();
+    unread_keys_are_listed();
     text_config_is_descended_into();
     heads_are_tied_by_config();
     every_expert_is_there();

@@ -80,6 +80,42 @@ static void a_dataset_has_the_models_tokenizer(void)
     EXPECT(access("none", F_OK) != 0, "a run");
 }
 
+/* A broken one is refused before anything is written; of one that Weft has not the part is named.
+ */
+static void a_tokenizer_is_read_on_import(void)
+{
+    static const struct {
+        const char *from, *part;
+        int exit_code;
+    } rows[] = {
+        {"s/.*/{/", "weft import: torn/tokenizer.json:1:2: not valid JSON", 6},
+        {"s/\"merges\": *\\[/&[\"a\",\"zqz\"],/", "\"zqz\" is not in the vocabulary", 6},
+        {"s/\"BPE\"/\"Unigram\"/", "torn/tokenizer.json: model.type: \"Unigram\" is not known", 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        child c[2];
+        expect_shell("rm -rf torn && cp -r known torn");
+        char command[800];
+        snprintf(command, sizeof command,
+                 "tr -d '\\n' <%s/llama2.json | sed '%s' "
+                 ">torn/tokenizer.json",
+                 tokenizers, rows[i].from);
+        expect_shell("%s", command);
+        CHILD_RUN(&c[0], "import", "torn", "--check");
+        CHILD_RUN(&c[1], "import", "torn", "--out", "torn.run");
+        for (int k = 0; k < 2; k++) {
+            EXPECT(c[k].exit_code == rows[i].exit_code && child_is_line(c[k].err) &&
+                       strstr(c[k].err, rows[i].part),
+                   "%s: exit %d: %s", rows[i].part, c[k].exit_code, c[k].err);
+            child_release(&c[k]);
+        }
+        expect_shell(rows[i].exit_code ? "! test -e torn.run" : "test -d torn.run");
+    }
+    expect_shell("printf { >torn.run/source/tokenizer.json");
+    CHILD_REFUSED(6, "weft generate: torn.run/source/tokenizer.json:1:2: not valid JSON",
+                  "generate", "torn.run", "--prompt", "a");
+}
+
 /* A folder beside an export's is the user's, whatever it is called. */
 static void only_what_was_made_here_is_removed(void)
 {
@@ -115,6 +151,7 @@ int main(void)
     snprintf(tokenizers, sizeof tokenizers, "%s/tests/oracle/golden/tokenizers", checkout);
     what_export_needs_goes_with_the_run();
     a_dataset_has_the_models_tokenizer();
+    a_tokenizer_is_read_on_import();
     only_what_was_made_here_is_removed();
     sizes_are_written_as_transformers_does();
     return child_finish(folder);

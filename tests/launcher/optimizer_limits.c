@@ -294,7 +294,9 @@ static void check_muon_price(void)
 static void check_other_optimizer(const char *saved, const char *other)
 {
     char saves[32], goes_on[32], names[2][96];
-    child c[2];
+    static const char way[] = "an optimizer's state does not go over to another: start a new run "
+                              "with checkpoint.load of weights alone";
+    child c[2], allowed;
     snprintf(saves, sizeof saves, "train.optimizer=%s", saved);
     snprintf(goes_on, sizeof goes_on, "train.optimizer=%s", other);
     snprintf(names[0], sizeof names[0], "train.optimizer \"%s\" -> \"%s\"", saved, other);
@@ -308,8 +310,26 @@ static void check_other_optimizer(const char *saved, const char *other)
     for (int i = 0; i < 2; i++) {
         EXPECT(c[i].exit_code == 2 && child_is_line(c[i].err) && strstr(c[i].err, names[i]),
                "%s after %s: exit %d: %s", other, saved, c[i].exit_code, c[i].err);
-        child_release(&c[i]);
     }
+    CHILD_RUN(&allowed, "train", "c.json", "--out", "run", "--resume", "--set", goes_on, "--set",
+              "train.lr_decay_iters=4", "--allow-change", "train.optimizer");
+    EXPECT(allowed.exit_code == 2 && strstr(allowed.err, way) && strstr(c[0].err, way) &&
+               strstr(c[1].err, "or a checkpoint of weights alone (weft export"),
+           "%s after %s: %s%s%s", other, saved, allowed.err, c[0].err, c[1].err);
+    for (int i = 0; i < 2; i++)
+        child_release(&c[i]);
+    child_release(&allowed);
+}
+
+/* What the refusal says, in words on the key. */
+static void check_explained(void)
+{
+    child c;
+    CHILD_RUN(&c, "config", "--explain", "train.optimizer");
+    EXPECT(c.exit_code == 0 && strstr(c.out, "checkpoint.load of weights alone") &&
+               !strstr(c.out, "--allow-change"),
+           "exit %d: %s%s", c.exit_code, c.out, c.err);
+    child_release(&c);
 }
 
 int main(void)
@@ -325,5 +345,6 @@ int main(void)
     check_muon_price();
     check_other_optimizer("adam", "muon");
     check_other_optimizer("muon", "adam");
+    check_explained();
     return child_finish(folder);
 }

@@ -520,10 +520,11 @@ static void check_memory_limit(void)
     EXPECT(limits[0] == 70e9 && limits[1] > 70e9 && limits[1] < 90e9, "%g and %g", limits[0],
            limits[1]);
     EXPECT(limits[2] == 16.0 * (1 << 30) && limits[3] == 1536, "%g and %g", limits[2], limits[3]);
-    CHILD_REFUSED(2,
-                  "memory_limit=16XB: expected an integer, also with k, M, G, T or P (powers of "
-                  "1024), kB, MB, GB, TB or PB (of 1000), got a string \"16XB\"\n",
-                  "plan", "dense.json", "--set", "memory_limit=16XB", "--cluster", "cluster.json");
+    CHILD_REFUSED(
+        2,
+        "memory_limit=16XB: expected an integer, also with k, M, G, T, P or KiB, MiB, "
+        "GiB, TiB, PiB (powers of 1024), kB, MB, GB, TB, PB (of 1000), got a string \"16XB\"\n",
+        "plan", "dense.json", "--set", "memory_limit=16XB", "--cluster", "cluster.json");
 }
 
 /* Forwards and backwards of each rank in their order, as one text; the caller's. */

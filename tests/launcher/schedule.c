@@ -345,6 +345,11 @@ static void check_keys(void)
                   "pipeline_schedule_file=order.csv");
     CHILD_REFUSED(2, "num_virtual_stages_per_pipeline_rank: 4; a schedule with stages in a V has 2",
                   "schedule", "v.json", "--mesh", "pp=2,vp=4,schedule=zbv");
+    CHILD_REFUSED(2,
+                  "--mesh pp=4,schedule=zbv: parallel.pipeline_model_parallel_size: 4 ranks have",
+                  "schedule", "v.json", "--mesh", "pp=4,schedule=zbv", "--set", "num_layers=4");
+    CHILD_GOOD("schedule", "v.json", "--mesh", "pp=4,schedule=zbv", "--set", "num_layers=4",
+               "--set", "pipeline_model_parallel_layout=auto");
     CHILD_GOOD("schedule", "v.json", "--svg", "s.svg");
     expect_drawing("s.svg", "Bi: the input");
     expect_drawing("s.svg", "Bw: the weights");

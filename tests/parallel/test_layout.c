@@ -75,6 +75,10 @@ CASE(test_refusals)
         {{{.num_virtual_stages_per_pipeline_rank = 2}, 2, 3, NULL},
          "num_virtual_stages_per_pipeline_rank: 4 stages for 3 layers; 1 a rank have a layer each, "
          "and the layout auto leaves some empty"},
+        {{{.num_virtual_stages_per_pipeline_rank = 2, .stages_in_v = true}, 4, 4, NULL},
+         "pipeline_model_parallel_size: 4 ranks have 8 stages for 4 layers, as the schedule has 2 "
+         "a "
+         "rank, in a V: at most 2 fits, the layout auto leaves some empty, and 1f1b has 1 a rank"},
         {{{.num_layers_per_virtual_pipeline_stage = 2}, 2, 6, NULL},
          "6 layers are no multiple of 2 on each of 2 ranks"},
         {{{.num_layers_per_virtual_pipeline_stage = 1, .num_virtual_stages_per_pipeline_rank = 3},

@@ -19,7 +19,7 @@ BEGIN {
     floors["launcher/planning"] = below
     floors["launcher/arguments"] = below " launcher/arguments"
     floors["launcher/training"] = below " launcher/arguments launcher/training"
-    floors["launcher/models"] = "launcher/report launcher/planning launcher/models"
+    floors["launcher/models"] = "launcher/text launcher/report launcher/planning launcher/models"
     floors["launcher/measuring"] = below " launcher/measuring"
     floors["launcher/searching"] = below " launcher/searching"
     floors["launcher/page"] = below " launcher/searching launcher/page"

@@ -21,6 +21,8 @@ static const char *const resume_texts[] = {
     [WEFT_RESUME_CHOICE] = "may change: the run goes on; left open, it stays what the run chose",
     [WEFT_RESUME_RUN] = "another value makes another run: --allow-change asks for it",
     [WEFT_RESUME_TASK] = "another value makes another run: --allow-change asks for it",
+    [WEFT_RESUME_STATE] = ("another value makes another run, which starts by checkpoint.load of "
+                           "weights alone (weft export, then weft import): a state is of one"),
     [WEFT_RESUME_SHAPES] = ("another value makes another run, which --allow-change asks for, or "
                             "another model, where parameters have other shapes by it"),
 };

@@ -76,8 +76,9 @@ static weft_status load_config(evaluator *e)
     WEFT_TRY(weft_checkpoint_read_config(e->folder, &e->arena, &e->source.text));
     if (!e->source.text)
         return WEFT_ERROR(WEFT_FILE, "%s: holds no config", e->folder);
-    const char **set;
+    const char **set, **options;
     WEFT_TRY(WEFT_ARRAY(&e->arena, args->set.count + MAX_OWN_SETS, &set));
+    WEFT_TRY(WEFT_ARRAY(&e->arena, args->set.count + MAX_OWN_SETS, &options));
     size_t count = 0;
     set[count++] = "train.eval_interval=0"; /* which would want a validation part */
     if (args->split == ALL)
@@ -86,6 +87,7 @@ static weft_status load_config(evaluator *e)
         WEFT_TRY(
             weft_arena_printf(&e->arena, &set[count++], "train.eval_iters=%" PRId64, args->iters));
     if (args->data) {
+        WEFT_TRY(weft_arena_printf(&e->arena, &options[count], "--data %s", args->data));
         WEFT_TRY(weft_arena_printf(&e->arena, &set[count++], "data.data_path=%s", args->data));
         set[count++] = "data.blend=[]";
         set[count++] = "data.validation=[]";
@@ -96,9 +98,14 @@ static weft_status load_config(evaluator *e)
         set[count++] = args->set.values[i];
     e->source.set = set;
     e->source.num_set = count;
+    e->source.options = options;
     e->source.mesh = args->mesh;
+<<<<<<< HEAD
     e->source.forward_only = true;
     WEFT_TRY(weft_arena_printf(&e->arena, &e->source.run_path, "%s/../..", e->folder));
+=======
+    WEFT_TRY(weft_checkpoint_run(e->folder, &e->arena, &e->source.run_path));
+>>>>>>> use2
     WEFT_TRY(weft_config_load(&e->source, &e->arena, &e->config));
     return e->config.train.eval_iters > 0
                ? WEFT_OK

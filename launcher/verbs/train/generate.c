@@ -97,7 +97,9 @@ static int parse(int argc, char **argv, arguments *args, weft_arena *arena)
 static weft_status open_imported(const char *folder, weft_arena *arena, weft_tokenizer **out)
 {
     weft_tokenizer_source source = {0};
-    WEFT_TRY(weft_arena_printf(arena, &source.name, "%s/../../source/tokenizer.json", folder));
+    const char *run;
+    WEFT_TRY(weft_checkpoint_run(folder, arena, &run));
+    WEFT_TRY(weft_arena_printf(arena, &source.name, "%s/source/tokenizer.json", run));
     return access(source.name, R_OK) == 0
                ? weft_tokenizer_create(&source, out)
                : WEFT_ERROR(WEFT_FILE, "%s: holds no tokenizer: cannot read the prompt", folder);

@@ -601,6 +601,10 @@ static weft_status inspect(const char *path, bool json)
 
 static weft_status run(const inspect_sample *asked, bool flight)
 {
+    if (asked->full && asked->step == 0)
+        return WEFT_ERROR(WEFT_CONFIG, "--full: needs --sample");
+    if (flight && asked->step > 0)
+        return WEFT_ERROR(WEFT_CONFIG, "--flight: of all steps, and --sample names one");
     if (asked->step > 0)
         return inspect_sample_print(asked, stdout);
     return flight ? weft_inspect_flight(asked->run, asked->json, stdout)
