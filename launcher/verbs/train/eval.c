@@ -100,12 +100,8 @@ static weft_status load_config(evaluator *e)
     e->source.num_set = count;
     e->source.options = options;
     e->source.mesh = args->mesh;
-<<<<<<< HEAD
     e->source.forward_only = true;
-    WEFT_TRY(weft_arena_printf(&e->arena, &e->source.run_path, "%s/../..", e->folder));
-=======
     WEFT_TRY(weft_checkpoint_run(e->folder, &e->arena, &e->source.run_path));
->>>>>>> use2
     WEFT_TRY(weft_config_load(&e->source, &e->arena, &e->config));
     return e->config.train.eval_iters > 0
                ? WEFT_OK
