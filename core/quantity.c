@@ -22,8 +22,8 @@ const char *weft_quantity_suffixes(weft_quantity kind)
 {
     static const char *const texts[] = {
         [WEFT_QUANTITY_NONE] = "none",
-        [WEFT_QUANTITY_BYTES] = "k, M, G, T, P or KiB, MiB, GiB, TiB, PiB (powers of 1024), kB, "
-                                "MB, GB, TB, PB (of 1000)",
+        [WEFT_QUANTITY_BYTES] = ("k, M, G, T, P or KiB, MiB, GiB, TiB, PiB (powers of 1024), kB, "
+                                 "MB, GB, TB, PB (of 1000)"),
         [WEFT_QUANTITY_TOKENS] = "k or M (powers of 1024), B or T (of 1000)",
         [WEFT_QUANTITY_COUNT] = "k, M, B or T (powers of 1000)",
         [WEFT_QUANTITY_SECONDS] = "s, m, h or d",

@@ -119,7 +119,7 @@ static weft_status write_file(const char *dir, const weft_trainer *t, const mark
     return weft_new_file_close(&file, WEFT_OK);
 }
 
-enum { MOST_OVER = 50 }; /* one part in so many may be over the plan */
+enum { MOST_OVER = 50, FEW_BYTES = 4096 }; /* one part in so many may be over the plan, or few */
 
 /* Says once which rank's device held more than its plan with the experts' real load. */
 static void warn_beyond(const marks *all, int world)
