@@ -127,10 +127,10 @@ static void warn_beyond(const marks *all, int world)
     int worst = -1;
     double most = 1 + 1.0 / MOST_OVER;
     for (int rank = 0; rank < world; rank++) {
-        const double over =
-            (double)(all[rank].used_device - all[rank].spare) / (double)all[rank].at_load_device;
-        if (over > most) {
-            most = over;
+        const double used = (double)(all[rank].used_device - all[rank].spare),
+                     planned = (double)all[rank].at_load_device;
+        if (used > most * planned && used > planned + FEW_BYTES) {
+            most = used / planned;
             worst = rank;
         }
     }
