@@ -156,7 +156,9 @@ typedef struct step {
 
 static const step steps[] = {
     {"0", 0, JOB_FIND_RUN "echo '1 end' >\"$run/.alive\"; " ENDS, 0, false},
-    {"0", 0, ENDS, 0, true}, /* srun gave up while it launched */
+    {"0", 0, ENDS, 0, false}, /* of a program that is no run */
+    /* srun gave up while it launched. */
+    {"0", 0, JOB_FIND_RUN "touch \"$run/ledger.jsonl\"; " ENDS, 0, true},
     {"0", 0, JOB_FIND_RUN "echo '1 start' >\"$run/.alive\"; " ENDS, 0, true},
     {"2", 0, ENDS, 2, false},
     {"75", 0, ENDS, 0, true},

@@ -148,6 +148,13 @@ static const ending endings[] = {
      "of "
      "5)\n",
      false},
+    {"0",
+     "[ $ends -lt 3 ] && echo '1 start' >\"$run/.alive\" && exit 1; echo '1 end' >\"$run/.alive\"",
+     0, 3,
+     "weft: the start ended with exit code 1 before its first step: it is tried again in 0 s (2 of "
+     "5)\n",
+     false},
+    {"8", "exit 1", 1, 1, "", false},
     {"8", "echo '0000000001 steps' >\"$run/.alive\"; exit 137", 137, 4,
      "after step 0, 4 times in a row and alike", false},
     {"0", "echo '0000000001 steps' >\"$run/.alive\"; exit 139", 139, 1, "", false},
