@@ -1,5 +1,5 @@
 weft_add_test(NAME mesh_invariance TIER slow SOURCES launcher/mesh_invariance.c launcher/meshes.c
-  launcher/planned.c launcher/weights.c RANKS 8 TIMEOUT 600 LABELS launcher mesh)
+  launcher/planned.c launcher/weights.c RANKS 8 LABELS launcher mesh)
 weft_add_test_run(NAME mesh_invariance_long TIER nightly PROGRAM $<TARGET_FILE:test_mesh_invariance> RANKS 8 ARGS 20
   TIMEOUT 1200 LABELS launcher mesh)
 weft_add_test(NAME mesh_draws SOURCES launcher/mesh_draws.c launcher/meshes.c
@@ -11,51 +11,51 @@ weft_add_test(NAME pairs TIER slow SOURCES launcher/pairs.c launcher/same_bits.c
 weft_add_test(NAME offload TIER slow SOURCES launcher/offload.c launcher/same_bits.c
   launcher/meshes.c launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME tier TIER slow SOURCES launcher/tier.c launcher/meshes.c launcher/planned.c
-  launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
-weft_add_test_run(NAME tier_in_file TIER nightly PROGRAM $<TARGET_FILE:test_tier> RANKS 4 ARGS file TIMEOUT 300
+  launcher/weights.c RANKS 4 LABELS launcher mesh)
+weft_add_test_run(NAME tier_in_file TIER nightly PROGRAM $<TARGET_FILE:test_tier> RANKS 4 ARGS file
   LABELS launcher mesh)
 weft_add_test(NAME optimizer_state TIER slow SOURCES launcher/optimizer_state.c launcher/meshes.c
-  launcher/planned.c launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
+  launcher/planned.c launcher/weights.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME optimizer_limits TIER release SOURCES launcher/optimizer_limits.c launcher/child.c
   LABELS launcher)
 add_dependencies(test_optimizer_limits weft_binary)
 weft_add_test(NAME tier_generate TIER slow SOURCES launcher/tier_generate.c launcher/child.c LABELS launcher)
 add_dependencies(test_tier_generate weft_binary)
 weft_add_test(NAME tier_placed TIER slow SOURCES launcher/tier_placed.c launcher/meshes.c launcher/planned.c
-  launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
+  launcher/weights.c RANKS 4 LABELS launcher mesh)
 weft_add_test_run(NAME tier_placed_nodes TIER nightly PROGRAM $<TARGET_FILE:test_tier_placed> RANKS 4 ARGS nodes
-  TIMEOUT 300 LABELS launcher mesh)
+  LABELS launcher mesh)
 weft_add_test(NAME tier_file TIER slow SOURCES launcher/tier_file.c LABELS launcher)
 weft_add_test(NAME tier_hard TIER release SOURCES launcher/tier_hard.c launcher/weights.c RANKS 4
   LABELS launcher mesh)
 weft_add_test_run(NAME tier_hard_file TIER nightly PROGRAM $<TARGET_FILE:test_tier_hard> RANKS 4 ARGS file
   LABELS launcher mesh)
-weft_add_test(NAME tier_limits TIER nightly SOURCES launcher/tier_limits.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME tier_limits TIER nightly SOURCES launcher/tier_limits.c launcher/child.c
   LABELS launcher)
 add_dependencies(test_tier_limits weft_binary)
 weft_add_test(NAME tier_lanes SOURCES launcher/tier_lanes.c LABELS launcher tsan)
 target_link_options(test_tier_lanes PRIVATE -Wl,--wrap=weft_grouped_gemm)
 weft_add_test(NAME tier_slow TIER nightly SOURCES launcher/tier_slow.c launcher/meshes.c launcher/planned.c
-  launcher/weights.c RANKS 2 TIMEOUT 300 LABELS launcher mesh)
+  launcher/weights.c RANKS 2 LABELS launcher mesh)
 target_link_options(test_tier_slow PRIVATE -Wl,--wrap=weft_lane_submit,--wrap=weft_lane_copy)
 weft_add_test(NAME lane_delays TIER nightly SOURCES launcher/lane_delays.c launcher/meshes.c launcher/planned.c
   RANKS 4 TIMEOUT 1200 LABELS launcher mesh)
 target_link_options(test_lane_delays PRIVATE -Wl,--wrap=weft_lane_submit)
 weft_add_test(NAME tier_draws TIER nightly SOURCES launcher/tier_draws.c launcher/meshes.c launcher/planned.c
-  launcher/weights.c RANKS 4 TIMEOUT 300 LABELS launcher mesh)
+  launcher/weights.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME sharding TIER release SOURCES launcher/sharding.c launcher/meshes.c
   launcher/planned.c RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME packed TIER release SOURCES launcher/packed.c launcher/meshes.c launcher/planned.c RANKS 4
   LABELS launcher mesh)
-weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4 TIMEOUT 300
+weft_add_test(NAME resume SOURCES launcher/resume.c launcher/weights.c RANKS 4
   LABELS launcher)
 weft_add_test(NAME ramp SOURCES launcher/ramp.c launcher/meshes.c launcher/planned.c RANKS 4
-  TIMEOUT 300 LABELS launcher mesh)
+  LABELS launcher mesh)
 weft_add_test(NAME objectives SOURCES launcher/objectives.c launcher/meshes.c launcher/planned.c
-  RANKS 4 TIMEOUT 300 LABELS launcher mesh)
+  RANKS 4 LABELS launcher mesh)
 weft_add_test(NAME position TIER release SOURCES launcher/position.c LABELS launcher)
-weft_add_test(NAME killed TIER slow SOURCES launcher/killed.c launcher/child.c TIMEOUT 600 LABELS launcher)
-weft_add_test_run(NAME killed_all PROGRAM $<TARGET_FILE:test_killed> TIER nightly TIMEOUT 600
+weft_add_test(NAME killed TIER slow SOURCES launcher/killed.c launcher/child.c LABELS launcher)
+weft_add_test_run(NAME killed_all PROGRAM $<TARGET_FILE:test_killed> TIER nightly
   ARGS all LABELS launcher)
 add_dependencies(test_killed weft_binary)
 weft_add_test(NAME stopping TIER slow SOURCES launcher/stopping.c launcher/child.c LABELS launcher)
@@ -63,7 +63,7 @@ add_dependencies(test_stopping weft_binary)
 add_executable(weft_crashing launcher/crashing.c)
 target_link_libraries(weft_crashing PRIVATE weft weft_flags)
 target_link_options(weft_crashing PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_trainer_step,--wrap=weft_trainer_create)
-weft_add_test(NAME restarts TIER slow SOURCES launcher/restarts.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME restarts TIER slow SOURCES launcher/restarts.c launcher/child.c
   ARGS $<TARGET_FILE:weft_crashing> LABELS launcher)
 add_dependencies(test_restarts weft_crashing weft_binary)
 add_executable(weft_faulty launcher/faulty.c)
@@ -73,16 +73,16 @@ target_link_options(weft_faulty PRIVATE -Wl,--wrap=weft_all_reduce,--wrap=weft_r
   -Wl,--wrap=weft_recv,--wrap=weft_comm_all_reduce_host,--wrap=weft_comm_all_gather_host
   -Wl,--wrap=weft_comm_gather_host,--wrap=weft_comm_broadcast_host
   -Wl,--wrap=weft_checkpoint_save,--wrap=weft_flight_claim)
-weft_add_test(NAME watchdog TIER slow SOURCES launcher/watchdog.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME watchdog TIER slow SOURCES launcher/watchdog.c launcher/child.c
   ARGS $<TARGET_FILE:weft_faulty> LABELS launcher)
 add_dependencies(test_watchdog weft_faulty)
-weft_add_test(NAME skipped TIER slow SOURCES launcher/skipped.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME skipped TIER slow SOURCES launcher/skipped.c launcher/child.c
   ARGS $<TARGET_FILE:weft_faulty> LABELS launcher)
 weft_add_test_run(NAME skipped_all PROGRAM $<TARGET_FILE:test_skipped> TIER nightly TIMEOUT 1800
   ARGS $<TARGET_FILE:weft_faulty> all LABELS launcher)
 add_dependencies(test_skipped weft_faulty)
 weft_add_test(NAME nonfinite TIER release SOURCES launcher/nonfinite.c launcher/child.c LABELS launcher)
-weft_add_test(NAME bad_steps TIER slow SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher TIMEOUT 300)
+weft_add_test(NAME bad_steps TIER slow SOURCES launcher/bad_steps.c launcher/child.c LABELS launcher)
 target_link_options(test_bad_steps PRIVATE -Wl,--wrap=weft_optimizer_update)
 set_tests_properties(nonfinite PROPERTIES PROCESSORS 2)
 weft_add_test(NAME wrong_configs SOURCES launcher/wrong_configs.c launcher/child.c LABELS launcher later)
@@ -92,10 +92,10 @@ weft_add_test(NAME dry_run SOURCES launcher/dry_run.c launcher/child.c LABELS la
 set_tests_properties(dry_run PROPERTIES PROCESSORS 4)
 add_dependencies(test_dry_run weft_binary)
 add_test(NAME exports COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/exports.sh $<TARGET_FILE:weft_binary>)
-set_tests_properties(exports PROPERTIES LABELS launcher TIMEOUT 240 SKIP_RETURN_CODE 77)
+set_tests_properties(exports PROPERTIES LABELS launcher SKIP_RETURN_CODE 77)
 add_test(NAME torch_reads COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/torch_reads.sh $<TARGET_FILE:weft_binary>
   ${CMAKE_CURRENT_LIST_DIR}/../oracle/read_schedules.py)
-set_tests_properties(torch_reads PROPERTIES LABELS "launcher;tier_nightly" TIMEOUT 600 SKIP_RETURN_CODE 77)
+set_tests_properties(torch_reads PROPERTIES LABELS "launcher;tier_nightly" SKIP_RETURN_CODE 77)
 weft_add_test(NAME slips SOURCES launcher/slips.c launcher/child.c LABELS launcher)
 add_dependencies(test_slips weft_binary)
 weft_add_test(NAME plan TIER release SOURCES launcher/plan.c launcher/child.c LABELS launcher later)
@@ -107,10 +107,10 @@ add_dependencies(test_plan_layers weft_binary weft_plan)
 weft_add_test(NAME report SOURCES launcher/report.c launcher/child.c LABELS launcher)
 add_dependencies(test_report weft_binary)
 weft_add_test(NAME search TIER slow SOURCES launcher/search.c launcher/problems.c launcher/child.c
-  TIMEOUT 300 ARGS 40 LABELS launcher)
-weft_add_test_run(NAME search_all PROGRAM $<TARGET_FILE:test_search> TIER nightly TIMEOUT 300
+  ARGS 40 LABELS launcher)
+weft_add_test_run(NAME search_all PROGRAM $<TARGET_FILE:test_search> TIER nightly
   ARGS 200 LABELS launcher)
-weft_add_test(NAME what_if TIER slow SOURCES launcher/what_if.c launcher/problems.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME what_if TIER slow SOURCES launcher/what_if.c launcher/problems.c launcher/child.c
   LABELS launcher)
 add_dependencies(test_search weft_binary)
 weft_add_test(NAME against TIER slow SOURCES launcher/against.c launcher/child.c LABELS launcher)
@@ -158,25 +158,25 @@ add_dependencies(test_run_folder weft_binary)
 weft_add_test(NAME peak TIER release SOURCES launcher/peak.c launcher/child.c LABELS launcher)
 set_tests_properties(peak PROPERTIES PROCESSORS 2)
 weft_add_test(NAME damaged SOURCES launcher/damaged.c launcher/child.c LABELS launcher later)
-weft_add_test(NAME async_saves TIER slow SOURCES launcher/async_saves.c launcher/child.c TIMEOUT 300
+weft_add_test(NAME async_saves TIER slow SOURCES launcher/async_saves.c launcher/child.c
   LABELS launcher)
 weft_add_test_run(NAME async_saves_faults TIER nightly PROGRAM $<TARGET_FILE:test_async_saves> ARGS faults
-  TIMEOUT 300 LABELS launcher)
+  LABELS launcher)
 add_dependencies(test_async_saves weft_binary)
-weft_add_test(NAME fallback TIER slow SOURCES launcher/fallback.c launcher/child.c TIMEOUT 300 LABELS launcher)
+weft_add_test(NAME fallback TIER slow SOURCES launcher/fallback.c launcher/child.c LABELS launcher)
 set_tests_properties(fallback PROPERTIES PROCESSORS 2)
 add_dependencies(test_fallback weft_binary)
 weft_add_test(NAME torture TIER slow SOURCES launcher/torture.c launcher/torture_draw.c
   launcher/torture_life.c launcher/torture_damage.c launcher/torture_judge.c
-  launcher/torture_compare.c launcher/child.c ARGS --kills 12 --seed 7 --steps 40 TIMEOUT 600
+  launcher/torture_compare.c launcher/child.c ARGS --kills 12 --seed 7 --steps 40
   LABELS launcher)
-weft_add_test_run(NAME torture_finds TIER nightly PROGRAM $<TARGET_FILE:test_torture> ARGS finds TIMEOUT 600
+weft_add_test_run(NAME torture_finds TIER nightly PROGRAM $<TARGET_FILE:test_torture> ARGS finds
   LABELS launcher)
 add_dependencies(test_torture weft_binary)
 weft_add_test(NAME stragglers TIER slow SOURCES launcher/stragglers.c launcher/child.c LABELS launcher)
 target_link_options(test_stragglers PRIVATE -Wl,--wrap=weft_pace_end,--wrap=gethostname
   -Wl,--wrap=weft_comm_send_host)
-weft_add_test(NAME nodes TIER nightly SOURCES launcher/nodes.c launcher/child.c TIMEOUT 300 LABELS launcher)
+weft_add_test(NAME nodes TIER nightly SOURCES launcher/nodes.c launcher/child.c LABELS launcher)
 target_link_options(test_nodes PRIVATE -Wl,--wrap=weft_gemm,--wrap=weft_lane_copy)
 add_library(fake_nvml MODULE launcher/fake_nvml.c)
 weft_add_test(NAME ledger TIER slow SOURCES launcher/ledger.c launcher/child.c ARGS $<TARGET_FILE:fake_nvml>
