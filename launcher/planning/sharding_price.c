@@ -57,13 +57,14 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
         return WEFT_OK;
     WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, SHARE_BYTES * shares, &estimate));
     out->reduce_us += estimate.us;
-    const double gathered = weft_software_gather_copies(site->software),
+    const double copied = weft_software_gather_copies(site->software) * elements +
+                          weft_software_share_copies(site->software) * shares,
                  reduced = weft_software_gradient_copies(site->software);
     WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY,
                           (reduced > 0 ? reduced : sizeof(float)) * elements, &estimate));
     out->clear_us = estimate.us;
-    WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, gathered * elements, &estimate));
-    out->copy_us = gathered > 0 ? estimate.us : 0;
+    WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, copied, &estimate));
+    out->copy_us = copied > 0 ? estimate.us : 0;
     return WEFT_OK;
 }
 

@@ -70,6 +70,12 @@ static const weft_software_rule rules[WEFT_NUM_SOFTWARE_RULES] = {
                                  "torch/distributed/_composable/fsdp/_fsdp_collectives.py, 2024: "
                                  "foreach_all_gather_copy_out; "
                                  "torch/distributed/fsdp/flat_param.py, 2023, gathers in place"},
+    [WEFT_RULE_SHARE_COPIES] =
+        {"copies of a rank's share of weights before it is gathered, bytes an element",
+         OF(0, 0, 0, 4, 10, 6),
+         "github.com/pytorch/pytorch, torch/distributed/fsdp/flat_param.py, 2023: "
+         "_use_low_precision_shard, fp32 to 16 bits 6; torch/distributed/_composable/fsdp/"
+         "_fsdp_param.py, 2024: all_gather_inputs 6, and one behind the other 4"},
     [WEFT_RULE_GRADIENT_COPIES] =
         {"copies of gradients before they are reduced, bytes an element", OF(0, 0, 0, 6, 6, 4),
          "github.com/pytorch/pytorch, torch/distributed/_composable/fsdp/_fsdp_collectives.py, "
@@ -316,6 +322,11 @@ double weft_software_exchanged(int software, const weft_group *ep, double expert
 double weft_software_gather_copies(int software)
 {
     return value_of(software, WEFT_RULE_GATHER_COPIES);
+}
+
+double weft_software_share_copies(int software)
+{
+    return value_of(software, WEFT_RULE_SHARE_COPIES);
 }
 
 double weft_software_gradient_copies(int software)

@@ -43,6 +43,7 @@ typedef enum weft_software_rule_kind {
     WEFT_RULE_LOSS_BYTES,
     WEFT_RULE_ADAMW_BYTES,
     WEFT_RULE_GATHER_COPIES,
+    WEFT_RULE_SHARE_COPIES,
     WEFT_RULE_GRADIENT_COPIES,
     WEFT_RULE_SHARDED_BYTES,
     WEFT_RULE_NORM_ROWS,
@@ -103,9 +104,10 @@ double weft_software_launches(const weft_site *site, const weft_operation *opera
 /* What of an exchange's rows travels, where a token's choices are spread evenly: all; or one for
  * each rank of the node, or for each other node, that has experts of the token's. */
 double weft_software_exchanged(int software, const weft_group *ep, double experts, double chosen);
-/* Bytes that copies of an element of gathered weights move, and of gradients before they are
- * reduced; 0: as Weft's. */
+/* Bytes that copies of an element of gathered weights move, of a rank's share before it is
+ * gathered, and of gradients before they are reduced; 0: as Weft's. */
 double weft_software_gather_copies(int software);
+double weft_software_share_copies(int software);
 double weft_software_gradient_copies(int software);
 /* Bytes of an element of gradients that passes reduce, where weights are shared out; 0: fp32. */
 double weft_software_sharded_bytes(int software);
