@@ -35,7 +35,8 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
     const weft_outline_layer *l = &outline->layers[layer];
     const double element_bytes = (double)weft_dtype_bytes(outline->shape.dtype);
     weft_estimate estimate;
-    const double offloaded = (double)weft_outline_offloaded(outline, layer);
+    const double offloaded = (double)weft_outline_offloaded(outline, layer),
+                 sharded = weft_software_sharded_bytes(site->software);
     double elements = 0, shares = 0;
     *out = (weft_unit_time){0};
     WEFT_TRY(weft_work_us(site, WEFT_COST_TO_HOST, offloaded, &estimate));
@@ -46,9 +47,9 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
         const weft_axis axis = section == WEFT_SECTION_EXPERT ? WEFT_AXIS_EDP : WEFT_AXIS_DP_CP;
         WEFT_TRY(add_collectives(site, l, (weft_section_kind)section, WEFT_COLLECTIVE_ALL_GATHER,
                                  element_bytes, &out->gather_us, out->link_us[0]));
-        WEFT_TRY(add_collectives(site, l, (weft_section_kind)section,
-                                 WEFT_COLLECTIVE_REDUCE_SCATTER, sizeof(float), &out->reduce_us,
-                                 out->link_us[1]));
+        WEFT_TRY(add_collectives(
+            site, l, (weft_section_kind)section, WEFT_COLLECTIVE_REDUCE_SCATTER,
+            sharded > 0 ? sharded : sizeof(float), &out->reduce_us, out->link_us[1]));
         elements += (double)l->units[section].elements;
         shares += (double)l->units[section].elements / site->groups[axis].size;
     }
@@ -56,12 +57,14 @@ weft_status weft_unit_price(const weft_site *site, const weft_outline *outline, 
         return WEFT_OK;
     WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, SHARE_BYTES * shares, &estimate));
     out->reduce_us += estimate.us;
-    WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, sizeof(float) * elements, &estimate));
+    const double copied = weft_software_gather_copies(site->software) * elements +
+                          weft_software_share_copies(site->software) * shares,
+                 reduced = weft_software_gradient_copies(site->software);
+    WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY,
+                          (reduced > 0 ? reduced : sizeof(float)) * elements, &estimate));
     out->clear_us = estimate.us;
-    if (weft_software_copies(site->software)) {
-        WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, 2 * element_bytes * elements, &estimate));
-        out->copy_us = estimate.us;
-    }
+    WEFT_TRY(weft_work_us(site, WEFT_COST_MEMORY, copied, &estimate));
+    out->copy_us = copied > 0 ? estimate.us : 0;
     return WEFT_OK;
 }
 
