@@ -562,9 +562,6 @@ static weft_status open_files(job *j, const char *from, weft_arena *arena)
     const weft_config *resolved = &j->trainer.config;
     weft_config told = *resolved;
     told.tier.experts = j->plan->config.tier.experts; /* `auto` may come to another degree */
-    WEFT_TRY(lock(j));
-    if (j->folder < 0)
-        j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     weft_watch_set_aside(j->args->run.path);
     WEFT_TRY(weft_progress_open(&j->progress, j->args->run.path, j->trainer.step, resolved,
                                 j->args->json));
@@ -595,16 +592,34 @@ static void remove_made(const char *run, bool is_new)
         rmdir(run);
 }
 
-/* Rank 0: not before all else is known to be good. */
-static weft_status open_folder(job *j, const char *from, weft_arena *arena)
+static weft_status claim_folder(job *j)
+{
+    WEFT_TRY(make_folder(j->args->run.path));
+    WEFT_TRY(lock(j));
+    if (j->folder < 0)
+        j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return WEFT_OK;
+}
+
+static weft_status fill_folder(job *j, const char *from, weft_arena *arena)
+{
+    WEFT_TRY(open_files(j, from, arena));
+    if (from && !j->plan->start.checkpoint)
+        return weft_run_keep_source(j->args->run.path, from);
+    return WEFT_OK;
+}
+
+/* Rank 0's, not before all else is known to be good; what is saved there comes from all ranks. */
+static weft_status open_folder(job *j, weft_comm *world, const char *from, weft_arena *arena)
 {
     const char *run = j->args->run.path;
     const bool is_new = access(run, F_OK) != 0;
-    WEFT_TRY(make_folder(run));
-    weft_status status = open_files(j, from, arena);
-    if (status == WEFT_OK && from && !j->plan->start.checkpoint)
-        status = weft_run_keep_source(run, from);
-    if (status != WEFT_OK)
+    weft_status status = weft_comm_agree(world, j->speaks ? claim_folder(j) : WEFT_OK);
+    if (status == WEFT_OK && !j->plan->config.checkpoint.no_save)
+        status = weft_comm_agree(world, weft_run_check_shared(&j->args->run, world));
+    if (status == WEFT_OK)
+        status = weft_comm_agree(world, j->speaks ? fill_folder(j, from, arena) : WEFT_OK);
+    if (status != WEFT_OK && j->speaks)
         remove_made(run, is_new);
     return status;
 }
@@ -644,7 +659,7 @@ static weft_status set_up(job *j, weft_comm *world, weft_arena *arena)
     WEFT_TRY(weft_saves_reserve(&j->trainer, &j->args->source, j->plan->start.checkpoint));
     WEFT_TRY(load(j, arena, &from));
     WEFT_TRY(weft_energy_create(&j->energy, j->trainer.device, world));
-    WEFT_TRY(weft_comm_agree(world, j->speaks ? open_folder(j, from, arena) : WEFT_OK));
+    WEFT_TRY(open_folder(j, world, from, arena));
     return weft_saves_reserve_copies(&j->saves, &j->args->source, j->plan->start.checkpoint);
 }
 

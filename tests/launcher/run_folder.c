@@ -297,6 +297,20 @@ static void check_not_shared(void)
     EXPECT(access("nothing", F_OK) != 0, "made a folder");
     child_release(&c);
     expect_unchanged("whole", before, "not shared");
+    /* A new run, which nobody could save. */
+    child_program = "/usr/bin/env";
+    child_run(&c,
+              WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "1", binary(), "train",
+                    "c.json", "--out", "here", ":", "-n", "1", binary(), "train", "c.json", "--out",
+                    "there"),
+              NULL);
+    child_program = NULL;
+    EXPECT(c.exit_code == 6 && c.err &&
+               strstr(c.err, "weft train: rank 1: there: what rank 0 made there is not seen here: "
+                             "a run needs a folder that all nodes share\n"),
+           "exit %d: %s", c.exit_code, c.err);
+    EXPECT(access("here", F_OK) != 0 && access("there", F_OK) != 0, "made a folder");
+    child_release(&c);
 }
 
 static int lines_of(const char *path)
