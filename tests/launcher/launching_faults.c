@@ -158,6 +158,11 @@ static const ending endings[] = {
     {"8", "echo '0000000001 steps' >\"$run/.alive\"; exit 137", 137, 4,
      "after step 0, 4 times in a row and alike", false},
     {"0", "echo '0000000001 steps' >\"$run/.alive\"; exit 139", 139, 1, "", false},
+    /* The folder is another now. */
+    {"8", "rm -rf \"$run\"; mkdir -p \"$run/checkpoints/step-4\"; exit 6", 6, 1, "", false},
+    {"8", "rm -rf \"$run\"; exit 6", 6, 1, "", false},
+    {"2", "touch \"$run/ledger.jsonl\"; exit 6", 6, 3, "(2 of 2, reliability.max_restarts)\n",
+     false},
     /* No place for a start that is not the first; and a node that does not answer. */
     {"0", WAITS, 3, 1, "", false},
     {"0", "[ $ends -eq 1 ] && exit 139; " WAITS, 0, 2, REQUEUED("1"), true},
