@@ -397,6 +397,7 @@ static void check_refused_job(const char *const *with)
         EXPECT(job_run(&c, args, with) == (i < 2 ? 3 : 0) &&
                    (i == 2 || strstr(c.err, "weft launch: sbatch refused the job (exit code 3): "
                                             "what was written is removed again\n")) &&
+                   (access("wrong", F_OK) == 0) == (i == 2) &&
                    (access("wrong/job.sbatch", F_OK) == 0) == (i == 2),
                "exit %d: %s", c.exit_code, c.err);
         child_release(&c);

@@ -10,6 +10,7 @@ static const struct {
 } keys[] = {
     /* other words */
     {NULL, "learning_rate", "train.lr"},
+    {"train", "frozen_parameters", "train.parameter_rules"},
     {"model", "learning_rate", "train.lr"},
     {NULL, "learning-rate", "train.lr"},
     {NULL, "n_embd", "model.hidden_size"},
