@@ -18,7 +18,7 @@
 
 /* Pieces are small enough that a processor's own cache has one from its reading to its hash, and so
  * many that on a busy machine the threads rarely wait for each other. */
-enum { NUM_PIECES = 16, PIECE_ELEMENTS = 256 << 10, BEGIN_BYTES = 8 << 20 };
+enum { NUM_PIECES = 8, PIECE_ELEMENTS = 256 << 10, BEGIN_BYTES = 8 << 20 };
 
 typedef struct exporting {
     const weft_export *asked;

@@ -12,7 +12,7 @@
 
 /* Pieces are small enough that a processor's own cache has one from its filling to its hash, and so
  * many that on a busy machine the threads rarely wait for each other. */
-enum { NUM_PIECES = 16, PIECE_ELEMENTS = 256 << 10 };
+enum { NUM_PIECES = 8, PIECE_ELEMENTS = 256 << 10 };
 
 static weft_box box_of(const weft_stored *stored)
 {
