@@ -408,7 +408,8 @@ static void tell_step(job *j, const weft_step_result *result)
 /* Rank 0: where its files cannot be written, one line, and a later step tries again. */
 static weft_status write_timeline(job *j)
 {
-    weft_status status = weft_trainer_write_trace(&j->trainer, j->args->run.path);
+    weft_status status =
+        weft_trainer_write_trace(&j->trainer, j->ledger.account.num_starts, j->args->run.path);
     j->timeline = status == WEFT_OK ? TIMELINE_WRITTEN : TIMELINE_UNWRITTEN;
     if (status != WEFT_FILE)
         return status;

@@ -444,6 +444,21 @@ static void check_left_open(void)
                cJSON_GetArraySize(cJSON_GetObjectItem(json, "settings")) > 0,
            "a resumed run's mesh");
     cJSON_Delete(json);
+    /* Its timeline is of the first start, and says so. */
+    CHILD_RUN(&c, "plan", "open/config.json", "--cluster", "cluster.json", "--against", "open");
+    EXPECT(c.exit_code == 0 && strstr(c.err, "open/trace.json: of start 1, whose mesh was another "
+                                             "(tp 1, pp 1, dp 2): left out"),
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    CHILD_GOOD("train", "--out", "open", "--resume", "--set", "train_iters=8", "--set",
+               "log.trace_step=8");
+    char *trace = child_read("open/trace.json"), *svg = child_read("open/trace.svg");
+    EXPECT(trace && strstr(trace, "\"otherData\":{\"step\":\"8\",\"mesh\":\"tp 1, pp 1, dp 1\","
+                                  "\"start\":\"3\"}"),
+           "%s", trace ? trace : "no trace");
+    EXPECT(svg && strstr(svg, ", start 3"), "no start in the picture");
+    free(trace);
+    free(svg);
 }
 
 /* No claim of times: the sheet is of GPUs. */

@@ -415,6 +415,23 @@ static void check_refused_job(const char *const *with)
     free(job_said());
 }
 
+/* A job of mpirun that has begun is started again by its file, however it ended. */
+static void check_ended_job(const char *const *with)
+{
+    child c;
+    job_make_fake("mpirun", "echo stopped >&2; exit 75");
+    EXPECT(job_run(&c, WORDS("launch", "mpirun", "tiny.json", "--out", "ended", "--run"), with) ==
+               75,
+           "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    EXPECT(access("ended/hostfile", F_OK) == 0, "no hostfile");
+    job_make_fake("mpirun", "exit 0");
+    EXPECT(job_run_other(&c, "/bin/bash", WORDS("ended/job.sh"), with) == 0, "exit %d: %s",
+           c.exit_code, c.err);
+    child_release(&c);
+    free(job_said());
+}
+
 static void check_start(void)
 {
     static const struct {
@@ -447,6 +464,7 @@ static void check_start(void)
     EXPECT(strncmp(text, "mpirun\n", 7) == 0 && job_has_word(text, "--resume"), "%s", text);
     free(text);
     child_release(&c);
+    check_ended_job(with);
 }
 
 static void check_cluster(void)

@@ -626,6 +626,28 @@ static void files_are_split_by_size(void)
     }
 }
 
+/* Many are rounded as each alone is, among them infinities and NaNs. */
+static void many_are_rounded_alike(void)
+{
+    enum { COUNT = 3 * 4096 + 5, ALL_FINITE = 4096 };
+    float *values = malloc(COUNT * sizeof *values);
+    uint16_t *out = malloc(COUNT * sizeof *out), one;
+    EXPECT(values && out, "no memory");
+    for (uint32_t i = 0; values && out && i < COUNT; i++) {
+        uint32_t bits = i * 2654435761u;
+        if (i < ALL_FINITE && (bits & 0x7f800000u) == 0x7f800000u)
+            bits ^= 0x00800000u;
+        memcpy(&values[i], &bits, sizeof bits);
+    }
+    weft_half_round(values, COUNT, WEFT_BF16, out);
+    for (size_t i = 0; i < COUNT; i++) {
+        weft_half_round(values + i, 1, WEFT_BF16, &one);
+        EXPECT(out[i] == one, "%zu: %04x, not %04x", i, out[i], one);
+    }
+    free(values);
+    free(out);
+}
+
 static void numbers_fit_their_dtype(void)
 {
     const float values[] = {1.0f, 65504.0f, 1e-7f, 3e38f, -0.0f, 0x1.006p0f, 0x1.01p0f, NAN};
@@ -775,6 +797,7 @@ int main(void)
     indices_agree_with_files();
     files_are_split_by_size();
     numbers_fit_their_dtype();
+    many_are_rounded_alike();
     a_model_of_no_family_is_refused();
     examples_are_of_their_families();
     a_damaged_checkpoint_is_refused();

@@ -90,6 +90,8 @@ static void a_tokenizer_is_read_on_import(void)
     } rows[] = {
         {"s/.*/{/", "weft import: torn/tokenizer.json:1:2: not valid JSON", 6},
         {"s/\"merges\": *\\[/&[\"a\",\"zqz\"],/", "\"zqz\" is not in the vocabulary", 6},
+        {"s/\"merges\": *\\[/&[\"a\",\"is not known\"],/",
+         "\"is not known\" is not in the vocabulary", 6},
         {"s/\"BPE\"/\"Unigram\"/", "torn/tokenizer.json: model.type: \"Unigram\" is not known", 0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
