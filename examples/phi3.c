@@ -19,14 +19,14 @@ static weft_status build(weft_model *model, const weft_model_options *options)
 }
 
 /* What every model of the family has. */
-static const weft_family_fixed fixed[] = {{"normalization", "\"RMSNorm\""},
-                                          {"swiglu", "true"},
-                                          {"disable_bias_linear", "true"},
-                                          {"position_embedding_type", "\"rope\""}};
+static const weft_family_fixed phi3_fixed[] = {{"normalization", "\"RMSNorm\""},
+                                               {"swiglu", "true"},
+                                               {"disable_bias_linear", "true"},
+                                               {"position_embedding_type", "\"rope\""}};
 
 /* config.json's key, Weft's key, what it means that the file lacks it; and values that the model
  * above is for. */
-static const weft_family_key keys[] = {
+static const weft_family_key phi3_keys[] = {
     WEFT_SAME("hidden_size", "hidden_size", NULL),
     WEFT_SAME("intermediate_size", "ffn_hidden_size", NULL),
     WEFT_SAME("num_hidden_layers", "num_layers", NULL),
@@ -46,7 +46,7 @@ static const weft_family_key keys[] = {
 /* The files' tensor, the model's parameter, and what of the parameter the tensor is. */
 #define THEIRS "model.layers.{layer}."
 #define OURS "decoder.layers.{layer}."
-static const weft_family_name names[] = {
+static const weft_family_name phi3_names[] = {
     WEFT_WHOLE("model.embed_tokens.weight", "embedding.word_embeddings.weight"),
     WEFT_WHOLE("model.norm.weight", "decoder.final_layernorm.weight"),
     WEFT_WHOLE("lm_head.weight", "output_layer.weight"),
@@ -62,9 +62,9 @@ static const weft_family phi3 = {.name = "Phi-3",
                                  .model_type = "phi3",
                                  .rope_theta = "1e4",
                                  .build = build,
-                                 WEFT_ROWS(fixed, fixed),
-                                 WEFT_ROWS(keys, keys),
-                                 WEFT_ROWS(names, names)};
+                                 WEFT_ROWS(fixed, phi3_fixed),
+                                 WEFT_ROWS(keys, phi3_keys),
+                                 WEFT_ROWS(names, phi3_names)};
 
 static const weft_family *const families[] = {&phi3};
 static const weft_application application = {.struct_bytes = sizeof application,
