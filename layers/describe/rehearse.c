@@ -819,6 +819,7 @@ void weft_recording_release(weft_recording *recording)
  * remembers rehearsals of what options alone describe. */
 typedef struct remembered {
     weft_layer_function make;   /* of a layer alone; NULL: the list */
+    weft_model_function build;  /* a family's that is known to make that list; NULL: none is */
     weft_model_options options; /* but for its lists, whose values are here, back to back: */
     int64_t *frequencies;
     weft_shape shape;
@@ -947,15 +948,19 @@ weft_status weft_rehearse_model(const weft_model_options *options, const void *o
 {
     weft_shape shape = *asked;
     shape.pp = 1;
-    if (!is_described(options, own_options, build))
-        return rehearse_model(options, own_options, &shape, build, NULL, out, out_count);
     remembered *m = place_of(NULL, options, &shape);
-    if (is_known(m, NULL, options, &shape)) {
+    const bool known = is_known(m, NULL, options, &shape);
+    const bool sure = known && build && m->build == build && !own_options;
+    if (!sure && !is_described(options, own_options, build))
+        return rehearse_model(options, own_options, &shape, build, NULL, out, out_count);
+    if (known) {
+        m->build = build;
         *out_count = m->count;
         return copy_all(m->descriptions, m->count, out);
     }
     WEFT_TRY(rehearse_model(options, own_options, &shape, NULL, NULL, out, out_count));
     remember(m, NULL, options, &shape, *out, *out_count);
+    m->build = build;
     return WEFT_OK;
 }
 
