@@ -131,7 +131,7 @@ typedef struct weft_model_options {
     int moe_router_load_balancing_type;                    /* weft_load_balancing */
     int64_t mtp_num_layers; /* depths of multi-token prediction; 0: none */
     double mtp_loss_scaling_factor;
-    const char *family; /* whose function adds the layers (<weft/family.h>); NULL: none's */
+    const char *family; /* whose function adds the layers (<weft/family.h>); NULL: there is none */
 } weft_model_options;
 
 /* Layers copy the options, whose hidden_size must be the model's. The caller owns a layer until a
@@ -189,7 +189,7 @@ typedef weft_status (*weft_model_function)(weft_model *model, const weft_model_o
 /* The struct that the application's own section filled (<weft/application.h>); NULL: it has none.
  * Borrowed; lives as long as the model. */
 const void *weft_model_own_options(const weft_model *model);
-/* The model that the options describe, whose family nobody names. */
+/* The model that the options describe, whose config names no family. */
 weft_status weft_model_build_gpt(weft_model *model, const weft_model_options *options) WEFT_CHECKED;
 
 #ifdef __cplusplus
