@@ -149,13 +149,19 @@ weft_status weft_vocabulary_declare(weft_build *build, const weft_model_options 
 /* An MLP of global width `ffn` and these modules; NULL when memory is short. */
 weft_layer *weft_mlp_create_wide(const weft_model_options *options, size_t ffn, unsigned modules);
 
-/* A depth of multi-token prediction, from 1, around a block, which it takes; NULL when memory is
- * short. The head gives it the embedding, and says whether it is the first to write its gradient;
- * and it takes the depths in turn, frees them, and computes their losses. */
+/* A depth of multi-token prediction, from 1, around a block, whose owner it is from here on; NULL
+ * after an error. The head gives it the embedding, and says whether it is the first to write its
+ * gradient. */
 weft_layer *weft_mtp_create(const weft_model_options *options, weft_layer *block, int depth);
 void weft_mtp_embed(weft_layer *mtp, weft_parameter *words, bool writes);
+const weft_layer *weft_mtp_block(const weft_layer *mtp);
 enum { WEFT_MAX_MTP_LAYERS = 8 };
-weft_status weft_head_add_mtp(weft_layer *head, weft_layer *mtp) WEFT_CHECKED;
+/* Adds the next depth, with this block. The head computes its loss and frees it. WEFT_CONFIG: the
+ * layer is no head; the block is freed. */
+weft_status weft_head_add_mtp(weft_layer *head, const weft_model_options *options,
+                              weft_layer *block) WEFT_CHECKED;
+/* The block of a depth, from 0; NULL: the head does not have so many. */
+const weft_layer *weft_head_mtp_block(const weft_layer *head, int depth);
 
 /* Allocates a zeroed layer whose first member is the base and second the options. */
 weft_layer *weft_layer_new(const weft_layer_ops *ops, size_t bytes,

@@ -96,7 +96,7 @@ static weft_status shorten(weft_bounds *b)
     const weft_model_options *o = &b->space->config.model;
     int64_t at[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
     b->short_model = *o;
-    b->own = weft_config_build(&b->space->config) != NULL;
+    b->own = weft_config_has_own_model(&b->space->config);
     b->num_layers = (int)o->num_layers + 2;
     if (b->own)
         return WEFT_OK;

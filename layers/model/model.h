@@ -43,6 +43,11 @@ weft_status weft_model_check_moe(const weft_model_options *options,
                                  const weft_schedule_options *schedule,
                                  const weft_mesh *mesh) WEFT_CHECKED;
 
+/* The first layer that the model function makes otherwise than weft_model_build_gpt does; -1: none.
+ * Layers are the same that have the same options. options: resolved. Errors: the function's. */
+weft_status weft_model_find_other(const weft_model_options *options, const void *own_options,
+                                  weft_model_function build, int *out) WEFT_CHECKED;
+
 /* The metrics that layers of all stages declared by weft_build_metric, in order. */
 enum { WEFT_MAX_METRICS = 32 };
 typedef struct weft_metric_list {

@@ -115,6 +115,7 @@ static enum {
     TO_MLP,
     TO_CREATE,
     TO_HEAD,
+    TO_MTP,
     NUM_NULLS
 } null;
 static const char *const null_texts[NUM_NULLS] = {
@@ -125,6 +126,7 @@ static const char *const null_texts[NUM_NULLS] = {
     [TO_MLP] = "weft_model_add_block: mlp is NULL",
     [TO_CREATE] = "layer 1: weft_mlp_create: options is NULL",
     [TO_HEAD] = "weft_model_add_head: options is NULL",
+    [TO_MTP] = "weft_model_add_mtp: options is NULL",
 };
 
 static weft_status build_with_null(weft_model *model, const weft_model_options *options)
@@ -144,8 +146,11 @@ static weft_status build_with_null(weft_model *model, const weft_model_options *
         return weft_model_add_block(model, options, weft_attention_create(options), NULL);
     case TO_CREATE:
         return weft_model_add(model, weft_mlp_create(NULL));
-    default:
+    case TO_HEAD:
         return weft_model_add_head(model, NULL);
+    default:
+        return weft_model_add_mtp(model, NULL, weft_attention_create(options),
+                                  weft_mlp_create(options));
     }
 }
 
@@ -156,6 +161,13 @@ static weft_status build_other_options(weft_model *model, const weft_model_optio
     WEFT_TRY(add(model, &first_ops));
     WEFT_TRY(weft_model_add(model, weft_mlp_create(&copy)));
     return add(model, &last_ops);
+}
+
+static weft_status build_headless(weft_model *model, const weft_model_options *options)
+{
+    WEFT_TRY(add(model, &first_ops));
+    return weft_model_add_mtp(model, options, weft_attention_create(options),
+                              weft_mlp_create(options));
 }
 
 /* What the last layer says of itself is what the model says. */
@@ -268,6 +280,9 @@ static void check_sizes(weft_comm *world)
     }
     for (null = 0; null < NUM_NULLS; null++)
         expect_wrong_call(create(world, build_with_null, 0), "build function", null_texts[null]);
+    EXPECT(create(world, build_headless, 0) == WEFT_CONFIG &&
+               strstr(weft_error_get()->text, "multi-token prediction stands behind no head"),
+           "%s", weft_error_get()->text);
     reset_last();
     last_ops.init = declare;
     last_ops.struct_bytes = offsetof(weft_layer_ops, is_static); /* before there was one */

@@ -120,6 +120,33 @@ static const weft_operation *find(const weft_description *d, weft_operation_kind
     return NULL;
 }
 
+static weft_status build_block(weft_model *model, const weft_model_options *of)
+{
+    WEFT_TRY(weft_model_add_embedding(model, of));
+    WEFT_TRY(weft_model_add_block(model, of, weft_attention_create(of), weft_mlp_create(of)));
+    return weft_model_add_head(model, of);
+}
+
+/* A family's function may make what the options describe, and other layers: what is remembered of
+ * the first is not taken for the second. */
+static void check_family(void)
+{
+    const weft_model_function functions[] = {NULL, build_block, build, build_block};
+    weft_model_options named = options;
+    int operations[4] = {0};
+    named.family = "squares";
+    for (int i = 0; i < 4; i++) {
+        weft_description *all;
+        int count;
+        EXPECT_OK(weft_rehearse_model(&named, NULL, &shape, functions[i], &all, &count));
+        EXPECT(count == 3, "%d layers", count);
+        operations[i] = all[1].num_operations;
+        weft_descriptions_release(all, count);
+    }
+    EXPECT(operations[2] == 3 && operations[0] > 3, "%d operations", operations[2]);
+    EXPECT(operations[1] == operations[0] && operations[3] == operations[0], "another block");
+}
+
 static void check_own(void)
 {
     enum { ROWS = 24 };
@@ -222,6 +249,7 @@ static void check_touching(weft_model_function of, const char *line)
 int main(void)
 {
     check_own();
+    check_family();
     check_lists();
     check_peers();
     check_touching(build, "weft: decoder.layers.0 forward reads or writes device memory");
