@@ -454,6 +454,30 @@ weft_status weft_run_lock(const weft_run_folder *folder, const weft_run_start *s
     return WEFT_OK;
 }
 
+weft_status weft_run_check_room(const weft_run_folder *folder, uint64_t bytes)
+{
+    weft_status status = WEFT_OK;
+    char all[4096], trial[4096 + 8];
+    const int length = snprintf(all, sizeof all, "%s/checkpoints", folder->path);
+    if (length < 0 || length >= (int)sizeof all)
+        return WEFT_ERROR(WEFT_FILE, "%.200s...: the path is too long", folder->path);
+    snprintf(trial, sizeof trial, "%s/.trial", all);
+    const bool is_new = mkdir(all, 0777) == 0;
+    FILE *file = weft_file_create(trial);
+    if (!file)
+        status =
+            WEFT_ERROR(WEFT_FILE, "%s: no checkpoint can be saved there: %s", all, strerror(errno));
+    else
+        status = weft_file_reserve(fileno(file), all, bytes);
+    if (file) {
+        fclose(file);
+        unlink(trial);
+    }
+    if (is_new)
+        rmdir(all);
+    return status;
+}
+
 /* What the lock's holder wrote; "" where there is no such file. */
 static void read_lock(const char *path, char who[300])
 {

@@ -599,6 +599,9 @@ static weft_status claim_folder(job *j)
     WEFT_TRY(lock(j));
     if (j->folder < 0)
         j->folder = open(j->args->run.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!j->plan->config.checkpoint.no_save) /* with one moment at least beside each weight */
+        return weft_run_check_room(&j->args->run,
+                                   2 * sizeof(float) * (uint64_t)j->trainer.measured.num_params);
     return WEFT_OK;
 }
 
@@ -625,6 +628,58 @@ static weft_status open_folder(job *j, weft_comm *world, const char *from, weft_
     return status;
 }
 
+/* What each node may have its own way: paths, and what it has. */
+static bool is_local(const char *section, const char *key)
+{
+    static const char *const sections[] = {"device", "offload", "log"};
+    static const char *const keys[] = {
+        "data_path", "blend",      "validation", "load",
+        "peer_path", "data_xxh64", "cluster",    "pipeline_schedule_file"};
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
+        if (strcmp(section, sections[i]) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Two texts of weft_config_text, a line a key: refuses the first key that they have otherwise. */
+static weft_status compare_configs(const char *ours, const char *theirs)
+{
+    char section[64] = "", key[64];
+    for (; *ours && *theirs; ours = strchr(ours, '\n') + 1, theirs = strchr(theirs, '\n') + 1) {
+        const int mine = (int)strcspn(ours, "\n"), other = (int)strcspn(theirs, "\n");
+        int at = 0;
+        if (sscanf(ours, " \"%63[^\"]\": %n", key, &at) != 1)
+            continue;
+        if (ours[at] == '{')
+            memcpy(section, key, sizeof key);
+        else if ((mine != other || memcmp(ours, theirs, (size_t)mine) != 0) &&
+                 !is_local(section, key))
+            return WEFT_ERROR(
+                WEFT_CONFIG, "all ranks need the same config: %s.%s is %.*s here, on rank 0 %.*s",
+                section, key, mine - at - (ours[mine - 1] == ','), ours + at,
+                other > at ? other - at - (theirs[other - 1] == ',') : 0, theirs + at);
+    }
+    return WEFT_OK;
+}
+
+/* Each node has read a file of its own, by the same name. */
+static weft_status agree_on_config(const weft_config *config, weft_comm *world, weft_arena *arena)
+{
+    const char *text;
+    char *theirs;
+    WEFT_TRY(weft_config_text(config, arena, &text));
+    int64_t bytes = (int64_t)strlen(text) + 1;
+    WEFT_TRY(weft_comm_broadcast_host(world, &bytes, sizeof bytes, 0));
+    WEFT_TRY(WEFT_ARRAY(arena, (size_t)bytes, &theirs));
+    if (weft_comm_rank(world) == 0)
+        memcpy(theirs, text, (size_t)bytes);
+    WEFT_TRY(weft_comm_broadcast_host(world, theirs, (size_t)bytes, 0));
+    return weft_comm_agree(world, compare_configs(text, theirs));
+}
+
 /* Every rank has looked for itself. */
 static weft_status agree_on_start(const job *j, weft_comm *world)
 {
@@ -649,6 +704,7 @@ static weft_status set_up(job *j, weft_comm *world, weft_arena *arena)
 {
     const char *from;
     weft_status status = WEFT_OK;
+    WEFT_TRY(agree_on_config(&j->plan->config, world, arena));
     WEFT_TRY(agree_on_start(j, world));
     if (is_finished(j->plan))
         return weft_comm_agree(world, check_finished(j->args, j->plan));

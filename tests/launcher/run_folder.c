@@ -3,6 +3,7 @@
  * has nothing to do leaves the folder's bytes as they were. */
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/expect.h"
@@ -313,6 +314,47 @@ static void check_not_shared(void)
     child_release(&c);
 }
 
+/* Where nothing could be saved nothing starts. */
+static void check_no_room(void)
+{
+    EXPECT(mkdir("narrow", 0777) == 0 && child_write("narrow/checkpoints", ""), "narrow");
+    refuse(WORDS("train", "c.json", "--out", "narrow", "--mesh", "dp=1"), no_mpirun, 6,
+           "weft train: narrow/checkpoints: no checkpoint can be saved there: Not a directory\n");
+    EXPECT(access("narrow/config.json", F_OK) != 0, "wrote");
+    EXPECT(system("rm -r narrow") == 0, "narrow");
+}
+
+/* Each node reads a file of its own. */
+static void check_other_config(void)
+{
+    static const struct {
+        const char *set, *says; /* NULL: that may be so */
+    } cases[] = {
+        {"lr=0.004",
+         "weft train: rank 1: all ranks need the same config: train.lr is 0.004 here, on "
+         "rank 0 0.002\n"},
+        {"num_layers=3", "rank 1: all ranks need the same config: model.num_layers is 3 here, on "
+                         "rank 0 1\n"},
+        {"device.num_threads=1", NULL},
+    };
+    child c;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        child_program = "/usr/bin/env";
+        child_run(&c,
+                  WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "1", binary(),
+                        "train", "c.json", "--out", "both", ":", "-n", "1", binary(), "train",
+                        "c.json", "--out", "both", "--set", cases[i].set),
+                  NULL);
+        child_program = NULL;
+        EXPECT(c.exit_code == (cases[i].says ? 2 : 0) && c.err &&
+                   (!cases[i].says || strstr(c.err, cases[i].says)),
+               "exit %d: %s", c.exit_code, c.err);
+        EXPECT((access("both", F_OK) == 0) == !cases[i].says, "a folder");
+        child_release(&c);
+    }
+    EXPECT(system("rm -r both") == 0, "both");
+}
+
 static int lines_of(const char *path)
 {
     int count = 0;
@@ -479,6 +521,8 @@ int main(void)
     check_refused();
     check_finished();
     check_not_shared();
+    check_other_config();
+    check_no_room();
     check_lock("dp=1", "dp=2");
     check_lock("dp=2", "dp=1");
     check_latest();

@@ -24,7 +24,7 @@
 typedef struct launcher {
     const char *cluster, *mesh, *out, *program, *own_program, *hosts, *hostfile;
     weft_string_list set;
-    int num_nodes; /* 0: as the mesh needs */
+    int num_nodes;                          /* 0: as the mesh needs */
     bool run, force, json, dry_run, is_new; /* RUN was not there */
     weft_arena arena;
     weft_config_source source;
