@@ -74,8 +74,7 @@ static weft_status raise_loss(const void *raw)
     return WEFT_OK;
 }
 
-static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
-                                  weft_tensor *y)
+weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x, weft_tensor *y)
 {
     poison *p = (poison *)layer;
     const int32_t *tokens = weft_pass_tokens(pass);
@@ -144,8 +143,8 @@ static weft_status flip_state(weft_lane *lane)
     return weft_lane_submit(lane, "flip", flip, &number, sizeof(float *));
 }
 
-static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                   weft_tensor *dx)
+weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                            weft_tensor *dx)
 {
     poison *p = (poison *)layer;
     const fill_args args = {p->bias->grad, p->hidden, is_bad(p) ? NAN : 1e-3f,

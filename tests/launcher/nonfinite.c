@@ -48,8 +48,7 @@ static weft_status spoil_loss(const void *raw)
     return WEFT_OK;
 }
 
-static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
-                                  weft_tensor *y)
+weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x, weft_tensor *y)
 {
     poison *p = (poison *)layer;
     if (weft_pass_training(pass) && weft_pass_overwrite(pass))
@@ -65,8 +64,8 @@ static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft
                           weft_tensor_count(x) * weft_dtype_bytes(x->dtype));
 }
 
-static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                   weft_tensor *dx)
+weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                            weft_tensor *dx)
 {
     poison *p = (poison *)layer;
     bool bad = asked_for("gradient") && is_bad(p);

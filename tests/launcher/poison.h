@@ -45,10 +45,11 @@ static inline weft_status fill(const void *raw)
     return WEFT_OK;
 }
 
-static weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
-                                  weft_tensor *y);
-static weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
-                                   weft_tensor *dx);
+/* The test's own. */
+weft_status poison_forward(weft_layer *layer, weft_pass *pass, const weft_tensor *x,
+                           weft_tensor *y);
+weft_status poison_backward(weft_layer *layer, weft_pass *pass, const weft_tensor *dy,
+                            weft_tensor *dx);
 
 static const weft_layer_ops poison_ops = {.struct_bytes = sizeof poison_ops,
                                           .kind = "poison",
