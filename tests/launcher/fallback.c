@@ -144,11 +144,13 @@ static void check_unwatched(void)
                           "--set",
                           "checkpoint.fallback=1",
                           NULL};
+    child c;
     expect_shell("rm -rf run; cp -r trained run");
     do_damage(&damages[0], 6);
     do_damage(&damages[3], 4);
     args[10] = "checkpoint.fallback=0";
-    child_says(args, 6, NULL, NULL);
+    run_weft(&c, args, 6);
+    child_release(&c);
     args[10] = "checkpoint.fallback=1";
     child_says(args, 0, NULL, two_are_damaged);
 }
