@@ -67,6 +67,32 @@ char *text_of(const weft_program *program)
     return text;
 }
 
+void is_read_back(const weft_program *program)
+{
+    weft_arena arena = {0};
+    weft_program read;
+    char *text = text_of(program);
+    OK(weft_program_parse(text, &arena, &read));
+    assert_true(same_program(program, &read));
+    free(text);
+    weft_arena_release(&arena);
+}
+
+void program_is(const weft_program *program, const char *wanted)
+{
+    char *text = text_of(program);
+    assert_string_equal(text, wanted);
+    free(text);
+    is_read_back(program);
+}
+
+void program_is_golden(const weft_program *program, const char *name)
+{
+    char *golden = read_golden(name);
+    program_is(program, golden);
+    free(golden);
+}
+
 char *order_text(const weft_order_shape *shape, const weft_order *orders)
 {
     char *text = NULL;

@@ -27,6 +27,12 @@ weft_status check_set(const program_set *set) WEFT_CHECKED;
 bool same_program(const weft_program *a, const weft_program *b);
 /* The program's text; the caller frees it. */
 char *text_of(const weft_program *program);
+/* The program's text reads as the program. */
+void is_read_back(const weft_program *program);
+/* The program's text, which is also read back. */
+void program_is(const weft_program *program, const char *wanted);
+/* A program's text is that of a file of tests/schedule/golden, which is also read back. */
+void program_is_golden(const weft_program *program, const char *name);
 /* The orders of all ranks as CSV; the caller frees it. */
 char *order_text(const weft_order_shape *shape, const weft_order *orders);
 bool same_orders(const weft_order_shape *shape, const weft_order *a, const weft_order *b);

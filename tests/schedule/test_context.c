@@ -24,9 +24,7 @@ static void text_is(weft_context_form form, int cp, int inner, int backward, con
 {
     const weft_context_plan plan = {form, cp, inner};
     program_set set = make_context(&plan);
-    char *text = text_of(&set.programs[backward]);
-    assert_string_equal(text, wanted);
-    free(text);
+    program_is(&set.programs[backward], wanted);
     release_set(&set);
 }
 
@@ -175,12 +173,8 @@ static void accepted(const weft_context_plan *plan)
     num_plans++;
     OK(check(plan, &set));
     for (int b = 0; b < 2; b++) {
-        weft_program read;
-        char *text = text_of(&set.programs[b]);
-        OK(weft_program_parse(text, &set.arena, &read));
-        assert_true(same_program(&set.programs[b], &read));
+        is_read_back(&set.programs[b]);
         assert_true(same_program(&set.programs[b], &again.programs[b]));
-        free(text);
     }
     release_set(&again);
     release_set(&set);

@@ -28,9 +28,7 @@ enum { NUM_FORMS = sizeof(forms) / sizeof(forms[0]) };
 static void text_is(weft_exchange_form form, int num_chunks, const char *wanted)
 {
     program_set set = make_exchange(form, num_chunks);
-    char *text = text_of(&set.programs[0]);
-    assert_string_equal(text, wanted);
-    free(text);
+    program_is(&set.programs[0], wanted);
     release_set(&set);
 }
 
@@ -96,13 +94,9 @@ CASE(exact)
         for (int n = 1; n <= most_chunks(forms[f]); n++) {
             program_set set = make_exchange(forms[f], n), again = make_exchange(forms[f], n);
             const weft_program whole = set.programs[0];
-            weft_program read;
             OK(weft_program_exchange_check(forms[f], n, &whole));
-            char *text = text_of(&whole);
-            OK(weft_program_parse(text, &set.arena, &read));
-            assert_true(same_program(&whole, &read));
+            is_read_back(&whole);
             assert_true(same_program(&whole, &again.programs[0]));
-            free(text);
             for (uint32_t t = 0; t < whole.num_tasks; t++) {
                 for (uint32_t w = 0; w < whole.tasks[t].num_waits; w++) {
                     edit_open(&set, 0, &edited);

@@ -42,9 +42,7 @@ static weft_experts_shape draw_shape(uint64_t *random, int most)
 static void text_is(const weft_experts_shape *shape, int backward, const char *wanted)
 {
     program_set set = make_experts(shape);
-    char *text = text_of(&set.programs[backward]);
-    assert_string_equal(text, wanted);
-    free(text);
+    program_is(&set.programs[backward], wanted);
     release_set(&set);
 }
 
@@ -183,12 +181,8 @@ CASE(accepted)
         OK(check(&shape, &set));
         OK(weft_program_experts_check(&shape, &set.programs[0], NULL));
         for (int b = 0; b < 2; b++) {
-            weft_program read;
-            char *text = text_of(&set.programs[b]);
-            OK(weft_program_parse(text, &set.arena, &read));
-            assert_true(same_program(&set.programs[b], &read));
+            is_read_back(&set.programs[b]);
             assert_true(same_program(&set.programs[b], &again.programs[b]));
-            free(text);
         }
         release_set(&again);
         release_set(&set);

@@ -46,12 +46,8 @@ static void accepted_and_reproducible(moe_pair *pair)
     OK(weft_program_moe_check(&pair->pipeline, &pair->set.programs[0], NULL));
     moe_pair again = make_pair_of(pair->pipeline);
     for (int i = 0; i < 2; i++) {
-        weft_program read;
-        char *text = text_of(&pair->set.programs[i]);
-        OK(weft_program_parse(text, &again.set.arena, &read));
-        assert_true(same_program(&pair->set.programs[i], &read));
+        is_read_back(&pair->set.programs[i]);
         assert_true(same_program(&pair->set.programs[i], &again.set.programs[i]));
-        free(text);
     }
     release_set(&again.set);
 }
@@ -617,13 +613,8 @@ CASE(golden_files)
 {
     for (int g = 0; g < NUM_GOLDENS; g++) {
         moe_pair pair = make_pair_of(goldens[g].pipeline);
-        for (int i = 0; i < 2; i++) {
-            char *golden = read_golden(goldens[g].names[i]);
-            char *text = text_of(&pair.set.programs[i]);
-            assert_string_equal(golden, text);
-            free(golden);
-            free(text);
-        }
+        for (int i = 0; i < 2; i++)
+            program_is_golden(&pair.set.programs[i], goldens[g].names[i]);
         release_set(&pair.set);
     }
 }
