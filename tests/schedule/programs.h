@@ -63,6 +63,16 @@ void drop_task(edit *edited, uint32_t task);
 void swap_tasks(edit *edited, uint32_t a, uint32_t b);
 void insert_task(edit *edited, uint32_t at, const weft_task *task);
 
+/* A check of a set that accepts it, with what the set was made of. It must refuse one of the set's
+ * programs where that lacks a wait or a task (errors with `error`), or has another slot, or none,
+ * in an operand's place (an error with "slot"). */
+typedef weft_status (*program_check)(const void *of, const program_set *set);
+void every_wait_is_needed(program_set *set, int program, program_check check, const void *of,
+                          const char *error);
+void every_task_is_needed(program_set *set, int program, program_check check, const void *of,
+                          const char *error);
+void every_slot_is_needed(program_set *set, int program, program_check check, const void *of);
+
 /* How many draws of each property: $WEFT_PROPERTY_DRAWS, or 600. */
 int property_draws(void);
 /* Reproducible random numbers, below `bound`. */

@@ -85,6 +85,17 @@ CASE(written_out)
             "5 gather gather part=2 from=0 waits=4\n");
 }
 
+typedef struct exchange {
+    weft_exchange_form form;
+    int num_chunks;
+} exchange;
+
+static weft_status check(const void *of, const program_set *set)
+{
+    const exchange *e = of;
+    return weft_program_exchange_check(e->form, e->num_chunks, &set->programs[0]);
+}
+
 /* Accepted, the same bytes every time, through text and back; and no task, wait or staging area is
  * one too many. */
 CASE(exact)
@@ -97,33 +108,10 @@ CASE(exact)
             OK(weft_program_exchange_check(forms[f], n, &whole));
             is_read_back(&whole);
             assert_true(same_program(&whole, &again.programs[0]));
-            for (uint32_t t = 0; t < whole.num_tasks; t++) {
-                for (uint32_t w = 0; w < whole.tasks[t].num_waits; w++) {
-                    edit_open(&set, 0, &edited);
-                    drop_wait(&edited, t, w);
-                    edit_close(&edited, &set);
-                    FAILS(weft_program_exchange_check(forms[f], n, &set.programs[0]), WEFT_INTERNAL,
-                          " may ");
-                    set.programs[0] = whole;
-                }
-                edit_open(&set, 0, &edited);
-                drop_task(&edited, t);
-                edit_close(&edited, &set);
-                FAILS(weft_program_exchange_check(forms[f], n, &set.programs[0]), WEFT_INTERNAL,
-                      weft_exchange_text((int)forms[f]));
-                set.programs[0] = whole;
-                const weft_operands *operands =
-                    weft_operands_of(whole.tasks[t].kind, whole.tasks[t].flow);
-                for (int k = 0; k < operands->count; k++) {
-                    edit_open(&set, 0, &edited);
-                    int16_t *slot = &edited.tasks[t].operands[k];
-                    *slot = *slot < 0 ? 0 : -1;
-                    edit_close(&edited, &set);
-                    FAILS(weft_program_exchange_check(forms[f], n, &set.programs[0]), WEFT_INTERNAL,
-                          "slot");
-                    set.programs[0] = whole;
-                }
-            }
+            const exchange of = {forms[f], n};
+            every_wait_is_needed(&set, 0, check, &of, " may ");
+            every_task_is_needed(&set, 0, check, &of, weft_exchange_text((int)forms[f]));
+            every_slot_is_needed(&set, 0, check, &of);
             /* One area a stage would not do. */
             edit_open(&set, 0, &edited);
             for (uint32_t t = 0; t < edited.num_tasks; t++)
