@@ -185,9 +185,8 @@ static void check_ending(const ending *e)
     job_make_fake("srun", text);
     job_make_fake("squeue", "echo 123.0; echo 123.batch");
     job_make_fake("scancel", "exit 0");
-    job_expect_code(WORDS("launch", "slurm", "tiny.json", "--out", "again", "--set", setting,
-                          "--set", "reliability.restart_delay_s=0"),
-                    0, NULL);
+    job_launch("slurm", "again", WORDS("--set", setting, "--set", "reliability.restart_delay_s=0"),
+               0, NULL);
     job_expect_bash("again/job.sbatch");
     const int code = job_run_other(&c, "/bin/bash", WORDS("again/job.sbatch"), env);
     EXPECT(code == e->wanted && strstr(c.err, e->says), "exit %d: %s", code, c.err);

@@ -5,7 +5,7 @@
 #include "tests/launcher/same_bits.h"
 
 #define UNTIED                                                                                     \
-    SAME_SIZES(4)                                                                                  \
+    MESH_SIZES(4)                                                                                  \
     SAME_DROPOUT ", \"num_experts\": 4, \"moe_aux_loss_coeff\": 0.02, \"moe_router_topk\": 2, "    \
                  "\"moe_layer_freq\": [0, 1, 1, 1], \"moe_shared_expert_intermediate_size\": 16, " \
                  "\"untie_embeddings_and_output_weights\": true}"

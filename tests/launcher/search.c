@@ -738,37 +738,23 @@ static void check_load(void)
 static void check_place(void)
 {
     char cluster[1024];
-    child c;
     snprintf(cluster, sizeof cluster, "%.*s, \"memory_bandwidth\": 1e11}}", (int)strlen(gpus) - 2,
              gpus);
     EXPECT(child_write("hosts.json", cluster), "hosts.json");
-    child_run(&c,
-              WORDS("plan", "small.json", "--cluster", "hosts.json", "--search", "--top", "1",
-                    "--set", "offload.experts=host"),
-              NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, ", experts in host memory"), "exit %d: %s%s",
-           c.exit_code, c.out, c.err);
-    child_release(&c);
-    child_run(&c,
-              WORDS("plan", "small.json", "--cluster", "hosts.json", "--search", "--top", "1",
-                    "--set", "offload.experts=file"),
-              NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, ", experts in a file") &&
-               strstr(c.out, "experts in a file: reads and writes take no time here"),
-           "exit %d: %s%s", c.exit_code, c.out, c.err);
-    child_release(&c);
-    child_run(&c,
-              WORDS("plan", "small.json", "--cluster", "hosts.json", "--search", "--top", "1",
-                    "--json", "--mesh", "tp=1,pp=1,cp=1", "--set", "train.micro_batch_size=1",
-                    "--set", "offload.experts=auto", "--set", "device.memory_limit=60000000"),
-              NULL);
-    EXPECT(c.exit_code == 0 && strstr(c.out, "\"experts\": \"host\""), "exit %d: %s%s", c.exit_code,
-           c.out, c.err);
-    child_release(&c);
-    child_run(&c, WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--top", "1"),
-              NULL);
-    EXPECT(c.exit_code == 0 && !strstr(c.out, "experts in"), "exit %d: %s", c.exit_code, c.out);
-    child_release(&c);
+    child_says(WORDS("plan", "small.json", "--cluster", "hosts.json", "--search", "--top", "1",
+                     "--set", "offload.experts=host"),
+               0, WORDS(", experts in host memory"), NULL);
+    child_says(
+        WORDS("plan", "small.json", "--cluster", "hosts.json", "--search", "--top", "1", "--set",
+              "offload.experts=file"),
+        0, WORDS(", experts in a file", "experts in a file: reads and writes take no time here"),
+        NULL);
+    child_says(WORDS("plan", "small.json", "--cluster", "hosts.json", "--search", "--top", "1",
+                     "--json", "--mesh", "tp=1,pp=1,cp=1", "--set", "train.micro_batch_size=1",
+                     "--set", "offload.experts=auto", "--set", "device.memory_limit=60000000"),
+               0, WORDS("\"experts\": \"host\""), NULL);
+    child_says(WORDS("plan", "small.json", "--cluster", "gpus.json", "--search", "--top", "1"), 0,
+               WORDS("!experts in"), NULL);
 }
 
 static void check_nothing_fits(void)

@@ -8,7 +8,7 @@
 #include "layers/moe/internal.h"
 #include "layers/outline/footprint.h"
 #include "layers/pass/pass.h"
-#include "tests/expect.h"
+#include "tests/world.h"
 #include "tests/layers/training.h"
 
 #define SIZES                                                                                      \
@@ -348,8 +348,7 @@ int main(void)
     static const char *const moe_parallel[] = {
         "\"moe_num_partitions\": 1", "\"moe_num_partitions\": 2, \"moe_memory_reuse\": \"s4\"",
         THREE_PARTS};
-    weft_comm *world;
-    EXPECT_OK(weft_comm_create_world(&world));
+    weft_comm *world = world_begin(0);
     for (size_t i = 0; i < 2 * sizeof dense_meshes / sizeof *dense_meshes; i++)
         check(&(training_case){.name = i % 2 ? "a Llama" : "a GPT-2",
                                .model = i % 2 ? LLAMA : GPT2,
@@ -484,6 +483,5 @@ int main(void)
     check_routed("tp=4,binding=tp", 1, world);
     check_routed("dp=4,binding=dp,ep=4", 4, world);
     check_routed("dp=4,binding=dp,ep=2", 4, world);
-    weft_comm_destroy(world);
-    return expect_finish();
+    return world_finish(world);
 }

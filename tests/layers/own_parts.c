@@ -6,44 +6,17 @@
 #include "layers/pass/pass.h"
 #include "tests/expect.h"
 #include "tests/layers/harness.h"
+#include "tests/layers/stub.h"
 
 enum { SEQ = 6, BATCH = 2 };
 
-static void no_cost(const weft_layer *layer, const weft_shape *shape, weft_layer_cost *out)
-{
-    (void)layer;
-    (void)shape;
-    (void)out;
-}
-
-static weft_status no_init(weft_layer *layer, weft_build *build)
-{
-    (void)layer;
-    (void)build;
-    return WEFT_OK;
-}
-
-static weft_status no_pass(weft_layer *layer, weft_pass *pass, const weft_tensor *x, weft_tensor *y)
-{
-    (void)layer;
-    (void)pass;
-    (void)x;
-    (void)y;
-    return WEFT_OK;
-}
-
-static void destroy(weft_layer *layer)
-{
-    free(layer);
-}
-
 static const weft_layer_ops first_ops = {.struct_bytes = sizeof(weft_layer_ops),
                                          .kind = "first",
-                                         .describe = no_cost,
-                                         .init = no_init,
-                                         .forward = no_pass,
-                                         .backward = no_pass,
-                                         .destroy = destroy,
+                                         .describe = stub_describe,
+                                         .init = stub_init,
+                                         .forward = stub_pass,
+                                         .backward = stub_pass,
+                                         .destroy = stub_destroy,
                                          .reads_tokens = true};
 static weft_layer_ops last_ops; /* each test's own */
 
@@ -81,10 +54,7 @@ static weft_status failing_pass(weft_layer *layer, weft_pass *pass, const weft_t
 
 static weft_status add(weft_model *model, const weft_layer_ops *ops)
 {
-    weft_layer *layer = calloc(1, sizeof *layer);
-    if (layer)
-        layer->ops = ops;
-    return weft_model_add(model, layer);
+    return weft_model_add(model, stub_create(ops, sizeof(weft_layer)));
 }
 
 static weft_status build_two(weft_model *model, const weft_model_options *options)
@@ -98,9 +68,7 @@ static weft_layer_ops inner_ops; /* of a layer inside a block */
 
 static weft_status build_block(weft_model *model, const weft_model_options *options)
 {
-    weft_layer *inner = calloc(1, sizeof *inner);
-    if (inner)
-        inner->ops = &inner_ops;
+    weft_layer *inner = stub_create(&inner_ops, sizeof *inner);
     WEFT_TRY(add(model, &first_ops));
     WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), inner));
     return add(model, &last_ops);

@@ -8,6 +8,7 @@
 #include "layers/describe/rehearse.h"
 #include "tests/expect.h"
 #include "tests/layers/harness.h"
+#include "tests/layers/stub.h"
 
 typedef struct square { /* y = x W^T, with W [H, H], whole on each rank */
     weft_layer base;
@@ -53,37 +54,25 @@ static weft_status square_backward(weft_layer *layer, weft_pass *pass, const wef
                                 .a = dy->data, .b = s->weight->weight.data, .c = dx->data));
 }
 
-static void square_destroy(weft_layer *layer)
-{
-    free(layer);
-}
-
 static const weft_layer_ops square_ops = {.struct_bytes = sizeof square_ops,
                                           .kind = "square",
                                           .init = square_init,
                                           .forward = square_forward,
                                           .backward = square_backward,
-                                          .destroy = square_destroy};
-
-static weft_layer *square_create(void)
-{
-    square *s = calloc(1, sizeof *s);
-    if (s)
-        s->base.ops = &square_ops;
-    return &s->base;
-}
+                                          .destroy = stub_destroy};
 
 static weft_status build(weft_model *model, const weft_model_options *options)
 {
     WEFT_TRY(weft_model_add_embedding(model, options));
-    WEFT_TRY(weft_model_add(model, square_create()));
+    WEFT_TRY(weft_model_add(model, stub_create(&square_ops, sizeof(square))));
     return weft_model_add_head(model, options);
 }
 
 static weft_status build_inside(weft_model *model, const weft_model_options *options)
 {
     WEFT_TRY(weft_model_add_embedding(model, options));
-    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options), square_create()));
+    WEFT_TRY(weft_model_add_block(model, options, weft_attention_create(options),
+                                  stub_create(&square_ops, sizeof(square))));
     return weft_model_add_head(model, options);
 }
 
