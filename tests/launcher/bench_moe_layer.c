@@ -81,9 +81,10 @@ static void check_memory(const cJSON *json)
 
 static int run_bench(bool memory)
 {
-    char *timed[] = {"moe-layer", "--tokens",     "64",      "--hidden",  "32",      "--ffn",
-                     "64",        "--partitions", "1,2,4",   "--reuse",   "none,s3", "--rounds",
-                     "2",         "--json",       "--trace", "trace.svg", NULL};
+    char *timed[] = {"moe-layer", "--tokens",     "64",    "--hidden", "32",      "--ffn",
+                     "64",        "--partitions", "1,2,4", "--reuse",  "none,s3", "--rounds",
+                     "2",         "--json",       "--svg", "out.svg",  "--trace", "trace.svg",
+                     NULL};
     char *measured[] = {"moe-layer",    "--memory", "--grid", "256:64:256,128:32:64",
                         "--partitions", "2,4,8",    "--json", NULL};
     return memory ? weft_bench_moe_layer(sizeof measured / sizeof *measured - 1, measured, NULL)
@@ -101,15 +102,21 @@ int main(int argc, char **argv)
     EXPECT(run_bench(memory) == 0, "exit code");
     fflush(stdout);
     if (rank == 0) {
-        cJSON *json = child_read_json("out.json");
+        char *text = child_read("out.json");
+        cJSON *json = cJSON_Parse(text ? text : "");
+        EXPECT(json != NULL, "no JSON");
         if (json && memory)
             check_memory(json);
         else if (json)
             check_times(json);
+        char *bars = memory ? NULL : child_read("out.svg");
         char *trace = memory ? NULL : child_read("trace.svg");
+        EXPECT(memory || (bars && strstr(bars, "; n: partitions ")), "no legend of the bars");
         EXPECT(memory || (trace && !svg_unexplained(trace)), "no legend of the timeline");
+        free(bars);
         free(trace);
         cJSON_Delete(json);
+        free(text);
     }
     return child_finish(folder);
 }
