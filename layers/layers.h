@@ -97,10 +97,11 @@ weft_status weft_pass_enter_deferred(weft_pass *pass, const weft_tensor *x,
                                      weft_tensor *full) WEFT_CHECKED;
 
 /* A norm in two halves: [2, H], of weight and of bias. Gathered weights are copied, since they are
- * not gathered for the second half. A ring's gradients are made here, since their slot is filled in
+ * not gathered for the second half. A ring's gradients are made here where their slot is filled in
  * the second half. Both lie in the deferred memory whether needed or not: they are small. */
 typedef struct weft_norm_deferred {
     weft_tensor weights, gradients;
+    bool later; /* gradients are made here */
 } weft_norm_deferred;
 /* In the first half, before the next functions. */
 weft_status weft_norm_defer(weft_pass *pass, const weft_norm *norm,

@@ -245,6 +245,23 @@ static bool take_load(const cJSON *rank, const char *key, weft_moe_load *out)
     return true;
 }
 
+/* Of runs before there was one, the use before it. */
+static bool take_scratch_loads(const cJSON *rank, weft_moe_load out[WEFT_NUM_SCRATCH_USES])
+{
+    static const char *const names[WEFT_NUM_SCRATCH_USES] = {
+        [WEFT_SCRATCH_FORWARD] = "scratch_load",
+        [WEFT_SCRATCH_BACKWARD] = "backward_scratch_load",
+        [WEFT_SCRATCH_LEAVING] = "leaving_scratch_load",
+        [WEFT_SCRATCH_LEFT] = "left_scratch_load"};
+    const char *name = names[0];
+    for (int i = 0; i < WEFT_NUM_SCRATCH_USES; i++) {
+        name = has(rank, names[i]) ? names[i] : name;
+        if (!take_load(rank, name, &out[i]))
+            return false;
+    }
+    return true;
+}
+
 static weft_status take_rank(const char *run, const cJSON *json, const weft_mesh *mesh,
                              run_rank *ranks)
 {
@@ -271,18 +288,14 @@ static weft_status take_rank(const char *run, const cJSON *json, const weft_mesh
             return WEFT_ERROR(WEFT_FILE, "%s/memory.json: damaged: %s of rank %d is no volume", run,
                               name, rank);
     }
-    r->has_loads =
-        take_load(json, "load", &r->loads.passes) &&
-        take_load(json, "pinned_load", &r->loads.pinned) &&
-        take_load(json, "recomputed_load", &r->loads.recomputed) &&
-        (!has(json, "deferred_load") || /* of runs before there were such */
-         take_load(json, "deferred_load", &r->loads.deferred)) &&
-        take_load(json, "offloaded_load_0", &r->loads.offloaded[0]) &&
-        take_load(json, "offloaded_load_1", &r->loads.offloaded[1]) &&
-        take_load(json, "scratch_load", &r->loads.scratch[0]) &&
-        take_load(json,
-                  has(json, "backward_scratch_load") ? "backward_scratch_load" : "scratch_load",
-                  &r->loads.scratch[1]);
+    r->has_loads = take_load(json, "load", &r->loads.passes) &&
+                   take_load(json, "pinned_load", &r->loads.pinned) &&
+                   take_load(json, "recomputed_load", &r->loads.recomputed) &&
+                   (!has(json, "deferred_load") || /* of runs before there were such */
+                    take_load(json, "deferred_load", &r->loads.deferred)) &&
+                   take_load(json, "offloaded_load_0", &r->loads.offloaded[0]) &&
+                   take_load(json, "offloaded_load_1", &r->loads.offloaded[1]) &&
+                   take_scratch_loads(json, r->loads.scratch);
     return WEFT_OK;
 }
 

@@ -451,9 +451,9 @@ static weft_status run_halves(weft_rehearsal *r, weft_layer *layer, const place 
     return weft_pass_run_deferred(&r->pass, at->index);
 }
 
-/* The scratch of a backward whose parts leave work, which comes behind the part at the soonest:
- * then more scratch is in use than later, but that of what the last part leaves comes on top of the
- * next layer's. */
+/* The scratch of a backward whose parts leave work, which comes behind the turn at the soonest:
+ * then more scratch is in use than later, but that of what the last turn leaves comes on top of the
+ * next layer's first turn. */
 static weft_status run_leaving(weft_rehearsal *r, weft_layer *layer, const place *at,
                                weft_description *out)
 {
@@ -462,6 +462,7 @@ static weft_status run_leaving(weft_rehearsal *r, weft_layer *layer, const place
     weft_deferred *d = &r->deferred;
     weft_part_kind next = weft_part_kind_of(layer, &r->pass, true, 0);
     scratch->peak_bytes = scratch->used_bytes;
+    out->begun_scratch_bytes = 0;
     weft_deferred_empty(d);
     r->pass.listed = at->index;
     for (int part = 0; next != WEFT_PART_NONE; part++) {
@@ -470,6 +471,10 @@ static weft_status run_leaving(weft_rehearsal *r, weft_layer *layer, const place
         r->pass.defers = false;
         WEFT_TRY(status);
         next = weft_part_kind_of(layer, &r->pass, true, part + 1);
+        if (next == WEFT_PART_COMPUTES)
+            continue;
+        if (next == WEFT_PART_TRAVELS && out->begun_scratch_bytes == 0)
+            out->begun_scratch_bytes = scratch->used_bytes;
         if (next == WEFT_PART_NONE) {
             out->leaving_scratch_bytes = scratch->peak_bytes;
             scratch->peak_bytes = scratch->used_bytes;

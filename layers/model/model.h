@@ -88,14 +88,14 @@ typedef struct weft_model_setup {
     int host_threads;                        /* threads of the host's steps, from 1 */
     uint64_t seed;
     weft_moe_options moe;
-    size_t logit_rows; /* weft_shape.logit_rows; 0: weft_model_create sets it by the device */
-    bool pairs;        /* a forward may run with a backward (weft_model_pair) */
-    bool
-        leaves_weights; /* with pairs: whole backwards in them leave weights' gradients for later */
-    bool graphs;        /* run passes as CUDA graphs where device and layers can */
-    bool documents;     /* micro-batches have documents' inputs */
-    bool losses;        /* micro-batches have memory for each label's loss */
-    int plain_kernels;  /* outlines alone: weft_shape.plain_kernels */
+    size_t logit_rows;    /* weft_shape.logit_rows; 0: weft_model_create sets it by the device */
+    bool pairs;           /* a forward may run with a backward (weft_model_pair) */
+    bool leaves_weights;  /* with pairs: whole backwards in them leave weights' gradients for later;
+                             what reductions share out has memory for two layers then */
+    bool graphs;          /* run passes as CUDA graphs where device and layers can */
+    bool documents;       /* micro-batches have documents' inputs */
+    bool losses;          /* micro-batches have memory for each label's loss */
+    int plain_kernels;    /* outlines alone: weft_shape.plain_kernels */
     size_t cached_tokens; /* weft_shape.cached_tokens; each pass then continues the same text */
 } weft_model_setup;
 

@@ -549,6 +549,8 @@ typedef struct weft_pass_strand {
     int part;
     weft_deferred *leaves; /* of a whole backward: where its layers leave weights' gradients, two */
     int at;                /* the one that its latest layer used */
+    uint32_t reduces[WEFT_PAIR_LEAVERS]; /* the layers' reductions, which what they left precedes;
+                                            0: none waits */
 } weft_pass_strand;
 
 static bool has_parts(const weft_task *task)
@@ -587,19 +589,52 @@ static weft_pair_left left_by(const weft_pass_strand *s)
     return left;
 }
 
+static bool has_left(const weft_pass_strand *s, int at)
+{
+    return s->leaves[at].next < s->leaves[at].num_works;
+}
+
+/* Behind what a layer left comes its reduction, which waits for the layer's task. */
+static weft_status reduce_left(weft_pass_strand *s, int at)
+{
+    const weft_program *program = s->work.program;
+    const uint32_t reduce = s->reduces[at];
+    uint32_t layer = reduce;
+    if (reduce == 0 || has_left(s, at))
+        return WEFT_OK;
+    while (!has_parts(&program->tasks[layer]))
+        layer--;
+    s->reduces[at] = 0;
+    WEFT_TRY(weft_program_end_task(program, s->executor, layer, s->is_ordered));
+    return weft_program_enqueue_task(program, s->executor, reduce, s->is_ordered);
+}
+
+static weft_status run_left(weft_pass *pass, size_t end)
+{
+    const weft_stack *scratch = weft_pass_scratch_stack(pass);
+    const size_t before = scratch->peak_bytes;
+    WEFT_TRY(weft_pass_run_left(pass, end));
+    if (scratch->peak_bytes > before)
+        pass->model->memory.left_peak_bytes = scratch->peak_bytes;
+    return WEFT_OK;
+}
+
 /* Enqueues it, the earlier layer's first; soon: of the latest layer what comes soon. */
-static weft_status take_left(const weft_pass_strand *s, bool soon)
+static weft_status take_left(weft_pass_strand *s, bool soon)
 {
     const weft_doing outer = *weft_doing_now();
     weft_pass *pass = s->call.pass;
     weft_doing_pass(WEFT_DOING_PASSES);
     weft_doing_begin(weft_task_kind_text(WEFT_TASK_LAYER), -1, pass->chunk, -1, -1);
+    pass->leaves = true;
     for (int i = 1; i <= WEFT_PAIR_LEAVERS; i++) {
         const int at = (s->at + i) % WEFT_PAIR_LEAVERS;
         pass->deferred = &s->leaves[at];
-        WEFT_TRY(weft_pass_run_left(pass, soon && at == s->at ? pass->deferred->soon
-                                                              : pass->deferred->num_works));
+        WEFT_TRY(
+            run_left(pass, soon && at == s->at ? pass->deferred->soon : pass->deferred->num_works));
+        WEFT_TRY(reduce_left(s, at));
     }
+    pass->leaves = false;
     *weft_doing_now() = outer;
     return WEFT_OK;
 }
@@ -612,7 +647,7 @@ static weft_status begin_leaving(weft_pass_strand *s, const weft_task *task)
     if (!leaves(s, task))
         return take_left(s, false);
     const int at = (s->at + 1) % WEFT_PAIR_LEAVERS;
-    if (s->leaves[at].next < s->leaves[at].num_works) /* layers without turns between them */
+    if (has_left(s, at)) /* layers without turns between them */
         WEFT_TRY(take_left(s, false));
     weft_deferred_empty(&s->leaves[at]);
     s->at = at;
@@ -632,12 +667,22 @@ static bool waits_for(const weft_pass_strand *forward, const weft_pass_strand *b
            (next_part(backward) != WEFT_PART_NONE || left_by(backward));
 }
 
+/* The reduction of a layer that has left something. */
+static bool waits_for_left(const weft_pass_strand *s, const weft_task *task)
+{
+    return s->leaves && task->kind == WEFT_TASK_REDUCE &&
+           s->call.pass->model->run.leaves[task->layer] && has_left(s, s->at);
+}
+
 /* Enqueues what stands beside layers in front of the next one. */
 static weft_status go_on(weft_pass_strand *s)
 {
     const weft_program *program = s->work.program;
     for (; s->task < program->num_tasks && !has_parts(&program->tasks[s->task]); s->task++)
-        WEFT_TRY(weft_program_enqueue_task(program, s->executor, s->task, s->is_ordered));
+        if (waits_for_left(s, &program->tasks[s->task]))
+            s->reduces[s->at] = s->task;
+        else
+            WEFT_TRY(weft_program_enqueue_task(program, s->executor, s->task, s->is_ordered));
     return WEFT_OK;
 }
 
@@ -691,10 +736,10 @@ static weft_status run_part(weft_pass_strand *s, const weft_task *task)
         begin_half(pass, task);
         if (leaves(s, task)) {
             pass->deferred = &s->leaves[s->at];
-            pass->defers = true;
+            pass->defers = pass->leaves = true;
         }
         const weft_status status = weft_part_backward(layer, pass, s->part, &dy, &dx);
-        pass->defers = false;
+        pass->defers = pass->leaves = false;
         return status;
     }
     const bool has_output = weft_task_slot(task, WEFT_OPERAND_Y) >= 0;

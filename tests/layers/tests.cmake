@@ -23,8 +23,10 @@ weft_add_test(NAME plain SOURCES layers/plain.c LABELS layers)
 weft_add_test(NAME stack CMOCKA SOURCES layers/test_stack.c LABELS layers)
 weft_add_test(NAME placing SOURCES layers/placing.c LABELS layers)
 weft_add_test(NAME footprint TIER slow SOURCES layers/footprint.c layers/training.c RANKS 4 LABELS layers)
+weft_add_test_run(NAME footprint_all TIER nightly PROGRAM $<TARGET_FILE:test_footprint> RANKS 4 ARGS all
+  LABELS layers)
 # They make hundreds of groups and send next to nothing: most of their time would go into windows.
-set_property(TEST describe footprint APPEND PROPERTY ENVIRONMENT WEFT_SHARED_WINDOWS=0)
+set_property(TEST describe footprint footprint_all APPEND PROPERTY ENVIRONMENT WEFT_SHARED_WINDOWS=0)
 weft_add_test(NAME moe_pipeline TIER slow SOURCES layers/moe_pipeline.c ${moe_case} RANKS 4 LABELS layers)
 weft_add_test(NAME forced_load SOURCES layers/forced_load.c LABELS layers)
 weft_add_test(NAME check_layer SOURCES layers/check_layer.c layers/harness.c RANKS 2 LABELS layers)
