@@ -343,7 +343,7 @@ static void events_order_streams()
     MUST(cudaStreamCreateWithPriority(&first, cudaStreamNonBlocking, -1));
     MUST(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
     MUST(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    MUST(cudaStreamWaitEvent(first, event, 0)); /* of nothing yet */
+    MUST(cudaStreamWaitEvent(first, event, 0));               /* of nothing yet */
     EXPECT_OK(WEFT_LAUNCH(store, 1, 1, 0, first, device, 4)); /* which loads it */
     MUST(cudaLaunchHostFunc(first, sleep_20_ms, NULL));
     EXPECT_OK(WEFT_LAUNCH(store, 1, 1, 0, first, device, 5));
