@@ -27,8 +27,8 @@ struct weft_away {
     away_kind kinds[];
 };
 
-/* Where layers of one kind are recomputed in part, none of it is counted, and its time is taken from
- * what is found. */
+/* Where layers of one kind are recomputed in part, none of it is counted, and its time is taken
+ * from what is found. */
 static bool recomputes_some(const weft_config *config)
 {
     const weft_recompute_options *r = &config->train.recompute;
@@ -115,8 +115,7 @@ static bool is_same(const run *r, const int *kinds, int step, int num)
 }
 
 static weft_status find_run(weft_away *a, const weft_site *site, const weft_config *config,
-                            const int *kinds, int step, int num, weft_arena *arena,
-                            const run **out)
+                            const int *kinds, int step, int num, weft_arena *arena, const run **out)
 {
     run *r = a->runs;
     while (r && !is_same(r, kinds, step, num))
@@ -143,8 +142,8 @@ weft_status weft_away_waits(weft_away *a, const weft_site *site, const weft_conf
     out_us[WEFT_TIER_FORWARD] = found->us[WEFT_TIER_FORWARD][num - 1];
     WEFT_TRY(find_run(a, site, config, list + end - 1, -1, num, arena, &found));
     for (int pass = WEFT_TIER_FIRST_BACKWARD; pass < WEFT_TIER_PASSES; pass++)
-        out_us[pass] = fmax(0, found->us[pass][num - 1] -
-                                   (recomputes_some(config) ? recompute_us : 0));
+        out_us[pass] =
+            fmax(0, found->us[pass][num - 1] - (recomputes_some(config) ? recompute_us : 0));
     for (int what = WEFT_TIER_ADDS; what < WEFT_TIER_LEASTS; what++)
         out_us[what] = found->us[what][num - 1];
     return WEFT_OK;

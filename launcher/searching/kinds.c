@@ -84,8 +84,9 @@ static weft_status leave_travels(const weft_site *site, const weft_outline *outl
 }
 
 /* On nodes of several kinds, the cheapest of them. out_price: of the last. */
-static weft_status price_kind(const weft_kind_tables *b, weft_site *site, const weft_outline *outline,
-                              int layer, weft_kind_price *out, weft_pass_price *out_price)
+static weft_status price_kind(const weft_kind_tables *b, weft_site *site,
+                              const weft_outline *outline, int layer, weft_kind_price *out,
+                              weft_pass_price *out_price)
 {
     const weft_cluster *cluster = b->space->cluster;
     const int groups = cluster->num_groups;
@@ -164,7 +165,8 @@ static weft_status fill(weft_kind_tables *b, const weft_config *config, weft_sit
     weft_pass_price *prices;
     weft_kind_table *t;
     WEFT_TRY(WEFT_ARRAY(scratch, num, &prices));
-    WEFT_TRY(weft_arena_alloc(&b->arena, sizeof(weft_kind_table) + num * sizeof(weft_kind_price), &t));
+    WEFT_TRY(
+        weft_arena_alloc(&b->arena, sizeof(weft_kind_table) + num * sizeof(weft_kind_price), &t));
     t->key = *key;
     t->num_kinds = (int)num;
     t->boundary_bytes =
@@ -236,8 +238,9 @@ static weft_status make_choice(weft_kind_tables *b, const weft_config *config, c
 
 /* A plan chooses by prices that know nothing of what is offloaded, nor, of MoE layers, of what is
  * recomputed. */
-weft_status weft_kind_choice_find(weft_kind_tables *b, const weft_config *config, const weft_mesh *p2p,
-                               const weft_kind_key *of_table, weft_kind_choice **out)
+weft_status weft_kind_choice_find(weft_kind_tables *b, const weft_config *config,
+                                  const weft_mesh *p2p, const weft_kind_key *of_table,
+                                  weft_kind_choice **out)
 {
     weft_kind_key key = *of_table;
     key.offload = key.splits = key.tier = 0;
@@ -263,9 +266,8 @@ static weft_status make_work(weft_kind_tables *b, const weft_config *config, wef
     weft_mesh stage = c->mesh;
     stage.world /= stage.pp;
     stage.pp = 1;
-    const weft_shape shape =
-        weft_model_shape(&config->model, &stage, config->train.micro_batch_size,
-                         weft_config_dtype(config), true);
+    const weft_shape shape = weft_model_shape(
+        &config->model, &stage, config->train.micro_batch_size, weft_config_dtype(config), true);
     weft_description *plain;
     double *work;
     int count;
@@ -329,8 +331,8 @@ static bool is_far(const weft_kind_tables *b, const weft_candidate *c, const wef
            strcmp(mesh->order, "tp-ep-dp-cp-pp") == 0;
 }
 
-weft_kind_key weft_kind_key_of(const weft_kind_tables *b, const weft_candidate *c, const weft_config *config,
-                        const weft_mesh *mesh, int first_rank)
+weft_kind_key weft_kind_key_of(const weft_kind_tables *b, const weft_candidate *c,
+                               const weft_config *config, const weft_mesh *mesh, int first_rank)
 {
     const weft_cluster *cluster = b->space->cluster;
     const weft_search_form *form = &b->space->forms[c->form];
@@ -359,8 +361,9 @@ weft_kind_key weft_kind_key_of(const weft_kind_tables *b, const weft_candidate *
 }
 
 /* A table that is not legal is kept with its error. */
-weft_status weft_kind_table_find(weft_kind_tables *b, const weft_candidate *c, const weft_config *config,
-                              const weft_mesh *mesh, int stage, const weft_kind_table **out)
+weft_status weft_kind_table_find(weft_kind_tables *b, const weft_candidate *c,
+                                 const weft_config *config, const weft_mesh *mesh, int stage,
+                                 const weft_kind_table **out)
 {
     const int first_rank = weft_mesh_rank(mesh, 0, 0, 0, stage);
     const weft_kind_key key = weft_kind_key_of(b, c, config, mesh, first_rank);
@@ -370,11 +373,11 @@ weft_status weft_kind_table_find(weft_kind_tables *b, const weft_candidate *c, c
     if (!t) {
         const weft_status status = make_table(b, config, mesh, first_rank, &key, &t);
         if (status == WEFT_CONFIG) {
-            weft_error error;
-            weft_error_take(&error);
+            weft_error *error;
             WEFT_TRY(weft_arena_alloc(&b->arena, sizeof *t, &t));
+            WEFT_TRY(weft_arena_alloc(&b->arena, sizeof *error, &error));
+            weft_error_take(error);
             t->key = key;
-            t->status = WEFT_CONFIG;
             t->error = error;
         } else {
             WEFT_TRY(status);
@@ -383,7 +386,7 @@ weft_status weft_kind_table_find(weft_kind_tables *b, const weft_candidate *c, c
         *bin = t;
     }
     *out = t;
-    return t->status == WEFT_OK ? WEFT_OK : weft_error_put(&t->error);
+    return t->error ? weft_error_put(t->error) : WEFT_OK;
 }
 
 weft_status weft_kind_work_find(weft_kind_tables *b, const weft_candidate *candidate,
@@ -391,8 +394,8 @@ weft_status weft_kind_work_find(weft_kind_tables *b, const weft_candidate *candi
                                 const double **out)
 {
     const char *layout = config->parallel.pipeline_model_parallel_layout;
-    const weft_kind_key key = weft_kind_key_of(b, candidate, config, mesh,
-                                 weft_mesh_rank(mesh, 0, 0, 0, 0));
+    const weft_kind_key key =
+        weft_kind_key_of(b, candidate, config, mesh, weft_mesh_rank(mesh, 0, 0, 0, 0));
     weft_kind_choice *chosen;
     *out = NULL;
     if (!layout || strcmp(layout, "auto") != 0)

@@ -57,10 +57,9 @@ typedef struct weft_kind_choice {
 typedef struct weft_kind_table {
     weft_kind_key key;
     struct weft_kind_table *next;
-    weft_status status; /* WEFT_CONFIG: what it describes is not legal */
-    weft_error error;
-    double boundary_bytes; /* what a stage hands on, as a piece of memory, at least */
-    weft_away *away;       /* NULL: nothing is known of experts beyond device memory */
+    const weft_error *error; /* what it describes is not legal; NULL: it is */
+    double boundary_bytes;   /* what a stage hands on, as a piece of memory, at least */
+    weft_away *away;         /* NULL: nothing is known of experts beyond device memory */
     int num_kinds;
     weft_kind_price kinds[]; /* the first, those between, the last */
 } weft_kind_table;
