@@ -144,9 +144,8 @@ typedef struct tier_layer {
     weft_moe_costs moe[2]; /* the counts are known */
 } tier_layer;
 
-enum { ANYONES = -2 }; /* the slot may hold what whoever comes next looks for */
-
-/* A slot of weights on the device. */
+/* A slot of weights on the device; anyone's may hold what whoever comes next looks for. */
+enum { ANYONES = -2 };
 typedef struct place {
     double filled_us, used_us;
     int layer, position; /* whose they are, */
@@ -805,6 +804,7 @@ static void rest(weft_tier_walk *w, double us, int layer)
         w->staging_us[i] = us;
     for (int lane = 0; lane < WEFT_NUM_LANES; lane++)
         w->lanes_us[lane] = us;
+    memset(w->busy_us, 0, sizeof w->busy_us);
     w->enqueued_us = us;
 }
 
@@ -815,7 +815,6 @@ static void begin_step(weft_tier_walk *w, double filed_us)
     for (int l = 0; l < w->outline->num_layers; l++)
         w->layers[l].has_gradient = false;
     rest(w, 0, -1);
-    memset(w->busy_us, 0, sizeof w->busy_us);
     w->lanes_us[WEFT_LANE_FILE] = fmax(0, filed_us);
     for (int b = 0; w->file && b < w->buckets->count; b++) {
         double *used = weft_bucket_is_in_file(&w->buckets->shapes[b]) ? place_used_us(w, b) : NULL;
@@ -972,10 +971,8 @@ static void walk_least(weft_tier_walk *w, const int *layers, int num, const weft
 {
     double at = 0, wait = 0;
     rest(w, -INFINITY, ANYONES);
-    memset(w->busy_us, 0, sizeof w->busy_us);
     for (int i = 0; i < num; i++) {
-        const int l = layers[i];
-        running r = {w, &w->layers[l], i, 0, &w->prices[l]};
+        running r = {w, &w->layers[layers[i]], i, 0, &w->prices[layers[i]]};
         double us;
         r.layer->has_gradient = has_gradient;
         const double waited = walk_layer(&r, task, at, &us);
