@@ -80,7 +80,7 @@ typedef struct pricing {
     double reduced_us, reduced_link_us[WEFT_NUM_LINKS]; /* all reductions of the pass */
     double between_us; /* ahead of the layer with which the second pass begins */
     int second;        /* its number; -1: one pass */
-    bool is_alone;     /* the pass neither gathers nor reduces, nor copies */
+    bool is_alone;     /* the pass neither gathers nor reduces */
     const weft_interference *interference; /* NULL: none */
 } pricing;
 
@@ -183,7 +183,7 @@ static weft_status price_layers(pricing *p, const weft_site *site, const weft_ch
 {
     const weft_flow flow = backward ? WEFT_FLOW_GRADIENT : WEFT_FLOW_ACTIVATION;
     *out_beside = backward && chunk->offload_slots == 0;
-    p->is_alone = chunk->offload_slots == 0;
+    p->is_alone = true;
     for (int i = 0; i < p->num_layers; i++) {
         const weft_unit_time *unit = &p->units[i];
         const bool gathers = weft_pass_gathers(chunk, i, flow),
@@ -216,7 +216,7 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
 {
     bool beside;
     weft_chunk_shape shape;
-    waiting once, twice;
+    waiting once = {0, 0}, twice = {0, 0};
     WEFT_TRY(weft_outline_pass(p->outline, rank, chunk, arena, &shape));
     p->first = shape.first;
     p->num_layers = shape.num_layers;
@@ -225,12 +225,14 @@ static weft_status price_chunk(pricing *p, const weft_site *site, int rank, int 
     WEFT_TRY(WEFT_ARRAY(arena, (size_t)p->num_layers, &p->again));
     WEFT_TRY(price_layers(p, site, &shape, backward, out, &beside));
     p->between_us = beside ? between_us : 0;
-    if (p->is_alone)
+    if (p->is_alone && shape.offload_slots == 0)
         return WEFT_OK;
     out->link_us[WEFT_LINK_HOST] += out->copies_us;
     p->without_copies = true;
-    WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));
-    WEFT_TRY(price_passes(p, &shape, backward, 2, arena, &twice));
+    if (!p->is_alone)
+        WEFT_TRY(price_passes(p, &shape, backward, 1, arena, &once));
+    if (!p->is_alone)
+        WEFT_TRY(price_passes(p, &shape, backward, 2, arena, &twice));
     out->exposed_us = fmax(0, twice.layers_us - once.layers_us);
     out->start_us = once.layers_us - out->exposed_us;
     if (!beside)
