@@ -568,7 +568,8 @@ static void check_full_start(void)
         child c;
         snprintf(line, sizeof line,
                  "%s; { (ulimit -f %d; $WEFT_BINARY_DIR/weft train c.json --out bare "
-                 "--set no_save=%s); echo $? >code; } 2>&1 | cat; test ! -e bare -o -z \"$(find bare -size 0)\" && "
+                 "--set no_save=%s); echo $? >code; } 2>&1 | cat; test ! -e bare -o -z \"$(find "
+                 "bare -size 0)\" && "
                  "exit $(cat code)",
                  rooms[i].before, rooms[i].blocks, rooms[i].no_save);
         child_program = "/bin/sh";
