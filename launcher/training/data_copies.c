@@ -55,8 +55,7 @@ static weft_status mark_all(const weft_config *config, weft_arena *arena, size_t
 }
 
 /* Configs that name other paths may name other numbers of them. */
-static weft_status check_counts(weft_comm *world, const weft_config *config,
-                                const size_t counts[2])
+static weft_status check_counts(weft_comm *world, const weft_config *config, const size_t counts[2])
 {
     size_t first[2] = {counts[0], counts[1]};
     WEFT_TRY(weft_comm_broadcast_host(world, first, sizeof first, 0));
@@ -104,8 +103,10 @@ static weft_status share_reads(weft_comm *world, const uint64_t *marks, const ui
     WEFT_TRY(weft_comm_all_reduce_host(world, differs, copies->count, WEFT_I64, WEFT_REDUCE_MAX));
     for (size_t i = 0; i < copies->count; i++)
         any += differs[i];
-    if (any == 0)
+    if (any == 0) {
+        copies->count = 0;
         return WEFT_OK;
+    }
     WEFT_TRY(weft_comm_split_node(world, &node));
     weft_status status = leave_to_lower(node, marks, copies);
     weft_comm_destroy(node);
@@ -179,8 +180,8 @@ static weft_status check_set(const weft_data_set *set, bool reads, const content
     gethostname(node, sizeof node - 1);
     if (num_tokens != first->num_tokens || num_documents != first->num_documents)
         return WEFT_ERROR(WEFT_FILE,
-                          "%s: not rank 0's copy: %" PRIu64 " tokens in %s on node %s, there %" PRIu64
-                          " in %" PRIu64,
+                          "%s: not rank 0's copy: %" PRIu64
+                          " tokens in %s on node %s, there %" PRIu64 " in %" PRIu64,
                           weft_dataset_name(dataset), num_tokens,
                           weft_count_text((long long)num_documents, "document").text, node,
                           first->num_tokens, first->num_documents);

@@ -10,11 +10,12 @@
 #include "launcher/planning/config.h"
 #include "launcher/training/data.h"
 
-/* Zero is valid: nothing to compare. Arrays of the arena. */
+/* Zero is valid: nothing to compare, as where all ranks have the same files. Arrays of the arena.
+ */
 typedef struct weft_data_copies {
     size_t count;        /* datasets: those that are trained on, then those of data.validation */
     size_t num_training; /* of them; of mock data and the program's own 0 */
-    bool *reads;  /* [count]: this rank hashes its copy; rank 0 where another rank does */
+    bool *reads;         /* [count]: this rank hashes its copy; rank 0 where another rank does */
 } weft_data_copies;
 
 /* Which ranks hash which of their datasets, before these are opened. WEFT_CONFIG: ranks whose
