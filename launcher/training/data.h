@@ -16,6 +16,8 @@ typedef struct weft_data_set {
     const char *name; /* in metrics */
     weft_dataset *dataset;
     weft_split splits[WEFT_NUM_SPLITS]; /* a validation set has all in WEFT_SPLIT_VALIDATION */
+    bool is_hashed;                     /* xxh64 is known: of tokens, tokenizer and mask */
+    uint64_t xxh64;
 } weft_data_set;
 
 /* Zero is valid: none. Arrays lie in the arena of who opened it. */
@@ -26,6 +28,7 @@ typedef struct weft_data {
     weft_split splits[WEFT_NUM_SPLITS]; /* of the one part, or the blend's */
     weft_data_set *validation;          /* data.validation */
     size_t num_validation;
+    const char *tokenizer; /* whose tokens they are (weft_tokenizer_identity); "": unknown */
 } weft_data;
 
 void weft_data_close(weft_data *data);

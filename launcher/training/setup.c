@@ -14,6 +14,7 @@
 #include "launcher/planning/tier_choice.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/cards.h"
+#include "launcher/training/data_copies.h"
 #include "launcher/training/progress.h"
 #include "launcher/training/run_folder.h"
 #include "layers/outline/footprint.h"
@@ -574,11 +575,14 @@ static void tell_other_data(const weft_trainer *t, const weft_config_source *sou
                  weft_dataset_name(t->input.data.parts[0].dataset));
 }
 
-/* One rank reads the whole file: they all agree on what it finds. */
-static weft_status create_data(weft_trainer *t, const weft_config_source *source)
+/* One rank reads the whole file, and one of each node with a copy of its own: they all agree on
+ * what these find. */
+static weft_status create_data(weft_trainer *t, const weft_config_source *source,
+                               const weft_data_copies *copies)
 {
     bool whole = weft_comm_rank(t->world) == 0;
     WEFT_TRY(weft_setup_data(&t->config, source, whole, t->arena, &t->input.data));
+    WEFT_TRY(weft_data_copies_read(copies, source, &t->input.data));
     WEFT_TRY(WEFT_ARRAY(t->arena, t->input.data.num_validation + 1, &t->input.evaluated));
     if (t->input.data.num_parts > 1) {
         WEFT_TRY(WEFT_ARRAY(t->arena, t->input.data.num_parts, &t->input.part_samples));
@@ -730,12 +734,15 @@ static weft_status create(weft_trainer *t, bool evaluates, const weft_config *co
     t->arena = arena;
     t->world = world;
     weft_mesh mesh = {0};
-    weft_status status = create_data(t, source);
+    weft_data_copies copies;
+    WEFT_TRY(weft_data_copies_find(world, &t->config, source, arena, &copies));
+    weft_status status = create_data(t, source, &copies);
     if (status == WEFT_OK)
         status = weft_setup_check_device(&t->config, source);
     if (status == WEFT_OK)
         status = weft_setup_device(&t->config, &t->device);
     WEFT_TRY(weft_comm_agree(world, status));
+    WEFT_TRY(weft_data_copies_compare(&copies, world, &t->input.data));
     if (t->config.device.kind == WEFT_DEVICE_KIND_CUDA)
         WEFT_TRY(weft_cards_tell(world));
     WEFT_TRY(weft_setup_comm(&t->config, source, world, t->device));

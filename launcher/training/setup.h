@@ -3,6 +3,7 @@
 #define WEFT_LAUNCHER_TRAINING_SETUP_H
 
 #include "launcher/planning/tier_choice.h"
+#include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/trainer.h"
 
@@ -20,6 +21,11 @@ weft_status weft_setup_vocabulary(weft_config *config) WEFT_CHECKED;
  * after an error. Rank-local; errors point into the config. */
 weft_status weft_setup_data(weft_config *config, const weft_config_source *source, bool whole,
                             weft_arena *arena, weft_data *out) WEFT_CHECKED;
+/* Hashes a dataset of files by what is kept of it, else by reading all of it, which is then kept
+ * beside it, or as that of prefix `spare` (NULL: none). */
+weft_status weft_setup_hash_data(const weft_config_source *source, const char *spare,
+                                 const char *tokenizer, weft_data_set *set,
+                                 weft_known *out) WEFT_CHECKED;
 /* weft_setup_data before there are ranks; the datasets are closed. */
 weft_status weft_setup_check_data(const weft_config *config,
                                   const weft_config_source *source) WEFT_CHECKED;

@@ -10,7 +10,6 @@
 #include "core/log.h"
 #include "launcher/planning/data_sources.h"
 #include "launcher/planning/run_changes.h"
-#include "launcher/text/known.h"
 #include "launcher/text/tokenizer.h"
 #include "launcher/training/setup.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -186,30 +185,6 @@ static weft_status find_spare(const weft_config_source *source, const weft_data 
                                                     data->parts[part].name);
 }
 
-static weft_status check_tokens(const weft_config *config, const weft_config_source *source,
-                                const weft_data *data, size_t part, const described *said,
-                                weft_arena *arena, weft_known *known)
-{
-    const weft_dataset *dataset = data->parts[part].dataset;
-    const char *spare, *prefix = weft_dataset_name(dataset);
-    bool kept = true;
-    WEFT_TRY(find_spare(source, data, part, arena, &spare));
-    if (!weft_known_recall(dataset, spare, said->identity, known))
-        WEFT_TRY(source->keeps_nothing
-                     ? weft_known_read(dataset, said->identity, known)
-                     : weft_known_look(dataset, spare, said->identity, known, &kept));
-    if (!kept && weft_dataset_num_tokens(dataset) >= MANY_TOKENS)
-        weft_log(WEFT_LOG_WARN,
-                 "%s" WEFT_KNOWN_SUFFIX ": cannot be written: the next start reads all %.3g "
-                 "tokens again",
-                 prefix, (double)weft_dataset_num_tokens(dataset));
-    WEFT_TRY(weft_known_check(prefix, said->tokenizer.vocab_size, known));
-    if (known->max_token >= config->model.vocab_size)
-        return WEFT_KEY_ERROR("model.vocab_size", "%lld, but %s.bin holds token %d",
-                              (long long)config->model.vocab_size, prefix, (int)known->max_token);
-    return WEFT_OK;
-}
-
 /* Adds what a dataset's mask says to its hash. */
 static weft_status hash_mask(const weft_dataset *dataset, uint64_t *hash)
 {
@@ -225,20 +200,52 @@ static weft_status hash_mask(const weft_dataset *dataset, uint64_t *hash)
     return WEFT_OK;
 }
 
+weft_status weft_setup_hash_data(const weft_config_source *source, const char *spare,
+                                 const char *tokenizer, weft_data_set *set, weft_known *out)
+{
+    const weft_dataset *dataset = set->dataset;
+    bool kept = true;
+    if (!weft_known_recall(dataset, spare, tokenizer, out))
+        WEFT_TRY(source->keeps_nothing ? weft_known_read(dataset, tokenizer, out)
+                                       : weft_known_look(dataset, spare, tokenizer, out, &kept));
+    if (!kept && weft_dataset_num_tokens(dataset) >= MANY_TOKENS)
+        weft_log(WEFT_LOG_WARN,
+                 "%s" WEFT_KNOWN_SUFFIX ": cannot be written: the next start reads all %.3g "
+                 "tokens again",
+                 weft_dataset_name(dataset), (double)weft_dataset_num_tokens(dataset));
+    WEFT_TRY(hash_mask(dataset, &out->xxh64));
+    set->xxh64 = out->xxh64;
+    set->is_hashed = true;
+    return WEFT_OK;
+}
+
+static weft_status check_tokens(const weft_config *config, const weft_config_source *source,
+                                const weft_data *data, size_t part, const described *said,
+                                weft_arena *arena)
+{
+    weft_known known = {0};
+    const char *spare, *prefix = weft_dataset_name(data->parts[part].dataset);
+    WEFT_TRY(find_spare(source, data, part, arena, &spare));
+    WEFT_TRY(weft_setup_hash_data(source, spare, said->identity, &data->parts[part], &known));
+    WEFT_TRY(weft_known_check(prefix, said->tokenizer.vocab_size, &known));
+    if (known.max_token >= config->model.vocab_size)
+        return WEFT_KEY_ERROR("model.vocab_size", "%lld, but %s.bin holds token %d",
+                              (long long)config->model.vocab_size, prefix, (int)known.max_token);
+    return WEFT_OK;
+}
+
 /* Of one dataset its own hash; of a blend that of all with their weights. */
 static weft_status check_all_tokens(weft_config *config, const weft_config_source *source,
                                     const weft_data *data, const described *said, weft_arena *arena)
 {
-    weft_known known = {0};
     uint64_t hash = 0;
     for (size_t i = 0; i < data->num_parts; i++) {
-        WEFT_TRY(check_tokens(config, source, data, i, said, arena, &known));
-        WEFT_TRY(hash_mask(data->parts[i].dataset, &known.xxh64));
-        const uint64_t part[] = {hash, known.xxh64, (uint64_t)data->blend.weights[i]};
+        WEFT_TRY(check_tokens(config, source, data, i, said, arena));
+        const uint64_t part[] = {hash, data->parts[i].xxh64, (uint64_t)data->blend.weights[i]};
         hash = XXH64(part, sizeof part, 0);
     }
     return weft_arena_printf(arena, &config->data.data_xxh64, "%016" PRIx64,
-                             data->num_parts == 1 ? known.xxh64 : hash);
+                             data->num_parts == 1 ? data->parts[0].xxh64 : hash);
 }
 
 /* A file of a dataset that is there, where the dataset's own name belongs. */
@@ -374,6 +381,7 @@ static weft_status open_checked(weft_config *config, const weft_config_source *s
     WEFT_TRY(find_datasets(&training, arena));
     WEFT_TRY(find_datasets(&validation, arena));
     WEFT_TRY(read_descriptions(config, arena, &said));
+    out->tokenizer = said.identity;
     if (whole)
         WEFT_TRY(check_models_tokenizer(config, source, training.key, &said, arena));
     WEFT_TRY(weft_setup_vocabulary(config));

@@ -109,9 +109,14 @@ static void make_files(void)
         accept(WORDS("prepare", "text.txt", "--out", name), "");
     }
     EXPECT(child_write("c.json", config), "c.json");
-    EXPECT(system("cp corpus.bin moved.bin; cp corpus.idx moved.idx; cp corpus.json moved.json") ==
-               0,
+    EXPECT(system("for part in bin idx json; do cp corpus.$part moved.$part; cp corpus.$part "
+                  "copy.$part; done") == 0,
            "no copy");
+    memset(text, 'x', sizeof text - 1);
+    EXPECT(child_write("text.txt", text) && system("head -c 400 text.txt >> text.txt.more; "
+                                                   "cat text.txt >> text.txt.more") == 0,
+           "text.txt.more");
+    accept(WORDS("prepare", "text.txt.more", "--out", "longer"), "");
 }
 
 /* Trained with one learning rate, resumed by a file that has another, and for longer. */
@@ -355,6 +360,68 @@ static void check_other_config(void)
     EXPECT(system("rm -r both") == 0, "both");
 }
 
+/* Two ranks of one job, each with its own path to a dataset, as nodes with copies have. */
+static void train_from(child *c, const char *run, const char *both, const char *first,
+                       const char *second)
+{
+    child_program = "/usr/bin/env";
+    child_run(c,
+              WORDS("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "1", binary(),
+                    "train", "c.json", "--out", run, "--resume", "--set", both, "--set", first, ":",
+                    "-n", "1", binary(), "train", "c.json", "--out", run, "--resume", "--set", both,
+                    "--set", second),
+              NULL);
+    child_program = NULL;
+}
+
+static void check_equal_copies(void)
+{
+    child c;
+    train_from(&c, "same", "train_iters=2", "data.data_path=corpus", "data.data_path=corpus");
+    EXPECT(c.exit_code == 0, "exit %d: %s", c.exit_code, c.err);
+    child_release(&c);
+    train_from(&c, "copied", "train_iters=2", "data.data_path=corpus", "data.data_path=copy");
+    char *same = child_losses("same"), *copied = child_losses("copied");
+    EXPECT(c.exit_code == 0 && same && copied && strcmp(same, copied) == 0, "exit %d: %s",
+           c.exit_code, c.err);
+    EXPECT(access("copy.xxh64.json", F_OK) == 0, "the next start reads the copy again");
+    free(same);
+    free(copied);
+    child_release(&c);
+}
+
+/* Also of a resumed run, and of a set of which rank 0 else reads no token. */
+static void check_other_copies(void)
+{
+    static const char other[] = ": not rank 0's copy: the hash of tokens and tokenizer is ";
+    static const struct {
+        const char *make, *run, *both, *first, *second, *wanted;
+        int exit_code;
+    } cases[] = {
+        {"printf x | dd of=copy.bin bs=1 seek=400 conv=notrunc 2>/dev/null", "copied",
+         "train_iters=4", "data.data_path=corpus", "data.data_path=copy", other, 6},
+        {"cp corpus.bin copy.bin; head -c 250 /dev/zero > copy.mask", "copied", "train_iters=4",
+         "data.validation=[\"corpus\"]", "data.validation=[\"copy\"]", other, 6},
+        {"true", "new", "data.data_path=null", "data.blend=[1, \"corpus\", 2, \"other\"]",
+         "data.blend=[1, \"corpus\", 2, \"longer\"]",
+         "/longer: not rank 0's copy: 2400 tokens in 1 document on node ", 6},
+        {"true", "new", "train_iters=4", "data.validation=[\"corpus\"]",
+         "data.validation=[\"corpus\", \"copy\"]",
+         ": data.validation: 2 datasets, where rank 0 has 1\n", 2},
+    };
+    static const char said_by[] = "weft train: rank 1: ";
+    child c;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        EXPECT(system(cases[i].make) == 0, "%s", cases[i].make);
+        train_from(&c, cases[i].run, cases[i].both, cases[i].first, cases[i].second);
+        EXPECT(c.exit_code == cases[i].exit_code && c.err && strstr(c.err, said_by) &&
+                   strstr(c.err, cases[i].wanted),
+               "exit %d: %s", c.exit_code, c.err);
+        child_release(&c);
+    }
+    EXPECT(access("new", F_OK) != 0, "made a folder");
+}
+
 static int lines_of(const char *path)
 {
     int count = 0;
@@ -371,7 +438,8 @@ static void wait_for(const char *path)
         usleep(1000);
 }
 
-/* A second training is refused, whoever starts it, and by name; after a SIGKILL the folder is free.
+/* A second training is refused, whoever starts it, and by name; after a SIGKILL the folder is
+ * free.
  */
 static void check_lock(const char *mesh, const char *other)
 {
@@ -398,8 +466,8 @@ static void check_lock(const char *mesh, const char *other)
     EXPECT(system("rm -r busy") == 0, "busy");
 }
 
-/* Without `latest`, or where it leads nowhere, the newest is gone on from. And metrics that lost
- * their last newline lose no line. */
+/* Without `latest`, or where it leads nowhere, the newest is gone on from. And metrics that
+ * lost their last newline lose no line. */
 static void check_latest(void)
 {
     for (int i = 0; i < 2; i++) {
@@ -432,7 +500,8 @@ static void check_latest(void)
     }
 }
 
-/* A first save that was killed before it wrote `latest` has left one whole checkpoint: no fault. */
+/* A first save that was killed before it wrote `latest` has left one whole checkpoint: no
+ * fault. */
 static void check_first_save(void)
 {
     char iters[32];
@@ -460,7 +529,8 @@ static void check_lost(const char *async)
     EXPECT(system("mv lost/checkpoints gone") == 0, "not moved");
     char *before = child_read("lost/metrics.jsonl");
     refuse(again, no_mpirun, 6,
-           "weft train: lost/checkpoints: has no checkpoint, but the run has saved step 6: restore "
+           "weft train: lost/checkpoints: has no checkpoint, but the run has saved step 6: "
+           "restore "
            "them to go on, or start anew without --resume or with another --out\n");
     char *after = child_read("lost/metrics.jsonl");
     EXPECT(before && after && strcmp(before, after) == 0, "metrics: %s", after);
@@ -476,8 +546,8 @@ static void check_lost(const char *async)
     EXPECT(system("rm -r lost gone") == 0, "lost");
 }
 
-/* The folder is renamed, or removed, under the run: one line then and one at the end, no path that
- * leads nowhere, exit 6; and no start more.
+/* The folder is renamed, or removed, under the run: one line then and one at the end, no path
+ * that leads nowhere, exit 6; and no start more.
  */
 static void check_moved(const char *mesh, const char *command, const char *iterations)
 {
@@ -523,6 +593,8 @@ int main(void)
     check_not_shared();
     check_other_config();
     check_no_room();
+    check_equal_copies();
+    check_other_copies();
     check_lock("dp=1", "dp=2");
     check_lock("dp=2", "dp=1");
     check_latest();

@@ -25,7 +25,7 @@ if [ "$(wc -l <lines)" -ne 1 ] || ! grep -q 'without PMIx' lines || ! grep -q 'e
     complain "without PMIx: $(cat none.out)"
 fi
 ask run "${user[@]}" srun -N2 "$weft" doctor zlib >doctor.out 2>&1
-[ "$(grep -c '^node[0-9]: All that Weft needs works' doctor.out)" -eq 2 ] || complain "doctor: $(cat doctor.out)"
+[ "$(grep -c '^node[0-9]: All that was asked for works' doctor.out)" -eq 2 ] || complain "doctor: $(cat doctor.out)"
 
 submit whole "$weft"
 finish whole

@@ -111,14 +111,18 @@ static void test_broken_requirement(void)
            "%d %s", table.code, table.text);
 }
 
-/* A PATH without mpirun: absent, and not required. */
+/* A PATH without mpirun: absent, and required, as it is named. */
 static void test_without_mpirun(void)
 {
     answer json = run("PATH=/nowhere", "--json mpirun");
     cJSON *root = cJSON_Parse(json.text);
-    EXPECT(json.code == 0, "exit code %d", json.code);
+    EXPECT(json.code == 4, "exit code %d", json.code);
     expect_state(root, "mpirun", "absent");
     cJSON_Delete(root);
+    answer table = run("PATH=/nowhere", "mpirun zlib");
+    EXPECT(table.code == 4 && strstr(table.text, "(it was asked for)\n") &&
+               strstr(table.text, "\nSomething that was asked for is missing.\n"),
+           "%d %s", table.code, table.text);
 }
 
 /* Of srun's tasks the first of each node speaks for its node, and each line names it. */
@@ -130,7 +134,7 @@ static void test_tasks(void)
     char node[64] = "", line[256];
     gethostname(node, sizeof node - 1);
     answer first = run(TASK "SLURM_LOCALID=0", "zlib zstd");
-    snprintf(line, sizeof line, "\n%s: All that Weft needs works.\n", node);
+    snprintf(line, sizeof line, "\n%s: All that was asked for works.\n", node);
     EXPECT(first.code == 0 && strstr(first.text, line), "exit code %d: %s", first.code, first.text);
     for (const char *at = strstr(first.text, "works"); at; at = strstr(at + 1, "works")) {
         const char *start = at;
@@ -172,7 +176,7 @@ static void test_cuda(const char *folder)
                  rows[i].mode);
         answer json = run(environment, "--json cuda");
         cJSON *root = cJSON_Parse(json.text);
-        EXPECT(json.code == 0, "%s: exit code %d; CUDA is not required", rows[i].mode, json.code);
+        EXPECT(json.code == (i == 0 ? 0 : 4), "%s: exit code %d", rows[i].mode, json.code);
         expect_state(root, "CUDA", rows[i].state);
         EXPECT(!strcmp(field(root, "CUDA", "version"), rows[i].version), "%s: version %s",
                rows[i].mode, field(root, "CUDA", "version"));
@@ -182,12 +186,13 @@ static void test_cuda(const char *folder)
     }
 }
 
-/* Not required; absent with a reason, or at work. */
+/* Absent with a reason, or at work; required, as it is named. */
 static void test_gpu(void)
 {
     answer json = run("", "--json gpu");
     cJSON *root = cJSON_Parse(json.text);
-    EXPECT(json.code == 0, "exit code %d", json.code);
+    EXPECT(json.code == (strcmp(field(root, "GPU", "state"), "works") ? 4 : 0), "exit code %d",
+           json.code);
 #ifdef WEFT_HAS_CUDA
     const char *note = field(root, "GPU", "note");
     bool works = strstr(note, "device.kind: cuda finds ") != NULL;

@@ -449,36 +449,38 @@ static const char *state_text(weft_probe_state state)
     return state == WEFT_PROBE_WORKS ? "works" : state == WEFT_PROBE_ABSENT ? "absent" : "broken";
 }
 
-/* Weft needs it, or --path asks for it. */
-static bool is_required(const struct check *check)
+typedef struct request {
+    bool json, verbose, pair, nodes, local;
+    bool names; /* the checks that are asked for, which then have to work */
+    bool asked[NUM_CHECKS];
+} request;
+
+/* Who asks that it works: Weft, --path or the command line's name; NULL: nobody. */
+static const char *who_requires(const request *wanted, const struct check *check)
 {
-    return check->required || (check->probe == probe_file_io && nodes_options.folder);
+    return check->required                                         ? "Weft needs it"
+           : check->probe == probe_file_io && nodes_options.folder ? "--path asks for it"
+           : wanted->names                                         ? "it was asked for"
+                                                                   : NULL;
 }
 
 /* Of a job's several tasks each line names its node: they come out in any order. */
 static void report_check(weft_report *r, const struct check *check, const weft_probe *found,
-                         bool names_node)
+                         const char *required, bool names_node)
 {
-    const bool lacks = is_required(check) && found->state != WEFT_PROBE_WORKS;
+    const bool lacks = required && found->state != WEFT_PROBE_WORKS;
     weft_report_record(r);
     if (names_node)
         weft_report_cell(r, "node", "%s", own_node);
     weft_report_text(r, "name", "check", check->name);
-    weft_report_bool(r, "required", is_required(check));
+    weft_report_bool(r, "required", required != NULL);
     weft_report_text(r, "state", "state", state_text(found->state));
     weft_report_cell(r, "version", "%s", *found->version ? found->version : "-");
     weft_report_text(r, "version", NULL, found->version);
-    weft_report_cell(r, "note", "%s%s", found->note,
-                     !lacks            ? ""
-                     : check->required ? " (Weft needs it)"
-                                       : " (--path asks for it)");
+    weft_report_cell(r, "note", "%s%s%s%s", found->note, lacks ? " (" : "", lacks ? required : "",
+                     lacks ? ")" : "");
     weft_report_text(r, "note", NULL, found->note);
 }
-
-typedef struct request {
-    bool json, verbose, pair, nodes, local;
-    bool asked[NUM_CHECKS];
-} request;
 
 static weft_status find_checks(const weft_string_list *given, bool asked[NUM_CHECKS])
 {
@@ -557,15 +559,17 @@ static int parse(int argc, char **argv, request *out)
         .given = &given,
         .about = "Says what this machine has for Weft, tries each thing, and exits with 0 when all "
                  "that is required\nworks, else with 4. NAME: only these, as the first column has "
-                 "them. Under mpirun or srun the first\nrank of each node does so for its node. "
-                 "With --nodes it measures what all ranks compute and copy, the\nlinks between "
-                 "nodes and their disks, and exits with 4 when one is odd.\n",
+                 "them, and all of them are required.\nUnder mpirun or srun the first rank of each "
+                 "node does so for its node. With --nodes it measures what\nall ranks compute and "
+                 "copy, the links between nodes and their disks, and exits with 4 when one is "
+                 "odd.\n",
         .rows = rows,
         .num_rows = sizeof rows / sizeof *rows};
     int code = weft_arguments_parse(&verb, argc, argv, &arena);
     if (code < 0 && (find_checks(&given, out->asked) != WEFT_OK ||
                      check_nodes(out, given.count > 0, device) != WEFT_OK))
         code = weft_verb_fail_apart("doctor");
+    out->names = given.count > 0;
     weft_arena_release(&arena);
     return code;
 }
@@ -590,7 +594,7 @@ static weft_status check_path(bool names_node)
 /* Returns the exit code. */
 static int doctor_checks(const request *wanted, bool names_node)
 {
-    bool healthy = true;
+    bool healthy = true, needs_it = false;
     weft_report report;
     weft_report_begin(&report, wanted->json ? WEFT_REPORT_JSON : WEFT_REPORT_TEXT);
     weft_report_text(&report, "weft", NULL, WEFT_VERSION);
@@ -601,14 +605,19 @@ static int doctor_checks(const request *wanted, bool names_node)
             continue;
         weft_probe found = {0};
         run_check(&checks[i], wanted->verbose, &found);
-        healthy = healthy && (found.state == WEFT_PROBE_WORKS || !is_required(&checks[i]));
-        report_check(&report, &checks[i], &found, names_node);
+        const char *required = who_requires(wanted, &checks[i]);
+        const bool works = found.state == WEFT_PROBE_WORKS;
+        healthy = healthy && (works || !required);
+        needs_it = needs_it || (!works && checks[i].required);
+        report_check(&report, &checks[i], &found, required, names_node);
     }
     weft_report_close(&report);
     weft_report_bool(&report, "healthy", healthy);
     weft_report_line(&report, "%s%s%s", names_node ? own_node : "", names_node ? ": " : "",
-                     healthy ? "All that Weft needs works."
-                             : "Something that Weft needs is missing.");
+                     !healthy        ? needs_it ? "Something that Weft needs is missing."
+                                                : "Something that was asked for is missing."
+                     : wanted->names ? "All that was asked for works."
+                                     : "All that Weft needs works.");
     if (weft_report_end(&report, WEFT_OK, stdout) != WEFT_OK)
         return weft_verb_fail("doctor");
     return healthy ? 0 : weft_status_exit_code(WEFT_DEVICE);
