@@ -637,7 +637,7 @@ static weft_status read_model(reader *r)
     write_seq_length(r);
     if (family->next_layers)
         r->json->next_layers = integer_of(r, family->next_layers);
-    if (r->json->next_layers > 0)
+    if (r->json->next_layers > 0 && !r->json->lacks_next_layers)
         weft_json_number(&r->out, "mtp_num_layers", (double)r->json->next_layers);
     weft_json_close(&r->out);
     return WEFT_OK;

@@ -20,6 +20,7 @@ typedef struct weft_config_json {
     const char *rope;         /* what the object of the rotary positions is called; NULL: none */
     weft_string_list ignored; /* keys that nothing reads */
     int64_t next_layers;      /* of multi-token prediction, that the files may have */
+    bool lacks_next_layers;   /* set before it is taken: they have none, nor has the model */
 } weft_config_json;
 
 /* Memory from the arena. Errors: WEFT_CONFIG naming file and key: an architecture that no family

@@ -105,17 +105,23 @@ static weft_status approach(distance *nearest, const weft_family *family, const 
 weft_status weft_family_find(const weft_config *config, const char *where, weft_arena *arena,
                              const weft_family **out)
 {
-    distance nearest = {.count = SIZE_MAX};
+    distance nearest = {.count = SIZE_MAX}, named;
     bool is_own;
     const char *name = config->model.family;
     const weft_family *family = name ? weft_family_named(config->application, name, &is_own) : NULL;
     if (family)
         WEFT_TRY(approach(&nearest, family, config, arena));
+    named = nearest;
     for (size_t i = 0; nearest.count > 0 && (family = weft_family_at(config->application, i)); i++)
         WEFT_TRY(approach(&nearest, family, config, arena));
     *out = nearest.family;
     if (nearest.count == 0)
         return WEFT_OK;
+    if (named.family)
+        return WEFT_ERROR(WEFT_CONFIG,
+                          "%s: its files would not be model.family %s's: model.%s is %s, and they "
+                          "would have %s",
+                          where, name, named.key, named.is, named.says);
     return nearest.family
                ? WEFT_ERROR(WEFT_CONFIG,
                             "%s: its model is of no family that has files at Hugging Face's: "

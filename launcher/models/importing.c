@@ -63,8 +63,11 @@ static weft_status open_all(importing *m)
     WEFT_TRY(weft_config_json_load(&m->json, m->arena, &m->config));
     WEFT_TRY(weft_safetensors_open(folder, m->arena, &m->files));
     WEFT_TRY(check_tokenizer(m));
-    if (!has_next_layers(m))
-        m->config.model.mtp_num_layers = 0;
+    if (m->json.next_layers > 0 && !has_next_layers(m)) {
+        m->json.lacks_next_layers = true;
+        WEFT_TRY(weft_config_json_take(&m->json, m->arena));
+        WEFT_TRY(weft_config_json_load(&m->json, m->arena, &m->config));
+    }
     WEFT_TRY(weft_names_model_of(m->json.family, &m->config, m->arena, &m->model));
     m->model.next_layers = m->config.model.mtp_num_layers > 0 ? 0 : m->json.next_layers;
     WEFT_TRY(weft_names_match(&m->model, m->files.tensors, m->files.num_tensors, folder, m->arena,

@@ -447,8 +447,16 @@ static weft_status find_family(const weft_config *c, const weft_family **out)
     if (*out)
         return WEFT_OK;
     const char *near = weft_nearest_name(c->model.family, names, count);
-    return WEFT_KEY_ERROR("model.family", "no family %s is known%s%s%s", c->model.family,
-                          near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    if (near)
+        return WEFT_KEY_ERROR("model.family", "no family %s is known; did you mean %s?",
+                              c->model.family, near);
+    char list[512] = "";
+    for (size_t i = 0, used = 0; i < count && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+    return WEFT_KEY_ERROR("model.family",
+                          "no family %s is known here: a program's own is known to that program, "
+                          "and these to all: %s",
+                          c->model.family, list);
 }
 
 typedef struct filling {

@@ -351,12 +351,14 @@ static weft_status find_eod(weft_tokenizer *t, const char *file, const char *nam
 static weft_status refuse_folder(const char *path)
 {
     const int bytes = (int)(strlen(path) - (path[strlen(path) - 1] == '/'));
+    char of_run[4096];
     struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode)
-               ? WEFT_ERROR(WEFT_CONFIG,
-                            "%s: a folder, where a tokenizer.json belongs: %.*s/tokenizer.json",
-                            path, bytes, path)
-               : WEFT_OK;
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
+        return WEFT_OK;
+    snprintf(of_run, sizeof of_run, "%.*s/source/tokenizer.json", bytes, path);
+    return WEFT_ERROR(WEFT_CONFIG, "%s: a folder, where a tokenizer.json belongs: %.*s%s", path,
+                      bytes, path,
+                      access(of_run, F_OK) == 0 ? "/source/tokenizer.json" : "/tokenizer.json");
 }
 
 weft_status weft_tokenizer_create(const weft_tokenizer_source *source, weft_tokenizer **out)

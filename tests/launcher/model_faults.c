@@ -353,6 +353,8 @@ static void next_layers_are_left_out(void)
            "%zu", card.ignored_tensors.count);
     EXPECT_OK(weft_export_model(&(weft_export){.checkpoint = "run"}, &m.arena, &card));
     EXPECT(card.num_tensors == m.count - 1, "%zu", card.num_tensors);
+    EXPECT(system("grep mtp_num_layers run/config.json") != 0, "run/config.json has layers that "
+                                                               "the checkpoint has not");
     EXPECT(system("rm -r run") == 0, "run");
     release(&m);
     load(&m, "glm4_moe");
@@ -701,6 +703,10 @@ static void a_model_of_no_family_is_refused(void)
     EXPECT(strcmp(family->name, "Mixtral") == 0, "%s", family->name);
     config.model.moe_router_topk_scaling_factor = 2.5;
     EXPECT_ERROR(weft_family_find(&config, "step-1", &arena, &family), WEFT_CONFIG,
+                 "step-1: its files would not be model.family mixtral's: "
+                 "model.moe_router_topk_scaling_factor is 2.5, and they would have 1");
+    config.model.family = NULL;
+    EXPECT_ERROR(weft_family_find(&config, "step-1", &arena, &family), WEFT_CONFIG,
                  "step-1: its model is of no family that has files at Hugging Face's: "
                  "model.moe_router_topk_scaling_factor is 2.5, and the nearest, Mixtral, has 1");
     config.model.num_experts = 0; /* then that has no effect */
@@ -812,6 +818,8 @@ static void families_fill_and_bind_a_config(void)
     } wrong[] = {
         {"\"family\": \"qwen4\"",
          "c.json:1:12: model.family: no family qwen4 is known; did you mean qwen2?"},
+        {"\"family\": \"phi\"", "no family phi is known here: a program's own is known to that "
+                                "program, and these to all: gpt2, llama, "},
         {"\"family\": \"qwen3\", \"swiglu\": false",
          "c.json:1:31: model.swiglu: false, and every model of model.family qwen3 has true"},
         {"\"family\": \"olmo2\", \"norm_placement\": \"before\"",

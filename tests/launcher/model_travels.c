@@ -134,6 +134,9 @@ static void sizes_are_written_as_transformers_does(void)
                   "--max-shard-size", "5GBs");
     CHILD_REFUSED(2, "mine: a folder, where a tokenizer.json belongs: mine/tokenizer.json",
                   "prepare", "text.txt", "--out", "none", "--tokenizer", "mine");
+    expect_shell("mkdir -p run/source && touch run/source/tokenizer.json");
+    CHILD_REFUSED(2, "run/: a folder, where a tokenizer.json belongs: run/source/tokenizer.json",
+                  "prepare", "text.txt", "--out", "none", "--tokenizer", "run/");
 }
 
 int main(void)

@@ -357,6 +357,7 @@ CASE(a_failure_keeps_the_old_dataset)
     expect_refusal(RUN(temporary_path("empty.txt"), "--split-blank-lines", "--out", out_path), 2,
                    "no text in 1 file given");
     expect_refusal(RUN(temporary_folder, "--out", out_path), 2, "is in a folder that is read");
+    expect_refusal(RUN(more_path, "--out", "./"), 2, "--out ./: a folder; the files' name");
     expect_tokens("\n\nfour \xff\n\nfive", 1);
     assert_int_equal(access(temporary_path("out.json"), R_OK), 0);
     assert_false(has_parts());

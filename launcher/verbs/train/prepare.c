@@ -146,6 +146,9 @@ static weft_status refuse_own(const prepare *p, weft_arena *arena)
 {
     const char *out = p->options->out, *name = base_of(out);
     struct stat written, read;
+    if (!*name)
+        return WEFT_ERROR(WEFT_CONFIG, "--out %s: a folder; the files' name belongs behind it",
+                          out);
     WEFT_TRY(folder_of(out, arena, &written));
     for (size_t i = 0; i < p->source.files.count; i++) {
         const char *path = p->source.files.paths[i];
