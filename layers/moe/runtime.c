@@ -32,7 +32,6 @@ static weft_status create_exchange(weft_moe_runtime *r)
     WEFT_TRY(weft_executor_prepare(&r->exchange_executor, r->runner.device,
                                    r->exchange_program.num_tasks));
     weft_moe_bind_exchange_tasks(&r->exchange_executor);
-    r->runner.tasks_use_lanes = r->exchange_program.num_tasks > 0;
     return WEFT_OK;
 }
 

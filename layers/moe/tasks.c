@@ -749,9 +749,9 @@ weft_status weft_moe_begin_backward(weft_moe *m, weft_pass *pass, weft_moe_state
     return begin(w);
 }
 
-weft_status weft_moe_run_task(weft_moe_state *state, uint32_t index)
+weft_status weft_moe_run_task(weft_moe_state *state)
 {
-    return weft_runner_task(&state->work.pass->model->moe->runner, state->work.strand, index);
+    return weft_runner_task(&state->work.pass->model->moe->runner, state->work.strand);
 }
 
 weft_status weft_moe_end(weft_moe_state *state)

@@ -1,7 +1,5 @@
 #include "layers/pass/runner.h"
 
-#include "schedule/ahead.h"
-
 weft_status weft_runner_create_lanes(weft_runner *runner, const weft_runner_lane *rows,
                                      size_t num_rows)
 {
@@ -64,22 +62,21 @@ weft_status weft_runner_begin(weft_runner *runner, int strand, const weft_progra
 {
     weft_runner_strand *s = &runner->strands[strand];
     weft_executor *ex = &s->executor;
-    s->program = program;
-    s->joins = s->begin && (!synchronous || runner->tasks_use_lanes);
+    s->joins = s->begin && !synchronous;
     for (int i = 0; i < WEFT_NUM_LANES; i++)
         ex->lanes[i] = synchronous || !runner->lanes[i] ? compute : runner->lanes[i];
     ex->context = context;
-    WEFT_TRY(weft_program_open(program, ex, &s->is_ordered));
+    WEFT_TRY(weft_program_open(program, ex, &s->cursor));
     return s->joins ? weft_lane_record(compute, s->begin) : WEFT_OK;
 }
 
-weft_status weft_runner_task(weft_runner *runner, int strand, uint32_t index)
+weft_status weft_runner_task(weft_runner *runner, int strand)
 {
     weft_runner_strand *s = &runner->strands[strand];
-    for (int i = 0; index == 0 && s->joins && i < WEFT_NUM_LANES; i++)
+    for (int i = 0; s->cursor.at == 0 && s->joins && i < WEFT_NUM_LANES; i++)
         if (runner->lanes[i])
             WEFT_TRY(weft_lane_wait(runner->lanes[i], s->begin));
-    return weft_program_enqueue_task(s->program, &s->executor, index, s->is_ordered);
+    return weft_program_next(&s->cursor);
 }
 
 weft_status weft_runner_end(weft_runner *runner, int strand)
@@ -98,6 +95,6 @@ weft_status weft_runner_enqueue(weft_runner *runner, const weft_program *program
 {
     WEFT_TRY(weft_runner_begin(runner, 0, program, compute, synchronous, context));
     for (uint32_t i = 0; i < program->num_tasks; i++)
-        WEFT_TRY(weft_runner_task(runner, 0, i));
+        WEFT_TRY(weft_runner_task(runner, 0));
     return weft_runner_end(runner, 0);
 }

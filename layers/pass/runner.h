@@ -17,8 +17,8 @@ typedef struct weft_runner_lane {
 typedef struct weft_runner_strand {
     weft_event *begin, *ends[WEFT_NUM_LANES];
     weft_executor executor; /* the layer fills in its functions */
-    const weft_program *program;
-    bool joins, is_ordered; /* tasks run on several lanes; on one */
+    weft_cursor cursor;
+    bool joins; /* tasks run on several lanes */
 } weft_runner_strand;
 
 /* Programs of two strands can be enqueued by turns: a forward's and a backward's. */
@@ -28,7 +28,6 @@ enum { WEFT_RUNNER_STRANDS = 2 };
 typedef struct weft_runner {
     weft_device *device;              /* borrowed */
     weft_lane *lanes[WEFT_NUM_LANES]; /* owned; NULL: such tasks run on the compute lane */
-    bool tasks_use_lanes;             /* functions of tasks also enqueue on other lanes */
     weft_runner_strand strands[WEFT_RUNNER_STRANDS];
 } weft_runner;
 
@@ -48,8 +47,8 @@ weft_status weft_runner_reserve(const weft_runner *runner, const weft_comm *comm
  * an argument of tasks' functions. */
 weft_status weft_runner_begin(weft_runner *runner, int strand, const weft_program *program,
                               weft_lane *compute, bool synchronous, void *context) WEFT_CHECKED;
-/* Enqueues the strand's task `index`; they come in order. */
-weft_status weft_runner_task(weft_runner *runner, int strand, uint32_t index) WEFT_CHECKED;
+/* Enqueues the strand's next task. */
+weft_status weft_runner_task(weft_runner *runner, int strand) WEFT_CHECKED;
 /* Makes the strand's `compute` wait for all of its tasks. */
 weft_status weft_runner_end(weft_runner *runner, int strand) WEFT_CHECKED;
 /* All three, of the first strand. */
