@@ -718,7 +718,7 @@ static weft_status begin(work *w)
     weft_moe_runtime *runtime = w->pass->model->moe;
     const bool synchronous = is_synchronous(w->m, &w->state->plan->pipeline);
     weft_note_tasks(w->pass, tracks, &runtime->runner.strands[w->strand].executor);
-    weft_note_tasks(w->pass, NULL, &runtime->exchange_executor);
+    weft_note_tasks(w->pass, NULL, &runtime->exchanging.strands[0].executor);
     return weft_runner_begin(&runtime->runner, w->strand, w->program, weft_pass_lane(w->pass),
                              synchronous, w);
 }

@@ -28,10 +28,11 @@ void weft_runner_release(weft_runner *runner)
     }
 }
 
-weft_status weft_runner_prepare(weft_runner *runner, const weft_program programs[2])
+weft_status weft_runner_prepare(weft_runner *runner, const weft_program *programs, int count)
 {
-    const uint32_t forward = programs[0].num_tasks, backward = programs[1].num_tasks;
-    const uint32_t most = forward > backward ? forward : backward;
+    uint32_t most = 0;
+    for (int i = 0; i < count; i++)
+        most = programs[i].num_tasks > most ? programs[i].num_tasks : most;
     for (int k = 0; k < WEFT_RUNNER_STRANDS; k++)
         if (most > runner->strands[k].executor.num_done)
             WEFT_TRY(weft_executor_prepare(&runner->strands[k].executor, runner->device, most));
@@ -91,9 +92,9 @@ weft_status weft_runner_end(weft_runner *runner, int strand)
 }
 
 weft_status weft_runner_enqueue(weft_runner *runner, const weft_program *program,
-                                weft_lane *compute, bool synchronous, void *context)
+                                weft_lane *compute, void *context)
 {
-    WEFT_TRY(weft_runner_begin(runner, 0, program, compute, synchronous, context));
+    WEFT_TRY(weft_runner_begin(runner, 0, program, compute, false, context));
     for (uint32_t i = 0; i < program->num_tasks; i++)
         WEFT_TRY(weft_runner_task(runner, 0));
     return weft_runner_end(runner, 0);
